@@ -1,1 +1,10 @@
-//! placeholder
+//! The engine above every store: types, errors, and the two seams, [`store::Store`] above formats and [`media`] below.
+//!
+//! Front ends call [`engine`]; stores implement [`store::Store`]; `adit-media` implements [`media::HostDir`].
+
+pub mod error;
+pub mod media;
+pub mod store;
+pub mod types;
+
+pub use error::{ErrorKind, FsError, Result};

@@ -1,0 +1,282 @@
+//! The one error of the engine: a kind where a caller acts differently, the operation, the subject, and the cause.
+//!
+//! A miss (`NotFound` without detail) is two words and allocates nothing, because lookups miss all the time.
+
+use std::error::Error;
+use std::fmt;
+
+/// Result of the engine and of stores.
+pub type Result<T, E = FsError> = std::result::Result<T, E>;
+
+/// What went wrong, as far as a caller acts differently. `mount::errno` maps each to an errno, the CLI to an exit code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// No such entry (ENOENT).
+    NotFound,
+    /// The entry exists already (EEXIST).
+    Exists,
+    /// A directory was needed (ENOTDIR).
+    NotDirectory,
+    /// A directory was not allowed (EISDIR).
+    IsDirectory,
+    /// The directory holds entries (ENOTEMPTY).
+    NotEmpty,
+    /// The arguments make no sense (EINVAL).
+    InvalidInput,
+    /// A name exceeds the store's limit (ENAMETOOLONG).
+    NameTooLong,
+    /// The bytes of a name cannot be represented in the store (EILSEQ).
+    IllegalName,
+    /// Access denied (EACCES).
+    PermissionDenied,
+    /// The operation is not permitted to this caller or on this kind of object (EPERM).
+    NotPermitted,
+    /// The store or mount is read-only (EROFS).
+    ReadOnly,
+    /// No space left (ENOSPC).
+    NoSpace,
+    /// A quota is used up (EDQUOT).
+    QuotaExceeded,
+    /// The file would exceed the largest size (EFBIG).
+    FileTooLarge,
+    /// Data does not authenticate, or contradicts its format (EIO; the message names the path).
+    Corrupt,
+    /// The medium failed (EIO).
+    Io,
+    /// The store cannot do this (EOPNOTSUPP).
+    NotSupported,
+    /// The object is not there any more, or not the one that it was (ESTALE).
+    Stale,
+    /// In use (EBUSY).
+    Busy,
+    /// Too many names for one inode (EMLINK).
+    TooManyLinks,
+    /// Too many symbolic links (ELOOP).
+    Loop,
+    /// Source and target are on different stores (EXDEV).
+    CrossDevice,
+    /// No such extended attribute (ENODATA).
+    NoAttribute,
+    /// The result does not fit the caller's buffer (ERANGE).
+    OutOfRange,
+    /// Interrupted by a signal (EINTR).
+    Interrupted,
+    /// A deadline passed (ETIMEDOUT).
+    TimedOut,
+    /// The network failed (EIO, exit code 9).
+    Network,
+    /// The password is wrong (EACCES, exit code 3).
+    WrongPassword,
+    /// Memory or handles are used up (ENOMEM, ENFILE).
+    Exhausted,
+    /// There is no data at or after the offset (ENXIO, of SEEK_DATA and SEEK_HOLE).
+    NoData,
+}
+
+impl ErrorKind {
+    fn describe(self) -> &'static str {
+        use ErrorKind::*;
+        match self {
+            NotFound => "not found",
+            Exists => "exists already",
+            NotDirectory => "not a directory",
+            IsDirectory => "is a directory",
+            NotEmpty => "directory is not empty",
+            InvalidInput => "invalid argument",
+            NameTooLong => "name is too long",
+            IllegalName => "name cannot be stored here",
+            PermissionDenied => "permission denied",
+            NotPermitted => "operation not permitted",
+            ReadOnly => "read-only",
+            NoSpace => "no space left",
+            QuotaExceeded => "quota exceeded",
+            FileTooLarge => "file too large",
+            Corrupt => "corrupt data",
+            Io => "input/output error",
+            NotSupported => "not supported",
+            Stale => "changed or removed underneath",
+            Busy => "busy",
+            TooManyLinks => "too many links",
+            Loop => "too many levels of symbolic links",
+            CrossDevice => "on different stores",
+            NoAttribute => "no such attribute",
+            OutOfRange => "does not fit",
+            Interrupted => "interrupted",
+            TimedOut => "timed out",
+            Network => "network failure",
+            WrongPassword => "wrong password",
+            Exhausted => "out of memory or handles",
+            NoData => "no data there",
+        }
+    }
+}
+
+/// An error with its kind, and, where known, the operation, the subject and the cause.
+pub struct FsError {
+    kind: ErrorKind,
+    detail: Option<Box<Detail>>,
+}
+
+#[derive(Default)]
+struct Detail {
+    op: &'static str,
+    subject: String,
+    source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+impl FsError {
+    /// An error of `kind` without detail; allocates nothing.
+    pub fn new(kind: ErrorKind) -> Self {
+        FsError { kind, detail: None }
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// Whether it is a plain absence.
+    pub fn is_not_found(&self) -> bool {
+        self.kind == ErrorKind::NotFound
+    }
+
+    /// Says which operation failed on which subject (a path, never a secret). An inner subject stays.
+    #[must_use]
+    pub fn on(mut self, op: &'static str, subject: impl fmt::Display) -> Self {
+        let detail = self.detail.get_or_insert_default();
+        if detail.op.is_empty() {
+            detail.op = op;
+        }
+        if detail.subject.is_empty() {
+            detail.subject = subject.to_string();
+        }
+        self
+    }
+
+    /// Adds the cause.
+    #[must_use]
+    pub fn because(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        self.detail.get_or_insert_default().source = Some(source.into());
+        self
+    }
+
+    /// The subject, if one was named.
+    pub fn subject(&self) -> Option<&str> {
+        self.detail.as_deref().map(|d| d.subject.as_str()).filter(|s| !s.is_empty())
+    }
+}
+
+impl From<ErrorKind> for FsError {
+    fn from(kind: ErrorKind) -> Self {
+        FsError::new(kind)
+    }
+}
+
+impl From<crate::types::NameError> for FsError {
+    fn from(e: crate::types::NameError) -> Self {
+        FsError::new(match e {
+            crate::types::NameError::TooLong => ErrorKind::NameTooLong,
+            crate::types::NameError::Invalid => ErrorKind::InvalidInput,
+        })
+    }
+}
+
+/// The kind of an error of the host's filesystem.
+pub fn kind_of_io(e: &std::io::Error) -> ErrorKind {
+    use std::io::ErrorKind as K;
+    match e.kind() {
+        K::NotFound => ErrorKind::NotFound,
+        K::AlreadyExists => ErrorKind::Exists,
+        K::NotADirectory => ErrorKind::NotDirectory,
+        K::IsADirectory => ErrorKind::IsDirectory,
+        K::DirectoryNotEmpty => ErrorKind::NotEmpty,
+        K::InvalidInput => ErrorKind::InvalidInput,
+        K::InvalidFilename => ErrorKind::NameTooLong,
+        K::PermissionDenied => match e.raw_os_error() {
+            Some(1) => ErrorKind::NotPermitted,
+            _ => ErrorKind::PermissionDenied,
+        },
+        K::ReadOnlyFilesystem => ErrorKind::ReadOnly,
+        K::StorageFull => ErrorKind::NoSpace,
+        K::QuotaExceeded => ErrorKind::QuotaExceeded,
+        K::FileTooLarge => ErrorKind::FileTooLarge,
+        K::Unsupported => ErrorKind::NotSupported,
+        K::StaleNetworkFileHandle => ErrorKind::Stale,
+        K::ResourceBusy | K::ExecutableFileBusy => ErrorKind::Busy,
+        K::TooManyLinks => ErrorKind::TooManyLinks,
+        K::CrossesDevices => ErrorKind::CrossDevice,
+        K::Interrupted => ErrorKind::Interrupted,
+        K::TimedOut => ErrorKind::TimedOut,
+        K::OutOfMemory => ErrorKind::Exhausted,
+        K::NetworkDown | K::NetworkUnreachable | K::HostUnreachable | K::ConnectionReset => ErrorKind::Network,
+        _ => match e.raw_os_error() {
+            Some(23 | 24) => ErrorKind::Exhausted, // ENFILE, EMFILE
+            Some(40) => ErrorKind::Loop,           // ELOOP
+            Some(95) => ErrorKind::NotSupported,   // EOPNOTSUPP
+            Some(6) => ErrorKind::NoData,          // ENXIO
+            _ => ErrorKind::Io,
+        },
+    }
+}
+
+impl From<std::io::Error> for FsError {
+    fn from(e: std::io::Error) -> Self {
+        match kind_of_io(&e) {
+            ErrorKind::NotFound => FsError::new(ErrorKind::NotFound),
+            kind => FsError::new(kind).because(e),
+        }
+    }
+}
+
+impl fmt::Display for FsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.detail.as_deref() {
+            None => f.write_str(self.kind.describe()),
+            Some(d) => {
+                if !d.op.is_empty() {
+                    write!(f, "{} ", d.op)?;
+                }
+                if !d.subject.is_empty() {
+                    write!(f, "{}: ", d.subject)?;
+                }
+                f.write_str(self.kind.describe())?;
+                match &d.source {
+                    Some(s) => write!(f, ": {s}"),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for FsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}({self})", self.kind)
+    }
+}
+
+impl Error for FsError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        // Display prints the cause already; handing it out again would print it twice in a chain.
+        self.detail.as_deref()?.source.as_ref()?.source()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_miss_is_small_and_plain() {
+        assert!(std::mem::size_of::<FsError>() <= 16);
+        assert_eq!(FsError::new(ErrorKind::NotFound).to_string(), "not found");
+    }
+
+    #[test]
+    fn the_inner_subject_wins() {
+        let e = FsError::new(ErrorKind::Corrupt).on("read", "/a").on("copy", "/b").because("chunk 3");
+        assert_eq!(e.to_string(), "read /a: corrupt data: chunk 3");
+        assert_eq!(e.subject(), Some("/a"));
+    }
+}

@@ -1,0 +1,195 @@
+//! The seam between the engine and a kind of store: what a filesystem means, by inode number.
+//!
+//! A store is synchronous and is called from many threads at once. It keeps no dirty data: when a call returns, what it
+//! wrote survives the death of the process, and what [`StoreFile::sync`] returned for survives a power cut. Buffering,
+//! read-ahead, handles and lookup counts are the engine's ([`crate::engine`]).
+//!
+//! **References.** Each [`Attr`] that `lookup`, `create`, `mkdir`, `mknod`, `symlink` or `link` returns makes its inode
+//! *known*: the store must answer for that number, also after its name is gone while a [`StoreFile`] of it lives, until
+//! the engine calls [`Store::forget`]. Known is a state, not a count: the engine counts. A call to `forget` that races
+//! with a new `lookup` of the same inode is resolved by the engine, which never runs the two at once for one inode.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use crate::error::{ErrorKind, FsError, Result};
+use crate::types::{Access, AllocateMode, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, StatFs};
+
+/// What a store can do, asked once at mount.
+#[derive(Clone, Copy, Debug)]
+pub struct Capabilities {
+    /// Its kind, as `adit mounts` prints it: `vault`, `volume`, `manifest`, `dir`.
+    pub kind: &'static str,
+    /// Whether nothing can be changed.
+    pub read_only: bool,
+    /// The size in bytes in which content is best read and written (a vault's chunk). Writes that cover whole,
+    /// aligned units need no read. A power of two.
+    pub unit_len_bytes: u32,
+    /// Whether small writes are worth collecting into units before the store sees them.
+    pub buffer_writes: bool,
+    /// Whether a directory entry's cookie stays valid while the directory changes, so that a listing can go on from
+    /// it. Otherwise the engine keeps a listing per open directory, and `start` is always 0.
+    pub stable_cookies: bool,
+    /// Whether someone else may change the store underneath, so that caches must expire.
+    pub shared: bool,
+}
+
+/// One entry of a directory listing. `.` and `..` are not among them.
+#[derive(Clone, Copy, Debug)]
+pub struct DirEntry<'a> {
+    /// Where a listing goes on after this entry; never 0.
+    pub cookie: u64,
+    /// Inode number, as `readdir` shows it. Not a reference: the inode is not known by it.
+    pub ino: Ino,
+    /// What it is.
+    pub kind: Kind,
+    /// Its name.
+    pub name: FileName<'a>,
+}
+
+/// The new object of `mknod`, `create` or `mkdir`.
+#[derive(Clone, Copy, Debug)]
+pub struct NewNode {
+    /// Permission bits, the umask already applied.
+    pub perm: u16,
+    /// Owner of the new object.
+    pub caller: Caller,
+}
+
+/// A filesystem, by inode number. See the module's notes on references and durability.
+pub trait Store: Send + Sync {
+    /// What it can do; constant.
+    fn capabilities(&self) -> Capabilities;
+
+    /// The entry `name` of the directory `parent`; makes it known.
+    ///
+    /// `NotFound` only if it is truly absent: an entry that cannot be read is `Corrupt` or `Io`.
+    fn lookup(&self, parent: Ino, name: FileName<'_>) -> Result<Attr>;
+
+    /// The engine holds no more reference to `ino` (never the root).
+    fn forget(&self, ino: Ino);
+
+    /// The attributes of a known inode.
+    fn getattr(&self, ino: Ino) -> Result<Attr>;
+
+    /// Changes attributes of a known inode and returns the new ones.
+    ///
+    /// All of `set` is checked before any is applied; `size` comes first.
+    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr>;
+
+    /// Hands the entries of `dir` after the cookie `start` (0: from the first) to `sink` until it breaks.
+    ///
+    /// One unreadable entry does not hide the others: it is logged and left out, or shown with what is known of it.
+    fn read_dir(
+        &self,
+        dir: Ino,
+        start: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()>;
+
+    /// Creates and opens a regular file; `Exists` if the name is taken.
+    fn create(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<(Attr, Arc<dyn StoreFile>)>;
+
+    /// Creates a directory.
+    fn mkdir(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<Attr>;
+
+    /// Creates a symbolic link to `target` (1 to 4095 bytes, no NUL).
+    fn symlink(&self, parent: Ino, name: FileName<'_>, target: &[u8], caller: Caller) -> Result<Attr>;
+
+    /// Creates a device node, FIFO or socket. `NotPermitted` where the store has no place for one.
+    fn mknod(&self, parent: Ino, name: FileName<'_>, kind: Kind, rdev: u32, new: &NewNode) -> Result<Attr> {
+        let _ = (parent, kind, rdev, new);
+        Err(FsError::new(ErrorKind::NotPermitted).on("mknod", name.display()))
+    }
+
+    /// Gives the known inode `ino` a further name. `NotPermitted` where the store has no place for hard links.
+    fn link(&self, ino: Ino, parent: Ino, name: FileName<'_>) -> Result<Attr> {
+        let _ = (ino, parent);
+        Err(FsError::new(ErrorKind::NotPermitted).on("link", name.display()))
+    }
+
+    /// The target of a symbolic link.
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>>;
+
+    /// Removes a name that is not a directory. Open files of it stay usable.
+    fn unlink(&self, parent: Ino, name: FileName<'_>) -> Result<()>;
+
+    /// Removes an empty directory.
+    fn rmdir(&self, parent: Ino, name: FileName<'_>) -> Result<()>;
+
+    /// Renames, replaces or exchanges, as one whole, with the rules of `rename(2)` and `renameat2(2)`.
+    fn rename(
+        &self,
+        parent: Ino,
+        name: FileName<'_>,
+        new_parent: Ino,
+        new_name: FileName<'_>,
+        flags: RenameFlags,
+    ) -> Result<()>;
+
+    /// Opens a known regular file.
+    fn open(&self, ino: Ino, access: Access) -> Result<Arc<dyn StoreFile>>;
+
+    /// Makes the entries of a directory durable.
+    fn sync_dir(&self, dir: Ino) -> Result<()>;
+
+    /// Makes everything durable.
+    fn sync_all(&self) -> Result<()>;
+
+    /// Size and use.
+    fn statfs(&self) -> Result<StatFs>;
+
+    /// The path of a known inode for messages, from the root, lossy, without secrets. `None` when it has none any more.
+    fn path_of(&self, ino: Ino) -> Option<String> {
+        let _ = ino;
+        None
+    }
+
+    /// Counters for `adit stats`: name and value.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}
+
+/// An open file of a store. It stays usable after unlink and rename of the file and of its parents.
+///
+/// Calls on one file may come from many threads. The engine never overlaps a write or length change with another call
+/// on the same bytes; a store guards its own state.
+pub trait StoreFile: Send + Sync {
+    /// Reads at `offset` into `buf` (cleartext); short only at the end of the file.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize>;
+
+    /// Writes all `pieces` (offset, bytes; ascending, not overlapping), extending the file as needed; a gap before a
+    /// piece reads as zeros. On an error some of them may be written; old content stays readable.
+    ///
+    /// When it returns, a `kill -9` of this process loses nothing of it.
+    fn write_at(&self, pieces: &[(u64, &[u8])]) -> Result<()>;
+
+    /// Sets the length; a longer one reads as zeros.
+    fn set_len(&self, len: u64) -> Result<()>;
+
+    /// The length in bytes, as the medium has it now.
+    fn len(&self) -> Result<u64>;
+
+    /// Whether it is empty now.
+    fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Makes content and length durable, and, unless `data_only`, attributes and the names that lead here.
+    fn sync(&self, data_only: bool) -> Result<()>;
+
+    /// `fallocate(2)`. A mode that the store cannot serve is `NotSupported`.
+    fn allocate(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()>;
+
+    /// The first offset at or after `offset` that holds data (`SEEK_DATA`); `NoData` past the end.
+    fn seek_data(&self, offset: u64) -> Result<u64> {
+        if offset < self.len()? { Ok(offset) } else { Err(ErrorKind::NoData.into()) }
+    }
+
+    /// The first offset at or after `offset` in a hole (`SEEK_HOLE`); the end of the file counts as one.
+    fn seek_hole(&self, offset: u64) -> Result<u64> {
+        let len = self.len()?;
+        if offset < len { Ok(len) } else { Err(ErrorKind::NoData.into()) }
+    }
+}

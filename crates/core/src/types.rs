@@ -1,0 +1,290 @@
+//! The words of the engine as types: inode numbers, names, times, attributes.
+//!
+//! Everything here is parsed once at the border (a front end, a store's format) and trusted afterwards. Nothing here
+//! knows FUSE, a store or an operating-system handle.
+
+use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Longest name of one path component, in bytes (POSIX `NAME_MAX` on Linux).
+pub const NAME_LEN_MAX_BYTES: usize = 255;
+
+/// An inode number, unique within one mounted store at any one time.
+///
+/// The store chooses it. [`Ino::ROOT`] is always the root directory; 0 is never used.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ino(pub u64);
+
+impl Ino {
+    /// The root of every store (FUSE fixes it at 1).
+    pub const ROOT: Ino = Ino(1);
+}
+
+impl fmt::Debug for Ino {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ino {}", self.0)
+    }
+}
+
+/// What an inode is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Kind {
+    /// Regular file.
+    File,
+    /// Directory.
+    Directory,
+    /// Symbolic link.
+    Symlink,
+    /// Block device.
+    BlockDevice,
+    /// Character device.
+    CharDevice,
+    /// Named pipe.
+    Fifo,
+    /// Unix-domain socket.
+    Socket,
+}
+
+impl Kind {
+    /// The word used in `--json` output and messages.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::File => "file",
+            Kind::Directory => "directory",
+            Kind::Symlink => "symlink",
+            Kind::BlockDevice => "block-device",
+            Kind::CharDevice => "char-device",
+            Kind::Fifo => "fifo",
+            Kind::Socket => "socket",
+        }
+    }
+}
+
+/// A point in time with nanoseconds, before or after 1970.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
+pub struct Timestamp {
+    /// Seconds since the Unix epoch; negative before it.
+    pub secs: i64,
+    /// Nanoseconds, 0..1_000_000_000, always counted forward from `secs`.
+    pub nanos: u32,
+}
+
+impl Timestamp {
+    /// The current time.
+    pub fn now() -> Self {
+        SystemTime::now().into()
+    }
+
+    /// Nanoseconds since the epoch, as printed in `mtime_ns` of `--json` output.
+    pub fn as_nanos(self) -> i128 {
+        i128::from(self.secs) * 1_000_000_000 + i128::from(self.nanos)
+    }
+}
+
+impl From<SystemTime> for Timestamp {
+    fn from(t: SystemTime) -> Self {
+        match t.duration_since(UNIX_EPOCH) {
+            Ok(d) => Timestamp { secs: d.as_secs() as i64, nanos: d.subsec_nanos() },
+            Err(e) => {
+                let d = e.duration();
+                match d.subsec_nanos() {
+                    0 => Timestamp { secs: -(d.as_secs() as i64), nanos: 0 },
+                    n => Timestamp { secs: -(d.as_secs() as i64) - 1, nanos: 1_000_000_000 - n },
+                }
+            }
+        }
+    }
+}
+
+/// The attributes of an inode, as `stat(2)` shows them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attr {
+    /// Inode number.
+    pub ino: Ino,
+    /// Length in bytes; for a symbolic link the length of its target.
+    pub size: u64,
+    /// Space used, in units of 512 bytes.
+    pub blocks: u64,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of the content.
+    pub mtime: Timestamp,
+    /// Last change of content or attributes.
+    pub ctime: Timestamp,
+    /// What it is.
+    pub kind: Kind,
+    /// Permission bits including set-id and sticky (`mode & 0o7777`).
+    pub perm: u16,
+    /// Number of names.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number, for device nodes.
+    pub rdev: u32,
+}
+
+/// A time to set: a given one, or the moment of the call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SetTime {
+    /// This time.
+    At(Timestamp),
+    /// The time at which the store applies the change.
+    Now,
+}
+
+/// Changes to attributes; `None` leaves a field as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SetAttr {
+    /// New permission bits (`& 0o7777`).
+    pub perm: Option<u16>,
+    /// New owner.
+    pub uid: Option<u32>,
+    /// New group.
+    pub gid: Option<u32>,
+    /// New length in bytes; growing reads as zeros.
+    pub size: Option<u64>,
+    /// New access time.
+    pub atime: Option<SetTime>,
+    /// New modification time.
+    pub mtime: Option<SetTime>,
+}
+
+impl SetAttr {
+    /// Whether nothing is to change.
+    pub fn is_empty(&self) -> bool {
+        *self == SetAttr::default()
+    }
+}
+
+/// One component of a path: not empty, not `.` or `..`, without `/` and NUL, at most 255 bytes. Bytes, not UTF-8.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileName<'a>(&'a [u8]);
+
+/// Why bytes are not a [`FileName`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NameError {
+    /// Longer than [`NAME_LEN_MAX_BYTES`].
+    #[error("name is longer than {NAME_LEN_MAX_BYTES} bytes")]
+    TooLong,
+    /// Empty, `.`, `..`, or with a slash or NUL byte.
+    #[error("not a name of a directory entry")]
+    Invalid,
+}
+
+impl<'a> FileName<'a> {
+    /// Checks `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Result<Self, NameError> {
+        if bytes.len() > NAME_LEN_MAX_BYTES {
+            return Err(NameError::TooLong);
+        }
+        if bytes.is_empty() || bytes == b"." || bytes == b".." || bytes.iter().any(|&b| b == b'/' || b == 0) {
+            return Err(NameError::Invalid);
+        }
+        Ok(FileName(bytes))
+    }
+
+    /// The bytes.
+    pub fn as_bytes(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// For messages; bytes that are not UTF-8 are replaced.
+    pub fn display(self) -> std::borrow::Cow<'a, str> {
+        String::from_utf8_lossy(self.0)
+    }
+}
+
+impl fmt::Debug for FileName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.display())
+    }
+}
+
+/// Who asks, for the ownership of what is created.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caller {
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+}
+
+bitflags::bitflags! {
+    /// Flags of a rename, with the meaning of `renameat2(2)`.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct RenameFlags: u32 {
+        /// Fail with `Exists` if the target exists.
+        const NOREPLACE = 1;
+        /// Exchange source and target atomically; both must exist.
+        const EXCHANGE = 2;
+    }
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// For reading.
+    Read,
+    /// For writing, and reading (partial blocks must be read).
+    Write,
+}
+
+/// How `allocate` changes a range (`fallocate(2)`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AllocateMode {
+    /// Make sure that the range exists; the file may grow.
+    Extend,
+    /// Likewise, but keep the length.
+    KeepSize,
+    /// Give the range's space back; it reads as zeros.
+    PunchHole,
+    /// The range reads as zeros; the file may grow unless `keep_size`.
+    Zero {
+        /// Whether the length stays.
+        keep_size: bool,
+    },
+}
+
+/// Size and use of a store (`statvfs(3)`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StatFs {
+    /// Fundamental block size in bytes, the unit of the block counts.
+    pub block_size: u32,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Free blocks.
+    pub blocks_free: u64,
+    /// Free blocks for users without privilege.
+    pub blocks_available: u64,
+    /// Inodes in all, 0 if without limit.
+    pub files: u64,
+    /// Free inodes.
+    pub files_free: u64,
+    /// Longest name in bytes.
+    pub name_len_max: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn names_are_checked() {
+        for bad in [&b""[..], b".", b"..", b"a/b", b"a\0b"] {
+            assert_eq!(FileName::new(bad), Err(NameError::Invalid));
+        }
+        assert_eq!(FileName::new(&[b'x'; 256]), Err(NameError::TooLong));
+        assert!(FileName::new(&[0xff; 255]).is_ok());
+        assert!(FileName::new(b"...").is_ok());
+    }
+
+    #[test]
+    fn times_before_the_epoch_count_nanoseconds_forward() {
+        let t: Timestamp = (UNIX_EPOCH - Duration::from_millis(1500)).into();
+        assert_eq!(t, Timestamp { secs: -2, nanos: 500_000_000 });
+        assert_eq!(t.as_nanos(), -1_500_000_000);
+    }
+}
