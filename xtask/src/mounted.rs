@@ -1,0 +1,252 @@
+//! A fresh vault, mounted by the built `adit`, and unmounted whatever happens.
+//!
+//! Invariant: when a [`MountedVault`] or a [`Janitor`] is gone, so are its mount and its folder. The janitor is a
+//! child process that waits for the end of a pipe, so this holds even when xtask itself is killed.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, thread};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{process, workplace};
+
+/// How long a vault may take to be created, mounted or unmounted.
+const STEP_LIMIT: Duration = Duration::from_secs(120);
+
+/// Builds the program in the dev profile and returns its path.
+///
+/// The whole workspace is named so that features resolve as they do for the tests, and nothing is built twice.
+pub fn build_debug() -> Result<PathBuf> {
+    let mut build = workplace::cargo();
+    build.args([
+        "build",
+        "--quiet",
+        "--locked",
+        "--workspace",
+        "--bin",
+        "adit",
+    ]);
+    process::run(&mut build, Duration::from_secs(1800))?;
+    Ok(workplace::target_dir()?.join("debug/adit"))
+}
+
+/// A folder of its own with a vault, a mountpoint and a password file, all named by fixed names.
+pub struct Workbench {
+    /// Holds the three; readable by every user, as pjdfstest switches users.
+    pub dir: PathBuf,
+    janitor: Janitor,
+}
+
+impl Workbench {
+    /// Makes the folder under the system's temporary directory.
+    pub fn new(purpose: &str) -> Result<Self> {
+        let dir = env::temp_dir().join(format!("adit-{purpose}-{}", std::process::id()));
+        fs::create_dir(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        let janitor = Janitor::hire(&dir)?;
+        fs::set_permissions(&dir, Permissions::from_mode(0o755))?;
+        fs::create_dir(dir.join("mnt"))?;
+        let bench = Self { dir, janitor };
+        let mut secret = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(bench.password_file())?;
+        writeln!(secret, "{}", random_password()?)?;
+        Ok(bench)
+    }
+
+    /// Where the vault lies.
+    pub fn vault(&self) -> PathBuf {
+        self.dir.join("vault")
+    }
+
+    /// Where it is mounted.
+    pub fn mountpoint(&self) -> PathBuf {
+        self.dir.join("mnt")
+    }
+
+    /// The file that holds its password.
+    pub fn password_file(&self) -> PathBuf {
+        self.dir.join("password")
+    }
+
+    /// True while something is mounted on the mountpoint.
+    pub fn is_mounted(&self) -> bool {
+        // A dead mount answers ENOTCONN, and still is one.
+        let device = |path: &Path| fs::symlink_metadata(path).map(|meta| meta.dev());
+        match (device(&self.mountpoint()), device(&self.dir)) {
+            (Ok(inside), Ok(outside)) => inside != outside,
+            (Err(_), Ok(_)) => true,
+            _ => false,
+        }
+    }
+}
+
+impl Drop for Workbench {
+    fn drop(&mut self) {
+        self.janitor.dismiss();
+    }
+}
+
+/// 192 random bits in hexadecimal.
+fn random_password() -> Result<String> {
+    let mut bytes = [0_u8; 24];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// A child process that unmounts and removes a workbench once its standard input ends, for whatever reason.
+struct Janitor {
+    child: Child,
+    leash: Option<ChildStdin>,
+}
+
+impl Janitor {
+    fn hire(dir: &Path) -> Result<Self> {
+        // Its own process group and the traps keep it alive through an interrupt at the terminal. `stat` fails on a
+        // dead mount, so the list of mounts is asked instead.
+        let chores = r#"
+            trap '' INT TERM HUP
+            cat >/dev/null
+            if grep -qF " $1/mnt " /proc/self/mounts; then
+                umount "$1/mnt" 2>/dev/null || fusermount3 -u "$1/mnt" 2>/dev/null \
+                    || umount -l "$1/mnt" 2>/dev/null || fusermount3 -u -z "$1/mnt"
+            fi
+            rm -rf --one-file-system "$1"
+        "#;
+        let mut child = Command::new("sh")
+            .args(["-c", chores, "janitor"])
+            .arg(dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .context("cannot start sh")?;
+        let leash = child.stdin.take();
+        Ok(Self { child, leash })
+    }
+
+    fn dismiss(&mut self) {
+        drop(self.leash.take());
+        if !matches!(process::wait(&mut self.child, STEP_LIMIT), Ok(Some(_))) {
+            eprintln!("warning: the folder of a test mount could not be cleaned up");
+        }
+    }
+}
+
+/// A vault that is mounted by a foreground `adit mount`, whose messages go to a log file.
+pub struct MountedVault {
+    bench: Workbench,
+    adit: PathBuf,
+    daemon: Child,
+    log: PathBuf,
+}
+
+impl MountedVault {
+    /// Creates a vault and mounts it for every user, with these further options of `adit mount`.
+    pub fn start(adit: &Path, purpose: &str, options: &[&str]) -> Result<Self> {
+        let bench = Workbench::new(purpose)?;
+        let mut init = Command::new(adit);
+        init.args(["vault", "init"]).arg(bench.vault());
+        init.arg("--password-file")
+            .arg(bench.password_file())
+            .stdout(Stdio::null());
+        process::run(&mut init, STEP_LIMIT)?;
+
+        let log = bench.dir.join("mount.log");
+        let sink = File::create(&log)?;
+        let mut mount = Command::new(adit);
+        mount
+            .arg("mount")
+            .arg(bench.vault())
+            .arg(bench.mountpoint());
+        mount.arg("--password-file").arg(bench.password_file());
+        mount.args(["--foreground", "--allow-other"]).args(options);
+        mount
+            .stdin(Stdio::null())
+            .stdout(sink.try_clone()?)
+            .stderr(sink);
+        eprintln!("$ {}", process::shown(&mount));
+        let daemon = mount.spawn().context("cannot start adit mount")?;
+        let mut mounted = Self {
+            bench,
+            adit: adit.to_path_buf(),
+            daemon,
+            log,
+        };
+        mounted.wait_until_usable()?;
+        Ok(mounted)
+    }
+
+    fn wait_until_usable(&mut self) -> Result<()> {
+        let deadline = Instant::now() + STEP_LIMIT;
+        while !self.bench.is_mounted() {
+            if let Some(status) = self.daemon.try_wait()? {
+                bail!("adit mount ended with {status}:\n{}", self.log_tail());
+            }
+            if Instant::now() > deadline {
+                bail!(
+                    "nothing is mounted after {} s:\n{}",
+                    STEP_LIMIT.as_secs(),
+                    self.log_tail()
+                );
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// Where it is mounted.
+    pub fn mountpoint(&self) -> PathBuf {
+        self.bench.mountpoint()
+    }
+
+    /// The folder around it, on the host's filesystem.
+    pub fn scratch(&self) -> &Path {
+        &self.bench.dir
+    }
+
+    /// Unmounts; fails unless the server ends well and `adit vault check` finds a sound vault.
+    pub fn finish(mut self) -> Result<()> {
+        let mut umount = Command::new(&self.adit);
+        umount.arg("umount").arg(self.mountpoint());
+        let unmounted = process::run(&mut umount, STEP_LIMIT);
+        unmounted.with_context(|| format!("the mount's log:\n{}", self.log_tail()))?;
+        match process::wait(&mut self.daemon, STEP_LIMIT)? {
+            Some(status) if status.success() => {}
+            Some(status) => bail!("adit mount ended with {status}:\n{}", self.log_tail()),
+            None => bail!(
+                "adit mount still runs after the unmount:\n{}",
+                self.log_tail()
+            ),
+        }
+        let mut check = Command::new(&self.adit);
+        check.args(["vault", "check"]).arg(self.bench.vault());
+        check.arg("--password-file").arg(self.bench.password_file());
+        process::run(&mut check, STEP_LIMIT).context("the vault is not sound after the suite")
+    }
+
+    /// The last lines that the server wrote.
+    pub fn log_tail(&self) -> String {
+        const LINES: usize = 40;
+        let text = fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(LINES)..].join("\n")
+    }
+}
+
+impl Drop for MountedVault {
+    fn drop(&mut self) {
+        if matches!(self.daemon.try_wait(), Ok(None)) {
+            // Killing the server frees every caller that waits in the mount; the janitor removes the rest.
+            process::kill_tree(&mut self.daemon);
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! The suites of others that run against a mounted vault: pjdfstest, fsx, fio with verification.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::mounted::{self, MountedVault};
+use crate::stage::{Outcome, Run};
+use crate::{apt, process, tools, workplace};
+
+/// The suites' time limit: many times what they take, so that only a hang meets it.
+const SUITE_LIMIT: Duration = Duration::from_secs(1200);
+
+/// pjdfstest's tests that a vault cannot pass, with the reason.
+const PJDFSTEST_EXPECTED: &str = "xtask/suites/pjdfstest-vault.expected";
+
+/// Runs pjdfstest: a failure that the list does not expect is red, and so is an expected one that passes or that no
+/// longer runs.
+pub fn pjdfstest(_: &Run) -> Result<Outcome> {
+    if let Some(why) = workplace::mount_obstacle() {
+        return Ok(Outcome::NotRun(why.to_owned()));
+    }
+    apt::ensure(apt::ACL.iter().chain([&apt::FUSE]))?;
+    let program = tools::PJDFSTEST.ensure()?;
+    let expected = fs::read_to_string(workplace::root().join(PJDFSTEST_EXPECTED))
+        .with_context(|| format!("cannot read {PJDFSTEST_EXPECTED}"))?;
+    let expected = parse_expected(&expected)?;
+
+    let vault = MountedVault::start(&mounted::build_debug()?, "pjdfstest", &[])?;
+    let config = vault.scratch().join("pjdfstest.toml");
+    fs::write(&config, pjdfstest_config(&expected))?;
+    let elsewhere = vault.scratch().join("elsewhere");
+    fs::create_dir(&elsewhere)?;
+    let report = vault.scratch().join("pjdfstest.out");
+    let mut suite = Command::new(program);
+    suite
+        .arg("-c")
+        .arg(&config)
+        .arg("-p")
+        .arg(vault.mountpoint())
+        .arg("-s")
+        .arg(&elsewhere);
+    suite.env("NO_COLOR", "1").stdout(File::create(&report)?);
+    eprintln!("$ {}", process::shown(&suite));
+    let status = process::status(&mut suite, SUITE_LIMIT)?;
+    let report = fs::read_to_string(&report)?;
+    print!("{}", worth_showing(&report));
+    let absent = not_failed_as_expected(&report, &expected);
+    if !absent.is_empty() {
+        bail!(
+            "{PJDFSTEST_EXPECTED} lists tests that did not fail as expected: {}",
+            absent.join(", ")
+        );
+    }
+    if !status.success() {
+        bail!(
+            "pjdfstest: {status}; the mount's log:\n{}",
+            vault.log_tail()
+        );
+    }
+    vault.finish()?;
+    Ok(Outcome::Passed)
+}
+
+/// Reads the lines `test::name  # reason`; a line without a reason is an error.
+fn parse_expected(text: &str) -> Result<BTreeMap<String, String>> {
+    let mut expected = BTreeMap::new();
+    for (number, line) in text.lines().enumerate() {
+        if line.trim().is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let (name, reason) = line.split_once('#').unwrap_or((line, ""));
+        let (name, reason) = (name.trim(), reason.trim());
+        if name.is_empty() || reason.is_empty() {
+            bail!(
+                "{PJDFSTEST_EXPECTED}:{}: expected `test::name  # reason`",
+                number + 1
+            );
+        }
+        if expected
+            .insert(name.to_owned(), reason.to_owned())
+            .is_some()
+        {
+            bail!(
+                "{PJDFSTEST_EXPECTED}:{}: {name} is listed twice",
+                number + 1
+            );
+        }
+    }
+    Ok(expected)
+}
+
+fn pjdfstest_config(expected: &BTreeMap<String, String>) -> String {
+    let mut failures = String::new();
+    for name in expected.keys() {
+        // Writing to a String cannot fail.
+        let _ = writeln!(failures, "  {name:?},");
+    }
+    // Below 0.01 s of naptime, timestamp tests fail on ext4 itself.
+    format!(
+        r#"[features]
+posix_fallocate = {{}}
+rename_ctime = {{}}
+utime_now = {{}}
+utimensat = {{}}
+
+[settings]
+naptime = 0.01
+allow_remount = false
+expected_failures = [
+{failures}]
+
+[dummy_auth]
+entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
+"#
+    )
+}
+
+/// The report without the tests that passed, so that what is left can be read.
+fn worth_showing(report: &str) -> String {
+    let mut text = String::new();
+    for line in report
+        .lines()
+        .filter(|line| !line.trim_end().ends_with(" ok"))
+    {
+        text.push_str(line);
+        text.push('\n');
+    }
+    text
+}
+
+fn not_failed_as_expected(report: &str, expected: &BTreeMap<String, String>) -> Vec<String> {
+    let failed = |name: &str| {
+        report.lines().any(|line| {
+            line.split_once(char::is_whitespace)
+                .is_some_and(|(test, verdict)| {
+                    test == name && verdict.trim() == "failed as expected"
+                })
+        })
+    };
+    expected
+        .keys()
+        .filter(|name| !failed(name))
+        .cloned()
+        .collect()
+}
+
+/// Every operation of fsx that a mount offers, mmap among them, on a file of 32 chunks.
+const FSX_CONFIG: &str = "flen = 1048576
+
+[opsize]
+min = 0
+max = 131072
+
+[weights]
+close_open = 1.0
+invalidate = 1.0
+mapread = 5.0
+mapwrite = 5.0
+read = 10.0
+write = 10.0
+truncate = 3.0
+fsync = 0.5
+fdatasync = 0.5
+posix_fallocate = 1.0
+punch_hole = 1.0
+sendfile = 1.0
+posix_fadvise = 1.0
+copy_file_range = 2.0
+";
+
+/// Runs fsx with several seeds, through the default mount and through an exclusive one (kernel write-back).
+pub fn fsx(run: &Run) -> Result<Outcome> {
+    if let Some(why) = workplace::mount_obstacle() {
+        return Ok(Outcome::NotRun(why.to_owned()));
+    }
+    apt::ensure([&apt::FUSE])?;
+    let program = tools::FSX.ensure()?;
+    let adit = mounted::build_debug()?;
+    let (seeds, operations) = if run.long {
+        (8, 100_000)
+    } else {
+        (3, 10_000 * u64::from(run.scale))
+    };
+    for options in [&[][..], &["-o", "exclusive"]] {
+        let vault = MountedVault::start(&adit, "fsx", options)?;
+        for seed in 1..=seeds {
+            fsx_once(&program, &vault, seed, operations)?;
+        }
+        vault.finish()?;
+    }
+    Ok(Outcome::Passed)
+}
+
+fn fsx_once(program: &Path, vault: &MountedVault, seed: u64, operations: u64) -> Result<()> {
+    let config = vault.scratch().join("fsx.toml");
+    fs::write(&config, FSX_CONFIG)?;
+    let mut command = Command::new(program);
+    command
+        .arg("-f")
+        .arg(&config)
+        .arg("-P")
+        .arg(vault.scratch());
+    command.args(["-S", &seed.to_string(), "-N", &operations.to_string()]);
+    command.arg(vault.mountpoint().join(format!("fsx-{seed}")));
+    process::run(&mut command, SUITE_LIMIT).with_context(|| {
+        format!(
+            "fsx with seed {seed}; the mount's log:\n{}",
+            vault.log_tail()
+        )
+    })
+}
+
+/// Runs fio with verification: random reads and writes, through system calls and through mmap.
+pub fn fio(run: &Run) -> Result<Outcome> {
+    if let Some(why) = workplace::mount_obstacle() {
+        return Ok(Outcome::NotRun(why.to_owned()));
+    }
+    apt::ensure([&apt::FUSE, &apt::FIO])?;
+    let adit = mounted::build_debug()?;
+    let vault = MountedVault::start(&adit, "fio", &[])?;
+    let size = format!("--size={}m", if run.long { 512 } else { 64 });
+    for engine in ["psync", "mmap"] {
+        let mut fio = Command::new("fio");
+        fio.args(["--minimal", "--rw=randrw", "--bs=4k-64k", "--numjobs=2"]);
+        fio.args(["--verify=crc32c", "--do_verify=1", "--verify_fatal=1"]);
+        fio.arg(format!("--name={engine}"))
+            .arg(format!("--ioengine={engine}"))
+            .arg(&size);
+        fio.arg(format!("--directory={}", vault.mountpoint().display()));
+        // The verify state file that fio writes belongs to the scratch folder, not to the checkout.
+        fio.current_dir(vault.scratch());
+        process::run(&mut fio, SUITE_LIMIT).with_context(|| {
+            format!("fio with {engine}; the mount's log:\n{}", vault.log_tail())
+        })?;
+    }
+    vault.finish()?;
+    Ok(Outcome::Passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expected_failure_needs_a_reason() {
+        let parsed =
+            parse_expected("# head\n\nlink::enoent  # no hard links\n").expect("well-formed");
+        assert_eq!(parsed["link::enoent"], "no hard links");
+        assert!(parse_expected("link::enoent\n").is_err());
+        assert!(parse_expected("link::enoent #\n").is_err());
+        assert!(parse_expected("a # x\na # y\n").is_err());
+    }
+
+    #[test]
+    fn a_listed_test_must_have_failed() {
+        let expected = parse_expected("a::b # r\nc::d # r\ne # r\n").expect("well-formed");
+        let report = "a::b       failed as expected\nc::d    PASSED UNEXPECTEDLY\n";
+        assert_eq!(not_failed_as_expected(report, &expected), ["c::d", "e"]);
+    }
+}

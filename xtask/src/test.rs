@@ -1,0 +1,274 @@
+//! `cargo xtask test`: the stages that CI runs, in the order in which they find faults cheapest.
+
+use std::collections::BTreeSet;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+use std::{env, fs};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::stage::{self, Outcome, Run, Stage};
+use crate::{apt, fuzz, process, suites, tools, workplace};
+
+/// The variable that tests multiply their seeds and counts by.
+const SCALE_VARIABLE: &str = "ADIT_TEST_SCALE";
+/// The scale of `--long`, unless the variable says otherwise.
+const LONG_SCALE: u32 = 10;
+/// The limit of a cargo call that builds and tests, at scale 1.
+const CARGO_LIMIT: Duration = Duration::from_secs(1800);
+
+/// What `cargo xtask test` takes.
+#[derive(Args)]
+pub struct TestArgs {
+    /// Run the suites with their full counts (hours rather than minutes)
+    #[arg(long)]
+    long: bool,
+    /// Run these stages only (repeat the option, or separate by commas)
+    #[arg(long, value_name = "STAGE", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Go on after a stage failed
+    #[arg(long)]
+    keep_going: bool,
+    /// List the stages and leave
+    #[arg(long)]
+    list: bool,
+}
+
+const STAGES: &[Stage] = &[
+    Stage {
+        name: "fmt",
+        about: "formatting",
+        body: fmt,
+    },
+    Stage {
+        name: "clippy",
+        about: "clippy on every target, warnings denied",
+        body: clippy,
+    },
+    Stage {
+        name: "deny",
+        about: "licences, bans and sources of all dependencies",
+        body: deny,
+    },
+    Stage {
+        name: "unit",
+        about: "unit, property, model and crash tests, examples in the docs",
+        body: unit,
+    },
+    Stage {
+        name: "corpus",
+        about: "fuzz corpora replayed on stable",
+        body: corpus,
+    },
+    Stage {
+        name: "interop",
+        about: "both directions with the official library",
+        body: interop,
+    },
+    Stage {
+        name: "mounted",
+        about: "adit's own tests through a mount",
+        body: mounted,
+    },
+    Stage {
+        name: "pjdfstest",
+        about: "POSIX semantics of a mounted vault",
+        body: suites::pjdfstest,
+    },
+    Stage {
+        name: "fsx",
+        about: "random file operations with mmap on a mounted vault",
+        body: suites::fsx,
+    },
+    Stage {
+        name: "fio",
+        about: "verified random writes on a mounted vault",
+        body: suites::fio,
+    },
+    Stage {
+        name: "fuzz",
+        about: "each fuzz target for 20 s, with a nightly",
+        body: fuzz::run,
+    },
+];
+
+/// Runs the chosen stages.
+pub fn run(args: &TestArgs) -> Result<ExitCode> {
+    if args.list {
+        for stage in STAGES {
+            println!("{:<12} {}", stage.name, stage.about);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(unknown) = args
+        .only
+        .iter()
+        .find(|name| STAGES.iter().all(|stage| stage.name != **name))
+    {
+        bail!("there is no stage {unknown}; `cargo xtask test --list` names them");
+    }
+    let chosen: Vec<&Stage> = STAGES
+        .iter()
+        .filter(|stage| args.only.is_empty() || args.only.iter().any(|name| name == stage.name))
+        .collect();
+    let run = Run {
+        long: args.long,
+        scale: scale(args.long)?,
+    };
+    Ok(stage::run_all(&chosen, &run, args.keep_going))
+}
+
+fn scale(long: bool) -> Result<u32> {
+    match env::var(SCALE_VARIABLE) {
+        Ok(text) => text
+            .parse()
+            .ok()
+            .filter(|scale| *scale > 0)
+            .with_context(|| format!("{SCALE_VARIABLE} is to be a number from 1 up, not {text:?}")),
+        Err(_) => Ok(if long { LONG_SCALE } else { 1 }),
+    }
+}
+
+fn cargo_step(run: &Run, arguments: &[&str]) -> Result<()> {
+    let mut cargo = workplace::cargo();
+    cargo
+        .args(arguments)
+        .env(SCALE_VARIABLE, run.scale.to_string());
+    process::run(&mut cargo, CARGO_LIMIT * run.scale)
+}
+
+fn fmt(run: &Run) -> Result<Outcome> {
+    cargo_step(run, &["fmt", "--all", "--check"])?;
+    cargo_step(
+        run,
+        &["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"],
+    )?;
+    Ok(Outcome::Passed)
+}
+
+fn clippy(run: &Run) -> Result<Outcome> {
+    cargo_step(
+        run,
+        &[
+            "clippy",
+            "--quiet",
+            "--locked",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ],
+    )?;
+    Ok(Outcome::Passed)
+}
+
+fn deny(_: &Run) -> Result<Outcome> {
+    let program = tools::CARGO_DENY.ensure()?;
+    let mut checks = vec!["licenses", "bans", "sources"];
+    let mut fetch = Command::new(&program);
+    fetch
+        .args(["--log-level", "off", "fetch", "db"])
+        .current_dir(workplace::root());
+    // The database is a git repository on a host that a CI machine may not reach.
+    if process::status(&mut fetch, Duration::from_secs(60)).is_ok_and(|status| status.success()) {
+        checks.push("advisories");
+    } else {
+        println!("the advisory database cannot be fetched here: licences, bans and sources only");
+    }
+    let mut check = Command::new(&program);
+    check
+        .args(["--locked", "--all-features", "check"])
+        .args(checks)
+        .current_dir(workplace::root());
+    process::run(&mut check, Duration::from_secs(300))?;
+    Ok(Outcome::Passed)
+}
+
+/// All tests but those that a later stage runs, and the examples in the documentation.
+fn unit(run: &Run) -> Result<Outcome> {
+    let elsewhere = |name: &str| {
+        ["corpus", "interop", "mounted"]
+            .iter()
+            .any(|stage| name.starts_with(stage))
+    };
+    let targets: Vec<String> = test_targets()?
+        .into_iter()
+        .filter(|name| !elsewhere(name))
+        .collect();
+    let mut arguments = vec!["test", "--locked", "--workspace", "--lib", "--bins"];
+    for target in &targets {
+        arguments.extend(["--test", target]);
+    }
+    cargo_step(run, &arguments)?;
+    cargo_step(
+        run,
+        &["test", "--quiet", "--locked", "--workspace", "--doc"],
+    )?;
+    Ok(Outcome::Passed)
+}
+
+fn corpus(run: &Run) -> Result<Outcome> {
+    test_targets_named(run, "corpus")
+}
+
+fn interop(run: &Run) -> Result<Outcome> {
+    test_targets_named(run, "interop")
+}
+
+fn mounted(run: &Run) -> Result<Outcome> {
+    if let Some(why) = workplace::mount_obstacle() {
+        return Ok(Outcome::NotRun(why.to_owned()));
+    }
+    apt::ensure([&apt::FUSE])?;
+    test_targets_named(run, "mounted")
+}
+
+/// Runs the integration tests whose file name starts with `prefix`; it is an error if there is none.
+///
+/// The whole workspace is named, so that features resolve as they did for the unit tests and nothing is built twice.
+fn test_targets_named(run: &Run, prefix: &str) -> Result<Outcome> {
+    let targets: Vec<String> = test_targets()?
+        .into_iter()
+        .filter(|name| name.starts_with(prefix))
+        .collect();
+    if targets.is_empty() {
+        bail!("no crate has a test named tests/{prefix}*.rs");
+    }
+    let mut arguments = vec!["test", "--locked", "--workspace"];
+    for target in &targets {
+        arguments.extend(["--test", target]);
+    }
+    cargo_step(run, &arguments)?;
+    Ok(Outcome::Passed)
+}
+
+/// The names of all integration tests in the workspace: `tests/NAME.rs` and `tests/NAME/main.rs`.
+fn test_targets() -> Result<BTreeSet<String>> {
+    let root = workplace::root();
+    let mut crates = vec![root.join("xtask"), root.join("bench")];
+    for entry in fs::read_dir(root.join("crates")).context("cannot list crates/")? {
+        crates.push(entry?.path());
+    }
+    let mut names = BTreeSet::new();
+    for dir in crates {
+        let tests = match fs::read_dir(dir.join("tests")) {
+            Ok(tests) => tests,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => {
+                return Err(error)
+                    .with_context(|| format!("cannot list the tests of {}", dir.display()));
+            }
+        };
+        for entry in tests {
+            let path = entry?.path();
+            let is_target = path.extension().is_some_and(|extension| extension == "rs")
+                || path.join("main.rs").is_file();
+            if let (true, Some(stem)) = (is_target, path.file_stem()) {
+                names.insert(stem.to_string_lossy().into_owned());
+            }
+        }
+    }
+    Ok(names)
+}
