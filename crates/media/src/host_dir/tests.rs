@@ -1,0 +1,281 @@
+//! What the seam promises, on a folder of this machine.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+use super::*;
+
+struct Fixture {
+    dir: tempfile::TempDir,
+    host: HostDirectory,
+}
+
+fn fixture() -> Fixture {
+    let dir = tempfile::tempdir().unwrap();
+    let host = HostDirectory::open(dir.path()).unwrap();
+    Fixture { dir, host }
+}
+
+fn content(bytes: &[u8]) -> NewFile<'_> {
+    NewFile { content: bytes, perm: 0o644, owner: None, durable: false }
+}
+
+fn errno<T>(result: io::Result<T>) -> Option<i32> {
+    result.err().and_then(|e| e.raw_os_error())
+}
+
+fn names(host: &HostDirectory, path: &str) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    host.list(Path::new(path), &mut |e| {
+        names.insert(String::from_utf8_lossy(e.name).into_owned());
+    })
+    .unwrap();
+    names
+}
+
+/// Runs `check` with every way of publishing that the host may force on us.
+fn each_way(check: impl Fn(&Fixture)) {
+    for (unnamed, link_by_descriptor) in [(true, true), (true, false), (false, false)] {
+        let f = fixture();
+        f.host.unnamed.store(unnamed, Ordering::Relaxed);
+        f.host.link_by_descriptor.store(link_by_descriptor, Ordering::Relaxed);
+        check(&f);
+    }
+}
+
+#[test]
+fn a_published_file_has_content_and_permissions_and_is_open_for_both() {
+    each_way(|f| {
+        f.host.make_dir(Path::new("d"), 0o755, None).unwrap();
+        for perm in [0o666, 0o600, 0o777, 0o000, 0o4755] {
+            let path = format!("d/f{perm:o}");
+            let new = NewFile { content: b"0123456789", perm, owner: None, durable: true };
+            let file = f.host.publish(Path::new(&path), &new).unwrap();
+            let meta = fs::metadata(f.dir.path().join(&path)).unwrap();
+            assert_eq!(meta.permissions().mode() & 0o7777, u32::from(perm), "the umask does not apply");
+            file.write_at(8, b"abcd").unwrap();
+            let mut buf = [0; 20];
+            assert_eq!(file.read_at(1, &mut buf).unwrap(), 11);
+            assert_eq!(&buf[..11], b"1234567abcd");
+            assert_eq!(file.stat().unwrap(), f.host.stat(Path::new(&path)).unwrap());
+        }
+        assert_eq!(names(&f.host, "d").len(), 5, "no temporary stays");
+    });
+}
+
+#[test]
+fn publishing_never_replaces() {
+    each_way(|f| {
+        f.host.publish(Path::new("f"), &content(b"old")).unwrap();
+        f.host.make_dir(Path::new("d"), 0o755, None).unwrap();
+        symlink("nowhere", f.dir.path().join("l")).unwrap();
+        for taken in ["f", "d", "l"] {
+            let e = f.host.publish(Path::new(taken), &content(b"new")).err().unwrap();
+            assert_eq!(e.kind(), io::ErrorKind::AlreadyExists);
+        }
+        assert_eq!(errno(f.host.publish(Path::new("no/f"), &content(b""))), Some(libc::ENOENT));
+        assert_eq!(errno(f.host.publish(Path::new("f/f"), &content(b""))), Some(libc::ENOTDIR));
+        let long = "x".repeat(256);
+        assert_eq!(errno(f.host.publish(Path::new(&long), &content(b""))), Some(libc::ENAMETOOLONG));
+        assert_eq!(fs::read(f.dir.path().join("f")).unwrap(), b"old");
+        assert_eq!(names(&f.host, "").len(), 3, "no temporary stays");
+    });
+}
+
+#[test]
+fn a_missing_directory_is_no_reason_to_give_up_the_fast_way() {
+    let f = fixture();
+    assert!(f.host.publish(Path::new("no/f"), &content(b"")).is_err());
+    assert!(f.host.unnamed.load(Ordering::Relaxed) && f.host.link_by_descriptor.load(Ordering::Relaxed));
+}
+
+#[test]
+fn owners_are_set_where_the_process_may() {
+    each_way(|f| {
+        let owner = Some(Caller { uid: 12, gid: 34 });
+        let new = NewFile { content: b"x", perm: 0o6755, owner, durable: false };
+        f.host.publish(Path::new("f"), &new).unwrap();
+        f.host.make_dir(Path::new("d"), 0o1777, owner).unwrap();
+        let (file, dir) = (f.host.stat(Path::new("f")).unwrap(), f.host.stat(Path::new("d")).unwrap());
+        assert_eq!((file.perm, dir.perm), (0o6755, 0o1777));
+        let wanted = if f.host.uid.is_root() { (12, 34) } else { (f.host.uid.as_raw(), f.host.gid.as_raw()) };
+        assert_eq!((file.uid, file.gid), wanted);
+        assert_eq!((dir.uid, dir.gid), wanted);
+    });
+}
+
+#[test]
+fn a_set_group_id_directory_hands_its_group_and_bit_on() {
+    let f = fixture();
+    if !f.host.uid.is_root() {
+        return; // Only root can choose a foreign group for the test.
+    }
+    f.host.make_dir(Path::new("d"), 0o2775, Some(Caller { uid: 0, gid: 77 })).unwrap();
+    let owner = Some(Caller { uid: 12, gid: 34 });
+    f.host.make_dir(Path::new("d/sub"), 0o755, owner).unwrap();
+    f.host.publish(Path::new("d/f"), &NewFile { content: b"", perm: 0o644, owner, durable: false }).unwrap();
+    let sub = f.host.stat(Path::new("d/sub")).unwrap();
+    assert_eq!((sub.uid, sub.gid, sub.perm), (12, 77, 0o2755));
+    let file = f.host.stat(Path::new("d/f")).unwrap();
+    assert_eq!((file.uid, file.gid, file.perm), (12, 77, 0o644));
+}
+
+#[test]
+fn attributes_are_set_by_path_and_by_file() {
+    let f = fixture();
+    let path = Path::new("f");
+    let file = f.host.publish(path, &content(b"12345")).unwrap();
+    let before_epoch = Timestamp { secs: -2, nanos: 500_000_000 };
+    let later = Timestamp { secs: 4_000_000_000, nanos: 999_999_999 };
+    let set = SetAttr {
+        perm: Some(0o640),
+        size: Some(9),
+        atime: Some(SetTime::At(before_epoch)),
+        mtime: Some(SetTime::At(later)),
+        ..SetAttr::default()
+    };
+    f.host.set_attr(path, &set).unwrap();
+    let got = f.host.stat(path).unwrap();
+    assert_eq!((got.perm, got.size, got.atime, got.mtime), (0o640, 9, before_epoch, later));
+    let set = SetAttr { perm: Some(0o600), mtime: Some(SetTime::Now), ..SetAttr::default() };
+    file.set_attr(&set).unwrap();
+    let got = file.stat().unwrap();
+    assert_eq!((got.perm, got.atime), (0o600, before_epoch), "what is not named stays");
+    assert!(got.mtime < later && got.mtime.secs > 1_600_000_000);
+    file.set_len(3).unwrap();
+    let mut buf = [7; 4];
+    assert_eq!((file.read_at(0, &mut buf).unwrap(), &buf), (3, b"123\x07"));
+    file.sync(true).unwrap();
+    file.sync(false).unwrap();
+    file.start_writeback(0, 3);
+    file.start_writeback(u64::MAX, u64::MAX);
+}
+
+#[test]
+fn the_root_is_the_empty_path() {
+    let f = fixture();
+    let root = Path::new("");
+    assert_eq!(f.host.stat(root).unwrap().kind, Kind::Directory);
+    f.host.set_attr(root, &SetAttr { perm: Some(0o711), ..SetAttr::default() }).unwrap();
+    assert_eq!(f.host.stat(root).unwrap().perm, 0o711);
+    f.host.sync(SyncTarget::Dir(root)).unwrap();
+    f.host.sync(SyncTarget::All).unwrap();
+    assert!(names(&f.host, "").is_empty());
+    let st = f.host.statfs().unwrap();
+    assert!(st.block_size > 0 && st.blocks >= st.blocks_free && st.name_len_max >= 255);
+}
+
+#[test]
+fn links_are_never_followed() {
+    let f = fixture();
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("secret"), b"s").unwrap();
+    fs::set_permissions(outside.path().join("secret"), fs::Permissions::from_mode(0o600)).unwrap();
+    symlink(outside.path().join("secret"), f.dir.path().join("file")).unwrap();
+    symlink(outside.path(), f.dir.path().join("dir")).unwrap();
+    let file = Path::new("file");
+    assert_eq!(f.host.stat(file).unwrap().kind, Kind::Symlink);
+    for access in [Access::Read, Access::Write] {
+        assert_eq!(errno(f.host.open(file, access)), Some(libc::ELOOP));
+    }
+    assert_eq!(errno(f.host.open(Path::new("dir/secret"), Access::Read)), Some(libc::ELOOP));
+    assert!(f.host.list(Path::new("dir"), &mut |_| {}).is_err());
+    assert!(f.host.sync(SyncTarget::Dir(Path::new("dir"))).is_err());
+    assert!(f.host.publish(Path::new("dir/new"), &content(b"")).is_err());
+    assert!(f.host.set_attr(file, &SetAttr { perm: Some(0o777), ..SetAttr::default() }).is_err());
+    assert!(f.host.set_attr(file, &SetAttr { size: Some(0), ..SetAttr::default() }).is_err());
+    f.host.set_attr(file, &SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() }).unwrap();
+    let meta = fs::metadata(outside.path().join("secret")).unwrap();
+    assert_eq!((meta.mode() & 0o777, meta.len()), (0o600, 1));
+    f.host.remove(file, Kind::Symlink).unwrap();
+    assert!(outside.path().join("secret").exists());
+}
+
+#[test]
+fn only_regular_files_open() {
+    let f = fixture();
+    f.host.make_dir(Path::new("d"), 0o755, None).unwrap();
+    rustix::fs::mknodat(&f.host.root, "pipe", FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    for access in [Access::Read, Access::Write] {
+        assert_eq!(errno(f.host.open(Path::new("d"), access)), Some(libc::EISDIR));
+        assert_eq!(errno(f.host.open(Path::new("pipe"), access)), Some(libc::EINVAL));
+        assert_eq!(errno(f.host.open(Path::new("gone"), access)), Some(libc::ENOENT));
+    }
+}
+
+#[test]
+fn large_directories_list_completely() {
+    let f = fixture();
+    for i in 0..2500 {
+        let name = format!("{i:0>200}");
+        if i % 2 == 0 {
+            fs::write(f.dir.path().join(name), b"").unwrap();
+        } else {
+            fs::create_dir(f.dir.path().join(name)).unwrap();
+        }
+    }
+    let mut seen = BTreeSet::new();
+    f.host
+        .list(Path::new(""), &mut |e| {
+            let i: u32 = std::str::from_utf8(e.name).unwrap().parse().unwrap();
+            let kind = if i.is_multiple_of(2) { Kind::File } else { Kind::Directory };
+            assert!(e.kind.is_none_or(|k| k == kind));
+            assert!(seen.insert(i));
+        })
+        .unwrap();
+    assert_eq!(seen.len(), 2500);
+    let first = f.dir.path().join(format!("{:0>200}", 0));
+    let mut ino = 0;
+    f.host
+        .list(Path::new(""), &mut |e| {
+            if e.name.ends_with(b"00000") {
+                ino = e.ino
+            }
+        })
+        .unwrap();
+    assert_eq!(ino, fs::metadata(first).unwrap().ino());
+}
+
+#[test]
+fn renames_follow_their_flags() {
+    let f = fixture();
+    let (a, b, d) = (Path::new("a"), Path::new("b"), Path::new("d"));
+    f.host.publish(a, &content(b"a")).unwrap();
+    f.host.publish(b, &content(b"b")).unwrap();
+    f.host.make_dir(d, 0o755, None).unwrap();
+    let read = |name: &str| fs::read(f.dir.path().join(name)).unwrap();
+    assert_eq!(errno(f.host.rename(a, b, RenameFlags::NOREPLACE)), Some(libc::EEXIST));
+    f.host.rename(a, b, RenameFlags::EXCHANGE).unwrap();
+    assert_eq!((read("a"), read("b")), (b"b".to_vec(), b"a".to_vec()));
+    assert_eq!(errno(f.host.rename(d, &d.join("x"), RenameFlags::NOREPLACE)), Some(libc::EINVAL));
+    assert_eq!(errno(f.host.rename(d, &d.join("x"), RenameFlags::empty())), Some(libc::EINVAL));
+    f.host.rename(a, &d.join("a"), RenameFlags::NOREPLACE).unwrap();
+    f.host.rename(b, &d.join("a"), RenameFlags::empty()).unwrap();
+    assert_eq!((read("d/a"), names(&f.host, "").len()), (b"a".to_vec(), 1));
+    assert_eq!(errno(f.host.remove(d, Kind::Directory)), Some(libc::ENOTEMPTY));
+    assert_eq!(errno(f.host.remove(d, Kind::File)), Some(libc::EISDIR));
+    assert_eq!(errno(f.host.remove(&d.join("a"), Kind::Directory)), Some(libc::ENOTDIR));
+    f.host.remove(&d.join("a"), Kind::File).unwrap();
+    f.host.remove(d, Kind::Directory).unwrap();
+    assert!(names(&f.host, "").is_empty());
+}
+
+#[test]
+fn files_outlive_their_names() {
+    let f = fixture();
+    let file = f.host.publish(Path::new("f"), &content(b"abc")).unwrap();
+    f.host.remove(Path::new("f"), Kind::File).unwrap();
+    file.write_at(3, b"def").unwrap();
+    let mut buf = [0; 6];
+    assert_eq!((file.read_at(0, &mut buf).unwrap(), &buf), (6, b"abcdef"));
+    assert_eq!(file.stat().unwrap().nlink, 0);
+}
+
+#[test]
+fn temporaries_do_not_collide_and_stay_beside() {
+    let names: BTreeSet<_> = (0..1000).map(|_| temporary_beside(Path::new("a/b"))).collect();
+    assert!(names.len() > 990);
+    let name = names.first().and_then(|n| n.to_str()).unwrap();
+    assert!(name.starts_with("a/.adit-") && name.ends_with(".tmp") && name.len() == "a/.adit-XXXXXXXX.tmp".len());
+}
