@@ -1,1 +1,3 @@
-//! placeholder
+//! Cryptomator vaults, format 8, as an adit store.
+
+pub mod format;

@@ -1,0 +1,518 @@
+//! The redo journal: what makes changes to a vault survive a kill, and a power cut leave nothing unreadable.
+//!
+//! It lies in a state directory outside the vault. `docs/decisions/0003-vault-journal.md` tells why it is as it is;
+//! in short:
+//!
+//! - **Epochs.** A segment file is one epoch. A checkpoint starts the next one, makes the whole vault durable
+//!   (`syncfs`) and then removes the old segment. What a segment tells matters only until then.
+//! - **Overwriting** a chunk that may be durable: its new ciphertext is in the journal, durably, before the vault is
+//!   touched ([`Op::write_run`]). A torn chunk is written again by [`recover`].
+//! - **Extending** needs no data in the journal, only the length below which the file was durable before (its
+//!   *floor*): recovery cuts at the last chunk that authenticates, never below the floor.
+//! - **New objects.** Their header nonces come from the epoch's seed, so recovery can tell a file that was made in
+//!   this epoch; the content directories that hold such files are named durably, once per epoch, before the first one
+//!   is made ([`Op::intent`]). So a create costs no sync.
+//! - **Several host operations that must be one** (a rename between long and short names) are a plan that recovery
+//!   completes ([`Op::run_plan`]).
+//!
+//! Locking: operations hold the gate shared for as long as they touch the vault ([`Journal::begin`], re-entrant); the
+//! switch of epochs holds it alone, for moments. The writer's mutex is held for one write of a frame.
+
+mod record;
+pub(crate) mod recover;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use adit_core::media::{HostDir, HostFile, NewFile, SyncTarget};
+use adit_core::types::{Kind, RenameFlags};
+use adit_core::{ErrorKind, FsError, Result};
+use aws_lc_rs::hmac;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+
+pub(crate) use record::Step;
+use record::{Frame, Record};
+
+/// Version of the segment format.
+const VERSION: u32 = 1;
+/// A segment of this size asks for a checkpoint.
+const SEGMENT_LEN_BYTES: u64 = 64 << 20;
+/// A segment of this size makes its writer wait for the checkpoint.
+const SEGMENT_LEN_MAX_BYTES: u64 = 192 << 20;
+/// Header nonces reserved at first; doubled whenever they run out.
+const RESERVED_NONCES: u64 = 4096;
+
+/// What identifies a vault in its journals: derived from its keys, the same after a change of password.
+pub(crate) type VaultId = [u8; 16];
+
+/// Room in front of the ciphertext in a buffer for [`Op::write_run`].
+pub(crate) const RUN_HEADROOM_BYTES: usize = record::RUN_HEADROOM_BYTES;
+
+/// A file as the journal sees it.
+pub(crate) struct FileId<'a> {
+    /// The host's inode number of the ciphertext file.
+    pub host_ino: u64,
+    /// Its sealed header.
+    pub header: &'a [u8],
+    /// Length of the nonce that `header` begins with.
+    pub nonce_len: usize,
+    /// Its place in the vault; None once it has no name, when nothing of it needs to survive.
+    pub path: Option<&'a str>,
+}
+
+/// What is known of a file in this epoch.
+struct Tracked {
+    nonce: Vec<u8>,
+    /// 0: no `Declare` record yet.
+    number: u32,
+    /// Made in this epoch and not yet synced: nothing of it is durable.
+    fresh: bool,
+}
+
+struct Segment {
+    file: Arc<dyn HostFile>,
+    name: PathBuf,
+    /// Where the next frame goes.
+    at: u64,
+    frame: Frame,
+}
+
+/// What belongs to one epoch only.
+struct Epoch {
+    seed: hmac::Key,
+    next_nonce: AtomicU64,
+    reserved: Mutex<u64>,
+    files: Mutex<HashMap<u64, Tracked>>,
+    next_file: Mutex<u32>,
+    intents: RwLock<hashbrown::HashSet<[u8; 32]>>,
+}
+
+/// The journal of one mounted vault.
+pub(crate) struct Journal {
+    vault: Arc<dyn HostDir>,
+    state: Arc<dyn HostDir>,
+    id: VaultId,
+    gate: RwLock<Epoch>,
+    writer: Mutex<Segment>,
+    written: AtomicU64,
+    synced: AtomicU64,
+    sync_turn: Mutex<()>,
+    checkpoint_turn: Mutex<()>,
+    next_segment: AtomicU64,
+    next_plan: AtomicU64,
+    dirty: AtomicBool,
+    /// A sync failed: what is durable is unknown, so nothing more may rely on it and no segment goes away.
+    broken: AtomicBool,
+    syncs: AtomicU64,
+}
+
+/// An operation that changes the vault. While it lives, the epoch does not end.
+pub(crate) struct Op<'a> {
+    journal: &'a Journal,
+    epoch: RwLockReadGuard<'a, Epoch>,
+}
+
+fn segment_name(number: u64) -> PathBuf {
+    PathBuf::from(format!("journal-{number:016x}"))
+}
+
+/// The number of a segment from its file name.
+fn segment_number(name: &[u8]) -> Option<u64> {
+    let hex = std::str::from_utf8(name).ok()?.strip_prefix("journal-")?;
+    (hex.len() == 16).then(|| u64::from_str_radix(hex, 16).ok()).flatten()
+}
+
+/// Header nonce number `counter` of the epoch with this seed: as good as random, and recognisable with the seed.
+fn session_nonce(seed: &hmac::Key, counter: u64, len: usize) -> Vec<u8> {
+    hmac::sign(seed, &counter.to_le_bytes()).as_ref()[..len].to_vec()
+}
+
+impl Journal {
+    /// Starts a journal in `state` with a new segment; leftovers are [`recover`]'s business, before.
+    pub fn create(vault: Arc<dyn HostDir>, state: Arc<dyn HostDir>, id: VaultId) -> Result<Self> {
+        let mut newest = 0;
+        state
+            .list(Path::new("."), &mut |e| newest = newest.max(segment_number(e.name).unwrap_or(0)))
+            .map_err(|e| FsError::from(e).on("list", "the state directory"))?;
+        let (segment, epoch) = new_segment(&*state, newest + 1, id)?;
+        Ok(Journal {
+            vault,
+            state,
+            id,
+            gate: RwLock::new(epoch),
+            written: AtomicU64::new(segment.at),
+            synced: AtomicU64::new(segment.at),
+            writer: Mutex::new(segment),
+            sync_turn: Mutex::new(()),
+            checkpoint_turn: Mutex::new(()),
+            next_segment: AtomicU64::new(newest + 2),
+            next_plan: AtomicU64::new(1),
+            dirty: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
+            syncs: AtomicU64::new(0),
+        })
+    }
+
+    /// Begins an operation that changes the vault. Operations of one thread may nest.
+    pub fn begin(&self) -> Result<Op<'_>> {
+        if self.broken.load(Ordering::Relaxed) {
+            return Err(FsError::new(ErrorKind::Io)
+                .because("an earlier sync of the vault or its journal failed; unmount, check the disk and mount again"));
+        }
+        if self.written.load(Ordering::Relaxed) > SEGMENT_LEN_MAX_BYTES {
+            self.checkpoint()?;
+        }
+        Ok(Op { journal: self, epoch: self.gate.read_recursive() })
+    }
+
+    /// Whether the segment has grown so that a checkpoint is due.
+    pub fn wants_checkpoint(&self) -> bool {
+        self.written.load(Ordering::Relaxed) > SEGMENT_LEN_BYTES
+    }
+
+    /// Whether anything happened since the last checkpoint.
+    pub fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::Relaxed)
+    }
+
+    /// Ends the epoch: everything that was done before is durable in the vault when this returns.
+    ///
+    /// The caller holds no [`Op`].
+    pub fn checkpoint(&self) -> Result<()> {
+        let _turn = self.checkpoint_turn.lock();
+        if !self.dirty.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let number = self.next_segment.fetch_add(1, Ordering::Relaxed);
+        let (segment, epoch) = new_segment(&*self.state, number, self.id)?;
+        let old = {
+            let mut gate = self.gate.write();
+            let mut writer = self.writer.lock();
+            self.dirty.store(false, Ordering::Release);
+            *gate = epoch;
+            self.written.store(segment.at, Ordering::Release);
+            self.synced.store(segment.at, Ordering::Release);
+            std::mem::replace(&mut *writer, segment)
+        };
+        if let Err(e) = self.vault.sync(SyncTarget::All) {
+            return Err(self.fail(e, "sync", "the vault"));
+        }
+        // A segment that reappeared after later epochs would tell old stories: its removal is durable at once.
+        self.state
+            .remove(&old.name, Kind::File)
+            .and_then(|()| self.state.sync(SyncTarget::Dir(Path::new("."))))
+            .map_err(|e| FsError::from(e).on("retire", old.name.display()))
+    }
+
+    /// Ends the journal in good order: nothing is left to recover. Only when no operation follows.
+    pub fn close(&self) -> Result<()> {
+        self.checkpoint()?;
+        if self.broken.load(Ordering::Relaxed) {
+            return Ok(()); // the segments stay for the next mount
+        }
+        let name = self.writer.lock().name.clone();
+        self.state.remove(&name, Kind::File).map_err(|e| FsError::from(e).on("retire", name.display()))
+    }
+
+    fn fail(&self, e: std::io::Error, op: &'static str, subject: &str) -> FsError {
+        self.broken.store(true, Ordering::Relaxed);
+        tracing::error!("{op} {subject}: {e}; the vault takes no more changes until it is mounted again");
+        FsError::from(e).on(op, subject)
+    }
+
+    fn append(&self, record: &Record) -> Result<u64> {
+        self.dirty.store(true, Ordering::Relaxed);
+        let mut writer = self.writer.lock();
+        let Segment { file, at, frame, .. } = &mut *writer;
+        frame.clear();
+        frame.put(record);
+        let bytes = frame.seal(*at);
+        file.write_at(*at, bytes).map_err(|e| FsError::from(e).on("write", "the vault's journal"))?;
+        *at += bytes.len() as u64;
+        self.written.store(*at, Ordering::Release);
+        Ok(*at)
+    }
+
+    /// Makes the segment durable up to `at`; callers that come together share one sync.
+    fn sync_to(&self, at: u64) -> Result<()> {
+        if self.synced.load(Ordering::Acquire) >= at {
+            return Ok(());
+        }
+        let _turn = self.sync_turn.lock();
+        if self.synced.load(Ordering::Acquire) >= at {
+            return Ok(());
+        }
+        let (file, written) = {
+            let writer = self.writer.lock();
+            (writer.file.clone(), writer.at)
+        };
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        file.sync(true).map_err(|e| self.fail(e, "sync", "the vault's journal"))?;
+        self.synced.store(written, Ordering::Release);
+        Ok(())
+    }
+
+    /// Syncs of the journal so far, for `adit stats`.
+    pub fn syncs(&self) -> u64 {
+        self.syncs.load(Ordering::Relaxed)
+    }
+}
+
+fn new_segment(state: &dyn HostDir, number: u64, id: VaultId) -> Result<(Segment, Epoch)> {
+    let mut seed = [0; 32];
+    getrandom::fill(&mut seed).map_err(|e| FsError::new(ErrorKind::Io).because(e.to_string()))?;
+    let mut frame = Frame::default();
+    let mut bytes = Vec::new();
+    for record in [Record::Begin { version: VERSION, vault: id, seed }, Record::Reserve { up_to: RESERVED_NONCES }] {
+        frame.clear();
+        frame.put(&record);
+        let at = bytes.len() as u64;
+        bytes.extend_from_slice(frame.seal(at));
+    }
+    let name = segment_name(number);
+    let new = NewFile { content: &bytes, perm: 0o600, owner: None, durable: true };
+    let file = state
+        .publish(&name, &new)
+        .and_then(|file| state.sync(SyncTarget::Dir(Path::new("."))).map(|()| file))
+        .map_err(|e| FsError::from(e).on("create", "the vault's journal"))?;
+    let segment = Segment { file: Arc::from(file), name, at: bytes.len() as u64, frame };
+    let epoch = Epoch {
+        seed: hmac::Key::new(hmac::HMAC_SHA256, &seed),
+        next_nonce: AtomicU64::new(0),
+        reserved: Mutex::new(RESERVED_NONCES),
+        files: Mutex::default(),
+        next_file: Mutex::new(1),
+        intents: RwLock::default(),
+    };
+    Ok((segment, epoch))
+}
+
+impl Op<'_> {
+    fn append_durable(&self, record: &Record) -> Result<()> {
+        let at = self.journal.append(record)?;
+        self.journal.sync_to(at)
+    }
+
+    /// Says, durably and once per epoch, that entries of this content directory may be half-made after a crash.
+    pub fn intent(&self, dir: &crate::format::DirHash) -> Result<()> {
+        let key: [u8; 32] = dir_key(dir);
+        if self.epoch.intents.read().contains(&key) {
+            return Ok(());
+        }
+        // Two threads may both write the record; neither goes on before one of them is durable.
+        self.append_durable(&Record::Intent { dir: dir.path() })?;
+        self.epoch.intents.write().insert(key);
+        Ok(())
+    }
+
+    /// A header nonce of this epoch, never given out before.
+    pub fn header_nonce(&self, len: usize) -> Result<Vec<u8>> {
+        let counter = self.epoch.next_nonce.fetch_add(1, Ordering::Relaxed);
+        let mut reserved = self.epoch.reserved.lock();
+        while counter >= *reserved {
+            let up_to = *reserved * 2;
+            self.append_durable(&Record::Reserve { up_to })?;
+            *reserved = up_to;
+        }
+        drop(reserved);
+        Ok(session_nonce(&self.epoch.seed, counter, len))
+    }
+
+    /// A file was made in this epoch, with a header of [`Op::header_nonce`].
+    pub fn created(&self, file: &FileId<'_>) {
+        self.journal.dirty.store(true, Ordering::Relaxed);
+        let tracked = Tracked { nonce: file.header[..file.nonce_len].to_vec(), number: 0, fresh: true };
+        self.epoch.files.lock().insert(file.host_ino, tracked);
+    }
+
+    /// The file is about to grow beyond `durable_len`, or be overwritten: says so, durably unless nothing of it is.
+    pub fn declare(&self, file: &FileId<'_>, durable_len: u64) -> Result<()> {
+        self.number(file, durable_len, false).map(|_| ())
+    }
+
+    /// The file's number, and whether it is fresh. A fresh file gets one only if it is `needed`.
+    fn number(&self, file: &FileId<'_>, durable_len: u64, needed: bool) -> Result<(u32, bool)> {
+        let Some(path) = file.path else { return Ok((0, true)) };
+        let nonce = &file.header[..file.nonce_len];
+        let mut files = self.epoch.files.lock();
+        let known = files.get_mut(&file.host_ino).filter(|t| t.nonce == nonce);
+        let fresh = match &known {
+            Some(t) if t.number != 0 || (t.fresh && !needed) => return Ok((t.number, t.fresh)),
+            Some(_) => true,
+            None => false,
+        };
+        let number = {
+            let mut next = self.epoch.next_file.lock();
+            *next += 1;
+            *next - 1
+        };
+        let floor = if fresh { 0 } else { durable_len };
+        let record = Record::Declare { file: number, floor, path: path.to_owned(), header: file.header.to_vec() };
+        let at = self.journal.append(&record)?;
+        files.insert(file.host_ino, Tracked { nonce: nonce.to_vec(), number, fresh });
+        drop(files);
+        if !fresh {
+            self.journal.sync_to(at)?;
+        }
+        Ok((number, fresh))
+    }
+
+    /// Records new ciphertext for chunks that exist. `buf` is [`RUN_HEADROOM_BYTES`] of room, then the ciphertext of the
+    /// consecutive chunks from `first`, each with its length and the nonce that it replaces. When it returns, the
+    /// vault may be overwritten.
+    pub fn write_run(
+        &self,
+        file: &FileId<'_>,
+        durable_len: u64,
+        buf: &mut Vec<u8>,
+        first: u64,
+        chunks: &[(u32, Vec<u8>)],
+    ) -> Result<RunToken> {
+        let (number, fresh) = self.number(file, durable_len, true)?;
+        if number == 0 {
+            return Ok(RunToken(None));
+        }
+        self.journal.dirty.store(true, Ordering::Relaxed);
+        record::put_run(buf, number, first, chunks);
+        let at = {
+            let mut writer = self.journal.writer.lock();
+            let bytes = record::seal_run(buf, writer.at);
+            writer
+                .file
+                .write_at(writer.at, bytes)
+                .map_err(|e| FsError::from(e).on("write", "the vault's journal"))?;
+            writer.at += bytes.len() as u64;
+            self.journal.written.store(writer.at, Ordering::Release);
+            writer.at
+        };
+        // Nothing of a fresh file is durable: for a kill it is enough that the record is written.
+        Ok(RunToken((!fresh).then_some(at)))
+    }
+
+    /// Waits until the records behind `tokens` are as safe as they must be before the vault is touched.
+    pub fn secure(&self, token: RunToken) -> Result<()> {
+        token.0.map_or(Ok(()), |at| self.journal.sync_to(at))
+    }
+
+    /// The file is about to be cut to `len`.
+    pub fn cutting(&self, file: &FileId<'_>, durable_len: u64, len: u64) -> Result<()> {
+        let (number, fresh) = self.number(file, durable_len, false)?;
+        if number == 0 {
+            return Ok(());
+        }
+        let at = self.journal.append(&Record::Floor { file: number, floor: len })?;
+        if fresh { Ok(()) } else { self.journal.sync_to(at) }
+    }
+
+    /// The file, its header and `len` bytes of content, and its names, are durable in the vault.
+    pub fn settled(&self, host_ino: u64, len: u64) -> Result<()> {
+        let tracked = self.epoch.files.lock().remove(&host_ino);
+        match tracked {
+            Some(t) if t.number != 0 => self.journal.append(&Record::Settled { file: t.number, len }).map(|_| ()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The file is about to get another place.
+    pub fn moving(&self, host_ino: u64, path: &str) -> Result<()> {
+        match self.epoch.files.lock().get(&host_ino) {
+            Some(t) if t.number != 0 => {
+                self.journal.append(&Record::Path { file: t.number, path: path.to_owned() }).map(|_| ())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The file is about to lose its name.
+    pub fn unlinking(&self, host_ino: u64) -> Result<()> {
+        self.journal.dirty.store(true, Ordering::Relaxed);
+        let tracked = self.epoch.files.lock().remove(&host_ino);
+        match tracked {
+            Some(t) if t.number != 0 => self.journal.append(&Record::Unlinked { file: t.number }).map(|_| ()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether content of this file may not be durable yet.
+    pub fn is_unsettled(&self, host_ino: u64) -> bool {
+        self.epoch.files.lock().contains_key(&host_ino)
+    }
+
+    /// Makes all steps, as one: after a crash, [`recover`] makes those that are missing.
+    ///
+    /// If a step fails, the error comes back and the steps so far stay; the caller has checked before that they can be
+    /// made.
+    pub fn run_plan(&self, steps: &[Step]) -> Result<()> {
+        let id = self.journal.next_plan.fetch_add(1, Ordering::Relaxed);
+        self.append_durable(&Record::Plan { id, steps: steps.to_vec() })?;
+        for (n, step) in steps.iter().enumerate() {
+            make_step(&*self.journal.vault, step)?;
+            self.append_durable(&Record::Progress { id, done: n as u32 + 1 })?;
+        }
+        Ok(())
+    }
+}
+
+/// What must be durable before a run may reach the vault.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct RunToken(Option<u64>);
+
+impl RunToken {
+    /// Both.
+    pub fn and(self, other: RunToken) -> RunToken {
+        RunToken(self.0.max(other.0))
+    }
+}
+
+fn dir_key(dir: &crate::format::DirHash) -> [u8; 32] {
+    let mut key = [0; 32];
+    key[..2].copy_from_slice(dir.prefix().as_bytes());
+    key[2..].copy_from_slice(dir.rest().as_bytes());
+    key
+}
+
+fn parent_of(path: &str) -> &Path {
+    Path::new(path).parent().unwrap_or(Path::new(""))
+}
+
+/// Makes one step and the directories that it changed durable. What is made already stays as it is.
+fn make_step(vault: &dyn HostDir, step: &Step) -> Result<()> {
+    let missing_is_done = |r: std::io::Result<()>| match r {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    };
+    let exists_is_done = |r: std::io::Result<()>| match r {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    };
+    let (subject, dirs, result) = match step {
+        Step::Rename { from, to } => {
+            let done = vault.rename(Path::new(from), Path::new(to), RenameFlags::empty());
+            (from, vec![parent_of(to), parent_of(from)], missing_is_done(done))
+        }
+        Step::MakeDir { path } => {
+            (path, vec![parent_of(path)], exists_is_done(vault.make_dir(Path::new(path), 0o700, None)))
+        }
+        Step::Write { path, bytes } => {
+            let new = NewFile { content: bytes, perm: 0o600, owner: None, durable: true };
+            let done = vault.publish(Path::new(path), &new).map(drop);
+            (path, vec![parent_of(path)], exists_is_done(done))
+        }
+        Step::RemoveFile { path } => {
+            (path, vec![parent_of(path)], missing_is_done(vault.remove(Path::new(path), Kind::File)))
+        }
+        Step::RemoveDir { path } => {
+            (path, vec![parent_of(path)], missing_is_done(vault.remove(Path::new(path), Kind::Directory)))
+        }
+    };
+    result.map_err(|e| FsError::from(e).on("rename", subject))?;
+    for dir in dirs {
+        match vault.sync(SyncTarget::Dir(dir)) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(FsError::from(e).on("sync", dir.display())),
+            _ => {}
+        }
+    }
+    Ok(())
+}
