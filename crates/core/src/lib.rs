@@ -4,6 +4,7 @@
 
 pub mod error;
 pub mod media;
+pub mod path;
 pub mod store;
 pub mod types;
 

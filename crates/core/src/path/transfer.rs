@@ -1,0 +1,181 @@
+//! Copies trees between a store and the host: [`copy_out`] (`adit get`) and [`copy_in`] (`adit put`).
+//!
+//! Modes and modification times are kept, owners are not; therefore neither are the set-id bits. Symbolic links are
+//! copied as links. On the host every step is relative to an open directory and follows no link, so nothing is read or
+//! written outside of what the caller named, whatever changes meanwhile. A file appears under its name only when it is
+//! complete, in place of what was there; directories are merged.
+//!
+//! One entry that fails does not end the copy: it is reported, counted, and the rest goes on. What would fail for every
+//! further entry (no space, read-only) ends it.
+
+mod host;
+mod inward;
+mod outward;
+
+use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
+
+use super::{Node, Tree, show};
+use crate::error::{ErrorKind, FsError, Result};
+use crate::types::Kind;
+
+pub use host::{HostPlace, open_dir};
+
+/// How many bytes one read or write moves.
+pub const COPY_LEN_BYTES: usize = 1 << 20;
+
+/// Mode bits that a copy keeps. Without an owner the set-id bits would give rights to whoever runs this.
+const PERM_KEPT: u32 = 0o1777;
+
+/// How to copy.
+#[derive(Clone, Copy, Debug)]
+pub struct CopyOptions {
+    /// Whether existing files and links are replaced; otherwise they fail with `Exists`.
+    pub replace: bool,
+    /// A directory of the host (device, inode number) that [`copy_in`] leaves out: the store's own.
+    pub leave_out: Option<(u64, u64)>,
+}
+
+impl Default for CopyOptions {
+    fn default() -> Self {
+        CopyOptions { replace: true, leave_out: None }
+    }
+}
+
+/// What a copy did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Copied {
+    /// Files written.
+    pub files: u64,
+    /// Directories created or merged.
+    pub directories: u64,
+    /// Symbolic links written.
+    pub symlinks: u64,
+    /// Bytes of content written.
+    pub bytes: u64,
+    /// Entries that failed, each reported as an [`Event::Failed`].
+    pub failed: u64,
+    /// Entries that are neither file, directory nor link, each reported as an [`Event::LeftOut`].
+    pub left_out: u64,
+}
+
+/// What a copy tells its caller. Paths are the store's, as [`show`] writes them.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// An entry begins.
+    Begin {
+        /// Its path in the store.
+        path: &'a str,
+        /// What it is.
+        kind: Kind,
+    },
+    /// So many more bytes are written.
+    Bytes(u64),
+    /// An entry failed.
+    Failed(&'a FsError),
+    /// An entry was left out.
+    LeftOut {
+        /// Its path in the store.
+        path: &'a str,
+        /// Why, in a few words.
+        why: &'a str,
+    },
+}
+
+/// Hears about the progress of a copy, and may end it ([`ErrorKind::Interrupted`]).
+pub type Progress<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
+
+/// Where [`copy_out`] writes.
+#[derive(Debug)]
+pub enum Outward {
+    /// As this entry, which may exist.
+    As(HostPlace),
+    /// The entries of the start, a directory, go directly into this one, whose own attributes stay.
+    Into(OwnedFd),
+}
+
+/// Copies `start` and what is below it to the host.
+///
+/// # Errors
+/// Of what ends the whole copy; entries that failed alone are in [`Copied::failed`].
+pub fn copy_out<'t>(
+    tree: &'t Tree<'t>,
+    start: Node<'t>,
+    to: Outward,
+    options: &CopyOptions,
+    progress: &mut Progress<'_>,
+) -> Result<Copied> {
+    let mut log = Log::new(progress);
+    outward::copy(tree, start, to, options, &mut log)?;
+    Ok(log.copied)
+}
+
+/// Copies `from`, an entry of the host, and what is below it, to the entry `name` of the directory `to`.
+///
+/// Nothing is durable before [`crate::store::Store::sync_all`].
+///
+/// # Errors
+/// Of what ends the whole copy; entries that failed alone are in [`Copied::failed`].
+pub fn copy_in<'t>(
+    tree: &'t Tree<'t>,
+    from: &HostPlace,
+    to: &Node<'t>,
+    name: &[u8],
+    options: &CopyOptions,
+    progress: &mut Progress<'_>,
+) -> Result<Copied> {
+    let mut log = Log::new(progress);
+    inward::copy(tree, from, to, name, options, &mut log)?;
+    Ok(log.copied)
+}
+
+/// Counts, and passes on.
+struct Log<'p, 'f> {
+    progress: &'p mut Progress<'f>,
+    copied: Copied,
+}
+
+impl<'p, 'f> Log<'p, 'f> {
+    fn new(progress: &'p mut Progress<'f>) -> Self {
+        Log { progress, copied: Copied::default() }
+    }
+
+    fn tell(&mut self, event: Event<'_>) -> Result<()> {
+        match (self.progress)(event) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(ErrorKind::Interrupted.into()),
+        }
+    }
+
+    fn begin(&mut self, path: &[u8], kind: Kind) -> Result<()> {
+        self.tell(Event::Begin { path: &show(path), kind })
+    }
+
+    fn bytes(&mut self, len: usize) -> Result<()> {
+        self.copied.bytes += len as u64;
+        self.tell(Event::Bytes(len as u64))
+    }
+
+    fn done(&mut self, kind: Kind) {
+        match kind {
+            Kind::Directory => self.copied.directories += 1,
+            Kind::Symlink => self.copied.symlinks += 1,
+            _ => self.copied.files += 1,
+        }
+    }
+
+    fn left_out(&mut self, path: &[u8], why: &str) -> Result<()> {
+        self.copied.left_out += 1;
+        self.tell(Event::LeftOut { path: &show(path), why })
+    }
+
+    /// Reports a failed entry; returns the error if it would meet every other entry as well.
+    fn failed(&mut self, error: FsError) -> Result<()> {
+        use ErrorKind::*;
+        if matches!(error.kind(), NoSpace | QuotaExceeded | ReadOnly | Network | Interrupted | Exhausted) {
+            return Err(error);
+        }
+        self.copied.failed += 1;
+        self.tell(Event::Failed(&error))
+    }
+}

@@ -1,0 +1,158 @@
+//! Entries of the host, by open directory and name; no link is followed below the directory that the caller opened.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps};
+
+use crate::error::{ErrorKind, FsError, Result};
+use crate::types::Timestamp;
+
+/// Temporary names tried before a directory is given up; each is taken only by a copy that was killed.
+const DRAFT_NAMES_MAX: u32 = 100;
+
+/// An entry of the host, which may exist or not: an open directory and a name in it.
+#[derive(Debug)]
+pub struct HostPlace {
+    pub(super) dir: OwnedFd,
+    /// One plain component.
+    name: OsString,
+}
+
+impl HostPlace {
+    /// The place that `path` names. Links in the folders above it are followed, one in its last component is not.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a path that ends in no name (`/`, `..`); otherwise what opening the folder above gives.
+    pub fn of(path: &Path) -> Result<HostPlace> {
+        let Some(Component::Normal(name)) = path.components().next_back() else {
+            return Err(FsError::new(ErrorKind::InvalidInput).on("open", path.display()).because("it ends in no name"));
+        };
+        let above = match path.parent() {
+            Some(above) if above != Path::new("") => above,
+            _ => Path::new("."),
+        };
+        Ok(HostPlace { dir: open_dir(above)?, name: name.to_owned() })
+    }
+
+    /// The name.
+    pub fn name(&self) -> &OsStr {
+        &self.name
+    }
+}
+
+/// Opens a directory that the caller named, links followed.
+pub fn open_dir(path: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(io::Error::from);
+    opened.map_err(|e| FsError::from(e).on("open", path.display()))
+}
+
+/// Opens the directory `name` in `dir`; a link there is an error.
+pub(super) fn open_dir_in(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)
+}
+
+/// Opens the file `name` in `dir` for reading; a link there is an error, and a FIFO does not block.
+pub(super) fn open_file_in(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)
+}
+
+/// Attributes of the entry itself.
+pub(super) fn stat_in(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<Stat> {
+    Ok(rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?)
+}
+
+/// The names in a directory, sorted.
+pub(super) fn names_in(dir: BorrowedFd<'_>) -> io::Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            names.push(OsString::from_vec(name.to_vec()));
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Sets the modification time and leaves the access time.
+pub(super) fn mtime_only(mtime: Timestamp) -> Timestamps {
+    Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+        last_modification: Timespec { tv_sec: mtime.secs, tv_nsec: i64::from(mtime.nanos) },
+    }
+}
+
+/// The modification time of a host entry.
+pub(super) fn mtime_of(stat: &Stat) -> Timestamp {
+    Timestamp { secs: stat.st_mtime, nanos: u32::try_from(stat.st_mtime_nsec).unwrap_or(0) }
+}
+
+/// A new entry under a temporary name, removed on drop unless it was put in place.
+pub(super) struct Draft<'d> {
+    dir: BorrowedFd<'d>,
+    name: OsString,
+    placed: bool,
+}
+
+impl<'d> Draft<'d> {
+    /// Tries temporary names until `make` creates one.
+    pub(super) fn new<T>(dir: BorrowedFd<'d>, make: impl Fn(&OsStr) -> io::Result<T>) -> io::Result<(Self, T)> {
+        for _ in 0..DRAFT_NAMES_MAX {
+            let name = OsString::from(temporary_name());
+            match make(&name) {
+                Ok(made) => return Ok((Draft { dir, name, placed: false }, made)),
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// The temporary name.
+    pub(super) fn name(&self) -> &OsStr {
+        &self.name
+    }
+
+    /// Gives the entry its name, in place of a file or link there if `replace`.
+    pub(super) fn place(mut self, name: &OsStr, replace: bool) -> io::Result<()> {
+        if replace {
+            // Without flags: not every filesystem has renameat2.
+            rustix::fs::renameat(self.dir, &self.name, self.dir, name)?;
+        } else {
+            rustix::fs::renameat_with(self.dir, &self.name, self.dir, name, RenameFlags::NOREPLACE)?;
+        }
+        self.placed = true;
+        Ok(())
+    }
+}
+
+impl Drop for Draft<'_> {
+    fn drop(&mut self) {
+        if !self.placed {
+            // Nothing to do about a failure: the error that led here is the one to report.
+            let _ = rustix::fs::unlinkat(self.dir.as_fd(), &self.name, AtFlags::empty());
+        }
+    }
+}
+
+/// A name that no two copies on this machine use at the same time.
+pub(super) fn temporary_name() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let stamp = Timestamp::now();
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!(".adit-{:x}-{:x}{:08x}-{count:x}.part", std::process::id(), stamp.secs, stamp.nanos)
+}
+
+/// Bytes of a host name.
+pub(super) fn bytes(name: &OsStr) -> &[u8] {
+    name.as_bytes()
+}
