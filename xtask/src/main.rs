@@ -11,6 +11,7 @@
 //! | [`fuzz`]  | the fuzz targets, where a nightly toolchain is at hand |
 //! | [`mounted`] | a fresh vault mounted by the built binary, unmounted whatever happens |
 //! | [`tools`] | version-pinned cargo tools in the cache directory |
+//! | [`oracle`] | the official Cryptomator library behind a command line, built into the cache; the frozen fixtures |
 //! | [`apt`]   | system packages: installed as root, otherwise the exact command |
 //! | [`bench`] | hands its arguments to the benchmark crate |
 //! | [`process`], [`workplace`] | child processes with time limits; where things lie |
@@ -20,6 +21,7 @@ mod bench;
 mod demo;
 mod fuzz;
 mod mounted;
+mod oracle;
 mod process;
 mod stage;
 mod suites;
@@ -44,6 +46,8 @@ enum Task {
     Demo,
     /// Run everything that CI runs, and print the time of each stage
     Test(test::TestArgs),
+    /// Make those of the frozen vaults under fixtures/ that are missing, with the official library
+    Fixtures,
     /// Run a benchmark of the bench crate in release mode, e.g. `cargo xtask bench vault`
     Bench(bench::BenchArgs),
 }
@@ -52,6 +56,9 @@ fn main() -> ExitCode {
     let outcome = match Args::parse().task {
         Task::Demo => demo::run().map(|()| ExitCode::SUCCESS),
         Task::Test(args) => test::run(&args),
+        Task::Fixtures => oracle::ensure_oracle()
+            .and_then(|paths| oracle::make_fixtures(&paths))
+            .map(|()| ExitCode::SUCCESS),
         Task::Bench(args) => bench::run(&args),
     };
     outcome.unwrap_or_else(|error| {
