@@ -1,15 +1,16 @@
 //! `cargo xtask test`: the stages that CI runs, in the order in which they find faults cheapest.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::process::{Command, ExitCode};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{env, fs};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::stage::{self, Outcome, Run, Stage};
-use crate::{apt, fuzz, process, suites, tools, workplace};
+use crate::{apt, fuzz, oracle, process, suites, tools, workplace};
 
 /// The variable that tests multiply their seeds and counts by.
 const SCALE_VARIABLE: &str = "ADIT_TEST_SCALE";
@@ -131,10 +132,15 @@ fn scale(long: bool) -> Result<u32> {
 }
 
 fn cargo_step(run: &Run, arguments: &[&str]) -> Result<()> {
+    cargo_step_with(run, arguments, &[])
+}
+
+fn cargo_step_with(run: &Run, arguments: &[&str], variables: &[(&str, &OsStr)]) -> Result<()> {
     let mut cargo = workplace::cargo();
     cargo
         .args(arguments)
-        .env(SCALE_VARIABLE, run.scale.to_string());
+        .env(SCALE_VARIABLE, run.scale.to_string())
+        .envs(variables.iter().copied());
     process::run(&mut cargo, CARGO_LIMIT * run.scale)
 }
 
@@ -210,11 +216,17 @@ fn unit(run: &Run) -> Result<Outcome> {
 }
 
 fn corpus(run: &Run) -> Result<Outcome> {
-    test_targets_named(run, "corpus")
+    test_targets_named(run, "corpus", &[])
 }
 
 fn interop(run: &Run) -> Result<Outcome> {
-    test_targets_named(run, "interop")
+    let started = Instant::now();
+    let oracle = oracle::ensure_oracle()?;
+    println!(
+        "the oracle is ready after {:.1} s",
+        started.elapsed().as_secs_f64()
+    );
+    test_targets_named(run, "interop", &oracle.env())
 }
 
 fn mounted(run: &Run) -> Result<Outcome> {
@@ -222,13 +234,13 @@ fn mounted(run: &Run) -> Result<Outcome> {
         return Ok(Outcome::NotRun(why.to_owned()));
     }
     apt::ensure([&apt::FUSE])?;
-    test_targets_named(run, "mounted")
+    test_targets_named(run, "mounted", &[])
 }
 
 /// Runs the integration tests whose file name starts with `prefix`; it is an error if there is none.
 ///
 /// The whole workspace is named, so that features resolve as they did for the unit tests and nothing is built twice.
-fn test_targets_named(run: &Run, prefix: &str) -> Result<Outcome> {
+fn test_targets_named(run: &Run, prefix: &str, variables: &[(&str, &OsStr)]) -> Result<Outcome> {
     let targets: Vec<String> = test_targets()?
         .into_iter()
         .filter(|name| name.starts_with(prefix))
@@ -240,7 +252,7 @@ fn test_targets_named(run: &Run, prefix: &str) -> Result<Outcome> {
     for target in &targets {
         arguments.extend(["--test", target]);
     }
-    cargo_step(run, &arguments)?;
+    cargo_step_with(run, &arguments, variables)?;
     Ok(Outcome::Passed)
 }
 

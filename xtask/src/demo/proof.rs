@@ -2,42 +2,36 @@
 //!
 //! Wanted are all names and, of each file, a sample from its middle. They are looked for in the names and in every
 //! byte of every file. Names below [`NAME_LEN_MIN`] bytes are left out: in megabytes of random text they turn up by
-//! chance. Left out as well is what the vault format itself writes in the clear, since the repository holds vaults among
-//! its fixtures. The caller runs the same search over the tree in the clear, which shows that it would find them.
+//! chance. The caller runs the same search over the tree in the clear, which shows that it would find them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use aho_corasick::AhoCorasick;
 use anyhow::{Context, Result};
 
 use super::tree;
 
 /// Shorter names are not searched for: 8 bytes turn up by chance once in 2^64 places of ciphertext, or 2^48 of base64.
-const NAME_LEN_MIN: usize = KEY_LEN;
+const NAME_LEN_MIN: usize = 8;
 /// The length of a sample of content.
 const SAMPLE_LEN: usize = 24;
-/// Patterns are found by their first bytes.
-const KEY_LEN: usize = 8;
-/// The first three bytes of every pattern are marked in a bit map of this many bits.
-const FIRST_BITS: usize = 1 << 24;
-
-/// Names that the format writes in the clear into every vault.
-const FORMAT_NAMES: [&str; 5] = [
-    "dirid.c9r",
+/// What every vault holds in the clear; a name that is part of one of these proves nothing.
+const FORMAT_NAMES: [&str; 4] = [
+    "masterkey.cryptomator",
+    "vault.cryptomator",
     "contents.c9r",
     "symlink.c9r",
-    "name.c9s",
-    "dir.c9r",
 ];
 
 /// What is searched for.
 pub struct Wanted {
-    names: HashSet<Vec<u8>>,
-    samples: HashSet<Vec<u8>>,
-    by_key: HashMap<[u8; KEY_LEN], Vec<Vec<u8>>>,
-    first: Vec<u64>,
+    /// The names, then the samples; no pattern twice.
+    patterns: Vec<Vec<u8>>,
+    names: usize,
+    automaton: AhoCorasick,
 }
 
 /// What a search found.
@@ -61,11 +55,10 @@ impl Wanted {
             let Some(name) = path.file_name() else {
                 continue;
             };
-            let lossy = name.to_string_lossy();
-            if FORMAT_NAMES.contains(&lossy.as_ref()) || lossy.contains(".cryptomator") {
-                continue;
-            }
-            if name.len() >= NAME_LEN_MIN {
+            let in_every_vault = FORMAT_NAMES
+                .iter()
+                .any(|fixed| name.to_str().is_some_and(|name| fixed.contains(name)));
+            if name.len() >= NAME_LEN_MIN && !in_every_vault {
                 names.insert(name.as_bytes().to_vec());
             }
             if meta.is_file() {
@@ -73,38 +66,33 @@ impl Wanted {
                 samples.extend(sample(&content));
             }
         }
-        let mut wanted = Self {
-            names,
-            samples,
-            by_key: HashMap::new(),
-            first: vec![0; FIRST_BITS / 64],
-        };
-        for pattern in wanted.names.iter().chain(&wanted.samples) {
-            if let Some(key) = pattern.first_chunk::<KEY_LEN>() {
-                wanted.by_key.entry(*key).or_default().push(pattern.clone());
-                let bit = first_bit(pattern);
-                wanted.first[bit / 64] |= 1 << (bit % 64);
-            }
-        }
-        Ok(wanted)
+        samples.retain(|sample| !names.contains(sample));
+        let count = names.len();
+        let patterns: Vec<Vec<u8>> = names.into_iter().chain(samples).collect();
+        let automaton = AhoCorasick::new(&patterns).context("cannot build the search")?;
+        Ok(Self {
+            patterns,
+            names: count,
+            automaton,
+        })
     }
 
     /// How many names are searched for.
     pub fn names(&self) -> usize {
-        self.names.len()
+        self.names
     }
 
     /// How many samples are searched for.
     pub fn samples(&self) -> usize {
-        self.samples.len()
+        self.patterns.len() - self.names
     }
 
     /// Searches all names and contents under `root`.
     pub fn search(&self, root: &Path) -> Result<Found> {
-        let mut hits: HashSet<&[u8]> = HashSet::new();
+        let mut hits: HashSet<usize> = HashSet::new();
         let mut found = Found::default();
         for (path, meta) in tree::list(root)? {
-            let mut here: Vec<&[u8]> = Vec::new();
+            let mut here: Vec<usize> = Vec::new();
             if let Some(name) = path.file_name() {
                 self.scan(name.as_bytes(), &mut here);
             }
@@ -115,44 +103,22 @@ impl Wanted {
                 self.scan(&content, &mut here);
                 found.files += 1;
             }
-            if let (None, Some(pattern)) = (&found.first, here.first()) {
-                found.first = Some(format!(
-                    "{:?} in {}",
-                    String::from_utf8_lossy(pattern),
-                    path.display()
-                ));
+            if let (None, Some(&hit)) = (&found.first, here.first()) {
+                let pattern = String::from_utf8_lossy(&self.patterns[hit]);
+                found.first = Some(format!("{pattern:?} in {}", path.display()));
             }
             hits.extend(here);
         }
-        found.names = hits.iter().filter(|hit| self.names.contains(**hit)).count();
-        found.samples = hits
-            .iter()
-            .filter(|hit| self.samples.contains(**hit))
-            .count();
+        found.names = hits.iter().filter(|hit| **hit < self.names).count();
+        found.samples = hits.len() - found.names;
         Ok(found)
     }
 
-    fn scan<'a>(&'a self, text: &[u8], hits: &mut Vec<&'a [u8]>) {
-        for (at, window) in text.windows(KEY_LEN).enumerate() {
-            let bit = first_bit(window);
-            if self.first[bit / 64] & (1 << (bit % 64)) == 0 {
-                continue;
-            }
-            let Some(key) = window.first_chunk::<KEY_LEN>() else {
-                continue;
-            };
-            for pattern in self.by_key.get(key).into_iter().flatten() {
-                if text[at..].starts_with(pattern) {
-                    hits.push(pattern);
-                }
-            }
-        }
+    fn scan(&self, text: &[u8], hits: &mut Vec<usize>) {
+        // Overlapping, since one name may be part of another.
+        let matches = self.automaton.find_overlapping_iter(text);
+        hits.extend(matches.map(|found| found.pattern().as_usize()));
     }
-}
-
-/// The first three bytes as a number below [`FIRST_BITS`]; `bytes` holds at least [`KEY_LEN`].
-fn first_bit(bytes: &[u8]) -> usize {
-    usize::from(bytes[0]) << 16 | usize::from(bytes[1]) << 8 | usize::from(bytes[2])
 }
 
 /// A piece from the middle of a file, unless it is too short or too uniform to prove anything.
