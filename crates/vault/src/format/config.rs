@@ -6,7 +6,8 @@
 
 use aws_lc_rs::hmac;
 use data_encoding::BASE64URL_NOPAD;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::error::{FormatError, Result, VAULT_FORMAT};
 use super::masterkey::{MASTERKEY_FILE_NAME, Masterkey};
@@ -311,26 +312,52 @@ impl VaultConfig {
     /// The token, signed with HS256.
     #[must_use]
     pub fn encode(&self, masterkey: &Masterkey) -> String {
-        let header = json!({ "kid": self.key_id.to_kid(), "typ": "JWT", "alg": "HS256" });
-        let payload = json!({
-            "format": self.format,
-            "shorteningThreshold": self.shortening_threshold,
-            "jti": self.id,
-            "cipherCombo": self.cipher_combo.as_str(),
-        });
-        sign(&header, &payload, hmac::HMAC_SHA256, masterkey)
+        let kid = self.key_id.to_kid();
+        let header = TokenHeader {
+            kid: &kid,
+            typ: "JWT",
+            alg: "HS256",
+        };
+        let claims = Claims {
+            jti: &self.id,
+            format: self.format,
+            cipher_combo: self.cipher_combo.as_str(),
+            shortening_threshold: self.shortening_threshold,
+        };
+        sign(&header, &claims, hmac::HMAC_SHA256, masterkey)
     }
 }
 
+#[derive(Serialize)]
+struct TokenHeader<'a> {
+    kid: &'a str,
+    typ: &'a str,
+    alg: &'a str,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Claims<'a> {
+    jti: &'a str,
+    format: u32,
+    cipher_combo: &'a str,
+    shortening_threshold: u32,
+}
+
 fn sign(
-    header: &Value,
-    payload: &Value,
+    header: &impl Serialize,
+    claims: &impl Serialize,
     algorithm: hmac::Algorithm,
     masterkey: &Masterkey,
 ) -> String {
-    let mut token = BASE64URL_NOPAD.encode(header.to_string().as_bytes());
-    token.push('.');
-    BASE64URL_NOPAD.encode_append(payload.to_string().as_bytes(), &mut token);
+    let part = |json: serde_json::Result<Vec<u8>>| {
+        BASE64URL_NOPAD.encode(&json.expect("strings and numbers always serialise"))
+    };
+    let mut token = format!(
+        "{}.{}",
+        part(serde_json::to_vec(header)),
+        part(serde_json::to_vec(claims))
+    );
     let signature = hmac::sign(
         &hmac::Key::new(algorithm, masterkey.raw()),
         token.as_bytes(),

@@ -332,7 +332,12 @@ pub fn is_long(c9r: &str, shortening_threshold: u32) -> bool {
 /// `text` in Unicode normal form C; free for text that already is, as nearly all is.
 #[must_use]
 pub fn nfc(text: &str) -> Cow<'_, str> {
-    if text.is_ascii() || is_nfc_quick(text.chars()) == IsNormalized::Yes {
+    // Below U+0300, where combining marks begin, everything is in this form: so is text without the
+    // lead bytes of anything above.
+    const LEAD_BYTE_OF_U0300: u8 = 0xcc;
+    if text.bytes().all(|byte| byte < LEAD_BYTE_OF_U0300)
+        || is_nfc_quick(text.chars()) == IsNormalized::Yes
+    {
         return Cow::Borrowed(text);
     }
     let normalised: String = text.nfc().collect();

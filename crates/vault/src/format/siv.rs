@@ -5,7 +5,10 @@
 //! compute that part once per directory. Checked against the RFC's vectors and against the `aes-siv` crate.
 
 use aes::Aes256Enc;
-use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
+use aes::cipher::consts::U16;
+use aes::cipher::{
+    Array, BlockCipherEncBackend, BlockCipherEncClosure, BlockCipherEncrypt, BlockSizeUser, KeyInit,
+};
 
 use super::secret::Locked;
 
@@ -114,37 +117,30 @@ impl Keys {
         self.cmac_end_xor(data, 0)
     }
 
-    /// CMAC of `data` whose last 16 bytes are XORed with `end` (S2V's "xorend"; `end` is 0 for shorter data).
+    /// CMAC of `data` whose last 16 bytes are XORed with `end` (S2V's "xorend"; `end` is 0 for
+    /// shorter data).
     fn cmac_end_xor(&self, data: &[u8], end: u128) -> u128 {
         // The last block, complete or not, but never empty unless the data is.
         let last_at = data.len().saturating_sub(1) / BLOCK * BLOCK;
         let (full, last) = data.split_at(last_at);
-        let (end_here, end_before) = if end == 0 {
-            (0, 0)
-        } else {
-            // The 16 bytes to XOR lie across the last two blocks, unless the last one is complete.
-            let shift = 8 * (BLOCK - last.len());
-            if shift == 0 {
-                (end, 0)
-            } else {
-                (end << shift, end >> (128 - shift))
-            }
+        let (end_here, end_before) = match 8 * (BLOCK - last.len()) {
+            _ if end == 0 => (0, 0),
+            0 => (end, 0),
+            // The 16 bytes to XOR lie across the last two blocks.
+            shift => (end << shift, end >> (128 - shift)),
         };
-        let mut state = 0u128;
-        let mut blocks = full.chunks_exact(BLOCK).peekable();
-        while let Some(block) = blocks.next() {
-            let mut word = load(block);
-            if blocks.peek().is_none() {
-                word ^= end_before;
-            }
-            state = encrypt(&self.mac, state ^ word);
-        }
-        let tail = if last.len() == BLOCK {
-            load(last) ^ end_here ^ self.k1
-        } else {
-            load(last) ^ end_here ^ pad_bit(last.len()) ^ self.k2
+        let tail = match last.len() {
+            BLOCK => load(last) ^ end_here ^ self.k1,
+            len => load(last) ^ end_here ^ pad_bit(len) ^ self.k2,
         };
-        encrypt(&self.mac, state ^ tail)
+        let mut state = 0;
+        self.mac.encrypt_with_backend(Chain {
+            full,
+            end_before,
+            tail,
+            state: &mut state,
+        });
+        state
     }
 
     fn s2v(&self, associated: Associated, clear: &[u8]) -> u128 {
@@ -157,7 +153,7 @@ impl Keys {
     }
 
     fn ctr(&self, iv: u128, data: &mut [u8]) {
-        // RFC 5297, 2.5: two bits are cleared, so that 32-bit counters cannot overflow into each other.
+        // RFC 5297, 2.5: two bits are cleared, so that 32-bit counters cannot overflow.
         let mut counter = iv & !((1 << 63) | (1 << 31));
         for group in data.chunks_mut(PARALLEL * BLOCK) {
             let count = group.len().div_ceil(BLOCK);
@@ -167,20 +163,52 @@ impl Keys {
                 counter = counter.wrapping_add(1);
             }
             self.ctr.encrypt_blocks(&mut stream[..count]);
-            for (byte, key) in group.iter_mut().zip(stream.as_flattened_bytes()) {
-                *byte ^= key;
+            for (bytes, key) in group.chunks_mut(BLOCK).zip(&stream) {
+                match <&mut [u8; BLOCK]>::try_from(&mut *bytes) {
+                    Ok(block) => {
+                        let word = u128::from_ne_bytes(*block) ^ u128::from_ne_bytes(key.0);
+                        *block = word.to_ne_bytes();
+                    }
+                    Err(_) => bytes
+                        .iter_mut()
+                        .zip(key)
+                        .for_each(|(byte, key)| *byte ^= key),
+                }
             }
         }
     }
 }
 
-trait AsFlattenedBytes {
-    fn as_flattened_bytes(&self) -> impl Iterator<Item = &u8>;
+/// CMAC's chain of blocks, run inside the AES backend: one dispatch on the CPU's features for all.
+struct Chain<'a> {
+    full: &'a [u8],
+    /// XORed to the last block of `full`.
+    end_before: u128,
+    /// The last block, with padding and subkey.
+    tail: u128,
+    state: &'a mut u128,
 }
 
-impl AsFlattenedBytes for [aes::Block; PARALLEL] {
-    fn as_flattened_bytes(&self) -> impl Iterator<Item = &u8> {
-        self.iter().flat_map(|block| block.iter())
+impl BlockSizeUser for Chain<'_> {
+    type BlockSize = U16;
+}
+
+impl BlockCipherEncClosure for Chain<'_> {
+    fn call<B: BlockCipherEncBackend<BlockSize = U16>>(self, backend: &B) {
+        let mut state = 0u128;
+        let mut step = |word: u128| {
+            let mut block = Array::from((state ^ word).to_be_bytes());
+            backend.encrypt_block((&mut block).into());
+            state = u128::from_be_bytes(block.into());
+        };
+        let mut blocks = self.full.chunks_exact(BLOCK);
+        let last = blocks.next_back();
+        blocks.for_each(|block| step(load(block)));
+        if let Some(last) = last {
+            step(load(last) ^ self.end_before);
+        }
+        step(self.tail);
+        *self.state = state;
     }
 }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::format::fuzzing::masterkey;
+use serde_json::json;
 
 fn config() -> VaultConfig {
     VaultConfig::new(CipherCombo::SivGcm, 220)

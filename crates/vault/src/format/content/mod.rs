@@ -275,6 +275,14 @@ impl ContentCipher {
         Ok((self.file_cipher(&header)?, bytes))
     }
 
+    /// [`ContentCipher::create_file`] with a header nonce that the caller knows to be unique: the journal's.
+    pub(crate) fn create_file_from(&self, nonce: &[u8]) -> Result<(FileCipher, HeaderBytes)> {
+        let mut content_key = Zeroizing::new([0; CONTENT_KEY_BYTES]);
+        random::fill_secret(content_key.as_mut_slice())?;
+        let (header, bytes) = self.create_header_from(nonce, content_key)?;
+        Ok((self.file_cipher(&header)?, bytes))
+    }
+
     /// [`ContentCipher::decrypt_header`] and [`ContentCipher::file_cipher`] in one.
     ///
     /// # Errors

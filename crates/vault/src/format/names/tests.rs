@@ -52,6 +52,19 @@ fn nfd_becomes_nfc_before_encryption() {
 }
 
 #[test]
+fn nfc_agrees_with_unicode_for_every_pair_around_its_fast_path() {
+    let near: Vec<char> = ('\u{1}'..'\u{370}').collect();
+    for &first in &near {
+        for second in [
+            'a', '\u{e4}', '\u{2ff}', '\u{300}', '\u{301}', '\u{308}', '\u{345}',
+        ] {
+            let text: String = [first, second].iter().collect();
+            assert_eq!(nfc(&text), text.nfc().collect::<String>(), "{text:?}");
+        }
+    }
+}
+
+#[test]
 fn impossible_names_are_refused_in_both_directions() {
     let cipher = cipher();
     let root = DirId::root();
