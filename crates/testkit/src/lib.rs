@@ -1,1 +1,18 @@
-//! placeholder
+//! Test kit of every store: a reference model, random operations, injected faults, and power cuts.
+//!
+//! * [`model`]: [`model::MemoryStore`], the filesystem that is obviously right.
+//! * [`ops`]: random operations, run on a store or through a mount, and compared with the model.
+
+pub mod model;
+pub mod ops;
+mod rng;
+mod tree;
+
+use adit_core::types::Caller;
+
+pub use rng::{Rng, scaled, seeds};
+
+/// This process's own user and group.
+pub fn own_caller() -> Caller {
+    Caller { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
+}
