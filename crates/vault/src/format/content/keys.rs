@@ -2,6 +2,8 @@
 //!
 //! Both take input and output as separate buffers and write the output once.
 
+use std::sync::Arc;
+
 use aws_lc_rs::aead::{self, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::cipher::{AES_256, EncryptingKey, EncryptionContext, UnboundCipherKey};
 use aws_lc_rs::hmac;
@@ -10,6 +12,13 @@ use aws_lc_rs::iv::FixedLength;
 use crate::format::error::{FormatError, Result};
 
 const SEAL_FAILED: FormatError = FormatError::Crypto { operation: "seal" };
+
+/// The key of a vault's headers, or of one file's chunks.
+pub(super) enum Key {
+    Gcm(Gcm),
+    /// Boxed: several hundred bytes of key schedule.
+    CtrMac(Box<CtrMac>),
+}
 
 /// AES-256-GCM.
 pub(super) struct Gcm(LessSafeKey);
@@ -58,14 +67,15 @@ impl Gcm {
 /// AES-256-CTR, then HMAC-SHA256 over associated data ‖ nonce ‖ ciphertext. The MAC key is the vault's.
 pub(super) struct CtrMac {
     ctr: EncryptingKey,
-    mac: hmac::Key,
+    /// Shared by all files: it has more than a kilobyte.
+    mac: Arc<hmac::Key>,
 }
 
 impl CtrMac {
     pub(super) fn new(enc: &[u8; 32], mac: &[u8; 32]) -> Result<Self> {
         Ok(Self {
             ctr: ctr_key(enc)?,
-            mac: hmac::Key::new(hmac::HMAC_SHA256, mac),
+            mac: Arc::new(hmac::Key::new(hmac::HMAC_SHA256, mac)),
         })
     }
 

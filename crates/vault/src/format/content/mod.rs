@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
-use self::keys::{CtrMac, Gcm};
+use self::keys::{CtrMac, Gcm, Key};
 pub use self::layout::{CHUNK_CLEAR_BYTES, ChunkSpan, Layout};
 use super::config::CipherCombo;
 use super::error::{FormatError, Result};
@@ -105,23 +105,13 @@ impl fmt::Debug for Header {
 #[derive(Clone)]
 pub struct ContentCipher {
     combo: CipherCombo,
-    keys: Arc<VaultKeys>,
-}
-
-enum VaultKeys {
-    Gcm(Gcm),
-    CtrMac(CtrMac),
+    keys: Arc<Key>,
 }
 
 /// One file's prepared key. `&self` from any number of threads.
 pub struct FileCipher {
     nonce: ShortNonce,
-    key: FileKey,
-}
-
-enum FileKey {
-    Gcm(Gcm),
-    CtrMac(CtrMac),
+    key: Key,
 }
 
 impl fmt::Debug for ContentCipher {
@@ -147,9 +137,9 @@ impl ContentCipher {
     /// [`FormatError::Crypto`].
     pub fn new(masterkey: &Masterkey, combo: CipherCombo) -> Result<Self> {
         let keys = match combo {
-            CipherCombo::SivGcm => VaultKeys::Gcm(Gcm::new(masterkey.enc())?),
+            CipherCombo::SivGcm => Key::Gcm(Gcm::new(masterkey.enc())?),
             CipherCombo::SivCtrmac => {
-                VaultKeys::CtrMac(CtrMac::new(masterkey.enc(), masterkey.mac())?)
+                Key::CtrMac(Box::new(CtrMac::new(masterkey.enc(), masterkey.mac())?))
             }
         };
         Ok(Self {
@@ -205,8 +195,8 @@ impl ContentCipher {
         nonce_out.copy_from_slice(nonce);
         let (body, tag) = sealed.split_at_mut(HEADER_CLEAR_BYTES);
         match &*self.keys {
-            VaultKeys::Gcm(key) => key.seal(nonce, &[], clear.as_slice(), body, tag)?,
-            VaultKeys::CtrMac(key) => key.seal(&[], nonce, clear.as_slice(), body, tag)?,
+            Key::Gcm(key) => key.seal(nonce, &[], clear.as_slice(), body, tag)?,
+            Key::CtrMac(key) => key.seal(&[], nonce, clear.as_slice(), body, tag)?,
         }
         let header = Header {
             nonce: ShortNonce::new(nonce),
@@ -237,8 +227,8 @@ impl ContentCipher {
         let (body, tag) = sealed.split_at(HEADER_CLEAR_BYTES);
         let mut clear = Zeroizing::new([0; HEADER_CLEAR_BYTES]);
         let authentic = match &*self.keys {
-            VaultKeys::Gcm(key) => key.open(nonce, &[], body, tag, clear.as_mut_slice()),
-            VaultKeys::CtrMac(key) => key.open(&[], nonce, body, tag, clear.as_mut_slice()),
+            Key::Gcm(key) => key.open(nonce, &[], body, tag, clear.as_mut_slice()),
+            Key::CtrMac(key) => key.open(&[], nonce, body, tag, clear.as_mut_slice()),
         };
         authentic.map_err(|()| FormatError::HeaderAuth)?;
         let mut content_key = Zeroizing::new([0; CONTENT_KEY_BYTES]);
@@ -255,9 +245,9 @@ impl ContentCipher {
     /// [`FormatError::Crypto`].
     pub fn file_cipher(&self, header: &Header) -> Result<FileCipher> {
         let key = match &*self.keys {
-            VaultKeys::Gcm(_) => FileKey::Gcm(Gcm::new(&header.content_key)?),
-            VaultKeys::CtrMac(vault) => {
-                FileKey::CtrMac(vault.with_content_key(&header.content_key)?)
+            Key::Gcm(_) => Key::Gcm(Gcm::new(&header.content_key)?),
+            Key::CtrMac(vault) => {
+                Key::CtrMac(Box::new(vault.with_content_key(&header.content_key)?))
             }
         };
         Ok(FileCipher {
@@ -297,8 +287,8 @@ impl FileCipher {
     #[must_use]
     pub fn combo(&self) -> CipherCombo {
         match self.key {
-            FileKey::Gcm(_) => CipherCombo::SivGcm,
-            FileKey::CtrMac(_) => CipherCombo::SivCtrmac,
+            Key::Gcm(_) => CipherCombo::SivGcm,
+            Key::CtrMac(_) => CipherCombo::SivCtrmac,
         }
     }
 
@@ -324,10 +314,8 @@ impl FileCipher {
     /// [`FormatError::Crypto`].
     pub fn encrypt_chunk(&self, chunk: u64, clear: &[u8], out: &mut [u8]) -> Result<usize> {
         match self.key {
-            FileKey::Gcm(_) => self.encrypt_chunk_from(&random::nonce::<12>()?, chunk, clear, out),
-            FileKey::CtrMac(_) => {
-                self.encrypt_chunk_from(&random::nonce::<16>()?, chunk, clear, out)
-            }
+            Key::Gcm(_) => self.encrypt_chunk_from(&random::nonce::<12>()?, chunk, clear, out),
+            Key::CtrMac(_) => self.encrypt_chunk_from(&random::nonce::<16>()?, chunk, clear, out),
         }
     }
 
@@ -364,8 +352,8 @@ impl FileCipher {
         let (body, tag) = sealed.split_at_mut(clear.len());
         let (ad, ad_len) = self.associated(chunk);
         match &self.key {
-            FileKey::Gcm(key) => key.seal(nonce, &ad[..ad_len], clear, body, tag)?,
-            FileKey::CtrMac(key) => key.seal(&ad[..ad_len], nonce, clear, body, tag)?,
+            Key::Gcm(key) => key.seal(nonce, &ad[..ad_len], clear, body, tag)?,
+            Key::CtrMac(key) => key.seal(&ad[..ad_len], nonce, clear, body, tag)?,
         }
         Ok(sealed_len)
     }
@@ -394,8 +382,8 @@ impl FileCipher {
         let (ad, ad_len) = self.associated(chunk);
         let out = &mut out[..clear_len];
         let authentic = match &self.key {
-            FileKey::Gcm(key) => key.open(nonce, &ad[..ad_len], body, tag, out),
-            FileKey::CtrMac(key) => key.open(&ad[..ad_len], nonce, body, tag, out),
+            Key::Gcm(key) => key.open(nonce, &ad[..ad_len], body, tag, out),
+            Key::CtrMac(key) => key.open(&ad[..ad_len], nonce, body, tag, out),
         };
         authentic.map_err(|()| FormatError::ChunkAuth { chunk })?;
         Ok(clear_len)
@@ -406,8 +394,8 @@ impl FileCipher {
         let number = chunk.to_be_bytes();
         let nonce = self.nonce.as_slice();
         let (first, second) = match self.key {
-            FileKey::Gcm(_) => (number.as_slice(), nonce),
-            FileKey::CtrMac(_) => (nonce, number.as_slice()),
+            Key::Gcm(_) => (number.as_slice(), nonce),
+            Key::CtrMac(_) => (nonce, number.as_slice()),
         };
         let mut ad = [0; 8 + MAX_NONCE_BYTES];
         let len = first.len() + second.len();
