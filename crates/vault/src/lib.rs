@@ -1,3 +1,18 @@
 //! Cryptomator vaults, format 8, as an adit store.
+//!
+//! - [`format`]: pure codecs, no I/O;
+//! - [`vault`]: making, unlocking and describing a vault;
+//! - [`state`]: where its journal lies;
+//! - [`store`]: an open vault as an [`adit_core::store::Store`];
+//! - `journal`: the redo journal, and recovery from it.
 
 pub mod format;
+mod journal;
+pub mod state;
+pub mod store;
+pub mod vault;
+
+pub use journal::recover::RecoveryReport;
+pub use state::StateDir;
+pub use store::{OpenOptions, VaultStore, vault_id};
+pub use vault::{CreateOptions, Unlocked, change_password, create, info, unlock};

@@ -15,7 +15,7 @@
 //! - **Several host operations that must be one** (a rename between long and short names) are a plan that recovery
 //!   completes ([`Op::run_plan`]).
 //!
-//! Locking: operations hold the gate shared for as long as they touch the vault ([`Journal::begin`], re-entrant); the
+//! Locking: operations hold the gate shared for as long as they touch the vault ([`Journal::begin`]); the
 //! switch of epochs holds it alone, for moments. The writer's mutex is held for one write of a frame.
 
 mod record;
@@ -59,7 +59,7 @@ pub(crate) struct FileId<'a> {
     /// Length of the nonce that `header` begins with.
     pub nonce_len: usize,
     /// Its place in the vault; None once it has no name, when nothing of it needs to survive.
-    pub path: Option<&'a str>,
+    pub path: &'a dyn Fn() -> Option<String>,
 }
 
 /// What is known of a file in this epoch.
@@ -155,7 +155,7 @@ impl Journal {
         })
     }
 
-    /// Begins an operation that changes the vault. Operations of one thread may nest.
+    /// Begins an operation that changes the vault. Operations of one thread do not nest.
     pub fn begin(&self) -> Result<Op<'_>> {
         if self.broken.load(Ordering::Relaxed) {
             return Err(FsError::new(ErrorKind::Io)
@@ -164,7 +164,7 @@ impl Journal {
         if self.written.load(Ordering::Relaxed) > SEGMENT_LEN_MAX_BYTES {
             self.checkpoint()?;
         }
-        Ok(Op { journal: self, epoch: self.gate.read_recursive() })
+        Ok(Op { journal: self, epoch: self.gate.read() })
     }
 
     /// Whether the segment has grown so that a checkpoint is due.
@@ -182,7 +182,7 @@ impl Journal {
     /// The caller holds no [`Op`].
     pub fn checkpoint(&self) -> Result<()> {
         let _turn = self.checkpoint_turn.lock();
-        if !self.dirty.load(Ordering::Acquire) {
+        if !self.dirty.load(Ordering::Acquire) || self.broken.load(Ordering::Relaxed) {
             return Ok(());
         }
         let number = self.next_segment.fetch_add(1, Ordering::Relaxed);
@@ -214,6 +214,12 @@ impl Journal {
         }
         let name = self.writer.lock().name.clone();
         self.state.remove(&name, Kind::File).map_err(|e| FsError::from(e).on("retire", name.display()))
+    }
+
+    /// The vault holds a chunk that only the journal can mend: no segment goes away, and no change is taken any more.
+    pub fn keep(&self, why: &str) {
+        self.broken.store(true, Ordering::Relaxed);
+        tracing::error!("{why}; the vault takes no more changes until it is mounted again");
     }
 
     fn fail(&self, e: std::io::Error, op: &'static str, subject: &str) -> FsError {
@@ -334,7 +340,6 @@ impl Op<'_> {
 
     /// The file's number, and whether it is fresh. A fresh file gets one only if it is `needed`.
     fn number(&self, file: &FileId<'_>, durable_len: u64, needed: bool) -> Result<(u32, bool)> {
-        let Some(path) = file.path else { return Ok((0, true)) };
         let nonce = &file.header[..file.nonce_len];
         let mut files = self.epoch.files.lock();
         let known = files.get_mut(&file.host_ino).filter(|t| t.nonce == nonce);
@@ -343,13 +348,14 @@ impl Op<'_> {
             Some(_) => true,
             None => false,
         };
+        let Some(path) = (file.path)() else { return Ok((0, true)) };
         let number = {
             let mut next = self.epoch.next_file.lock();
             *next += 1;
             *next - 1
         };
         let floor = if fresh { 0 } else { durable_len };
-        let record = Record::Declare { file: number, floor, path: path.to_owned(), header: file.header.to_vec() };
+        let record = Record::Declare { file: number, floor, path, header: file.header.to_vec() };
         let at = self.journal.append(&record)?;
         files.insert(file.host_ino, Tracked { nonce: nonce.to_vec(), number, fresh });
         drop(files);
@@ -359,14 +365,14 @@ impl Op<'_> {
         Ok((number, fresh))
     }
 
-    /// Records new ciphertext for chunks that exist. `buf` is [`RUN_HEADROOM_BYTES`] of room, then the ciphertext of the
-    /// consecutive chunks from `first`, each with its length and the nonce that it replaces. When it returns, the
-    /// vault may be overwritten.
+    /// Records new ciphertext for chunks that exist. The first `used` bytes of `buf` are [`RUN_HEADROOM_BYTES`] of room,
+    /// then the ciphertext of the consecutive chunks from `first`, each with its length and the nonce that it replaces.
+    /// The vault may be overwritten when the token is secured.
     pub fn write_run(
         &self,
         file: &FileId<'_>,
         durable_len: u64,
-        buf: &mut Vec<u8>,
+        (buf, used): (&mut Vec<u8>, usize),
         first: u64,
         chunks: &[(u32, Vec<u8>)],
     ) -> Result<RunToken> {
@@ -375,10 +381,10 @@ impl Op<'_> {
             return Ok(RunToken(None));
         }
         self.journal.dirty.store(true, Ordering::Relaxed);
-        record::put_run(buf, number, first, chunks);
+        let end = record::put_run(buf, used, number, first, chunks);
         let at = {
             let mut writer = self.journal.writer.lock();
-            let bytes = record::seal_run(buf, writer.at);
+            let bytes = record::seal_run(&mut buf[..end], writer.at);
             writer
                 .file
                 .write_at(writer.at, bytes)
@@ -433,6 +439,11 @@ impl Op<'_> {
             Some(t) if t.number != 0 => self.journal.append(&Record::Unlinked { file: t.number }).map(|_| ()),
             _ => Ok(()),
         }
+    }
+
+    /// See [`Journal::keep`].
+    pub fn keep(&self, why: &str) {
+        self.journal.keep(why);
     }
 
     /// Whether content of this file may not be durable yet.

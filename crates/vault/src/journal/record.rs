@@ -200,29 +200,36 @@ fn seal(frame: &mut [u8], offset: u64) -> &[u8] {
     frame
 }
 
-/// Room to leave in front of a run's ciphertext in a buffer given to [`RunFrame::seal`].
+/// Room to leave in front of a run's ciphertext in a buffer given to [`put_run`].
 pub(super) const RUN_HEADROOM_BYTES: usize = FRAME_LEN_BYTES + 1;
 
-/// Turns `buf` (headroom ‖ ciphertext of consecutive chunks) into the frame of a run, without moving the ciphertext:
-/// the rest of the payload follows it, and ends with the length of that rest.
-pub(super) fn put_run(buf: &mut Vec<u8>, file: u32, first: u64, chunks: &[(u32, Vec<u8>)]) {
+/// Turns the first `used` bytes of `buf` (headroom ‖ ciphertext of consecutive chunks) into the frame of a run, without
+/// moving the ciphertext: the rest of the payload follows it, and ends with the length of that rest. Returns the
+/// frame's length; `buf` grows if need be.
+pub(super) fn put_run(buf: &mut Vec<u8>, used: usize, file: u32, first: u64, chunks: &[(u32, Vec<u8>)]) -> usize {
     buf[FRAME_LEN_BYTES] = RUN;
-    let start = buf.len();
-    buf.extend_from_slice(&file.to_le_bytes());
-    buf.extend_from_slice(&first.to_le_bytes());
-    buf.extend_from_slice(&(chunks.len() as u32).to_le_bytes());
+    let mut rest = Vec::with_capacity(20 + chunks.len() * 21);
+    rest.extend_from_slice(&file.to_le_bytes());
+    rest.extend_from_slice(&first.to_le_bytes());
+    rest.extend_from_slice(&(chunks.len() as u32).to_le_bytes());
     for (len, old) in chunks {
-        buf.extend_from_slice(&len.to_le_bytes());
-        buf.push(old.len() as u8); // 0, 12 or 16
-        buf.extend_from_slice(old);
+        rest.extend_from_slice(&len.to_le_bytes());
+        rest.push(old.len() as u8); // 0, 12 or 16
+        rest.extend_from_slice(old);
     }
-    let tail = (buf.len() - start + 4) as u32;
-    buf.extend_from_slice(&tail.to_le_bytes());
+    let tail = (rest.len() + 4) as u32;
+    rest.extend_from_slice(&tail.to_le_bytes());
+    let end = used + rest.len();
+    if buf.len() < end {
+        buf.resize(end, 0);
+    }
+    buf[used..end].copy_from_slice(&rest);
+    end
 }
 
 /// Fills in the head of a frame made by [`put_run`].
-pub(super) fn seal_run(buf: &mut [u8], offset: u64) -> &[u8] {
-    seal(buf, offset)
+pub(super) fn seal_run(frame: &mut [u8], offset: u64) -> &[u8] {
+    seal(frame, offset)
 }
 
 /// Checks the frame that `bytes` begins with, lying at `offset`: its payload, or None if there is none.
@@ -388,8 +395,9 @@ mod tests {
     fn a_run_keeps_its_ciphertext_in_place() {
         let mut buf = vec![0; RUN_HEADROOM_BYTES];
         buf.extend_from_slice(&[1, 1, 1, 2, 2]);
-        put_run(&mut buf, 4, 10, &[(3, vec![5; 12]), (2, Vec::new())]);
-        let bytes = seal_run(&mut buf, 1000).to_vec();
+        let used = buf.len();
+        let end = put_run(&mut buf, used, 4, 10, &[(3, vec![5; 12]), (2, Vec::new())]);
+        let bytes = seal_run(&mut buf[..end], 1000).to_vec();
         let payload = frame_payload(&bytes, 1000).unwrap();
         let payload_at = 1000 + FRAME_LEN_BYTES as u64;
         let expected = Record::Run {

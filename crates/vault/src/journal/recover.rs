@@ -1,0 +1,563 @@
+//! Recovery: what a dead mount left half-made is completed or cut away, from the segments that it left.
+//!
+//! In this order: plans are completed; overwritten chunks that are torn are written again; files that were growing are
+//! cut at the last chunk that authenticates, never below their floor; content directories named by an intent are
+//! searched for objects of that epoch that never became whole. Every step can be repeated: a crash in the middle of
+//! recovery is recovered from by the next one. A chunk that someone else wrote since is left alone, and ours is handed
+//! to the caller as a [`Rescue`]. Nothing is deleted: what never became whole is moved to [`ASIDE_DIR`].
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use adit_core::media::{HostDir, HostFile, NewFile, SyncTarget};
+use adit_core::types::{Access, Kind, RenameFlags};
+use adit_core::{FsError, Result};
+use aws_lc_rs::hmac;
+use zeroize::Zeroizing;
+
+use super::record::{self, Data, FRAME_LEN_BYTES, Record, Step};
+use super::{VERSION, VaultId, make_step, segment_name, segment_number, session_nonce};
+use crate::format::content::{CHUNK_CLEAR_BYTES, object};
+use crate::format::names::{CONTENTS_FILE, DIR_FILE, DIRID_FILE, SYMLINK_FILE};
+use crate::format::{ContentCipher, DirId, FileCipher, NameCipher};
+
+/// Where objects go that never became whole: a folder beside `d`, which other clients leave alone.
+pub(crate) const ASIDE_DIR: &str = "adit-lost+found";
+
+/// Most header nonces that a damaged segment can make us compute.
+const NONCES_MAX: u64 = 1 << 26;
+
+/// What recovery did.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RecoveryReport {
+    /// Segments that were found, of mounts that ended without an unmount.
+    pub segments: usize,
+    /// Chunks that were written again.
+    pub chunks_rewritten: u64,
+    /// Files that were cut to their last whole chunk.
+    pub files_cut: u64,
+    /// Renames that were completed.
+    pub plans_completed: u64,
+    /// Directories whose content folder or id file was made again.
+    pub directories_completed: u64,
+    /// Ciphertext paths of objects that never became whole, moved aside.
+    pub moved_aside: Vec<String>,
+    /// Ciphertext paths of files that someone else changed or removed since; our unwritten chunks were saved.
+    pub conflicts: Vec<String>,
+}
+
+/// A piece of ours that has no place in the vault any more.
+pub(crate) struct Rescue {
+    /// Ciphertext path of the file that it belonged to.
+    pub path: String,
+    /// Cleartext offset of the piece in the file, in bytes.
+    pub offset: u64,
+    /// The piece.
+    pub clear: Zeroizing<Vec<u8>>,
+}
+
+/// A segment that some mount left behind.
+pub(crate) struct Leftover {
+    state: Arc<dyn HostDir>,
+    name: PathBuf,
+    number: u64,
+}
+
+/// Segments in `state`, oldest first.
+pub(crate) fn leftovers(state: &Arc<dyn HostDir>) -> Result<Vec<Leftover>> {
+    let mut numbers = Vec::new();
+    state
+        .list(Path::new("."), &mut |e| numbers.extend(segment_number(e.name)))
+        .map_err(|e| FsError::from(e).on("list", "the state directory"))?;
+    numbers.sort_unstable();
+    let leftover = |number| Leftover { state: state.clone(), name: segment_name(number), number };
+    Ok(numbers.into_iter().map(leftover).collect())
+}
+
+struct ChunkState {
+    /// Nonces of all versions that are ours.
+    ours: Vec<Vec<u8>>,
+    /// The newest: index of the segment, and where in it.
+    newest: (usize, Data),
+}
+
+struct FileState {
+    /// Oldest first.
+    paths: Vec<String>,
+    header: Vec<u8>,
+    floor: u64,
+    chunks: BTreeMap<u64, ChunkState>,
+    unlinked: bool,
+}
+
+#[derive(Default)]
+struct Story {
+    files: HashMap<Vec<u8>, FileState>,
+    intents: Vec<String>,
+    plans: BTreeMap<(usize, u64), (Vec<Step>, u32)>,
+    session: HashSet<Vec<u8>>,
+    segments: Vec<Arc<dyn HostFile>>,
+}
+
+/// Recovers from `leftovers` and removes them when all is durable in the vault.
+pub(crate) fn recover(
+    vault: &dyn HostDir,
+    content: &ContentCipher,
+    names: &NameCipher,
+    id: VaultId,
+    leftovers: &[Leftover],
+    rescue: &mut dyn FnMut(Rescue) -> Result<()>,
+) -> Result<RecoveryReport> {
+    let mut report = RecoveryReport::default();
+    if leftovers.is_empty() {
+        return Ok(report);
+    }
+    let mut story = Story::default();
+    let nonce_len = content.layout().nonce_len as usize;
+    for left in leftovers {
+        if story.read(left, id, nonce_len)? {
+            report.segments += 1;
+        }
+    }
+    let mut work = Work { vault, content, names, report, rescue, buf: Vec::new(), clear: Zeroizing::new(Vec::new()) };
+    work.plans(&story)?;
+    for state in story.files.values() {
+        work.file(&story, state)?;
+    }
+    work.intents(&story)?;
+    let report = work.report;
+    vault.sync(SyncTarget::All).map_err(|e| FsError::from(e).on("sync", "the vault"))?;
+    for left in leftovers {
+        tracing::info!("recovered from journal segment {}", left.number);
+        left.state
+            .remove(&left.name, Kind::File)
+            .and_then(|()| left.state.sync(SyncTarget::Dir(Path::new("."))))
+            .map_err(|e| FsError::from(e).on("retire", left.name.display()))?;
+    }
+    Ok(report)
+}
+
+impl Story {
+    /// Reads one segment. False if it tells nothing: not even its first record became durable.
+    fn read(&mut self, left: &Leftover, id: VaultId, nonce_len: usize) -> Result<bool> {
+        let broken = |e: std::io::Error| FsError::from(e).on("read", left.name.display());
+        let file: Arc<dyn HostFile> = Arc::from(left.state.open(&left.name, Access::Read).map_err(broken)?);
+        let index = self.segments.len();
+        self.segments.push(file.clone());
+        let (mut at, mut buf, mut numbers) = (0u64, Vec::new(), HashMap::new());
+        let mut seed = None;
+        loop {
+            buf.resize(FRAME_LEN_BYTES, 0);
+            if file.read_at(at, &mut buf).map_err(broken)? < FRAME_LEN_BYTES {
+                break;
+            }
+            let len = u32::from_le_bytes([buf[0], buf[1], buf[2], buf[3]]) as usize;
+            buf.resize(FRAME_LEN_BYTES + len.min(32 << 20), 0);
+            let got = file.read_at(at, &mut buf).map_err(broken)?;
+            let Some(payload) = record::frame_payload(&buf[..got], at) else { break };
+            let payload_at = at + FRAME_LEN_BYTES as u64;
+            let Some(record) = record::decode(payload, payload_at) else { break };
+            match record {
+                Record::Begin { version, vault, seed: bytes } => {
+                    if version != VERSION || vault != id {
+                        return Err(FsError::new(adit_core::ErrorKind::Corrupt).on("read", left.name.display()).because(
+                            "this journal belongs to another vault or a newer version of adit; move it away if it is not needed",
+                        ));
+                    }
+                    seed = Some(hmac::Key::new(hmac::HMAC_SHA256, &bytes));
+                }
+                Record::Reserve { up_to } => {
+                    if let Some(seed) = &seed {
+                        self.session = (0..up_to.min(NONCES_MAX)).map(|n| session_nonce(seed, n, nonce_len)).collect::<HashSet<_>>().into_iter().chain(self.session.drain()).collect();
+                    }
+                }
+                Record::Plan { id, steps } => {
+                    self.plans.insert((index, id), (steps, 0));
+                }
+                Record::Progress { id, done } => {
+                    if let Some(plan) = self.plans.get_mut(&(index, id)) {
+                        plan.1 = done;
+                    }
+                }
+                Record::Intent { dir } => self.intents.push(dir),
+                other => self.file_record(other, index, &mut numbers, nonce_len, &buf, at),
+            }
+            at += (FRAME_LEN_BYTES + len) as u64;
+        }
+        Ok(seed.is_some())
+    }
+
+    fn file_record(
+        &mut self,
+        record: Record,
+        segment: usize,
+        numbers: &mut HashMap<u32, Vec<u8>>,
+        nonce_len: usize,
+        frame: &[u8],
+        frame_at: u64,
+    ) {
+        let number = match &record {
+            Record::Declare { file, header, .. } => {
+                let Some(nonce) = header.get(..nonce_len) else { return };
+                numbers.insert(*file, nonce.to_vec());
+                *file
+            }
+            Record::Path { file, .. }
+            | Record::Unlinked { file }
+            | Record::Floor { file, .. }
+            | Record::Settled { file, .. }
+            | Record::Run { file, .. } => *file,
+            _ => return,
+        };
+        let Some(nonce) = numbers.get(&number) else { return };
+        if let Record::Declare { floor, path, header, .. } = record {
+            let state = self.files.entry(nonce.clone()).or_insert_with(|| FileState {
+                paths: Vec::new(),
+                header,
+                // Made in an epoch that is not retired: nothing of it is sure to be durable.
+                floor: if self.session.contains(nonce) { 0 } else { floor },
+                chunks: BTreeMap::new(),
+                unlinked: false,
+            });
+            state.floor = state.floor.min(floor);
+            state.unlinked = false;
+            state.paths.push(path);
+            return;
+        }
+        let Some(state) = self.files.get_mut(nonce) else { return };
+        match record {
+            Record::Path { path, .. } => state.paths.push(path),
+            Record::Unlinked { .. } => state.unlinked = true,
+            Record::Floor { floor, .. } => {
+                state.floor = state.floor.min(floor);
+                let kept = floor.div_ceil(u64::from(CHUNK_CLEAR_BYTES));
+                state.chunks.retain(|&chunk, _| chunk < kept);
+            }
+            Record::Settled { len, .. } => {
+                state.floor = len;
+                state.chunks.clear();
+            }
+            Record::Run { first, chunk_lens, old_nonces, data, .. } => {
+                let mut offset = data.offset;
+                for (n, (len, old)) in chunk_lens.into_iter().zip(old_nonces).enumerate() {
+                    let in_frame = (offset - frame_at) as usize;
+                    let Some(new) = frame.get(in_frame..in_frame + nonce_len) else { return };
+                    let newest = (segment, Data { offset, len });
+                    let chunk = state
+                        .chunks
+                        .entry(first + n as u64)
+                        .or_insert_with(|| ChunkState { ours: vec![old], newest });
+                    chunk.ours.push(new.to_vec());
+                    chunk.newest = newest;
+                    offset += u64::from(len);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn data(&self, (segment, data): (usize, Data)) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; data.len as usize];
+        let got = self.segments[segment].read_at(data.offset, &mut bytes)?;
+        if got < bytes.len() {
+            return Err(FsError::new(adit_core::ErrorKind::Corrupt).on("read", "the vault's journal"));
+        }
+        Ok(bytes)
+    }
+}
+
+struct Work<'a> {
+    vault: &'a dyn HostDir,
+    content: &'a ContentCipher,
+    names: &'a NameCipher,
+    report: RecoveryReport,
+    rescue: &'a mut dyn FnMut(Rescue) -> Result<()>,
+    buf: Vec<u8>,
+    clear: Zeroizing<Vec<u8>>,
+}
+
+fn absent<T>(r: std::io::Result<T>) -> std::io::Result<Option<T>> {
+    match r {
+        Ok(v) => Ok(Some(v)),
+        Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+impl Work<'_> {
+    fn plans(&mut self, story: &Story) -> Result<()> {
+        for (steps, done) in story.plans.values() {
+            let rest = steps.get(*done as usize..).unwrap_or_default();
+            if rest.is_empty() {
+                continue;
+            }
+            for step in rest {
+                make_step(self.vault, step)?;
+            }
+            self.report.plans_completed += 1;
+        }
+        Ok(())
+    }
+
+    /// The file at one of its places, newest first, if its header is still the one that we know.
+    fn find(&mut self, state: &FileState, fresh: bool) -> Result<Option<(String, Box<dyn HostFile>)>> {
+        for path in state.paths.iter().rev() {
+            let opened = match self.vault.open(Path::new(path), Access::Write) {
+                Err(e) if e.kind() == std::io::ErrorKind::IsADirectory => continue,
+                other => absent(other).map_err(|e| FsError::from(e).on("open", path))?,
+            };
+            let Some(file) = opened else { continue };
+            let mut header = vec![0; state.header.len()];
+            let got = file.read_at(0, &mut header).map_err(|e| FsError::from(e).on("read", path))?;
+            if header == state.header {
+                return Ok(Some((path.clone(), file)));
+            }
+            if fresh && (got < header.len() || header.iter().all(|&b| b == 0)) {
+                file.write_at(0, &state.header).map_err(|e| FsError::from(e).on("write", path))?;
+                return Ok(Some((path.clone(), file)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn file(&mut self, story: &Story, state: &FileState) -> Result<()> {
+        let nonce = &state.header[..self.content.layout().nonce_len as usize];
+        let fresh = story.session.contains(nonce);
+        let Ok(cipher) = self.content.open_file(&state.header) else { return Ok(()) };
+        let Some((path, file)) = self.find(state, fresh)? else {
+            if !state.unlinked {
+                for (&chunk, at) in &state.chunks {
+                    self.save(story, state, &cipher, chunk, at)?;
+                }
+            }
+            return Ok(());
+        };
+        for (&chunk, at) in &state.chunks {
+            self.chunk(story, state, &cipher, (&path, &*file), chunk, at)?;
+        }
+        self.cut(&path, &*file, &cipher, state.floor)
+    }
+
+    fn save(&mut self, story: &Story, state: &FileState, cipher: &FileCipher, chunk: u64, at: &ChunkState) -> Result<()> {
+        let sealed = story.data(at.newest)?;
+        let mut clear = Zeroizing::new(vec![0; sealed.len()]);
+        let Ok(len) = cipher.decrypt_chunk(chunk, &sealed, &mut clear) else { return Ok(()) };
+        clear.truncate(len);
+        let path = state.paths.last().cloned().unwrap_or_default();
+        if !self.report.conflicts.contains(&path) {
+            self.report.conflicts.push(path.clone());
+        }
+        (self.rescue)(Rescue { path, offset: chunk * u64::from(CHUNK_CLEAR_BYTES), clear })
+    }
+
+    /// Writes our newest version of one chunk again, unless it is there or someone else's is.
+    fn chunk(
+        &mut self,
+        story: &Story,
+        state: &FileState,
+        cipher: &FileCipher,
+        (path, file): (&str, &dyn HostFile),
+        chunk: u64,
+        at: &ChunkState,
+    ) -> Result<()> {
+        let layout = cipher.layout();
+        let failed = |e: std::io::Error| FsError::from(e).on("recover", path);
+        let Ok(offset) = layout.chunk_offset(chunk) else { return Ok(()) };
+        let new = story.data(at.newest)?;
+        let full = layout.chunk_cipher() as usize;
+        self.buf.resize(full, 0);
+        let got = file.read_at(offset, &mut self.buf).map_err(failed)?;
+        let found = &self.buf[..got];
+        if !found.starts_with(&new) {
+            self.clear.resize(full, 0);
+            let authentic = cipher.decrypt_chunk(chunk, found, &mut self.clear).is_ok();
+            let ours = found.get(..layout.nonce_len as usize).is_some_and(|n| at.ours.iter().any(|o| o == n));
+            let beyond = file.stat().map_err(failed)?.size < offset;
+            if (authentic && !ours) || (beyond && chunk * u64::from(CHUNK_CLEAR_BYTES) < state.floor) {
+                return self.save(story, state, cipher, chunk, at);
+            }
+            if beyond {
+                return Ok(()); // it grew on ground that was not durable, and that is gone
+            }
+            file.write_at(offset, &new).map_err(failed)?;
+            self.report.chunks_rewritten += 1;
+        }
+        // A short chunk was the last one; anything behind it is what a cut had not removed yet.
+        let end = offset + new.len() as u64;
+        if new.len() < full && file.stat().map_err(failed)?.size > end {
+            file.set_len(end).map_err(failed)?;
+            self.report.files_cut += 1;
+        }
+        Ok(())
+    }
+
+    /// Cuts the file at the first chunk that does not authenticate, at or above `floor` only.
+    fn cut(&mut self, path: &str, file: &dyn HostFile, cipher: &FileCipher, floor: u64) -> Result<()> {
+        let layout = cipher.layout();
+        let failed = |e: std::io::Error| FsError::from(e).on("recover", path);
+        let size = file.stat().map_err(failed)?.size;
+        let full = layout.chunk_cipher() as usize;
+        let mut chunk = layout.chunk_of(floor);
+        loop {
+            let Ok(offset) = layout.chunk_offset(chunk) else { return Ok(()) };
+            if offset >= size {
+                return Ok(());
+            }
+            self.buf.resize(full, 0);
+            self.clear.resize(full, 0);
+            let got = file.read_at(offset, &mut self.buf).map_err(failed)?;
+            let empty = got == layout.overhead() as usize;
+            if empty || cipher.decrypt_chunk(chunk, &self.buf[..got], &mut self.clear).is_err() {
+                if chunk * u64::from(CHUNK_CLEAR_BYTES) < floor {
+                    tracing::error!("{path}: chunk {chunk} does not authenticate");
+                    chunk += 1;
+                    continue;
+                }
+                self.report.files_cut += 1;
+                return file.set_len(offset).map_err(failed);
+            }
+            chunk += 1;
+        }
+    }
+
+    fn intents(&mut self, story: &Story) -> Result<()> {
+        let mut queue: Vec<String> = story.intents.clone();
+        let mut seen = HashSet::new();
+        while let Some(dir) = queue.pop() {
+            if !seen.insert(dir.clone()) {
+                continue;
+            }
+            let mut entries = Vec::new();
+            let listed = self.vault.list(Path::new(&dir), &mut |e| {
+                if let Ok(name) = std::str::from_utf8(e.name) {
+                    entries.push((name.to_owned(), e.kind));
+                }
+            });
+            if absent(listed).map_err(|e| FsError::from(e).on("list", &dir))?.is_none() {
+                continue;
+            }
+            for (name, kind) in entries {
+                if name == DIRID_FILE || !(name.ends_with(".c9r") || name.ends_with(".c9s")) {
+                    continue;
+                }
+                let path = format!("{dir}/{name}");
+                let kind = match kind {
+                    Some(kind) => Some(kind),
+                    None => absent(self.vault.stat(Path::new(&path)))?.map(|a| a.kind),
+                };
+                match kind {
+                    Some(Kind::File) => self.new_file(story, &path, &path)?,
+                    Some(Kind::Directory) => queue.extend(self.folder(story, &path)?),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at a file in an unsettled directory; `object` is what to move aside if the file was never whole.
+    fn new_file(&mut self, story: &Story, path: &str, object: &str) -> Result<()> {
+        let failed = |e: std::io::Error| FsError::from(e).on("recover", path);
+        let Some(file) = absent(self.vault.open(Path::new(path), Access::Write)).map_err(failed)? else {
+            return Ok(());
+        };
+        let layout = self.content.layout();
+        let mut header = vec![0; layout.header_len as usize];
+        let got = file.read_at(0, &mut header).map_err(failed)?;
+        if got < header.len() || header.iter().all(|&b| b == 0) {
+            drop(file);
+            return self.aside(object);
+        }
+        let nonce = &header[..layout.nonce_len as usize];
+        if !story.session.contains(nonce) || story.files.contains_key(nonce) {
+            return Ok(());
+        }
+        match self.content.open_file(&header) {
+            Ok(cipher) => self.cut(path, &*file, &cipher, 0),
+            Err(_) => self.aside(object),
+        }
+    }
+
+    /// Looks at a folder in an unsettled directory. Returns the content directory to search next, if it is new too.
+    fn folder(&mut self, story: &Story, path: &str) -> Result<Option<String>> {
+        let has = |name: &str| absent(self.vault.stat(Path::new(&format!("{path}/{name}")))).map(|a| a.is_some());
+        if has(CONTENTS_FILE)? {
+            self.new_file(story, &format!("{path}/{CONTENTS_FILE}"), path)?;
+            return Ok(None);
+        }
+        if has(SYMLINK_FILE)? {
+            return Ok(None);
+        }
+        let id = read_small(self.vault, &format!("{path}/{DIR_FILE}"), 256)?;
+        let blank = id.as_ref().is_none_or(|id| id.iter().all(|&b| b == 0));
+        if blank {
+            self.aside(path)?;
+            return Ok(None);
+        }
+        let Ok(id) = DirId::parse(&id.unwrap_or_default()) else { return Ok(None) };
+        self.content_dir(story, &id)
+    }
+
+    /// Makes the content directory of `id` whole. Returns its path if its entries may be new as well.
+    fn content_dir(&mut self, story: &Story, id: &DirId) -> Result<Option<String>> {
+        let hash = self.names.dir_hash(id);
+        let dir = hash.path();
+        let id_path = format!("{dir}/{DIRID_FILE}");
+        let failed = |e: std::io::Error| FsError::from(e).on("recover", &dir);
+        let known = read_small(self.vault, &id_path, object::max_encoded_bytes(self.content))?;
+        if let Some(bytes) = known {
+            if let Ok(found) = object::decode_dir_id(self.content, &bytes) {
+                let ours = bytes.get(..self.content.layout().nonce_len as usize).is_some_and(|n| story.session.contains(n));
+                return Ok((ours && found == *id).then_some(dir));
+            }
+            if bytes.iter().any(|&b| b != 0) {
+                return Ok(None); // damaged, but not by us
+            }
+            self.vault.remove(Path::new(&id_path), Kind::File).map_err(failed)?;
+        }
+        let exists_is_fine = |r: std::io::Result<()>| match r {
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+            other => other,
+        };
+        exists_is_fine(self.vault.make_dir(Path::new(&format!("d/{}", hash.prefix())), 0o755, None)).map_err(failed)?;
+        exists_is_fine(self.vault.make_dir(Path::new(&dir), 0o755, None)).map_err(failed)?;
+        let bytes = object::encode_dir_id(self.content, id)
+            .map_err(|e| FsError::new(adit_core::ErrorKind::Io).on("recover", &dir).because(e))?;
+        let new = NewFile { content: &bytes, perm: 0o600, owner: None, durable: true };
+        self.vault.publish(Path::new(&id_path), &new).map_err(failed)?;
+        self.report.directories_completed += 1;
+        Ok(Some(dir))
+    }
+
+    fn aside(&mut self, path: &str) -> Result<()> {
+        let failed = |e: std::io::Error| FsError::from(e).on("move aside", path);
+        match self.vault.make_dir(Path::new(ASIDE_DIR), 0o700, None) {
+            Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(failed(e)),
+            _ => {}
+        }
+        let name = path.replace('/', "_");
+        for n in 0u32.. {
+            let to = format!("{ASIDE_DIR}/{name}.{n}");
+            match self.vault.rename(Path::new(path), Path::new(&to), RenameFlags::NOREPLACE) {
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                other => {
+                    other.map_err(failed)?;
+                    break;
+                }
+            }
+        }
+        self.report.moved_aside.push(path.to_owned());
+        Ok(())
+    }
+}
+
+/// The content of a small file, or None if it is not there; at most `max` bytes.
+pub(crate) fn read_small(vault: &dyn HostDir, path: &str, max: usize) -> Result<Option<Vec<u8>>> {
+    let failed = |e: std::io::Error| FsError::from(e).on("read", path);
+    let Some(file) = absent(vault.open(Path::new(path), Access::Read)).map_err(failed)? else { return Ok(None) };
+    let mut bytes = vec![0; max + 1];
+    let got = file.read_at(0, &mut bytes).map_err(failed)?;
+    bytes.truncate(got.min(max + 1));
+    Ok(Some(bytes))
+}

@@ -1,0 +1,130 @@
+//! Where a vault's journal lies on the host: `BASE/vault/<vault id>/<hash of the vault's path>-<slot>`.
+//!
+//! Each mounting process has a slot of its own, held by a lock that ends with it. Slots that nobody holds any more are
+//! handed out as abandoned: what is in them is recovered. A vault that moved is found again: slots of another path
+//! with the same id are adopted when no vault is at that path any more.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use adit_core::{ErrorKind, FsError, Result};
+use rustix::fs::{FlockOperation, flock};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::format::config::CONFIG_FILE_NAME;
+
+/// Processes that can have one vault open at once.
+const SLOTS: u32 = 64;
+/// File in a slot that is locked while it is in use.
+const LOCK_FILE: &str = "lock";
+/// File in a slot that holds the vault's path.
+const PATH_FILE: &str = "vault-path";
+
+/// A slot for this process, and the abandoned ones. The locks last as long as this value.
+#[derive(Debug)]
+pub struct StateDir {
+    /// This process's slot.
+    pub path: PathBuf,
+    /// Slots of dead processes, whose journals are to be recovered.
+    pub abandoned: Vec<PathBuf>,
+    _locks: Vec<File>,
+}
+
+impl StateDir {
+    /// Takes a slot for the vault at `root` (an existing folder), below the state directory `base`.
+    ///
+    /// # Errors
+    /// What the host says if the state directory cannot be written; `Busy` if all slots are in use.
+    pub fn acquire(base: &Path, id: &[u8; 16], root: &Path) -> Result<StateDir> {
+        let failed = |e: io::Error| FsError::from(e).on("use the state directory", base.display());
+        let root = root.canonicalize().map_err(|e| FsError::from(e).on("open", root.display()))?;
+        let family = base.join("vault").join(data_encoding::HEXLOWER.encode(id));
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&family).map_err(failed)?;
+        let key = format!("{:016x}", xxh3_64(root.as_os_str().as_bytes()));
+        let (mut own, mut abandoned, mut locks) = (None, Vec::new(), Vec::new());
+        for slot in 0..SLOTS {
+            let path = family.join(format!("{key}-{slot}"));
+            let exists = path.is_dir();
+            if !exists && own.is_some() {
+                continue;
+            }
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(failed)?;
+            let Some(lock) = try_lock(&path).map_err(failed)? else { continue };
+            locks.push(lock);
+            if own.is_none() {
+                fs::write(path.join(PATH_FILE), root.as_os_str().as_bytes()).map_err(failed)?;
+                own = Some(path);
+            } else {
+                abandoned.push(path);
+            }
+        }
+        for path in moved_slots(&family, &key).map_err(failed)? {
+            if let Some(lock) = try_lock(&path).map_err(failed)? {
+                locks.push(lock);
+                abandoned.push(path);
+            }
+        }
+        match own {
+            Some(path) => Ok(StateDir { path, abandoned, _locks: locks }),
+            None => Err(FsError::new(ErrorKind::Busy)
+                .on("open", root.display())
+                .because(format!("{SLOTS} processes have this vault open"))),
+        }
+    }
+}
+
+/// Locks a slot, or None if a living process holds it.
+fn try_lock(slot: &Path) -> io::Result<Option<File>> {
+    let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(slot.join(LOCK_FILE))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Slots of the same vault under another path, where no vault is any more.
+fn moved_slots(family: &Path, key: &str) -> io::Result<Vec<PathBuf>> {
+    let mut moved = Vec::new();
+    for entry in fs::read_dir(family)? {
+        let path = entry?.path();
+        let own = path.file_name().is_some_and(|n| n.as_bytes().starts_with(key.as_bytes()));
+        if own || !path.is_dir() {
+            continue;
+        }
+        let Ok(bytes) = fs::read(path.join(PATH_FILE)) else { continue };
+        let place = Path::new(std::ffi::OsStr::from_bytes(&bytes));
+        if !place.join(CONFIG_FILE_NAME).exists() {
+            moved.push(path);
+        }
+    }
+    Ok(moved)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_process_has_a_slot_and_dead_ones_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let (base, root) = (dir.path().join("state"), dir.path().join("vault"));
+        fs::create_dir(&root).unwrap();
+        let first = StateDir::acquire(&base, &[1; 16], &root).unwrap();
+        let second = StateDir::acquire(&base, &[1; 16], &root).unwrap();
+        assert_ne!(first.path, second.path);
+        assert!(second.abandoned.is_empty(), "a living process's slot is its own");
+        let dead = first.path.clone();
+        drop(first);
+        let third = StateDir::acquire(&base, &[1; 16], &root).unwrap();
+        assert_eq!(third.path, dead);
+        drop((second, third));
+        let moved = dir.path().join("moved");
+        fs::rename(&root, &moved).unwrap();
+        let fourth = StateDir::acquire(&base, &[1; 16], &moved).unwrap();
+        assert_eq!(fourth.abandoned.len(), 2, "the slots of the old path are adopted");
+    }
+}

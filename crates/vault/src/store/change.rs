@@ -1,0 +1,392 @@
+//! Making and removing entries.
+//!
+//! An object is made whole under a temporary name and then renamed into place, and renamed away before it is taken
+//! apart: no other client and no crash shows a half of it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use adit_core::media::NewFile;
+use adit_core::store::NewNode;
+use adit_core::types::{Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr};
+use adit_core::{ErrorKind, FsError, Result};
+
+use super::entries::{Sealed, Shape, text};
+use super::file::{Handle, HeaderOrBytes, VaultFile};
+use super::nodes::{DirNode, What};
+use super::{Shared, Unsynced};
+use crate::format::DirId;
+use crate::format::content::object::MAX_SYMLINK_BYTES;
+use crate::format::names::{CONTENTS_FILE, DIR_FILE, DIRID_FILE, NAME_FILE, SYMLINK_FILE, nfc};
+use crate::journal::{FileId, Op};
+
+/// Mode of the folders and small files that only carry structure.
+const FOLDER_PERM: u16 = 0o700;
+const SMALL_FILE_PERM: u16 = 0o600;
+/// Set-group-id: entries of such a directory belong to its group.
+const SET_GID: u16 = 0o2000;
+
+/// A temporary name in `dir`. Names that begin with a dot and do not end with `.c9r` are no entries to any client.
+pub(super) fn temporary(dir: &DirNode) -> String {
+    format!("{}/.adit-{}.tmp", dir.hash, uuid::Uuid::new_v4().simple())
+}
+
+/// Owner and mode of a new object, after its parent's set-group-id bit.
+fn inherit(shared: &Shared, dir: &DirNode, kind: Kind, new: &NewNode) -> Result<NewNode> {
+    let path = dir.hash.path();
+    let parent = shared.root.stat(Path::new(&path)).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => FsError::new(ErrorKind::Corrupt)
+            .on("create in", &path)
+            .because("the directory's content folder is not there"),
+        _ => FsError::from(e).on("create in", &path),
+    })?;
+    if parent.perm & SET_GID == 0 {
+        return Ok(*new);
+    }
+    let perm = if kind == Kind::Directory { new.perm | SET_GID } else { new.perm };
+    Ok(NewNode { perm, caller: Caller { gid: parent.gid, ..new.caller } })
+}
+
+/// `Exists` unless `name` is free in `dir`, in either normal form.
+fn check_free(shared: &Shared, dir: &Arc<DirNode>, name: FileName<'_>) -> Result<()> {
+    match shared.find(dir, name) {
+        Ok(_) => Err(ErrorKind::Exists.into()),
+        Err(e) if e.is_not_found() => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+pub(super) fn create(
+    shared: &Arc<Shared>,
+    parent: Ino,
+    name: FileName<'_>,
+    new: &NewNode,
+) -> Result<(Attr, Arc<VaultFile>)> {
+    let _naming = shared.naming.read();
+    let dir = shared.directory(parent)?;
+    let op = shared.begin()?;
+    let clear = nfc(text(name)?);
+    let sealed = shared.seal_name(&dir, &clear)?;
+    if *clear != *text(name)? {
+        check_free(shared, &dir, name)?;
+    }
+    let new = inherit(shared, &dir, Kind::File, new)?;
+    op.intent(&dir.hash)?;
+    let nonce = op.header_nonce(shared.layout.nonce_len as usize)?;
+    let failed = |e: FsError| e.on("create", format!("{}/{}", dir.hash, sealed.stored));
+    let (cipher, header) = shared
+        .content
+        .create_file_from(&nonce)
+        .map_err(|e| failed(FsError::new(ErrorKind::Io).because(e)))?;
+    let whole = NewFile { content: &header, perm: new.perm, owner: Some(new.caller), durable: false };
+    let path = format!("{}/{}", dir.hash, sealed.stored);
+    let host = if sealed.long {
+        let folder = temporary(&dir);
+        make_folder(shared, &folder, &sealed).map_err(failed)?;
+        let inner = format!("{folder}/{CONTENTS_FILE}");
+        let host = shared.root.publish(Path::new(&inner), &whole).map_err(FsError::from);
+        host.and_then(|host| place_folder(shared, &folder, &path).map(|()| host)).map_err(|e| {
+            discard_folder(shared, &folder);
+            failed(e)
+        })?
+    } else {
+        shared.root.publish(Path::new(&path), &whole).map_err(|e| failed(e.into()))?
+    };
+    shared.touched(&dir);
+    let host: Arc<dyn adit_core::media::HostFile> = Arc::from(host);
+    let stat = host.stat().map_err(|e| failed(e.into()))?;
+    let shape = if sealed.long { Shape::LongFile } else { Shape::PlainFile };
+    let attr = Attr { kind: Kind::File, size: 0, nlink: 1, ..stat };
+    let (attr, host_ino) = shared.know(&dir, &clear, &shape, attr);
+    let header_nonce = header[..nonce.len()].to_vec();
+    op.created(&FileId { host_ino, header: &header_nonce, nonce_len: nonce.len(), path: &|| None });
+    let io = Handle { file: host, writable: true };
+    let made = VaultFile::new(shared.clone(), attr.ino, host_ino, HeaderOrBytes::Made(header), cipher, io);
+    Ok((attr, shared.nodes.share_file(attr.ino, Arc::new(made))))
+}
+
+/// Makes the folder of a directory, link or long name, with `name.c9s` if it needs one.
+fn make_folder(shared: &Shared, folder: &str, sealed: &Sealed) -> Result<()> {
+    shared.root.make_dir(Path::new(folder), FOLDER_PERM, None)?;
+    if sealed.long {
+        // Durable: without it the name is lost, and it is no longer than a few sectors.
+        small_file(shared, &format!("{folder}/{NAME_FILE}"), sealed.full.as_bytes(), true)?;
+    }
+    Ok(())
+}
+
+fn small_file(shared: &Shared, path: &str, content: &[u8], durable: bool) -> Result<()> {
+    let new = NewFile { content, perm: SMALL_FILE_PERM, owner: None, durable };
+    shared.root.publish(Path::new(path), &new)?;
+    Ok(())
+}
+
+/// Gives a finished folder its name, if that is free.
+fn place_folder(shared: &Shared, folder: &str, path: &str) -> Result<()> {
+    Ok(shared.root.rename(Path::new(folder), Path::new(path), RenameFlags::NOREPLACE)?)
+}
+
+/// Removes a folder that no entry names. What cannot be removed stays, for `check`.
+pub(super) fn discard_folder(shared: &Shared, folder: &str) {
+    for file in [NAME_FILE, CONTENTS_FILE, DIR_FILE, SYMLINK_FILE] {
+        let _ = shared.root.remove(Path::new(&format!("{folder}/{file}")), Kind::File);
+    }
+    if let Err(e) = shared.root.remove(Path::new(folder), Kind::Directory) {
+        tracing::warn!("{folder}: could not be removed: {e}");
+    }
+}
+
+/// Encrypts a small object under a header of this epoch.
+fn seal_small(shared: &Shared, op: &Op<'_>, clear: &[u8]) -> Result<Vec<u8>> {
+    let broken = |e: crate::format::FormatError| FsError::new(ErrorKind::Io).because(e);
+    let nonce = op.header_nonce(shared.layout.nonce_len as usize)?;
+    let (cipher, header) = shared.content.create_file_from(&nonce).map_err(broken)?;
+    let mut bytes = header.to_vec();
+    let at = bytes.len();
+    bytes.resize(at + clear.len() + shared.layout.overhead() as usize, 0);
+    cipher.encrypt_chunk(0, clear, &mut bytes[at..]).map_err(broken)?;
+    Ok(bytes)
+}
+
+pub(super) fn mkdir(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<Attr> {
+    let _naming = shared.naming.read();
+    let dir = shared.directory(parent)?;
+    let op = shared.begin()?;
+    let clear = nfc(text(name)?);
+    let sealed = shared.seal_name(&dir, &clear)?;
+    check_free(shared, &dir, name)?;
+    let new = inherit(shared, &dir, Kind::Directory, new)?;
+    op.intent(&dir.hash)?;
+    let id = DirId::generate();
+    let content = shared.names.dir_hash(&id);
+    let path = format!("{}/{}", dir.hash, sealed.stored);
+    let folder = temporary(&dir);
+    let undo = |e: FsError| {
+        discard_folder(shared, &folder);
+        discard_content(shared, &content.path());
+        e.on("mkdir", &path)
+    };
+    make_content(shared, &op, &id, &new).map_err(undo)?;
+    make_folder(shared, &folder, &sealed)
+        .and_then(|()| small_file(shared, &format!("{folder}/{DIR_FILE}"), id.as_str().as_bytes(), false))
+        .and_then(|()| place_folder(shared, &folder, &path))
+        .map_err(undo)?;
+    shared.touched(&dir);
+    shared.unsynced.lock().insert(id.clone(), Unsynced { made: true });
+    let attr = shared.root.stat(Path::new(&content.path())).map_err(|e| FsError::from(e).on("mkdir", &path))?;
+    Ok(shared.know(&dir, &clear, &Shape::Directory(id), attr).0)
+}
+
+/// Makes the content directory of a new id.
+fn make_content(shared: &Shared, op: &Op<'_>, id: &DirId, new: &NewNode) -> Result<()> {
+    let content = shared.names.dir_hash(id);
+    match shared.root.make_dir(Path::new(&format!("d/{}", content.prefix())), 0o755, None) {
+        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(e.into()),
+        _ => {}
+    }
+    let path = content.path();
+    // Until its id file is in it, its owner can always write.
+    shared.root.make_dir(Path::new(&path), new.perm | 0o700, Some(new.caller))?;
+    let bytes = seal_small(shared, op, id.as_str().as_bytes())?;
+    small_file(shared, &format!("{path}/{DIRID_FILE}"), &bytes, false)?;
+    if new.perm & 0o700 != 0o700 {
+        shared.root.set_attr(Path::new(&path), &SetAttr { perm: Some(new.perm), ..SetAttr::default() })?;
+    }
+    Ok(())
+}
+
+fn discard_content(shared: &Shared, content: &str) {
+    let _ = shared.root.remove(Path::new(&format!("{content}/{DIRID_FILE}")), Kind::File);
+    let _ = shared.root.remove(Path::new(content), Kind::Directory);
+}
+
+pub(super) fn symlink(
+    shared: &Arc<Shared>,
+    parent: Ino,
+    name: FileName<'_>,
+    target: &[u8],
+    caller: Caller,
+) -> Result<Attr> {
+    let target = std::str::from_utf8(target)
+        .map_err(|e| FsError::new(ErrorKind::IllegalName).on("symlink", name.display()).because(e))?;
+    if target.is_empty() || target.len() > MAX_SYMLINK_BYTES {
+        return Err(FsError::new(ErrorKind::NameTooLong).on("symlink", name.display()));
+    }
+    let _naming = shared.naming.read();
+    let dir = shared.directory(parent)?;
+    let op = shared.begin()?;
+    let clear = nfc(text(name)?);
+    let sealed = shared.seal_name(&dir, &clear)?;
+    check_free(shared, &dir, name)?;
+    let new = inherit(shared, &dir, Kind::Symlink, &NewNode { perm: SMALL_FILE_PERM, caller })?;
+    op.intent(&dir.hash)?;
+    let bytes = seal_small(shared, &op, target.as_bytes())?;
+    let path = format!("{}/{}", dir.hash, sealed.stored);
+    let folder = temporary(&dir);
+    // Durable: a link is small, rare, and nothing of it could be told without its content.
+    let file = NewFile { content: &bytes, perm: new.perm, owner: Some(new.caller), durable: true };
+    make_folder(shared, &folder, &sealed)
+        .and_then(|()| Ok(shared.root.publish(Path::new(&format!("{folder}/{SYMLINK_FILE}")), &file)?))
+        .and_then(|_| place_folder(shared, &folder, &path))
+        .map_err(|e| {
+            discard_folder(shared, &folder);
+            e.on("symlink", &path)
+        })?;
+    shared.touched(&dir);
+    let entry = shared.root.stat(Path::new(&path)).map_err(|e| FsError::from(e).on("symlink", &path))?;
+    let (shape, attr) = shared.examine(&path, sealed.long, entry)?;
+    Ok(shared.know(&dir, &clear, &shape, attr).0)
+}
+
+pub(super) fn unlink(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>) -> Result<()> {
+    let _naming = shared.naming.read();
+    let dir = shared.directory(parent)?;
+    let op = shared.begin()?;
+    let found = find_any(shared, &dir, name)?;
+    if let Shape::Directory(_) = found.shape {
+        return Err(ErrorKind::IsDirectory.into());
+    }
+    let failed = |e: std::io::Error| FsError::from(e).on("unlink", &found.path);
+    op.unlinking(found.host_ino)?;
+    if found.shape == Shape::PlainFile {
+        shared.root.remove(Path::new(&found.path), Kind::File).map_err(failed)?;
+    } else {
+        let folder = temporary(&dir);
+        shared.root.rename(Path::new(&found.path), Path::new(&folder), RenameFlags::NOREPLACE).map_err(failed)?;
+        discard_folder(shared, &folder);
+    }
+    shared.nodes.unlinked(found.attr.ino);
+    shared.touched(&dir);
+    Ok(())
+}
+
+/// Finds an entry that is to be removed. A file whose size is not a vault file's is found as well: it can be removed.
+fn find_any(shared: &Shared, dir: &Arc<DirNode>, name: FileName<'_>) -> Result<super::entries::Found> {
+    match shared.find(dir, name) {
+        Err(e) if e.kind() == ErrorKind::Corrupt => shared.find_damaged_file(dir, name).unwrap_or(Err(e)),
+        other => other,
+    }
+}
+
+impl Shared {
+    fn find_damaged_file(&self, dir: &Arc<DirNode>, name: FileName<'_>) -> Option<Result<super::entries::Found>> {
+        let clear = nfc(text(name).ok()?);
+        let sealed = self.seal_name(dir, &clear).ok()?;
+        let path = format!("{}/{}", dir.hash, sealed.stored);
+        let entry = self.root.stat(Path::new(&path)).ok()?;
+        if sealed.long || entry.kind != Kind::File {
+            return None;
+        }
+        let (attr, host_ino) = self.know(dir, &clear, &Shape::PlainFile, entry);
+        let name = clear.as_ref().into();
+        Some(Ok(super::entries::Found { attr, shape: Shape::PlainFile, path, name, long: false, host_ino }))
+    }
+}
+
+pub(super) fn rmdir(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>) -> Result<()> {
+    let _naming = shared.naming.write();
+    let dir = shared.directory(parent)?;
+    let op = shared.begin()?;
+    let found = shared.find(&dir, name)?;
+    let Shape::Directory(id) = &found.shape else { return Err(ErrorKind::NotDirectory.into()) };
+    remove_directory(shared, &op, &dir, &found.path, id)?;
+    shared.nodes.unlinked(found.attr.ino);
+    Ok(())
+}
+
+/// Removes the empty directory `id` that the folder at `path` in `dir` names. The caller holds `naming` alone.
+pub(super) fn remove_directory(shared: &Shared, op: &Op<'_>, dir: &DirNode, path: &str, id: &DirId) -> Result<()> {
+    let content = shared.names.dir_hash(id).path();
+    check_empty(shared, &content)?;
+    op.intent(&dir.hash)?;
+    let folder = temporary(dir);
+    shared
+        .root
+        .rename(Path::new(path), Path::new(&folder), RenameFlags::NOREPLACE)
+        .map_err(|e| FsError::from(e).on("rmdir", path))?;
+    if let Err(e) = remove_content(shared, op, &content, id) {
+        place_folder(shared, &folder, path).map_err(|e| e.on("rmdir", path))?;
+        return Err(e.on("rmdir", path));
+    }
+    discard_folder(shared, &folder);
+    shared.touched(dir);
+    shared.unsynced.lock().remove(id);
+    Ok(())
+}
+
+/// `NotEmpty` unless the content directory holds nothing but its id file. Foreign files count: they are left alone.
+pub(super) fn check_empty(shared: &Shared, content: &str) -> Result<()> {
+    let (mut entries, mut stale, mut foreign) = (0, Vec::new(), None);
+    let count = shared.root.list(Path::new(content), &mut |e| {
+        let name = String::from_utf8_lossy(e.name);
+        if name == DIRID_FILE {
+        } else if name.starts_with(".adit-") && name.ends_with(".tmp") {
+            stale.push(format!("{content}/{name}"));
+        } else {
+            entries += 1;
+            if !(name.ends_with(".c9r") || name.ends_with(".c9s")) {
+                foreign = Some(name.into_owned());
+            }
+        }
+    });
+    match count {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(|e| FsError::from(e).on("list", content))?,
+    }
+    if let Some(name) = foreign {
+        tracing::warn!("{content}/{name} is not an entry of the vault; it keeps its directory from being removed");
+    }
+    if entries > 0 {
+        return Err(ErrorKind::NotEmpty.into());
+    }
+    for path in stale {
+        // What an interrupted operation left; nothing names it. Files first: a folder may need its parts removed.
+        if shared.root.remove(Path::new(&path), Kind::File).is_err() {
+            discard_folder(shared, &path);
+        }
+    }
+    Ok(())
+}
+
+/// Removes an empty content directory, or leaves it whole.
+fn remove_content(shared: &Shared, op: &Op<'_>, content: &str, id: &DirId) -> Result<()> {
+    let at = Path::new(content);
+    let id_path = format!("{content}/{DIRID_FILE}");
+    let remove_id = || match shared.root.remove(Path::new(&id_path), Kind::File) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    };
+    match remove_id() {
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+            shared.root.set_attr(at, &SetAttr { perm: Some(0o700), ..SetAttr::default() })?;
+            remove_id()?;
+        }
+        other => other?,
+    }
+    match shared.root.remove(at, Kind::Directory) {
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(e) => {
+            // Another client made an entry meanwhile: the directory is whole again.
+            let bytes = seal_small(shared, op, id.as_str().as_bytes())?;
+            small_file(shared, &id_path, &bytes, true)?;
+            Err(e.into())
+        }
+    }
+}
+
+/// Whether `ino` is `above` or lies below it.
+pub(super) fn lies_below(shared: &Shared, mut ino: Ino, above: Ino) -> bool {
+    loop {
+        if ino == above {
+            return true;
+        }
+        match shared.nodes.get(ino) {
+            Some(known) if matches!(known.what, What::Directory(_)) => match known.place {
+                Some(place) => ino = place.parent.ino,
+                None => return false,
+            },
+            _ => return false,
+        }
+    }
+}

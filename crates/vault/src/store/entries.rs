@@ -1,0 +1,360 @@
+//! From names to objects: ciphertext paths, lookup, attributes, listing.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::{Arc, Weak};
+
+use adit_core::store::DirEntry;
+use adit_core::types::{Attr, FileName, Ino, Kind, SetAttr};
+use adit_core::{ErrorKind, FsError, Result};
+
+use super::nodes::{DirNode, Place, What};
+use super::{Shared, VaultFile};
+use crate::format::DirId;
+use crate::format::content::object;
+use crate::format::names::{C9R, C9S, CONTENTS_FILE, DIR_FILE, NAME_FILE, SYMLINK_FILE, is_long, nfc, shorten};
+use crate::journal::recover::read_small;
+
+/// Longest `name.c9s` that is read.
+const NAME_FILE_LEN_MAX_BYTES: usize = 4096;
+
+/// The ciphertext of a name in its directory.
+pub(super) struct Sealed {
+    /// With `.c9r`, however long.
+    pub full: String,
+    /// Under which it is stored: `full`, or its hash with `.c9s`.
+    pub stored: String,
+    /// Whether it is stored under its hash.
+    pub long: bool,
+}
+
+/// How an object is stored.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Shape {
+    /// A file of that name.
+    PlainFile,
+    /// A folder with `contents.c9r`.
+    LongFile,
+    /// A folder with `dir.c9r`.
+    Directory(DirId),
+    /// A folder with `symlink.c9r`.
+    Symlink,
+}
+
+impl Shape {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Shape::PlainFile | Shape::LongFile => Kind::File,
+            Shape::Directory(_) => Kind::Directory,
+            Shape::Symlink => Kind::Symlink,
+        }
+    }
+}
+
+/// An object that was found under its name.
+pub(super) struct Found {
+    pub attr: Attr,
+    pub shape: Shape,
+    /// Ciphertext path of the entry.
+    pub path: String,
+    /// The name as it is encrypted there.
+    pub name: Box<str>,
+    pub long: bool,
+    pub host_ino: u64,
+}
+
+fn corrupt(path: &str, why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> FsError {
+    FsError::new(ErrorKind::Corrupt).on("read", path).because(why)
+}
+
+/// A name that can be encrypted.
+pub(super) fn text(name: FileName<'_>) -> Result<&str> {
+    std::str::from_utf8(name.as_bytes()).map_err(|e| {
+        FsError::new(ErrorKind::IllegalName).on("use the name", name.display()).because(e)
+    })
+}
+
+impl Shared {
+    /// Encrypts a name.
+    pub(super) fn seal_name(&self, dir: &DirNode, name: &str) -> Result<Sealed> {
+        let full = self
+            .names
+            .encrypt_name_in(name, dir.context)
+            .map_err(|e| FsError::new(ErrorKind::NameTooLong).because(e))?;
+        let long = is_long(&full, self.threshold);
+        let stored = if long { shorten(&full) } else { full.clone() };
+        Ok(Sealed { full, stored, long })
+    }
+
+    /// Under which name `name` is stored in `dir`, and whether that is a hash.
+    pub(super) fn stored_name(&self, dir: &DirNode, name: &str) -> Result<(String, bool)> {
+        self.seal_name(dir, name).map(|s| (s.stored, s.long))
+    }
+
+    /// The host path of the object that carries an inode's content and attributes. None once it has no name.
+    pub(crate) fn object_path(&self, ino: Ino) -> Option<String> {
+        if ino == Ino::ROOT {
+            return Some(self.root_dir.hash.path());
+        }
+        let known = self.nodes.get(ino)?;
+        let place = known.place?;
+        if let What::Directory(dir) = known.what {
+            return Some(dir.hash.path());
+        }
+        let (stored, long) = self.stored_name(&place.parent, &place.name).ok()?;
+        let entry = format!("{}/{stored}", place.parent.hash);
+        Some(match known.what {
+            What::Symlink => format!("{entry}/{SYMLINK_FILE}"),
+            _ if long => format!("{entry}/{CONTENTS_FILE}"),
+            _ => entry,
+        })
+    }
+
+    /// A known directory that still has its name.
+    pub(super) fn directory(&self, ino: Ino) -> Result<Arc<DirNode>> {
+        if ino == Ino::ROOT {
+            return Ok(self.root_dir.clone());
+        }
+        match self.nodes.directory(ino) {
+            Some((dir, true)) => Ok(dir),
+            Some((_, false)) => Err(ErrorKind::NotFound.into()),
+            None if self.nodes.get(ino).is_some() => Err(ErrorKind::NotDirectory.into()),
+            None => Err(ErrorKind::Stale.into()),
+        }
+    }
+
+    /// Finds `name` in `dir` and makes it known.
+    pub(super) fn find(&self, dir: &Arc<DirNode>, name: FileName<'_>) -> Result<Found> {
+        let Ok(name) = text(name) else { return Err(ErrorKind::NotFound.into()) };
+        let normal = nfc(name);
+        match self.find_sealed(dir, &normal) {
+            // Names that another program encrypted without normalising them are listed as they are; so they open.
+            Err(e) if e.is_not_found() && *normal != *name => self.find_sealed(dir, name),
+            other => other,
+        }
+    }
+
+    fn find_sealed(&self, dir: &Arc<DirNode>, name: &str) -> Result<Found> {
+        let sealed = match self.seal_name(dir, name) {
+            Err(e) if e.kind() == ErrorKind::NameTooLong => return Err(ErrorKind::NotFound.into()),
+            other => other?,
+        };
+        let path = format!("{}/{}", dir.hash, sealed.stored);
+        let entry = match self.root.stat(Path::new(&path)) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(self.explain_absence(dir)),
+            other => other.map_err(|e| FsError::from(e).on("look up", &path))?,
+        };
+        let (shape, attr) = self.examine(&path, sealed.long, entry)?;
+        let (attr, host_ino) = self.know(dir, name, &shape, attr);
+        Ok(Found { attr, shape, path, name: name.into(), long: sealed.long, host_ino })
+    }
+
+    /// A name is absent, unless all of its directory is: then that is the news.
+    fn explain_absence(&self, dir: &DirNode) -> FsError {
+        let content = dir.hash.path();
+        match self.root.stat(Path::new(&content)) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                corrupt(&content, "the directory's content folder is not there")
+            }
+            Err(e) => FsError::from(e).on("look up", &content),
+            Ok(_) => ErrorKind::NotFound.into(),
+        }
+    }
+
+    /// What the entry at `path` is, and the cleartext attributes of its object (with the host's inode number).
+    pub(super) fn examine(&self, path: &str, long: bool, entry: Attr) -> Result<(Shape, Attr)> {
+        match entry.kind {
+            Kind::File if !long => return Ok((Shape::PlainFile, self.clear_attr(path, Kind::File, entry)?)),
+            Kind::Directory => {}
+            _ => return Err(corrupt(path, "neither a file nor a folder")),
+        }
+        if long {
+            let contents = format!("{path}/{CONTENTS_FILE}");
+            match self.root.stat(Path::new(&contents)) {
+                Ok(attr) => return Ok((Shape::LongFile, self.clear_attr(&contents, Kind::File, attr)?)),
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+                Err(e) => return Err(FsError::from(e).on("look up", &contents)),
+            }
+        }
+        if let Some(id) = self.dir_id_at(path)? {
+            let attr = self.content_attr(path, &id)?;
+            return Ok((Shape::Directory(id), attr));
+        }
+        let link = format!("{path}/{SYMLINK_FILE}");
+        match self.root.stat(Path::new(&link)) {
+            Ok(attr) => Ok((Shape::Symlink, self.clear_attr(&link, Kind::Symlink, attr)?)),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                Err(corrupt(path, "the folder holds neither contents.c9r, dir.c9r nor symlink.c9r"))
+            }
+            Err(e) => Err(FsError::from(e).on("look up", &link)),
+        }
+    }
+
+    /// The directory id that the folder at `path` names. None if it has no `dir.c9r`.
+    pub(super) fn dir_id_at(&self, path: &str) -> Result<Option<DirId>> {
+        let file = format!("{path}/{DIR_FILE}");
+        match read_small(&*self.root, &file, crate::format::names::MAX_DIR_ID_BYTES)? {
+            Some(bytes) => DirId::parse(&bytes).map(Some).map_err(|e| corrupt(&file, e)),
+            None => Ok(None),
+        }
+    }
+
+    fn content_attr(&self, path: &str, id: &DirId) -> Result<Attr> {
+        let content = self.names.dir_hash(id).path();
+        match self.root.stat(Path::new(&content)) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                Err(corrupt(path, format!("the directory's content folder {content} is not there")))
+            }
+            other => other.map_err(|e| FsError::from(e).on("look up", &content)),
+        }
+    }
+
+    /// Attributes of a file or link as its users see them.
+    fn clear_attr(&self, path: &str, kind: Kind, host: Attr) -> Result<Attr> {
+        if host.kind != Kind::File {
+            return Err(corrupt(path, "not a regular file"));
+        }
+        let size = self.layout.cleartext_size(host.size).map_err(|e| corrupt(path, e))?;
+        let perm = if kind == Kind::Symlink { 0o777 } else { host.perm };
+        Ok(Attr { kind, size, perm, nlink: 1, ..host })
+    }
+
+    /// Makes the object known and gives its attributes their inode number; also returns the host's.
+    pub(super) fn know(&self, dir: &Arc<DirNode>, name: &str, shape: &Shape, attr: Attr) -> (Attr, u64) {
+        let place = Place { parent: dir.clone(), name: name.into() };
+        let host_ino = attr.ino.0;
+        let id = match shape {
+            Shape::Directory(id) => Some(id),
+            _ => None,
+        };
+        let ino = self.nodes.observe(host_ino, place, shape.kind(), id, |ino| match shape {
+            Shape::PlainFile | Shape::LongFile => What::File(Weak::<VaultFile>::new()),
+            Shape::Directory(id) => What::Directory(DirNode::new(ino, id.clone(), &self.names)),
+            Shape::Symlink => What::Symlink,
+        });
+        (Attr { ino, ..attr }, host_ino)
+    }
+
+    pub(super) fn attr_of(&self, ino: Ino) -> Result<Attr> {
+        if let Some(file) = self.live_file(ino) {
+            let path = || self.object_path(ino).unwrap_or_else(|| "an unlinked file".to_owned());
+            let host = file.host().stat().map_err(|e| FsError::from(e).on("stat", path()))?;
+            let size = self.layout.cleartext_size(host.size).map_err(|e| corrupt(&path(), e))?;
+            return Ok(Attr { ino, size, nlink: u32::from(self.nodes.place(ino).is_some()), ..host });
+        }
+        let kind = if ino == Ino::ROOT { Kind::Directory } else { self.known(ino)?.what.kind() };
+        let path = self.object_path(ino).ok_or(ErrorKind::Stale)?;
+        let host = match self.root.stat(Path::new(&path)) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(ErrorKind::Stale.into()),
+            other => other.map_err(|e| FsError::from(e).on("stat", &path))?,
+        };
+        match kind {
+            Kind::Directory if host.kind == Kind::Directory => Ok(Attr { ino, ..host }),
+            Kind::Directory => Err(corrupt(&path, "not a folder")),
+            _ => self.clear_attr(&path, kind, Attr { ino, ..host }),
+        }
+    }
+
+    pub(super) fn set_attr(&self, ino: Ino, set: &SetAttr) -> Result<()> {
+        // A link has no mode of its own.
+        let is_link = ino != Ino::ROOT && self.known(ino)?.what.kind() == Kind::Symlink;
+        let set = if is_link { SetAttr { perm: None, ..*set } } else { *set };
+        let path = self.object_path(ino);
+        let failed = |e: std::io::Error| FsError::from(e).on("set attributes of", path.as_deref().unwrap_or("an unlinked file"));
+        match (self.live_file(ino), &path) {
+            (Some(file), _) => file.host().set_attr(&set).map_err(failed),
+            (None, Some(path)) => self.root.set_attr(Path::new(path), &set).map_err(failed),
+            (None, None) => Err(ErrorKind::Stale.into()),
+        }
+    }
+
+    pub(super) fn link_target(&self, ino: Ino) -> Result<Vec<u8>> {
+        let path = self.object_path(ino).ok_or(ErrorKind::Stale)?;
+        if self.known(ino)?.what.kind() != Kind::Symlink {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        let bytes = read_small(&*self.root, &path, object::max_encoded_bytes(&self.content))?.ok_or(ErrorKind::Stale)?;
+        object::decode_symlink(&self.content, &bytes).map(String::into_bytes).map_err(|e| corrupt(&path, e))
+    }
+
+    /// The cleartext name of an entry. None for what is not ours; an error for what should be, but cannot be read.
+    pub(super) fn open_name(&self, dir: &DirNode, stored: &str) -> Option<Result<String, String>> {
+        let full = if stored.ends_with(C9R) {
+            stored.to_owned()
+        } else if stored.ends_with(C9S) {
+            let path = format!("{}/{stored}/{NAME_FILE}", dir.hash);
+            match read_small(&*self.root, &path, NAME_FILE_LEN_MAX_BYTES) {
+                Ok(Some(bytes)) => match String::from_utf8(bytes) {
+                    Ok(full) if shorten(&full) == stored => full,
+                    _ => return Some(Err("name.c9s does not belong to this folder".to_owned())),
+                },
+                Ok(None) => return Some(Err("name.c9s is missing".to_owned())),
+                Err(e) => return Some(Err(e.to_string())),
+            }
+        } else {
+            return None;
+        };
+        let name = self.names.decrypt_name_in(&full, dir.context).map_err(|e| e.to_string());
+        Some(name.and_then(|n| match FileName::new(n.as_bytes()) {
+            Ok(_) => Ok(n),
+            Err(e) => Err(e.to_string()),
+        }))
+    }
+
+    pub(super) fn list(
+        &self,
+        dir: &Arc<DirNode>,
+        start: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let content = dir.hash.path();
+        let mut entries = Vec::new();
+        let listed = self.root.list(Path::new(&content), &mut |e| {
+            if let Ok(name) = std::str::from_utf8(e.name)
+                && name != crate::format::names::DIRID_FILE
+                && (name.ends_with(C9R) || name.ends_with(C9S))
+            {
+                entries.push((Box::<str>::from(name), e.ino, e.kind));
+            }
+        });
+        listed.map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => corrupt(&content, "the directory's content folder is not there"),
+            _ => FsError::from(e).on("list", &content),
+        })?;
+        for (n, (stored, host_ino, kind)) in entries.into_iter().enumerate().skip(start as usize) {
+            let path = format!("{content}/{stored}");
+            let name = match self.open_name(dir, &stored) {
+                None => continue,
+                Some(Err(why)) => {
+                    tracing::warn!("{path}: left out of its directory: {why}");
+                    continue;
+                }
+                Some(Ok(name)) => name,
+            };
+            let (ino, kind) = self.glance(&path, &stored, host_ino, kind);
+            let Ok(name) = FileName::new(name.as_bytes()) else { continue };
+            let entry = DirEntry { cookie: n as u64 + 1, ino, kind, name };
+            if sink(entry).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Inode number and kind of an entry, for a listing. What cannot be read is shown all the same.
+    fn glance(&self, path: &str, stored: &str, host_ino: u64, kind: Option<Kind>) -> (Ino, Kind) {
+        let long = stored.ends_with(C9S);
+        if kind == Some(Kind::File) && !long {
+            return (self.nodes.ino_of_host(host_ino), Kind::File);
+        }
+        let looked = self
+            .root
+            .stat(Path::new(path))
+            .map_err(FsError::from)
+            .and_then(|entry| self.examine(path, long, entry));
+        match looked {
+            Ok((shape, attr)) => (self.nodes.ino_of_host(attr.ino.0), shape.kind()),
+            Err(_) => (self.nodes.ino_of_host(host_ino), if long { Kind::File } else { Kind::Directory }),
+        }
+    }
+}

@@ -1,0 +1,602 @@
+//! An open content file: reads and writes of cleartext ranges, chunk by chunk.
+//!
+//! One [`VaultFile`] serves all who have the inode open. Reads run side by side; a write or cut has the file alone,
+//! because a chunk that is being rewritten does not authenticate. No length is remembered: another client may change
+//! the file underneath, so each call takes it from the host.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_core::media::HostFile;
+use adit_core::store::StoreFile;
+use adit_core::types::{Access, AllocateMode, Ino};
+use adit_core::{ErrorKind, FsError, Result};
+use parking_lot::RwLock;
+use zeroize::Zeroize;
+
+use super::Shared;
+use crate::format::content::CHUNK_CLEAR_BYTES;
+use crate::format::{FileCipher, HeaderBytes, Layout};
+use crate::journal::{FileId, Op, RUN_HEADROOM_BYTES, RunToken};
+
+const CHUNK: u64 = CHUNK_CLEAR_BYTES as u64;
+/// Chunks in one host read or write: 1 MiB of cleartext.
+const RUN_CHUNKS: u64 = 32;
+/// Ciphertext that may wait for one sync of the journal.
+const BATCH_LEN_BYTES: usize = 4 << 20;
+/// How often a chunk that does not authenticate is read again if it changed meanwhile: another client is writing it.
+const READ_AGAIN: u32 = 20;
+/// How often a write that failed in the middle of an existing chunk is tried again.
+const WRITE_AGAIN: u32 = 3;
+
+thread_local! {
+    /// Ciphertext of reads. Kept per thread: a read allocates nothing.
+    static SEALED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// Cleartext of one chunk that is wanted in part.
+    static CLEAR: RefCell<ClearChunk> = const { RefCell::new(ClearChunk(Vec::new())) };
+}
+
+/// Cleartext that is wiped when its thread ends.
+struct ClearChunk(Vec<u8>);
+
+impl Drop for ClearChunk {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+pub(crate) struct Handle {
+    pub file: Arc<dyn HostFile>,
+    pub writable: bool,
+}
+
+/// An open content file of a vault.
+pub(crate) struct VaultFile {
+    shared: Arc<Shared>,
+    ino: Ino,
+    host_ino: u64,
+    header: HeaderOrBytes,
+    cipher: FileCipher,
+    io: RwLock<Handle>,
+}
+
+/// The sealed header, as it was made or read.
+pub(crate) enum HeaderOrBytes {
+    Made(HeaderBytes),
+    Read(Box<[u8]>),
+}
+
+impl HeaderOrBytes {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            HeaderOrBytes::Made(h) => h,
+            HeaderOrBytes::Read(b) => b,
+        }
+    }
+}
+
+/// Ciphertext of consecutive chunks on its way to the vault.
+struct Run {
+    buf: Vec<u8>,
+    used: usize,
+    offset: u64,
+    first: u64,
+    count: u64,
+    /// Whether it replaces chunks that exist.
+    overwrites: bool,
+}
+
+/// Runs that share one sync of the journal.
+#[derive(Default)]
+struct Batch {
+    runs: Vec<Run>,
+    bytes: usize,
+    token: RunToken,
+}
+
+impl VaultFile {
+    pub fn new(shared: Arc<Shared>, ino: Ino, host_ino: u64, header: HeaderOrBytes, cipher: FileCipher, io: Handle) -> Self {
+        VaultFile { shared, ino, host_ino, header, cipher, io: RwLock::new(io) }
+    }
+
+
+    /// The host's file.
+    pub fn host(&self) -> Arc<dyn HostFile> {
+        self.io.read().file.clone()
+    }
+
+    /// Makes it writable by reopening the host's file with `open`.
+    pub fn ensure_writable(&self, open: impl FnOnce() -> Result<Arc<dyn HostFile>>) -> Result<()> {
+        if self.io.read().writable {
+            return Ok(());
+        }
+        let file = open()?;
+        if file.stat()?.ino.0 != self.host_ino {
+            return Err(ErrorKind::Stale.into());
+        }
+        *self.io.write() = Handle { file, writable: true };
+        Ok(())
+    }
+
+    fn layout(&self) -> Layout {
+        self.cipher.layout()
+    }
+
+    fn corrupt(&self, why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> FsError {
+        FsError::new(ErrorKind::Corrupt).on("read", self.subject()).because(why)
+    }
+
+    fn failed(&self, op: &'static str, e: impl Into<FsError>) -> FsError {
+        e.into().on(op, self.subject())
+    }
+
+    fn subject(&self) -> String {
+        self.shared.object_path(self.ino).unwrap_or_else(|| format!("an unlinked file ({:?})", self.ino))
+    }
+
+    fn len_of(&self, file: &dyn HostFile) -> Result<u64> {
+        let size = file.stat().map_err(|e| self.failed("stat", e))?.size;
+        self.layout().cleartext_size(size).map_err(|e| self.corrupt(e))
+    }
+
+    fn with_id<R>(&self, f: impl FnOnce(&FileId<'_>) -> R) -> R {
+        let path = || self.shared.object_path(self.ino);
+        let nonce_len = self.layout().nonce_len as usize;
+        f(&FileId { host_ino: self.host_ino, header: self.header.bytes(), nonce_len, path: &path })
+    }
+
+    // ---- reading
+
+    fn read_locked(&self, file: &dyn HostFile, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let first = at / CHUNK;
+            let run_end = (first + RUN_CHUNKS) * CHUNK;
+            let want = ((run_end - at) as usize).min(buf.len() - done);
+            let got = self.read_run(file, first, at, &mut buf[done..done + want])?;
+            done += got;
+            if got < want {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Reads within the run of chunks that begins with `first`.
+    fn read_run(&self, file: &dyn HostFile, first: u64, at: u64, out: &mut [u8]) -> Result<usize> {
+        let layout = self.layout();
+        let host_offset = layout.chunk_offset(first).map_err(|e| self.corrupt(e))?;
+        let full = layout.chunk_cipher() as usize;
+        let chunks = (at + out.len() as u64).div_ceil(CHUNK) - first;
+        let want = chunks as usize * full;
+        SEALED.with_borrow_mut(|sealed| {
+            if sealed.len() < want {
+                sealed.resize(want, 0);
+            }
+            let got = file.read_at(host_offset, &mut sealed[..want]).map_err(|e| self.failed("read", e))?;
+            let mut done = 0;
+            for (n, piece) in sealed[..got].chunks(full).enumerate() {
+                let chunk = first + n as u64;
+                let skip = (at + done as u64 - chunk * CHUNK) as usize;
+                let copied = self.open_chunk(file, chunk, piece, skip, &mut out[done..])?;
+                done += copied;
+                if piece.len() < full {
+                    break;
+                }
+            }
+            Ok(done)
+        })
+    }
+
+    /// Decrypts `sealed` and puts its bytes from `skip` on into `out`; returns how many.
+    fn open_chunk(&self, file: &dyn HostFile, chunk: u64, sealed: &[u8], skip: usize, out: &mut [u8]) -> Result<usize> {
+        let overhead = self.layout().overhead() as usize;
+        let clear_len = match sealed.len().checked_sub(overhead) {
+            Some(n) if n > 0 => n,
+            _ => return self.reread_chunk(file, chunk, sealed, skip, out),
+        };
+        let result = if skip == 0 && out.len() >= clear_len {
+            self.cipher.decrypt_chunk(chunk, sealed, out)
+        } else {
+            CLEAR.with_borrow_mut(|clear| {
+                let clear = &mut clear.0;
+                clear.resize(CHUNK as usize, 0);
+                self.cipher.decrypt_chunk(chunk, sealed, clear).map(|len| {
+                    let part = clear.get(skip..len).unwrap_or_default();
+                    let n = part.len().min(out.len());
+                    out[..n].copy_from_slice(&part[..n]);
+                    n
+                })
+            })
+        };
+        match result {
+            Ok(n) => Ok(n),
+            Err(_) => self.reread_chunk(file, chunk, sealed, skip, out),
+        }
+    }
+
+    /// A chunk did not authenticate. If another client is writing it, it will be whole in a moment.
+    fn reread_chunk(&self, file: &dyn HostFile, chunk: u64, before: &[u8], skip: usize, out: &mut [u8]) -> Result<usize> {
+        let layout = self.layout();
+        let offset = layout.chunk_offset(chunk).map_err(|e| self.corrupt(e))?;
+        let mut before = before.to_vec();
+        let mut clear = vec![0; CHUNK as usize];
+        for _ in 0..READ_AGAIN {
+            let mut sealed = vec![0; layout.chunk_cipher() as usize];
+            let got = file.read_at(offset, &mut sealed).map_err(|e| self.failed("read", e))?;
+            sealed.truncate(got);
+            if sealed == before {
+                break;
+            }
+            if let Ok(len) = self.cipher.decrypt_chunk(chunk, &sealed, &mut clear)
+                && len > 0
+            {
+                let part = clear.get(skip..len).unwrap_or_default();
+                let n = part.len().min(out.len());
+                out[..n].copy_from_slice(&part[..n]);
+                clear.zeroize();
+                return Ok(n);
+            }
+            if sealed.is_empty() {
+                return Ok(0);
+            }
+            before = sealed;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Err(self.corrupt(format!("chunk {chunk} does not authenticate")))
+    }
+
+    // ---- writing
+
+    /// Zeros from `len` to `to`. On failure the length is what it was.
+    fn extend(&self, op: &Op<'_>, file: &dyn HostFile, len: u64, to: u64) -> Result<()> {
+        static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
+        let free = self.shared.root.statfs().map(|s| s.blocks_free * u64::from(s.block_size));
+        if free.is_ok_and(|free| to - len > free) {
+            return Err(self.failed("extend", ErrorKind::NoSpace));
+        }
+        let mut now = len;
+        while now < to {
+            let n = (to - now).min(ZEROS.len() as u64 - now % CHUNK);
+            let mut batch = Batch::default();
+            let done = self
+                .add_piece(op, file, &mut batch, now, now, &ZEROS[..n as usize])
+                .and_then(|()| self.write_batch(op, file, &mut batch));
+            if let Err(e) = done {
+                self.cut(op, file, len)?;
+                return Err(e);
+            }
+            now += n;
+        }
+        Ok(())
+    }
+
+    /// Encrypts one piece into runs of `batch`. `len` is the length with everything before it.
+    fn add_piece(&self, op: &Op<'_>, file: &dyn HostFile, batch: &mut Batch, len: u64, at: u64, data: &[u8]) -> Result<()> {
+        let end = at + data.len() as u64;
+        let mut chunk = at / CHUNK;
+        let mut done = 0;
+        while done < data.len() {
+            // Chunks of the batch are not in the vault yet: one that is wanted again must be.
+            if batch.runs.last().is_some_and(|r| chunk < r.first + r.count) || batch.bytes >= BATCH_LEN_BYTES {
+                self.write_batch(op, file, batch)?;
+            }
+            let count = (end.div_ceil(CHUNK) - chunk).min(RUN_CHUNKS);
+            let stop = end.min((chunk + count) * CHUNK);
+            let from = at + done as u64;
+            let run = self.seal_run(op, file, batch, len, chunk, from, &data[done..(stop - at) as usize])?;
+            batch.bytes += run.used;
+            batch.runs.push(run);
+            done = (stop - at) as usize;
+            chunk += count;
+        }
+        Ok(())
+    }
+
+    /// Encrypts `data` at `from` into one run, and records it in the journal if it replaces chunks.
+    #[allow(clippy::too_many_arguments, reason = "one call site; the parts have no life of their own")]
+    fn seal_run(
+        &self,
+        op: &Op<'_>,
+        file: &dyn HostFile,
+        batch: &mut Batch,
+        len: u64,
+        first: u64,
+        from: u64,
+        data: &[u8],
+    ) -> Result<Run> {
+        let layout = self.layout();
+        let end = from + data.len() as u64;
+        let count = end.div_ceil(CHUNK) - first;
+        let room = RUN_HEADROOM_BYTES + count as usize * layout.chunk_cipher() as usize;
+        let mut buf = self.shared.buffers.take(room);
+        let (mut used, mut replaced) = (RUN_HEADROOM_BYTES, Vec::new());
+        for chunk in first..first + count {
+            let start = chunk * CHUNK;
+            let a = from.max(start);
+            let b = end.min(start + CHUNK);
+            let part = &data[(a - from) as usize..(b - from) as usize];
+            let old_len = len.saturating_sub(start).min(CHUNK);
+            let new_len = old_len.max(b - start);
+            let out = &mut buf[used..];
+            let n = if a == start && b - start == new_len {
+                if old_len > 0 {
+                    replaced.push(self.old_nonce(file, chunk)?);
+                }
+                self.cipher.encrypt_chunk(chunk, part, out)
+            } else {
+                CLEAR.with_borrow_mut(|clear| {
+                    let clear = &mut clear.0;
+                    clear.resize(CHUNK as usize, 0);
+                    let nonce = self.old_chunk(file, chunk, old_len as usize, clear)?;
+                    clear[old_len as usize..].fill(0);
+                    replaced.extend(nonce);
+                    clear[(a - start) as usize..(b - start) as usize].copy_from_slice(part);
+                    Ok::<_, FsError>(self.cipher.encrypt_chunk(chunk, &clear[..new_len as usize], out))
+                })?
+            };
+            used += n.map_err(|e| self.failed("write", FsError::new(ErrorKind::Io).because(e)))?;
+        }
+        let offset = layout.chunk_offset(first).map_err(|e| self.failed("write", too_large(e)))?;
+        let overwrites = !replaced.is_empty();
+        if overwrites {
+            let token = self.record_run(op, len, (&mut buf, used), first, replaced)?;
+            batch.token = batch.token.and(token);
+        }
+        Ok(Run { buf, used, offset, first, count, overwrites })
+    }
+
+    /// Records the run in the journal. Chunks of it that are new have no old nonce and need no record of their own, but
+    /// cost nothing extra in it.
+    fn record_run(
+        &self,
+        op: &Op<'_>,
+        len: u64,
+        (buf, used): (&mut Vec<u8>, usize),
+        first: u64,
+        replaced: Vec<Vec<u8>>,
+    ) -> Result<RunToken> {
+        let layout = self.layout();
+        let full = layout.chunk_cipher() as usize;
+        let recorded = replaced.len();
+        let mut lens: Vec<(u32, Vec<u8>)> = Vec::with_capacity(recorded);
+        let mut at = RUN_HEADROOM_BYTES;
+        for nonce in replaced {
+            let n = (used - at).min(full);
+            lens.push((n as u32, nonce));
+            at += n;
+        }
+        // Only the replaced chunks at the run's start are recorded: those behind extend the file.
+        if at == used {
+            return self.with_id(|id| op.write_run(id, len, (buf, used), first, &lens));
+        }
+        let mut copy = buf[..at].to_vec();
+        self.with_id(|id| op.write_run(id, len, (&mut copy, at), first, &lens))
+    }
+
+    fn old_nonce(&self, file: &dyn HostFile, chunk: u64) -> Result<Vec<u8>> {
+        let offset = self.layout().chunk_offset(chunk).map_err(|e| self.corrupt(e))?;
+        let mut nonce = vec![0; self.layout().nonce_len as usize];
+        let got = file.read_at(offset, &mut nonce).map_err(|e| self.failed("read", e))?;
+        nonce.truncate(got);
+        Ok(nonce)
+    }
+
+    /// Decrypts the first `old_len` bytes of a chunk that is to be changed in part. None if there is no chunk.
+    fn old_chunk(&self, file: &dyn HostFile, chunk: u64, old_len: usize, clear: &mut [u8]) -> Result<Option<Vec<u8>>> {
+        if old_len == 0 {
+            return Ok(None);
+        }
+        let layout = self.layout();
+        let offset = layout.chunk_offset(chunk).map_err(|e| self.corrupt(e))?;
+        SEALED.with_borrow_mut(|sealed| {
+            let want = old_len + layout.overhead() as usize;
+            if sealed.len() < want {
+                sealed.resize(want, 0);
+            }
+            let got = file.read_at(offset, &mut sealed[..want]).map_err(|e| self.failed("read", e))?;
+            let sealed = &sealed[..got];
+            match self.cipher.decrypt_chunk(chunk, sealed, clear) {
+                Ok(n) if n == old_len => Ok(Some(sealed[..layout.nonce_len as usize].to_vec())),
+                // Never overwrite what cannot be read: the rest of the chunk would be lost.
+                _ => Err(self.corrupt(format!("chunk {chunk} does not authenticate"))),
+            }
+        })
+    }
+
+    /// Waits for the journal, then writes the runs into the vault.
+    fn write_batch(&self, op: &Op<'_>, file: &dyn HostFile, batch: &mut Batch) -> Result<()> {
+        let Batch { runs, token, .. } = std::mem::take(batch);
+        op.secure(token)?;
+        for run in runs {
+            let bytes = &run.buf[RUN_HEADROOM_BYTES..run.used];
+            let mut result = file.write_at(run.offset, bytes);
+            if run.overwrites {
+                // A chunk may be torn now. Its new content is in the journal, but better in the vault.
+                for _ in 0..WRITE_AGAIN {
+                    if result.is_ok() {
+                        break;
+                    }
+                    result = file.write_at(run.offset, bytes);
+                }
+            }
+            if let Err(e) = result {
+                if run.overwrites {
+                    op.keep(&format!("{}: a chunk could not be written whole", self.subject()));
+                } else if file.set_len(run.offset).is_err() {
+                    op.keep(&format!("{}: a chunk could not be cut away", self.subject()));
+                }
+                return Err(self.failed("write", e));
+            }
+            self.shared.buffers.give(run.buf);
+        }
+        Ok(())
+    }
+
+    /// Cuts the file to `to`, below its length.
+    fn cut(&self, op: &Op<'_>, file: &dyn HostFile, to: u64) -> Result<()> {
+        let layout = self.layout();
+        let host_len = layout.ciphertext_size(to).map_err(|e| self.failed("truncate", too_large(e)))?;
+        let len = self.len_of(file)?;
+        if to > len {
+            return Ok(());
+        }
+        self.with_id(|id| op.cutting(id, len, to))?;
+        let (chunk, rest) = (to / CHUNK, (to % CHUNK) as usize);
+        if rest > 0 && to < len {
+            let old_len = (len - chunk * CHUNK).min(CHUNK) as usize;
+            let mut buf = self.shared.buffers.take(RUN_HEADROOM_BYTES + layout.chunk_cipher() as usize);
+            let (used, nonce) = CLEAR.with_borrow_mut(|clear| {
+                let clear = &mut clear.0;
+                clear.resize(CHUNK as usize, 0);
+                let nonce = self.old_chunk(file, chunk, old_len, clear)?;
+                let n = self
+                    .cipher
+                    .encrypt_chunk(chunk, &clear[..rest], &mut buf[RUN_HEADROOM_BYTES..])
+                    .map_err(|e| self.failed("truncate", FsError::new(ErrorKind::Io).because(e)))?;
+                Ok::<_, FsError>((RUN_HEADROOM_BYTES + n, nonce.unwrap_or_default()))
+            })?;
+            let token = self.record_run(op, len, (&mut buf, used), chunk, vec![nonce])?;
+            let offset = layout.chunk_offset(chunk).map_err(|e| self.corrupt(e))?;
+            let run = Run { buf, used, offset, first: chunk, count: 1, overwrites: true };
+            self.write_batch(op, file, &mut Batch { runs: vec![run], bytes: used, token })?;
+        }
+        let mut result = file.set_len(host_len);
+        for _ in 0..WRITE_AGAIN {
+            if result.is_ok() || rest == 0 {
+                break;
+            }
+            result = file.set_len(host_len);
+        }
+        result.map_err(|e| {
+            if rest > 0 && to < len {
+                op.keep(&format!("{}: it could not be cut behind its last chunk", self.subject()));
+            }
+            self.failed("truncate", e)
+        })
+    }
+}
+
+fn too_large(e: crate::format::FormatError) -> FsError {
+    FsError::new(ErrorKind::FileTooLarge).because(e)
+}
+
+impl StoreFile for VaultFile {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let io = self.io.read();
+        self.read_locked(&*io.file, offset, buf)
+    }
+
+    fn write_at(&self, pieces: &[(u64, &[u8])]) -> Result<()> {
+        let op = self.shared.begin()?;
+        let io = self.io.write();
+        let file = &*io.file;
+        let before = self.len_of(file)?;
+        for &(at, data) in pieces {
+            at.checked_add(data.len() as u64)
+                .filter(|&end| end <= self.layout().max_cleartext_size())
+                .ok_or_else(|| self.failed("write", ErrorKind::FileTooLarge))?;
+        }
+        self.with_id(|id| op.declare(id, before))?;
+        let (mut len, mut batch) = (before, Batch::default());
+        for &(at, data) in pieces {
+            if data.is_empty() {
+                continue;
+            }
+            if at > len {
+                self.write_batch(&op, file, &mut batch)?;
+                self.extend(&op, file, len, at)?;
+                len = at;
+            }
+            self.add_piece(&op, file, &mut batch, len, at, data)?;
+            len = len.max(at + data.len() as u64);
+        }
+        self.write_batch(&op, file, &mut batch)
+    }
+
+    fn set_len(&self, to: u64) -> Result<()> {
+        let op = self.shared.begin()?;
+        let io = self.io.write();
+        let file = &*io.file;
+        let len = self.len_of(file)?;
+        if to > self.layout().max_cleartext_size() {
+            return Err(self.failed("truncate", ErrorKind::FileTooLarge));
+        }
+        if to > len {
+            self.with_id(|id| op.declare(id, len))?;
+            self.extend(&op, file, len, to)
+        } else {
+            self.cut(&op, file, to)
+        }
+    }
+
+    fn len(&self) -> Result<u64> {
+        let io = self.io.read();
+        self.len_of(&*io.file)
+    }
+
+    fn sync(&self, data_only: bool) -> Result<()> {
+        if self.shared.journal.is_none() {
+            return Ok(());
+        }
+        let op = self.shared.begin()?;
+        let io = self.io.read();
+        io.file.sync(data_only).map_err(|e| {
+            op.keep(&format!("{}: a sync failed", self.subject()));
+            self.failed("sync", e)
+        })?;
+        self.shared.sync_names(self.ino)?;
+        let len = self.len_of(&*io.file)?;
+        op.settled(self.host_ino, len)
+    }
+
+    fn allocate(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
+        let end = offset.checked_add(len).ok_or(ErrorKind::FileTooLarge)?;
+        let now = self.len()?;
+        match mode {
+            AllocateMode::Extend if end > now => self.set_len(end),
+            AllocateMode::Extend => Ok(()),
+            AllocateMode::KeepSize if end <= now => Ok(()),
+            // The format has neither holes nor room behind the end.
+            AllocateMode::KeepSize | AllocateMode::PunchHole => Err(self.failed("allocate", ErrorKind::NotSupported)),
+            AllocateMode::Zero { keep_size } => {
+                if end > now && !keep_size {
+                    self.set_len(end)?;
+                }
+                self.zero(offset, end.min(now))
+            }
+        }
+    }
+}
+
+impl VaultFile {
+    fn zero(&self, from: u64, to: u64) -> Result<()> {
+        static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
+        let mut at = from;
+        while at < to {
+            let n = (to - at).min(ZEROS.len() as u64);
+            self.write_at(&[(at, &ZEROS[..n as usize])])?;
+            at += n;
+        }
+        Ok(())
+    }
+}
+
+/// Opens the content file at `host`: its header is read and checked.
+pub(crate) fn open_content(shared: &Shared, path: &str, host: &dyn HostFile) -> Result<(Box<[u8]>, FileCipher)> {
+    let mut header = vec![0; shared.layout.header_len as usize];
+    let got = host.read_at(0, &mut header).map_err(|e| FsError::from(e).on("open", path))?;
+    let corrupt = |why: String| FsError::new(ErrorKind::Corrupt).on("open", path).because(why);
+    if got < header.len() {
+        return Err(corrupt(format!("{got} bytes are too few for a header")));
+    }
+    let cipher = shared.content.open_file(&header).map_err(|e| corrupt(e.to_string()))?;
+    Ok((header.into_boxed_slice(), cipher))
+}
+
+/// The access that the host must grant.
+pub(crate) fn writable(access: Access) -> bool {
+    access == Access::Write
+}

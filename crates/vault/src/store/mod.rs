@@ -1,0 +1,482 @@
+//! A mounted vault as a [`Store`].
+//!
+//! - [`nodes`]: which inodes are known and where they lie;
+//! - [`file`]: open content files, chunk by chunk;
+//! - [`entries`]: ciphertext paths, lookup, listing;
+//! - [`change`]: create, mkdir, symlink, unlink, rmdir;
+//! - [`rename`]: moves, replacement, exchange.
+//!
+//! Locking: `names` is held shared by everything that goes from a name to an object or back, and alone by what takes
+//! several host operations to look like one (rename, rmdir). Order: `names`, then the journal's gate, then a file's
+//! own lock, then a shard of the nodes.
+
+mod buffers;
+mod change;
+mod entries;
+mod file;
+mod nodes;
+mod rename;
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use adit_core::media::{HostDir, SyncTarget};
+use adit_core::store::{Capabilities, DirEntry, NewNode, Store, StoreFile};
+use adit_core::types::{Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, StatFs};
+use adit_core::{ErrorKind, FsError, Result};
+use parking_lot::{Mutex, RwLock};
+
+use self::buffers::Buffers;
+use self::file::{Handle, HeaderOrBytes, VaultFile};
+use self::nodes::{DirNode, Nodes, What};
+use crate::format::content::CHUNK_CLEAR_BYTES;
+use crate::format::names::{DIR_FILE, DIRID_FILE};
+use crate::format::{ContentCipher, DirId, Layout, Masterkey, NameCipher, VaultConfig};
+use crate::journal::recover::{self, RecoveryReport};
+use crate::journal::{Journal, Op, VaultId};
+
+/// How often changes are made durable in the background, so that a power cut costs at most this much of them.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5);
+/// How often the background thread looks whether the journal has grown.
+const JOURNAL_LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// How to open a vault.
+pub struct OpenOptions<'a> {
+    /// The vault's folder.
+    pub root: Arc<dyn HostDir>,
+    /// Where the redo journal lies, outside the vault; None for a read-only store.
+    pub state: Option<Arc<dyn HostDir>>,
+    /// Journals that dead mounts of this vault left elsewhere.
+    pub abandoned: Vec<Arc<dyn HostDir>>,
+    /// The keys.
+    pub masterkey: &'a Masterkey,
+    /// The verified configuration.
+    pub config: &'a VaultConfig,
+    /// Whether a thread makes checkpoints. Without it, only `sync_all` and closing do (crash tests).
+    pub background: bool,
+}
+
+/// What is new or changed in a content directory since it was last made durable.
+#[derive(Clone, Copy, Default)]
+struct Unsynced {
+    /// The directory itself was made, with its id file and the folder that names it.
+    made: bool,
+}
+
+/// The part of the store that open files share.
+pub(crate) struct Shared {
+    root: Arc<dyn HostDir>,
+    names: NameCipher,
+    content: ContentCipher,
+    layout: Layout,
+    threshold: u32,
+    nodes: Nodes,
+    root_dir: Arc<DirNode>,
+    naming: RwLock<()>,
+    pub(crate) journal: Option<Journal>,
+    unsynced: Mutex<HashMap<DirId, Unsynced>>,
+    buffers: Buffers,
+}
+
+/// A vault, open.
+pub struct VaultStore {
+    shared: Arc<Shared>,
+    keeper: Option<(Sender<()>, JoinHandle<()>)>,
+}
+
+/// The id under which a vault's journals are kept: derived from its keys, the same after a change of password.
+pub fn vault_id(masterkey: &Masterkey) -> VaultId {
+    use aws_lc_rs::hmac;
+    let key = hmac::Key::new(hmac::HMAC_SHA256, masterkey.mac());
+    let tag = hmac::sign(&key, b"adit vault journal id");
+    let mut id = VaultId::default();
+    id.copy_from_slice(&tag.as_ref()[..16]);
+    id
+}
+
+impl VaultStore {
+    /// Opens the vault, after recovering what dead mounts left in its journals.
+    ///
+    /// # Errors
+    /// `Corrupt` if the root directory is not there or a journal is another vault's; what the host says.
+    pub fn open(options: OpenOptions<'_>) -> Result<(VaultStore, RecoveryReport)> {
+        let OpenOptions { root, state, abandoned, masterkey, config, background } = options;
+        let names = NameCipher::new(masterkey);
+        let content = ContentCipher::new(masterkey, config.cipher_combo)
+            .map_err(|e| FsError::new(ErrorKind::Io).because(e))?;
+        let id = vault_id(masterkey);
+        let root_dir = DirNode::new(Ino::ROOT, DirId::root(), &names);
+        let mut left = Vec::new();
+        for dir in abandoned.iter().chain(&state) {
+            left.extend(recover::leftovers(dir)?);
+        }
+        let journal = match state {
+            Some(state) => Some(Journal::create(root.clone(), state, id)?),
+            None => None,
+        };
+        let shared = Arc::new(Shared {
+            root,
+            layout: content.layout(),
+            names,
+            content,
+            threshold: config.shortening_threshold,
+            nodes: Nodes::new(),
+            root_dir,
+            naming: RwLock::new(()),
+            journal,
+            unsynced: Mutex::default(),
+            buffers: Buffers::default(),
+        });
+        let mut report = RecoveryReport::default();
+        if shared.journal.is_some() {
+            let mut rescue = |piece| keep_rescued(&shared, &piece);
+            report = recover::recover(&*shared.root, &shared.content, &shared.names, id, &left, &mut rescue)?;
+            shared.checkpoint()?;
+        } else if !left.is_empty() {
+            tracing::warn!("a dead mount left changes in a journal; they are recovered by the next writable mount");
+        }
+        let dir = shared.root_dir.hash.path();
+        shared.root.stat(Path::new(&dir)).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => FsError::new(ErrorKind::Corrupt)
+                .on("open", &dir)
+                .because("the vault's root directory is not there: is the vault complete, and the key file its own?"),
+            _ => FsError::from(e).on("open", &dir),
+        })?;
+        let keeper = (background && shared.journal.is_some()).then(|| start_keeper(shared.clone()));
+        Ok((VaultStore { shared, keeper }, report))
+    }
+}
+
+/// Puts a piece of a file that has no place any more into `lost+found`.
+fn keep_rescued(shared: &Arc<Shared>, piece: &recover::Rescue) -> Result<()> {
+    let caller = Caller { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() };
+    let lost = FileName::new(b"lost+found")?;
+    let dir = match change::mkdir(shared, Ino::ROOT, lost, &NewNode { perm: 0o700, caller }) {
+        Err(e) if e.kind() == ErrorKind::Exists => shared.find(&shared.root_dir, lost)?.attr,
+        other => other?,
+    };
+    let stem: String = piece.path.rsplit('/').next().unwrap_or_default().chars().take(24).collect();
+    for n in 0u32.. {
+        let name = format!("recovered-{stem}-at-{}.{n}", piece.offset);
+        match change::create(shared, dir.ino, FileName::new(name.as_bytes())?, &NewNode { perm: 0o600, caller }) {
+            Err(e) if e.kind() == ErrorKind::Exists => {}
+            Err(e) => return Err(e),
+            Ok((_, file)) => {
+                file.write_at(&[(0, &piece.clear)])?;
+                return file.sync(false);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The thread that makes checkpoints.
+fn start_keeper(shared: Arc<Shared>) -> (Sender<()>, JoinHandle<()>) {
+    let (stop, stopped) = channel();
+    let thread = std::thread::spawn(move || {
+        let mut waited = Duration::ZERO;
+        while stopped.recv_timeout(JOURNAL_LOOK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+            waited += JOURNAL_LOOK_INTERVAL;
+            let Some(journal) = &shared.journal else { return };
+            if (waited >= CHECKPOINT_INTERVAL && journal.is_dirty()) || journal.wants_checkpoint() {
+                waited = Duration::ZERO;
+                if let Err(e) = shared.checkpoint() {
+                    tracing::error!("checkpoint: {e}");
+                }
+            }
+        }
+    });
+    (stop, thread)
+}
+
+impl Drop for VaultStore {
+    fn drop(&mut self) {
+        if let Some((stop, thread)) = self.keeper.take() {
+            drop(stop);
+            let _ = thread.join();
+        }
+        if let Some(journal) = &self.shared.journal
+            && let Err(e) = journal.close()
+        {
+            tracing::error!("closing the vault: {e}");
+        }
+    }
+}
+
+impl Shared {
+    /// Begins an operation that changes the vault.
+    pub(crate) fn begin(&self) -> Result<Op<'_>> {
+        match &self.journal {
+            Some(journal) => journal.begin(),
+            None => Err(ErrorKind::ReadOnly.into()),
+        }
+    }
+
+    fn checkpoint(&self) -> Result<()> {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        let names = std::mem::take(&mut *self.unsynced.lock());
+        let done = journal.checkpoint();
+        if done.is_err() {
+            self.unsynced.lock().extend(names);
+        }
+        done
+    }
+
+    /// Entries of `dir` changed.
+    fn touched(&self, dir: &DirNode) {
+        self.unsynced.lock().entry(dir.id.clone()).or_default();
+    }
+
+    /// Makes the names that lead to `ino` durable.
+    pub(crate) fn sync_names(&self, ino: Ino) -> Result<()> {
+        let Some(place) = self.nodes.place(ino) else { return Ok(()) };
+        let (stored, long) = self.stored_name(&place.parent, &place.name)?;
+        if long && self.unsynced.lock().contains_key(&place.parent.id) {
+            self.sync_dir_at(&format!("{}/{stored}", place.parent.hash))?;
+        }
+        self.sync_entries(&place.parent)
+    }
+
+    /// Makes the entries of `dir` durable, and the names of the directories above it that are not.
+    fn sync_entries(&self, dir: &Arc<DirNode>) -> Result<()> {
+        let mut dir = dir.clone();
+        loop {
+            let taken = self.unsynced.lock().remove(&dir.id);
+            let above = self.nodes.place(dir.ino);
+            if let Some(unsynced) = taken
+                && let Err(e) = self.sync_one(&dir, unsynced, above.as_ref())
+            {
+                self.unsynced.lock().insert(dir.id.clone(), unsynced);
+                return Err(e);
+            }
+            match above {
+                Some(place) => dir = place.parent,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn sync_one(&self, dir: &DirNode, unsynced: Unsynced, place: Option<&nodes::Place>) -> Result<()> {
+        let content = dir.hash.path();
+        if unsynced.made {
+            self.sync_file_at(&format!("{content}/{DIRID_FILE}"))?;
+            if let Some(place) = place {
+                let (stored, _) = self.stored_name(&place.parent, &place.name)?;
+                let folder = format!("{}/{stored}", place.parent.hash);
+                self.sync_file_at(&format!("{folder}/{DIR_FILE}"))?;
+                self.sync_dir_at(&folder)?;
+            }
+        }
+        self.sync_dir_at(&content)?;
+        if unsynced.made {
+            self.sync_dir_at(&format!("d/{}", dir.hash.prefix()))?;
+            self.sync_dir_at("d")?;
+        }
+        Ok(())
+    }
+
+    fn sync_dir_at(&self, path: &str) -> Result<()> {
+        match self.root.sync(SyncTarget::Dir(Path::new(path))) {
+            // It was renamed or removed meanwhile, and that will be made durable where it happened.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            other => other.map_err(|e| FsError::from(e).on("sync", path)),
+        }
+    }
+
+    fn sync_file_at(&self, path: &str) -> Result<()> {
+        match self.root.open(Path::new(path), Access::Read).and_then(|f| f.sync(false)) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            other => other.map_err(|e| FsError::from(e).on("sync", path)),
+        }
+    }
+
+    fn known(&self, ino: Ino) -> Result<nodes::Known> {
+        self.nodes.get(ino).ok_or_else(|| ErrorKind::Stale.into())
+    }
+
+    /// The open file of `ino`, if there is one.
+    fn live_file(&self, ino: Ino) -> Option<Arc<VaultFile>> {
+        match self.nodes.get(ino)?.what {
+            What::File(weak) => weak.upgrade(),
+            _ => None,
+        }
+    }
+}
+
+impl VaultStore {
+    fn open_file(&self, ino: Ino, access: Access) -> Result<Arc<VaultFile>> {
+        let shared = &self.shared;
+        if file::writable(access) && shared.journal.is_none() {
+            return Err(ErrorKind::ReadOnly.into());
+        }
+        let _naming = shared.naming.read();
+        let known = shared.known(ino)?;
+        let What::File(weak) = &known.what else {
+            let kind = if known.what.kind() == Kind::Directory { ErrorKind::IsDirectory } else { ErrorKind::InvalidInput };
+            return Err(kind.into());
+        };
+        if let Some(file) = weak.upgrade() {
+            if file::writable(access) {
+                let path = shared.object_path(ino).ok_or(ErrorKind::Stale)?;
+                file.ensure_writable(|| self.open_host(&path, access))?;
+            }
+            return Ok(file);
+        }
+        let path = shared.object_path(ino).ok_or(ErrorKind::Stale)?;
+        let host = self.open_host(&path, access)?;
+        let (header, cipher) = file::open_content(shared, &path, &*host)?;
+        let host_ino = host.stat().map_err(|e| FsError::from(e).on("open", &path))?.ino.0;
+        let io = Handle { file: host.clone(), writable: file::writable(access) };
+        let made = VaultFile::new(shared.clone(), ino, host_ino, HeaderOrBytes::Read(header), cipher, io);
+        let file = shared.nodes.share_file(ino, Arc::new(made));
+        if file::writable(access) {
+            file.ensure_writable(|| Ok(host))?;
+        }
+        Ok(file)
+    }
+
+    /// Opens the host's file, also where its mode forbids it to us as its owner: the kernel has checked the caller's
+    /// rights against the same mode, when it mattered.
+    fn open_host(&self, path: &str, access: Access) -> Result<Arc<dyn adit_core::media::HostFile>> {
+        let root = &*self.shared.root;
+        let at = Path::new(path);
+        let failed = |e: std::io::Error| FsError::from(e).on("open", path);
+        match root.open(at, access) {
+            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+                let perm = root.stat(at).map_err(failed)?.perm;
+                let loosened = SetAttr { perm: Some(perm | 0o600), ..SetAttr::default() };
+                root.set_attr(at, &loosened).map_err(|_| failed(e))?;
+                let opened = root.open(at, access);
+                root.set_attr(at, &SetAttr { perm: Some(perm), ..SetAttr::default() }).map_err(failed)?;
+                opened.map(Arc::from).map_err(failed)
+            }
+            other => other.map(Arc::from).map_err(failed),
+        }
+    }
+}
+
+impl Store for VaultStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            kind: "vault",
+            read_only: self.shared.journal.is_none(),
+            unit_len_bytes: CHUNK_CLEAR_BYTES,
+            buffer_writes: true,
+            stable_cookies: false,
+            shared: true,
+        }
+    }
+
+    fn lookup(&self, parent: Ino, name: FileName<'_>) -> Result<Attr> {
+        let _naming = self.shared.naming.read();
+        let dir = self.shared.directory(parent)?;
+        self.shared.find(&dir, name).map(|found| found.attr)
+    }
+
+    fn forget(&self, ino: Ino) {
+        self.shared.nodes.forget(ino);
+    }
+
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        let _naming = self.shared.naming.read();
+        self.shared.attr_of(ino)
+    }
+
+    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        if self.shared.journal.is_none() {
+            return Err(ErrorKind::ReadOnly.into());
+        }
+        if let Some(size) = set.size {
+            self.open_file(ino, Access::Write)?.set_len(size)?;
+        }
+        let rest = SetAttr { size: None, ..*set };
+        let _naming = self.shared.naming.read();
+        if !rest.is_empty() {
+            self.shared.set_attr(ino, &rest)?;
+        }
+        self.shared.attr_of(ino)
+    }
+
+    fn read_dir(&self, dir: Ino, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<()> {
+        let _naming = self.shared.naming.read();
+        let dir = self.shared.directory(dir)?;
+        self.shared.list(&dir, start, sink)
+    }
+
+    fn create(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<(Attr, Arc<dyn StoreFile>)> {
+        let (attr, file) = change::create(&self.shared, parent, name, new)?;
+        Ok((attr, file))
+    }
+
+    fn mkdir(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<Attr> {
+        change::mkdir(&self.shared, parent, name, new)
+    }
+
+    fn symlink(&self, parent: Ino, name: FileName<'_>, target: &[u8], caller: Caller) -> Result<Attr> {
+        change::symlink(&self.shared, parent, name, target, caller)
+    }
+
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        let _naming = self.shared.naming.read();
+        self.shared.link_target(ino)
+    }
+
+    fn unlink(&self, parent: Ino, name: FileName<'_>) -> Result<()> {
+        change::unlink(&self.shared, parent, name)
+    }
+
+    fn rmdir(&self, parent: Ino, name: FileName<'_>) -> Result<()> {
+        change::rmdir(&self.shared, parent, name)
+    }
+
+    fn rename(
+        &self,
+        parent: Ino,
+        name: FileName<'_>,
+        new_parent: Ino,
+        new_name: FileName<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        rename::rename(&self.shared, (parent, name), (new_parent, new_name), flags)
+    }
+
+    fn open(&self, ino: Ino, access: Access) -> Result<Arc<dyn StoreFile>> {
+        let file: Arc<VaultFile> = self.open_file(ino, access)?;
+        Ok(file)
+    }
+
+    fn sync_dir(&self, dir: Ino) -> Result<()> {
+        if self.shared.journal.is_none() {
+            return Ok(());
+        }
+        let _naming = self.shared.naming.read();
+        let _op = self.shared.begin()?;
+        let dir = self.shared.directory(dir)?;
+        self.shared.touched(&dir);
+        self.shared.sync_entries(&dir)
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        self.shared.checkpoint()
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        let host = self.shared.root.statfs().map_err(|e| FsError::from(e).on("statfs", "the vault"))?;
+        Ok(StatFs { name_len_max: adit_core::types::NAME_LEN_MAX_BYTES as u32, ..host })
+    }
+
+    fn path_of(&self, ino: Ino) -> Option<String> {
+        // The ciphertext path: what is logged must not tell cleartext names.
+        self.shared.object_path(ino)
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let syncs = self.shared.journal.as_ref().map_or(0, Journal::syncs);
+        vec![("vault_nodes", self.shared.nodes.len() as u64), ("journal_syncs", syncs)]
+    }
+}

@@ -1,0 +1,268 @@
+//! Moves, replacement and exchange.
+//!
+//! Between short names nothing of the object changes, so the host's own rename is the whole operation. Names that are
+//! stored under their hash, and targets that are folders on the host, need several host operations: those are a plan
+//! of the journal. Users of the mount see either state only, because `naming` is held alone; a crash shows a state on
+//! the way at most until the vault is opened here again.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use adit_core::types::{FileName, Ino, Kind, RenameFlags};
+use adit_core::{ErrorKind, FsError, Result};
+
+use super::Shared;
+use super::change::{check_empty, lies_below, temporary};
+use super::entries::{Found, Sealed, Shape, text};
+use super::nodes::{DirNode, Place};
+use crate::format::names::{CONTENTS_FILE, DIR_FILE, DIRID_FILE, NAME_FILE, SYMLINK_FILE, nfc};
+use crate::journal::{Op, Step};
+
+/// One side of a rename: a directory, a name in it, and what is there.
+struct Side {
+    dir: Arc<DirNode>,
+    clear: Box<str>,
+    sealed: Sealed,
+    found: Option<Found>,
+}
+
+impl Side {
+    fn new(shared: &Shared, dir: Arc<DirNode>, name: FileName<'_>) -> Result<Self> {
+        let found = match shared.find(&dir, name) {
+            Ok(found) => Some(found),
+            Err(e) if e.is_not_found() => None,
+            Err(e) => return Err(e),
+        };
+        // What exists keeps its form; a new name is normalised.
+        let clear: Box<str> = match &found {
+            Some(f) => f.name.clone(),
+            None => nfc(text(name)?).into(),
+        };
+        let sealed = shared.seal_name(&dir, &clear)?;
+        Ok(Side { dir, clear, sealed, found })
+    }
+
+    fn path(&self) -> String {
+        format!("{}/{}", self.dir.hash, self.sealed.stored)
+    }
+}
+
+pub(super) fn rename(
+    shared: &Arc<Shared>,
+    (parent, name): (Ino, FileName<'_>),
+    (new_parent, new_name): (Ino, FileName<'_>),
+    flags: RenameFlags,
+) -> Result<()> {
+    if flags.bits() & !(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE).bits() != 0
+        || flags.contains(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE)
+    {
+        return Err(ErrorKind::InvalidInput.into());
+    }
+    let _naming = shared.naming.write();
+    let op = shared.begin()?;
+    let from = Side::new(shared, shared.directory(parent)?, name)?;
+    let to = Side::new(shared, shared.directory(new_parent)?, new_name)?;
+    let Some(source) = &from.found else { return Err(ErrorKind::NotFound.into()) };
+    if flags.contains(RenameFlags::EXCHANGE) {
+        return exchange(shared, &op, &from, &to);
+    }
+    if to.found.is_some() && flags.contains(RenameFlags::NOREPLACE) {
+        return Err(ErrorKind::Exists.into());
+    }
+    if let Some(target) = &to.found
+        && target.attr.ino == source.attr.ino
+    {
+        return Ok(());
+    }
+    check_move(shared, source, &to)?;
+    if let Some(target) = &to.found {
+        check_replace(shared, source, target)?;
+    }
+    op.intent(&to.dir.hash)?;
+    op.intent(&from.dir.hash)?;
+    if to.found.is_some() && op.is_unsettled(source.host_ino) {
+        // Else a power cut could show the new name with nothing in it, and the old content gone.
+        settle(shared, source)?;
+    }
+    op.moving(source.host_ino, &object_at(&source.shape, &to))?;
+    if let Some(target) = &to.found {
+        op.unlinking(target.host_ino)?;
+    }
+    let simple = !from.sealed.long
+        && !to.sealed.long
+        && match &to.found {
+            None => true,
+            Some(target) => source.shape == Shape::PlainFile && target.shape == Shape::PlainFile,
+        };
+    if simple {
+        let flags = if to.found.is_some() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+        let done = shared.root.rename(Path::new(&source.path), Path::new(&to.path()), flags);
+        done.map_err(|e| FsError::from(e).on("rename", &source.path))?;
+    } else {
+        op.run_plan(&plan(shared, &from, &to, source))?;
+    }
+    if let Some(target) = &to.found {
+        shared.nodes.unlinked(target.attr.ino);
+        if let Shape::Directory(id) = &target.shape {
+            shared.unsynced.lock().remove(id);
+        }
+    }
+    shared.nodes.moved(source.attr.ino, Place { parent: to.dir.clone(), name: to.clear.clone() });
+    shared.touched(&from.dir);
+    shared.touched(&to.dir);
+    Ok(())
+}
+
+/// The content of a file that is about to replace another one becomes durable first.
+fn settle(shared: &Shared, source: &Found) -> Result<()> {
+    let failed = |e: std::io::Error| FsError::from(e).on("rename", &source.path);
+    let path = match source.shape {
+        Shape::LongFile => format!("{}/{CONTENTS_FILE}", source.path),
+        Shape::PlainFile => source.path.clone(),
+        _ => return Ok(()),
+    };
+    match shared.live_file(source.attr.ino) {
+        Some(file) => file.host().sync(true).map_err(failed),
+        None => {
+            let file = shared.root.open(Path::new(&path), adit_core::types::Access::Read).map_err(failed)?;
+            file.sync(true).map_err(failed)
+        }
+    }
+}
+
+/// Where the content of an object lies once it is at `side`.
+fn object_at(shape: &Shape, side: &Side) -> String {
+    match shape {
+        Shape::PlainFile | Shape::LongFile if side.sealed.long => format!("{}/{CONTENTS_FILE}", side.path()),
+        _ => side.path(),
+    }
+}
+
+/// A directory does not move into itself.
+fn check_move(shared: &Shared, source: &Found, to: &Side) -> Result<()> {
+    match source.shape {
+        Shape::Directory(_) if lies_below(shared, to.dir.ino, source.attr.ino) => Err(ErrorKind::InvalidInput.into()),
+        _ => Ok(()),
+    }
+}
+
+/// The rules of `rename(2)` for a target that exists.
+fn check_replace(shared: &Shared, source: &Found, target: &Found) -> Result<()> {
+    match (source.shape.kind() == Kind::Directory, &target.shape) {
+        (true, Shape::Directory(id)) => check_empty(shared, &shared.names.dir_hash(id).path()),
+        (true, _) => Err(ErrorKind::NotDirectory.into()),
+        (false, Shape::Directory(_)) => Err(ErrorKind::IsDirectory.into()),
+        (false, _) => Ok(()),
+    }
+}
+
+fn exchange(shared: &Shared, op: &Op<'_>, from: &Side, to: &Side) -> Result<()> {
+    let (Some(a), Some(b)) = (&from.found, &to.found) else { return Err(ErrorKind::NotFound.into()) };
+    if a.attr.ino == b.attr.ino {
+        return Ok(());
+    }
+    check_move(shared, a, to)?;
+    check_move(shared, b, from)?;
+    op.intent(&to.dir.hash)?;
+    op.intent(&from.dir.hash)?;
+    op.moving(a.host_ino, &object_at(&a.shape, to))?;
+    op.moving(b.host_ino, &object_at(&b.shape, from))?;
+    let whole = if a.long || b.long {
+        Err(std::io::ErrorKind::Unsupported.into())
+    } else {
+        shared.root.rename(Path::new(&a.path), Path::new(&b.path), RenameFlags::EXCHANGE)
+    };
+    match whole {
+        Ok(()) => {}
+        Err(e) if matches!(e.kind(), std::io::ErrorKind::Unsupported | std::io::ErrorKind::InvalidInput) => {
+            let mut steps = Vec::new();
+            let aside = temporary(&from.dir);
+            steps.push(Step::Rename { from: a.path.clone(), to: aside.clone() });
+            move_steps(&b.path, &b.shape, b.long, from, &mut steps);
+            move_steps(&aside, &a.shape, a.long, to, &mut steps);
+            op.run_plan(&steps)?;
+        }
+        Err(e) => return Err(FsError::from(e).on("exchange", &a.path)),
+    }
+    shared.nodes.moved(a.attr.ino, Place { parent: to.dir.clone(), name: to.clear.clone() });
+    shared.nodes.moved(b.attr.ino, Place { parent: from.dir.clone(), name: from.clear.clone() });
+    shared.touched(&from.dir);
+    shared.touched(&to.dir);
+    Ok(())
+}
+
+/// The steps of a rename that is more than one host operation.
+fn plan(shared: &Shared, from: &Side, to: &Side, source: &Found) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let trash = to.found.as_ref().map(|target| {
+        let trash = temporary(&to.dir);
+        steps.push(Step::Rename { from: target.path.clone(), to: trash.clone() });
+        (trash, target)
+    });
+    move_steps(&source.path, &source.shape, from.sealed.long, to, &mut steps);
+    if let Some((trash, target)) = trash {
+        remove_steps(shared, &trash, target, &mut steps);
+    }
+    steps
+}
+
+/// Moves an object that lies at `path` (under its hash if `long`) to the free name of `to`.
+fn move_steps(path: &str, shape: &Shape, long: bool, to: &Side, steps: &mut Vec<Step>) {
+    let target = to.path();
+    let name_file = |folder: &str| format!("{folder}/{NAME_FILE}");
+    let rename = |from: &str, to: &str| Step::Rename { from: from.to_owned(), to: to.to_owned() };
+    let write_name = |folder: &str| Step::Write { path: name_file(folder), bytes: to.sealed.full.clone().into_bytes() };
+    match (shape, long, to.sealed.long) {
+        (_, false, false) => steps.push(rename(path, &target)),
+        (Shape::PlainFile, false, true) => {
+            let folder = temporary(&to.dir);
+            steps.push(Step::MakeDir { path: folder.clone() });
+            steps.push(write_name(&folder));
+            steps.push(rename(path, &format!("{folder}/{CONTENTS_FILE}")));
+            steps.push(rename(&folder, &target));
+        }
+        (_, false, true) => {
+            steps.push(write_name(path));
+            steps.push(rename(path, &target));
+        }
+        (Shape::PlainFile | Shape::LongFile, true, false) => {
+            steps.push(rename(&format!("{path}/{CONTENTS_FILE}"), &target));
+            steps.push(Step::RemoveFile { path: name_file(path) });
+            steps.push(Step::RemoveDir { path: path.to_owned() });
+        }
+        (_, true, false) => {
+            steps.push(rename(path, &target));
+            steps.push(Step::RemoveFile { path: name_file(&target) });
+        }
+        (_, true, true) => {
+            let folder = temporary(&to.dir);
+            steps.push(rename(path, &folder));
+            steps.push(Step::RemoveFile { path: name_file(&folder) });
+            steps.push(write_name(&folder));
+            steps.push(rename(&folder, &target));
+        }
+    }
+}
+
+/// Removes an object that was moved to `trash`.
+fn remove_steps(shared: &Shared, trash: &str, target: &Found, steps: &mut Vec<Step>) {
+    let file = |name: &str| Step::RemoveFile { path: format!("{trash}/{name}") };
+    match &target.shape {
+        Shape::PlainFile => {
+            steps.push(Step::RemoveFile { path: trash.to_owned() });
+            return;
+        }
+        Shape::LongFile => steps.push(file(CONTENTS_FILE)),
+        Shape::Symlink => steps.push(file(SYMLINK_FILE)),
+        Shape::Directory(id) => {
+            let content = shared.names.dir_hash(id).path();
+            steps.push(Step::RemoveFile { path: format!("{content}/{DIRID_FILE}") });
+            steps.push(Step::RemoveDir { path: content });
+            steps.push(file(DIR_FILE));
+        }
+    }
+    if target.long {
+        steps.push(file(NAME_FILE));
+    }
+    steps.push(Step::RemoveDir { path: trash.to_owned() });
+}

@@ -1,0 +1,251 @@
+//! The store on a real folder: what was written is there after a remount, in every shape that a name can have.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use adit_core::ErrorKind;
+use adit_core::media::HostDir;
+use adit_core::store::{NewNode, Store};
+use adit_core::types::{Access, Caller, FileName, Ino, Kind, RenameFlags, SetAttr};
+use adit_media::HostDirectory;
+use adit_vault::format::{CipherCombo, ScryptParams};
+use adit_vault::{CreateOptions, OpenOptions, Unlocked, VaultStore};
+
+fn name(text: &str) -> FileName<'_> {
+    FileName::new(text.as_bytes()).unwrap()
+}
+
+fn new(perm: u16) -> NewNode {
+    // SAFETY: these two calls cannot fail and touch no memory of ours.
+    let caller = unsafe { Caller { uid: libc::geteuid(), gid: libc::getegid() } };
+    NewNode { perm, caller }
+}
+
+struct Folder {
+    _temp: tempfile::TempDir,
+    root: Arc<dyn HostDir>,
+    state: Arc<dyn HostDir>,
+    keys: Unlocked,
+}
+
+impl Folder {
+    fn new(cipher_combo: CipherCombo, shortening_threshold: u32) -> Self {
+        let temp = tempfile::tempdir().unwrap();
+        let at = |sub: &str| -> Arc<dyn HostDir> {
+            let path = temp.path().join(sub);
+            std::fs::create_dir(&path).unwrap();
+            Arc::new(HostDirectory::open(&path).unwrap())
+        };
+        let (root, state) = (at("vault"), at("state"));
+        let scrypt = ScryptParams::new(1024, 8).unwrap();
+        let options = CreateOptions { cipher_combo, shortening_threshold, scrypt };
+        adit_vault::create(&*root, "password", &options).unwrap();
+        assert_eq!(adit_vault::unlock(&*root, "wrong").map(drop).unwrap_err().kind(), ErrorKind::WrongPassword);
+        let keys = adit_vault::unlock(&*root, "password").unwrap();
+        Folder { _temp: temp, root, state, keys }
+    }
+
+    fn open(&self) -> VaultStore {
+        let options = OpenOptions {
+            root: self.root.clone(),
+            state: Some(self.state.clone()),
+            abandoned: Vec::new(),
+            masterkey: &self.keys.masterkey,
+            config: &self.keys.config,
+            background: false,
+        };
+        VaultStore::open(options).unwrap().0
+    }
+}
+
+fn names_in(store: &VaultStore, dir: Ino) -> Vec<String> {
+    let mut names = Vec::new();
+    store
+        .read_dir(dir, 0, &mut |e| {
+            names.push(format!("{} {}", e.kind.as_str(), e.name.display()));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    names.sort();
+    names
+}
+
+fn read_all(store: &VaultStore, ino: Ino) -> Vec<u8> {
+    let file = store.open(ino, Access::Read).unwrap();
+    let mut bytes = vec![0; file.len().unwrap() as usize + 10];
+    let n = file.read_at(0, &mut bytes).unwrap();
+    bytes.truncate(n);
+    bytes
+}
+
+fn both(test: impl Fn(&Folder)) {
+    for combo in [CipherCombo::SivGcm, CipherCombo::SivCtrmac] {
+        for threshold in [220, 40] {
+            test(&Folder::new(combo, threshold));
+        }
+    }
+}
+
+#[test]
+fn what_was_written_is_there_after_a_remount() {
+    both(|folder| {
+        let long = "long name ".repeat(25);
+        let store = folder.open();
+        let dir = store.mkdir(Ino::ROOT, name("directory"), &new(0o755)).unwrap();
+        let deep = store.mkdir(dir.ino, name(&long), &new(0o700)).unwrap();
+        let mut content = Vec::new();
+        for (n, len) in [0usize, 1, 32767, 32768, 32769, 65536, 200_000].into_iter().enumerate() {
+            let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + n) as u8).collect();
+            let (attr, file) = store.create(deep.ino, name(&format!("file {n}")), &new(0o640)).unwrap();
+            assert_eq!(attr.perm, 0o640);
+            file.write_at(&[(0, &bytes)]).unwrap();
+            file.sync(false).unwrap();
+            content.push(bytes);
+        }
+        let (_, file) = store.create(dir.ino, name(&format!("{long}2")), &new(0o600)).unwrap();
+        file.write_at(&[(100_000, b"end")]).unwrap();
+        file.write_at(&[(5, b"start"), (40_000, b"middle")]).unwrap();
+        let link = store.symlink(dir.ino, name("link"), b"../somewhere", new(0).caller).unwrap();
+        assert_eq!((link.kind, link.size), (Kind::Symlink, 12));
+        drop((file, store));
+        assert_eq!(count(&*folder.state), 0, "a clean end leaves no journal");
+
+        let store = folder.open();
+        let dir = store.lookup(Ino::ROOT, name("directory")).unwrap();
+        let deep = store.lookup(dir.ino, name(&long)).unwrap();
+        for (n, bytes) in content.iter().enumerate() {
+            let attr = store.lookup(deep.ino, name(&format!("file {n}"))).unwrap();
+            assert_eq!(attr.size, bytes.len() as u64);
+            assert_eq!(&read_all(&store, attr.ino), bytes);
+        }
+        let sparse = store.lookup(dir.ino, name(&format!("{long}2"))).unwrap();
+        let mut expected = vec![0; 100_003];
+        expected[100_000..].copy_from_slice(b"end");
+        expected[5..10].copy_from_slice(b"start");
+        expected[40_000..40_006].copy_from_slice(b"middle");
+        assert_eq!(read_all(&store, sparse.ino), expected);
+        let link = store.lookup(dir.ino, name("link")).unwrap();
+        assert_eq!(store.readlink(link.ino).unwrap(), b"../somewhere");
+        assert_eq!(names_in(&store, Ino::ROOT), ["directory directory"]);
+        assert_eq!(names_in(&store, dir.ino).len(), 3);
+    });
+}
+
+fn count(dir: &dyn HostDir) -> usize {
+    let mut n = 0;
+    dir.list(Path::new("."), &mut |_| n += 1).unwrap();
+    n
+}
+
+#[test]
+fn every_shape_can_be_renamed_to_every_other_name() {
+    both(|folder| {
+        let store = folder.open();
+        let long = |n: u32| format!("{n}{}", "x".repeat(180));
+        let short = |n: u32| format!("{n}");
+        for (round, (from, to)) in
+            [(short(1), short(2)), (short(3), long(4)), (long(5), short(6)), (long(7), long(8))].into_iter().enumerate()
+        {
+            for shape in 0..3 {
+                for target in 0..3 {
+                    let dir = store.mkdir(Ino::ROOT, name(&format!("{round}-{shape}-{target}")), &new(0o755)).unwrap();
+                    let make = |name: FileName<'_>, shape: u32, text: &[u8]| match shape {
+                        0 => {
+                            let (attr, file) = store.create(dir.ino, name, &new(0o600)).unwrap();
+                            file.write_at(&[(0, text)]).unwrap();
+                            attr
+                        }
+                        1 => store.symlink(dir.ino, name, text, new(0).caller).unwrap(),
+                        _ => store.mkdir(dir.ino, name, &new(0o700)).unwrap(),
+                    };
+                    let source = make(name(&from), shape, b"source");
+                    let _ = make(name(&to), target, b"target");
+                    let keep = RenameFlags::NOREPLACE;
+                    let refused = store.rename(dir.ino, name(&from), dir.ino, name(&to), keep).unwrap_err();
+                    assert_eq!(refused.kind(), ErrorKind::Exists);
+                    store.rename(dir.ino, name(&from), dir.ino, name(&to), RenameFlags::EXCHANGE).unwrap();
+                    assert_eq!(store.lookup(dir.ino, name(&to)).unwrap().ino, source.ino);
+                    store.rename(dir.ino, name(&to), dir.ino, name(&from), RenameFlags::EXCHANGE).unwrap();
+                    let done = store.rename(dir.ino, name(&from), dir.ino, name(&to), RenameFlags::empty());
+                    match (shape == 2, target == 2) {
+                        (true, false) => assert_eq!(done.unwrap_err().kind(), ErrorKind::NotDirectory),
+                        (false, true) => assert_eq!(done.unwrap_err().kind(), ErrorKind::IsDirectory),
+                        _ => {
+                            done.unwrap();
+                            let now = store.lookup(dir.ino, name(&to)).unwrap();
+                            assert_eq!((now.ino, now.kind), (source.ino, source.kind));
+                            assert_eq!(store.getattr(source.ino).unwrap().ino, source.ino);
+                            assert!(store.lookup(dir.ino, name(&from)).unwrap_err().is_not_found());
+                            match shape {
+                                0 => assert_eq!(read_all(&store, now.ino), b"source"),
+                                1 => assert_eq!(store.readlink(now.ino).unwrap(), b"source"),
+                                _ => assert!(names_in(&store, now.ino).is_empty()),
+                            }
+                            assert_eq!(names_in(&store, dir.ino).len(), 1);
+                        }
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn open_files_survive_unlink_rename_and_rename_of_the_parent() {
+    both(|folder| {
+        let store = folder.open();
+        let dir = store.mkdir(Ino::ROOT, name("a"), &new(0o755)).unwrap();
+        let (attr, file) = store.create(dir.ino, name("f"), &new(0o600)).unwrap();
+        file.write_at(&[(0, b"one")]).unwrap();
+        store.rename(Ino::ROOT, name("a"), Ino::ROOT, name("b"), RenameFlags::empty()).unwrap();
+        file.write_at(&[(3, b"two")]).unwrap();
+        store.rename(dir.ino, name("f"), Ino::ROOT, name("g"), RenameFlags::empty()).unwrap();
+        file.write_at(&[(6, b"three")]).unwrap();
+        assert_eq!(read_all(&store, attr.ino), b"onetwothree");
+        store.rmdir(Ino::ROOT, name("b")).unwrap();
+        store.unlink(Ino::ROOT, name("g")).unwrap();
+        file.write_at(&[(11, b"four")]).unwrap();
+        file.set_len(5).unwrap();
+        let set = SetAttr { perm: Some(0o444), ..SetAttr::default() };
+        let after = store.setattr(attr.ino, &set).unwrap();
+        assert_eq!((after.nlink, after.size, after.perm), (0, 5, 0o444));
+        let mut buf = [0; 10];
+        assert_eq!(file.read_at(0, &mut buf).unwrap(), 5);
+        assert_eq!(&buf[..5], b"onetw");
+        assert!(names_in(&store, Ino::ROOT).is_empty());
+    });
+}
+
+#[test]
+fn a_directory_with_entries_stays() {
+    both(|folder| {
+        let store = folder.open();
+        let dir = store.mkdir(Ino::ROOT, name("d"), &new(0o755)).unwrap();
+        store.create(dir.ino, name("f"), &new(0o600)).unwrap();
+        assert_eq!(store.rmdir(Ino::ROOT, name("d")).unwrap_err().kind(), ErrorKind::NotEmpty);
+        let below = store.mkdir(dir.ino, name("below"), &new(0o755)).unwrap();
+        let inside = store.rename(Ino::ROOT, name("d"), below.ino, name("d"), RenameFlags::empty()).unwrap_err();
+        assert_eq!(inside.kind(), ErrorKind::InvalidInput);
+        store.unlink(dir.ino, name("f")).unwrap();
+        store.rmdir(dir.ino, name("below")).unwrap();
+        store.rmdir(Ino::ROOT, name("d")).unwrap();
+        assert!(names_in(&store, Ino::ROOT).is_empty());
+    });
+}
+
+#[test]
+fn names_in_both_normal_forms_are_one_name() {
+    both(|folder| {
+        let store = folder.open();
+        let (composed, decomposed) = ("caf\u{e9}", "cafe\u{301}");
+        let (attr, _) = store.create(Ino::ROOT, name(decomposed), &new(0o600)).unwrap();
+        assert_eq!(store.lookup(Ino::ROOT, name(composed)).unwrap().ino, attr.ino);
+        assert_eq!(store.lookup(Ino::ROOT, name(decomposed)).unwrap().ino, attr.ino);
+        let again = store.create(Ino::ROOT, name(decomposed), &new(0o600)).map(drop).unwrap_err();
+        assert_eq!(again.kind(), ErrorKind::Exists);
+        assert_eq!(names_in(&store, Ino::ROOT), [format!("file {composed}")]);
+        let illegal = store.create(Ino::ROOT, FileName::new(b"\xff").unwrap(), &new(0o600)).map(drop).unwrap_err();
+        assert_eq!(illegal.kind(), ErrorKind::IllegalName);
+    });
+}
