@@ -2,8 +2,10 @@
 //!
 //! Front ends call [`engine`]; stores implement [`store::Store`]; `adit-media` implements [`media::HostDir`].
 
+pub mod engine;
 pub mod error;
 pub mod media;
+pub mod memory;
 pub mod path;
 pub mod store;
 pub mod types;

@@ -1,0 +1,123 @@
+//! Attributes: cached in the inode table, corrected by what is buffered.
+
+use std::time::Duration;
+
+use super::clock::{NEVER, remaining};
+use super::inodes::Fill;
+use super::{Engine, Fh};
+use crate::error::{ErrorKind, Result};
+use crate::types::{Attr, Ino, SetAttr, StatFs};
+
+/// Own changes that may outrun one reading of attributes before it is served uncached.
+const RETRIES: usize = 4;
+
+impl Engine {
+    /// Attributes, with the time for which they may be cached.
+    #[inline]
+    pub fn getattr(&self, ino: Ino, fh: Option<Fh>) -> Result<(Attr, Duration)> {
+        let _ = fh; // All handles of an inode show the same.
+        let now = self.clock.now();
+        if let Some((attr, expiry)) = self.inodes.attr(ino, now) {
+            self.counters.attr.hit();
+            return Ok((attr, remaining(now, expiry, self.options.attr_ttl)));
+        }
+        self.counters.attr.miss();
+        self.getattr_store(ino)
+    }
+
+    /// Attributes from the store, with the size and times of buffered writes.
+    pub(super) fn getattr_store(&self, ino: Ino) -> Result<(Attr, Duration)> {
+        let mut last = None;
+        for _ in 0..RETRIES {
+            let file = self.open.get(ino);
+            // Held over the question, so that no flush comes between the store's answer and the buffer's.
+            let state = file.as_ref().map(|f| f.read());
+            let since = self.inodes.since();
+            let mut attr = self.store.getattr(ino)?;
+            if let Some(state) = state.filter(|s| s.is_dirty()) {
+                state.overlay(&mut attr);
+                return Ok((attr, self.options.attr_ttl));
+            }
+            let expiry = self.expiry(self.clock.now(), self.options.attr_ttl);
+            match self.inodes.fill(&attr, expiry, since) {
+                Fill::Current { foreign } => {
+                    if foreign {
+                        self.content_changed_elsewhere(ino);
+                    }
+                    return Ok((attr, self.options.attr_ttl));
+                }
+                Fill::Unknown => return Ok((attr, self.options.attr_ttl)),
+                Fill::Outrun => last = Some(attr),
+            }
+        }
+        last.map(|attr| (attr, Duration::ZERO))
+            .ok_or_else(|| ErrorKind::Busy.into())
+    }
+
+    /// Someone else changed the content: what was cached of it here and in the kernel is void.
+    pub(super) fn content_changed_elsewhere(&self, ino: Ino) {
+        self.units.drop_inode(ino);
+        self.listings.remove(ino);
+        self.notices.inval_inode(ino);
+    }
+
+    /// Keeps attributes that an own change returned, unless another one ran since `since`.
+    pub(super) fn own_attr(&self, attr: Attr, since: u32) -> (Attr, Duration) {
+        if self.open.get(attr.ino).is_some_and(|f| f.is_dirty()) {
+            self.inodes.changed(attr.ino);
+            return self
+                .getattr_store(attr.ino)
+                .unwrap_or((attr, Duration::ZERO));
+        }
+        let expiry = self.expiry(self.clock.now(), self.options.attr_ttl);
+        if self.inodes.own(&attr, expiry, since) {
+            return (attr, self.options.attr_ttl);
+        }
+        self.getattr_store(attr.ino)
+            .unwrap_or((attr, Duration::ZERO))
+    }
+
+    /// Changes attributes, and returns the new ones.
+    ///
+    /// Buffered writes come first where times are set, or their flush would set them again.
+    pub fn setattr(&self, ino: Ino, set: &SetAttr, fh: Option<Fh>) -> Result<(Attr, Duration)> {
+        let _ = fh;
+        self.counters.op(|o| &o.setattrs);
+        if set.is_empty() {
+            return self.getattr(ino, None);
+        }
+        self.check_writable("setattr")?;
+        if set.size.is_none() && self.open.get(ino).is_none() {
+            let since = self.inodes.since();
+            let attr = self
+                .store
+                .setattr(ino, set)
+                .inspect_err(|_| self.inodes.changed(ino))?;
+            return Ok(self.own_attr(attr, since));
+        }
+        self.with_open_inode(ino, |file| self.setattr_open(file, set))
+    }
+
+    /// Size and use of the store.
+    pub fn statfs(&self) -> Result<StatFs> {
+        self.counters.op(|o| &o.statfs);
+        self.store.statfs()
+    }
+
+    /// Writes out what is buffered of `ino` and was born at or before `born_max`.
+    pub(super) fn flush_inode(&self, ino: Ino, born_max: u32) -> Result<()> {
+        let Some(file) = self.open.acquire_open(ino) else {
+            return Ok(());
+        };
+        let flushed = {
+            let mut state = file.write();
+            let flushed = self.flush_units(&file, &mut state, born_max);
+            if born_max == NEVER && flushed.is_ok() {
+                self.refresh(&file, &mut state);
+            }
+            flushed
+        };
+        self.release_open(file);
+        flushed
+    }
+}

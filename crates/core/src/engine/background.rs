@@ -1,0 +1,141 @@
+//! The engine's own threads: one tells the front end what to drop, one writes old buffered data back.
+//!
+//! Neither holds the engine alive: the notifier's thread ends with its channel, the flusher's when it finds the engine
+//! gone or is told to stop.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::clock::Tick;
+use super::{Engine, Notifier};
+use crate::types::Ino;
+
+/// Buffered data older than this is written back.
+const DIRTY_AGE_MAX: Duration = Duration::from_secs(1);
+/// How often the flusher looks while there is something buffered.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Sends invalidations to the thread that delivers them.
+#[derive(Default)]
+pub(crate) struct Notices {
+    channel: Mutex<Option<Sender<Ino>>>,
+}
+
+impl Notices {
+    pub(crate) fn start(&self, notifier: Box<dyn Notifier>) {
+        let (sender, receiver) = channel::<Ino>();
+        let spawned = std::thread::Builder::new()
+            .name("adit-notify".into())
+            .spawn(move || {
+                while let Ok(ino) = receiver.recv() {
+                    notifier.inval_inode(ino, 0, 0);
+                }
+            });
+        match spawned {
+            Ok(_) => *self.channel.lock() = Some(sender),
+            Err(error) => {
+                tracing::error!(%error, "no thread for invalidations: foreign changes show late")
+            }
+        }
+    }
+
+    /// Pages and attributes of `ino` are void.
+    pub(crate) fn inval_inode(&self, ino: Ino) {
+        if let Some(channel) = &*self.channel.lock() {
+            // The thread ends only with the channel, or by a panic of the notifier: then there is no one to tell.
+            let _ = channel.send(ino);
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        self.channel.lock().take();
+    }
+}
+
+#[derive(Default)]
+struct FlusherState {
+    dirty: bool,
+    stopped: bool,
+}
+
+/// Wakes and stops the flusher's thread.
+#[derive(Default)]
+pub(crate) struct Flusher {
+    state: Mutex<FlusherState>,
+    changed: Condvar,
+}
+
+impl Flusher {
+    /// There is something buffered.
+    pub(crate) fn wake(&self) {
+        let mut state = self.state.lock();
+        if !state.dirty {
+            state.dirty = true;
+            self.changed.notify_one();
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until there is something to do, and then a little. False when stopped.
+    fn wait(&self) -> bool {
+        let mut state = self.state.lock();
+        while !state.dirty && !state.stopped {
+            self.changed.wait(&mut state);
+        }
+        if !state.stopped {
+            self.changed.wait_for(&mut state, LOOK_EVERY);
+        }
+        state.dirty = false;
+        !state.stopped
+    }
+}
+
+/// Starts the thread that writes back what is older than a second.
+pub(crate) fn start_flusher(engine: &Arc<Engine>) {
+    let (flusher, engine) = (engine.flusher.clone(), Arc::downgrade(engine));
+    let spawned = std::thread::Builder::new()
+        .name("adit-flush".into())
+        .spawn(move || {
+            while flusher.wait() {
+                let Some(engine) = engine.upgrade() else {
+                    return;
+                };
+                // A panic of a store ends one round, not the thread.
+                let round = std::panic::AssertUnwindSafe(|| engine.flush_old());
+                let again = std::panic::catch_unwind(round).unwrap_or(true);
+                if again {
+                    flusher.wake();
+                }
+            }
+        });
+    if let Err(error) = spawned {
+        tracing::error!(%error, "no thread for write-back: buffered data waits for close or fsync");
+    }
+}
+
+impl Engine {
+    /// Writes back what is old; true if something is buffered still. Failures are kept for the handles.
+    fn flush_old(&self) -> bool {
+        let age_ticks = self.clock.expiry(0, DIRTY_AGE_MAX);
+        let born_max: Tick = self.clock.now().saturating_sub(age_ticks);
+        let dirty = self.open.dirty();
+        for &ino in &dirty {
+            let old = self
+                .open
+                .get(ino)
+                .and_then(|f| f.oldest())
+                .is_some_and(|born| born <= born_max);
+            if old && let Err(error) = self.flush_inode(ino, born_max) {
+                tracing::debug!(ino = ino.0, %error, "write-back failed");
+            }
+        }
+        !dirty.is_empty()
+    }
+}

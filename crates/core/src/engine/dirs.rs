@@ -1,0 +1,232 @@
+//! Open directories: listings by handle, with and without attributes.
+//!
+//! A store without stable cookies gets a snapshot per handle, shared through the cache: whatever changes meanwhile, no
+//! entry comes twice, and none that stayed is missing. `.` and `..` are not listed: a front end that shows them adds them.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::clock::remaining;
+use super::handles::DirHandle;
+use super::listing::{Listing, ListingBuilder};
+use super::{Engine, Entry, Fh, Lookup, SinkFlow};
+use crate::error::{ErrorKind, Result};
+use crate::store::DirEntry;
+use crate::types::Ino;
+
+/// Entries of a store with stable cookies that are read ahead of their lookups.
+const PLUS_BATCH: usize = 128;
+
+impl Engine {
+    /// Opens a directory.
+    pub fn opendir(&self, dir: Ino) -> Result<Fh> {
+        self.counters.op(|o| &o.opendirs);
+        self.inodes.pin(dir)?;
+        Ok(self.dirs.insert(DirHandle {
+            dir,
+            listing: Mutex::new(None),
+        }))
+    }
+
+    /// Closes a directory.
+    pub fn releasedir(&self, fh: Fh) -> Result<()> {
+        let handle = self.dirs.remove(fh).ok_or(ErrorKind::Stale)?;
+        if self.inodes.unpin(handle.dir) {
+            self.unreference(handle.dir);
+        }
+        Ok(())
+    }
+
+    /// Makes the entries of a directory durable.
+    pub fn fsyncdir(&self, fh: Fh) -> Result<()> {
+        self.counters.op(|o| &o.syncs);
+        let handle = self.dirs.get(fh)?;
+        if self.is_read_only() {
+            Ok(())
+        } else {
+            self.store.sync_dir(handle.dir)
+        }
+    }
+
+    /// The entries of `dir`, from the cache or the store, as a snapshot that all share.
+    pub fn listing(&self, dir: Ino) -> Result<Arc<Listing>> {
+        let now = self.clock.now();
+        let since = self.dentries.since(dir);
+        if let Some(listing) = self.listings.get(dir, now, since) {
+            self.counters.listing.hit();
+            return Ok(listing);
+        }
+        self.counters.listing.miss();
+        let mut builder = ListingBuilder::default();
+        let mut fits = true;
+        self.store.read_dir(dir, 0, &mut |entry| {
+            fits = builder.push(&entry);
+            if fits {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        })?;
+        if !fits {
+            return Err(ErrorKind::Exhausted.into());
+        }
+        let expiry = self.expiry(now, self.options.entry_ttl);
+        let listing = Arc::new(builder.finish(since, expiry));
+        if expiry > now && self.dentries.since(dir) == since {
+            self.listings.insert(dir, listing.clone());
+        }
+        Ok(listing)
+    }
+
+    /// Hands the entries after the cookie `start` (0: from the first, with a fresh view) to `sink` until it is full.
+    pub fn read_dir(
+        &self,
+        fh: Fh,
+        start: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> SinkFlow,
+    ) -> Result<()> {
+        self.counters.op(|o| &o.readdirs);
+        let handle = self.dirs.get(fh)?;
+        if self.caps.stable_cookies {
+            return self
+                .store
+                .read_dir(handle.dir, start, &mut |e| match sink(e) {
+                    SinkFlow::More => ControlFlow::Continue(()),
+                    SinkFlow::Full => ControlFlow::Break(()),
+                });
+        }
+        let listing = self.listing_of(&handle, start)?;
+        for entry in listing.entries_from(usize::try_from(start).unwrap_or(usize::MAX)) {
+            if sink(entry) == SinkFlow::Full {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Engine::read_dir`], each entry with its attributes and as a reference, if the sink took it.
+    ///
+    /// An entry whose attributes cannot be read comes without. An entry that vanished is left out.
+    pub fn read_dir_plus(
+        &self,
+        fh: Fh,
+        start: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>, Option<&Entry>) -> SinkFlow,
+    ) -> Result<()> {
+        self.counters.op(|o| &o.readdirs);
+        let handle = self.dirs.get(fh)?;
+        let dir = handle.dir;
+        if self.caps.stable_cookies {
+            return self.read_dir_plus_stable(dir, start, sink);
+        }
+        let listing = self.listing_of(&handle, start)?;
+        for entry in listing.entries_from(usize::try_from(start).unwrap_or(usize::MAX)) {
+            if self.emit(dir, &entry, Some(&listing), sink) == SinkFlow::Full {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The store's callback may run under a lock of the store: entries are collected first, and looked up after.
+    fn read_dir_plus_stable(
+        &self,
+        dir: Ino,
+        mut start: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>, Option<&Entry>) -> SinkFlow,
+    ) -> Result<()> {
+        loop {
+            let (mut batch, mut cookies) = (ListingBuilder::default(), Vec::new());
+            self.store.read_dir(dir, start, &mut |e| {
+                if !batch.push(&e) {
+                    return ControlFlow::Break(());
+                }
+                cookies.push(e.cookie);
+                if batch.len() < PLUS_BATCH {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
+            })?;
+            let Some(&last) = cookies.last() else {
+                return Ok(());
+            };
+            let batch = batch.finish(0, 0);
+            for (entry, &cookie) in batch.entries_from(0).zip(&cookies) {
+                if self.emit(dir, &DirEntry { cookie, ..entry }, None, sink) == SinkFlow::Full {
+                    return Ok(());
+                }
+            }
+            start = last;
+        }
+    }
+
+    /// The handle's snapshot; a fresh one at the start.
+    fn listing_of(&self, handle: &DirHandle, start: u64) -> Result<Arc<Listing>> {
+        if start != 0
+            && let Some(listing) = &*handle.listing.lock()
+        {
+            return Ok(listing.clone());
+        }
+        let listing = self.listing(handle.dir)?;
+        *handle.listing.lock() = Some(listing.clone());
+        Ok(listing)
+    }
+
+    /// Looks one entry up and hands it to the sink; the reference stays only if it was taken.
+    fn emit(
+        &self,
+        dir: Ino,
+        entry: &DirEntry<'_>,
+        listing: Option<&Listing>,
+        sink: &mut dyn FnMut(DirEntry<'_>, Option<&Entry>) -> SinkFlow,
+    ) -> SinkFlow {
+        let found = match listing.and_then(|l| self.lookup_listed(dir, entry, l)) {
+            Some(found) => Ok(Lookup::Found(found)),
+            None => self.lookup_or_absent(dir, entry.name),
+        };
+        match found {
+            Ok(Lookup::Found(found)) => {
+                let listed = DirEntry {
+                    ino: found.attr.ino,
+                    kind: found.attr.kind,
+                    ..*entry
+                };
+                let flow = sink(listed, Some(&found));
+                if flow == SinkFlow::Full {
+                    self.drop_ref(found.attr.ino);
+                }
+                flow
+            }
+            Ok(Lookup::Absent { .. }) => SinkFlow::More,
+            Err(e) => {
+                tracing::warn!(name = %entry.name.display(), error = %e, "attributes of a listed entry cannot be read");
+                sink(*entry, None)
+            }
+        }
+    }
+
+    /// A reference from the listing itself: it is fresh, the directory had no own change since, and the inode is known
+    /// with fresh attributes.
+    fn lookup_listed(&self, dir: Ino, entry: &DirEntry<'_>, listing: &Listing) -> Option<Entry> {
+        let now = self.clock.now();
+        if listing.expiry <= now || self.dentries.since(dir) != listing.since {
+            return None;
+        }
+        let (attr, expiry) = self.inodes.attr(entry.ino, now)?;
+        if attr.kind != entry.kind || !self.inodes.add_ref_if_known(entry.ino) {
+            return None;
+        }
+        self.counters.attr.hit();
+        let attr_ttl = remaining(now, expiry, self.options.attr_ttl);
+        let entry_ttl = remaining(now, listing.expiry, self.options.entry_ttl);
+        Some(Entry {
+            attr,
+            generation: 0,
+            attr_ttl,
+            entry_ttl,
+        })
+    }
+}

@@ -1,0 +1,678 @@
+//! Open files: the one state that all handles of an inode share, and the calls on them.
+//!
+//! [`OpenInode`] holds the store's files, the buffered writes and the failures not yet reported. Its lock is shared by
+//! readers and exclusive for whatever changes content or length; the store is called under it. Invariant: while
+//! anything is buffered, `size` is the length that everyone sees, and `store_len` the one that the store has.
+//!
+//! A failed flush keeps its units while a handle is open; it is numbered, and every handle reports it once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::time::Duration;
+
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use super::buffer::WriteBuffer;
+use super::clock::{NEVER, Tick};
+use super::handles::FileHandle;
+use super::{Engine, Entry, Fh, Opened};
+use crate::error::{ErrorKind, FsError, Result};
+use crate::memory::Part;
+use crate::store::{NewNode, StoreFile};
+use crate::types::{Access, AllocateMode, Attr, FileName, Ino, SetAttr, Timestamp};
+
+/// A write that covers this many whole units is not copied.
+const DIRECT_UNITS_MIN: u64 = 4;
+/// Buffered units go to the store in runs of this many bytes.
+const FLUSH_RUN_BYTES: usize = 1 << 20;
+/// Largest file offset, as `off_t` has it.
+const OFFSET_MAX: u64 = i64::MAX as u64;
+/// One step of [`Engine::copy_range`].
+const COPY_STEP_BYTES: usize = 1 << 20;
+
+/// The shared state of an inode with open handles.
+pub(crate) struct OpenInode {
+    pub(crate) ino: Ino,
+    state: RwLock<FileState>,
+    dirty: AtomicBool,
+}
+
+/// What the lock of an open inode guards.
+pub(crate) struct FileState {
+    reader: Option<Arc<dyn StoreFile>>,
+    writer: Option<Arc<dyn StoreFile>>,
+    pub(crate) buffer: WriteBuffer,
+    pub(crate) size: u64,
+    pub(crate) store_len: u64,
+    last_write: Timestamp,
+    write_handles: u64,
+    /// Whether the store's attributes moved by our writes, and were not read since.
+    unsettled: bool,
+    failures: u64,
+    failure: Option<ErrorKind>,
+}
+
+impl OpenInode {
+    fn new(ino: Ino, unit_len: usize) -> Self {
+        let state = FileState {
+            reader: None,
+            writer: None,
+            buffer: WriteBuffer::new(unit_len),
+            size: 0,
+            store_len: 0,
+            last_write: Timestamp::default(),
+            write_handles: 0,
+            unsettled: false,
+            failures: 0,
+            failure: None,
+        };
+        OpenInode {
+            ino,
+            state: RwLock::new(state),
+            dirty: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether writes are buffered.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirty.load(SeqCst)
+    }
+
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, FileState> {
+        self.state.read()
+    }
+
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, FileState> {
+        self.state.write()
+    }
+
+    /// When its oldest buffered write came; `None` if there is none, or the file is busy.
+    pub(crate) fn oldest(&self) -> Option<Tick> {
+        self.state.try_read()?.buffer.oldest()
+    }
+}
+
+impl FileState {
+    pub(crate) fn is_dirty(&self) -> bool {
+        !self.buffer.is_empty()
+    }
+
+    /// Corrects the store's attributes by what is buffered.
+    pub(crate) fn overlay(&self, attr: &mut Attr) {
+        attr.size = self.size;
+        attr.blocks = attr.blocks.max(self.size.div_ceil(512));
+        attr.mtime = attr.mtime.max(self.last_write);
+        attr.ctime = attr.ctime.max(self.last_write);
+    }
+
+    /// The file to read from: the one that writes, if there is one.
+    pub(crate) fn readable(&self) -> Result<&Arc<dyn StoreFile>> {
+        self.writer
+            .as_ref()
+            .or(self.reader.as_ref())
+            .ok_or_else(|| ErrorKind::Stale.into())
+    }
+
+    fn writable(&self) -> Result<&Arc<dyn StoreFile>> {
+        self.writer
+            .as_ref()
+            .ok_or_else(|| ErrorKind::NotPermitted.into())
+    }
+}
+
+impl Engine {
+    /// Becomes a user of the open inode, which pins it.
+    fn acquire_open(&self, ino: Ino) -> Result<Arc<OpenInode>> {
+        self.open.acquire(ino, || {
+            self.inodes.pin(ino)?;
+            Ok(OpenInode::new(ino, self.unit_len()))
+        })
+    }
+
+    /// Stops being a user. After the last one, what could not be written is lost, which was reported before.
+    pub(super) fn release_open(&self, file: Arc<OpenInode>) {
+        let ino = file.ino;
+        if !self.open.release(ino) {
+            return;
+        }
+        {
+            let mut state = file.write();
+            if state.is_dirty() {
+                let path = self
+                    .store
+                    .path_of(ino)
+                    .unwrap_or_else(|| format!("{ino:?}"));
+                let failure = state.failure.unwrap_or(ErrorKind::Io);
+                tracing::error!(
+                    path,
+                    ?failure,
+                    "buffered writes could not be stored and are lost"
+                );
+                let units = state.buffer.clear();
+                self.units_cleaned(&file, &state, units);
+                self.inodes.changed(ino);
+            }
+        }
+        if self.inodes.unpin(ino) {
+            self.unreference(ino);
+        }
+    }
+
+    pub(super) fn with_open_inode<R>(
+        &self,
+        ino: Ino,
+        f: impl FnOnce(&OpenInode) -> Result<R>,
+    ) -> Result<R> {
+        let file = self.acquire_open(ino)?;
+        let result = f(&file);
+        self.release_open(file);
+        result
+    }
+
+    /// Creates and opens a regular file.
+    pub fn create(
+        &self,
+        parent: Ino,
+        name: FileName<'_>,
+        new: &NewNode,
+        access: Access,
+    ) -> Result<(Entry, Opened)> {
+        self.counters.op(|o| &o.creates);
+        let (entry, store_file) =
+            self.make(parent, name, || self.store.create(parent, name, new))?;
+        let ino = entry.attr.ino;
+        let file = self.acquire_open(ino).inspect_err(|_| self.drop_ref(ino))?;
+        {
+            let mut state = file.write();
+            state.writer.get_or_insert(store_file);
+            state.write_handles += u64::from(access == Access::Write);
+        }
+        self.inodes.opened(&entry.attr);
+        Ok((entry, self.opened(file, access, false)))
+    }
+
+    /// Opens a regular file.
+    pub fn open(&self, ino: Ino, access: Access, truncate: bool) -> Result<Opened> {
+        self.counters.op(|o| &o.opens);
+        if access == Access::Write || truncate {
+            self.check_writable("open")?;
+        }
+        let file = self.acquire_open(ino)?;
+        match self.open_files(&file, access, truncate) {
+            Ok(keep_cache) => Ok(self.opened(file, access, keep_cache)),
+            Err(e) => {
+                self.release_open(file);
+                Err(e)
+            }
+        }
+    }
+
+    fn opened(&self, file: Arc<OpenInode>, access: Access, keep_cache: bool) -> Opened {
+        let errors_seen = AtomicU64::new(file.read().failures);
+        let fh = self.files.insert(FileHandle {
+            file,
+            access,
+            errors_seen,
+        });
+        Opened {
+            fh,
+            keep_cache,
+            no_flush: access == Access::Read,
+        }
+    }
+
+    /// Opens what is needed below; true when the kernel's pages are still right.
+    fn open_files(&self, file: &OpenInode, access: Access, truncate: bool) -> Result<bool> {
+        let ino = file.ino;
+        if truncate {
+            self.setattr_open(
+                file,
+                &SetAttr {
+                    size: Some(0),
+                    ..SetAttr::default()
+                },
+            )?;
+        }
+        let mut state = file.write();
+        match access {
+            Access::Write => {
+                if state.writer.is_none() {
+                    state.writer = Some(self.store.open(ino, Access::Write)?);
+                }
+            }
+            Access::Read if state.reader.is_none() && state.writer.is_none() => {
+                state.reader = Some(self.store.open(ino, Access::Read)?);
+            }
+            Access::Read => {}
+        }
+        if state.is_dirty() {
+            state.write_handles += u64::from(access == Access::Write);
+            return Ok(self.inodes.opened_dirty(ino));
+        }
+        drop(state);
+        let keep = self
+            .getattr(ino, None)
+            .is_ok_and(|(attr, _)| self.inodes.opened(&attr));
+        file.write().write_handles += u64::from(access == Access::Write);
+        Ok(keep)
+    }
+
+    /// Changes attributes of an open inode. Its lock is not held by the caller.
+    pub(super) fn setattr_open(&self, file: &OpenInode, set: &SetAttr) -> Result<(Attr, Duration)> {
+        let mut state = file.write();
+        if set.mtime.is_some() || set.atime.is_some() {
+            self.flush_units(file, &mut state, NEVER)?;
+        }
+        let since = self.inodes.since();
+        let attr = match self.store.setattr(file.ino, set) {
+            Ok(attr) => attr,
+            Err(e) => {
+                self.inodes.changed(file.ino);
+                return Err(e);
+            }
+        };
+        if let Some(size) = set.size {
+            self.truncated(file, &mut state, size);
+        }
+        drop(state);
+        Ok(self.own_attr(attr, since))
+    }
+
+    /// The store's length is `size` now: so is that of what is buffered and cached.
+    fn truncated(&self, file: &OpenInode, state: &mut FileState, size: u64) {
+        let was_dirty = state.is_dirty();
+        let gone = state.buffer.truncate(size);
+        (state.size, state.store_len) = (size, size);
+        if was_dirty {
+            self.units_cleaned(file, state, gone);
+        }
+        self.units
+            .drop_from(file.ino, size / self.unit_len() as u64);
+    }
+
+    /// Reads at `offset`; short only at the end of the file.
+    pub fn read(&self, fh: Fh, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let handle = self.files.get(fh)?;
+        let state = handle.file.read();
+        let n = self.read_merged(handle.file.ino, &state, offset, buf)?;
+        self.counters.read(n);
+        Ok(n)
+    }
+
+    /// Writes all of `data` at `offset`, into the buffer or through to the store.
+    pub fn write(&self, fh: Fh, offset: u64, data: &[u8]) -> Result<usize> {
+        let handle = self.files.get(fh)?;
+        // With kernel write-back, pages come late and with any handle.
+        if handle.access != Access::Write && !self.options.kernel_writeback {
+            return Err(ErrorKind::NotPermitted.into());
+        }
+        if offset
+            .checked_add(data.len() as u64)
+            .is_none_or(|end| end > OFFSET_MAX)
+        {
+            return Err(ErrorKind::FileTooLarge.into());
+        }
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let file = &handle.file;
+        let mut state = file.write();
+        if state.writer.is_none() {
+            self.check_writable("write")?;
+            state.writer = Some(self.store.open(file.ino, Access::Write)?);
+        }
+        let failures = state.failures;
+        let written = self.write_locked(file, &mut state, offset, data);
+        if written.is_err() && state.failures > failures {
+            handle.errors_seen.store(state.failures, Relaxed);
+        }
+        written?;
+        self.counters.written(data.len());
+        Ok(data.len())
+    }
+
+    fn write_locked(
+        &self,
+        file: &OpenInode,
+        state: &mut FileState,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<()> {
+        if !self.buffers_writes() {
+            let writer = state.writable()?.clone();
+            return self.write_through(file, state, &writer, &[(offset, data)]);
+        }
+        let unit = self.unit_len() as u64;
+        let end = offset + data.len() as u64;
+        let (first, last) = (offset.div_ceil(unit), end / unit);
+        if last < first + DIRECT_UNITS_MIN {
+            self.write_buffered(file, state, offset, data)?;
+            return self.flush_long_run(file, state);
+        }
+        // Head and tail are buffered, in case their neighbours come; the whole units between are not copied.
+        let (head, rest) = data.split_at((first * unit - offset) as usize);
+        let (whole, tail) = rest.split_at(((last - first) * unit) as usize);
+        if !head.is_empty() {
+            self.write_buffered(file, state, offset, head)?;
+            self.flush_units_in(file, state, first - 1, first, true, NEVER)?;
+        }
+        let writer = state.writable()?.clone();
+        self.write_through(file, state, &writer, &[(first * unit, whole)])?;
+        if !tail.is_empty() {
+            self.write_buffered(file, state, last * unit, tail)?;
+        }
+        Ok(())
+    }
+
+    /// Hands pieces to the store; what was buffered of whole units in them is superseded.
+    fn write_through(
+        &self,
+        file: &OpenInode,
+        state: &mut FileState,
+        writer: &Arc<dyn StoreFile>,
+        pieces: &[(u64, &[u8])],
+    ) -> Result<()> {
+        let unit = self.unit_len() as u64;
+        let written = writer.write_at(pieces);
+        state.unsettled = true;
+        for &(offset, bytes) in pieces {
+            let end = offset + bytes.len() as u64;
+            self.units
+                .drop_range(file.ino, offset / unit, end.div_ceil(unit));
+            if written.is_ok() && state.is_dirty() {
+                state.store_len = state.store_len.max(end);
+                state.size = state.size.max(end);
+                let gone = state.buffer.remove_units(offset.div_ceil(unit), end / unit);
+                self.units_cleaned(file, state, gone);
+            }
+        }
+        self.inodes.changed(file.ino);
+        written
+    }
+
+    fn write_buffered(
+        &self,
+        file: &OpenInode,
+        state: &mut FileState,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<()> {
+        let unit = self.unit_len() as u64;
+        let more = state.buffer.units_of(offset, data.len()) * unit;
+        if self.budget.used_bytes(Part::Dirty) + more > self.budget.allowance_bytes(Part::Dirty) {
+            self.flush_units(file, state, NEVER)?;
+        }
+        let writer = state.writable()?.clone();
+        let was_dirty = state.is_dirty();
+        if !was_dirty {
+            state.store_len = writer.len()?;
+            state.size = state.store_len;
+        }
+        let (units_before, store_len) = (state.buffer.len(), state.store_len);
+        let written = state
+            .buffer
+            .write(offset, data, self.clock.now(), store_len, |at, gap| {
+                self.read_clean(file.ino, &writer, at, gap).map(drop)
+            });
+        self.budget.add(
+            Part::Dirty,
+            (state.buffer.len() - units_before) as u64 * unit,
+        );
+        if !state.is_dirty() {
+            return written;
+        }
+        if written.is_ok() {
+            state.size = state.size.max(offset + data.len() as u64);
+        } else {
+            // Units before the failed one were taken: they are as good as any partial write.
+            let taken = state.buffer.end().unwrap_or(0);
+            state.size = state.size.max(taken);
+        }
+        state.last_write = Timestamp::now();
+        if !was_dirty {
+            file.dirty.store(true, SeqCst);
+            self.inodes.changed(file.ino);
+            self.flusher.wake();
+        }
+        written
+    }
+
+    /// Writes out the units that filled up one after another, once they are worth a call.
+    fn flush_long_run(&self, file: &OpenInode, state: &mut FileState) -> Result<()> {
+        match state.buffer.long_run(FLUSH_RUN_BYTES as u64) {
+            Some((first, end)) => self.flush_units_in(file, state, first, end, false, NEVER),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes out all units that were born at or before `born_max`.
+    pub(super) fn flush_units(
+        &self,
+        file: &OpenInode,
+        state: &mut FileState,
+        born_max: Tick,
+    ) -> Result<()> {
+        self.flush_units_in(file, state, 0, u64::MAX, false, born_max)
+    }
+
+    /// Writes out units in `first..end`, in runs. A failure keeps them, and is numbered.
+    fn flush_units_in(
+        &self,
+        file: &OpenInode,
+        state: &mut FileState,
+        first: u64,
+        end: u64,
+        only_full: bool,
+        born_max: Tick,
+    ) -> Result<()> {
+        let unit = self.unit_len() as u64;
+        if only_full && !(first..end).all(|u| state.buffer.is_full(u)) {
+            return Ok(());
+        }
+        loop {
+            let Some(writer) = state.writer.clone() else {
+                return Ok(());
+            };
+            let pieces = state.buffer.pieces(first, end, born_max, FLUSH_RUN_BYTES);
+            let Some(&(last_at, last)) = pieces.last() else {
+                return Ok(());
+            };
+            let end_written = last_at + last.len() as u64;
+            let written = writer.write_at(&pieces);
+            let starts: Vec<u64> = pieces.iter().map(|&(at, _)| at).collect();
+            state.unsettled = true;
+            for &at in &starts {
+                self.units.drop_range(file.ino, at / unit, at / unit + 1);
+            }
+            self.inodes.changed(file.ino);
+            if let Err(e) = written {
+                state.failures += 1;
+                state.failure = Some(e.kind());
+                let path = self
+                    .store
+                    .path_of(file.ino)
+                    .unwrap_or_else(|| format!("{:?}", file.ino));
+                tracing::warn!(path, error = %e, "buffered writes could not be stored; they are kept for another try");
+                return Err(e.on("flush", path));
+            }
+            state.store_len = state.store_len.max(end_written);
+            let gone = starts
+                .iter()
+                .filter(|&&at| state.buffer.remove_unit_at(at))
+                .count();
+            self.units_cleaned(file, state, gone);
+        }
+    }
+
+    /// `count` units are not buffered any more.
+    fn units_cleaned(&self, file: &OpenInode, state: &FileState, count: usize) {
+        self.budget
+            .sub(Part::Dirty, (count * self.unit_len()) as u64);
+        if !state.is_dirty() {
+            file.dirty.store(false, SeqCst);
+        }
+    }
+
+    /// Reads the attributes that our writes left, so that they are known as ours.
+    pub(super) fn refresh(&self, file: &OpenInode, state: &mut FileState) {
+        if !state.unsettled || state.is_dirty() {
+            return;
+        }
+        let since = self.inodes.since();
+        if let Ok(attr) = self.store.getattr(file.ino) {
+            let expiry = self.expiry(self.clock.now(), self.options.attr_ttl);
+            self.inodes.fill(&attr, expiry, since);
+            state.unsettled = false;
+        }
+    }
+
+    /// Writes out what is buffered of the handle's file, and reports failures that this handle has not seen.
+    fn flush_handle(&self, handle: &FileHandle, state: &mut FileState) -> Result<()> {
+        let flushed = self.flush_units(&handle.file, state, NEVER);
+        self.refresh(&handle.file, state);
+        let unseen = handle.errors_seen.swap(state.failures, Relaxed) < state.failures;
+        flushed?;
+        match state.failure {
+            Some(kind) if unseen => {
+                let path = self.store.path_of(handle.file.ino).unwrap_or_default();
+                Err(FsError::new(kind).on("write back", path))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A descriptor of the handle is closed: what was written is with the store afterwards, or the error is returned.
+    pub fn flush(&self, fh: Fh) -> Result<()> {
+        self.counters.op(|o| &o.flushes);
+        let handle = self.files.get(fh)?;
+        if handle.access == Access::Read && !handle.file.is_dirty() {
+            return Ok(());
+        }
+        let mut state = handle.file.write();
+        self.flush_handle(&handle, &mut state)
+    }
+
+    /// Makes content, and attributes unless `data_only`, durable.
+    pub fn fsync(&self, fh: Fh, data_only: bool) -> Result<()> {
+        self.counters.op(|o| &o.syncs);
+        let handle = self.files.get(fh)?;
+        let store_file = {
+            let mut state = handle.file.write();
+            self.flush_handle(&handle, &mut state)?;
+            state.readable()?.clone()
+        };
+        // Without the lock: readers and writers go on while the medium works.
+        let synced = store_file.sync(data_only);
+        if let Err(e) = &synced {
+            let mut state = handle.file.write();
+            state.failures += 1;
+            state.failure = Some(e.kind());
+            handle.errors_seen.store(state.failures, Relaxed);
+        }
+        synced
+    }
+
+    /// Closes a handle. An error is the loss, or late discovery, of buffered writes.
+    pub fn release(&self, fh: Fh) -> Result<()> {
+        let Some(handle) = self.files.remove(fh) else {
+            return Err(ErrorKind::Stale.into());
+        };
+        let flushed = {
+            let mut state = handle.file.write();
+            let flushed = self.flush_handle(&handle, &mut state);
+            state.write_handles -= u64::from(handle.access == Access::Write);
+            if state.write_handles == 0 && state.reader.is_some() && !state.is_dirty() {
+                state.writer = None;
+            }
+            flushed
+        };
+        self.release_open(handle.file.clone());
+        flushed
+    }
+
+    /// `fallocate(2)`. What is buffered goes to the store first.
+    pub fn allocate(&self, fh: Fh, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
+        self.counters.op(|o| &o.allocates);
+        self.check_writable("allocate")?;
+        let handle = self.files.get(fh)?;
+        if handle.access != Access::Write {
+            return Err(ErrorKind::NotPermitted.into());
+        }
+        if len == 0 {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        let end = offset
+            .checked_add(len)
+            .filter(|&e| e <= OFFSET_MAX)
+            .ok_or(ErrorKind::FileTooLarge)?;
+        let file = &handle.file;
+        let mut state = file.write();
+        self.flush_units(file, &mut state, NEVER)?;
+        let allocated = state.writable()?.allocate(offset, len, mode);
+        let unit = self.unit_len() as u64;
+        self.units
+            .drop_range(file.ino, offset / unit, end.div_ceil(unit));
+        state.unsettled = true;
+        self.inodes.changed(file.ino);
+        self.refresh(file, &mut state);
+        allocated
+    }
+
+    /// The next data, or the next hole, at or after `offset`.
+    pub fn seek(&self, fh: Fh, offset: u64, data: bool) -> Result<u64> {
+        self.counters.op(|o| &o.seeks);
+        let handle = self.files.get(fh)?;
+        if handle.file.is_dirty() {
+            self.flush_units(&handle.file, &mut handle.file.write(), NEVER)?;
+        }
+        let state = handle.file.read();
+        let file = state.readable()?;
+        if data {
+            file.seek_data(offset)
+        } else {
+            file.seek_hole(offset)
+        }
+    }
+
+    /// Copies up to `len` bytes from one file to another, or within one where the ranges do not overlap. Returns how
+    /// many; fewer at the end of the source, or where an error came after the first bytes.
+    pub fn copy_range(
+        &self,
+        fh_in: Fh,
+        off_in: u64,
+        fh_out: Fh,
+        off_out: u64,
+        len: u64,
+    ) -> Result<u64> {
+        self.counters.op(|o| &o.copies);
+        self.check_writable("copy")?;
+        let same = self.files.get(fh_in)?.file.ino == self.files.get(fh_out)?.file.ino;
+        let (end_in, end_out) = match (off_in.checked_add(len), off_out.checked_add(len)) {
+            (Some(a), Some(b)) if a <= OFFSET_MAX && b <= OFFSET_MAX => (a, b),
+            _ => return Err(ErrorKind::FileTooLarge.into()),
+        };
+        if same && off_in < end_out && off_out < end_in {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        let mut buf = vec![0; COPY_STEP_BYTES.min(usize::try_from(len).unwrap_or(COPY_STEP_BYTES))];
+        let mut done = 0;
+        while done < len {
+            let want = buf
+                .len()
+                .min(usize::try_from(len - done).unwrap_or(buf.len()));
+            let step = self
+                .read(fh_in, off_in + done, &mut buf[..want])
+                .and_then(|n| match n {
+                    0 => Ok(0),
+                    n => self.write(fh_out, off_out + done, &buf[..n]),
+                });
+            match step {
+                Ok(0) => break,
+                Ok(n) => done += n as u64,
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+}

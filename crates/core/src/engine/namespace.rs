@@ -1,0 +1,337 @@
+//! Names: lookup, and everything that makes, removes or moves one.
+//!
+//! Invariant: an own change bumps the directory's mark before it touches the dentry cache, and an entry is only cached
+//! if the mark did not move while the store was asked. So a cached entry never contradicts an own change.
+
+use std::time::Duration;
+
+use super::clock::{Tick, remaining};
+use super::inodes::Fill;
+use super::{Engine, Entry, Lookup};
+use crate::error::{ErrorKind, Result};
+use crate::store::NewNode;
+use crate::types::{Attr, Caller, FileName, Ino, Kind, RenameFlags};
+
+impl Engine {
+    /// The entry `name` of `parent`, as a reference to it; `NotFound` if there is none.
+    pub fn lookup(&self, parent: Ino, name: FileName<'_>) -> Result<Entry> {
+        match self.lookup_or_absent(parent, name)? {
+            Lookup::Found(entry) => Ok(entry),
+            Lookup::Absent { .. } => Err(ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// As [`Engine::lookup`], with the time for which an absence may be cached.
+    #[inline]
+    pub fn lookup_or_absent(&self, parent: Ino, name: FileName<'_>) -> Result<Lookup> {
+        let now = self.clock.now();
+        if let Some(dentry) = self.dentries.get(parent, name)
+            && dentry.expiry > now
+        {
+            let Some(ino) = dentry.child else {
+                self.counters.negative.hit();
+                let ttl = remaining(now, dentry.expiry, self.options.negative_ttl);
+                return Ok(Lookup::Absent { ttl });
+            };
+            if let Some(found) = self.lookup_cached(ino, dentry.expiry, now) {
+                return Ok(found);
+            }
+        }
+        self.counters.dentry.miss();
+        self.lookup_store(parent, name)
+    }
+
+    /// A reference by a cached entry; `None` if its inode is not known any more, or has no attributes to give.
+    fn lookup_cached(&self, ino: Ino, expiry: Tick, now: Tick) -> Option<Lookup> {
+        if !self.inodes.add_ref_if_known(ino) {
+            return None;
+        }
+        match self.getattr(ino, None) {
+            Ok((attr, attr_ttl)) => {
+                self.counters.dentry.hit();
+                let entry_ttl = remaining(now, expiry, self.options.entry_ttl);
+                Some(Lookup::Found(Entry {
+                    attr,
+                    generation: 0,
+                    attr_ttl,
+                    entry_ttl,
+                }))
+            }
+            Err(_) => {
+                self.drop_ref(ino);
+                None
+            }
+        }
+    }
+
+    /// Asks the store, and caches what it says.
+    pub(super) fn lookup_store(&self, parent: Ino, name: FileName<'_>) -> Result<Lookup> {
+        let knowing = self.knowing();
+        let (since_dir, since) = (self.dentries.since(parent), self.inodes.since());
+        let now = self.clock.now();
+        match self.store.lookup(parent, name) {
+            Ok(attr) => {
+                self.inodes.add_ref(attr.ino)?;
+                drop(knowing);
+                let expiry = self.expiry(now, self.options.entry_ttl);
+                self.dentries
+                    .insert(parent, name, Some(attr.ino), expiry, since_dir);
+                let (attr, attr_ttl) = self.settle(attr, since);
+                let entry_ttl = self.options.entry_ttl;
+                Ok(Lookup::Found(Entry {
+                    attr,
+                    generation: 0,
+                    attr_ttl,
+                    entry_ttl,
+                }))
+            }
+            Err(e) if e.is_not_found() => {
+                let expiry = self.expiry(now, self.options.negative_ttl);
+                if expiry > now {
+                    self.dentries.insert(parent, name, None, expiry, since_dir);
+                }
+                self.counters.negative.miss();
+                Ok(Lookup::Absent {
+                    ttl: self.options.negative_ttl,
+                })
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Gives back one reference.
+    pub(super) fn drop_ref(&self, ino: Ino) {
+        if ino != Ino::ROOT && self.inodes.forget(ino, 1) {
+            self.unreference(ino);
+        }
+    }
+
+    /// Caches attributes that the store gave since `since`, and returns what to show for them.
+    pub(super) fn settle(&self, attr: Attr, since: u32) -> (Attr, Duration) {
+        if !self.open.get(attr.ino).is_some_and(|f| f.is_dirty()) {
+            let expiry = self.expiry(self.clock.now(), self.options.attr_ttl);
+            match self.inodes.fill(&attr, expiry, since) {
+                Fill::Current { foreign } => {
+                    if foreign {
+                        self.content_changed_elsewhere(attr.ino);
+                    }
+                    return (attr, self.options.attr_ttl);
+                }
+                Fill::Unknown => return (attr, self.options.attr_ttl),
+                Fill::Outrun => {}
+            }
+        }
+        self.getattr_store(attr.ino)
+            .unwrap_or((attr, Duration::ZERO))
+    }
+
+    /// What every own change of a directory needs. Returns a mark for caching its outcome, if no other change ran.
+    fn dir_changed(&self, dir: Ino, before: u32) -> Option<u32> {
+        let now = self.dentries.changed(dir);
+        self.listings.remove(dir);
+        self.inodes.changed(dir);
+        (now == before.wrapping_add(1)).then_some(now)
+    }
+
+    /// Keeps the outcome of an own change of one name.
+    fn entry_changed(
+        &self,
+        parent: Ino,
+        name: FileName<'_>,
+        child: Option<Ino>,
+        mark: Option<u32>,
+    ) {
+        let ttl = if child.is_some() {
+            self.options.entry_ttl
+        } else {
+            self.options.negative_ttl
+        };
+        let now = self.clock.now();
+        let expiry = self.expiry(now, ttl);
+        match mark {
+            Some(mark) if expiry > now => self.dentries.insert(parent, name, child, expiry, mark),
+            _ => self.dentries.remove(parent, name),
+        }
+    }
+
+    /// Runs `make`, which makes `name` in `parent`, and counts the reference.
+    pub(super) fn make<T>(
+        &self,
+        parent: Ino,
+        name: FileName<'_>,
+        make: impl FnOnce() -> Result<(Attr, T)>,
+    ) -> Result<(Entry, T)> {
+        self.check_writable("create")?;
+        let knowing = self.knowing();
+        let (before, since) = (self.dentries.since(parent), self.inodes.since());
+        let made = make();
+        let mark = self.dir_changed(parent, before);
+        let (attr, rest) = match made {
+            Ok(made) => made,
+            Err(e) => {
+                // It may exist after all, made by someone else or in part.
+                self.dentries.remove(parent, name);
+                return Err(e);
+            }
+        };
+        self.entry_changed(parent, name, Some(attr.ino), mark);
+        self.inodes.add_ref(attr.ino)?;
+        drop(knowing);
+        let (attr, attr_ttl) = self.own_attr(attr, since);
+        Ok((
+            Entry {
+                attr,
+                generation: 0,
+                attr_ttl,
+                entry_ttl: self.options.entry_ttl,
+            },
+            rest,
+        ))
+    }
+
+    /// Creates a directory.
+    pub fn mkdir(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<Entry> {
+        self.counters.op(|o| &o.creates);
+        Ok(self
+            .make(parent, name, || {
+                Ok((self.store.mkdir(parent, name, new)?, ()))
+            })?
+            .0)
+    }
+
+    /// Creates a device node, FIFO or socket, or an empty regular file.
+    pub fn mknod(
+        &self,
+        parent: Ino,
+        name: FileName<'_>,
+        kind: Kind,
+        rdev: u32,
+        new: &NewNode,
+    ) -> Result<Entry> {
+        self.counters.op(|o| &o.creates);
+        let made = self.make(parent, name, || match kind {
+            Kind::File => Ok((self.store.create(parent, name, new)?.0, ())),
+            _ => Ok((self.store.mknod(parent, name, kind, rdev, new)?, ())),
+        })?;
+        Ok(made.0)
+    }
+
+    /// Creates a symbolic link to `target`.
+    pub fn symlink(
+        &self,
+        parent: Ino,
+        name: FileName<'_>,
+        target: &[u8],
+        caller: Caller,
+    ) -> Result<Entry> {
+        self.counters.op(|o| &o.creates);
+        match target.len() {
+            0 => return Err(ErrorKind::NotFound.into()),
+            1..=4095 if !target.contains(&0) => {}
+            1..=4095 => return Err(ErrorKind::InvalidInput.into()),
+            _ => return Err(ErrorKind::NameTooLong.into()),
+        }
+        Ok(self
+            .make(parent, name, || {
+                Ok((self.store.symlink(parent, name, target, caller)?, ()))
+            })?
+            .0)
+    }
+
+    /// Gives `ino` a further name.
+    pub fn link(&self, ino: Ino, parent: Ino, name: FileName<'_>) -> Result<Entry> {
+        self.counters.op(|o| &o.creates);
+        Ok(self
+            .make(parent, name, || {
+                Ok((self.store.link(ino, parent, name)?, ()))
+            })?
+            .0)
+    }
+
+    /// The target of a symbolic link.
+    pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.counters.op(|o| &o.readlinks);
+        self.store.readlink(ino)
+    }
+
+    /// Removes a name that is not a directory.
+    pub fn unlink(&self, parent: Ino, name: FileName<'_>) -> Result<()> {
+        self.remove(parent, name, || self.store.unlink(parent, name))
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, parent: Ino, name: FileName<'_>) -> Result<()> {
+        self.remove(parent, name, || self.store.rmdir(parent, name))
+    }
+
+    fn remove(
+        &self,
+        parent: Ino,
+        name: FileName<'_>,
+        remove: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        self.counters.op(|o| &o.removes);
+        self.check_writable("unlink")?;
+        let target = self.target_of(parent, name);
+        let before = self.dentries.since(parent);
+        let removed = remove();
+        let mark = self.dir_changed(parent, before);
+        match &removed {
+            Ok(()) => self.entry_changed(parent, name, None, mark),
+            Err(_) => self.dentries.remove(parent, name),
+        }
+        if let Some(ino) = target {
+            self.inodes.changed(ino);
+            self.listings.remove(ino);
+        }
+        removed
+    }
+
+    /// Renames, replaces or exchanges.
+    pub fn rename(
+        &self,
+        parent: Ino,
+        name: FileName<'_>,
+        new_parent: Ino,
+        new_name: FileName<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.counters.op(|o| &o.renames);
+        self.check_writable("rename")?;
+        if flags.contains(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE) {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        let targets = [
+            self.target_of(parent, name),
+            self.target_of(new_parent, new_name),
+        ];
+        let renamed = self.store.rename(parent, name, new_parent, new_name, flags);
+        for (dir, name) in [(parent, name), (new_parent, new_name)] {
+            self.dir_changed(dir, 0);
+            self.dentries.remove(dir, name);
+        }
+        targets
+            .into_iter()
+            .flatten()
+            .for_each(|ino| self.inodes.changed(ino));
+        renamed
+    }
+
+    /// The inode that `name` leads to, for the sake of its attributes (link count, change time).
+    ///
+    /// An expired entry is good enough. Without one, the store is asked only if someone could see the old attributes
+    /// for long: through an open handle, or another name, or without expiry.
+    fn target_of(&self, parent: Ino, name: FileName<'_>) -> Option<Ino> {
+        match self.dentries.get(parent, name) {
+            Some(dentry) if dentry.child.is_some() => dentry.child,
+            _ if self.caps.shared && self.open.is_empty() => None,
+            _ => match self.lookup_store(parent, name) {
+                Ok(Lookup::Found(entry)) => {
+                    self.drop_ref(entry.attr.ino);
+                    Some(entry.attr.ino)
+                }
+                _ => None,
+            },
+        }
+    }
+}
