@@ -38,7 +38,7 @@ impl Folder {
             Arc::new(HostDirectory::open(&path).unwrap())
         };
         let (root, state) = (at("vault"), at("state"));
-        let scrypt = ScryptParams::new(1024, 8).unwrap();
+        let scrypt = ScryptParams { cost: 1024, block_size: 8 };
         let options = CreateOptions { cipher_combo, shortening_threshold, scrypt };
         adit_vault::create(&*root, "password", &options).unwrap();
         assert_eq!(adit_vault::unlock(&*root, "wrong").map(drop).unwrap_err().kind(), ErrorKind::WrongPassword);
