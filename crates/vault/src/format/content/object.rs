@@ -35,7 +35,7 @@ pub(crate) fn encode_from(
 ///
 /// # Errors
 /// [`FormatError::ShorterThanHeader`], [`FormatError::HeaderAuth`], [`FormatError::ChunkAuth`];
-/// [`FormatError::Length`] for more than one chunk.
+/// [`FormatError::Malformed`] for more than one chunk.
 pub fn decode(cipher: &ContentCipher, bytes: &[u8]) -> Result<Vec<u8>> {
     let layout = cipher.layout();
     let Some((header, chunk)) = bytes.split_at_checked(layout.header_len as usize) else {
@@ -49,11 +49,10 @@ pub fn decode(cipher: &ContentCipher, bytes: &[u8]) -> Result<Vec<u8>> {
         return Ok(Vec::new());
     }
     if chunk.len() > layout.chunk_cipher() as usize {
-        return Err(FormatError::Length {
-            what: "small object",
-            expected: "one chunk",
-            found: bytes.len() as u64,
-        });
+        return Err(FormatError::malformed(
+            "small object",
+            "longer than one chunk",
+        ));
     }
     let mut clear = vec![0; chunk.len().saturating_sub(layout.overhead() as usize)];
     file.decrypt_chunk(0, chunk, &mut clear)?;

@@ -289,7 +289,7 @@ fn small_objects() {
         two_chunks.push(0);
         assert!(matches!(
             object::decode(&cipher, &two_chunks),
-            Err(FormatError::Length { .. })
+            Err(FormatError::Malformed { .. })
         ));
         let bad_id = object::encode(&cipher, b"not\nan id").unwrap();
         assert!(matches!(
