@@ -1,1 +1,26 @@
-//! placeholder
+//! The FUSE front end: the only crate that knows the kernel protocol and its transport.
+//!
+//! ```text
+//! kernel ── /dev/fuse ── fuser ── fuse::Front ── adit_core::engine::Engine
+//!                                    │ errno        one table, errors that need a line are logged
+//!                        session ────┘              attach, serve, signals, idle, last flush
+//! other commands ── control                         which mounts live; stats, status, umount
+//! adit mount ── daemon                              background process that reports how it went
+//! ```
+//!
+//! Main types: [`Session`] (a live mount), [`MountOptions`], [`control::Registry`]. Nothing here is about a kind of store.
+
+mod activity;
+pub mod control;
+pub mod daemon;
+pub mod errno;
+mod fuse;
+pub mod mountpoint;
+pub mod options;
+pub mod session;
+pub mod signals;
+
+pub use mountpoint::{MountError, is_stale, umount};
+pub use options::{Applied, MountOptions};
+pub use session::{Ended, Session, SessionHandle, Until};
+pub use signals::Signals;

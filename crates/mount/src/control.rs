@@ -1,0 +1,404 @@
+//! The registry of live mounts, and the socket by which other commands talk to a mount's process.
+//!
+//! Each mount has two files in a private runtime directory: `NAME.json` describes it ([`MountInfo`]) and is locked by the
+//! process that serves it, so that a dead process's entry is known by its free lock and removed; `NAME.sock` answers
+//! requests. A request is one line of JSON, `{"verb": "stats", "args": …}`, and so is the answer,
+//! `{"ok": true, "result": …}` or `{"ok": false, "kind": "…", "message": "…"}`. Only the same user and root are answered.
+//!
+//! The verbs are the caller's ([`Verbs`]); `ping` is built in.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::thread::Builder;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::mountpoint;
+
+/// Longest line that either side accepts, in bytes.
+const LINE_LEN_MAX: u64 = 1 << 20;
+/// How long a client may be silent, and how long an answer may take to be written.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a caller waits for an answer: an unmount flushes first.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+/// Clients served at once.
+const CLIENTS_MAX: usize = 16;
+
+/// A live mount, as `adit mounts` prints it. Fields are only ever added.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MountInfo {
+    /// What is mounted, as the user named it.
+    pub source: String,
+    /// Kind of store: `vault`, `volume`, `manifest`, `dir`.
+    pub kind: String,
+    /// Where, absolute; bytes that are not UTF-8 are replaced.
+    pub mountpoint: String,
+    /// The process that serves it.
+    pub pid: u32,
+    /// Whether it refuses changes.
+    pub read_only: bool,
+    /// When it was mounted, in seconds since 1970.
+    pub started: u64,
+}
+
+impl MountInfo {
+    /// Describes a mount by this process that starts now.
+    pub fn new(source: &str, kind: &str, mountpoint: &Path, read_only: bool) -> Self {
+        MountInfo {
+            source: source.into(),
+            kind: kind.into(),
+            mountpoint: mountpoint::display(mountpoint.as_os_str()),
+            pid: std::process::id(),
+            read_only,
+            started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+        }
+    }
+}
+
+/// Why a request got no result.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// No live mount of this user is at the path.
+    #[error("{}: not a mount of adit", .0.display())]
+    NotAMount(PathBuf),
+    /// The mount's process refused or failed; `kind` is a word of [`adit_core::ErrorKind`] where it has one.
+    #[error("{message}")]
+    Answered {
+        /// The kind, as a word.
+        kind: String,
+        /// The message.
+        message: String,
+    },
+    /// The runtime directory belongs to someone else or is open to others.
+    #[error("{}: {reason}", .path.display())]
+    UnsafeDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The socket or a file failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was attempted.
+        what: String,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+impl ControlError {
+    /// An answer with a kind and a message, for [`Verbs`].
+    pub fn answer(kind: impl std::fmt::Debug, message: impl ToString) -> Self {
+        ControlError::Answered { kind: format!("{kind:?}"), message: message.to_string() }
+    }
+
+    fn io(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> Self {
+        let what = what.to_string();
+        move |source| ControlError::Io { what, source }
+    }
+}
+
+/// What a mount's process does on request. Called from several threads.
+pub trait Verbs: Send + Sync + 'static {
+    /// Carries out `verb`; `None` if it is not one.
+    fn call(&self, verb: &str, args: &Value) -> Option<Result<Value, ControlError>>;
+}
+
+impl<F> Verbs for F
+where
+    F: Fn(&str, &Value) -> Option<Result<Value, ControlError>> + Send + Sync + 'static,
+{
+    fn call(&self, verb: &str, args: &Value) -> Option<Result<Value, ControlError>> {
+        self(verb, args)
+    }
+}
+
+/// The place of this user's mounts. See [`Registry::of_this_user`].
+#[derive(Clone, Debug)]
+pub struct Registry {
+    /// The first is written to; all are listed.
+    directories: Vec<PathBuf>,
+}
+
+impl Registry {
+    /// `$XDG_RUNTIME_DIR/adit` if that directory is this user's, else `/run/adit` for root and `/tmp/adit-UID` for others.
+    ///
+    /// Both are listed, because a mount made at boot has no `XDG_RUNTIME_DIR` and a login has.
+    pub fn of_this_user() -> Self {
+        let uid = rustix::process::geteuid();
+        let mut directories = Vec::new();
+        if let Some(base) = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
+            let ours = std::fs::metadata(&base).is_ok_and(|m| m.is_dir() && m.uid() == uid.as_raw());
+            if base.is_absolute() && ours {
+                directories.push(base.join("adit"));
+            }
+        }
+        directories.push(match uid.is_root() {
+            true => PathBuf::from("/run/adit"),
+            false => PathBuf::from(format!("/tmp/adit-{}", uid.as_raw())),
+        });
+        Registry { directories }
+    }
+
+    /// A registry in one directory, which is created if need be.
+    pub fn at(directory: impl Into<PathBuf>) -> Self {
+        Registry { directories: vec![directory.into()] }
+    }
+
+    /// Announces a mount and answers requests for it until the [`Registered`] is dropped.
+    ///
+    /// # Errors
+    /// `UnsafeDirectory`, or what the files and threads say.
+    pub fn register(&self, info: &MountInfo, verbs: impl Verbs) -> Result<Registered, ControlError> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let Some(directory) = self.directories.first() else {
+            return Err(ControlError::NotAMount(PathBuf::new()));
+        };
+        create_private(directory)?;
+        let stem = format!("{}-{}", info.pid, COUNT.fetch_add(1, Ordering::Relaxed));
+        let entry = directory.join(format!("{stem}.json"));
+        let socket = directory.join(format!("{stem}.sock"));
+        // Leftovers of an earlier process with the same number.
+        let _ = std::fs::remove_file(&socket);
+        let listener = UnixListener::bind(&socket).map_err(ControlError::io(socket.display()))?;
+        let lock = write_locked(&entry, info).inspect_err(|_| drop(std::fs::remove_file(&socket)))?;
+        let registered = Registered { entry, socket, _lock: lock };
+        let verbs: Arc<dyn Verbs> = Arc::new(verbs);
+        Builder::new()
+            .name("adit-control".into())
+            .spawn(move || serve(&listener, &verbs))
+            .map_err(ControlError::io("control thread"))?;
+        Ok(registered)
+    }
+
+    /// The live mounts of this user, oldest first. Entries of dead processes are removed.
+    pub fn list(&self) -> Vec<MountInfo> {
+        let mut mounts: Vec<MountInfo> = self.entries().into_iter().map(|(info, _)| info).collect();
+        mounts.sort_by(|a, b| (a.started, &a.mountpoint).cmp(&(b.started, &b.mountpoint)));
+        mounts
+    }
+
+    /// Asks the process behind `mountpoint` to carry out `verb`.
+    ///
+    /// # Errors
+    /// `NotAMount` if no live mount of this user is there; `Answered` with what the process says; else `Io`.
+    pub fn call(&self, mountpoint: &Path, verb: &str, args: &Value) -> Result<Value, ControlError> {
+        let resolved = mountpoint::resolve(mountpoint).map_err(ControlError::io(mountpoint.display()))?;
+        let wanted = mountpoint::display(resolved.as_os_str());
+        // The newest wins where mounts are stacked on one folder.
+        let found =
+            self.entries().into_iter().filter(|(info, _)| info.mountpoint == wanted).max_by_key(|(i, _)| i.started);
+        let Some((_, socket)) = found else {
+            return Err(ControlError::NotAMount(resolved));
+        };
+        ask(&socket, verb, args)
+    }
+
+    /// Live entries with their sockets.
+    fn entries(&self) -> Vec<(MountInfo, PathBuf)> {
+        let mut found = Vec::new();
+        for directory in &self.directories {
+            if check_private(directory).is_err() {
+                continue;
+            }
+            let Ok(listing) = std::fs::read_dir(directory) else {
+                continue;
+            };
+            let names = listing.filter_map(|entry| Some(entry.ok()?.path()));
+            for path in names.filter(|path| path.extension().is_some_and(|e| e == "json")) {
+                let socket = path.with_extension("sock");
+                match read_live(&path) {
+                    Some(info) => found.push((info, socket)),
+                    None => {
+                        let _ = std::fs::remove_file(&path);
+                        let _ = std::fs::remove_file(&socket);
+                    }
+                }
+            }
+        }
+        found
+    }
+}
+
+/// A mount's entry in the registry; dropping it removes the entry.
+#[derive(Debug)]
+pub struct Registered {
+    entry: PathBuf,
+    socket: PathBuf,
+    /// Held for the life of the process; the kernel frees it if we die.
+    _lock: File,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.entry);
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+/// Creates `directory` for this user alone, and checks that it is so.
+fn create_private(directory: &Path) -> Result<(), ControlError> {
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Ok(()) => {}
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(e) => {
+            return Err(ControlError::Io { what: directory.display().to_string(), source: e });
+        }
+    }
+    check_private(directory)
+}
+
+/// In a shared `/tmp` anyone can create our directory first; then it is not ours.
+fn check_private(directory: &Path) -> Result<(), ControlError> {
+    let found = directory.symlink_metadata().map_err(ControlError::io(directory.display()))?;
+    let unsafe_because = |reason| Err(ControlError::UnsafeDirectory { path: directory.into(), reason });
+    if !found.is_dir() {
+        return unsafe_because("not a directory");
+    }
+    if found.uid() != rustix::process::geteuid().as_raw() {
+        return unsafe_because("belongs to another user");
+    }
+    if found.mode() & 0o077 != 0 {
+        return unsafe_because("is open to other users (chmod 700 it)");
+    }
+    Ok(())
+}
+
+/// Writes the entry under another name, locks it, and renames it: nobody sees it unlocked or half-written.
+fn write_locked(entry: &Path, info: &MountInfo) -> Result<File, ControlError> {
+    let failed = || ControlError::io(entry.display());
+    let temporary = entry.with_extension("new");
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary).map_err(failed())?;
+    let written = file
+        .lock()
+        .and_then(|()| serde_json::to_writer(&mut file, info).map_err(io::Error::from))
+        .and_then(|()| std::fs::rename(&temporary, entry));
+    match written {
+        Ok(()) => Ok(file),
+        Err(e) => {
+            let _ = std::fs::remove_file(&temporary);
+            Err(failed()(e))
+        }
+    }
+}
+
+/// The entry, if the process that wrote it lives.
+fn read_live(path: &Path) -> Option<MountInfo> {
+    let file = File::open(path).ok()?;
+    match file.try_lock_shared() {
+        Ok(()) => None,
+        Err(TryLockError::WouldBlock) => serde_json::from_reader(file.take(LINE_LEN_MAX)).ok(),
+        Err(TryLockError::Error(_)) => None,
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Request {
+    verb: String,
+    #[serde(default)]
+    args: Value,
+}
+
+/// Answers clients until the process ends. The listener's file is removed by [`Registered`].
+fn serve(listener: &UnixListener, verbs: &Arc<dyn Verbs>) {
+    let clients = Arc::new(AtomicUsize::new(0));
+    for client in listener.incoming() {
+        let Ok(client) = client else {
+            // Out of descriptors: do not spin.
+            std::thread::sleep(Duration::from_millis(50));
+            continue;
+        };
+        if !is_allowed(&client) || clients.load(Ordering::Relaxed) >= CLIENTS_MAX {
+            continue;
+        }
+        clients.fetch_add(1, Ordering::Relaxed);
+        let (verbs, left) = (verbs.clone(), clients.clone());
+        let spawned = Builder::new().name("adit-client".into()).spawn(move || {
+            if let Err(e) = converse(&client, &*verbs) {
+                tracing::debug!("control client: {e}");
+            }
+            left.fetch_sub(1, Ordering::Relaxed);
+        });
+        if spawned.is_err() {
+            clients.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Whether the process at the other end is this user's or root's.
+fn is_allowed(peer: &UnixStream) -> bool {
+    rustix::net::sockopt::socket_peercred(peer)
+        .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
+}
+
+fn converse(client: &UnixStream, verbs: &dyn Verbs) -> io::Result<()> {
+    client.set_read_timeout(Some(CLIENT_TIMEOUT))?;
+    client.set_write_timeout(Some(CLIENT_TIMEOUT))?;
+    let mut lines = BufReader::new(client);
+    loop {
+        let mut line = String::new();
+        if (&mut lines).take(LINE_LEN_MAX).read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let mut answer = answer(&line, verbs).to_string();
+        answer.push('\n');
+        let mut out = client;
+        out.write_all(answer.as_bytes())?;
+        if !line.ends_with('\n') {
+            // Cut off or too long; what follows would be nonsense.
+            return Ok(());
+        }
+    }
+}
+
+fn answer(line: &str, verbs: &dyn Verbs) -> Value {
+    let failure = |kind: &str, message: String| json!({"ok": false, "kind": kind, "message": message});
+    let request: Request = match serde_json::from_str(line) {
+        Ok(request) => request,
+        Err(e) => return failure("InvalidInput", format!("not a request: {e}")),
+    };
+    if request.verb == "ping" {
+        return json!({"ok": true, "result": {"pid": std::process::id()}});
+    }
+    let call = std::panic::AssertUnwindSafe(|| verbs.call(&request.verb, &request.args));
+    match std::panic::catch_unwind(call) {
+        Ok(Some(Ok(result))) => json!({"ok": true, "result": result}),
+        Ok(Some(Err(ControlError::Answered { kind, message }))) => failure(&kind, message),
+        Ok(Some(Err(other))) => failure("Io", other.to_string()),
+        Ok(None) => failure("NotSupported", format!("no such verb: {}", request.verb)),
+        Err(_) => failure("Io", format!("{} panicked", request.verb)),
+    }
+}
+
+fn ask(socket: &Path, verb: &str, args: &Value) -> Result<Value, ControlError> {
+    let failed = || ControlError::io(socket.display());
+    let stream = UnixStream::connect(socket).map_err(failed())?;
+    if !is_allowed(&stream) {
+        return Err(ControlError::UnsafeDirectory { path: socket.into(), reason: "another user answers there" });
+    }
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(failed())?;
+    stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(failed())?;
+    let mut line = json!({"verb": verb, "args": args}).to_string();
+    line.push('\n');
+    (&stream).write_all(line.as_bytes()).map_err(failed())?;
+    let mut line = String::new();
+    BufReader::new(&stream).take(LINE_LEN_MAX).read_line(&mut line).map_err(failed())?;
+    let mut answer: Value = serde_json::from_str(&line).map_err(|e| failed()(e.into()))?;
+    if answer["ok"] == true {
+        return Ok(answer["result"].take());
+    }
+    let text = |key: &str| answer[key].as_str().unwrap_or_default().to_owned();
+    Err(ControlError::Answered { kind: text("kind"), message: text("message") })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+use super::*;
+
+fn info(mountpoint: &str, pid: u32) -> MountInfo {
+    MountInfo { pid, ..MountInfo::new("/v", "vault", Path::new(mountpoint), false) }
+}
+
+fn verbs(verb: &str, args: &Value) -> Option<Result<Value, ControlError>> {
+    match verb {
+        "echo" => Some(Ok(args.clone())),
+        "fail" => Some(Err(ControlError::answer(adit_core::ErrorKind::Busy, "in use"))),
+        "panic" => panic!("in a verb"),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_mount_is_listed_answers_and_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = Registry::at(dir.path().join("run"));
+    assert!(registry.list().is_empty());
+    let mountpoint = dir.path().join("mnt");
+    let info = MountInfo::new("/v", "vault", &mountpoint.canonicalize().unwrap_or(mountpoint.clone()), true);
+    let registered = registry.register(&info, verbs).unwrap();
+    assert_eq!(registry.list(), [info]);
+    let mode = std::fs::metadata(dir.path().join("run")).unwrap().mode();
+    assert_eq!(mode & 0o777, 0o700);
+
+    let ping = registry.call(&mountpoint, "ping", &Value::Null).unwrap();
+    assert_eq!(ping["pid"], std::process::id());
+    assert_eq!(registry.call(&mountpoint, "echo", &json!({"a": [1, "x\ny"]})).unwrap(), json!({"a": [1, "x\ny"]}));
+    for (verb, kind) in [("fail", "Busy"), ("nonsense", "NotSupported"), ("panic", "Io")] {
+        match registry.call(&mountpoint, verb, &Value::Null) {
+            Err(ControlError::Answered { kind: k, .. }) => assert_eq!(k, kind),
+            other => panic!("{verb}: {other:?}"),
+        }
+    }
+    let elsewhere = registry.call(&dir.path().join("other"), "ping", &Value::Null);
+    assert!(matches!(elsewhere, Err(ControlError::NotAMount(_))));
+
+    drop(registered);
+    assert!(registry.list().is_empty());
+    assert!(std::fs::read_dir(dir.path().join("run")).unwrap().next().is_none());
+}
+
+#[test]
+fn entries_of_dead_processes_and_rubbish_are_dropped() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = Registry::at(dir.path().join("run"));
+    let live = registry.register(&info("/live", 1), verbs).unwrap();
+    let run = dir.path().join("run");
+    std::fs::write(run.join("77-0.json"), serde_json::to_vec(&info("/dead", 77)).unwrap()).unwrap();
+    std::fs::write(run.join("77-0.sock"), b"").unwrap();
+    std::fs::write(run.join("78-0.json"), b"{\xff").unwrap();
+    let listed = registry.list();
+    assert_eq!(listed.iter().map(|m| m.mountpoint.as_str()).collect::<Vec<_>>(), ["/live"]);
+    assert!(!run.join("77-0.json").exists() && !run.join("77-0.sock").exists() && !run.join("78-0.json").exists());
+    drop(live);
+}
+
+#[test]
+fn a_directory_open_to_others_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    std::fs::create_dir(&run).unwrap();
+    std::fs::set_permissions(&run, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let registry = Registry::at(&run);
+    assert!(matches!(registry.register(&info("/m", 1), verbs), Err(ControlError::UnsafeDirectory { .. })));
+    assert!(registry.list().is_empty());
+
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(dir.path(), &link).unwrap();
+    assert!(matches!(Registry::at(&link).register(&info("/m", 1), verbs), Err(ControlError::UnsafeDirectory { .. })));
+}
+
+#[test]
+fn rubbish_on_the_socket_gets_an_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = Registry::at(dir.path().join("run"));
+    let registered = registry.register(&info("/m", 1), verbs).unwrap();
+    let stream = UnixStream::connect(&registered.socket).unwrap();
+    (&stream).write_all(b"not json\n{\"verb\":\"ping\"}\n").unwrap();
+    let mut lines = BufReader::new(&stream).lines();
+    let first: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    assert_eq!((first["ok"].as_bool(), first["kind"].as_str()), (Some(false), Some("InvalidInput")));
+    let second: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    assert_eq!(second["ok"], true);
+}

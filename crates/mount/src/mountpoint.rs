@@ -1,0 +1,435 @@
+//! Attaching `/dev/fuse` to a folder and detaching it again: `mount(2)` with privilege, `fusermount3` without.
+//!
+//! fuser could do this, but it names the filesystem `fuse` and not `fuse.adit`, filters requests by user a second time
+//! (which refuses kernel write-back on behalf of another user), and unmounts lazily behind the caller's back. So it is
+//! handed an attached device, and everything about mountpoints is here: [`attach`], [`umount`], [`is_stale`], and
+//! [`find`], which reads the kernel's own table.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use adit_core::ErrorKind;
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+
+use crate::options::MountOptions;
+
+/// The filesystem type that `/proc/mounts` shows.
+pub const FS_TYPE: &str = "fuse.adit";
+const DEVICE: &str = "/dev/fuse";
+const HELPERS: [&str; 4] = ["fusermount3", "/usr/bin/fusermount3", "/bin/fusermount3", "fusermount"];
+
+/// Why a folder could not be attached or detached.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// Nothing of ours is mounted there.
+    #[error("{}: not a mount of adit", .0.display())]
+    NotAMount(PathBuf),
+    /// Files on it are open, or a process works in it.
+    #[error("{}: busy: files are open or a process works in it (see fuser -m; --lazy detaches it now)", .0.display())]
+    Busy(PathBuf),
+    /// The process behind an earlier mount is gone.
+    #[error("{}: a dead mount is in the way; clear it with: adit umount {}", .0.display(), .0.display())]
+    Stale(PathBuf),
+    /// The mountpoint cannot be used.
+    #[error("mountpoint {}: {source}", .path.display())]
+    Mountpoint {
+        /// The mountpoint.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// `/dev/fuse` cannot be opened.
+    #[error("{DEVICE}: {0} (is the kernel module loaded? modprobe fuse)")]
+    NoDevice(io::Error),
+    /// Without privilege, `fusermount3` is needed, and it is not installed.
+    #[error("fusermount3 is not installed; a mount without root needs it (apt install fuse3)")]
+    NoHelper,
+    /// The kernel or `fusermount3` refused.
+    #[error("{}: {reason}", .path.display())]
+    Refused {
+        /// The mountpoint.
+        path: PathBuf,
+        /// What it said.
+        reason: String,
+    },
+    /// It was attached, but the first requests failed.
+    #[error("{}: mounted but not usable: {source}", .path.display())]
+    Unusable {
+        /// The mountpoint.
+        path: PathBuf,
+        /// What the first request said.
+        source: io::Error,
+    },
+}
+
+impl MountError {
+    /// The kind, for exit codes. `NotAMount` is `NotFound` here; it has an exit code of its own.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            MountError::NotAMount(_) => ErrorKind::NotFound,
+            MountError::Busy(_) => ErrorKind::Busy,
+            MountError::Stale(_) => ErrorKind::Stale,
+            MountError::Mountpoint { source, .. } | MountError::Unusable { source, .. } => {
+                adit_core::error::kind_of_io(source)
+            }
+            MountError::NoDevice(_) | MountError::NoHelper => ErrorKind::NotSupported,
+            MountError::Refused { .. } => ErrorKind::NotPermitted,
+        }
+    }
+}
+
+/// Attaches a new FUSE connection to `mountpoint` (absolute, see [`resolve`]); the descriptor is the connection.
+pub(crate) fn attach(mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let refused = |source| match rustix::io::Errno::from_io_error(&source) {
+        Some(Errno::NOTCONN) => MountError::Stale(mountpoint.into()),
+        _ => MountError::Mountpoint { path: mountpoint.into(), source },
+    };
+    if !std::fs::metadata(mountpoint).map_err(refused)?.is_dir() {
+        return Err(refused(io::Error::from_raw_os_error(libc::ENOTDIR)));
+    }
+    match attach_directly(mountpoint, options)? {
+        Some(device) => Ok(device),
+        None => attach_with_helper(mountpoint, options),
+    }
+}
+
+/// With `mount(2)`; `None` where this process may not.
+fn attach_directly(mountpoint: &Path, options: &MountOptions) -> Result<Option<OwnedFd>, MountError> {
+    let device = match OpenOptions::new().read(true).write(true).open(DEVICE) {
+        Ok(device) => device,
+        // Without read permission on the device the set-user-id helper may still open it.
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
+        Err(e) => return Err(MountError::NoDevice(e)),
+    };
+    let refused = |reason: String| MountError::Refused { path: mountpoint.into(), reason };
+    let data = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions{}",
+        device.as_raw_fd(),
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+        if options.allow_other { ",allow_other" } else { "" },
+    );
+    let data = CString::new(data).map_err(|e| refused(e.to_string()))?;
+    match rustix::mount::mount(options.source.as_str(), mountpoint, FS_TYPE, flags(options), data.as_c_str()) {
+        Ok(()) => Ok(Some(device.into())),
+        Err(Errno::PERM) => Ok(None),
+        Err(Errno::NODEV) => Err(MountError::NoDevice(Errno::NODEV.into())),
+        Err(e) => Err(refused(format!("mount failed: {e}"))),
+    }
+}
+
+fn flags(options: &MountOptions) -> MountFlags {
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, options.read_only);
+    flags.set(MountFlags::NOSUID, !options.suid);
+    flags.set(MountFlags::NODEV, !options.dev);
+    flags.set(MountFlags::NOEXEC, !options.exec);
+    flags.set(MountFlags::SYNCHRONOUS, options.sync);
+    flags.set(MountFlags::DIRSYNC, options.dirsync);
+    flags
+}
+
+/// With `fusermount3`, which hands the connection back over a socket.
+fn attach_with_helper(mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let refused = |reason: String| MountError::Refused { path: mountpoint.into(), reason };
+    let (ours, theirs) = UnixStream::pair().map_err(|e| refused(e.to_string()))?;
+    let child = spawn_helper(|helper| {
+        // The socket travels as standard input: the one descriptor that a child has without tricks after fork.
+        let theirs = theirs.try_clone()?;
+        Command::new(helper)
+            .arg("-o")
+            .arg(helper_options(options))
+            .arg("--")
+            .arg(mountpoint)
+            .env("_FUSE_COMMFD", "0")
+            .env("LC_ALL", "C")
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+    })?;
+    drop(theirs);
+    let received = receive_device(&ours);
+    let output = child.wait_with_output().map_err(|e| refused(e.to_string()))?;
+    match received {
+        Ok(Some(device)) => Ok(device),
+        Ok(None) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            Err(refused(match said.trim() {
+                "" => format!("fusermount3 failed ({})", output.status),
+                said => said.to_owned(),
+            }))
+        }
+        Err(e) => Err(refused(format!("fusermount3: {e}"))),
+    }
+}
+
+/// The `-o` argument of `fusermount3`. Commas and backslashes of the name are escaped as it expects.
+fn helper_options(options: &MountOptions) -> OsString {
+    let mut out = String::from("subtype=adit,default_permissions");
+    let mut add = |on: bool, word: &str| {
+        if on {
+            out.push(',');
+            out.push_str(word);
+        }
+    };
+    add(options.read_only, "ro");
+    add(options.suid, "suid");
+    add(options.dev, "dev");
+    add(!options.exec, "noexec");
+    add(options.sync, "sync");
+    add(options.dirsync, "dirsync");
+    add(options.allow_other, "allow_other");
+    out.push_str(",fsname=");
+    out.push_str(&options.source.replace('\\', "\\\\").replace(',', "\\,"));
+    out.into()
+}
+
+/// Runs `spawn` with each name of the helper until one exists.
+fn spawn_helper(spawn: impl Fn(&str) -> io::Result<Child>) -> Result<Child, MountError> {
+    for helper in HELPERS {
+        match spawn(helper) {
+            Ok(child) => return Ok(child),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            Err(e) => {
+                return Err(MountError::Refused { path: helper.into(), reason: e.to_string() });
+            }
+        }
+    }
+    Err(MountError::NoHelper)
+}
+
+/// Receives the one descriptor that `fusermount3` sends; `None` if it ended without.
+fn receive_device(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let mut byte = [0u8; 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        let mut iov = [IoSliceMut::new(&mut byte)];
+        match rustix::net::recvmsg(socket, &mut iov, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => continue,
+            other => break other?,
+        }
+    };
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    let mut devices = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    Ok(devices.next())
+}
+
+/// Unmounts `path`. `lazy` takes it out of the tree now and lets open files live on; it also clears hung mounts.
+///
+/// Only mounts of this program are touched. Stale ones (see [`is_stale`]) are cleared as well.
+pub fn umount(path: &Path, lazy: bool) -> Result<(), MountError> {
+    let mountpoint = resolve(path).map_err(|source| MountError::Mountpoint { path: path.into(), source })?;
+    match find(&mountpoint) {
+        Some(entry) if entry.fs_type == FS_TYPE => detach(&mountpoint, lazy),
+        _ => Err(MountError::NotAMount(mountpoint)),
+    }
+}
+
+/// Detaches whatever is topmost at the resolved `mountpoint`.
+pub(crate) fn detach(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
+    let mut how = UnmountFlags::NOFOLLOW;
+    how.set(UnmountFlags::DETACH, lazy);
+    match rustix::mount::unmount(mountpoint, how) {
+        Ok(()) => Ok(()),
+        Err(Errno::BUSY) => Err(MountError::Busy(mountpoint.into())),
+        Err(Errno::INVAL | Errno::NOENT) => Err(MountError::NotAMount(mountpoint.into())),
+        Err(Errno::PERM) => detach_with_helper(mountpoint, lazy),
+        Err(e) => Err(MountError::Refused { path: mountpoint.into(), reason: format!("umount failed: {e}") }),
+    }
+}
+
+fn detach_with_helper(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
+    let refused = |reason: String| MountError::Refused { path: mountpoint.into(), reason };
+    let child = spawn_helper(|helper| {
+        Command::new(helper)
+            .args(if lazy { &["-u", "-z"][..] } else { &["-u"][..] })
+            .arg("--")
+            .arg(mountpoint)
+            .env("LC_ALL", "C")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+    })?;
+    let output = child.wait_with_output().map_err(|e| refused(e.to_string()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    if said.contains("busy") {
+        Err(MountError::Busy(mountpoint.into()))
+    } else if find(mountpoint).is_none_or(|entry| entry.fs_type != FS_TYPE) {
+        Err(MountError::NotAMount(mountpoint.into()))
+    } else {
+        Err(refused(if said.is_empty() { format!("fusermount3 failed ({})", output.status) } else { said }))
+    }
+}
+
+/// Whether a mount is at `path` whose process is gone ("Transport endpoint is not connected").
+pub fn is_stale(path: &Path) -> bool {
+    match rustix::fs::stat(path) {
+        Err(Errno::NOTCONN | Errno::CONNABORTED) => true,
+        Ok(_) | Err(_) => false,
+    }
+}
+
+/// The absolute path of a mountpoint, without asking the filesystem that is mounted there, which may be dead.
+pub fn resolve(path: &Path) -> io::Result<PathBuf> {
+    if let Ok(path) = path.canonicalize() {
+        return Ok(path);
+    }
+    let absolute = std::path::absolute(path)?;
+    match (absolute.parent(), absolute.file_name()) {
+        (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
+        _ => path.canonicalize(),
+    }
+}
+
+/// A line of the kernel's mount table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountEntry {
+    /// Where it is mounted.
+    pub mountpoint: PathBuf,
+    /// Type with subtype, such as `fuse.adit`.
+    pub fs_type: String,
+    /// The source, as the mounting program named it.
+    pub source: OsString,
+    /// `major:minor` of the device, which names its folder under `/sys/class/bdi`.
+    pub device: String,
+}
+
+/// The topmost mount exactly at `mountpoint`, in this process's view.
+pub fn find(mountpoint: &Path) -> Option<MountEntry> {
+    let table = read_table().ok()?;
+    table.into_iter().rev().find(|entry| entry.mountpoint == mountpoint)
+}
+
+/// Every mount of this program in this process's view, dead ones too.
+pub fn ours() -> Vec<MountEntry> {
+    let table = read_table().unwrap_or_default();
+    table.into_iter().filter(|entry| entry.fs_type == FS_TYPE).collect()
+}
+
+fn read_table() -> io::Result<Vec<MountEntry>> {
+    let mut bytes = Vec::new();
+    io::Read::read_to_end(&mut File::open("/proc/self/mountinfo")?, &mut bytes)?;
+    Ok(bytes.split(|&b| b == b'\n').filter_map(parse_line).collect())
+}
+
+/// A line of `mountinfo` (proc(5)): id, parent, major:minor, root, mountpoint, options, tags… `-` type, source, options.
+fn parse_line(line: &[u8]) -> Option<MountEntry> {
+    let mut fields = line.split(|&b| b == b' ');
+    let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
+    let mountpoint = unescape(fields.nth(1)?);
+    let mut after_tags = fields.skip_while(|field| *field != b"-").skip(1);
+    let fs_type = String::from_utf8_lossy(after_tags.next()?).into_owned();
+    let source = unescape(after_tags.next()?);
+    Some(MountEntry { mountpoint: mountpoint.into(), fs_type, source, device })
+}
+
+/// Undoes the octal escapes (`\040`) of blanks and backslashes.
+fn unescape(field: &[u8]) -> OsString {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        match (first, tail) {
+            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..]) => {
+                out.push((a - b'0') * 64 + (b - b'0') * 8 + (c - b'0'));
+                rest = after;
+            }
+            _ => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    OsString::from_vec(out)
+}
+
+/// Raises what the kernel reads ahead on this mount to 1 MiB; with kernel write-back also the share of dirty memory.
+///
+/// The protocol caps read-ahead at what the kernel offers (128 KiB); only its backing-device folder takes more. Best
+/// effort: it needs root, and costs only speed.
+pub(crate) fn tune_backing_device(mountpoint: &Path, kernel_writeback: bool) {
+    const READ_AHEAD_KIB: &str = "1024";
+    let Some(entry) = find(mountpoint) else {
+        return;
+    };
+    let folder = Path::new("/sys/class/bdi").join(&entry.device);
+    let set = |knob: &str, value: &str| {
+        if let Err(e) = std::fs::write(folder.join(knob), value) {
+            tracing::debug!(knob, "backing device not tuned: {e}");
+        }
+    };
+    set("read_ahead_kb", READ_AHEAD_KIB);
+    if kernel_writeback {
+        set("max_ratio", "100");
+        set("strict_limit", "0");
+    }
+}
+
+/// For messages and JSON: lossy, as paths are bytes.
+pub(crate) fn display(path: &OsStr) -> String {
+    String::from_utf8_lossy(path.as_bytes()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_mount_table_is_read() {
+        let line = br"36 35 0:98 / /mnt/a\040b\134c rw,nosuid shared:1 master:2 - fuse.adit /home/v\040x rw,user_id=0";
+        let entry = parse_line(line).expect("valid line");
+        assert_eq!(entry.mountpoint, Path::new(r"/mnt/a b\c"));
+        assert_eq!((entry.fs_type.as_str(), entry.device.as_str()), ("fuse.adit", "0:98"));
+        assert_eq!(entry.source, "/home/v x");
+        assert_eq!(parse_line(b""), None);
+        assert_eq!(parse_line(b"36 35 0:98 / /mnt rw shared:1 -"), None);
+    }
+
+    #[test]
+    fn escapes_that_are_none_stay() {
+        assert_eq!(unescape(br"a\04"), r"a\04");
+        assert_eq!(unescape(br"\999\"), r"\999\");
+    }
+
+    #[test]
+    fn the_root_is_found_and_is_not_ours() {
+        assert!(find(Path::new("/")).is_some());
+        assert!(matches!(umount(Path::new("/"), false), Err(MountError::NotAMount(_))));
+        assert!(!is_stale(Path::new("/")));
+        assert!(!is_stale(Path::new("/no/such/path")));
+    }
+
+    #[test]
+    fn the_name_is_escaped_for_the_helper() {
+        let options = MountOptions { source: r"/a,b\c".into(), read_only: true, ..MountOptions::default() };
+        assert_eq!(helper_options(&options), r"subtype=adit,default_permissions,ro,fsname=/a\,b\\c");
+    }
+
+    #[test]
+    fn a_path_resolves_without_its_last_part() {
+        let gone = Path::new("/tmp/../tmp/adit-no-such-name");
+        assert_eq!(
+            resolve(gone).expect("parent exists"),
+            Path::new("/tmp").canonicalize().unwrap().join("adit-no-such-name")
+        );
+    }
+}

@@ -1,0 +1,172 @@
+//! What a mount looks like to the system: source name, flags, who may look in; and the `-o` keys that say so.
+//!
+//! [`MountOptions::apply`] takes the keys that every mount has. Keys of a store (`password_file=`, `cas=`) are not known
+//! here: it hands them back as [`Applied::Unknown`], and the caller decides.
+
+use std::num::NonZeroUsize;
+use std::thread::available_parallelism;
+
+/// Most threads that serve one mount by default; more only add contention on the kernel's queue.
+const THREADS_DEFAULT_MAX: usize = 8;
+/// Most threads that can be asked for.
+const THREADS_MAX: usize = 64;
+
+/// How a store is attached to a mountpoint.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountOptions {
+    /// What `mount` and `/proc/mounts` show as the device: the source as the user wrote it.
+    pub source: String,
+    /// Kind of store, as `adit mounts` prints it.
+    pub kind: String,
+    /// Whether users other than the mounting one may enter (needs root, or `user_allow_other` in `/etc/fuse.conf`).
+    pub allow_other: bool,
+    /// Whether the kernel refuses changes.
+    pub read_only: bool,
+    /// Whether set-id bits are honoured on execution. Off by default; needs root.
+    pub suid: bool,
+    /// Whether device nodes work. Off by default; needs root.
+    pub dev: bool,
+    /// Whether programs may be executed.
+    pub exec: bool,
+    /// Whether each write is synchronous (`-o sync`).
+    pub sync: bool,
+    /// Whether changes of directories are synchronous (`-o dirsync`).
+    pub dirsync: bool,
+    /// Threads that serve requests.
+    pub threads: NonZeroUsize,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        MountOptions {
+            source: "adit".into(),
+            kind: String::new(),
+            allow_other: false,
+            read_only: false,
+            suid: false,
+            dev: false,
+            exec: true,
+            sync: false,
+            dirsync: false,
+            threads: default_threads(),
+        }
+    }
+}
+
+/// What became of an `-o` key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Applied {
+    /// It was understood.
+    Taken,
+    /// It is for `mount(8)`, `systemd` or `fstab`, or it is always so here; it changes nothing.
+    Ignored,
+    /// It is not an option of mounts in general.
+    Unknown,
+    /// It is known, but its value is not valid.
+    BadValue,
+}
+
+impl MountOptions {
+    /// Applies one `-o` key, with its value after `=` if it has one.
+    pub fn apply(&mut self, option: &str) -> Applied {
+        let (key, value) = match option.split_once('=') {
+            Some((key, value)) => (key, Some(value)),
+            None => (option, None),
+        };
+        match (key, value) {
+            ("ro", None) => self.read_only = true,
+            ("rw", None) => self.read_only = false,
+            ("suid", None) => self.suid = true,
+            ("nosuid", None) => self.suid = false,
+            ("dev", None) => self.dev = true,
+            ("nodev", None) => self.dev = false,
+            ("exec", None) => self.exec = true,
+            ("noexec", None) => self.exec = false,
+            ("sync", None) => self.sync = true,
+            ("async", None) => self.sync = false,
+            ("dirsync", None) => self.dirsync = true,
+            ("allow_other", None) => self.allow_other = true,
+            ("fsname", Some(name)) => self.source = name.into(),
+            ("threads", Some(count)) => match count.parse() {
+                Ok(n) if NonZeroUsize::get(n) <= THREADS_MAX => self.threads = n,
+                _ => return Applied::BadValue,
+            },
+            _ => {
+                return if is_for_others(key) { Applied::Ignored } else { Applied::Unknown };
+            }
+        }
+        Applied::Taken
+    }
+}
+
+/// Keys that `fstab` lines carry for other programs, or that hold for every mount of ours.
+fn is_for_others(key: &str) -> bool {
+    const NAMES: [&str; 24] = [
+        "_netdev",
+        "nofail",
+        "noauto",
+        "auto",
+        "user",
+        "users",
+        "nouser",
+        "owner",
+        "group",
+        "defaults",
+        "comment",
+        "default_permissions",
+        "subtype",
+        "atime",
+        "noatime",
+        "relatime",
+        "norelatime",
+        "strictatime",
+        "lazytime",
+        "nolazytime",
+        "diratime",
+        "nodiratime",
+        "mand",
+        "nomand",
+    ];
+    NAMES.contains(&key) || key.starts_with("x-") || key.starts_with("X-") || key.is_empty()
+}
+
+/// Two threads a core, because one may wait in the store while another computes; at most eight.
+pub fn default_threads() -> NonZeroUsize {
+    let cores = available_parallelism().map_or(1, NonZeroUsize::get);
+    NonZeroUsize::new((2 * cores).clamp(2, THREADS_DEFAULT_MAX)).unwrap_or(NonZeroUsize::MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_safe_flags_are_the_default() {
+        let o = MountOptions::default();
+        assert!(!o.allow_other && !o.suid && !o.dev && o.exec && !o.read_only);
+        assert!((2..=8).contains(&o.threads.get()));
+    }
+
+    #[test]
+    fn later_keys_win_and_foreign_keys_come_back() {
+        let mut o = MountOptions::default();
+        for key in
+            ["ro", "rw", "ro", "noexec", "suid", "dev", "allow_other", "sync", "dirsync", "threads=3", "fsname=a=b"]
+        {
+            assert_eq!(o.apply(key), Applied::Taken, "{key}");
+        }
+        assert!(o.read_only && !o.exec && o.suid && o.dev && o.allow_other && o.sync && o.dirsync);
+        assert_eq!((o.threads.get(), o.source.as_str()), (3, "a=b"));
+        for key in
+            ["_netdev", "nofail", "noauto", "user", "x-systemd.automount", "x-gvfs-name=v", "defaults", "", "noatime"]
+        {
+            assert_eq!(o.apply(key), Applied::Ignored, "{key}");
+        }
+        for key in ["password_file=/p", "auto_unmount", "ro=1", "fsname", "allow_root"] {
+            assert_eq!(o.apply(key), Applied::Unknown, "{key}");
+        }
+        for key in ["threads=0", "threads=65", "threads=x", "threads=-1"] {
+            assert_eq!(o.apply(key), Applied::BadValue, "{key}");
+        }
+    }
+}

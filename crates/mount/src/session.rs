@@ -1,0 +1,382 @@
+//! A live mount: from the attached device to the last flush.
+//!
+//! [`Session::mount`] returns when the mountpoint answers. [`Session::wait`] returns when the mount has ended, whoever
+//! ended it: `umount`, a signal, idleness, [`SessionHandle::unmount`]. However it ends, the engine is shut down, and so
+//! flushed, exactly once, after the last request; that is the invariant here.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use adit_core::FsError;
+use adit_core::engine::Engine;
+use adit_core::types::{FileName, Ino};
+use rustix::io::Errno;
+
+use crate::activity::{Activity, IdleWatch};
+use crate::fuse::Front;
+use crate::mountpoint::{self, MountError};
+use crate::options::MountOptions;
+use crate::signals::{self, Signals};
+
+/// After a lazy detach on a signal: how long open files may go on before the process ends.
+const GRACE: Duration = Duration::from_secs(10);
+/// How long requests in progress are waited for when a mount is ended by force.
+const LAST_REQUESTS: Duration = Duration::from_secs(2);
+
+/// How a mount came to its end. In both cases all that was acknowledged has been flushed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// The kernel closed the connection: it was unmounted, and its last file closed.
+    Unmounted,
+    /// It was detached while files were open, and their users were not waited for. The connection closes when this
+    /// process ends, which it should do now.
+    Forced,
+}
+
+/// What ends a mount besides an unmount from outside.
+#[derive(Debug, Default)]
+pub struct Until {
+    /// Signals that ask for it.
+    pub signals: Option<Signals>,
+    /// Unmount after this long without a request and without an open file.
+    pub idle: Option<Duration>,
+}
+
+/// A mounted engine. Dropping it detaches the mount lazily and flushes.
+pub struct Session {
+    handle: SessionHandle,
+    engine: Arc<Engine>,
+    events: Receiver<Event>,
+    serving: Option<JoinHandle<()>>,
+    kernel_writeback: bool,
+}
+
+/// Ends a [`Session`] from another thread. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct SessionHandle {
+    mountpoint: PathBuf,
+    activity: Arc<Activity>,
+    events: Sender<Event>,
+}
+
+#[derive(Debug)]
+enum Event {
+    /// The kernel closed the connection, or the transport failed.
+    Ended(io::Result<()>),
+    Signal(i32),
+    Detached(Result<(), MountError>),
+}
+
+impl Session {
+    /// Mounts `engine` at `mountpoint` and starts to serve; returns when the root answers.
+    ///
+    /// # Errors
+    /// What [`MountError`] says. On an error nothing stays mounted.
+    pub fn mount(engine: Arc<Engine>, mountpoint: &Path, options: &MountOptions) -> Result<Session, MountError> {
+        let mountpoint = mountpoint::resolve(mountpoint)
+            .map_err(|source| MountError::Mountpoint { path: mountpoint.into(), source })?;
+        let mut options = options.clone();
+        options.read_only |= engine.options().read_only || engine.store().capabilities().read_only;
+        let device = mountpoint::attach(&mountpoint, &options)?;
+        let unusable = |source| {
+            // The mount is ours and nobody uses it yet; that it may be gone already is no error.
+            let _ = mountpoint::detach(&mountpoint, true);
+            MountError::Unusable { path: mountpoint.clone(), source }
+        };
+        let activity = Arc::new(Activity::default());
+        let front = Front::new(engine.clone(), activity.clone());
+        let mut config = fuser::Config::default();
+        config.n_threads = Some(options.threads.get());
+        config.clone_fd = true;
+        // The kernel keeps other users out unless `allow_other`; fuser's second check would refuse what the kernel does
+        // on its own account, such as write-back.
+        let session = fuser::Session::from_fd(front, device, fuser::SessionACL::All, config).map_err(unusable)?;
+        engine.set_notifier(Box::new(KernelNotifier(session.notifier())));
+
+        let (events, received) = channel();
+        let ended = events.clone();
+        let serving = Builder::new()
+            .name("adit-session".into())
+            .spawn(move || {
+                let result = session.run();
+                // Nobody listens any more after a forced end.
+                let _ = ended.send(Event::Ended(result));
+            })
+            .map_err(unusable)?;
+        probe(&mountpoint).map_err(unusable)?;
+        let kernel_writeback = engine.options().kernel_writeback;
+        mountpoint::tune_backing_device(&mountpoint, kernel_writeback);
+        let handle = SessionHandle { mountpoint, activity, events };
+        Ok(Session { handle, engine, events: received, serving: Some(serving), kernel_writeback })
+    }
+
+    /// A handle that other threads may use.
+    pub fn handle(&self) -> SessionHandle {
+        self.handle.clone()
+    }
+
+    /// Where it is mounted, absolute.
+    pub fn mountpoint(&self) -> &Path {
+        &self.handle.mountpoint
+    }
+
+    /// Serves until the mount ends, then flushes everything and stops the engine.
+    ///
+    /// A signal unmounts. If files are open, it detaches lazily, so that nothing new enters, and gives their users ten
+    /// seconds; a second signal ends it at once. What was acknowledged is flushed in either case.
+    ///
+    /// # Errors
+    /// What the last flush says, else what the transport said.
+    pub fn wait(self, until: Until) -> Result<Ended, FsError> {
+        if let Some(signals) = until.signals {
+            self.forward(signals).map_err(FsError::from)?;
+        }
+        let mut idle = until.idle.map(IdleWatch::new);
+        let mut ending = Ending::default();
+        let transport = loop {
+            match self.next_event(&ending, idle.as_ref()) {
+                Next::Event(Event::Ended(result)) => break Some(result),
+                Next::Event(Event::Signal(signal)) if ending.asked => {
+                    tracing::warn!("{} again: ending without waiting for open files", signals::name(signal));
+                    break None;
+                }
+                Next::Event(Event::Signal(signal)) => {
+                    tracing::info!("{}: unmounting", signals::name(signal));
+                    ending.asked = true;
+                    self.detach_from_a_thread(false);
+                }
+                Next::Event(Event::Detached(result)) => self.detached(result, &mut ending, idle.as_mut()),
+                Next::Deadline => break None,
+                Next::Tick => {
+                    let expired = idle.as_mut().is_some_and(|w| w.expired(&self.handle.activity, Instant::now()));
+                    if expired && !ending.asked && !ending.idle {
+                        ending.idle = true;
+                        self.detach_from_a_thread(false);
+                    }
+                }
+            }
+        };
+        self.finish(transport)
+    }
+
+    /// Flushes, stops the engine, and says how it ended. `transport` is `None` when the kernel still holds on.
+    fn finish(mut self, transport: Option<io::Result<()>>) -> Result<Ended, FsError> {
+        let ended = if transport.is_some() { Ended::Unmounted } else { Ended::Forced };
+        if !self.handle.activity.close(LAST_REQUESTS) {
+            tracing::warn!("requests still in progress did not end in time");
+        }
+        let flushed = self.engine.shutdown();
+        match (ended, self.serving.take()) {
+            (Ended::Unmounted, Some(serving)) => {
+                // It sent the end as its last act.
+                let _ = serving.join();
+            }
+            _ => {
+                // It waits for a connection that only the end of this process closes.
+                let _ = mountpoint::detach(&self.handle.mountpoint, true);
+            }
+        }
+        flushed?;
+        match transport {
+            Some(Err(e)) => Err(FsError::from(e).on("serve", self.handle.mountpoint.display())),
+            Some(Ok(())) | None => Ok(ended),
+        }
+    }
+
+    fn next_event(&self, ending: &Ending, idle: Option<&IdleWatch>) -> Next {
+        let now = Instant::now();
+        let deadline = ending.deadline.map(|at| at.saturating_duration_since(now));
+        let received = match (deadline, idle.map(IdleWatch::pause)) {
+            (None, None) => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            (Some(d), None) | (None, Some(d)) => self.events.recv_timeout(d),
+            (Some(a), Some(b)) => self.events.recv_timeout(a.min(b)),
+        };
+        match received {
+            Ok(event) => Next::Event(event),
+            // `self.handle` holds a sender, so the channel cannot be disconnected; ending is the safe answer to it.
+            Err(RecvTimeoutError::Disconnected) => Next::Deadline,
+            Err(RecvTimeoutError::Timeout) => match ending.deadline {
+                Some(at) if at <= Instant::now() => Next::Deadline,
+                _ => Next::Tick,
+            },
+        }
+    }
+
+    /// Decides after an attempt to unmount on a signal, on idleness, or on request of another thread.
+    fn detached(&self, result: Result<(), MountError>, ending: &mut Ending, idle: Option<&mut IdleWatch>) {
+        let on_idle = std::mem::take(&mut ending.idle);
+        match result {
+            // The kernel closes the connection once the last file is closed and no other mount namespace holds a copy;
+            // a process that was told to end does not wait for that for ever.
+            Ok(()) if ending.asked => ending.deadline = Some(Instant::now() + GRACE),
+            Ok(()) => {}
+            Err(MountError::Busy(_)) if ending.asked && !ending.lazy => {
+                tracing::warn!(
+                    "busy ({} open): detached for new users; waiting {} s for open files, a second signal ends it now",
+                    self.handle.activity.handles(),
+                    GRACE.as_secs()
+                );
+                ending.lazy = true;
+                self.detach_from_a_thread(true);
+            }
+            // Someone works in it without an open file; look again after another idle time.
+            Err(MountError::Busy(_)) if on_idle => {
+                if let Some(watch) = idle {
+                    watch.restart(Instant::now());
+                }
+            }
+            Err(MountError::NotAMount(_)) if ending.asked => ending.deadline = Some(Instant::now() + GRACE),
+            Err(e) => {
+                tracing::error!("unmount: {e}");
+                if ending.asked {
+                    ending.deadline = Some(Instant::now() + GRACE);
+                }
+            }
+        }
+    }
+
+    /// Detaches from a thread of its own, because umount(2) waits for requests, and signals must be heard meanwhile.
+    fn detach_from_a_thread(&self, lazy: bool) {
+        let SessionHandle { mountpoint, events, .. } = self.handle.clone();
+        let writeback = self.kernel_writeback;
+        let spawned = Builder::new().name("adit-umount".into()).spawn(move || {
+            if lazy && writeback {
+                flush_kernel_cache(&mountpoint);
+            }
+            // The receiver is gone only after a forced end.
+            let _ = events.send(Event::Detached(mountpoint::detach(&mountpoint, lazy)));
+        });
+        if let Err(e) = spawned {
+            let refused = MountError::Refused { path: self.handle.mountpoint.clone(), reason: e.to_string() };
+            let _ = self.handle.events.send(Event::Detached(Err(refused)));
+        }
+    }
+
+    fn forward(&self, mut signals: Signals) -> io::Result<()> {
+        let events = self.handle.events.clone();
+        Builder::new().name("adit-signals".into()).spawn(move || {
+            while let Ok(signal) = signals.wait() {
+                if events.send(Event::Signal(signal)).is_err() {
+                    break;
+                }
+            }
+        })?;
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("handle", &self.handle).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.serving.take().is_none() {
+            return;
+        }
+        // Nobody waited; nothing must stay mounted whose server is about to go, and nothing acknowledged be lost.
+        let _ = mountpoint::detach(&self.handle.mountpoint, true);
+        self.handle.activity.close(LAST_REQUESTS);
+        if let Err(e) = self.engine.shutdown() {
+            tracing::error!("last flush of {}: {e}", self.handle.mountpoint.display());
+        }
+    }
+}
+
+impl SessionHandle {
+    /// Where it is mounted, absolute.
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Open files and directories.
+    pub fn open_handles(&self) -> u64 {
+        self.activity.handles()
+    }
+
+    /// Requests of the kernel since the start, without those that forget inodes.
+    pub fn requests(&self) -> u64 {
+        self.activity.requests()
+    }
+
+    /// Unmounts; [`Session::wait`] then flushes and returns. `lazy` detaches at once while open files live on.
+    ///
+    /// # Errors
+    /// `Busy` if files are open and not `lazy`; nothing has changed then.
+    pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
+        mountpoint::detach(&self.mountpoint, lazy)
+    }
+
+    /// Ends the mount as a signal would: unmount, and if it is busy detach lazily and give open files ten seconds.
+    pub fn end(&self) {
+        // The receiver is gone only after the end.
+        let _ = self.events.send(Event::Signal(libc::SIGTERM));
+    }
+}
+
+/// How far an end that was asked for has come.
+#[derive(Debug, Default)]
+struct Ending {
+    /// By a signal or [`SessionHandle::end`].
+    asked: bool,
+    /// An attempt because of idleness is under way.
+    idle: bool,
+    /// A lazy detach was ordered.
+    lazy: bool,
+    /// When patience ends.
+    deadline: Option<Instant>,
+}
+
+enum Next {
+    Event(Event),
+    Tick,
+    Deadline,
+}
+
+/// The first requests through the mount: what a user's `ls` would do.
+fn probe(mountpoint: &Path) -> io::Result<()> {
+    retry(|| rustix::fs::stat(mountpoint).map(drop))?;
+    retry(|| rustix::fs::statvfs(mountpoint).map(drop))
+}
+
+fn retry(mut call: impl FnMut() -> Result<(), Errno>) -> io::Result<()> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => continue,
+            other => return Ok(other?),
+        }
+    }
+}
+
+/// Makes the kernel write its dirty pages to us, before a lazy detach takes the tree away.
+fn flush_kernel_cache(mountpoint: &Path) {
+    let synced = std::fs::File::open(mountpoint).and_then(|root| Ok(rustix::fs::syncfs(&root)?));
+    if let Err(e) = synced {
+        tracing::error!("kernel cache not flushed: {e}");
+    }
+}
+
+/// Hands the engine's invalidations to the kernel. The engine calls it from a thread that serves no requests.
+struct KernelNotifier(fuser::Notifier);
+
+impl adit_core::engine::Notifier for KernelNotifier {
+    fn inval_inode(&self, ino: Ino, offset: i64, len: i64) {
+        if let Err(e) = self.0.inval_inode(fuser::INodeNo(ino.0), offset, len) {
+            tracing::debug!(?ino, "invalidation not delivered: {e}");
+        }
+    }
+
+    fn inval_entry(&self, parent: Ino, name: FileName<'_>) {
+        let name = std::os::unix::ffi::OsStrExt::from_bytes(name.as_bytes());
+        if let Err(e) = self.0.inval_entry(fuser::INodeNo(parent.0), name) {
+            tracing::debug!(?parent, "invalidation not delivered: {e}");
+        }
+    }
+}
