@@ -1,10 +1,12 @@
 //! Test kit of every store: a reference model, random operations, injected faults, and power cuts.
 //!
 //! * [`crash`]: media in memory that lose power at any call.
+//! * [`faults`]: media that fail at chosen calls.
 //! * [`model`]: [`model::MemoryStore`], the filesystem that is obviously right.
 //! * [`ops`]: random operations, run on a store or through a mount, and compared with the model.
 
 pub mod crash;
+pub mod faults;
 pub mod model;
 pub mod ops;
 mod rng;
