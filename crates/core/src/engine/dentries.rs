@@ -265,7 +265,7 @@ impl<const W: usize> Table<W> {
         }
         let slots = sets_of(self.current.load(Relaxed) - 1) * WAYS;
         let may_grow = entry.child == 0 || slots < POSITIVE_SLOTS_MAX;
-        if may_grow && self.live.load(Relaxed) * 3 > slots {
+        if may_grow && self.live.load(Relaxed) * 4 > slots {
             self.grow(&mut w, all);
         }
         self.place(&mut w, key, entry, true);
