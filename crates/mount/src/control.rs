@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::thread::Builder;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -28,6 +28,8 @@ const LINE_LEN_MAX: u64 = 1 << 20;
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a caller waits for an answer: an unmount flushes first.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long requests in progress may take when a mount ends.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// Clients served at once.
 const CLIENTS_MAX: usize = 16;
 
@@ -170,11 +172,12 @@ impl Registry {
         let _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket).map_err(ControlError::io(socket.display()))?;
         let lock = write_locked(&entry, info).inspect_err(|_| drop(std::fs::remove_file(&socket)))?;
-        let registered = Registered { entry, socket, _lock: lock };
-        let verbs: Arc<dyn Verbs> = Arc::new(verbs);
+        let answering = Arc::new(AtomicUsize::new(0));
+        let registered = Registered { entry, socket, answering: answering.clone(), _lock: lock };
+        let server = Arc::new(Server { verbs: Box::new(verbs), clients: AtomicUsize::new(0), answering });
         Builder::new()
             .name("adit-control".into())
-            .spawn(move || serve(&listener, &verbs))
+            .spawn(move || server.serve(&listener))
             .map_err(ControlError::io("control thread"))?;
         Ok(registered)
     }
@@ -228,11 +231,13 @@ impl Registry {
     }
 }
 
-/// A mount's entry in the registry; dropping it removes the entry.
+/// A mount's entry in the registry; dropping it removes the entry, and lets requests in progress be answered first
+/// (for five seconds), so that whoever asked for the end learns how it went.
 #[derive(Debug)]
 pub struct Registered {
     entry: PathBuf,
     socket: PathBuf,
+    answering: Arc<AtomicUsize>,
     /// Held for the life of the process; the kernel frees it if we die.
     _lock: File,
 }
@@ -241,6 +246,10 @@ impl Drop for Registered {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.entry);
         let _ = std::fs::remove_file(&self.socket);
+        let deadline = Instant::now() + LAST_ANSWERS;
+        while self.answering.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
@@ -308,28 +317,69 @@ struct Request {
     args: Value,
 }
 
-/// Answers clients until the process ends. The listener's file is removed by [`Registered`].
-fn serve(listener: &UnixListener, verbs: &Arc<dyn Verbs>) {
-    let clients = Arc::new(AtomicUsize::new(0));
-    for client in listener.incoming() {
-        let Ok(client) = client else {
-            // Out of descriptors: do not spin.
-            std::thread::sleep(Duration::from_millis(50));
-            continue;
-        };
-        if !is_allowed(&client) || clients.load(Ordering::Relaxed) >= CLIENTS_MAX {
-            continue;
-        }
-        clients.fetch_add(1, Ordering::Relaxed);
-        let (verbs, left) = (verbs.clone(), clients.clone());
-        let spawned = Builder::new().name("adit-client".into()).spawn(move || {
-            if let Err(e) = converse(&client, &*verbs) {
-                tracing::debug!("control client: {e}");
+struct Server {
+    verbs: Box<dyn Verbs>,
+    clients: AtomicUsize,
+    answering: Arc<AtomicUsize>,
+}
+
+/// Counts up while it lives.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Counted(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Server {
+    /// Answers clients until the process ends. The listener's file is removed by [`Registered`].
+    fn serve(self: Arc<Self>, listener: &UnixListener) {
+        for client in listener.incoming() {
+            let Ok(client) = client else {
+                // Out of descriptors: do not spin.
+                std::thread::sleep(Duration::from_millis(50));
+                continue;
+            };
+            if !is_allowed(&client) || self.clients.load(Ordering::SeqCst) >= CLIENTS_MAX {
+                continue;
             }
-            left.fetch_sub(1, Ordering::Relaxed);
-        });
-        if spawned.is_err() {
-            clients.fetch_sub(1, Ordering::Relaxed);
+            let server = self.clone();
+            // Without a thread the client is hung up on, and may try again.
+            let _ = Builder::new().name("adit-client".into()).spawn(move || {
+                let _served = Counted::new(&server.clients);
+                if let Err(e) = server.converse(&client) {
+                    tracing::debug!("control client: {e}");
+                }
+            });
+        }
+    }
+
+    fn converse(&self, client: &UnixStream) -> io::Result<()> {
+        client.set_read_timeout(Some(CLIENT_TIMEOUT))?;
+        client.set_write_timeout(Some(CLIENT_TIMEOUT))?;
+        let mut lines = BufReader::new(client);
+        loop {
+            let mut line = String::new();
+            if (&mut lines).take(LINE_LEN_MAX).read_line(&mut line)? == 0 {
+                return Ok(());
+            }
+            let _answering = Counted::new(&self.answering);
+            let mut answer = answer(&line, &*self.verbs).to_string();
+            answer.push('\n');
+            let mut out = client;
+            out.write_all(answer.as_bytes())?;
+            if !line.ends_with('\n') {
+                // Cut off or too long; what follows would be nonsense.
+                return Ok(());
+            }
         }
     }
 }
@@ -338,26 +388,6 @@ fn serve(listener: &UnixListener, verbs: &Arc<dyn Verbs>) {
 fn is_allowed(peer: &UnixStream) -> bool {
     rustix::net::sockopt::socket_peercred(peer)
         .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
-}
-
-fn converse(client: &UnixStream, verbs: &dyn Verbs) -> io::Result<()> {
-    client.set_read_timeout(Some(CLIENT_TIMEOUT))?;
-    client.set_write_timeout(Some(CLIENT_TIMEOUT))?;
-    let mut lines = BufReader::new(client);
-    loop {
-        let mut line = String::new();
-        if (&mut lines).take(LINE_LEN_MAX).read_line(&mut line)? == 0 {
-            return Ok(());
-        }
-        let mut answer = answer(&line, verbs).to_string();
-        answer.push('\n');
-        let mut out = client;
-        out.write_all(answer.as_bytes())?;
-        if !line.ends_with('\n') {
-            // Cut off or too long; what follows would be nonsense.
-            return Ok(());
-        }
-    }
 }
 
 fn answer(line: &str, verbs: &dyn Verbs) -> Value {

@@ -12,9 +12,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use adit_core::FsError;
 use adit_core::engine::Engine;
 use adit_core::types::{FileName, Ino};
+use adit_core::{ErrorKind, FsError};
+use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use crate::activity::{Activity, IdleWatch};
@@ -61,7 +62,15 @@ pub struct Session {
 pub struct SessionHandle {
     mountpoint: PathBuf,
     activity: Arc<Activity>,
+    outcome: Arc<Outcome>,
     events: Sender<Event>,
+}
+
+/// How the session ended, once it has, for those who asked for it. An error is kept as kind and message.
+#[derive(Debug, Default)]
+struct Outcome {
+    ended: Mutex<Option<Result<Ended, (ErrorKind, String)>>>,
+    set: Condvar,
 }
 
 #[derive(Debug)]
@@ -103,7 +112,7 @@ impl Session {
         let serving = Builder::new()
             .name("adit-session".into())
             .spawn(move || {
-                let result = session.run();
+                let result = session.run().or_else(as_an_end);
                 // Nobody listens any more after a forced end.
                 let _ = ended.send(Event::Ended(result));
             })
@@ -111,7 +120,7 @@ impl Session {
         probe(&mountpoint).map_err(unusable)?;
         let kernel_writeback = engine.options().kernel_writeback;
         mountpoint::tune_backing_device(&mountpoint, kernel_writeback);
-        let handle = SessionHandle { mountpoint, activity, events };
+        let handle = SessionHandle { mountpoint, activity, outcome: Arc::default(), events };
         Ok(Session { handle, engine, events: received, serving: Some(serving), kernel_writeback })
     }
 
@@ -161,7 +170,11 @@ impl Session {
                 }
             }
         };
-        self.finish(transport)
+        let outcome = self.handle.outcome.clone();
+        let ended = self.finish(transport);
+        *outcome.ended.lock() = Some(ended.as_ref().copied().map_err(|e| (e.kind(), e.to_string())));
+        outcome.set.notify_all();
+        ended
     }
 
     /// Flushes, stops the engine, and says how it ended. `transport` is `None` when the kernel still holds on.
@@ -214,7 +227,8 @@ impl Session {
             // The kernel closes the connection once the last file is closed and no other mount namespace holds a copy;
             // a process that was told to end does not wait for that for ever.
             Ok(()) if ending.asked => ending.deadline = Some(Instant::now() + GRACE),
-            Ok(()) => {}
+            // After idleness there is no second attempt: `idle` stays set.
+            Ok(()) => ending.idle = on_idle,
             Err(MountError::Busy(_)) if ending.asked && !ending.lazy => {
                 tracing::warn!(
                     "busy ({} open): detached for new users; waiting {} s for open files, a second signal ends it now",
@@ -314,6 +328,18 @@ impl SessionHandle {
         mountpoint::detach(&self.mountpoint, lazy)
     }
 
+    /// How [`Session::wait`] ended, the last flush included; waits for it at most `patience`. `None` if it goes on.
+    ///
+    /// So an unmount can report what the last flush said, although another thread did it.
+    pub fn outcome(&self, patience: Duration) -> Option<Result<Ended, FsError>> {
+        let mut ended = self.outcome.ended.lock();
+        if ended.is_none() {
+            self.outcome.set.wait_while_for(&mut ended, |ended| ended.is_none(), patience);
+        }
+        let ended = ended.as_ref()?;
+        Some(ended.as_ref().copied().map_err(|(kind, message)| FsError::new(*kind).because(message.clone())))
+    }
+
     /// Ends the mount as a signal would: unmount, and if it is busy detach lazily and give open files ten seconds.
     pub fn end(&self) {
         // The receiver is gone only after the end.
@@ -338,6 +364,15 @@ enum Next {
     Event(Event),
     Tick,
     Deadline,
+}
+
+/// The kernel ends a connection with ENODEV, but with ECONNABORTED for a worker that took a request (a late RELEASE) in
+/// that very moment. Both are ends; what the request would have flushed, the shutdown flushes.
+fn as_an_end(error: io::Error) -> io::Result<()> {
+    match Errno::from_io_error(&error) {
+        Some(Errno::CONNABORTED | Errno::NODEV) => Ok(()),
+        _ => Err(error),
+    }
 }
 
 /// The first requests through the mount: what a user's `ls` would do.

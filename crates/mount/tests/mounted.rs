@@ -8,7 +8,9 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use adit_core::engine::EngineOptions;
@@ -252,7 +254,13 @@ fn set_id_bits_go_when_another_user_writes() {
     if !fuse_usable("set-id bits") {
         return;
     }
-    let mounted = Mounted::new(MemStore::new());
+    // Root lets nobody in; others need no other user.
+    let open_to_all = MountOptions { allow_other: is_root(), ..MountOptions::default() };
+    let mounted = Mounted::attached(MemStore::new(), EngineOptions::default(), Until::default(), &open_to_all);
+    if is_root() {
+        // The mountpoint is in a folder of root's own; the mount itself is open.
+        fs::set_permissions(mounted.root(), fs::Permissions::from_mode(0o755)).expect("chmod");
+    }
     let path = mounted.path("f");
     let set = || {
         fs::write(&path, b"x").expect("write");
@@ -265,15 +273,17 @@ fn set_id_bits_go_when_another_user_writes() {
     let me = (rustix::process::geteuid(), rustix::process::getegid());
     rustix::fs::chownat(CWD, &path, Some(me.0), Some(me.1), AtFlags::empty()).expect("chown");
     assert_eq!(mode(), 0o755);
-    if !is_root() {
-        for truncate in [true, false] {
-            set();
-            let mut file = OpenOptions::new().write(true).truncate(truncate).open(&path).expect("open");
-            if !truncate {
-                file.write_all(b"y").expect("write");
-            }
-            assert_eq!(mode(), 0o755, "truncate {truncate}");
+    // A write and a truncation clear them, unless by root: so by nobody, where this is root.
+    for (how, script) in [("write", "printf y >> \"$0\""), ("truncate", ": > \"$0\"")] {
+        set();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).expect("chmod");
+        let mut shell = Command::new("/bin/sh");
+        shell.arg("-c").arg(script).arg(&path).current_dir("/");
+        if is_root() {
+            shell.uid(65534).gid(65534);
         }
+        assert!(shell.status().expect("runs").success(), "{how}");
+        assert_eq!(mode(), 0o777, "{how}");
     }
     mounted.end();
 }
@@ -367,6 +377,85 @@ fn a_mount_is_controlled_through_its_socket() {
     assert_eq!(mounted.ended(), Ended::Unmounted);
     drop(registered);
     assert!(registry.list().is_empty());
+}
+
+/// Whoever asks for the end learns what the last flush said.
+#[test]
+fn a_failed_last_flush_is_reported() {
+    if !fuse_usable("last flush") {
+        return;
+    }
+    let mut mounted = Mounted::new(MemStore::new());
+    mounted.store.fail_syncs();
+    assert!(mounted.handle.outcome(Duration::ZERO).is_none(), "it goes on");
+    await_that("unmount", || mounted.handle.unmount(false).is_ok());
+    let told = mounted.handle.outcome(Duration::from_secs(60)).expect("ended").expect_err("failed");
+    assert_eq!(told.kind(), adit_core::ErrorKind::NoSpace);
+    assert_eq!(mounted.outcome().expect_err("failed").kind(), adit_core::ErrorKind::NoSpace);
+}
+
+/// Someone else changes a file that is open and cached here: it shows within the attribute timeout, whole.
+#[test]
+fn foreign_changes_reach_an_open_file() {
+    if !fuse_usable("foreign changes") {
+        return;
+    }
+    let ttl = Duration::from_millis(20);
+    let options = EngineOptions { attr_ttl: ttl, entry_ttl: ttl, negative_ttl: ttl, ..EngineOptions::default() };
+    let store = MemStore::new().shared();
+    store.plant("f", &[b'a'; 5000]);
+    let mounted = Mounted::with(store, options, Until::default());
+    let open = File::open(mounted.path("f")).expect("open");
+    let read = || {
+        let mut content = vec![0; 20_000];
+        let len = open.read_at(&mut content, 0).expect("read");
+        content.truncate(len);
+        content
+    };
+    assert_eq!(read(), [b'a'; 5000]);
+    for (byte, len) in [(b'b', 5000), (b'c', 9000), (b'd', 100), (b'e', 12_000)] {
+        mounted.store.replace("f", &vec![byte; len]);
+        await_that("the new content", || {
+            let seen = read();
+            assert!(seen.iter().all(|&b| b != 0), "zeros where the file has none");
+            seen == vec![byte; len]
+        });
+        // Content may show before the attributes have timed out.
+        let stat = || fs::metadata(mounted.path("f")).expect("stat").len();
+        await_that("the new length", || stat() == len as u64);
+    }
+    drop(open);
+    mounted.end();
+}
+
+#[test]
+fn kernel_write_back_reaches_the_store() {
+    if !fuse_usable("write-back") {
+        return;
+    }
+    let options = EngineOptions { kernel_writeback: true, ..minutes() };
+    let mut mounted = Mounted::with(MemStore::new(), options, Until::default());
+    let path = mounted.path("f");
+    let content: Vec<u8> = (0..200_000u32).flat_map(u32::to_le_bytes).collect();
+    fs::write(&path, &content).expect("write");
+    let file = OpenOptions::new().write(true).open(&path).expect("open for writing only");
+    // The page around it must be read through a handle that was opened for writing.
+    file.write_all_at(b"middle", 401_000).expect("pwrite");
+    file.set_times(fs::FileTimes::new().set_modified(std::time::UNIX_EPOCH)).expect("utimens");
+    assert_eq!(fs::metadata(&path).expect("stat").mtime(), 0);
+    file.set_len(500_000).expect("truncate");
+    file.write_all_at(b"dirty at the end", 600_000).expect("pwrite");
+    let mut expected = content[..500_000].to_vec();
+    expected[401_000..401_006].copy_from_slice(b"middle");
+    expected.resize(600_000, 0);
+    expected.extend_from_slice(b"dirty at the end");
+    assert!(fs::read(&path).expect("read") == expected);
+    // A signal's way out, with dirty pages in the kernel and the file open.
+    mounted.handle.end();
+    await_that("detach", || mountpoint::find(mounted.root()).is_none());
+    drop(file);
+    assert_eq!(mounted.ended(), Ended::Unmounted);
+    assert!(mounted.store.content("f") == expected);
 }
 
 #[test]

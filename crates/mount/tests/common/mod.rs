@@ -59,12 +59,16 @@ impl Mounted {
     }
 
     pub fn with(store: MemStore, options: EngineOptions, until: Until) -> Mounted {
+        let mount = MountOptions { source: "memory, test".into(), ..MountOptions::default() };
+        Mounted::attached(store, options, until, &mount)
+    }
+
+    pub fn attached(store: MemStore, options: EngineOptions, until: Until, mount: &MountOptions) -> Mounted {
         let folder = tempfile::tempdir().expect("temporary folder");
         let watchdog = Watchdog::start(folder.path());
         let store = Arc::new(store);
         let engine = Engine::new(store.clone(), options);
-        let options = MountOptions { source: "memory, test".into(), ..MountOptions::default() };
-        let session = Session::mount(engine.clone(), folder.path(), &options).expect("mounts");
+        let session = Session::mount(engine.clone(), folder.path(), mount).expect("mounts");
         let handle = session.handle();
         let serving = std::thread::spawn(move || session.wait(until));
         Mounted { store, engine, handle, serving: Some(serving), folder: Some(folder), _watchdog: watchdog }
@@ -91,8 +95,12 @@ impl Mounted {
 
     /// Waits for an end that came from elsewhere.
     pub fn ended(&mut self) -> Ended {
-        let serving = self.serving.take().expect("ended once");
-        serving.join().expect("session thread").expect("last flush")
+        self.outcome().expect("last flush")
+    }
+
+    /// Likewise, with what the last flush said.
+    pub fn outcome(&mut self) -> Result<Ended, FsError> {
+        self.serving.take().expect("ended once").join().expect("session thread")
     }
 }
 

@@ -24,6 +24,7 @@ struct Tree {
     known: HashSet<u64>,
     next: u64,
     syncs: u64,
+    sync_fails: bool,
 }
 
 struct Node {
@@ -131,7 +132,8 @@ fn attr_of(ino: u64, kind: Kind) -> Attr {
 impl MemStore {
     pub fn new() -> MemStore {
         let root = Node { attr: attr_of(Ino::ROOT.0, Kind::Directory), content: Content::Dir(BTreeMap::new()) };
-        let tree = Tree { nodes: HashMap::from([(1, root)]), known: HashSet::new(), next: 2, syncs: 0 };
+        let tree =
+            Tree { nodes: HashMap::from([(1, root)]), known: HashSet::new(), next: 2, syncs: 0, sync_fails: false };
         MemStore { shared: false, tree: Arc::new(Mutex::new(tree)) }
     }
 
@@ -172,6 +174,23 @@ impl MemStore {
         let attr = tree.add(Ino::ROOT, name, &NewNode { perm: 0o644, caller }, Kind::File, content).expect("new");
         tree.nodes.get_mut(&attr.ino.0).expect("just made").attr.size = content_len;
         tree.known.remove(&attr.ino.0);
+    }
+
+    /// Makes the last flush fail.
+    pub fn fail_syncs(&self) {
+        self.tree().sync_fails = true;
+    }
+
+    /// Other content for a file in the root, set behind the engine's back.
+    pub fn replace(&self, name: &str, content: &[u8]) {
+        let mut tree = self.tree();
+        let ino = Ino(tree.child(Ino::ROOT, FileName::new(name.as_bytes()).expect("name")).expect("exists"));
+        let node = tree.node(ino).expect("exists");
+        if let Content::File(bytes, _) = &mut node.content {
+            *bytes = content.to_vec();
+        }
+        node.attr.size = content.len() as u64;
+        tree.touch(ino).expect("exists");
     }
 
     /// Inodes that the engine has not given back.
@@ -344,8 +363,9 @@ impl Store for MemStore {
     }
 
     fn sync_all(&self) -> Result<()> {
-        self.tree().syncs += 1;
-        Ok(())
+        let mut tree = self.tree();
+        tree.syncs += 1;
+        if tree.sync_fails { error(ErrorKind::NoSpace) } else { Ok(()) }
     }
 
     fn statfs(&self) -> Result<StatFs> {
