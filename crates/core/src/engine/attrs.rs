@@ -50,8 +50,7 @@ impl Engine {
                 Fill::Outrun => last = Some(attr),
             }
         }
-        last.map(|attr| (attr, Duration::ZERO))
-            .ok_or_else(|| ErrorKind::Busy.into())
+        last.map(|attr| (attr, Duration::ZERO)).ok_or_else(|| ErrorKind::Busy.into())
     }
 
     /// Someone else changed the content: what was cached of it here and in the kernel is void.
@@ -65,16 +64,13 @@ impl Engine {
     pub(super) fn own_attr(&self, attr: Attr, since: u32) -> (Attr, Duration) {
         if self.open.get(attr.ino).is_some_and(|f| f.is_dirty()) {
             self.inodes.changed(attr.ino);
-            return self
-                .getattr_store(attr.ino)
-                .unwrap_or((attr, Duration::ZERO));
+            return self.getattr_store(attr.ino).unwrap_or((attr, Duration::ZERO));
         }
         let expiry = self.expiry(self.clock.now(), self.options.attr_ttl);
         if self.inodes.own(&attr, expiry, since) {
             return (attr, self.options.attr_ttl);
         }
-        self.getattr_store(attr.ino)
-            .unwrap_or((attr, Duration::ZERO))
+        self.getattr_store(attr.ino).unwrap_or((attr, Duration::ZERO))
     }
 
     /// Changes attributes, and returns the new ones.
@@ -89,10 +85,7 @@ impl Engine {
         self.check_writable("setattr")?;
         if set.size.is_none() && self.open.get(ino).is_none() {
             let since = self.inodes.since();
-            let attr = self
-                .store
-                .setattr(ino, set)
-                .inspect_err(|_| self.inodes.changed(ino))?;
+            let attr = self.store.setattr(ino, set).inspect_err(|_| self.inodes.changed(ino))?;
             return Ok(self.own_attr(attr, since));
         }
         self.with_open_inode(ino, |file| self.setattr_open(file, set))

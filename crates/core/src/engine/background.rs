@@ -27,13 +27,11 @@ pub(crate) struct Notices {
 impl Notices {
     pub(crate) fn start(&self, notifier: Box<dyn Notifier>) {
         let (sender, receiver) = channel::<Ino>();
-        let spawned = std::thread::Builder::new()
-            .name("adit-notify".into())
-            .spawn(move || {
-                while let Ok(ino) = receiver.recv() {
-                    notifier.inval_inode(ino, 0, 0);
-                }
-            });
+        let spawned = std::thread::Builder::new().name("adit-notify".into()).spawn(move || {
+            while let Ok(ino) = receiver.recv() {
+                notifier.inval_inode(ino, 0, 0);
+            }
+        });
         match spawned {
             Ok(_) => *self.channel.lock() = Some(sender),
             Err(error) => {
@@ -100,21 +98,19 @@ impl Flusher {
 /// Starts the thread that writes back what is older than a second.
 pub(crate) fn start_flusher(engine: &Arc<Engine>) {
     let (flusher, engine) = (engine.flusher.clone(), Arc::downgrade(engine));
-    let spawned = std::thread::Builder::new()
-        .name("adit-flush".into())
-        .spawn(move || {
-            while flusher.wait() {
-                let Some(engine) = engine.upgrade() else {
-                    return;
-                };
-                // A panic of a store ends one round, not the thread.
-                let round = std::panic::AssertUnwindSafe(|| engine.flush_old());
-                let again = std::panic::catch_unwind(round).unwrap_or(true);
-                if again {
-                    flusher.wake();
-                }
+    let spawned = std::thread::Builder::new().name("adit-flush".into()).spawn(move || {
+        while flusher.wait() {
+            let Some(engine) = engine.upgrade() else {
+                return;
+            };
+            // A panic of a store ends one round, not the thread.
+            let round = std::panic::AssertUnwindSafe(|| engine.flush_old());
+            let again = std::panic::catch_unwind(round).unwrap_or(true);
+            if again {
+                flusher.wake();
             }
-        });
+        }
+    });
     if let Err(error) = spawned {
         tracing::error!(%error, "no thread for write-back: buffered data waits for close or fsync");
     }
@@ -127,11 +123,7 @@ impl Engine {
         let born_max: Tick = self.clock.now().saturating_sub(age_ticks);
         let dirty = self.open.dirty();
         for &ino in &dirty {
-            let old = self
-                .open
-                .get(ino)
-                .and_then(|f| f.oldest())
-                .is_some_and(|born| born <= born_max);
+            let old = self.open.get(ino).and_then(|f| f.oldest()).is_some_and(|born| born <= born_max);
             if old && let Err(error) = self.flush_inode(ino, born_max) {
                 tracing::debug!(ino = ino.0, %error, "write-back failed");
             }

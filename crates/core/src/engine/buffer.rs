@@ -28,11 +28,7 @@ pub(crate) struct WriteBuffer {
 
 impl WriteBuffer {
     pub(crate) fn new(unit_len: usize) -> Self {
-        WriteBuffer {
-            unit_len,
-            units: BTreeMap::new(),
-            run: (0, 0),
-        }
+        WriteBuffer { unit_len, units: BTreeMap::new(), run: (0, 0) }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -69,14 +65,7 @@ impl WriteBuffer {
             let at = offset + taken as u64;
             let (unit, from) = (at / unit_len, (at % unit_len) as usize);
             let len = (self.unit_len - from).min(data.len() - taken);
-            self.write_unit(
-                unit,
-                from,
-                &data[taken..taken + len],
-                now,
-                store_len,
-                &mut fill,
-            )?;
+            self.write_unit(unit, from, &data[taken..taken + len], now, store_len, &mut fill)?;
             self.note_full(unit);
             taken += len;
         }
@@ -98,15 +87,7 @@ impl WriteBuffer {
             let mut data = Vec::with_capacity(if to > 4096 { unit_len } else { to });
             data.resize(from, 0);
             data.extend_from_slice(src);
-            self.units.insert(
-                unit,
-                DirtyUnit {
-                    data,
-                    lo: from,
-                    hi: to,
-                    born: now,
-                },
-            );
+            self.units.insert(unit, DirtyUnit { data, lo: from, hi: to, born: now });
             return Ok(());
         };
         if d.data.len() < to {
@@ -115,11 +96,7 @@ impl WriteBuffer {
             }
             d.data.resize(to, 0);
         }
-        let gap = if from > d.hi {
-            Some(d.hi..from)
-        } else {
-            (to < d.lo).then_some(to..d.lo)
-        };
+        let gap = if from > d.hi { Some(d.hi..from) } else { (to < d.lo).then_some(to..d.lo) };
         if let Some(gap) = gap {
             let gap_start = start + gap.start as u64;
             let bytes = &mut d.data[gap];
@@ -137,20 +114,15 @@ impl WriteBuffer {
 
     /// Whether the whole unit is buffered.
     pub(crate) fn is_full(&self, unit: u64) -> bool {
-        self.units
-            .get(&unit)
-            .is_some_and(|d| d.lo == 0 && d.hi == self.unit_len)
+        self.units.get(&unit).is_some_and(|d| d.lo == 0 && d.hi == self.unit_len)
     }
 
     fn note_full(&mut self, unit: u64) {
         if !self.is_full(unit) || unit + 1 == self.run.1 {
             return;
         }
-        self.run = if unit == self.run.1 && self.run.0 < self.run.1 {
-            (self.run.0, unit + 1)
-        } else {
-            (unit, unit + 1)
-        };
+        self.run =
+            if unit == self.run.1 && self.run.0 < self.run.1 { (self.run.0, unit + 1) } else { (unit, unit + 1) };
     }
 
     /// The latest sequential run of full units, if it has at least `bytes_min`: first unit, and the one after the last.
@@ -160,30 +132,17 @@ impl WriteBuffer {
     }
 
     /// Bytes of units in `first..end` and born at or before `born_max`, ascending, at most `bytes_max` (at least one).
-    pub(crate) fn pieces(
-        &self,
-        first: u64,
-        end: u64,
-        born_max: Tick,
-        bytes_max: usize,
-    ) -> Vec<(u64, &[u8])> {
+    pub(crate) fn pieces(&self, first: u64, end: u64, born_max: Tick, bytes_max: usize) -> Vec<(u64, &[u8])> {
         let (mut pieces, mut bytes) = (Vec::new(), 0);
         if first >= end {
             return pieces;
         }
-        for (unit, d) in self
-            .units
-            .range(first..end)
-            .filter(|(_, d)| d.born <= born_max)
-        {
+        for (unit, d) in self.units.range(first..end).filter(|(_, d)| d.born <= born_max) {
             if bytes >= bytes_max {
                 break;
             }
             bytes += d.hi - d.lo;
-            pieces.push((
-                unit * self.unit_len as u64 + d.lo as u64,
-                &d.data[d.lo..d.hi],
-            ));
+            pieces.push((unit * self.unit_len as u64 + d.lo as u64, &d.data[d.lo..d.hi]));
         }
         pieces
     }
@@ -246,10 +205,7 @@ impl WriteBuffer {
     /// Copies the buffered bytes of the range over `buf`, which begins at `offset`.
     pub(crate) fn overlay(&self, offset: u64, buf: &mut [u8]) {
         for (start, bytes) in self.in_range(offset, buf.len()) {
-            let (skip, at) = (
-                offset.saturating_sub(start) as usize,
-                start.saturating_sub(offset) as usize,
-            );
+            let (skip, at) = (offset.saturating_sub(start) as usize, start.saturating_sub(offset) as usize);
             let n = (bytes.len() - skip).min(buf.len() - at);
             buf[at..at + n].copy_from_slice(&bytes[skip..skip + n]);
         }

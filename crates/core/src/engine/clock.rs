@@ -22,9 +22,7 @@ pub(crate) struct Clock {
 impl Clock {
     pub(crate) fn new() -> Self {
         // One tick has passed at once, so that tick 0 can mean "expired".
-        Clock {
-            start_ms: monotonic_ms().saturating_sub(TICK_MS),
-        }
+        Clock { start_ms: monotonic_ms().saturating_sub(TICK_MS) }
     }
 
     /// The current tick, at least 1.
@@ -37,9 +35,7 @@ impl Clock {
     /// When something expires that lives for `ttl` from now. Rounded down: never later than promised.
     pub(crate) fn expiry(&self, now: Tick, ttl: Duration) -> Tick {
         let ticks = ttl.as_millis() / u128::from(TICK_MS);
-        u128::from(now)
-            .saturating_add(ticks)
-            .min(u128::from(NEVER) - 1) as Tick
+        u128::from(now).saturating_add(ticks).min(u128::from(NEVER) - 1) as Tick
     }
 }
 
@@ -55,9 +51,7 @@ pub(crate) fn remaining(now: Tick, expiry: Tick, full: Duration) -> Duration {
 #[inline]
 fn monotonic_ms() -> u64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
-    (t.tv_sec as u64)
-        .wrapping_mul(1000)
-        .wrapping_add(t.tv_nsec as u64 / 1_000_000)
+    (t.tv_sec as u64).wrapping_mul(1000).wrapping_add(t.tv_nsec as u64 / 1_000_000)
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -79,14 +73,8 @@ mod tests {
         assert_eq!(c.expiry(10, Duration::from_millis(15)), 10);
         assert_eq!(c.expiry(10, Duration::from_secs(1)), 72);
         assert_eq!(c.expiry(10, Duration::MAX), NEVER - 1);
-        assert_eq!(
-            remaining(70, 72, Duration::from_secs(1)),
-            Duration::from_millis(32)
-        );
+        assert_eq!(remaining(70, 72, Duration::from_secs(1)), Duration::from_millis(32));
         assert_eq!(remaining(80, 72, Duration::from_secs(1)), Duration::ZERO);
-        assert_eq!(
-            remaining(80, NEVER, Duration::from_secs(7)),
-            Duration::from_secs(7)
-        );
+        assert_eq!(remaining(80, NEVER, Duration::from_secs(7)), Duration::from_secs(7));
     }
 }

@@ -84,11 +84,7 @@ impl Dentries {
     #[inline]
     pub(crate) fn get(&self, parent: Ino, name: FileName<'_>) -> Option<Dentry> {
         let key = self.key(parent, name);
-        if name.as_bytes().len() <= SHORT_WORDS * 8 {
-            self.short.get(&key, self)
-        } else {
-            self.long.get(&key, self)
-        }
+        if name.as_bytes().len() <= SHORT_WORDS * 8 { self.short.get(&key, self) } else { self.long.get(&key, self) }
     }
 
     /// A mark of the directory to hand to [`Dentries::insert`], taken before the store is asked.
@@ -97,21 +93,10 @@ impl Dentries {
     }
 
     /// Keeps what the store said, unless the directory had an own change since `since`.
-    pub(crate) fn insert(
-        &self,
-        parent: Ino,
-        name: FileName<'_>,
-        child: Option<Ino>,
-        expiry: Tick,
-        since: u32,
-    ) {
+    pub(crate) fn insert(&self, parent: Ino, name: FileName<'_>, child: Option<Ino>, expiry: Tick, since: u32) {
         let key = self.key(parent, name);
         let epochs = self.epochs(parent, child.map_or(0, |c| c.0));
-        let entry = Slot {
-            child: child.map_or(0, |c| c.0),
-            expiry,
-            epochs,
-        };
+        let entry = Slot { child: child.map_or(0, |c| c.0), expiry, epochs };
         let current = || self.since(parent) == since;
         if name.as_bytes().len() <= SHORT_WORDS * 8 {
             self.short.insert(&key, entry, current, self);
@@ -122,19 +107,13 @@ impl Dentries {
 
     /// Notes an own change of the directory `parent`: what the store said before is not kept any more. The new mark.
     pub(crate) fn changed(&self, parent: Ino) -> u32 {
-        self.changes[stripe(parent)]
-            .fetch_add(1, SeqCst)
-            .wrapping_add(1)
+        self.changes[stripe(parent)].fetch_add(1, SeqCst).wrapping_add(1)
     }
 
     /// Drops what is known of one name.
     pub(crate) fn remove(&self, parent: Ino, name: FileName<'_>) {
         let key = self.key(parent, name);
-        if name.as_bytes().len() <= SHORT_WORDS * 8 {
-            self.short.remove(&key)
-        } else {
-            self.long.remove(&key)
-        }
+        if name.as_bytes().len() <= SHORT_WORDS * 8 { self.short.remove(&key) } else { self.long.remove(&key) }
     }
 
     /// Notes that `ino` was forgotten: entries of it and in it are void.
@@ -146,11 +125,7 @@ impl Dentries {
     fn key<'a>(&self, parent: Ino, name: FileName<'a>) -> Key<'a> {
         let bytes = name.as_bytes();
         let wide = u128::from(self.hasher.hash_one(bytes) ^ parent.0) * 0x9e37_79b9_7f4a_7c15;
-        Key {
-            parent: parent.0,
-            name: bytes,
-            hash: (wide as u64) ^ ((wide >> 64) as u64),
-        }
+        Key { parent: parent.0, name: bytes, hash: (wide as u64) ^ ((wide >> 64) as u64) }
     }
 
     #[inline]
@@ -243,10 +218,7 @@ impl<const W: usize> Table<W> {
                     return None;
                 }
                 let child = (found.child != 0).then_some(Ino(found.child));
-                return Some(Dentry {
-                    child,
-                    expiry: found.expiry,
-                });
+                return Some(Dentry { child, expiry: found.expiry });
             }
         }
         None // A writer is at work on this very set: a miss is always allowed.
@@ -294,18 +266,12 @@ impl<const W: usize> Table<W> {
             let s = slot::<W>(set, way);
             s[S_PARENT].store(key.parent, Relaxed);
             s[S_CHILD].store(entry.child, Relaxed);
-            s[S_META].store(
-                u64::from(entry.expiry) << 32 | key.name.len() as u64,
-                Relaxed,
-            );
+            s[S_META].store(u64::from(entry.expiry) << 32 | key.name.len() as u64, Relaxed);
             s[S_EPOCHS].store(entry.epochs, Relaxed);
             for (word, bytes) in s[SLOT_HEAD..].iter().zip(key.name.chunks(8)) {
                 word.store(word_of(bytes), Relaxed);
             }
-            set[SET_TAGS].store(
-                tags & !(0xff << (way * 8)) | key.tag() << (way * 8),
-                Relaxed,
-            );
+            set[SET_TAGS].store(tags & !(0xff << (way * 8)) | key.tag() << (way * 8), Relaxed);
         });
         true
     }
@@ -317,9 +283,7 @@ impl<const W: usize> Table<W> {
         };
         if let Some(way) = find::<W>(set, key) {
             let tags = set[SET_TAGS].load(Relaxed);
-            write_set(set, || {
-                set[SET_TAGS].store(tags & !(0xff << (way * 8)), Relaxed)
-            });
+            write_set(set, || set[SET_TAGS].store(tags & !(0xff << (way * 8)), Relaxed));
             self.live.fetch_sub(1, Relaxed);
         }
     }
@@ -327,29 +291,18 @@ impl<const W: usize> Table<W> {
     /// Moves everything to the next, larger generation. The old sets stay allocated, empty: a third of the whole.
     fn grow(&self, w: &mut Writer, all: &Dentries) -> bool {
         let next = self.current.load(Relaxed);
-        let bytes = if next < GENERATIONS {
-            (sets_of(next) * Self::SET_WORDS * 8) as u64
-        } else {
-            u64::MAX
-        };
-        let room = self
-            .budget
-            .allowance_bytes(Part::Dentries)
-            .saturating_sub(self.budget.used_bytes(Part::Dentries));
+        let bytes = if next < GENERATIONS { (sets_of(next) * Self::SET_WORDS * 8) as u64 } else { u64::MAX };
+        let room = self.budget.allowance_bytes(Part::Dentries).saturating_sub(self.budget.used_bytes(Part::Dentries));
         if bytes > room && next > 0 || next >= GENERATIONS {
             return false;
         }
-        self.generations[next].get_or_init(|| {
-            (0..sets_of(next) * Self::SET_WORDS)
-                .map(|_| AtomicU64::new(0))
-                .collect()
-        });
+        self.generations[next]
+            .get_or_init(|| (0..sets_of(next) * Self::SET_WORDS).map(|_| AtomicU64::new(0)).collect());
         self.budget.add(Part::Dentries, bytes);
         self.live.store(0, Relaxed);
         self.current.store(next + 1, Release);
         if let Some(old) = next.checked_sub(1).and_then(|g| self.generations[g].get()) {
-            old.chunks_exact(Self::SET_WORDS)
-                .for_each(|set| self.move_set(w, set, all));
+            old.chunks_exact(Self::SET_WORDS).for_each(|set| self.move_set(w, set, all));
         }
         true
     }
@@ -358,18 +311,10 @@ impl<const W: usize> Table<W> {
         let tags = set[SET_TAGS].load(Relaxed);
         for way in (0..WAYS).filter(|way| tags >> (way * 8) & 0xff != 0) {
             let s = slot::<W>(set, way);
-            let bytes: Vec<u8> = s[SLOT_HEAD..]
-                .iter()
-                .flat_map(|word| word.load(Relaxed).to_le_bytes())
-                .collect();
+            let bytes: Vec<u8> = s[SLOT_HEAD..].iter().flat_map(|word| word.load(Relaxed).to_le_bytes()).collect();
             let len = s[S_META].load(Relaxed) as u32 as usize;
             if let Some(Ok(name)) = bytes.get(..len).map(FileName::new) {
-                self.place(
-                    w,
-                    &all.key(Ino(s[S_PARENT].load(Relaxed)), name),
-                    load(s),
-                    true,
-                );
+                self.place(w, &all.key(Ino(s[S_PARENT].load(Relaxed)), name), load(s), true);
             }
         }
         write_set(set, || set[SET_TAGS].store(0, Relaxed));
@@ -403,10 +348,7 @@ fn find<const W: usize>(set: &[AtomicU64], key: &Key<'_>) -> Option<usize> {
 fn matches<const W: usize>(slot: &[AtomicU64], key: &Key<'_>) -> bool {
     slot[S_PARENT].load(Relaxed) == key.parent
         && slot[S_META].load(Relaxed) as u32 as usize == key.name.len()
-        && slot[SLOT_HEAD..]
-            .iter()
-            .zip(key.name.chunks(8))
-            .all(|(word, bytes)| word.load(Relaxed) == word_of(bytes))
+        && slot[SLOT_HEAD..].iter().zip(key.name.chunks(8)).all(|(word, bytes)| word.load(Relaxed) == word_of(bytes))
 }
 
 /// Up to eight bytes as a word, zero-filled; the length is compared apart.
@@ -414,10 +356,7 @@ fn matches<const W: usize>(slot: &[AtomicU64], key: &Key<'_>) -> bool {
 fn word_of(bytes: &[u8]) -> u64 {
     match <[u8; 8]>::try_from(bytes) {
         Ok(whole) => u64::from_le_bytes(whole),
-        Err(_) => bytes
-            .iter()
-            .rev()
-            .fold(0, |word, &b| word << 8 | u64::from(b)),
+        Err(_) => bytes.iter().rev().fold(0, |word, &b| word << 8 | u64::from(b)),
     }
 }
 

@@ -77,7 +77,10 @@ fn memory_stays_within_the_share_and_what_is_found_is_right() {
         d.insert(Ino(i % 7), name(n.as_bytes()), child, 9, d.since(Ino(i % 7)));
         model.insert((i % 7, n), child);
     }
-    assert!(budget.used_bytes(Part::Dentries) <= (8 << 20) / 32 + (80 << 10), "the first sets may exceed a small share");
+    assert!(
+        budget.used_bytes(Part::Dentries) <= (8 << 20) / 32 + (80 << 10),
+        "the first sets may exceed a small share"
+    );
     let mut found = 0;
     for ((dir, n), child) in &model {
         if let Some(dentry) = d.get(Ino(*dir), name(n.as_bytes())) {

@@ -24,10 +24,7 @@ impl Engine {
     pub fn opendir(&self, dir: Ino) -> Result<Fh> {
         self.counters.op(|o| &o.opendirs);
         self.inodes.pin(dir)?;
-        Ok(self.dirs.insert(DirHandle {
-            dir,
-            listing: Mutex::new(None),
-        }))
+        Ok(self.dirs.insert(DirHandle { dir, listing: Mutex::new(None) }))
     }
 
     /// Closes a directory.
@@ -43,11 +40,7 @@ impl Engine {
     pub fn fsyncdir(&self, fh: Fh) -> Result<()> {
         self.counters.op(|o| &o.syncs);
         let handle = self.dirs.get(fh)?;
-        if self.is_read_only() {
-            Ok(())
-        } else {
-            self.store.sync_dir(handle.dir)
-        }
+        if self.is_read_only() { Ok(()) } else { self.store.sync_dir(handle.dir) }
     }
 
     /// The entries of `dir`, from the cache or the store, as a snapshot that all share.
@@ -63,11 +56,7 @@ impl Engine {
         let mut fits = true;
         self.store.read_dir(dir, 0, &mut |entry| {
             fits = builder.push(&entry);
-            if fits {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
+            if fits { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
         if !fits {
             return Err(ErrorKind::Exhausted.into());
@@ -81,21 +70,14 @@ impl Engine {
     }
 
     /// Hands the entries after the cookie `start` (0: from the first, with a fresh view) to `sink` until it is full.
-    pub fn read_dir(
-        &self,
-        fh: Fh,
-        start: u64,
-        sink: &mut dyn FnMut(DirEntry<'_>) -> SinkFlow,
-    ) -> Result<()> {
+    pub fn read_dir(&self, fh: Fh, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> SinkFlow) -> Result<()> {
         self.counters.op(|o| &o.readdirs);
         let handle = self.dirs.get(fh)?;
         if self.caps.stable_cookies {
-            return self
-                .store
-                .read_dir(handle.dir, start, &mut |e| match sink(e) {
-                    SinkFlow::More => ControlFlow::Continue(()),
-                    SinkFlow::Full => ControlFlow::Break(()),
-                });
+            return self.store.read_dir(handle.dir, start, &mut |e| match sink(e) {
+                SinkFlow::More => ControlFlow::Continue(()),
+                SinkFlow::Full => ControlFlow::Break(()),
+            });
         }
         let listing = self.listing_of(&handle, start)?;
         for entry in listing.entries_from(usize::try_from(start).unwrap_or(usize::MAX)) {
@@ -144,11 +126,7 @@ impl Engine {
                     return ControlFlow::Break(());
                 }
                 cookies.push(e.cookie);
-                if batch.len() < PLUS_BATCH {
-                    ControlFlow::Continue(())
-                } else {
-                    ControlFlow::Break(())
-                }
+                if batch.len() < PLUS_BATCH { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })?;
             let Some(&last) = cookies.last() else {
                 return Ok(());
@@ -189,11 +167,7 @@ impl Engine {
         };
         match found {
             Ok(Lookup::Found(found)) => {
-                let listed = DirEntry {
-                    ino: found.attr.ino,
-                    kind: found.attr.kind,
-                    ..*entry
-                };
+                let listed = DirEntry { ino: found.attr.ino, kind: found.attr.kind, ..*entry };
                 let flow = sink(listed, Some(&found));
                 if flow == SinkFlow::Full {
                     self.drop_ref(found.attr.ino);
@@ -222,11 +196,6 @@ impl Engine {
         self.counters.attr.hit();
         let attr_ttl = remaining(now, expiry, self.options.attr_ttl);
         let entry_ttl = remaining(now, listing.expiry, self.options.entry_ttl);
-        Some(Entry {
-            attr,
-            generation: 0,
-            attr_ttl,
-            entry_ttl,
-        })
+        Some(Entry { attr, generation: 0, attr_ttl, entry_ttl })
     }
 }

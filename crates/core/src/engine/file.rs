@@ -66,11 +66,7 @@ impl OpenInode {
             failures: 0,
             failure: None,
         };
-        OpenInode {
-            ino,
-            state: RwLock::new(state),
-            dirty: AtomicBool::new(false),
-        }
+        OpenInode { ino, state: RwLock::new(state), dirty: AtomicBool::new(false) }
     }
 
     /// Whether writes are buffered.
@@ -107,16 +103,11 @@ impl FileState {
 
     /// The file to read from: the one that writes, if there is one.
     pub(crate) fn readable(&self) -> Result<&Arc<dyn StoreFile>> {
-        self.writer
-            .as_ref()
-            .or(self.reader.as_ref())
-            .ok_or_else(|| ErrorKind::Stale.into())
+        self.writer.as_ref().or(self.reader.as_ref()).ok_or_else(|| ErrorKind::Stale.into())
     }
 
     fn writable(&self) -> Result<&Arc<dyn StoreFile>> {
-        self.writer
-            .as_ref()
-            .ok_or_else(|| ErrorKind::NotPermitted.into())
+        self.writer.as_ref().ok_or_else(|| ErrorKind::NotPermitted.into())
     }
 }
 
@@ -138,16 +129,9 @@ impl Engine {
         {
             let mut state = file.write();
             if state.is_dirty() {
-                let path = self
-                    .store
-                    .path_of(ino)
-                    .unwrap_or_else(|| format!("{ino:?}"));
+                let path = self.store.path_of(ino).unwrap_or_else(|| format!("{ino:?}"));
                 let failure = state.failure.unwrap_or(ErrorKind::Io);
-                tracing::error!(
-                    path,
-                    ?failure,
-                    "buffered writes could not be stored and are lost"
-                );
+                tracing::error!(path, ?failure, "buffered writes could not be stored and are lost");
                 let units = state.buffer.clear();
                 self.units_cleaned(&file, &state, units);
                 self.inodes.changed(ino);
@@ -158,11 +142,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn with_open_inode<R>(
-        &self,
-        ino: Ino,
-        f: impl FnOnce(&OpenInode) -> Result<R>,
-    ) -> Result<R> {
+    pub(super) fn with_open_inode<R>(&self, ino: Ino, f: impl FnOnce(&OpenInode) -> Result<R>) -> Result<R> {
         let file = self.acquire_open(ino)?;
         let result = f(&file);
         self.release_open(file);
@@ -170,16 +150,9 @@ impl Engine {
     }
 
     /// Creates and opens a regular file.
-    pub fn create(
-        &self,
-        parent: Ino,
-        name: FileName<'_>,
-        new: &NewNode,
-        access: Access,
-    ) -> Result<(Entry, Opened)> {
+    pub fn create(&self, parent: Ino, name: FileName<'_>, new: &NewNode, access: Access) -> Result<(Entry, Opened)> {
         self.counters.op(|o| &o.creates);
-        let (entry, store_file) =
-            self.make(parent, name, || self.store.create(parent, name, new))?;
+        let (entry, store_file) = self.make(parent, name, || self.store.create(parent, name, new))?;
         let ino = entry.attr.ino;
         let file = self.acquire_open(ino).inspect_err(|_| self.drop_ref(ino))?;
         {
@@ -209,29 +182,15 @@ impl Engine {
 
     fn opened(&self, file: Arc<OpenInode>, access: Access, keep_cache: bool) -> Opened {
         let errors_seen = AtomicU64::new(file.read().failures);
-        let fh = self.files.insert(FileHandle {
-            file,
-            access,
-            errors_seen,
-        });
-        Opened {
-            fh,
-            keep_cache,
-            no_flush: access == Access::Read,
-        }
+        let fh = self.files.insert(FileHandle { file, access, errors_seen });
+        Opened { fh, keep_cache, no_flush: access == Access::Read }
     }
 
     /// Opens what is needed below; true when the kernel's pages are still right.
     fn open_files(&self, file: &OpenInode, access: Access, truncate: bool) -> Result<bool> {
         let ino = file.ino;
         if truncate {
-            self.setattr_open(
-                file,
-                &SetAttr {
-                    size: Some(0),
-                    ..SetAttr::default()
-                },
-            )?;
+            self.setattr_open(file, &SetAttr { size: Some(0), ..SetAttr::default() })?;
         }
         let mut state = file.write();
         match access {
@@ -250,9 +209,7 @@ impl Engine {
             return Ok(self.inodes.opened_dirty(ino));
         }
         drop(state);
-        let keep = self
-            .getattr(ino, None)
-            .is_ok_and(|(attr, _)| self.inodes.opened(&attr));
+        let keep = self.getattr(ino, None).is_ok_and(|(attr, _)| self.inodes.opened(&attr));
         file.write().write_handles += u64::from(access == Access::Write);
         Ok(keep)
     }
@@ -286,8 +243,7 @@ impl Engine {
         if was_dirty {
             self.units_cleaned(file, state, gone);
         }
-        self.units
-            .drop_from(file.ino, size / self.unit_len() as u64);
+        self.units.drop_from(file.ino, size / self.unit_len() as u64);
     }
 
     /// Reads at `offset`; short only at the end of the file.
@@ -306,10 +262,7 @@ impl Engine {
         if handle.access != Access::Write && !self.options.kernel_writeback {
             return Err(ErrorKind::NotPermitted.into());
         }
-        if offset
-            .checked_add(data.len() as u64)
-            .is_none_or(|end| end > OFFSET_MAX)
-        {
+        if offset.checked_add(data.len() as u64).is_none_or(|end| end > OFFSET_MAX) {
             return Err(ErrorKind::FileTooLarge.into());
         }
         if data.is_empty() {
@@ -331,13 +284,7 @@ impl Engine {
         Ok(data.len())
     }
 
-    fn write_locked(
-        &self,
-        file: &OpenInode,
-        state: &mut FileState,
-        offset: u64,
-        data: &[u8],
-    ) -> Result<()> {
+    fn write_locked(&self, file: &OpenInode, state: &mut FileState, offset: u64, data: &[u8]) -> Result<()> {
         if !self.buffers_writes() {
             let writer = state.writable()?.clone();
             return self.write_through(file, state, &writer, &[(offset, data)]);
@@ -377,8 +324,7 @@ impl Engine {
         state.unsettled = true;
         for &(offset, bytes) in pieces {
             let end = offset + bytes.len() as u64;
-            self.units
-                .drop_range(file.ino, offset / unit, end.div_ceil(unit));
+            self.units.drop_range(file.ino, offset / unit, end.div_ceil(unit));
             if written.is_ok() && state.is_dirty() {
                 state.store_len = state.store_len.max(end);
                 state.size = state.size.max(end);
@@ -390,13 +336,7 @@ impl Engine {
         written
     }
 
-    fn write_buffered(
-        &self,
-        file: &OpenInode,
-        state: &mut FileState,
-        offset: u64,
-        data: &[u8],
-    ) -> Result<()> {
+    fn write_buffered(&self, file: &OpenInode, state: &mut FileState, offset: u64, data: &[u8]) -> Result<()> {
         let unit = self.unit_len() as u64;
         let more = state.buffer.units_of(offset, data.len()) * unit;
         if self.budget.used_bytes(Part::Dirty) + more > self.budget.allowance_bytes(Part::Dirty) {
@@ -409,15 +349,10 @@ impl Engine {
             state.size = state.store_len;
         }
         let (units_before, store_len) = (state.buffer.len(), state.store_len);
-        let written = state
-            .buffer
-            .write(offset, data, self.clock.now(), store_len, |at, gap| {
-                self.read_clean(file.ino, &writer, at, gap).map(drop)
-            });
-        self.budget.add(
-            Part::Dirty,
-            (state.buffer.len() - units_before) as u64 * unit,
-        );
+        let written = state.buffer.write(offset, data, self.clock.now(), store_len, |at, gap| {
+            self.read_clean(file.ino, &writer, at, gap).map(drop)
+        });
+        self.budget.add(Part::Dirty, (state.buffer.len() - units_before) as u64 * unit);
         if !state.is_dirty() {
             return written;
         }
@@ -446,12 +381,7 @@ impl Engine {
     }
 
     /// Writes out all units that were born at or before `born_max`.
-    pub(super) fn flush_units(
-        &self,
-        file: &OpenInode,
-        state: &mut FileState,
-        born_max: Tick,
-    ) -> Result<()> {
+    pub(super) fn flush_units(&self, file: &OpenInode, state: &mut FileState, born_max: Tick) -> Result<()> {
         self.flush_units_in(file, state, 0, u64::MAX, false, born_max)
     }
 
@@ -488,26 +418,19 @@ impl Engine {
             if let Err(e) = written {
                 state.failures += 1;
                 state.failure = Some(e.kind());
-                let path = self
-                    .store
-                    .path_of(file.ino)
-                    .unwrap_or_else(|| format!("{:?}", file.ino));
+                let path = self.store.path_of(file.ino).unwrap_or_else(|| format!("{:?}", file.ino));
                 tracing::warn!(path, error = %e, "buffered writes could not be stored; they are kept for another try");
                 return Err(e.on("flush", path));
             }
             state.store_len = state.store_len.max(end_written);
-            let gone = starts
-                .iter()
-                .filter(|&&at| state.buffer.remove_unit_at(at))
-                .count();
+            let gone = starts.iter().filter(|&&at| state.buffer.remove_unit_at(at)).count();
             self.units_cleaned(file, state, gone);
         }
     }
 
     /// `count` units are not buffered any more.
     fn units_cleaned(&self, file: &OpenInode, state: &FileState, count: usize) {
-        self.budget
-            .sub(Part::Dirty, (count * self.unit_len()) as u64);
+        self.budget.sub(Part::Dirty, (count * self.unit_len()) as u64);
         if !state.is_dirty() {
             file.dirty.store(false, SeqCst);
         }
@@ -601,17 +524,13 @@ impl Engine {
         if len == 0 {
             return Err(ErrorKind::InvalidInput.into());
         }
-        let end = offset
-            .checked_add(len)
-            .filter(|&e| e <= OFFSET_MAX)
-            .ok_or(ErrorKind::FileTooLarge)?;
+        let end = offset.checked_add(len).filter(|&e| e <= OFFSET_MAX).ok_or(ErrorKind::FileTooLarge)?;
         let file = &handle.file;
         let mut state = file.write();
         self.flush_units(file, &mut state, NEVER)?;
         let allocated = state.writable()?.allocate(offset, len, mode);
         let unit = self.unit_len() as u64;
-        self.units
-            .drop_range(file.ino, offset / unit, end.div_ceil(unit));
+        self.units.drop_range(file.ino, offset / unit, end.div_ceil(unit));
         state.unsettled = true;
         self.inodes.changed(file.ino);
         self.refresh(file, &mut state);
@@ -627,23 +546,12 @@ impl Engine {
         }
         let state = handle.file.read();
         let file = state.readable()?;
-        if data {
-            file.seek_data(offset)
-        } else {
-            file.seek_hole(offset)
-        }
+        if data { file.seek_data(offset) } else { file.seek_hole(offset) }
     }
 
     /// Copies up to `len` bytes from one file to another, or within one where the ranges do not overlap. Returns how
     /// many; fewer at the end of the source, or where an error came after the first bytes.
-    pub fn copy_range(
-        &self,
-        fh_in: Fh,
-        off_in: u64,
-        fh_out: Fh,
-        off_out: u64,
-        len: u64,
-    ) -> Result<u64> {
+    pub fn copy_range(&self, fh_in: Fh, off_in: u64, fh_out: Fh, off_out: u64, len: u64) -> Result<u64> {
         self.counters.op(|o| &o.copies);
         self.check_writable("copy")?;
         let same = self.files.get(fh_in)?.file.ino == self.files.get(fh_out)?.file.ino;
@@ -657,15 +565,11 @@ impl Engine {
         let mut buf = vec![0; COPY_STEP_BYTES.min(usize::try_from(len).unwrap_or(COPY_STEP_BYTES))];
         let mut done = 0;
         while done < len {
-            let want = buf
-                .len()
-                .min(usize::try_from(len - done).unwrap_or(buf.len()));
-            let step = self
-                .read(fh_in, off_in + done, &mut buf[..want])
-                .and_then(|n| match n {
-                    0 => Ok(0),
-                    n => self.write(fh_out, off_out + done, &buf[..n]),
-                });
+            let want = buf.len().min(usize::try_from(len - done).unwrap_or(buf.len()));
+            let step = self.read(fh_in, off_in + done, &mut buf[..want]).and_then(|n| match n {
+                0 => Ok(0),
+                n => self.write(fh_out, off_out + done, &buf[..n]),
+            });
             match step {
                 Ok(0) => break,
                 Ok(n) => done += n as u64,

@@ -38,27 +38,18 @@ pub(crate) struct Handles<T> {
 
 impl<T> Handles<T> {
     pub(crate) fn new() -> Self {
-        Handles {
-            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
-            next: AtomicU64::new(1),
-        }
+        Handles { shards: (0..SHARDS).map(|_| RwLock::default()).collect(), next: AtomicU64::new(1) }
     }
 
     pub(crate) fn insert(&self, handle: T) -> Fh {
         let n = self.next.fetch_add(1, Relaxed);
-        self.shards[n as usize % SHARDS]
-            .write()
-            .insert(n, Arc::new(handle));
+        self.shards[n as usize % SHARDS].write().insert(n, Arc::new(handle));
         Fh(n)
     }
 
     /// The handle; `Stale` for a number that is not open.
     pub(crate) fn get(&self, fh: Fh) -> Result<Arc<T>> {
-        self.shards[fh.0 as usize % SHARDS]
-            .read()
-            .get(&fh.0)
-            .cloned()
-            .ok_or_else(|| ErrorKind::Stale.into())
+        self.shards[fh.0 as usize % SHARDS].read().get(&fh.0).cloned().ok_or_else(|| ErrorKind::Stale.into())
     }
 
     pub(crate) fn remove(&self, fh: Fh) -> Option<Arc<T>> {
@@ -83,10 +74,7 @@ pub(crate) struct OpenInodes {
 
 impl OpenInodes {
     pub(crate) fn new() -> Self {
-        OpenInodes {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            len: AtomicUsize::new(0),
-        }
+        OpenInodes { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), len: AtomicUsize::new(0) }
     }
 
     fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, User>> {
@@ -107,24 +95,14 @@ impl OpenInodes {
     }
 
     /// One more user; `make` runs when there was none.
-    pub(crate) fn acquire(
-        &self,
-        ino: Ino,
-        make: impl FnOnce() -> Result<OpenInode>,
-    ) -> Result<Arc<OpenInode>> {
+    pub(crate) fn acquire(&self, ino: Ino, make: impl FnOnce() -> Result<OpenInode>) -> Result<Arc<OpenInode>> {
         let mut shard = self.shard(ino).lock();
         if let Some(user) = shard.get_mut(&ino) {
             user.users += 1;
             return Ok(user.file.clone());
         }
         let file = Arc::new(make()?);
-        shard.insert(
-            ino,
-            User {
-                file: file.clone(),
-                users: 1,
-            },
-        );
+        shard.insert(ino, User { file: file.clone(), users: 1 });
         self.len.fetch_add(1, Relaxed);
         Ok(file)
     }
@@ -156,13 +134,7 @@ impl OpenInodes {
     pub(crate) fn dirty(&self) -> Vec<Ino> {
         let mut found = Vec::new();
         for shard in &self.shards {
-            found.extend(
-                shard
-                    .lock()
-                    .iter()
-                    .filter(|(_, u)| u.file.is_dirty())
-                    .map(|(&ino, _)| ino),
-            );
+            found.extend(shard.lock().iter().filter(|(_, u)| u.file.is_dirty()).map(|(&ino, _)| ino));
         }
         found
     }

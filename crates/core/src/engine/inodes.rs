@@ -39,7 +39,7 @@ const W_OWNER: usize = 7;
 const W_LINKS: usize = 8;
 /// Expiry of the attributes in the high 32 bits (0: none), the latest change in the low 32.
 const W_FRESH: usize = 9;
-/// Print of what the kernel's pages may hold: 0 none, [`PRINT_OWN`], or [`print_of`].
+/// Print of what the kernel's pages may hold: 0 none, [`PRINT_OWN`], or the print of attributes; and [`PRINT_OLD`].
 const W_PRINT: usize = 10;
 
 const PINS_BITS: u32 = 24;
@@ -47,7 +47,10 @@ const PINS_MAX: u64 = (1 << PINS_BITS) - 1;
 const COUNT_MAX: u64 = (1 << 40) - 1;
 /// A change less than this many changes ago, as seen from a reader's mark, happened after it.
 const CHANGE_WINDOW: u32 = 1 << 24;
-const PRINT_OWN: u64 = 1;
+/// Set while the pages may be older than the print says: the kernel was told, but perhaps it did not listen yet.
+const PRINT_OLD: u64 = 1;
+/// Our own writes led away from the last print.
+const PRINT_OWN: u64 = 2;
 /// Index slots: 8 bits of hash, 24 bits of record number + 1.
 const RECORDS_MAX: u32 = (1 << 24) - 2;
 const SPINS_MAX: u32 = 64;
@@ -117,13 +120,7 @@ impl InodeTable {
             .collect();
         budget.add(Part::Inodes, (SHARDS * size_of::<Shard>()) as u64);
         let seed = hashbrown::DefaultHashBuilder::default().hash_one(0x6164_6974_u64);
-        InodeTable {
-            shards,
-            seed,
-            changes: AtomicU32::new(0),
-            len: AtomicUsize::new(0),
-            budget,
-        }
+        InodeTable { shards, seed, changes: AtomicU32::new(0), len: AtomicUsize::new(0), budget }
     }
 
     /// Inodes in the table.
@@ -146,9 +143,7 @@ impl InodeTable {
     /// Cached attributes that are fresh at `now`, and when they expire.
     #[inline]
     pub(crate) fn attr(&self, ino: Ino, now: Tick) -> Option<(Attr, Tick)> {
-        let (attr, expiry) = self.read(ino, |r| {
-            (unpack(ino, r), (r[W_FRESH].load(Relaxed) >> 32) as Tick)
-        })?;
+        let (attr, expiry) = self.read(ino, |r| (unpack(ino, r), (r[W_FRESH].load(Relaxed) >> 32) as Tick))?;
         (expiry > now).then_some((attr, expiry))
     }
 
@@ -169,11 +164,7 @@ impl InodeTable {
 
     /// Holds a known inode beyond its references: a handle, or buffered data.
     pub(crate) fn pin(&self, ino: Ino) -> Result<()> {
-        if self.add(ino, 1, false)? {
-            Ok(())
-        } else {
-            Err(ErrorKind::Stale.into())
-        }
+        if self.add(ino, 1, false)? { Ok(()) } else { Err(ErrorKind::Stale.into()) }
     }
 
     /// Takes a pin back; true when nothing holds the inode any more.
@@ -181,11 +172,7 @@ impl InodeTable {
         self.with_record(ino, |r| {
             let refs = r[W_REFS].load(Relaxed);
             debug_assert!(refs & PINS_MAX != 0, "unpin without pin");
-            let refs = if refs & PINS_MAX == 0 || refs & PINS_MAX == PINS_MAX {
-                refs
-            } else {
-                refs - 1
-            };
+            let refs = if refs & PINS_MAX == 0 || refs & PINS_MAX == PINS_MAX { refs } else { refs - 1 };
             r[W_REFS].store(refs, Relaxed);
             refs == 0
         })
@@ -198,18 +185,9 @@ impl InodeTable {
             let refs = r[W_REFS].load(Relaxed);
             let held = refs >> PINS_BITS;
             if count > held {
-                tracing::warn!(
-                    ino = ino.0,
-                    held,
-                    count,
-                    "more references forgotten than were given"
-                );
+                tracing::warn!(ino = ino.0, held, count, "more references forgotten than were given");
             }
-            let left = if held == COUNT_MAX {
-                held
-            } else {
-                held.saturating_sub(count)
-            };
+            let left = if held == COUNT_MAX { held } else { held.saturating_sub(count) };
             let refs = (left << PINS_BITS) | (refs & PINS_MAX);
             r[W_REFS].store(refs, Relaxed);
             refs == 0
@@ -219,8 +197,7 @@ impl InodeTable {
 
     /// References by lookup (tests and statistics).
     pub(crate) fn count(&self, ino: Ino) -> u64 {
-        self.read(ino, |r| r[W_REFS].load(Relaxed) >> PINS_BITS)
-            .unwrap_or(0)
+        self.read(ino, |r| r[W_REFS].load(Relaxed) >> PINS_BITS).unwrap_or(0)
     }
 
     /// Removes the inode if nothing holds it; true if it was there and is gone.
@@ -260,15 +237,12 @@ impl InodeTable {
             }
             let print = r[W_PRINT].load(Relaxed);
             let new_print = self.print_of(attr);
-            let foreign = print != 0 && print != PRINT_OWN && print != new_print;
+            let foreign = print != 0 && print & !PRINT_OLD != PRINT_OWN && print & !PRINT_OLD != new_print;
             shard.write(|| {
                 let kept = pack(attr, r);
-                r[W_FRESH].store(
-                    if kept { u64::from(expiry) << 32 } else { 0 } | (fresh & 0xffff_ffff),
-                    Relaxed,
-                );
+                r[W_FRESH].store(if kept { u64::from(expiry) << 32 } else { 0 } | (fresh & 0xffff_ffff), Relaxed);
                 if print != 0 {
-                    r[W_PRINT].store(new_print, Relaxed);
+                    r[W_PRINT].store(new_print | (print & PRINT_OLD) | u64::from(foreign), Relaxed);
                 }
             });
             Fill::Current { foreign }
@@ -283,19 +257,13 @@ impl InodeTable {
             let now = self.changes.fetch_add(1, SeqCst).wrapping_add(1);
             let changed = (r[W_FRESH].load(Relaxed) as u32).wrapping_sub(since);
             let current = changed == 0 || changed > CHANGE_WINDOW;
-            let new_print = if current {
-                self.print_of(attr)
-            } else {
-                PRINT_OWN
-            };
+            let new_print = if current { self.print_of(attr) } else { PRINT_OWN };
             shard.write(|| {
                 let kept = current && pack(attr, r);
-                r[W_FRESH].store(
-                    if kept { u64::from(expiry) << 32 } else { 0 } | u64::from(now),
-                    Relaxed,
-                );
-                if r[W_PRINT].load(Relaxed) != 0 {
-                    r[W_PRINT].store(new_print, Relaxed);
+                r[W_FRESH].store(if kept { u64::from(expiry) << 32 } else { 0 } | u64::from(now), Relaxed);
+                let print = r[W_PRINT].load(Relaxed);
+                if print != 0 {
+                    r[W_PRINT].store(new_print | (print & PRINT_OLD), Relaxed);
                 }
             });
             current
@@ -309,8 +277,9 @@ impl InodeTable {
         self.with_shard_record(ino, |shard, r| {
             shard.write(|| {
                 r[W_FRESH].store(u64::from(now), Relaxed);
-                if r[W_PRINT].load(Relaxed) != 0 {
-                    r[W_PRINT].store(PRINT_OWN, Relaxed);
+                let print = r[W_PRINT].load(Relaxed);
+                if print != 0 {
+                    r[W_PRINT].store(PRINT_OWN | (print & PRINT_OLD), Relaxed);
                 }
             });
         });
@@ -331,23 +300,19 @@ impl InodeTable {
     /// As [`InodeTable::opened`], for a file with buffered writes: whatever is seen next is ours.
     pub(crate) fn opened_dirty(&self, ino: Ino) -> bool {
         self.with_shard_record(ino, |shard, r| {
+            let old = r[W_PRINT].load(Relaxed) & PRINT_OLD != 0;
             shard.write(|| r[W_PRINT].store(PRINT_OWN, Relaxed));
-            true
+            !old
         })
         .unwrap_or(false)
     }
 
     fn print_of(&self, attr: &Attr) -> u64 {
         let mut h = self.seed;
-        for word in [
-            attr.size,
-            pack_time(attr.mtime).unwrap_or(attr.mtime.secs as u64),
-            attr.ctime.secs as u64,
-        ] {
+        for word in [attr.size, pack_time(attr.mtime).unwrap_or(attr.mtime.secs as u64), attr.ctime.secs as u64] {
             h = self.hash(Ino(h ^ word)).rotate_left(23);
         }
-        self.hash(Ino(h ^ u64::from(attr.ctime.nanos)))
-            .max(PRINT_OWN + 1)
+        self.hash(Ino(h ^ u64::from(attr.ctime.nanos))).max(PRINT_OWN + 2) & !PRINT_OLD
     }
 
     fn shard(&self, hash: u64) -> &Shard {
@@ -364,10 +329,7 @@ impl InodeTable {
                 std::hint::spin_loop();
                 continue;
             }
-            let found = shard
-                .find(ino, hash)
-                .and_then(|(_, number)| shard.record(number))
-                .map(&f);
+            let found = shard.find(ino, hash).and_then(|(_, number)| shard.record(number)).map(&f);
             fence(Acquire);
             if shard.seq.load(Relaxed) == seq {
                 return found;
@@ -375,10 +337,7 @@ impl InodeTable {
         }
         // A writer was descheduled in the middle: wait for it instead of spinning.
         let _writer = shard.writer.lock();
-        shard
-            .find(ino, hash)
-            .and_then(|(_, number)| shard.record(number))
-            .map(f)
+        shard.find(ino, hash).and_then(|(_, number)| shard.record(number)).map(f)
     }
 
     fn with_record<R>(&self, ino: Ino, f: impl FnOnce(&Record) -> R) -> Option<R> {
@@ -405,11 +364,7 @@ impl InodeTable {
         };
         if let Some(r) = shard.record(number) {
             let refs = r[W_REFS].load(Relaxed);
-            let full = if step == 1 {
-                refs & PINS_MAX == PINS_MAX
-            } else {
-                refs >> PINS_BITS == COUNT_MAX
-            };
+            let full = if step == 1 { refs & PINS_MAX == PINS_MAX } else { refs >> PINS_BITS == COUNT_MAX };
             if !full {
                 r[W_REFS].store(refs + step, Relaxed);
             }
@@ -427,11 +382,8 @@ impl InodeTable {
                 if let Some(c) = shard.chunks.get(chunk)
                     && c.0.get().is_none()
                 {
-                    c.0.get_or_init(|| {
-                        Box::new([const { [const { AtomicU64::new(0) }; WORDS] }; CHUNK_RECORDS])
-                    });
-                    self.budget
-                        .add(Part::Inodes, (CHUNK_RECORDS * size_of::<Record>()) as u64);
+                    c.0.get_or_init(|| Box::new([const { [const { AtomicU64::new(0) }; WORDS] }; CHUNK_RECORDS]));
+                    self.budget.add(Part::Inodes, (CHUNK_RECORDS * size_of::<Record>()) as u64);
                 }
                 self.budget.add(Part::Inodes, added as u64);
                 w.next += 1;
@@ -469,8 +421,7 @@ impl InodeTable {
         }
         let slots_new = (slots * 2).max(16) as u32;
         let added = shard.index.ensure(slots_new as usize - 1);
-        self.budget
-            .add(Part::Inodes, (added * size_of::<AtomicU32>()) as u64);
+        self.budget.add(Part::Inodes, (added * size_of::<AtomicU32>()) as u64);
         let old: Vec<u32> = (0..slots as u32)
             .filter_map(|i| shard.index.get(i as usize).map(|s| s.swap(0, Relaxed)))
             .filter(|&v| v != 0)
@@ -570,34 +521,24 @@ const SECS_BIAS: i64 = 1 << 31;
 /// 34 bits of seconds since 1901, 30 bits of nanoseconds: until the year 2446.
 fn pack_time(t: Timestamp) -> Option<u64> {
     let secs = t.secs.checked_add(SECS_BIAS)?;
-    ((0..1 << 34).contains(&secs) && t.nanos < 1 << 30)
-        .then(|| (secs as u64) << 30 | u64::from(t.nanos))
+    ((0..1 << 34).contains(&secs) && t.nanos < 1 << 30).then(|| (secs as u64) << 30 | u64::from(t.nanos))
 }
 
 fn unpack_time(word: u64) -> Timestamp {
-    Timestamp {
-        secs: (word >> 30) as i64 - SECS_BIAS,
-        nanos: (word & 0x3fff_ffff) as u32,
-    }
+    Timestamp { secs: (word >> 30) as i64 - SECS_BIAS, nanos: (word & 0x3fff_ffff) as u32 }
 }
 
 /// False where a field does not fit: such attributes are not cached.
 fn pack(attr: &Attr, r: &Record) -> bool {
-    let (Some(atime), Some(mtime), Some(ctime)) = (
-        pack_time(attr.atime),
-        pack_time(attr.mtime),
-        pack_time(attr.ctime),
-    ) else {
+    let (Some(atime), Some(mtime), Some(ctime)) = (pack_time(attr.atime), pack_time(attr.mtime), pack_time(attr.ctime))
+    else {
         return false;
     };
     if attr.blocks >> 48 != 0 {
         return false;
     }
     r[W_SIZE].store(attr.size, Relaxed);
-    r[W_MODE].store(
-        attr.blocks << 16 | (attr.kind as u64) << 12 | u64::from(attr.perm & 0o7777),
-        Relaxed,
-    );
+    r[W_MODE].store(attr.blocks << 16 | (attr.kind as u64) << 12 | u64::from(attr.perm & 0o7777), Relaxed);
     r[W_ATIME].store(atime, Relaxed);
     r[W_MTIME].store(mtime, Relaxed);
     r[W_CTIME].store(ctime, Relaxed);
@@ -607,11 +548,7 @@ fn pack(attr: &Attr, r: &Record) -> bool {
 }
 
 fn unpack(ino: Ino, r: &Record) -> Attr {
-    let (mode, owner, links) = (
-        r[W_MODE].load(Relaxed),
-        r[W_OWNER].load(Relaxed),
-        r[W_LINKS].load(Relaxed),
-    );
+    let (mode, owner, links) = (r[W_MODE].load(Relaxed), r[W_OWNER].load(Relaxed), r[W_LINKS].load(Relaxed));
     Attr {
         ino,
         size: r[W_SIZE].load(Relaxed),

@@ -47,11 +47,7 @@ impl ListingBuilder {
             return false;
         };
         self.names.extend_from_slice(entry.name.as_bytes());
-        self.records.push(Record {
-            ino: entry.ino,
-            name_end,
-            kind: entry.kind,
-        });
+        self.records.push(Record { ino: entry.ino, name_end, kind: entry.kind });
         true
     }
 
@@ -60,12 +56,7 @@ impl ListingBuilder {
     }
 
     pub(crate) fn finish(self, since: u32, expiry: Tick) -> Listing {
-        Listing {
-            records: self.records.into(),
-            names: self.names.into(),
-            since,
-            expiry,
-        }
+        Listing { records: self.records.into(), names: self.names.into(), since, expiry }
     }
 }
 
@@ -84,18 +75,9 @@ impl Listing {
     pub fn entries_from(&self, from: usize) -> impl Iterator<Item = DirEntry<'_>> {
         (from..self.records.len()).filter_map(|i| {
             let record = self.records.get(i)?;
-            let start = if i == 0 {
-                0
-            } else {
-                self.records[i - 1].name_end as usize
-            };
+            let start = if i == 0 { 0 } else { self.records[i - 1].name_end as usize };
             let name = FileName::new(self.names.get(start..record.name_end as usize)?).ok()?;
-            Some(DirEntry {
-                cookie: i as u64 + 1,
-                ino: record.ino,
-                kind: record.kind,
-                name,
-            })
+            Some(DirEntry { cookie: i as u64 + 1, ino: record.ino, kind: record.kind, name })
         })
     }
 
@@ -118,10 +100,7 @@ pub(crate) struct Listings {
 
 impl Listings {
     pub(crate) fn new(budget: Arc<Budget>) -> Self {
-        Listings {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            budget,
-        }
+        Listings { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), budget }
     }
 
     fn shard(&self, dir: Ino) -> &Mutex<HashMap<Ino, Cached>> {
@@ -132,9 +111,7 @@ impl Listings {
     pub(crate) fn get(&self, dir: Ino, now: Tick, since: u32) -> Option<Arc<Listing>> {
         let mut shard = self.shard(dir).lock();
         let cached = shard.get_mut(&dir)?;
-        if cached.listing.since != since
-            || cached.listing.expiry <= now && cached.listing.expiry != NEVER
-        {
+        if cached.listing.since != since || cached.listing.expiry <= now && cached.listing.expiry != NEVER {
             return None;
         }
         cached.used = true;
@@ -149,13 +126,7 @@ impl Listings {
             return;
         }
         self.budget.add(Part::Listings, bytes);
-        if let Some(old) = self.shard(dir).lock().insert(
-            dir,
-            Cached {
-                listing,
-                used: false,
-            },
-        ) {
+        if let Some(old) = self.shard(dir).lock().insert(dir, Cached { listing, used: false }) {
             self.budget.sub(Part::Listings, old.listing.bytes());
         }
         self.shrink(dir);
@@ -177,14 +148,11 @@ impl Listings {
     fn shrink(&self, keep: Ino) {
         for pass in 0..2 {
             for shard in &self.shards {
-                if self.budget.used_bytes(Part::Listings)
-                    <= self.budget.allowance_bytes(Part::Listings)
-                {
+                if self.budget.used_bytes(Part::Listings) <= self.budget.allowance_bytes(Part::Listings) {
                     return;
                 }
                 shard.lock().retain(|&dir, cached| {
-                    let over = self.budget.used_bytes(Part::Listings)
-                        > self.budget.allowance_bytes(Part::Listings);
+                    let over = self.budget.used_bytes(Part::Listings) > self.budget.allowance_bytes(Part::Listings);
                     let stays = dir == keep || !over || (pass == 0 && cached.used);
                     cached.used = false;
                     if !stays {

@@ -202,12 +202,7 @@ impl Engine {
             store,
         });
         // The root is known from the start, and never forgotten.
-        if engine
-            .inodes
-            .add_ref(Ino::ROOT)
-            .and_then(|()| engine.inodes.pin(Ino::ROOT))
-            .is_err()
-        {
+        if engine.inodes.add_ref(Ino::ROOT).and_then(|()| engine.inodes.pin(Ino::ROOT)).is_err() {
             tracing::error!("no room for the root inode");
         }
         if engine.buffers_writes() {
@@ -276,11 +271,7 @@ impl Engine {
     }
 
     fn check_writable(&self, op: &'static str) -> Result<()> {
-        if self.is_read_only() {
-            Err(FsError::new(ErrorKind::ReadOnly).on(op, ""))
-        } else {
-            Ok(())
-        }
+        if self.is_read_only() { Err(FsError::new(ErrorKind::ReadOnly).on(op, "")) } else { Ok(()) }
     }
 
     fn buffers_writes(&self) -> bool {
@@ -293,19 +284,12 @@ impl Engine {
 
     /// When something cached now expires.
     fn expiry(&self, now: Tick, ttl: Duration) -> Tick {
-        if self.caps.shared {
-            self.clock.expiry(now, ttl)
-        } else {
-            NEVER
-        }
+        if self.caps.shared { self.clock.expiry(now, ttl) } else { NEVER }
     }
 
     /// Must be held while the store is asked for something that makes an inode known, until it is counted.
     fn knowing(&self) -> Knowing<'_> {
-        Knowing {
-            engine: self,
-            gate: Some(self.gate.read()),
-        }
+        Knowing { engine: self, gate: Some(self.gate.read()) }
     }
 
     /// Nothing holds `ino` any more: tell the store, now or as soon as no lookup runs.
@@ -323,11 +307,7 @@ impl Engine {
     /// Forgets the unreferenced inodes. Without `wait` it leaves them to the lookups that run now.
     fn reap(&self, wait: bool) {
         loop {
-            let gate = if wait {
-                Some(self.gate.write())
-            } else {
-                self.gate.try_write()
-            };
+            let gate = if wait { Some(self.gate.write()) } else { self.gate.try_write() };
             let Some(gate) = gate else { return };
             let list = {
                 let mut list = self.unreferenced.lock();
@@ -361,6 +341,3 @@ impl Drop for Engine {
         self.notices.stop();
     }
 }
-
-#[cfg(test)]
-mod tests;

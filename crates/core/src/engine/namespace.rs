@@ -50,12 +50,7 @@ impl Engine {
             Ok((attr, attr_ttl)) => {
                 self.counters.dentry.hit();
                 let entry_ttl = remaining(now, expiry, self.options.entry_ttl);
-                Some(Lookup::Found(Entry {
-                    attr,
-                    generation: 0,
-                    attr_ttl,
-                    entry_ttl,
-                }))
+                Some(Lookup::Found(Entry { attr, generation: 0, attr_ttl, entry_ttl }))
             }
             Err(_) => {
                 self.drop_ref(ino);
@@ -74,16 +69,10 @@ impl Engine {
                 self.inodes.add_ref(attr.ino)?;
                 drop(knowing);
                 let expiry = self.expiry(now, self.options.entry_ttl);
-                self.dentries
-                    .insert(parent, name, Some(attr.ino), expiry, since_dir);
+                self.dentries.insert(parent, name, Some(attr.ino), expiry, since_dir);
                 let (attr, attr_ttl) = self.settle(attr, since);
                 let entry_ttl = self.options.entry_ttl;
-                Ok(Lookup::Found(Entry {
-                    attr,
-                    generation: 0,
-                    attr_ttl,
-                    entry_ttl,
-                }))
+                Ok(Lookup::Found(Entry { attr, generation: 0, attr_ttl, entry_ttl }))
             }
             Err(e) if e.is_not_found() => {
                 let expiry = self.expiry(now, self.options.negative_ttl);
@@ -91,9 +80,7 @@ impl Engine {
                     self.dentries.insert(parent, name, None, expiry, since_dir);
                 }
                 self.counters.negative.miss();
-                Ok(Lookup::Absent {
-                    ttl: self.options.negative_ttl,
-                })
+                Ok(Lookup::Absent { ttl: self.options.negative_ttl })
             }
             Err(e) => Err(e),
         }
@@ -121,8 +108,7 @@ impl Engine {
                 Fill::Outrun => {}
             }
         }
-        self.getattr_store(attr.ino)
-            .unwrap_or((attr, Duration::ZERO))
+        self.getattr_store(attr.ino).unwrap_or((attr, Duration::ZERO))
     }
 
     /// What every own change of a directory needs. Returns a mark for caching its outcome, if no other change ran.
@@ -134,18 +120,8 @@ impl Engine {
     }
 
     /// Keeps the outcome of an own change of one name.
-    fn entry_changed(
-        &self,
-        parent: Ino,
-        name: FileName<'_>,
-        child: Option<Ino>,
-        mark: Option<u32>,
-    ) {
-        let ttl = if child.is_some() {
-            self.options.entry_ttl
-        } else {
-            self.options.negative_ttl
-        };
+    fn entry_changed(&self, parent: Ino, name: FileName<'_>, child: Option<Ino>, mark: Option<u32>) {
+        let ttl = if child.is_some() { self.options.entry_ttl } else { self.options.negative_ttl };
         let now = self.clock.now();
         let expiry = self.expiry(now, ttl);
         match mark {
@@ -178,36 +154,17 @@ impl Engine {
         self.inodes.add_ref(attr.ino)?;
         drop(knowing);
         let (attr, attr_ttl) = self.own_attr(attr, since);
-        Ok((
-            Entry {
-                attr,
-                generation: 0,
-                attr_ttl,
-                entry_ttl: self.options.entry_ttl,
-            },
-            rest,
-        ))
+        Ok((Entry { attr, generation: 0, attr_ttl, entry_ttl: self.options.entry_ttl }, rest))
     }
 
     /// Creates a directory.
     pub fn mkdir(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<Entry> {
         self.counters.op(|o| &o.creates);
-        Ok(self
-            .make(parent, name, || {
-                Ok((self.store.mkdir(parent, name, new)?, ()))
-            })?
-            .0)
+        Ok(self.make(parent, name, || Ok((self.store.mkdir(parent, name, new)?, ())))?.0)
     }
 
     /// Creates a device node, FIFO or socket, or an empty regular file.
-    pub fn mknod(
-        &self,
-        parent: Ino,
-        name: FileName<'_>,
-        kind: Kind,
-        rdev: u32,
-        new: &NewNode,
-    ) -> Result<Entry> {
+    pub fn mknod(&self, parent: Ino, name: FileName<'_>, kind: Kind, rdev: u32, new: &NewNode) -> Result<Entry> {
         self.counters.op(|o| &o.creates);
         let made = self.make(parent, name, || match kind {
             Kind::File => Ok((self.store.create(parent, name, new)?.0, ())),
@@ -217,13 +174,7 @@ impl Engine {
     }
 
     /// Creates a symbolic link to `target`.
-    pub fn symlink(
-        &self,
-        parent: Ino,
-        name: FileName<'_>,
-        target: &[u8],
-        caller: Caller,
-    ) -> Result<Entry> {
+    pub fn symlink(&self, parent: Ino, name: FileName<'_>, target: &[u8], caller: Caller) -> Result<Entry> {
         self.counters.op(|o| &o.creates);
         match target.len() {
             0 => return Err(ErrorKind::NotFound.into()),
@@ -231,21 +182,13 @@ impl Engine {
             1..=4095 => return Err(ErrorKind::InvalidInput.into()),
             _ => return Err(ErrorKind::NameTooLong.into()),
         }
-        Ok(self
-            .make(parent, name, || {
-                Ok((self.store.symlink(parent, name, target, caller)?, ()))
-            })?
-            .0)
+        Ok(self.make(parent, name, || Ok((self.store.symlink(parent, name, target, caller)?, ())))?.0)
     }
 
     /// Gives `ino` a further name.
     pub fn link(&self, ino: Ino, parent: Ino, name: FileName<'_>) -> Result<Entry> {
         self.counters.op(|o| &o.creates);
-        Ok(self
-            .make(parent, name, || {
-                Ok((self.store.link(ino, parent, name)?, ()))
-            })?
-            .0)
+        Ok(self.make(parent, name, || Ok((self.store.link(ino, parent, name)?, ())))?.0)
     }
 
     /// The target of a symbolic link.
@@ -264,12 +207,7 @@ impl Engine {
         self.remove(parent, name, || self.store.rmdir(parent, name))
     }
 
-    fn remove(
-        &self,
-        parent: Ino,
-        name: FileName<'_>,
-        remove: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
+    fn remove(&self, parent: Ino, name: FileName<'_>, remove: impl FnOnce() -> Result<()>) -> Result<()> {
         self.counters.op(|o| &o.removes);
         self.check_writable("unlink")?;
         let target = self.target_of(parent, name);
@@ -301,19 +239,13 @@ impl Engine {
         if flags.contains(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE) {
             return Err(ErrorKind::InvalidInput.into());
         }
-        let targets = [
-            self.target_of(parent, name),
-            self.target_of(new_parent, new_name),
-        ];
+        let targets = [self.target_of(parent, name), self.target_of(new_parent, new_name)];
         let renamed = self.store.rename(parent, name, new_parent, new_name, flags);
         for (dir, name) in [(parent, name), (new_parent, new_name)] {
             self.dir_changed(dir, 0);
             self.dentries.remove(dir, name);
         }
-        targets
-            .into_iter()
-            .flatten()
-            .for_each(|ino| self.inodes.changed(ino));
+        targets.into_iter().flatten().for_each(|ino| self.inodes.changed(ino));
         renamed
     }
 

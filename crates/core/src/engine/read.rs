@@ -68,14 +68,7 @@ impl Shard {
         let replaced = self.remove(key);
         self.next_id += 1;
         self.queue.push_back((key.0, key.1, self.next_id));
-        self.units.insert(
-            key,
-            Unit {
-                bytes,
-                used: false,
-                id: self.next_id,
-            },
-        );
+        self.units.insert(key, Unit { bytes, used: false, id: self.next_id });
         *self.per_inode.entry(key.0).or_default() += 1;
         replaced
     }
@@ -117,10 +110,7 @@ enum Found<'a> {
 
 impl Units {
     pub(crate) fn new(budget: Arc<Budget>) -> Self {
-        Units {
-            places: (0..SHARDS).map(|_| Place::default()).collect(),
-            budget,
-        }
+        Units { places: (0..SHARDS).map(|_| Place::default()).collect(), budget }
     }
 
     /// All units of an inode share a shard, so that dropping them takes one lock.
@@ -178,12 +168,7 @@ impl Units {
         if !shard.per_inode.contains_key(&ino) {
             return;
         }
-        let keys: Vec<_> = shard
-            .units
-            .keys()
-            .filter(|(i, u)| *i == ino && gone(*u))
-            .copied()
-            .collect();
+        let keys: Vec<_> = shard.units.keys().filter(|(i, u)| *i == ino && gone(*u)).copied().collect();
         for key in keys {
             let len = shard.remove(key).unwrap_or(0);
             self.budget.sub(Part::Units, len as u64);
@@ -211,24 +196,14 @@ impl Units {
 
     /// Entries and bytes.
     pub(crate) fn size(&self) -> (u64, u64) {
-        let entries = self
-            .places
-            .iter()
-            .map(|p| p.shard.lock().units.len() as u64)
-            .sum();
+        let entries = self.places.iter().map(|p| p.shard.lock().units.len() as u64).sum();
         (entries, self.budget.used_bytes(Part::Units))
     }
 }
 
 impl Engine {
     /// Reads what the store has and what is buffered over it.
-    pub(super) fn read_merged(
-        &self,
-        ino: Ino,
-        state: &FileState,
-        offset: u64,
-        buf: &mut [u8],
-    ) -> Result<usize> {
+    pub(super) fn read_merged(&self, ino: Ino, state: &FileState, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let file = state.readable()?;
         if !state.is_dirty() {
             return self.read_clean(ino, file, offset, buf);
@@ -237,11 +212,7 @@ impl Engine {
         let buf = &mut buf[..n];
         if !state.buffer.covers(offset, n) {
             let in_store = state.store_len.saturating_sub(offset).min(n as u64) as usize;
-            let got = if in_store > 0 {
-                self.read_clean(ino, file, offset, &mut buf[..in_store])?
-            } else {
-                0
-            };
+            let got = if in_store > 0 { self.read_clean(ino, file, offset, &mut buf[..in_store])? } else { 0 };
             buf[got..].fill(0);
         }
         state.buffer.overlay(offset, buf);
@@ -249,13 +220,7 @@ impl Engine {
     }
 
     /// Reads what the store has. The caller holds the lock of the open inode.
-    pub(super) fn read_clean(
-        &self,
-        ino: Ino,
-        file: &Arc<dyn StoreFile>,
-        offset: u64,
-        buf: &mut [u8],
-    ) -> Result<usize> {
+    pub(super) fn read_clean(&self, ino: Ino, file: &Arc<dyn StoreFile>, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let unit_len = self.unit_len();
         if buf.len() >= unit_len || buf.is_empty() {
             return file.read_at(offset, buf);
@@ -275,22 +240,11 @@ impl Engine {
     }
 
     /// Reads within one unit, through the cache if the unit is a whole one.
-    fn read_unit(
-        &self,
-        ino: Ino,
-        file: &Arc<dyn StoreFile>,
-        unit: u64,
-        from: usize,
-        buf: &mut [u8],
-    ) -> Result<usize> {
+    fn read_unit(&self, ino: Ino, file: &Arc<dyn StoreFile>, unit: u64, from: usize, buf: &mut [u8]) -> Result<usize> {
         let unit_len = self.unit_len();
         let start = unit * unit_len as u64;
         // The last unit of a small file is not worth a buffer of its own. Old attributes only choose the way here.
-        if self
-            .inodes
-            .attr(ino, 0)
-            .is_some_and(|(attr, _)| attr.size < start + unit_len as u64)
-        {
+        if self.inodes.attr(ino, 0).is_some_and(|(attr, _)| attr.size < start + unit_len as u64) {
             return file.read_at(start + from as u64, buf);
         }
         let (loading, drops) = match self.units.find((ino, unit)) {

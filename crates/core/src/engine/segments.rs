@@ -28,9 +28,7 @@ fn locate(i: usize) -> (usize, usize) {
 
 impl<T: Default> Segmented<T> {
     pub(crate) fn new() -> Self {
-        Segmented {
-            parts: [const { OnceLock::new() }; PARTS],
-        }
+        Segmented { parts: [const { OnceLock::new() }; PARTS] }
     }
 
     /// The element, if its part was allocated.
@@ -63,15 +61,10 @@ mod tests {
         assert!(s.get(0).is_none());
         for i in 0..5000 {
             s.ensure(i);
-            s.get(i)
-                .unwrap()
-                .store(i as u32, std::sync::atomic::Ordering::Relaxed);
+            s.get(i).unwrap().store(i as u32, std::sync::atomic::Ordering::Relaxed);
         }
         for i in 0..5000 {
-            assert_eq!(
-                s.get(i).unwrap().load(std::sync::atomic::Ordering::Relaxed),
-                i as u32
-            );
+            assert_eq!(s.get(i).unwrap().load(std::sync::atomic::Ordering::Relaxed), i as u32);
         }
         assert!(s.get(CAPACITY_MAX).is_none());
     }

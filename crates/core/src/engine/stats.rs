@@ -31,8 +31,7 @@ impl HitCounter {
     }
 
     fn sums(&self) -> (u64, u64) {
-        let sum =
-            |f: fn(&Stripe) -> &AtomicU64| self.stripes.iter().map(|s| f(s).load(Relaxed)).sum();
+        let sum = |f: fn(&Stripe) -> &AtomicU64| self.stripes.iter().map(|s| f(s).load(Relaxed)).sum();
         (sum(|s| &s.hits), sum(|s| &s.misses))
     }
 }
@@ -173,12 +172,7 @@ pub struct CacheStats {
 impl CacheStats {
     fn new(counter: &HitCounter, (entries, bytes): (u64, u64)) -> Self {
         let (hits, misses) = counter.sums();
-        CacheStats {
-            hits,
-            misses,
-            entries,
-            bytes,
-        }
+        CacheStats { hits, misses, entries, bytes }
     }
 }
 

@@ -95,12 +95,7 @@ impl Store for FaultyStore {
     fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
         self.inner.setattr(ino, set)
     }
-    fn read_dir(
-        &self,
-        dir: Ino,
-        start: u64,
-        sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
-    ) -> Result<()> {
+    fn read_dir(&self, dir: Ino, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<()> {
         self.faults.listings.fetch_add(1, Relaxed);
         self.inner.read_dir(dir, start, sink)
     }
@@ -200,12 +195,7 @@ impl Store for EngineStore {
     fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
         Ok(self.0.setattr(ino, set, None)?.0)
     }
-    fn read_dir(
-        &self,
-        dir: Ino,
-        start: u64,
-        sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
-    ) -> Result<()> {
+    fn read_dir(&self, dir: Ino, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<()> {
         let fh = self.0.opendir(dir)?;
         // In several calls, as a kernel does it.
         let (mut at, mut stop, mut listed) = (start, false, Ok(()));
