@@ -329,7 +329,11 @@ pub fn fuzz_path(plan: &Plan, mountpoint: &Path) {
     });
 }
 
-fn fuzz(plan: &Plan, mut check: impl FnMut(&[Op]) -> Result<(), Mismatch>) {
+/// Runs random sequences through `check`, which may leave out what its subject cannot do, and add to it.
+///
+/// # Panics
+/// As [`fuzz_store`].
+pub fn fuzz(plan: &Plan, mut check: impl FnMut(&[Op]) -> Result<(), Mismatch>) {
     for seed in seeds(plan.seeds) {
         let ops = generate(seed, plan.ops, &plan.limits);
         let Err(first) = check(&ops) else { continue };

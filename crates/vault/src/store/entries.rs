@@ -8,6 +8,7 @@ use adit_core::store::DirEntry;
 use adit_core::types::{Attr, FileName, Ino, Kind, SetAttr};
 use adit_core::{ErrorKind, FsError, Result};
 
+use super::change::{DEPTH_MAX, lies_below};
 use super::nodes::{DirNode, Place, What};
 use super::{Shared, VaultFile};
 use crate::format::DirId;
@@ -145,8 +146,40 @@ impl Shared {
             other => other.map_err(|e| FsError::from(e).on("look up", &path))?,
         };
         let (shape, attr) = self.examine(&path, sealed.long, entry)?;
+        if let Shape::Directory(id) = &shape {
+            self.check_no_loop(dir, self.nodes.ino_of_host(attr.ino.0), id, &path)?;
+        }
         let (attr, host_ino) = self.know(dir, name, &shape, attr);
         Ok(Found { attr, shape, path, name: name.into(), long: sealed.long, host_ino })
+    }
+
+    /// `Corrupt` if the directory `id` that was found in `dir` is `dir` or above it: no walk of it would end.
+    ///
+    /// Only a directory that is known at another place can be.
+    fn check_no_loop(&self, dir: &DirNode, ino: Ino, id: &DirId, path: &str) -> Result<()> {
+        let itself = *id == dir.id;
+        let elsewhere = || self.nodes.place(ino).is_some_and(|p| p.parent.id != dir.id);
+        if itself || (elsewhere() && lies_below(self, dir.ino, ino) && self.still_below(dir.ino, ino)?) {
+            return Err(corrupt(path, "the directory holds itself"));
+        }
+        Ok(())
+    }
+
+    /// Whether the vault agrees that `ino` lies below `above`. Another client may have moved what we know of.
+    fn still_below(&self, mut ino: Ino, above: Ino) -> Result<bool> {
+        for _ in 0..DEPTH_MAX {
+            if ino == above {
+                return Ok(true);
+            }
+            let Some((dir, true)) = self.nodes.directory(ino) else { return Ok(false) };
+            let Some(place) = self.nodes.place(ino) else { return Ok(false) };
+            let (stored, _) = self.stored_name(&place.parent, &place.name)?;
+            if self.dir_id_at(&format!("{}/{stored}", place.parent.hash))?.as_ref() != Some(&dir.id) {
+                return Ok(false);
+            }
+            ino = place.parent.ino;
+        }
+        Ok(true)
     }
 
     /// A name is absent, unless all of its directory is: then that is the news.
@@ -190,10 +223,18 @@ impl Shared {
         }
     }
 
+    /// The content of a small file of an entry, or None if it is not there. Anything else in its place is damage.
+    fn small_part(&self, path: &str, max: usize) -> Result<Option<Vec<u8>>> {
+        read_small(&*self.root, path, max).map_err(|e| match e.kind() {
+            ErrorKind::IsDirectory | ErrorKind::Loop | ErrorKind::InvalidInput => corrupt(path, "not a regular file"),
+            _ => e,
+        })
+    }
+
     /// The directory id that the folder at `path` names. None if it has no `dir.c9r`.
     pub(super) fn dir_id_at(&self, path: &str) -> Result<Option<DirId>> {
         let file = format!("{path}/{DIR_FILE}");
-        match read_small(&*self.root, &file, crate::format::names::MAX_DIR_ID_BYTES)? {
+        match self.small_part(&file, crate::format::names::MAX_DIR_ID_BYTES)? {
             Some(bytes) => DirId::parse(&bytes).map(Some).map_err(|e| corrupt(&file, e)),
             None => Ok(None),
         }
@@ -273,7 +314,7 @@ impl Shared {
         if self.known(ino)?.what.kind() != Kind::Symlink {
             return Err(ErrorKind::InvalidInput.into());
         }
-        let bytes = read_small(&*self.root, &path, object::max_encoded_bytes(&self.content))?.ok_or(ErrorKind::Stale)?;
+        let bytes = self.small_part(&path, object::max_encoded_bytes(&self.content))?.ok_or(ErrorKind::Stale)?;
         object::decode_symlink(&self.content, &bytes).map(String::into_bytes).map_err(|e| corrupt(&path, e))
     }
 
@@ -294,6 +335,10 @@ impl Shared {
         } else {
             return None;
         };
+        if is_long(&full, self.threshold) != stored.ends_with(C9S) {
+            // No client looks for it there: what is listed must be found.
+            return Some(Err("the name's length asks for the other form".to_owned()));
+        }
         let name = self.names.decrypt_name_in(&full, dir.context).map_err(|e| e.to_string());
         Some(name.and_then(|n| match FileName::new(n.as_bytes()) {
             Ok(_) => Ok(n),

@@ -176,6 +176,10 @@ impl VaultFile {
                 sealed.resize(want, 0);
             }
             let got = file.read_at(host_offset, &mut sealed[..want]).map_err(|e| self.failed("read", e))?;
+            if got == 0 {
+                // The end; unless so much is gone that it is no vault file any more.
+                return self.len_of(file).map(|_| 0);
+            }
             let mut done = 0;
             for (n, piece) in sealed[..got].chunks(full).enumerate() {
                 let chunk = first + n as u64;

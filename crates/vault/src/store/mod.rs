@@ -245,7 +245,7 @@ impl Shared {
     /// Makes the entries of `dir` durable, and the names of the directories above it that are not.
     fn sync_entries(&self, dir: &Arc<DirNode>) -> Result<()> {
         let mut dir = dir.clone();
-        loop {
+        for _ in 0..change::DEPTH_MAX {
             let taken = self.unsynced.lock().remove(&dir.id);
             let above = self.nodes.place(dir.ino);
             if let Some(unsynced) = taken
@@ -256,9 +256,10 @@ impl Shared {
             }
             match above {
                 Some(place) => dir = place.parent,
-                None => return Ok(()),
+                None => break,
             }
         }
+        Ok(())
     }
 
     fn sync_one(&self, dir: &DirNode, unsynced: Unsynced, place: Option<&nodes::Place>) -> Result<()> {
@@ -322,8 +323,11 @@ impl VaultStore {
         };
         if let Some(file) = weak.upgrade() {
             if file::writable(access) {
-                let path = shared.object_path(ino).ok_or(ErrorKind::Stale)?;
-                file.ensure_writable(|| self.open_host(&path, access))?;
+                // One that is writable already needs no name for it.
+                file.ensure_writable(|| {
+                    let path = shared.object_path(ino).ok_or(ErrorKind::Stale)?;
+                    self.open_host(&path, access)
+                })?;
             }
             return Ok(file);
         }

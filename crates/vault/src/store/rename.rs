@@ -76,6 +76,9 @@ pub(super) fn rename(
     }
     check_move(shared, source, &to)?;
     if let Some(target) = &to.found {
+        if lies_below(shared, from.dir.ino, target.attr.ino) {
+            return Err(ErrorKind::NotEmpty.into()); // the source is in it
+        }
         check_replace(shared, source, target)?;
     }
     op.intent(&to.dir.hash)?;
