@@ -1,2 +1,81 @@
-//! placeholder
-fn main() {}
+//! The program `adit`.
+//!
+//! - [`args`]: what was typed, and what it means;
+//! - [`commands`]: a module for each family of verbs;
+//! - [`source`], [`secrets`], [`open`]: from a name and a password to an open vault;
+//! - [`output`], [`progress`], [`failure`], [`exit_code`]: what the user gets to see;
+//! - [`process`], [`logging`], [`state_dir`]: the process itself.
+//!
+//! Terminal, home and environment are touched here only; the libraries below know none of them.
+
+mod args;
+mod commands;
+mod exit_code;
+mod failure;
+mod logging;
+mod open;
+mod output;
+mod process;
+mod progress;
+mod secrets;
+mod source;
+mod state_dir;
+
+use std::process::ExitCode;
+
+use args::{Command, LowArgs};
+use exit_code::Code;
+use failure::Result;
+
+fn main() -> ExitCode {
+    process::harden();
+    let args = match args::parse(std::env::args_os()) {
+        Ok(args) => args,
+        Err(error) => return usage(&error),
+    };
+    match run(args) {
+        Ok(()) => Code::Done.into(),
+        Err(failure) => {
+            failure.print();
+            failure.code().into()
+        }
+    }
+}
+
+/// Help and version are answers; anything else is a mistake.
+fn usage(error: &clap::Error) -> ExitCode {
+    // Standard output or error may be closed; there is nowhere to say so.
+    let _ = error.print();
+    match error.use_stderr() {
+        true => Code::Usage.into(),
+        false => Code::Done.into(),
+    }
+}
+
+fn run(args: LowArgs) -> Result<()> {
+    let global = &args.global;
+    if let Command::Mount(mount) = args.command {
+        // It sets up its log itself, after the fork.
+        return commands::mount::mount(mount, global);
+    }
+    logging::to_stderr(global)?;
+    match &args.command {
+        Command::Mount(_) => Ok(()),
+        Command::Umount(args) => commands::umount::umount(args, global),
+        Command::Mounts(args) => commands::mounts::mounts(args),
+        Command::Stats(args) => commands::mounts::stats(args),
+        Command::Status(args) => commands::mounts::status(args),
+        Command::Ls(args) => commands::browse::ls(args, global),
+        Command::Tree(args) => commands::browse::tree(args, global),
+        Command::Cat(args) => commands::browse::cat(args, global),
+        Command::Get(args) => commands::transfer::get(args, global),
+        Command::Put(args) => commands::transfer::put(args, global),
+        Command::Mkdir(args) => commands::change::mkdir(args, global),
+        Command::Mv(args) => commands::change::mv(args, global),
+        Command::Rm(args) => commands::change::rm(args, global),
+        Command::Vault(command) => commands::vault::vault(command, global),
+        Command::Doctor(args) => commands::doctor::doctor(args, global),
+        Command::Completions { shell } => commands::generate::completions(*shell),
+        Command::Man { verb, dir } => commands::generate::man(verb, dir.as_deref()),
+    }
+}

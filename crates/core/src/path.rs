@@ -69,6 +69,8 @@ pub enum Visit<'a, 't> {
         parent: Option<&'a Node<'t>>,
         /// How far below the start, which has depth 0.
         depth: usize,
+        /// Whether no entry of the same directory comes after it.
+        last: bool,
     },
     /// A directory whose entries have all been shown.
     Leave {
@@ -128,7 +130,7 @@ impl<'s> Tree<'s> {
     pub fn child<'t>(&'t self, dir: &Node<'_>, name: &[u8]) -> Result<Node<'t>> {
         let path = dir.join(name);
         let name = FileName::new(name).map_err(|e| FsError::from(e).on("open", show(&path)))?;
-        let attr = self.store.lookup(dir.ino(), name).map_err(|e| e.on("open", show(&path)))?;
+        let attr = self.store.lookup(dir.ino(), name).map_err(|e| about("open", &path, e))?;
         Ok(self.node(attr, path))
     }
 
@@ -206,7 +208,7 @@ impl<'s> Tree<'s> {
 
     /// The target of a symbolic link.
     pub fn read_link(&self, link: &Node<'_>) -> Result<Vec<u8>> {
-        self.store.readlink(link.ino()).map_err(|e| e.on("read link", show(link.path())))
+        self.store.readlink(link.ino()).map_err(|e| about("read link", link.path(), e))
     }
 
     /// The entries of a directory, sorted by name (bytes).
@@ -217,7 +219,7 @@ impl<'s> Tree<'s> {
                 entries.push(Listed { name: e.name.as_bytes().to_vec(), kind: e.kind });
                 ControlFlow::Continue(())
             })
-            .map_err(|e| e.on("list", show(dir.path())))?;
+            .map_err(|e| about("list", dir.path(), e))?;
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
     }
@@ -255,7 +257,8 @@ impl<'s> Tree<'s> {
         visit: &mut dyn FnMut(Visit<'_, 't>) -> Result<Step>,
     ) -> Result<()> {
         let parent = levels.last().map(|l| &l.node);
-        let step = visit(Visit::Entry { node: &node, parent, depth: levels.len() })?;
+        let last = levels.last().is_none_or(|l| l.todo.is_empty());
+        let step = visit(Visit::Entry { node: &node, parent, depth: levels.len(), last })?;
         if node.kind() != Kind::Directory || step == Step::Past {
             return Ok(());
         }
@@ -282,7 +285,7 @@ impl<'s> Tree<'s> {
     /// Creates the directory `name` in `dir`.
     pub fn mkdir_in<'t>(&'t self, dir: &Node<'_>, name: &[u8], new: &NewNode) -> Result<Node<'t>> {
         let path = dir.join(name);
-        let attr = self.store.mkdir(dir.ino(), FileName::new(name)?, new).map_err(|e| e.on("mkdir", show(&path)))?;
+        let attr = self.store.mkdir(dir.ino(), FileName::new(name)?, new).map_err(|e| about("mkdir", &path, e))?;
         Ok(self.node(attr, path))
     }
 
@@ -371,7 +374,7 @@ impl<'s> Tree<'s> {
             Kind::Directory => self.store.rmdir(dir.ino(), entry),
             _ => self.store.unlink(dir.ino(), entry),
         };
-        done.map_err(|e| e.on("remove", show(&dir.join(name))))
+        done.map_err(|e| about("remove", &dir.join(name), e))
     }
 
     /// Renames `from` to `to`, or into `to` if that is a directory. What is at `to` is replaced unless `flags` say
@@ -387,7 +390,10 @@ impl<'s> Tree<'s> {
         let new_path = to_dir.join(&to_name);
         self.store
             .rename(from_dir.ino(), FileName::new(&from_name)?, to_dir.ino(), FileName::new(&to_name)?, flags)
-            .map_err(|e| e.on("rename", format!("{} to {}", show(&from_dir.join(&from_name)), show(&new_path))))?;
+            .map_err(|e| {
+                let subject = format!("{} to {}", show(&from_dir.join(&from_name)), show(&new_path));
+                about_subject("rename", subject, e)
+            })?;
         Ok(new_path)
     }
 
@@ -456,6 +462,18 @@ impl Drop for Node<'_> {
         if self.attr.ino != Ino::ROOT {
             self.tree.release(self.attr.ino);
         }
+    }
+}
+
+/// Makes `path` the subject of an error. A subject that the store named itself (a ciphertext path) stays, as the cause.
+fn about(op: &'static str, path: &[u8], error: FsError) -> FsError {
+    about_subject(op, show(path), error)
+}
+
+fn about_subject(op: &'static str, subject: String, error: FsError) -> FsError {
+    match error.subject() {
+        Some(inner) if inner != subject => FsError::new(error.kind()).on(op, subject).because(error),
+        _ => error.on(op, subject),
     }
 }
 

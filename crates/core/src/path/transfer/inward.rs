@@ -10,7 +10,7 @@ use rustix::fs::{FileType, Stat};
 use super::host::{self, HostPlace};
 use super::{COPY_LEN_BYTES, CopyOptions, Log, PERM_KEPT};
 use crate::error::{ErrorKind, FsError, Result};
-use crate::path::{Node, Tree, show, this_process};
+use crate::path::{Node, Tree, about, show, this_process};
 use crate::store::NewNode;
 use crate::types::{Attr, FileName, Kind, RenameFlags, SetAttr, SetTime};
 
@@ -52,7 +52,7 @@ pub(super) fn copy<'t>(
         // Last, because entries change a directory's time, and its mode may forbid to create them.
         let set = attributes(&done.stat, Kind::Directory);
         let finished = tree.store().setattr(done.to.ino(), &set).map(drop);
-        finished.or_else(|e| copier.log.failed(e.on("copy", show(done.to.path()))))?;
+        finished.or_else(|e| copier.log.failed(about("copy", done.to.path(), e)))?;
         copier.log.done(Kind::Directory);
     }
     Ok(())
@@ -63,7 +63,7 @@ impl<'t> Copier<'t, '_, '_, '_> {
     fn entry(&mut self, dir: BorrowedFd<'_>, from: OsString, to: &Node<'_>, name: &[u8]) -> Result<Option<Level<'t>>> {
         match self.copy_entry(dir, from, to, name) {
             Ok(level) => Ok(level),
-            Err(e) => self.log.failed(e.on("copy", show(&to.join(name)))).map(|()| None),
+            Err(e) => self.log.failed(about("copy", &to.join(name), e)).map(|()| None),
         }
     }
 

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::host::{Draft, HostPlace, mtime_only, open_dir_in};
 use super::{COPY_LEN_BYTES, CopyOptions, Log, Outward, PERM_KEPT};
 use crate::error::{ErrorKind, FsError, Result};
-use crate::path::{Node, Step, Tree, Visit, show};
+use crate::path::{Node, Step, Tree, Visit, about, show};
 use crate::types::{Access, Kind};
 
 /// What a copy needs besides the walk.
@@ -51,7 +51,7 @@ pub(super) fn copy<'t>(
         Visit::Leave { node, parent } => {
             let dir = copier.dirs.pop().filter(|_| parent.is_some() || !keep_outermost);
             if let Some(dir) = dir {
-                let finished = set_mode_and_mtime(dir.as_fd(), node).map_err(|e| e.on("copy", show(node.path())));
+                let finished = set_mode_and_mtime(dir.as_fd(), node).map_err(|e| about("copy", node.path(), e));
                 finished.or_else(|e| copier.log.failed(e))?;
             }
             copier.log.done(Kind::Directory);
@@ -66,7 +66,7 @@ impl Copier<'_, '_, '_> {
         self.log.begin(node.path(), node.kind())?;
         match self.copy_entry(node, place) {
             Ok(step) => Ok(step),
-            Err(e) => self.log.failed(e.on("copy", show(node.path()))).map(|()| Step::Past),
+            Err(e) => self.log.failed(about("copy", node.path(), e)).map(|()| Step::Past),
         }
     }
 

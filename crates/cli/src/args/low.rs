@@ -1,0 +1,500 @@
+//! What was typed, as clap sees it. The text here is the help and the manual.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap_complete::Shell;
+
+use super::units;
+
+/// Mount encrypted vaults, and work in them without a mount
+///
+/// adit opens Cryptomator vaults (format 8) as ordinary folders. Other Cryptomator clients may use the same vault at the
+/// same time. What is written is encrypted at once; nothing readable is kept on disk.
+#[derive(Parser, Debug)]
+#[command(name = "adit", version, after_long_help = AFTER_HELP, max_term_width = 110)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+pub struct LowArgs {
+    /// Options of every command.
+    #[command(flatten)]
+    pub global: GlobalArgs,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  adit vault init ~/Vault                 create a vault; asks for a password twice
+  adit mount ~/Vault ~/Private            work in it as in any folder
+  adit umount ~/Private                   write everything back and close it
+  adit put ~/Vault photos/ /              copy a folder in, without a mount
+  adit ls ~/Vault /photos --long          list, without a mount
+  adit vault check ~/Vault                look for damage
+
+Passwords:
+  A password is asked for on the terminal, or read with --password-stdin, --password-file FILE,
+  --password-command COMMAND or --password-env NAME. It is never an argument. One trailing newline is removed.
+
+Exit codes:
+  0 done   1 failure   2 usage   3 wrong password   4 corrupt data   5 check found problems
+  6 not a mount   7 busy   8 out of space   9 network failure   10 not supported
+
+Environment:
+  ADIT_LOG         what to log, such as `debug` or `adit_vault=trace` (as --log)
+  NO_COLOR         no colours
+  XDG_STATE_HOME   where journals and the log are kept, in `adit/`; ~/.local/state otherwise";
+
+/// Options of every command.
+#[derive(Args, Debug, Clone)]
+pub struct GlobalArgs {
+    /// Say more about what happens; twice for debugging
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// What to log: error, warn, info, debug, trace, or a filter such as adit_vault=debug
+    #[arg(long, global = true, value_name = "LEVEL")]
+    pub log: Option<String>,
+    /// No progress and no remarks on standard error
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+    /// Where journals and the log are kept, instead of $XDG_STATE_HOME/adit
+    #[arg(long, global = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub state_dir: Option<PathBuf>,
+}
+
+/// The verbs.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Mount a vault on a folder
+    #[command(after_long_help = MOUNT_HELP)]
+    Mount(MountArgs),
+    /// Write everything back and unmount
+    #[command(alias = "unmount")]
+    Umount(UmountArgs),
+    /// List what is mounted
+    Mounts(JsonArgs),
+    /// Show counters of a mount: inodes, memory, cache hits
+    Stats(StatsArgs),
+    /// Show the state of a mount
+    Status(StatusArgs),
+    /// List a folder in a vault, without a mount
+    Ls(LsArgs),
+    /// Show a folder in a vault as a tree, without a mount
+    Tree(TreeArgs),
+    /// Print files of a vault, without a mount
+    Cat(CatArgs),
+    /// Copy out of a vault, without a mount
+    #[command(after_long_help = GET_HELP)]
+    Get(GetArgs),
+    /// Copy into a vault, without a mount
+    #[command(after_long_help = PUT_HELP)]
+    Put(PutArgs),
+    /// Create folders in a vault, without a mount
+    Mkdir(MkdirArgs),
+    /// Rename or move in a vault, without a mount
+    Mv(MvArgs),
+    /// Remove from a vault, without a mount
+    Rm(RmArgs),
+    /// Create, describe and check vaults
+    #[command(subcommand)]
+    Vault(VaultCommand),
+    /// Look for what could keep mounts from working here
+    Doctor(JsonArgs),
+    /// Print a completion script for a shell
+    #[command(after_long_help = "Example:\n  adit completions bash > ~/.local/share/bash-completion/completions/adit")]
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+    /// Print the manual, or write all its pages
+    #[command(after_long_help = "Examples:\n  adit man | man -l -\n  adit man --dir /usr/local/share/man/man1")]
+    Man {
+        /// The page of this verb, such as `mount` or `vault check`
+        verb: Vec<String>,
+        /// Write a page for each verb into this folder
+        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "verb")]
+        dir: Option<PathBuf>,
+    },
+}
+
+const SOURCE_HELP: &str = "The vault's folder; `vault:` in front says that it is one";
+
+const MOUNT_HELP: &str = "\
+The command returns when the mount is usable; otherwise its exit code and message say why it is not. The files are
+visible to you alone unless --allow-other is given. The mount ends with `adit umount`, SIGTERM or SIGINT, and writes
+everything back first.
+
+Options for -o (a list with commas; a backslash before a comma keeps it):
+  ro, rw                    read-only or not
+  allow_other               let other users in, as the file modes allow
+  nosuid, nodev, noexec     as in mount(8); the first two are the default
+  attr_timeout=SECS         how long attributes may be stale when another client changes the vault
+  entry_timeout=SECS        the same for names
+  negative_timeout=SECS     the same for names that do not exist
+  exclusive                 nobody else changes the vault: the kernel may collect writes
+  threads=N                 threads that serve the mount
+  memory=SIZE, idle=DURATION, foreground, state_dir=DIR
+  password_file=FILE, password_command=COMMAND, password_env=NAME, password_stdin
+_netdev, nofail, noauto, user and x-* are for others, and ignored.
+
+In /etc/fstab (with a link /sbin/mount.fuse.adit to adit):
+  /home/me/Vault  /home/me/Private  fuse.adit  noauto,user,password_file=/home/me/.vault-password  0 0
+
+Examples:
+  adit mount ~/Vault ~/Private
+  adit mount --read-only --password-command 'pass show vault' ~/Vault ~/Private
+  adit mount --foreground -v ~/Vault ~/Private";
+
+const GET_HELP: &str = "\
+If DEST is a folder, the copy goes into it; PATH `/` copies what the vault holds into it. Modes, modification times and
+symbolic links are kept. Existing files are replaced when their copy is complete; folders are merged. Nothing is written
+through a symbolic link, nor outside of DEST.
+
+Examples:
+  adit get ~/Vault /photos/2024 .
+  adit get ~/Vault / /mnt/restore";
+
+const PUT_HELP: &str = "\
+If PATH is a folder, the copies go into it; otherwise it is the name of the one copy. Modes, modification times and
+symbolic links are kept. Existing files are replaced when their copy is complete; folders are merged.
+
+Examples:
+  adit put ~/Vault letter.odt /letters
+  adit put ~/Vault ~/photos ~/films /";
+
+/// Where the password comes from.
+#[derive(Args, Debug, Clone, Default)]
+#[group(multiple = false)]
+pub struct PasswordArgs {
+    /// Read the password from standard input
+    #[arg(long, help_heading = "Password")]
+    pub password_stdin: bool,
+    /// Read the password from a file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Password")]
+    pub password_file: Option<PathBuf>,
+    /// Run a shell command that prints the password
+    #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString, help_heading = "Password")]
+    pub password_command: Option<OsString>,
+    /// Take the password from an environment variable
+    #[arg(long, value_name = "NAME", help_heading = "Password")]
+    pub password_env: Option<OsString>,
+}
+
+/// Where a new password comes from.
+#[derive(Args, Debug, Clone, Default)]
+#[group(multiple = false)]
+pub struct NewPasswordArgs {
+    /// Read the new password from standard input (its second line, if the current one comes from there too)
+    #[arg(long, help_heading = "New password")]
+    pub new_password_stdin: bool,
+    /// Read the new password from a file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "New password")]
+    pub new_password_file: Option<PathBuf>,
+    /// Run a shell command that prints the new password
+    #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString, help_heading = "New password")]
+    pub new_password_command: Option<OsString>,
+    /// Take the new password from an environment variable
+    #[arg(long, value_name = "NAME", help_heading = "New password")]
+    pub new_password_env: Option<OsString>,
+}
+
+/// A source and how it is opened.
+#[derive(Args, Debug, Clone)]
+pub struct SourceArgs {
+    #[arg(value_name = "SOURCE", value_hint = ValueHint::AnyPath, help = SOURCE_HELP)]
+    /// The vault.
+    pub source: OsString,
+    /// Its password.
+    #[command(flatten)]
+    pub password: PasswordArgs,
+}
+
+/// `mount`
+#[derive(Args, Debug)]
+pub struct MountArgs {
+    #[arg(value_name = "SOURCE", value_hint = ValueHint::AnyPath, help = SOURCE_HELP)]
+    /// The vault.
+    pub source: OsString,
+    /// The folder to mount on
+    #[arg(value_name = "MOUNTPOINT", value_hint = ValueHint::DirPath)]
+    pub mountpoint: PathBuf,
+    /// Options as of mount(8); see below
+    #[arg(short = 'o', value_name = "OPT,…", action = clap::ArgAction::Append)]
+    pub options: Vec<OsString>,
+    /// Stay in the foreground and log to standard error
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// Refuse changes
+    #[arg(short, long, visible_alias = "ro")]
+    pub read_only: bool,
+    /// Let other users in, as the file modes allow
+    #[arg(long)]
+    pub allow_other: bool,
+    /// Unmount when unused for so long, such as 10m
+    #[arg(long, value_name = "DURATION", value_parser = units::duration)]
+    pub idle: Option<Duration>,
+    /// Most memory to use, such as 128M [default: 256M]
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub memory: Option<u64>,
+    /// Check everything, and do not mount (mount -f)
+    #[arg(long, hide = true)]
+    pub fake: bool,
+    /// Its password.
+    #[command(flatten)]
+    pub password: PasswordArgs,
+}
+
+/// `umount`
+#[derive(Args, Debug)]
+pub struct UmountArgs {
+    /// Where it is mounted
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub mountpoint: PathBuf,
+    /// Take it out of the tree now; open files go on until they are closed
+    #[arg(short, long)]
+    pub lazy: bool,
+    /// End it at once without writing back what is still in memory; needs --yes or asks
+    #[arg(long)]
+    pub no_flush: bool,
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// A reading command without arguments.
+#[derive(Args, Debug)]
+pub struct JsonArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `stats`
+#[derive(Args, Debug)]
+pub struct StatsArgs {
+    /// Where it is mounted
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub mountpoint: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Print again every second (one JSON object a line with --json) until interrupted
+    #[arg(short, long)]
+    pub watch: bool,
+}
+
+/// `status`
+#[derive(Args, Debug)]
+pub struct StatusArgs {
+    /// Where it is mounted
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub mountpoint: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `ls`
+#[derive(Args, Debug)]
+pub struct LsArgs {
+    /// The vault.
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// A folder or file in it [default: its root]
+    pub path: Option<OsString>,
+    /// With mode, size and time
+    #[arg(short, long)]
+    pub long: bool,
+    /// With everything below
+    #[arg(short = 'R', long)]
+    pub recursive: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `tree`
+#[derive(Args, Debug)]
+pub struct TreeArgs {
+    /// The vault.
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// A folder in it [default: its root]
+    pub path: Option<OsString>,
+    /// Go so many levels down
+    #[arg(short = 'L', long, value_name = "N")]
+    pub depth: Option<usize>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `cat`
+#[derive(Args, Debug)]
+pub struct CatArgs {
+    /// The vault.
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// Files in it
+    #[arg(required = true)]
+    pub paths: Vec<OsString>,
+}
+
+/// `get`
+#[derive(Args, Debug)]
+pub struct GetArgs {
+    /// The vault.
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// A file, folder or link in it
+    pub path: OsString,
+    /// Where to, on this machine
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub dest: PathBuf,
+    /// Fail for files that exist instead of replacing them
+    #[arg(short, long)]
+    pub no_replace: bool,
+}
+
+/// `put`
+#[derive(Args, Debug)]
+pub struct PutArgs {
+    /// The vault.
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// Files and folders of this machine
+    #[arg(required = true, value_hint = ValueHint::AnyPath)]
+    pub host: Vec<PathBuf>,
+    /// Where to, in the vault
+    pub path: OsString,
+    /// Fail for files that exist instead of replacing them
+    #[arg(short, long)]
+    pub no_replace: bool,
+}
+
+/// `mkdir`
+#[derive(Args, Debug)]
+pub struct MkdirArgs {
+    /// The vault.
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// Folders to create
+    #[arg(required = true)]
+    pub paths: Vec<OsString>,
+    /// Create the folders above as well, and do not mind those that exist
+    #[arg(short, long)]
+    pub parents: bool,
+}
+
+/// `mv`
+#[derive(Args, Debug)]
+pub struct MvArgs {
+    /// The vault.
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// What to move
+    pub from: OsString,
+    /// Its new path, or the folder to move it into
+    pub to: OsString,
+    /// Fail if there is something already
+    #[arg(short, long, conflicts_with = "yes")]
+    pub no_replace: bool,
+    /// Replace what is there without asking
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// `rm`
+#[derive(Args, Debug)]
+pub struct RmArgs {
+    /// The vault.
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// What to remove
+    #[arg(required = true)]
+    pub paths: Vec<OsString>,
+    /// Folders too, with everything in them
+    #[arg(short, long)]
+    pub recursive: bool,
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// `vault …`
+#[derive(Subcommand, Debug)]
+pub enum VaultCommand {
+    /// Create a vault in a new or empty folder
+    #[command(after_long_help = "\
+The folder may then be synchronised or copied like any other. Without the password nobody can read it, and nobody can
+restore a lost password.
+
+Examples:
+  adit vault init ~/Vault
+  adit vault init ~/Vault --password-file ~/.vault-password")]
+    Init(InitArgs),
+    /// Describe a vault; needs no password
+    Info(InfoArgs),
+    /// Change the password
+    #[command(after_long_help = "\
+The old key file is kept beside the new one as masterkey.cryptomator.XXXXXXXX.bkup. It still opens with the old password:
+remove it when it must not.
+
+Examples:
+  adit vault passwd ~/Vault
+  printf 'old\\nnew\\n' | adit vault passwd ~/Vault --password-stdin --new-password-stdin")]
+    Passwd(PasswdArgs),
+}
+
+/// How contents are encrypted.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cipher {
+    /// AES-256-GCM, what Cryptomator itself uses today
+    SivGcm,
+    /// AES-256-CTR with HMAC-SHA256, as in older vaults
+    SivCtrmac,
+}
+
+/// `vault init`
+#[derive(Args, Debug)]
+pub struct InitArgs {
+    /// The folder; created if it does not exist
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub dir: PathBuf,
+    /// How contents are encrypted
+    #[arg(long, value_enum, default_value_t = Cipher::SivGcm)]
+    pub cipher: Cipher,
+    /// Encrypted names longer than this are shortened
+    #[arg(long, value_name = "CHARACTERS", default_value_t = 220, value_parser = clap::value_parser!(u32).range(36..=220))]
+    pub shortening_threshold: u32,
+    /// Its password.
+    #[command(flatten)]
+    pub password: PasswordArgs,
+}
+
+/// `vault info`
+#[derive(Args, Debug)]
+pub struct InfoArgs {
+    /// The vault's folder
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub dir: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `vault passwd`
+#[derive(Args, Debug)]
+pub struct PasswdArgs {
+    /// The vault's folder
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub dir: PathBuf,
+    /// The current password.
+    #[command(flatten)]
+    pub password: PasswordArgs,
+    /// The new one.
+    #[command(flatten)]
+    pub new_password: NewPasswordArgs,
+}

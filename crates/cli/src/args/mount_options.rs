@@ -1,0 +1,176 @@
+//! What a mount is asked for: flags and `-o` keys brought together.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use adit_mount::options::{Applied, MountOptions};
+
+use super::low::{MountArgs, PasswordArgs};
+use super::units;
+use crate::failure::{Failure, Result};
+use crate::secrets::Origin;
+
+/// Most memory that a mount uses unless told otherwise, in bytes.
+pub const MEMORY_DEFAULT_BYTES: u64 = 256 << 20;
+/// Less than this cannot hold the buffers of one mount.
+pub const MEMORY_MIN_BYTES: u64 = 16 << 20;
+
+/// A mount, as it is meant.
+#[derive(Debug)]
+pub struct MountRequest {
+    /// What the user named as the source.
+    pub source: OsString,
+    /// Where to.
+    pub mountpoint: PathBuf,
+    /// What every mount has.
+    pub options: MountOptions,
+    /// How long the kernel and the engine believe what they know; `None` is the default.
+    pub timeouts: Timeouts,
+    /// Nobody else changes the vault.
+    pub exclusive: bool,
+    /// Memory budget in bytes.
+    pub memory_bytes: u64,
+    /// Unmount when unused for so long.
+    pub idle: Option<Duration>,
+    /// Whether to stay in the foreground.
+    pub foreground: bool,
+    /// Whether to stop before mounting.
+    pub fake: bool,
+    /// State directory named by `-o`.
+    pub state_dir: Option<PathBuf>,
+    /// Where the password comes from.
+    pub password: Origin,
+}
+
+/// See [`MountRequest::timeouts`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Timeouts {
+    /// Of attributes.
+    pub attr: Option<Duration>,
+    /// Of names.
+    pub entry: Option<Duration>,
+    /// Of names that do not exist.
+    pub negative: Option<Duration>,
+}
+
+impl MountRequest {
+    /// Brings flags and `-o` keys together; flags that only switch something on add to the keys.
+    ///
+    /// # Errors
+    /// Usage: an unknown key, a value that makes no sense, more than one password.
+    pub fn new(args: MountArgs) -> Result<MountRequest> {
+        let mut request = MountRequest {
+            source: args.source,
+            mountpoint: args.mountpoint,
+            options: MountOptions::default(),
+            timeouts: Timeouts::default(),
+            exclusive: false,
+            memory_bytes: MEMORY_DEFAULT_BYTES,
+            idle: None,
+            foreground: false,
+            fake: args.fake,
+            state_dir: None,
+            password: Origin::Ask,
+        };
+        request.options.source = request.source.to_string_lossy().into_owned();
+        request.options.kind = "vault".to_owned();
+        let mut password = args.password;
+        for list in &args.options {
+            for option in split_options(list) {
+                request.apply(&option, &mut password)?;
+            }
+        }
+        request.options.read_only |= args.read_only;
+        request.options.allow_other |= args.allow_other;
+        request.foreground |= args.foreground;
+        request.idle = args.idle.or(request.idle);
+        request.memory_bytes = args.memory.unwrap_or(request.memory_bytes);
+        if request.memory_bytes < MEMORY_MIN_BYTES {
+            let least = units::show_size(MEMORY_MIN_BYTES);
+            return Err(Failure::usage(format!("--memory: at least {least} are needed")));
+        }
+        let given = [
+            password.password_stdin,
+            password.password_file.is_some(),
+            password.password_command.is_some(),
+            password.password_env.is_some(),
+        ];
+        if given.into_iter().filter(|&on| on).count() > 1 {
+            return Err(Failure::usage("more than one source of the password"));
+        }
+        request.password = password.origin();
+        Ok(request)
+    }
+
+    fn apply(&mut self, option: &OsStr, password: &mut PasswordArgs) -> Result<()> {
+        let (key, value) = match option.as_bytes().iter().position(|&b| b == b'=') {
+            Some(at) => {
+                (OsStr::from_bytes(&option.as_bytes()[..at]), Some(OsStr::from_bytes(&option.as_bytes()[at + 1..])))
+            }
+            None => (option, None),
+        };
+        let text = value.and_then(OsStr::to_str);
+        let bad = |why: String| Failure::usage(format!("-o {}: {why}", option.display()));
+        let duration = || units::duration(text.unwrap_or("")).map_err(bad);
+        match (key.to_str().unwrap_or(""), value) {
+            ("attr_timeout", Some(_)) => self.timeouts.attr = Some(duration()?),
+            ("entry_timeout", Some(_)) => self.timeouts.entry = Some(duration()?),
+            ("negative_timeout", Some(_)) => self.timeouts.negative = Some(duration()?),
+            ("idle", Some(_)) => self.idle = Some(duration()?),
+            ("memory", Some(_)) => self.memory_bytes = units::size(text.unwrap_or("")).map_err(bad)?,
+            ("exclusive", None) => self.exclusive = true,
+            ("foreground", None) => self.foreground = true,
+            ("read_only" | "read-only", None) => self.options.read_only = true,
+            ("allow-other", None) => self.options.allow_other = true,
+            ("state_dir" | "state-dir", Some(dir)) => self.state_dir = Some(dir.into()),
+            ("password_stdin" | "password-stdin", None) => password.password_stdin = true,
+            ("password_file" | "password-file", Some(file)) => password.password_file = Some(file.into()),
+            ("password_command" | "password-command", Some(c)) => password.password_command = Some(c.into()),
+            ("password_env" | "password-env", Some(name)) => password.password_env = Some(name.into()),
+            _ => return self.apply_general(option),
+        }
+        Ok(())
+    }
+
+    /// Keys that every mount has, and those of other programs.
+    fn apply_general(&mut self, option: &OsStr) -> Result<()> {
+        let shown = option.display();
+        let applied = option.to_str().map_or(Applied::Unknown, |option| self.options.apply(option));
+        match applied {
+            Applied::Taken | Applied::Ignored => Ok(()),
+            Applied::Unknown => {
+                Err(Failure::usage(format!("-o {shown}: no such option")).hint("see `adit mount --help`"))
+            }
+            Applied::BadValue => Err(Failure::usage(format!("-o {shown}: the value makes no sense"))),
+        }
+    }
+}
+
+/// Splits at commas; a backslash keeps the comma or backslash after it.
+fn split_options(list: &OsStr) -> Vec<OsString> {
+    let mut options = Vec::new();
+    let mut current = Vec::new();
+    let mut bytes = list.as_bytes().iter().copied().peekable();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'\\' if matches!(bytes.peek(), Some(b',' | b'\\')) => current.extend(bytes.next()),
+            b',' => options.push(OsString::from_vec(std::mem::take(&mut current))),
+            byte => current.push(byte),
+        }
+    }
+    options.push(OsString::from_vec(current));
+    options.retain(|option| !option.is_empty());
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_split_at_plain_commas() {
+        assert_eq!(split_options(OsStr::new(r"ro,,a=b\,c,d=\\x\y,")), ["ro", "a=b,c", r"d=\x\y"]);
+    }
+}

@@ -1,0 +1,115 @@
+//! The command line as people and mount(8) type it.
+
+use std::time::Duration;
+
+use clap::CommandFactory;
+use clap::error::ErrorKind;
+
+use super::mount_options::{MEMORY_DEFAULT_BYTES, MountRequest};
+use super::*;
+use crate::exit_code::Code;
+
+fn parsed(line: &[&str]) -> Result<LowArgs, clap::Error> {
+    parse(line.iter().map(OsString::from))
+}
+
+fn mount(line: &[&str]) -> crate::failure::Result<MountRequest> {
+    match parsed(line).expect("it parses").command {
+        Command::Mount(args) => MountRequest::new(args),
+        other => panic!("not a mount: {other:?}"),
+    }
+}
+
+#[test]
+fn the_definition_is_sound() {
+    LowArgs::command().debug_assert();
+}
+
+#[test]
+fn verbs_of_later_stores_are_not_offered() {
+    for verb in ["diff", "volume", "snapshot", "clone", "manifest", "index"] {
+        assert_eq!(parsed(&["adit", verb]).unwrap_err().kind(), ErrorKind::InvalidSubcommand, "{verb}");
+    }
+    for flag in ["--upper=v", "--cas=u", "--snapshot=s", "--password=secret"] {
+        assert_eq!(
+            parsed(&["adit", "mount", "v", "m", flag]).unwrap_err().kind(),
+            ErrorKind::UnknownArgument,
+            "{flag}"
+        );
+    }
+}
+
+#[test]
+fn a_mount_has_safe_defaults() {
+    let request = mount(&["adit", "mount", "v", "m"]).unwrap();
+    assert!(!request.options.allow_other && !request.options.read_only && !request.exclusive && !request.foreground);
+    assert_eq!((request.memory_bytes, request.idle), (MEMORY_DEFAULT_BYTES, None));
+    assert_eq!((request.options.source.as_str(), request.options.kind.as_str()), ("v", "vault"));
+    assert_eq!(request.password, Origin::Ask);
+}
+
+#[test]
+fn each_flag_is_an_option_too() {
+    let flags = ["adit", "mount", "v", "m", "--read-only", "--allow-other", "--foreground"];
+    let more = ["--idle", "10m", "--memory", "64M", "--password-file", "/p,q"];
+    let by_flags = mount(&[&flags[..], &more[..]].concat()).unwrap();
+    let list = r"ro,allow_other,foreground,idle=10m,memory=64M,password_file=/p\,q";
+    let by_options = mount(&["adit", "mount", "-o", list, "v", "m"]).unwrap();
+    for request in [by_flags, by_options] {
+        assert!(request.options.read_only && request.options.allow_other && request.foreground);
+        assert_eq!((request.idle, request.memory_bytes), (Some(Duration::from_secs(600)), 64 << 20));
+        assert_eq!(request.password, Origin::File("/p,q".into()));
+    }
+}
+
+#[test]
+fn options_of_others_are_ignored_and_unknown_ones_refused() {
+    let list =
+        "_netdev,nofail,noauto,user,x-systemd.automount,attr_timeout=1.5,entry_timeout=2,negative_timeout=0,exclusive";
+    let request = mount(&["adit", "mount", "v", "m", "-o", list, "-o", "threads=3"]).unwrap();
+    assert_eq!(request.timeouts.attr, Some(Duration::from_millis(1500)));
+    assert_eq!(request.timeouts.negative, Some(Duration::ZERO));
+    assert!(request.exclusive);
+    assert_eq!(request.options.threads.get(), 3);
+    for bad in ["nonsense", "attr_timeout=x", "attr_timeout", "threads=0", "memory=1K", "cas=s3://x", "exclusive=1"] {
+        assert_eq!(mount(&["adit", "mount", "v", "m", "-o", bad]).unwrap_err().code(), Code::Usage, "{bad}");
+    }
+}
+
+#[test]
+fn mount_8_calls_its_helper() {
+    let line =
+        ["/sbin/mount.fuse.adit", "/v", "/m", "-s", "-n", "-v", "-t", "fuse.adit", "-o", "rw,noauto,password_env=P"];
+    let request = mount(&line).unwrap();
+    assert_eq!((request.source.as_os_str(), request.mountpoint.as_path()), (OsStr::new("/v"), Path::new("/m")));
+    assert_eq!(request.password, Origin::Env("P".into()));
+    assert!(!request.fake);
+    assert!(mount(&["mount.fuse.adit", "/v", "/m", "-f"]).unwrap().fake);
+}
+
+#[test]
+fn one_password_only() {
+    let both = ["adit", "cat", "v", "p", "--password-stdin", "--password-file", "f"];
+    assert_eq!(parsed(&both).unwrap_err().kind(), ErrorKind::ArgumentConflict);
+    let mixed = mount(&["adit", "mount", "v", "m", "--password-stdin", "-o", "password_file=f"]);
+    assert_eq!(mixed.unwrap_err().code(), Code::Usage);
+    // The current and the new password are two.
+    assert!(parsed(&["adit", "vault", "passwd", "v", "--password-stdin", "--new-password-stdin"]).is_ok());
+}
+
+#[test]
+fn help_tells_the_exit_codes_and_every_verb_has_a_summary() {
+    let mut command = LowArgs::command();
+    let help = command.render_long_help().to_string();
+    for (code, _) in crate::exit_code::TABLE {
+        assert!(help.contains(&format!("{} ", code as u8)), "{code:?}");
+    }
+    fn visit(command: &clap::Command) {
+        assert!(command.get_about().is_some(), "{} has no summary", command.get_name());
+        for argument in command.get_arguments().filter(|a| !a.is_hide_set()) {
+            assert!(argument.get_help().is_some(), "{} {} has no help", command.get_name(), argument.get_id());
+        }
+        command.get_subcommands().for_each(visit);
+    }
+    visit(&command);
+}

@@ -1,0 +1,39 @@
+//! The verbs, one module for each family.
+
+pub mod browse;
+pub mod change;
+pub mod doctor;
+pub mod generate;
+pub mod mount;
+pub mod mounts;
+pub mod transfer;
+pub mod umount;
+pub mod vault;
+
+use std::ffi::OsStr;
+use std::io::{self, BufRead, Write};
+
+use crate::failure::{Failure, Result};
+
+/// Asks on the terminal, unless `yes`. Without a terminal the answer must be `--yes`.
+pub fn confirm(question: &str, yes: bool) -> Result<()> {
+    if yes {
+        return Ok(());
+    }
+    if !crate::process::can_ask() {
+        return Err(Failure::usage(format!("{question} There is no terminal to ask on")).hint("say --yes to go on"));
+    }
+    eprint!("{question} [y/N] ");
+    let _ = io::stderr().flush();
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer).map_err(|e| Failure::io("terminal", &e))?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(Failure::new(crate::exit_code::Code::Failure, "nothing was changed")),
+    }
+}
+
+/// A path in a store as bytes.
+fn bytes(path: &OsStr) -> &[u8] {
+    std::os::unix::ffi::OsStrExt::as_bytes(path)
+}

@@ -1,0 +1,330 @@
+//! `mount`: from a request to a served mount, in the foreground or in a background process that reports how it went.
+//!
+//! Order in the background: the password is read, then the process forks (before any thread), and the child unlocks,
+//! mounts and says that it is ready. Every failure up to there is the parent's message and exit code.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use adit_core::engine::{CacheStats, Engine, EngineOptions};
+use adit_core::{ErrorKind, FsError};
+use adit_mount::control::{ControlError, MountInfo, Registry};
+use adit_mount::daemon::{self, Readiness, Side, StartFailure};
+use adit_mount::{MountError, Session, SessionHandle, Signals, Until, mountpoint};
+use serde_json::{Map, Value, json};
+
+use crate::args::low::{GlobalArgs, MountArgs};
+use crate::args::mount_options::MountRequest;
+use crate::exit_code::Code;
+use crate::failure::{Failure, Result};
+use crate::open::{self, Purpose};
+use crate::secrets::{self, Password, Role};
+use crate::{logging, source, state_dir};
+
+/// Memory of each serving thread that is not in the engine's budget: its receive buffer and stack, in bytes.
+const THREAD_LEN_BYTES: u64 = 2 << 20;
+/// Memory of the process besides budget and threads, in bytes.
+const BASE_LEN_BYTES: u64 = 12 << 20;
+/// How long names and attributes are believed when nobody else changes the vault.
+const EXCLUSIVE_TTL: Duration = Duration::from_secs(3600);
+
+/// How long a process that could not write everything back lives on to say so.
+const ANSWER_TIME: Duration = Duration::from_millis(500);
+
+/// A mount that is fully described; only the password is apart.
+struct Plan {
+    request: MountRequest,
+    vault: PathBuf,
+    mountpoint: PathBuf,
+    state: Option<PathBuf>,
+}
+
+/// `adit mount`
+pub fn mount(args: MountArgs, global: &GlobalArgs) -> Result<()> {
+    let request = MountRequest::new(args)?;
+    let vault = source::vault_dir(&request.source)?;
+    let mountpoint = check_mountpoint(&request.mountpoint, &vault)?;
+    let given = request.state_dir.as_deref().or(global.state_dir.as_deref());
+    // Relative paths mean something only before the daemon leaves its folder.
+    let state = state_dir::locate(given).ok();
+    let password = secrets::read(&request.password, Role::Current, &vault.display().to_string())?;
+    if request.fake {
+        return Ok(());
+    }
+    let plan = Plan { request, vault, mountpoint, state };
+    if plan.request.foreground {
+        logging::to_stderr(global)?;
+        return serve(plan, password, None);
+    }
+    match daemon::daemonize().map_err(|e| Failure::io("mount", &e))? {
+        Side::Parent(word) => word.map_err(|f| Failure::new(Code::from_number(f.exit_code), f.message)),
+        Side::Child(readiness) => {
+            let log = plan.state.as_ref().map(|state| state.join("log"));
+            if let Some(Err(failure)) = log.map(|path| logging::to_file(global, &path)) {
+                eprintln!("adit: no log: {}", failure.text());
+            }
+            let mut readiness = Some(readiness);
+            let served = serve(plan, password, Some(&mut readiness));
+            in_background(served, readiness)
+        }
+    }
+}
+
+/// The end of the background process: to its parent if that still waits, else to the log.
+fn in_background(served: Result<()>, readiness: Option<Readiness>) -> Result<()> {
+    let Err(failure) = served else { return Ok(()) };
+    let code = failure.code();
+    match readiness {
+        Some(waiting) => {
+            let word = StartFailure { exit_code: code as u8, message: failure.text() };
+            // If the parent is gone, nobody is left to tell.
+            let _ = waiting.failed(word);
+        }
+        None => tracing::error!("{}", failure.text()),
+    }
+    Err(Failure::said(code))
+}
+
+/// The absolute mountpoint; refuses what cannot end well.
+fn check_mountpoint(path: &Path, vault: &Path) -> Result<PathBuf> {
+    let stale = || MountError::Stale(path.into());
+    if mountpoint::is_stale(path) {
+        return Err(mount_failure(&stale()));
+    }
+    let meta = std::fs::metadata(path).map_err(|e| Failure::io(path.display(), &e).on("mountpoint"))?;
+    if !meta.is_dir() {
+        return Err(Failure::new(Code::Failure, format!("mountpoint: {}: not a folder", path.display())));
+    }
+    let absolute = mountpoint::resolve(path).map_err(|e| Failure::io(path.display(), &e).on("mountpoint"))?;
+    if absolute.starts_with(vault) || vault.starts_with(&absolute) {
+        let what = format!("mountpoint {}: it overlaps the vault {}", absolute.display(), vault.display());
+        return Err(Failure::usage(what).hint("mount it on a folder beside the vault"));
+    }
+    if mountpoint::find(&absolute).is_some_and(|entry| entry.fs_type == mountpoint::FS_TYPE) {
+        let what = format!("mountpoint {}: something is mounted there already", absolute.display());
+        return Err(Failure::new(Code::Busy, what).hint("`adit mounts` lists what; `adit umount` ends it"));
+    }
+    Ok(absolute)
+}
+
+/// Opens the vault, mounts it, and serves until it is unmounted. Takes the readiness once the mount is usable.
+fn serve(plan: Plan, password: Password, readiness: Option<&mut Option<Readiness>>) -> Result<()> {
+    let signals = Signals::install().map_err(|e| Failure::io("signals", &e))?;
+    let purpose = if plan.request.options.read_only { Purpose::Read } else { Purpose::WriteIfPossible };
+    let state = plan.state.clone().ok_or_else(|| Failure::usage("no state directory is known"));
+    let vault = open::vault(&plan.vault, password, state, purpose)?;
+    let mut options = plan.request.options.clone();
+    options.read_only |= vault.read_only;
+    let engine = Engine::new(vault.store.clone(), engine_options(&plan.request, options.read_only));
+    let session = Session::mount(engine.clone(), &plan.mountpoint, &options).map_err(|e| mount_failure(&e))?;
+    let info =
+        MountInfo::new(&plan.vault.display().to_string(), &options.kind, session.mountpoint(), options.read_only);
+    let outcome = Arc::new(Outcome::default());
+    let verbs = Verbs {
+        // Weak: the control thread lives as long as the process, and must not keep the vault open.
+        engine: Arc::downgrade(&engine),
+        session: session.handle(),
+        info: info.clone(),
+        exclusive: plan.request.exclusive,
+        began: Instant::now(),
+        outcome: outcome.clone(),
+    };
+    let registered = Registry::of_this_user().register(&info, move |verb: &str, args: &Value| verbs.call(verb, args));
+    if let Err(e) = &registered {
+        // The mount works without; it can be ended with umount(8) or fusermount3.
+        tracing::warn!("`adit mounts` will not show this mount: {e}");
+    }
+    tracing::info!("{} is mounted on {}", plan.vault.display(), session.mountpoint().display());
+    if let Some(waiting) = readiness.and_then(Option::take) {
+        waiting.ready().map_err(|e| Failure::io("daemon", &e))?;
+    }
+    let ended = session.wait(Until { signals: Some(signals), idle: plan.request.idle });
+    drop(engine);
+    outcome.tell(ended.as_ref().err());
+    drop(registered);
+    let ended = ended.map_err(|e| Failure::fs(plan.mountpoint.display(), &e))?;
+    tracing::info!("{} is unmounted ({ended:?})", plan.mountpoint.display());
+    Ok(())
+}
+
+fn engine_options(request: &MountRequest, read_only: bool) -> EngineOptions {
+    let defaults = EngineOptions::default();
+    let ttl = |given: Option<Duration>, default| match given {
+        Some(given) => given,
+        None if request.exclusive => EXCLUSIVE_TTL,
+        None => default,
+    };
+    let threads = request.options.threads.get() as u64;
+    let others = BASE_LEN_BYTES + threads * THREAD_LEN_BYTES;
+    EngineOptions {
+        attr_ttl: ttl(request.timeouts.attr, defaults.attr_ttl),
+        entry_ttl: ttl(request.timeouts.entry, defaults.entry_ttl),
+        negative_ttl: ttl(request.timeouts.negative, defaults.negative_ttl),
+        // The process as a whole is to stay within what was asked for; caches get at least half of it.
+        memory_bytes: request.memory_bytes.saturating_sub(others).max(request.memory_bytes / 2),
+        read_only,
+        kernel_writeback: request.exclusive && !read_only,
+    }
+}
+
+/// What a failed mount or unmount is to the user.
+pub fn mount_failure(error: &MountError) -> Failure {
+    let code = match error {
+        MountError::NotAMount(_) => Code::NotAMount,
+        other => Code::of(other.kind()),
+    };
+    Failure::new(code, error)
+}
+
+/// What a mount's process answers on its socket.
+struct Verbs {
+    engine: Weak<Engine>,
+    session: SessionHandle,
+    info: MountInfo,
+    exclusive: bool,
+    began: Instant,
+    outcome: Arc<Outcome>,
+}
+
+/// How the mount ended, for those who asked for its end: a failed last flush is their news.
+#[derive(Default)]
+struct Outcome {
+    /// Set once; the kind and message of an error.
+    known: Mutex<Option<Result<(), (ErrorKind, String)>>>,
+    changed: Condvar,
+    waiting: AtomicUsize,
+}
+
+impl Outcome {
+    /// Waits for the end.
+    fn wait(&self) -> Result<(), (ErrorKind, String)> {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.changed.wait_while(known, |known| known.is_none()).unwrap_or_else(PoisonError::into_inner);
+        let result = known.clone().unwrap_or(Ok(()));
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        result
+    }
+
+    /// Says how it ended. After an error it gives the answers time to be written before the process ends; a success
+    /// needs no answer, because the end of the process tells it.
+    fn tell(&self, error: Option<&FsError>) {
+        let result = error.map_or(Ok(()), |e| Err((e.kind(), e.to_string())));
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        self.changed.notify_all();
+        if error.is_some() && self.waiting.load(Ordering::SeqCst) > 0 {
+            std::thread::sleep(ANSWER_TIME);
+        }
+    }
+}
+
+impl Verbs {
+    fn call(&self, verb: &str, args: &Value) -> Option<Result<Value, ControlError>> {
+        match verb {
+            "stats" => Some(self.stats()),
+            "status" => Some(self.status()),
+            "umount" => Some(self.umount(args["lazy"].as_bool().unwrap_or(false))),
+            _ => None,
+        }
+    }
+
+    fn engine(&self) -> Result<Arc<Engine>, ControlError> {
+        self.engine.upgrade().ok_or_else(|| ControlError::answer(ErrorKind::Stale, "the mount is ending"))
+    }
+
+    fn stats(&self) -> Result<Value, ControlError> {
+        let stats = self.engine()?.stats();
+        let cache =
+            |c: CacheStats| json!({"hits": c.hits, "misses": c.misses, "size": c.entries, "size_bytes": c.bytes});
+        let named = |pairs: &mut dyn Iterator<Item = (&'static str, u64)>| {
+            Value::Object(pairs.map(|(name, value)| (name.to_owned(), json!(value))).collect::<Map<_, _>>())
+        };
+        Ok(json!({
+            "inodes": stats.inodes,
+            "inode_bytes": stats.inode_bytes,
+            "rss_bytes": rss_bytes(),
+            "budget_bytes": stats.budget_bytes,
+            "used_bytes": stats.used_bytes,
+            "dirty_bytes": stats.dirty_bytes,
+            "open_files": stats.open_files,
+            "open_dirs": stats.open_dirs,
+            "caches": {
+                "attributes": cache(stats.attrs),
+                "dentries": cache(stats.dentries),
+                "negative": cache(stats.negatives),
+                "listings": cache(stats.listings),
+                "content": cache(stats.units),
+            },
+            "operations": named(&mut stats.ops.iter()),
+            "store": named(&mut stats.store.iter().copied()),
+        }))
+    }
+
+    fn status(&self) -> Result<Value, ControlError> {
+        let engine = self.engine()?;
+        let (stats, options) = (engine.stats(), engine.options());
+        Ok(json!({
+            "source": self.info.source,
+            "kind": self.info.kind,
+            "mountpoint": self.info.mountpoint,
+            "pid": self.info.pid,
+            "read_only": self.info.read_only,
+            "started": self.info.started,
+            "uptime_secs": self.began.elapsed().as_secs(),
+            "exclusive": self.exclusive,
+            "attr_timeout_secs": options.attr_ttl.as_secs_f64(),
+            "entry_timeout_secs": options.entry_ttl.as_secs_f64(),
+            "negative_timeout_secs": options.negative_ttl.as_secs_f64(),
+            "open_files": stats.open_files,
+            "dirty_bytes": stats.dirty_bytes,
+        }))
+    }
+
+    /// Unmounts. Unless `lazy`, it answers when everything is written back, or why that failed.
+    fn umount(&self, lazy: bool) -> Result<Value, ControlError> {
+        // Before the mount is gone, while a failure can still be mended.
+        let engine = self.engine()?;
+        if !self.info.read_only {
+            engine.store().sync_all().map_err(|e| ControlError::answer(e.kind(), &e))?;
+        }
+        drop(engine);
+        self.session.unmount(lazy).map_err(|e| match e {
+            MountError::NotAMount(_) => ControlError::Answered { kind: "NotAMount".to_owned(), message: e.to_string() },
+            other => ControlError::answer(other.kind(), &other),
+        })?;
+        if !lazy {
+            self.outcome.wait().map_err(|(kind, message)| ControlError::answer(kind, message))?;
+        }
+        Ok(json!({}))
+    }
+}
+
+/// Memory that is this process's own (RssAnon + RssShmem of proc(5)), in bytes; 0 if the system does not tell.
+fn rss_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kib = |key: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+        line.split_ascii_whitespace().next()?.parse::<u64>().ok()
+    };
+    1024 * (kib("RssAnon:").unwrap_or(0) + kib("RssShmem:").unwrap_or(0))
+}
+
+/// The exit code of a kind that a mount's process answered with.
+pub fn answered(error: &ControlError) -> Failure {
+    let code = match error {
+        ControlError::NotAMount(_) => Code::NotAMount,
+        ControlError::Answered { kind, .. } => match kind.as_str() {
+            "NotAMount" => Code::NotAMount,
+            "Busy" => Code::Busy,
+            "NoSpace" | "QuotaExceeded" => Code::NoSpace,
+            "Corrupt" => Code::Corrupt,
+            "Network" | "TimedOut" => Code::Network,
+            "NotSupported" => Code::NotSupported,
+            _ => Code::Failure,
+        },
+        ControlError::UnsafeDirectory { .. } | ControlError::Io { .. } => Code::Failure,
+    };
+    Failure::new(code, error)
+}

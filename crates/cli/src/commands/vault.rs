@@ -1,0 +1,124 @@
+//! `vault init|info|passwd|check`.
+
+use std::path::Path;
+
+use adit_media::HostDirectory;
+use adit_vault::CreateOptions;
+use adit_vault::format::{CipherCombo, KeyId, ScryptParams};
+use serde_json::json;
+
+use crate::args::low::{Cipher, GlobalArgs, InfoArgs, InitArgs, PasswdArgs, VaultCommand};
+use crate::exit_code::Code;
+use crate::failure::{Failure, Result};
+use crate::output::{self, Output};
+use crate::secrets::{self, NEW_LEN_MIN_CHARS, Password, Role};
+use crate::source;
+
+/// `adit vault …`
+pub fn vault(command: &VaultCommand, global: &GlobalArgs) -> Result<()> {
+    match command {
+        VaultCommand::Init(args) => init(args, global),
+        VaultCommand::Info(args) => info(args),
+        VaultCommand::Passwd(args) => passwd(args, global),
+    }
+}
+
+fn init(args: &InitArgs, global: &GlobalArgs) -> Result<()> {
+    let dir = &args.dir;
+    let made = make_empty(dir)?;
+    let subject = dir.display().to_string();
+    let result = secrets::read(&args.password.origin(), Role::New, &subject).and_then(|password| {
+        warn_if_short(&password, global);
+        create(dir, &password, args)
+    });
+    if result.is_err() && made {
+        // Only if it is still empty; what stands in it is the failed attempt, for the user to look at.
+        let _ = std::fs::remove_dir(dir);
+    }
+    result?;
+    if !global.quiet {
+        eprintln!("adit: {subject}: vault created; nobody can restore a lost password");
+    }
+    Ok(())
+}
+
+fn create(dir: &Path, password: &Password, args: &InitArgs) -> Result<()> {
+    let root = HostDirectory::open(dir).map_err(|e| Failure::io(dir.display(), &e))?;
+    let cipher_combo = match args.cipher {
+        Cipher::SivGcm => CipherCombo::SivGcm,
+        Cipher::SivCtrmac => CipherCombo::SivCtrmac,
+    };
+    let options =
+        CreateOptions { cipher_combo, shortening_threshold: args.shortening_threshold, ..CreateOptions::default() };
+    adit_vault::create(&root, password.as_str(), &options).map_err(|e| Failure::fs(dir.display(), &e))
+}
+
+/// Makes the folder, or finds it empty. Returns whether it was made.
+fn make_empty(dir: &Path) -> Result<bool> {
+    use std::os::unix::fs::DirBuilderExt;
+    let fail = |e| Failure::io(dir.display(), &e);
+    match std::fs::DirBuilder::new().mode(0o700).create(dir) {
+        Ok(()) => return Ok(true),
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+        Err(e) => return Err(fail(e)),
+    }
+    let mut entries = std::fs::read_dir(dir).map_err(fail)?;
+    if entries.next().is_none() {
+        return Ok(false);
+    }
+    let what = match source::vault_dir(dir.as_os_str()) {
+        Ok(_) => "there is a vault already",
+        Err(_) => "the folder is not empty",
+    };
+    Err(Failure::new(Code::Failure, format!("{}: {what}; nothing was changed", dir.display()))
+        .hint("name a new or empty folder"))
+}
+
+fn warn_if_short(password: &Password, global: &GlobalArgs) {
+    if !global.quiet && password.as_str().chars().count() < NEW_LEN_MIN_CHARS {
+        eprintln!(
+            "adit: warning: the password has fewer than {NEW_LEN_MIN_CHARS} characters, which Cryptomator's own applications do not accept for new vaults"
+        );
+    }
+}
+
+fn info(args: &InfoArgs) -> Result<()> {
+    let dir = source::vault_dir(args.dir.as_os_str())?;
+    let root = HostDirectory::open(&dir).map_err(|e| Failure::io(dir.display(), &e))?;
+    let config = adit_vault::info(&root).map_err(|e| Failure::fs(dir.display(), &e))?;
+    let key = match &config.key_id {
+        KeyId::MasterkeyFile(name) => format!("file {name}"),
+        KeyId::Hub(url) => format!("Cryptomator Hub {url}"),
+    };
+    let value = json!({
+        "path": dir.to_string_lossy(),
+        "kind": "vault",
+        "format": config.alleged_format,
+        "cipher": config.alleged_cipher_combo,
+        "shortening_threshold": config.alleged_shortening_threshold,
+        "key": key,
+        // The signature can be checked with the key only: see `vault check`.
+        "verified": false,
+    });
+    let mut out = Output::new();
+    if args.json {
+        out.json(&value)?;
+    } else {
+        output::human(&mut out, &value, 0)?;
+    }
+    out.finish()
+}
+
+fn passwd(args: &PasswdArgs, global: &GlobalArgs) -> Result<()> {
+    let dir = source::vault_dir(args.dir.as_os_str())?;
+    let subject = dir.display().to_string();
+    let (old, new) = secrets::read_both(&args.password.origin(), &args.new_password.origin(), &subject)?;
+    warn_if_short(&new, global);
+    let root = HostDirectory::open(&dir).map_err(|e| Failure::io(&subject, &e))?;
+    let backup = adit_vault::change_password(&root, old.as_str(), new.as_str(), ScryptParams::default())
+        .map_err(|e| Failure::fs(&subject, &e))?;
+    if !global.quiet {
+        eprintln!("adit: {subject}: password changed; the old key file is kept as {backup}");
+    }
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! The published exit codes, and the one table from kinds of error to them.
+
+use std::process::ExitCode;
+
+use adit_core::ErrorKind;
+
+/// What the program ends with. Numbers are a contract: never reused, never changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Code {
+    /// Done.
+    Done = 0,
+    /// Failed in a way that has no code of its own.
+    Failure = 1,
+    /// The command line makes no sense.
+    Usage = 2,
+    /// Wrong password.
+    WrongPassword = 3,
+    /// Stored data is corrupt.
+    Corrupt = 4,
+    /// A check found problems.
+    ProblemsFound = 5,
+    /// Nothing of ours is mounted there.
+    NotAMount = 6,
+    /// In use.
+    Busy = 7,
+    /// Out of space.
+    NoSpace = 8,
+    /// The network failed.
+    Network = 9,
+    /// Not supported here.
+    NotSupported = 10,
+}
+
+/// Every code with its meaning, for help and manual pages.
+pub const TABLE: [(Code, &str); 11] = [
+    (Code::Done, "done"),
+    (Code::Failure, "failure of another kind"),
+    (Code::Usage, "usage: the command line makes no sense, or a password is missing"),
+    (Code::WrongPassword, "wrong password"),
+    (Code::Corrupt, "corrupt data"),
+    (Code::ProblemsFound, "a check found problems"),
+    (Code::NotAMount, "not a mount of adit"),
+    (Code::Busy, "busy"),
+    (Code::NoSpace, "out of space"),
+    (Code::Network, "network failure"),
+    (Code::NotSupported, "not supported"),
+];
+
+impl Code {
+    /// The code for a kind of error.
+    pub fn of(kind: ErrorKind) -> Code {
+        match kind {
+            ErrorKind::WrongPassword => Code::WrongPassword,
+            ErrorKind::Corrupt => Code::Corrupt,
+            ErrorKind::Busy => Code::Busy,
+            ErrorKind::NoSpace | ErrorKind::QuotaExceeded => Code::NoSpace,
+            ErrorKind::Network | ErrorKind::TimedOut => Code::Network,
+            ErrorKind::NotSupported => Code::NotSupported,
+            _ => Code::Failure,
+        }
+    }
+
+    /// The code with this number, as a child process or a daemon gave it; `Failure` for any other.
+    pub fn from_number(number: u8) -> Code {
+        TABLE.iter().map(|(code, _)| *code).find(|code| *code as u8 == number).unwrap_or(Code::Failure)
+    }
+}
+
+impl From<Code> for ExitCode {
+    fn from(code: Code) -> ExitCode {
+        ExitCode::from(code as u8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_published_numbers_do_not_change() {
+        let numbers: Vec<u8> = TABLE.iter().map(|(code, _)| *code as u8).collect();
+        assert_eq!(numbers, (0..=10).collect::<Vec<u8>>());
+        assert_eq!(Code::of(ErrorKind::WrongPassword) as u8, 3);
+        assert_eq!(Code::of(ErrorKind::Corrupt) as u8, 4);
+        assert_eq!(Code::of(ErrorKind::Busy) as u8, 7);
+        assert_eq!(Code::of(ErrorKind::NoSpace) as u8, 8);
+        assert_eq!(Code::of(ErrorKind::Network) as u8, 9);
+        assert_eq!(Code::of(ErrorKind::NotSupported) as u8, 10);
+        assert_eq!(Code::of(ErrorKind::NotFound) as u8, 1);
+    }
+
+    #[test]
+    fn a_number_finds_its_code() {
+        assert_eq!(Code::from_number(7), Code::Busy);
+        assert_eq!(Code::from_number(99), Code::Failure);
+    }
+}

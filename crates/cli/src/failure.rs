@@ -1,0 +1,154 @@
+//! The one error of the program: an exit code, a message that names its subject, and what to do about it.
+
+use std::fmt;
+use std::io;
+
+use adit_core::{ErrorKind, FsError};
+
+use crate::exit_code::Code;
+
+/// Result of commands.
+pub type Result<T, E = Failure> = std::result::Result<T, E>;
+
+/// Why a command failed, ready to be printed as `adit: SUBJECT: MESSAGE` and an indented hint.
+#[derive(Debug)]
+pub struct Failure {
+    code: Code,
+    message: String,
+    hint: Option<String>,
+    /// Everything was said already; only the code is left.
+    said: bool,
+    /// Standard output is gone: end like a program that SIGPIPE kills.
+    pipe: bool,
+}
+
+impl Failure {
+    /// A failure with its message, which names the subject.
+    pub fn new(code: Code, message: impl fmt::Display) -> Failure {
+        Failure { code, message: message.to_string(), hint: None, said: false, pipe: false }
+    }
+
+    /// The command line makes no sense.
+    pub fn usage(message: impl fmt::Display) -> Failure {
+        Failure::new(Code::Usage, message)
+    }
+
+    /// Everything was printed already.
+    pub fn said(code: Code) -> Failure {
+        Failure { said: true, ..Failure::new(code, "") }
+    }
+
+    /// Says what to do.
+    #[must_use]
+    pub fn hint(mut self, hint: impl fmt::Display) -> Failure {
+        self.hint = Some(hint.to_string());
+        self
+    }
+
+    /// Puts the subject in front.
+    #[must_use]
+    pub fn on(mut self, subject: impl fmt::Display) -> Failure {
+        if !self.said {
+            self.message = format!("{subject}: {}", self.message);
+        }
+        self
+    }
+
+    /// An error of the engine or a store about `subject`, which stands in front unless the error names one itself.
+    pub fn fs(subject: impl fmt::Display, error: &FsError) -> Failure {
+        let subject = subject.to_string();
+        let message = match error.kind() {
+            // Nothing else about it could help.
+            ErrorKind::WrongPassword => format!("{subject}: wrong password"),
+            _ if error.subject() == Some(subject.as_str()) => error.to_string(),
+            _ => format!("{subject}: {error}"),
+        };
+        let failure = Failure::new(Code::of(error.kind()), message);
+        match hint_for(error.kind()) {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        }
+    }
+
+    /// An error of the operating system about `subject`.
+    pub fn io(subject: impl fmt::Display, error: &io::Error) -> Failure {
+        Failure::new(Code::of(adit_core::error::kind_of_io(error)), format!("{subject}: {}", plain(error)))
+    }
+
+    /// An error of writing to standard output.
+    pub fn output(error: &io::Error) -> Failure {
+        let mut failure = Failure::io("standard output", error);
+        failure.pipe = error.kind() == io::ErrorKind::BrokenPipe;
+        failure
+    }
+
+    /// The exit code.
+    pub fn code(&self) -> Code {
+        self.code
+    }
+
+    /// The message and the hint, without the program's name; for a daemon's parent.
+    pub fn text(&self) -> String {
+        match &self.hint {
+            Some(hint) => format!("{}\n  {hint}", self.message),
+            None => self.message.clone(),
+        }
+    }
+
+    /// Prints it to standard error. Does not return if the reader of standard output has gone.
+    pub fn print(&self) {
+        if self.pipe {
+            crate::process::die_of_sigpipe();
+        }
+        if !self.said {
+            // Standard error may be closed; there is nowhere to say so.
+            let _ = io::Write::write_all(&mut io::stderr(), format!("adit: {}\n", self.text()).as_bytes());
+        }
+    }
+}
+
+/// The message of an error of the operating system, without Rust's "(os error N)".
+fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.find(" (os error ") {
+        Some(at) => text[..at].to_lowercase(),
+        None => text,
+    }
+}
+
+/// What to do about a kind of error, where that is the same everywhere.
+fn hint_for(kind: ErrorKind) -> Option<&'static str> {
+    Some(match kind {
+        ErrorKind::WrongPassword => {
+            "check the keyboard layout and caps lock, and that it is the password of this vault"
+        }
+        ErrorKind::Corrupt => {
+            "`adit vault check` lists everything that is damaged; restore it from a backup if you can"
+        }
+        ErrorKind::Busy => "close what uses it, or see who does with `fuser -vm PATH`",
+        ErrorKind::NoSpace | ErrorKind::QuotaExceeded => "free some space where the vault lies, and try again",
+        ErrorKind::ReadOnly => "it is opened read-only, or lies on a read-only filesystem",
+        _ => return None,
+    })
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        Failure::new(Code::of(adit_core::error::kind_of_io(&error)), plain(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_names_its_subject_and_says_what_to_do() {
+        let failure = Failure::fs("/v", &FsError::new(ErrorKind::WrongPassword));
+        assert_eq!(failure.code(), Code::WrongPassword);
+        assert!(failure.text().starts_with("/v: wrong password\n  check"));
+        let failure = Failure::io("/x", &io::Error::from_raw_os_error(2));
+        assert_eq!(failure.text(), "/x: no such file or directory");
+        assert_eq!(failure.on("mount").text(), "mount: /x: no such file or directory");
+    }
+}

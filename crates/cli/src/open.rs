@@ -1,0 +1,124 @@
+//! Opening a vault: from a source and a password to a store.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use adit_core::FsError;
+use adit_core::media::HostDir;
+use adit_media::HostDirectory;
+use adit_vault::{OpenOptions, RecoveryReport, StateDir, VaultStore, vault_id};
+
+use crate::args::low::{GlobalArgs, SourceArgs};
+use crate::exit_code::Code;
+use crate::failure::{Failure, Result};
+use crate::secrets::{self, Password, Role};
+use crate::{source, state_dir};
+
+/// A vault that is open, with the lock on its journal's folder.
+pub struct OpenVault {
+    /// The store.
+    pub store: Arc<VaultStore>,
+    /// Whether nothing can be changed: asked for, or because there is no place for a journal.
+    pub read_only: bool,
+    /// Held until the store is gone; fields drop in order.
+    _journal: Option<StateDir>,
+}
+
+/// What to do with the vault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// Read it.
+    Read,
+    /// Change it.
+    Write,
+    /// Change it if there is a place for a journal, else only read it (a mount).
+    WriteIfPossible,
+}
+
+/// Opens the vault of a mountless verb: asks for the password, and opens with [`vault`].
+pub fn source(args: &SourceArgs, global: &GlobalArgs, purpose: Purpose) -> Result<(PathBuf, OpenVault)> {
+    let dir = source::vault_dir(&args.source)?;
+    let password = secrets::read(&args.password.origin(), Role::Current, &dir.display().to_string())?;
+    let state = state_dir::locate(global.state_dir.as_deref());
+    let open = vault(&dir, password, state, purpose)?;
+    Ok((dir, open))
+}
+
+/// Opens the vault in `dir`, after recovering what dead processes left in its journals below `state`.
+///
+/// # Errors
+/// `WrongPassword`; `NotSupported` for Hub vaults and other formats; `Corrupt`; what the host says.
+pub fn vault(dir: &Path, password: Password, state: Result<PathBuf>, purpose: Purpose) -> Result<OpenVault> {
+    let subject = &dir.display().to_string();
+    let fail = |e: &FsError| Failure::fs(subject, e);
+    let root = HostDirectory::open(dir).map_err(|e| Failure::io(subject, &e))?;
+    let keys = adit_vault::unlock(&root, password.as_str()).map_err(|e| fail(&e))?;
+    // Wiped before the long life of a mount begins.
+    drop(password);
+    let slot = match purpose {
+        Purpose::Read => None,
+        Purpose::Write | Purpose::WriteIfPossible => {
+            let acquired = state.and_then(|base| {
+                StateDir::acquire(&base, &vault_id(&keys.masterkey), dir).map_err(|e| Failure::fs(base.display(), &e))
+            });
+            match acquired {
+                Ok(slot) => Some(slot),
+                Err(failure) if purpose == Purpose::Write => {
+                    return Err(failure.hint("changes need a place for their journal; name one with --state-dir DIR"));
+                }
+                Err(failure) => {
+                    let text = format!("{subject}: read-only, for there is no place for a journal: {}", failure.text());
+                    tracing::warn!("{text}");
+                    eprintln!("adit: {text}");
+                    None
+                }
+            }
+        }
+    };
+    let folder = |path: &PathBuf| -> Result<Arc<dyn HostDir>> {
+        let opened = HostDirectory::open(path).map_err(|e| Failure::io(path.display(), &e))?;
+        Ok(Arc::new(opened))
+    };
+    let abandoned = slot.iter().flat_map(|slot| &slot.abandoned).map(folder).collect::<Result<Vec<_>>>()?;
+    let options = OpenOptions {
+        root: Arc::new(root),
+        state: slot.as_ref().map(|slot| folder(&slot.path)).transpose()?,
+        abandoned,
+        masterkey: &keys.masterkey,
+        config: &keys.config,
+        background: slot.is_some(),
+    };
+    let (store, report) = VaultStore::open(options).map_err(|e| fail(&e))?;
+    tell(&report, subject);
+    Ok(OpenVault { store: Arc::new(store), read_only: slot.is_none(), _journal: slot })
+}
+
+/// Says what recovery found, in the log; what a person must know, on standard error too.
+fn tell(report: &RecoveryReport, subject: &str) {
+    if *report == RecoveryReport::default() {
+        return;
+    }
+    tracing::info!(?report, "recovered what a dead process left");
+    for path in &report.conflicts {
+        let text =
+            format!("{subject}: another client changed {path} since; what was not yet written is in /lost+found");
+        tracing::warn!("{text}");
+        eprintln!("adit: {text}");
+    }
+    if !report.moved_aside.is_empty() {
+        let count = report.moved_aside.len();
+        tracing::warn!(
+            "{subject}: {count} objects that never became whole were moved to adit-lost+found in the vault's folder"
+        );
+    }
+}
+
+/// Fails if a process of this user has the vault in `dir` mounted.
+pub fn refuse_mounted(dir: &Path, what: &str) -> Result<()> {
+    let mounted = adit_mount::control::Registry::of_this_user().list();
+    match mounted.into_iter().find(|mount| source::vault_dir(mount.source.as_ref()).is_ok_and(|d| d == dir)) {
+        Some(mount) => Err(Failure::new(Code::Busy, format!("{}: mounted on {}", dir.display(), mount.mountpoint))
+            .hint(format!("unmount it first: {what}"))),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,213 @@
+//! Standard output: text for people, JSON for programs.
+
+use std::io::{self, BufWriter, StdoutLock, Write};
+
+use adit_core::path::{Node, show};
+use adit_core::types::{Kind, Timestamp};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::failure::{Failure, Result};
+
+/// Buffered standard output. A reader that went away ends the program quietly.
+pub struct Output(BufWriter<StdoutLock<'static>>);
+
+impl Output {
+    /// Locks standard output.
+    pub fn new() -> Output {
+        Output(BufWriter::with_capacity(64 * 1024, io::stdout().lock()))
+    }
+
+    /// Writes bytes as they are.
+    pub fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        self.0.write_all(bytes).map_err(|e| Failure::output(&e))
+    }
+
+    /// Writes a line.
+    pub fn line(&mut self, line: impl std::fmt::Display) -> Result<()> {
+        writeln!(self.0, "{line}").map_err(|e| Failure::output(&e))
+    }
+
+    /// Writes a whole JSON document, indented.
+    pub fn json(&mut self, value: &impl Serialize) -> Result<()> {
+        let text = serde_json::to_string_pretty(value).map_err(|e| Failure::output(&e.into()))?;
+        self.line(text)
+    }
+
+    /// Writes what is buffered. Call it at the end: errors on drop are lost.
+    pub fn finish(mut self) -> Result<()> {
+        self.0.flush().map_err(|e| Failure::output(&e))
+    }
+
+    /// Writes what is buffered, and goes on.
+    pub fn flush(&mut self) -> Result<()> {
+        self.0.flush().map_err(|e| Failure::output(&e))
+    }
+}
+
+/// A list of JSON objects, written one by one, so that a million entries need no memory.
+pub struct JsonList {
+    any: bool,
+}
+
+impl JsonList {
+    /// Begins the list.
+    pub fn begin(out: &mut Output) -> Result<Self> {
+        out.bytes(b"[")?;
+        Ok(JsonList { any: false })
+    }
+
+    /// Adds an object.
+    pub fn add(&mut self, out: &mut Output, item: &impl Serialize) -> Result<()> {
+        let text = serde_json::to_string(item).map_err(|e| Failure::output(&e.into()))?;
+        out.bytes(if self.any { b",\n " } else { b"\n " })?;
+        self.any = true;
+        out.bytes(text.as_bytes())
+    }
+
+    /// Ends the list.
+    pub fn end(self, out: &mut Output) -> Result<()> {
+        out.bytes(if self.any { b"\n]\n" } else { b"]\n" })
+    }
+}
+
+/// An entry of `ls` and `tree`. Fields are only ever added.
+#[derive(Serialize, Debug)]
+pub struct EntryJson {
+    /// From the root of the source, with a leading slash; bytes that are not UTF-8 are replaced.
+    path: String,
+    /// `file`, `directory` or `symlink`.
+    kind: &'static str,
+    /// Bytes.
+    size: u64,
+    /// Permission bits as a number.
+    mode: u16,
+    /// Nanoseconds since 1970.
+    mtime_ns: i64,
+    /// Where a symbolic link leads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
+}
+
+impl EntryJson {
+    /// Describes `node`.
+    pub fn new(node: &Node<'_>, target: Option<&[u8]>) -> EntryJson {
+        let attr = node.attr();
+        EntryJson {
+            path: show(node.path()),
+            kind: attr.kind.as_str(),
+            size: attr.size,
+            mode: attr.perm,
+            // The years 1678 to 2262 fit; a time beyond is shown as the end of that span.
+            mtime_ns: attr.mtime.as_nanos().clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64,
+            target: target.map(|t| String::from_utf8_lossy(t).into_owned()),
+        }
+    }
+}
+
+/// `drwxr-xr-x`, as `ls -l` writes it.
+pub fn mode_text(kind: Kind, perm: u16) -> String {
+    let first = match kind {
+        Kind::Directory => 'd',
+        Kind::Symlink => 'l',
+        _ => '-',
+    };
+    let mut text = String::from(first);
+    for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
+        let bits = perm >> shift;
+        text.push(if bits & 4 != 0 { 'r' } else { '-' });
+        text.push(if bits & 2 != 0 { 'w' } else { '-' });
+        text.push(match (perm & special != 0, bits & 1 != 0) {
+            (true, true) => letter,
+            (true, false) => letter.to_ascii_uppercase(),
+            (false, true) => 'x',
+            (false, false) => '-',
+        });
+    }
+    text
+}
+
+/// A name for a terminal: control characters, which could give it orders, are replaced.
+pub fn printable(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// `2024-05-06 07:08` in UTC.
+pub fn time_text(time: Timestamp) -> String {
+    let days = time.secs.div_euclid(86_400);
+    let of_day = time.secs.rem_euclid(86_400);
+    let (year, month, day) = civil(days);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", of_day / 3600, of_day / 60 % 60)
+}
+
+/// The Gregorian date of a day counted from 1970-01-01 (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+fn civil(days: i64) -> (i64, i64, i64) {
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let of_era = z.rem_euclid(146_097);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * of_year + 2) / 153;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    (year, month, of_year - (153 * shifted + 2) / 5 + 1)
+}
+
+/// Prints a JSON object as aligned lines for people; nested objects are indented.
+pub fn human(out: &mut Output, value: &Value, indent: usize) -> Result<()> {
+    let Value::Object(fields) = value else { return out.line(scalar(value)) };
+    let width = fields.keys().map(String::len).max().unwrap_or(0);
+    for (key, field) in fields {
+        let label = key.replace('_', " ");
+        if field.is_object() {
+            out.line(format_args!("{:indent$}{label}", ""))?;
+            human(out, field, indent + 2)?;
+        } else {
+            out.line(format_args!("{:indent$}{label:width$}  {}", "", sized(key, field)))?;
+        }
+    }
+    Ok(())
+}
+
+fn sized(key: &str, value: &Value) -> String {
+    match value.as_u64() {
+        Some(bytes) if key.ends_with("bytes") => crate::args::units::show_size(bytes),
+        _ => scalar(value),
+    }
+}
+
+fn scalar(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Bool(true) => "yes".to_owned(),
+        Value::Bool(false) => "no".to_owned(),
+        Value::Null => "-".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_and_times_read_as_in_ls() {
+        assert_eq!(mode_text(Kind::Directory, 0o755), "drwxr-xr-x");
+        assert_eq!(mode_text(Kind::File, 0o4640), "-rwSr-----");
+        assert_eq!(mode_text(Kind::Symlink, 0o1777), "lrwxrwxrwt");
+        for (secs, text) in [
+            (0, "1970-01-01 00:00"),
+            (-1, "1969-12-31 23:59"),
+            (951_825_600, "2000-02-29 12:00"),
+            (1_795_305_599, "2026-11-21 23:59"),
+        ] {
+            assert_eq!(time_text(Timestamp { secs, nanos: 0 }), text);
+        }
+    }
+
+    #[test]
+    fn names_give_no_orders_to_a_terminal() {
+        assert_eq!(printable(b"a\x1b[2Jb\nc"), "a?[2Jb?c");
+        assert_eq!(printable("ü".as_bytes()), "ü");
+    }
+}

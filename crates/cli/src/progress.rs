@@ -1,0 +1,120 @@
+//! Progress of long work: a bar on a terminal, a line every few seconds otherwise, nothing when quiet.
+
+use std::io::{IsTerminal, stderr};
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use adit_core::path::transfer::Event;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::args::units::show_size;
+use crate::exit_code::Code;
+use crate::failure::Failure;
+use crate::output::printable;
+
+/// Between two lines when standard error is no terminal.
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Hears about a copy or a removal, and shows it. Errors of single entries are printed as they come.
+pub struct Progress {
+    verb: &'static str,
+    bar: Option<ProgressBar>,
+    lines: bool,
+    entries: u64,
+    bytes: u64,
+    began: Instant,
+    last_line: Instant,
+    /// The code of the first entry that failed.
+    worst: Option<Code>,
+}
+
+impl Progress {
+    /// Shows nothing but errors if `quiet`.
+    pub fn new(verb: &'static str, quiet: bool) -> Progress {
+        let terminal = stderr().is_terminal();
+        let bar = (terminal && !quiet).then(|| {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
+            if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}  {bytes} ({bytes_per_sec})") {
+                bar.set_style(style);
+            }
+            bar
+        });
+        let now = Instant::now();
+        let lines = !terminal && !quiet;
+        Progress { verb, bar, lines, entries: 0, bytes: 0, began: now, last_line: now, worst: None }
+    }
+
+    /// Takes an event of a copy.
+    pub fn event(&mut self, event: Event<'_>) -> ControlFlow<()> {
+        match event {
+            Event::Begin { path, .. } => self.entry(path),
+            Event::Bytes(count) => {
+                self.bytes += count;
+                self.bar.iter().for_each(|bar| bar.inc(count));
+                self.tick();
+            }
+            Event::Failed(error) => self.failed(&Failure::fs(self.verb, error)),
+            Event::LeftOut { path, why } => {
+                self.say(&format!("adit: {}: left out: {}: {why}", self.verb, printable(path.as_bytes())));
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// An entry begins.
+    pub fn entry(&mut self, path: &str) {
+        self.entries += 1;
+        let entries = self.entries;
+        self.bar.iter().for_each(|bar| bar.set_message(format!("{entries}  {}", printable(path.as_bytes()))));
+        self.tick();
+    }
+
+    /// An entry failed; the work goes on.
+    pub fn failed(&mut self, failure: &Failure) {
+        self.say(&format!("adit: {}", failure.text()));
+        // Corruption is the news that matters most.
+        if self.worst != Some(Code::Corrupt) {
+            let code = failure.code();
+            self.worst = Some(if code == Code::Corrupt { code } else { self.worst.unwrap_or(code) });
+        }
+    }
+
+    /// Ends the display; fails if an entry did.
+    pub fn finish(self) -> crate::failure::Result<()> {
+        self.bar.iter().for_each(|bar| bar.finish_and_clear());
+        self.worst.map_or(Ok(()), |code| Err(Failure::said(code)))
+    }
+
+    /// Prints a line without tearing the bar.
+    fn say(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| eprintln!("{line}")),
+            None => eprintln!("{line}"),
+        }
+    }
+
+    fn tick(&mut self) {
+        if self.lines && self.last_line.elapsed() >= LINE_INTERVAL {
+            self.last_line = Instant::now();
+            let rate = (self.bytes as f64 / self.began.elapsed().as_secs_f64()) as u64;
+            let (bytes, rate) = (show_size(self.bytes), show_size(rate));
+            eprintln!("adit: {}: {} entries, {bytes}, {rate}/s", self.verb, self.entries);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use adit_core::{ErrorKind, FsError};
+
+    #[test]
+    fn a_failed_entry_makes_the_code_and_corruption_wins() {
+        let mut progress = Progress::new("get", true);
+        let _ = progress.event(Event::Failed(&FsError::new(ErrorKind::PermissionDenied)));
+        let _ = progress.event(Event::Failed(&FsError::new(ErrorKind::Corrupt)));
+        let _ = progress.event(Event::Failed(&FsError::new(ErrorKind::NotFound)));
+        assert_eq!(progress.finish().unwrap_err().code(), Code::Corrupt);
+        assert!(Progress::new("get", true).finish().is_ok());
+    }
+}

@@ -1,0 +1,156 @@
+//! What a SOURCE is: recognised by a prefix or by what lies there. Only vaults are opened yet; the other kinds are named
+//! so that the refusal is clear.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::exit_code::Code;
+use crate::failure::{Failure, Result};
+
+/// The file that makes a folder a vault (format 7 and later).
+const VAULT_FILE: &str = "vault.cryptomator";
+/// The key file; alone, it belongs to a vault of format 6 or older.
+const KEY_FILE: &str = "masterkey.cryptomator";
+/// How much of a file is read to tell what it is.
+const HEAD_LEN_BYTES: u64 = 4096;
+
+/// Kinds of source, by their prefix.
+const PREFIXES: [(&str, Kind); 4] =
+    [("vault:", Kind::Vault), ("manifest:", Kind::Manifest), ("volume:", Kind::Volume), ("dir:", Kind::Dir)];
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Vault,
+    Manifest,
+    Volume,
+    Dir,
+}
+
+/// The folder of the vault that `source` names.
+///
+/// # Errors
+/// `NotSupported` for other kinds of source and for older vaults; `Failure` if nothing is there.
+pub fn vault_dir(source: &OsStr) -> Result<PathBuf> {
+    let (kind, path) = match forced(source) {
+        Some((kind, rest)) => (kind, Path::new(rest)),
+        None => {
+            let path = Path::new(source);
+            (recognise(path)?, path)
+        }
+    };
+    let refused = |what: &str| {
+        Err(Failure::new(Code::NotSupported, format!("{}: {what}", path.display()))
+            .hint("this version of adit opens Cryptomator vaults: folders with a file vault.cryptomator"))
+    };
+    match kind {
+        Kind::Vault => check_vault(path),
+        Kind::Manifest => refused("manifests are not supported yet"),
+        Kind::Volume => refused("volumes are not supported yet"),
+        Kind::Dir => refused("it is not a vault, and other folders are not supported yet"),
+    }
+}
+
+/// The kind that a prefix forces, and what comes after it.
+fn forced(source: &OsStr) -> Option<(Kind, &OsStr)> {
+    PREFIXES.iter().find_map(|(prefix, kind)| {
+        let rest = source.as_bytes().strip_prefix(prefix.as_bytes())?;
+        Some((*kind, OsStr::from_bytes(rest)))
+    })
+}
+
+fn recognise(path: &Path) -> Result<Kind> {
+    if path.as_os_str().as_bytes().windows(3).any(|w| w == b"://") {
+        // A URL names a manifest or the root of a content store.
+        return Ok(Kind::Manifest);
+    }
+    let meta = std::fs::metadata(path).map_err(|e| Failure::io(path.display(), &e))?;
+    if meta.is_dir() {
+        let vault = [VAULT_FILE, KEY_FILE].iter().any(|name| path.join(name).symlink_metadata().is_ok());
+        return Ok(if vault { Kind::Vault } else { Kind::Dir });
+    }
+    if matches!(path.file_name().and_then(OsStr::to_str), Some(VAULT_FILE | KEY_FILE)) {
+        return Ok(Kind::Vault);
+    }
+    let head = head(path).map_err(|e| Failure::io(path.display(), &e))?;
+    let text = String::from_utf8_lossy(&head);
+    // Both versions of a job-attachment manifest name themselves in their first object.
+    if text.trim_start().starts_with('{')
+        && (text.contains("\"manifestVersion\"") || text.contains("\"specificationVersion\""))
+    {
+        return Ok(Kind::Manifest);
+    }
+    Err(Failure::new(Code::NotSupported, format!("{}: not a source that adit knows", path.display()))
+        .hint("a vault is a folder with a file vault.cryptomator"))
+}
+
+fn head(path: &Path) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    File::open(path)?.take(HEAD_LEN_BYTES).read_to_end(&mut head)?;
+    Ok(head)
+}
+
+/// The folder of a vault, absolute; its files may be named instead of it.
+fn check_vault(path: &Path) -> Result<PathBuf> {
+    let named_by_file =
+        matches!(path.file_name().and_then(OsStr::to_str), Some(VAULT_FILE | KEY_FILE)) && !path.is_dir();
+    let dir = match path.parent() {
+        Some(parent) if named_by_file && parent != Path::new("") => parent,
+        _ if named_by_file => Path::new("."),
+        _ => path,
+    };
+    // Absolute, because a daemon changes its folder.
+    let dir = dir.canonicalize().map_err(|e| Failure::io(path.display(), &e))?;
+    if dir.join(VAULT_FILE).symlink_metadata().is_ok() {
+        return Ok(dir);
+    }
+    if dir.join(KEY_FILE).symlink_metadata().is_ok() {
+        return Err(Failure::new(Code::NotSupported, format!("{}: a vault of format 7 or older", dir.display()))
+            .hint("open it once with the Cryptomator application, which upgrades it to format 8"));
+    }
+    Err(Failure::new(Code::Failure, format!("{}: not a vault: it has no file {VAULT_FILE}", dir.display()))
+        .hint("`adit vault init` makes one"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(source: &str) -> Code {
+        vault_dir(OsStr::new(source)).unwrap_err().code()
+    }
+
+    #[test]
+    fn a_vault_is_found_by_folder_file_and_prefix() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().canonicalize().unwrap();
+        std::fs::write(dir.join(VAULT_FILE), "x").unwrap();
+        std::fs::write(dir.join(KEY_FILE), "x").unwrap();
+        let text = dir.to_str().unwrap();
+        for source in
+            [text.to_owned(), format!("vault:{text}"), format!("{text}/{VAULT_FILE}"), format!("{text}/{KEY_FILE}")]
+        {
+            assert_eq!(vault_dir(OsStr::new(&source)).unwrap(), dir, "{source}");
+        }
+    }
+
+    #[test]
+    fn other_kinds_are_named_and_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().to_str().unwrap();
+        assert_eq!(code(dir), Code::NotSupported);
+        assert_eq!(code(&format!("vault:{dir}")), Code::Failure);
+        assert_eq!(code(&format!("dir:{dir}")), Code::NotSupported);
+        assert_eq!(code("s3://bucket/DeadlineCloud"), Code::NotSupported);
+        assert_eq!(code(&format!("{dir}/none")), Code::Failure);
+        let manifest = format!("{dir}/m");
+        std::fs::write(&manifest, r#"{"hashAlg":"xxh128","manifestVersion":"2023-03-03","paths":[]}"#).unwrap();
+        assert!(vault_dir(OsStr::new(&manifest)).unwrap_err().text().contains("manifests are not supported yet"));
+        std::fs::write(&manifest, "something").unwrap();
+        assert_eq!(code(&manifest), Code::NotSupported);
+        std::fs::write(folder.path().join(KEY_FILE), "x").unwrap();
+        assert!(vault_dir(OsStr::new(dir)).unwrap_err().text().contains("format 7 or older"));
+    }
+}

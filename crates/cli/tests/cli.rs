@@ -1,0 +1,295 @@
+//! The program without a mount: what it does, what it prints, and with which code it ends.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
+
+use common::{Bench, PASSWORD, facts, make_tree, run};
+
+#[test]
+fn cli_round_trip_keeps_everything() {
+    for cipher in ["siv-gcm", "siv-ctrmac"] {
+        let bench = Bench::bare();
+        let init = ["vault", "init", bench.vault_str(), "--cipher", cipher, "--password-file", bench.password_str()];
+        bench.run(init).expect(0);
+        let tree = bench.path("tree");
+        make_tree(&tree);
+        bench.open("put", &["tree", "/"]).expect(0);
+        bench.open("get", &["/tree", "back"]).expect(0);
+        assert_eq!(facts(&tree), facts(&bench.path("back")), "{cipher}");
+        // Into a folder that exists, and everything at once.
+        fs::create_dir(bench.path("all")).unwrap();
+        bench.open("get", &["/", "all"]).expect(0);
+        bench.open("get", &["/tree/deep", "all"]).expect(0);
+        assert_eq!(facts(&tree), facts(&bench.path("all/tree")), "{cipher}");
+        assert_eq!(facts(&tree.join("deep")), facts(&bench.path("all/deep")), "{cipher}");
+        // Again over itself: the same.
+        bench.open("put", &["tree", "/"]).expect(0);
+        bench.open("get", &["/tree", "again"]).expect(0);
+        assert_eq!(facts(&tree), facts(&bench.path("again")), "{cipher}");
+    }
+}
+
+#[test]
+fn cli_nothing_of_the_content_is_in_the_vault() {
+    let bench = Bench::new();
+    fs::write(bench.path("secret-name.txt"), "secret content").unwrap();
+    bench.open("put", &["secret-name.txt", "/"]).expect(0);
+    let mut todo = vec![bench.vault(), bench.path("state")];
+    while let Some(path) = todo.pop() {
+        assert!(!path.file_name().unwrap().to_str().unwrap().contains("secret"));
+        if path.is_dir() {
+            todo.extend(fs::read_dir(&path).unwrap().map(|e| e.unwrap().path()));
+        } else {
+            let bytes = fs::read(&path).unwrap();
+            assert!(!bytes.windows(6).any(|w| w == b"secret"), "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn cli_put_names_a_file_or_fills_a_folder() {
+    let bench = Bench::new();
+    fs::write(bench.path("a"), "a").unwrap();
+    fs::write(bench.path("b"), "b").unwrap();
+    bench.open("put", &["a", "/renamed"]).expect(0);
+    bench.open("put", &["a", "b", "/nowhere"]).expect(1).says("mkdir");
+    bench.open("mkdir", &["/dir"]).expect(0);
+    bench.open("put", &["a", "b", "/dir"]).expect(0);
+    bench.open("put", &["a", "/dir/none/x"]).expect(1);
+    bench.open("put", &["--no-replace", "b", "/renamed"]).expect(1);
+    assert_eq!(bench.open("cat", &["/renamed", "/dir/a", "/dir/b"]).expect(0).text(), "aab");
+    bench.open("put", &["missing", "a", "/dir"]).expect(1).says("missing");
+    // The folder that holds the vault goes in without the vault.
+    bench.open("put", &[".", "/everything"]).expect(0).says("the store itself");
+    let listed = bench.open("ls", &["/everything"]).expect(0).text();
+    assert!(listed.contains("password") && !listed.contains("vault"), "{listed}");
+}
+
+#[test]
+fn cli_get_writes_through_no_link() {
+    let bench = Bench::new();
+    fs::create_dir_all(bench.path("t/d")).unwrap();
+    fs::write(bench.path("t/d/f"), "theirs").unwrap();
+    bench.open("put", &["t", "/"]).expect(0);
+    fs::create_dir_all(bench.path("dest/t")).unwrap();
+    fs::create_dir(bench.path("outside")).unwrap();
+    std::os::unix::fs::symlink(bench.path("outside"), bench.path("dest/t/d")).unwrap();
+    bench.open("get", &["/t", "dest"]).expect(1).says("symbolic link");
+    assert!(fs::read_dir(bench.path("outside")).unwrap().next().is_none());
+}
+
+#[test]
+fn cli_links_do_not_leave_the_vault() {
+    let bench = Bench::new();
+    std::os::unix::fs::symlink("/etc/passwd", bench.path("l")).unwrap();
+    bench.open("put", &["l", "/"]).expect(0);
+    bench.open("cat", &["/l"]).expect(1).says("leads out of the store");
+    bench.open("ls", &["/../.."]).expect(1).says("leads out of the store");
+}
+
+#[test]
+fn cli_json_shapes() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("d")).unwrap();
+    fs::write(bench.path("d/f"), "12345").unwrap();
+    fs::set_permissions(bench.path("d/f"), PermissionsExt::from_mode(0o604)).unwrap();
+    std::os::unix::fs::symlink("f", bench.path("d/l")).unwrap();
+    bench.open("put", &["d", "/"]).expect(0);
+    let listed = bench.open("ls", &["/d", "--json"]).expect(0).json();
+    let mtime = fs::metadata(bench.path("d/f")).unwrap();
+    let file = &listed[0];
+    assert_eq!((file["path"].as_str(), file["kind"].as_str()), (Some("/d/f"), Some("file")));
+    assert_eq!((file["size"].as_u64(), file["mode"].as_u64()), (Some(5), Some(0o604)));
+    assert_eq!(file["mtime_ns"].as_i64(), Some(mtime.mtime() * 1_000_000_000 + mtime.mtime_nsec()));
+    assert_eq!((listed[1]["kind"].as_str(), listed[1]["target"].as_str()), (Some("symlink"), Some("f")));
+    let tree = bench.open("tree", &["--json"]).expect(0).json();
+    let paths: Vec<_> = tree.as_array().unwrap().iter().map(|e| e["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, ["/d", "/d/f", "/d/l"]);
+    assert_eq!(bench.open("ls", &["/d/f", "--json"]).expect(0).json()[0]["path"], "/d/f");
+    let empty = Bench::new();
+    assert_eq!(empty.open("ls", &["--json"]).expect(0).json(), serde_json::json!([]));
+
+    let info = bench.run(["vault", "info", bench.vault_str(), "--json"]).expect(0).json();
+    assert_eq!((info["format"].as_u64(), info["cipher"].as_str()), (Some(8), Some("SIV_GCM")));
+    assert_eq!(info["shortening_threshold"].as_u64(), Some(220));
+    assert_eq!(bench.run(["mounts", "--json"]).expect(0).json(), serde_json::json!([]));
+    let doctor = bench.run(["doctor", "--json"]).json();
+    assert!(doctor["checks"].as_array().unwrap().iter().all(|c| c["name"].is_string() && c["state"].is_string()));
+}
+
+#[test]
+fn cli_human_listings() {
+    let bench = Bench::new();
+    fs::create_dir_all(bench.path("d/sub")).unwrap();
+    fs::write(bench.path("d/sub/f"), "x").unwrap();
+    fs::write(bench.path("d/z\x1b[1m"), "x").unwrap();
+    bench.open("put", &["d", "/"]).expect(0);
+    assert_eq!(bench.open("ls", &["-R", "/d"]).expect(0).text(), "sub\nsub/f\nz?[1m\n");
+    let tree = bench.open("tree", &["/"]).expect(0).text();
+    assert!(tree.contains("└── d\n    ├── sub\n    │   └── f\n    └── z?[1m\n"), "{tree}");
+    assert_eq!(bench.open("tree", &["-L", "1"]).expect(0).text(), "/\n└── d\n\n1 folders, 0 files\n");
+    let long = bench.open("ls", &["--long", "/d/sub"]).expect(0).text();
+    assert!(long.starts_with("-rw-") && long.ends_with(" f\n"), "{long}");
+}
+
+#[test]
+fn cli_exit_codes() {
+    let bench = Bench::new();
+    let vault = bench.vault_str();
+    bench.run_with(["ls", vault, "--password-stdin"], b"wrong\n").expect(3).says("wrong password");
+    bench.run(["ls"]).expect(2);
+    bench.run(["nonsense"]).expect(2);
+    bench.run(["ls", vault]).expect(2).says("--password-stdin");
+    bench.run(["diff", "x"]).expect(2);
+    bench.run(["umount", "."]).expect(6).says("not a mount");
+    bench.run(["umount", "missing"]).expect(6);
+    bench.run(["stats", "."]).expect(6);
+    bench.run(["status", "."]).expect(6);
+    bench.run(["ls", "s3://bucket/x"]).expect(10);
+    bench.run(["ls", "volume:x"]).expect(10);
+    bench.run(["ls", "."]).expect(10).says("not a vault");
+    bench.run(["ls", "missing"]).expect(1).says("missing");
+    bench.open("cat", &["/missing"]).expect(1).says("/missing");
+    bench.run(["--help"]).expect(0);
+    bench.run(["--version"]).expect(0);
+}
+
+#[test]
+fn cli_passwords_come_from_everywhere_but_arguments() {
+    let bench = Bench::new();
+    let vault = bench.vault_str();
+    bench.run_with(["ls", vault, "--password-stdin"], PASSWORD.as_bytes()).expect(0);
+    bench.run_with(["ls", vault, "--password-stdin"], format!("{PASSWORD}\n").as_bytes()).expect(0);
+    bench.run_with(["ls", vault, "--password-stdin"], format!("{PASSWORD}\n\n").as_bytes()).expect(3);
+    bench.run(["ls", vault, "--password-command", "cat password"]).expect(0);
+    bench.run(["ls", vault, "--password-command", "exit 9"]).expect(1);
+    bench.run(["ls", vault, "--password-env", "UNSET"]).expect(2);
+    let mut command = bench.command();
+    command.args(["ls", vault, "--password-env", "P"]).env("P", PASSWORD);
+    run(command, b"").expect(0);
+    bench.run(["ls", vault, "--password", PASSWORD]).expect(2);
+    bench.run_with(["ls", vault, "--password-stdin"], b"").expect(2).says("empty");
+}
+
+#[test]
+fn cli_passwd_changes_the_password_and_keeps_a_backup() {
+    let bench = Bench::new();
+    let vault = bench.vault_str();
+    let key_file = fs::read(bench.vault().join("masterkey.cryptomator")).unwrap();
+    let change = ["vault", "passwd", vault, "--password-stdin", "--new-password-stdin"];
+    bench.run_with(change, b"wrong\nanother one\n").expect(3);
+    bench.run_with(change, b"no second line").expect(2);
+    assert_eq!(fs::read(bench.vault().join("masterkey.cryptomator")).unwrap(), key_file);
+    bench.run_with(change, format!("{PASSWORD}\nanother one\n").as_bytes()).expect(0).says(".bkup");
+    bench.open("ls", &[]).expect(3);
+    bench.run_with(["ls", vault, "--password-stdin"], b"another one").expect(0);
+    let names: Vec<String> = fs::read_dir(bench.vault())
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .filter(|n| n.starts_with("masterkey.cryptomator.") && n.ends_with(".bkup"))
+        .collect();
+    assert_eq!(names.len(), 1, "{names:?}");
+    assert_eq!(names[0].len(), "masterkey.cryptomator.".len() + 8 + ".bkup".len());
+    assert_eq!(fs::read(bench.vault().join(&names[0])).unwrap(), key_file);
+}
+
+#[test]
+fn cli_init_overwrites_nothing() {
+    let bench = Bench::new();
+    let again = ["vault", "init", bench.vault_str(), "--password-file", bench.password_str()];
+    bench.run(again).expect(1).says("a vault already");
+    fs::create_dir(bench.path("full")).unwrap();
+    fs::write(bench.path("full/file"), "x").unwrap();
+    bench.run(["vault", "init", "full", "--password-file", "password"]).expect(1).says("not empty");
+    assert_eq!(fs::read_dir(bench.path("full")).unwrap().count(), 1);
+    bench.run(["vault", "init", "new"]).expect(2);
+    assert!(!bench.path("new").exists(), "a failed attempt leaves no folder");
+    bench.run_with(["vault", "init", "short", "--password-stdin"], b"short\n").expect(0).says("fewer than 8");
+}
+
+#[test]
+fn cli_corruption_is_4_and_hides_nothing_else() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("d")).unwrap();
+    fs::write(bench.path("d/bad"), "x".repeat(100_000)).unwrap();
+    bench.open("put", &["d", "/"]).expect(0);
+    let bad = bench.content_files().pop().unwrap();
+    let mut bytes = fs::read(&bad).unwrap();
+    bytes[40_000] ^= 1;
+    fs::write(&bad, bytes).unwrap();
+    fs::write(bench.path("good"), "good").unwrap();
+    bench.open("put", &["good", "/d"]).expect(0);
+    bench.open("cat", &["/d/bad"]).expect(4).says("corrupt");
+    assert_eq!(bench.open("cat", &["/d/bad", "/d/good"]).expect(4).text().chars().last(), Some('d'));
+    bench.open("get", &["/d", "out"]).expect(4).says("/d/bad");
+    assert_eq!(fs::read_to_string(bench.path("out/good")).unwrap(), "good");
+    assert!(!bench.path("out/bad").exists(), "no part of it appears under its name");
+    assert_eq!(fs::read_dir(bench.path("out")).unwrap().count(), 1, "and no temporary stays");
+}
+
+#[test]
+fn cli_destructive_verbs_ask_or_take_yes() {
+    let bench = Bench::new();
+    fs::write(bench.path("f"), "f").unwrap();
+    fs::write(bench.path("g"), "g").unwrap();
+    bench.open("mkdir", &["--parents", "/a/b/c"]).expect(0);
+    bench.open("mkdir", &["/a"]).expect(1);
+    bench.open("put", &["f", "g", "/a"]).expect(0);
+    bench.open("rm", &["/a/f"]).expect(2).says("--yes");
+    bench.open("rm", &["--yes", "/a"]).expect(1).says("--recursive");
+    bench.open("mv", &["/a/f", "/a/g"]).expect(2);
+    bench.open("mv", &["--no-replace", "/a/f", "/a/g"]).expect(1);
+    bench.open("mv", &["--yes", "/a/f", "/a/g"]).expect(0);
+    assert_eq!(bench.open("cat", &["/a/g"]).expect(0).text(), "f");
+    bench.open("mv", &["/a/g", "/a/b"]).expect(0);
+    assert_eq!(bench.open("ls", &["/a/b"]).expect(0).text(), "c\ng\n");
+    bench.open("mv", &["/a", "/a/b/inside"]).expect(1);
+    bench.open("rm", &["--yes", "--recursive", "/a"]).expect(0);
+    assert_eq!(bench.open("ls", &[]).expect(0).text(), "");
+    bench.open("rm", &["--yes", "/a"]).expect(1);
+}
+
+#[test]
+fn cli_a_reader_that_leaves_ends_it_quietly() {
+    let bench = Bench::new();
+    fs::write(bench.path("big"), vec![b'x'; 4 << 20]).unwrap();
+    bench.open("put", &["big", "/"]).expect(0);
+    let mut command = bench.command();
+    command.args(["cat", bench.vault_str(), "/big", "--password-file", bench.password_str()]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.signal(), Some(13), "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
+fn cli_needs_no_state_directory_to_read_and_says_so_to_write() {
+    let bench = Bench::new();
+    fs::write(bench.path("not-a-folder"), "").unwrap();
+    bench.open("ls", &["--state-dir", "not-a-folder"]).expect(0);
+    bench.open("mkdir", &["/d", "--state-dir", "not-a-folder"]).expect(1).says("--state-dir");
+}
+
+#[test]
+fn cli_manual_and_completions() {
+    let bench = Bench::bare();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        assert!(bench.run(["completions", shell]).expect(0).text().contains("umount"), "{shell}");
+    }
+    let page = bench.run(["man"]).expect(0).text();
+    for part in ["SH NAME", "SH EXAMPLES", "EXIT STATUS", "adit mount"] {
+        assert!(page.contains(part), "{part} is not in {page}");
+    }
+    assert!(bench.run(["man", "vault", "passwd"]).expect(0).text().contains("bkup"));
+    bench.run(["man", "nonsense"]).expect(2);
+    bench.run(["man", "--dir", "pages"]).expect(0);
+    for name in ["adit.1", "adit-mount.1", "adit-vault-init.1"] {
+        assert!(bench.path("pages").join(name).exists(), "{name}");
+    }
+    assert!(!bench.path("pages/adit-help.1").exists());
+}

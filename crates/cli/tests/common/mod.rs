@@ -1,0 +1,244 @@
+//! A vault and a home of its own for each test, and the program to run on them.
+
+#![allow(dead_code, missing_docs, reason = "each test program uses a part of it")]
+
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+pub const PASSWORD: &str = "correct horse battery";
+/// No command takes longer, unless it hangs.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What a command did.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: Option<i32>,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+}
+
+impl Ran {
+    #[track_caller]
+    pub fn expect(self, code: i32) -> Ran {
+        assert_eq!(self.code, Some(code), "stdout: {}\nstderr: {}", self.text(), self.stderr);
+        self
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.stdout).unwrap_or_else(|e| panic!("{e}: {}", self.text()))
+    }
+
+    #[track_caller]
+    pub fn says(self, what: &str) -> Ran {
+        assert!(self.stderr.contains(what), "{what:?} is not in: {}", self.stderr);
+        self
+    }
+}
+
+/// A folder with a place for a vault, state, runtime files and a password file.
+pub struct Bench {
+    pub dir: tempfile::TempDir,
+}
+
+impl Bench {
+    /// Without a vault.
+    pub fn bare() -> Bench {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::DirBuilder::new().mode(0o700).create(dir.path().join("run")).unwrap();
+        std::fs::write(dir.path().join("password"), format!("{PASSWORD}\n")).unwrap();
+        Bench { dir }
+    }
+
+    /// With an empty vault.
+    pub fn new() -> Bench {
+        let bench = Bench::bare();
+        bench.run(["vault", "init", bench.vault_str(), "--password-file", bench.password_str()]).expect(0);
+        bench
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn str(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    pub fn vault(&self) -> PathBuf {
+        self.path("vault")
+    }
+
+    pub fn vault_str(&self) -> &'static str {
+        Box::leak(self.str("vault").into_boxed_str())
+    }
+
+    pub fn password_str(&self) -> &'static str {
+        Box::leak(self.str("password").into_boxed_str())
+    }
+
+    /// The program with an environment of its own.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_adit"));
+        command
+            .env("XDG_STATE_HOME", self.path("state"))
+            .env("XDG_RUNTIME_DIR", self.path("run"))
+            .env("HOME", self.dir.path())
+            .env_remove("ADIT_LOG")
+            .current_dir(self.dir.path());
+        command
+    }
+
+    pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Ran {
+        self.run_with(args, b"")
+    }
+
+    /// Runs with `stdin`.
+    pub fn run_with<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>, stdin: &[u8]) -> Ran {
+        let mut command = self.command();
+        command.args(args);
+        run(command, stdin)
+    }
+
+    /// A mountless verb on the vault, with its password: `open(&["ls"], &["/"])` is `adit ls VAULT / --password-file …`.
+    pub fn open(&self, verb: &str, args: &[&str]) -> Ran {
+        let mut line = vec![verb, self.vault_str()];
+        line.extend_from_slice(args);
+        line.extend_from_slice(&["--password-file", self.password_str()]);
+        self.run(line)
+    }
+
+    /// Every ciphertext file of the vault that holds content.
+    pub fn content_files(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        let mut todo = vec![self.vault().join("d")];
+        while let Some(dir) = todo.pop() {
+            for entry in std::fs::read_dir(dir).unwrap() {
+                let path = entry.unwrap().path();
+                let name = path.file_name().unwrap().to_str().unwrap();
+                if path.is_dir() {
+                    todo.push(path);
+                } else if name.ends_with(".c9r") && name != "dirid.c9r" && name != "dir.c9r" {
+                    found.push(path);
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+}
+
+/// Runs `command`, and kills it if it hangs.
+pub fn run(mut command: Command, stdin: &[u8]) -> Ran {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    // A program that wants no input may be gone already.
+    let _ = child.stdin.take().expect("piped").write_all(stdin);
+    let mut stdout = child.stdout.take().expect("piped");
+    let mut stderr = child.stderr.take().expect("piped");
+    let out = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        stdout.read_to_end(&mut bytes).map(|_| bytes)
+    });
+    let err = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        stderr.read_to_end(&mut bytes).map(|_| bytes)
+    });
+    let deadline = Instant::now() + COMMAND_TIMEOUT;
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("our child") {
+            break status;
+        }
+        if Instant::now() > deadline {
+            let _ = child.kill();
+            panic!("it hangs: {command:?}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    Ran {
+        code: status.code(),
+        stdout: out.join().unwrap().unwrap(),
+        stderr: String::from_utf8_lossy(&err.join().unwrap().unwrap()).into_owned(),
+    }
+}
+
+/// Waits until `what` is so; panics after 20 seconds.
+#[track_caller]
+pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !so() {
+        assert!(Instant::now() < deadline, "it did not happen: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Everything of a tree that copies keep: names, kinds, modes, times, targets, contents.
+pub fn facts(root: &Path) -> Vec<String> {
+    use std::os::unix::fs::MetadataExt;
+    let mut facts = Vec::new();
+    let mut todo = vec![root.to_path_buf()];
+    while let Some(path) = todo.pop() {
+        let meta = std::fs::symlink_metadata(&path).unwrap();
+        let content = if meta.is_dir() {
+            todo.extend(std::fs::read_dir(&path).unwrap().map(|e| e.unwrap().path()));
+            0
+        } else if meta.is_symlink() {
+            hash(std::fs::read_link(&path).unwrap().as_os_str().as_encoded_bytes())
+        } else {
+            hash(&std::fs::read(&path).unwrap())
+        };
+        let name = path.strip_prefix(root).unwrap().display().to_string();
+        facts.push(format!("{name} {:o} {}.{} {content:x}", meta.mode(), meta.mtime(), meta.mtime_nsec()));
+    }
+    facts.sort();
+    facts
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    use std::hash::{DefaultHasher, Hasher};
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+/// Bytes that do not repeat at chunk borders.
+pub fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|n| (n.wrapping_mul(2_654_435_761) >> 7) as u8).collect()
+}
+
+/// A tree with what copies must keep.
+pub fn make_tree(root: &Path) {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let deep = root.join("deep/er/est");
+    std::fs::create_dir_all(&deep).unwrap();
+    std::fs::create_dir(root.join("empty")).unwrap();
+    const CHUNK: usize = 32 * 1024;
+    for len in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, (1 << 20) + 17] {
+        std::fs::write(root.join(format!("len-{len}")), pattern(len)).unwrap();
+    }
+    std::fs::write(deep.join("grüße, 世界.txt"), "unicode").unwrap();
+    std::fs::write(deep.join("n".repeat(250)), "long").unwrap();
+    symlink("../len-1", root.join("deep/link")).unwrap();
+    symlink("/absolute/and/dangling", root.join("dangling")).unwrap();
+    std::fs::set_permissions(root.join("len-1"), PermissionsExt::from_mode(0o640)).unwrap();
+    std::fs::set_permissions(root.join("empty"), PermissionsExt::from_mode(0o750)).unwrap();
+    for (name, secs) in [("len-1", 981_173_106), ("deep", 1_000_000_000), ("len-0", 1_600_000_000)] {
+        let time = std::time::SystemTime::UNIX_EPOCH + Duration::new(secs, 123_456_789);
+        let file = std::fs::File::open(root.join(name)).unwrap();
+        file.set_modified(time).unwrap();
+    }
+}

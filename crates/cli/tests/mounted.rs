@@ -1,0 +1,345 @@
+//! The program with real mounts. Each test has a guard that unmounts whatever happens, and a watchdog against hangs.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use common::{Bench, PASSWORD, Ran, eventually, facts, make_tree, run};
+
+/// No test takes longer, unless a mount hangs.
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// A vault with a folder to mount it on. Dropping it kills whatever serves there and detaches it.
+struct Mounts {
+    bench: Bench,
+    done: Option<Sender<()>>,
+}
+
+impl Mounts {
+    /// `None` where mounts are impossible; under CI that is a failure.
+    fn new() -> Option<Mounts> {
+        if let Err(e) = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+            assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "/dev/fuse: {e}");
+            eprintln!("left out: /dev/fuse: {e}");
+            return None;
+        }
+        let bench = Bench::new();
+        fs::create_dir(bench.path("mnt")).unwrap();
+        let (done, ended) = channel::<()>();
+        let mountpoint = bench.path("mnt");
+        std::thread::spawn(move || {
+            if ended.recv_timeout(TEST_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
+                // The test is stuck in a call on the mount; without its server the call fails, and so does the test.
+                eprintln!("watchdog: {} hangs", mountpoint.display());
+                force_off(&mountpoint);
+            }
+        });
+        Some(Mounts { bench, done: Some(done) })
+    }
+
+    fn mnt(&self) -> PathBuf {
+        self.bench.path("mnt")
+    }
+
+    fn mount(&self, more: &[&str]) -> Ran {
+        let mnt = self.bench.str("mnt");
+        let mut line = vec!["mount", self.bench.vault_str(), &mnt, "--password-file", self.bench.password_str()];
+        line.extend_from_slice(more);
+        self.bench.run(line)
+    }
+
+    fn umount(&self, more: &[&str]) -> Ran {
+        let mut line = vec!["umount", "mnt"];
+        line.extend_from_slice(more);
+        self.bench.run(line)
+    }
+
+    fn pid(&self) -> i32 {
+        let mounts = self.bench.run(["mounts", "--json"]).expect(0).json();
+        mounts[0]["pid"].as_i64().expect("one mount") as i32
+    }
+}
+
+impl Drop for Mounts {
+    fn drop(&mut self) {
+        force_off(&self.mnt());
+        drop(self.done.take());
+    }
+}
+
+fn table() -> String {
+    fs::read_to_string("/proc/self/mountinfo").unwrap()
+}
+
+fn is_mounted(path: &Path) -> bool {
+    let path = path.to_str().unwrap();
+    table().lines().any(|line| line.split(' ').nth(4) == Some(path))
+}
+
+/// Aborts the connection of whatever is mounted there, so that nothing hangs on it, and detaches it.
+fn force_off(mountpoint: &Path) {
+    let path = mountpoint.to_str().unwrap().to_owned();
+    let lines = table();
+    for line in lines.lines().filter(|line| line.split(' ').nth(4) == Some(path.as_str())) {
+        let minor = line.split(' ').nth(2).and_then(|device| device.split(':').nth(1)).unwrap_or("");
+        let _ = fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+        let _ = Command::new("umount").args(["-l", &path]).stderr(Stdio::null()).status();
+        let _ = Command::new("fusermount3").args(["-u", "-z", &path]).stderr(Stdio::null()).status();
+    }
+}
+
+fn kill(pid: i32, signal: i32) {
+    // SAFETY: a plain system call; the process is one that this test started.
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+}
+
+/// A foreground mount; killed on drop.
+struct Foreground(Child);
+
+impl Drop for Foreground {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn mounted_round_trip() {
+    let Some(m) = Mounts::new() else { return };
+    let tree = m.bench.path("tree");
+    make_tree(&tree);
+    m.mount(&[]).expect(0);
+    assert!(is_mounted(&m.mnt()));
+    let copied = Command::new("cp").arg("-a").arg(&tree).arg(m.mnt()).status().unwrap();
+    assert!(copied.success());
+    assert_eq!(facts(&tree), facts(&m.mnt().join("tree")));
+    m.umount(&[]).expect(0);
+    assert!(!is_mounted(&m.mnt()));
+    assert_eq!(fs::read_dir(m.mnt()).unwrap().count(), 0);
+    m.bench.open("get", &["/tree", "back"]).expect(0);
+    assert_eq!(facts(&tree), facts(&m.bench.path("back")));
+    m.mount(&["--read-only"]).expect(0);
+    assert_eq!(facts(&tree), facts(&m.mnt().join("tree")));
+    m.umount(&[]).expect(0);
+    m.umount(&[]).expect(6);
+    assert_eq!(fs::read_dir(m.bench.path("run/adit")).unwrap().count(), 0, "nothing stays in the registry");
+}
+
+#[test]
+fn mounted_is_listed_and_counted() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&["-o", "noauto,_netdev,attr_timeout=2.5"]).expect(0);
+    let mounts = m.bench.run(["mounts", "--json"]).expect(0).json();
+    let mount = &mounts[0];
+    assert_eq!(mount["mountpoint"].as_str(), m.mnt().canonicalize().unwrap().to_str());
+    assert_eq!(mount["source"].as_str(), m.bench.vault().canonicalize().unwrap().to_str());
+    assert_eq!((mount["kind"].as_str(), mount["read_only"].as_bool()), (Some("vault"), Some(false)));
+    assert!(mount["pid"].is_u64() && mount["started"].is_u64());
+    fs::write(m.mnt().join("f"), "content").unwrap();
+    assert_eq!(fs::read_to_string(m.mnt().join("f")).unwrap(), "content");
+    let stats = m.bench.run(["stats", "mnt", "--json"]).expect(0).json();
+    assert!(stats["inodes"].as_u64().unwrap() >= 2 && stats["rss_bytes"].as_u64().unwrap() > 0, "{stats}");
+    for cache in stats["caches"].as_object().unwrap().values() {
+        assert!(cache["hits"].is_u64() && cache["misses"].is_u64() && cache["size"].is_u64(), "{stats}");
+    }
+    let status = m.bench.run(["status", "mnt", "--json"]).expect(0).json();
+    assert_eq!(status["attr_timeout_secs"].as_f64(), Some(2.5));
+    assert_eq!(status["pid"], mount["pid"]);
+    m.bench.run(["stats", "mnt"]).expect(0);
+    m.bench.run(["status", "mnt"]).expect(0);
+    let mut watched = m.bench.command();
+    watched.args(["stats", "mnt", "--json", "--watch"]).stdout(Stdio::piped());
+    let mut watched = Foreground(watched.spawn().unwrap());
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(watched.0.stdout.take().unwrap()));
+    for _ in 0..2 {
+        let line: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert!(line["inodes"].is_u64());
+    }
+    drop(watched);
+    m.umount(&[]).expect(0);
+}
+
+#[test]
+fn mounted_failures_in_the_background_have_exit_codes() {
+    let Some(m) = Mounts::new() else { return };
+    let (vault, mnt) = (m.bench.vault_str(), m.bench.str("mnt"));
+    m.bench.run_with(["mount", vault, &mnt, "--password-stdin"], b"wrong").expect(3).says("wrong password");
+    m.bench.run(["mount", vault, &mnt]).expect(2).says("--password-file");
+    m.bench.run(["mount", vault, "missing", "--password-file", "password"]).expect(1).says("missing");
+    m.bench.run(["mount", vault, "password", "--password-file", "password"]).expect(1).says("not a folder");
+    m.bench.run(["mount", vault, ".", "--password-file", "password"]).expect(2).says("overlaps");
+    m.bench.run(["mount", vault, vault, "--password-file", "password"]).expect(2).says("overlaps");
+    m.bench.run(["mount", ".", &mnt, "--password-file", "password"]).expect(10);
+    m.mount(&["-o", "nonsense"]).expect(2);
+    fs::rename(m.bench.vault().join("d"), m.bench.vault().join("e")).unwrap();
+    m.mount(&[]).expect(4).says("root directory");
+    fs::rename(m.bench.vault().join("e"), m.bench.vault().join("d")).unwrap();
+    assert!(!is_mounted(&m.mnt()));
+    m.mount(&[]).expect(0);
+    m.mount(&[]).expect(7).says("already");
+    m.umount(&[]).expect(0);
+}
+
+#[test]
+fn mounted_busy_is_7_and_lazy_detaches() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&[]).expect(0);
+    fs::write(m.mnt().join("f"), "before").unwrap();
+    let open = fs::File::open(m.mnt().join("f")).unwrap();
+    m.umount(&[]).expect(7).says("busy");
+    assert!(is_mounted(&m.mnt()));
+    let pid = m.pid();
+    m.umount(&["--lazy"]).expect(0);
+    assert!(!is_mounted(&m.mnt()));
+    assert_eq!(std::io::read_to_string(&open).unwrap(), "before", "an open file goes on");
+    drop(open);
+    eventually("the process ends with its last file", || !Path::new(&format!("/proc/{pid}")).exists());
+    assert_eq!(m.bench.open("cat", &["/f"]).expect(0).text(), "before");
+}
+
+#[test]
+fn mounted_that_died_is_cleared() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&[]).expect(0);
+    fs::write(m.mnt().join("f"), "closed before the kill").unwrap();
+    let pid = m.pid();
+    kill(pid, libc::SIGKILL);
+    eventually("the kernel notices", || fs::metadata(m.mnt()).is_err());
+    assert_eq!(m.bench.run(["mounts", "--json"]).expect(0).json(), serde_json::json!([]));
+    m.bench.run(["doctor"]).expect(0);
+    m.mount(&[]).expect(1).says("umount");
+    m.umount(&[]).expect(0);
+    assert!(!is_mounted(&m.mnt()));
+    m.mount(&[]).expect(0);
+    assert_eq!(fs::read_to_string(m.mnt().join("f")).unwrap(), "closed before the kill");
+    // And the same by request.
+    m.umount(&["--no-flush"]).expect(2).says("--yes");
+    m.umount(&["--no-flush", "--yes"]).expect(0);
+    assert!(!is_mounted(&m.mnt()));
+    assert_eq!(m.bench.open("cat", &["/f"]).expect(0).text(), "closed before the kill");
+}
+
+#[test]
+fn mounted_in_the_foreground_ends_on_a_signal() {
+    let Some(m) = Mounts::new() else { return };
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let mut command = m.bench.command();
+        command.args(["mount", m.bench.vault_str(), "mnt", "--foreground", "--password-file", "password"]);
+        let mut child = Foreground(command.stderr(Stdio::piped()).spawn().unwrap());
+        eventually("it is mounted", || is_mounted(&m.mnt()));
+        fs::write(m.mnt().join(format!("f{signal}")), "written").unwrap();
+        kill(child.0.id() as i32, signal);
+        let status = child.0.wait().unwrap();
+        assert_eq!(status.code(), Some(0), "signal {signal}");
+        assert!(!is_mounted(&m.mnt()));
+        assert_eq!(m.bench.open("cat", &[&format!("/f{signal}")]).expect(0).text(), "written");
+    }
+}
+
+#[test]
+fn mounted_read_only_refuses_changes() {
+    let Some(m) = Mounts::new() else { return };
+    fs::write(m.bench.path("f"), "f").unwrap();
+    m.bench.open("put", &["f", "/"]).expect(0);
+    for how in [&["--read-only"][..], &["-o", "ro"]] {
+        m.mount(how).expect(0);
+        let error = fs::write(m.mnt().join("g"), "g").unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+        assert_eq!(fs::read_to_string(m.mnt().join("f")).unwrap(), "f");
+        assert_eq!(m.bench.run(["mounts", "--json"]).json()[0]["read_only"], true);
+        m.umount(&[]).expect(0);
+    }
+    // No place for a journal: read-only as well, and it says so.
+    m.mount(&["--state-dir", "password"]).expect(0).says("read-only");
+    assert!(fs::write(m.mnt().join("g"), "g").is_err());
+    m.umount(&[]).expect(0);
+}
+
+#[test]
+fn mounted_process_shows_no_password() {
+    let Some(m) = Mounts::new() else { return };
+    let mut command = m.bench.command();
+    command.args(["mount", m.bench.vault_str(), "mnt", "--password-env", "VAULT_PASSWORD"]);
+    command.env("VAULT_PASSWORD", PASSWORD).env("KEPT", "kept");
+    run(command, b"").expect(0);
+    let pid = m.pid();
+    for file in ["environ", "cmdline"] {
+        // Not dumpable: only root may read it at all.
+        let Ok(bytes) = fs::read(format!("/proc/{pid}/{file}")) else { continue };
+        assert!(!bytes.windows(PASSWORD.len()).any(|w| w == PASSWORD.as_bytes()), "{file}");
+        assert!(file != "environ" || bytes.windows(4).any(|w| w == b"KEPT"));
+    }
+    assert_eq!(fs::metadata(format!("/proc/{pid}/environ")).unwrap().uid(), 0);
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+    assert!(core.split_ascii_whitespace().nth(4) == Some("0"), "{core}");
+    let log = fs::read_to_string(m.bench.path("state/adit/log")).unwrap();
+    assert!(!log.contains(PASSWORD));
+    m.umount(&[]).expect(0);
+}
+
+#[test]
+fn mounted_goes_when_idle() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&["--idle", "300ms"]).expect(0);
+    eventually("it unmounts itself", || !is_mounted(&m.mnt()));
+}
+
+#[test]
+fn mounted_and_mountless_verbs_share_a_vault() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&["-o", "attr_timeout=0,entry_timeout=0,negative_timeout=0"]).expect(0);
+    fs::write(m.mnt().join("inside"), "by the mount").unwrap();
+    assert_eq!(m.bench.open("cat", &["/inside"]).expect(0).text(), "by the mount");
+    fs::write(m.bench.path("outside"), "by the verb").unwrap();
+    m.bench.open("put", &["outside", "/"]).expect(0);
+    assert_eq!(fs::read_to_string(m.mnt().join("outside")).unwrap(), "by the verb");
+    m.umount(&[]).expect(0);
+}
+
+/// The link that an installation makes, for the time of a test.
+struct HelperLink(PathBuf);
+
+impl Drop for HelperLink {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn mounted_by_mount_8() {
+    let Some(m) = Mounts::new() else { return };
+    // SAFETY: a plain system call.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("left out: only root can use mount(8) and install its helper");
+        return;
+    }
+    let link = PathBuf::from("/sbin/mount.fuse.adit");
+    if link.symlink_metadata().is_ok() {
+        fs::remove_file(&link).unwrap();
+    }
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_adit"), &link).unwrap();
+    let _link = HelperLink(link);
+    let mount = |options: String| {
+        let mut command = Command::new("mount");
+        command.env("XDG_RUNTIME_DIR", m.bench.path("run")).env("XDG_STATE_HOME", m.bench.path("state"));
+        command.args(["-t", "fuse.adit", m.bench.vault_str(), &m.bench.str("mnt"), "-o", &options]);
+        run(command, b"")
+    };
+    let password = m.bench.password_str();
+    mount(format!("noauto,nofail,x-test,password_file={password}")).expect(0);
+    assert!(is_mounted(&m.mnt()));
+    assert!(table().lines().any(|line| line.contains(m.bench.str("mnt").as_str()) && line.contains("fuse.adit")));
+    let umount = Command::new("umount").arg(m.mnt()).status().unwrap();
+    assert!(umount.success());
+    eventually("its process ends", || m.bench.run(["mounts", "--json"]).json() == serde_json::json!([]));
+    fs::write(m.bench.path("wrong"), "wrong").unwrap();
+    let failed = mount(format!("password_file={}", m.bench.str("wrong")));
+    assert_ne!(failed.code, Some(0));
+    assert!(failed.stderr.contains("wrong password"), "{}", failed.stderr);
+}
