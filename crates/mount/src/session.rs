@@ -137,7 +137,8 @@ impl Session {
     /// Serves until the mount ends, then flushes everything and stops the engine.
     ///
     /// A signal unmounts. If files are open, it detaches lazily, so that nothing new enters, and gives their users ten
-    /// seconds; a second signal ends it at once. What was acknowledged is flushed in either case.
+    /// seconds; a second signal ends it at once. What was acknowledged is flushed in either case, unless a third signal
+    /// kills the process.
     ///
     /// # Errors
     /// What the last flush says, else what the transport said.
@@ -151,7 +152,11 @@ impl Session {
             match self.next_event(&ending, idle.as_ref()) {
                 Next::Event(Event::Ended(result)) => break Some(result),
                 Next::Event(Event::Signal(signal)) if ending.asked => {
-                    tracing::warn!("{} again: ending without waiting for open files", signals::name(signal));
+                    tracing::warn!(
+                        "{} again: flushing and ending without waiting for open files; one more kills",
+                        signals::name(signal)
+                    );
+                    signals::let_them_kill();
                     break None;
                 }
                 Next::Event(Event::Signal(signal)) => {

@@ -51,6 +51,14 @@ impl Signals {
     }
 }
 
+/// Gives the signals their default meaning again: the next one ends the process. For a last flush that hangs.
+pub(crate) fn let_them_kill() {
+    for signal in ENDING {
+        // SAFETY: SIG_DFL is a valid disposition for these signals.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
 fn catch(signal: i32) -> io::Result<()> {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: zeroed is a valid `sigaction` (null handler, no flags); the pointer is to that live value.

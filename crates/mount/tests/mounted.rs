@@ -17,7 +17,7 @@ use adit_core::engine::EngineOptions;
 use adit_mount::control::{MountInfo, Registry};
 use adit_mount::{Ended, MountError, MountOptions, Session, Until, mountpoint};
 use common::{MemStore, Mounted, await_that, fuse_usable, is_root, refuse_under_ci};
-use rustix::fs::{AtFlags, CWD, FallocateFlags, RawDir, RenameFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RawDir, RenameFlags};
 use rustix::io::Errno;
 
 fn minutes() -> EngineOptions {
@@ -221,6 +221,11 @@ fn create_exclusive_truncate_and_append_mean_what_open_says() {
     assert_eq!(found, "theirs");
     opened.seek(SeekFrom::Start(0)).expect("seek");
     drop(opened);
+    // Likewise with O_TRUNC, which the kernel leaves to whoever answers its create.
+    assert!(!mounted.path("later").exists());
+    mounted.store.plant("later", b"theirs");
+    drop(File::create(mounted.path("later")).expect("opens"));
+    assert_eq!(mounted.store.content("later"), b"");
     drop(append);
     mounted.end();
 }
@@ -285,6 +290,27 @@ fn set_id_bits_go_when_another_user_writes() {
         assert!(shell.status().expect("runs").success(), "{how}");
         assert_eq!(mode(), 0o777, "{how}");
     }
+    mounted.end();
+}
+
+/// Found by pjdfstest: with atomic O_TRUNC the file was cut before the kernel looked whether it runs.
+#[test]
+fn a_running_program_is_not_written_to() {
+    if !fuse_usable("text busy") {
+        return;
+    }
+    let mounted = Mounted::new(MemStore::new());
+    let program = mounted.path("sleep");
+    fs::copy("/bin/sleep", &program).expect("copies");
+    let len = fs::metadata(&program).expect("stat").len();
+    let mut running = Command::new(&program).arg("100").spawn().expect("runs");
+    for flags in [libc::O_RDONLY | libc::O_TRUNC, libc::O_WRONLY, libc::O_WRONLY | libc::O_TRUNC, libc::O_RDWR] {
+        let opened = rustix::fs::open(&program, OFlags::from_bits_retain(flags as u32), Mode::empty());
+        assert_eq!(opened.map(drop), Err(Errno::TXTBSY));
+        assert_eq!(fs::metadata(&program).expect("stat").len(), len);
+    }
+    running.kill().expect("kill");
+    running.wait().expect("wait");
     mounted.end();
 }
 

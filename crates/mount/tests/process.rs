@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use adit_core::engine::{Engine, EngineOptions};
 use adit_mount::daemon::{self, Side, StartFailure};
-use adit_mount::{MountError, MountOptions, Session, Signals, Until, is_stale, mountpoint};
+use adit_mount::{Applied, MountError, MountOptions, Session, Signals, Until, is_stale, mountpoint};
 use common::{MemStore, Watchdog, await_that, fuse_usable, is_root, refuse_under_ci, remove_folder, take_off};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -35,7 +35,8 @@ const TESTS: [(&str, fn()); 7] = [
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [_, "serve", mountpoint] => serve(Path::new(mountpoint)),
+        [_, "serve", mountpoint] => serve(Path::new(mountpoint), ""),
+        [_, "serve", mountpoint, "-o", options] => serve(Path::new(mountpoint), options),
         [_, "background", mountpoint, how] => background(Path::new(mountpoint), how),
         [_, "--list", ..] => ExitCode::SUCCESS,
         _ => run_tests(),
@@ -55,11 +56,17 @@ fn run_tests() -> ExitCode {
 // ---- the process under test
 
 /// Mounts, says `ready`, serves until a signal or an unmount, and says how it ended and what the store then held.
-fn serve(mountpoint: &Path) -> ExitCode {
+///
+/// By hand, `process serve MOUNTPOINT -o allow_other` is a mount for other suites.
+fn serve(mountpoint: &Path, keys: &str) -> ExitCode {
+    let mut options = MountOptions::default();
+    for key in keys.split(',') {
+        assert_ne!(options.apply(key), Applied::Unknown, "{key}");
+    }
     let signals = Signals::install().expect("signals");
     let store = Arc::new(MemStore::new());
     let engine = Engine::new(store.clone(), EngineOptions::default());
-    let session = match Session::mount(engine, mountpoint, &MountOptions::default()) {
+    let session = match Session::mount(engine, mountpoint, &options) {
         Ok(session) => session,
         Err(e) => {
             println!("failed: {e}");

@@ -7,7 +7,6 @@
 //! What the kernel does for us, and so is not here: permission checks (`default_permissions`), the umask, file locks,
 //! `.` and `..` on lookup, and clearing set-id bits on write, truncate and chown. `HANDLE_KILLPRIV` would move the last
 //! to the store, which writes as a privileged process and would not clear them; without it the kernel sends the new mode.
-//! Only `open(O_TRUNC)` needs help, see [`Front::open`].
 
 mod convert;
 
@@ -140,8 +139,8 @@ impl Front {
         }
     }
 
-    /// Opens, with O_TRUNC in the same request. Truncation must clear set-id bits unless the caller is root, and with
-    /// `ATOMIC_O_TRUNC` the kernel leaves that to us.
+    /// Opens what a create found, with the truncation that the kernel leaves out because it believes the file to be new.
+    /// Truncation clears set-id bits unless the caller is root.
     fn open_and_truncate(
         &self,
         engine: &Engine,
@@ -157,7 +156,6 @@ impl Front {
                 engine.setattr(ino, &SetAttr { perm: Some(kept), ..SetAttr::default() }, None)?;
             }
         }
-        // O_RDONLY | O_TRUNC truncates on Linux, too; the kernel has checked that the caller may write.
         engine.open(ino, access_of(flags), truncate)
     }
 }
@@ -219,6 +217,9 @@ fn answer_empty(result: Result<(), Errno>, reply: ReplyEmpty) {
 
 /// Which capabilities to ask for: a list of the wanted, never all that the kernel offers (SETXATTR_EXT makes fuser 0.18
 /// panic, OVER_IO_URING leaves it without queues, HANDLE_KILLPRIV_V2 has flags that it drops).
+///
+/// ATOMIC_O_TRUNC would save a request, but it truncates before the kernel has looked whether the file is being executed
+/// (ETXTBSY): pjdfstest's `open::etxtbsy` killed the program.
 fn capabilities(shared: bool, kernel_writeback: bool) -> InitFlags {
     let mut wanted = InitFlags::FUSE_ASYNC_READ
         | InitFlags::FUSE_BIG_WRITES
@@ -226,8 +227,7 @@ fn capabilities(shared: bool, kernel_writeback: bool) -> InitFlags {
         | InitFlags::FUSE_ASYNC_DIO
         | InitFlags::FUSE_PARALLEL_DIROPS
         | InitFlags::FUSE_DO_READDIRPLUS
-        | InitFlags::FUSE_READDIRPLUS_AUTO
-        | InitFlags::FUSE_ATOMIC_O_TRUNC;
+        | InitFlags::FUSE_READDIRPLUS_AUTO;
     if shared && !kernel_writeback {
         // Someone else may change the store. The kernel then compares size and time at each revalidation, also for reads
         // of an open file, and drops its pages in the same step. Explicit invalidation would leave a moment in which a
@@ -381,8 +381,9 @@ impl Filesystem for Front {
         self.answer_entry(result, reply);
     }
 
-    fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        match self.ask("open", ino, |engine| self.open_and_truncate(engine, Ino(ino.0), flags, caller_of(req))) {
+    // The kernel keeps O_TRUNC to itself and sends a setattr.
+    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        match self.ask("open", ino, |engine| engine.open(Ino(ino.0), access_of(flags), false)) {
             Ok(opened) => {
                 self.activity.opened();
                 reply.opened(FileHandle(opened.fh.0), fopen_flags(&opened));
@@ -737,6 +738,7 @@ mod tests {
             let asked = capabilities(shared, writeback);
             let never = InitFlags::FUSE_SETXATTR_EXT
                 | InitFlags::FUSE_OVER_IO_URING
+                | InitFlags::FUSE_ATOMIC_O_TRUNC
                 | InitFlags::FUSE_HANDLE_KILLPRIV
                 | InitFlags::FUSE_HANDLE_KILLPRIV_V2
                 | InitFlags::FUSE_EXPORT_SUPPORT
