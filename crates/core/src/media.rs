@@ -1,8 +1,8 @@
 //! Where bytes live: the seam below the stores. `adit-media` implements it on the host; the test kit implements it in
 //! memory, where faults, torn writes and power cuts are injected once for every store.
 //!
-//! Paths are relative to the medium's root, made of plain components (no `..`, no leading `/`); symbolic links are never
-//! followed. Errors are [`std::io::Error`] as the host gives them; stores add the subject.
+//! Paths are relative to the medium's root, made of plain components (no `.`, no `..`, no leading `/`); the empty path is
+//! the root itself. Symbolic links are never followed. Errors are [`std::io::Error`] as the host gives them; stores add the subject.
 
 use std::io;
 use std::path::Path;

@@ -252,8 +252,22 @@ impl NameCipher {
     /// # Errors
     /// As there; `out` is then unchanged.
     pub fn encrypt_name_to(&self, name: &str, dir: DirContext, out: &mut String) -> Result<()> {
-        let name = nfc(name);
-        check_clear_name(&name)?;
+        self.encrypt_exactly(&nfc(name), dir, out)
+    }
+
+    /// [`NameCipher::encrypt_name_in`] without normalising: finds entries that some other program made so. Never for
+    /// new entries.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn encrypt_name_as_found(&self, name: &str, dir: DirContext) -> Result<String> {
+        let mut out = String::new();
+        self.encrypt_exactly(name, dir, &mut out)?;
+        Ok(out)
+    }
+
+    fn encrypt_exactly(&self, name: &str, dir: DirContext, out: &mut String) -> Result<()> {
+        check_clear_name(name)?;
         let sealed_len = name.len() + SIV_TAG_BYTES;
         let mut inline = [0; INLINE_BYTES];
         let mut heap = Vec::new();

@@ -134,7 +134,7 @@ impl Journal {
     pub fn create(vault: Arc<dyn HostDir>, state: Arc<dyn HostDir>, id: VaultId) -> Result<Self> {
         let mut newest = 0;
         state
-            .list(Path::new("."), &mut |e| newest = newest.max(segment_number(e.name).unwrap_or(0)))
+            .list(Path::new(""), &mut |e| newest = newest.max(segment_number(e.name).unwrap_or(0)))
             .map_err(|e| FsError::from(e).on("list", "the state directory"))?;
         let (segment, epoch) = new_segment(&*state, newest + 1, id)?;
         Ok(Journal {
@@ -202,7 +202,7 @@ impl Journal {
         // A segment that reappeared after later epochs would tell old stories: its removal is durable at once.
         self.state
             .remove(&old.name, Kind::File)
-            .and_then(|()| self.state.sync(SyncTarget::Dir(Path::new("."))))
+            .and_then(|()| self.state.sync(SyncTarget::Dir(Path::new(""))))
             .map_err(|e| FsError::from(e).on("retire", old.name.display()))
     }
 
@@ -281,7 +281,7 @@ fn new_segment(state: &dyn HostDir, number: u64, id: VaultId) -> Result<(Segment
     let new = NewFile { content: &bytes, perm: 0o600, owner: None, durable: true };
     let file = state
         .publish(&name, &new)
-        .and_then(|file| state.sync(SyncTarget::Dir(Path::new("."))).map(|()| file))
+        .and_then(|file| state.sync(SyncTarget::Dir(Path::new(""))).map(|()| file))
         .map_err(|e| FsError::from(e).on("create", "the vault's journal"))?;
     let segment = Segment { file: Arc::from(file), name, at: bytes.len() as u64, frame };
     let epoch = Epoch {
@@ -423,21 +423,23 @@ impl Op<'_> {
 
     /// The file is about to get another place.
     pub fn moving(&self, host_ino: u64, path: &str) -> Result<()> {
-        match self.epoch.files.lock().get(&host_ino) {
-            Some(t) if t.number != 0 => {
-                self.journal.append(&Record::Path { file: t.number, path: path.to_owned() }).map(|_| ())
-            }
-            _ => Ok(()),
-        }
+        let known = self.epoch.files.lock().get(&host_ino).map(|t| (t.number, t.fresh));
+        self.tell_name(known, |file| Record::Path { file, path: path.to_owned() })
     }
 
     /// The file is about to lose its name.
     pub fn unlinking(&self, host_ino: u64) -> Result<()> {
         self.journal.dirty.store(true, Ordering::Relaxed);
-        let tracked = self.epoch.files.lock().remove(&host_ino);
-        match tracked {
-            Some(t) if t.number != 0 => self.journal.append(&Record::Unlinked { file: t.number }).map(|_| ()),
-            _ => Ok(()),
+        let known = self.epoch.files.lock().remove(&host_ino).map(|t| (t.number, t.fresh));
+        self.tell_name(known, |file| Record::Unlinked { file })
+    }
+
+    /// Records what becomes of a file's name, durably if something of the file is: recovery must find it, or know why not.
+    fn tell_name(&self, known: Option<(u32, bool)>, record: impl FnOnce(u32) -> Record) -> Result<()> {
+        match known {
+            Some((0, _)) | None => Ok(()),
+            Some((number, true)) => self.journal.append(&record(number)).map(|_| ()),
+            Some((number, false)) => self.append_durable(&record(number)),
         }
     }
 
@@ -488,6 +490,18 @@ fn parent_of(path: &str) -> &Path {
     Path::new(path).parent().unwrap_or(Path::new(""))
 }
 
+/// Renames. A power cut can leave a moved file under both names; they are one inode then, which `rename(2)` leaves as it
+/// is.
+fn rename_whole(vault: &dyn HostDir, from: &str, to: &str) -> std::io::Result<()> {
+    let (from, to) = (Path::new(from), Path::new(to));
+    let ino = vault.stat(from)?.ino;
+    vault.rename(from, to, RenameFlags::empty())?;
+    match vault.stat(from) {
+        Ok(left) if left.ino == ino && left.kind == Kind::File => vault.remove(from, Kind::File),
+        _ => Ok(()),
+    }
+}
+
 /// Makes one step and the directories that it changed durable. What is made already stays as it is.
 fn make_step(vault: &dyn HostDir, step: &Step) -> Result<()> {
     let missing_is_done = |r: std::io::Result<()>| match r {
@@ -500,8 +514,7 @@ fn make_step(vault: &dyn HostDir, step: &Step) -> Result<()> {
     };
     let (subject, dirs, result) = match step {
         Step::Rename { from, to } => {
-            let done = vault.rename(Path::new(from), Path::new(to), RenameFlags::empty());
-            (from, vec![parent_of(to), parent_of(from)], missing_is_done(done))
+            (from, vec![parent_of(to), parent_of(from)], missing_is_done(rename_whole(vault, from, to)))
         }
         Step::MakeDir { path } => {
             (path, vec![parent_of(path)], exists_is_done(vault.make_dir(Path::new(path), 0o700, None)))

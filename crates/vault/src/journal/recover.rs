@@ -68,7 +68,7 @@ pub(crate) struct Leftover {
 pub(crate) fn leftovers(state: &Arc<dyn HostDir>) -> Result<Vec<Leftover>> {
     let mut numbers = Vec::new();
     state
-        .list(Path::new("."), &mut |e| numbers.extend(segment_number(e.name)))
+        .list(Path::new(""), &mut |e| numbers.extend(segment_number(e.name)))
         .map_err(|e| FsError::from(e).on("list", "the state directory"))?;
     numbers.sort_unstable();
     let leftover = |number| Leftover { state: state.clone(), name: segment_name(number), number };
@@ -98,6 +98,8 @@ struct Story {
     plans: BTreeMap<(usize, u64), (Vec<Step>, u32)>,
     session: HashSet<Vec<u8>>,
     segments: Vec<Arc<dyn HostFile>>,
+    /// Where each segment's last good frame ends.
+    ends: Vec<u64>,
 }
 
 /// Recovers from `leftovers` and removes them when all is durable in the vault.
@@ -120,8 +122,9 @@ pub(crate) fn recover(
             report.segments += 1;
         }
     }
-    let mut work = Work { vault, content, names, report, rescue, buf: Vec::new(), clear: Zeroizing::new(Vec::new()) };
-    work.plans(&story)?;
+    let (handled, buf, clear) = (HashSet::new(), Vec::new(), Zeroizing::new(Vec::new()));
+    let mut work = Work { vault, content, names, report, rescue, handled, buf, clear };
+    work.plans(&mut story)?;
     for state in story.files.values() {
         work.file(&story, state)?;
     }
@@ -132,7 +135,7 @@ pub(crate) fn recover(
         tracing::info!("recovered from journal segment {}", left.number);
         left.state
             .remove(&left.name, Kind::File)
-            .and_then(|()| left.state.sync(SyncTarget::Dir(Path::new("."))))
+            .and_then(|()| left.state.sync(SyncTarget::Dir(Path::new(""))))
             .map_err(|e| FsError::from(e).on("retire", left.name.display()))?;
     }
     Ok(report)
@@ -142,7 +145,7 @@ impl Story {
     /// Reads one segment. False if it tells nothing: not even its first record became durable.
     fn read(&mut self, left: &Leftover, id: VaultId, nonce_len: usize) -> Result<bool> {
         let broken = |e: std::io::Error| FsError::from(e).on("read", left.name.display());
-        let file: Arc<dyn HostFile> = Arc::from(left.state.open(&left.name, Access::Read).map_err(broken)?);
+        let file: Arc<dyn HostFile> = Arc::from(left.state.open(&left.name, Access::Write).map_err(broken)?);
         let index = self.segments.len();
         self.segments.push(file.clone());
         let (mut at, mut buf, mut numbers) = (0u64, Vec::new(), HashMap::new());
@@ -185,7 +188,23 @@ impl Story {
             }
             at += (FRAME_LEN_BYTES + len) as u64;
         }
+        self.ends.push(at);
         Ok(seed.is_some())
+    }
+
+    /// Notes in the segment, durably, that steps of a plan are made: should recovery be cut off, the next one goes on
+    /// from there. A step can be told from its effect only as long as no later one is made.
+    fn progress(&mut self, (segment, id): (usize, u64), done: u32) -> Result<()> {
+        let mut frame = record::Frame::default();
+        frame.clear();
+        frame.put(&Record::Progress { id, done });
+        let (file, at) = (&self.segments[segment], self.ends[segment]);
+        let bytes = frame.seal(at);
+        file.write_at(at, bytes)
+            .and_then(|()| file.sync(true))
+            .map_err(|e| FsError::from(e).on("write", "the vault's journal"))?;
+        self.ends[segment] += bytes.len() as u64;
+        Ok(())
     }
 
     fn file_record(
@@ -273,6 +292,8 @@ struct Work<'a> {
     names: &'a NameCipher,
     report: RecoveryReport,
     rescue: &'a mut dyn FnMut(Rescue) -> Result<()>,
+    /// Header nonces of the files that were found and dealt with.
+    handled: HashSet<Vec<u8>>,
     buf: Vec<u8>,
     clear: Zeroizing<Vec<u8>>,
 }
@@ -286,16 +307,13 @@ fn absent<T>(r: std::io::Result<T>) -> std::io::Result<Option<T>> {
 }
 
 impl Work<'_> {
-    fn plans(&mut self, story: &Story) -> Result<()> {
-        for (steps, done) in story.plans.values() {
-            let rest = steps.get(*done as usize..).unwrap_or_default();
-            if rest.is_empty() {
-                continue;
-            }
-            for step in rest {
+    fn plans(&mut self, story: &mut Story) -> Result<()> {
+        for (key, (steps, done)) in std::mem::take(&mut story.plans) {
+            for (n, step) in steps.iter().enumerate().skip(done as usize) {
                 make_step(self.vault, step)?;
+                story.progress(key, n as u32 + 1)?;
             }
-            self.report.plans_completed += 1;
+            self.report.plans_completed += u64::from(steps.len() > done as usize);
         }
         Ok(())
     }
@@ -326,17 +344,24 @@ impl Work<'_> {
         let fresh = story.session.contains(nonce);
         let Ok(cipher) = self.content.open_file(&state.header) else { return Ok(()) };
         let Some((path, file)) = self.find(state, fresh)? else {
-            if !state.unlinked {
+            // A file of this epoch may never have come into being; if it did, all but a call in flight is in it.
+            if !state.unlinked && !fresh {
                 for (&chunk, at) in &state.chunks {
                     self.save(story, state, &cipher, chunk, at)?;
                 }
             }
             return Ok(());
         };
+        self.mend(story, state, &cipher, &path, &*file)
+    }
+
+    /// Mends a file that was found.
+    fn mend(&mut self, story: &Story, state: &FileState, cipher: &FileCipher, path: &str, file: &dyn HostFile) -> Result<()> {
+        self.handled.insert(cipher.header_nonce().to_vec());
         for (&chunk, at) in &state.chunks {
-            self.chunk(story, state, &cipher, (&path, &*file), chunk, at)?;
+            self.chunk(story, state, cipher, (path, file), chunk, at)?;
         }
-        self.cut(&path, &*file, &cipher, state.floor)
+        self.cut(path, file, cipher, state.floor)
     }
 
     fn save(&mut self, story: &Story, state: &FileState, cipher: &FileCipher, chunk: u64, at: &ChunkState) -> Result<()> {
@@ -470,12 +495,14 @@ impl Work<'_> {
             return self.aside(object);
         }
         let nonce = &header[..layout.nonce_len as usize];
-        if !story.session.contains(nonce) || story.files.contains_key(nonce) {
+        if !story.session.contains(nonce) || self.handled.contains(nonce) {
             return Ok(());
         }
-        match self.content.open_file(&header) {
-            Ok(cipher) => self.cut(path, &*file, &cipher, 0),
-            Err(_) => self.aside(object),
+        let Ok(cipher) = self.content.open_file(&header) else { return self.aside(object) };
+        match story.files.get(nonce) {
+            // It was not where the journal said: its last move was not in there yet.
+            Some(state) => self.mend(story, state, &cipher, path, &*file),
+            None => self.cut(path, &*file, &cipher, 0),
         }
     }
 

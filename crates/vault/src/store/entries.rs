@@ -76,11 +76,11 @@ pub(super) fn text(name: FileName<'_>) -> Result<&str> {
 }
 
 impl Shared {
-    /// Encrypts a name.
+    /// Encrypts a name as it is: new ones are normalised by whoever makes them.
     pub(super) fn seal_name(&self, dir: &DirNode, name: &str) -> Result<Sealed> {
         let full = self
             .names
-            .encrypt_name_in(name, dir.context)
+            .encrypt_name_as_found(name, dir.context)
             .map_err(|e| FsError::new(ErrorKind::NameTooLong).because(e))?;
         let long = is_long(&full, self.threshold);
         let stored = if long { shorten(&full) } else { full.clone() };

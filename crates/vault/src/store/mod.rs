@@ -262,6 +262,22 @@ impl Shared {
         Ok(())
     }
 
+    /// Makes those directories durable, from `dir` upwards, that are not since they were made.
+    fn sync_new_directories(&self, dir: &Arc<DirNode>) -> Result<()> {
+        let mut dir = dir.clone();
+        let mut newest = None;
+        for _ in 0..change::DEPTH_MAX {
+            if self.unsynced.lock().get(&dir.id).is_some_and(|u| u.made) {
+                newest = newest.or_else(|| Some(dir.clone()));
+            }
+            match self.nodes.place(dir.ino) {
+                Some(place) => dir = place.parent,
+                None => break,
+            }
+        }
+        newest.map_or(Ok(()), |dir| self.sync_entries(&dir))
+    }
+
     fn sync_one(&self, dir: &DirNode, unsynced: Unsynced, place: Option<&nodes::Place>) -> Result<()> {
         let content = dir.hash.path();
         if unsynced.made {

@@ -83,6 +83,8 @@ pub(super) fn rename(
     }
     op.intent(&to.dir.hash)?;
     op.intent(&from.dir.hash)?;
+    // Else a power cut could keep the move and lose the directory that it went to.
+    shared.sync_new_directories(&to.dir)?;
     if to.found.is_some() && op.is_unsettled(source.host_ino) {
         // Else a power cut could show the new name with nothing in it, and the old content gone.
         settle(shared, source)?;
@@ -102,6 +104,7 @@ pub(super) fn rename(
         let done = shared.root.rename(Path::new(&source.path), Path::new(&to.path()), flags);
         done.map_err(|e| FsError::from(e).on("rename", &source.path))?;
     } else {
+        settle_entries(shared, &[&from, &to])?;
         op.run_plan(&plan(shared, &from, &to, source))?;
     }
     if let Some(target) = &to.found {
@@ -113,6 +116,18 @@ pub(super) fn rename(
     shared.nodes.moved(source.attr.ino, Place { parent: to.dir.clone(), name: to.clear.clone() });
     shared.touched(&from.dir);
     shared.touched(&to.dir);
+    Ok(())
+}
+
+/// A plan counts on what it moves: the entries that are there become durable before it does.
+fn settle_entries(shared: &Shared, sides: &[&Side]) -> Result<()> {
+    for side in sides {
+        if let Some(found) = side.found.as_ref().filter(|f| f.shape != Shape::PlainFile) {
+            shared.sync_dir_at(&found.path)?;
+        }
+        shared.touched(&side.dir);
+        shared.sync_entries(&side.dir)?;
+    }
     Ok(())
 }
 
@@ -168,6 +183,8 @@ fn exchange(shared: &Shared, op: &Op<'_>, from: &Side, to: &Side) -> Result<()> 
     check_move(shared, b, from)?;
     op.intent(&to.dir.hash)?;
     op.intent(&from.dir.hash)?;
+    shared.sync_new_directories(&to.dir)?;
+    shared.sync_new_directories(&from.dir)?;
     op.moving(a.host_ino, &object_at(&a.shape, to))?;
     op.moving(b.host_ino, &object_at(&b.shape, from))?;
     let whole = if a.long || b.long {
@@ -178,6 +195,7 @@ fn exchange(shared: &Shared, op: &Op<'_>, from: &Side, to: &Side) -> Result<()> 
     match whole {
         Ok(()) => {}
         Err(e) if matches!(e.kind(), std::io::ErrorKind::Unsupported | std::io::ErrorKind::InvalidInput) => {
+            settle_entries(shared, &[from, to])?;
             let mut steps = Vec::new();
             let aside = temporary(&from.dir);
             steps.push(Step::Rename { from: a.path.clone(), to: aside.clone() });

@@ -1,0 +1,335 @@
+//! Stop after every call, lose what the crash model says may be lost, open again: nothing is unreadable, nothing that
+//! was promised is gone.
+//!
+//! A kill leaves exactly the completed operations, and of the one in flight each chunk and name before or after. A power
+//! cut leaves of each chunk the last synced or a later version, and each durable object under a name that it had since.
+
+#[path = "crash/script.rs"]
+mod script;
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use adit_core::Result;
+use adit_core::store::{NewNode, Store};
+use adit_core::types::{Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr};
+use adit_testkit::crash::{CrashPlan, CrashPoint, CrashWorld, Mode, SyncKind, crash_everywhere};
+use adit_testkit::{Rng, scaled, seeds};
+use adit_vault::format::{CipherCombo, ScryptParams};
+use adit_vault::{CreateOptions, OpenOptions, RecoveryReport, Unlocked, VaultStore};
+use script::{CHUNK, Object, Op, Script, parent};
+
+const CALLER: Caller = Caller { uid: 0, gid: 0 };
+
+fn open(world: &CrashWorld, keys: &Unlocked) -> Result<(VaultStore, RecoveryReport)> {
+    VaultStore::open(OpenOptions {
+        root: Arc::new(world.dir("vault")),
+        state: Some(Arc::new(world.dir("state"))),
+        abandoned: Vec::new(),
+        masterkey: &keys.masterkey,
+        config: &keys.config,
+        background: false,
+    })
+}
+
+fn walk(store: &VaultStore, path: &str) -> Result<Attr> {
+    let root = store.getattr(Ino::ROOT)?;
+    path.split('/').filter(|c| !c.is_empty()).try_fold(root, |dir, name| {
+        store.lookup(dir.ino, FileName::new(name.as_bytes())?)
+    })
+}
+
+fn base_name(path: &str) -> FileName<'_> {
+    FileName::new(path.rsplit('/').next().unwrap().as_bytes()).unwrap()
+}
+
+fn run(store: &VaultStore, op: &Op, now: usize, script: &Script) -> Result<()> {
+    let dir = |path: &str| walk(store, parent(path)).map(|a| a.ino);
+    let new = NewNode { perm: 0o700, caller: CALLER };
+    match op {
+        Op::Create(path) => store.create(dir(path)?, base_name(path), &new).map(drop),
+        Op::Mkdir(path) => store.mkdir(dir(path)?, base_name(path), &new).map(drop),
+        Op::Symlink(path) => {
+            store.symlink(dir(path)?, base_name(path), format!("target {now}").as_bytes(), CALLER).map(drop)
+        }
+        Op::Write { path, offset, len } => {
+            let Object::File(id) = script.trees[now - 1][path] else { panic!("a file") };
+            let file = store.open(walk(store, path)?.ino, Access::Write)?;
+            file.write_at(&[(*offset as u64, &script::bytes(id, now, *len))])
+        }
+        Op::Truncate { path, len } => {
+            let set = SetAttr { size: Some(*len as u64), ..SetAttr::default() };
+            store.setattr(walk(store, path)?.ino, &set).map(drop)
+        }
+        Op::Sync(path) => store.open(walk(store, path)?.ino, Access::Read)?.sync(false),
+        Op::SyncAll => store.sync_all(),
+        Op::Rename { from, to } => {
+            store.rename(dir(from)?, base_name(from), dir(to)?, base_name(to), RenameFlags::empty())
+        }
+        Op::Exchange(a, b) => store.rename(dir(a)?, base_name(a), dir(b)?, base_name(b), RenameFlags::EXCHANGE),
+        Op::Unlink(path) => store.unlink(dir(path)?, base_name(path)),
+        Op::Rmdir(path) => store.rmdir(dir(path)?, base_name(path)),
+    }
+}
+
+#[derive(Debug)]
+enum Seen {
+    File(Vec<u8>),
+    Directory,
+    Symlink(String),
+}
+
+/// Reads everything; anything unreadable is an error.
+fn read_tree(store: &VaultStore) -> Result<BTreeMap<String, Seen>> {
+    let (mut tree, mut queue) = (BTreeMap::new(), vec![(String::new(), Ino::ROOT)]);
+    while let Some((path, ino)) = queue.pop() {
+        let mut names = Vec::new();
+        store.read_dir(ino, 0, &mut |e| {
+            names.push(e.name.as_bytes().to_vec());
+            ControlFlow::Continue(())
+        })?;
+        for name in names {
+            let text = String::from_utf8(name.clone()).unwrap();
+            let path = if path.is_empty() { text } else { format!("{path}/{text}") };
+            let attr = store.lookup(ino, FileName::new(&name)?).map_err(|e| e.on("look up", &path))?;
+            let seen = match attr.kind {
+                Kind::Directory => {
+                    queue.push((path.clone(), attr.ino));
+                    Seen::Directory
+                }
+                Kind::Symlink => Seen::Symlink(String::from_utf8(store.readlink(attr.ino)?).unwrap()),
+                _ => {
+                    let mut bytes = vec![0; attr.size as usize + 1];
+                    let n = store.open(attr.ino, Access::Read)?.read_at(0, &mut bytes)?;
+                    assert_eq!(n as u64, attr.size, "{path}: size and content differ");
+                    bytes.truncate(n);
+                    Seen::File(bytes)
+                }
+            };
+            tree.insert(path, seen);
+        }
+    }
+    Ok(tree)
+}
+
+fn chunk(content: &[u8], n: usize) -> &[u8] {
+    let start = (n * CHUNK).min(content.len());
+    &content[start..(start + CHUNK).min(content.len())]
+}
+
+/// Whether `content` is made of chunks of these versions, with a length between theirs.
+fn made_of(content: &[u8], versions: &[&Vec<u8>]) -> bool {
+    let longest = versions.iter().map(|v| v.len()).max().unwrap_or(0);
+    let shortest = versions.iter().map(|v| v.len()).min().unwrap_or(0);
+    (shortest..=longest).contains(&content.len())
+        && (0..content.len().div_ceil(CHUNK)).all(|n| versions.iter().any(|v| chunk(v, n) == chunk(content, n)))
+}
+
+struct Oracle<'a> {
+    script: &'a Script,
+    base: usize,
+    done: usize,
+}
+
+impl Oracle<'_> {
+    /// The versions of a file that a crash may show: since it was last made durable.
+    fn versions(&self, id: usize, exact: bool) -> Vec<&Vec<u8>> {
+        let file = &self.script.files[id];
+        let synced = file.synced.iter().copied().filter(|&at| at <= self.done).max().unwrap_or(0);
+        let since = if exact { self.done } else { synced };
+        let first = file.versions.iter().rposition(|(at, _)| *at <= since).unwrap_or(0);
+        file.versions[first..].iter().filter(|(at, _)| *at <= self.done + 1).map(|(_, v)| v).collect()
+    }
+
+    fn after_kill(&self, tree: &BTreeMap<String, Seen>) -> Result<(), String> {
+        let before = &self.script.trees[self.done];
+        let after = self.script.trees.get(self.done + 1).unwrap_or(before);
+        let fits = |expected: &script::Tree| {
+            expected.keys().eq(tree.keys())
+                && expected.iter().all(|(path, object)| match (object, &tree[path]) {
+                    (Object::Directory, Seen::Directory) => true,
+                    (Object::Symlink(a), Seen::Symlink(b)) => a == b,
+                    (Object::File(id), Seen::File(content)) => made_of(content, &self.versions(*id, true)),
+                    _ => false,
+                })
+        };
+        if fits(before) || fits(after) { Ok(()) } else { Err("the tree is not that of before or after the call".into()) }
+    }
+
+    fn after_power_cut(&self, tree: &BTreeMap<String, Seen>) -> Result<(), String> {
+        let last = (self.done + 1).min(self.script.trees.len() - 1);
+        // Whatever is there is something that was there.
+        for (path, seen) in tree {
+            let plausible = self.script.trees[self.base..=last].iter().any(|t| match (t.get(path), seen) {
+                (Some(Object::Directory), Seen::Directory) => true,
+                (Some(Object::Symlink(a)), Seen::Symlink(b)) => a == b,
+                (Some(Object::File(id)), Seen::File(content)) => made_of(content, &self.versions(*id, false)),
+                _ => self.below_moved(path),
+            });
+            if !plausible {
+                return Err(format!("{path:?} is nothing that was there since"));
+            }
+        }
+        // Whatever was durable is still there, under a name that it had since.
+        for id in 0..self.script.files.len() {
+            let Some(synced) = self.script.files[id].synced.iter().copied().filter(|&at| at <= self.done).max() else {
+                continue;
+            };
+            let alive = |t: &script::Tree| t.values().any(|o| *o == Object::File(id));
+            if !self.script.trees[synced..=last].iter().all(alive) {
+                continue;
+            }
+            let paths = self.script.paths(id, synced, last);
+            let versions = self.versions(id, false);
+            let found = paths.iter().any(|p| matches!(tree.get(*p), Some(Seen::File(c)) if made_of(c, &versions)));
+            // A directory above it may have moved to a place where, with others, it makes a path of its own.
+            let anywhere = || tree.values().any(|s| matches!(s, Seen::File(c) if made_of(c, &versions)));
+            if !found && !anywhere() {
+                return Err(format!("durable file {id} is gone from {paths:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves of directories persist one by one, so a path can be a mixture that was never seen.
+    fn below_moved(&self, path: &str) -> bool {
+        let moves_dirs = |(n, op): (usize, &Op)| match op {
+            Op::Rename { from, .. } => self.script.trees[n][from] == Object::Directory,
+            Op::Exchange(a, b) => {
+                self.script.trees[n][a] == Object::Directory || self.script.trees[n][b] == Object::Directory
+            }
+            _ => false,
+        };
+        path.contains('/') && self.script.ops.iter().enumerate().take(self.done + 1).skip(self.base).any(moves_dirs)
+    }
+}
+
+struct Setup {
+    world: CrashWorld,
+    keys: Unlocked,
+    script: Script,
+    base: usize,
+}
+
+fn setup(mode: Mode, seed: u64, combo: CipherCombo, len: usize) -> Setup {
+    let world = CrashWorld::new(mode);
+    let scrypt = ScryptParams { cost: 2, block_size: 1 };
+    let options = CreateOptions { cipher_combo: combo, shortening_threshold: 220, scrypt };
+    adit_vault::create(&world.dir("vault"), "password", &options).unwrap();
+    let keys = adit_vault::unlock(&world.dir("vault"), "password").unwrap();
+    let base = 25;
+    let script = Script::random(&mut Rng::new(seed), base, len);
+    let (store, _) = open(&world, &keys).unwrap();
+    for (n, op) in script.ops[..base].iter().enumerate() {
+        run(&store, op, n + 1, &script).unwrap_or_else(|e| panic!("seed {seed}: {op:?}: {e}"));
+    }
+    drop(store);
+    world.settle();
+    Setup { world, keys, script, base }
+}
+
+/// Runs the script's second part; returns how many operations completed in all.
+fn work(setup: &Setup, world: &CrashWorld) -> usize {
+    let Ok((store, _)) = open(world, &setup.keys) else { return setup.base };
+    for (n, op) in setup.script.ops.iter().enumerate().skip(setup.base) {
+        match run(&store, op, n + 1, &setup.script) {
+            Ok(()) => {}
+            Err(_) if world.is_dead() => return n,
+            Err(e) => panic!("{op:?}: {e}"),
+        }
+    }
+    setup.script.ops.len()
+}
+
+fn judge(setup: &Setup, mode: Mode, done: usize, point: CrashPoint, left: &CrashWorld) -> Result<(), String> {
+    let (store, report) = open(left, &setup.keys).map_err(|e| format!("open: {e}"))?;
+    let tree = read_tree(&store).map_err(|e| format!("unreadable: {e}"))?;
+    if !report.conflicts.is_empty() {
+        return Err(format!("conflicts with nobody: {report:?}"));
+    }
+    let oracle = Oracle { script: &setup.script, base: setup.base, done };
+    let verdict = match mode {
+        Mode::Kill => oracle.after_kill(&tree),
+        _ => oracle.after_power_cut(&tree),
+    };
+    verdict.map_err(|e| format!("{e}; {point:?}; {report:?}"))
+}
+
+/// Tries one script; `break_at` is a sync call to leave out in the working phase.
+fn try_script(mode: Mode, seed: u64, combo: CipherCombo, plan: &CrashPlan, omit: Option<SyncKind>) -> Result<(), String> {
+    let setup = setup(mode, seed, combo, 12);
+    let mut rng = Rng::new(seed);
+    let mut again = Rng::new(seed + 1);
+    let mut failure = None;
+    let start = |world: &CrashWorld| {
+        if let Some(kind) = omit {
+            world.omit_syncs(move |call| call.kind == kind);
+        }
+        work(&setup, world)
+    };
+    crash_everywhere(&setup.world, plan, &mut rng, start, |&done, point, left| {
+        if failure.is_some() {
+            return;
+        }
+        let fresh = left.fork();
+        let first = judge(&setup, mode, done, point, &fresh).map_err(|e| format!("{e}; {point:?}"));
+        let verdict = first.and_then(|()| {
+            // A second crash, in the middle of recovery.
+            if !again.percent(10) {
+                return Ok(());
+            }
+            let twice = left.fork();
+            twice.stop_after(again.below(fresh.calls().max(1)));
+            drop(open(&twice, &setup.keys));
+            judge(&setup, mode, done, point, &twice.crash(adit_testkit::crash::Pattern::Random, &mut again))
+                .map_err(|e| format!("{e}; after a second crash; {point:?}"))
+        });
+        if let Err(e) = verdict {
+            let op = setup.script.ops.get(done);
+            let traced = setup.world.fork();
+            traced.start_trace();
+            traced.stop_after(point.calls);
+            start(&traced);
+            let calls: Vec<String> = traced.trace().into_iter().map(|c| c.chars().take(400).collect()).collect();
+            let calls = calls.join("\n");
+            failure = Some(format!("seed {seed}, {combo}, {mode:?}: {e}\nin flight: {op:?}\ncalls:\n{calls}"));
+        }
+    });
+    failure.map_or(Ok(()), Err)
+}
+
+fn crash_test(mode: Mode, count: usize, plan: &CrashPlan) {
+    for seed in seeds(count) {
+        let combo = if seed % 4 == 0 { CipherCombo::SivCtrmac } else { CipherCombo::SivGcm };
+        if let Err(e) = try_script(mode, seed, combo, plan, None) {
+            panic!("{e}\nADIT_TEST_SEED={seed} repeats it");
+        }
+    }
+}
+
+#[test]
+fn a_kill_loses_nothing_that_was_acknowledged() {
+    crash_test(Mode::Kill, 30, &CrashPlan { points_max: 400, randoms: 1 });
+}
+
+#[test]
+fn a_power_cut_under_a_journalling_host_leaves_nothing_unreadable() {
+    crash_test(Mode::Journalled, 12, &CrashPlan { points_max: 60, randoms: 4 });
+}
+
+#[test]
+fn a_power_cut_under_the_worst_host_leaves_nothing_unreadable() {
+    crash_test(Mode::Adversarial, 12, &CrashPlan { points_max: 60, randoms: 4 });
+}
+
+/// The test of the test: without any one kind of sync, some seed must fail.
+#[test]
+fn each_kind_of_sync_is_needed() {
+    let plan = CrashPlan { points_max: 60, randoms: 4 };
+    for kind in [SyncKind::FileData, SyncKind::File, SyncKind::Dir, SyncKind::All, SyncKind::Publish] {
+        let caught = (0..scaled(40) as u64)
+            .any(|seed| try_script(Mode::Adversarial, seed, CipherCombo::SivGcm, &plan, Some(kind)).is_err());
+        assert!(caught, "{kind:?} is left out and nobody notices");
+    }
+}
