@@ -110,6 +110,10 @@ impl Tree {
     }
 }
 
+fn me() -> Caller {
+    Caller { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
+}
+
 fn attr_of(ino: u64, kind: Kind) -> Attr {
     let now = Timestamp::now();
     let nlink = if kind == Kind::Directory { 2 } else { 1 };
@@ -123,8 +127,8 @@ fn attr_of(ino: u64, kind: Kind) -> Attr {
         kind,
         perm: 0o755,
         nlink,
-        uid: rustix::process::geteuid().as_raw(),
-        gid: rustix::process::getegid().as_raw(),
+        uid: me().uid,
+        gid: me().gid,
         rdev: 0,
     }
 }
@@ -149,7 +153,7 @@ impl MemStore {
 
     /// `dirs` folders `d…` of `files` empty files `f…` each, made behind the engine's back.
     pub fn fill(&self, dirs: usize, files: usize) {
-        let new = NewNode { perm: 0o755, caller: Caller { uid: 0, gid: 0 } };
+        let new = NewNode { perm: 0o755, caller: me() };
         let mut tree = self.tree();
         for d in 0..dirs {
             let name = format!("d{d:04}");
@@ -166,7 +170,7 @@ impl MemStore {
 
     /// A file in the root, made behind the engine's back.
     pub fn plant(&self, name: &str, content: &[u8]) {
-        let caller = Caller { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() };
+        let caller = me();
         let mut tree = self.tree();
         let name = FileName::new(name.as_bytes()).expect("name");
         let content_len = content.len() as u64;
