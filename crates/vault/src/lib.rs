@@ -1,11 +1,13 @@
 //! Cryptomator vaults, format 8, as an adit store.
 //!
 //! - [`format`]: pure codecs, no I/O;
+//! - [`check`]: finding damage, and repairing it;
 //! - [`vault`]: making, unlocking and describing a vault;
 //! - [`state`]: where its journal lies;
 //! - [`store`]: an open vault as an [`adit_core::store::Store`];
 //! - `journal`: the redo journal, and recovery from it.
 
+pub mod check;
 pub mod format;
 mod journal;
 pub mod state;

@@ -1,0 +1,212 @@
+//! What a stored name says.
+
+use adit_core::types::FileName;
+use data_encoding::BASE64URL;
+
+use super::{Fix, ProblemKind};
+use crate::format::names::{C9R, C9S, DirContext, is_long, nfc, shorten};
+use crate::format::{DirId, FormatError, NameCipher};
+
+/// Fewest base64 characters that make a foreign name look like an encrypted one: an empty name's tag has more.
+const SEALED_LEN_MIN: usize = 20;
+/// Longest part of `name.c9s` that is searched for the right name.
+pub(super) const NAME_FILE_LEN_MAX_BYTES: usize = 16 << 10;
+/// Ends of `.c9r` in a damaged `name.c9s` that are tried.
+const CANDIDATES_MAX: usize = 64;
+
+/// What is known of an entry's name.
+#[derive(Debug)]
+pub(super) enum Naming {
+    /// All is well.
+    Sound(String),
+    /// The name is known, its storage is wrong.
+    Wrong { clear: String, kind: ProblemKind, detail: String, fix: Fix },
+    /// The name is not known.
+    Broken { kind: ProblemKind, detail: String },
+    /// It is in a content directory whose id is not known.
+    Sealed,
+    /// It is another program's: a note says what.
+    Foreign(String),
+}
+
+/// Reads names of one directory.
+pub(super) struct Reading<'a> {
+    pub names: &'a NameCipher,
+    /// None in a content directory whose id is not known.
+    pub dir: Option<(&'a DirId, DirContext)>,
+    pub threshold: u32,
+}
+
+impl Reading<'_> {
+    /// Of a name that ends in `.c9r`.
+    pub fn short(&self, stored: &str) -> Naming {
+        let Some((dir, context)) = self.dir else {
+            return if looks_sealed(stored) { Naming::Sealed } else { Naming::Foreign(NOT_OURS.to_owned()) };
+        };
+        let unauthentic = match self.names.decrypt_name_in(stored, context) {
+            Ok(clear) => return self.judge(dir, stored, clear, false),
+            Err(FormatError::NameInvalid { reason }) => return invalid(reason),
+            Err(e) => e,
+        };
+        if let Some(clear) = self.without_padding(stored, context) {
+            let fix = Fix::Rename { dir: dir.clone(), name: clear.clone() };
+            let detail = "the encrypted name has lost its padding".to_owned();
+            return Naming::Wrong { clear, kind: ProblemKind::UnauthenticName, detail, fix };
+        }
+        if let Some(clear) = self.copied_from(stored, context) {
+            return Naming::Foreign(format!("a second version of {clear:?}, as sync programs make them"));
+        }
+        if looks_sealed(stored) {
+            return Naming::Broken { kind: ProblemKind::UnauthenticName, detail: unauthentic.to_string() };
+        }
+        Naming::Foreign(NOT_OURS.to_owned())
+    }
+
+    /// Of a folder that ends in `.c9s`, with what its `name.c9s` holds. `taken` tells whether a stored name exists.
+    pub fn long(&self, stored: &str, name_file: Option<&[u8]>, taken: &dyn Fn(&str) -> bool) -> Naming {
+        let is_hash = stored
+            .strip_suffix(C9S)
+            .and_then(|stem| BASE64URL.decode(stem.as_bytes()).ok())
+            .is_some_and(|hash| hash.len() == 20);
+        let broken = |detail: &str| Naming::Broken { kind: ProblemKind::BrokenLongName, detail: detail.to_owned() };
+        let Some(bytes) = name_file else {
+            return if is_hash { broken("name.c9s is missing") } else { Naming::Foreign(NOT_OURS.to_owned()) };
+        };
+        if let Some((full, exact)) = proven(stored, bytes) {
+            let Some((dir, context)) = self.dir else { return Naming::Sealed };
+            return match self.names.decrypt_name_in(full, context) {
+                Ok(clear) if exact => self.judge(dir, full, clear, true),
+                Ok(clear) => Naming::Wrong {
+                    clear,
+                    kind: ProblemKind::BrokenLongName,
+                    detail: "name.c9s holds more than the name".to_owned(),
+                    fix: Fix::WriteName { full: full.to_owned() },
+                },
+                Err(FormatError::NameInvalid { reason }) => invalid(reason),
+                Err(e) => Naming::Broken { kind: ProblemKind::UnauthenticName, detail: e.to_string() },
+            };
+        }
+        let guess = std::str::from_utf8(bytes).ok().map(str::trim);
+        let Some((guess, (dir, context))) = guess.zip(self.dir) else {
+            return match self.dir {
+                None => Naming::Sealed,
+                Some(_) => broken("name.c9s is not the name whose hash the folder has"),
+            };
+        };
+        let own = shorten(guess);
+        match self.names.decrypt_name_in(guess, context) {
+            Ok(clear) if own.strip_suffix(C9S).is_some_and(|stem| stored.contains(stem)) => {
+                Naming::Foreign(format!("a second version of {clear:?}, as sync programs make them"))
+            }
+            Ok(clear) if !taken(&own) && FileName::new(clear.as_bytes()).is_ok() => Naming::Wrong {
+                fix: Fix::Rename { dir: dir.clone(), name: clear.clone() },
+                clear,
+                kind: ProblemKind::BrokenLongName,
+                detail: "the folder's name is not the hash of its name.c9s".to_owned(),
+            },
+            Ok(_) => broken("name.c9s holds the name of another entry"),
+            Err(_) if is_hash => broken("name.c9s is not the name whose hash the folder has"),
+            Err(_) => Naming::Foreign(NOT_OURS.to_owned()),
+        }
+    }
+
+    /// Of an authentic name: whether it may be one, and whether it is stored as it should be.
+    fn judge(&self, dir: &DirId, full: &str, clear: String, shortened: bool) -> Naming {
+        if FileName::new(clear.as_bytes()).is_err() {
+            return invalid("longer than 255 bytes");
+        }
+        let (kind, detail) = if *nfc(&clear) != *clear {
+            (ProblemKind::NotNfcName, "the name was not normalised (NFC) before its encryption")
+        } else if shortened && !is_long(full, self.threshold) {
+            (ProblemKind::NeedlesslyShortenedName, "the name is shortened, but within the vault's threshold")
+        } else if !shortened && is_long(full, self.threshold) {
+            (ProblemKind::NotShortenedName, "the name is beyond the vault's threshold, but not shortened")
+        } else {
+            return Naming::Sound(clear);
+        };
+        let fix = Fix::Rename { dir: dir.clone(), name: clear.clone() };
+        Naming::Wrong { clear, kind, detail: detail.to_owned(), fix }
+    }
+
+    fn without_padding(&self, stored: &str, context: DirContext) -> Option<String> {
+        let stem = stored.strip_suffix(C9R)?.trim_end_matches('=');
+        let padding = "=".repeat((4 - stem.len() % 4) % 4);
+        let clear = self.names.decrypt_name_in(&format!("{stem}{padding}{C9R}"), context).ok()?;
+        FileName::new(clear.as_bytes()).ok().map(|_| ())?;
+        Some(clear)
+    }
+
+    /// The name that a conflict copy is a copy of: its authentic name is a part of the stored one.
+    fn copied_from(&self, stored: &str, context: DirContext) -> Option<String> {
+        let (start, end) = longest_run(stored);
+        let part = stored.get(start..end)?;
+        let clear = self.names.decrypt_name_in(&format!("{part}{C9R}"), context).ok()?;
+        Some(clear)
+    }
+}
+
+const NOT_OURS: &str = "not an entry of the vault";
+
+fn invalid(reason: &str) -> Naming {
+    Naming::Broken { kind: ProblemKind::InvalidName, detail: format!("the name is authentic, but no file's: {reason}") }
+}
+
+/// The name in `bytes` whose hash is `stored`, and whether it is all that they hold.
+fn proven<'a>(stored: &str, bytes: &'a [u8]) -> Option<(&'a str, bool)> {
+    if let Ok(all) = std::str::from_utf8(bytes)
+        && shorten(all) == stored
+    {
+        return Some((all, true));
+    }
+    let ends = bytes.windows(C9R.len()).enumerate().filter(|(_, w)| *w == C9R.as_bytes());
+    ends.take(CANDIDATES_MAX).find_map(|(at, _)| {
+        let candidate = std::str::from_utf8(bytes.get(..at + C9R.len())?).ok()?.trim_start();
+        (shorten(candidate) == stored).then_some((candidate, false))
+    })
+}
+
+/// Whether a name is, or was once, an encrypted one.
+fn looks_sealed(stored: &str) -> bool {
+    let (start, end) = longest_run(stored);
+    end - start >= SEALED_LEN_MIN
+}
+
+/// The longest run of base64url characters, with up to two of padding behind it.
+fn longest_run(stored: &str) -> (usize, usize) {
+    let bytes = stored.strip_suffix(C9R).unwrap_or(stored).as_bytes();
+    let is_sealed = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+    let (mut best, mut at) = ((0, 0), 0);
+    while at < bytes.len() {
+        let run = bytes[at..].iter().take_while(|&&b| is_sealed(b)).count();
+        let padding = bytes[at + run..].iter().take(2).take_while(|&&b| b == b'=').count();
+        if run > 0 && run + padding > best.1 - best.0 {
+            best = (at, at + run + padding);
+        }
+        at += run.max(1);
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_found_anywhere() {
+        assert_eq!(longest_run("abc== (1).c9r"), (0, 5));
+        assert_eq!(longest_run("(1) abcd=x.c9r"), (4, 9));
+        assert_eq!(longest_run("éé.c9r"), (0, 0));
+        assert_eq!(longest_run(""), (0, 0));
+        assert!(!looks_sealed("notes.c9r"));
+    }
+
+    #[test]
+    fn a_name_is_proven_by_its_hash() {
+        let stored = shorten("abc.c9r");
+        assert_eq!(proven(&stored, b"abc.c9r"), Some(("abc.c9r", true)));
+        assert_eq!(proven(&stored, b"abc.c9r\n"), Some(("abc.c9r", false)));
+        assert_eq!(proven(&stored, b"abc.c9r\xff\xff.c9r"), Some(("abc.c9r", false)));
+        assert_eq!(proven(&stored, b"abd.c9r"), None);
+        assert_eq!(proven(&stored, b""), None);
+    }
+}
