@@ -1,6 +1,6 @@
 //! The table of known inodes: lookup counts, pins, attributes, and what the kernel's pages were filled from.
 //!
-//! [`InodeTable`] is sharded. A record is eleven words; an index of 4 bytes a slot (linear probing) leads to it.
+//! [`InodeTable`] is sharded. A record is ten words; an index of buckets (eight slots, a byte of hash each) leads to it.
 //! Readers take no lock: a shard's sequence is odd while a writer moves things, and a reader that saw it change reads
 //! again. All words are relaxed atomics, so a torn read is a wrong value that is thrown away, never undefined behaviour.
 //!
@@ -11,37 +11,39 @@
 //! from the store while a change ran are recognized by it ([`InodeTable::since`]) and not cached.
 
 use std::hash::BuildHasher;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*, fence};
 
 use parking_lot::Mutex;
 
 use super::clock::Tick;
-use super::segments::Segmented;
+use super::segments::{CAPACITY_MAX, Segmented};
 use crate::error::{ErrorKind, Result};
 use crate::memory::{Budget, Part};
 use crate::types::{Attr, Ino, Kind, Timestamp};
 
-const SHARDS: usize = 16;
-const CHUNK_RECORDS: usize = 32;
-const WORDS: usize = 11;
+const SHARDS: usize = 8;
+const WORDS: usize = 10;
+/// Slots of a bucket of the index.
+const WAYS: usize = 8;
 
 const W_INO: usize = 0;
 /// Lookup count in the high 40 bits, pins in the low 24; in a free record the next free one.
 const W_REFS: usize = 1;
 const W_SIZE: usize = 2;
-/// Blocks in the high 48 bits, kind in 4, permissions in 12.
+/// Blocks in the high 32 bits, print (see [`PRINT_BITS`]) in 16, kind in 4, permissions in 12.
 const W_MODE: usize = 3;
 const W_ATIME: usize = 4;
 const W_MTIME: usize = 5;
 const W_CTIME: usize = 6;
 const W_OWNER: usize = 7;
+/// Names in the high 32 bits, print in the low 32. A device number is kept in place of the size.
 const W_LINKS: usize = 8;
 /// Expiry of the attributes in the high 32 bits (0: none), the latest change in the low 32.
 const W_FRESH: usize = 9;
-/// Print of what the kernel's pages may hold: 0 none, [`PRINT_OWN`], or the print of attributes; and [`PRINT_OLD`].
-const W_PRINT: usize = 10;
 
+/// Print of what the kernel's pages may hold: 0 none, [`PRINT_OWN`], or the print of attributes; and [`PRINT_OLD`].
+const PRINT_BITS: u32 = 48;
+const PRINT_MASK: u64 = (1 << PRINT_BITS) - 1;
 const PINS_BITS: u32 = 24;
 const PINS_MAX: u64 = (1 << PINS_BITS) - 1;
 const COUNT_MAX: u64 = (1 << 40) - 1;
@@ -51,28 +53,50 @@ const CHANGE_WINDOW: u32 = 1 << 24;
 const PRINT_OLD: u64 = 1;
 /// Our own writes led away from the last print.
 const PRINT_OWN: u64 = 2;
-/// Index slots: 8 bits of hash, 24 bits of record number + 1.
-const RECORDS_MAX: u32 = (1 << 24) - 2;
+const RECORDS_MAX: u32 = CAPACITY_MAX as u32 - 1;
 const SPINS_MAX: u32 = 64;
 
-type Record = [AtomicU64; WORDS];
+#[derive(Default)]
+struct Record([AtomicU64; WORDS]);
 
-struct Chunk(OnceLock<Box<[Record; CHUNK_RECORDS]>>);
+impl std::ops::Index<usize> for Record {
+    type Output = AtomicU64;
 
-impl Default for Chunk {
-    fn default() -> Self {
-        Chunk(OnceLock::new())
+    #[inline]
+    fn index(&self, word: usize) -> &AtomicU64 {
+        &self.0[word]
     }
+}
+
+impl Record {
+    fn print(&self) -> u64 {
+        (self[W_MODE].load(Relaxed) & 0xffff_0000) << 16 | self[W_LINKS].load(Relaxed) & 0xffff_ffff
+    }
+
+    fn set_print(&self, print: u64) {
+        let (mode, links) = (self[W_MODE].load(Relaxed), self[W_LINKS].load(Relaxed));
+        self[W_MODE].store(mode & !0xffff_0000 | (print >> 16) & 0xffff_0000, Relaxed);
+        self[W_LINKS].store(links & !0xffff_ffff | print & 0xffff_ffff, Relaxed);
+    }
+}
+
+/// Eight places of the index. An entry lives in its home bucket, or in the next one that had room.
+#[derive(Default)]
+struct Bucket {
+    /// A byte of hash for each slot; 0 for an empty one.
+    tags: AtomicU64,
+    /// Numbers of records.
+    slots: [AtomicU32; WAYS],
 }
 
 /// Aligned so that the sequences of two shards never share a cache line.
 #[repr(align(64))]
 struct Shard {
     seq: AtomicU32,
-    /// Slots of the index minus one; meaningful once the first record exists.
+    /// Buckets of the index minus one; meaningful once the first record exists.
     mask: AtomicU32,
-    index: Segmented<AtomicU32>,
-    chunks: Segmented<Chunk>,
+    index: Segmented<Bucket>,
+    records: Segmented<Record>,
     writer: Mutex<Writer>,
 }
 
@@ -109,16 +133,17 @@ pub(crate) struct InodeTable {
 
 impl InodeTable {
     pub(crate) fn new(budget: std::sync::Arc<Budget>) -> Self {
-        let shards = (0..SHARDS)
+        let shards: Box<[Shard]> = (0..SHARDS)
             .map(|_| Shard {
                 seq: AtomicU32::new(0),
                 mask: AtomicU32::new(0),
                 index: Segmented::new(),
-                chunks: Segmented::new(),
+                records: Segmented::new(),
                 writer: Mutex::default(),
             })
             .collect();
-        budget.add(Part::Inodes, (SHARDS * size_of::<Shard>()) as u64);
+        let headers: usize = shards.iter().map(|s| s.index.header_bytes() + s.records.header_bytes()).sum();
+        budget.add(Part::Inodes, (SHARDS * size_of::<Shard>() + headers) as u64);
         let seed = hashbrown::DefaultHashBuilder::default().hash_one(0x6164_6974_u64);
         InodeTable { shards, seed, changes: AtomicU32::new(0), len: AtomicUsize::new(0), budget }
     }
@@ -205,20 +230,15 @@ impl InodeTable {
         let hash = self.hash(ino);
         let shard = self.shard(hash);
         let mut w = shard.writer.lock();
-        let Some((slot, number)) = shard.find(ino, hash) else {
-            return false;
-        };
-        let Some(record) = shard.record(number) else {
-            return false;
-        };
+        let Some((place, number, record)) = shard.find(ino, hash) else { return false };
         if record[W_REFS].load(Relaxed) != 0 {
             return false;
         }
         shard.write(|| {
-            shard.unlink(slot, |ino| self.hash(ino));
+            shard.unlink(place, |ino| self.hash(ino));
             record[W_INO].store(0, Relaxed);
             record[W_FRESH].store(0, Relaxed);
-            record[W_PRINT].store(0, Relaxed);
+            record.set_print(0);
             record[W_REFS].store(u64::from(w.free), Relaxed);
         });
         w.free = number + 1;
@@ -235,14 +255,14 @@ impl InodeTable {
             if changed != 0 && changed <= CHANGE_WINDOW {
                 return Fill::Outrun;
             }
-            let print = r[W_PRINT].load(Relaxed);
+            let print = r.print();
             let new_print = self.print_of(attr);
             let foreign = print != 0 && print & !PRINT_OLD != PRINT_OWN && print & !PRINT_OLD != new_print;
             shard.write(|| {
                 let kept = pack(attr, r);
                 r[W_FRESH].store(if kept { u64::from(expiry) << 32 } else { 0 } | (fresh & 0xffff_ffff), Relaxed);
                 if print != 0 {
-                    r[W_PRINT].store(new_print | (print & PRINT_OLD) | u64::from(foreign), Relaxed);
+                    r.set_print(new_print | (print & PRINT_OLD) | u64::from(foreign));
                 }
             });
             Fill::Current { foreign }
@@ -261,9 +281,9 @@ impl InodeTable {
             shard.write(|| {
                 let kept = current && pack(attr, r);
                 r[W_FRESH].store(if kept { u64::from(expiry) << 32 } else { 0 } | u64::from(now), Relaxed);
-                let print = r[W_PRINT].load(Relaxed);
+                let print = r.print();
                 if print != 0 {
-                    r[W_PRINT].store(new_print | (print & PRINT_OLD), Relaxed);
+                    r.set_print(new_print | (print & PRINT_OLD));
                 }
             });
             current
@@ -277,9 +297,9 @@ impl InodeTable {
         self.with_shard_record(ino, |shard, r| {
             shard.write(|| {
                 r[W_FRESH].store(u64::from(now), Relaxed);
-                let print = r[W_PRINT].load(Relaxed);
+                let print = r.print();
                 if print != 0 {
-                    r[W_PRINT].store(PRINT_OWN | (print & PRINT_OLD), Relaxed);
+                    r.set_print(PRINT_OWN | (print & PRINT_OLD));
                 }
             });
         });
@@ -290,8 +310,8 @@ impl InodeTable {
     pub(crate) fn opened(&self, attr: &Attr) -> bool {
         let now = self.print_of(attr);
         self.with_shard_record(attr.ino, |shard, r| {
-            let print = r[W_PRINT].load(Relaxed);
-            shard.write(|| r[W_PRINT].store(now, Relaxed));
+            let print = r.print();
+            shard.write(|| r.set_print(now));
             print == now || print == PRINT_OWN
         })
         .unwrap_or(false)
@@ -300,19 +320,21 @@ impl InodeTable {
     /// As [`InodeTable::opened`], for a file with buffered writes: whatever is seen next is ours.
     pub(crate) fn opened_dirty(&self, ino: Ino) -> bool {
         self.with_shard_record(ino, |shard, r| {
-            let old = r[W_PRINT].load(Relaxed) & PRINT_OLD != 0;
-            shard.write(|| r[W_PRINT].store(PRINT_OWN, Relaxed));
+            let old = r.print() & PRINT_OLD != 0;
+            shard.write(|| r.set_print(PRINT_OWN));
             !old
         })
         .unwrap_or(false)
     }
 
+    /// 48 bits of a keyed hash; even, and none of the reserved values.
     fn print_of(&self, attr: &Attr) -> u64 {
         let mut h = self.seed;
-        for word in [attr.size, pack_time(attr.mtime).unwrap_or(attr.mtime.secs as u64), attr.ctime.secs as u64] {
+        let times = [attr.mtime, attr.ctime].map(|t| (t.secs as u64).rotate_left(30) ^ u64::from(t.nanos));
+        for word in [attr.size, times[0], times[1]] {
             h = self.hash(Ino(h ^ word)).rotate_left(23);
         }
-        self.hash(Ino(h ^ u64::from(attr.ctime.nanos))).max(PRINT_OWN + 2) & !PRINT_OLD
+        (self.hash(Ino(h)) & PRINT_MASK).max(PRINT_OWN + 2) & !PRINT_OLD
     }
 
     fn shard(&self, hash: u64) -> &Shard {
@@ -329,7 +351,7 @@ impl InodeTable {
                 std::hint::spin_loop();
                 continue;
             }
-            let found = shard.find(ino, hash).and_then(|(_, number)| shard.record(number)).map(&f);
+            let found = shard.find(ino, hash).map(|(_, _, record)| f(record));
             fence(Acquire);
             if shard.seq.load(Relaxed) == seq {
                 return found;
@@ -337,7 +359,7 @@ impl InodeTable {
         }
         // A writer was descheduled in the middle: wait for it instead of spinning.
         let _writer = shard.writer.lock();
-        shard.find(ino, hash).and_then(|(_, number)| shard.record(number)).map(f)
+        shard.find(ino, hash).map(|(_, _, record)| f(record))
     }
 
     fn with_record<R>(&self, ino: Ino, f: impl FnOnce(&Record) -> R) -> Option<R> {
@@ -348,8 +370,8 @@ impl InodeTable {
         let hash = self.hash(ino);
         let shard = self.shard(hash);
         let _writer = shard.writer.lock();
-        let (_, number) = shard.find(ino, hash)?;
-        Some(f(shard, shard.record(number)?))
+        let (_, _, record) = shard.find(ino, hash)?;
+        Some(f(shard, record))
     }
 
     /// Adds to the reference word, saturating each half; makes the record if `insert`. True if there is one now.
@@ -357,12 +379,12 @@ impl InodeTable {
         let hash = self.hash(ino);
         let shard = self.shard(hash);
         let mut w = shard.writer.lock();
-        let number = match shard.find(ino, hash) {
-            Some((_, number)) => number,
-            None if insert => self.insert(shard, &mut w, ino, hash)?,
+        let record = match shard.find(ino, hash) {
+            Some((_, _, record)) => Some(record),
+            None if insert => shard.record(self.insert(shard, &mut w, ino, hash)?),
             None => return Ok(false),
         };
-        if let Some(r) = shard.record(number) {
+        if let Some(r) = record {
             let refs = r[W_REFS].load(Relaxed);
             let full = if step == 1 { refs & PINS_MAX == PINS_MAX } else { refs >> PINS_BITS == COUNT_MAX };
             if !full {
@@ -376,18 +398,10 @@ impl InodeTable {
         let number = match w.free {
             0 if w.next > RECORDS_MAX => return Err(ErrorKind::Exhausted.into()),
             0 => {
-                let number = w.next;
-                let chunk = number as usize / CHUNK_RECORDS;
-                let added = shard.chunks.ensure(chunk) * size_of::<Chunk>();
-                if let Some(c) = shard.chunks.get(chunk)
-                    && c.0.get().is_none()
-                {
-                    c.0.get_or_init(|| Box::new([const { [const { AtomicU64::new(0) }; WORDS] }; CHUNK_RECORDS]));
-                    self.budget.add(Part::Inodes, (CHUNK_RECORDS * size_of::<Record>()) as u64);
-                }
+                let added = shard.records.ensure(w.next as usize) * size_of::<Record>();
                 self.budget.add(Part::Inodes, added as u64);
                 w.next += 1;
-                number
+                w.next - 1
             }
             head => head - 1,
         };
@@ -404,7 +418,7 @@ impl InodeTable {
             // No attributes; its latest change lies outside the window of any reader's mark.
             let old = self.changes.load(SeqCst).wrapping_sub(2 * CHANGE_WINDOW);
             record[W_FRESH].store(u64::from(old), Relaxed);
-            record[W_PRINT].store(0, Relaxed);
+            record.set_print(0);
             shard.link(number, hash);
         });
         w.live += 1;
@@ -415,20 +429,20 @@ impl InodeTable {
     /// Doubles the index when one more record would fill it beyond 7/8.
     fn grow(&self, shard: &Shard, live: u32) {
         let mask = shard.mask.load(Relaxed);
-        let slots = if mask == 0 { 0 } else { u64::from(mask) + 1 };
-        if (u64::from(live) + 1) * 8 <= slots * 7 {
+        let buckets = if live == 0 && shard.index.get(0).is_none() { 0 } else { u64::from(mask) + 1 };
+        if (u64::from(live) + 1) * 8 <= buckets * WAYS as u64 * 7 {
             return;
         }
-        let slots_new = (slots * 2).max(16) as u32;
-        let added = shard.index.ensure(slots_new as usize - 1);
-        self.budget.add(Part::Inodes, (added * size_of::<AtomicU32>()) as u64);
-        let old: Vec<u32> = (0..slots as u32)
-            .filter_map(|i| shard.index.get(i as usize).map(|s| s.swap(0, Relaxed)))
-            .filter(|&v| v != 0)
-            .collect();
-        shard.mask.store(slots_new - 1, Relaxed);
-        for value in old {
-            let number = (value & 0xff_ffff) - 1;
+        let buckets_new = (buckets * 2).max(1) as u32;
+        let added: usize = (buckets as usize..buckets_new as usize).map(|b| shard.index.ensure(b)).sum();
+        self.budget.add(Part::Inodes, (added * size_of::<Bucket>()) as u64);
+        let mut numbers = Vec::with_capacity(live as usize);
+        for bucket in (0..buckets as usize).filter_map(|b| shard.index.get(b)) {
+            let tags = bucket.tags.swap(0, Relaxed);
+            numbers.extend((0..WAYS).filter(|w| tag_at(tags, *w) != 0).map(|w| bucket.slots[w].load(Relaxed)));
+        }
+        shard.mask.store(buckets_new - 1, Relaxed);
+        for number in numbers {
             if let Some(r) = shard.record(number) {
                 shard.link(number, self.hash(Ino(r[W_INO].load(Relaxed))));
             }
@@ -436,31 +450,58 @@ impl InodeTable {
     }
 }
 
+#[inline]
+fn tag_at(tags: u64, way: usize) -> u64 {
+    tags >> (way * 8) & 0xff
+}
+
+/// Never 0: that is an empty slot.
+#[inline]
+fn tag_of(hash: u64) -> u64 {
+    (hash >> 56).max(1)
+}
+
+const EACH: u64 = 0x0101_0101_0101_0101;
+const TOPS: u64 = 0x8080_8080_8080_8080;
+
+/// The top bit of each byte that is zero; above a zero byte perhaps of some that are not.
+#[inline]
+fn zero_bytes(word: u64) -> u64 {
+    word.wrapping_sub(EACH) & !word & TOPS
+}
+
+/// A slot of the index: bucket and way.
+type Place = (u32, usize);
+
 impl Shard {
     #[inline]
     fn record(&self, number: u32) -> Option<&Record> {
-        let chunk = self.chunks.get(number as usize / CHUNK_RECORDS)?.0.get()?;
-        Some(&chunk[number as usize % CHUNK_RECORDS])
+        self.records.get(number as usize)
     }
 
-    /// The index slot and the number of the record of `ino`.
+    /// The index slot, the number, and the record of `ino`.
     #[inline]
-    fn find(&self, ino: Ino, hash: u64) -> Option<(u32, u32)> {
+    fn find(&self, ino: Ino, hash: u64) -> Option<(Place, u32, &Record)> {
         let mask = self.mask.load(Relaxed);
-        let mut slot = (hash >> 8) as u32 & mask;
+        let mut at = (hash >> 8) as u32 & mask;
         // Bounded, because a reader may see an index in motion.
         for _ in 0..=mask {
-            let value = self.index.get(slot as usize)?.load(Relaxed);
-            if value == 0 {
+            let bucket = self.index.get(at as usize)?;
+            let tags = bucket.tags.load(Relaxed);
+            let mut candidates = zero_bytes(tags ^ (tag_of(hash) * EACH));
+            while candidates != 0 {
+                let way = (candidates.trailing_zeros() / 8) as usize;
+                let number = bucket.slots[way].load(Relaxed);
+                let record = self.record(number)?;
+                if record[W_INO].load(Relaxed) == ino.0 && tag_at(tags, way) == tag_of(hash) {
+                    return Some(((at, way), number, record));
+                }
+                candidates &= candidates - 1;
+            }
+            if zero_bytes(tags) != 0 {
                 return None;
             }
-            if value >> 24 == (hash >> 56) as u32 {
-                let number = (value & 0xff_ffff).wrapping_sub(1);
-                if self.record(number)?[W_INO].load(Relaxed) == ino.0 {
-                    return Some((slot, number));
-                }
-            }
-            slot = (slot + 1) & mask;
+            at = (at + 1) & mask;
         }
         None
     }
@@ -476,42 +517,47 @@ impl Shard {
         r
     }
 
+    /// Puts a record into the first bucket with room, from its home on. There is one: the index is at most 7/8 full.
     fn link(&self, number: u32, hash: u64) {
         let mask = self.mask.load(Relaxed);
-        let mut slot = (hash >> 8) as u32 & mask;
-        while let Some(place) = self.index.get(slot as usize) {
-            if place.load(Relaxed) == 0 {
-                place.store(((hash >> 56) as u32) << 24 | (number + 1), Relaxed);
+        let mut at = (hash >> 8) as u32 & mask;
+        while let Some(bucket) = self.index.get(at as usize) {
+            let tags = bucket.tags.load(Relaxed);
+            if let Some(way) = (0..WAYS).find(|&w| tag_at(tags, w) == 0) {
+                bucket.slots[way].store(number, Relaxed);
+                bucket.tags.store(tags | tag_of(hash) << (way * 8), Relaxed);
                 return;
             }
-            slot = (slot + 1) & mask;
+            at = (at + 1) & mask;
         }
     }
 
-    /// Empties `slot` and moves later entries of the run back, so that no probe ends too early.
-    fn unlink(&self, slot: u32, hash_of: impl Fn(Ino) -> u64) {
+    /// Empties a slot. If its bucket was full, entries that had overflowed from it or before move back into the hole,
+    /// so that no search ends too early.
+    fn unlink(&self, (mut hole, mut hole_way): Place, hash_of: impl Fn(Ino) -> u64) {
         let mask = self.mask.load(Relaxed);
-        let (mut hole, mut at) = (slot, slot);
-        loop {
+        let Some(mut bucket) = self.index.get(hole as usize) else { return };
+        let mut was_full = zero_bytes(bucket.tags.load(Relaxed)) == 0;
+        bucket.tags.fetch_and(!(0xff << (hole_way * 8)), Relaxed);
+        let mut at = hole;
+        while was_full {
             at = (at + 1) & mask;
-            let value = self.index.get(at as usize).map_or(0, |s| s.load(Relaxed));
-            if value == 0 || at == slot {
-                break;
+            let Some(next) = self.index.get(at as usize).filter(|_| at != hole) else { return };
+            let tags = next.tags.load(Relaxed);
+            let next_full = zero_bytes(tags) == 0;
+            let movable = (0..WAYS).filter(|&w| tag_at(tags, w) != 0).find_map(|way| {
+                let number = next.slots[way].load(Relaxed);
+                let home = (hash_of(Ino(self.record(number)?[W_INO].load(Relaxed))) >> 8) as u32 & mask;
+                let may = (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask);
+                may.then_some((way, number))
+            });
+            if let Some((way, number)) = movable {
+                bucket.slots[hole_way].store(number, Relaxed);
+                bucket.tags.fetch_or(tag_at(tags, way) << (hole_way * 8), Relaxed);
+                next.tags.store(tags & !(0xff << (way * 8)), Relaxed);
+                (bucket, hole, hole_way) = (next, at, way);
             }
-            let Some(r) = self.record((value & 0xff_ffff) - 1) else {
-                break;
-            };
-            let home = (hash_of(Ino(r[W_INO].load(Relaxed))) >> 8) as u32 & mask;
-            // It may move to the hole unless its home lies cyclically in (hole, at].
-            if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
-                if let Some(s) = self.index.get(hole as usize) {
-                    s.store(value, Relaxed);
-                }
-                hole = at;
-            }
-        }
-        if let Some(s) = self.index.get(hole as usize) {
-            s.store(0, Relaxed);
+            was_full = next_full;
         }
     }
 }
@@ -528,48 +574,61 @@ fn unpack_time(word: u64) -> Timestamp {
     Timestamp { secs: (word >> 30) as i64 - SECS_BIAS, nanos: (word & 0x3fff_ffff) as u32 }
 }
 
-/// False where a field does not fit: such attributes are not cached.
+fn is_device(kind: Kind) -> bool {
+    matches!(kind, Kind::BlockDevice | Kind::CharDevice)
+}
+
+/// False where a field does not fit: such attributes are not cached. The print stays.
 fn pack(attr: &Attr, r: &Record) -> bool {
     let (Some(atime), Some(mtime), Some(ctime)) = (pack_time(attr.atime), pack_time(attr.mtime), pack_time(attr.ctime))
     else {
         return false;
     };
-    if attr.blocks >> 48 != 0 {
+    let fits = if is_device(attr.kind) { attr.size == 0 } else { attr.rdev == 0 };
+    if attr.blocks >> 32 != 0 || !fits {
         return false;
     }
-    r[W_SIZE].store(attr.size, Relaxed);
-    r[W_MODE].store(attr.blocks << 16 | (attr.kind as u64) << 12 | u64::from(attr.perm & 0o7777), Relaxed);
+    let print = r.print();
+    r[W_SIZE].store(attr.size | u64::from(attr.rdev), Relaxed);
+    r[W_MODE].store(attr.blocks << 32 | (attr.kind as u64) << 12 | u64::from(attr.perm & 0o7777), Relaxed);
     r[W_ATIME].store(atime, Relaxed);
     r[W_MTIME].store(mtime, Relaxed);
     r[W_CTIME].store(ctime, Relaxed);
     r[W_OWNER].store(u64::from(attr.uid) << 32 | u64::from(attr.gid), Relaxed);
-    r[W_LINKS].store(u64::from(attr.nlink) << 32 | u64::from(attr.rdev), Relaxed);
+    r[W_LINKS].store(u64::from(attr.nlink) << 32, Relaxed);
+    r.set_print(print);
     true
 }
 
+const KINDS: [Kind; 16] = {
+    let mut kinds = [Kind::Socket; 16];
+    kinds[Kind::File as usize] = Kind::File;
+    kinds[Kind::Directory as usize] = Kind::Directory;
+    kinds[Kind::Symlink as usize] = Kind::Symlink;
+    kinds[Kind::BlockDevice as usize] = Kind::BlockDevice;
+    kinds[Kind::CharDevice as usize] = Kind::CharDevice;
+    kinds[Kind::Fifo as usize] = Kind::Fifo;
+    kinds
+};
+
+#[inline]
 fn unpack(ino: Ino, r: &Record) -> Attr {
-    let (mode, owner, links) = (r[W_MODE].load(Relaxed), r[W_OWNER].load(Relaxed), r[W_LINKS].load(Relaxed));
+    let (mode, owner, size) = (r[W_MODE].load(Relaxed), r[W_OWNER].load(Relaxed), r[W_SIZE].load(Relaxed));
+    let kind = KINDS[(mode >> 12 & 0xf) as usize];
+    let device = is_device(kind);
     Attr {
         ino,
-        size: r[W_SIZE].load(Relaxed),
-        blocks: mode >> 16,
+        size: if device { 0 } else { size },
+        blocks: mode >> 32,
         atime: unpack_time(r[W_ATIME].load(Relaxed)),
         mtime: unpack_time(r[W_MTIME].load(Relaxed)),
         ctime: unpack_time(r[W_CTIME].load(Relaxed)),
-        kind: match mode >> 12 & 0xf {
-            0 => Kind::File,
-            1 => Kind::Directory,
-            2 => Kind::Symlink,
-            3 => Kind::BlockDevice,
-            4 => Kind::CharDevice,
-            5 => Kind::Fifo,
-            _ => Kind::Socket,
-        },
+        kind,
         perm: (mode & 0o7777) as u16,
-        nlink: (links >> 32) as u32,
+        nlink: (r[W_LINKS].load(Relaxed) >> 32) as u32,
         uid: (owner >> 32) as u32,
         gid: owner as u32,
-        rdev: links as u32,
+        rdev: if device { size as u32 } else { 0 },
     }
 }
 

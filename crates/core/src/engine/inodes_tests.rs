@@ -16,12 +16,12 @@ fn attr(ino: u64, size: u64) -> Attr {
         atime: Timestamp { secs: -5, nanos: 999_999_999 },
         mtime: Timestamp { secs: 1_700_000_000, nanos: size as u32 % 1_000_000_000 },
         ctime: Timestamp { secs: (1 << 33) + 7, nanos: 1 },
-        kind: Kind::Socket,
+        kind: Kind::Symlink,
         perm: 0o7654,
         nlink: 3,
         uid: u32::MAX,
         gid: 7,
-        rdev: 0x801,
+        rdev: 0,
     }
 }
 
@@ -60,6 +60,9 @@ fn attributes_come_back_whole_or_not_at_all() {
     assert_eq!(t.fill(&attr(9, 77), 10, t.since()), Fill::Current { foreign: false });
     assert_eq!(t.attr(Ino(9), 9), Some((attr(9, 77), 10)));
     assert_eq!(t.attr(Ino(9), 10), None, "expired");
+    let device = Attr { size: 0, blocks: 0, kind: Kind::BlockDevice, rdev: 0x801, ..attr(9, 0) };
+    t.fill(&device, 10, t.since());
+    assert_eq!(t.attr(Ino(9), 9), Some((device, 10)));
     let late = Attr { mtime: Timestamp { secs: 1 << 40, nanos: 0 }, ..attr(9, 78) };
     t.fill(&late, NEVER, t.since());
     assert_eq!(t.attr(Ino(9), 1), None, "a time that does not fit is not cached");

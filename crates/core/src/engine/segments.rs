@@ -5,30 +5,42 @@
 
 use std::sync::OnceLock;
 
-const BASE_LOG2: u32 = 4;
+/// Elements of the first part, and of the smallest later ones times [`STEPS`].
+const BASE_LOG2: u32 = 6;
 const BASE: usize = 1 << BASE_LOG2;
-const PARTS: usize = 24;
+/// Parts for each doubling: the last one is all that may lie idle, so more of them waste less and cost more headers.
+const STEPS_LOG2: u32 = 3;
+const STEPS: usize = 1 << STEPS_LOG2;
+const DOUBLINGS: usize = 19;
+const PARTS: usize = 1 + DOUBLINGS * STEPS;
 
 /// Elements that a [`Segmented`] can hold.
-#[cfg(test)]
-pub(crate) const CAPACITY_MAX: usize = BASE << (PARTS - 1);
+pub(crate) const CAPACITY_MAX: usize = BASE << DOUBLINGS;
 
 pub(crate) struct Segmented<T> {
-    parts: [OnceLock<Box<[T]>>; PARTS],
+    parts: Box<[OnceLock<Box<[T]>>]>,
 }
 
+/// The part of element `i`, and its place there.
 #[inline]
 fn locate(i: usize) -> (usize, usize) {
     if i < BASE {
         return (0, i);
     }
-    let part = (usize::BITS - (i >> BASE_LOG2).leading_zeros()) as usize;
-    (part, i - (BASE << (part - 1)))
+    let log2 = usize::BITS - 1 - i.leading_zeros();
+    let shift = log2 - STEPS_LOG2;
+    let step = (i >> shift) & (STEPS - 1);
+    (1 + (log2 - BASE_LOG2) as usize * STEPS + step, i & ((1 << shift) - 1))
+}
+
+/// Elements of a part.
+fn part_len(part: usize) -> usize {
+    if part == 0 { BASE } else { (BASE / STEPS) << ((part - 1) / STEPS) }
 }
 
 impl<T: Default> Segmented<T> {
     pub(crate) fn new() -> Self {
-        Segmented { parts: [const { OnceLock::new() }; PARTS] }
+        Segmented { parts: (0..PARTS).map(|_| OnceLock::new()).collect() }
     }
 
     /// The element, if its part was allocated.
@@ -38,10 +50,15 @@ impl<T: Default> Segmented<T> {
         self.parts.get(part)?.get()?.get(offset)
     }
 
-    /// Allocates the part of `i`, if it is not there. Returns the elements added.
+    /// Bytes that its parts' headers take.
+    pub(crate) fn header_bytes(&self) -> usize {
+        size_of_val(&*self.parts)
+    }
+
+    /// Allocates the part of `i`, if it is not there. Returns the elements added. `i` is below [`CAPACITY_MAX`].
     pub(crate) fn ensure(&self, i: usize) -> usize {
         let (part, _) = locate(i);
-        let len = if part == 0 { BASE } else { BASE << (part - 1) };
+        let len = part_len(part);
         let mut added = 0;
         self.parts[part].get_or_init(|| {
             added = len;
