@@ -77,6 +77,12 @@ impl<'a> Mover<'a> {
         }
     }
 
+    /// Makes a folder that things can be moved into: it must not be younger than they are.
+    fn make_durable_dir(&self, path: &str) -> Result<()> {
+        self.make_dir(path, FOLDER_PERM)?;
+        self.sync(path.rsplit_once('/').map_or("", |(parent, _)| parent))
+    }
+
     fn publish(&self, path: &str, content: &[u8]) -> Result<()> {
         let new = NewFile { content, perm: SMALL_FILE_PERM, owner: None, durable: true };
         self.root.publish(Path::new(path), &new).map(drop).map_err(|e| FsError::from(e).on("write", path))
@@ -93,7 +99,9 @@ impl<'a> Mover<'a> {
 
     /// Moves `path` to the folder beside `d`, under the path that it had; returns where it is.
     pub fn aside(&self, path: &str) -> Result<String> {
-        self.make_dir(ASIDE_DIR, FOLDER_PERM)?;
+        if self.find(ASIDE_DIR)?.is_none() {
+            self.make_durable_dir(ASIDE_DIR)?;
+        }
         for n in 1..TRIES_MAX {
             let to = format!("{ASIDE_DIR}/{n}/{path}");
             if self.find(&to)?.is_some() {
@@ -101,9 +109,11 @@ impl<'a> Mover<'a> {
             }
             let mut free = true;
             for folder in to.match_indices('/').skip(1).map(|(at, _)| &to[..at]) {
-                self.make_dir(folder, FOLDER_PERM)?;
                 // A file of that name may have been moved before.
-                free = self.find(folder)?.is_some_and(|a| a.kind == Kind::Directory);
+                free = match self.find(folder)? {
+                    Some(attr) => attr.kind == Kind::Directory,
+                    None => self.make_durable_dir(folder).map(|()| true)?,
+                };
                 if !free {
                     break;
                 }
@@ -201,7 +211,9 @@ impl<'a> Mover<'a> {
         }
         let moved = match (shape, long) {
             (Shape::File, false) => self.rename(from, &to)?,
-            (Shape::File, true) => self.make_entry(&to, &full, long, None)? && self.rename(from, &format!("{to}/{CONTENTS_FILE}"))?,
+            (Shape::File, true) => {
+                self.make_entry(&to, &full, long, None)? && self.rename(from, &format!("{to}/{CONTENTS_FILE}"))?
+            }
             (Shape::LongFile, false) => {
                 let moved = self.rename(&format!("{from}/{CONTENTS_FILE}"), &to)?;
                 if moved {
@@ -238,10 +250,12 @@ impl<'a> Mover<'a> {
         if let Some((name, content)) = part {
             self.publish(&format!("{fresh}/{name}"), content)?;
         }
+        self.sync(&fresh)?;
         self.sync(parent)?;
         let placed = self.rename(&fresh, to)?;
-        if !placed {
-            self.aside(&fresh)?;
+        match placed {
+            true => self.sync(parent)?,
+            false => drop(self.aside(&fresh)?),
         }
         Ok(placed)
     }
