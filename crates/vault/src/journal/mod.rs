@@ -69,6 +69,8 @@ struct Tracked {
     number: u32,
     /// Made in this epoch and not yet synced: nothing of it is durable.
     fresh: bool,
+    /// Synced since it was declared: the next change declares it anew.
+    settled: bool,
 }
 
 struct Segment {
@@ -329,7 +331,7 @@ impl Op<'_> {
     /// A file was made in this epoch, with a header of [`Op::header_nonce`].
     pub fn created(&self, file: &FileId<'_>) {
         self.journal.dirty.store(true, Ordering::Relaxed);
-        let tracked = Tracked { nonce: file.header[..file.nonce_len].to_vec(), number: 0, fresh: true };
+        let tracked = Tracked { nonce: file.header[..file.nonce_len].to_vec(), number: 0, fresh: true, settled: false };
         self.epoch.files.lock().insert(file.host_ino, tracked);
     }
 
@@ -342,7 +344,7 @@ impl Op<'_> {
     fn number(&self, file: &FileId<'_>, durable_len: u64, needed: bool) -> Result<(u32, bool)> {
         let nonce = &file.header[..file.nonce_len];
         let mut files = self.epoch.files.lock();
-        let known = files.get_mut(&file.host_ino).filter(|t| t.nonce == nonce);
+        let known = files.get_mut(&file.host_ino).filter(|t| t.nonce == nonce && !t.settled);
         let fresh = match &known {
             Some(t) if t.number != 0 || (t.fresh && !needed) => return Ok((t.number, t.fresh)),
             Some(_) => true,
@@ -357,7 +359,7 @@ impl Op<'_> {
         let floor = if fresh { 0 } else { durable_len };
         let record = Record::Declare { file: number, floor, path, header: file.header.to_vec() };
         let at = self.journal.append(&record)?;
-        files.insert(file.host_ino, Tracked { nonce: nonce.to_vec(), number, fresh });
+        files.insert(file.host_ino, Tracked { nonce: nonce.to_vec(), number, fresh, settled: false });
         drop(files);
         if !fresh {
             self.journal.sync_to(at)?;
@@ -414,10 +416,16 @@ impl Op<'_> {
 
     /// The file, its header and `len` bytes of content, and its names, are durable in the vault.
     pub fn settled(&self, host_ino: u64, len: u64) -> Result<()> {
-        let tracked = self.epoch.files.lock().remove(&host_ino);
-        match tracked {
-            Some(t) if t.number != 0 => self.journal.append(&Record::Settled { file: t.number, len }).map(|_| ()),
-            _ => Ok(()),
+        let number = match self.epoch.files.lock().get_mut(&host_ino) {
+            Some(t) => {
+                (t.settled, t.fresh) = (true, false);
+                t.number
+            }
+            None => 0,
+        };
+        match number {
+            0 => Ok(()),
+            file => self.journal.append(&Record::Settled { file, len }).map(|_| ()),
         }
     }
 
@@ -450,19 +458,24 @@ impl Op<'_> {
 
     /// Whether content of this file may not be durable yet.
     pub fn is_unsettled(&self, host_ino: u64) -> bool {
-        self.epoch.files.lock().contains_key(&host_ino)
+        self.epoch.files.lock().get(&host_ino).is_some_and(|t| !t.settled)
     }
 
     /// Makes all steps, as one: after a crash, [`recover`] makes those that are missing.
     ///
-    /// If a step fails, the error comes back and the steps so far stay; the caller has checked before that they can be
-    /// made.
+    /// If a step fails, the error comes back, the steps so far stay, and the journal is kept for [`recover`] to complete
+    /// them: no more changes are taken. The caller has checked before that they can be made.
     pub fn run_plan(&self, steps: &[Step]) -> Result<()> {
         let id = self.journal.next_plan.fetch_add(1, Ordering::Relaxed);
         self.append_durable(&Record::Plan { id, steps: steps.to_vec() })?;
         for (n, step) in steps.iter().enumerate() {
-            make_step(&*self.journal.vault, step)?;
-            self.append_durable(&Record::Progress { id, done: n as u32 + 1 })?;
+            let made = make_step(&*self.journal.vault, step)
+                .and_then(|()| self.append_durable(&Record::Progress { id, done: n as u32 + 1 }));
+            if let Err(e) = made {
+                // What is half-made must not outlive the record that can complete it.
+                self.keep("a rename could not be finished, and is completed at the next mount");
+                return Err(e);
+            }
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 use super::record::{self, Data, FRAME_LEN_BYTES, Record, Step};
 use super::{VERSION, VaultId, make_step, segment_name, segment_number, session_nonce};
 use crate::format::content::{CHUNK_CLEAR_BYTES, object};
-use crate::format::names::{CONTENTS_FILE, DIR_FILE, DIRID_FILE, SYMLINK_FILE};
+use crate::format::names::{C9R, C9S, CONTENTS_FILE, DIR_FILE, DIRID_FILE, NAME_FILE, SYMLINK_FILE, shorten};
 use crate::format::{ContentCipher, DirId, FileCipher, NameCipher};
 
 /// Where objects go that never became whole: a folder beside `d`, which other clients leave alone.
@@ -129,6 +129,9 @@ pub(crate) fn recover(
         work.file(&story, state)?;
     }
     work.intents(&story)?;
+    for (nonce, state) in &story.files {
+        work.give_up(&story, nonce, state)?;
+    }
     let report = work.report;
     vault.sync(SyncTarget::All).map_err(|e| FsError::from(e).on("sync", "the vault"))?;
     for left in leftovers {
@@ -343,16 +346,23 @@ impl Work<'_> {
         let nonce = &state.header[..self.content.layout().nonce_len as usize];
         let fresh = story.session.contains(nonce);
         let Ok(cipher) = self.content.open_file(&state.header) else { return Ok(()) };
-        let Some((path, file)) = self.find(state, fresh)? else {
-            // A file of this epoch may never have come into being; if it did, all but a call in flight is in it.
-            if !state.unlinked && !fresh {
-                for (&chunk, at) in &state.chunks {
-                    self.save(story, state, &cipher, chunk, at)?;
-                }
-            }
+        match self.find(state, fresh)? {
+            Some((path, file)) => self.mend(story, state, &cipher, &path, &*file),
+            None => Ok(()), // not where the journal says: its last move may not be durable, see `intents`
+        }
+    }
+
+    /// Saves what the journal has of a file that is nowhere.
+    fn give_up(&mut self, story: &Story, nonce: &[u8], state: &FileState) -> Result<()> {
+        // A file of this epoch may never have come into being; if it did, all but a call in flight is in it.
+        if self.handled.contains(nonce) || state.unlinked || story.session.contains(nonce) {
             return Ok(());
-        };
-        self.mend(story, state, &cipher, &path, &*file)
+        }
+        let Ok(cipher) = self.content.open_file(&state.header) else { return Ok(()) };
+        for (&chunk, at) in &state.chunks {
+            self.save(story, state, &cipher, chunk, at)?;
+        }
+        Ok(())
     }
 
     /// Mends a file that was found.
@@ -387,6 +397,7 @@ impl Work<'_> {
         at: &ChunkState,
     ) -> Result<()> {
         let layout = cipher.layout();
+        let fresh = story.session.contains(cipher.header_nonce());
         let failed = |e: std::io::Error| FsError::from(e).on("recover", path);
         let Ok(offset) = layout.chunk_offset(chunk) else { return Ok(()) };
         let new = story.data(at.newest)?;
@@ -399,6 +410,10 @@ impl Work<'_> {
             let authentic = cipher.decrypt_chunk(chunk, found, &mut self.clear).is_ok();
             let ours = found.get(..layout.nonce_len as usize).is_some_and(|n| at.ours.iter().any(|o| o == n));
             let beyond = file.stat().map_err(failed)?.size < offset;
+            if authentic && !ours && fresh {
+                // Our records of a file of this epoch are not synced before it is written: this may be a later one.
+                return Ok(());
+            }
             if (authentic && !ours) || (beyond && chunk * u64::from(CHUNK_CLEAR_BYTES) < state.floor) {
                 return self.save(story, state, cipher, chunk, at);
             }
@@ -463,7 +478,7 @@ impl Work<'_> {
                 continue;
             }
             for (name, kind) in entries {
-                if name == DIRID_FILE || !(name.ends_with(".c9r") || name.ends_with(".c9s")) {
+                if name == DIRID_FILE || !(name.ends_with(C9R) || name.ends_with(C9S)) {
                     continue;
                 }
                 let path = format!("{dir}/{name}");
@@ -495,11 +510,12 @@ impl Work<'_> {
             return self.aside(object);
         }
         let nonce = &header[..layout.nonce_len as usize];
-        if !story.session.contains(nonce) || self.handled.contains(nonce) {
+        let known = story.files.get(nonce).filter(|state| state.header == header);
+        if (known.is_none() && !story.session.contains(nonce)) || self.handled.contains(nonce) {
             return Ok(());
         }
         let Ok(cipher) = self.content.open_file(&header) else { return self.aside(object) };
-        match story.files.get(nonce) {
+        match known {
             // It was not where the journal said: its last move was not in there yet.
             Some(state) => self.mend(story, state, &cipher, path, &*file),
             None => self.cut(path, &*file, &cipher, 0),
@@ -509,6 +525,11 @@ impl Work<'_> {
     /// Looks at a folder in an unsettled directory. Returns the content directory to search next, if it is new too.
     fn folder(&mut self, story: &Story, path: &str) -> Result<Option<String>> {
         let has = |name: &str| absent(self.vault.stat(Path::new(&format!("{path}/{name}")))).map(|a| a.is_some());
+        if path.ends_with(C9S) && !self.is_named(path)? {
+            // Its name was durable before the folder got here, so it was being taken apart.
+            self.aside(path)?;
+            return Ok(None);
+        }
         if has(CONTENTS_FILE)? {
             self.new_file(story, &format!("{path}/{CONTENTS_FILE}"), path)?;
             return Ok(None);
@@ -524,6 +545,12 @@ impl Work<'_> {
         }
         let Ok(id) = DirId::parse(&id.unwrap_or_default()) else { return Ok(None) };
         self.content_dir(story, &id)
+    }
+
+    fn is_named(&self, path: &str) -> Result<bool> {
+        let name = read_small(self.vault, &format!("{path}/{NAME_FILE}"), 16 << 10)?;
+        let name = name.and_then(|bytes| String::from_utf8(bytes).ok());
+        Ok(name.is_some_and(|full| path.ends_with(&format!("/{}", shorten(&full)))))
     }
 
     /// Makes the content directory of `id` whole. Returns its path if its entries may be new as well.

@@ -254,6 +254,8 @@ pub(super) fn unlink(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>) -> R
     if found.shape == Shape::PlainFile {
         shared.root.remove(Path::new(&found.path), Kind::File).map_err(failed)?;
     } else {
+        // A power cut can take it apart before it is moved away.
+        op.intent(&dir.hash)?;
         let folder = temporary(&dir);
         shared.root.rename(Path::new(&found.path), Path::new(&folder), RenameFlags::NOREPLACE).map_err(failed)?;
         discard_folder(shared, &folder);
