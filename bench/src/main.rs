@@ -1,2 +1,148 @@
-//! placeholder
-fn main() {}
+//! Benchmarks of adit: each prints both sides of a ratio, measured in the same run.
+//!
+//! `adit-bench vault` measures the vault store. [`mounted`] runs one script on mounts of adit and of its rivals; [`micro`]
+//! calls the crates directly. The rivals are known in this crate alone ([`sides`], [`rivals`]).
+
+mod machine;
+mod micro;
+mod mounted;
+mod null_server;
+mod report;
+mod rivals;
+mod sides;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use report::Report;
+
+/// Counts for [`micro`]; elsewhere it costs one relaxed load an allocation.
+#[global_allocator]
+static ALLOCATOR: micro::counting::Counting = micro::counting::Counting;
+
+/// Benchmarks of adit beside its rivals
+#[derive(Parser)]
+struct Cli {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// The vault store
+    Vault(VaultArgs),
+    /// Serves small constant files; started by the benchmark itself
+    #[command(hide = true)]
+    NullServer {
+        /// Where to mount
+        mountpoint: PathBuf,
+    },
+}
+
+/// What to measure.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Calls into the crates, in this process
+    Micro,
+    /// The same script on mounts of adit and of its rivals
+    Macro,
+    /// Both
+    All,
+}
+
+/// What `vault` takes.
+#[derive(Args)]
+pub struct VaultArgs {
+    /// What to measure
+    #[arg(value_enum, default_value = "all")]
+    part: Part,
+    /// Sizes and counts of an eighth, and three rounds: to see that it runs, not to quote
+    #[arg(long)]
+    quick: bool,
+    /// Rounds; each figure is the median of so many (more where a row says so)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+    /// Run these groups of rows only (see --list)
+    #[arg(long, value_name = "GROUP", value_delimiter = ',')]
+    rows: Vec<String>,
+    /// Measure these sides only (see --list)
+    #[arg(long, value_name = "SIDE", value_delimiter = ',')]
+    sides: Vec<String>,
+    /// A folder on the disk to measure on; what is made there is removed again [default: cargo's target directory]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// The adit program [default: built from this checkout in the profile of the benchmark]
+    #[arg(long, value_name = "PROGRAM")]
+    adit: Option<PathBuf>,
+    /// Write all samples here as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// List groups and sides, and leave
+    #[arg(long)]
+    list: bool,
+}
+
+impl VaultArgs {
+    /// Whether the group of rows is asked for.
+    fn wants(&self, group: &str) -> bool {
+        self.rows.is_empty() || self.rows.iter().any(|row| row == group)
+    }
+
+    /// Rounds to run.
+    fn rounds(&self) -> u32 {
+        self.rounds.unwrap_or(if self.quick { 3 } else { 5 })
+    }
+
+    /// A size or count at the scale of this run.
+    fn scaled(&self, full: u64) -> u64 {
+        if self.quick { full.div_ceil(8) } else { full }
+    }
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().what {
+        What::Vault(args) => vault(&args),
+        What::NullServer { mountpoint } => null_server::serve(&mountpoint).map(|()| true),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("adit-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Measures the vault store; false if a side failed in a row.
+fn vault(args: &VaultArgs) -> Result<bool> {
+    if args.list {
+        println!("micro groups: {}", micro::GROUPS.join(", "));
+        println!("macro groups: {}", mounted::group_names().join(", "));
+        println!("sides:        {}", sides::NAMES.join(", "));
+        return Ok(true);
+    }
+    let unknown = args.rows.iter().find(|row| {
+        !micro::GROUPS.contains(&row.as_str()) && !mounted::group_names().contains(&row.as_str())
+    });
+    if let Some(unknown) = unknown {
+        anyhow::bail!("there is no group {unknown}; --list names them");
+    }
+    let mut report = Report::default();
+    let dir = machine::work_dir(args.dir.as_deref())?;
+    machine::describe(&mut report, &dir)?;
+    if args.part != Part::Macro {
+        micro::run(args, &dir, &mut report)?;
+    }
+    if args.part != Part::Micro {
+        mounted::run(args, &dir, &mut report)?;
+    }
+    println!("{}", report.to_markdown());
+    if let Some(path) = &args.json {
+        report.write_json(path)?;
+    }
+    Ok(report.failures().is_empty())
+}

@@ -1,0 +1,67 @@
+//! Calls into the crates, in this process: caches of the engine, codecs of the format, memory, unlocking.
+//!
+//! A sample is a run of at least [`SAMPLE_MIN`]; a figure is the median of [`SAMPLES`] of them. Only release builds count.
+
+pub mod counting;
+mod engine;
+mod format;
+mod memory;
+mod table_store;
+mod unlock;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::VaultArgs;
+use crate::report::Report;
+
+/// Groups of rows, for `--rows`.
+pub const GROUPS: [&str; 4] = [
+    "micro-engine",
+    "micro-format",
+    "micro-memory",
+    "micro-unlock",
+];
+
+/// Samples of a figure.
+const SAMPLES: usize = 21;
+/// How long one sample takes at least.
+const SAMPLE_MIN: Duration = Duration::from_millis(10);
+
+/// Measures everything asked for.
+pub fn run(args: &VaultArgs, dir: &Path, report: &mut Report) -> Result<()> {
+    if args.wants(GROUPS[0]) {
+        engine::run(args, report)?;
+    }
+    if args.wants(GROUPS[1]) {
+        format::run(report)?;
+    }
+    if args.wants(GROUPS[2]) {
+        memory::run(dir, report)?;
+    }
+    if args.wants(GROUPS[3]) {
+        unlock::run(dir, report)?;
+    }
+    Ok(())
+}
+
+/// Nanoseconds of one of the `count` operations of `pass`, for each sample.
+fn samples(count: usize, mut pass: impl FnMut()) -> Vec<f64> {
+    pass();
+    (0..SAMPLES).map(|_| one_sample(count, &mut pass)).collect()
+}
+
+fn one_sample(count: usize, pass: &mut impl FnMut()) -> f64 {
+    let started = Instant::now();
+    let mut passes = 0u32;
+    loop {
+        pass();
+        passes += 1;
+        let took = started.elapsed();
+        if took >= SAMPLE_MIN {
+            return took.as_secs_f64() * 1e9 / (f64::from(passes) * count as f64);
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The same script on mounts of adit and of its rivals, taking turns: A B C, A B C, …
+//!
+//! A [`Group`] is a piece of the script that leaves several figures. Each turn starts with an empty vault, everything on the
+//! disk, and cold caches. "Cold" is after an unmount, a sync, `drop_caches`, and a new mount, so that neither the kernel nor a
+//! server remembers anything; "warm" repeats the same at once.
+
+mod bytes;
+mod large;
+mod open_file;
+mod small;
+mod tree;
+mod unlock;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::VaultArgs;
+use crate::report::{Aim, Report, Row, Unit};
+use crate::sides::{self, Memory, Mounted, Place, Side};
+
+/// What a group's script is given.
+pub struct Turn<'a> {
+    /// The arguments.
+    pub args: &'a VaultArgs,
+    /// The side whose turn it is.
+    pub side: &'a Side,
+    /// Its empty vault.
+    pub place: &'a Place,
+    /// The work folder of the run, for what all sides share.
+    pub dir: &'a Path,
+    group: &'static str,
+    samples: Vec<(&'static Row, f64)>,
+    memory: Memory,
+}
+
+/// A piece of the script.
+pub struct Group {
+    /// For `--rows` and the heading.
+    pub name: &'static str,
+    /// What is done, for the text above the table.
+    pub about: fn(&VaultArgs) -> String,
+    /// Which sides take part.
+    pub takes: fn(&Side) -> bool,
+    /// Whether one round is enough, because it takes minutes.
+    pub once: bool,
+    /// Makes what all sides share, untimed.
+    pub prepare: fn(&VaultArgs, &Path) -> Result<()>,
+    /// The script of one turn.
+    pub script: fn(&mut Turn<'_>) -> Result<()>,
+}
+
+const GROUPS: &[&Group] = &[
+    &large::SEQUENTIAL,
+    &large::RANDOM,
+    &small::FEW,
+    &small::MANY,
+    &tree::TREE,
+    &open_file::OPEN_FILE,
+    &unlock::UNLOCK_GROUP,
+    &large::REWRITE,
+];
+
+const MEMORY_RESIDENT: Row = Row {
+    name: "peak memory, VmHWM",
+    unit: Unit::Mib,
+    aim: Aim::None,
+};
+const MEMORY_ANONYMOUS: Row = Row {
+    name: "peak memory, RssAnon + RssShmem",
+    unit: Unit::Mib,
+    aim: Aim::Gocryptfs(1.0),
+};
+
+/// The names of all groups.
+pub fn group_names() -> Vec<&'static str> {
+    GROUPS.iter().map(|group| group.name).collect()
+}
+
+/// Measures everything asked for. A side that fails is left out of the rest of its group and noted.
+pub fn run(args: &VaultArgs, dir: &Path, report: &mut Report) -> Result<()> {
+    let groups: Vec<_> = GROUPS
+        .iter()
+        .filter(|group| args.wants(group.name))
+        .collect();
+    if groups.is_empty() {
+        return Ok(());
+    }
+    if !rustix::process::geteuid().is_root() {
+        bail!("the macro benchmarks need root: they mount, and drop the kernel's caches");
+    }
+    let sides = sides::prepare(&args.sides, args.adit.as_deref(), &mut |text| {
+        report.failed(text)
+    })?;
+    for side in &sides {
+        report.fact("side", format!("{}: {}", side.name, side.describe()));
+    }
+    let work = tempfile::Builder::new()
+        .prefix("adit-bench-")
+        .tempdir_in(dir)?;
+    for group in groups {
+        run_group(group, args, work.path(), &sides, report);
+    }
+    Ok(())
+}
+
+fn run_group(group: &Group, args: &VaultArgs, dir: &Path, sides: &[Side], report: &mut Report) {
+    let rounds = if group.once { 1 } else { args.rounds() };
+    report.group(
+        group.name,
+        &format!("{} Rounds: {rounds}.", (group.about)(args)),
+    );
+    if let Err(error) = (group.prepare)(args, dir) {
+        report.failed(format!("{}: {error:#}", group.name));
+        return;
+    }
+    let mut sides: Vec<&Side> = sides.iter().filter(|side| (group.takes)(side)).collect();
+    for round in 1..=rounds {
+        sides.retain(|side| {
+            let started = Instant::now();
+            let result = run_turn(group, args, dir, side, report);
+            let took = started.elapsed().as_secs_f64();
+            eprintln!("{} {round}/{rounds} {}: {took:.1} s", group.name, side.name);
+            if let Err(error) = &result {
+                eprintln!("{} {}: {error:#}", group.name, side.name);
+                report.failed(format!("{} {}: {error:#}", group.name, side.name));
+            }
+            result.is_ok()
+        });
+    }
+}
+
+fn run_turn(
+    group: &Group,
+    args: &VaultArgs,
+    dir: &Path,
+    side: &Side,
+    report: &mut Report,
+) -> Result<()> {
+    let place = side.fresh(dir)?;
+    let mut turn = Turn {
+        args,
+        side,
+        place: &place,
+        dir,
+        group: group.name,
+        samples: Vec::new(),
+        memory: Memory::default(),
+    };
+    (group.script)(&mut turn)?;
+    // Samples of a turn that failed half way would make the medians of a row incomparable.
+    for (row, value) in &turn.samples {
+        report.add(group.name, row, side.name, *value);
+    }
+    if turn.memory.resident > 0 {
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        report.add(
+            group.name,
+            &MEMORY_RESIDENT,
+            side.name,
+            mib(turn.memory.resident),
+        );
+        report.add(
+            group.name,
+            &MEMORY_ANONYMOUS,
+            side.name,
+            mib(turn.memory.anonymous),
+        );
+    }
+    std::fs::remove_dir_all(&place.work)
+        .with_context(|| format!("cannot remove {}", place.work.display()))?;
+    // The next side does not pay for what this one left in the disk's queue.
+    sides::sync_fs(dir)
+}
+
+impl Turn<'_> {
+    /// Mounts with cold caches.
+    pub fn mount_cold(&self) -> Result<Mounted> {
+        self.side.mount_cold(self.place)
+    }
+
+    /// Unmounts cleanly.
+    pub fn unmount(&mut self, mounted: Mounted) -> Result<()> {
+        let memory = mounted.unmount()?;
+        self.memory.resident = self.memory.resident.max(memory.resident);
+        self.memory.anonymous = self.memory.anonymous.max(memory.anonymous);
+        Ok(())
+    }
+
+    /// A figure.
+    pub fn sample(&mut self, row: &'static Row, value: f64) {
+        self.samples.push((row, value));
+    }
+
+    /// The time of `work` in seconds.
+    pub fn seconds(&mut self, row: &'static Row, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        let took = timed(work).with_context(|| format!("{}: {}", self.group, row.name))?;
+        self.sample(row, took.as_secs_f64());
+        Ok(())
+    }
+
+    /// Times a change in three figures: the calls alone; with `syncfs` of the mount; with a clean unmount and `syncfs` of
+    /// the disk below, after which the change is on the disk on every side.
+    pub fn change(
+        &mut self,
+        rows: &'static Change,
+        mounted: Mounted,
+        work: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<()> {
+        let started = Instant::now();
+        work(mounted.root()).with_context(|| format!("{}: {}", self.group, rows.calls.name))?;
+        self.sample(&rows.calls, started.elapsed().as_secs_f64());
+        sides::sync_fs(mounted.root())?;
+        self.sample(&rows.synced, started.elapsed().as_secs_f64());
+        self.unmount(mounted)?;
+        sides::sync_fs(&self.place.work)?;
+        self.sample(&rows.unmounted, started.elapsed().as_secs_f64());
+        Ok(())
+    }
+}
+
+/// The three rows of a change.
+pub struct Change {
+    calls: Row,
+    synced: Row,
+    unmounted: Row,
+}
+
+/// The time that `work` takes.
+fn timed(work: impl FnOnce() -> Result<()>) -> Result<Duration> {
+    let started = Instant::now();
+    work()?;
+    Ok(started.elapsed())
+}
+
+/// The rows of a change; the aim is for the last, which does the same on every side.
+const fn change(names: [&'static str; 3], aim: Aim) -> Change {
+    const fn row(name: &'static str, aim: Aim) -> Row {
+        Row {
+            name,
+            unit: Unit::Seconds,
+            aim,
+        }
+    }
+    Change {
+        calls: row(names[0], Aim::None),
+        synced: row(names[1], Aim::None),
+        unmounted: row(names[2], aim),
+    }
+}
+
+/// For groups without anything to share.
+fn nothing_to_prepare(_: &VaultArgs, _: &Path) -> Result<()> {
+    Ok(())
+}

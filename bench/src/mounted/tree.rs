@@ -1,0 +1,200 @@
+//! A real source tree: unpacked, and looked at by git.
+//!
+//! The tree is cargo's registry, the sources of the crates that this workspace depends on: whole crates in the order of their
+//! names until the size is reached. Both archives, the tree and its `.git`, are made once a run, on the plain disk.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use super::{Change, Group, Turn, change};
+use crate::VaultArgs;
+use crate::report::{Aim, Row, Unit};
+
+const TREE_MIB: u64 = 160;
+const TREE_TAR: &str = "tree.tar";
+const GIT_TAR: &str = "git.tar";
+
+static UNTAR: Change = change(
+    [
+        "untar, the calls alone",
+        "untar + syncfs of the mount",
+        "untar + clean unmount + syncfs of the disk",
+    ],
+    Aim::Gocryptfs(1.0),
+);
+static STATUS_COLD: Row = Row {
+    name: "git status, cold",
+    unit: Unit::Seconds,
+    aim: Aim::Gocryptfs(1.0),
+};
+static STATUS_WARM: Row = Row {
+    name: "git status, warm",
+    unit: Unit::Seconds,
+    aim: Aim::Gocryptfs(1.0),
+};
+
+/// A source tree of many crates.
+pub const TREE: Group = Group {
+    name: "tree",
+    about: |args| {
+        format!(
+            "`tar -xf` of {} MiB of crate sources (cargo's registry, in the order of names), then `git status` in a repository \
+             of it; the first status, which fills the index, is not timed.",
+            args.scaled(TREE_MIB)
+        )
+    },
+    takes: |side| side.keeps(),
+    once: false,
+    prepare,
+    script,
+};
+
+fn script(turn: &mut Turn<'_>) -> Result<()> {
+    let (tree, git) = (turn.dir.join(TREE_TAR), turn.dir.join(GIT_TAR));
+    let mounted = turn.mount_cold()?;
+    let root = mounted.root().to_path_buf();
+    turn.change(&UNTAR, mounted, |root| untar(&tree, root))?;
+
+    let mounted = turn.mount_cold()?;
+    untar(&git, &root)?;
+    // The index names the inodes of another file system, so the first status reads everything.
+    status(&root)?;
+    turn.unmount(mounted)?;
+
+    let mounted = turn.mount_cold()?;
+    turn.seconds(&STATUS_COLD, || status(&root))?;
+    turn.seconds(&STATUS_WARM, || status(&root))?;
+    turn.unmount(mounted)
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot start {command:?}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "{command:?} failed ({}): {}",
+        output.status,
+        said.trim()
+    );
+    Ok(())
+}
+
+fn untar(archive: &Path, root: &Path) -> Result<()> {
+    run(Command::new("tar")
+        .arg("-xf")
+        .arg(archive)
+        .arg("-C")
+        .arg(root))
+}
+
+fn git(root: &Path) -> Command {
+    let mut git = Command::new("git");
+    // Nobody's settings.
+    git.env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .env("GIT_CONFIG_NOSYSTEM", "1");
+    git.args(["-c", "safe.directory=*", "-c", "core.autocrlf=false", "-C"])
+        .arg(root);
+    git
+}
+
+fn status(root: &Path) -> Result<()> {
+    let output = git(root).args(["status", "--porcelain"]).output()?;
+    ensure!(
+        output.status.success(),
+        "git status failed: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    ensure!(
+        output.stdout.is_empty(),
+        "git sees changes: {}",
+        String::from_utf8_lossy(&output.stdout)
+    );
+    Ok(())
+}
+
+fn prepare(args: &VaultArgs, dir: &Path) -> Result<()> {
+    let source = dir.join("source");
+    fs::create_dir_all(&source)?;
+    let mut left = args.scaled(TREE_MIB) << 20;
+    for crate_dir in crates()? {
+        if left == 0 {
+            break;
+        }
+        let size = size_of(&crate_dir)?;
+        run(Command::new("cp")
+            .arg("-r")
+            .arg("--")
+            .arg(&crate_dir)
+            .arg(&source))?;
+        left = left.saturating_sub(size);
+    }
+    run(Command::new("tar")
+        .arg("--sort=name")
+        .arg("-cf")
+        .arg(dir.join(TREE_TAR))
+        .arg("-C")
+        .arg(&source)
+        .arg("."))?;
+    run(git(&source).args(["init", "-q"]))?;
+    run(git(&source).args(["add", "--force", "--all"]))?;
+    run(git(&source)
+        .args([
+            "-c",
+            "user.name=bench",
+            "-c",
+            "user.email=bench@localhost",
+            "-c",
+            "gc.auto=0",
+        ])
+        .args(["commit", "-q", "-m", "tree"]))?;
+    run(git(&source).args(["repack", "-q", "-a", "-d", "--depth=1", "--window=1"]))?;
+    run(Command::new("tar")
+        .arg("-cf")
+        .arg(dir.join(GIT_TAR))
+        .arg("-C")
+        .arg(&source)
+        .arg(".git"))?;
+    fs::remove_dir_all(&source).context("cannot remove the source tree")
+}
+
+/// The folders of all crates in cargo's registry, in the order of their names.
+fn crates() -> Result<Vec<PathBuf>> {
+    let home = match env::var_os("CARGO_HOME") {
+        Some(home) => PathBuf::from(home),
+        None => Path::new(&env::var_os("HOME").context("HOME is not set")?).join(".cargo"),
+    };
+    let mut crates = Vec::new();
+    for registry in
+        fs::read_dir(home.join("registry/src")).context("cargo has no registry sources")?
+    {
+        for entry in fs::read_dir(registry?.path())? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                crates.push(entry.path());
+            }
+        }
+    }
+    crates.sort_by(|a, b| a.file_name().cmp(&b.file_name()));
+    Ok(crates)
+}
+
+fn size_of(dir: &Path) -> Result<u64> {
+    let mut size = 0;
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let found = entry.metadata()?;
+        size += if found.is_dir() {
+            size_of(&entry.path())?
+        } else {
+            found.len()
+        };
+    }
+    Ok(size)
+}

@@ -1,0 +1,193 @@
+//! Getting the rivals: from apt, through the Go proxy, from Maven Central. Versions are pinned; what is built is kept in the
+//! cache outside the repository, `$ADIT_CACHE_DIR`, else `$XDG_CACHE_HOME/adit-dev`, else `~/.cache/adit-dev`.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+const GOCRYPTFS_MODULE: &str = "github.com/rfjakob/gocryptfs/v2@v2.6.1";
+const GOCRYPTFS_VERSION: &str = "v2.6.1";
+/// The oldest Java that the official stack runs on.
+const JAVA_MIN: u32 = 23;
+const COPY_DEPENDENCIES: &str =
+    "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies";
+
+/// The official stack, ready to start.
+#[derive(Clone, Debug)]
+pub struct Official {
+    /// The `java` to run it with.
+    pub java: PathBuf,
+    /// Its class path.
+    pub class_path: OsString,
+}
+
+/// The cache outside the repository.
+fn cache_dir() -> Result<PathBuf> {
+    let from = |name| {
+        env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    if let Some(dir) = from("ADIT_CACHE_DIR") {
+        return Ok(dir);
+    }
+    if let Some(dir) = from("XDG_CACHE_HOME") {
+        return Ok(dir.join("adit-dev"));
+    }
+    let home = from("HOME").context("neither ADIT_CACHE_DIR, XDG_CACHE_HOME nor HOME is set")?;
+    Ok(home.join(".cache/adit-dev"))
+}
+
+/// The first program of that name on the PATH.
+fn on_path(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .map(|dir| dir.join(name))
+        .find(|program| program.is_file())
+}
+
+/// Runs to the end; what it says is part of the error.
+fn run(command: &mut Command) -> Result<String> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot start {command:?}"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("{command:?} failed ({}): {}", output.status, said.trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// gocryptfs of the distribution, installed if it is missing.
+pub fn gocryptfs_of_apt() -> Result<PathBuf> {
+    if let Some(program) = on_path("gocryptfs") {
+        return Ok(program);
+    }
+    run(Command::new("apt-get")
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .args([
+            "install",
+            "-y",
+            "-qq",
+            "--no-install-recommends",
+            "gocryptfs",
+        ]))
+    .context("gocryptfs is missing; run: sudo apt-get install -y gocryptfs")?;
+    on_path("gocryptfs").context("apt-get brought no gocryptfs")
+}
+
+/// What a gocryptfs says of its version.
+pub fn gocryptfs_version(program: &Path) -> Result<String> {
+    let text = run(Command::new(program).arg("-version"))?;
+    Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
+/// The current gocryptfs, built from the Go proxy's module; with OpenSSL if its headers are there, as its authors do.
+///
+/// `go install module@version` would ask for the list of all versions, which a proxy need not serve.
+pub fn gocryptfs_of_go() -> Result<PathBuf> {
+    let home = cache_dir()?.join("tools/gocryptfs-2.6.1/bin");
+    let program = home.join("gocryptfs");
+    if program.is_file() {
+        return Ok(program);
+    }
+    fs::create_dir_all(&home)?;
+    let download = run(Command::new("go")
+        .args(["mod", "download", "-json", GOCRYPTFS_MODULE])
+        .current_dir(&home))?;
+    let module: serde_json::Value = serde_json::from_str(&download).context("go said no JSON")?;
+    let sources = module["Dir"]
+        .as_str()
+        .context("go did not say where the module lies")?;
+    let mut build = Command::new("go");
+    build
+        .args(["build", "-mod=readonly", "-ldflags"])
+        .arg(format!("-s -w -X main.GitVersion={GOCRYPTFS_VERSION}"))
+        .current_dir(sources);
+    let has_openssl =
+        Path::new("/usr/include/openssl/evp.h").exists() && on_path("pkg-config").is_some();
+    if !has_openssl {
+        build.args(["-tags", "without_openssl"]);
+    }
+    run(build.arg("-o").arg(&program).arg("."))?;
+    Ok(program)
+}
+
+/// The official library with its FUSE adapter, fetched by Maven and compiled if the cache does not have it.
+pub fn official() -> Result<Official> {
+    let java_home =
+        java_home().with_context(|| format!("no JDK {JAVA_MIN} or later is installed"))?;
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("official");
+    let home = cache_dir()?.join("tools/official-mount-5.1.0");
+    let (lib, classes) = (home.join("lib"), home.join("classes"));
+    let class_path = env::join_paths([classes.as_path(), &lib.join("*")])
+        .context("the cache's path holds a colon")?;
+    if !classes.join("MountVault.class").is_file() {
+        fs::create_dir_all(&lib)?;
+        // Maven writes beside the pom, and that is not to be the checkout.
+        fs::copy(sources.join("pom.xml"), home.join("pom.xml"))?;
+        run(Command::new("mvn")
+            .args(["--quiet", "--batch-mode", COPY_DEPENDENCIES])
+            .arg(format!("-DoutputDirectory={}", lib.display()))
+            .current_dir(&home)
+            .env("JAVA_HOME", &java_home))?;
+        run(Command::new(java_home.join("bin/javac"))
+            .arg("-cp")
+            .arg(lib.join("*"))
+            .arg("-d")
+            .arg(&classes)
+            .arg(sources.join("MountVault.java")))?;
+    }
+    Ok(Official {
+        java: java_home.join("bin/java"),
+        class_path,
+    })
+}
+
+/// The first JDK that is new enough: `JAVA_HOME`, else under `/usr/lib/jvm`.
+fn java_home() -> Option<PathBuf> {
+    let installed = fs::read_dir("/usr/lib/jvm").into_iter().flatten().flatten();
+    let mut homes: Vec<PathBuf> = installed.map(|entry| entry.path()).collect();
+    homes.sort();
+    if let Some(home) = env::var_os("JAVA_HOME") {
+        homes.insert(0, home.into());
+    }
+    homes.into_iter().find(|home| {
+        home.join("bin/javac").is_file() && java_version(home).is_some_and(|v| v >= JAVA_MIN)
+    })
+}
+
+/// The feature release of the Java at `home`, from its `release` file.
+fn java_version(home: &Path) -> Option<u32> {
+    let release = fs::read_to_string(home.join("release")).ok()?;
+    let line = release
+        .lines()
+        .find_map(|line| line.strip_prefix("JAVA_VERSION="))?;
+    line.trim_matches('"').split('.').next()?.parse().ok()
+}
+
+/// adit itself: built in the profile of this program, whose neighbour it then is.
+pub fn adit() -> Result<PathBuf> {
+    let exe = env::current_exe().context("cannot find this program's own path")?;
+    if let Some(cargo) = env::var_os("CARGO") {
+        let mut build = Command::new(cargo);
+        build.args(["build", "--quiet", "--locked", "--package", "adit"]);
+        if !cfg!(debug_assertions) {
+            build.arg("--release");
+        }
+        run(build.current_dir(env!("CARGO_MANIFEST_DIR"))).context("cannot build adit")?;
+    }
+    let program = exe.with_file_name("adit");
+    if !program.is_file() {
+        bail!(
+            "{} is missing: run through cargo, or name it with --adit",
+            program.display()
+        );
+    }
+    Ok(program)
+}

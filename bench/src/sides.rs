@@ -1,0 +1,539 @@
+//! The sides of a comparison: adit, its rivals, the plain folder, and a server that does nothing.
+//!
+//! A [`Side`] makes an empty [`Place`] and mounts it. A [`Mounted`] is a guard: however it ends, also in a panic, nothing stays
+//! mounted and no process stays. It watches the memory of the serving process.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::mount::UnmountFlags;
+
+use crate::report::{ADIT, HOST, NULL};
+use crate::rivals::{self, Official};
+
+/// All sides, in the order in which they take turns.
+pub const NAMES: [&str; 6] = [
+    HOST,
+    "gocryptfs-2.3",
+    "gocryptfs-2.6.1",
+    "official",
+    ADIT,
+    NULL,
+];
+
+/// Of the file systems that FUSE serves (`statfs(2)`).
+const FUSE_MAGIC: u64 = 0x6573_5546;
+/// How long a mount may take to become usable.
+const MOUNT_LIMIT: Duration = Duration::from_secs(30);
+/// How long a server may take to write everything back and end.
+const END_LIMIT: Duration = Duration::from_secs(120);
+/// How often the memory of the server is looked at.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(25);
+/// No secret: the vaults are made for one run.
+const PASSWORD: &str = "benchmark";
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Host,
+    Gocryptfs(PathBuf),
+    /// The official stack; its vaults are made by the adit beside it.
+    Official(Official, PathBuf),
+    Adit(PathBuf),
+    Null,
+}
+
+/// One side of the comparison.
+#[derive(Clone, Debug)]
+pub struct Side {
+    /// As it stands in the tables.
+    pub name: &'static str,
+    kind: Kind,
+}
+
+/// What one side works on: an empty vault, or an empty folder.
+#[derive(Debug)]
+pub struct Place {
+    /// Holds all the rest; on the disk that is measured.
+    pub work: PathBuf,
+    backing: PathBuf,
+    mountpoint: PathBuf,
+    password_file: PathBuf,
+}
+
+impl Place {
+    /// The password in the file.
+    pub fn password(&self) -> &'static str {
+        PASSWORD
+    }
+
+    /// The folder of the vault, as the host sees it.
+    pub fn backing(&self) -> &Path {
+        &self.backing
+    }
+}
+
+/// The most memory that a server used, in bytes.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Memory {
+    /// Peak resident set (`VmHWM`), program text and mapped files included.
+    pub resident: u64,
+    /// Largest sample of `RssAnon` + `RssShmem`: what it allocated.
+    pub anonymous: u64,
+}
+
+/// Prepares the sides asked for. A rival that cannot be had is reported to `missing`; a wrong name is an error.
+pub fn prepare(
+    asked: &[String],
+    adit: Option<&Path>,
+    missing: &mut dyn FnMut(String),
+) -> Result<Vec<Side>> {
+    if let Some(unknown) = asked.iter().find(|name| !NAMES.contains(&name.as_str())) {
+        bail!("there is no side {unknown}; --list names them");
+    }
+    let adit = || match adit {
+        Some(program) => program
+            .canonicalize()
+            .with_context(|| format!("cannot use {}", program.display())),
+        None => rivals::adit(),
+    };
+    let mut sides = Vec::new();
+    for name in NAMES {
+        if !asked.is_empty() && asked.iter().all(|other| other != name) {
+            continue;
+        }
+        let kind = match name {
+            HOST => Ok(Kind::Host),
+            NULL => Ok(Kind::Null),
+            ADIT => adit().map(Kind::Adit),
+            "official" => {
+                rivals::official().and_then(|official| Ok(Kind::Official(official, adit()?)))
+            }
+            "gocryptfs-2.3" => rivals::gocryptfs_of_apt().map(Kind::Gocryptfs),
+            _ => rivals::gocryptfs_of_go().map(Kind::Gocryptfs),
+        };
+        match kind {
+            Ok(kind) => sides.push(Side { name, kind }),
+            Err(error) => missing(format!("{name}: {error:#}")),
+        }
+    }
+    Ok(sides)
+}
+
+impl Side {
+    /// Whether a process serves it.
+    pub fn is_served(&self) -> bool {
+        !matches!(self.kind, Kind::Host)
+    }
+
+    /// Whether it keeps what is written to it.
+    pub fn keeps(&self) -> bool {
+        !matches!(self.kind, Kind::Null)
+    }
+
+    /// Whether the vault's key comes from its own file by scrypt with known parameters.
+    pub fn is_cryptomator(&self) -> bool {
+        matches!(self.kind, Kind::Official(..) | Kind::Adit(_))
+    }
+
+    /// What it is, for the head of the report.
+    pub fn describe(&self) -> String {
+        match &self.kind {
+            Kind::Host => "the plain folder".into(),
+            Kind::Gocryptfs(program) => {
+                rivals::gocryptfs_version(program).unwrap_or_else(|e| format!("{e:#}"))
+            }
+            Kind::Official(official, _) => format!(
+                "org.cryptomator:cryptofs 2.9.0, fuse-nio-adapter 5.1.0, jfuse 0.7.3, its default flags, {}",
+                official.java.display()
+            ),
+            Kind::Adit(_) => "default options".into(),
+            Kind::Null => {
+                "a fuser server with adit's flags and timeouts, constant files of 4 KiB".into()
+            }
+        }
+    }
+
+    /// An empty vault below `dir`.
+    pub fn fresh(&self, dir: &Path) -> Result<Place> {
+        let work = dir.join(self.name);
+        if work.exists() {
+            fs::remove_dir_all(&work)
+                .with_context(|| format!("cannot remove {}", work.display()))?;
+        }
+        let place = Place {
+            backing: work.join("backing"),
+            mountpoint: work.join("mountpoint"),
+            password_file: work.join("password"),
+            work,
+        };
+        fs::create_dir_all(&place.backing)?;
+        fs::create_dir_all(&place.mountpoint)?;
+        fs::write(&place.password_file, PASSWORD)?;
+        match &self.kind {
+            Kind::Host | Kind::Null => {}
+            Kind::Gocryptfs(program) => self.init(
+                Command::new(program)
+                    .args(["-init", "-q", "-passfile"])
+                    .arg(&place.password_file)
+                    .arg(&place.backing),
+            )?,
+            Kind::Adit(program) | Kind::Official(_, program) => self.init(
+                Command::new(program)
+                    .args(["--quiet", "vault", "init", "--password-file"])
+                    .arg(&place.password_file)
+                    .arg(&place.backing),
+            )?,
+        }
+        Ok(place)
+    }
+
+    fn init(&self, command: &mut Command) -> Result<()> {
+        let output = command.stdin(Stdio::null()).output()?;
+        if !output.status.success() {
+            bail!(
+                "{}: init failed: {}",
+                self.name,
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
+        }
+        Ok(())
+    }
+
+    /// The command that serves the place until it is unmounted, in the foreground.
+    fn server(&self, place: &Place) -> Result<Option<Command>> {
+        let mut command = match &self.kind {
+            Kind::Host => return Ok(None),
+            Kind::Null => {
+                let mut command = Command::new(std::env::current_exe()?);
+                command.arg("null-server").arg(&place.mountpoint);
+                command
+            }
+            Kind::Gocryptfs(program) => {
+                let mut command = Command::new(program);
+                command
+                    .args(["-fg", "-q", "-passfile"])
+                    .arg(&place.password_file);
+                command.arg(&place.backing).arg(&place.mountpoint);
+                command
+            }
+            Kind::Adit(program) => {
+                let mut command = Command::new(program);
+                command
+                    .args(["mount", "--foreground", "--state-dir"])
+                    .arg(place.work.join("state"));
+                command.arg("--password-file").arg(&place.password_file);
+                command.arg(&place.backing).arg(&place.mountpoint);
+                command
+            }
+            Kind::Official(official, _) => {
+                let mut command = Command::new(&official.java);
+                command
+                    .arg("--enable-native-access=ALL-UNNAMED")
+                    .arg("-cp")
+                    .arg(&official.class_path);
+                command
+                    .arg("MountVault")
+                    .arg(&place.backing)
+                    .arg(&place.mountpoint);
+                command
+                    .arg(&place.password_file)
+                    .stdin(Stdio::piped())
+                    .stdout(Stdio::piped());
+                command
+            }
+        };
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(place.work.join("log"))?;
+        command.stderr(log.try_clone()?);
+        if !matches!(self.kind, Kind::Official(..)) {
+            command.stdin(Stdio::null()).stdout(log);
+        }
+        Ok(Some(command))
+    }
+
+    /// Mounts the place; returns when it is usable.
+    pub fn mount(&self, place: &Place) -> Result<Mounted> {
+        let Some(mut command) = self.server(place)? else {
+            return Ok(Mounted {
+                root: place.backing.clone(),
+                served: None,
+            });
+        };
+        let child = command
+            .spawn()
+            .with_context(|| format!("{}: cannot start {command:?}", self.name))?;
+        let mut served = Served {
+            mountpoint: place.mountpoint.clone(),
+            ends_by_stdin: matches!(self.kind, Kind::Official(..)),
+            watch: Watch::start(child.id()),
+            child,
+        };
+        served.wait_usable().map_err(|error| {
+            let log = fs::read_to_string(place.work.join("log")).unwrap_or_default();
+            anyhow!("{}: {error:#}\n{}", self.name, log.trim())
+        })?;
+        Ok(Mounted {
+            root: place.mountpoint.clone(),
+            served: Some(served),
+        })
+    }
+
+    /// Writes everything to the disk, drops all caches, and mounts: the servers' own caches are empty too.
+    pub fn mount_cold(&self, place: &Place) -> Result<Mounted> {
+        sync_fs(&place.work)?;
+        drop_caches()?;
+        self.mount(place)
+    }
+}
+
+/// A mounted side. Dropping it ends the mount by force.
+pub struct Mounted {
+    root: PathBuf,
+    served: Option<Served>,
+}
+
+struct Served {
+    mountpoint: PathBuf,
+    child: Child,
+    ends_by_stdin: bool,
+    watch: Watch,
+}
+
+impl Mounted {
+    /// Where its files are.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The memory that the server used until now; zeros for the plain folder.
+    pub fn memory(&self) -> Memory {
+        self.served
+            .as_ref()
+            .map(|served| served.watch.look())
+            .unwrap_or_default()
+    }
+
+    /// Unmounts and waits until the server has written everything back and ended. Returns the memory that it used.
+    pub fn unmount(mut self) -> Result<Memory> {
+        let memory = self.memory();
+        let Some(mut served) = self.served.take() else {
+            return Ok(memory);
+        };
+        let ended = served.end();
+        if ended.is_err() {
+            served.kill();
+        }
+        ended.map(|()| memory)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Some(mut served) = self.served.take() {
+            served.kill();
+        }
+    }
+}
+
+impl Served {
+    fn wait_usable(&mut self) -> Result<()> {
+        if let Some(output) = self.child.stdout.take() {
+            let mut line = String::new();
+            BufReader::new(output).read_line(&mut line)?;
+            if line.trim() != "mounted" {
+                bail!("it did not mount");
+            }
+        }
+        let started = Instant::now();
+        while !is_fuse(&self.mountpoint) {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("it ended ({status})");
+            }
+            if started.elapsed() > MOUNT_LIMIT {
+                bail!("not mounted after {MOUNT_LIMIT:?}");
+            }
+            thread::sleep(Duration::from_micros(200));
+        }
+        fs::metadata(&self.mountpoint)?;
+        Ok(())
+    }
+
+    /// The clean way.
+    fn end(&mut self) -> Result<()> {
+        let started = Instant::now();
+        if self.ends_by_stdin {
+            drop(self.child.stdin.take());
+        } else {
+            // A program of the desktop may look into a new mount for a moment.
+            while let Err(error) = rustix::mount::unmount(&self.mountpoint, UnmountFlags::empty()) {
+                if error != rustix::io::Errno::BUSY || started.elapsed() > Duration::from_secs(5) {
+                    return Err(error)
+                        .with_context(|| format!("cannot unmount {}", self.mountpoint.display()));
+                }
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+        loop {
+            match self.child.try_wait()? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => bail!("the server ended with {status}"),
+                None if started.elapsed() > END_LIMIT => bail!("the server did not end"),
+                None => thread::sleep(Duration::from_micros(200)),
+            }
+        }
+    }
+
+    /// The other way.
+    fn kill(&mut self) {
+        // Each step may find that there is nothing left to do.
+        let _ = rustix::mount::unmount(&self.mountpoint, UnmountFlags::DETACH);
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = rustix::mount::unmount(&self.mountpoint, UnmountFlags::DETACH);
+    }
+}
+
+/// A thread that looks at a process's memory.
+struct Watch {
+    pid: u32,
+    stop: Arc<AtomicBool>,
+    anonymous: Arc<AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    fn start(pid: u32) -> Watch {
+        let stop = Arc::new(AtomicBool::new(false));
+        let anonymous = Arc::new(AtomicU64::new(0));
+        let thread = {
+            let (stop, anonymous) = (stop.clone(), anonymous.clone());
+            thread::spawn(move || {
+                while !stop.load(Relaxed) {
+                    if let Some(memory) = memory_of(pid) {
+                        anonymous.fetch_max(memory.anonymous, Relaxed);
+                    }
+                    thread::park_timeout(SAMPLE_INTERVAL);
+                }
+            })
+        };
+        Watch {
+            pid,
+            stop,
+            anonymous,
+            thread: Some(thread),
+        }
+    }
+
+    fn look(&self) -> Memory {
+        let now = memory_of(self.pid).unwrap_or_default();
+        Memory {
+            resident: now.resident,
+            anonymous: self.anonymous.load(Relaxed).max(now.anonymous),
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // It holds nothing that a panic of it could spoil.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Peak resident set, and anonymous memory now.
+fn memory_of(pid: u32) -> Option<Memory> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        let kib: u64 = line
+            .trim_start_matches(':')
+            .trim()
+            .trim_end_matches("kB")
+            .trim()
+            .parse()
+            .ok()?;
+        Some(kib << 10)
+    };
+    Some(Memory {
+        resident: field("VmHWM")?,
+        anonymous: field("RssAnon")? + field("RssShmem")?,
+    })
+}
+
+fn is_fuse(path: &Path) -> bool {
+    rustix::fs::statfs(path).is_ok_and(|found| found.f_type as u64 == FUSE_MAGIC)
+}
+
+/// `syncfs(2)` of the file system that holds `path`.
+pub fn sync_fs(path: &Path) -> Result<()> {
+    let dir = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    rustix::fs::syncfs(&dir).with_context(|| format!("cannot sync {}", path.display()))
+}
+
+/// Drops the page cache, dentries and inodes of the whole machine.
+pub fn drop_caches() -> Result<()> {
+    fs::write("/proc/sys/vm/drop_caches", "3")
+        .context("cannot drop the kernel's caches (root only)")
+}
+
+/// The command with which a person mounts and unmounts, for the figure of a whole unlock.
+pub fn mount_command(side: &Side, place: &Place) -> Option<[Command; 2]> {
+    let command = |program: &Path, arguments: &[&OsStr]| {
+        let mut command = Command::new(program);
+        command.args(arguments);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    };
+    let (password, backing, point) = (
+        place.password_file.as_os_str(),
+        place.backing.as_os_str(),
+        place.mountpoint.as_os_str(),
+    );
+    let state = place.work.join("state");
+    match &side.kind {
+        Kind::Gocryptfs(program) => {
+            let mount = [
+                "-q".as_ref(),
+                "-passfile".as_ref(),
+                password,
+                backing,
+                point,
+            ];
+            Some([
+                command(program, &mount),
+                command("umount".as_ref(), &[point]),
+            ])
+        }
+        Kind::Adit(program) => {
+            let state = ["--state-dir".as_ref(), state.as_os_str()];
+            let mount = [
+                "mount".as_ref(),
+                "--password-file".as_ref(),
+                password,
+                backing,
+                point,
+            ];
+            let mount = [&state[..], &mount[..]].concat();
+            let end = [&state[..], &["umount".as_ref(), point][..]].concat();
+            Some([command(program, &mount), command(program, &end)])
+        }
+        Kind::Host | Kind::Official(..) | Kind::Null => None,
+    }
+}
