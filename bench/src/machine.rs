@@ -21,8 +21,7 @@ pub fn work_dir(asked: Option<&Path>) -> Result<PathBuf> {
         }
     };
     fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    dir.canonicalize()
-        .with_context(|| format!("cannot use {}", dir.display()))
+    dir.canonicalize().with_context(|| format!("cannot use {}", dir.display()))
 }
 
 /// Writes machine, revision and command to the report's head.
@@ -34,17 +33,10 @@ pub fn describe(report: &mut Report, dir: &Path) -> Result<()> {
     report.fact("kernel", read("/proc/sys/kernel/osrelease").trim().into());
     report.fact("file system under all sides", file_system(dir)?);
     report.fact("adit", revision());
-    let profile = if cfg!(debug_assertions) {
-        "debug: NOT to be quoted"
-    } else {
-        "release"
-    };
+    let profile = if cfg!(debug_assertions) { "debug: NOT to be quoted" } else { "release" };
     report.fact("profile", profile.into());
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    report.fact(
-        "command",
-        format!("cargo xtask bench {}", arguments.join(" ")),
-    );
+    report.fact("command", format!("cargo xtask bench {}", arguments.join(" ")));
     Ok(())
 }
 
@@ -67,13 +59,7 @@ fn memory() -> String {
     let kib = text
         .lines()
         .find_map(|line| line.strip_prefix("MemTotal:"))
-        .and_then(|rest| {
-            rest.trim()
-                .trim_end_matches("kB")
-                .trim()
-                .parse::<u64>()
-                .ok()
-        });
+        .and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
     kib.map_or_else(|| "unknown".into(), |kib| format!("{} GiB", kib >> 20))
 }
 
@@ -88,23 +74,13 @@ fn file_system(dir: &Path) -> Result<String> {
             dir.starts_with(point).then_some((point, kind, options))
         })
         .max_by_key(|(point, ..)| point.len());
-    Ok(holder.map_or_else(
-        || "unknown".into(),
-        |(_, kind, options)| format!("{kind} ({options})"),
-    ))
+    Ok(holder.map_or_else(|| "unknown".into(), |(_, kind, options)| format!("{kind} ({options})")))
 }
 
 fn revision() -> String {
     let git = |arguments: &[&str]| {
-        let output = Command::new("git")
-            .args(arguments)
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .output()
-            .ok()?;
-        output
-            .status
-            .success()
-            .then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        let output = Command::new("git").args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
     let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else {
         return format!("version {}", env!("CARGO_PKG_VERSION"));

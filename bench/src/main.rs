@@ -125,9 +125,10 @@ fn vault(args: &VaultArgs) -> Result<bool> {
         println!("sides:        {}", sides::NAMES.join(", "));
         return Ok(true);
     }
-    let unknown = args.rows.iter().find(|row| {
-        !micro::GROUPS.contains(&row.as_str()) && !mounted::group_names().contains(&row.as_str())
-    });
+    let unknown = args
+        .rows
+        .iter()
+        .find(|row| !micro::GROUPS.contains(&row.as_str()) && !mounted::group_names().contains(&row.as_str()));
     if let Some(unknown) = unknown {
         anyhow::bail!("there is no group {unknown}; --list names them");
     }

@@ -11,9 +11,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use fuser::{
-    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry,
-    ReplyOpen, Request,
+    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
+    LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, Request,
 };
 
 /// Length of each file in bytes.
@@ -38,11 +37,7 @@ fn attr(ino: INodeNo) -> FileAttr {
         mtime: UNIX_EPOCH,
         ctime: UNIX_EPOCH,
         crtime: UNIX_EPOCH,
-        kind: if is_root {
-            FileType::Directory
-        } else {
-            FileType::RegularFile
-        },
+        kind: if is_root { FileType::Directory } else { FileType::RegularFile },
         perm: if is_root { 0o755 } else { 0o644 },
         nlink: 1,
         uid: 0,
@@ -65,22 +60,14 @@ impl Filesystem for Null {
             | InitFlags::FUSE_ATOMIC_O_TRUNC
             | InitFlags::FUSE_AUTO_INVAL_DATA;
         let refused = || io::Error::from(io::ErrorKind::Unsupported);
-        config
-            .add_capabilities(wanted & config.capabilities())
-            .map_err(|_| refused())?;
-        config
-            .set_max_write(TRANSFER_LEN_MAX)
-            .map_err(|_| refused())?;
-        config
-            .set_max_background(BACKGROUND_MAX)
-            .map_err(|_| refused())?;
+        config.add_capabilities(wanted & config.capabilities()).map_err(|_| refused())?;
+        config.set_max_write(TRANSFER_LEN_MAX).map_err(|_| refused())?;
+        config.set_max_background(BACKGROUND_MAX).map_err(|_| refused())?;
         Ok(())
     }
 
     fn lookup(&self, _req: &Request, _parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let number = name
-            .to_str()
-            .and_then(|name| name.strip_prefix('f')?.parse::<u64>().ok());
+        let number = name.to_str().and_then(|name| name.strip_prefix('f')?.parse::<u64>().ok());
         match number {
             Some(number) => reply.entry(&TTL, &attr(INodeNo(FIRST_INO + number)), Generation(0)),
             None => reply.error(Errno::ENOENT),
@@ -92,9 +79,7 @@ impl Filesystem for Null {
     }
 
     fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let flags = FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
-            | FopenFlags::FOPEN_KEEP_CACHE
-            | FopenFlags::FOPEN_NOFLUSH;
+        let flags = FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES | FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
         reply.opened(FileHandle(1), flags);
     }
 
@@ -140,9 +125,6 @@ pub fn serve(mountpoint: &Path) -> Result<()> {
     ];
     config.n_threads = Some((2 * cores).clamp(2, 8));
     config.clone_fd = true;
-    let null = Null {
-        content: [b'n'; FILE_LEN],
-    };
-    fuser::mount(null, mountpoint, &config)
-        .with_context(|| format!("cannot mount on {}", mountpoint.display()))
+    let null = Null { content: [b'n'; FILE_LEN] };
+    fuser::mount(null, mountpoint, &config).with_context(|| format!("cannot mount on {}", mountpoint.display()))
 }

@@ -125,11 +125,8 @@ impl Summary {
         sorted.sort_by(f64::total_cmp);
         let (min, max) = (*sorted.first()?, *sorted.last()?);
         let middle = sorted.len() / 2;
-        let median = if sorted.len() % 2 == 1 {
-            sorted[middle]
-        } else {
-            f64::midpoint(sorted[middle - 1], sorted[middle])
-        };
+        let median =
+            if sorted.len() % 2 == 1 { sorted[middle] } else { f64::midpoint(sorted[middle - 1], sorted[middle]) };
         Some(Summary { median, min, max })
     }
 
@@ -137,22 +134,20 @@ impl Summary {
         if self.min == self.max {
             return digits(self.median);
         }
-        format!(
-            "{} ({}–{})",
-            digits(self.median),
-            digits(self.min),
-            digits(self.max)
-        )
+        format!("{} ({}–{})", digits(self.median), digits(self.min), digits(self.max))
     }
 }
 
-/// Three significant digits, and no more behind the point than that.
+/// Three significant digits.
 fn digits(value: f64) -> String {
     match value.abs() {
         v if v >= 100.0 => format!("{value:.0}"),
         v if v >= 10.0 => format!("{value:.1}"),
         v if v >= 1.0 => format!("{value:.2}"),
-        _ => format!("{value:.3}"),
+        v if v >= 0.1 => format!("{value:.3}"),
+        v if v >= 0.01 => format!("{value:.4}"),
+        v if v > 0.0 => format!("{value:.5}"),
+        _ => "0".into(),
     }
 }
 
@@ -165,11 +160,7 @@ impl Report {
     /// Starts a group of rows, or goes on with it.
     pub fn group(&mut self, name: &str, about: &str) {
         if self.groups.iter().all(|group| group.name != name) {
-            self.groups.push(Group {
-                name: name.into(),
-                about: about.into(),
-                rows: Vec::new(),
-            });
+            self.groups.push(Group { name: name.into(), about: about.into(), rows: Vec::new() });
         }
     }
 
@@ -181,11 +172,7 @@ impl Report {
         let Some(group) = self.groups.iter_mut().find(|known| known.name == group) else {
             return;
         };
-        let at = match group
-            .rows
-            .iter()
-            .position(|(known, _)| known.name == row.name)
-        {
+        let at = match group.rows.iter().position(|(known, _)| known.name == row.name) {
             Some(at) => at,
             None => {
                 group.rows.push((*row, BTreeMap::new()));
@@ -233,19 +220,14 @@ impl Report {
     }
 
     fn group_to_markdown(&self, group: &Group, out: &mut String, short: &mut Vec<(f64, String)>) {
-        let sides: Vec<&String> = self
-            .sides
-            .iter()
-            .filter(|side| group.rows.iter().any(|(_, all)| all.contains_key(*side)))
-            .collect();
+        let sides: Vec<&String> =
+            self.sides.iter().filter(|side| group.rows.iter().any(|(_, all)| all.contains_key(*side))).collect();
         let _ = writeln!(out, "\n### {}\n\n{}\n", group.name, group.about);
         let _ = write!(out, "| row | unit |");
         for side in &sides {
             let _ = write!(out, " {side} |");
         }
-        let is_compared = sides
-            .iter()
-            .any(|side| *side == HOST || side.starts_with(GOCRYPTFS));
+        let is_compared = sides.iter().any(|side| *side == HOST || side.starts_with(GOCRYPTFS));
         if is_compared {
             let _ = write!(out, " adit : gocryptfs | adit : ext4 |");
         }
@@ -266,10 +248,7 @@ impl Report {
             let verdict = medians.judge(row);
             let _ = writeln!(out, " {} |", verdict.text);
             if let Some(worth) = verdict.worth.filter(|worth| *worth < 1.0) {
-                short.push((
-                    worth,
-                    format!("{}: {}: {}", group.name, row.name, verdict.text),
-                ));
+                short.push((worth, format!("{}: {}: {}", group.name, row.name, verdict.text)));
             }
         }
     }
@@ -313,9 +292,7 @@ struct Verdict {
 
 impl Medians {
     fn of(samples: &BTreeMap<String, Vec<f64>>) -> Medians {
-        let medians = samples
-            .iter()
-            .filter_map(|(side, samples)| Some((side.clone(), Summary::of(samples)?.median)));
+        let medians = samples.iter().filter_map(|(side, samples)| Some((side.clone(), Summary::of(samples)?.median)));
         Medians(medians.collect())
     }
 
@@ -325,13 +302,8 @@ impl Medians {
 
     /// The best of all gocryptfs versions.
     fn gocryptfs(&self, unit: Unit) -> Option<f64> {
-        let versions = self
-            .0
-            .iter()
-            .filter(|(side, _)| side.starts_with(GOCRYPTFS));
-        versions
-            .map(|(_, median)| *median)
-            .reduce(|a, b| if unit.ratio(a, b) >= 1.0 { a } else { b })
+        let versions = self.0.iter().filter(|(side, _)| side.starts_with(GOCRYPTFS));
+        versions.map(|(_, median)| *median).reduce(|a, b| if unit.ratio(a, b) >= 1.0 { a } else { b })
     }
 
     fn ratio_text(&self, unit: Unit, other: Option<f64>) -> String {
@@ -342,10 +314,7 @@ impl Medians {
     }
 
     fn judge(&self, row: &Row) -> Verdict {
-        let nothing = |text: &str| Verdict {
-            text: text.into(),
-            worth: None,
-        };
+        let nothing = |text: &str| Verdict { text: text.into(), worth: None };
         let (other, factor, name) = match row.aim {
             Aim::None => return nothing(""),
             Aim::Gocryptfs(factor) => (self.gocryptfs(row.unit), factor, "gocryptfs"),
@@ -358,27 +327,15 @@ impl Medians {
             return nothing("–");
         };
         // Nothing of nothing is allowed.
-        let ratio = if adit == other {
-            1.0
-        } else {
-            row.unit.ratio(adit, other)
-        };
+        let ratio = if adit == other { 1.0 } else { row.unit.ratio(adit, other) };
         let worth = ratio / factor;
         let mark = if worth >= 1.0 { "met" } else { "SHORT" };
         let text = if let Aim::Bound(bound) = row.aim {
-            format!(
-                "{mark}: {} of at most {} {}",
-                digits(adit),
-                digits(bound),
-                row.unit.text()
-            )
+            format!("{mark}: {} of at most {} {}", digits(adit), digits(bound), row.unit.text())
         } else {
             format!("{mark}: {} of {} × {name}", digits(ratio), digits(factor))
         };
-        Verdict {
-            text,
-            worth: Some(worth),
-        }
+        Verdict { text, worth: Some(worth) }
     }
 }
 
@@ -389,11 +346,7 @@ mod tests {
     fn report(aim: Aim, unit: Unit, samples: &[(&str, &[f64])]) -> String {
         let mut report = Report::default();
         report.group("g", "about");
-        let row = Row {
-            name: "r",
-            unit,
-            aim,
-        };
+        let row = Row { name: "r", unit, aim };
         for (side, values) in samples {
             for value in *values {
                 report.add("g", &row, side, *value);
@@ -412,11 +365,7 @@ mod tests {
 
     #[test]
     fn the_better_gocryptfs_is_the_one_to_beat() {
-        let sides: &[(&str, &[f64])] = &[
-            ("gocryptfs-2.3", &[3.0]),
-            ("gocryptfs-2.6.1", &[2.0]),
-            ("adit", &[1.0]),
-        ];
+        let sides: &[(&str, &[f64])] = &[("gocryptfs-2.3", &[3.0]), ("gocryptfs-2.6.1", &[2.0]), ("adit", &[1.0])];
         assert!(report(Aim::Gocryptfs(1.5), Unit::Seconds, sides).contains("met: 2.00 of 1.50"));
         // As rates the same figures mean the opposite, and the other version is the better one.
         assert!(report(Aim::Gocryptfs(1.0), Unit::PerSec, sides).contains("SHORT: 0.333 of 1.00"));
@@ -430,10 +379,7 @@ mod tests {
 
     #[test]
     fn a_bound_is_kept_or_not() {
-        assert!(
-            report(Aim::Bound(10.0), Unit::Nanos, &[("adit", &[9.0])])
-                .contains("met: 9.00 of at most 10.0 ns")
-        );
+        assert!(report(Aim::Bound(10.0), Unit::Nanos, &[("adit", &[9.0])]).contains("met: 9.00 of at most 10.0 ns"));
         assert!(report(Aim::Bound(10.0), Unit::Nanos, &[("adit", &[11.0])]).contains("SHORT"));
     }
 }

@@ -13,8 +13,7 @@ const GOCRYPTFS_MODULE: &str = "github.com/rfjakob/gocryptfs/v2@v2.6.1";
 const GOCRYPTFS_VERSION: &str = "v2.6.1";
 /// The oldest Java that the official stack runs on.
 const JAVA_MIN: u32 = 23;
-const COPY_DEPENDENCIES: &str =
-    "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies";
+const COPY_DEPENDENCIES: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies";
 
 /// The official stack, ready to start.
 #[derive(Clone, Debug)]
@@ -27,11 +26,7 @@ pub struct Official {
 
 /// The cache outside the repository.
 fn cache_dir() -> Result<PathBuf> {
-    let from = |name| {
-        env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
+    let from = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(dir) = from("ADIT_CACHE_DIR") {
         return Ok(dir);
     }
@@ -45,17 +40,12 @@ fn cache_dir() -> Result<PathBuf> {
 /// The first program of that name on the PATH.
 fn on_path(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path)
-        .map(|dir| dir.join(name))
-        .find(|program| program.is_file())
+    env::split_paths(&path).map(|dir| dir.join(name)).find(|program| program.is_file())
 }
 
 /// Runs to the end; what it says is part of the error.
 fn run(command: &mut Command) -> Result<String> {
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("cannot start {command:?}"))?;
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {command:?}"))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         bail!("{command:?} failed ({}): {}", output.status, said.trim());
@@ -68,15 +58,13 @@ pub fn gocryptfs_of_apt() -> Result<PathBuf> {
     if let Some(program) = on_path("gocryptfs") {
         return Ok(program);
     }
-    run(Command::new("apt-get")
-        .env("DEBIAN_FRONTEND", "noninteractive")
-        .args([
-            "install",
-            "-y",
-            "-qq",
-            "--no-install-recommends",
-            "gocryptfs",
-        ]))
+    run(Command::new("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args([
+        "install",
+        "-y",
+        "-qq",
+        "--no-install-recommends",
+        "gocryptfs",
+    ]))
     .context("gocryptfs is missing; run: sudo apt-get install -y gocryptfs")?;
     on_path("gocryptfs").context("apt-get brought no gocryptfs")
 }
@@ -97,20 +85,15 @@ pub fn gocryptfs_of_go() -> Result<PathBuf> {
         return Ok(program);
     }
     fs::create_dir_all(&home)?;
-    let download = run(Command::new("go")
-        .args(["mod", "download", "-json", GOCRYPTFS_MODULE])
-        .current_dir(&home))?;
+    let download = run(Command::new("go").args(["mod", "download", "-json", GOCRYPTFS_MODULE]).current_dir(&home))?;
     let module: serde_json::Value = serde_json::from_str(&download).context("go said no JSON")?;
-    let sources = module["Dir"]
-        .as_str()
-        .context("go did not say where the module lies")?;
+    let sources = module["Dir"].as_str().context("go did not say where the module lies")?;
     let mut build = Command::new("go");
     build
         .args(["build", "-mod=readonly", "-ldflags"])
         .arg(format!("-s -w -X main.GitVersion={GOCRYPTFS_VERSION}"))
         .current_dir(sources);
-    let has_openssl =
-        Path::new("/usr/include/openssl/evp.h").exists() && on_path("pkg-config").is_some();
+    let has_openssl = Path::new("/usr/include/openssl/evp.h").exists() && on_path("pkg-config").is_some();
     if !has_openssl {
         build.args(["-tags", "without_openssl"]);
     }
@@ -120,13 +103,11 @@ pub fn gocryptfs_of_go() -> Result<PathBuf> {
 
 /// The official library with its FUSE adapter, fetched by Maven and compiled if the cache does not have it.
 pub fn official() -> Result<Official> {
-    let java_home =
-        java_home().with_context(|| format!("no JDK {JAVA_MIN} or later is installed"))?;
+    let java_home = java_home().with_context(|| format!("no JDK {JAVA_MIN} or later is installed"))?;
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("official");
     let home = cache_dir()?.join("tools/official-mount-5.1.0");
     let (lib, classes) = (home.join("lib"), home.join("classes"));
-    let class_path = env::join_paths([classes.as_path(), &lib.join("*")])
-        .context("the cache's path holds a colon")?;
+    let class_path = env::join_paths([classes.as_path(), &lib.join("*")]).context("the cache's path holds a colon")?;
     if !classes.join("MountVault.class").is_file() {
         fs::create_dir_all(&lib)?;
         // Maven writes beside the pom, and that is not to be the checkout.
@@ -143,10 +124,7 @@ pub fn official() -> Result<Official> {
             .arg(&classes)
             .arg(sources.join("MountVault.java")))?;
     }
-    Ok(Official {
-        java: java_home.join("bin/java"),
-        class_path,
-    })
+    Ok(Official { java: java_home.join("bin/java"), class_path })
 }
 
 /// The first JDK that is new enough: `JAVA_HOME`, else under `/usr/lib/jvm`.
@@ -157,17 +135,13 @@ fn java_home() -> Option<PathBuf> {
     if let Some(home) = env::var_os("JAVA_HOME") {
         homes.insert(0, home.into());
     }
-    homes.into_iter().find(|home| {
-        home.join("bin/javac").is_file() && java_version(home).is_some_and(|v| v >= JAVA_MIN)
-    })
+    homes.into_iter().find(|home| home.join("bin/javac").is_file() && java_version(home).is_some_and(|v| v >= JAVA_MIN))
 }
 
 /// The feature release of the Java at `home`, from its `release` file.
 fn java_version(home: &Path) -> Option<u32> {
     let release = fs::read_to_string(home.join("release")).ok()?;
-    let line = release
-        .lines()
-        .find_map(|line| line.strip_prefix("JAVA_VERSION="))?;
+    let line = release.lines().find_map(|line| line.strip_prefix("JAVA_VERSION="))?;
     line.trim_matches('"').split('.').next()?.parse().ok()
 }
 
@@ -184,10 +158,7 @@ pub fn adit() -> Result<PathBuf> {
     }
     let program = exe.with_file_name("adit");
     if !program.is_file() {
-        bail!(
-            "{} is missing: run through cargo, or name it with --adit",
-            program.display()
-        );
+        bail!("{} is missing: run through cargo, or name it with --adit", program.display());
     }
     Ok(program)
 }

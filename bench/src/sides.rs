@@ -20,14 +20,7 @@ use crate::report::{ADIT, HOST, NULL};
 use crate::rivals::{self, Official};
 
 /// All sides, in the order in which they take turns.
-pub const NAMES: [&str; 6] = [
-    HOST,
-    "gocryptfs-2.3",
-    "gocryptfs-2.6.1",
-    "official",
-    ADIT,
-    NULL,
-];
+pub const NAMES: [&str; 6] = [HOST, "gocryptfs-2.3", "gocryptfs-2.6.1", "official", ADIT, NULL];
 
 /// Of the file systems that FUSE serves (`statfs(2)`).
 const FUSE_MAGIC: u64 = 0x6573_5546;
@@ -90,18 +83,12 @@ pub struct Memory {
 }
 
 /// Prepares the sides asked for. A rival that cannot be had is reported to `missing`; a wrong name is an error.
-pub fn prepare(
-    asked: &[String],
-    adit: Option<&Path>,
-    missing: &mut dyn FnMut(String),
-) -> Result<Vec<Side>> {
+pub fn prepare(asked: &[String], adit: Option<&Path>, missing: &mut dyn FnMut(String)) -> Result<Vec<Side>> {
     if let Some(unknown) = asked.iter().find(|name| !NAMES.contains(&name.as_str())) {
         bail!("there is no side {unknown}; --list names them");
     }
     let adit = || match adit {
-        Some(program) => program
-            .canonicalize()
-            .with_context(|| format!("cannot use {}", program.display())),
+        Some(program) => program.canonicalize().with_context(|| format!("cannot use {}", program.display())),
         None => rivals::adit(),
     };
     let mut sides = Vec::new();
@@ -113,9 +100,7 @@ pub fn prepare(
             HOST => Ok(Kind::Host),
             NULL => Ok(Kind::Null),
             ADIT => adit().map(Kind::Adit),
-            "official" => {
-                rivals::official().and_then(|official| Ok(Kind::Official(official, adit()?)))
-            }
+            "official" => rivals::official().and_then(|official| Ok(Kind::Official(official, adit()?))),
             "gocryptfs-2.3" => rivals::gocryptfs_of_apt().map(Kind::Gocryptfs),
             _ => rivals::gocryptfs_of_go().map(Kind::Gocryptfs),
         };
@@ -147,17 +132,13 @@ impl Side {
     pub fn describe(&self) -> String {
         match &self.kind {
             Kind::Host => "the plain folder".into(),
-            Kind::Gocryptfs(program) => {
-                rivals::gocryptfs_version(program).unwrap_or_else(|e| format!("{e:#}"))
-            }
+            Kind::Gocryptfs(program) => rivals::gocryptfs_version(program).unwrap_or_else(|e| format!("{e:#}")),
             Kind::Official(official, _) => format!(
                 "org.cryptomator:cryptofs 2.9.0, fuse-nio-adapter 5.1.0, jfuse 0.7.3, its default flags, {}",
                 official.java.display()
             ),
             Kind::Adit(_) => "default options".into(),
-            Kind::Null => {
-                "a fuser server with adit's flags and timeouts, constant files of 4 KiB".into()
-            }
+            Kind::Null => "a fuser server with adit's flags and timeouts, constant files of 4 KiB".into(),
         }
     }
 
@@ -165,8 +146,7 @@ impl Side {
     pub fn fresh(&self, dir: &Path) -> Result<Place> {
         let work = dir.join(self.name);
         if work.exists() {
-            fs::remove_dir_all(&work)
-                .with_context(|| format!("cannot remove {}", work.display()))?;
+            fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))?;
         }
         let place = Place {
             backing: work.join("backing"),
@@ -180,10 +160,7 @@ impl Side {
         match &self.kind {
             Kind::Host | Kind::Null => {}
             Kind::Gocryptfs(program) => self.init(
-                Command::new(program)
-                    .args(["-init", "-q", "-passfile"])
-                    .arg(&place.password_file)
-                    .arg(&place.backing),
+                Command::new(program).args(["-init", "-q", "-passfile"]).arg(&place.password_file).arg(&place.backing),
             )?,
             Kind::Adit(program) | Kind::Official(_, program) => self.init(
                 Command::new(program)
@@ -198,11 +175,7 @@ impl Side {
     fn init(&self, command: &mut Command) -> Result<()> {
         let output = command.stdin(Stdio::null()).output()?;
         if !output.status.success() {
-            bail!(
-                "{}: init failed: {}",
-                self.name,
-                String::from_utf8_lossy(&output.stderr).trim()
-            );
+            bail!("{}: init failed: {}", self.name, String::from_utf8_lossy(&output.stderr).trim());
         }
         Ok(())
     }
@@ -218,42 +191,26 @@ impl Side {
             }
             Kind::Gocryptfs(program) => {
                 let mut command = Command::new(program);
-                command
-                    .args(["-fg", "-q", "-passfile"])
-                    .arg(&place.password_file);
+                command.args(["-fg", "-q", "-passfile"]).arg(&place.password_file);
                 command.arg(&place.backing).arg(&place.mountpoint);
                 command
             }
             Kind::Adit(program) => {
                 let mut command = Command::new(program);
-                command
-                    .args(["mount", "--foreground", "--state-dir"])
-                    .arg(place.work.join("state"));
+                command.args(["mount", "--foreground", "--state-dir"]).arg(place.work.join("state"));
                 command.arg("--password-file").arg(&place.password_file);
                 command.arg(&place.backing).arg(&place.mountpoint);
                 command
             }
             Kind::Official(official, _) => {
                 let mut command = Command::new(&official.java);
-                command
-                    .arg("--enable-native-access=ALL-UNNAMED")
-                    .arg("-cp")
-                    .arg(&official.class_path);
-                command
-                    .arg("MountVault")
-                    .arg(&place.backing)
-                    .arg(&place.mountpoint);
-                command
-                    .arg(&place.password_file)
-                    .stdin(Stdio::piped())
-                    .stdout(Stdio::piped());
+                command.arg("--enable-native-access=ALL-UNNAMED").arg("-cp").arg(&official.class_path);
+                command.arg("MountVault").arg(&place.backing).arg(&place.mountpoint);
+                command.arg(&place.password_file).stdin(Stdio::piped()).stdout(Stdio::piped());
                 command
             }
         };
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(place.work.join("log"))?;
+        let log = File::options().create(true).append(true).open(place.work.join("log"))?;
         command.stderr(log.try_clone()?);
         if !matches!(self.kind, Kind::Official(..)) {
             command.stdin(Stdio::null()).stdout(log);
@@ -264,14 +221,9 @@ impl Side {
     /// Mounts the place; returns when it is usable.
     pub fn mount(&self, place: &Place) -> Result<Mounted> {
         let Some(mut command) = self.server(place)? else {
-            return Ok(Mounted {
-                root: place.backing.clone(),
-                served: None,
-            });
+            return Ok(Mounted { root: place.backing.clone(), served: None });
         };
-        let child = command
-            .spawn()
-            .with_context(|| format!("{}: cannot start {command:?}", self.name))?;
+        let child = command.spawn().with_context(|| format!("{}: cannot start {command:?}", self.name))?;
         let mut served = Served {
             mountpoint: place.mountpoint.clone(),
             ends_by_stdin: matches!(self.kind, Kind::Official(..)),
@@ -282,10 +234,7 @@ impl Side {
             let log = fs::read_to_string(place.work.join("log")).unwrap_or_default();
             anyhow!("{}: {error:#}\n{}", self.name, log.trim())
         })?;
-        Ok(Mounted {
-            root: place.mountpoint.clone(),
-            served: Some(served),
-        })
+        Ok(Mounted { root: place.mountpoint.clone(), served: Some(served) })
     }
 
     /// Writes everything to the disk, drops all caches, and mounts: the servers' own caches are empty too.
@@ -317,10 +266,7 @@ impl Mounted {
 
     /// The memory that the server used until now; zeros for the plain folder.
     pub fn memory(&self) -> Memory {
-        self.served
-            .as_ref()
-            .map(|served| served.watch.look())
-            .unwrap_or_default()
+        self.served.as_ref().map(|served| served.watch.look()).unwrap_or_default()
     }
 
     /// Unmounts and waits until the server has written everything back and ended. Returns the memory that it used.
@@ -377,8 +323,7 @@ impl Served {
             // A program of the desktop may look into a new mount for a moment.
             while let Err(error) = rustix::mount::unmount(&self.mountpoint, UnmountFlags::empty()) {
                 if error != rustix::io::Errno::BUSY || started.elapsed() > Duration::from_secs(5) {
-                    return Err(error)
-                        .with_context(|| format!("cannot unmount {}", self.mountpoint.display()));
+                    return Err(error).with_context(|| format!("cannot unmount {}", self.mountpoint.display()));
                 }
                 thread::sleep(Duration::from_millis(5));
             }
@@ -426,20 +371,12 @@ impl Watch {
                 }
             })
         };
-        Watch {
-            pid,
-            stop,
-            anonymous,
-            thread: Some(thread),
-        }
+        Watch { pid, stop, anonymous, thread: Some(thread) }
     }
 
     fn look(&self) -> Memory {
         let now = memory_of(self.pid).unwrap_or_default();
-        Memory {
-            resident: now.resident,
-            anonymous: self.anonymous.load(Relaxed).max(now.anonymous),
-        }
+        Memory { resident: now.resident, anonymous: self.anonymous.load(Relaxed).max(now.anonymous) }
     }
 }
 
@@ -459,19 +396,10 @@ fn memory_of(pid: u32) -> Option<Memory> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        let kib: u64 = line
-            .trim_start_matches(':')
-            .trim()
-            .trim_end_matches("kB")
-            .trim()
-            .parse()
-            .ok()?;
+        let kib: u64 = line.trim_start_matches(':').trim().trim_end_matches("kB").trim().parse().ok()?;
         Some(kib << 10)
     };
-    Some(Memory {
-        resident: field("VmHWM")?,
-        anonymous: field("RssAnon")? + field("RssShmem")?,
-    })
+    Some(Memory { resident: field("VmHWM")?, anonymous: field("RssAnon")? + field("RssShmem")? })
 }
 
 fn is_fuse(path: &Path) -> bool {
@@ -486,8 +414,7 @@ pub fn sync_fs(path: &Path) -> Result<()> {
 
 /// Drops the page cache, dentries and inodes of the whole machine.
 pub fn drop_caches() -> Result<()> {
-    fs::write("/proc/sys/vm/drop_caches", "3")
-        .context("cannot drop the kernel's caches (root only)")
+    fs::write("/proc/sys/vm/drop_caches", "3").context("cannot drop the kernel's caches (root only)")
 }
 
 /// The command with which a person mounts and unmounts, for the figure of a whole unlock.
@@ -495,41 +422,20 @@ pub fn mount_command(side: &Side, place: &Place) -> Option<[Command; 2]> {
     let command = |program: &Path, arguments: &[&OsStr]| {
         let mut command = Command::new(program);
         command.args(arguments);
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command
     };
-    let (password, backing, point) = (
-        place.password_file.as_os_str(),
-        place.backing.as_os_str(),
-        place.mountpoint.as_os_str(),
-    );
+    let (password, backing, point) =
+        (place.password_file.as_os_str(), place.backing.as_os_str(), place.mountpoint.as_os_str());
     let state = place.work.join("state");
     match &side.kind {
         Kind::Gocryptfs(program) => {
-            let mount = [
-                "-q".as_ref(),
-                "-passfile".as_ref(),
-                password,
-                backing,
-                point,
-            ];
-            Some([
-                command(program, &mount),
-                command("umount".as_ref(), &[point]),
-            ])
+            let mount = ["-q".as_ref(), "-passfile".as_ref(), password, backing, point];
+            Some([command(program, &mount), command("umount".as_ref(), &[point])])
         }
         Kind::Adit(program) => {
             let state = ["--state-dir".as_ref(), state.as_os_str()];
-            let mount = [
-                "mount".as_ref(),
-                "--password-file".as_ref(),
-                password,
-                backing,
-                point,
-            ];
+            let mount = ["mount".as_ref(), "--password-file".as_ref(), password, backing, point];
             let mount = [&state[..], &mount[..]].concat();
             let end = [&state[..], &["umount".as_ref(), point][..]].concat();
             Some([command(program, &mount), command(program, &end)])

@@ -26,10 +26,7 @@ pub fn counted<T>(work: impl FnOnce() -> T) -> (T, Counts) {
     ENABLED.store(true, Relaxed);
     let done = work();
     ENABLED.store(false, Relaxed);
-    let counts = Counts {
-        calls: CALLS.load(Relaxed),
-        live: LIVE.load(Relaxed),
-    };
+    let counts = Counts { calls: CALLS.load(Relaxed), live: LIVE.load(Relaxed) };
     (done, counts)
 }
 

@@ -17,32 +17,18 @@ const HOT: usize = 10_000;
 const MANY: usize = 1_000_000;
 
 const fn row(name: &'static str, nanos_max: f64) -> Row {
-    Row {
-        name,
-        unit: Unit::Nanos,
-        aim: Aim::Bound(nanos_max),
-    }
+    Row { name, unit: Unit::Nanos, aim: Aim::Bound(nanos_max) }
 }
 
 const KNOWN: Row = row("known inode looked up (`Engine::is_known`)", 10.0);
 const ATTRIBUTES: Row = row("attribute hit (`getattr`)", 20.0);
 const NEGATIVE: Row = row("negative hit (`lookup_or_absent` of an absent name)", 20.0);
 const LISTING: Row = row("cached listing of 50 entries (`listing`, shared)", 100.0);
-const POSITIVE: Row = Row {
-    name: "positive hit and its forget (`lookup_or_absent`, `forget`)",
-    unit: Unit::Nanos,
-    aim: Aim::None,
-};
-const WALK: Row = Row {
-    name: "cached listing, its 50 entries walked",
-    unit: Unit::Nanos,
-    aim: Aim::None,
-};
-const ALLOCATIONS: Row = Row {
-    name: "allocations in a pass of all the above but the walk",
-    unit: Unit::Count,
-    aim: Aim::Bound(0.0),
-};
+const POSITIVE: Row =
+    Row { name: "positive hit and its forget (`lookup_or_absent`, `forget`)", unit: Unit::Nanos, aim: Aim::None };
+const WALK: Row = Row { name: "cached listing, its 50 entries walked", unit: Unit::Nanos, aim: Aim::None };
+const ALLOCATIONS: Row =
+    Row { name: "allocations in a pass of all the above but the walk", unit: Unit::Count, aim: Aim::Bound(0.0) };
 
 /// An engine whose caches hold everything that is asked for, and the questions in random order.
 struct Hot {
@@ -67,18 +53,9 @@ impl Hot {
         let mut indexes: Vec<usize> = (0..count).collect();
         shuffle(&mut indexes);
         let hot = Hot {
-            inos: indexes
-                .iter()
-                .map(|index| table_store::ino(*index))
-                .collect(),
-            present: indexes
-                .iter()
-                .map(|index| table_store::name(*index))
-                .collect(),
-            absent: indexes
-                .iter()
-                .map(|index| format!("absent {index:07}.txt"))
-                .collect(),
+            inos: indexes.iter().map(|index| table_store::ino(*index)).collect(),
+            present: indexes.iter().map(|index| table_store::name(*index)).collect(),
+            absent: indexes.iter().map(|index| format!("absent {index:07}.txt")).collect(),
             engine,
         };
         for name in hot.present.iter().chain(&hot.absent) {
@@ -146,10 +123,7 @@ impl Hot {
             ("absences", before.negatives, after.negatives),
             ("listings", before.listings, after.listings),
         ] {
-            ensure!(
-                before.misses == after.misses,
-                "the cache of {name} missed while its hits were measured"
-            );
+            ensure!(before.misses == after.misses, "the cache of {name} missed while its hits were measured");
         }
         Ok(())
     }
@@ -169,10 +143,7 @@ pub fn run(args: &VaultArgs, report: &mut Report) -> Result<()> {
     let hot = Hot::new(HOT)?;
     let before = hot.engine.stats();
     let one = "micro-engine: 10,000 entries, one thread";
-    report.group(
-        one,
-        "Random order; the store below answers nothing while this runs (checked).",
-    );
+    report.group(one, "Random order; the store below answers nothing while this runs (checked).");
     for (row, operation) in OPERATIONS {
         for sample in samples(HOT, || operation(&hot)) {
             report.add(one, &row, ADIT, sample);
@@ -181,26 +152,14 @@ pub fn run(args: &VaultArgs, report: &mut Report) -> Result<()> {
     for sample in samples(1, || hot.walk()) {
         report.add(one, &WALK, ADIT, sample);
     }
-    let ((), counts) =
-        counting::counted(|| OPERATIONS.iter().for_each(|(_, operation)| operation(&hot)));
+    let ((), counts) = counting::counted(|| OPERATIONS.iter().for_each(|(_, operation)| operation(&hot)));
     report.add(one, &ALLOCATIONS, ADIT, counts.calls as f64);
 
     let two = "micro-engine: 10,000 entries, two threads";
-    report.group(
-        two,
-        "The same by two threads at once; nanoseconds of one thread.",
-    );
+    report.group(two, "The same by two threads at once; nanoseconds of one thread.");
     for (row, operation) in OPERATIONS {
         for sample in by_two(&hot, operation) {
-            report.add(
-                two,
-                &Row {
-                    aim: Aim::None,
-                    ..row
-                },
-                ADIT,
-                sample,
-            );
+            report.add(two, &Row { aim: Aim::None, ..row }, ADIT, sample);
         }
     }
     hot.ensure_hits(&before)?;
@@ -210,28 +169,14 @@ pub fn run(args: &VaultArgs, report: &mut Report) -> Result<()> {
     let hot = Hot::new(many).context("a million entries")?;
     let before = hot.engine.stats();
     let title = "micro-engine: 1 M entries, one thread";
-    report.group(
-        title,
-        "The same with 1 M files and as many absent names (an eighth with --quick).",
-    );
+    report.group(title, "The same with 1 M files and as many absent names (an eighth with --quick).");
     for (row, operation) in OPERATIONS {
         for sample in samples(many, || operation(&hot)) {
-            report.add(
-                title,
-                &Row {
-                    aim: Aim::None,
-                    ..row
-                },
-                ADIT,
-                sample,
-            );
+            report.add(title, &Row { aim: Aim::None, ..row }, ADIT, sample);
         }
     }
     hot.ensure_hits(&before)?;
-    ensure!(
-        hot.engine.listing(LISTED)?.len() as u64 == LISTED_LEN,
-        "the listing is not whole"
-    );
+    ensure!(hot.engine.listing(LISTED)?.len() as u64 == LISTED_LEN, "the listing is not whole");
     Ok(())
 }
 
@@ -263,9 +208,7 @@ fn file_name(name: &str) -> Result<FileName<'_>> {
 fn shuffle(indexes: &mut [usize]) {
     let mut state = 1u64;
     for at in (1..indexes.len()).rev() {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         indexes.swap(at, (state >> 33) as usize % (at + 1));
     }
 }

@@ -17,31 +17,12 @@ const NAMES: usize = 1000;
 /// The side of the library's own rate.
 const LIBRARY: &str = "library";
 
-const NAME_DECRYPT: Row = Row {
-    name: "one name of 20 bytes decrypted",
-    unit: Unit::Nanos,
-    aim: Aim::Bound(600.0),
-};
-const NAME_ENCRYPT: Row = Row {
-    name: "one name of 20 bytes encrypted",
-    unit: Unit::Nanos,
-    aim: Aim::None,
-};
-const OPEN: Row = Row {
-    name: "content decrypted, AES-256-GCM",
-    unit: Unit::MibPerSec,
-    aim: Aim::Library(0.8),
-};
-const SEAL: Row = Row {
-    name: "content encrypted, AES-256-GCM",
-    unit: Unit::MibPerSec,
-    aim: Aim::Library(0.8),
-};
-const OPEN_CTRMAC: Row = Row {
-    name: "content decrypted, AES-256-CTR with HMAC",
-    unit: Unit::MibPerSec,
-    aim: Aim::None,
-};
+const NAME_DECRYPT: Row = Row { name: "one name of 20 bytes decrypted", unit: Unit::Nanos, aim: Aim::Bound(600.0) };
+const NAME_ENCRYPT: Row = Row { name: "one name of 20 bytes encrypted", unit: Unit::Nanos, aim: Aim::None };
+const OPEN: Row = Row { name: "content decrypted, AES-256-GCM", unit: Unit::MibPerSec, aim: Aim::Library(0.8) };
+const SEAL: Row = Row { name: "content encrypted, AES-256-GCM", unit: Unit::MibPerSec, aim: Aim::Library(0.8) };
+const OPEN_CTRMAC: Row =
+    Row { name: "content decrypted, AES-256-CTR with HMAC", unit: Unit::MibPerSec, aim: Aim::None };
 
 /// Measures the codecs. What is decrypted in the timed loops has been made here, so its results are not looked at there.
 pub fn run(report: &mut Report) -> Result<()> {
@@ -58,26 +39,13 @@ pub fn run(report: &mut Report) -> Result<()> {
 fn names(report: &mut Report, title: &str) -> Result<()> {
     let cipher = NameCipher::new(&Masterkey::generate()?);
     let dir = cipher.dir_context(&DirId::generate());
-    let clear: Vec<String> = (0..NAMES)
-        .map(|number| format!("document {number:07}.txt"))
-        .collect();
-    let sealed = clear
-        .iter()
-        .map(|name| cipher.encrypt_name_in(name, dir))
-        .collect::<Result<Vec<_>, _>>()?;
-    let decrypt = || {
-        sealed
-            .iter()
-            .for_each(|name| drop(black_box(cipher.decrypt_name_in(name, dir))))
-    };
+    let clear: Vec<String> = (0..NAMES).map(|number| format!("document {number:07}.txt")).collect();
+    let sealed = clear.iter().map(|name| cipher.encrypt_name_in(name, dir)).collect::<Result<Vec<_>, _>>()?;
+    let decrypt = || sealed.iter().for_each(|name| drop(black_box(cipher.decrypt_name_in(name, dir))));
     for sample in samples(NAMES, decrypt) {
         report.add(title, &NAME_DECRYPT, ADIT, sample);
     }
-    let encrypt = || {
-        clear
-            .iter()
-            .for_each(|name| drop(black_box(cipher.encrypt_name_in(name, dir))))
-    };
+    let encrypt = || clear.iter().for_each(|name| drop(black_box(cipher.encrypt_name_in(name, dir))));
     for sample in samples(NAMES, encrypt) {
         report.add(title, &NAME_ENCRYPT, ADIT, sample);
     }
@@ -90,23 +58,19 @@ fn rate(nanos: f64) -> f64 {
 }
 
 fn gcm(report: &mut Report, title: &str) -> Result<()> {
-    let (cipher, _) =
-        ContentCipher::new(&Masterkey::generate()?, CipherCombo::SivGcm)?.create_file()?;
+    let (cipher, _) = ContentCipher::new(&Masterkey::generate()?, CipherCombo::SivGcm)?.create_file()?;
     let clear = vec![7; CHUNK];
     let mut sealed = vec![vec![0; CHUNK + OVERHEAD]; CHUNKS];
     for (number, out) in sealed.iter_mut().enumerate() {
         cipher.encrypt_chunk(number as u64, &clear, out)?;
     }
-    let key = UnboundKey::new(&AES_256_GCM, &[9; 32])
-        .map_err(|_| anyhow!("the library refuses a key"))?;
+    let key = UnboundKey::new(&AES_256_GCM, &[9; 32]).map_err(|_| anyhow!("the library refuses a key"))?;
     let key = LessSafeKey::new(key);
     let nonce = || Nonce::assume_unique_for_key([1; NONCE_LEN]);
     let aad = || Aad::from([2; 20]);
     let mut library_sealed = vec![(clear.clone(), [0; 16]); CHUNKS];
     for (body, tag) in &mut library_sealed {
-        let made = key
-            .seal_in_place_separate_tag(nonce(), aad(), body)
-            .map_err(|_| anyhow!("seal"))?;
+        let made = key.seal_in_place_separate_tag(nonce(), aad(), body).map_err(|_| anyhow!("seal"))?;
         tag.copy_from_slice(made.as_ref());
     }
 
@@ -114,8 +78,7 @@ fn gcm(report: &mut Report, title: &str) -> Result<()> {
     // In turns, so that a change of the clock rate meets both.
     for _ in 0..SAMPLES {
         let nanos = one_sample(CHUNKS, &mut || {
-            for ((number, chunk), out) in sealed.iter().enumerate().zip(out.chunks_exact_mut(CHUNK))
-            {
+            for ((number, chunk), out) in sealed.iter().enumerate().zip(out.chunks_exact_mut(CHUNK)) {
                 let _ = black_box(cipher.decrypt_chunk(number as u64, chunk, out));
             }
         });
@@ -145,8 +108,7 @@ fn gcm(report: &mut Report, title: &str) -> Result<()> {
 }
 
 fn ctrmac(report: &mut Report, title: &str) -> Result<()> {
-    let (cipher, _) =
-        ContentCipher::new(&Masterkey::generate()?, CipherCombo::SivCtrmac)?.create_file()?;
+    let (cipher, _) = ContentCipher::new(&Masterkey::generate()?, CipherCombo::SivCtrmac)?.create_file()?;
     let mut sealed = vec![0; CHUNK + cipher.layout().overhead() as usize];
     cipher.encrypt_chunk(0, &vec![7; CHUNK], &mut sealed)?;
     let mut out = vec![0; CHUNK];

@@ -19,69 +19,42 @@ const FILES_A_DIR: usize = 100;
 const PASSWORD: &str = "benchmark";
 
 const fn row(name: &'static str, bytes_max: f64) -> Row {
-    Row {
-        name,
-        unit: Unit::Bytes,
-        aim: Aim::Bound(bytes_max),
-    }
+    Row { name, unit: Unit::Bytes, aim: Aim::Bound(bytes_max) }
 }
 
-const ENGINE: Row = row(
-    "a known inode in the engine, attributes included, cached name not",
-    100.0,
-);
-const BOTH: Row = row(
-    "a known inode in engine and vault store, cached name not",
-    100.0,
-);
-const ALL: Row = row(
-    "all for 10,000 files in 100 directories, cached names included",
-    1_500_000.0,
-);
+const ENGINE: Row = row("a known inode in the engine, attributes included, cached name not", 100.0);
+const BOTH: Row = row("a known inode in engine and vault store, cached name not", 100.0);
+const ALL: Row = row("all for 10,000 files in 100 directories, cached names included", 1_500_000.0);
 
 /// Measures the memory.
 pub fn run(dir: &Path, report: &mut Report) -> Result<()> {
     let title = "micro-memory: known inodes";
-    report.group(title, "Bytes that 10,000 lookups leave allocated, as asked of the allocator; one sample, it does not vary.");
+    report.group(
+        title,
+        "Bytes that 10,000 lookups leave allocated, as asked of the allocator; one sample, it does not vary.",
+    );
     let engine = Engine::new(Arc::new(TableStore), EngineOptions::default());
     let names: Vec<String> = (0..FILES).map(table_store::name).collect();
     let (done, counts) = counting::counted(|| look_up(&engine, Ino::ROOT, &names));
     done?;
-    report.add(
-        title,
-        &ENGINE,
-        ADIT,
-        (counts.live - cached_names(&engine)) as f64 / FILES as f64,
-    );
+    report.add(title, &ENGINE, ADIT, (counts.live - cached_names(&engine)) as f64 / FILES as f64);
     drop(engine);
 
-    let work = tempfile::Builder::new()
-        .prefix("adit-bench-")
-        .tempdir_in(dir)?;
+    let work = tempfile::Builder::new().prefix("adit-bench-").tempdir_in(dir)?;
     let keys = populate(work.path())?;
     let store = open(work.path(), &keys, false)?;
     let engine = Engine::new(Arc::new(store), EngineOptions::default());
-    let dirs: Vec<String> = (0..FILES / FILES_A_DIR)
-        .map(|number| format!("directory {number}"))
-        .collect();
+    let dirs: Vec<String> = (0..FILES / FILES_A_DIR).map(|number| format!("directory {number}")).collect();
     let (done, counts) = counting::counted(|| -> Result<()> {
         for (number, name) in dirs.iter().enumerate() {
-            let dir = engine
-                .lookup(Ino::ROOT, FileName::new(name.as_bytes())?)?
-                .attr
-                .ino;
+            let dir = engine.lookup(Ino::ROOT, FileName::new(name.as_bytes())?)?.attr.ino;
             look_up(&engine, dir, &names[number * FILES_A_DIR..][..FILES_A_DIR])?;
         }
         Ok(())
     });
     done?;
     let known = engine.known_inodes() as f64;
-    report.add(
-        title,
-        &BOTH,
-        ADIT,
-        (counts.live - cached_names(&engine)) as f64 / known,
-    );
+    report.add(title, &BOTH, ADIT, (counts.live - cached_names(&engine)) as f64 / known);
     report.add(title, &ALL, ADIT, counts.live as f64);
     Ok(())
 }
@@ -109,16 +82,11 @@ fn populate(work: &Path) -> Result<Unlocked> {
     let store = open(work, &keys, true)?;
     let new = NewNode {
         perm: 0o755,
-        caller: Caller {
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-        },
+        caller: Caller { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() },
     };
     for number in 0..FILES / FILES_A_DIR {
         let dir = format!("directory {number}");
-        let dir = store
-            .mkdir(Ino::ROOT, FileName::new(dir.as_bytes())?, &new)?
-            .ino;
+        let dir = store.mkdir(Ino::ROOT, FileName::new(dir.as_bytes())?, &new)?.ino;
         for index in number * FILES_A_DIR..(number + 1) * FILES_A_DIR {
             let name = table_store::name(index);
             store.create(dir, FileName::new(name.as_bytes())?, &new)?;

@@ -18,12 +18,7 @@ use crate::VaultArgs;
 use crate::report::Report;
 
 /// Groups of rows, for `--rows`.
-pub const GROUPS: [&str; 4] = [
-    "micro-engine",
-    "micro-format",
-    "micro-memory",
-    "micro-unlock",
-];
+pub const GROUPS: [&str; 4] = ["micro-engine", "micro-format", "micro-memory", "micro-unlock"];
 
 /// Samples of a figure.
 const SAMPLES: usize = 21;

@@ -6,9 +6,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use adit_core::store::{Capabilities, DirEntry, NewNode, Store, StoreFile};
-use adit_core::types::{
-    Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, StatFs, Timestamp,
-};
+use adit_core::types::{Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, StatFs, Timestamp};
 use adit_core::{ErrorKind, Result};
 
 /// The directory of fifty.
@@ -65,12 +63,9 @@ impl Store for TableStore {
     }
 
     fn lookup(&self, _parent: Ino, name: FileName<'_>) -> Result<Attr> {
-        let number = std::str::from_utf8(name.as_bytes()).ok().and_then(|name| {
-            name.strip_prefix("document ")?
-                .strip_suffix(".txt")?
-                .parse()
-                .ok()
-        });
+        let number = std::str::from_utf8(name.as_bytes())
+            .ok()
+            .and_then(|name| name.strip_prefix("document ")?.strip_suffix(".txt")?.parse().ok());
         match number {
             Some(index) => Ok(attr(ino(index))),
             None if name.as_bytes() == b"listed" => Ok(attr(LISTED)),
@@ -88,12 +83,7 @@ impl Store for TableStore {
         refused()
     }
 
-    fn read_dir(
-        &self,
-        _dir: Ino,
-        start: u64,
-        sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
-    ) -> Result<()> {
+    fn read_dir(&self, _dir: Ino, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<()> {
         for index in start..LISTED_LEN {
             let name = name(index as usize);
             let entry = DirEntry {
@@ -109,12 +99,7 @@ impl Store for TableStore {
         Ok(())
     }
 
-    fn create(
-        &self,
-        _parent: Ino,
-        _name: FileName<'_>,
-        _new: &NewNode,
-    ) -> Result<(Attr, Arc<dyn StoreFile>)> {
+    fn create(&self, _parent: Ino, _name: FileName<'_>, _new: &NewNode) -> Result<(Attr, Arc<dyn StoreFile>)> {
         refused()
     }
 
@@ -122,13 +107,7 @@ impl Store for TableStore {
         refused()
     }
 
-    fn symlink(
-        &self,
-        _parent: Ino,
-        _name: FileName<'_>,
-        _target: &[u8],
-        _caller: Caller,
-    ) -> Result<Attr> {
+    fn symlink(&self, _parent: Ino, _name: FileName<'_>, _target: &[u8], _caller: Caller) -> Result<Attr> {
         refused()
     }
 

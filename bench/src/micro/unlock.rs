@@ -16,19 +16,12 @@ const REPEATS: usize = 21;
 const PASSWORD: &str = "benchmark";
 
 const fn row(name: &'static str, aim: Aim) -> Row {
-    Row {
-        name,
-        unit: Unit::Millis,
-        aim,
-    }
+    Row { name, unit: Unit::Millis, aim }
 }
 
 const ALL: Row = row("from the password to an engine", Aim::None);
 const SCRYPT: Row = row("scrypt alone (N = 2^15, r = 8)", Aim::None);
-const REST: Row = row(
-    "the same with the cheapest scrypt (N = 2): what Adit adds",
-    Aim::Bound(5.0),
-);
+const REST: Row = row("the same with the cheapest scrypt (N = 2): what Adit adds", Aim::Bound(5.0));
 
 /// Measures unlocking.
 pub fn run(dir: &Path, report: &mut Report) -> Result<()> {
@@ -40,18 +33,13 @@ pub fn run(dir: &Path, report: &mut Report) -> Result<()> {
     );
     let usual = ScryptParams::default();
     let cheap = ScryptParams { cost: 2, ..usual };
-    let work = tempfile::Builder::new()
-        .prefix("adit-bench-")
-        .tempdir_in(dir)?;
+    let work = tempfile::Builder::new().prefix("adit-bench-").tempdir_in(dir)?;
     for (name, cost) in [("usual", usual), ("cheap", cheap)] {
         for part in ["vault", "state"] {
             std::fs::create_dir_all(work.path().join(name).join(part))?;
         }
         let root = HostDirectory::open(&work.path().join(name).join("vault"))?;
-        let options = CreateOptions {
-            scrypt: cost,
-            ..CreateOptions::default()
-        };
+        let options = CreateOptions { scrypt: cost, ..CreateOptions::default() };
         adit_vault::create(&root, PASSWORD, &options)?;
     }
     let log_n = u8::try_from(usual.cost.trailing_zeros())?;

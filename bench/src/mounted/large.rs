@@ -23,22 +23,10 @@ const fn row(name: &'static str, unit: Unit, aim: Aim) -> Row {
     Row { name, unit, aim }
 }
 
-const SEQ_WRITE: Row = row(
-    "sequential write, fsync included",
-    Unit::MibPerSec,
-    Aim::Gocryptfs(2.0),
-);
-const SEQ_WRITE_CALLS: Row = row(
-    "sequential write, without fsync",
-    Unit::MibPerSec,
-    Aim::None,
-);
+const SEQ_WRITE: Row = row("sequential write, fsync included", Unit::MibPerSec, Aim::Gocryptfs(2.0));
+const SEQ_WRITE_CALLS: Row = row("sequential write, without fsync", Unit::MibPerSec, Aim::None);
 const SEQ_READ_COLD: Row = row("sequential read, cold", Unit::MibPerSec, Aim::Host(0.9));
-const SEQ_READ_WARM: Row = row(
-    "sequential read, warm",
-    Unit::MibPerSec,
-    Aim::Gocryptfs(1.0),
-);
+const SEQ_READ_WARM: Row = row("sequential read, warm", Unit::MibPerSec, Aim::Gocryptfs(1.0));
 
 /// One file written and read in 1 MiB calls.
 pub const SEQUENTIAL: Group = Group {
@@ -101,11 +89,7 @@ fn read_file(path: &Path, mib: u64) -> Result<f64> {
 
 const RAND_READ_COLD: Row = row("random 4 KiB read, cold", Unit::PerSec, Aim::Gocryptfs(1.0));
 const RAND_READ_WARM: Row = row("random 4 KiB read, warm", Unit::PerSec, Aim::Gocryptfs(1.0));
-const RAND_WRITE: Row = row(
-    "random 4 KiB write, fsync included",
-    Unit::PerSec,
-    Aim::Gocryptfs(2.0),
-);
+const RAND_WRITE: Row = row("random 4 KiB write, fsync included", Unit::PerSec, Aim::Gocryptfs(2.0));
 const RAND_WRITE_CALLS: Row = row("random 4 KiB write, without fsync", Unit::PerSec, Aim::None);
 
 /// A file read and overwritten in 4 KiB calls.
@@ -176,21 +160,9 @@ fn write_blocks(path: &Path, order: &[u64], len: u64) -> Result<(f64, f64)> {
     Ok((order.len() as f64 / calls, order.len() as f64 / synced))
 }
 
-const REWRITE_LARGE: Row = row(
-    "rewritten in 64 KiB calls, fsync included",
-    Unit::MibPerSec,
-    Aim::None,
-);
-const REWRITE_SMALL: Row = row(
-    "4 KiB calls all over it, fsync included",
-    Unit::PerSec,
-    Aim::None,
-);
-const REWRITE_MEMORY: Row = row(
-    "memory meanwhile, RssAnon + RssShmem",
-    Unit::Mib,
-    Aim::Bound(BUDGET_MIB),
-);
+const REWRITE_LARGE: Row = row("rewritten in 64 KiB calls, fsync included", Unit::MibPerSec, Aim::None);
+const REWRITE_SMALL: Row = row("4 KiB calls all over it, fsync included", Unit::PerSec, Aim::None);
+const REWRITE_MEMORY: Row = row("memory meanwhile, RssAnon + RssShmem", Unit::Mib, Aim::Bound(BUDGET_MIB));
 
 /// A file larger than any cache, rewritten at random.
 pub const REWRITE: Group = Group {
@@ -228,10 +200,7 @@ fn rewrite(turn: &mut Turn<'_>) -> Result<()> {
     let (_, rate) = write_blocks(&path, &order, BLOCK)?;
     turn.sample(&REWRITE_SMALL, rate);
     if turn.side.is_served() {
-        turn.sample(
-            &REWRITE_MEMORY,
-            mounted.memory().anonymous as f64 / MIB as f64,
-        );
+        turn.sample(&REWRITE_MEMORY, mounted.memory().anonymous as f64 / MIB as f64);
     }
     turn.unmount(mounted)
 }

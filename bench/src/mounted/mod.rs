@@ -62,16 +62,9 @@ const GROUPS: &[&Group] = &[
     &large::REWRITE,
 ];
 
-const MEMORY_RESIDENT: Row = Row {
-    name: "peak memory, VmHWM",
-    unit: Unit::Mib,
-    aim: Aim::None,
-};
-const MEMORY_ANONYMOUS: Row = Row {
-    name: "peak memory, RssAnon + RssShmem",
-    unit: Unit::Mib,
-    aim: Aim::Gocryptfs(1.0),
-};
+const MEMORY_RESIDENT: Row = Row { name: "peak memory, VmHWM", unit: Unit::Mib, aim: Aim::None };
+const MEMORY_ANONYMOUS: Row =
+    Row { name: "peak memory, RssAnon + RssShmem", unit: Unit::Mib, aim: Aim::Gocryptfs(1.0) };
 
 /// The names of all groups.
 pub fn group_names() -> Vec<&'static str> {
@@ -80,25 +73,18 @@ pub fn group_names() -> Vec<&'static str> {
 
 /// Measures everything asked for. A side that fails is left out of the rest of its group and noted.
 pub fn run(args: &VaultArgs, dir: &Path, report: &mut Report) -> Result<()> {
-    let groups: Vec<_> = GROUPS
-        .iter()
-        .filter(|group| args.wants(group.name))
-        .collect();
+    let groups: Vec<_> = GROUPS.iter().filter(|group| args.wants(group.name)).collect();
     if groups.is_empty() {
         return Ok(());
     }
     if !rustix::process::geteuid().is_root() {
         bail!("the macro benchmarks need root: they mount, and drop the kernel's caches");
     }
-    let sides = sides::prepare(&args.sides, args.adit.as_deref(), &mut |text| {
-        report.failed(text)
-    })?;
+    let sides = sides::prepare(&args.sides, args.adit.as_deref(), &mut |text| report.failed(text))?;
     for side in &sides {
         report.fact("side", format!("{}: {}", side.name, side.describe()));
     }
-    let work = tempfile::Builder::new()
-        .prefix("adit-bench-")
-        .tempdir_in(dir)?;
+    let work = tempfile::Builder::new().prefix("adit-bench-").tempdir_in(dir)?;
     for group in groups {
         run_group(group, args, work.path(), &sides, report);
     }
@@ -107,10 +93,7 @@ pub fn run(args: &VaultArgs, dir: &Path, report: &mut Report) -> Result<()> {
 
 fn run_group(group: &Group, args: &VaultArgs, dir: &Path, sides: &[Side], report: &mut Report) {
     let rounds = if group.once { 1 } else { args.rounds() };
-    report.group(
-        group.name,
-        &format!("{} Rounds: {rounds}.", (group.about)(args)),
-    );
+    report.group(group.name, &format!("{} Rounds: {rounds}.", (group.about)(args)));
     if let Err(error) = (group.prepare)(args, dir) {
         report.failed(format!("{}: {error:#}", group.name));
         return;
@@ -131,23 +114,10 @@ fn run_group(group: &Group, args: &VaultArgs, dir: &Path, sides: &[Side], report
     }
 }
 
-fn run_turn(
-    group: &Group,
-    args: &VaultArgs,
-    dir: &Path,
-    side: &Side,
-    report: &mut Report,
-) -> Result<()> {
+fn run_turn(group: &Group, args: &VaultArgs, dir: &Path, side: &Side, report: &mut Report) -> Result<()> {
     let place = side.fresh(dir)?;
-    let mut turn = Turn {
-        args,
-        side,
-        place: &place,
-        dir,
-        group: group.name,
-        samples: Vec::new(),
-        memory: Memory::default(),
-    };
+    let mut turn =
+        Turn { args, side, place: &place, dir, group: group.name, samples: Vec::new(), memory: Memory::default() };
     (group.script)(&mut turn)?;
     // Samples of a turn that failed half way would make the medians of a row incomparable.
     for (row, value) in &turn.samples {
@@ -155,21 +125,10 @@ fn run_turn(
     }
     if turn.memory.resident > 0 {
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-        report.add(
-            group.name,
-            &MEMORY_RESIDENT,
-            side.name,
-            mib(turn.memory.resident),
-        );
-        report.add(
-            group.name,
-            &MEMORY_ANONYMOUS,
-            side.name,
-            mib(turn.memory.anonymous),
-        );
+        report.add(group.name, &MEMORY_RESIDENT, side.name, mib(turn.memory.resident));
+        report.add(group.name, &MEMORY_ANONYMOUS, side.name, mib(turn.memory.anonymous));
     }
-    std::fs::remove_dir_all(&place.work)
-        .with_context(|| format!("cannot remove {}", place.work.display()))?;
+    std::fs::remove_dir_all(&place.work).with_context(|| format!("cannot remove {}", place.work.display()))?;
     // The next side does not pay for what this one left in the disk's queue.
     sides::sync_fs(dir)
 }
@@ -237,17 +196,9 @@ fn timed(work: impl FnOnce() -> Result<()>) -> Result<Duration> {
 /// The rows of a change; the aim is for the last, which does the same on every side.
 const fn change(names: [&'static str; 3], aim: Aim) -> Change {
     const fn row(name: &'static str, aim: Aim) -> Row {
-        Row {
-            name,
-            unit: Unit::Seconds,
-            aim,
-        }
+        Row { name, unit: Unit::Seconds, aim }
     }
-    Change {
-        calls: row(names[0], Aim::None),
-        synced: row(names[1], Aim::None),
-        unmounted: row(names[2], aim),
-    }
+    Change { calls: row(names[0], Aim::None), synced: row(names[1], Aim::None), unmounted: row(names[2], aim) }
 }
 
 /// For groups without anything to share.

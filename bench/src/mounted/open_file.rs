@@ -25,11 +25,7 @@ const fn row(name: &'static str, unit: Unit, aim: Aim) -> Row {
 }
 
 static FSTAT: Row = row("fstat of an open file", Unit::Nanos, Aim::Host(0.9));
-static PREAD: Row = row(
-    "4 KiB pread of an open file, warm",
-    Unit::Nanos,
-    Aim::Host(0.9),
-);
+static PREAD: Row = row("4 KiB pread of an open file, warm", Unit::Nanos, Aim::Host(0.9));
 static OPEN_COLD: Row = row("open-read-close, cold", Unit::Micros, Aim::Gocryptfs(1.5));
 static OPEN_WARM: Row = row("open-read-close, warm", Unit::Micros, Aim::Null(OF_NULL));
 
@@ -78,9 +74,7 @@ fn script(turn: &mut Turn<'_>) -> Result<()> {
 }
 
 fn files(root: &Path) -> Vec<PathBuf> {
-    (0..FILES)
-        .map(|number| root.join(format!("f{number}")))
-        .collect()
+    (0..FILES).map(|number| root.join(format!("f{number}"))).collect()
 }
 
 fn open_read_close(paths: &[PathBuf]) -> Result<()> {
@@ -89,10 +83,7 @@ fn open_read_close(paths: &[PathBuf]) -> Result<()> {
     for path in paths {
         let mut file = File::open(path)?;
         let len = file.read(&mut content)?;
-        ensure!(
-            len == null_server::FILE_LEN && file.read(&mut content)? == 0,
-            "wrong length"
-        );
+        ensure!(len == null_server::FILE_LEN && file.read(&mut content)? == 0, "wrong length");
     }
     Ok(())
 }

@@ -16,28 +16,16 @@ const FILE_LEN: usize = 4096;
 const FILES_A_DIR: u64 = 100;
 
 static CREATE: Change = change(
-    [
-        "create, the calls alone",
-        "create + syncfs of the mount",
-        "create + clean unmount + syncfs of the disk",
-    ],
+    ["create, the calls alone", "create + syncfs of the mount", "create + clean unmount + syncfs of the disk"],
     Aim::Gocryptfs(1.5),
 );
 static UNLINK: Change = change(
-    [
-        "unlink, the calls alone",
-        "unlink + syncfs of the mount",
-        "unlink + clean unmount + syncfs of the disk",
-    ],
+    ["unlink, the calls alone", "unlink + syncfs of the mount", "unlink + clean unmount + syncfs of the disk"],
     Aim::Gocryptfs(1.0),
 );
 
 const fn row(name: &'static str, aim: Aim) -> Row {
-    Row {
-        name,
-        unit: Unit::Seconds,
-        aim,
-    }
+    Row { name, unit: Unit::Seconds, aim }
 }
 
 static STAT_COLD: Row = row("stat of each, cold", Aim::Gocryptfs(1.0));
@@ -68,10 +56,7 @@ pub const MANY: Group = Group {
 };
 
 fn about(args: &VaultArgs, full: u64) -> String {
-    format!(
-        "{} files of 4 KiB, {FILES_A_DIR} a directory; each create is open, write, close.",
-        args.scaled(full)
-    )
+    format!("{} files of 4 KiB, {FILES_A_DIR} a directory; each create is open, write, close.", args.scaled(full))
 }
 
 fn script(turn: &mut Turn<'_>, full: u64) -> Result<()> {
@@ -100,12 +85,7 @@ fn script(turn: &mut Turn<'_>, full: u64) -> Result<()> {
 }
 
 fn paths(root: &Path, count: u64) -> Vec<PathBuf> {
-    let path = |number| {
-        root.join(format!(
-            "directory {}/file {number}.txt",
-            number / FILES_A_DIR
-        ))
-    };
+    let path = |number| root.join(format!("directory {}/file {number}.txt", number / FILES_A_DIR));
     (0..count).map(path).collect()
 }
 
@@ -125,20 +105,13 @@ fn create(paths: &[PathBuf]) -> Result<()> {
 
 fn stat(paths: &[PathBuf]) -> Result<()> {
     for path in paths {
-        ensure!(
-            fs::symlink_metadata(path)?.len() == FILE_LEN as u64,
-            "wrong length"
-        );
+        ensure!(fs::symlink_metadata(path)?.len() == FILE_LEN as u64, "wrong length");
     }
     Ok(())
 }
 
 fn list(root: &Path) -> Result<()> {
-    let status = Command::new("ls")
-        .arg("-lR")
-        .arg(root)
-        .stdout(Stdio::null())
-        .status()?;
+    let status = Command::new("ls").arg("-lR").arg(root).stdout(Stdio::null()).status()?;
     ensure!(status.success(), "ls failed ({status})");
     Ok(())
 }

@@ -19,23 +19,11 @@ const TREE_TAR: &str = "tree.tar";
 const GIT_TAR: &str = "git.tar";
 
 static UNTAR: Change = change(
-    [
-        "untar, the calls alone",
-        "untar + syncfs of the mount",
-        "untar + clean unmount + syncfs of the disk",
-    ],
+    ["untar, the calls alone", "untar + syncfs of the mount", "untar + clean unmount + syncfs of the disk"],
     Aim::Gocryptfs(1.0),
 );
-static STATUS_COLD: Row = Row {
-    name: "git status, cold",
-    unit: Unit::Seconds,
-    aim: Aim::Gocryptfs(1.0),
-};
-static STATUS_WARM: Row = Row {
-    name: "git status, warm",
-    unit: Unit::Seconds,
-    aim: Aim::Gocryptfs(1.0),
-};
+static STATUS_COLD: Row = Row { name: "git status, cold", unit: Unit::Seconds, aim: Aim::Gocryptfs(1.0) };
+static STATUS_WARM: Row = Row { name: "git status, warm", unit: Unit::Seconds, aim: Aim::Gocryptfs(1.0) };
 
 /// A source tree of many crates.
 pub const TREE: Group = Group {
@@ -72,50 +60,28 @@ fn script(turn: &mut Turn<'_>) -> Result<()> {
 }
 
 fn run(command: &mut Command) -> Result<()> {
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("cannot start {command:?}"))?;
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {command:?}"))?;
     let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        output.status.success(),
-        "{command:?} failed ({}): {}",
-        output.status,
-        said.trim()
-    );
+    ensure!(output.status.success(), "{command:?} failed ({}): {}", output.status, said.trim());
     Ok(())
 }
 
 fn untar(archive: &Path, root: &Path) -> Result<()> {
-    run(Command::new("tar")
-        .arg("-xf")
-        .arg(archive)
-        .arg("-C")
-        .arg(root))
+    run(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(root))
 }
 
 fn git(root: &Path) -> Command {
     let mut git = Command::new("git");
     // Nobody's settings.
-    git.env("GIT_CONFIG_GLOBAL", "/dev/null")
-        .env("GIT_CONFIG_NOSYSTEM", "1");
-    git.args(["-c", "safe.directory=*", "-c", "core.autocrlf=false", "-C"])
-        .arg(root);
+    git.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1");
+    git.args(["-c", "safe.directory=*", "-c", "core.autocrlf=false", "-C"]).arg(root);
     git
 }
 
 fn status(root: &Path) -> Result<()> {
     let output = git(root).args(["status", "--porcelain"]).output()?;
-    ensure!(
-        output.status.success(),
-        "git status failed: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    ensure!(
-        output.stdout.is_empty(),
-        "git sees changes: {}",
-        String::from_utf8_lossy(&output.stdout)
-    );
+    ensure!(output.status.success(), "git status failed: {}", String::from_utf8_lossy(&output.stderr));
+    ensure!(output.stdout.is_empty(), "git sees changes: {}", String::from_utf8_lossy(&output.stdout));
     Ok(())
 }
 
@@ -128,39 +94,17 @@ fn prepare(args: &VaultArgs, dir: &Path) -> Result<()> {
             break;
         }
         let size = size_of(&crate_dir)?;
-        run(Command::new("cp")
-            .arg("-r")
-            .arg("--")
-            .arg(&crate_dir)
-            .arg(&source))?;
+        run(Command::new("cp").arg("-r").arg("--").arg(&crate_dir).arg(&source))?;
         left = left.saturating_sub(size);
     }
-    run(Command::new("tar")
-        .arg("--sort=name")
-        .arg("-cf")
-        .arg(dir.join(TREE_TAR))
-        .arg("-C")
-        .arg(&source)
-        .arg("."))?;
+    run(Command::new("tar").arg("--sort=name").arg("-cf").arg(dir.join(TREE_TAR)).arg("-C").arg(&source).arg("."))?;
     run(git(&source).args(["init", "-q"]))?;
     run(git(&source).args(["add", "--force", "--all"]))?;
     run(git(&source)
-        .args([
-            "-c",
-            "user.name=bench",
-            "-c",
-            "user.email=bench@localhost",
-            "-c",
-            "gc.auto=0",
-        ])
+        .args(["-c", "user.name=bench", "-c", "user.email=bench@localhost", "-c", "gc.auto=0"])
         .args(["commit", "-q", "-m", "tree"]))?;
     run(git(&source).args(["repack", "-q", "-a", "-d", "--depth=1", "--window=1"]))?;
-    run(Command::new("tar")
-        .arg("-cf")
-        .arg(dir.join(GIT_TAR))
-        .arg("-C")
-        .arg(&source)
-        .arg(".git"))?;
+    run(Command::new("tar").arg("-cf").arg(dir.join(GIT_TAR)).arg("-C").arg(&source).arg(".git"))?;
     fs::remove_dir_all(&source).context("cannot remove the source tree")
 }
 
@@ -171,9 +115,7 @@ fn crates() -> Result<Vec<PathBuf>> {
         None => Path::new(&env::var_os("HOME").context("HOME is not set")?).join(".cargo"),
     };
     let mut crates = Vec::new();
-    for registry in
-        fs::read_dir(home.join("registry/src")).context("cargo has no registry sources")?
-    {
+    for registry in fs::read_dir(home.join("registry/src")).context("cargo has no registry sources")? {
         for entry in fs::read_dir(registry?.path())? {
             let entry = entry?;
             if entry.file_type()?.is_dir() {
@@ -190,11 +132,7 @@ fn size_of(dir: &Path) -> Result<u64> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let found = entry.metadata()?;
-        size += if found.is_dir() {
-            size_of(&entry.path())?
-        } else {
-            found.len()
-        };
+        size += if found.is_dir() { size_of(&entry.path())? } else { found.len() };
     }
     Ok(size)
 }

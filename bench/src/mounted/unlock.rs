@@ -16,23 +16,13 @@ const REPEATS: usize = 5;
 const OVERHEAD_MAX_MS: f64 = 5.0;
 
 const fn row(name: &'static str, aim: Aim) -> Row {
-    Row {
-        name,
-        unit: Unit::Millis,
-        aim,
-    }
+    Row { name, unit: Unit::Millis, aim }
 }
 
 static UNLOCK: Row = row("started until usable", Aim::Gocryptfs(1.0));
 static SCRYPT: Row = row("scrypt alone, in this program", Aim::None);
-static OVERHEAD: Row = row(
-    "started until usable, less scrypt",
-    Aim::Bound(OVERHEAD_MAX_MS),
-);
-static COMMAND: Row = row(
-    "the mount command, into the background",
-    Aim::Gocryptfs(1.0),
-);
+static OVERHEAD: Row = row("started until usable, less scrypt", Aim::Bound(OVERHEAD_MAX_MS));
+static COMMAND: Row = row("the mount command, into the background", Aim::Gocryptfs(1.0));
 static UNMOUNT: Row = row("the unmount command", Aim::None);
 
 /// From the command to a usable mount.
@@ -86,13 +76,7 @@ fn scrypt_ms(turn: &Turn<'_>) -> Result<f64> {
     let params = scrypt::Params::new(log_n, cost.block_size, 1).context("scrypt parameters")?;
     let mut key = [0; 32];
     let started = Instant::now();
-    scrypt::scrypt(
-        turn.place.password().as_bytes(),
-        b"12345678",
-        &params,
-        &mut key,
-    )
-    .context("scrypt")?;
+    scrypt::scrypt(turn.place.password().as_bytes(), b"12345678", &params, &mut key).context("scrypt")?;
     let took = started.elapsed().as_secs_f64() * 1e3;
     std::hint::black_box(key);
     Ok(took)
