@@ -91,7 +91,8 @@ fn a_hundred_thousand_entries_come_and_go() {
 fn an_absence_dies_with_whatever_makes_the_name() {
     let (store, e) = engine();
     let (file, fh) = create(&e, "file");
-    let makers: [(&str, &dyn Fn(FileName<'_>)); 6] = [
+    type Maker<'a> = &'a dyn Fn(FileName<'_>);
+    let makers: [(&str, Maker<'_>); 6] = [
         ("create", &|n| assert!(e.create(ROOT, n, &new_node(), Access::Write).is_ok())),
         ("mkdir", &|n| assert!(e.mkdir(ROOT, n, &new_node()).is_ok())),
         ("symlink", &|n| assert!(e.symlink(ROOT, n, b"t", new_node().caller).is_ok())),

@@ -15,23 +15,11 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use super::clock::Tick;
+use super::inodes::{EACH, zero_bytes};
 use crate::memory::{Budget, Part};
 use crate::types::{FileName, Ino};
 
 const WAYS: usize = 8;
-const SET_SEQ: usize = 0;
-const SET_TAGS: usize = 1;
-const SET_HEAD: usize = 2;
-
-const S_PARENT: usize = 0;
-/// Child's number; 0 for a name known to be absent.
-const S_CHILD: usize = 1;
-/// Expiry in the high 32 bits, length of the name in the low 32.
-const S_META: usize = 2;
-/// Epochs of parent (high) and child (low).
-const S_EPOCHS: usize = 3;
-const SLOT_HEAD: usize = 4;
-
 const SHORT_WORDS: usize = 4;
 const LONG_WORDS: usize = 32;
 
@@ -154,6 +142,7 @@ impl Key<'_> {
     }
 }
 
+/// What a slot says, copied out.
 #[derive(Clone, Copy)]
 struct Slot {
     child: u64,
@@ -161,8 +150,94 @@ struct Slot {
     epochs: u64,
 }
 
+/// One entry; a cache line, for names up to 32 bytes.
+#[repr(align(64))]
+struct Words<const W: usize> {
+    parent: AtomicU64,
+    /// Child's number; 0 for a name known to be absent.
+    child: AtomicU64,
+    /// Expiry in the high 32 bits, length of the name in the low 32.
+    meta: AtomicU64,
+    /// Epochs of parent (high) and child (low).
+    epochs: AtomicU64,
+    name: [AtomicU64; W],
+}
+
+impl<const W: usize> Default for Words<W> {
+    fn default() -> Self {
+        let zero = || AtomicU64::new(0);
+        let name = [const { AtomicU64::new(0) }; W];
+        Words { parent: zero(), child: zero(), meta: zero(), epochs: zero(), name }
+    }
+}
+
+impl<const W: usize> Words<W> {
+    #[inline]
+    fn matches(&self, key: &Key<'_>) -> bool {
+        self.parent.load(Relaxed) == key.parent
+            && self.meta.load(Relaxed) as u32 as usize == key.name.len()
+            && self.name.iter().zip(key.name.chunks(8)).all(|(word, bytes)| word.load(Relaxed) == word_of(bytes))
+    }
+
+    #[inline]
+    fn load(&self) -> Slot {
+        Slot {
+            child: self.child.load(Relaxed),
+            expiry: (self.meta.load(Relaxed) >> 32) as Tick,
+            epochs: self.epochs.load(Relaxed),
+        }
+    }
+}
+
+/// Sequence and tags of a set, apart from its slots, so that they share few cache lines.
+#[derive(Default)]
+struct Head {
+    seq: AtomicU64,
+    /// A byte of hash for each slot; 0 for an empty one.
+    tags: AtomicU64,
+}
+
+impl Head {
+    #[inline]
+    fn write(&self, f: impl FnOnce()) {
+        let seq = self.seq.load(Relaxed);
+        self.seq.store(seq.wrapping_add(1), Relaxed);
+        fence(Release);
+        f();
+        self.seq.store(seq.wrapping_add(2), Release);
+    }
+}
+
+struct Set<'a, const W: usize> {
+    head: &'a Head,
+    slots: &'a [Words<W>; WAYS],
+}
+
+impl<const W: usize> Set<'_, W> {
+    /// The way that holds exactly this parent and name.
+    #[inline]
+    fn find(&self, key: &Key<'_>) -> Option<usize> {
+        let tags = self.head.tags.load(Relaxed);
+        let mut candidates = zero_bytes(tags ^ (key.tag() * EACH));
+        while candidates != 0 {
+            let way = (candidates.trailing_zeros() / 8) as usize;
+            if tags >> (way * 8) & 0xff == key.tag() && self.slots[way].matches(key) {
+                return Some(way);
+            }
+            candidates &= candidates - 1;
+        }
+        None
+    }
+
+    fn tag(&self, way: usize) -> u64 {
+        self.head.tags.load(Relaxed) >> (way * 8) & 0xff
+    }
+}
+
+type Sets<const W: usize> = (Box<[Head]>, Box<[[Words<W>; WAYS]]>);
+
 struct Table<const W: usize> {
-    generations: [OnceLock<Box<[AtomicU64]>>; GENERATIONS],
+    generations: [OnceLock<Sets<W>>; GENERATIONS],
     /// Index of the generation in use plus one; 0 before the first insertion.
     current: AtomicUsize,
     live: AtomicUsize,
@@ -180,7 +255,7 @@ const fn sets_of(generation: usize) -> usize {
 }
 
 impl<const W: usize> Table<W> {
-    const SET_WORDS: usize = SET_HEAD + WAYS * (SLOT_HEAD + W);
+    const SET_BYTES: usize = size_of::<Head>() + size_of::<[Words<W>; WAYS]>();
 
     fn new(budget: Arc<Budget>) -> Self {
         Table {
@@ -194,25 +269,25 @@ impl<const W: usize> Table<W> {
 
     /// The set of `hash` in the current generation.
     #[inline]
-    fn set(&self, hash: u64) -> Option<&[AtomicU64]> {
+    fn set(&self, hash: u64) -> Option<Set<'_, W>> {
         let generation = self.current.load(Acquire).checked_sub(1)?;
-        let words = self.generations[generation].get()?;
-        let at = (hash as usize & (sets_of(generation) - 1)) * Self::SET_WORDS;
-        words.get(at..at + Self::SET_WORDS)
+        let (heads, slots) = self.generations.get(generation)?.get()?;
+        let at = hash as usize & (heads.len() - 1);
+        Some(Set { head: heads.get(at)?, slots: slots.get(at)? })
     }
 
     #[inline]
     fn get(&self, key: &Key<'_>, all: &Dentries) -> Option<Dentry> {
         for _ in 0..SPINS_MAX {
             let set = self.set(key.hash)?;
-            let seq = set[SET_SEQ].load(Acquire);
+            let seq = set.head.seq.load(Acquire);
             if seq & 1 == 1 {
                 std::hint::spin_loop();
                 continue;
             }
-            let found = find::<W>(set, key).map(|way| load(slot::<W>(set, way)));
+            let found = set.find(key).map(|way| set.slots[way].load());
             fence(Acquire);
-            if set[SET_SEQ].load(Relaxed) == seq {
+            if set.head.seq.load(Relaxed) == seq {
                 let found = found?;
                 if found.epochs != all.epochs(Ino(key.parent), found.child) {
                     return None;
@@ -245,13 +320,8 @@ impl<const W: usize> Table<W> {
 
     /// Writes the entry into its own, an empty, or (if `evict`) any slot of its set. False if there was no place.
     fn place(&self, w: &mut Writer, key: &Key<'_>, entry: Slot, evict: bool) -> bool {
-        let Some(set) = self.set(key.hash) else {
-            return true;
-        };
-        let tags = set[SET_TAGS].load(Relaxed);
-        let own = find::<W>(set, key);
-        let empty = || (0..WAYS).find(|way| tags >> (way * 8) & 0xff == 0);
-        let way = match own.or_else(empty) {
+        let Some(set) = self.set(key.hash) else { return true };
+        let way = match set.find(key).or_else(|| (0..WAYS).find(|&way| set.tag(way) == 0)) {
             Some(way) => way,
             None if evict => {
                 w.victim = (w.victim + 1) % WAYS;
@@ -259,31 +329,29 @@ impl<const W: usize> Table<W> {
             }
             None => return false,
         };
-        if tags >> (way * 8) & 0xff == 0 {
+        if set.tag(way) == 0 {
             self.live.fetch_add(1, Relaxed);
         }
-        write_set(set, || {
-            let s = slot::<W>(set, way);
-            s[S_PARENT].store(key.parent, Relaxed);
-            s[S_CHILD].store(entry.child, Relaxed);
-            s[S_META].store(u64::from(entry.expiry) << 32 | key.name.len() as u64, Relaxed);
-            s[S_EPOCHS].store(entry.epochs, Relaxed);
-            for (word, bytes) in s[SLOT_HEAD..].iter().zip(key.name.chunks(8)) {
+        let (tags, slot) = (&set.head.tags, &set.slots[way]);
+        set.head.write(|| {
+            slot.parent.store(key.parent, Relaxed);
+            slot.child.store(entry.child, Relaxed);
+            slot.meta.store(u64::from(entry.expiry) << 32 | key.name.len() as u64, Relaxed);
+            slot.epochs.store(entry.epochs, Relaxed);
+            for (word, bytes) in slot.name.iter().zip(key.name.chunks(8)) {
                 word.store(word_of(bytes), Relaxed);
             }
-            set[SET_TAGS].store(tags & !(0xff << (way * 8)) | key.tag() << (way * 8), Relaxed);
+            tags.store(tags.load(Relaxed) & !(0xff << (way * 8)) | key.tag() << (way * 8), Relaxed);
         });
         true
     }
 
     fn remove(&self, key: &Key<'_>) {
         let _w = self.writer.lock();
-        let Some(set) = self.set(key.hash) else {
-            return;
-        };
-        if let Some(way) = find::<W>(set, key) {
-            let tags = set[SET_TAGS].load(Relaxed);
-            write_set(set, || set[SET_TAGS].store(tags & !(0xff << (way * 8)), Relaxed));
+        let Some(set) = self.set(key.hash) else { return };
+        if let Some(way) = set.find(key) {
+            let tags = &set.head.tags;
+            set.head.write(|| tags.store(tags.load(Relaxed) & !(0xff << (way * 8)), Relaxed));
             self.live.fetch_sub(1, Relaxed);
         }
     }
@@ -291,64 +359,35 @@ impl<const W: usize> Table<W> {
     /// Moves everything to the next, larger generation. The old sets stay allocated, empty: a third of the whole.
     fn grow(&self, w: &mut Writer, all: &Dentries) -> bool {
         let next = self.current.load(Relaxed);
-        let bytes = if next < GENERATIONS { (sets_of(next) * Self::SET_WORDS * 8) as u64 } else { u64::MAX };
+        let bytes = if next < GENERATIONS { (sets_of(next) * Self::SET_BYTES) as u64 } else { u64::MAX };
         let room = self.budget.allowance_bytes(Part::Dentries).saturating_sub(self.budget.used_bytes(Part::Dentries));
         if bytes > room && next > 0 || next >= GENERATIONS {
             return false;
         }
-        self.generations[next]
-            .get_or_init(|| (0..sets_of(next) * Self::SET_WORDS).map(|_| AtomicU64::new(0)).collect());
+        self.generations[next].get_or_init(|| {
+            let sets = || 0..sets_of(next);
+            (sets().map(|_| Head::default()).collect(), sets().map(|_| Default::default()).collect())
+        });
         self.budget.add(Part::Dentries, bytes);
         self.live.store(0, Relaxed);
         self.current.store(next + 1, Release);
-        if let Some(old) = next.checked_sub(1).and_then(|g| self.generations[g].get()) {
-            old.chunks_exact(Self::SET_WORDS).for_each(|set| self.move_set(w, set, all));
+        if let Some((heads, slots)) = next.checked_sub(1).and_then(|g| self.generations[g].get()) {
+            heads.iter().zip(slots).for_each(|(head, slots)| self.move_set(w, &Set { head, slots }, all));
         }
         true
     }
 
-    fn move_set(&self, w: &mut Writer, set: &[AtomicU64], all: &Dentries) {
-        let tags = set[SET_TAGS].load(Relaxed);
-        for way in (0..WAYS).filter(|way| tags >> (way * 8) & 0xff != 0) {
-            let s = slot::<W>(set, way);
-            let bytes: Vec<u8> = s[SLOT_HEAD..].iter().flat_map(|word| word.load(Relaxed).to_le_bytes()).collect();
-            let len = s[S_META].load(Relaxed) as u32 as usize;
+    fn move_set(&self, w: &mut Writer, set: &Set<'_, W>, all: &Dentries) {
+        for way in (0..WAYS).filter(|&way| set.tag(way) != 0) {
+            let slot = &set.slots[way];
+            let bytes: Vec<u8> = slot.name.iter().flat_map(|word| word.load(Relaxed).to_le_bytes()).collect();
+            let len = slot.meta.load(Relaxed) as u32 as usize;
             if let Some(Ok(name)) = bytes.get(..len).map(FileName::new) {
-                self.place(w, &all.key(Ino(s[S_PARENT].load(Relaxed)), name), load(s), true);
+                self.place(w, &all.key(Ino(slot.parent.load(Relaxed)), name), slot.load(), true);
             }
         }
-        write_set(set, || set[SET_TAGS].store(0, Relaxed));
+        set.head.write(|| set.head.tags.store(0, Relaxed));
     }
-}
-
-#[inline]
-fn slot<const W: usize>(set: &[AtomicU64], way: usize) -> &[AtomicU64] {
-    let at = SET_HEAD + way * (SLOT_HEAD + W);
-    &set[at..at + SLOT_HEAD + W]
-}
-
-#[inline]
-fn load(slot: &[AtomicU64]) -> Slot {
-    Slot {
-        child: slot[S_CHILD].load(Relaxed),
-        expiry: (slot[S_META].load(Relaxed) >> 32) as Tick,
-        epochs: slot[S_EPOCHS].load(Relaxed),
-    }
-}
-
-/// The way that holds exactly this parent and name.
-#[inline]
-fn find<const W: usize>(set: &[AtomicU64], key: &Key<'_>) -> Option<usize> {
-    let tags = set[SET_TAGS].load(Relaxed);
-    let tag = key.tag();
-    (0..WAYS).find(|&way| tags >> (way * 8) & 0xff == tag && matches::<W>(slot::<W>(set, way), key))
-}
-
-#[inline]
-fn matches<const W: usize>(slot: &[AtomicU64], key: &Key<'_>) -> bool {
-    slot[S_PARENT].load(Relaxed) == key.parent
-        && slot[S_META].load(Relaxed) as u32 as usize == key.name.len()
-        && slot[SLOT_HEAD..].iter().zip(key.name.chunks(8)).all(|(word, bytes)| word.load(Relaxed) == word_of(bytes))
 }
 
 /// Up to eight bytes as a word, zero-filled; the length is compared apart.
@@ -358,15 +397,6 @@ fn word_of(bytes: &[u8]) -> u64 {
         Ok(whole) => u64::from_le_bytes(whole),
         Err(_) => bytes.iter().rev().fold(0, |word, &b| word << 8 | u64::from(b)),
     }
-}
-
-#[inline]
-fn write_set(set: &[AtomicU64], f: impl FnOnce()) {
-    let seq = set[SET_SEQ].load(Relaxed);
-    set[SET_SEQ].store(seq.wrapping_add(1), Relaxed);
-    fence(Release);
-    f();
-    set[SET_SEQ].store(seq.wrapping_add(2), Release);
 }
 
 #[cfg(test)]

@@ -142,8 +142,7 @@ impl InodeTable {
                 writer: Mutex::default(),
             })
             .collect();
-        let headers: usize = shards.iter().map(|s| s.index.header_bytes() + s.records.header_bytes()).sum();
-        budget.add(Part::Inodes, (SHARDS * size_of::<Shard>() + headers) as u64);
+        budget.add(Part::Inodes, (SHARDS * size_of::<Shard>()) as u64);
         let seed = hashbrown::DefaultHashBuilder::default().hash_one(0x6164_6974_u64);
         InodeTable { shards, seed, changes: AtomicU32::new(0), len: AtomicUsize::new(0), budget }
     }
@@ -166,7 +165,7 @@ impl InodeTable {
     }
 
     /// Cached attributes that are fresh at `now`, and when they expire.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn attr(&self, ino: Ino, now: Tick) -> Option<(Attr, Tick)> {
         let (attr, expiry) = self.read(ino, |r| (unpack(ino, r), (r[W_FRESH].load(Relaxed) >> 32) as Tick))?;
         (expiry > now).then_some((attr, expiry))
@@ -341,7 +340,7 @@ impl InodeTable {
         &self.shards[hash as usize % SHARDS]
     }
 
-    #[inline]
+    #[inline(always)]
     fn read<R>(&self, ino: Ino, f: impl Fn(&Record) -> R) -> Option<R> {
         let hash = self.hash(ino);
         let shard = self.shard(hash);
@@ -461,12 +460,13 @@ fn tag_of(hash: u64) -> u64 {
     (hash >> 56).max(1)
 }
 
-const EACH: u64 = 0x0101_0101_0101_0101;
+/// A one in each byte.
+pub(super) const EACH: u64 = 0x0101_0101_0101_0101;
 const TOPS: u64 = 0x8080_8080_8080_8080;
 
 /// The top bit of each byte that is zero; above a zero byte perhaps of some that are not.
 #[inline]
-fn zero_bytes(word: u64) -> u64 {
+pub(super) fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(EACH) & !word & TOPS
 }
 
@@ -480,7 +480,7 @@ impl Shard {
     }
 
     /// The index slot, the number, and the record of `ino`.
-    #[inline]
+    #[inline(always)]
     fn find(&self, ino: Ino, hash: u64) -> Option<(Place, u32, &Record)> {
         let mask = self.mask.load(Relaxed);
         let mut at = (hash >> 8) as u32 & mask;
@@ -611,7 +611,7 @@ const KINDS: [Kind; 16] = {
     kinds
 };
 
-#[inline]
+#[inline(always)]
 fn unpack(ino: Ino, r: &Record) -> Attr {
     let (mode, owner, size) = (r[W_MODE].load(Relaxed), r[W_OWNER].load(Relaxed), r[W_SIZE].load(Relaxed));
     let kind = KINDS[(mode >> 12 & 0xf) as usize];

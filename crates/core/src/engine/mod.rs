@@ -227,6 +227,7 @@ impl Engine {
     }
 
     /// Whether `ino` is in the table of known inodes.
+    #[inline]
     pub fn is_known(&self, ino: Ino) -> bool {
         self.inodes.known(ino)
     }

@@ -18,7 +18,8 @@ const PARTS: usize = 1 + DOUBLINGS * STEPS;
 pub(crate) const CAPACITY_MAX: usize = BASE << DOUBLINGS;
 
 pub(crate) struct Segmented<T> {
-    parts: Box<[OnceLock<Box<[T]>>]>,
+    /// In place, not behind a pointer: one dependent load less on each hit.
+    parts: [OnceLock<Box<[T]>>; PARTS],
 }
 
 /// The part of element `i`, and its place there.
@@ -40,7 +41,7 @@ fn part_len(part: usize) -> usize {
 
 impl<T: Default> Segmented<T> {
     pub(crate) fn new() -> Self {
-        Segmented { parts: (0..PARTS).map(|_| OnceLock::new()).collect() }
+        Segmented { parts: [const { OnceLock::new() }; PARTS] }
     }
 
     /// The element, if its part was allocated.
@@ -48,11 +49,6 @@ impl<T: Default> Segmented<T> {
     pub(crate) fn get(&self, i: usize) -> Option<&T> {
         let (part, offset) = locate(i);
         self.parts.get(part)?.get()?.get(offset)
-    }
-
-    /// Bytes that its parts' headers take.
-    pub(crate) fn header_bytes(&self) -> usize {
-        size_of_val(&*self.parts)
     }
 
     /// Allocates the part of `i`, if it is not there. Returns the elements added. `i` is below [`CAPACITY_MAX`].
