@@ -33,10 +33,7 @@ pub struct Budget {
 impl Budget {
     /// A budget of `limit_bytes`.
     pub fn new(limit_bytes: u64) -> Self {
-        Budget {
-            limit_bytes,
-            used_bytes: Default::default(),
-        }
+        Budget { limit_bytes, used_bytes: Default::default() }
     }
 
     /// The whole of it.
