@@ -4,7 +4,7 @@
 //! - [`commands`]: a module for each family of verbs;
 //! - [`source`], [`secrets`], [`open`]: from a name and a password to an open vault;
 //! - [`output`], [`progress`], [`failure`], [`exit_code`]: what the user gets to see;
-//! - [`process`], [`logging`], [`state_dir`]: the process itself.
+//! - [`process`], [`interrupt`], [`logging`], [`state_dir`]: the process itself.
 //!
 //! Terminal, home and environment are touched here only; the libraries below know none of them.
 
@@ -12,6 +12,7 @@ mod args;
 mod commands;
 mod exit_code;
 mod failure;
+mod interrupt;
 mod logging;
 mod open;
 mod output;
@@ -33,7 +34,9 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => return usage(&error),
     };
-    match run(args) {
+    let result = run(args);
+    interrupt::obey();
+    match result {
         Ok(()) => Code::Done.into(),
         Err(failure) => {
             failure.print();

@@ -3,13 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use adit_core::FsError;
 use adit_core::media::HostDir;
 use adit_media::HostDirectory;
-use adit_vault::{OpenOptions, RecoveryReport, StateDir, VaultStore, vault_id};
+use adit_vault::{OpenOptions, RecoveryReport, StateDir, Unlocked, VaultStore, vault_id};
 
 use crate::args::low::{GlobalArgs, SourceArgs};
-use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::secrets::{self, Password, Role};
 use crate::{source, state_dir};
@@ -27,7 +25,7 @@ pub struct OpenVault {
 /// What to do with the vault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
-    /// Read it.
+    /// Read it, after recovering what a dead process left in its journal, where that is possible.
     Read,
     /// Change it.
     Write,
@@ -49,32 +47,23 @@ pub fn source(args: &SourceArgs, global: &GlobalArgs, purpose: Purpose) -> Resul
 /// # Errors
 /// `WrongPassword`; `NotSupported` for Hub vaults and other formats; `Corrupt`; what the host says.
 pub fn vault(dir: &Path, password: Password, state: Result<PathBuf>, purpose: Purpose) -> Result<OpenVault> {
-    let subject = &dir.display().to_string();
-    let fail = |e: &FsError| Failure::fs(subject, e);
-    let root = HostDirectory::open(dir).map_err(|e| Failure::io(subject, &e))?;
-    let keys = adit_vault::unlock(&root, password.as_str()).map_err(|e| fail(&e))?;
+    let keys = unlock(dir, &password)?;
     // Wiped before the long life of a mount begins.
     drop(password);
-    let slot = match purpose {
-        Purpose::Read => None,
-        Purpose::Write | Purpose::WriteIfPossible => {
-            let acquired = state.and_then(|base| {
-                StateDir::acquire(&base, &vault_id(&keys.masterkey), dir).map_err(|e| Failure::fs(base.display(), &e))
-            });
-            match acquired {
-                Ok(slot) => Some(slot),
-                Err(failure) if purpose == Purpose::Write => {
-                    return Err(failure.hint("changes need a place for their journal; name one with --state-dir DIR"));
-                }
-                Err(failure) => {
-                    let text = format!("{subject}: read-only, for there is no place for a journal: {}", failure.text());
-                    tracing::warn!("{text}");
-                    eprintln!("adit: {text}");
-                    None
-                }
-            }
-        }
-    };
+    unlocked(dir, &keys, state, purpose)
+}
+
+/// The keys of the vault in `dir`.
+pub fn unlock(dir: &Path, password: &Password) -> Result<Unlocked> {
+    let root = HostDirectory::open(dir).map_err(|e| Failure::io(dir.display(), &e))?;
+    adit_vault::unlock(&root, password.as_str()).map_err(|e| Failure::fs(dir.display(), &e))
+}
+
+/// Opens a vault whose keys are known; see [`vault`].
+pub fn unlocked(dir: &Path, keys: &Unlocked, state: Result<PathBuf>, purpose: Purpose) -> Result<OpenVault> {
+    let subject = &dir.display().to_string();
+    let root = HostDirectory::open(dir).map_err(|e| Failure::io(subject, &e))?;
+    let slot = slot(dir, keys, state, purpose)?;
     let folder = |path: &PathBuf| -> Result<Arc<dyn HostDir>> {
         let opened = HostDirectory::open(path).map_err(|e| Failure::io(path.display(), &e))?;
         Ok(Arc::new(opened))
@@ -88,9 +77,34 @@ pub fn vault(dir: &Path, password: Password, state: Result<PathBuf>, purpose: Pu
         config: &keys.config,
         background: slot.is_some(),
     };
-    let (store, report) = VaultStore::open(options).map_err(|e| fail(&e))?;
+    let (store, report) = VaultStore::open(options).map_err(|e| Failure::fs(subject, &e))?;
     tell(&report, subject);
     Ok(OpenVault { store: Arc::new(store), read_only: slot.is_none(), _journal: slot })
+}
+
+/// The folder for the journal; none to open the vault read-only.
+fn slot(dir: &Path, keys: &Unlocked, state: Result<PathBuf>, purpose: Purpose) -> Result<Option<StateDir>> {
+    let acquire = |base: PathBuf| {
+        StateDir::acquire(&base, &vault_id(&keys.masterkey), dir).map_err(|e| Failure::fs(base.display(), &e))
+    };
+    if purpose == Purpose::Read {
+        // What cannot be recovered now can still be read as it is.
+        let known = state.ok().filter(|base| base.join("vault").is_dir());
+        return Ok(known.and_then(|base| acquire(base).ok()).filter(StateDir::has_journals));
+    }
+    match state.and_then(acquire) {
+        Ok(slot) => Ok(Some(slot)),
+        Err(failure) if purpose == Purpose::Write => {
+            Err(failure.hint("changes need a place for their journal; name one with --state-dir DIR"))
+        }
+        Err(failure) => {
+            let subject = dir.display();
+            let text = format!("{subject}: read-only, for there is no place for a journal: {}", failure.text());
+            tracing::warn!("{text}");
+            eprintln!("adit: {text}");
+            Ok(None)
+        }
+    }
 }
 
 /// Says what recovery found, in the log; what a person must know, on standard error too.
@@ -113,12 +127,8 @@ fn tell(report: &RecoveryReport, subject: &str) {
     }
 }
 
-/// Fails if a process of this user has the vault in `dir` mounted.
-pub fn refuse_mounted(dir: &Path, what: &str) -> Result<()> {
-    let mounted = adit_mount::control::Registry::of_this_user().list();
-    match mounted.into_iter().find(|mount| source::vault_dir(mount.source.as_ref()).is_ok_and(|d| d == dir)) {
-        Some(mount) => Err(Failure::new(Code::Busy, format!("{}: mounted on {}", dir.display(), mount.mountpoint))
-            .hint(format!("unmount it first: {what}"))),
-        None => Ok(()),
-    }
+/// Where a process of this user has the vault in `dir` mounted.
+pub fn mounted_on(dir: &Path) -> Option<String> {
+    let mounts = adit_mount::control::Registry::of_this_user().list();
+    mounts.into_iter().find(|mount| Path::new(&mount.source) == dir).map(|mount| mount.mountpoint)
 }

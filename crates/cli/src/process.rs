@@ -34,13 +34,18 @@ pub fn umask() -> u32 {
 ///
 /// The Rust runtime ignores the signal, which is right for a daemon that writes to sockets; only this brings it back.
 pub fn die_of_sigpipe() -> ! {
+    die_of(libc::SIGPIPE)
+}
+
+/// Ends as the signal ends a program that does not handle it.
+pub fn die_of(signal: i32) -> ! {
     // SAFETY: plain system calls without pointers; restoring a default action cannot break an invariant.
     unsafe {
-        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
-        libc::raise(libc::SIGPIPE);
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
     }
     // Only if the signal is blocked: the code that a shell would have shown.
-    std::process::exit(128 + libc::SIGPIPE)
+    std::process::exit(128 + signal)
 }
 
 /// Whether both standard input and standard error are terminals, so that a person can be asked.

@@ -10,6 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::args::units::show_size;
 use crate::exit_code::Code;
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::output::printable;
 
 /// Between two lines when standard error is no terminal.
@@ -44,7 +45,7 @@ impl Progress {
         Progress { verb, bar, lines, entries: 0, bytes: 0, began: now, last_line: now, worst: None }
     }
 
-    /// Takes an event of a copy.
+    /// Takes an event of a copy; ends it once a signal came.
     pub fn event(&mut self, event: Event<'_>) -> ControlFlow<()> {
         match event {
             Event::Begin { path, .. } => self.entry(path),
@@ -58,7 +59,7 @@ impl Progress {
                 self.say(&format!("adit: {}: left out: {}: {why}", self.verb, printable(path.as_bytes())));
             }
         }
-        ControlFlow::Continue(())
+        if interrupt::came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     /// An entry begins.
@@ -66,6 +67,16 @@ impl Progress {
         self.entries += 1;
         let entries = self.entries;
         self.bar.iter().for_each(|bar| bar.set_message(format!("{entries}  {}", printable(path.as_bytes()))));
+        self.tick();
+    }
+
+    /// So much is done, of work that counts for itself.
+    pub fn reached(&mut self, entries: u64, bytes: u64) {
+        (self.entries, self.bytes) = (entries, bytes);
+        if let Some(bar) = &self.bar {
+            bar.set_message(format!("{entries} entries"));
+            bar.set_position(bytes);
+        }
         self.tick();
     }
 

@@ -60,8 +60,7 @@ impl Mounts {
     }
 
     fn pid(&self) -> i32 {
-        let mounts = self.bench.run(["mounts", "--json"]).expect(0).json();
-        mounts[0]["pid"].as_i64().expect("one mount") as i32
+        self.bench.mounts()[0]["pid"].as_i64().expect("one mount") as i32
     }
 }
 
@@ -134,8 +133,7 @@ fn mounted_round_trip() {
 fn mounted_is_listed_and_counted() {
     let Some(m) = Mounts::new() else { return };
     m.mount(&["-o", "noauto,_netdev,attr_timeout=2.5"]).expect(0);
-    let mounts = m.bench.run(["mounts", "--json"]).expect(0).json();
-    let mount = &mounts[0];
+    let mount = &m.bench.mounts()[0];
     assert_eq!(mount["mountpoint"].as_str(), m.mnt().canonicalize().unwrap().to_str());
     assert_eq!(mount["source"].as_str(), m.bench.vault().canonicalize().unwrap().to_str());
     assert_eq!((mount["kind"].as_str(), mount["read_only"].as_bool()), (Some("vault"), Some(false)));
@@ -202,6 +200,16 @@ fn mounted_busy_is_7_and_lazy_detaches() {
     assert_eq!(m.bench.open("cat", &["/f"]).expect(0).text(), "before");
 }
 
+/// Segments of journals below the state directory.
+fn journals(state: &Path) -> usize {
+    let entries = fs::read_dir(state).unwrap().map(|e| e.unwrap());
+    let count = |entry: fs::DirEntry| match entry.file_type().unwrap().is_dir() {
+        true => journals(&entry.path()),
+        false => usize::from(entry.file_name().to_str().unwrap().starts_with("journal-")),
+    };
+    entries.map(count).sum()
+}
+
 #[test]
 fn mounted_that_died_is_cleared() {
     let Some(m) = Mounts::new() else { return };
@@ -210,11 +218,15 @@ fn mounted_that_died_is_cleared() {
     let pid = m.pid();
     kill(pid, libc::SIGKILL);
     eventually("the kernel notices", || fs::metadata(m.mnt()).is_err());
-    assert_eq!(m.bench.run(["mounts", "--json"]).expect(0).json(), serde_json::json!([]));
+    assert!(m.bench.mounts().is_empty());
     m.bench.run(["doctor"]).expect(0);
     m.mount(&[]).expect(1).says("umount");
     m.umount(&[]).expect(0);
     assert!(!is_mounted(&m.mnt()));
+    // A verb that reads recovers the journal first.
+    assert_eq!(journals(&m.bench.path("state")), 1);
+    assert_eq!(m.bench.open("cat", &["/f"]).expect(0).text(), "closed before the kill");
+    assert_eq!(journals(&m.bench.path("state")), 0);
     m.mount(&[]).expect(0);
     assert_eq!(fs::read_to_string(m.mnt().join("f")).unwrap(), "closed before the kill");
     // And the same by request.
@@ -251,7 +263,7 @@ fn mounted_read_only_refuses_changes() {
         let error = fs::write(m.mnt().join("g"), "g").unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
         assert_eq!(fs::read_to_string(m.mnt().join("f")).unwrap(), "f");
-        assert_eq!(m.bench.run(["mounts", "--json"]).json()[0]["read_only"], true);
+        assert_eq!(m.bench.mounts()[0]["read_only"], true);
         m.umount(&[]).expect(0);
     }
     // No place for a journal: read-only as well, and it says so.
@@ -297,9 +309,48 @@ fn mounted_and_mountless_verbs_share_a_vault() {
     fs::write(m.mnt().join("inside"), "by the mount").unwrap();
     assert_eq!(m.bench.open("cat", &["/inside"]).expect(0).text(), "by the mount");
     fs::write(m.bench.path("outside"), "by the verb").unwrap();
+    let check = ["vault", "check", m.bench.vault_str(), "--password-file", m.bench.password_str()];
+    m.bench.run(check).expect(0).says("mounted on");
+    m.bench.run(check.into_iter().chain(["--repair", "--yes"])).expect(7).says("adit umount");
     m.bench.open("put", &["outside", "/"]).expect(0);
     assert_eq!(fs::read_to_string(m.mnt().join("outside")).unwrap(), "by the verb");
     m.umount(&[]).expect(0);
+}
+
+/// As an ordinary user: through fusermount3, from a process that is not dumpable.
+#[test]
+fn mounted_by_an_ordinary_user() {
+    let Some(_mounts_work) = Mounts::new() else { return };
+    // SAFETY: a plain system call.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("left out: the other tests do this already when they do not run as root");
+        return;
+    }
+    const NOBODY: u32 = 65_534;
+    let home = tempfile::tempdir().unwrap();
+    let program = home.path().join("adit");
+    fs::copy(env!("CARGO_BIN_EXE_adit"), &program).unwrap();
+    fs::write(home.path().join("password"), PASSWORD).unwrap();
+    fs::create_dir(home.path().join("mnt")).unwrap();
+    for path in [home.path().to_path_buf(), home.path().join("password"), home.path().join("mnt")] {
+        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    // A mount namespace of its own, with a device that this user may open, whatever the machine's rights are.
+    let as_root = "mknod fuse c 10 229 && chmod 666 fuse && mount --bind fuse /dev/fuse &&
+        exec setpriv --reuid=65534 --regid=65534 --clear-groups sh -euc \"$0\"";
+    let as_user = "./adit vault init vault --password-file password
+        ./adit mount vault mnt --password-file password
+        trap './adit umount --no-flush --yes mnt 2>/dev/null || true' EXIT
+        echo content > mnt/file
+        test \"$(cat mnt/file)\" = content
+        test \"$(stat -c %u mnt/file)\" = 65534
+        ./adit mounts --json | grep -q vault
+        ./adit umount mnt
+        test \"$(./adit cat vault /file --password-file password)\" = content";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-euc", as_root, as_user]).current_dir(home.path());
+    command.env("HOME", home.path()).env_remove("XDG_RUNTIME_DIR").env_remove("XDG_STATE_HOME");
+    run(command, b"").expect(0);
 }
 
 /// The link that an installation makes, for the time of a test.
@@ -337,7 +388,7 @@ fn mounted_by_mount_8() {
     assert!(table().lines().any(|line| line.contains(m.bench.str("mnt").as_str()) && line.contains("fuse.adit")));
     let umount = Command::new("umount").arg(m.mnt()).status().unwrap();
     assert!(umount.success());
-    eventually("its process ends", || m.bench.run(["mounts", "--json"]).json() == serde_json::json!([]));
+    eventually("its process ends", || m.bench.mounts().is_empty());
     fs::write(m.bench.path("wrong"), "wrong").unwrap();
     let failed = mount(format!("password_file={}", m.bench.str("wrong")));
     assert_ne!(failed.code, Some(0));

@@ -76,6 +76,15 @@ impl StateDir {
     }
 }
 
+impl StateDir {
+    /// Whether a dead process left a journal in a slot: then the vault is to be opened for writing, which recovers it.
+    pub fn has_journals(&self) -> bool {
+        let slots = std::iter::once(&self.path).chain(&self.abandoned);
+        let mut entries = slots.filter_map(|slot| fs::read_dir(slot).ok()).flatten().flatten();
+        entries.any(|entry| crate::journal::recover::is_journal(entry.file_name().as_bytes()))
+    }
+}
+
 /// Locks a slot, or None if a living process holds it.
 fn try_lock(slot: &Path) -> io::Result<Option<File>> {
     let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(slot.join(LOCK_FILE))?;

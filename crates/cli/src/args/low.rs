@@ -446,6 +446,11 @@ Examples:
   adit vault passwd ~/Vault
   printf 'old\\nnew\\n' | adit vault passwd ~/Vault --password-stdin --new-password-stdin")]
     Passwd(PasswdArgs),
+    /// Look for damage, and repair what can be
+    #[command(after_long_help = "\
+Exit code 5 says that problems were found. --repair moves what it cannot join back to a folder of its own and restores
+names where the vault still tells them; it never deletes. It refuses a vault that is mounted.")]
+    Check(CheckArgs),
 }
 
 /// How contents are encrypted.
@@ -497,4 +502,27 @@ pub struct PasswdArgs {
     /// The new one.
     #[command(flatten)]
     pub new_password: NewPasswordArgs,
+}
+
+/// `vault check`
+#[derive(Args, Debug)]
+pub struct CheckArgs {
+    /// The vault's folder
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub dir: PathBuf,
+    /// Move aside what has lost its place, and restore names
+    #[arg(long)]
+    pub repair: bool,
+    /// Look at names and headers only; do not read what files hold
+    #[arg(long)]
+    pub no_contents: bool,
+    /// Do not ask before repairing
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Its password.
+    #[command(flatten)]
+    pub password: PasswordArgs,
 }

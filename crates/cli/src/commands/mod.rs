@@ -2,6 +2,7 @@
 
 pub mod browse;
 pub mod change;
+pub mod check;
 pub mod doctor;
 pub mod generate;
 pub mod mount;

@@ -4,12 +4,11 @@
 //! mounts and says that it is ready. Every failure up to there is the parent's message and exit code.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use adit_core::ErrorKind;
 use adit_core::engine::{CacheStats, Engine, EngineOptions};
-use adit_core::{ErrorKind, FsError};
 use adit_mount::control::{ControlError, MountInfo, Registry};
 use adit_mount::daemon::{self, Readiness, Side, StartFailure};
 use adit_mount::{MountError, Session, SessionHandle, Signals, Until, mountpoint};
@@ -30,8 +29,8 @@ const BASE_LEN_BYTES: u64 = 12 << 20;
 /// How long names and attributes are believed when nobody else changes the vault.
 const EXCLUSIVE_TTL: Duration = Duration::from_secs(3600);
 
-/// How long a process that could not write everything back lives on to say so.
-const ANSWER_TIME: Duration = Duration::from_millis(500);
+/// How long an answer about the end of the mount is waited for; whoever asked then waits for the process's end.
+const OUTCOME_PATIENCE: Duration = Duration::from_secs(90);
 
 /// A mount that is fully described; only the password is apart.
 struct Plan {
@@ -121,7 +120,6 @@ fn serve(plan: Plan, password: Password, readiness: Option<&mut Option<Readiness
     let session = Session::mount(engine.clone(), &plan.mountpoint, &options).map_err(|e| mount_failure(&e))?;
     let info =
         MountInfo::new(&plan.vault.display().to_string(), &options.kind, session.mountpoint(), options.read_only);
-    let outcome = Arc::new(Outcome::default());
     let verbs = Verbs {
         // Weak: the control thread lives as long as the process, and must not keep the vault open.
         engine: Arc::downgrade(&engine),
@@ -129,7 +127,6 @@ fn serve(plan: Plan, password: Password, readiness: Option<&mut Option<Readiness
         info: info.clone(),
         exclusive: plan.request.exclusive,
         began: Instant::now(),
-        outcome: outcome.clone(),
     };
     let registered = Registry::of_this_user().register(&info, move |verb: &str, args: &Value| verbs.call(verb, args));
     if let Err(e) = &registered {
@@ -142,7 +139,7 @@ fn serve(plan: Plan, password: Password, readiness: Option<&mut Option<Readiness
     }
     let ended = session.wait(Until { signals: Some(signals), idle: plan.request.idle });
     drop(engine);
-    outcome.tell(ended.as_ref().err());
+    // Waits until those who asked for the end have their answer.
     drop(registered);
     let ended = ended.map_err(|e| Failure::fs(plan.mountpoint.display(), &e))?;
     tracing::info!("{} is unmounted ({ended:?})", plan.mountpoint.display());
@@ -185,39 +182,6 @@ struct Verbs {
     info: MountInfo,
     exclusive: bool,
     began: Instant,
-    outcome: Arc<Outcome>,
-}
-
-/// How the mount ended, for those who asked for its end: a failed last flush is their news.
-#[derive(Default)]
-struct Outcome {
-    /// Set once; the kind and message of an error.
-    known: Mutex<Option<Result<(), (ErrorKind, String)>>>,
-    changed: Condvar,
-    waiting: AtomicUsize,
-}
-
-impl Outcome {
-    /// Waits for the end.
-    fn wait(&self) -> Result<(), (ErrorKind, String)> {
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = self.changed.wait_while(known, |known| known.is_none()).unwrap_or_else(PoisonError::into_inner);
-        let result = known.clone().unwrap_or(Ok(()));
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
-        result
-    }
-
-    /// Says how it ended. After an error it gives the answers time to be written before the process ends; a success
-    /// needs no answer, because the end of the process tells it.
-    fn tell(&self, error: Option<&FsError>) {
-        let result = error.map_or(Ok(()), |e| Err((e.kind(), e.to_string())));
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-        self.changed.notify_all();
-        if error.is_some() && self.waiting.load(Ordering::SeqCst) > 0 {
-            std::thread::sleep(ANSWER_TIME);
-        }
-    }
 }
 
 impl Verbs {
@@ -294,8 +258,8 @@ impl Verbs {
             MountError::NotAMount(_) => ControlError::Answered { kind: "NotAMount".to_owned(), message: e.to_string() },
             other => ControlError::answer(other.kind(), &other),
         })?;
-        if !lazy {
-            self.outcome.wait().map_err(|(kind, message)| ControlError::answer(kind, message))?;
+        if let Some(Err(e)) = (!lazy).then(|| self.session.outcome(OUTCOME_PATIENCE)).flatten() {
+            return Err(ControlError::answer(e.kind(), &e));
         }
         Ok(json!({}))
     }

@@ -14,6 +14,7 @@ use adit_core::{ErrorKind, FsError};
 use super::bytes;
 use crate::args::low::{GetArgs, GlobalArgs, PutArgs};
 use crate::failure::{Failure, Result};
+use crate::interrupt;
 use crate::open::{self, Purpose};
 use crate::progress::Progress;
 
@@ -24,6 +25,7 @@ pub fn get(args: &GetArgs, global: &GlobalArgs) -> Result<()> {
     let start = tree.resolve(bytes(&args.path), Last::Keep).map_err(|e| Failure::fs(dir.display(), &e))?;
     let to = destination(&args.dest, &start).map_err(|e| Failure::fs("get", &e))?;
     let options = CopyOptions { replace: !args.no_replace, ..CopyOptions::default() };
+    interrupt::watch();
     let mut progress = Progress::new("get", global.quiet);
     let done = copy_out(&tree, start, to, &options, &mut |event| progress.event(event));
     let finished = progress.finish();
@@ -62,6 +64,7 @@ pub fn put(args: &PutArgs, global: &GlobalArgs) -> Result<()> {
         }
         _ => None,
     };
+    interrupt::watch();
     let mut progress = Progress::new("put", global.quiet);
     let mut result = Ok(());
     for host in &args.host {

@@ -20,6 +20,7 @@ pub fn vault(command: &VaultCommand, global: &GlobalArgs) -> Result<()> {
         VaultCommand::Init(args) => init(args, global),
         VaultCommand::Info(args) => info(args),
         VaultCommand::Passwd(args) => passwd(args, global),
+        VaultCommand::Check(args) => super::check::check(args, global),
     }
 }
 

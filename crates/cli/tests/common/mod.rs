@@ -118,6 +118,14 @@ impl Bench {
         self.run(line)
     }
 
+    /// The mounts below this bench's folder: `adit mounts --json` lists all of this user's.
+    pub fn mounts(&self) -> Vec<Value> {
+        let all = self.run(["mounts", "--json"]).expect(0).json();
+        let own = self.dir.path().canonicalize().unwrap();
+        let is_own = |mount: &&Value| Path::new(mount["mountpoint"].as_str().unwrap()).starts_with(&own);
+        all.as_array().expect("a list").iter().filter(is_own).cloned().collect()
+    }
+
     /// Every ciphertext file of the vault that holds content.
     pub fn content_files(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();

@@ -64,6 +64,11 @@ pub(crate) struct Leftover {
     number: u64,
 }
 
+/// Whether a file of a state directory is a segment of a journal.
+pub(crate) fn is_journal(name: &[u8]) -> bool {
+    segment_number(name).is_some()
+}
+
 /// Segments in `state`, oldest first.
 pub(crate) fn leftovers(state: &Arc<dyn HostDir>) -> Result<Vec<Leftover>> {
     let mut numbers = Vec::new();

@@ -1,0 +1,190 @@
+//! `vault check [--repair]`: looks for damage, and mends what can be mended without deleting anything.
+
+use std::path::Path;
+
+use adit_media::HostDirectory;
+use adit_vault::Unlocked;
+use adit_vault::check::{self as vault_check, Options, Problem, Repair, Report};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::confirm;
+use crate::args::low::{CheckArgs, GlobalArgs};
+use crate::args::units::show_size;
+use crate::exit_code::Code;
+use crate::failure::{Failure, Result};
+use crate::open::{self, Purpose};
+use crate::output::{Output, printable};
+use crate::progress::Progress;
+use crate::secrets::{self, Role};
+use crate::{source, state_dir};
+
+/// `adit vault check`
+pub fn check(args: &CheckArgs, global: &GlobalArgs) -> Result<()> {
+    let dir = source::vault_dir(args.dir.as_os_str())?;
+    let subject = dir.display().to_string();
+    match open::mounted_on(&dir) {
+        Some(mountpoint) if args.repair => {
+            return Err(Failure::new(Code::Busy, format!("{subject}: mounted on {mountpoint}"))
+                .hint(format!("unmount it first: adit umount {mountpoint}")));
+        }
+        Some(mountpoint) if !global.quiet => {
+            eprintln!("adit: {subject}: mounted on {mountpoint}; what changes meanwhile may show as a problem");
+        }
+        _ => {}
+    }
+    if args.repair {
+        confirm(&format!("Repair {subject}? Nothing is deleted, but things may be moved."), args.yes)?;
+    }
+    let password = secrets::read(&args.password.origin(), Role::Current, &subject)?;
+    let keys = open::unlock(&dir, &password)?;
+    drop(password);
+    let options = Options { contents: !args.no_contents };
+    let found = if args.repair { repair(&dir, &keys, options, global)? } else { look(&dir, &keys, options, global)? };
+    print(&found, args.json)?;
+    match found.report.is_clean() && found.failed.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::said(Code::ProblemsFound)),
+    }
+}
+
+/// What a check, or the check after a repair, found.
+struct Found {
+    report: Report,
+    repairing: bool,
+    done: Vec<Repair>,
+    failed: Vec<Repair>,
+}
+
+fn look(dir: &Path, keys: &Unlocked, options: Options, global: &GlobalArgs) -> Result<Found> {
+    let root = HostDirectory::open(dir).map_err(|e| Failure::io(dir.display(), &e))?;
+    let mut progress = Progress::new("check", global.quiet);
+    let report = vault_check::check(&root, keys, options, &mut |p| progress.reached(entries(&p), p.bytes));
+    progress.finish()?;
+    let report = report.map_err(|e| Failure::fs(dir.display(), &e))?;
+    Ok(Found { report, repairing: false, done: Vec::new(), failed: Vec::new() })
+}
+
+fn repair(dir: &Path, keys: &Unlocked, options: Options, global: &GlobalArgs) -> Result<Found> {
+    // First what dead mounts left in their journals: it is newer than what lies in the vault. The journal's folder stays
+    // ours meanwhile. A vault too damaged to be opened is repaired without.
+    let state = state_dir::locate(global.state_dir.as_deref());
+    let _opened = match open::unlocked(dir, keys, state, Purpose::Write) {
+        Ok(opened) => Some(opened),
+        Err(failure) if failure.code() == Code::Corrupt => None,
+        Err(failure) => return Err(failure),
+    };
+    let root = HostDirectory::open(dir).map_err(|e| Failure::io(dir.display(), &e))?;
+    let mut progress = Progress::new("repair", global.quiet);
+    let report = vault_check::repair(&root, keys, options, &mut |p| progress.reached(entries(&p), p.bytes));
+    progress.finish()?;
+    let report = report.map_err(|e| Failure::fs(dir.display(), &e))?;
+    Ok(Found { report: report.after, repairing: true, done: report.done, failed: report.failed })
+}
+
+fn entries(progress: &vault_check::Progress) -> u64 {
+    progress.files + progress.directories + progress.symlinks
+}
+
+/// A problem in `--json` output. Fields are only ever added.
+#[derive(Serialize)]
+struct ProblemJson<'a> {
+    kind: &'static str,
+    /// Null where a name on the way to it is not known.
+    path: Option<&'a str>,
+    ciphertext_path: &'a str,
+    detail: &'a str,
+    repairable: bool,
+}
+
+/// A step of a repair in `--json` output. Fields are only ever added.
+#[derive(Serialize)]
+struct RepairJson<'a> {
+    kind: &'static str,
+    path: Option<&'a str>,
+    ciphertext_path: &'a str,
+    action: &'a str,
+}
+
+fn problem_json(problem: &Problem) -> ProblemJson<'_> {
+    ProblemJson {
+        kind: problem.kind.as_str(),
+        path: problem.path.as_deref(),
+        ciphertext_path: &problem.ciphertext_path,
+        detail: &problem.detail,
+        repairable: problem.repairable,
+    }
+}
+
+fn repair_json(repair: &Repair) -> RepairJson<'_> {
+    RepairJson {
+        kind: repair.kind.as_str(),
+        path: repair.path.as_deref(),
+        ciphertext_path: &repair.ciphertext_path,
+        action: &repair.action,
+    }
+}
+
+fn print(found: &Found, as_json: bool) -> Result<()> {
+    let mut out = Output::new();
+    if as_json {
+        out.json(&document(found))?;
+        return out.finish();
+    }
+    let report = &found.report;
+    for (what, steps) in [("repaired", &found.done), ("NOT repaired", &found.failed)] {
+        for step in steps {
+            let place = place(step.path.as_deref(), &step.ciphertext_path);
+            out.line(format_args!("{what}: {}: {place}\n  {}", step.kind, printable(step.action.as_bytes())))?;
+        }
+    }
+    for problem in &report.problems {
+        let place = place(problem.path.as_deref(), &problem.ciphertext_path);
+        let more = if problem.repairable && !found.repairing { " (--repair can mend it)" } else { "" };
+        out.line(format_args!("{}: {place}\n  {}{more}", problem.kind, printable(problem.detail.as_bytes())))?;
+    }
+    for note in &report.notes {
+        let place = printable(note.ciphertext_path.as_bytes());
+        out.line(format_args!("note: {place}: {}", printable(note.detail.as_bytes())))?;
+    }
+    let problems = match report.problems.len() as u64 + report.problems_omitted {
+        0 => "no problems".to_owned(),
+        1 => "1 problem".to_owned(),
+        count => format!("{count} problems"),
+    };
+    let (files, folders, links) = (report.files, report.directories, report.symlinks);
+    out.line(format_args!(
+        "{files} files ({}), {folders} folders, {links} links: {problems}",
+        show_size(report.bytes)
+    ))?;
+    out.finish()
+}
+
+/// Where something is: its cleartext path if that is known, and its place in the vault's folder.
+fn place(path: Option<&str>, ciphertext_path: &str) -> String {
+    match path {
+        Some(path) => format!("{} ({})", printable(path.as_bytes()), printable(ciphertext_path.as_bytes())),
+        None => printable(ciphertext_path.as_bytes()),
+    }
+}
+
+fn document(found: &Found) -> Value {
+    let report = &found.report;
+    let notes: Vec<Value> =
+        report.notes.iter().map(|n| json!({"ciphertext_path": n.ciphertext_path, "detail": n.detail})).collect();
+    let mut document = json!({
+        "problems": report.problems.iter().map(problem_json).collect::<Vec<_>>(),
+        "problems_omitted": report.problems_omitted,
+        "notes": notes,
+        "notes_omitted": report.notes_omitted,
+        "files": report.files,
+        "directories": report.directories,
+        "symlinks": report.symlinks,
+        "bytes": report.bytes,
+    });
+    if found.repairing {
+        document["repaired"] = json!(found.done.iter().map(repair_json).collect::<Vec<_>>());
+        document["failed"] = json!(found.failed.iter().map(repair_json).collect::<Vec<_>>());
+    }
+    document
+}
