@@ -306,6 +306,8 @@ impl Model {
         }
         let replace = match (&self.nodes[&from], self.nodes.get(&key)) {
             (_, None) => false,
+            // It goes on with the content directory that it has just removed.
+            (Node::Directory, Some(_)) if official => return None,
             (Node::Directory, Some(Node::Directory)) => self.is_empty_dir(&key),
             (Node::Directory, Some(_)) | (_, Some(Node::Directory)) => return None,
             (Node::File(_), Some(Node::File(_))) => true,
@@ -390,7 +392,7 @@ fn turns(oracle: &mut Oracle, vault: &Vault, seed: u64, what: &str) {
         if round % 2 == 0 { kept = Some(store) } else { drop(store) };
         assert_official(oracle, &vault.path, PASSWORD, &model.tree(), &format!("{what}: ours, seen there"));
         let ops = model.edits(30, true);
-        oracle.apply(&vault.path, PASSWORD, &ops).unwrap_or_else(|e| panic!("{what}: {e:?}"));
+        oracle.apply(&vault.path, PASSWORD, &ops).unwrap_or_else(|e| panic!("{what}: {e:?} in {ops:#?}"));
         let store = kept.take().unwrap_or_else(|| vault.open());
         assert_same(&tree(&store), &model.tree(), &format!("{what}: theirs, seen here"));
         kept = Some(store).filter(|_| round % 3 == 0);

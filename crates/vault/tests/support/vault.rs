@@ -82,10 +82,15 @@ impl Vault {
 
     /// Opens it on these media.
     pub fn open_on(&self, root: Arc<dyn HostDir>, state: Option<Arc<dyn HostDir>>) -> Result<VaultStore> {
-        let (masterkey, config) = (&self.keys.masterkey, &self.keys.config);
-        let options = OpenOptions { root, state, abandoned: Vec::new(), masterkey, config, background: false };
-        VaultStore::open(options).map(|(store, _)| store)
+        open_with(&self.keys, root, state)
     }
+}
+
+/// Opens a vault on these media; no thread makes checkpoints.
+pub fn open_with(keys: &Unlocked, root: Arc<dyn HostDir>, state: Option<Arc<dyn HostDir>>) -> Result<VaultStore> {
+    let (masterkey, config) = (&keys.masterkey, &keys.config);
+    let options = OpenOptions { root, state, abandoned: Vec::new(), masterkey, config, background: false };
+    VaultStore::open(options).map(|(store, _)| store)
 }
 
 /// A name.
