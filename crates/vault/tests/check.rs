@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use adit_core::media::{HostDir, NewFile};
 use adit_core::types::{Access, Kind};
 use adit_media::HostDirectory;
-use adit_testkit::faults::{CallClass, Fault, Faults};
 use adit_testkit::crash::{CrashPlan, CrashWorld, Mode, crash_everywhere};
+use adit_testkit::faults::{CallClass, Fault, Faults};
 use adit_testkit::{Rng, scaled, seeds};
 use adit_vault::check::{Options, ProblemKind, RepairReport, Report, check, repair};
 use adit_vault::format::content::object;
@@ -507,7 +507,14 @@ fn random_damage_is_survived_and_nothing_is_deleted() {
 
 #[test]
 fn a_repair_that_stops_anywhere_can_be_repeated() {
-    for name in ["dir-id-duplicate", "long-wrong-name", "orphan-no-dirid", "name-not-shortened", "long-ambiguous", "long-name-huge"] {
+    for name in [
+        "dir-id-duplicate",
+        "long-wrong-name",
+        "orphan-no-dirid",
+        "name-not-shortened",
+        "long-ambiguous",
+        "long-name-huge",
+    ] {
         let whole = Copy::broken(name);
         let before = files(whole.path());
         for skip in 0.. {
@@ -569,7 +576,9 @@ fn a_power_cut_during_repair_loses_nothing() {
     for seed in seeds(1) {
         let mut rng = Rng::new(seed);
         for mode in [Mode::Kill, Mode::Journalled, Mode::Adversarial] {
-            for name in ["dir-id-duplicate", "long-wrong-name", "orphan-no-dirid", "name-not-shortened", "long-trailing-bytes"] {
+            for name in
+                ["dir-id-duplicate", "long-wrong-name", "orphan-no-dirid", "name-not-shortened", "long-trailing-bytes"]
+            {
                 let copy = Copy::broken(name);
                 let before = files(copy.path());
                 let base = CrashWorld::new(mode);

@@ -66,8 +66,7 @@ impl<'a> Reader<'a> {
             return Ok(tail.map(|e| (ProblemKind::UnreadableChunk, e.to_string())));
         }
         let (mut bad, mut chunk) = (BadChunks::default(), 0u64);
-        'file: loop {
-            let Ok(offset) = layout.chunk_offset(chunk) else { break };
+        while let Ok(offset) = layout.chunk_offset(chunk) {
             let got = file.read_at(offset, &mut self.sealed)?;
             for sealed in self.sealed[..got].chunks(layout.chunk_cipher() as usize) {
                 let stray = sealed.len() <= layout.overhead() as usize;
@@ -78,7 +77,7 @@ impl<'a> Reader<'a> {
             }
             seen(got as u64);
             if got < self.sealed.len() {
-                break 'file;
+                break;
             }
         }
         Ok(bad.describe(chunk, tail).map(|detail| (ProblemKind::UnreadableChunk, detail)))

@@ -316,7 +316,7 @@ impl<'a> Mover<'a> {
     }
 
     /// Puts something into `/lost+found` under `name` or, if that is taken, the same with a number.
-    pub fn to_lost_and_found(
+    pub fn put_in_lost_and_found(
         &mut self,
         name: &str,
         put: impl Fn(&Self, &DirId, &str) -> Result<Option<String>>,

@@ -62,7 +62,8 @@ pub fn repair(
     let before = check(root, keys, options, progress)?;
     let mut report = RepairReport { after: before.clone(), before, ..RepairReport::default() };
     for _ in 0..ROUNDS_MAX {
-        let mover = Mover::new(root, NameCipher::new(&keys.masterkey), content.clone(), keys.config.shortening_threshold);
+        let mover =
+            Mover::new(root, NameCipher::new(&keys.masterkey), content.clone(), keys.config.shortening_threshold);
         report.failed.clear();
         let mut round = Round { mover, done: Vec::new(), failed: Vec::new() };
         round.all(&report.after.problems);
@@ -158,14 +159,18 @@ impl Round<'_> {
             }
             Fix::Rename { dir, name } => match mover.move_entry(at, dir, &nfc(name))? {
                 Some(to) => format!("renamed to {to}"),
-                None => format!("moved to {}", mover.to_lost_and_found(&room(name), |m, dir, n| m.move_entry(at, dir, n))?),
+                None => format!(
+                    "moved to {}",
+                    mover.put_in_lost_and_found(&room(name), |m, dir, n| m.move_entry(at, dir, n))?
+                ),
             },
             Fix::Adopt => return self.adopt(at),
             Fix::Split { name } => return self.split(at, name.as_deref()),
             Fix::LinkOrphan(id) => {
-                let name = Some(id.as_str()).filter(|n| FileName::new(n.as_bytes()).is_ok() && n.len() <= NAME_LEN_ROOM_BYTES);
+                let name =
+                    Some(id.as_str()).filter(|n| FileName::new(n.as_bytes()).is_ok() && n.len() <= NAME_LEN_ROOM_BYTES);
                 let name = name.map_or_else(|| made_up("directory", at), str::to_owned);
-                format!("entered as {}", mover.to_lost_and_found(&name, |m, dir, n| m.link_dir(id, dir, n))?)
+                format!("entered as {}", mover.put_in_lost_and_found(&name, |m, dir, n| m.link_dir(id, dir, n))?)
             }
             Fix::EmptyOrphan => return self.empty_orphan(at),
         }))
@@ -182,7 +187,9 @@ impl Round<'_> {
                 _ => None,
             },
             Shape::Directory if self.mover.directory_at(at)?.is_some() => None,
-            Shape::Directory | Shape::Nothing => return Ok(Outcome::Left("left: it holds nothing to be saved".to_owned())),
+            Shape::Directory | Shape::Nothing => {
+                return Ok(Outcome::Left("left: it holds nothing to be saved".to_owned()));
+            }
         };
         if let Some((kind, detail)) = fault {
             if kind == ProblemKind::HostError {
@@ -196,7 +203,7 @@ impl Round<'_> {
             _ => "file",
         };
         let put = |m: &Mover<'_>, dir: &DirId, name: &str| m.move_entry(at, dir, name);
-        let to = self.mover.to_lost_and_found(&made_up(kind, at), put)?;
+        let to = self.mover.put_in_lost_and_found(&made_up(kind, at), put)?;
         Ok(Outcome::Done(format!("moved to {to}")))
     }
 
@@ -222,13 +229,19 @@ impl Round<'_> {
             };
             let name = |kind| name.map_or_else(|| made_up(kind, at), room);
             let to = match part {
-                CONTENTS_FILE if sound => self.mover.to_lost_and_found(&name("file"), |m, d, n| m.move_entry(&path, d, n))?,
-                SYMLINK_FILE if sound => self.mover.to_lost_and_found(&name("link"), |m, d, n| m.move_link(&path, d, n))?,
+                CONTENTS_FILE if sound => {
+                    self.mover.put_in_lost_and_found(&name("file"), |m, d, n| m.move_entry(&path, d, n))?
+                }
+                SYMLINK_FILE if sound => {
+                    self.mover.put_in_lost_and_found(&name("link"), |m, d, n| m.move_link(&path, d, n))?
+                }
                 DIR_FILE => {
                     let id = self.mover.directory_at(at)?;
                     let aside = self.mover.aside(&path)?;
                     match id {
-                        Some(id) => self.mover.to_lost_and_found(&name("directory"), |m, d, n| m.link_dir(&id, d, n))?,
+                        Some(id) => {
+                            self.mover.put_in_lost_and_found(&name("directory"), |m, d, n| m.link_dir(&id, d, n))?
+                        }
                         None => aside,
                     }
                 }

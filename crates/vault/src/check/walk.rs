@@ -116,7 +116,9 @@ impl<'a> Walk<'a> {
         self.vault_folder();
         let root = DirId::root();
         let hash = self.names.dir_hash(&root);
-        if let Some(at) = self.add(Dir { parent: NO_PARENT, name: Some("".into()), id: Some(root), hash, orphan: false }) {
+        if let Some(at) =
+            self.add(Dir { parent: NO_PARENT, name: Some("".into()), id: Some(root), hash, orphan: false })
+        {
             self.queue.push_back(at);
         }
         self.drain();
