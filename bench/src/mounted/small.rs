@@ -92,7 +92,7 @@ fn paths(root: &Path, count: u64) -> Vec<PathBuf> {
 fn create(paths: &[PathBuf]) -> Result<()> {
     let mut content = Stream::new(7).bytes(FILE_LEN);
     for (number, path) in paths.iter().enumerate() {
-        if number as u64 % FILES_A_DIR == 0
+        if (number as u64).is_multiple_of(FILES_A_DIR)
             && let Some(dir) = path.parent()
         {
             fs::create_dir(dir)?;

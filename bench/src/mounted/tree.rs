@@ -25,7 +25,7 @@ static UNTAR: Change = change(
 static STATUS_COLD: Row = Row { name: "git status, cold", unit: Unit::Seconds, aim: Aim::Gocryptfs(1.0) };
 static STATUS_WARM: Row = Row { name: "git status, warm", unit: Unit::Seconds, aim: Aim::Gocryptfs(1.0) };
 
-/// A source tree of many crates.
+/// A source tree of many crates. Owners are not restored: the official stack cannot.
 pub const TREE: Group = Group {
     name: "tree",
     about: |args| {
@@ -62,12 +62,13 @@ fn script(turn: &mut Turn<'_>) -> Result<()> {
 fn run(command: &mut Command) -> Result<()> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {command:?}"))?;
     let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{command:?} failed ({}): {}", output.status, said.trim());
+    let first = said.lines().next().unwrap_or_default();
+    ensure!(output.status.success(), "{command:?} failed ({}): {first}", output.status);
     Ok(())
 }
 
 fn untar(archive: &Path, root: &Path) -> Result<()> {
-    run(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(root))
+    run(Command::new("tar").args(["--no-same-owner", "-xf"]).arg(archive).arg("-C").arg(root))
 }
 
 fn git(root: &Path) -> Command {
