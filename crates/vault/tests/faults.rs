@@ -104,11 +104,14 @@ fn works() -> Vec<(String, Work)> {
     for path in ["/new", "/new, with a name longer than 26 bytes", "/dir/new"] {
         add(&format!("create {path}"), work(move |s| write(s, path, 0, &bytes_of(7, 50_000))));
         add(&format!("mkdir {path}"), work(move |s| mkdir(s, path)));
-        add(&format!("symlink {path}"), work(move |s| {
-            let (dir, last) = place(s, path)?;
-            s.symlink(dir, last, b"target", new(0).caller)?;
-            s.sync_dir(dir)
-        }));
+        add(
+            &format!("symlink {path}"),
+            work(move |s| {
+                let (dir, last) = place(s, path)?;
+                s.symlink(dir, last, b"target", new(0).caller)?;
+                s.sync_dir(dir)
+            }),
+        );
     }
     for path in ["/f", LONG] {
         add(&format!("overwrite a part of {path}"), work(move |s| write(s, path, 30_000, &bytes_of(8, 20_000))));
@@ -121,28 +124,46 @@ fn works() -> Vec<(String, Work)> {
         add(&format!("grow {path}"), work(move |s| resize(s, path, 200_000)));
     }
     for path in ["/f", LONG, "/link"] {
-        add(&format!("unlink {path}"), work(move |s| {
-            let (dir, last) = place(s, path)?;
-            s.unlink(dir, last)?;
-            s.sync_dir(dir)
-        }));
+        add(
+            &format!("unlink {path}"),
+            work(move |s| {
+                let (dir, last) = place(s, path)?;
+                s.unlink(dir, last)?;
+                s.sync_dir(dir)
+            }),
+        );
     }
     add("rmdir", work(|s| s.rmdir(Ino::ROOT, name("empty")).and_then(|()| s.sync_dir(Ino::ROOT))));
     for (from, to) in [
-        ("/f", "/g"), ("/f", "/dir/g"), ("/f", "/dir/f"), ("/f", "/long target, longer than 26 bytes ..."), ("/f", LONG),
-        (LONG, "/f"), (LONG, "/g"), (LONG, "/another long name, more than 26 bytes"), ("/link", "/f"), ("/f", "/link"),
-        ("/dir", "/empty"), ("/dir", "/other"), ("/dir", "/another long name, more than 26 bytes"), (LONG_DIR, "/empty"),
-        (LONG_DIR, "/other"), ("/link", LONG),
+        ("/f", "/g"),
+        ("/f", "/dir/g"),
+        ("/f", "/dir/f"),
+        ("/f", "/long target, longer than 26 bytes ..."),
+        ("/f", LONG),
+        (LONG, "/f"),
+        (LONG, "/g"),
+        (LONG, "/another long name, more than 26 bytes"),
+        ("/link", "/f"),
+        ("/f", "/link"),
+        ("/dir", "/empty"),
+        ("/dir", "/other"),
+        ("/dir", "/another long name, more than 26 bytes"),
+        (LONG_DIR, "/empty"),
+        (LONG_DIR, "/other"),
+        ("/link", LONG),
     ] {
         add(&format!("rename {from} {to}"), work(move |s| rename(s, from, to, RenameFlags::empty())));
     }
     for (a, b) in [("/f", "/dir/f"), ("/f", LONG), (LONG, LONG_DIR), ("/dir", "/link"), (LONG_DIR, "/empty")] {
         add(&format!("exchange {a} {b}"), work(move |s| rename(s, a, b, RenameFlags::EXCHANGE)));
     }
-    add("chmod", work(|s| {
-        let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
-        s.setattr(find(s, "/f")?.ino, &set).map(drop)
-    }));
+    add(
+        "chmod",
+        work(|s| {
+            let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+            s.setattr(find(s, "/f")?.ino, &set).map(drop)
+        }),
+    );
     works
 }
 
@@ -214,7 +235,9 @@ impl Base {
 }
 
 fn shown(now: Option<&(Kind, u16, Vec<u8>)>) -> String {
-    now.map_or("missing".to_owned(), |(kind, perm, bytes)| format!("a {} {perm:o} of {} bytes", kind.as_str(), bytes.len()))
+    now.map_or("missing".to_owned(), |(kind, perm, bytes)| {
+        format!("a {} {perm:o} of {} bytes", kind.as_str(), bytes.len())
+    })
 }
 
 /// One fault at one place. `times`: how many calls in a row fail.

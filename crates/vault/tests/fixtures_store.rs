@@ -110,9 +110,12 @@ fn shows(finding: Option<&str>, case: &str) -> Shows {
     match (finding, case) {
         // The official library shows both names of one directory, and so do we.
         (_, "dir-id-duplicate") => Shows::Sound,
-        (Some("unreadable-header" | "unreadable-chunk" | "missing-content-dir" | "bad-dir-file" | "duplicate-dir-id"), _) => {
-            Shows::Corrupt
-        }
+        (
+            Some(
+                "unreadable-header" | "unreadable-chunk" | "missing-content-dir" | "bad-dir-file" | "duplicate-dir-id",
+            ),
+            _,
+        ) => Shows::Corrupt,
         (Some("unauthentic-name" | "invalid-name" | "not-shortened-name"), _) => Shows::LeftOut,
         (_, "long-no-contents" | "folder-without-kind") => Shows::Corrupt,
         // Without a sound name.c9s no name is known.
@@ -180,8 +183,7 @@ fn damaged_vaults_show_all_that_is_sound() {
 fn a_directory_that_holds_itself_ends_every_walk() {
     let what: Value =
         serde_json::from_slice(&fs::read(fixtures().join("vault-broken/dir-id-loop/what.json")).unwrap()).unwrap();
-    let vault =
-        Vault::adopt(copy_of(&fixtures().join("vault-broken/dir-id-loop")), what["password"].as_str().unwrap());
+    let vault = Vault::adopt(copy_of(&fixtures().join("vault-broken/dir-id-loop")), what["password"].as_str().unwrap());
     let store = vault.open();
     let dir = find(&store, "/dir").unwrap();
     vault::assert_corrupt(store.lookup(dir.ino, name("again")), "/dir/again");

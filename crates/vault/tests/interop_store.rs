@@ -22,7 +22,9 @@ use serde_json::{Value, json};
 use unicode_normalization::UnicodeNormalization;
 
 use oracle::{Entry, Init, Oracle, content, second_opinion};
-use vault::{COMBOS, PASSWORD, Seen, THRESHOLDS, Tree, Vault, find, name, new, open_or_create, parent_of, sha256, tree};
+use vault::{
+    COMBOS, PASSWORD, Seen, THRESHOLDS, Tree, Vault, find, name, new, open_or_create, parent_of, sha256, tree,
+};
 
 fn nfc(text: &str) -> String {
     text.nfc().collect()
@@ -100,8 +102,7 @@ fn apply_here(store: &VaultStore, op: &Value) {
     }
 }
 
-const OFFICIAL: [(&str, CipherCombo); 2] =
-    [("SIV_GCM", CipherCombo::SivGcm), ("SIV_CTRMAC", CipherCombo::SivCtrmac)];
+const OFFICIAL: [(&str, CipherCombo); 2] = [("SIV_GCM", CipherCombo::SivGcm), ("SIV_CTRMAC", CipherCombo::SivCtrmac)];
 
 #[test]
 fn official_vaults_open_here() {
@@ -220,7 +221,11 @@ impl Model {
         dirs.retain(|d| d.split('/').count() < 14);
         dirs.extend([String::new(), String::new()]);
         // Deep trees grow if new ones like to be where the last ones are.
-        let dir = if self.rng.percent(25) { dirs.iter().max_by_key(|d| d.split('/').count()).cloned().unwrap_or_default() } else { self.rng.pick(&dirs).clone() };
+        let dir = if self.rng.percent(25) {
+            dirs.iter().max_by_key(|d| d.split('/').count()).cloned().unwrap_or_default()
+        } else {
+            self.rng.pick(&dirs).clone()
+        };
         let few = if self.rng.percent(60) { 8 } else { self.names.len() };
         let last = self.names[self.rng.below(few as u64) as usize].clone();
         format!("{dir}/{last}")
@@ -389,7 +394,11 @@ fn turns(oracle: &mut Oracle, vault: &Vault, seed: u64, what: &str) {
             apply_here(&store, &op);
         }
         assert_same(&tree(&store), &model.tree(), &format!("{what}: ours, seen here"));
-        if round % 2 == 0 { kept = Some(store) } else { drop(store) };
+        if round % 2 == 0 {
+            kept = Some(store)
+        } else {
+            drop(store)
+        };
         assert_official(oracle, &vault.path, PASSWORD, &model.tree(), &format!("{what}: ours, seen there"));
         let ops = model.edits(30, true);
         oracle.apply(&vault.path, PASSWORD, &ops).unwrap_or_else(|e| panic!("{what}: {e:?} in {ops:#?}"));
@@ -447,7 +456,13 @@ fn open_files_follow_what_the_other_side_writes() {
         file.write_at(&[(0, &content(1, 100_000))]).unwrap();
         file.sync(false).unwrap();
         let reader = store.open(find(&store, "/f").unwrap().ino, Access::Read).unwrap();
-        oracle.apply(&vault.path, PASSWORD, &[json!({"op": "write", "path": "/f", "offset": 40_000, "len": 90_000, "seed": 5})]).unwrap();
+        oracle
+            .apply(
+                &vault.path,
+                PASSWORD,
+                &[json!({"op": "write", "path": "/f", "offset": 40_000, "len": 90_000, "seed": 5})],
+            )
+            .unwrap();
         let mut wanted = content(1, 40_000);
         wanted.extend(content(5, 90_000));
         let mut buf = vec![0; 200_000];

@@ -10,9 +10,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use adit_core::store::{Capabilities, DirEntry, NewNode, Store, StoreFile};
-use adit_core::types::{
-    Access, AllocateMode, Attr, Caller, FileName, Ino, RenameFlags, SetAttr, StatFs,
-};
+use adit_core::types::{Access, AllocateMode, Attr, Caller, FileName, Ino, RenameFlags, SetAttr, StatFs};
 use adit_core::{ErrorKind, Result};
 use adit_testkit::model::Limits;
 use adit_testkit::ops::{Op, Plan, check_store, fuzz};

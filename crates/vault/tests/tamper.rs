@@ -220,7 +220,9 @@ fn a_file_cut_while_it_is_open_is_refused() {
         let store = vault.open_read_only();
         let open = store.open(find(&store, "/file").unwrap().ino, Access::Read).unwrap();
         let cut = fs::OpenOptions::new().write(true).open(&path).unwrap();
-        for len in [1, header - 1, header + 1, header + overhead, header + overhead + 1, header + CHUNK, sound.len() - 1] {
+        for len in
+            [1, header - 1, header + 1, header + overhead, header + overhead + 1, header + CHUNK, sound.len() - 1]
+        {
             cut.set_len(len as u64).unwrap();
             let mut buf = vec![0; 3 * CHUNK];
             if len >= header {
@@ -433,7 +435,9 @@ fn foreign_and_changed_names_are_not_entries() {
     fs::copy(a, b.with_file_name(text(a))).unwrap();
     fs::copy(b, a.with_file_name(text(b))).unwrap();
     fs::copy(a, a.with_file_name(text(a).to_uppercase().replace(".C9R", ".c9r"))).unwrap();
-    for odd in ["=.c9r", ".c9r", "%%%%.c9r", "AAAA.c9r", ".c9s", "ä.c9r", "no ending", "AAAAAAAAAAAAAAAAAAAAAAAAAAAA.c9s"] {
+    for odd in
+        ["=.c9r", ".c9r", "%%%%.c9r", "AAAA.c9r", ".c9s", "ä.c9r", "no ending", "AAAAAAAAAAAAAAAAAAAAAAAAAAAA.c9s"]
+    {
         fs::copy(a, a.with_file_name(odd)).unwrap();
     }
     assert_eq!(tree(&vault.open_read_only()), before);
