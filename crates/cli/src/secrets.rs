@@ -85,7 +85,7 @@ pub fn read(origin: &Origin, role: Role, subject: &str) -> Result<Password> {
         Origin::Env(name) => take_variable(name)?,
         Origin::Ask => return ask(role, subject),
     };
-    parse(bytes, origin)
+    parse(bytes, origin, role)
 }
 
 /// Reads two passwords of which both may come from standard input: then the first line is `current`.
@@ -100,7 +100,7 @@ pub fn read_both(current: &Origin, new: &Origin, subject: &str) -> Result<(Passw
     let second = Zeroizing::new(bytes[end + 1..].to_vec());
     bytes[end + 1..].zeroize();
     bytes.truncate(end + 1);
-    Ok((parse(bytes, current)?, parse(second, new)?))
+    Ok((parse(bytes, current, Role::Current)?, parse(second, new, Role::New)?))
 }
 
 /// Reads all of `source` into one buffer that never moves, so that no copy of a secret is left behind.
@@ -125,7 +125,7 @@ fn read_limited(mut source: impl Read) -> io::Result<Zeroizing<Vec<u8>>> {
 }
 
 /// One trailing newline goes; the rest must be text, because a password is normalised as text.
-fn parse(mut bytes: Zeroizing<Vec<u8>>, origin: &Origin) -> Result<Password> {
+fn parse(mut bytes: Zeroizing<Vec<u8>>, origin: &Origin, role: Role) -> Result<Password> {
     if bytes.last() == Some(&b'\n') {
         bytes.pop();
         if bytes.last() == Some(&b'\r') {
@@ -139,7 +139,8 @@ fn parse(mut bytes: Zeroizing<Vec<u8>>, origin: &Origin) -> Result<Password> {
         Origin::Env(name) => format!("variable {}", name.display()),
         Origin::Ask => "terminal".to_owned(),
     };
-    if bytes.is_empty() {
+    // An existing vault may have an empty password; a new one may not.
+    if bytes.is_empty() && role == Role::New {
         return Err(Failure::usage(format!("{subject}: the password is empty")));
     }
     match std::str::from_utf8(&bytes) {
@@ -204,10 +205,10 @@ fn ask(role: Role, subject: &str) -> Result<Password> {
         Role::Current => "Password for",
         Role::New => "New password for",
     })?;
-    if first.is_empty() {
-        return Err(Failure::usage(format!("{subject}: the password is empty")));
-    }
     if role == Role::New {
+        if first.is_empty() {
+            return Err(Failure::usage(format!("{subject}: the password is empty")));
+        }
         let second = prompt("Again, new password for")?;
         if *first != *second {
             return Err(Failure::usage(format!("{subject}: the two passwords differ; nothing was changed")));
@@ -221,7 +222,7 @@ mod tests {
     use super::*;
 
     fn parsed(bytes: &[u8]) -> Result<Password> {
-        parse(Zeroizing::new(bytes.to_vec()), &Origin::Stdin)
+        parse(Zeroizing::new(bytes.to_vec()), &Origin::Stdin, Role::New)
     }
 
     #[test]

@@ -103,12 +103,9 @@ fn check_vault(path: &Path) -> Result<PathBuf> {
     };
     // Absolute, because a daemon changes its folder.
     let dir = dir.canonicalize().map_err(|e| Failure::io(path.display(), &e))?;
-    if dir.join(VAULT_FILE).symlink_metadata().is_ok() {
+    // With the key file alone it is an older vault or a damaged one; the vault's own code tells which.
+    if [VAULT_FILE, KEY_FILE].iter().any(|name| dir.join(name).symlink_metadata().is_ok()) {
         return Ok(dir);
-    }
-    if dir.join(KEY_FILE).symlink_metadata().is_ok() {
-        return Err(Failure::new(Code::NotSupported, format!("{}: a vault of format 7 or older", dir.display()))
-            .hint("open it once with the Cryptomator application, which upgrades it to format 8"));
     }
     Err(Failure::new(Code::Failure, format!("{}: not a vault: it has no file {VAULT_FILE}", dir.display()))
         .hint("`adit vault init` makes one"))
@@ -150,7 +147,5 @@ mod tests {
         assert!(vault_dir(OsStr::new(&manifest)).unwrap_err().text().contains("manifests are not supported yet"));
         std::fs::write(&manifest, "something").unwrap();
         assert_eq!(code(&manifest), Code::NotSupported);
-        std::fs::write(folder.path().join(KEY_FILE), "x").unwrap();
-        assert!(vault_dir(OsStr::new(dir)).unwrap_err().text().contains("format 7 or older"));
     }
 }

@@ -172,7 +172,8 @@ fn cli_passwords_come_from_everywhere_but_arguments() {
     command.args(["ls", vault, "--password-env", "P"]).env("P", PASSWORD);
     run(command, b"").expect(0);
     bench.run(["ls", vault, "--password", PASSWORD]).expect(2);
-    bench.run_with(["ls", vault, "--password-stdin"], b"").expect(2).says("empty");
+    bench.run_with(["ls", vault, "--password-stdin"], b"").expect(3);
+    bench.run_with(["vault", "init", "new", "--password-stdin"], b"\n").expect(2).says("empty");
 }
 
 #[test]
@@ -364,4 +365,54 @@ fn cli_an_interrupted_put_leaves_nothing_unfinished() {
     assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGINT));
     assert_eq!(bench.content_files(), Vec::<std::path::PathBuf>::new());
     assert_eq!(bench.open("ls", &["/d"]).expect(0).text(), "");
+}
+
+/// A copy of a frozen vault of the official library, in place of the bench's own.
+fn fixture(name: &str) -> Option<Bench> {
+    let from = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name).join("vault");
+    let bench = Bench::bare();
+    let copied = std::process::Command::new("cp").arg("-r").arg(from).arg(bench.vault()).status().unwrap();
+    copied.success().then_some(bench)
+}
+
+#[test]
+fn cli_reads_vaults_of_the_official_library() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/vault");
+    let passwords: serde_json::Value =
+        serde_json::from_slice(&fs::read(folder.join("PASSWORDS.json")).unwrap()).unwrap();
+    for (name, password) in passwords.as_object().unwrap() {
+        let bench = fixture(&format!("vault/{name}")).expect("the fixture is there");
+        let password = password.as_str().unwrap();
+        let list = ["ls", bench.vault_str(), "-R", "--json", "--password-stdin"];
+        let listed = bench.run_with(list, password.as_bytes()).expect(0).json();
+        let mut found: Vec<String> = listed
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|e| {
+                let (path, kind) = (e["path"].as_str().unwrap(), e["kind"].as_str().unwrap());
+                let size = if kind == "file" { e["size"].as_u64() } else { None };
+                format!("{path} {kind} {size:?} {:?}", e["target"].as_str())
+            })
+            .collect();
+        let expected = fs::read_to_string(folder.join(name).join("expected.jsonl")).unwrap();
+        let mut expected: Vec<String> = expected
+            .lines()
+            .map(|line| {
+                let e: serde_json::Value = serde_json::from_str(line).unwrap();
+                let kind = match e["kind"].as_str().unwrap() {
+                    "dir" => "directory",
+                    "link" => "symlink",
+                    other => other,
+                };
+                format!("{} {kind} {:?} {:?}", e["path"].as_str().unwrap(), e["size"].as_u64(), e["target"].as_str())
+            })
+            .collect();
+        found.sort();
+        expected.sort();
+        assert_eq!(found, expected, "{name}");
+        fs::write(bench.path("password"), password).unwrap();
+        bench.run(["vault", "check", bench.vault_str(), "--password-file", bench.password_str()]).expect(0);
+        bench.open("get", &["/", "out"]).expect(0);
+    }
 }
