@@ -112,9 +112,9 @@ pub fn info(root: &dyn HostDir) -> Result<UnverifiedConfig> {
 fn explain_missing_config(root: &dyn HostDir) -> FsError {
     match read_small(root, MASTERKEY_FILE_NAME, crate::format::masterkey::MAX_FILE_BYTES) {
         Ok(Some(bytes)) => match MasterkeyFile::parse(&bytes).ok().and_then(|f| f.legacy_format()) {
-            Some(version) => FsError::new(ErrorKind::NotSupported).on("open", CONFIG_FILE_NAME).because(format!(
-                "the vault has format {version}; upgrade it to format 8 with Cryptomator first"
-            )),
+            Some(version) => FsError::new(ErrorKind::NotSupported)
+                .on("open", CONFIG_FILE_NAME)
+                .because(format!("the vault has format {version}; upgrade it to format 8 with Cryptomator first")),
             None => FsError::new(ErrorKind::Corrupt)
                 .on("open", CONFIG_FILE_NAME)
                 .because("the file is missing; restore it from a backup (vault.cryptomator.*.bkup)"),
@@ -129,11 +129,8 @@ fn explain_missing_config(root: &dyn HostDir) -> FsError {
 /// `WrongPassword`; as [`info`].
 pub fn unlock(root: &dyn HostDir, password: &str) -> Result<Unlocked> {
     let unverified = info(root)?;
-    let key_name = unverified
-        .key_id
-        .masterkey_file_name()
-        .map_err(|e| format_error(e, "open", CONFIG_FILE_NAME))?
-        .to_owned();
+    let key_name =
+        unverified.key_id.masterkey_file_name().map_err(|e| format_error(e, "open", CONFIG_FILE_NAME))?.to_owned();
     let bytes = required(root, &key_name, crate::format::masterkey::MAX_FILE_BYTES)?;
     let failed = |e| format_error(e, "unlock", &key_name);
     let masterkey = MasterkeyFile::parse(&bytes).map_err(failed)?.unlock(password).map_err(failed)?;
@@ -147,11 +144,8 @@ pub fn unlock(root: &dyn HostDir, password: &str) -> Result<Unlocked> {
 /// As [`unlock`]; on any error the old key file is still in force.
 pub fn change_password(root: &dyn HostDir, old: &str, new: &str, scrypt: ScryptParams) -> Result<String> {
     let unverified = info(root)?;
-    let key_name = unverified
-        .key_id
-        .masterkey_file_name()
-        .map_err(|e| format_error(e, "open", CONFIG_FILE_NAME))?
-        .to_owned();
+    let key_name =
+        unverified.key_id.masterkey_file_name().map_err(|e| format_error(e, "open", CONFIG_FILE_NAME))?.to_owned();
     let bytes = required(root, &key_name, crate::format::masterkey::MAX_FILE_BYTES)?;
     let failed = |e| format_error(e, "change the password of", &key_name);
     let file = MasterkeyFile::parse(&bytes).map_err(failed)?;
@@ -172,7 +166,7 @@ pub fn change_password(root: &dyn HostDir, old: &str, new: &str, scrypt: ScryptP
     let fresh = format!("{key_name}.{}.tmp", uuid::Uuid::new_v4().simple());
     write(&fresh, changed.to_json().as_bytes())?;
     root.rename(Path::new(&fresh), Path::new(&key_name), RenameFlags::empty())
-        .and_then(|()| root.sync(SyncTarget::Dir(Path::new("."))))
+        .and_then(|()| root.sync(SyncTarget::Dir(Path::new(""))))
         .map_err(|e| FsError::from(e).on("write", &key_name))?;
     Ok(backup)
 }

@@ -9,13 +9,7 @@ use adit_vault::format::fuzzing::TARGETS;
 fn every_corpus_replays() {
     let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
     for (name, body) in TARGETS {
-        assert!(
-            fuzz.join("fuzz_targets")
-                .join(name)
-                .with_extension("rs")
-                .is_file(),
-            "{name}"
-        );
+        assert!(fuzz.join("fuzz_targets").join(name).with_extension("rs").is_file(), "{name}");
         let mut inputs = 0;
         for entry in fs::read_dir(fuzz.join("corpus").join(name)).unwrap() {
             let path = entry.unwrap().path();

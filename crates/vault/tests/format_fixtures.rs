@@ -8,9 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use adit_vault::format::content::object;
-use adit_vault::format::{
-    ContentCipher, DirId, FormatError, Masterkey, MasterkeyFile, NameCipher, VaultConfig, names,
-};
+use adit_vault::format::{ContentCipher, DirId, FormatError, Masterkey, MasterkeyFile, NameCipher, VaultConfig, names};
 use aws_lc_rs::digest::{SHA256, digest};
 use data_encoding::HEXLOWER;
 use serde_json::Value;
@@ -44,11 +42,7 @@ impl Walk<'_> {
         let dir = self.vault.join(self.names.dir_hash_path(id));
         let context = self.names.dir_context(id);
         if let Ok(backup) = fs::read(dir.join(names::DIRID_FILE)) {
-            assert_eq!(
-                &object::decode_dir_id(&self.content, &backup).unwrap(),
-                id,
-                "{cleartext}"
-            );
+            assert_eq!(&object::decode_dir_id(&self.content, &backup).unwrap(), id, "{cleartext}");
         }
         // An empty directory's content directory need not be in git; it then has no entries.
         for entry in fs::read_dir(&dir).into_iter().flatten() {
@@ -73,20 +67,13 @@ impl Walk<'_> {
     }
 
     fn entry(&mut self, on_disk: &Path, long: bool, cleartext: &str) {
-        let file = if long {
-            on_disk.join(names::CONTENTS_FILE)
-        } else {
-            on_disk.to_owned()
-        };
+        let file = if long { on_disk.join(names::CONTENTS_FILE) } else { on_disk.to_owned() };
         let seen = if file.is_file() {
             let clear = self.decrypted(&fs::read(file).unwrap());
             let sha256 = HEXLOWER.encode(digest(&SHA256, &clear).as_ref());
             format!("file {} {sha256}", clear.len())
         } else if let Ok(link) = fs::read(on_disk.join(names::SYMLINK_FILE)) {
-            format!(
-                "symlink {}",
-                object::decode_symlink(&self.content, &link).unwrap()
-            )
+            format!("symlink {}", object::decode_symlink(&self.content, &link).unwrap())
         } else {
             let id = DirId::parse(&fs::read(on_disk.join(names::DIR_FILE)).unwrap()).unwrap();
             self.directory(&id, cleartext);
@@ -98,18 +85,13 @@ impl Walk<'_> {
     fn decrypted(&self, bytes: &[u8]) -> Vec<u8> {
         let layout = self.content.layout();
         let size = layout.cleartext_size(bytes.len() as u64).unwrap();
-        let file = self
-            .content
-            .open_file(&bytes[..layout.header_len as usize])
-            .unwrap();
+        let file = self.content.open_file(&bytes[..layout.header_len as usize]).unwrap();
         let mut clear = vec![0; usize::try_from(size).unwrap()];
         for span in layout.chunk_spans(0, size).unwrap() {
             let from = usize::try_from(layout.chunk_offset(span.chunk).unwrap()).unwrap();
             let sealed = &bytes[from..from + layout.chunk_cipher_len(span.chunk, size)];
             let at = usize::try_from(layout.clear_offset(span.chunk).unwrap()).unwrap();
-            let len = file
-                .decrypt_chunk(span.chunk, sealed, &mut clear[at..])
-                .unwrap();
+            let len = file.decrypt_chunk(span.chunk, sealed, &mut clear[at..]).unwrap();
             assert_eq!(len, span.len);
         }
         clear
@@ -121,11 +103,7 @@ fn expected(path: &Path) -> Seen {
     let mut seen = Seen::new();
     for line in text.lines() {
         let line: Value = serde_json::from_str(line).unwrap();
-        let field = |name: &str| {
-            line[name]
-                .as_str()
-                .unwrap_or_else(|| panic!("{name} in {line}"))
-        };
+        let field = |name: &str| line[name].as_str().unwrap_or_else(|| panic!("{name} in {line}"));
         let what = match field("kind") {
             "file" => format!("file {} {}", line["size"], field("sha256")),
             "dir" => "dir".to_owned(),
@@ -174,10 +152,7 @@ fn every_vault_of_the_official_library_reads_the_same_here() {
 #[test]
 fn a_wrong_password_is_called_that() {
     let vault = fixtures().join("vault/ctrmac-220/vault");
-    assert_eq!(
-        unlock(&vault, "wrong").unwrap_err(),
-        FormatError::WrongPassword
-    );
+    assert_eq!(unlock(&vault, "wrong").unwrap_err(), FormatError::WrongPassword);
 }
 
 /// The damages of the two files in the vault's root, by name.
@@ -185,48 +160,17 @@ fn a_wrong_password_is_called_that() {
 fn damaged_roots_get_their_named_error() {
     let error = |name: &str| {
         let dir = fixtures().join("vault-broken").join(name);
-        let what: Value =
-            serde_json::from_slice(&fs::read(dir.join("what.json")).unwrap()).unwrap();
+        let what: Value = serde_json::from_slice(&fs::read(dir.join("what.json")).unwrap()).unwrap();
         unlock(&dir.join("vault"), what["password"].as_str().unwrap()).unwrap_err()
     };
-    assert!(matches!(
-        error("config-alg-none"),
-        FormatError::SignatureAlgorithm { .. }
-    ));
+    assert!(matches!(error("config-alg-none"), FormatError::SignatureAlgorithm { .. }));
     assert_eq!(error("config-bad-signature"), FormatError::Signature);
-    assert_eq!(
-        error("config-format-7"),
-        FormatError::UnsupportedFormat {
-            found: 7,
-            expected: 8
-        }
-    );
-    assert_eq!(
-        error("config-format-9"),
-        FormatError::UnsupportedFormat {
-            found: 9,
-            expected: 8
-        }
-    );
+    assert_eq!(error("config-format-7"), FormatError::UnsupportedFormat { found: 7, expected: 8 });
+    assert_eq!(error("config-format-9"), FormatError::UnsupportedFormat { found: 9, expected: 8 });
     assert!(matches!(error("config-hub"), FormatError::HubVault { .. }));
-    assert!(matches!(
-        error("config-kid-escape"),
-        FormatError::KeyId { .. }
-    ));
-    assert!(matches!(
-        error("config-unknown-cipher"),
-        FormatError::CipherCombo { .. }
-    ));
-    assert!(matches!(
-        error("masterkey-cut"),
-        FormatError::Malformed { .. }
-    ));
-    assert!(matches!(
-        error("masterkey-huge-cost"),
-        FormatError::ScryptParams { .. }
-    ));
-    assert!(matches!(
-        error("masterkey-version-mac"),
-        FormatError::VersionMac { .. }
-    ));
+    assert!(matches!(error("config-kid-escape"), FormatError::KeyId { .. }));
+    assert!(matches!(error("config-unknown-cipher"), FormatError::CipherCombo { .. }));
+    assert!(matches!(error("masterkey-cut"), FormatError::Malformed { .. }));
+    assert!(matches!(error("masterkey-huge-cost"), FormatError::ScryptParams { .. }));
+    assert!(matches!(error("masterkey-version-mac"), FormatError::VersionMac { .. }));
 }

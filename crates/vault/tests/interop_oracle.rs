@@ -64,10 +64,9 @@ fn every_broken_fixture_still_looks_broken_to_the_official_library() {
         copy_tree(&case, scratch.path());
         let vault = scratch.path().join("vault");
         let mut findings = match oracle.health(&vault, what["password"].as_str().unwrap()) {
-            Ok(findings) => findings
-                .iter()
-                .map(|finding| json!(format!("{} {}", finding.severity, finding.result)))
-                .collect(),
+            Ok(findings) => {
+                findings.iter().map(|finding| json!(format!("{} {}", finding.severity, finding.result))).collect()
+            }
             Err(refused) => vec![json!(refused.error)],
         };
         findings.sort_by_key(ToString::to_string);
@@ -88,14 +87,7 @@ fn edits_of_the_oracle_give_the_contents_that_rust_computes() {
     };
     let scratch = tempfile::tempdir().unwrap();
     let (dir, password) = (scratch.path().join("vault"), "pässword");
-    oracle.init(
-        &dir,
-        password,
-        Init {
-            cipher: "SIV_CTRMAC",
-            ..Init::default()
-        },
-    );
+    oracle.init(&dir, password, Init { cipher: "SIV_CTRMAC", ..Init::default() });
     let ops = [
         json!({"op": "mkdir", "path": "/d"}),
         json!({"op": "write", "path": "/d/f", "len": 100_000, "seed": 7}),
@@ -119,10 +111,7 @@ fn edits_of_the_oracle_give_the_contents_that_rust_computes() {
     assert_eq!(entries[1].path, "/é");
     assert_eq!(entries[1].size, Some(70_011));
     assert_eq!(entries[1].mtime_ms, Some(1_000_000_000_123));
-    assert_eq!(
-        entries[1].sha256.as_deref(),
-        Some(sha256_hex(&bytes).as_str())
-    );
+    assert_eq!(entries[1].sha256.as_deref(), Some(sha256_hex(&bytes).as_str()));
 
     let refused = oracle.apply(&dir, password, &[json!({"op": "rm", "path": "/nothing"})]);
     assert!(refused.unwrap_err().message.contains("NoSuchFileException"));
@@ -132,19 +121,12 @@ fn edits_of_the_oracle_give_the_contents_that_rust_computes() {
 
 fn sha256_hex(bytes: &[u8]) -> String {
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
-    digest
-        .as_ref()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[test]
 fn xorshift_gives_its_first_outputs() {
     // From an independent computation of the published recurrence.
-    assert_eq!(
-        content(1, 10),
-        [151, 37, 142, 175, 185, 206, 42, 16, 74, 72]
-    );
+    assert_eq!(content(1, 10), [151, 37, 142, 175, 185, 206, 42, 16, 74, 72]);
     assert!(content(1, 0).is_empty());
 }

@@ -47,9 +47,7 @@ impl CipherCombo {
     }
 
     fn from_claim(text: &str) -> Option<Self> {
-        [Self::SivGcm, Self::SivCtrmac]
-            .into_iter()
-            .find(|combo| combo.as_str() == text)
+        [Self::SivGcm, Self::SivCtrmac].into_iter().find(|combo| combo.as_str() == text)
     }
 }
 
@@ -80,27 +78,17 @@ impl KeyId {
     /// # Errors
     /// [`FormatError::KeyId`].
     pub fn parse(kid: &str) -> Result<Self> {
-        let refused = |reason| FormatError::KeyId {
-            key_id: shortened(kid),
-            reason,
-        };
+        let refused = |reason| FormatError::KeyId { key_id: shortened(kid), reason };
         if HUB_SCHEMES.iter().any(|scheme| kid.starts_with(scheme)) {
             return Ok(Self::Hub(kid.to_owned()));
         }
-        let encoded = kid
-            .strip_prefix(MASTERKEY_SCHEME)
-            .ok_or_else(|| refused("unknown scheme"))?;
+        let encoded = kid.strip_prefix(MASTERKEY_SCHEME).ok_or_else(|| refused("unknown scheme"))?;
         let name = percent_decoded(encoded).ok_or_else(|| refused("bad percent-encoding"))?;
         if name.is_empty() || name == "." || name == ".." || name.len() > MAX_KEY_FILE_NAME_BYTES {
             return Err(refused("not a file name"));
         }
-        if name
-            .chars()
-            .any(|c| matches!(c, '/' | '\\') || c.is_control())
-        {
-            return Err(refused(
-                "a path or a control character, where a plain file name is expected",
-            ));
+        if name.chars().any(|c| matches!(c, '/' | '\\') || c.is_control()) {
+            return Err(refused("a path or a control character, where a plain file name is expected"));
         }
         Ok(Self::MasterkeyFile(name))
     }
@@ -112,9 +100,7 @@ impl KeyId {
     pub fn masterkey_file_name(&self) -> Result<&str> {
         match self {
             Self::MasterkeyFile(name) => Ok(name),
-            Self::Hub(url) => Err(FormatError::HubVault {
-                key_id: shortened(url),
-            }),
+            Self::Hub(url) => Err(FormatError::HubVault { key_id: shortened(url) }),
         }
     }
 
@@ -168,48 +154,28 @@ impl UnverifiedConfig {
     /// [`FormatError::KeyId`].
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         if bytes.len() > MAX_FILE_BYTES {
-            return Err(FormatError::Length {
-                what: WHAT,
-                expected: "at most 65536",
-                found: bytes.len() as u64,
-            });
+            return Err(FormatError::Length { what: WHAT, expected: "at most 65536", found: bytes.len() as u64 });
         }
         let malformed = |reason: &str| FormatError::malformed(WHAT, reason);
         let token = std::str::from_utf8(bytes.trim_ascii()).map_err(|_| malformed("not text"))?;
-        let (signed, signature) = token
-            .rsplit_once('.')
-            .ok_or_else(|| malformed("not a token of three parts"))?;
-        let (header, payload) = signed
-            .split_once('.')
-            .ok_or_else(|| malformed("not a token of three parts"))?;
+        let (signed, signature) = token.rsplit_once('.').ok_or_else(|| malformed("not a token of three parts"))?;
+        let (header, payload) = signed.split_once('.').ok_or_else(|| malformed("not a token of three parts"))?;
         if payload.contains('.') {
             return Err(malformed("not a token of three parts"));
         }
         let header = json_part(header, "header")?;
         let claims = json_part(payload, "payload")?;
-        let signature = BASE64URL_NOPAD
-            .decode(signature.as_bytes())
-            .map_err(|_| malformed("signature is not base64url"))?;
+        let signature =
+            BASE64URL_NOPAD.decode(signature.as_bytes()).map_err(|_| malformed("signature is not base64url"))?;
         if header.contains_key("crit") {
             return Err(malformed("header has a critical extension"));
         }
-        let kid = header
-            .get("kid")
-            .and_then(Value::as_str)
-            .ok_or_else(|| malformed("header has no kid"))?;
-        let alleged_number = |claim| {
-            claims
-                .get(claim)
-                .and_then(Value::as_u64)
-                .and_then(|n| u32::try_from(n).ok())
-        };
+        let kid = header.get("kid").and_then(Value::as_str).ok_or_else(|| malformed("header has no kid"))?;
+        let alleged_number = |claim| claims.get(claim).and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
         Ok(Self {
             key_id: KeyId::parse(kid)?,
             alleged_format: alleged_number("format"),
-            alleged_cipher_combo: claims
-                .get("cipherCombo")
-                .and_then(Value::as_str)
-                .map(str::to_owned),
+            alleged_cipher_combo: claims.get("cipherCombo").and_then(Value::as_str).map(str::to_owned),
             alleged_shortening_threshold: alleged_number("shorteningThreshold"),
             algorithm: algorithm(header.get("alg"))?,
             signed: signed.to_owned(),
@@ -225,30 +191,16 @@ impl UnverifiedConfig {
     /// [`FormatError::CipherCombo`], [`FormatError::Claim`].
     pub fn verify(&self, masterkey: &Masterkey) -> Result<VaultConfig> {
         let key = hmac::Key::new(self.algorithm, masterkey.raw());
-        hmac::verify(&key, self.signed.as_bytes(), &self.signature)
-            .map_err(|_| FormatError::Signature)?;
+        hmac::verify(&key, self.signed.as_bytes(), &self.signature).map_err(|_| FormatError::Signature)?;
 
         let format = self.number("format")?;
         if format != VAULT_FORMAT {
-            return Err(FormatError::UnsupportedFormat {
-                found: format,
-                expected: VAULT_FORMAT,
-            });
+            return Err(FormatError::UnsupportedFormat { found: format, expected: VAULT_FORMAT });
         }
-        let combo = self
-            .claims
-            .get("cipherCombo")
-            .and_then(Value::as_str)
-            .ok_or_else(|| self.bad("cipherCombo"))?;
+        let combo = self.claims.get("cipherCombo").and_then(Value::as_str).ok_or_else(|| self.bad("cipherCombo"))?;
         let cipher_combo =
-            CipherCombo::from_claim(combo).ok_or_else(|| FormatError::CipherCombo {
-                found: shortened(combo),
-            })?;
-        let id = self
-            .claims
-            .get("jti")
-            .and_then(Value::as_str)
-            .ok_or_else(|| self.bad("jti"))?;
+            CipherCombo::from_claim(combo).ok_or_else(|| FormatError::CipherCombo { found: shortened(combo) })?;
+        let id = self.claims.get("jti").and_then(Value::as_str).ok_or_else(|| self.bad("jti"))?;
         if id.is_empty() || id.len() > MAX_ID_BYTES || !id.bytes().all(|b| b.is_ascii_graphic()) {
             return Err(self.bad("jti"));
         }
@@ -272,10 +224,7 @@ impl UnverifiedConfig {
     }
 
     fn bad(&self, claim: &'static str) -> FormatError {
-        let found = self
-            .claims
-            .get(claim)
-            .map_or_else(|| "absent".to_owned(), |v| shortened(&v.to_string()));
+        let found = self.claims.get(claim).map_or_else(|| "absent".to_owned(), |v| shortened(&v.to_string()));
         FormatError::Claim { claim, found }
     }
 }
@@ -313,11 +262,7 @@ impl VaultConfig {
     #[must_use]
     pub fn encode(&self, masterkey: &Masterkey) -> String {
         let kid = self.key_id.to_kid();
-        let header = TokenHeader {
-            kid: &kid,
-            typ: "JWT",
-            alg: "HS256",
-        };
+        let header = TokenHeader { kid: &kid, typ: "JWT", alg: "HS256" };
         let claims = Claims {
             jti: &self.id,
             format: self.format,
@@ -344,24 +289,12 @@ struct Claims<'a> {
     shortening_threshold: u32,
 }
 
-fn sign(
-    header: &impl Serialize,
-    claims: &impl Serialize,
-    algorithm: hmac::Algorithm,
-    masterkey: &Masterkey,
-) -> String {
+fn sign(header: &impl Serialize, claims: &impl Serialize, algorithm: hmac::Algorithm, masterkey: &Masterkey) -> String {
     let part = |json: serde_json::Result<Vec<u8>>| {
         BASE64URL_NOPAD.encode(&json.expect("strings and numbers always serialise"))
     };
-    let mut token = format!(
-        "{}.{}",
-        part(serde_json::to_vec(header)),
-        part(serde_json::to_vec(claims))
-    );
-    let signature = hmac::sign(
-        &hmac::Key::new(algorithm, masterkey.raw()),
-        token.as_bytes(),
-    );
+    let mut token = format!("{}.{}", part(serde_json::to_vec(header)), part(serde_json::to_vec(claims)));
+    let signature = hmac::sign(&hmac::Key::new(algorithm, masterkey.raw()), token.as_bytes());
     token.push('.');
     BASE64URL_NOPAD.encode_append(signature.as_ref(), &mut token);
     token
@@ -371,8 +304,7 @@ fn json_part(part: &str, which: &str) -> Result<Map<String, Value>> {
     let bytes = BASE64URL_NOPAD
         .decode(part.as_bytes())
         .map_err(|_| FormatError::malformed(WHAT, format!("{which} is not base64url")))?;
-    serde_json::from_slice(&bytes)
-        .map_err(|_| FormatError::malformed(WHAT, format!("{which} is not a JSON object")))
+    serde_json::from_slice(&bytes).map_err(|_| FormatError::malformed(WHAT, format!("{which} is not a JSON object")))
 }
 
 fn algorithm(alg: Option<&Value>) -> Result<hmac::Algorithm> {
@@ -380,9 +312,7 @@ fn algorithm(alg: Option<&Value>) -> Result<hmac::Algorithm> {
         Some("HS256") => Ok(hmac::HMAC_SHA256),
         Some("HS384") => Ok(hmac::HMAC_SHA384),
         Some("HS512") => Ok(hmac::HMAC_SHA512),
-        Some(other) => Err(FormatError::SignatureAlgorithm {
-            found: shortened(other),
-        }),
+        Some(other) => Err(FormatError::SignatureAlgorithm { found: shortened(other) }),
         None => Err(FormatError::malformed(WHAT, "header has no alg")),
     }
 }

@@ -44,9 +44,7 @@ pub enum FormatError {
     },
 
     /// The version in the masterkey file is not the one that was authenticated.
-    #[error(
-        "masterkey file: version {version} does not match its versionMac (the file was altered)"
-    )]
+    #[error("masterkey file: version {version} does not match its versionMac (the file was altered)")]
     VersionMac {
         /// The version that the file alleges.
         version: u32,
@@ -62,9 +60,7 @@ pub enum FormatError {
     },
 
     /// The key of this vault lives in a Cryptomator Hub and not in a masterkey file.
-    #[error(
-        "this is a Cryptomator Hub vault (key id {key_id}); its key cannot be derived from a password"
-    )]
+    #[error("this is a Cryptomator Hub vault (key id {key_id}); its key cannot be derived from a password")]
     HubVault {
         /// The `kid` found.
         key_id: String,
@@ -80,18 +76,14 @@ pub enum FormatError {
     },
 
     /// The vault configuration is signed with an algorithm other than HS256, HS384, HS512.
-    #[error(
-        "vault config: signature algorithm {found:?} is not supported (expected HS256, HS384 or HS512)"
-    )]
+    #[error("vault config: signature algorithm {found:?} is not supported (expected HS256, HS384 or HS512)")]
     SignatureAlgorithm {
         /// The `alg` found.
         found: String,
     },
 
     /// The signature of the vault configuration was not made with this master key.
-    #[error(
-        "vault config: the signature does not verify with this master key (altered, or from another vault)"
-    )]
+    #[error("vault config: the signature does not verify with this master key (altered, or from another vault)")]
     Signature,
 
     /// A claim of the (authentic) vault configuration is missing or out of range.
@@ -104,9 +96,7 @@ pub enum FormatError {
     },
 
     /// The vault configuration names an unknown cipher combination.
-    #[error(
-        "vault config: cipher combination {found:?} is not supported (expected SIV_GCM or SIV_CTRMAC)"
-    )]
+    #[error("vault config: cipher combination {found:?} is not supported (expected SIV_GCM or SIV_CTRMAC)")]
     CipherCombo {
         /// The `cipherCombo` found.
         found: String,
@@ -133,9 +123,7 @@ pub enum FormatError {
     },
 
     /// A ciphertext file ends in a chunk too short to hold even one byte.
-    #[error(
-        "ciphertext of {found} bytes ends in {tail} stray bytes (a chunk has more than {overhead})"
-    )]
+    #[error("ciphertext of {found} bytes ends in {tail} stray bytes (a chunk has more than {overhead})")]
     Tail {
         /// Size of the file in bytes.
         found: u64,
@@ -210,10 +198,7 @@ pub enum FormatError {
 impl FormatError {
     /// A [`FormatError::Malformed`] of `what`.
     pub(crate) fn malformed(what: &'static str, reason: impl Into<String>) -> Self {
-        Self::Malformed {
-            what,
-            reason: reason.into(),
-        }
+        Self::Malformed { what, reason: reason.into() }
     }
 
     /// Whether this says that stored bytes are damaged or foreign, rather than that the caller erred.

@@ -39,8 +39,7 @@ pub fn fuzz_masterkey_file(data: &[u8]) {
     let Ok(file) = MasterkeyFile::parse(data) else {
         return;
     };
-    let again = MasterkeyFile::parse(file.to_json().as_bytes())
-        .expect("what was parsed is written parseably");
+    let again = MasterkeyFile::parse(file.to_json().as_bytes()).expect("what was parsed is written parseably");
     assert_eq!(again, file);
     let params = file.scrypt_params();
     if 128 * u64::from(params.cost) * u64::from(params.block_size) <= CHEAP_SCRYPT {
@@ -56,12 +55,8 @@ pub fn fuzz_vault_config(data: &[u8]) {
     let _ = peeked.key_id.masterkey_file_name();
     let masterkey = masterkey();
     if let Ok(config) = peeked.verify(&masterkey) {
-        let again = UnverifiedConfig::parse(config.encode(&masterkey).as_bytes())
-            .expect("our own token parses");
-        assert_eq!(
-            again.verify(&masterkey).expect("our own token verifies"),
-            config
-        );
+        let again = UnverifiedConfig::parse(config.encode(&masterkey).as_bytes()).expect("our own token parses");
+        assert_eq!(again.verify(&masterkey).expect("our own token verifies"), config);
     }
 }
 
@@ -87,12 +82,7 @@ fn fuzz_layout(layout: Layout, size: u64) {
     if let Ok(cipher) = layout.ciphertext_size(size) {
         assert_eq!(layout.cleartext_size(cipher), Ok(size));
         let last = layout.chunk_count(size).saturating_sub(1);
-        assert_eq!(
-            layout
-                .chunk_offset(last)
-                .map(|at| at + layout.chunk_cipher_len(last, size) as u64),
-            Ok(cipher)
-        );
+        assert_eq!(layout.chunk_offset(last).map(|at| at + layout.chunk_cipher_len(last, size) as u64), Ok(cipher));
     }
     if let Ok(range) = layout.chunk_range(size, u64::from(CHUNK_CLEAR_BYTES)) {
         assert!(range.end - range.start <= 2);
@@ -109,18 +99,11 @@ pub fn fuzz_chunk(data: &[u8]) {
         return;
     };
     let number = u64::from_be_bytes(*number);
-    let combo = if selector & 1 == 0 {
-        CipherCombo::SivGcm
-    } else {
-        CipherCombo::SivCtrmac
-    };
+    let combo = if selector & 1 == 0 { CipherCombo::SivGcm } else { CipherCombo::SivCtrmac };
     let cipher = content(combo);
     let nonce = [0x40; 16];
     let (header, _) = cipher
-        .create_header_from(
-            &nonce[..cipher.layout().nonce_len as usize],
-            zeroize::Zeroizing::new([0x60; 32]),
-        )
+        .create_header_from(&nonce[..cipher.layout().nonce_len as usize], zeroize::Zeroizing::new([0x60; 32]))
         .expect("fixed keys make a header");
     let file = cipher.file_cipher(&header).expect("any 32 bytes are a key");
     let mut clear = vec![0; CHUNK_CLEAR_BYTES as usize];
@@ -130,15 +113,9 @@ pub fn fuzz_chunk(data: &[u8]) {
             assert!(chunk.len() > CHUNK_CLEAR_BYTES as usize);
             return;
         };
-        assert_eq!(
-            file.decrypt_chunk(number, &sealed[..sealed_len], &mut clear),
-            Ok(chunk.len())
-        );
+        assert_eq!(file.decrypt_chunk(number, &sealed[..sealed_len], &mut clear), Ok(chunk.len()));
         assert_eq!(&clear[..chunk.len()], chunk);
-        assert!(
-            file.decrypt_chunk(number ^ 1, &sealed[..sealed_len], &mut clear)
-                .is_err()
-        );
+        assert!(file.decrypt_chunk(number ^ 1, &sealed[..sealed_len], &mut clear).is_err());
     }
 }
 
@@ -155,10 +132,7 @@ pub fn fuzz_name(data: &[u8]) {
         assert_eq!(cipher.encrypt_name(&clear, &root).as_deref(), Ok(text));
     }
     if let Ok(sealed) = cipher.encrypt_name(text, &root) {
-        assert_eq!(
-            cipher.decrypt_name(&sealed, &root).as_deref(),
-            Ok(&*nfc(text))
-        );
+        assert_eq!(cipher.decrypt_name(&sealed, &root).as_deref(), Ok(&*nfc(text)));
         let elsewhere = DirId::parse(b"elsewhere").expect("printable ASCII");
         assert!(cipher.decrypt_name(&sealed, &elsewhere).is_err());
     }
@@ -170,12 +144,8 @@ pub fn fuzz_dir_id(data: &[u8]) {
     assert_eq!(id.as_str().as_bytes(), data);
     let masterkey = masterkey();
     let hash = NameCipher::new(&masterkey).dir_hash(&id);
-    assert_eq!(
-        super::names::DirHash::from_parts(hash.prefix(), hash.rest()),
-        Some(hash)
-    );
-    let cipher =
-        ContentCipher::new(&masterkey, CipherCombo::SivGcm).expect("any 32 bytes are a key");
+    assert_eq!(super::names::DirHash::from_parts(hash.prefix(), hash.rest()), Some(hash));
+    let cipher = ContentCipher::new(&masterkey, CipherCombo::SivGcm).expect("any 32 bytes are a key");
     let sealed = object::encode_dir_id(&cipher, &id).expect("an id fits a chunk");
     assert_eq!(object::decode_dir_id(&cipher, &sealed), Ok(id));
 }

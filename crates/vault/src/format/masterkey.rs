@@ -47,9 +47,7 @@ impl Masterkey {
     /// # Errors
     /// [`FormatError::Random`].
     pub fn generate() -> Result<Self> {
-        Ok(Self {
-            raw: Locked::try_fill(|raw| random::fill_secret(raw))?,
-        })
+        Ok(Self { raw: Locked::try_fill(|raw| random::fill_secret(raw))? })
     }
 
     /// Keys from known bytes: tests, worked examples, recovery keys.
@@ -102,10 +100,7 @@ pub struct ScryptParams {
 impl Default for ScryptParams {
     /// What the official library writes: 32 MiB.
     fn default() -> Self {
-        Self {
-            cost: 1 << 15,
-            block_size: 8,
-        }
+        Self { cost: 1 << 15, block_size: 8 }
     }
 }
 
@@ -118,11 +113,7 @@ impl ScryptParams {
         };
         // Two u32 and 128 fit in 71 bits, so the product is formed in u128.
         let memory = 128 * u128::from(self.cost) * u128::from(self.block_size);
-        if self.cost < 2
-            || !self.cost.is_power_of_two()
-            || self.block_size == 0
-            || memory > MAX_SCRYPT_BYTES.into()
-        {
+        if self.cost < 2 || !self.cost.is_power_of_two() || self.block_size == 0 || memory > MAX_SCRYPT_BYTES.into() {
             return Err(refused());
         }
         let log_n = u8::try_from(self.cost.trailing_zeros()).map_err(|_| refused())?;
@@ -161,28 +152,15 @@ impl MasterkeyFile {
         if bytes.len() > MAX_FILE_BYTES {
             return Err(length(WHAT, "at most 65536", bytes.len()));
         }
-        let file: Self = serde_json::from_slice(bytes)
-            .map_err(|e| FormatError::malformed(WHAT, json_reason(&e)))?;
+        let file: Self = serde_json::from_slice(bytes).map_err(|e| FormatError::malformed(WHAT, json_reason(&e)))?;
         if file.scrypt_salt.len() > MAX_SALT_BYTES {
-            return Err(length(
-                "masterkey file: scryptSalt",
-                "at most 256",
-                file.scrypt_salt.len(),
-            ));
+            return Err(length("masterkey file: scryptSalt", "at most 256", file.scrypt_salt.len()));
         }
         if file.primary_master_key.len() != WRAPPED_KEY_BYTES {
-            return Err(length(
-                "masterkey file: primaryMasterKey",
-                "40",
-                file.primary_master_key.len(),
-            ));
+            return Err(length("masterkey file: primaryMasterKey", "40", file.primary_master_key.len()));
         }
         if file.hmac_master_key.len() != WRAPPED_KEY_BYTES {
-            return Err(length(
-                "masterkey file: hmacMasterKey",
-                "40",
-                file.hmac_master_key.len(),
-            ));
+            return Err(length("masterkey file: hmacMasterKey", "40", file.hmac_master_key.len()));
         }
         file.scrypt_params().checked()?;
         Ok(file)
@@ -197,10 +175,7 @@ impl MasterkeyFile {
     /// The file's key derivation parameters.
     #[must_use]
     pub fn scrypt_params(&self) -> ScryptParams {
-        ScryptParams {
-            cost: self.scrypt_cost_param,
-            block_size: self.scrypt_block_size,
-        }
+        ScryptParams { cost: self.scrypt_cost_param, block_size: self.scrypt_block_size }
     }
 
     /// The alleged vault format if this file belongs to a vault older than format 8 (which has no vault config).
@@ -221,17 +196,13 @@ impl MasterkeyFile {
         let raw = Locked::try_fill(|raw| {
             let (enc, mac) = raw.split_at_mut(KEY_BYTES);
             unwrap(&kek, &self.primary_master_key, enc).map_err(|()| FormatError::WrongPassword)?;
-            unwrap(&kek, &self.hmac_master_key, mac).map_err(|()| {
-                FormatError::malformed(WHAT, "primaryMasterKey unwraps but hmacMasterKey does not")
-            })
+            unwrap(&kek, &self.hmac_master_key, mac)
+                .map_err(|()| FormatError::malformed(WHAT, "primaryMasterKey unwraps but hmacMasterKey does not"))
         })?;
         let masterkey = Masterkey { raw };
         let mac_key = hmac::Key::new(hmac::HMAC_SHA256, masterkey.mac());
-        hmac::verify(&mac_key, &self.version.to_be_bytes(), &self.version_mac).map_err(|_| {
-            FormatError::VersionMac {
-                version: self.version,
-            }
-        })?;
+        hmac::verify(&mac_key, &self.version.to_be_bytes(), &self.version_mac)
+            .map_err(|_| FormatError::VersionMac { version: self.version })?;
         Ok(masterkey)
     }
 
@@ -249,12 +220,7 @@ impl MasterkeyFile {
     ///
     /// # Errors
     /// As [`MasterkeyFile::lock`].
-    pub fn relock(
-        &self,
-        masterkey: &Masterkey,
-        password: &str,
-        params: ScryptParams,
-    ) -> Result<Self> {
+    pub fn relock(&self, masterkey: &Masterkey, password: &str, params: ScryptParams) -> Result<Self> {
         let mut file = Self::lock(masterkey, password, params)?;
         if file.version != self.version {
             file.version = self.version;
@@ -285,39 +251,26 @@ impl MasterkeyFile {
     }
 }
 
-fn derive_kek(
-    password: &str,
-    salt: &[u8],
-    params: ScryptParams,
-) -> Result<Zeroizing<[u8; KEY_BYTES]>> {
+fn derive_kek(password: &str, salt: &[u8], params: ScryptParams) -> Result<Zeroizing<[u8; KEY_BYTES]>> {
     let params = params.checked()?;
     // Normalising may lengthen up to threefold; reserving that keeps growth from leaving unwiped copies.
     let mut normalised = Zeroizing::new(String::with_capacity(3 * password.len()));
     normalised.extend(password.nfc());
     let mut kek = Zeroizing::new([0; KEY_BYTES]);
-    scrypt::scrypt(normalised.as_bytes(), salt, &params, kek.as_mut_slice()).map_err(|_| {
-        FormatError::Crypto {
-            operation: "scrypt",
-        }
-    })?;
+    scrypt::scrypt(normalised.as_bytes(), salt, &params, kek.as_mut_slice())
+        .map_err(|_| FormatError::Crypto { operation: "scrypt" })?;
     Ok(kek)
 }
 
 fn wrap(kek: &[u8; KEY_BYTES], key: &[u8]) -> Result<Vec<u8>> {
-    const FAILED: FormatError = FormatError::Crypto {
-        operation: "AES key wrap",
-    };
+    const FAILED: FormatError = FormatError::Crypto { operation: "AES key wrap" };
     let mut out = vec![0; key.len() + 8];
-    AesKek::new(&AES_256, kek)
-        .and_then(|k| k.wrap(key, &mut out).map(|_| ()))
-        .map_err(|_| FAILED)?;
+    AesKek::new(&AES_256, kek).and_then(|k| k.wrap(key, &mut out).map(|_| ())).map_err(|_| FAILED)?;
     Ok(out)
 }
 
 fn unwrap(kek: &[u8; KEY_BYTES], wrapped: &[u8], out: &mut [u8]) -> Result<(), ()> {
-    AesKek::new(&AES_256, kek)
-        .and_then(|k| k.unwrap(wrapped, out).map(|_| ()))
-        .map_err(|_| ())
+    AesKek::new(&AES_256, kek).and_then(|k| k.unwrap(wrapped, out).map(|_| ())).map_err(|_| ())
 }
 
 fn version_mac(masterkey: &Masterkey, version: u32) -> Vec<u8> {
@@ -326,11 +279,7 @@ fn version_mac(masterkey: &Masterkey, version: u32) -> Vec<u8> {
 }
 
 fn length(what: &'static str, expected: &'static str, found: usize) -> FormatError {
-    FormatError::Length {
-        what,
-        expected,
-        found: found as u64,
-    }
+    FormatError::Length { what, expected, found: found as u64 }
 }
 
 /// Where and what kind, without the excerpt of the input that some of serde's messages carry.

@@ -59,9 +59,7 @@ impl DirId {
     #[must_use]
     pub fn generate() -> Self {
         let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
-        Self(Arc::from(
-            &*uuid::Uuid::new_v4().hyphenated().encode_lower(&mut text),
-        ))
+        Self(Arc::from(&*uuid::Uuid::new_v4().hyphenated().encode_lower(&mut text)))
     }
 
     /// Reads the content of a `dir.c9r`, which is never empty: an empty one would make the directory a second root.
@@ -70,10 +68,7 @@ impl DirId {
     /// [`FormatError::DirId`].
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         if bytes.is_empty() {
-            return Err(FormatError::DirId {
-                len: 0,
-                reason: "empty",
-            });
+            return Err(FormatError::DirId { len: 0, reason: "empty" });
         }
         Self::parse_backup(bytes)
     }
@@ -85,17 +80,11 @@ impl DirId {
     pub fn parse_backup(bytes: &[u8]) -> Result<Self> {
         let len = bytes.len();
         if len > MAX_DIR_ID_BYTES {
-            return Err(FormatError::DirId {
-                len,
-                reason: "longer than 128 bytes",
-            });
+            return Err(FormatError::DirId { len, reason: "longer than 128 bytes" });
         }
         match std::str::from_utf8(bytes) {
             Ok(text) if bytes.iter().all(|b| (0x20..0x7f).contains(b)) => Ok(Self(Arc::from(text))),
-            _ => Err(FormatError::DirId {
-                len,
-                reason: "not printable ASCII",
-            }),
+            _ => Err(FormatError::DirId { len, reason: "not printable ASCII" }),
         }
     }
 
@@ -132,9 +121,7 @@ impl DirHash {
         }
         text[..2].copy_from_slice(prefix.as_bytes());
         text[2..].copy_from_slice(rest.as_bytes());
-        text.iter()
-            .all(|c| matches!(c, b'A'..=b'Z' | b'2'..=b'7'))
-            .then_some(Self(text))
+        text.iter().all(|c| matches!(c, b'A'..=b'Z' | b'2'..=b'7')).then_some(Self(text))
     }
 
     /// The folder below `d`: 2 characters.
@@ -199,9 +186,7 @@ impl NameCipher {
     /// Expands the keys.
     #[must_use]
     pub fn new(masterkey: &Masterkey) -> Self {
-        Self {
-            siv: Arc::new(Siv::new(masterkey.mac(), masterkey.enc())),
-        }
+        Self { siv: Arc::new(Siv::new(masterkey.mac(), masterkey.enc())) }
     }
 
     /// What is constant for all names of one directory.
@@ -295,34 +280,22 @@ impl NameCipher {
     /// As there.
     pub fn decrypt_name_in(&self, c9r: &str, dir: DirContext) -> Result<String> {
         let bad = |reason| FormatError::NameEncoding { reason };
-        let text = c9r
-            .strip_suffix(C9R)
-            .ok_or(bad("does not end in .c9r"))?
-            .as_bytes();
-        let decoded_len = BASE64URL
-            .decode_len(text.len())
-            .map_err(|_| bad("not padded base64url"))?;
+        let text = c9r.strip_suffix(C9R).ok_or(bad("does not end in .c9r"))?.as_bytes();
+        let decoded_len = BASE64URL.decode_len(text.len()).map_err(|_| bad("not padded base64url"))?;
         if decoded_len > MAX_SEALED_BYTES + 2 {
             return Err(bad("too long"));
         }
         let mut inline = [0; INLINE_BYTES];
         let mut heap = Vec::new();
         let sealed = scratch(&mut inline, &mut heap, decoded_len);
-        let sealed_len = BASE64URL
-            .decode_mut(text, sealed)
-            .map_err(|_| bad("not padded base64url"))?;
+        let sealed_len = BASE64URL.decode_mut(text, sealed).map_err(|_| bad("not padded base64url"))?;
         // An empty cleartext is not a name, so the tag alone is too short.
-        let clear_len = sealed_len
-            .checked_sub(SIV_TAG_BYTES)
-            .filter(|&n| n > 0)
-            .ok_or(bad("too short"))?;
+        let clear_len = sealed_len.checked_sub(SIV_TAG_BYTES).filter(|&n| n > 0).ok_or(bad("too short"))?;
         let mut clear = vec![0; clear_len];
         if !self.siv.decrypt(dir.0, &sealed[..sealed_len], &mut clear) {
             return Err(FormatError::NameAuth);
         }
-        let name = String::from_utf8(clear).map_err(|_| FormatError::NameInvalid {
-            reason: "not UTF-8",
-        })?;
+        let name = String::from_utf8(clear).map_err(|_| FormatError::NameInvalid { reason: "not UTF-8" })?;
         check_clear_name(&name)?;
         Ok(name)
     }
@@ -349,17 +322,11 @@ pub fn nfc(text: &str) -> Cow<'_, str> {
     // Below U+0300, where combining marks begin, everything is in this form: so is text without the
     // lead bytes of anything above.
     const LEAD_BYTE_OF_U0300: u8 = 0xcc;
-    if text.bytes().all(|byte| byte < LEAD_BYTE_OF_U0300)
-        || is_nfc_quick(text.chars()) == IsNormalized::Yes
-    {
+    if text.bytes().all(|byte| byte < LEAD_BYTE_OF_U0300) || is_nfc_quick(text.chars()) == IsNormalized::Yes {
         return Cow::Borrowed(text);
     }
     let normalised: String = text.nfc().collect();
-    if normalised == text {
-        Cow::Borrowed(text)
-    } else {
-        Cow::Owned(normalised)
-    }
+    if normalised == text { Cow::Borrowed(text) } else { Cow::Owned(normalised) }
 }
 
 fn check_clear_name(name: &str) -> Result<()> {
@@ -374,11 +341,7 @@ fn check_clear_name(name: &str) -> Result<()> {
 }
 
 /// `len` bytes, on the stack where they fit.
-fn scratch<'a>(
-    inline: &'a mut [u8; INLINE_BYTES],
-    heap: &'a mut Vec<u8>,
-    len: usize,
-) -> &'a mut [u8] {
+fn scratch<'a>(inline: &'a mut [u8; INLINE_BYTES], heap: &'a mut Vec<u8>, len: usize) -> &'a mut [u8] {
     if len <= INLINE_BYTES {
         &mut inline[..len]
     } else {

@@ -41,9 +41,7 @@ fn forks_are_noticed() -> bool {
 
 /// Fills `out` with random bytes for a key or salt, straight from the operating system.
 pub(super) fn fill_secret(out: &mut [u8]) -> Result<()> {
-    getrandom::fill(out).map_err(|e| FormatError::Random {
-        reason: e.to_string(),
-    })
+    getrandom::fill(out).map_err(|e| FormatError::Random { reason: e.to_string() })
 }
 
 /// A fresh random nonce. Not for keys: the bytes stay in the batch.

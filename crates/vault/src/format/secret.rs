@@ -28,13 +28,11 @@ impl<T> Locked<T> {
     pub(crate) fn new(value: T) -> Self {
         let page = page_bytes();
         let size = size_of::<T>().max(1).next_multiple_of(page);
-        let layout = Layout::from_size_align(size, page.max(align_of::<T>()))
-            .expect("a few pages fit the address space");
+        let layout =
+            Layout::from_size_align(size, page.max(align_of::<T>())).expect("a few pages fit the address space");
         // SAFETY: the layout has a nonzero size.
         let raw = unsafe { alloc_zeroed(layout) };
-        let Some(value_at) = NonNull::new(raw.cast::<T>()) else {
-            handle_alloc_error(layout)
-        };
+        let Some(value_at) = NonNull::new(raw.cast::<T>()) else { handle_alloc_error(layout) };
         // SAFETY: the range is exactly this allocation, page-aligned; both calls only set attributes of its pages.
         // Failure is tolerated: see the module's first paragraph.
         unsafe {
@@ -43,10 +41,7 @@ impl<T> Locked<T> {
         }
         // SAFETY: fresh, large enough and aligned for T.
         unsafe { value_at.as_ptr().write(value) };
-        Self {
-            value: value_at,
-            layout,
-        }
+        Self { value: value_at, layout }
     }
 }
 

@@ -6,9 +6,7 @@
 
 use aes::Aes256Enc;
 use aes::cipher::consts::U16;
-use aes::cipher::{
-    Array, BlockCipherEncBackend, BlockCipherEncClosure, BlockCipherEncrypt, BlockSizeUser, KeyInit,
-};
+use aes::cipher::{Array, BlockCipherEncBackend, BlockCipherEncClosure, BlockCipherEncrypt, BlockSizeUser, KeyInit};
 
 use super::secret::Locked;
 
@@ -54,17 +52,9 @@ impl Siv {
         let ctr = Aes256Enc::new(ctr.into());
         let l = encrypt(&mac, 0);
         let k1 = dbl(l);
-        let mut keys = Keys {
-            mac,
-            ctr,
-            k1,
-            k2: dbl(k1),
-            cmac_zero: 0,
-        };
+        let mut keys = Keys { mac, ctr, k1, k2: dbl(k1), cmac_zero: 0 };
         keys.cmac_zero = keys.cmac(&[0; BLOCK]);
-        Self {
-            keys: Locked::new(keys),
-        }
+        Self { keys: Locked::new(keys) }
     }
 
     /// No associated data at all.
@@ -134,12 +124,7 @@ impl Keys {
             len => load(last) ^ end_here ^ pad_bit(len) ^ self.k2,
         };
         let mut state = 0;
-        self.mac.encrypt_with_backend(Chain {
-            full,
-            end_before,
-            tail,
-            state: &mut state,
-        });
+        self.mac.encrypt_with_backend(Chain { full, end_before, tail, state: &mut state });
         state
     }
 
@@ -169,10 +154,7 @@ impl Keys {
                         let word = u128::from_ne_bytes(*block) ^ u128::from_ne_bytes(key.0);
                         *block = word.to_ne_bytes();
                     }
-                    Err(_) => bytes
-                        .iter_mut()
-                        .zip(key)
-                        .for_each(|(byte, key)| *byte ^= key),
+                    Err(_) => bytes.iter_mut().zip(key).for_each(|(byte, key)| *byte ^= key),
                 }
             }
         }

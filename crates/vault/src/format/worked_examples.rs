@@ -28,11 +28,7 @@ fn on_page() -> BTreeMap<&'static str, String> {
             (Some(_), Some(_)) => {
                 let (name, text) = open.take().unwrap();
                 if !name.is_empty() {
-                    assert_eq!(
-                        examples.insert(name, text),
-                        None,
-                        "two examples called {name}"
-                    );
+                    assert_eq!(examples.insert(name, text), None, "two examples called {name}");
                 }
             }
             (None, Some((_, text))) => text.extend(line.split_whitespace()),
@@ -46,24 +42,15 @@ fn files(combo: CipherCombo) -> [String; 3] {
     let cipher = ContentCipher::new(&masterkey(), combo).unwrap();
     let nonce_len = cipher.layout().nonce_len as usize;
     let content_key = Zeroizing::new(std::array::from_fn(|i| 0x60 + i as u8));
-    let (header, bytes) = cipher
-        .create_header_from(&[0x40; 16][..nonce_len], content_key)
-        .unwrap();
+    let (header, bytes) = cipher.create_header_from(&[0x40; 16][..nonce_len], content_key).unwrap();
     let file = cipher.file_cipher(&header).unwrap();
     let clear = b"Hello, vault!";
     let mut chunk = vec![0; clear.len() + cipher.layout().overhead() as usize];
-    file.encrypt_chunk_from(&[0x50; 16][..nonce_len], 0, clear, &mut chunk)
-        .unwrap();
+    file.encrypt_chunk_from(&[0x50; 16][..nonce_len], 0, clear, &mut chunk).unwrap();
     let root = object::encode_from(&file, &bytes, &[0x51; 16][..nonce_len], b"").unwrap();
 
     // And back, by the public way.
-    assert_eq!(
-        cipher
-            .open_file(&bytes)
-            .unwrap()
-            .decrypt_chunk(0, &chunk, &mut [0; 13]),
-        Ok(13)
-    );
+    assert_eq!(cipher.open_file(&bytes).unwrap().decrypt_chunk(0, &chunk, &mut [0; 13]), Ok(13));
     assert!(object::decode_dir_id(&cipher, &root).unwrap().is_root());
     [&bytes, &chunk[..], &root[bytes.len()..]].map(|bytes| HEXLOWER.encode(bytes))
 }
@@ -71,8 +58,7 @@ fn files(combo: CipherCombo) -> [String; 3] {
 fn encoded() -> BTreeMap<&'static str, String> {
     let masterkey = masterkey();
     let salt = [0, 1, 2, 3, 4, 5, 6, 7];
-    let file =
-        MasterkeyFile::lock_with_salt(&masterkey, "pässword", ScryptParams::default(), &salt);
+    let file = MasterkeyFile::lock_with_salt(&masterkey, "pässword", ScryptParams::default(), &salt);
     let config = VaultConfig {
         id: "8b6d2f0e-7c1a-4f5e-9d3c-2b1a09f8e7d6".to_owned(),
         format: VAULT_FORMAT,
@@ -86,21 +72,12 @@ fn encoded() -> BTreeMap<&'static str, String> {
     let [gcm_header, gcm_chunk, gcm_root] = files(CipherCombo::SivGcm);
     let [ctrmac_header, ctrmac_chunk, ctrmac_root] = files(CipherCombo::SivCtrmac);
     BTreeMap::from([
-        (
-            "masterkey-file",
-            file.unwrap().to_json().split_whitespace().collect(),
-        ),
+        ("masterkey-file", file.unwrap().to_json().split_whitespace().collect()),
         ("vault-config", config.encode(&masterkey)),
         ("dir-hash-root", names.dir_hash_path(&root)),
         ("dir-hash", names.dir_hash_path(&dir)),
-        (
-            "name-in-root",
-            names.encrypt_name("hello.txt", &root).unwrap(),
-        ),
-        (
-            "name-in-directory",
-            names.encrypt_name("hello.txt", &dir).unwrap(),
-        ),
+        ("name-in-root", names.encrypt_name("hello.txt", &root).unwrap()),
+        ("name-in-directory", names.encrypt_name("hello.txt", &dir).unwrap()),
         ("name-nfd", names.encrypt_name("A\u{308}", &root).unwrap()),
         ("long-name-folder", shorten(&long)),
         ("gcm-header", gcm_header),

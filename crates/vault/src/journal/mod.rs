@@ -160,8 +160,9 @@ impl Journal {
     /// Begins an operation that changes the vault. Operations of one thread do not nest.
     pub fn begin(&self) -> Result<Op<'_>> {
         if self.broken.load(Ordering::Relaxed) {
-            return Err(FsError::new(ErrorKind::Io)
-                .because("an earlier sync of the vault or its journal failed; unmount, check the disk and mount again"));
+            return Err(FsError::new(ErrorKind::Io).because(
+                "an earlier sync of the vault or its journal failed; unmount, check the disk and mount again",
+            ));
         }
         if self.written.load(Ordering::Relaxed) > SEGMENT_LEN_MAX_BYTES {
             self.checkpoint()?;
@@ -387,10 +388,7 @@ impl Op<'_> {
         let at = {
             let mut writer = self.journal.writer.lock();
             let bytes = record::seal_run(&mut buf[..end], writer.at);
-            writer
-                .file
-                .write_at(writer.at, bytes)
-                .map_err(|e| FsError::from(e).on("write", "the vault's journal"))?;
+            writer.file.write_at(writer.at, bytes).map_err(|e| FsError::from(e).on("write", "the vault's journal"))?;
             writer.at += bytes.len() as u64;
             self.journal.written.store(writer.at, Ordering::Release);
             writer.at
@@ -547,7 +545,9 @@ fn make_step(vault: &dyn HostDir, step: &Step) -> Result<()> {
     result.map_err(|e| FsError::from(e).on("rename", subject))?;
     for dir in dirs {
         match vault.sync(SyncTarget::Dir(dir)) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(FsError::from(e).on("sync", dir.display())),
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(FsError::from(e).on("sync", dir.display()));
+            }
             _ => {}
         }
     }

@@ -273,9 +273,8 @@ impl<'a> Reader<'a> {
     /// A path inside the vault: plain components only, so that a damaged or forged segment reaches nothing else.
     fn path(&mut self) -> Option<String> {
         let text = std::str::from_utf8(self.bytes()?).ok()?;
-        let plain = !text.is_empty()
-            && !text.contains('\0')
-            && text.split('/').all(|c| !c.is_empty() && c != "." && c != "..");
+        let plain =
+            !text.is_empty() && !text.contains('\0') && text.split('/').all(|c| !c.is_empty() && c != "." && c != "..");
         plain.then(|| text.to_owned())
     }
 
@@ -295,19 +294,12 @@ impl<'a> Reader<'a> {
 pub(super) fn decode(payload: &[u8], offset: u64) -> Option<Record> {
     let mut r = Reader(payload);
     Some(match r.u8()? {
-        BEGIN => Record::Begin {
-            version: r.u32()?,
-            vault: r.take(16)?.try_into().ok()?,
-            seed: r.take(32)?.try_into().ok()?,
-        },
+        BEGIN => {
+            Record::Begin { version: r.u32()?, vault: r.take(16)?.try_into().ok()?, seed: r.take(32)?.try_into().ok()? }
+        }
         INTENT => Record::Intent { dir: r.path()? },
         RESERVE => Record::Reserve { up_to: r.u64()? },
-        DECLARE => Record::Declare {
-            file: r.u32()?,
-            floor: r.u64()?,
-            path: r.path()?,
-            header: r.bytes()?.to_vec(),
-        },
+        DECLARE => Record::Declare { file: r.u32()?, floor: r.u64()?, path: r.path()?, header: r.bytes()?.to_vec() },
         PATH => Record::Path { file: r.u32()?, path: r.path()? },
         UNLINKED => Record::Unlinked { file: r.u32()? },
         FLOOR => Record::Floor { file: r.u32()?, floor: r.u64()? },

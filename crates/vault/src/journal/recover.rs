@@ -180,7 +180,12 @@ impl Story {
                 }
                 Record::Reserve { up_to } => {
                     if let Some(seed) = &seed {
-                        self.session = (0..up_to.min(NONCES_MAX)).map(|n| session_nonce(seed, n, nonce_len)).collect::<HashSet<_>>().into_iter().chain(self.session.drain()).collect();
+                        self.session = (0..up_to.min(NONCES_MAX))
+                            .map(|n| session_nonce(seed, n, nonce_len))
+                            .collect::<HashSet<_>>()
+                            .into_iter()
+                            .chain(self.session.drain())
+                            .collect();
                     }
                 }
                 Record::Plan { id, steps } => {
@@ -271,10 +276,8 @@ impl Story {
                     let in_frame = (offset - frame_at) as usize;
                     let Some(new) = frame.get(in_frame..in_frame + nonce_len) else { return };
                     let newest = (segment, Data { offset, len });
-                    let chunk = state
-                        .chunks
-                        .entry(first + n as u64)
-                        .or_insert_with(|| ChunkState { ours: vec![old], newest });
+                    let chunk =
+                        state.chunks.entry(first + n as u64).or_insert_with(|| ChunkState { ours: vec![old], newest });
                     chunk.ours.push(new.to_vec());
                     chunk.newest = newest;
                     offset += u64::from(len);
@@ -371,7 +374,14 @@ impl Work<'_> {
     }
 
     /// Mends a file that was found.
-    fn mend(&mut self, story: &Story, state: &FileState, cipher: &FileCipher, path: &str, file: &dyn HostFile) -> Result<()> {
+    fn mend(
+        &mut self,
+        story: &Story,
+        state: &FileState,
+        cipher: &FileCipher,
+        path: &str,
+        file: &dyn HostFile,
+    ) -> Result<()> {
         self.handled.insert(cipher.header_nonce().to_vec());
         for (&chunk, at) in &state.chunks {
             self.chunk(story, state, cipher, (path, file), chunk, at)?;
@@ -379,7 +389,14 @@ impl Work<'_> {
         self.cut(path, file, cipher, state.floor)
     }
 
-    fn save(&mut self, story: &Story, state: &FileState, cipher: &FileCipher, chunk: u64, at: &ChunkState) -> Result<()> {
+    fn save(
+        &mut self,
+        story: &Story,
+        state: &FileState,
+        cipher: &FileCipher,
+        chunk: u64,
+        at: &ChunkState,
+    ) -> Result<()> {
         let sealed = story.data(at.newest)?;
         let mut clear = Zeroizing::new(vec![0; sealed.len()]);
         let Ok(len) = cipher.decrypt_chunk(chunk, &sealed, &mut clear) else { return Ok(()) };
@@ -567,7 +584,8 @@ impl Work<'_> {
         let known = read_small(self.vault, &id_path, object::max_encoded_bytes(self.content))?;
         if let Some(bytes) = known {
             if let Ok(found) = object::decode_dir_id(self.content, &bytes) {
-                let ours = bytes.get(..self.content.layout().nonce_len as usize).is_some_and(|n| story.session.contains(n));
+                let ours =
+                    bytes.get(..self.content.layout().nonce_len as usize).is_some_and(|n| story.session.contains(n));
                 return Ok((ours && found == *id).then_some(dir));
             }
             if bytes.iter().any(|&b| b != 0) {

@@ -77,10 +77,8 @@ pub(super) fn create(
     op.intent(&dir.hash)?;
     let nonce = op.header_nonce(shared.layout.nonce_len as usize)?;
     let failed = |e: FsError| e.on("create", format!("{}/{}", dir.hash, sealed.stored));
-    let (cipher, header) = shared
-        .content
-        .create_file_from(&nonce)
-        .map_err(|e| failed(FsError::new(ErrorKind::Io).because(e)))?;
+    let (cipher, header) =
+        shared.content.create_file_from(&nonce).map_err(|e| failed(FsError::new(ErrorKind::Io).because(e)))?;
     let whole = NewFile { content: &header, perm: new.perm, owner: Some(new.caller), durable: false };
     let path = format!("{}/{}", dir.hash, sealed.stored);
     let host = if sealed.long {

@@ -70,9 +70,8 @@ fn corrupt(path: &str, why: impl Into<Box<dyn std::error::Error + Send + Sync>>)
 
 /// A name that can be encrypted.
 pub(super) fn text(name: FileName<'_>) -> Result<&str> {
-    std::str::from_utf8(name.as_bytes()).map_err(|e| {
-        FsError::new(ErrorKind::IllegalName).on("use the name", name.display()).because(e)
-    })
+    std::str::from_utf8(name.as_bytes())
+        .map_err(|e| FsError::new(ErrorKind::IllegalName).on("use the name", name.display()).because(e))
 }
 
 impl Shared {
@@ -301,7 +300,8 @@ impl Shared {
         let is_link = ino != Ino::ROOT && self.known(ino)?.what.kind() == Kind::Symlink;
         let set = if is_link { SetAttr { perm: None, ..*set } } else { *set };
         let path = self.object_path(ino);
-        let failed = |e: std::io::Error| FsError::from(e).on("set attributes of", path.as_deref().unwrap_or("an unlinked file"));
+        let failed =
+            |e: std::io::Error| FsError::from(e).on("set attributes of", path.as_deref().unwrap_or("an unlinked file"));
         match (self.live_file(ino), &path) {
             (Some(file), _) => file.host().set_attr(&set).map_err(failed),
             (None, Some(path)) => self.root.set_attr(Path::new(path), &set).map_err(failed),
@@ -392,11 +392,8 @@ impl Shared {
         if kind == Some(Kind::File) && !long {
             return (self.nodes.ino_of_host(host_ino), Kind::File);
         }
-        let looked = self
-            .root
-            .stat(Path::new(path))
-            .map_err(FsError::from)
-            .and_then(|entry| self.examine(path, long, entry));
+        let looked =
+            self.root.stat(Path::new(path)).map_err(FsError::from).and_then(|entry| self.examine(path, long, entry));
         match looked {
             Ok((shape, attr)) => (self.nodes.ino_of_host(attr.ino.0), shape.kind()),
             Err(_) => (self.nodes.ino_of_host(host_ino), if long { Kind::File } else { Kind::Directory }),

@@ -96,10 +96,16 @@ struct Batch {
 }
 
 impl VaultFile {
-    pub fn new(shared: Arc<Shared>, ino: Ino, host_ino: u64, header: HeaderOrBytes, cipher: FileCipher, io: Handle) -> Self {
+    pub fn new(
+        shared: Arc<Shared>,
+        ino: Ino,
+        host_ino: u64,
+        header: HeaderOrBytes,
+        cipher: FileCipher,
+        io: Handle,
+    ) -> Self {
         VaultFile { shared, ino, host_ino, header, cipher, io: RwLock::new(io) }
     }
-
 
     /// The host's file.
     pub fn host(&self) -> Arc<dyn HostFile> {
@@ -222,7 +228,14 @@ impl VaultFile {
     }
 
     /// A chunk did not authenticate. If another client is writing it, it will be whole in a moment.
-    fn reread_chunk(&self, file: &dyn HostFile, chunk: u64, before: &[u8], skip: usize, out: &mut [u8]) -> Result<usize> {
+    fn reread_chunk(
+        &self,
+        file: &dyn HostFile,
+        chunk: u64,
+        before: &[u8],
+        skip: usize,
+        out: &mut [u8],
+    ) -> Result<usize> {
         let layout = self.layout();
         let offset = layout.chunk_offset(chunk).map_err(|e| self.corrupt(e))?;
         let mut before = before.to_vec();
@@ -278,7 +291,15 @@ impl VaultFile {
     }
 
     /// Encrypts one piece into runs of `batch`. `len` is the length with everything before it.
-    fn add_piece(&self, op: &Op<'_>, file: &dyn HostFile, batch: &mut Batch, len: u64, at: u64, data: &[u8]) -> Result<()> {
+    fn add_piece(
+        &self,
+        op: &Op<'_>,
+        file: &dyn HostFile,
+        batch: &mut Batch,
+        len: u64,
+        at: u64,
+        data: &[u8],
+    ) -> Result<()> {
         let end = at + data.len() as u64;
         let mut chunk = at / CHUNK;
         let mut done = 0;

@@ -107,8 +107,8 @@ impl VaultStore {
     pub fn open(options: OpenOptions<'_>) -> Result<(VaultStore, RecoveryReport)> {
         let OpenOptions { root, state, abandoned, masterkey, config, background } = options;
         let names = NameCipher::new(masterkey);
-        let content = ContentCipher::new(masterkey, config.cipher_combo)
-            .map_err(|e| FsError::new(ErrorKind::Io).because(e))?;
+        let content =
+            ContentCipher::new(masterkey, config.cipher_combo).map_err(|e| FsError::new(ErrorKind::Io).because(e))?;
         let id = vault_id(masterkey);
         let root_dir = DirNode::new(Ino::ROOT, DirId::root(), &names);
         let mut left = Vec::new();
@@ -334,7 +334,8 @@ impl VaultStore {
         let _naming = shared.naming.read();
         let known = shared.known(ino)?;
         let What::File(weak) = &known.what else {
-            let kind = if known.what.kind() == Kind::Directory { ErrorKind::IsDirectory } else { ErrorKind::InvalidInput };
+            let kind =
+                if known.what.kind() == Kind::Directory { ErrorKind::IsDirectory } else { ErrorKind::InvalidInput };
             return Err(kind.into());
         };
         if let Some(file) = weak.upgrade() {

@@ -110,7 +110,14 @@ impl Nodes {
 
     /// Makes the object known at its place and returns its number. `make` builds what it is, given that number, unless
     /// the same object is known already.
-    pub fn observe(&self, host_ino: u64, place: Place, kind: Kind, id: Option<&DirId>, make: impl Fn(Ino) -> What) -> Ino {
+    pub fn observe(
+        &self,
+        host_ino: u64,
+        place: Place,
+        kind: Kind,
+        id: Option<&DirId>,
+        make: impl Fn(Ino) -> What,
+    ) -> Ino {
         loop {
             let ino = self.ino_of_host(host_ino);
             let mut shard = self.shard(ino).write();

@@ -76,6 +76,14 @@ impl Script {
         for file in &mut script.files {
             file.synced.push(base);
         }
+        if rng.percent(50) {
+            // What a new directory needs to be durable is seldom asked for by chance.
+            let path = "new/file".to_owned();
+            let write = Op::Write { path: path.clone(), offset: 0, len: 10 };
+            for op in [Op::Mkdir("new".into()), Op::Create(path.clone()), write, Op::Sync(path)] {
+                script.apply(op);
+            }
+        }
         while script.ops.len() < base + len {
             script.step(rng);
         }

@@ -38,10 +38,7 @@ pub struct Entry {
 impl Entry {
     /// The entry without its time, for comparisons with what was made at another moment.
     pub fn timeless(&self) -> Entry {
-        Entry {
-            mtime_ms: None,
-            ..self.clone()
-        }
+        Entry { mtime_ms: None, ..self.clone() }
     }
 }
 
@@ -73,11 +70,7 @@ pub struct Init {
 
 impl Default for Init {
     fn default() -> Self {
-        Init {
-            cipher: "SIV_GCM",
-            threshold: 220,
-            scrypt_cost: Some(1 << 10),
-        }
+        Init { cipher: "SIV_GCM", threshold: 220, scrypt_cost: Some(1 << 10) }
     }
 }
 
@@ -109,11 +102,7 @@ impl Oracle {
             .unwrap_or_else(|error| panic!("cannot start {}: {error}", program.display()));
         let stdin = child.stdin.take();
         let stdout = child.stdout.take().expect("stdout is a pipe");
-        Some(Oracle {
-            child,
-            stdin,
-            stdout: BufReader::new(stdout),
-        })
+        Some(Oracle { child, stdin, stdout: BufReader::new(stdout) })
     }
 
     /// Creates a vault in `dir`, which may be missing.
@@ -138,34 +127,28 @@ impl Oracle {
 
     /// Edits a vault; see `VaultEdits.java` for the operations. Stops at the first that fails.
     pub fn apply(&mut self, dir: &Path, password: &str, ops: &[Value]) -> Result<(), Refused> {
-        self.ask(&json!({"cmd": "apply", "dir": dir, "password": password, "ops": ops}))
-            .map(drop)
+        self.ask(&json!({"cmd": "apply", "dir": dir, "password": password, "ops": ops})).map(drop)
     }
 
     /// Lists and reads a whole vault, sorted by the bytes of the paths.
     pub fn dump(&mut self, dir: &Path, password: &str) -> Result<Vec<Entry>, Refused> {
-        self.ask(&json!({"cmd": "dump", "dir": dir, "password": password}))
-            .map(parsed)
+        self.ask(&json!({"cmd": "dump", "dir": dir, "password": password})).map(parsed)
     }
 
     /// Runs the official health checks; a vault of ours gives an empty list.
     pub fn health(&mut self, dir: &Path, password: &str) -> Result<Vec<Finding>, Refused> {
-        self.ask(&json!({"cmd": "health", "dir": dir, "password": password}))
-            .map(parsed)
+        self.ask(&json!({"cmd": "health", "dir": dir, "password": password})).map(parsed)
     }
 
     fn must(&mut self, request: &Value) -> Vec<Value> {
-        self.ask(request)
-            .unwrap_or_else(|refused| panic!("{request}: {refused:?}"))
+        self.ask(request).unwrap_or_else(|refused| panic!("{request}: {refused:?}"))
     }
 
     fn ask(&mut self, request: &Value) -> Result<Vec<Value>, Refused> {
         let stdin = self.stdin.as_mut().expect("open until the drop");
         writeln!(stdin, "{request}").expect("the oracle reads its requests");
         let mut line = String::new();
-        self.stdout
-            .read_line(&mut line)
-            .expect("the oracle answers in UTF-8");
+        self.stdout.read_line(&mut line).expect("the oracle answers in UTF-8");
         let mut answer: Value = serde_json::from_str(&line)
             .unwrap_or_else(|error| panic!("the oracle answered {line:?} to {request}: {error}"));
         if answer["ok"] == true {
@@ -207,9 +190,7 @@ pub fn second_opinion(dir: &Path, password: &str) -> Option<Result<Vec<Entry>, S
 
 /// Entries from lines of JSON, as in a fixture's `expected.jsonl`.
 pub fn parse_lines(text: &str) -> Vec<Entry> {
-    text.lines()
-        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line:?}: {error}")))
-        .collect()
+    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line:?}: {error}"))).collect()
 }
 
 /// The oracle's reproducible bytes (`VaultEdits.content`): xorshift64* from `seed ^ 0x9e37_79b9_7f4a_7c15`, little-endian.
@@ -248,10 +229,7 @@ pub fn copy_tree(from: &Path, to: &Path) {
 }
 
 fn parsed<T: for<'de> Deserialize<'de>>(items: Vec<Value>) -> Vec<T> {
-    items
-        .into_iter()
-        .map(|item| serde_json::from_value(item).expect("an item of the oracle"))
-        .collect()
+    items.into_iter().map(|item| serde_json::from_value(item).expect("an item of the oracle")).collect()
 }
 
 fn program(variable: &str) -> Option<PathBuf> {
@@ -261,9 +239,6 @@ fn program(variable: &str) -> Option<PathBuf> {
     let in_ci = env::var_os("CI").is_some_and(|value| value == "true" || value == "1");
     assert!(!in_ci, "{variable} is not set: run by `cargo xtask test`");
     // Straight to stderr: what a test prints is shown only if it fails.
-    let _ = writeln!(
-        std::io::stderr(),
-        "NOT RUN: {variable} is not set; `cargo xtask test --only interop` sets it"
-    );
+    let _ = writeln!(std::io::stderr(), "NOT RUN: {variable} is not set; `cargo xtask test --only interop` sets it");
     None
 }

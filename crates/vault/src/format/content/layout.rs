@@ -37,17 +37,9 @@ pub struct ChunkSpan {
 
 impl Layout {
     /// SIV_GCM.
-    pub const GCM: Self = Self {
-        header_len: 68,
-        nonce_len: 12,
-        tag_len: 16,
-    };
+    pub const GCM: Self = Self { header_len: 68, nonce_len: 12, tag_len: 16 };
     /// SIV_CTRMAC.
-    pub const CTRMAC: Self = Self {
-        header_len: 88,
-        nonce_len: 16,
-        tag_len: 32,
-    };
+    pub const CTRMAC: Self = Self { header_len: 88, nonce_len: 16, tag_len: 32 };
 
     /// The layout of a cipher combination.
     #[must_use]
@@ -92,22 +84,15 @@ impl Layout {
     /// [`FormatError::TooLarge`].
     pub fn cleartext_size(&self, ciphertext_size: u64) -> Result<u64> {
         limit(ciphertext_size, MAX_OFFSET)?;
-        let body = ciphertext_size.checked_sub(self.header_len.into()).ok_or(
-            FormatError::ShorterThanHeader {
-                found: ciphertext_size,
-                header_len: self.header_len,
-            },
-        )?;
+        let body = ciphertext_size
+            .checked_sub(self.header_len.into())
+            .ok_or(FormatError::ShorterThanHeader { found: ciphertext_size, header_len: self.header_len })?;
         let full = body / u64::from(self.chunk_cipher());
         let tail = (body % u64::from(self.chunk_cipher())) as u32; // below chunk_cipher, a u32
         let tail_clear = match tail.checked_sub(self.overhead()) {
             None if tail == 0 => 0,
             None | Some(0) => {
-                return Err(FormatError::Tail {
-                    found: ciphertext_size,
-                    tail,
-                    overhead: self.overhead(),
-                });
+                return Err(FormatError::Tail { found: ciphertext_size, tail, overhead: self.overhead() });
             }
             Some(clear) => clear,
         };
@@ -156,10 +141,7 @@ impl Layout {
     /// # Errors
     /// [`FormatError::TooLarge`].
     pub fn chunk_offset(&self, chunk: u64) -> Result<u64> {
-        limit(
-            chunk,
-            (MAX_OFFSET - u64::from(self.header_len)) / u64::from(self.chunk_cipher()),
-        )?;
+        limit(chunk, (MAX_OFFSET - u64::from(self.header_len)) / u64::from(self.chunk_cipher()))?;
         Ok(u64::from(self.header_len) + chunk * u64::from(self.chunk_cipher()))
     }
 
@@ -168,11 +150,7 @@ impl Layout {
     pub const fn chunk_clear_len(&self, chunk: u64, cleartext_size: u64) -> usize {
         let start = chunk.saturating_mul(CHUNK_CLEAR_BYTES as u64);
         let rest = cleartext_size.saturating_sub(start);
-        if rest < CHUNK_CLEAR_BYTES as u64 {
-            rest as usize
-        } else {
-            CHUNK_CLEAR_BYTES as usize
-        }
+        if rest < CHUNK_CLEAR_BYTES as u64 { rest as usize } else { CHUNK_CLEAR_BYTES as usize }
     }
 
     /// Ciphertext bytes of `chunk` in a file of `cleartext_size` cleartext bytes; 0 beyond its end.
@@ -188,11 +166,7 @@ impl Layout {
     ///
     /// # Errors
     /// [`FormatError::TooLarge`] if the range ends beyond [`Layout::max_cleartext_size`].
-    pub fn chunk_spans(
-        &self,
-        offset: u64,
-        len: u64,
-    ) -> Result<impl Iterator<Item = ChunkSpan> + use<>> {
+    pub fn chunk_spans(&self, offset: u64, len: u64) -> Result<impl Iterator<Item = ChunkSpan> + use<>> {
         let end = offset.saturating_add(len);
         limit(end, self.max_cleartext_size())?;
         Ok(Spans { at: offset, end })
@@ -206,11 +180,7 @@ impl Layout {
         let end = offset.saturating_add(len);
         limit(end, self.max_cleartext_size())?;
         let first = self.chunk_of(offset);
-        Ok(first..if len == 0 {
-            first
-        } else {
-            self.chunk_count(end)
-        })
+        Ok(first..if len == 0 { first } else { self.chunk_count(end) })
     }
 }
 
@@ -231,18 +201,10 @@ impl Iterator for Spans {
         let len = (self.end - self.at).min(u64::from(CHUNK_CLEAR_BYTES) - start);
         self.at += len;
         // Both are at most CHUNK_CLEAR_BYTES.
-        Some(ChunkSpan {
-            chunk,
-            start: start as usize,
-            len: len as usize,
-        })
+        Some(ChunkSpan { chunk, start: start as usize, len: len as usize })
     }
 }
 
 fn limit(found: u64, limit: u64) -> Result<()> {
-    if found > limit {
-        Err(FormatError::TooLarge { found, limit })
-    } else {
-        Ok(())
-    }
+    if found > limit { Err(FormatError::TooLarge { found, limit }) } else { Ok(()) }
 }

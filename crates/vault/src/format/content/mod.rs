@@ -66,10 +66,7 @@ impl ShortNonce {
     fn new(bytes: &[u8]) -> Self {
         let mut own = [0; MAX_NONCE_BYTES];
         own[..bytes.len()].copy_from_slice(bytes);
-        Self {
-            bytes: own,
-            len: bytes.len() as u8,
-        } // at most 16, or the line above had panicked
+        Self { bytes: own, len: bytes.len() as u8 } // at most 16, or the line above had panicked
     }
 
     fn as_slice(&self) -> &[u8] {
@@ -93,11 +90,7 @@ impl Header {
 
 impl fmt::Debug for Header {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Header(nonce {})",
-            data_encoding::HEXLOWER.encode(self.nonce())
-        )
+        write!(f, "Header(nonce {})", data_encoding::HEXLOWER.encode(self.nonce()))
     }
 }
 
@@ -122,11 +115,7 @@ impl fmt::Debug for ContentCipher {
 
 impl fmt::Debug for FileCipher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "FileCipher(nonce {})",
-            data_encoding::HEXLOWER.encode(self.header_nonce())
-        )
+        write!(f, "FileCipher(nonce {})", data_encoding::HEXLOWER.encode(self.header_nonce()))
     }
 }
 
@@ -138,14 +127,9 @@ impl ContentCipher {
     pub fn new(masterkey: &Masterkey, combo: CipherCombo) -> Result<Self> {
         let keys = match combo {
             CipherCombo::SivGcm => Key::Gcm(Gcm::new(masterkey.enc())?),
-            CipherCombo::SivCtrmac => {
-                Key::CtrMac(Box::new(CtrMac::new(masterkey.enc(), masterkey.mac())?))
-            }
+            CipherCombo::SivCtrmac => Key::CtrMac(Box::new(CtrMac::new(masterkey.enc(), masterkey.mac())?)),
         };
-        Ok(Self {
-            combo,
-            keys: Arc::new(keys),
-        })
+        Ok(Self { combo, keys: Arc::new(keys) })
     }
 
     /// The cipher combination.
@@ -181,12 +165,7 @@ impl ContentCipher {
     ) -> Result<(Header, HeaderBytes)> {
         let layout = self.layout();
         let (nonce_len, header_len) = (layout.nonce_len as usize, layout.header_len as usize);
-        check_len(
-            "header nonce",
-            "12 or 16",
-            nonce.len() == nonce_len,
-            nonce.len(),
-        )?;
+        check_len("header nonce", "12 or 16", nonce.len() == nonce_len, nonce.len())?;
         let mut clear = Zeroizing::new([0; HEADER_CLEAR_BYTES]);
         clear[..RESERVED.len()].copy_from_slice(&RESERVED);
         clear[RESERVED.len()..].copy_from_slice(content_key.as_slice());
@@ -198,17 +177,8 @@ impl ContentCipher {
             Key::Gcm(key) => key.seal(nonce, &[], clear.as_slice(), body, tag)?,
             Key::CtrMac(key) => key.seal(&[], nonce, clear.as_slice(), body, tag)?,
         }
-        let header = Header {
-            nonce: ShortNonce::new(nonce),
-            content_key,
-        };
-        Ok((
-            header,
-            HeaderBytes {
-                bytes,
-                len: header_len as u8,
-            },
-        ))
+        let header = Header { nonce: ShortNonce::new(nonce), content_key };
+        Ok((header, HeaderBytes { bytes, len: header_len as u8 }))
     }
 
     /// Decrypts a header: exactly the first 68 or 88 bytes of a file.
@@ -217,12 +187,7 @@ impl ContentCipher {
     /// [`FormatError::Length`]; [`FormatError::HeaderAuth`].
     pub fn decrypt_header(&self, bytes: &[u8]) -> Result<Header> {
         let layout = self.layout();
-        check_len(
-            "file header",
-            "68 or 88",
-            bytes.len() == layout.header_len as usize,
-            bytes.len(),
-        )?;
+        check_len("file header", "68 or 88", bytes.len() == layout.header_len as usize, bytes.len())?;
         let (nonce, sealed) = bytes.split_at(layout.nonce_len as usize);
         let (body, tag) = sealed.split_at(HEADER_CLEAR_BYTES);
         let mut clear = Zeroizing::new([0; HEADER_CLEAR_BYTES]);
@@ -233,10 +198,7 @@ impl ContentCipher {
         authentic.map_err(|()| FormatError::HeaderAuth)?;
         let mut content_key = Zeroizing::new([0; CONTENT_KEY_BYTES]);
         content_key.copy_from_slice(&clear[RESERVED.len()..]);
-        Ok(Header {
-            nonce: ShortNonce::new(nonce),
-            content_key,
-        })
+        Ok(Header { nonce: ShortNonce::new(nonce), content_key })
     }
 
     /// Prepares the key of one file.
@@ -246,14 +208,9 @@ impl ContentCipher {
     pub fn file_cipher(&self, header: &Header) -> Result<FileCipher> {
         let key = match &*self.keys {
             Key::Gcm(_) => Key::Gcm(Gcm::new(&header.content_key)?),
-            Key::CtrMac(vault) => {
-                Key::CtrMac(Box::new(vault.with_content_key(&header.content_key)?))
-            }
+            Key::CtrMac(vault) => Key::CtrMac(Box::new(vault.with_content_key(&header.content_key)?)),
         };
-        Ok(FileCipher {
-            nonce: header.nonce,
-            key,
-        })
+        Ok(FileCipher { nonce: header.nonce, key })
     }
 
     /// [`ContentCipher::create_header`] and [`ContentCipher::file_cipher`] in one.
@@ -320,33 +277,12 @@ impl FileCipher {
     }
 
     /// [`FileCipher::encrypt_chunk`] with a known nonce: worked examples. A nonce must never be used twice.
-    pub(crate) fn encrypt_chunk_from(
-        &self,
-        nonce: &[u8],
-        chunk: u64,
-        clear: &[u8],
-        out: &mut [u8],
-    ) -> Result<usize> {
+    pub(crate) fn encrypt_chunk_from(&self, nonce: &[u8], chunk: u64, clear: &[u8], out: &mut [u8]) -> Result<usize> {
         let layout = self.layout();
-        check_len(
-            "cleartext chunk",
-            "at most 32768",
-            clear.len() <= CHUNK_CLEAR_BYTES as usize,
-            clear.len(),
-        )?;
-        check_len(
-            "nonce",
-            "12 or 16",
-            nonce.len() == layout.nonce_len as usize,
-            nonce.len(),
-        )?;
+        check_len("cleartext chunk", "at most 32768", clear.len() <= CHUNK_CLEAR_BYTES as usize, clear.len())?;
+        check_len("nonce", "12 or 16", nonce.len() == layout.nonce_len as usize, nonce.len())?;
         let sealed_len = clear.len() + layout.overhead() as usize;
-        check_len(
-            "output for a chunk",
-            "cleartext + overhead",
-            out.len() >= sealed_len,
-            out.len(),
-        )?;
+        check_len("output for a chunk", "cleartext + overhead", out.len() >= sealed_len, out.len())?;
         let (nonce_out, sealed) = out[..sealed_len].split_at_mut(nonce.len());
         nonce_out.copy_from_slice(nonce);
         let (body, tag) = sealed.split_at_mut(clear.len());
@@ -368,15 +304,9 @@ impl FileCipher {
     pub fn decrypt_chunk(&self, chunk: u64, sealed: &[u8], out: &mut [u8]) -> Result<usize> {
         let layout = self.layout();
         let clear_len = sealed.len().checked_sub(layout.overhead() as usize);
-        let clear_len = clear_len
-            .filter(|&n| n <= CHUNK_CLEAR_BYTES as usize)
-            .ok_or(FormatError::ChunkAuth { chunk })?;
-        check_len(
-            "output for a chunk",
-            "at least the cleartext",
-            out.len() >= clear_len,
-            out.len(),
-        )?;
+        let clear_len =
+            clear_len.filter(|&n| n <= CHUNK_CLEAR_BYTES as usize).ok_or(FormatError::ChunkAuth { chunk })?;
+        check_len("output for a chunk", "at least the cleartext", out.len() >= clear_len, out.len())?;
         let (nonce, sealed) = sealed.split_at(layout.nonce_len as usize);
         let (body, tag) = sealed.split_at(clear_len);
         let (ad, ad_len) = self.associated(chunk);
@@ -406,15 +336,7 @@ impl FileCipher {
 }
 
 fn check_len(what: &'static str, expected: &'static str, ok: bool, found: usize) -> Result<()> {
-    if ok {
-        Ok(())
-    } else {
-        Err(FormatError::Length {
-            what,
-            expected,
-            found: found as u64,
-        })
-    }
+    if ok { Ok(()) } else { Err(FormatError::Length { what, expected, found: found as u64 }) }
 }
 
 #[cfg(test)]

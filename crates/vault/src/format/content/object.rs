@@ -20,12 +20,7 @@ pub fn encode(cipher: &ContentCipher, clear: &[u8]) -> Result<Vec<u8>> {
 
 /// [`encode`] under known keys and nonce: worked examples.
 #[cfg(test)]
-pub(crate) fn encode_from(
-    file: &FileCipher,
-    header: &HeaderBytes,
-    nonce: &[u8],
-    clear: &[u8],
-) -> Result<Vec<u8>> {
+pub(crate) fn encode_from(file: &FileCipher, header: &HeaderBytes, nonce: &[u8], clear: &[u8]) -> Result<Vec<u8>> {
     let mut out = with_room(header, file, clear.len());
     file.encrypt_chunk_from(nonce, 0, clear, &mut out[header.len()..])?;
     Ok(out)
@@ -39,20 +34,14 @@ pub(crate) fn encode_from(
 pub fn decode(cipher: &ContentCipher, bytes: &[u8]) -> Result<Vec<u8>> {
     let layout = cipher.layout();
     let Some((header, chunk)) = bytes.split_at_checked(layout.header_len as usize) else {
-        return Err(FormatError::ShorterThanHeader {
-            found: bytes.len() as u64,
-            header_len: layout.header_len,
-        });
+        return Err(FormatError::ShorterThanHeader { found: bytes.len() as u64, header_len: layout.header_len });
     };
     let file = cipher.open_file(header)?;
     if chunk.is_empty() {
         return Ok(Vec::new());
     }
     if chunk.len() > layout.chunk_cipher() as usize {
-        return Err(FormatError::malformed(
-            "small object",
-            "longer than one chunk",
-        ));
+        return Err(FormatError::malformed("small object", "longer than one chunk"));
     }
     let mut clear = vec![0; chunk.len().saturating_sub(layout.overhead() as usize)];
     file.decrypt_chunk(0, chunk, &mut clear)?;
@@ -88,11 +77,7 @@ pub fn decode_dir_id(cipher: &ContentCipher, bytes: &[u8]) -> Result<DirId> {
 pub fn encode_symlink(cipher: &ContentCipher, target: &str) -> Result<Vec<u8>> {
     if target.is_empty() || target.len() > MAX_SYMLINK_BYTES {
         let found = target.len() as u64;
-        return Err(FormatError::Length {
-            what: "symlink target",
-            expected: "1 to 32767",
-            found,
-        });
+        return Err(FormatError::Length { what: "symlink target", expected: "1 to 32767", found });
     }
     encode(cipher, target.as_bytes())
 }
@@ -103,13 +88,9 @@ pub fn encode_symlink(cipher: &ContentCipher, target: &str) -> Result<Vec<u8>> {
 /// As [`decode`]; [`FormatError::Malformed`] if the target is empty, too long, holds a zero byte or is not UTF-8.
 pub fn decode_symlink(cipher: &ContentCipher, bytes: &[u8]) -> Result<String> {
     const WHAT: &str = "symlink target";
-    let target = String::from_utf8(decode(cipher, bytes)?)
-        .map_err(|_| FormatError::malformed(WHAT, "not UTF-8"))?;
+    let target = String::from_utf8(decode(cipher, bytes)?).map_err(|_| FormatError::malformed(WHAT, "not UTF-8"))?;
     if target.is_empty() || target.len() > MAX_SYMLINK_BYTES || target.contains('\0') {
-        return Err(FormatError::malformed(
-            WHAT,
-            "empty, too long, or with a zero byte",
-        ));
+        return Err(FormatError::malformed(WHAT, "empty, too long, or with a zero byte"));
     }
     Ok(target)
 }

@@ -30,21 +30,11 @@ fn headers_and_chunks_round_trip() {
             let mut out = vec![0xaa; CHUNK];
             assert_eq!(again.decrypt_chunk(5, &bytes, &mut out), Ok(len));
             assert_eq!(out[..len], clear);
-            assert_eq!(
-                again.decrypt_chunk(4, &bytes, &mut out),
-                Err(FormatError::ChunkAuth { chunk: 4 })
-            );
+            assert_eq!(again.decrypt_chunk(4, &bytes, &mut out), Err(FormatError::ChunkAuth { chunk: 4 }));
             bytes.push(0);
-            assert_eq!(
-                again.decrypt_chunk(5, &bytes, &mut out),
-                Err(FormatError::ChunkAuth { chunk: 5 })
-            );
+            assert_eq!(again.decrypt_chunk(5, &bytes, &mut out), Err(FormatError::ChunkAuth { chunk: 5 }));
         }
-        assert_ne!(
-            sealed(&file, 0, b"x"),
-            sealed(&file, 0, b"x"),
-            "nonces are fresh"
-        );
+        assert_ne!(sealed(&file, 0, b"x"), sealed(&file, 0, b"x"), "nonces are fresh");
     }
 }
 
@@ -56,15 +46,8 @@ fn every_changed_or_missing_byte_is_noticed() {
         for at in 0..header.len() {
             let mut changed = header.to_vec();
             changed[at] ^= 0x10;
-            assert_eq!(
-                cipher.decrypt_header(&changed).unwrap_err(),
-                FormatError::HeaderAuth,
-                "{combo} byte {at}"
-            );
-            assert!(matches!(
-                cipher.decrypt_header(&header[..at]),
-                Err(FormatError::Length { .. })
-            ));
+            assert_eq!(cipher.decrypt_header(&changed).unwrap_err(), FormatError::HeaderAuth, "{combo} byte {at}");
+            assert!(matches!(cipher.decrypt_header(&header[..at]), Err(FormatError::Length { .. })));
         }
         let chunk = sealed(&file, 1, b"seventeen bytes..");
         let mut out = [0; 32];
@@ -72,16 +55,8 @@ fn every_changed_or_missing_byte_is_noticed() {
             let mut changed = chunk.clone();
             changed[at] ^= 0x01;
             let error = FormatError::ChunkAuth { chunk: 1 };
-            assert_eq!(
-                file.decrypt_chunk(1, &changed, &mut out),
-                Err(error.clone()),
-                "{combo} byte {at}"
-            );
-            assert_eq!(
-                file.decrypt_chunk(1, &chunk[..at], &mut out),
-                Err(error),
-                "{combo} cut at {at}"
-            );
+            assert_eq!(file.decrypt_chunk(1, &changed, &mut out), Err(error.clone()), "{combo} byte {at}");
+            assert_eq!(file.decrypt_chunk(1, &chunk[..at], &mut out), Err(error), "{combo} cut at {at}");
         }
     }
 }
@@ -93,15 +68,9 @@ fn chunks_belong_to_their_file_vault_and_combination() {
         let (a, _) = cipher.create_file().unwrap();
         let (b, header_b) = cipher.create_file().unwrap();
         let mut out = [0; 8];
-        assert!(
-            b.decrypt_chunk(0, &sealed(&a, 0, b"mine"), &mut out)
-                .is_err()
-        );
+        assert!(b.decrypt_chunk(0, &sealed(&a, 0, b"mine"), &mut out).is_err());
         let foreign = ContentCipher::new(&Masterkey::generate().unwrap(), combo).unwrap();
-        assert_eq!(
-            foreign.decrypt_header(&header_b).unwrap_err(),
-            FormatError::HeaderAuth
-        );
+        assert_eq!(foreign.decrypt_header(&header_b).unwrap_err(), FormatError::HeaderAuth);
     }
 }
 
@@ -111,18 +80,10 @@ fn buffers_of_the_wrong_length_are_errors() {
     let is_length = |result: Result<usize>| matches!(result, Err(FormatError::Length { .. }));
     let mut small = [0; 30];
     assert!(is_length(file.encrypt_chunk(0, b"abc", &mut small)));
-    assert!(is_length(file.encrypt_chunk(
-        0,
-        &vec![0; CHUNK + 1],
-        &mut vec![0; CHUNK + 100]
-    )));
+    assert!(is_length(file.encrypt_chunk(0, &vec![0; CHUNK + 1], &mut vec![0; CHUNK + 100])));
     let chunk = sealed(&file, 0, b"abc");
     assert!(is_length(file.decrypt_chunk(0, &chunk, &mut [0; 2])));
-    assert!(
-        cipher(CipherCombo::SivCtrmac)
-            .decrypt_header(&header)
-            .is_err()
-    );
+    assert!(cipher(CipherCombo::SivCtrmac).decrypt_header(&header).is_err());
 }
 
 #[test]
@@ -136,31 +97,18 @@ fn sizes_around_every_border() {
             assert_eq!(layout.cleartext_size(border), Ok(chunks * 32768));
             for tail in 1..=overhead {
                 let found = border + tail;
-                let error = FormatError::Tail {
-                    found,
-                    tail: tail as u32,
-                    overhead: overhead as u32,
-                };
+                let error = FormatError::Tail { found, tail: tail as u32, overhead: overhead as u32 };
                 assert_eq!(layout.cleartext_size(found), Err(error));
             }
-            assert_eq!(
-                layout.cleartext_size(border + overhead + 1),
-                Ok(chunks * 32768 + 1)
-            );
-            assert_eq!(
-                layout.cleartext_size(border + full - 1),
-                Ok(chunks * 32768 + 32767)
-            );
+            assert_eq!(layout.cleartext_size(border + overhead + 1), Ok(chunks * 32768 + 1));
+            assert_eq!(layout.cleartext_size(border + full - 1), Ok(chunks * 32768 + 32767));
             for clear in (chunks * 32768).saturating_sub(2)..chunks * 32768 + 3 {
                 let size = layout.ciphertext_size(clear).unwrap();
                 assert_eq!(layout.cleartext_size(size), Ok(clear));
             }
         }
         for size in 0..header {
-            let error = FormatError::ShorterThanHeader {
-                found: size,
-                header_len: layout.header_len,
-            };
+            let error = FormatError::ShorterThanHeader { found: size, header_len: layout.header_len };
             assert_eq!(layout.cleartext_size(size), Err(error));
         }
         assert_eq!(layout.ciphertext_size(0), Ok(header));
@@ -178,10 +126,7 @@ fn offsets_beyond_a_file_are_errors() {
         assert!(i64::try_from(size).is_ok());
         assert!(i64::MAX as u64 - size <= u64::from(layout.overhead()));
         for wrong in [most + 1, 1 << 63, u64::MAX] {
-            assert!(matches!(
-                layout.ciphertext_size(wrong),
-                Err(FormatError::TooLarge { .. })
-            ));
+            assert!(matches!(layout.ciphertext_size(wrong), Err(FormatError::TooLarge { .. })));
             assert!(layout.chunk_spans(wrong, 0).is_err());
         }
         assert!(layout.chunk_spans(1, u64::MAX).is_err());
@@ -191,10 +136,7 @@ fn offsets_beyond_a_file_are_errors() {
         assert!(layout.clear_offset(u64::MAX / 32768).is_err());
         assert_eq!(layout.chunk_clear_len(u64::MAX, most), 0);
         let last = layout.chunk_of(most);
-        assert_eq!(
-            layout.chunk_offset(last).unwrap() + layout.chunk_cipher_len(last, most) as u64,
-            size
-        );
+        assert_eq!(layout.chunk_offset(last).unwrap() + layout.chunk_cipher_len(last, most) as u64, size);
     }
 }
 
@@ -208,20 +150,11 @@ fn spans_of_a_range() {
     assert_eq!(spans(0, 1), [span(0, 0, 1)]);
     assert_eq!(spans(32767, 2), [span(0, 32767, 1), span(1, 0, 1)]);
     assert_eq!(spans(32768, 32768), [span(1, 0, 32768)]);
-    assert_eq!(
-        spans(10, 70_000),
-        [span(0, 10, 32758), span(1, 0, 32768), span(2, 0, 4474)]
-    );
+    assert_eq!(spans(10, 70_000), [span(0, 10, 32758), span(1, 0, 32768), span(2, 0, 4474)]);
     assert_eq!(layout.chunk_range(10, 70_000), Ok(0..3));
     assert_eq!(layout.chunk_range(32768, 0), Ok(1..1));
-    assert_eq!(
-        (layout.chunk_of(32768), layout.offset_in_chunk(32769)),
-        (1, 1)
-    );
-    assert_eq!(
-        (layout.clear_offset(2), layout.chunk_offset(2)),
-        (Ok(65536), Ok(68 + 2 * 32796))
-    );
+    assert_eq!((layout.chunk_of(32768), layout.offset_in_chunk(32769)), (1, 1));
+    assert_eq!((layout.clear_offset(2), layout.chunk_offset(2)), (Ok(65536), Ok(68 + 2 * 32796)));
 }
 
 #[test]
@@ -231,33 +164,16 @@ fn small_objects() {
         let layout = cipher.layout();
         let root = object::encode_dir_id(&cipher, &DirId::root()).unwrap();
         assert_eq!(root.len(), (layout.header_len + layout.overhead()) as usize);
-        assert_eq!(
-            object::decode_dir_id(&cipher, &root).unwrap(),
-            DirId::root()
-        );
+        assert_eq!(object::decode_dir_id(&cipher, &root).unwrap(), DirId::root());
         let header_only = &root[..layout.header_len as usize];
-        assert_eq!(
-            object::decode_dir_id(&cipher, header_only).unwrap(),
-            DirId::root()
-        );
+        assert_eq!(object::decode_dir_id(&cipher, header_only).unwrap(), DirId::root());
         let id = DirId::generate();
         let bytes = object::encode_dir_id(&cipher, &id).unwrap();
-        assert_eq!(
-            bytes.len(),
-            if combo == CipherCombo::SivGcm {
-                132
-            } else {
-                172
-            }
-        );
+        assert_eq!(bytes.len(), if combo == CipherCombo::SivGcm { 132 } else { 172 });
         assert_eq!(object::decode_dir_id(&cipher, &bytes).unwrap(), id);
         for cut in 0..bytes.len() {
             let result = object::decode_dir_id(&cipher, &bytes[..cut]);
-            assert_eq!(
-                result.is_ok(),
-                cut == layout.header_len as usize,
-                "{combo} cut at {cut}"
-            );
+            assert_eq!(result.is_ok(), cut == layout.header_len as usize, "{combo} cut at {cut}");
         }
 
         let longest = "x".repeat(object::MAX_SYMLINK_BYTES);
@@ -266,36 +182,18 @@ fn small_objects() {
             assert!(bytes.len() <= object::max_encoded_bytes(&cipher));
             assert_eq!(object::decode_symlink(&cipher, &bytes).unwrap(), target);
         }
-        assert!(matches!(
-            object::encode_symlink(&cipher, ""),
-            Err(FormatError::Length { .. })
-        ));
-        assert!(matches!(
-            object::encode_symlink(&cipher, &format!("{longest}x")),
-            Err(FormatError::Length { .. })
-        ));
-        assert!(matches!(
-            object::decode_symlink(&cipher, header_only),
-            Err(FormatError::Malformed { .. })
-        ));
+        assert!(matches!(object::encode_symlink(&cipher, ""), Err(FormatError::Length { .. })));
+        assert!(matches!(object::encode_symlink(&cipher, &format!("{longest}x")), Err(FormatError::Length { .. })));
+        assert!(matches!(object::decode_symlink(&cipher, header_only), Err(FormatError::Malformed { .. })));
         for hostile in [b"\xff".as_slice(), b"a\0b", &[b'x'; CHUNK]] {
             let bytes = object::encode(&cipher, hostile).unwrap();
-            assert!(matches!(
-                object::decode_symlink(&cipher, &bytes),
-                Err(FormatError::Malformed { .. })
-            ));
+            assert!(matches!(object::decode_symlink(&cipher, &bytes), Err(FormatError::Malformed { .. })));
         }
         let mut two_chunks = object::encode(&cipher, &vec![0; CHUNK]).unwrap();
         two_chunks.push(0);
-        assert!(matches!(
-            object::decode(&cipher, &two_chunks),
-            Err(FormatError::Malformed { .. })
-        ));
+        assert!(matches!(object::decode(&cipher, &two_chunks), Err(FormatError::Malformed { .. })));
         let bad_id = object::encode(&cipher, b"not\nan id").unwrap();
-        assert!(matches!(
-            object::decode_dir_id(&cipher, &bad_id),
-            Err(FormatError::DirId { .. })
-        ));
+        assert!(matches!(object::decode_dir_id(&cipher, &bad_id), Err(FormatError::DirId { .. })));
     }
 }
 
@@ -316,10 +214,7 @@ fn nothing_prints_keys() {
         let (header, _) = cipher.create_header_from(&nonce, key).unwrap();
         let file = cipher.file_cipher(&header).unwrap();
         let shown = format!("{cipher:?} {header:?} {file:?}");
-        assert!(
-            !shown.contains("6161") && !shown.contains("97, 97") && !shown.contains("aaaa"),
-            "{shown}"
-        );
+        assert!(!shown.contains("6161") && !shown.contains("97, 97") && !shown.contains("aaaa"), "{shown}");
     }
 }
 

@@ -10,24 +10,13 @@ fn cipher() -> NameCipher {
 fn round_trips_of_awkward_names() {
     let cipher = cipher();
     let dir = DirId::generate();
-    for name in [
-        "a",
-        "0123456789abcde",
-        "0123456789abcdef",
-        "0123456789abcdefg",
-        "日本語",
-        "a b",
-        "-",
-        "\u{1f600}",
-        "\n",
-    ] {
+    for name in
+        ["a", "0123456789abcde", "0123456789abcdef", "0123456789abcdefg", "日本語", "a b", "-", "\u{1f600}", "\n"]
+    {
         let sealed = cipher.encrypt_name(name, &dir).unwrap();
         assert!(sealed.ends_with(".c9r"));
         assert_eq!(cipher.decrypt_name(&sealed, &dir).unwrap(), name);
-        assert_eq!(
-            cipher.decrypt_name(&sealed, &DirId::root()),
-            Err(FormatError::NameAuth)
-        );
+        assert_eq!(cipher.decrypt_name(&sealed, &DirId::root()), Err(FormatError::NameAuth));
     }
     let longest = "x".repeat(MAX_NAME_BYTES);
     let sealed = cipher.encrypt_name(&longest, &dir).unwrap();
@@ -40,10 +29,7 @@ fn nfd_becomes_nfc_before_encryption() {
     let root = DirId::root();
     let nfc_name = "\u{e4}\u{1e69}";
     let nfd_name = "a\u{308}s\u{323}\u{307}";
-    assert_eq!(
-        cipher.encrypt_name(nfc_name, &root),
-        cipher.encrypt_name(nfd_name, &root)
-    );
+    assert_eq!(cipher.encrypt_name(nfc_name, &root), cipher.encrypt_name(nfd_name, &root));
     assert_eq!(nfc(nfd_name), nfc_name);
     assert!(matches!(nfc("plain"), Cow::Borrowed("plain")));
     assert!(matches!(nfc(nfc_name), Cow::Borrowed(_)));
@@ -55,9 +41,7 @@ fn nfd_becomes_nfc_before_encryption() {
 fn nfc_agrees_with_unicode_for_every_pair_around_its_fast_path() {
     let near: Vec<char> = ('\u{1}'..'\u{370}').collect();
     for &first in &near {
-        for second in [
-            'a', '\u{e4}', '\u{2ff}', '\u{300}', '\u{301}', '\u{308}', '\u{345}',
-        ] {
+        for second in ['a', '\u{e4}', '\u{2ff}', '\u{300}', '\u{301}', '\u{308}', '\u{345}'] {
             let text: String = [first, second].iter().collect();
             assert_eq!(nfc(&text), text.nfc().collect::<String>(), "{text:?}");
         }
@@ -70,28 +54,14 @@ fn impossible_names_are_refused_in_both_directions() {
     let root = DirId::root();
     let long = "x".repeat(MAX_NAME_BYTES + 1);
     for name in ["", ".", "..", "a/b", "a\0", &long] {
-        assert!(
-            matches!(
-                cipher.encrypt_name(name, &root),
-                Err(FormatError::NameInvalid { .. })
-            ),
-            "{name}"
-        );
+        assert!(matches!(cipher.encrypt_name(name, &root), Err(FormatError::NameInvalid { .. })), "{name}");
     }
     // Authentic, but hostile: made with the vault's keys by something else.
     for name in [b"..".as_slice(), b"../../x", b"a\0b", b"\xff\xfe"] {
         let mut sealed = vec![0; name.len() + SIV_TAG_BYTES];
-        cipher
-            .siv
-            .encrypt(cipher.dir_context(&root).0, name, &mut sealed);
+        cipher.siv.encrypt(cipher.dir_context(&root).0, name, &mut sealed);
         let text = format!("{}.c9r", BASE64URL.encode(&sealed));
-        assert!(
-            matches!(
-                cipher.decrypt_name(&text, &root),
-                Err(FormatError::NameInvalid { .. })
-            ),
-            "{name:?}"
-        );
+        assert!(matches!(cipher.decrypt_name(&text, &root), Err(FormatError::NameInvalid { .. })), "{name:?}");
     }
 }
 
@@ -118,13 +88,7 @@ fn foreign_files_are_not_names() {
         &tag_only,
         &good[1..],
     ] {
-        assert!(
-            matches!(
-                cipher.decrypt_name(name, &root),
-                Err(FormatError::NameEncoding { .. })
-            ),
-            "{name:.40}"
-        );
+        assert!(matches!(cipher.decrypt_name(name, &root), Err(FormatError::NameEncoding { .. })), "{name:.40}");
     }
 }
 
@@ -147,28 +111,13 @@ fn every_changed_character_of_a_name_is_noticed() {
 
 #[test]
 fn dir_ids() {
-    assert_eq!(
-        DirId::parse(b""),
-        Err(FormatError::DirId {
-            len: 0,
-            reason: "empty"
-        })
-    );
+    assert_eq!(DirId::parse(b""), Err(FormatError::DirId { len: 0, reason: "empty" }));
     assert_eq!(DirId::parse_backup(b"").unwrap(), DirId::root());
     assert!(DirId::root().is_root());
     assert_eq!(DirId::parse(b"any text").unwrap().as_str(), "any text");
     assert!(DirId::parse(&[b'x'; MAX_DIR_ID_BYTES]).is_ok());
-    for bad in [
-        b"\n".as_slice(),
-        b"a\0",
-        b"\xc3\xa4",
-        b"\xff",
-        &[b'x'; MAX_DIR_ID_BYTES + 1],
-    ] {
-        assert!(
-            matches!(DirId::parse(bad), Err(FormatError::DirId { .. })),
-            "{bad:?}"
-        );
+    for bad in [b"\n".as_slice(), b"a\0", b"\xc3\xa4", b"\xff", &[b'x'; MAX_DIR_ID_BYTES + 1]] {
+        assert!(matches!(DirId::parse(bad), Err(FormatError::DirId { .. })), "{bad:?}");
     }
     let new = DirId::generate();
     assert_eq!(new.as_str().len(), 36);
