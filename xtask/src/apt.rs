@@ -30,34 +30,18 @@ pub enum Proof {
 }
 
 /// What mounting needs: `fusermount3` serves users without root, and lazy unmounts.
-pub const FUSE: Need = Need {
-    package: "fuse3",
-    proof: Proof::Program("fusermount3"),
-};
+pub const FUSE: Need = Need { package: "fuse3", proof: Proof::Program("fusermount3") };
 /// The I/O tester of the fio stage.
-pub const FIO: Need = Need {
-    package: "fio",
-    proof: Proof::Program("fio"),
-};
+pub const FIO: Need = Need { package: "fio", proof: Proof::Program("fio") };
 /// What pjdfstest links against and calls.
 pub const ACL: &[Need] = &[
-    Need {
-        package: "libacl1-dev",
-        proof: Proof::File("/usr/include/sys/acl.h"),
-    },
-    Need {
-        package: "acl",
-        proof: Proof::Program("setfacl"),
-    },
+    Need { package: "libacl1-dev", proof: Proof::File("/usr/include/sys/acl.h") },
+    Need { package: "acl", proof: Proof::Program("setfacl") },
 ];
 
 /// Sees to it that every need is met, installing what is missing.
 pub fn ensure<'a>(needs: impl IntoIterator<Item = &'a Need>) -> Result<()> {
-    let missing: Vec<&str> = needs
-        .into_iter()
-        .filter(|need| !is_met(need))
-        .map(|need| need.package)
-        .collect();
+    let missing: Vec<&str> = needs.into_iter().filter(|need| !is_met(need)).map(|need| need.package).collect();
     if missing.is_empty() {
         return Ok(());
     }

@@ -18,20 +18,9 @@ pub struct BenchArgs {
 /// Runs the benchmark crate to its end; it may take hours, so there is no time limit.
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     let status = workplace::cargo()
-        .args([
-            "run",
-            "--release",
-            "--locked",
-            "--package",
-            "adit-bench",
-            "--",
-        ])
+        .args(["run", "--release", "--locked", "--package", "adit-bench", "--"])
         .args(&args.rest)
         .status()
         .context("cannot start cargo")?;
-    Ok(if status.success() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -31,26 +31,19 @@ pub fn run() -> Result<()> {
 
     tour.step("Look for what the demo needs");
     if !Path::new("/dev/fuse").exists() {
-        bail!(
-            "there is no /dev/fuse; run: modprobe fuse (in a container: --device /dev/fuse --cap-add SYS_ADMIN)"
-        );
+        bail!("there is no /dev/fuse; run: modprobe fuse (in a container: --device /dev/fuse --cap-add SYS_ADMIN)");
     }
     apt::ensure([&apt::FUSE])?;
     tour.done("FUSE is there");
 
     tour.step("Build adit in release mode (minutes the first time)");
-    let adit = Adit {
-        program: build_release()?,
-    };
+    let adit = Adit { program: build_release()? };
     tour.done("built");
 
     let bench = Workbench::new("demo")?;
     let vault = bench.vault();
     tour.step("Create a vault; its password lies in a file that only you can read");
-    adit.with_password(
-        &bench,
-        &["vault".as_ref(), "init".as_ref(), vault.as_os_str()],
-    )?;
+    adit.with_password(&bench, &["vault".as_ref(), "init".as_ref(), vault.as_os_str()])?;
     tour.done("an empty vault of format 8");
 
     tour.step("Mount it");
@@ -69,11 +62,7 @@ pub fn run() -> Result<()> {
     list_and_compare(&mut tour, &bench, &plain)?;
 
     tour.step("Ask the mount for its statistics");
-    adit.run(
-        Command::new(&adit.program)
-            .arg("stats")
-            .arg(bench.mountpoint()),
-    )?;
+    adit.run(Command::new(&adit.program).arg("stats").arg(bench.mountpoint()))?;
     tour.done("answered by the running mount");
 
     tour.step("Unmount");
@@ -103,11 +92,7 @@ struct Tour {
 impl Tour {
     fn new() -> Self {
         let now = Instant::now();
-        Self {
-            step: 0,
-            began: now,
-            step_began: now,
-        }
+        Self { step: 0, began: now, step_began: now }
     }
 
     fn step(&mut self, what: &str) {
@@ -117,10 +102,7 @@ impl Tour {
     }
 
     fn done(&self, what: &str) {
-        println!(
-            "    {what} ({:.2} s)\n",
-            self.step_began.elapsed().as_secs_f64()
-        );
+        println!("    {what} ({:.2} s)\n", self.step_began.elapsed().as_secs_f64());
     }
 }
 
@@ -133,49 +115,27 @@ impl Adit {
     /// Runs a verb that opens the vault.
     fn with_password(&self, bench: &Workbench, arguments: &[&OsStr]) -> Result<()> {
         let mut command = Command::new(&self.program);
-        command
-            .args(arguments)
-            .arg("--password-file")
-            .arg(bench.password_file());
+        command.args(arguments).arg("--password-file").arg(bench.password_file());
         self.run(&mut command)
     }
 
     fn mount(&self, bench: &Workbench) -> Result<()> {
         let (vault, mountpoint) = (bench.vault(), bench.mountpoint());
-        self.with_password(
-            bench,
-            &["mount".as_ref(), vault.as_os_str(), mountpoint.as_os_str()],
-        )?;
-        ensure!(
-            bench.is_mounted(),
-            "adit mount returned, but nothing is mounted on {}",
-            mountpoint.display()
-        );
+        self.with_password(bench, &["mount".as_ref(), vault.as_os_str(), mountpoint.as_os_str()])?;
+        ensure!(bench.is_mounted(), "adit mount returned, but nothing is mounted on {}", mountpoint.display());
         Ok(())
     }
 
     fn umount(&self, bench: &Workbench) -> Result<()> {
-        self.run(
-            Command::new(&self.program)
-                .arg("umount")
-                .arg(bench.mountpoint()),
-        )?;
-        ensure!(
-            !bench.is_mounted(),
-            "adit umount returned, but {} is still mounted",
-            bench.mountpoint().display()
-        );
+        self.run(Command::new(&self.program).arg("umount").arg(bench.mountpoint()))?;
+        ensure!(!bench.is_mounted(), "adit umount returned, but {} is still mounted", bench.mountpoint().display());
         Ok(())
     }
 
     fn run(&self, command: &mut Command) -> Result<()> {
         println!("    $ {}", process::shown(command));
         let status = process::status(command, STEP_LIMIT)?;
-        ensure!(
-            status.success(),
-            "`{}` failed: {status}",
-            process::shown(command)
-        );
+        ensure!(status.success(), "`{}` failed: {status}", process::shown(command));
         Ok(())
     }
 }
@@ -208,7 +168,9 @@ fn copy_in(tour: &mut Tour, bench: &Workbench, plain: &Path) -> Result<()> {
 
 /// Makes the same edits in the vault and in the copy beside it.
 fn edit_both(tour: &mut Tour, bench: &Workbench, plain: &Path) -> Result<()> {
-    tour.step("Edit: append, overwrite in the middle, truncate, rename a folder, link, delete, long and non-ASCII names");
+    tour.step(
+        "Edit: append, overwrite in the middle, truncate, rename a folder, link, delete, long and non-ASCII names",
+    );
     for root in [bench.mountpoint().join("tree"), plain.to_path_buf()] {
         edit(&root).with_context(|| format!("cannot edit under {}", root.display()))?;
     }
@@ -218,24 +180,16 @@ fn edit_both(tour: &mut Tour, bench: &Workbench, plain: &Path) -> Result<()> {
 
 fn edit(root: &Path) -> Result<()> {
     let own = root.join("adit");
-    let mut readme = OpenOptions::new()
-        .append(true)
-        .open(own.join("README.md"))?;
+    let mut readme = OpenOptions::new().append(true).open(own.join("README.md"))?;
     writeln!(readme, "\nA line that the demo appended.")?;
     drop(readme);
 
     let secret = root.join(SECRET_DIR);
     fs::create_dir(&secret)?;
-    fs::write(
-        secret.join("note.txt"),
-        "Attack at dawn, and bring sandwiches.\n",
-    )?;
+    fs::write(secret.join("note.txt"), "Attack at dawn, and bring sandwiches.\n")?;
     fs::write(secret.join("empty file"), "")?;
     // 245 bytes: longer than the vault's shortening threshold once encrypted.
-    fs::write(
-        secret.join(format!("{}.txt", "long-name-".repeat(24))),
-        "the vault shortens this name\n",
-    )?;
+    fs::write(secret.join(format!("{}.txt", "long-name-".repeat(24))), "the vault shortens this name\n")?;
     symlink("note.txt", secret.join("link-to-note"))?;
 
     // Three mebibytes, then a piece in the middle that crosses the border of two 32 KiB chunks.
@@ -290,9 +244,6 @@ fn search_for_plaintext(tour: &mut Tour, bench: &Workbench, plain: &Path) -> Res
     if let Some(first) = found.first {
         bail!("plaintext in the vault's folder: {first}");
     }
-    tour.done(&format!(
-        "none of them is in the {} files of the vault",
-        found.files
-    ));
+    tour.done(&format!("none of them is in the {} files of the vault", found.files));
     Ok(())
 }

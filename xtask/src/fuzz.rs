@@ -32,12 +32,7 @@ pub fn run(run: &Run) -> Result<Outcome> {
     let program = tools::CARGO_FUZZ.ensure()?;
     let finds = tempfile::tempdir()?;
     for target in &targets {
-        fuzz(
-            &program,
-            target,
-            finds.path(),
-            SECONDS_PER_TARGET * run.scale,
-        )?;
+        fuzz(&program, target, finds.path(), SECONDS_PER_TARGET * run.scale)?;
     }
     Ok(Outcome::Passed)
 }
@@ -47,27 +42,13 @@ fn fuzz(program: &Path, target: &str, finds: &Path, seconds: u32) -> Result<()> 
     let new = finds.join(target);
     fs::create_dir(&new)?;
     let mut command = Command::new(program);
-    command
-        .args(["fuzz", "run", target])
-        .arg(new)
-        .arg(format!("fuzz/corpus/{target}"));
-    command.args([
-        "--",
-        &format!("-max_total_time={seconds}"),
-        "-timeout=10",
-        "-verbosity=0",
-    ]);
+    command.args(["fuzz", "run", target]).arg(new).arg(format!("fuzz/corpus/{target}"));
+    command.args(["--", &format!("-max_total_time={seconds}"), "-timeout=10", "-verbosity=0"]);
     command.args(["-print_final_stats=1"]);
     // cargo started us through the stable toolchain and says so in the environment.
-    command
-        .current_dir(workplace::root())
-        .env("RUSTUP_TOOLCHAIN", "nightly")
-        .env_remove("CARGO");
-    process::run(
-        &mut command,
-        TARGET_LIMIT + Duration::from_secs(seconds.into()),
-    )
-    .with_context(|| format!("fuzz target {target}; the input lies under fuzz/artifacts/{target}"))
+    command.current_dir(workplace::root()).env("RUSTUP_TOOLCHAIN", "nightly").env_remove("CARGO");
+    process::run(&mut command, TARGET_LIMIT + Duration::from_secs(seconds.into()))
+        .with_context(|| format!("fuzz target {target}; the input lies under fuzz/artifacts/{target}"))
 }
 
 /// The targets' names, sorted.
@@ -96,7 +77,5 @@ fn has_nightly() -> bool {
         .env("RUSTUP_AUTO_INSTALL", "0")
         .stderr(Stdio::null())
         .output()
-        .is_ok_and(|output| {
-            output.status.success() && String::from_utf8_lossy(&output.stdout).contains("nightly")
-        })
+        .is_ok_and(|output| output.status.success() && String::from_utf8_lossy(&output.stdout).contains("nightly"))
 }

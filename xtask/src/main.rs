@@ -56,9 +56,9 @@ fn main() -> ExitCode {
     let outcome = match Args::parse().task {
         Task::Demo => demo::run().map(|()| ExitCode::SUCCESS),
         Task::Test(args) => test::run(&args),
-        Task::Fixtures => oracle::ensure_oracle()
-            .and_then(|paths| oracle::make_fixtures(&paths))
-            .map(|()| ExitCode::SUCCESS),
+        Task::Fixtures => {
+            oracle::ensure_oracle().and_then(|paths| oracle::make_fixtures(&paths)).map(|()| ExitCode::SUCCESS)
+        }
         Task::Bench(args) => bench::run(&args),
     };
     outcome.unwrap_or_else(|error| {

@@ -24,14 +24,7 @@ const STEP_LIMIT: Duration = Duration::from_secs(120);
 /// The whole workspace is named so that features resolve as they do for the tests, and nothing is built twice.
 pub fn build_debug() -> Result<PathBuf> {
     let mut build = workplace::cargo();
-    build.args([
-        "build",
-        "--quiet",
-        "--locked",
-        "--workspace",
-        "--bin",
-        "adit",
-    ]);
+    build.args(["build", "--quiet", "--locked", "--workspace", "--bin", "adit"]);
     process::run(&mut build, Duration::from_secs(1800))?;
     Ok(workplace::target_dir()?.join("debug/adit"))
 }
@@ -52,11 +45,7 @@ impl Workbench {
         fs::set_permissions(&dir, Permissions::from_mode(0o755))?;
         fs::create_dir(dir.join("mnt"))?;
         let bench = Self { dir, janitor };
-        let mut secret = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(bench.password_file())?;
+        let mut secret = OpenOptions::new().write(true).create_new(true).mode(0o600).open(bench.password_file())?;
         writeln!(secret, "{}", random_password()?)?;
         Ok(bench)
     }
@@ -154,32 +143,19 @@ impl MountedVault {
         let bench = Workbench::new(purpose)?;
         let mut init = Command::new(adit);
         init.args(["vault", "init"]).arg(bench.vault());
-        init.arg("--password-file")
-            .arg(bench.password_file())
-            .stdout(Stdio::null());
+        init.arg("--password-file").arg(bench.password_file()).stdout(Stdio::null());
         process::run(&mut init, STEP_LIMIT)?;
 
         let log = bench.dir.join("mount.log");
         let sink = File::create(&log)?;
         let mut mount = Command::new(adit);
-        mount
-            .arg("mount")
-            .arg(bench.vault())
-            .arg(bench.mountpoint());
+        mount.arg("mount").arg(bench.vault()).arg(bench.mountpoint());
         mount.arg("--password-file").arg(bench.password_file());
         mount.args(["--foreground", "--allow-other"]).args(options);
-        mount
-            .stdin(Stdio::null())
-            .stdout(sink.try_clone()?)
-            .stderr(sink);
+        mount.stdin(Stdio::null()).stdout(sink.try_clone()?).stderr(sink);
         eprintln!("$ {}", process::shown(&mount));
         let daemon = mount.spawn().context("cannot start adit mount")?;
-        let mut mounted = Self {
-            bench,
-            adit: adit.to_path_buf(),
-            daemon,
-            log,
-        };
+        let mut mounted = Self { bench, adit: adit.to_path_buf(), daemon, log };
         mounted.wait_until_usable()?;
         Ok(mounted)
     }
@@ -191,11 +167,7 @@ impl MountedVault {
                 bail!("adit mount ended with {status}:\n{}", self.log_tail());
             }
             if Instant::now() > deadline {
-                bail!(
-                    "nothing is mounted after {} s:\n{}",
-                    STEP_LIMIT.as_secs(),
-                    self.log_tail()
-                );
+                bail!("nothing is mounted after {} s:\n{}", STEP_LIMIT.as_secs(), self.log_tail());
             }
             thread::sleep(Duration::from_millis(10));
         }
@@ -221,10 +193,7 @@ impl MountedVault {
         match process::wait(&mut self.daemon, STEP_LIMIT)? {
             Some(status) if status.success() => {}
             Some(status) => bail!("adit mount ended with {status}:\n{}", self.log_tail()),
-            None => bail!(
-                "adit mount still runs after the unmount:\n{}",
-                self.log_tail()
-            ),
+            None => bail!("adit mount still runs after the unmount:\n{}", self.log_tail()),
         }
         let mut check = Command::new(&self.adit);
         check.args(["vault", "check"]).arg(self.bench.vault());

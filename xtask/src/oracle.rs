@@ -51,14 +51,8 @@ const SOURCES: [&str; 8] = [
     "src/main/java/StandardTree.java",
 ];
 
-const MAVEN: Need = Need {
-    package: "maven",
-    proof: Proof::Program("mvn"),
-};
-const PYTHON: Need = Need {
-    package: "python3",
-    proof: Proof::Program("python3"),
-};
+const MAVEN: Need = Need { package: "maven", proof: Proof::Program("mvn") };
+const PYTHON: Need = Need { package: "python3", proof: Proof::Program("python3") };
 
 /// A built oracle.
 pub struct OraclePaths {
@@ -73,10 +67,7 @@ pub struct OraclePaths {
 impl OraclePaths {
     /// The variables that the interoperability tests look for.
     pub fn env(&self) -> [(&'static str, &OsStr); 2] {
-        [
-            (ENV_CMD, self.oracle.as_os_str()),
-            (ENV_PY, self.second_opinion.as_os_str()),
-        ]
+        [(ENV_CMD, self.oracle.as_os_str()), (ENV_PY, self.second_opinion.as_os_str())]
     }
 }
 
@@ -98,8 +89,7 @@ pub fn ensure_oracle() -> Result<OraclePaths> {
     };
     let java_kept = home.join("java-home");
     // Written last: where it is missing, or the Java it names is gone, the build is done again.
-    let built = fs::read_to_string(&java_kept)
-        .is_ok_and(|java_home| Path::new(&java_home).join("bin/java").is_file());
+    let built = fs::read_to_string(&java_kept).is_ok_and(|java_home| Path::new(&java_home).join("bin/java").is_file());
     if !built {
         if home.exists() {
             fs::remove_dir_all(&home).context("cannot remove an unfinished oracle")?;
@@ -114,10 +104,7 @@ pub fn ensure_oracle() -> Result<OraclePaths> {
 pub fn make_fixtures(paths: &OraclePaths) -> Result<()> {
     let script = workplace::root().join("crates/vault/tests/oracle/make_fixtures.py");
     process::run(
-        Command::new(&paths.python)
-            .arg(script)
-            .arg(workplace::root().join("fixtures"))
-            .envs(paths.env()),
+        Command::new(&paths.python).arg(script).arg(workplace::root().join("fixtures")).envs(paths.env()),
         FIXTURES_LIMIT,
     )
 }
@@ -166,11 +153,7 @@ fn build(sources: &Path, home: &Path, paths: &OraclePaths) -> Result<PathBuf> {
     fs::copy(sources.join("second_opinion.py"), &script)?;
     write_launcher(
         &paths.second_opinion,
-        &format!(
-            "exec '{}' '{}' \"$@\"",
-            quoted_part(&paths.python)?,
-            quoted_part(&script)?
-        ),
+        &format!("exec '{}' '{}' \"$@\"", quoted_part(&paths.python)?, quoted_part(&script)?),
     )?;
     Ok(java_home)
 }
@@ -211,17 +194,11 @@ fn installed_java() -> Option<PathBuf> {
         .find_map(|dir| fs::canonicalize(dir.join("java")).ok());
     // `<home>/bin/java`
     candidates.extend(on_path.and_then(|java| Some(java.parent()?.parent()?.to_path_buf())));
-    let mut installed: Vec<PathBuf> = fs::read_dir("/usr/lib/jvm")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-        .collect();
+    let mut installed: Vec<PathBuf> =
+        fs::read_dir("/usr/lib/jvm").into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     installed.sort();
     candidates.extend(installed);
-    candidates
-        .into_iter()
-        .find(|home| java_version(home).is_some_and(|version| version >= JAVA_MIN))
+    candidates.into_iter().find(|home| java_version(home).is_some_and(|version| version >= JAVA_MIN))
 }
 
 /// The feature release (25 for "25.0.1") of the Java at `home`, from its `release` file.
@@ -234,14 +211,8 @@ fn java_version(home: &Path) -> Option<u32> {
 }
 
 fn parse_release(release: &str) -> Option<u32> {
-    let line = release
-        .lines()
-        .find_map(|line| line.strip_prefix("JAVA_VERSION="))?;
-    let digits: String = line
-        .trim_matches('"')
-        .chars()
-        .take_while(char::is_ascii_digit)
-        .collect();
+    let line = release.lines().find_map(|line| line.strip_prefix("JAVA_VERSION="))?;
+    let digits: String = line.trim_matches('"').chars().take_while(char::is_ascii_digit).collect();
     digits.parse().ok()
 }
 
@@ -285,21 +256,9 @@ fn fetch_jars(sources: &Path, home: &Path, java_home: &Path) -> Result<Vec<PathB
     Ok(jars)
 }
 
-fn compile(
-    sources: &Path,
-    classes: &Path,
-    jars: &[PathBuf],
-    class_path: &OsStr,
-    java_home: &Path,
-) -> Result<()> {
-    let is_compiler = |jar: &&PathBuf| {
-        jar.file_name()
-            .is_some_and(|name| name.as_encoded_bytes().starts_with(b"ecj-"))
-    };
-    let compiler = jars
-        .iter()
-        .find(is_compiler)
-        .context("the Eclipse compiler is not among the jars")?;
+fn compile(sources: &Path, classes: &Path, jars: &[PathBuf], class_path: &OsStr, java_home: &Path) -> Result<()> {
+    let is_compiler = |jar: &&PathBuf| jar.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"ecj-"));
+    let compiler = jars.iter().find(is_compiler).context("the Eclipse compiler is not among the jars")?;
     process::run(
         Command::new(java_home.join("bin/java"))
             .arg("-cp")
@@ -325,8 +284,7 @@ fn quoted_part(path: &Path) -> Result<&str> {
 
 /// A launcher ends in exec, so that the process started is the process to wait for or to kill.
 fn write_launcher(path: &Path, command: &str) -> Result<()> {
-    fs::write(path, format!("#!/bin/sh\n{command}\n"))
-        .with_context(|| format!("cannot write {}", path.display()))?;
+    fs::write(path, format!("#!/bin/sh\n{command}\n")).with_context(|| format!("cannot write {}", path.display()))?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
     Ok(())
 }

@@ -25,18 +25,12 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<()> {
 ///
 /// Past the limit the child and everything that it started are killed.
 pub fn status(command: &mut Command, limit: Duration) -> Result<ExitStatus> {
-    let mut child = command
-        .spawn()
-        .with_context(|| format!("cannot start `{}`", shown(command)))?;
+    let mut child = command.spawn().with_context(|| format!("cannot start `{}`", shown(command)))?;
     match wait(&mut child, limit)? {
         Some(status) => Ok(status),
         None => {
             kill_tree(&mut child);
-            bail!(
-                "`{}` ran past its limit of {} s and was killed",
-                shown(command),
-                limit.as_secs()
-            );
+            bail!("`{}` ran past its limit of {} s and was killed", shown(command), limit.as_secs());
         }
     }
 }
@@ -45,10 +39,7 @@ pub fn status(command: &mut Command, limit: Duration) -> Result<ExitStatus> {
 pub fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     let deadline = Instant::now() + limit;
     loop {
-        if let Some(status) = child
-            .try_wait()
-            .context("cannot wait for a child process")?
-        {
+        if let Some(status) = child.try_wait().context("cannot wait for a child process")? {
             return Ok(Some(status));
         }
         if Instant::now() >= deadline {
@@ -82,11 +73,7 @@ fn children_of(pid: u32) -> Vec<u32> {
     };
     for task in tasks.flatten() {
         let listed = fs::read_to_string(task.path().join("children")).unwrap_or_default();
-        found.extend(
-            listed
-                .split_whitespace()
-                .filter_map(|word| word.parse::<u32>().ok()),
-        );
+        found.extend(listed.split_whitespace().filter_map(|word| word.parse::<u32>().ok()));
     }
     found
 }

@@ -69,24 +69,14 @@ pub fn run_all(stages: &[&Stage], run: &Run, keep_going: bool) -> ExitCode {
             Verdict::Failed(why) => println!("stage {} failed: {why}", stage.name),
         }
         let failed = matches!(verdict, Verdict::Failed(_));
-        rows.push(Row {
-            name: stage.name,
-            verdict,
-            took: started.elapsed(),
-        });
+        rows.push(Row { name: stage.name, verdict, took: started.elapsed() });
         if failed && !keep_going {
             break;
         }
     }
     println!("\n{}", summary(&rows, stages.len()));
-    let red = rows
-        .iter()
-        .any(|row| matches!(row.verdict, Verdict::Failed(_)));
-    if red {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    }
+    let red = rows.iter().any(|row| matches!(row.verdict, Verdict::Failed(_)));
+    if red { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 /// The table of stages and times; its last line is `N passed, N failed`, then what did not run, if anything.
@@ -111,12 +101,7 @@ fn summary(rows: &[Row], planned: usize) -> String {
         };
         total += row.took;
         // Writing to a String cannot fail.
-        let _ = writeln!(
-            text,
-            "{:<12} {:>7.1} s  {result}",
-            row.name,
-            row.took.as_secs_f64()
-        );
+        let _ = writeln!(text, "{:<12} {:>7.1} s  {result}", row.name, row.took.as_secs_f64());
     }
     let _ = writeln!(text, "{:<12} {:>7.1} s", "total", total.as_secs_f64());
     let _ = write!(text, "{passed} passed, {failed} failed");
@@ -134,22 +119,12 @@ mod tests {
     use super::*;
 
     fn row(name: &'static str, verdict: Verdict) -> Row {
-        Row {
-            name,
-            verdict,
-            took: Duration::from_millis(1500),
-        }
+        Row { name, verdict, took: Duration::from_millis(1500) }
     }
 
     #[test]
     fn the_closing_line_is_plain_when_everything_ran() {
-        let text = summary(
-            &[
-                row("fmt", Verdict::Passed),
-                row("unit", Verdict::Failed("x".into())),
-            ],
-            2,
-        );
+        let text = summary(&[row("fmt", Verdict::Passed), row("unit", Verdict::Failed("x".into()))], 2);
         assert!(text.ends_with("\n1 passed, 1 failed"), "{text}");
         assert!(text.contains("fmt              1.5 s  passed\n"), "{text}");
     }
@@ -158,9 +133,6 @@ mod tests {
     fn what_did_not_run_is_counted_aloud() {
         let text = summary(&[row("fio", Verdict::Skipped("not root".into()))], 3);
         assert!(text.contains("not run: not root"), "{text}");
-        assert!(
-            text.ends_with("\n0 passed, 0 failed, 1 skipped, 2 not started"),
-            "{text}"
-        );
+        assert!(text.ends_with("\n0 passed, 0 failed, 1 skipped, 2 not started"), "{text}");
     }
 }

@@ -38,13 +38,7 @@ pub fn pjdfstest(_: &Run) -> Result<Outcome> {
     fs::create_dir(&elsewhere)?;
     let report = vault.scratch().join("pjdfstest.out");
     let mut suite = Command::new(program);
-    suite
-        .arg("-c")
-        .arg(&config)
-        .arg("-p")
-        .arg(vault.mountpoint())
-        .arg("-s")
-        .arg(&elsewhere);
+    suite.arg("-c").arg(&config).arg("-p").arg(vault.mountpoint()).arg("-s").arg(&elsewhere);
     suite.env("NO_COLOR", "1").stdout(File::create(&report)?);
     eprintln!("$ {}", process::shown(&suite));
     let status = process::status(&mut suite, SUITE_LIMIT)?;
@@ -52,16 +46,10 @@ pub fn pjdfstest(_: &Run) -> Result<Outcome> {
     print!("{}", worth_showing(&report));
     let absent = not_failed_as_expected(&report, &expected);
     if !absent.is_empty() {
-        bail!(
-            "{PJDFSTEST_EXPECTED} lists tests that did not fail as expected: {}",
-            absent.join(", ")
-        );
+        bail!("{PJDFSTEST_EXPECTED} lists tests that did not fail as expected: {}", absent.join(", "));
     }
     if !status.success() {
-        bail!(
-            "pjdfstest: {status}; the mount's log:\n{}",
-            vault.log_tail()
-        );
+        bail!("pjdfstest: {status}; the mount's log:\n{}", vault.log_tail());
     }
     vault.finish()?;
     Ok(Outcome::Passed)
@@ -77,19 +65,10 @@ fn parse_expected(text: &str) -> Result<BTreeMap<String, String>> {
         let (name, reason) = line.split_once('#').unwrap_or((line, ""));
         let (name, reason) = (name.trim(), reason.trim());
         if name.is_empty() || reason.is_empty() {
-            bail!(
-                "{PJDFSTEST_EXPECTED}:{}: expected `test::name  # reason`",
-                number + 1
-            );
+            bail!("{PJDFSTEST_EXPECTED}:{}: expected `test::name  # reason`", number + 1);
         }
-        if expected
-            .insert(name.to_owned(), reason.to_owned())
-            .is_some()
-        {
-            bail!(
-                "{PJDFSTEST_EXPECTED}:{}: {name} is listed twice",
-                number + 1
-            );
+        if expected.insert(name.to_owned(), reason.to_owned()).is_some() {
+            bail!("{PJDFSTEST_EXPECTED}:{}: {name} is listed twice", number + 1);
         }
     }
     Ok(expected)
@@ -124,10 +103,7 @@ entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
 /// The report without the tests that passed, so that what is left can be read.
 fn worth_showing(report: &str) -> String {
     let mut text = String::new();
-    for line in report
-        .lines()
-        .filter(|line| !line.trim_end().ends_with(" ok"))
-    {
+    for line in report.lines().filter(|line| !line.trim_end().ends_with(" ok")) {
         text.push_str(line);
         text.push('\n');
     }
@@ -138,16 +114,10 @@ fn not_failed_as_expected(report: &str, expected: &BTreeMap<String, String>) -> 
     let failed = |name: &str| {
         report.lines().any(|line| {
             line.split_once(char::is_whitespace)
-                .is_some_and(|(test, verdict)| {
-                    test == name && verdict.trim() == "failed as expected"
-                })
+                .is_some_and(|(test, verdict)| test == name && verdict.trim() == "failed as expected")
         })
     };
-    expected
-        .keys()
-        .filter(|name| !failed(name))
-        .cloned()
-        .collect()
+    expected.keys().filter(|name| !failed(name)).cloned().collect()
 }
 
 /// Every operation of fsx that a mount offers, mmap among them, on a file of 32 chunks.
@@ -182,11 +152,7 @@ pub fn fsx(run: &Run) -> Result<Outcome> {
     apt::ensure([&apt::FUSE])?;
     let program = tools::FSX.ensure()?;
     let adit = mounted::build_debug()?;
-    let (seeds, operations) = if run.long {
-        (8, 100_000)
-    } else {
-        (3, 10_000 * u64::from(run.scale))
-    };
+    let (seeds, operations) = if run.long { (8, 100_000) } else { (3, 10_000 * u64::from(run.scale)) };
     for options in [&[][..], &["-o", "exclusive"]] {
         let vault = MountedVault::start(&adit, "fsx", options)?;
         for seed in 1..=seeds {
@@ -201,19 +167,11 @@ fn fsx_once(program: &Path, vault: &MountedVault, seed: u64, operations: u64) ->
     let config = vault.scratch().join("fsx.toml");
     fs::write(&config, FSX_CONFIG)?;
     let mut command = Command::new(program);
-    command
-        .arg("-f")
-        .arg(&config)
-        .arg("-P")
-        .arg(vault.scratch());
+    command.arg("-f").arg(&config).arg("-P").arg(vault.scratch());
     command.args(["-S", &seed.to_string(), "-N", &operations.to_string()]);
     command.arg(vault.mountpoint().join(format!("fsx-{seed}")));
-    process::run(&mut command, SUITE_LIMIT).with_context(|| {
-        format!(
-            "fsx with seed {seed}; the mount's log:\n{}",
-            vault.log_tail()
-        )
-    })
+    process::run(&mut command, SUITE_LIMIT)
+        .with_context(|| format!("fsx with seed {seed}; the mount's log:\n{}", vault.log_tail()))
 }
 
 /// Runs fio with verification: random reads and writes, through system calls and through mmap.
@@ -229,18 +187,13 @@ pub fn fio(run: &Run) -> Result<Outcome> {
         let mut fio = Command::new("fio");
         fio.args(["--rw=randrw", "--bs=4k-64k", "--numjobs=2"]);
         fio.args(["--verify=crc32c", "--do_verify=1", "--verify_fatal=1"]);
-        fio.arg(format!("--name={engine}"))
-            .arg(format!("--ioengine={engine}"))
-            .arg(&size);
+        fio.arg(format!("--name={engine}")).arg(format!("--ioengine={engine}")).arg(&size);
         fio.arg(format!("--directory={}", vault.mountpoint().display()));
         // Its report is of no interest unless it fails. The state files that fio leaves belong to the scratch folder.
         let report = vault.scratch().join("fio.out");
-        fio.arg("--output")
-            .arg(&report)
-            .current_dir(vault.scratch());
-        process::run(&mut fio, SUITE_LIMIT).with_context(|| {
-            format!("fio with {engine}; the mount's log:\n{}", vault.log_tail())
-        })?;
+        fio.arg("--output").arg(&report).current_dir(vault.scratch());
+        process::run(&mut fio, SUITE_LIMIT)
+            .with_context(|| format!("fio with {engine}; the mount's log:\n{}", vault.log_tail()))?;
     }
     vault.finish()?;
     Ok(Outcome::Passed)
@@ -252,8 +205,7 @@ mod tests {
 
     #[test]
     fn an_expected_failure_needs_a_reason() {
-        let parsed =
-            parse_expected("# head\n\nlink::enoent  # no hard links\n").expect("well-formed");
+        let parsed = parse_expected("# head\n\nlink::enoent  # no hard links\n").expect("well-formed");
         assert_eq!(parsed["link::enoent"], "no hard links");
         assert!(parse_expected("link::enoent\n").is_err());
         assert!(parse_expected("link::enoent #\n").is_err());

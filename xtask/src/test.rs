@@ -37,61 +37,17 @@ pub struct TestArgs {
 }
 
 const STAGES: &[Stage] = &[
-    Stage {
-        name: "fmt",
-        about: "formatting",
-        body: fmt,
-    },
-    Stage {
-        name: "clippy",
-        about: "clippy on every target, warnings denied",
-        body: clippy,
-    },
-    Stage {
-        name: "deny",
-        about: "licences, bans and sources of all dependencies",
-        body: deny,
-    },
-    Stage {
-        name: "unit",
-        about: "unit, property, model and crash tests, examples in the docs",
-        body: unit,
-    },
-    Stage {
-        name: "corpus",
-        about: "fuzz corpora replayed on stable",
-        body: corpus,
-    },
-    Stage {
-        name: "interop",
-        about: "both directions with the official library",
-        body: interop,
-    },
-    Stage {
-        name: "mounted",
-        about: "adit's own tests through a mount",
-        body: mounted,
-    },
-    Stage {
-        name: "pjdfstest",
-        about: "POSIX semantics of a mounted vault",
-        body: suites::pjdfstest,
-    },
-    Stage {
-        name: "fsx",
-        about: "random file operations with mmap on a mounted vault",
-        body: suites::fsx,
-    },
-    Stage {
-        name: "fio",
-        about: "verified random writes on a mounted vault",
-        body: suites::fio,
-    },
-    Stage {
-        name: "fuzz",
-        about: "each fuzz target for 20 s, with a nightly",
-        body: fuzz::run,
-    },
+    Stage { name: "fmt", about: "formatting", body: fmt },
+    Stage { name: "clippy", about: "clippy on every target, warnings denied", body: clippy },
+    Stage { name: "deny", about: "licences, bans and sources of all dependencies", body: deny },
+    Stage { name: "unit", about: "unit, property, model and crash tests, examples in the docs", body: unit },
+    Stage { name: "corpus", about: "fuzz corpora replayed on stable", body: corpus },
+    Stage { name: "interop", about: "both directions with the official library", body: interop },
+    Stage { name: "mounted", about: "adit's own tests through a mount", body: mounted },
+    Stage { name: "pjdfstest", about: "POSIX semantics of a mounted vault", body: suites::pjdfstest },
+    Stage { name: "fsx", about: "random file operations with mmap on a mounted vault", body: suites::fsx },
+    Stage { name: "fio", about: "verified random writes on a mounted vault", body: suites::fio },
+    Stage { name: "fuzz", about: "each fuzz target for 20 s, with a nightly", body: fuzz::run },
 ];
 
 /// Runs the chosen stages.
@@ -102,21 +58,12 @@ pub fn run(args: &TestArgs) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some(unknown) = args
-        .only
-        .iter()
-        .find(|name| STAGES.iter().all(|stage| stage.name != **name))
-    {
+    if let Some(unknown) = args.only.iter().find(|name| STAGES.iter().all(|stage| stage.name != **name)) {
         bail!("there is no stage {unknown}; `cargo xtask test --list` names them");
     }
-    let chosen: Vec<&Stage> = STAGES
-        .iter()
-        .filter(|stage| args.only.is_empty() || args.only.iter().any(|name| name == stage.name))
-        .collect();
-    let run = Run {
-        long: args.long,
-        scale: scale(args.long)?,
-    };
+    let chosen: Vec<&Stage> =
+        STAGES.iter().filter(|stage| args.only.is_empty() || args.only.iter().any(|name| name == stage.name)).collect();
+    let run = Run { long: args.long, scale: scale(args.long)? };
     Ok(stage::run_all(&chosen, &run, args.keep_going))
 }
 
@@ -137,36 +84,18 @@ fn cargo_step(run: &Run, arguments: &[&str]) -> Result<()> {
 
 fn cargo_step_with(run: &Run, arguments: &[&str], variables: &[(&str, &OsStr)]) -> Result<()> {
     let mut cargo = workplace::cargo();
-    cargo
-        .args(arguments)
-        .env(SCALE_VARIABLE, run.scale.to_string())
-        .envs(variables.iter().copied());
+    cargo.args(arguments).env(SCALE_VARIABLE, run.scale.to_string()).envs(variables.iter().copied());
     process::run(&mut cargo, CARGO_LIMIT * run.scale)
 }
 
 fn fmt(run: &Run) -> Result<Outcome> {
     cargo_step(run, &["fmt", "--all", "--check"])?;
-    cargo_step(
-        run,
-        &["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"],
-    )?;
+    cargo_step(run, &["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])?;
     Ok(Outcome::Passed)
 }
 
 fn clippy(run: &Run) -> Result<Outcome> {
-    cargo_step(
-        run,
-        &[
-            "clippy",
-            "--quiet",
-            "--locked",
-            "--workspace",
-            "--all-targets",
-            "--",
-            "-D",
-            "warnings",
-        ],
-    )?;
+    cargo_step(run, &["clippy", "--quiet", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
     Ok(Outcome::Passed)
 }
 
@@ -174,9 +103,7 @@ fn deny(_: &Run) -> Result<Outcome> {
     let program = tools::CARGO_DENY.ensure()?;
     let mut checks = vec!["licenses", "bans", "sources"];
     let mut fetch = Command::new(&program);
-    fetch
-        .args(["--log-level", "off", "fetch", "db"])
-        .current_dir(workplace::root());
+    fetch.args(["--log-level", "off", "fetch", "db"]).current_dir(workplace::root());
     // The database is a git repository on a host that a CI machine may not reach.
     if process::status(&mut fetch, Duration::from_secs(60)).is_ok_and(|status| status.success()) {
         checks.push("advisories");
@@ -184,34 +111,21 @@ fn deny(_: &Run) -> Result<Outcome> {
         println!("the advisory database cannot be fetched here: licences, bans and sources only");
     }
     let mut check = Command::new(&program);
-    check
-        .args(["--locked", "--all-features", "check"])
-        .args(checks)
-        .current_dir(workplace::root());
+    check.args(["--locked", "--all-features", "check"]).args(checks).current_dir(workplace::root());
     process::run(&mut check, Duration::from_secs(300))?;
     Ok(Outcome::Passed)
 }
 
 /// All tests but those that a later stage runs, and the examples in the documentation.
 fn unit(run: &Run) -> Result<Outcome> {
-    let elsewhere = |name: &str| {
-        ["corpus", "interop", "mounted"]
-            .iter()
-            .any(|stage| name.starts_with(stage))
-    };
-    let targets: Vec<String> = test_targets()?
-        .into_iter()
-        .filter(|name| !elsewhere(name))
-        .collect();
+    let elsewhere = |name: &str| ["corpus", "interop", "mounted"].iter().any(|stage| name.starts_with(stage));
+    let targets: Vec<String> = test_targets()?.into_iter().filter(|name| !elsewhere(name)).collect();
     let mut arguments = vec!["test", "--locked", "--workspace", "--lib", "--bins"];
     for target in &targets {
         arguments.extend(["--test", target]);
     }
     cargo_step(run, &arguments)?;
-    cargo_step(
-        run,
-        &["test", "--quiet", "--locked", "--workspace", "--doc"],
-    )?;
+    cargo_step(run, &["test", "--quiet", "--locked", "--workspace", "--doc"])?;
     Ok(Outcome::Passed)
 }
 
@@ -222,10 +136,7 @@ fn corpus(run: &Run) -> Result<Outcome> {
 fn interop(run: &Run) -> Result<Outcome> {
     let started = Instant::now();
     let oracle = oracle::ensure_oracle()?;
-    println!(
-        "the oracle is ready after {:.1} s",
-        started.elapsed().as_secs_f64()
-    );
+    println!("the oracle is ready after {:.1} s", started.elapsed().as_secs_f64());
     test_targets_named(run, "interop", &oracle.env())
 }
 
@@ -241,10 +152,7 @@ fn mounted(run: &Run) -> Result<Outcome> {
 ///
 /// The whole workspace is named, so that features resolve as they did for the unit tests and nothing is built twice.
 fn test_targets_named(run: &Run, prefix: &str, variables: &[(&str, &OsStr)]) -> Result<Outcome> {
-    let targets: Vec<String> = test_targets()?
-        .into_iter()
-        .filter(|name| name.starts_with(prefix))
-        .collect();
+    let targets: Vec<String> = test_targets()?.into_iter().filter(|name| name.starts_with(prefix)).collect();
     if targets.is_empty() {
         bail!("no crate has a test named tests/{prefix}*.rs");
     }
@@ -269,14 +177,13 @@ fn test_targets() -> Result<BTreeSet<String>> {
             Ok(tests) => tests,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             Err(error) => {
-                return Err(error)
-                    .with_context(|| format!("cannot list the tests of {}", dir.display()));
+                return Err(error).with_context(|| format!("cannot list the tests of {}", dir.display()));
             }
         };
         for entry in tests {
             let path = entry?.path();
-            let is_target = path.extension().is_some_and(|extension| extension == "rs")
-                || path.join("main.rs").is_file();
+            let is_target =
+                path.extension().is_some_and(|extension| extension == "rs") || path.join("main.rs").is_file();
             if let (true, Some(stem)) = (is_target, path.file_stem()) {
                 names.insert(stem.to_string_lossy().into_owned());
             }

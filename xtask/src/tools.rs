@@ -19,25 +19,13 @@ pub struct Tool {
 }
 
 /// POSIX semantics, 398 tests.
-pub const PJDFSTEST: Tool = Tool {
-    name: "pjdfstest",
-    version: "0.2.2",
-};
+pub const PJDFSTEST: Tool = Tool { name: "pjdfstest", version: "0.2.2" };
 /// Random file operations checked against a model of one file.
-pub const FSX: Tool = Tool {
-    name: "fsx",
-    version: "0.3.2",
-};
+pub const FSX: Tool = Tool { name: "fsx", version: "0.3.2" };
 /// Licences, bans and sources of every dependency.
-pub const CARGO_DENY: Tool = Tool {
-    name: "cargo-deny",
-    version: "0.20.2",
-};
+pub const CARGO_DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2" };
 /// The driver of the fuzz targets.
-pub const CARGO_FUZZ: Tool = Tool {
-    name: "cargo-fuzz",
-    version: "0.13.2",
-};
+pub const CARGO_FUZZ: Tool = Tool { name: "cargo-fuzz", version: "0.13.2" };
 
 impl Tool {
     /// The path of the program, which is built first if it is not in the cache.
@@ -45,9 +33,7 @@ impl Tool {
     /// Built without optimisation and debug information: these tools mostly wait for the kernel, and the builds are a
     /// large part of a first `cargo xtask test`. fsx at level 1 saves 13 s in a run and costs 52 s to build.
     pub fn ensure(&self) -> Result<PathBuf> {
-        let home = workplace::cache_dir()?
-            .join("tools")
-            .join(format!("{}-{}", self.name, self.version));
+        let home = workplace::cache_dir()?.join("tools").join(format!("{}-{}", self.name, self.version));
         let program = home.join("bin").join(self.name);
         if program.is_file() {
             return Ok(program);

@@ -9,28 +9,19 @@ use anyhow::{Context, Result};
 /// The root of the checkout.
 pub fn root() -> &'static Path {
     // The manifest lies in `<root>/xtask`, so a parent always exists.
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .unwrap_or(Path::new("."))
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
 /// Cargo's target directory: that of the running xtask, so `CARGO_TARGET_DIR` and its like are followed.
 pub fn target_dir() -> Result<PathBuf> {
     let exe = env::current_exe().context("cannot find the path of xtask itself")?;
-    exe.parent()
-        .and_then(Path::parent)
-        .map(Path::to_path_buf)
-        .context("xtask does not lie in a target directory")
+    exe.parent().and_then(Path::parent).map(Path::to_path_buf).context("xtask does not lie in a target directory")
 }
 
 /// The folder that holds everything xtask fetches or builds for the tests, outside the repository:
 /// `$ADIT_CACHE_DIR`, else `$XDG_CACHE_HOME/adit-dev`, else `~/.cache/adit-dev`.
 pub fn cache_dir() -> Result<PathBuf> {
-    let from = |name| {
-        env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
+    let from = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(dir) = from("ADIT_CACHE_DIR") {
         return Ok(dir);
     }
@@ -61,9 +52,7 @@ pub fn is_root() -> bool {
 /// Why no filesystem can be mounted here, if so.
 pub fn mount_obstacle() -> Option<&'static str> {
     if !Path::new("/dev/fuse").exists() {
-        Some(
-            "there is no /dev/fuse (modprobe fuse; in a container: --device /dev/fuse --cap-add SYS_ADMIN)",
-        )
+        Some("there is no /dev/fuse (modprobe fuse; in a container: --device /dev/fuse --cap-add SYS_ADMIN)")
     } else if !is_root() {
         Some("the mounted suites need root (they switch users)")
     } else {

@@ -19,12 +19,7 @@ const NAME_LEN_MIN: usize = 8;
 /// The length of a sample of content.
 const SAMPLE_LEN: usize = 24;
 /// What every vault holds in the clear; a name that is part of one of these proves nothing.
-const FORMAT_NAMES: [&str; 4] = [
-    "masterkey.cryptomator",
-    "vault.cryptomator",
-    "contents.c9r",
-    "symlink.c9r",
-];
+const FORMAT_NAMES: [&str; 4] = ["masterkey.cryptomator", "vault.cryptomator", "contents.c9r", "symlink.c9r"];
 
 /// What is searched for.
 pub struct Wanted {
@@ -55,9 +50,8 @@ impl Wanted {
             let Some(name) = path.file_name() else {
                 continue;
             };
-            let in_every_vault = FORMAT_NAMES
-                .iter()
-                .any(|fixed| name.to_str().is_some_and(|name| fixed.contains(name)));
+            let in_every_vault =
+                FORMAT_NAMES.iter().any(|fixed| name.to_str().is_some_and(|name| fixed.contains(name)));
             if name.len() >= NAME_LEN_MIN && !in_every_vault {
                 names.insert(name.as_bytes().to_vec());
             }
@@ -70,11 +64,7 @@ impl Wanted {
         let count = names.len();
         let patterns: Vec<Vec<u8>> = names.into_iter().chain(samples).collect();
         let automaton = AhoCorasick::new(&patterns).context("cannot build the search")?;
-        Ok(Self {
-            patterns,
-            names: count,
-            automaton,
-        })
+        Ok(Self { patterns, names: count, automaton })
     }
 
     /// How many names are searched for.
@@ -98,8 +88,7 @@ impl Wanted {
             }
             if meta.is_file() {
                 let full = root.join(&path);
-                let content =
-                    fs::read(&full).with_context(|| format!("cannot read {}", full.display()))?;
+                let content = fs::read(&full).with_context(|| format!("cannot read {}", full.display()))?;
                 self.scan(&content, &mut here);
                 found.files += 1;
             }

@@ -53,29 +53,15 @@ impl Sum {
 pub fn sources() -> Result<Vec<Source>> {
     let root = workplace::root().to_path_buf();
     let own = own_files(&root)?;
-    let mut sum = Sum {
-        files: own.len() as u64,
-        ..Sum::default()
-    };
-    let mut sources = vec![Source {
-        from: root,
-        name: "adit".to_owned(),
-        only: Some(own),
-    }];
+    let mut sum = Sum { files: own.len() as u64, ..Sum::default() };
+    let mut sources = vec![Source { from: root, name: "adit".to_owned(), only: Some(own) }];
     for from in registry_crates() {
         if sum.files >= ENOUGH_FILES || sum.bytes >= ENOUGH_BYTES {
             break;
         }
         sum.add(&total(&from)?);
-        let name = from
-            .file_name()
-            .map(|name| name.to_string_lossy().into_owned())
-            .unwrap_or_default();
-        sources.push(Source {
-            from,
-            name,
-            only: None,
-        });
+        let name = from.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        sources.push(Source { from, name, only: None });
     }
     Ok(sources)
 }
@@ -86,10 +72,7 @@ const VAULT_PIECES: [&str; 2] = ["fixtures", "fuzz/corpus"];
 
 /// The files that git tracks; without git, everything but build output.
 fn own_files(root: &Path) -> Result<Vec<PathBuf>> {
-    let listed = Command::new("git")
-        .args(["ls-files", "-z"])
-        .current_dir(root)
-        .output();
+    let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(root).output();
     let files: Vec<PathBuf> = match listed {
         Ok(output) if output.status.success() && !output.stdout.is_empty() => {
             let text = String::from_utf8_lossy(&output.stdout);
@@ -99,15 +82,9 @@ fn own_files(root: &Path) -> Result<Vec<PathBuf>> {
     };
     let left_out = |file: &PathBuf| {
         let built = ["target", ".git"];
-        VAULT_PIECES
-            .iter()
-            .chain(&built)
-            .any(|dir| file.starts_with(dir))
+        VAULT_PIECES.iter().chain(&built).any(|dir| file.starts_with(dir))
     };
-    Ok(files
-        .into_iter()
-        .filter(|file| !left_out(file) && root.join(file).is_file())
-        .collect())
+    Ok(files.into_iter().filter(|file| !left_out(file) && root.join(file).is_file()).collect())
 }
 
 /// The unpacked crates in cargo's registry, in the order of their names.
@@ -117,16 +94,10 @@ fn registry_crates() -> Vec<PathBuf> {
         .or_else(|| env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo")));
     let folders_in = |dir: PathBuf| -> Vec<PathBuf> {
         let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-        entries
-            .map(|entry| entry.path())
-            .filter(|path| path.is_dir())
-            .collect()
+        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
     };
     let Some(home) = home else { return Vec::new() };
-    let mut crates: Vec<PathBuf> = folders_in(home.join("registry/src"))
-        .into_iter()
-        .flat_map(folders_in)
-        .collect();
+    let mut crates: Vec<PathBuf> = folders_in(home.join("registry/src")).into_iter().flat_map(folders_in).collect();
     crates.sort();
     crates
 }
@@ -167,16 +138,12 @@ pub fn copy_all(sources: &[Source], to: &Path) -> Result<()> {
 
 /// Copies the folder `from` to the new folder `to`, with modes and symlinks.
 pub fn copy(from: &Path, to: &Path) -> Result<Sum> {
-    let mut sum = Sum {
-        dirs: 1,
-        ..Sum::default()
-    };
+    let mut sum = Sum { dirs: 1, ..Sum::default() };
     fs::create_dir(to).with_context(|| format!("cannot create {}", to.display()))?;
     for (path, meta) in list(from)? {
         let target = to.join(&path);
         if meta.is_dir() {
-            fs::create_dir(&target)
-                .with_context(|| format!("cannot create {}", target.display()))?;
+            fs::create_dir(&target).with_context(|| format!("cannot create {}", target.display()))?;
             sum.dirs += 1;
         } else {
             sum.bytes += copy_one(&from.join(&path), &target)?;
@@ -188,9 +155,7 @@ pub fn copy(from: &Path, to: &Path) -> Result<Sum> {
 
 fn copy_one(from: &Path, to: &Path) -> Result<u64> {
     let copied = if from.is_symlink() {
-        fs::read_link(from)
-            .and_then(|target| symlink(target, to))
-            .map(|()| 0)
+        fs::read_link(from).and_then(|target| symlink(target, to)).map(|()| 0)
     } else {
         fs::copy(from, to)
     };
@@ -203,14 +168,11 @@ pub fn list(root: &Path) -> Result<BTreeMap<PathBuf, fs::Metadata>> {
     let mut todo = vec![PathBuf::new()];
     while let Some(dir) = todo.pop() {
         let here = root.join(&dir);
-        let entries =
-            fs::read_dir(&here).with_context(|| format!("cannot list {}", here.display()))?;
+        let entries = fs::read_dir(&here).with_context(|| format!("cannot list {}", here.display()))?;
         for entry in entries {
             let entry = entry.with_context(|| format!("cannot list {}", here.display()))?;
             let path = dir.join(entry.file_name());
-            let meta = entry
-                .metadata()
-                .with_context(|| format!("cannot stat {}", entry.path().display()))?;
+            let meta = entry.metadata().with_context(|| format!("cannot stat {}", entry.path().display()))?;
             if meta.is_dir() {
                 todo.push(path.clone());
             }
@@ -228,40 +190,21 @@ pub fn compare(
     right_list: &BTreeMap<PathBuf, fs::Metadata>,
 ) -> Result<Sum> {
     for path in right_list.keys() {
-        ensure!(
-            left_list.contains_key(path),
-            "{} should not exist",
-            right.join(path).display()
-        );
+        ensure!(left_list.contains_key(path), "{} should not exist", right.join(path).display());
     }
-    let mut sum = Sum {
-        dirs: 1,
-        ..Sum::default()
-    };
+    let mut sum = Sum { dirs: 1, ..Sum::default() };
     for (path, meta) in left_list {
         let shown = right.join(path);
         let shown = shown.display();
-        let other = right_list
-            .get(path)
-            .with_context(|| format!("{shown} is missing"))?;
-        ensure!(
-            meta.mode() == other.mode(),
-            "{shown} has mode {:o} instead of {:o}",
-            other.mode(),
-            meta.mode()
-        );
+        let other = right_list.get(path).with_context(|| format!("{shown} is missing"))?;
+        ensure!(meta.mode() == other.mode(), "{shown} has mode {:o} instead of {:o}", other.mode(), meta.mode());
         if meta.is_dir() {
             sum.dirs += 1;
             continue;
         }
         sum.files += 1;
         sum.bytes += meta.len();
-        ensure!(
-            meta.len() == other.len(),
-            "{shown} has {} bytes instead of {}",
-            other.len(),
-            meta.len()
-        );
+        ensure!(meta.len() == other.len(), "{shown} has {} bytes instead of {}", other.len(), meta.len());
         let same = if meta.is_symlink() {
             fs::read_link(left.join(path))? == fs::read_link(right.join(path))?
         } else {
@@ -277,8 +220,8 @@ fn same_content(left: &Path, right: &Path) -> Result<bool> {
     let (mut left_block, mut right_block) = (vec![0; 128 << 10], vec![0; 128 << 10]);
     loop {
         let left_len = fill(&mut left_file, &mut left_block)?;
-        let right_len = fill(&mut right_file, &mut right_block)
-            .with_context(|| format!("cannot read {}", right.display()))?;
+        let right_len =
+            fill(&mut right_file, &mut right_block).with_context(|| format!("cannot read {}", right.display()))?;
         if left_block[..left_len] != right_block[..right_len] {
             return Ok(false);
         }
