@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Instant;
 
-use adit_vault::format::MasterkeyFile;
+use adit_vault::format::{MasterkeyFile, ScryptParams};
 use anyhow::{Context, Result, ensure};
 
 use super::{Group, Turn, nothing_to_prepare};
@@ -21,7 +21,7 @@ const fn row(name: &'static str, aim: Aim) -> Row {
 
 static UNLOCK: Row = row("started until usable", Aim::Gocryptfs(1.0));
 static SCRYPT: Row = row("scrypt alone, in this program", Aim::None);
-static OVERHEAD: Row = row("started until usable, less scrypt", Aim::Bound(OVERHEAD_MAX_MS));
+static OVERHEAD: Row = row("started until usable, with the cheapest scrypt (N = 2)", Aim::Bound(OVERHEAD_MAX_MS));
 static COMMAND: Row = row("the mount command, into the background", Aim::Gocryptfs(1.0));
 static UNMOUNT: Row = row("the unmount command", Aim::None);
 
@@ -31,7 +31,8 @@ pub const UNLOCK_GROUP: Group = Group {
     about: |_| {
         format!(
             "An empty vault, caches warm; {REPEATS} times a round. Each side derives its key with its own parameters: \
-             Cryptomator's scrypt costs N = 2^15, gocryptfs's N = 2^16."
+             Cryptomator's scrypt costs N = 2^15, gocryptfs's N = 2^16. What comes on top of scrypt is measured on the same vault \
+             with a key file whose scrypt costs next to nothing: the difference of two long times is lost in their spread."
         )
     },
     takes: |side| side.is_served() && side.keeps(),
@@ -50,7 +51,6 @@ fn script(turn: &mut Turn<'_>) -> Result<()> {
         if turn.side.is_cryptomator() {
             let scrypt = scrypt_ms(turn)?;
             turn.sample(&SCRYPT, scrypt);
-            turn.sample(&OVERHEAD, took - scrypt);
         }
         if let Some([mut mount, mut umount]) = mount_command(turn.side, turn.place) {
             let started = Instant::now();
@@ -65,7 +65,25 @@ fn script(turn: &mut Turn<'_>) -> Result<()> {
             turn.sample(&UNMOUNT, started.elapsed().as_secs_f64() * 1e3);
         }
     }
+    if turn.side.is_cryptomator() {
+        make_scrypt_cheap(turn)?;
+        for _ in 0..REPEATS {
+            let started = Instant::now();
+            let mounted = turn.side.mount(turn.place)?;
+            turn.sample(&OVERHEAD, started.elapsed().as_secs_f64() * 1e3);
+            turn.unmount(mounted)?;
+        }
+    }
     Ok(())
+}
+
+/// Locks the vault's keys again, at the lowest cost.
+fn make_scrypt_cheap(turn: &Turn<'_>) -> Result<()> {
+    let path = turn.place.backing().join("masterkey.cryptomator");
+    let keys = MasterkeyFile::parse(&fs::read(&path)?)?.unlock(turn.place.password())?;
+    let cost = ScryptParams { cost: 2, ..ScryptParams::default() };
+    let file = MasterkeyFile::lock(&keys, turn.place.password(), cost)?;
+    fs::write(&path, file.to_json()).context("cannot write the key file")
 }
 
 /// The time of the vault's own scrypt, with nothing around it.
