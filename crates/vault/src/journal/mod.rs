@@ -436,8 +436,21 @@ impl Op<'_> {
     /// The file is about to lose its name.
     pub fn unlinking(&self, host_ino: u64) -> Result<()> {
         self.journal.dirty.store(true, Ordering::Relaxed);
-        let known = self.epoch.files.lock().remove(&host_ino).map(|t| (t.number, t.fresh));
+        let known = self.epoch.files.lock().get(&host_ino).map(|t| (t.number, t.fresh));
         self.tell_name(known, |file| Record::Unlinked { file })
+    }
+
+    /// The file has lost its name.
+    pub fn unlinked(&self, host_ino: u64) {
+        self.epoch.files.lock().remove(&host_ino);
+    }
+
+    /// The newest recorded run of these chunks did not reach the vault, and is not to.
+    pub fn cancel(&self, host_ino: u64, first: u64, count: u64) -> Result<()> {
+        match self.epoch.files.lock().get(&host_ino).map_or(0, |t| t.number) {
+            0 => Ok(()),
+            file => self.journal.append(&Record::Cancel { file, first, count: count as u32 }).map(|_| ()),
+        }
     }
 
     /// Records what becomes of a file's name, durably if something of the file is: recovery must find it, or know why not.
@@ -461,21 +474,46 @@ impl Op<'_> {
 
     /// Makes all steps, as one: after a crash, [`recover`] makes those that are missing.
     ///
-    /// If a step fails, the error comes back, the steps so far stay, and the journal is kept for [`recover`] to complete
-    /// them: no more changes are taken. The caller has checked before that they can be made.
-    pub fn run_plan(&self, steps: &[Step]) -> Result<()> {
+    /// If one of the first `essential` steps fails, those before it are taken back and the error is returned. After them
+    /// the plan has succeeded: what its last steps could not remove stays behind under a temporary name.
+    pub fn run_plan(&self, steps: &[Step], essential: usize) -> Result<()> {
         let id = self.journal.next_plan.fetch_add(1, Ordering::Relaxed);
         self.append_durable(&Record::Plan { id, steps: steps.to_vec() })?;
+        let Err((made, e)) = self.make_steps(id, steps) else { return Ok(()) };
+        if made >= essential {
+            tracing::warn!("a rename left something behind: {e}");
+            let done = steps.len() as u32;
+            return match self.append_durable(&Record::Progress { id, done }) {
+                Ok(()) => Ok(()),
+                Err(e) => Err(self.give_up_plan(e)),
+            };
+        }
+        // A step that failed may have been made in part or not be durable: it is taken back as well.
+        let back: Option<Vec<Step>> = steps[..=made].iter().rev().map(Step::undo).collect();
+        let Some(back) = back else { return Err(self.give_up_plan(e)) };
+        let undone = self
+            .append_durable(&Record::Plan { id, steps: back.clone() })
+            .and_then(|()| self.make_steps(id, &back).map_err(|(_, e)| e));
+        match undone {
+            Ok(()) => Err(e),
+            Err(_) => Err(self.give_up_plan(e)),
+        }
+    }
+
+    /// Makes steps one by one. On an error, how many were made before.
+    fn make_steps(&self, id: u64, steps: &[Step]) -> Result<(), (usize, FsError)> {
         for (n, step) in steps.iter().enumerate() {
-            let made = make_step(&*self.journal.vault, step)
-                .and_then(|()| self.append_durable(&Record::Progress { id, done: n as u32 + 1 }));
-            if let Err(e) = made {
-                // What is half-made must not outlive the record that can complete it.
-                self.keep("a rename could not be finished, and is completed at the next mount");
-                return Err(e);
-            }
+            make_step(&*self.journal.vault, step)
+                .and_then(|()| self.append_durable(&Record::Progress { id, done: n as u32 + 1 }))
+                .map_err(|e| (n, e))?;
         }
         Ok(())
+    }
+
+    /// What is half-made must not outlive the record that can complete it.
+    fn give_up_plan(&self, e: FsError) -> FsError {
+        self.keep("a rename could not be finished, and is completed at the next mount");
+        e
     }
 }
 
@@ -513,6 +551,17 @@ fn rename_whole(vault: &dyn HostDir, from: &str, to: &str) -> std::io::Result<()
     }
 }
 
+/// Gives a file another content in one step.
+fn rewrite(vault: &dyn HostDir, path: &str, bytes: &[u8]) -> std::io::Result<()> {
+    if recover::read_small(vault, path, bytes.len()).is_ok_and(|found| found.as_deref() == Some(bytes)) {
+        return Ok(());
+    }
+    let fresh = parent_of(path).join(format!(".adit-{}.tmp", uuid::Uuid::new_v4().simple()));
+    let new = NewFile { content: bytes, perm: 0o600, owner: None, durable: true };
+    vault.publish(&fresh, &new)?;
+    vault.rename(&fresh, Path::new(path), RenameFlags::empty())
+}
+
 /// Makes one step and the directories that it changed durable. What is made already stays as it is.
 fn make_step(vault: &dyn HostDir, step: &Step) -> Result<()> {
     let missing_is_done = |r: std::io::Result<()>| match r {
@@ -535,6 +584,7 @@ fn make_step(vault: &dyn HostDir, step: &Step) -> Result<()> {
             let done = vault.publish(Path::new(path), &new).map(drop);
             (path, vec![parent_of(path)], exists_is_done(done))
         }
+        Step::Rewrite { path, bytes, .. } => (path, vec![parent_of(path)], rewrite(vault, path, bytes)),
         Step::RemoveFile { path } => {
             (path, vec![parent_of(path)], missing_is_done(vault.remove(Path::new(path), Kind::File)))
         }

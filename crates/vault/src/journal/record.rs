@@ -26,6 +26,21 @@ pub(crate) enum Step {
     RemoveFile { path: String },
     /// Remove the empty folder.
     RemoveDir { path: String },
+    /// Give the file another content, in one step; `old` is what it held, for the way back.
+    Rewrite { path: String, bytes: Vec<u8>, old: Vec<u8> },
+}
+
+impl Step {
+    /// The step that takes this one back. None for a removal, which is not.
+    pub fn undo(&self) -> Option<Step> {
+        Some(match self.clone() {
+            Step::Rename { from, to } => Step::Rename { from: to, to: from },
+            Step::MakeDir { path } => Step::RemoveDir { path },
+            Step::Write { path, .. } => Step::RemoveFile { path },
+            Step::Rewrite { path, bytes, old } => Step::Rewrite { path, bytes: old, old: bytes },
+            Step::RemoveFile { .. } | Step::RemoveDir { .. } => return None,
+        })
+    }
 }
 
 /// What a segment tells. `file` numbers count from 1 within one segment.
@@ -49,7 +64,9 @@ pub(super) enum Record {
     Settled { file: u32, len: u64 },
     /// New ciphertext of the chunks `first..`, and for each the nonce of the chunk that it replaces.
     Run { file: u32, first: u64, chunk_lens: Vec<u32>, old_nonces: Vec<Vec<u8>>, data: Data },
-    /// Steps to be made as a whole.
+    /// The newest run of these chunks was not made: its operation failed.
+    Cancel { file: u32, first: u64, count: u32 },
+    /// Steps to be made as a whole. One with the number of an earlier one takes its place.
     Plan { id: u64, steps: Vec<Step> },
     /// The first `done` steps of the plan are made.
     Progress { id: u64, done: u32 },
@@ -73,6 +90,7 @@ const SETTLED: u8 = 8;
 const RUN: u8 = 9;
 const PLAN: u8 = 10;
 const PROGRESS: u8 = 11;
+const CANCEL: u8 = 12;
 
 /// A frame under construction: room for the frame's head, then the payload.
 #[derive(Default)]
@@ -145,6 +163,12 @@ impl Frame {
                 self.u32(*file);
                 self.u64(*len);
             }
+            Record::Cancel { file, first, count } => {
+                self.u8(CANCEL);
+                self.u32(*file);
+                self.u64(*first);
+                self.u32(*count);
+            }
             Record::Run { .. } => unreachable!("runs are framed by seal_run"),
             Record::Plan { id, steps } => {
                 self.u8(PLAN);
@@ -183,6 +207,12 @@ impl Frame {
             Step::RemoveDir { path } => {
                 self.u8(5);
                 self.bytes(path.as_bytes());
+            }
+            Step::Rewrite { path, bytes, old } => {
+                self.u8(6);
+                self.bytes(path.as_bytes());
+                self.bytes(bytes);
+                self.bytes(old);
             }
         }
     }
@@ -285,6 +315,7 @@ impl<'a> Reader<'a> {
             3 => Step::Write { path: self.path()?, bytes: self.bytes()?.to_vec() },
             4 => Step::RemoveFile { path: self.path()? },
             5 => Step::RemoveDir { path: self.path()? },
+            6 => Step::Rewrite { path: self.path()?, bytes: self.bytes()?.to_vec(), old: self.bytes()?.to_vec() },
             _ => return None,
         })
     }
@@ -311,6 +342,7 @@ pub(super) fn decode(payload: &[u8], offset: u64) -> Option<Record> {
             let steps = (0..count).map(|_| r.step()).collect::<Option<Vec<_>>>()?;
             Record::Plan { id, steps }
         }
+        CANCEL => Record::Cancel { file: r.u32()?, first: r.u64()?, count: r.u32()? },
         PROGRESS => Record::Progress { id: r.u64()?, done: r.u32()? },
         _ => return None,
     })
@@ -368,6 +400,7 @@ mod tests {
             Record::Floor { file: 3, floor: 1 },
             Record::Settled { file: 3, len: 1 << 40 },
             Record::Progress { id: 5, done: 2 },
+            Record::Cancel { file: 3, first: 9, count: 2 },
             Record::Plan {
                 id: 5,
                 steps: vec![
@@ -376,6 +409,7 @@ mod tests {
                     Step::Write { path: path(), bytes: vec![1, 2] },
                     Step::RemoveFile { path: path() },
                     Step::RemoveDir { path: path() },
+                    Step::Rewrite { path: path(), bytes: vec![3], old: vec![4, 5] },
                 ],
             },
         ] {

@@ -83,8 +83,14 @@ pub(crate) fn leftovers(state: &Arc<dyn HostDir>) -> Result<Vec<Leftover>> {
 struct ChunkState {
     /// Nonces of all versions that are ours.
     ours: Vec<Vec<u8>>,
-    /// The newest: index of the segment, and where in it.
-    newest: (usize, Data),
+    /// Where they lie, oldest first: index of the segment, and where in it. Never empty.
+    versions: Vec<(usize, Data)>,
+}
+
+impl ChunkState {
+    fn newest(&self) -> (usize, Data) {
+        *self.versions.last().expect("a chunk without a version is removed")
+    }
 }
 
 struct FileState {
@@ -239,6 +245,7 @@ impl Story {
             | Record::Unlinked { file }
             | Record::Floor { file, .. }
             | Record::Settled { file, .. }
+            | Record::Cancel { file, .. }
             | Record::Run { file, .. } => *file,
             _ => return,
         };
@@ -270,16 +277,22 @@ impl Story {
                 state.floor = len;
                 state.chunks.clear();
             }
+            Record::Cancel { first, count, .. } => {
+                let cancelled = first..first.saturating_add(count.into());
+                for (_, chunk) in state.chunks.range_mut(cancelled) {
+                    chunk.versions.pop();
+                }
+                state.chunks.retain(|_, chunk| !chunk.versions.is_empty());
+            }
             Record::Run { first, chunk_lens, old_nonces, data, .. } => {
                 let mut offset = data.offset;
                 for (n, (len, old)) in chunk_lens.into_iter().zip(old_nonces).enumerate() {
                     let in_frame = (offset - frame_at) as usize;
                     let Some(new) = frame.get(in_frame..in_frame + nonce_len) else { return };
-                    let newest = (segment, Data { offset, len });
-                    let chunk =
-                        state.chunks.entry(first + n as u64).or_insert_with(|| ChunkState { ours: vec![old], newest });
+                    let new_chunk = || ChunkState { ours: vec![old], versions: Vec::new() };
+                    let chunk = state.chunks.entry(first + n as u64).or_insert_with(new_chunk);
                     chunk.ours.push(new.to_vec());
-                    chunk.newest = newest;
+                    chunk.versions.push((segment, Data { offset, len }));
                     offset += u64::from(len);
                 }
             }
@@ -397,7 +410,7 @@ impl Work<'_> {
         chunk: u64,
         at: &ChunkState,
     ) -> Result<()> {
-        let sealed = story.data(at.newest)?;
+        let sealed = story.data(at.newest())?;
         let mut clear = Zeroizing::new(vec![0; sealed.len()]);
         let Ok(len) = cipher.decrypt_chunk(chunk, &sealed, &mut clear) else { return Ok(()) };
         clear.truncate(len);
@@ -422,7 +435,7 @@ impl Work<'_> {
         let fresh = story.session.contains(cipher.header_nonce());
         let failed = |e: std::io::Error| FsError::from(e).on("recover", path);
         let Ok(offset) = layout.chunk_offset(chunk) else { return Ok(()) };
-        let new = story.data(at.newest)?;
+        let new = story.data(at.newest())?;
         let full = layout.chunk_cipher() as usize;
         self.buf.resize(full, 0);
         let got = file.read_at(offset, &mut self.buf).map_err(failed)?;
@@ -613,7 +626,7 @@ impl Work<'_> {
             Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(failed(e)),
             _ => {}
         }
-        let name = path.replace('/', "_");
+        let name = path.rsplit('/').next().unwrap_or(path);
         for n in 0u32.. {
             let to = format!("{ASIDE_DIR}/{name}.{n}");
             match self.vault.rename(Path::new(path), Path::new(&to), RenameFlags::NOREPLACE) {

@@ -258,6 +258,7 @@ pub(super) fn unlink(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>) -> R
         shared.root.rename(Path::new(&found.path), Path::new(&folder), RenameFlags::NOREPLACE).map_err(failed)?;
         discard_folder(shared, &folder);
     }
+    op.unlinked(found.host_ino);
     shared.nodes.unlinked(found.attr.ino);
     shared.touched(&dir);
     Ok(())

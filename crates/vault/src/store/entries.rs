@@ -318,29 +318,31 @@ impl Shared {
         object::decode_symlink(&self.content, &bytes).map(String::into_bytes).map_err(|e| corrupt(&path, e))
     }
 
-    /// The cleartext name of an entry. None for what is not ours; an error for what should be, but cannot be read.
-    pub(super) fn open_name(&self, dir: &DirNode, stored: &str) -> Option<Result<String, String>> {
-        let full = if stored.ends_with(C9R) {
-            stored.to_owned()
-        } else if stored.ends_with(C9S) {
+    /// The cleartext name of an entry, or why it cannot be read.
+    ///
+    /// # Errors
+    /// `Exhausted`: what could be read with more memory or handles is not to be left out.
+    pub(super) fn open_name(&self, dir: &DirNode, stored: &str) -> Result<std::result::Result<String, String>> {
+        let full = if stored.ends_with(C9S) {
             let path = format!("{}/{stored}/{NAME_FILE}", dir.hash);
             match read_small(&*self.root, &path, NAME_FILE_LEN_MAX_BYTES) {
                 Ok(Some(bytes)) => match String::from_utf8(bytes) {
                     Ok(full) if shorten(&full) == stored => full,
-                    _ => return Some(Err("name.c9s does not belong to this folder".to_owned())),
+                    _ => return Ok(Err("name.c9s does not belong to this folder".to_owned())),
                 },
-                Ok(None) => return Some(Err("name.c9s is missing".to_owned())),
-                Err(e) => return Some(Err(e.to_string())),
+                Ok(None) => return Ok(Err("name.c9s is missing".to_owned())),
+                Err(e) if e.kind() == ErrorKind::Exhausted => return Err(e),
+                Err(e) => return Ok(Err(e.to_string())),
             }
         } else {
-            return None;
+            stored.to_owned()
         };
         if is_long(&full, self.threshold) != stored.ends_with(C9S) {
             // No client looks for it there: what is listed must be found.
-            return Some(Err("the name's length asks for the other form".to_owned()));
+            return Ok(Err("the name's length asks for the other form".to_owned()));
         }
         let name = self.names.decrypt_name_in(&full, dir.context).map_err(|e| e.to_string());
-        Some(name.and_then(|n| match FileName::new(n.as_bytes()) {
+        Ok(name.and_then(|n| match FileName::new(n.as_bytes()) {
             Ok(_) => Ok(n),
             Err(e) => Err(e.to_string()),
         }))
@@ -368,13 +370,12 @@ impl Shared {
         })?;
         for (n, (stored, host_ino, kind)) in entries.into_iter().enumerate().skip(start as usize) {
             let path = format!("{content}/{stored}");
-            let name = match self.open_name(dir, &stored) {
-                None => continue,
-                Some(Err(why)) => {
+            let name = match self.open_name(dir, &stored)? {
+                Ok(name) => name,
+                Err(why) => {
                     tracing::warn!("{path}: left out of its directory: {why}");
                     continue;
                 }
-                Some(Ok(name)) => name,
             };
             let (ino, kind) = self.glance(&path, &stored, host_ino, kind);
             let Ok(name) = FileName::new(name.as_bytes()) else { continue };

@@ -282,7 +282,9 @@ impl VaultFile {
                 .add_piece(op, file, &mut batch, now, now, &ZEROS[..n as usize])
                 .and_then(|()| self.write_batch(op, file, &mut batch));
             if let Err(e) = done {
-                self.cut(op, file, len)?;
+                if let Err(again) = self.cut(op, file, len) {
+                    tracing::error!("a file that could not grow keeps what it grew by: {again}");
+                }
                 return Err(e);
             }
             now += n;
@@ -437,27 +439,64 @@ impl VaultFile {
         op.secure(token)?;
         for run in runs {
             let bytes = &run.buf[RUN_HEADROOM_BYTES..run.used];
-            let mut result = file.write_at(run.offset, bytes);
-            if run.overwrites {
-                // A chunk may be torn now. Its new content is in the journal, but better in the vault.
-                for _ in 0..WRITE_AGAIN {
-                    if result.is_ok() {
-                        break;
-                    }
-                    result = file.write_at(run.offset, bytes);
-                }
-            }
-            if let Err(e) = result {
-                if run.overwrites {
-                    op.keep(&format!("{}: a chunk could not be written whole", self.subject()));
-                } else if file.set_len(run.offset).is_err() {
-                    op.keep(&format!("{}: a chunk could not be cut away", self.subject()));
-                }
-                return Err(self.failed("write", e));
-            }
+            let written = if run.overwrites {
+                self.overwrite(op, file, &run, bytes)
+            } else {
+                self.append(op, file, run.offset, bytes)
+            };
+            written.map_err(|e| self.failed("write", e))?;
             self.shared.buffers.give(run.buf);
         }
         Ok(())
+    }
+
+    /// Writes behind the file's end `at`; a failure leaves the end where it was.
+    fn append(&self, op: &Op<'_>, file: &dyn HostFile, at: u64, bytes: &[u8]) -> std::io::Result<()> {
+        file.write_at(at, bytes).inspect_err(|_| {
+            if file.set_len(at).is_err() {
+                op.keep(&format!("{}: a chunk could not be cut away", self.subject()));
+            }
+        })
+    }
+
+    /// Writes over chunks that exist. What grows the file is written first: that fails on a full disk, and can be cut
+    /// away again.
+    fn overwrite(&self, op: &Op<'_>, file: &dyn HostFile, run: &Run, bytes: &[u8]) -> std::io::Result<()> {
+        let end = file.stat()?.size;
+        let inside = end.saturating_sub(run.offset).min(bytes.len() as u64) as usize;
+        if inside < bytes.len() {
+            self.append(op, file, end, &bytes[inside..]).inspect_err(|_| {
+                if op.cancel(self.host_ino, run.first, run.count).is_err() {
+                    tracing::warn!("{}: a write that failed could not be taken out of the journal", self.subject());
+                }
+            })?;
+        }
+        let bytes = &bytes[..inside];
+        let mut result = file.write_at(run.offset, bytes);
+        // A chunk may be torn now. Its new content is in the journal, but better in the vault.
+        for _ in 0..WRITE_AGAIN {
+            if result.is_ok() {
+                break;
+            }
+            result = file.write_at(run.offset, bytes);
+        }
+        result.inspect_err(|_| self.after_failed_overwrite(op, file, run, end))
+    }
+
+    /// Chunks could not be overwritten. Either they are as they were, or only the journal can mend them.
+    fn after_failed_overwrite(&self, op: &Op<'_>, file: &dyn HostFile, run: &Run, end: u64) {
+        let full = self.layout().chunk_cipher() as usize;
+        let whole = |sealed: &[u8], chunk: u64| {
+            let mut clear = zeroize::Zeroizing::new(vec![0; CHUNK as usize]);
+            self.cipher.decrypt_chunk(chunk, sealed, &mut clear).is_ok()
+        };
+        let mut sealed = vec![0; end.saturating_sub(run.offset).min(run.count * full as u64) as usize];
+        let untouched = file.set_len(end).is_ok()
+            && file.read_at(run.offset, &mut sealed).is_ok_and(|n| n == sealed.len())
+            && sealed.chunks(full).zip(run.first..).all(|(piece, chunk)| whole(piece, chunk));
+        if !untouched || op.cancel(self.host_ino, run.first, run.count).is_err() {
+            op.keep(&format!("{}: a chunk could not be written whole", self.subject()));
+        }
     }
 
     /// Cuts the file to `to`, below its length.

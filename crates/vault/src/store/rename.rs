@@ -105,9 +105,11 @@ pub(super) fn rename(
         done.map_err(|e| FsError::from(e).on("rename", &source.path))?;
     } else {
         settle_entries(shared, &[&from, &to])?;
-        op.run_plan(&plan(shared, &from, &to, source))?;
+        let (steps, essential) = plan(shared, &from, &to, source);
+        op.run_plan(&steps, essential)?;
     }
     if let Some(target) = &to.found {
+        op.unlinked(target.host_ino);
         shared.nodes.unlinked(target.attr.ino);
         if let Shape::Directory(id) = &target.shape {
             shared.unsynced.lock().remove(id);
@@ -196,12 +198,16 @@ fn exchange(shared: &Shared, op: &Op<'_>, from: &Side, to: &Side) -> Result<()> 
         Ok(()) => {}
         Err(e) if matches!(e.kind(), std::io::ErrorKind::Unsupported | std::io::ErrorKind::InvalidInput) => {
             settle_entries(shared, &[from, to])?;
-            let mut steps = Vec::new();
             let aside = temporary(&from.dir);
-            steps.push(Step::Rename { from: a.path.clone(), to: aside.clone() });
-            move_steps(&b.path, &b.shape, b.long, from, &mut steps);
-            move_steps(&aside, &a.shape, a.long, to, &mut steps);
-            op.run_plan(&steps)?;
+            let mut steps = vec![Step::Rename { from: a.path.clone(), to: aside.clone() }];
+            let mut rest = Vec::new();
+            let b = Moving { path: &b.path, shape: &b.shape, long: b.long, full: &to.sealed.full };
+            move_steps(&b, from, &mut steps, &mut rest);
+            let a = Moving { path: &aside, shape: &a.shape, long: a.long, full: &from.sealed.full };
+            move_steps(&a, to, &mut steps, &mut rest);
+            let essential = steps.len();
+            steps.append(&mut rest);
+            op.run_plan(&steps, essential)?;
         }
         Err(e) => return Err(FsError::from(e).on("exchange", &a.path)),
     }
@@ -212,55 +218,68 @@ fn exchange(shared: &Shared, op: &Op<'_>, from: &Side, to: &Side) -> Result<()> 
     Ok(())
 }
 
-/// The steps of a rename that is more than one host operation.
-fn plan(shared: &Shared, from: &Side, to: &Side, source: &Found) -> Vec<Step> {
+/// The steps of a rename that is more than one host operation, and how many of them make it: the others only remove.
+fn plan(shared: &Shared, from: &Side, to: &Side, source: &Found) -> (Vec<Step>, usize) {
     let mut steps = Vec::new();
     let trash = to.found.as_ref().map(|target| {
         let trash = temporary(&to.dir);
         steps.push(Step::Rename { from: target.path.clone(), to: trash.clone() });
         (trash, target)
     });
-    move_steps(&source.path, &source.shape, from.sealed.long, to, &mut steps);
+    let mut rest = Vec::new();
+    let object = Moving { path: &source.path, shape: &source.shape, long: from.sealed.long, full: &from.sealed.full };
+    move_steps(&object, to, &mut steps, &mut rest);
+    let essential = steps.len();
+    steps.append(&mut rest);
     if let Some((trash, target)) = trash {
         remove_steps(shared, &trash, target, &mut steps);
     }
-    steps
+    (steps, essential)
 }
 
-/// Moves an object that lies at `path` (under its hash if `long`) to the free name of `to`.
-fn move_steps(path: &str, shape: &Shape, long: bool, to: &Side, steps: &mut Vec<Step>) {
+/// An object on its way: where it lies, how, and the full ciphertext name that a folder with a hash for a name holds.
+struct Moving<'a> {
+    path: &'a str,
+    shape: &'a Shape,
+    long: bool,
+    full: &'a str,
+}
+
+/// Moves an object to the free name of `to`. What is then left to remove goes to `rest`.
+fn move_steps(object: &Moving<'_>, to: &Side, steps: &mut Vec<Step>, rest: &mut Vec<Step>) {
+    let Moving { path, shape, long, full } = *object;
     let target = to.path();
     let name_file = |folder: &str| format!("{folder}/{NAME_FILE}");
     let rename = |from: &str, to: &str| Step::Rename { from: from.to_owned(), to: to.to_owned() };
-    let write_name = |folder: &str| Step::Write { path: name_file(folder), bytes: to.sealed.full.clone().into_bytes() };
+    let name = || to.sealed.full.clone().into_bytes();
     match (shape, long, to.sealed.long) {
         (_, false, false) => steps.push(rename(path, &target)),
         (Shape::PlainFile, false, true) => {
             let folder = temporary(&to.dir);
             steps.push(Step::MakeDir { path: folder.clone() });
-            steps.push(write_name(&folder));
+            steps.push(Step::Write { path: name_file(&folder), bytes: name() });
             steps.push(rename(path, &format!("{folder}/{CONTENTS_FILE}")));
             steps.push(rename(&folder, &target));
         }
         (_, false, true) => {
-            steps.push(write_name(path));
+            steps.push(Step::Write { path: name_file(path), bytes: name() });
             steps.push(rename(path, &target));
         }
         (Shape::PlainFile | Shape::LongFile, true, false) => {
+            let folder = temporary(&to.dir);
             steps.push(rename(&format!("{path}/{CONTENTS_FILE}"), &target));
-            steps.push(Step::RemoveFile { path: name_file(path) });
-            steps.push(Step::RemoveDir { path: path.to_owned() });
+            steps.push(rename(path, &folder));
+            rest.push(Step::RemoveFile { path: name_file(&folder) });
+            rest.push(Step::RemoveDir { path: folder });
         }
         (_, true, false) => {
             steps.push(rename(path, &target));
-            steps.push(Step::RemoveFile { path: name_file(&target) });
+            rest.push(Step::RemoveFile { path: name_file(&target) });
         }
         (_, true, true) => {
-            let folder = temporary(&to.dir);
-            steps.push(rename(path, &folder));
-            steps.push(Step::RemoveFile { path: name_file(&folder) });
-            steps.push(write_name(&folder));
-            steps.push(rename(&folder, &target));
+            let old = full.as_bytes().to_vec();
+            steps.push(Step::Rewrite { path: name_file(path), bytes: name(), old });
+            steps.push(rename(path, &target));
         }
     }
 }
