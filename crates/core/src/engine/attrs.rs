@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::clock::{NEVER, remaining};
+use super::clock::{NEVER, Tick, remaining};
 use super::inodes::Fill;
 use super::{Engine, Fh};
 use crate::error::{ErrorKind, Result};
@@ -16,7 +16,18 @@ impl Engine {
     #[inline]
     pub fn getattr(&self, ino: Ino, fh: Option<Fh>) -> Result<(Attr, Duration)> {
         let _ = fh; // All handles of an inode show the same.
-        let now = self.clock.now();
+        let now = self.clock.now_for_hit();
+        match self.inodes.attr_at_once(ino, now) {
+            Some((attr, expiry)) => {
+                self.counters.attr.hit();
+                Ok((attr, remaining(now, expiry, self.options.attr_ttl)))
+            }
+            None => self.getattr_slowly(ino, now),
+        }
+    }
+
+    #[inline(never)]
+    fn getattr_slowly(&self, ino: Ino, now: Tick) -> Result<(Attr, Duration)> {
         if let Some((attr, expiry)) = self.inodes.attr(ino, now) {
             self.counters.attr.hit();
             return Ok((attr, remaining(now, expiry, self.options.attr_ttl)));

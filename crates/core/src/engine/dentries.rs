@@ -43,7 +43,8 @@ pub(crate) struct Dentry {
 pub(crate) struct Dentries {
     short: Table<SHORT_WORDS>,
     long: Table<LONG_WORDS>,
-    hasher: hashbrown::DefaultHashBuilder,
+    /// Secret words to hash with.
+    seeds: [u64; LONG_WORDS],
     /// Own changes of directories, by stripe.
     changes: Box<[AtomicU32]>,
     /// Forgotten inodes, by stripe.
@@ -57,7 +58,7 @@ impl Dentries {
         Dentries {
             short: Table::new(budget.clone()),
             long: Table::new(budget),
-            hasher: Default::default(),
+            seeds: std::array::from_fn(|at| hashbrown::DefaultHashBuilder::default().hash_one(at)),
             changes: stripes(),
             epochs: stripes(),
         }
@@ -71,8 +72,17 @@ impl Dentries {
     /// What is known of `name` in `parent`, fresh or not: the caller compares the expiry.
     #[inline]
     pub(crate) fn get(&self, parent: Ino, name: FileName<'_>) -> Option<Dentry> {
-        let key = self.key(parent, name);
-        if name.as_bytes().len() <= SHORT_WORDS * 8 { self.short.get(&key, self) } else { self.long.get(&key, self) }
+        if name.as_bytes().len() <= SHORT_WORDS * 8 {
+            self.short.get(&self.key(parent, name), self)
+        } else {
+            self.get_long(parent, name)
+        }
+    }
+
+    /// Apart, because its key takes much more room on the stack.
+    #[inline(never)]
+    fn get_long(&self, parent: Ino, name: FileName<'_>) -> Option<Dentry> {
+        self.long.get(&self.key(parent, name), self)
     }
 
     /// A mark of the directory to hand to [`Dentries::insert`], taken before the store is asked.
@@ -82,14 +92,13 @@ impl Dentries {
 
     /// Keeps what the store said, unless the directory had an own change since `since`.
     pub(crate) fn insert(&self, parent: Ino, name: FileName<'_>, child: Option<Ino>, expiry: Tick, since: u32) {
-        let key = self.key(parent, name);
         let epochs = self.epochs(parent, child.map_or(0, |c| c.0));
         let entry = Slot { child: child.map_or(0, |c| c.0), expiry, epochs };
         let current = || self.since(parent) == since;
         if name.as_bytes().len() <= SHORT_WORDS * 8 {
-            self.short.insert(&key, entry, current, self);
+            self.short.insert(&self.key(parent, name), entry, current, self);
         } else {
-            self.long.insert(&key, entry, current, self);
+            self.long.insert(&self.key(parent, name), entry, current, self);
         }
     }
 
@@ -100,8 +109,11 @@ impl Dentries {
 
     /// Drops what is known of one name.
     pub(crate) fn remove(&self, parent: Ino, name: FileName<'_>) {
-        let key = self.key(parent, name);
-        if name.as_bytes().len() <= SHORT_WORDS * 8 { self.short.remove(&key) } else { self.long.remove(&key) }
+        if name.as_bytes().len() <= SHORT_WORDS * 8 {
+            self.short.remove(&self.key(parent, name));
+        } else {
+            self.long.remove(&self.key(parent, name));
+        }
     }
 
     /// Notes that `ino` was forgotten: entries of it and in it are void.
@@ -109,11 +121,22 @@ impl Dentries {
         self.epochs[stripe(ino)].fetch_add(1, SeqCst);
     }
 
+    /// The key of a name that is not longer than `W` words.
     #[inline]
-    fn key<'a>(&self, parent: Ino, name: FileName<'a>) -> Key<'a> {
+    fn key<const W: usize>(&self, parent: Ino, name: FileName<'_>) -> Key<W> {
         let bytes = name.as_bytes();
-        let wide = u128::from(self.hasher.hash_one(bytes) ^ parent.0) * 0x9e37_79b9_7f4a_7c15;
-        Key { parent: parent.0, name: bytes, hash: (wide as u64) ^ ((wide >> 64) as u64) }
+        self.key_of(parent.0, bytes.len(), words_of(bytes))
+    }
+
+    /// Multiplications that do not wait for each other; each word meets a secret one first, so that nobody can make
+    /// names that collide.
+    #[inline]
+    fn key_of<const W: usize>(&self, parent: u64, len: usize, words: [u64; W]) -> Key<W> {
+        let pairs = words.as_chunks::<2>().0.iter().zip(self.seeds.as_chunks::<2>().0);
+        let sum = pairs.fold(parent.rotate_left(32) ^ len as u64, |sum, (word, seed)| {
+            sum.wrapping_add(fold(word[0] ^ seed[0], word[1] ^ seed[1]))
+        });
+        Key { parent, len, words, hash: fold(sum, 0x9e37_79b9_7f4a_7c15) }
     }
 
     #[inline]
@@ -128,13 +151,23 @@ fn stripe(ino: Ino) -> usize {
     (ino.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize % STRIPES
 }
 
-struct Key<'a> {
+/// The 128 bits of the product, folded.
+#[inline]
+fn fold(a: u64, b: u64) -> u64 {
+    let wide = u128::from(a) * u128::from(b);
+    (wide as u64) ^ ((wide >> 64) as u64)
+}
+
+struct Key<const W: usize> {
     parent: u64,
-    name: &'a [u8],
+    /// Length of the name in bytes.
+    len: usize,
+    /// The name, filled up with zeros.
+    words: [u64; W],
     hash: u64,
 }
 
-impl Key<'_> {
+impl<const W: usize> Key<W> {
     /// Never 0: that is an empty slot.
     #[inline]
     fn tag(&self) -> u64 {
@@ -173,10 +206,15 @@ impl<const W: usize> Default for Words<W> {
 
 impl<const W: usize> Words<W> {
     #[inline]
-    fn matches(&self, key: &Key<'_>) -> bool {
-        self.parent.load(Relaxed) == key.parent
-            && self.meta.load(Relaxed) as u32 as usize == key.name.len()
-            && self.name.iter().zip(key.name.chunks(8)).all(|(word, bytes)| word.load(Relaxed) == word_of(bytes))
+    fn matches(&self, key: &Key<W>) -> bool {
+        // All words, and one branch; those beyond the name are zero.
+        let differ = (self.parent.load(Relaxed) ^ key.parent) | (self.len() ^ key.len) as u64;
+        self.name.iter().zip(key.words).fold(differ, |differ, (word, own)| differ | (word.load(Relaxed) ^ own)) == 0
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        self.meta.load(Relaxed) as u32 as usize
     }
 
     #[inline]
@@ -216,7 +254,7 @@ struct Set<'a, const W: usize> {
 impl<const W: usize> Set<'_, W> {
     /// The way that holds exactly this parent and name.
     #[inline]
-    fn find(&self, key: &Key<'_>) -> Option<usize> {
+    fn find(&self, key: &Key<W>) -> Option<usize> {
         let tags = self.head.tags.load(Relaxed);
         let mut candidates = zero_bytes(tags ^ (key.tag() * EACH));
         while candidates != 0 {
@@ -277,7 +315,7 @@ impl<const W: usize> Table<W> {
     }
 
     #[inline]
-    fn get(&self, key: &Key<'_>, all: &Dentries) -> Option<Dentry> {
+    fn get(&self, key: &Key<W>, all: &Dentries) -> Option<Dentry> {
         for _ in 0..SPINS_MAX {
             let set = self.set(key.hash)?;
             let seq = set.head.seq.load(Acquire);
@@ -299,7 +337,7 @@ impl<const W: usize> Table<W> {
         None // A writer is at work on this very set: a miss is always allowed.
     }
 
-    fn insert(&self, key: &Key<'_>, entry: Slot, current: impl Fn() -> bool, all: &Dentries) {
+    fn insert(&self, key: &Key<W>, entry: Slot, current: impl Fn() -> bool, all: &Dentries) {
         let mut w = self.writer.lock();
         if !current() {
             return;
@@ -319,7 +357,7 @@ impl<const W: usize> Table<W> {
     }
 
     /// Writes the entry into its own, an empty, or (if `evict`) any slot of its set. False if there was no place.
-    fn place(&self, w: &mut Writer, key: &Key<'_>, entry: Slot, evict: bool) -> bool {
+    fn place(&self, w: &mut Writer, key: &Key<W>, entry: Slot, evict: bool) -> bool {
         let Some(set) = self.set(key.hash) else { return true };
         let way = match set.find(key).or_else(|| (0..WAYS).find(|&way| set.tag(way) == 0)) {
             Some(way) => way,
@@ -336,17 +374,15 @@ impl<const W: usize> Table<W> {
         set.head.write(|| {
             slot.parent.store(key.parent, Relaxed);
             slot.child.store(entry.child, Relaxed);
-            slot.meta.store(u64::from(entry.expiry) << 32 | key.name.len() as u64, Relaxed);
+            slot.meta.store(u64::from(entry.expiry) << 32 | key.len as u64, Relaxed);
             slot.epochs.store(entry.epochs, Relaxed);
-            for (word, bytes) in slot.name.iter().zip(key.name.chunks(8)) {
-                word.store(word_of(bytes), Relaxed);
-            }
+            slot.name.iter().zip(key.words).for_each(|(word, own)| word.store(own, Relaxed));
             tags.store(tags.load(Relaxed) & !(0xff << (way * 8)) | key.tag() << (way * 8), Relaxed);
         });
         true
     }
 
-    fn remove(&self, key: &Key<'_>) {
+    fn remove(&self, key: &Key<W>) {
         let _w = self.writer.lock();
         let Some(set) = self.set(key.hash) else { return };
         if let Some(way) = set.find(key) {
@@ -380,23 +416,26 @@ impl<const W: usize> Table<W> {
     fn move_set(&self, w: &mut Writer, set: &Set<'_, W>, all: &Dentries) {
         for way in (0..WAYS).filter(|&way| set.tag(way) != 0) {
             let slot = &set.slots[way];
-            let bytes: Vec<u8> = slot.name.iter().flat_map(|word| word.load(Relaxed).to_le_bytes()).collect();
-            let len = slot.meta.load(Relaxed) as u32 as usize;
-            if let Some(Ok(name)) = bytes.get(..len).map(FileName::new) {
-                self.place(w, &all.key(Ino(slot.parent.load(Relaxed)), name), slot.load(), true);
-            }
+            let words = std::array::from_fn(|at| slot.name[at].load(Relaxed));
+            self.place(w, &all.key_of(slot.parent.load(Relaxed), slot.len(), words), slot.load(), true);
         }
         set.head.write(|| set.head.tags.store(0, Relaxed));
     }
 }
 
-/// Up to eight bytes as a word, zero-filled; the length is compared apart.
-#[inline]
-fn word_of(bytes: &[u8]) -> u64 {
-    match <[u8; 8]>::try_from(bytes) {
-        Ok(whole) => u64::from_le_bytes(whole),
-        Err(_) => bytes.iter().rev().fold(0, |word, &b| word << 8 | u64::from(b)),
-    }
+/// Bytes as words, filled up with zeros; those beyond `W` words are left out.
+#[inline(always)]
+fn words_of<const W: usize>(bytes: &[u8]) -> [u64; W] {
+    std::array::from_fn(|at| {
+        let from = bytes.get(at * 8..).unwrap_or_default();
+        match (from.first_chunk::<8>(), bytes.last_chunk::<8>()) {
+            (Some(word), _) => u64::from_le_bytes(*word),
+            (None, _) if from.is_empty() => 0,
+            // The end of a longer name: the bytes before it are shifted out.
+            (None, Some(last)) => u64::from_le_bytes(*last) >> (64 - 8 * from.len()),
+            (None, None) => from.iter().rev().fold(0, |word, &b| word << 8 | u64::from(b)),
+        }
+    })
 }
 
 #[cfg(test)]

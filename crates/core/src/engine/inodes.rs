@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*, fence};
 use parking_lot::Mutex;
 
 use super::clock::Tick;
-use super::segments::{CAPACITY_MAX, Segmented};
-use crate::error::{ErrorKind, Result};
+use super::segments::{Doubling, Place, Pool};
+use crate::error::{ErrorKind, FsError};
 use crate::memory::{Budget, Part};
 use crate::types::{Attr, Ino, Kind, Timestamp};
 
@@ -27,7 +27,7 @@ const WORDS: usize = 10;
 const WAYS: usize = 8;
 
 const W_INO: usize = 0;
-/// Lookup count in the high 40 bits, pins in the low 24; in a free record the next free one.
+/// Lookup count in the high 40 bits, pins in the low 24; in a free record the next free one (see [`chain`]).
 const W_REFS: usize = 1;
 const W_SIZE: usize = 2;
 /// Blocks in the high 32 bits, print (see [`PRINT_BITS`]) in 16, kind in 4, permissions in 12.
@@ -53,7 +53,6 @@ const CHANGE_WINDOW: u32 = 1 << 24;
 const PRINT_OLD: u64 = 1;
 /// Our own writes led away from the last print.
 const PRINT_OWN: u64 = 2;
-const RECORDS_MAX: u32 = CAPACITY_MAX as u32 - 1;
 const SPINS_MAX: u32 = 64;
 
 #[derive(Default)]
@@ -69,6 +68,11 @@ impl std::ops::Index<usize> for Record {
 }
 
 impl Record {
+    #[inline(always)]
+    fn load(&self) -> [u64; WORDS] {
+        std::array::from_fn(|word| self.0[word].load(Relaxed))
+    }
+
     fn print(&self) -> u64 {
         (self[W_MODE].load(Relaxed) & 0xffff_0000) << 16 | self[W_LINKS].load(Relaxed) & 0xffff_ffff
     }
@@ -85,8 +89,15 @@ impl Record {
 struct Bucket {
     /// A byte of hash for each slot; 0 for an empty one.
     tags: AtomicU64,
-    /// Numbers of records.
+    /// Places of records.
     slots: [AtomicU32; WAYS],
+}
+
+impl Bucket {
+    #[inline]
+    fn place(&self, way: usize) -> Place {
+        Place(self.slots[way].load(Relaxed))
+    }
 }
 
 /// Aligned so that the sequences of two shards never share a cache line.
@@ -95,18 +106,18 @@ struct Shard {
     seq: AtomicU32,
     /// Buckets of the index minus one; meaningful once the first record exists.
     mask: AtomicU32,
-    index: Segmented<Bucket>,
-    records: Segmented<Record>,
+    index: Doubling<Bucket>,
+    records: Pool<Record>,
     writer: Mutex<Writer>,
 }
 
 #[derive(Default)]
 struct Writer {
     live: u32,
-    /// First never-used record.
-    next: u32,
-    /// Head of the list of free records, number + 1.
-    free: u32,
+    /// The record that was used for the first time last.
+    last: Option<Place>,
+    /// Head of the list of free records, see [`chain`].
+    free: u64,
 }
 
 /// What became of attributes handed to [`InodeTable::fill`].
@@ -124,7 +135,7 @@ pub(crate) enum Fill {
 }
 
 pub(crate) struct InodeTable {
-    shards: Box<[Shard]>,
+    shards: Box<[Shard; SHARDS]>,
     seed: u64,
     changes: AtomicU32,
     len: AtomicUsize,
@@ -133,15 +144,13 @@ pub(crate) struct InodeTable {
 
 impl InodeTable {
     pub(crate) fn new(budget: std::sync::Arc<Budget>) -> Self {
-        let shards: Box<[Shard]> = (0..SHARDS)
-            .map(|_| Shard {
-                seq: AtomicU32::new(0),
-                mask: AtomicU32::new(0),
-                index: Segmented::new(),
-                records: Segmented::new(),
-                writer: Mutex::default(),
-            })
-            .collect();
+        let shards = Box::new(std::array::from_fn(|_| Shard {
+            seq: AtomicU32::new(0),
+            mask: AtomicU32::new(0),
+            index: Doubling::new(),
+            records: Pool::new(),
+            writer: Mutex::default(),
+        }));
         budget.add(Part::Inodes, (SHARDS * size_of::<Shard>()) as u64);
         let seed = hashbrown::DefaultHashBuilder::default().hash_one(0x6164_6974_u64);
         InodeTable { shards, seed, changes: AtomicU32::new(0), len: AtomicUsize::new(0), budget }
@@ -164,11 +173,24 @@ impl InodeTable {
         self.read(ino, |_| ()).is_some()
     }
 
-    /// Cached attributes that are fresh at `now`, and when they expire.
+    /// Cached attributes that are fresh at `now`, and when they expire. `None` also where finding them takes a little
+    /// longer: then [`InodeTable::attr`] knows.
     #[inline(always)]
+    pub(crate) fn attr_at_once(&self, ino: Ino, now: Tick) -> Option<(Attr, Tick)> {
+        let hash = self.hash(ino);
+        let shard = self.shard(hash);
+        let seq = shard.seq.load(Acquire);
+        let words = shard.find_home(ino, hash)?.load();
+        fence(Acquire);
+        if seq & 1 == 1 || shard.seq.load(Relaxed) != seq {
+            return None;
+        }
+        fresh(ino, &words, now)
+    }
+
+    /// Cached attributes that are fresh at `now`, and when they expire.
     pub(crate) fn attr(&self, ino: Ino, now: Tick) -> Option<(Attr, Tick)> {
-        let (attr, expiry) = self.read(ino, |r| (unpack(ino, r), (r[W_FRESH].load(Relaxed) >> 32) as Tick))?;
-        (expiry > now).then_some((attr, expiry))
+        fresh(ino, &self.read(ino, Record::load)?, now)
     }
 
     /// A mark to hand to [`InodeTable::fill`], taken before the store is asked.
@@ -177,7 +199,7 @@ impl InodeTable {
     }
 
     /// One more reference by lookup.
-    pub(crate) fn add_ref(&self, ino: Ino) -> Result<()> {
+    pub(crate) fn add_ref(&self, ino: Ino) -> Result<(), FsError> {
         self.add(ino, 1 << PINS_BITS, true).map(drop)
     }
 
@@ -187,7 +209,7 @@ impl InodeTable {
     }
 
     /// Holds a known inode beyond its references: a handle, or buffered data.
-    pub(crate) fn pin(&self, ino: Ino) -> Result<()> {
+    pub(crate) fn pin(&self, ino: Ino) -> Result<(), FsError> {
         if self.add(ino, 1, false)? { Ok(()) } else { Err(ErrorKind::Stale.into()) }
     }
 
@@ -229,18 +251,18 @@ impl InodeTable {
         let hash = self.hash(ino);
         let shard = self.shard(hash);
         let mut w = shard.writer.lock();
-        let Some((place, number, record)) = shard.find(ino, hash) else { return false };
+        let Some((slot, place, record)) = shard.find(ino, hash) else { return false };
         if record[W_REFS].load(Relaxed) != 0 {
             return false;
         }
         shard.write(|| {
-            shard.unlink(place, |ino| self.hash(ino));
+            shard.unlink(slot, |ino| self.hash(ino));
             record[W_INO].store(0, Relaxed);
             record[W_FRESH].store(0, Relaxed);
             record.set_print(0);
-            record[W_REFS].store(u64::from(w.free), Relaxed);
+            record[W_REFS].store(w.free, Relaxed);
         });
-        w.free = number + 1;
+        w.free = chain(place);
         w.live -= 1;
         self.len.fetch_sub(1, Relaxed);
         true
@@ -336,6 +358,7 @@ impl InodeTable {
         (self.hash(Ino(h)) & PRINT_MASK).max(PRINT_OWN + 2) & !PRINT_OLD
     }
 
+    #[inline]
     fn shard(&self, hash: u64) -> &Shard {
         &self.shards[hash as usize % SHARDS]
     }
@@ -344,21 +367,10 @@ impl InodeTable {
     fn read<R>(&self, ino: Ino, f: impl Fn(&Record) -> R) -> Option<R> {
         let hash = self.hash(ino);
         let shard = self.shard(hash);
-        for _ in 0..SPINS_MAX {
-            let seq = shard.seq.load(Acquire);
-            if seq & 1 == 1 {
-                std::hint::spin_loop();
-                continue;
-            }
-            let found = shard.find(ino, hash).map(|(_, _, record)| f(record));
-            fence(Acquire);
-            if shard.seq.load(Relaxed) == seq {
-                return found;
-            }
+        match shard.try_read(ino, hash, &f) {
+            Ok(found) => found,
+            Err(Torn) => shard.read_beside_writer(ino, hash, f),
         }
-        // A writer was descheduled in the middle: wait for it instead of spinning.
-        let _writer = shard.writer.lock();
-        shard.find(ino, hash).map(|(_, _, record)| f(record))
     }
 
     fn with_record<R>(&self, ino: Ino, f: impl FnOnce(&Record) -> R) -> Option<R> {
@@ -374,13 +386,13 @@ impl InodeTable {
     }
 
     /// Adds to the reference word, saturating each half; makes the record if `insert`. True if there is one now.
-    fn add(&self, ino: Ino, step: u64, insert: bool) -> Result<bool> {
+    fn add(&self, ino: Ino, step: u64, insert: bool) -> Result<bool, FsError> {
         let hash = self.hash(ino);
         let shard = self.shard(hash);
         let mut w = shard.writer.lock();
         let record = match shard.find(ino, hash) {
             Some((_, _, record)) => Some(record),
-            None if insert => shard.record(self.insert(shard, &mut w, ino, hash)?),
+            None if insert => shard.records.get(self.insert(shard, &mut w, ino, hash)?),
             None => return Ok(false),
         };
         if let Some(r) = record {
@@ -393,22 +405,20 @@ impl InodeTable {
         Ok(true)
     }
 
-    fn insert(&self, shard: &Shard, w: &mut Writer, ino: Ino, hash: u64) -> Result<u32> {
-        let number = match w.free {
-            0 if w.next > RECORDS_MAX => return Err(ErrorKind::Exhausted.into()),
-            0 => {
-                let added = shard.records.ensure(w.next as usize) * size_of::<Record>();
-                self.budget.add(Part::Inodes, added as u64);
-                w.next += 1;
-                w.next - 1
+    fn insert(&self, shard: &Shard, w: &mut Writer, ino: Ino, hash: u64) -> Result<Place, FsError> {
+        let reused = unchain(w.free);
+        let place = match reused {
+            Some(place) => place,
+            None => {
+                let (place, added) = shard.records.next(w.last).ok_or(ErrorKind::Exhausted)?;
+                self.budget.add(Part::Inodes, (added * size_of::<Record>()) as u64);
+                w.last = Some(place);
+                place
             }
-            head => head - 1,
         };
-        let Some(record) = shard.record(number) else {
-            return Err(ErrorKind::Exhausted.into());
-        };
-        if w.free != 0 {
-            w.free = record[W_REFS].load(Relaxed) as u32;
+        let record = shard.records.get(place).ok_or(ErrorKind::Exhausted)?;
+        if reused.is_some() {
+            w.free = record[W_REFS].load(Relaxed);
         }
         shard.write(|| {
             self.grow(shard, w.live);
@@ -418,11 +428,11 @@ impl InodeTable {
             let old = self.changes.load(SeqCst).wrapping_sub(2 * CHANGE_WINDOW);
             record[W_FRESH].store(u64::from(old), Relaxed);
             record.set_print(0);
-            shard.link(number, hash);
+            shard.link(place, hash);
         });
         w.live += 1;
         self.len.fetch_add(1, Relaxed);
-        Ok(number)
+        Ok(place)
     }
 
     /// Doubles the index when one more record would fill it beyond 7/8.
@@ -435,15 +445,15 @@ impl InodeTable {
         let buckets_new = (buckets * 2).max(1) as u32;
         let added: usize = (buckets as usize..buckets_new as usize).map(|b| shard.index.ensure(b)).sum();
         self.budget.add(Part::Inodes, (added * size_of::<Bucket>()) as u64);
-        let mut numbers = Vec::with_capacity(live as usize);
+        let mut places = Vec::with_capacity(live as usize);
         for bucket in (0..buckets as usize).filter_map(|b| shard.index.get(b)) {
             let tags = bucket.tags.swap(0, Relaxed);
-            numbers.extend((0..WAYS).filter(|w| tag_at(tags, *w) != 0).map(|w| bucket.slots[w].load(Relaxed)));
+            places.extend((0..WAYS).filter(|w| tag_at(tags, *w) != 0).map(|w| bucket.place(w)));
         }
         shard.mask.store(buckets_new - 1, Relaxed);
-        for number in numbers {
-            if let Some(r) = shard.record(number) {
-                shard.link(number, self.hash(Ino(r[W_INO].load(Relaxed))));
+        for place in places {
+            if let Some(r) = shard.records.get(place) {
+                shard.link(place, self.hash(Ino(r[W_INO].load(Relaxed))));
             }
         }
     }
@@ -470,18 +480,72 @@ pub(super) fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(EACH) & !word & TOPS
 }
 
+/// A link of the list of free records: 0 ends it.
+fn chain(place: Place) -> u64 {
+    u64::from(place.0) + 1
+}
+
+fn unchain(link: u64) -> Option<Place> {
+    link.checked_sub(1).map(|place| Place(place as u32))
+}
+
 /// A slot of the index: bucket and way.
-type Place = (u32, usize);
+type Slot = (u32, usize);
+
+/// A writer was at work: what was read means nothing.
+struct Torn;
 
 impl Shard {
-    #[inline]
-    fn record(&self, number: u32) -> Option<&Record> {
-        self.records.get(number as usize)
+    #[inline(always)]
+    fn try_read<R>(&self, ino: Ino, hash: u64, f: impl Fn(&Record) -> R) -> Result<Option<R>, Torn> {
+        let seq = self.seq.load(Acquire);
+        let found = match self.find_home(ino, hash) {
+            Some(record) => Some(f(record)),
+            None => self.find_far(ino, hash).map(f),
+        };
+        fence(Acquire);
+        if seq & 1 == 0 && self.seq.load(Relaxed) == seq { Ok(found) } else { Err(Torn) }
     }
 
-    /// The index slot, the number, and the record of `ino`.
+    /// Spins a while; then the writer was descheduled in the middle, and it waits for it instead.
+    #[cold]
+    #[inline(never)]
+    fn read_beside_writer<R>(&self, ino: Ino, hash: u64, f: impl Fn(&Record) -> R) -> Option<R> {
+        for _ in 0..SPINS_MAX {
+            std::hint::spin_loop();
+            if let Ok(found) = self.try_read(ino, hash, &f) {
+                return found;
+            }
+        }
+        let _writer = self.writer.lock();
+        self.find(ino, hash).map(|(_, _, record)| f(record))
+    }
+
+    /// The record of `ino`, if it is in its home bucket: nearly all are. In a few instructions, so that the processor
+    /// can overlap the cache misses of several requests.
     #[inline(always)]
-    fn find(&self, ino: Ino, hash: u64) -> Option<(Place, u32, &Record)> {
+    fn find_home(&self, ino: Ino, hash: u64) -> Option<&Record> {
+        let bucket = self.index.get(((hash >> 8) as u32 & self.mask.load(Relaxed)) as usize)?;
+        let mut candidates = zero_bytes(bucket.tags.load(Relaxed) ^ (tag_of(hash) * EACH));
+        while candidates != 0 {
+            let record = self.records.get(bucket.place((candidates.trailing_zeros() / 8) as usize))?;
+            // A record has the number as long as the inode is known, so the tag need not be compared again.
+            if record[W_INO].load(Relaxed) == ino.0 {
+                return Some(record);
+            }
+            candidates &= candidates - 1;
+        }
+        None
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_far(&self, ino: Ino, hash: u64) -> Option<&Record> {
+        self.find(ino, hash).map(|(_, _, record)| record)
+    }
+
+    /// The index slot, the place, and the record of `ino`.
+    fn find(&self, ino: Ino, hash: u64) -> Option<(Slot, Place, &Record)> {
         let mask = self.mask.load(Relaxed);
         let mut at = (hash >> 8) as u32 & mask;
         // Bounded, because a reader may see an index in motion.
@@ -491,10 +555,10 @@ impl Shard {
             let mut candidates = zero_bytes(tags ^ (tag_of(hash) * EACH));
             while candidates != 0 {
                 let way = (candidates.trailing_zeros() / 8) as usize;
-                let number = bucket.slots[way].load(Relaxed);
-                let record = self.record(number)?;
+                let place = bucket.place(way);
+                let record = self.records.get(place)?;
                 if record[W_INO].load(Relaxed) == ino.0 && tag_at(tags, way) == tag_of(hash) {
-                    return Some(((at, way), number, record));
+                    return Some(((at, way), place, record));
                 }
                 candidates &= candidates - 1;
             }
@@ -518,13 +582,13 @@ impl Shard {
     }
 
     /// Puts a record into the first bucket with room, from its home on. There is one: the index is at most 7/8 full.
-    fn link(&self, number: u32, hash: u64) {
+    fn link(&self, place: Place, hash: u64) {
         let mask = self.mask.load(Relaxed);
         let mut at = (hash >> 8) as u32 & mask;
         while let Some(bucket) = self.index.get(at as usize) {
             let tags = bucket.tags.load(Relaxed);
             if let Some(way) = (0..WAYS).find(|&w| tag_at(tags, w) == 0) {
-                bucket.slots[way].store(number, Relaxed);
+                bucket.slots[way].store(place.0, Relaxed);
                 bucket.tags.store(tags | tag_of(hash) << (way * 8), Relaxed);
                 return;
             }
@@ -534,7 +598,7 @@ impl Shard {
 
     /// Empties a slot. If its bucket was full, entries that had overflowed from it or before move back into the hole,
     /// so that no search ends too early.
-    fn unlink(&self, (mut hole, mut hole_way): Place, hash_of: impl Fn(Ino) -> u64) {
+    fn unlink(&self, (mut hole, mut hole_way): Slot, hash_of: impl Fn(Ino) -> u64) {
         let mask = self.mask.load(Relaxed);
         let Some(mut bucket) = self.index.get(hole as usize) else { return };
         let mut was_full = zero_bytes(bucket.tags.load(Relaxed)) == 0;
@@ -546,13 +610,13 @@ impl Shard {
             let tags = next.tags.load(Relaxed);
             let next_full = zero_bytes(tags) == 0;
             let movable = (0..WAYS).filter(|&w| tag_at(tags, w) != 0).find_map(|way| {
-                let number = next.slots[way].load(Relaxed);
-                let home = (hash_of(Ino(self.record(number)?[W_INO].load(Relaxed))) >> 8) as u32 & mask;
+                let place = next.place(way);
+                let home = (hash_of(Ino(self.records.get(place)?[W_INO].load(Relaxed))) >> 8) as u32 & mask;
                 let may = (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask);
-                may.then_some((way, number))
+                may.then_some((way, place))
             });
-            if let Some((way, number)) = movable {
-                bucket.slots[hole_way].store(number, Relaxed);
+            if let Some((way, place)) = movable {
+                bucket.slots[hole_way].store(place.0, Relaxed);
                 bucket.tags.fetch_or(tag_at(tags, way) << (hole_way * 8), Relaxed);
                 next.tags.store(tags & !(0xff << (way * 8)), Relaxed);
                 (bucket, hole, hole_way) = (next, at, way);
@@ -612,20 +676,26 @@ const KINDS: [Kind; 16] = {
 };
 
 #[inline(always)]
-fn unpack(ino: Ino, r: &Record) -> Attr {
-    let (mode, owner, size) = (r[W_MODE].load(Relaxed), r[W_OWNER].load(Relaxed), r[W_SIZE].load(Relaxed));
+fn fresh(ino: Ino, words: &[u64; WORDS], now: Tick) -> Option<(Attr, Tick)> {
+    let expiry = (words[W_FRESH] >> 32) as Tick;
+    (expiry > now).then(|| (unpack(ino, words), expiry))
+}
+
+#[inline(always)]
+fn unpack(ino: Ino, words: &[u64; WORDS]) -> Attr {
+    let (mode, owner, size) = (words[W_MODE], words[W_OWNER], words[W_SIZE]);
     let kind = KINDS[(mode >> 12 & 0xf) as usize];
     let device = is_device(kind);
     Attr {
         ino,
         size: if device { 0 } else { size },
         blocks: mode >> 32,
-        atime: unpack_time(r[W_ATIME].load(Relaxed)),
-        mtime: unpack_time(r[W_MTIME].load(Relaxed)),
-        ctime: unpack_time(r[W_CTIME].load(Relaxed)),
+        atime: unpack_time(words[W_ATIME]),
+        mtime: unpack_time(words[W_MTIME]),
+        ctime: unpack_time(words[W_CTIME]),
         kind,
         perm: (mode & 0o7777) as u16,
-        nlink: (r[W_LINKS].load(Relaxed) >> 32) as u32,
+        nlink: (words[W_LINKS] >> 32) as u32,
         uid: (owner >> 32) as u32,
         gid: owner as u32,
         rdev: if device { size as u32 } else { 0 },

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use super::clock::{Tick, remaining};
+use super::dentries::Dentry;
 use super::inodes::Fill;
 use super::{Engine, Entry, Lookup};
 use crate::error::{ErrorKind, Result};
@@ -24,18 +25,23 @@ impl Engine {
     /// As [`Engine::lookup`], with the time for which an absence may be cached.
     #[inline]
     pub fn lookup_or_absent(&self, parent: Ino, name: FileName<'_>) -> Result<Lookup> {
-        let now = self.clock.now();
-        if let Some(dentry) = self.dentries.get(parent, name)
-            && dentry.expiry > now
-        {
-            let Some(ino) = dentry.child else {
+        let now = self.clock.now_for_hit();
+        match self.dentries.get(parent, name) {
+            Some(Dentry { child: None, expiry }) if expiry > now => {
                 self.counters.negative.hit();
-                let ttl = remaining(now, dentry.expiry, self.options.negative_ttl);
-                return Ok(Lookup::Absent { ttl });
-            };
-            if let Some(found) = self.lookup_cached(ino, dentry.expiry, now) {
-                return Ok(found);
+                Ok(Lookup::Absent { ttl: remaining(now, expiry, self.options.negative_ttl) })
             }
+            dentry => self.lookup_present(parent, name, dentry.filter(|d| d.expiry > now), now),
+        }
+    }
+
+    /// A lookup of what may be there: by the cached entry, or by the store.
+    #[inline(never)]
+    fn lookup_present(&self, parent: Ino, name: FileName<'_>, cached: Option<Dentry>, now: Tick) -> Result<Lookup> {
+        if let Some(Dentry { child: Some(ino), expiry }) = cached
+            && let Some(found) = self.lookup_cached(ino, expiry, now)
+        {
+            return Ok(found);
         }
         self.counters.dentry.miss();
         self.lookup_store(parent, name)
