@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use adit_core::types::{AllocateMode, Attr, Ino, Kind, SetTime, Timestamp};
+use adit_core::types::{AllocateMode, Attr, Ino, Kind, SetAttr, SetTime, Timestamp};
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 
 /// `.` and `..` come first in a listing, as offsets 1 and 2; a store's cookie `c` becomes the offset `c + 2`.
@@ -34,6 +34,29 @@ pub(super) fn kind_of_mode(mode: u32) -> Option<Kind> {
         libc::S_IFIFO => Some(Kind::Fifo),
         libc::S_IFSOCK => Some(Kind::Socket),
         _ => None,
+    }
+}
+
+/// Whether nothing but times is to change.
+pub(super) fn only_times(set: &SetAttr) -> bool {
+    SetAttr { atime: None, mtime: None, ..*set }.is_empty()
+}
+
+/// What is known of a regular file that has no name and no handle any more.
+pub(super) fn removed_file(ino: Ino) -> Attr {
+    Attr {
+        ino,
+        size: 0,
+        blocks: 0,
+        atime: Timestamp::default(),
+        mtime: Timestamp::default(),
+        ctime: Timestamp::default(),
+        kind: Kind::File,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
     }
 }
 

@@ -304,10 +304,24 @@ impl Filesystem for Front {
             atime: atime.map(convert::set_time),
             mtime: mtime.map(convert::set_time),
         };
-        let result = self.ask("setattr", ino, |engine| match set.is_empty() {
-            // A change of ctime alone (kernel write-back sends it): the store sets ctime itself.
-            true => engine.getattr(Ino(ino.0), fh.map(fh_of)),
-            false => engine.setattr(Ino(ino.0), &set, fh.map(fh_of)),
+        let result = self.ask("setattr", ino, |engine| {
+            let done = match set.is_empty() {
+                // A change of ctime alone (kernel write-back sends it): the store sets ctime itself.
+                true => engine.getattr(Ino(ino.0), fh.map(fh_of)),
+                false => engine.setattr(Ino(ino.0), &set, fh.map(fh_of)),
+            };
+            match done {
+                // Kernel write-back stores the times of a file also after its last name went. It ignores the answer,
+                // but would report an error of it at the next syncfs.
+                Err(e)
+                    if e.kind() == ErrorKind::Stale
+                        && engine.options().kernel_writeback
+                        && convert::only_times(&set) =>
+                {
+                    Ok((convert::removed_file(Ino(ino.0)), Duration::ZERO))
+                }
+                done => done,
+            }
         });
         self.answer_attr(result, reply);
     }
