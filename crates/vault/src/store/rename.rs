@@ -8,7 +8,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use adit_core::types::{FileName, Ino, Kind, RenameFlags};
+use adit_core::types::{FileName, Ino, Kind, RenameFlags, SetAttr, SetTime};
 use adit_core::{ErrorKind, FsError, Result};
 
 use super::Shared;
@@ -115,6 +115,7 @@ pub(super) fn rename(
             shared.unsynced.lock().remove(id);
         }
     }
+    mark_moved(shared, source, &to);
     shared.nodes.moved(source.attr.ino, Place { parent: to.dir.clone(), name: to.clear.clone() });
     shared.touched(&from.dir);
     shared.touched(&to.dir);
@@ -148,6 +149,21 @@ fn settle(shared: &Shared, source: &Found) -> Result<()> {
             file.sync(true).map_err(failed)
         }
     }
+}
+
+/// A move changes the ctime of what it moves; the host does not do that where only a folder around the object moved.
+///
+/// Setting the access time that it has already does. An error changes nothing: the move is done, and POSIX leaves it
+/// open whether ctime changes.
+fn mark_moved(shared: &Shared, moved: &Found, to: &Side) {
+    let path = match &moved.shape {
+        Shape::LongFile if to.sealed.long => object_at(&moved.shape, to),
+        Shape::PlainFile | Shape::LongFile => return,
+        Shape::Symlink => format!("{}/{SYMLINK_FILE}", to.path()),
+        Shape::Directory(id) => shared.names.dir_hash(id).path(),
+    };
+    let set = SetAttr { atime: Some(SetTime::At(moved.attr.atime)), ..SetAttr::default() };
+    let _ = shared.root.set_attr(Path::new(&path), &set);
 }
 
 /// Where the content of an object lies once it is at `side`.
@@ -211,6 +227,8 @@ fn exchange(shared: &Shared, op: &Op<'_>, from: &Side, to: &Side) -> Result<()> 
         }
         Err(e) => return Err(FsError::from(e).on("exchange", &a.path)),
     }
+    mark_moved(shared, a, to);
+    mark_moved(shared, b, from);
     shared.nodes.moved(a.attr.ino, Place { parent: to.dir.clone(), name: to.clear.clone() });
     shared.nodes.moved(b.attr.ino, Place { parent: from.dir.clone(), name: from.clear.clone() });
     shared.touched(&from.dir);
