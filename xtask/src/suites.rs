@@ -120,7 +120,8 @@ fn not_failed_as_expected(report: &str, expected: &BTreeMap<String, String>) -> 
     expected.keys().filter(|name| !failed(name)).cloned().collect()
 }
 
-/// Every operation of fsx that a mount offers, mmap among them, on a file of 32 chunks.
+/// Every operation of fsx that a vault offers, mmap among them, on a file of 32 chunks. Left out: `punch_hole`, which a
+/// vault refuses (EOPNOTSUPP), for every chunk of it is encrypted.
 const FSX_CONFIG: &str = "flen = 1048576
 
 [opsize]
@@ -138,7 +139,6 @@ truncate = 3.0
 fsync = 0.5
 fdatasync = 0.5
 posix_fallocate = 1.0
-punch_hole = 1.0
 sendfile = 1.0
 posix_fadvise = 1.0
 copy_file_range = 2.0
@@ -152,7 +152,7 @@ pub fn fsx(run: &Run) -> Result<Outcome> {
     apt::ensure([&apt::FUSE])?;
     let program = tools::FSX.ensure()?;
     let adit = mounted::build_debug()?;
-    let (seeds, operations) = if run.long { (8, 100_000) } else { (3, 10_000 * u64::from(run.scale)) };
+    let (seeds, operations) = if run.long { (8, 100_000) } else { (3, 4_000 * u64::from(run.scale)) };
     for options in [&[][..], &["-o", "exclusive"]] {
         let vault = MountedVault::start(&adit, "fsx", options)?;
         for seed in 1..=seeds {
