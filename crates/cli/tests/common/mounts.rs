@@ -1,0 +1,146 @@
+//! Real mounts of a vault of their own, which are gone when the test is, and cannot hang it.
+
+#![allow(dead_code, missing_docs, reason = "each test program uses a part of it")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use super::common::{Bench, Ran, eventually};
+
+/// No test takes longer, unless a mount hangs.
+const TEST_TIMEOUT: Duration = Duration::from_secs(180);
+
+/// A vault with a folder to mount it on. Dropping it kills whatever serves there and detaches it.
+pub struct Mounts {
+    pub bench: Bench,
+    done: Option<Sender<()>>,
+}
+
+impl Mounts {
+    /// `None` where mounts are impossible; under CI that is a failure.
+    pub fn new() -> Option<Mounts> {
+        Self::with(&[])
+    }
+
+    /// With these further options of `adit vault init`.
+    pub fn with(init: &[&str]) -> Option<Mounts> {
+        if let Err(e) = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+            assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "/dev/fuse: {e}");
+            eprintln!("left out: /dev/fuse: {e}");
+            return None;
+        }
+        let bench = Bench::bare();
+        let line = ["vault", "init", bench.vault_str(), "--password-file", bench.password_str()];
+        bench.run(line.iter().chain(init)).expect(0);
+        fs::create_dir(bench.path("mnt")).unwrap();
+        let (done, ended) = channel::<()>();
+        let mountpoint = bench.path("mnt");
+        std::thread::spawn(move || {
+            if ended.recv_timeout(TEST_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
+                // The test is stuck in a call on the mount; without its server the call fails, and so does the test.
+                eprintln!("watchdog: {} hangs", mountpoint.display());
+                force_off(&mountpoint);
+            }
+        });
+        Some(Mounts { bench, done: Some(done) })
+    }
+
+    pub fn mnt(&self) -> PathBuf {
+        self.bench.path("mnt")
+    }
+
+    /// A path below the mountpoint.
+    pub fn at(&self, path: &str) -> PathBuf {
+        self.mnt().join(path)
+    }
+
+    pub fn mount(&self, more: &[&str]) -> Ran {
+        let mnt = self.bench.str("mnt");
+        let mut line = vec!["mount", self.bench.vault_str(), &mnt, "--password-file", self.bench.password_str()];
+        line.extend_from_slice(more);
+        self.bench.run(line)
+    }
+
+    pub fn umount(&self) {
+        self.bench.run(["umount", "mnt"]).expect(0);
+    }
+
+    pub fn remount(&self, more: &[&str]) {
+        self.umount();
+        self.mount(more).expect(0);
+    }
+
+    /// The process that serves the mount.
+    pub fn pid(&self) -> i32 {
+        self.bench.mounts()[0]["pid"].as_i64().expect("one mount") as i32
+    }
+
+    /// Kills the server without warning and takes the dead mount away.
+    pub fn kill(&self) {
+        let pid = self.pid();
+        // SAFETY: a plain system call; the process is one that this test started.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+        eventually("the server is gone", || !is_running(pid));
+        force_off(&self.mnt());
+    }
+
+    /// `adit vault check` finds nothing.
+    pub fn expect_sound(&self) {
+        self.bench
+            .run(["vault", "check", self.bench.vault_str(), "--password-file", self.bench.password_str()])
+            .expect(0);
+    }
+
+    pub fn stats(&self) -> serde_json::Value {
+        self.bench.run(["stats", "mnt", "--json"]).expect(0).json()
+    }
+}
+
+impl Drop for Mounts {
+    fn drop(&mut self) {
+        force_off(&self.mnt());
+        drop(self.done.take());
+    }
+}
+
+/// Whether the process is there and not a zombie.
+fn is_running(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')))
+}
+
+fn table() -> String {
+    fs::read_to_string("/proc/self/mountinfo").unwrap()
+}
+
+/// The line of `/proc/self/mountinfo` of what is mounted on `path`.
+pub fn mount_line(path: &Path) -> Option<String> {
+    let path = path.to_str().unwrap();
+    table().lines().find(|line| line.split(' ').nth(4) == Some(path)).map(str::to_owned)
+}
+
+/// Aborts the connection of whatever is mounted there, so that nothing hangs on it, and detaches it.
+pub fn force_off(mountpoint: &Path) {
+    let path = mountpoint.to_str().unwrap().to_owned();
+    while let Some(line) = mount_line(mountpoint) {
+        let minor = line.split(' ').nth(2).and_then(|device| device.split(':').nth(1)).unwrap_or("");
+        let _ = fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+        let root = Command::new("umount").args(["-l", &path]).status().is_ok_and(|status| status.success());
+        if !root && !Command::new("fusermount3").args(["-u", "-z", &path]).status().is_ok_and(|s| s.success()) {
+            return;
+        }
+    }
+}
+
+/// Whether this process is root; says which part of a test it leaves out if not.
+pub fn is_root(what: &str) -> bool {
+    // SAFETY: a plain system call.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root {
+        eprintln!("left out: {what} needs root");
+    }
+    root
+}
