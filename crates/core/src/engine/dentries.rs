@@ -29,7 +29,6 @@ const GENERATIONS: usize = 9;
 /// Positive entries alone do not make a table grow beyond this: the kernel caches them as well.
 const POSITIVE_SLOTS_MAX: usize = 4096;
 const STRIPES: usize = 1024;
-const SPINS_MAX: u32 = 64;
 
 /// What the cache knows of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -259,7 +258,8 @@ impl<const W: usize> Set<'_, W> {
         let mut candidates = zero_bytes(tags ^ (key.tag() * EACH));
         while candidates != 0 {
             let way = (candidates.trailing_zeros() / 8) as usize;
-            if tags >> (way * 8) & 0xff == key.tag() && self.slots[way].matches(key) {
+            // The key tells more than the tag, and no empty slot has a name.
+            if self.slots[way].matches(key) {
                 return Some(way);
             }
             candidates &= candidates - 1;
@@ -316,25 +316,19 @@ impl<const W: usize> Table<W> {
 
     #[inline]
     fn get(&self, key: &Key<W>, all: &Dentries) -> Option<Dentry> {
-        for _ in 0..SPINS_MAX {
-            let set = self.set(key.hash)?;
-            let seq = set.head.seq.load(Acquire);
-            if seq & 1 == 1 {
-                std::hint::spin_loop();
-                continue;
-            }
-            let found = set.find(key).map(|way| set.slots[way].load());
-            fence(Acquire);
-            if set.head.seq.load(Relaxed) == seq {
-                let found = found?;
-                if found.epochs != all.epochs(Ino(key.parent), found.child) {
-                    return None;
-                }
-                let child = (found.child != 0).then_some(Ino(found.child));
-                return Some(Dentry { child, expiry: found.expiry });
-            }
+        let set = self.set(key.hash)?;
+        let seq = set.head.seq.load(Acquire);
+        let found = set.find(key).map(|way| set.slots[way].load());
+        fence(Acquire);
+        if seq & 1 == 1 || set.head.seq.load(Relaxed) != seq {
+            return None; // A writer is at work on this very set: a miss is always allowed.
         }
-        None // A writer is at work on this very set: a miss is always allowed.
+        let found = found?;
+        if found.epochs != all.epochs(Ino(key.parent), found.child) {
+            return None;
+        }
+        let child = (found.child != 0).then_some(Ino(found.child));
+        Some(Dentry { child, expiry: found.expiry })
     }
 
     fn insert(&self, key: &Key<W>, entry: Slot, current: impl Fn() -> bool, all: &Dentries) {
@@ -387,7 +381,10 @@ impl<const W: usize> Table<W> {
         let Some(set) = self.set(key.hash) else { return };
         if let Some(way) = set.find(key) {
             let tags = &set.head.tags;
-            set.head.write(|| tags.store(tags.load(Relaxed) & !(0xff << (way * 8)), Relaxed));
+            set.head.write(|| {
+                set.slots[way].meta.store(0, Relaxed);
+                tags.store(tags.load(Relaxed) & !(0xff << (way * 8)), Relaxed);
+            });
             self.live.fetch_sub(1, Relaxed);
         }
     }
