@@ -386,6 +386,9 @@ impl Engine {
     }
 
     /// Writes out units in `first..end`, in runs. A failure keeps them, and is numbered.
+    ///
+    /// A unit that cannot be merged with the damaged one in the store keeps itself waiting only; any other failure ends
+    /// the attempt.
     fn flush_units_in(
         &self,
         file: &OpenInode,
@@ -399,13 +402,12 @@ impl Engine {
         if only_full && !(first..end).all(|u| state.buffer.is_full(u)) {
             return Ok(());
         }
+        let (mut first, mut run_len_bytes, mut damaged) = (first, FLUSH_RUN_BYTES, None);
         loop {
-            let Some(writer) = state.writer.clone() else {
-                return Ok(());
-            };
-            let pieces = state.buffer.pieces(first, end, born_max, FLUSH_RUN_BYTES);
-            let Some(&(last_at, last)) = pieces.last() else {
-                return Ok(());
+            let writer = state.writer.clone();
+            let pieces = state.buffer.pieces(first, end, born_max, run_len_bytes);
+            let (Some(writer), Some(&(last_at, last))) = (writer, pieces.last()) else {
+                return damaged.map_or(Ok(()), Err);
             };
             let end_written = last_at + last.len() as u64;
             let written = writer.write_at(&pieces);
@@ -416,16 +418,31 @@ impl Engine {
             }
             self.inodes.changed(file.ino);
             if let Err(e) = written {
-                state.failures += 1;
-                state.failure = Some(e.kind());
-                let path = self.store.path_of(file.ino).unwrap_or_else(|| format!("{:?}", file.ino));
-                tracing::warn!(path, error = %e, "buffered writes could not be stored; they are kept for another try");
-                return Err(e.on("flush", path));
+                if e.kind() == ErrorKind::Corrupt && starts.len() > 1 {
+                    run_len_bytes = 1; // one unit at a time, to find which it is
+                    continue;
+                }
+                let e = self.flush_failed(file, state, e);
+                if e.kind() != ErrorKind::Corrupt {
+                    return Err(e);
+                }
+                (first, run_len_bytes) = (last_at / unit + 1, FLUSH_RUN_BYTES);
+                damaged.get_or_insert(e);
+                continue;
             }
             state.store_len = state.store_len.max(end_written);
             let gone = starts.iter().filter(|&&at| state.buffer.remove_unit_at(at)).count();
             self.units_cleaned(file, state, gone);
         }
+    }
+
+    /// Numbers a failure, and says it in the log.
+    fn flush_failed(&self, file: &OpenInode, state: &mut FileState, e: FsError) -> FsError {
+        state.failures += 1;
+        state.failure = Some(e.kind());
+        let path = self.store.path_of(file.ino).unwrap_or_else(|| format!("{:?}", file.ino));
+        tracing::warn!(path, error = %e, "buffered writes could not be stored; they are kept for another try");
+        e.on("flush", path)
     }
 
     /// `count` units are not buffered any more.
