@@ -1,0 +1,458 @@
+//! What a mounted vault promises to many users at once: lookup counts, readers beside writers, appends from several
+//! processes, mappings, and changes by another client.
+
+mod common;
+#[path = "common/mounts.rs"]
+mod mounts;
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use adit_core::store::{NewNode, Store};
+use adit_core::types::{Access, Caller, FileName, Ino};
+use adit_media::HostDirectory;
+use adit_testkit::own_caller;
+use adit_vault::format::{DirId, NameCipher};
+use adit_vault::{OpenOptions as StoreOptions, VaultStore};
+
+use common::{PASSWORD, eventually, pattern};
+use mounts::{Mounts, is_root};
+
+/// Bytes of cleartext in a chunk.
+const CHUNK: usize = 32 << 10;
+/// Nothing is cached, so that another client's changes show at once.
+const NO_CACHES: &[&str] = &["-o", "attr_timeout=0,entry_timeout=0,negative_timeout=0"];
+
+/// The vault as another client has it open, beside the mount.
+fn other_client(m: &Mounts) -> VaultStore {
+    let root = HostDirectory::open(&m.bench.vault()).unwrap();
+    let keys = adit_vault::unlock(&root, PASSWORD).unwrap();
+    let state = m.bench.path("other-state");
+    fs::create_dir_all(&state).unwrap();
+    let options = StoreOptions {
+        root: Arc::new(root),
+        state: Some(Arc::new(HostDirectory::open(&state).unwrap())),
+        abandoned: Vec::new(),
+        masterkey: &keys.masterkey,
+        config: &keys.config,
+        background: false,
+    };
+    VaultStore::open(options).unwrap().0
+}
+
+fn name(text: &str) -> FileName<'_> {
+    FileName::new(text.as_bytes()).unwrap()
+}
+
+fn new_node() -> NewNode {
+    let Caller { uid, gid } = own_caller();
+    NewNode { perm: 0o755, caller: Caller { uid, gid } }
+}
+
+fn inodes(m: &Mounts) -> u64 {
+    m.stats()["inodes"].as_u64().unwrap()
+}
+
+/// Every inode that the kernel was told of is counted, and let go of exactly when the kernel does.
+#[test]
+fn the_inode_table_is_empty_after_a_walk_of_100_000_entries() {
+    const DIRS: usize = 100;
+    const FILES: usize = 1000;
+    let Some(m) = Mounts::new() else { return };
+    if !is_root("dropping the kernel's caches") {
+        return;
+    }
+    fill(&m, DIRS, FILES);
+    m.mount(&[]).expect(0);
+    let mut seen = 0;
+    for dir in fs::read_dir(m.mnt()).unwrap() {
+        for file in fs::read_dir(dir.unwrap().path()).unwrap() {
+            assert_eq!(file.unwrap().metadata().unwrap().len(), 0);
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, DIRS * FILES);
+    assert!(inodes(&m) >= 1000, "{} inodes are known after the walk", inodes(&m));
+    eventually("the kernel forgets them all", || {
+        fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+        inodes(&m) == 1
+    });
+    // And what is known now is the truth again.
+    assert_eq!(fs::metadata(m.at("dir-0/file-0")).unwrap().len(), 0);
+    m.umount();
+}
+
+/// Makes `dirs` directories of `files` empty files each.
+///
+/// Of the files only one is made by the store: the others are copies of what it stored, under their names, for content
+/// depends neither on name nor place, and the store's promises take their time.
+fn fill(m: &Mounts, dirs: usize, files: usize) {
+    let store = other_client(m);
+    let root = HostDirectory::open(&m.bench.vault()).unwrap();
+    let names = NameCipher::new(&adit_vault::unlock(&root, PASSWORD).unwrap().masterkey);
+    let mut empty = None;
+    for n in 0..dirs {
+        let dir = store.mkdir(Ino::ROOT, name(&format!("dir-{n}")), &new_node()).unwrap().ino;
+        let entry = names.encrypt_name(&format!("dir-{n}"), &DirId::root()).unwrap();
+        let entry = m.bench.vault().join(names.dir_hash_path(&DirId::root())).join(entry);
+        let id = DirId::parse(&fs::read(entry.join("dir.c9r")).unwrap()).unwrap();
+        let folder = m.bench.vault().join(names.dir_hash_path(&id));
+        for n in 0..files {
+            let path = folder.join(names.encrypt_name(&format!("file-{n}"), &id).unwrap());
+            match &empty {
+                Some(empty) => fs::write(path, empty).unwrap(),
+                None => {
+                    drop(store.create(dir, name(&format!("file-{n}")), &new_node()).unwrap());
+                    empty = Some(fs::read(path).unwrap());
+                }
+            }
+        }
+    }
+}
+
+/// Two writers and four readers of one file, in records that writers own in turn.
+///
+/// A record is one version number, repeated. Whoever starts to read after a write returned sees that version or a later
+/// one; nobody sees a number that was not written there; and a direct reader of an aligned record sees one version.
+fn writers_and_readers(options: &[&str], record_len: usize) {
+    const RECORDS: usize = 48;
+    const VERSIONS: u64 = 40;
+    let Some(m) = Mounts::new() else { return };
+    m.mount(options).expect(0);
+    let path = m.at("shared");
+    fs::write(&path, vec![0; RECORDS * record_len]).unwrap();
+    let [begun, written]: [Vec<AtomicU64>; 2] = std::array::from_fn(|_| (0..RECORDS).map(|_| 0.into()).collect());
+    let writing = AtomicU64::new(2);
+    let write = |writer: usize| {
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        for version in 1..=VERSIONS {
+            for record in (writer..RECORDS).step_by(2) {
+                begun[record].store(version, Ordering::SeqCst);
+                let bytes = version.to_le_bytes().repeat(record_len / 8);
+                file.write_all_at(&bytes, (record * record_len) as u64).unwrap();
+                written[record].store(version, Ordering::SeqCst);
+            }
+        }
+        writing.fetch_sub(1, Ordering::SeqCst);
+    };
+    let read = |direct: bool| {
+        let flags = if direct { libc::O_DIRECT } else { 0 };
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(&path).unwrap();
+        let mut bytes = Aligned::new(record_len);
+        while writing.load(Ordering::SeqCst) > 0 {
+            for record in 0..RECORDS {
+                let least = written[record].load(Ordering::SeqCst);
+                file.read_exact_at(bytes.as_mut(), (record * record_len) as u64).unwrap();
+                let most = begun[record].load(Ordering::SeqCst);
+                let versions: BTreeSet<u64> =
+                    bytes.as_mut().chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+                let allowed = least..=most;
+                assert!(versions.iter().all(|v| allowed.contains(v)), "record {record}: {versions:?}, not {allowed:?}");
+                assert!(!direct || versions.len() == 1, "record {record} is torn: {versions:?}");
+            }
+        }
+    };
+    let aligned = record_len.is_multiple_of(4096);
+    std::thread::scope(|scope| {
+        (0..2).for_each(|writer| drop(scope.spawn(move || write(writer))));
+        (0..4).for_each(|reader| drop(scope.spawn(move || read(aligned && reader < 2))));
+    });
+    m.remount(options);
+    let bytes = fs::read(&path).unwrap();
+    assert_eq!(bytes.len(), RECORDS * record_len);
+    assert!(bytes.chunks_exact(8).all(|word| word == VERSIONS.to_le_bytes()), "a write was lost");
+    m.umount();
+    m.expect_sound();
+}
+
+/// A buffer that O_DIRECT takes.
+struct Aligned {
+    bytes: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl Aligned {
+    fn new(len: usize) -> Aligned {
+        let bytes = vec![0; len + 4096];
+        let start = bytes.as_ptr().align_offset(4096);
+        Aligned { bytes, start, len }
+    }
+
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.len]
+    }
+}
+
+#[test]
+fn two_writers_and_four_readers() {
+    writers_and_readers(&[], 4096);
+}
+
+#[test]
+fn two_writers_and_four_readers_across_pages_and_chunks() {
+    writers_and_readers(&[], 1000);
+}
+
+#[test]
+fn two_writers_and_four_readers_with_kernel_write_back() {
+    writers_and_readers(&["-o", "exclusive"], 1000);
+}
+
+#[test]
+fn two_processes_append_whole_lines() {
+    const LINES: usize = 400;
+    let Some(m) = Mounts::new() else { return };
+    for options in [&[][..], &["-o", "exclusive"]] {
+        m.mount(options).expect(0);
+        let script = format!("n=0; while [ $n -lt {LINES} ]; do n=$((n+1)); echo \"$0 line $n\"; done >> log");
+        let children: Vec<_> = ["first", "second"]
+            .iter()
+            .map(|who| Command::new("sh").args(["-euc", &script, who]).current_dir(m.mnt()).spawn().unwrap())
+            .collect();
+        for mut child in children {
+            assert!(child.wait().unwrap().success());
+        }
+        m.remount(options);
+        let log = fs::read_to_string(m.at("log")).unwrap();
+        for who in ["first", "second"] {
+            let own: Vec<&str> = log.lines().filter(|line| line.starts_with(who)).collect();
+            let expected: Vec<String> = (1..=LINES).map(|n| format!("{who} line {n}")).collect();
+            assert_eq!(own, expected);
+        }
+        assert_eq!(log.lines().count(), 2 * LINES);
+        fs::remove_file(m.at("log")).unwrap();
+        m.umount();
+    }
+}
+
+/// A shared, writable mapping of a whole file.
+struct Mapping {
+    at: *mut libc::c_void,
+    len: usize,
+}
+
+impl Mapping {
+    fn of(file: &File, len: usize) -> Mapping {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice; nothing else refers to it.
+        let at = unsafe { mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0) };
+        Mapping { at: at.unwrap(), len }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: it is mapped for as long as `self` lives, and the file is not made shorter meanwhile.
+        unsafe { std::slice::from_raw_parts_mut(self.at.cast(), self.len) }
+    }
+
+    fn sync(&mut self) {
+        // SAFETY: the range is mapped.
+        unsafe { rustix::mm::msync(self.at, self.len, rustix::mm::MsyncFlags::SYNC) }.unwrap();
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: nothing refers to the mapping any more.
+        let _ = unsafe { rustix::mm::munmap(self.at, self.len) };
+    }
+}
+
+#[test]
+fn a_shared_mapping_is_kept() {
+    const LEN: usize = 3 * CHUNK + 100;
+    let Some(m) = Mounts::new() else { return };
+    for options in [&[][..], &["-o", "exclusive"]] {
+        m.mount(options).expect(0);
+        let mut expected = pattern(LEN);
+        fs::write(m.at("f"), &expected).unwrap();
+        let file = OpenOptions::new().read(true).write(true).open(m.at("f")).unwrap();
+        let mut mapping = Mapping::of(&file, LEN);
+        assert!(mapping.bytes() == expected);
+        for at in [0, 4095, CHUNK - 1, CHUNK, 2 * CHUNK + 77, LEN - 1] {
+            mapping.bytes()[at] ^= 0xff;
+            expected[at] ^= 0xff;
+        }
+        mapping.sync();
+        assert!(fs::read(m.at("f")).unwrap() == expected, "through a descriptor");
+        // What msync returned for is in the vault, whatever becomes of the mount.
+        drop((mapping, file));
+        m.kill();
+        m.mount(options).expect(0);
+        assert!(fs::read(m.at("f")).unwrap() == expected, "after a kill");
+        // A mapping that was not synced is written when it goes.
+        let file = OpenOptions::new().read(true).write(true).open(m.at("f")).unwrap();
+        let mut mapping = Mapping::of(&file, LEN);
+        mapping.bytes()[5] ^= 0xff;
+        expected[5] ^= 0xff;
+        drop((mapping, file));
+        m.remount(options);
+        assert!(fs::read(m.at("f")).unwrap() == expected, "after a remount");
+        m.umount();
+    }
+}
+
+/// Reads are whole: never bytes of two versions of a file that another client replaces.
+#[test]
+fn a_file_that_another_client_replaces_is_old_or_new() {
+    const LEN: usize = 4 * CHUNK + 5;
+    let Some(m) = Mounts::new() else { return };
+    fs::write(m.bench.path("f"), vec![b'0'; LEN]).unwrap();
+    m.bench.open("put", &["f", "/"]).expect(0);
+    m.mount(&["-o", "attr_timeout=0.2,entry_timeout=0.2"]).expect(0);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let bytes = fs::read(m.at("f")).unwrap_or_else(|e| {
+                    assert_eq!(e.raw_os_error(), Some(libc::ESTALE), "{e}");
+                    Vec::new()
+                });
+                assert!(bytes.windows(2).all(|pair| pair[0] == pair[1]), "two versions in one read");
+                assert!(bytes.is_empty() || bytes.len() >= LEN, "{} bytes", bytes.len());
+            }
+        });
+        // The reader ends also where an assertion fails here.
+        let _done = Finally(&done);
+        for version in 1..=4_u8 {
+            let content = vec![b'0' + version; LEN + usize::from(version) * 1000];
+            fs::write(m.bench.path("f"), &content).unwrap();
+            m.bench.open("put", &["f", "/"]).expect(0);
+            eventually("the change shows", || fs::read(m.at("f")).is_ok_and(|bytes| bytes == content));
+            assert_eq!(fs::metadata(m.at("f")).unwrap().len(), content.len() as u64);
+        }
+    });
+    m.umount();
+}
+
+/// Sets a flag when it is dropped.
+struct Finally<'a>(&'a AtomicBool);
+
+impl Drop for Finally<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Another client writes into a file that is open here, and that was read here.
+#[test]
+fn a_change_in_place_by_another_client_shows() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&["-o", "attr_timeout=0.2,entry_timeout=0.2"]).expect(0);
+    let mut expected = pattern(2 * CHUNK + 10);
+    fs::write(m.at("f"), &expected).unwrap();
+    let open = File::open(m.at("f")).unwrap();
+    assert!(fs::read(m.at("f")).unwrap() == expected);
+    let store = other_client(&m);
+    let attr = store.lookup(Ino::ROOT, name("f")).unwrap();
+    let file = store.open(attr.ino, Access::Write).unwrap();
+    for at in [CHUNK + 3, 0, 2 * CHUNK + 10] {
+        let bytes = [0xa5; 20];
+        file.write_at(&[(at as u64, &bytes)]).unwrap();
+        expected.resize(expected.len().max(at + bytes.len()), 0);
+        expected[at..at + bytes.len()].copy_from_slice(&bytes);
+        let mut through_handle = vec![0; expected.len()];
+        eventually("the change shows by name and through the open file", || {
+            // stat is what tells the kernel that its pages are old.
+            let len = open.metadata().unwrap().len();
+            len == expected.len() as u64
+                && open.read_exact_at(&mut through_handle, 0).is_ok()
+                && through_handle == expected
+                && fs::read(m.at("f")).unwrap() == expected
+        });
+    }
+    // Both write: nobody's bytes get lost.
+    let here = OpenOptions::new().write(true).open(m.at("f")).unwrap();
+    here.write_all_at(b"here", 100).unwrap();
+    here.sync_all().unwrap();
+    expected[100..104].copy_from_slice(b"here");
+    let mut there = vec![0; expected.len()];
+    assert_eq!(file.read_at(0, &mut there).unwrap(), expected.len());
+    assert!(there == expected);
+    drop((file, here, open));
+    m.umount();
+}
+
+#[test]
+fn what_another_client_removes_is_gone_and_nothing_hangs() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(NO_CACHES).expect(0);
+    fs::create_dir(m.at("dir")).unwrap();
+    for file in ["dir/f", "open"] {
+        fs::write(m.at(file), pattern(CHUNK + 1)).unwrap();
+    }
+    let open = OpenOptions::new().read(true).write(true).open(m.at("open")).unwrap();
+    let inside = File::open(m.at("dir")).unwrap();
+    m.bench.open("rm", &["-r", "--yes", "/dir", "/open"]).expect(0);
+    for path in ["dir", "dir/f", "open"] {
+        assert_eq!(fs::metadata(m.at(path)).unwrap_err().kind(), ErrorKind::NotFound, "{path}");
+        assert_eq!(fs::read(m.at(path)).unwrap_err().kind(), ErrorKind::NotFound, "{path}");
+    }
+    // Open files go on, or say that they are stale; they do not hang, and are not empty.
+    let mut bytes = vec![0; CHUNK + 1];
+    match open.read_exact_at(&mut bytes, 0) {
+        Ok(()) => assert!(bytes == pattern(CHUNK + 1)),
+        Err(e) => assert_eq!(e.raw_os_error(), Some(libc::ESTALE), "{e}"),
+    }
+    if let Err(e) = open.write_all_at(b"late", 0).and_then(|()| open.sync_all()) {
+        assert_eq!(e.raw_os_error(), Some(libc::ESTALE), "{e}");
+    }
+    let late = fs::write(m.at("dir/late"), "late").unwrap_err();
+    assert!([Some(libc::ENOENT), Some(libc::ESTALE)].contains(&late.raw_os_error()), "{late}");
+    drop((open, inside));
+    // The names are free again.
+    fs::create_dir(m.at("dir")).unwrap();
+    fs::write(m.at("open"), "new").unwrap();
+    assert_eq!(fs::read_to_string(m.at("open")).unwrap(), "new");
+    m.umount();
+    m.expect_sound();
+}
+
+/// Kernel write-back stores the times of a file after its last name went; no later sync reports that as a failure.
+#[test]
+fn syncfs_after_an_unlink_reports_nothing() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&["-o", "exclusive"]).expect(0);
+    for content in ["", "content"] {
+        fs::write(m.at("f"), content).unwrap();
+        fs::remove_file(m.at("f")).unwrap();
+        rustix::fs::syncfs(File::open(m.mnt()).unwrap()).unwrap();
+    }
+    m.umount();
+}
+
+/// A short name's directory, a long name's file, a symbolic link: what lies in a folder of the vault that moves.
+#[test]
+fn a_rename_changes_ctime() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(NO_CACHES).expect(0);
+    let long = |c: &str| c.repeat(200);
+    fs::create_dir(m.at("dir")).unwrap();
+    std::os::unix::fs::symlink("target", m.at("link")).unwrap();
+    fs::write(m.at(&long("f")), "f").unwrap();
+    fs::write(m.at("file"), "f").unwrap();
+    let ctime = |path: &Path| fs::symlink_metadata(path).map(|meta| (meta.ctime(), meta.ctime_nsec())).unwrap();
+    for (from, to) in [("dir", "dir2"), ("link", "link2"), (&long("f"), &long("g")), ("file", "file2")] {
+        let before = ctime(&m.at(from));
+        let (mut from, mut to) = (m.at(from), m.at(to));
+        let deadline = Instant::now() + Duration::from_secs(5);
+        // The host's clock has ticks of some milliseconds.
+        loop {
+            fs::rename(&from, &to).unwrap();
+            if ctime(&to) > before {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{}: its ctime stays", to.display());
+            std::mem::swap(&mut from, &mut to);
+        }
+    }
+    m.umount();
+}
