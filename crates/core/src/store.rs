@@ -80,12 +80,7 @@ pub trait Store: Send + Sync {
     /// Hands the entries of `dir` after the cookie `start` (0: from the first) to `sink` until it breaks.
     ///
     /// One unreadable entry does not hide the others: it is logged and left out, or shown with what is known of it.
-    fn read_dir(
-        &self,
-        dir: Ino,
-        start: u64,
-        sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
-    ) -> Result<()>;
+    fn read_dir(&self, dir: Ino, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<()>;
 
     /// Creates and opens a regular file; `Exists` if the name is taken.
     fn create(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<(Attr, Arc<dyn StoreFile>)>;

@@ -357,7 +357,7 @@ fn name_of(call: &SyncCall) -> &'static str {
 /// The test of the test: without any one of the syncs, some seed must fail.
 #[test]
 fn each_sync_is_needed() {
-    let plan = CrashPlan { points_max: 40, randoms: 1 };
+    let plan = CrashPlan { points_max: 30, randoms: 1 };
     let only = std::env::var("ADIT_TEST_SYNC").ok();
     let mut missed = Vec::new();
     for name in [
@@ -378,7 +378,10 @@ fn each_sync_is_needed() {
         if only.as_deref().is_some_and(|only| only != name) {
             continue;
         }
-        let caught = (0..scaled(40) as u64)
+        // Scripts that are known to notice most of them come first; the others take over should these change.
+        let caught = [20, 1]
+            .into_iter()
+            .chain(0..scaled(40) as u64)
             .find(|&seed| try_script(Mode::Adversarial, seed, CipherCombo::SivGcm, &plan, Some(name)).is_err());
         println!("{name}: {caught:?}");
         missed.extend(caught.is_none().then_some(name));
