@@ -33,6 +33,15 @@ fn bytes_of(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
+/// Damage that nobody is in the middle of making: a file written just now is read again for a while.
+const LONG_AGO: std::time::SystemTime = std::time::SystemTime::UNIX_EPOCH;
+
+fn write_long_ago(path: impl AsRef<std::path::Path>, bytes: impl AsRef<[u8]>) -> std::io::Result<()> {
+    let file = fs::File::create(path)?;
+    std::io::Write::write_all(&mut &file, bytes.as_ref())?;
+    file.set_modified(LONG_AGO)
+}
+
 fn put(store: &VaultStore, path: &str, content: &[u8]) {
     vault::open_or_create(store, path).write_at(&[(0, content)]).unwrap();
 }
@@ -70,10 +79,10 @@ fn every_changed_byte_of_a_small_file_is_refused() {
         for at in 0..sound.len() {
             let mut bad = sound.clone();
             bad[at] ^= 1 << (at % 8);
-            fs::write(&path, &bad).unwrap();
+            write_long_ago(&path, &bad).unwrap();
             assert_file_corrupt(&store, &format!("{combo:?}: byte {at}"));
         }
-        fs::write(&path, &sound).unwrap();
+        write_long_ago(&path, &sound).unwrap();
         assert_eq!(read(&store, find(&store, "/file").unwrap().ino).unwrap(), bytes_of(100, 100));
     }
 }
@@ -92,7 +101,7 @@ fn a_changed_byte_anywhere_in_a_chunk_spoils_that_chunk_alone() {
             for at in [start, start + nonce - 1, start + nonce, (start + end) / 2, end - 1] {
                 let mut bad = sound.clone();
                 bad[at] ^= 0x80;
-                fs::write(&path, &bad).unwrap();
+                write_long_ago(&path, &bad).unwrap();
                 let file = store.open(ino, Access::Read).unwrap();
                 for other in 0..4 {
                     let from = other * CHUNK;
@@ -121,7 +130,7 @@ fn a_damaged_chunk_is_not_overwritten_in_part() {
         let (vault, path, content) = one_file(combo, 2 * CHUNK);
         let mut bad = fs::read(&path).unwrap();
         bad[header + 100] ^= 1;
-        fs::write(&path, &bad).unwrap();
+        write_long_ago(&path, &bad).unwrap();
         let store = vault.open();
         let ino = find(&store, "/file").unwrap().ino;
         let file = store.open(ino, Access::Write).unwrap();
@@ -149,19 +158,19 @@ fn chunks_swapped_within_a_file_or_between_files_are_refused() {
             let mut bad = sound.clone();
             bad[header + a * full..][..full].copy_from_slice(&chunk(&sound, b));
             bad[header + b * full..][..full].copy_from_slice(&chunk(&sound, a));
-            fs::write(&path, &bad).unwrap();
+            write_long_ago(&path, &bad).unwrap();
             assert_file_corrupt(&store, &format!("{combo:?}: {a} and {b} exchanged"));
             bad[header + a * full..][..full].copy_from_slice(&chunk(&sound, a));
-            fs::write(&path, &bad).unwrap();
+            write_long_ago(&path, &bad).unwrap();
             assert_file_corrupt(&store, &format!("{combo:?}: {a} twice"));
         }
         // A chunk taken out of the middle moves those behind it.
         let mut bad = sound.clone();
         bad.drain(header + full..header + 2 * full);
-        fs::write(&path, &bad).unwrap();
+        write_long_ago(&path, &bad).unwrap();
         assert_file_corrupt(&store, "a chunk taken out");
         // The same place in another file of the same vault.
-        fs::write(&path, &sound).unwrap();
+        write_long_ago(&path, &sound).unwrap();
         put(&vault.open(), "/other", &bytes_of(9, 3 * CHUNK));
         let mut files = Vec::new();
         vault::files_below(&vault.path.join("d"), &mut files);
@@ -171,12 +180,12 @@ fn chunks_swapped_within_a_file_or_between_files_are_refused() {
         for n in 0..3 {
             let mut bad = sound.clone();
             bad[header + n * full..][..full].copy_from_slice(&chunk(&foreign, n));
-            fs::write(&path, &bad).unwrap();
+            write_long_ago(&path, &bad).unwrap();
             assert_file_corrupt(&store, &format!("{combo:?}: foreign chunk {n}"));
         }
         let mut bad = sound.clone();
         bad[..header].copy_from_slice(&foreign[..header]);
-        fs::write(&path, &bad).unwrap();
+        write_long_ago(&path, &bad).unwrap();
         assert_file_corrupt(&store, "a foreign header");
     }
 }
@@ -199,6 +208,7 @@ fn a_cut_anywhere_but_between_chunks_is_refused() {
                 continue;
             }
             file.set_len(len as u64).unwrap();
+            file.set_modified(LONG_AGO).unwrap();
             if len >= header && behind == 0 {
                 // The format has no count of chunks: a file that ends with a whole chunk may be whole.
                 let left = (len - header) / full * CHUNK;
@@ -224,6 +234,7 @@ fn a_file_cut_while_it_is_open_is_refused() {
             [1, header - 1, header + 1, header + overhead, header + overhead + 1, header + CHUNK, sound.len() - 1]
         {
             cut.set_len(len as u64).unwrap();
+            cut.set_modified(LONG_AGO).unwrap();
             let mut buf = vec![0; 3 * CHUNK];
             if len >= header {
                 assert_corrupt(open.read_at(0, &mut buf), &format!("{combo:?}: {len}"));
@@ -232,7 +243,7 @@ fn a_file_cut_while_it_is_open_is_refused() {
                 assert_corrupt(open.len(), &format!("{combo:?}: {len}"));
                 assert_corrupt(open.read_at(0, &mut buf), &format!("{combo:?}: {len}"));
             }
-            fs::write(&path, &sound).unwrap();
+            write_long_ago(&path, &sound).unwrap();
         }
         let mut buf = vec![0; content.len()];
         assert_eq!(open.read_at(0, &mut buf).unwrap(), content.len());
@@ -252,7 +263,7 @@ fn garbage_behind_the_end_is_refused() {
                 for zeros in [true, false] {
                     let mut bad = sound.clone();
                     bad.extend(if zeros { vec![0; extra] } else { bytes_of(3, extra) });
-                    fs::write(&path, &bad).unwrap();
+                    write_long_ago(&path, &bad).unwrap();
                     assert_file_corrupt(&store, &format!("{combo:?}: {len} and {extra} more"));
                 }
             }
@@ -350,7 +361,7 @@ fn one_bad_file_hides_nothing_else() {
                     fs::remove_file(&file).unwrap();
                     fs::create_dir(&file).unwrap();
                 } else {
-                    fs::write(&file, &bytes).unwrap();
+                    write_long_ago(&file, &bytes).unwrap();
                 }
                 let damaged = Vault::adopt(temp, vault::PASSWORD);
                 check_damage(&damaged, &wanted, &format!("{combo:?}: {damage} {}", relative.display()));

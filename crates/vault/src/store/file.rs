@@ -6,11 +6,12 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use adit_core::media::HostFile;
 use adit_core::store::StoreFile;
-use adit_core::types::{Access, AllocateMode, Ino};
+use adit_core::types::{Access, AllocateMode, Ino, Timestamp};
 use adit_core::{ErrorKind, FsError, Result};
 use parking_lot::RwLock;
 use zeroize::Zeroize;
@@ -25,8 +26,15 @@ const CHUNK: u64 = CHUNK_CLEAR_BYTES as u64;
 const RUN_CHUNKS: u64 = 32;
 /// Ciphertext that may wait for one sync of the journal.
 const BATCH_LEN_BYTES: usize = 4 << 20;
-/// How often a chunk that does not authenticate is read again if it changed meanwhile: another client is writing it.
-const READ_AGAIN: u32 = 20;
+/// New ciphertext after which the host is asked to start writing it to the disk, so that a later `fsync` finds little left.
+const WRITEBACK_LEN_BYTES: u64 = 8 << 20;
+/// How often, a millisecond apart, a chunk that does not authenticate is read again without a change before it counts as
+/// damaged, in a file that someone wrote a moment ago: another client may be in the middle of it.
+const READ_AGAIN: u32 = 25;
+/// Reads in all, however often it changes.
+const READS_MAX: u32 = 1000;
+/// How long ago that moment may be.
+const WRITTEN_JUST_NOW_SECS: i64 = 2;
 /// How often a write that failed in the middle of an existing chunk is tried again.
 const WRITE_AGAIN: u32 = 3;
 
@@ -59,6 +67,8 @@ pub(crate) struct VaultFile {
     header: HeaderOrBytes,
     cipher: FileCipher,
     io: RwLock<Handle>,
+    /// Ciphertext appended since the host was last asked to write back.
+    appended: AtomicU64,
 }
 
 /// The sealed header, as it was made or read.
@@ -104,7 +114,7 @@ impl VaultFile {
         cipher: FileCipher,
         io: Handle,
     ) -> Self {
-        VaultFile { shared, ino, host_ino, header, cipher, io: RwLock::new(io) }
+        VaultFile { shared, ino, host_ino, header, cipher, io: RwLock::new(io), appended: AtomicU64::new(0) }
     }
 
     /// The host's file.
@@ -238,29 +248,32 @@ impl VaultFile {
     ) -> Result<usize> {
         let layout = self.layout();
         let offset = layout.chunk_offset(chunk).map_err(|e| self.corrupt(e))?;
+        let modified = file.stat().map_err(|e| self.failed("read", e))?.mtime;
+        let in_motion = (Timestamp::now().secs - modified.secs).abs() <= WRITTEN_JUST_NOW_SECS;
+        let (mut patience, mut reads) = (if in_motion { READ_AGAIN } else { 1 }, 0);
         let mut before = before.to_vec();
-        let mut clear = vec![0; CHUNK as usize];
-        for _ in 0..READ_AGAIN {
+        let mut clear = zeroize::Zeroizing::new(vec![0; CHUNK as usize]);
+        while patience > 0 && reads < READS_MAX {
+            reads += 1;
             let mut sealed = vec![0; layout.chunk_cipher() as usize];
             let got = file.read_at(offset, &mut sealed).map_err(|e| self.failed("read", e))?;
             sealed.truncate(got);
-            if sealed == before {
-                break;
+            if sealed.is_empty() {
+                return Ok(0);
             }
             if let Ok(len) = self.cipher.decrypt_chunk(chunk, &sealed, &mut clear)
                 && len > 0
             {
-                let part = clear.get(skip..len).unwrap_or_default();
+                let part = clear[..len].get(skip..).unwrap_or_default();
                 let n = part.len().min(out.len());
                 out[..n].copy_from_slice(&part[..n]);
-                clear.zeroize();
                 return Ok(n);
             }
-            if sealed.is_empty() {
-                return Ok(0);
-            }
+            patience = if sealed == before { patience - 1 } else { READ_AGAIN };
             before = sealed;
-            std::thread::sleep(Duration::from_millis(1));
+            if patience > 0 && in_motion {
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
         Err(self.corrupt(format!("chunk {chunk} does not authenticate")))
     }
@@ -445,9 +458,19 @@ impl VaultFile {
                 self.append(op, file, run.offset, bytes)
             };
             written.map_err(|e| self.failed("write", e))?;
+            self.start_writeback(file, run.offset + bytes.len() as u64, bytes.len() as u64);
             self.shared.buffers.give(run.buf);
         }
         Ok(())
+    }
+
+    /// Counts `len` bytes of ciphertext that end at `end`, and now and then starts their way to the disk.
+    fn start_writeback(&self, file: &dyn HostFile, end: u64, len: u64) {
+        let waiting = self.appended.fetch_add(len, Ordering::Relaxed) + len;
+        if waiting >= WRITEBACK_LEN_BYTES {
+            self.appended.store(0, Ordering::Relaxed);
+            file.start_writeback(end.saturating_sub(waiting), waiting.min(end));
+        }
     }
 
     /// Writes behind the file's end `at`; a failure leaves the end where it was.
