@@ -2,12 +2,12 @@
 //!
 //! Each mounting process has a slot of its own, held by a lock that ends with it. Slots that nobody holds any more are
 //! handed out as abandoned: what is in them is recovered. A vault that moved is found again: slots of another path
-//! with the same id are adopted when no vault is at that path any more.
+//! with the same id are adopted when it is the same folder (device and inode), and no vault is at that path any more.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use adit_core::{ErrorKind, FsError, Result};
@@ -22,6 +22,8 @@ const SLOTS: u32 = 64;
 const LOCK_FILE: &str = "lock";
 /// File in a slot that holds the vault's path.
 const PATH_FILE: &str = "vault-path";
+/// File in a slot that holds the device and inode of the vault's folder.
+const FOLDER_FILE: &str = "vault-folder";
 
 /// A slot for this process, and the abandoned ones. The locks last as long as this value.
 #[derive(Debug)]
@@ -56,12 +58,13 @@ impl StateDir {
             locks.push(lock);
             if own.is_none() {
                 fs::write(path.join(PATH_FILE), root.as_os_str().as_bytes()).map_err(failed)?;
+                fs::write(path.join(FOLDER_FILE), folder_id(&root).map_err(failed)?).map_err(failed)?;
                 own = Some(path);
             } else {
                 abandoned.push(path);
             }
         }
-        for path in moved_slots(&family, &key).map_err(failed)? {
+        for path in moved_slots(&family, &key, &root).map_err(failed)? {
             if let Some(lock) = try_lock(&path).map_err(failed)? {
                 locks.push(lock);
                 abandoned.push(path);
@@ -95,9 +98,17 @@ fn try_lock(slot: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Slots of the same vault under another path, where no vault is any more.
-fn moved_slots(family: &Path, key: &str) -> io::Result<Vec<PathBuf>> {
+/// Device and inode: the same for a folder that moved, another for a copy.
+fn folder_id(root: &Path) -> io::Result<String> {
+    let meta = fs::metadata(root)?;
+    Ok(format!("{}:{}", meta.dev(), meta.ino()))
+}
+
+/// Slots of this very folder under another path, where no vault is any more. A copy of the vault is not that folder: its
+/// journal must wait for the original.
+fn moved_slots(family: &Path, key: &str, root: &Path) -> io::Result<Vec<PathBuf>> {
     let mut moved = Vec::new();
+    let folder = folder_id(root)?;
     for entry in fs::read_dir(family)? {
         let path = entry?.path();
         let own = path.file_name().is_some_and(|n| n.as_bytes().starts_with(key.as_bytes()));
@@ -106,7 +117,8 @@ fn moved_slots(family: &Path, key: &str) -> io::Result<Vec<PathBuf>> {
         }
         let Ok(bytes) = fs::read(path.join(PATH_FILE)) else { continue };
         let place = Path::new(std::ffi::OsStr::from_bytes(&bytes));
-        if !place.join(CONFIG_FILE_NAME).exists() {
+        let same = fs::read_to_string(path.join(FOLDER_FILE)).is_ok_and(|f| f == folder);
+        if same && !place.join(CONFIG_FILE_NAME).exists() {
             moved.push(path);
         }
     }
@@ -131,6 +143,11 @@ mod tests {
         let third = StateDir::acquire(&base, &[1; 16], &root).unwrap();
         assert_eq!(third.path, dead);
         drop((second, third));
+        let copy = dir.path().join("copy");
+        fs::create_dir(&copy).unwrap();
+        let other = StateDir::acquire(&base, &[1; 16], &copy).unwrap();
+        assert!(other.abandoned.is_empty(), "a copy of the vault leaves the original's journals alone");
+        drop(other);
         let moved = dir.path().join("moved");
         fs::rename(&root, &moved).unwrap();
         let fourth = StateDir::acquire(&base, &[1; 16], &moved).unwrap();

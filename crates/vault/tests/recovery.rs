@@ -183,3 +183,94 @@ fn a_damaged_journal_is_read_as_far_as_it_is_sound() {
     let (_, report) = open(&fork, &keys, "state-a");
     assert_eq!(report.chunks_rewritten, 1);
 }
+
+#[test]
+fn a_file_that_another_client_emptied_stays_empty() {
+    let (world, keys) = torn(CipherCombo::SivGcm);
+    let (store, _) = open(&world, &keys, "state-b");
+    let ino = store.lookup(Ino::ROOT, name("f")).unwrap().ino;
+    store.open(ino, Access::Write).unwrap().set_len(32768).unwrap();
+    drop(store);
+    let (store, report) = open(&world, &keys, "state-a");
+    assert_eq!(report.conflicts.len(), 1);
+    assert_eq!(read(&store, Ino::ROOT, "f"), [b'a'; 32768]);
+    assert_eq!(saved_pieces(&store), [vec![b'b'; 32768]]);
+}
+
+#[test]
+fn a_file_named_lost_and_found_blocks_nothing() {
+    let (world, keys) = torn(CipherCombo::SivGcm);
+    let (store, _) = open(&world, &keys, "state-b");
+    store.unlink(Ino::ROOT, name("f")).unwrap();
+    store.create(Ino::ROOT, name("lost+found"), &NEW).unwrap();
+    drop(store);
+    let (store, report) = open(&world, &keys, "state-a");
+    assert_eq!(report.conflicts.len(), 1);
+    assert_eq!(store.lookup(Ino::ROOT, name("lost+found.1")).unwrap().kind, Kind::Directory);
+}
+
+/// A rename from a long to a short name dies after each of its calls; another client takes the new name; the first one
+/// comes back. Both files are there.
+#[test]
+fn a_rename_that_was_cut_off_overwrites_nobody() {
+    let scrypt = ScryptParams { cost: 2, block_size: 1 };
+    let long = "long name ".repeat(20);
+    for stop in 0..30 {
+        let world = CrashWorld::new(Mode::Kill);
+        adit_vault::create(&world.dir("vault"), "password", &CreateOptions { scrypt, ..CreateOptions::default() })
+            .unwrap();
+        let keys = adit_vault::unlock(&world.dir("vault"), "password").unwrap();
+        let (store, _) = open(&world, &keys, "state-a");
+        let (_, file) = store.create(Ino::ROOT, name(&long), &NEW).unwrap();
+        file.write_at(&[(0, b"ours")]).unwrap();
+        drop((file, store));
+        world.settle();
+        let (store, _) = open(&world, &keys, "state-a");
+        world.stop_after(stop);
+        let done = store.rename(Ino::ROOT, name(&long), Ino::ROOT, name("short"), RenameFlags::empty()).is_ok();
+        let left = world.crash(Pattern::None, &mut Rng::new(stop));
+        std::mem::forget(store);
+        if done {
+            break;
+        }
+        let (store, _) = open(&left, &keys, "state-b");
+        let theirs = store.create(Ino::ROOT, name("short"), &NEW);
+        if let Ok((_, file)) = &theirs {
+            file.write_at(&[(0, b"theirs")]).unwrap();
+        }
+        let theirs = theirs.is_ok();
+        drop(store);
+        let (store, _) = open(&left, &keys, "state-a");
+        if theirs {
+            assert_eq!(read(&store, Ino::ROOT, "short"), b"theirs", "after {stop} calls");
+            let ours = store.lookup(Ino::ROOT, name(&long)).is_ok();
+            let aside = left_aside(&left);
+            assert!(ours || aside, "ours is under its old name, or aside, after {stop} calls");
+        } else {
+            assert_eq!(read(&store, Ino::ROOT, "short"), b"ours", "after {stop} calls");
+        }
+    }
+}
+
+/// Whether some temporary folder of the vault still holds a content file.
+fn left_aside(world: &CrashWorld) -> bool {
+    let vault = world.dir("vault");
+    let mut queue = vec![String::new()];
+    while let Some(dir) = queue.pop() {
+        let mut below = Vec::new();
+        vault
+            .list(Path::new(&dir), &mut |e| {
+                let name = String::from_utf8_lossy(e.name).into_owned();
+                below.push(if dir.is_empty() { name } else { format!("{dir}/{name}") });
+            })
+            .unwrap();
+        for path in below {
+            match vault.stat(Path::new(&path)).unwrap().kind {
+                Kind::Directory => queue.push(path),
+                _ if path.contains(".adit-") && path.ends_with("contents.c9r") => return true,
+                _ => {}
+            }
+        }
+    }
+    false
+}

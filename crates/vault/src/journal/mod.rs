@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use adit_core::media::{HostDir, HostFile, NewFile, SyncTarget};
-use adit_core::types::{Kind, RenameFlags};
+use adit_core::types::{Access, Kind, RenameFlags, SetAttr};
 use adit_core::{ErrorKind, FsError, Result};
 use aws_lc_rs::hmac;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -105,6 +105,8 @@ pub(crate) struct Journal {
     next_segment: AtomicU64,
     next_plan: AtomicU64,
     dirty: AtomicBool,
+    /// From the switch of epochs until the old one is durable: its files are forgotten, but not safe yet.
+    settling: AtomicBool,
     /// A sync failed: what is durable is unknown, so nothing more may rely on it and no segment goes away.
     broken: AtomicBool,
     syncs: AtomicU64,
@@ -152,6 +154,7 @@ impl Journal {
             next_segment: AtomicU64::new(newest + 2),
             next_plan: AtomicU64::new(1),
             dirty: AtomicBool::new(false),
+            settling: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             syncs: AtomicU64::new(0),
         })
@@ -170,6 +173,19 @@ impl Journal {
         Ok(Op { journal: self, epoch: self.gate.read() })
     }
 
+    fn check_sound(&self) -> Result<()> {
+        if !self.broken.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        Err(FsError::new(ErrorKind::Io)
+            .because("an earlier sync of the vault or its journal failed; unmount, check the disk and mount again"))
+    }
+
+    /// Something changed that needs no record, but a sync at the next checkpoint.
+    pub fn touch(&self) {
+        self.dirty.store(true, Ordering::Relaxed);
+    }
+
     /// Whether the segment has grown so that a checkpoint is due.
     pub fn wants_checkpoint(&self) -> bool {
         self.written.load(Ordering::Relaxed) > SEGMENT_LEN_BYTES
@@ -185,7 +201,8 @@ impl Journal {
     /// The caller holds no [`Op`].
     pub fn checkpoint(&self) -> Result<()> {
         let _turn = self.checkpoint_turn.lock();
-        if !self.dirty.load(Ordering::Acquire) || self.broken.load(Ordering::Relaxed) {
+        self.check_sound()?;
+        if !self.dirty.load(Ordering::Acquire) {
             return Ok(());
         }
         let number = self.next_segment.fetch_add(1, Ordering::Relaxed);
@@ -194,6 +211,7 @@ impl Journal {
             let mut gate = self.gate.write();
             let mut writer = self.writer.lock();
             self.dirty.store(false, Ordering::Release);
+            self.settling.store(true, Ordering::Release);
             *gate = epoch;
             self.written.store(segment.at, Ordering::Release);
             self.synced.store(segment.at, Ordering::Release);
@@ -202,6 +220,7 @@ impl Journal {
         if let Err(e) = self.vault.sync(SyncTarget::All) {
             return Err(self.fail(e, "sync", "the vault"));
         }
+        self.settling.store(false, Ordering::Release);
         // A segment that reappeared after later epochs would tell old stories: its removal is durable at once.
         self.state
             .remove(&old.name, Kind::File)
@@ -211,10 +230,7 @@ impl Journal {
 
     /// Ends the journal in good order: nothing is left to recover. Only when no operation follows.
     pub fn close(&self) -> Result<()> {
-        self.checkpoint()?;
-        if self.broken.load(Ordering::Relaxed) {
-            return Ok(()); // the segments stay for the next mount
-        }
+        self.checkpoint()?; // if it fails, the segments stay for the next mount
         let name = self.writer.lock().name.clone();
         self.state.remove(&name, Kind::File).map_err(|e| FsError::from(e).on("retire", name.display()))
     }
@@ -469,7 +485,8 @@ impl Op<'_> {
 
     /// Whether content of this file may not be durable yet.
     pub fn is_unsettled(&self, host_ino: u64) -> bool {
-        self.epoch.files.lock().get(&host_ino).is_some_and(|t| !t.settled)
+        self.journal.settling.load(Ordering::Acquire)
+            || self.epoch.files.lock().get(&host_ino).is_some_and(|t| !t.settled)
     }
 
     /// Makes all steps, as one: after a crash, [`recover`] makes those that are missing.
@@ -539,15 +556,37 @@ fn parent_of(path: &str) -> &Path {
     Path::new(path).parent().unwrap_or(Path::new(""))
 }
 
-/// Renames. A power cut can leave a moved file under both names; they are one inode then, which `rename(2)` leaves as it
-/// is.
+/// Renames to a free name. A power cut can leave a moved file under both names; they are one inode then, which
+/// `rename(2)` leaves as it is. What someone else made under the new name is left alone.
 fn rename_whole(vault: &dyn HostDir, from: &str, to: &str) -> std::io::Result<()> {
     let (from, to) = (Path::new(from), Path::new(to));
-    let ino = vault.stat(from)?.ino;
-    vault.rename(from, to, RenameFlags::empty())?;
-    match vault.stat(from) {
-        Ok(left) if left.ino == ino && left.kind == Kind::File => vault.remove(from, Kind::File),
-        _ => Ok(()),
+    let source = match vault.stat(from) {
+        // Made already, if it arrived.
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return vault.stat(to).map(drop),
+        other => other?,
+    };
+    match vault.rename(from, to, RenameFlags::NOREPLACE) {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+            let same = source.kind == Kind::File && vault.stat(to)?.ino == source.ino;
+            if same { vault.remove(from, Kind::File) } else { Err(e) }
+        }
+        other => other,
+    }
+}
+
+/// Opens a file also where its mode forbids it to us as its owner: the kernel has checked the caller's rights against
+/// the same mode, when it mattered.
+pub(crate) fn open_as_owner(vault: &dyn HostDir, path: &Path, access: Access) -> std::io::Result<Box<dyn HostFile>> {
+    match vault.open(path, access) {
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+            let perm = vault.stat(path)?.perm;
+            let set = |perm| vault.set_attr(path, &SetAttr { perm: Some(perm), ..SetAttr::default() });
+            set(perm | 0o600).map_err(|_| e)?;
+            let opened = vault.open(path, access);
+            set(perm)?;
+            opened
+        }
+        other => other,
     }
 }
 
@@ -573,9 +612,7 @@ fn make_step(vault: &dyn HostDir, step: &Step) -> Result<()> {
         other => other,
     };
     let (subject, dirs, result) = match step {
-        Step::Rename { from, to } => {
-            (from, vec![parent_of(to), parent_of(from)], missing_is_done(rename_whole(vault, from, to)))
-        }
+        Step::Rename { from, to } => (from, vec![parent_of(to), parent_of(from)], rename_whole(vault, from, to)),
         Step::MakeDir { path } => {
             (path, vec![parent_of(path)], exists_is_done(vault.make_dir(Path::new(path), 0o700, None)))
         }

@@ -12,12 +12,12 @@ use std::sync::Arc;
 
 use adit_core::media::{HostDir, HostFile, NewFile, SyncTarget};
 use adit_core::types::{Access, Kind, RenameFlags};
-use adit_core::{FsError, Result};
+use adit_core::{ErrorKind, FsError, Result};
 use aws_lc_rs::hmac;
 use zeroize::Zeroizing;
 
 use super::record::{self, Data, FRAME_LEN_BYTES, Record, Step};
-use super::{VERSION, VaultId, make_step, segment_name, segment_number, session_nonce};
+use super::{VERSION, VaultId, make_step, open_as_owner, segment_name, segment_number, session_nonce};
 use crate::format::content::{CHUNK_CLEAR_BYTES, object};
 use crate::format::names::{C9R, C9S, CONTENTS_FILE, DIR_FILE, DIRID_FILE, NAME_FILE, SYMLINK_FILE, shorten};
 use crate::format::{ContentCipher, DirId, FileCipher, NameCipher};
@@ -26,7 +26,7 @@ use crate::format::{ContentCipher, DirId, FileCipher, NameCipher};
 pub(crate) const ASIDE_DIR: &str = "adit-lost+found";
 
 /// Most header nonces that a damaged segment can make us compute.
-const NONCES_MAX: u64 = 1 << 26;
+const NONCES_MAX: u64 = 1 << 22;
 
 /// What recovery did.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -107,7 +107,8 @@ struct Story {
     files: HashMap<Vec<u8>, FileState>,
     intents: Vec<String>,
     plans: BTreeMap<(usize, u64), (Vec<Step>, u32)>,
-    session: HashSet<Vec<u8>>,
+    /// Header nonces that may be in use, and the segment that gave them out.
+    session: HashMap<Vec<u8>, usize>,
     segments: Vec<Arc<dyn HostFile>>,
     /// Where each segment's last good frame ends.
     ends: Vec<u64>,
@@ -178,7 +179,7 @@ impl Story {
             match record {
                 Record::Begin { version, vault, seed: bytes } => {
                     if version != VERSION || vault != id {
-                        return Err(FsError::new(adit_core::ErrorKind::Corrupt).on("read", left.name.display()).because(
+                        return Err(FsError::new(ErrorKind::Corrupt).on("read", left.name.display()).because(
                             "this journal belongs to another vault or a newer version of adit; move it away if it is not needed",
                         ));
                     }
@@ -186,12 +187,8 @@ impl Story {
                 }
                 Record::Reserve { up_to } => {
                     if let Some(seed) = &seed {
-                        self.session = (0..up_to.min(NONCES_MAX))
-                            .map(|n| session_nonce(seed, n, nonce_len))
-                            .collect::<HashSet<_>>()
-                            .into_iter()
-                            .chain(self.session.drain())
-                            .collect();
+                        let nonce = |n| (session_nonce(seed, n, nonce_len), index);
+                        self.session.extend((0..up_to.min(NONCES_MAX)).map(nonce));
                     }
                 }
                 Record::Plan { id, steps } => {
@@ -254,8 +251,8 @@ impl Story {
             let state = self.files.entry(nonce.clone()).or_insert_with(|| FileState {
                 paths: Vec::new(),
                 header,
-                // Made in an epoch that is not retired: nothing of it is sure to be durable.
-                floor: if self.session.contains(nonce) { 0 } else { floor },
+                // Made in an earlier epoch that is not retired: nothing of it is sure to be durable.
+                floor: if self.session.get(nonce).is_some_and(|&made| made != segment) { 0 } else { floor },
                 chunks: BTreeMap::new(),
                 unlinked: false,
             });
@@ -304,7 +301,7 @@ impl Story {
         let mut bytes = vec![0; data.len as usize];
         let got = self.segments[segment].read_at(data.offset, &mut bytes)?;
         if got < bytes.len() {
-            return Err(FsError::new(adit_core::ErrorKind::Corrupt).on("read", "the vault's journal"));
+            return Err(FsError::new(ErrorKind::Corrupt).on("read", "the vault's journal"));
         }
         Ok(bytes)
     }
@@ -331,22 +328,57 @@ fn absent<T>(r: std::io::Result<T>) -> std::io::Result<Option<T>> {
 }
 
 impl Work<'_> {
+    /// Completes the plans that were cut off. One that meets what someone else did since is given up: what it moved lies
+    /// under temporary names then, where `check` finds it.
     fn plans(&mut self, story: &mut Story) -> Result<()> {
         for (key, (steps, done)) in std::mem::take(&mut story.plans) {
-            for (n, step) in steps.iter().enumerate().skip(done as usize) {
-                make_step(self.vault, step)?;
-                story.progress(key, n as u32 + 1)?;
+            let mut made = done as usize;
+            while let Some(step) = steps.get(made) {
+                if let Err(e) = self.allowed(step).and_then(|()| make_step(self.vault, step)) {
+                    if !matches!(
+                        e.kind(),
+                        ErrorKind::Exists
+                            | ErrorKind::NotFound
+                            | ErrorKind::NotEmpty
+                            | ErrorKind::NotDirectory
+                            | ErrorKind::IsDirectory
+                    ) {
+                        return Err(e);
+                    }
+                    tracing::error!("a rename that was cut off cannot be completed: {e}");
+                    self.report.conflicts.push(e.subject().unwrap_or("a rename").to_owned());
+                    story.progress(key, steps.len() as u32)?;
+                    break;
+                }
+                made += 1;
+                story.progress(key, made as u32)?;
             }
-            self.report.plans_completed += u64::from(steps.len() > done as usize);
+            self.report.plans_completed += u64::from(made == steps.len() && made > done as usize);
         }
         Ok(())
+    }
+
+    /// A directory that was to be replaced, because it was empty, may not be empty any more.
+    fn allowed(&self, step: &Step) -> Result<()> {
+        let Step::RemoveFile { path } = step else { return Ok(()) };
+        let Some(dir) = path.strip_suffix(DIRID_FILE) else { return Ok(()) };
+        let mut others = 0;
+        let listed = self.vault.list(Path::new(dir.trim_end_matches('/')), &mut |e| {
+            others += usize::from(e.name != DIRID_FILE.as_bytes());
+        });
+        absent(listed)?;
+        if others > 0 { Err(FsError::new(ErrorKind::NotEmpty).on("remove", path)) } else { Ok(()) }
     }
 
     /// The file at one of its places, newest first, if its header is still the one that we know.
     fn find(&mut self, state: &FileState, fresh: bool) -> Result<Option<(String, Box<dyn HostFile>)>> {
         for path in state.paths.iter().rev() {
-            let opened = match self.vault.open(Path::new(path), Access::Write) {
+            let opened = match open_as_owner(self.vault, Path::new(path), Access::Write) {
                 Err(e) if e.kind() == std::io::ErrorKind::IsADirectory => continue,
+                Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+                    tracing::warn!("{path}: {e}");
+                    continue;
+                }
                 other => absent(other).map_err(|e| FsError::from(e).on("open", path))?,
             };
             let Some(file) = opened else { continue };
@@ -365,7 +397,7 @@ impl Work<'_> {
 
     fn file(&mut self, story: &Story, state: &FileState) -> Result<()> {
         let nonce = &state.header[..self.content.layout().nonce_len as usize];
-        let fresh = story.session.contains(nonce);
+        let fresh = story.session.contains_key(nonce);
         let Ok(cipher) = self.content.open_file(&state.header) else { return Ok(()) };
         match self.find(state, fresh)? {
             Some((path, file)) => self.mend(story, state, &cipher, &path, &*file),
@@ -376,7 +408,7 @@ impl Work<'_> {
     /// Saves what the journal has of a file that is nowhere.
     fn give_up(&mut self, story: &Story, nonce: &[u8], state: &FileState) -> Result<()> {
         // A file of this epoch may never have come into being; if it did, all but a call in flight is in it.
-        if self.handled.contains(nonce) || state.unlinked || story.session.contains(nonce) {
+        if self.handled.contains(nonce) || state.unlinked || story.session.contains_key(nonce) {
             return Ok(());
         }
         let Ok(cipher) = self.content.open_file(&state.header) else { return Ok(()) };
@@ -432,7 +464,7 @@ impl Work<'_> {
         at: &ChunkState,
     ) -> Result<()> {
         let layout = cipher.layout();
-        let fresh = story.session.contains(cipher.header_nonce());
+        let fresh = story.session.contains_key(cipher.header_nonce());
         let failed = |e: std::io::Error| FsError::from(e).on("recover", path);
         let Ok(offset) = layout.chunk_offset(chunk) else { return Ok(()) };
         let new = story.data(at.newest())?;
@@ -444,7 +476,7 @@ impl Work<'_> {
             self.clear.resize(full, 0);
             let authentic = cipher.decrypt_chunk(chunk, found, &mut self.clear).is_ok();
             let ours = found.get(..layout.nonce_len as usize).is_some_and(|n| at.ours.iter().any(|o| o == n));
-            let beyond = file.stat().map_err(failed)?.size < offset;
+            let beyond = file.stat().map_err(failed)?.size <= offset;
             if authentic && !ours && fresh {
                 // Our records of a file of this epoch are not synced before it is written: this may be a later one.
                 return Ok(());
@@ -521,10 +553,18 @@ impl Work<'_> {
                     Some(kind) => Some(kind),
                     None => absent(self.vault.stat(Path::new(&path)))?.map(|a| a.kind),
                 };
-                match kind {
-                    Some(Kind::File) => self.new_file(story, &path, &path)?,
-                    Some(Kind::Directory) => queue.extend(self.folder(story, &path)?),
-                    _ => {}
+                let looked = match kind {
+                    Some(Kind::File) => self.new_file(story, &path, &path).map(|()| None),
+                    Some(Kind::Directory) => self.folder(story, &path),
+                    _ => Ok(None),
+                };
+                match looked {
+                    Ok(below) => queue.extend(below),
+                    // Someone else's, then: what is ours we can read and change.
+                    Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::NotPermitted) => {
+                        tracing::warn!("left as it is: {e}");
+                    }
+                    Err(e) => return Err(e),
                 }
             }
         }
@@ -534,7 +574,7 @@ impl Work<'_> {
     /// Looks at a file in an unsettled directory; `object` is what to move aside if the file was never whole.
     fn new_file(&mut self, story: &Story, path: &str, object: &str) -> Result<()> {
         let failed = |e: std::io::Error| FsError::from(e).on("recover", path);
-        let Some(file) = absent(self.vault.open(Path::new(path), Access::Write)).map_err(failed)? else {
+        let Some(file) = absent(open_as_owner(self.vault, Path::new(path), Access::Read)).map_err(failed)? else {
             return Ok(());
         };
         let layout = self.content.layout();
@@ -546,10 +586,11 @@ impl Work<'_> {
         }
         let nonce = &header[..layout.nonce_len as usize];
         let known = story.files.get(nonce).filter(|state| state.header == header);
-        if (known.is_none() && !story.session.contains(nonce)) || self.handled.contains(nonce) {
+        if (known.is_none() && !story.session.contains_key(nonce)) || self.handled.contains(nonce) {
             return Ok(());
         }
         let Ok(cipher) = self.content.open_file(&header) else { return self.aside(object) };
+        let file = open_as_owner(self.vault, Path::new(path), Access::Write).map_err(failed)?;
         match known {
             // It was not where the journal said: its last move was not in there yet.
             Some(state) => self.mend(story, state, &cipher, path, &*file),
@@ -597,8 +638,9 @@ impl Work<'_> {
         let known = read_small(self.vault, &id_path, object::max_encoded_bytes(self.content))?;
         if let Some(bytes) = known {
             if let Ok(found) = object::decode_dir_id(self.content, &bytes) {
-                let ours =
-                    bytes.get(..self.content.layout().nonce_len as usize).is_some_and(|n| story.session.contains(n));
+                let ours = bytes
+                    .get(..self.content.layout().nonce_len as usize)
+                    .is_some_and(|n| story.session.contains_key(n));
                 return Ok((ours && found == *id).then_some(dir));
             }
             if bytes.iter().any(|&b| b != 0) {
@@ -613,7 +655,7 @@ impl Work<'_> {
         exists_is_fine(self.vault.make_dir(Path::new(&format!("d/{}", hash.prefix())), 0o755, None)).map_err(failed)?;
         exists_is_fine(self.vault.make_dir(Path::new(&dir), 0o755, None)).map_err(failed)?;
         let bytes = object::encode_dir_id(self.content, id)
-            .map_err(|e| FsError::new(adit_core::ErrorKind::Io).on("recover", &dir).because(e))?;
+            .map_err(|e| FsError::new(ErrorKind::Io).on("recover", &dir).because(e))?;
         let new = NewFile { content: &bytes, perm: 0o600, owner: None, durable: true };
         self.vault.publish(Path::new(&id_path), &new).map_err(failed)?;
         self.report.directories_completed += 1;

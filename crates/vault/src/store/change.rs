@@ -11,10 +11,10 @@ use adit_core::store::NewNode;
 use adit_core::types::{Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr};
 use adit_core::{ErrorKind, FsError, Result};
 
+use super::Shared;
 use super::entries::{Sealed, Shape, text};
 use super::file::{Handle, HeaderOrBytes, VaultFile};
 use super::nodes::{DirNode, What};
-use super::{Shared, Unsynced};
 use crate::format::DirId;
 use crate::format::content::object::MAX_SYMLINK_BYTES;
 use crate::format::names::{CONTENTS_FILE, DIR_FILE, DIRID_FILE, NAME_FILE, SYMLINK_FILE, nfc};
@@ -173,7 +173,7 @@ pub(super) fn mkdir(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>, new: 
         .and_then(|()| place_folder(shared, &folder, &path))
         .map_err(undo)?;
     shared.touched(&dir);
-    shared.unsynced.lock().insert(id.clone(), Unsynced { made: true });
+    shared.unsynced.lock().touch(&id, true);
     let attr = shared.root.stat(Path::new(&content.path())).map_err(|e| FsError::from(e).on("mkdir", &path))?;
     Ok(shared.know(&dir, &clear, &Shape::Directory(id), attr).0)
 }
@@ -314,7 +314,7 @@ pub(super) fn remove_directory(shared: &Shared, op: &Op<'_>, dir: &DirNode, path
     }
     discard_folder(shared, &folder);
     shared.touched(dir);
-    shared.unsynced.lock().remove(id);
+    shared.unsynced.lock().dirs.remove(id);
     Ok(())
 }
 

@@ -450,18 +450,30 @@ impl VaultFile {
     fn write_batch(&self, op: &Op<'_>, file: &dyn HostFile, batch: &mut Batch) -> Result<()> {
         let Batch { runs, token, .. } = std::mem::take(batch);
         op.secure(token)?;
-        for run in runs {
+        let mut runs = runs.into_iter();
+        while let Some(run) = runs.next() {
             let bytes = &run.buf[RUN_HEADROOM_BYTES..run.used];
             let written = if run.overwrites {
                 self.overwrite(op, file, &run, bytes)
             } else {
                 self.append(op, file, run.offset, bytes)
             };
-            written.map_err(|e| self.failed("write", e))?;
+            if let Err(e) = written {
+                // What the caller is told did not happen must not happen later, by recovery.
+                runs.filter(|r| r.overwrites).for_each(|r| self.cancel(op, &r));
+                return Err(self.failed("write", e));
+            }
             self.start_writeback(file, run.offset + bytes.len() as u64, bytes.len() as u64);
             self.shared.buffers.give(run.buf);
         }
         Ok(())
+    }
+
+    /// Takes a run that was not made out of the journal.
+    fn cancel(&self, op: &Op<'_>, run: &Run) {
+        if op.cancel(self.host_ino, run.first, run.count).is_err() {
+            op.keep(&format!("{}: a write that failed is still in the journal", self.subject()));
+        }
     }
 
     /// Counts `len` bytes of ciphertext that end at `end`, and now and then starts their way to the disk.
@@ -488,11 +500,7 @@ impl VaultFile {
         let end = file.stat()?.size;
         let inside = end.saturating_sub(run.offset).min(bytes.len() as u64) as usize;
         if inside < bytes.len() {
-            self.append(op, file, end, &bytes[inside..]).inspect_err(|_| {
-                if op.cancel(self.host_ino, run.first, run.count).is_err() {
-                    tracing::warn!("{}: a write that failed could not be taken out of the journal", self.subject());
-                }
-            })?;
+            self.append(op, file, end, &bytes[inside..]).inspect_err(|_| self.cancel(op, run))?;
         }
         let bytes = &bytes[..inside];
         let mut result = file.write_at(run.offset, bytes);

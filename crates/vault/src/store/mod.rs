@@ -38,7 +38,7 @@ use crate::format::content::CHUNK_CLEAR_BYTES;
 use crate::format::names::{DIR_FILE, DIRID_FILE};
 use crate::format::{ContentCipher, DirId, Layout, Masterkey, NameCipher, VaultConfig};
 use crate::journal::recover::{self, RecoveryReport};
-use crate::journal::{Journal, Op, VaultId};
+use crate::journal::{Journal, Op, VaultId, open_as_owner};
 
 /// How often changes are made durable in the background, so that a power cut costs at most this much of them.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5);
@@ -66,6 +66,31 @@ pub struct OpenOptions<'a> {
 struct Unsynced {
     /// The directory itself was made, with its id file and the folder that names it.
     made: bool,
+    /// Grows with each change: what a sync covered is told by it from what came later.
+    stamp: u64,
+}
+
+/// The directories with changes that may not be durable.
+#[derive(Default)]
+struct UnsyncedDirs {
+    dirs: HashMap<DirId, Unsynced>,
+    changes: u64,
+}
+
+impl UnsyncedDirs {
+    fn touch(&mut self, dir: &DirId, made: bool) {
+        self.changes += 1;
+        let unsynced = self.dirs.entry(dir.clone()).or_default();
+        unsynced.stamp = self.changes;
+        unsynced.made |= made;
+    }
+
+    /// A sync that began when `dir` was at `stamp` has succeeded.
+    fn synced(&mut self, dir: &DirId, stamp: u64) {
+        if self.dirs.get(dir).is_some_and(|u| u.stamp == stamp) {
+            self.dirs.remove(dir);
+        }
+    }
 }
 
 /// The part of the store that open files share.
@@ -79,7 +104,7 @@ pub(crate) struct Shared {
     root_dir: Arc<DirNode>,
     naming: RwLock<()>,
     pub(crate) journal: Option<Journal>,
-    unsynced: Mutex<HashMap<DirId, Unsynced>>,
+    unsynced: Mutex<UnsyncedDirs>,
     buffers: Buffers,
 }
 
@@ -152,14 +177,29 @@ impl VaultStore {
     }
 }
 
+/// The directory `lost+found` in the vault's root, or one beside it if that name is another object's.
+fn lost_and_found(shared: &Arc<Shared>, caller: Caller) -> Result<Attr> {
+    let mut name = "lost+found".to_owned();
+    for n in 1u32.. {
+        let found = FileName::new(name.as_bytes())?;
+        match change::mkdir(shared, Ino::ROOT, found, &NewNode { perm: 0o700, caller }) {
+            Err(e) if e.kind() == ErrorKind::Exists => {
+                let attr = shared.find(&shared.root_dir, found)?.attr;
+                if attr.kind == Kind::Directory {
+                    return Ok(attr);
+                }
+            }
+            other => return other,
+        }
+        name = format!("lost+found.{n}");
+    }
+    Err(ErrorKind::Exists.into())
+}
+
 /// Puts a piece of a file that has no place any more into `lost+found`.
 fn keep_rescued(shared: &Arc<Shared>, piece: &recover::Rescue) -> Result<()> {
     let caller = Caller { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() };
-    let lost = FileName::new(b"lost+found")?;
-    let dir = match change::mkdir(shared, Ino::ROOT, lost, &NewNode { perm: 0o700, caller }) {
-        Err(e) if e.kind() == ErrorKind::Exists => shared.find(&shared.root_dir, lost)?.attr,
-        other => other?,
-    };
+    let dir = lost_and_found(shared, caller)?;
     let stem: String = piece.path.rsplit('/').next().unwrap_or_default().chars().take(24).collect();
     for n in 0u32.. {
         let name = format!("recovered-{stem}-at-{}.{n}", piece.offset);
@@ -219,24 +259,23 @@ impl Shared {
 
     fn checkpoint(&self) -> Result<()> {
         let Some(journal) = &self.journal else { return Ok(()) };
-        let names = std::mem::take(&mut *self.unsynced.lock());
-        let done = journal.checkpoint();
-        if done.is_err() {
-            self.unsynced.lock().extend(names);
-        }
-        done
+        let before = self.unsynced.lock().dirs.clone();
+        journal.checkpoint()?;
+        let mut unsynced = self.unsynced.lock();
+        before.iter().for_each(|(dir, u)| unsynced.synced(dir, u.stamp));
+        Ok(())
     }
 
     /// Entries of `dir` changed.
     fn touched(&self, dir: &DirNode) {
-        self.unsynced.lock().entry(dir.id.clone()).or_default();
+        self.unsynced.lock().touch(&dir.id, false);
     }
 
     /// Makes the names that lead to `ino` durable.
     pub(crate) fn sync_names(&self, ino: Ino) -> Result<()> {
         let Some(place) = self.nodes.place(ino) else { return Ok(()) };
         let (stored, long) = self.stored_name(&place.parent, &place.name)?;
-        if long && self.unsynced.lock().contains_key(&place.parent.id) {
+        if long && self.unsynced.lock().dirs.contains_key(&place.parent.id) {
             self.sync_dir_at(&format!("{}/{stored}", place.parent.hash))?;
         }
         self.sync_entries(&place.parent)
@@ -246,13 +285,12 @@ impl Shared {
     fn sync_entries(&self, dir: &Arc<DirNode>) -> Result<()> {
         let mut dir = dir.clone();
         for _ in 0..change::DEPTH_MAX {
-            let taken = self.unsynced.lock().remove(&dir.id);
+            let unsynced = self.unsynced.lock().dirs.get(&dir.id).copied();
             let above = self.nodes.place(dir.ino);
-            if let Some(unsynced) = taken
-                && let Err(e) = self.sync_one(&dir, unsynced, above.as_ref())
-            {
-                self.unsynced.lock().insert(dir.id.clone(), unsynced);
-                return Err(e);
+            // The entry goes when the sync is through, not before: whoever comes meanwhile syncs as well.
+            if let Some(unsynced) = unsynced {
+                self.sync_one(&dir, unsynced, above.as_ref())?;
+                self.unsynced.lock().synced(&dir.id, unsynced.stamp);
             }
             match above {
                 Some(place) => dir = place.parent,
@@ -267,7 +305,7 @@ impl Shared {
         let mut dir = dir.clone();
         let mut newest = None;
         for _ in 0..change::DEPTH_MAX {
-            if self.unsynced.lock().get(&dir.id).is_some_and(|u| u.made) {
+            if self.unsynced.lock().dirs.get(&dir.id).is_some_and(|u| u.made) {
                 newest = newest.or_else(|| Some(dir.clone()));
             }
             match self.nodes.place(dir.ino) {
@@ -301,15 +339,24 @@ impl Shared {
         match self.root.sync(SyncTarget::Dir(Path::new(path))) {
             // It was renamed or removed meanwhile, and that will be made durable where it happened.
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            other => other.map_err(|e| FsError::from(e).on("sync", path)),
+            other => other.map_err(|e| self.sync_failed(e, path)),
         }
     }
 
     fn sync_file_at(&self, path: &str) -> Result<()> {
-        match self.root.open(Path::new(path), Access::Read).and_then(|f| f.sync(false)) {
+        match self.root.open(Path::new(path), Access::Read) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            other => other.map_err(|e| FsError::from(e).on("sync", path)),
+            Err(e) => Err(FsError::from(e).on("sync", path)),
+            Ok(file) => file.sync(false).map_err(|e| self.sync_failed(e, path)),
         }
+    }
+
+    /// After a failed sync nobody knows what is durable, and the next one would succeed: the journal stays.
+    fn sync_failed(&self, e: std::io::Error, path: &str) -> FsError {
+        if let Some(journal) = &self.journal {
+            journal.keep(&format!("{path}: a sync failed"));
+        }
+        FsError::from(e).on("sync", path)
     }
 
     fn known(&self, ino: Ino) -> Result<nodes::Known> {
@@ -361,23 +408,9 @@ impl VaultStore {
         Ok(file)
     }
 
-    /// Opens the host's file, also where its mode forbids it to us as its owner: the kernel has checked the caller's
-    /// rights against the same mode, when it mattered.
     fn open_host(&self, path: &str, access: Access) -> Result<Arc<dyn adit_core::media::HostFile>> {
-        let root = &*self.shared.root;
-        let at = Path::new(path);
-        let failed = |e: std::io::Error| FsError::from(e).on("open", path);
-        match root.open(at, access) {
-            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
-                let perm = root.stat(at).map_err(failed)?.perm;
-                let loosened = SetAttr { perm: Some(perm | 0o600), ..SetAttr::default() };
-                root.set_attr(at, &loosened).map_err(|_| failed(e))?;
-                let opened = root.open(at, access);
-                root.set_attr(at, &SetAttr { perm: Some(perm), ..SetAttr::default() }).map_err(failed)?;
-                opened.map(Arc::from).map_err(failed)
-            }
-            other => other.map(Arc::from).map_err(failed),
-        }
+        let host = open_as_owner(&*self.shared.root, Path::new(path), access);
+        host.map(Arc::from).map_err(|e| FsError::from(e).on("open", path))
     }
 }
 
@@ -416,6 +449,7 @@ impl Store for VaultStore {
             self.open_file(ino, Access::Write)?.set_len(size)?;
         }
         let rest = SetAttr { size: None, ..*set };
+        self.shared.journal.iter().for_each(Journal::touch);
         let _naming = self.shared.naming.read();
         if !rest.is_empty() {
             self.shared.set_attr(ino, &rest)?;

@@ -112,7 +112,7 @@ pub(super) fn rename(
         op.unlinked(target.host_ino);
         shared.nodes.unlinked(target.attr.ino);
         if let Shape::Directory(id) = &target.shape {
-            shared.unsynced.lock().remove(id);
+            shared.unsynced.lock().dirs.remove(id);
         }
     }
     mark_moved(shared, source, &to);
@@ -142,13 +142,11 @@ fn settle(shared: &Shared, source: &Found) -> Result<()> {
         Shape::PlainFile => source.path.clone(),
         _ => return Ok(()),
     };
-    match shared.live_file(source.attr.ino) {
-        Some(file) => file.host().sync(true).map_err(failed),
-        None => {
-            let file = shared.root.open(Path::new(&path), adit_core::types::Access::Read).map_err(failed)?;
-            file.sync(true).map_err(failed)
-        }
-    }
+    let host = match shared.live_file(source.attr.ino) {
+        Some(file) => file.host(),
+        None => shared.root.open(Path::new(&path), adit_core::types::Access::Read).map(Arc::from).map_err(failed)?,
+    };
+    host.sync(true).map_err(|e| shared.sync_failed(e, &path))
 }
 
 /// A move changes the ctime of what it moves; the host does not do that where only a folder around the object moved.
