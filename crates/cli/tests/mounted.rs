@@ -346,7 +346,19 @@ fn mounted_by_an_ordinary_user() {
         test \"$(stat -c %u mnt/file)\" = 65534
         ./adit mounts --json | grep -q vault
         ./adit umount mnt
-        test \"$(./adit cat vault /file --password-file password)\" = content";
+        test \"$(./adit cat vault /file --password-file password)\" = content
+        # After a kill, recovery meets what its owner may not write.
+        ./adit mount vault mnt --password-file password
+        mkdir mnt/dir mnt/dir/sub
+        echo read > mnt/dir/read && chmod 444 mnt/dir/read
+        echo none > mnt/dir/none && chmod 000 mnt/dir/none
+        echo below > mnt/dir/sub/file && chmod 555 mnt/dir/sub
+        kill -9 $(./adit mounts --json | grep -o '\"pid\": *[0-9]*' | grep -o '[0-9]*')
+        while stat mnt/file > stat.txt 2>&1; do sleep 0.1; done
+        ./adit umount mnt
+        test \"$(./adit cat vault /dir/read --password-file password)\" = read
+        test \"$(./adit cat vault /dir/none --password-file password)\" = none
+        test \"$(./adit cat vault /dir/sub/file --password-file password)\" = below";
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-euc", as_root, as_user]).current_dir(home.path());
     command.env("HOME", home.path()).env_remove("XDG_RUNTIME_DIR").env_remove("XDG_STATE_HOME");
