@@ -36,6 +36,9 @@ pub enum Purpose {
 /// Opens the vault of a mountless verb: asks for the password, and opens with [`vault`].
 pub fn source(args: &SourceArgs, global: &GlobalArgs, purpose: Purpose) -> Result<(PathBuf, OpenVault)> {
     let dir = source::vault_dir(&args.source)?;
+    if purpose == Purpose::Write {
+        respect_mounts(&dir, false)?;
+    }
     let password = secrets::read(&args.password.origin(), Role::Current, &dir.display().to_string())?;
     let state = state_dir::locate(global.state_dir.as_deref());
     let open = vault(&dir, password, state, purpose)?;
@@ -125,6 +128,24 @@ fn tell(report: &RecoveryReport, subject: &str) {
             "{subject}: {count} objects that never became whole were moved to adit-lost+found in the vault's folder"
         );
     }
+}
+
+/// Fails if a mount of this user has promised that nobody else changes the vault in `dir`, or if that is to be promised
+/// (`exclusive`) while there is a mount.
+pub fn respect_mounts(dir: &Path, exclusive: bool) -> Result<()> {
+    let Some(mountpoint) = mounted_on(dir) else { return Ok(()) };
+    let registry = adit_mount::control::Registry::of_this_user();
+    let status = registry.call(Path::new(&mountpoint), "status", &serde_json::Value::Null);
+    let promised = status.is_ok_and(|s| s["exclusive"] == true);
+    if exclusive || promised {
+        let why = if promised { "exclusively" } else { "already" };
+        return Err(Failure::new(
+            crate::exit_code::Code::Busy,
+            format!("{}: mounted {why} on {mountpoint}", dir.display()),
+        )
+        .hint(format!("work in {mountpoint}, or unmount it first: adit umount {mountpoint}")));
+    }
+    Ok(())
 }
 
 /// Where a process of this user has the vault in `dir` mounted.

@@ -58,14 +58,16 @@ pub enum Origin {
 pub enum Role {
     /// The one that opens an existing vault.
     Current,
-    /// One that is being chosen; a person types it twice.
+    /// The first one of something new; a person types it twice.
+    First,
+    /// One that takes another's place; a person types it twice.
     New,
 }
 
 impl Role {
     fn flag(self) -> &'static str {
         match self {
-            Role::Current => "--password",
+            Role::Current | Role::First => "--password",
             Role::New => "--new-password",
         }
     }
@@ -140,7 +142,7 @@ fn parse(mut bytes: Zeroizing<Vec<u8>>, origin: &Origin, role: Role) -> Result<P
         Origin::Ask => "terminal".to_owned(),
     };
     // An existing vault may have an empty password; a new one may not.
-    if bytes.is_empty() && role == Role::New {
+    if bytes.is_empty() && role != Role::Current {
         return Err(Failure::usage(format!("{subject}: the password is empty")));
     }
     match std::str::from_utf8(&bytes) {
@@ -203,9 +205,9 @@ fn ask(role: Role, subject: &str) -> Result<Password> {
     };
     let first = prompt(match role {
         Role::Current => "Password for",
-        Role::New => "New password for",
+        Role::First | Role::New => "New password for",
     })?;
-    if role == Role::New {
+    if role != Role::Current {
         if first.is_empty() {
             return Err(Failure::usage(format!("{subject}: the password is empty")));
         }

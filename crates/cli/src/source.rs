@@ -68,8 +68,14 @@ fn recognise(path: &Path) -> Result<Kind> {
     }
     let meta = std::fs::metadata(path).map_err(|e| Failure::io(path.display(), &e))?;
     if meta.is_dir() {
-        let vault = [VAULT_FILE, KEY_FILE].iter().any(|name| path.join(name).symlink_metadata().is_ok());
-        return Ok(if vault { Kind::Vault } else { Kind::Dir });
+        for name in [VAULT_FILE, KEY_FILE] {
+            match path.join(name).symlink_metadata() {
+                Ok(_) => return Ok(Kind::Vault),
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+                Err(e) => return Err(Failure::io(path.display(), &e)),
+            }
+        }
+        return Ok(Kind::Dir);
     }
     if matches!(path.file_name().and_then(OsStr::to_str), Some(VAULT_FILE | KEY_FILE)) {
         return Ok(Kind::Vault);

@@ -319,6 +319,28 @@ fn mounted_and_mountless_verbs_share_a_vault() {
 
 /// As an ordinary user: through fusermount3, from a process that is not dumpable.
 #[test]
+fn mounted_exclusively_is_mounted_alone() {
+    let Some(m) = Mounts::new() else { return };
+    fs::create_dir_all(m.bench.path("second")).unwrap();
+    fs::write(m.bench.path("f"), "x").unwrap();
+    let second = |more: &[&str]| {
+        let (vault, at) = (m.bench.vault_str().to_owned(), m.bench.str("second"));
+        let mut args = vec!["mount".to_owned(), vault, at, "--password-file".into(), m.bench.password_str().to_owned()];
+        args.extend(more.iter().map(|&a| a.to_owned()));
+        m.bench.run(args)
+    };
+    m.mount(&["-o", "exclusive"]).expect(0);
+    second(&[]).expect(7).says("exclusively");
+    m.bench.open("put", &[&m.bench.str("f"), "/"]).expect(7).says("adit umount");
+    m.bench.open("ls", &["/"]).expect(0);
+    m.umount(&[]).expect(0);
+    m.mount(&[]).expect(0);
+    second(&["-o", "exclusive"]).expect(7).says("already");
+    m.bench.open("put", &[&m.bench.str("f"), "/"]).expect(0);
+    m.umount(&[]).expect(0);
+}
+
+#[test]
 fn mounted_by_an_ordinary_user() {
     let Some(_mounts_work) = Mounts::new() else { return };
     // SAFETY: a plain system call.

@@ -45,6 +45,7 @@ pub fn mount(args: MountArgs, global: &GlobalArgs) -> Result<()> {
     let request = MountRequest::new(args)?;
     let vault = source::vault_dir(&request.source)?;
     let mountpoint = check_mountpoint(&request.mountpoint, &vault)?;
+    open::respect_mounts(&vault, request.exclusive)?;
     let given = request.state_dir.as_deref().or(global.state_dir.as_deref());
     // Relative paths mean something only before the daemon leaves its folder.
     let state = state_dir::locate(given).ok();
@@ -111,7 +112,12 @@ fn check_mountpoint(path: &Path, vault: &Path) -> Result<PathBuf> {
 /// Opens the vault, mounts it, and serves until it is unmounted. Takes the readiness once the mount is usable.
 fn serve(plan: Plan, password: Password, readiness: Option<&mut Option<Readiness>>) -> Result<()> {
     let signals = Signals::install().map_err(|e| Failure::io("signals", &e))?;
-    let purpose = if plan.request.options.read_only { Purpose::Read } else { Purpose::WriteIfPossible };
+    let purpose = match plan.request.options.read_only {
+        true => Purpose::Read,
+        // Whoever names the place wants it used.
+        false if plan.request.state_dir.is_some() => Purpose::Write,
+        false => Purpose::WriteIfPossible,
+    };
     let state = plan.state.clone().ok_or_else(|| Failure::usage("no state directory is known"));
     let vault = open::vault(&plan.vault, password, state, purpose)?;
     let mut options = plan.request.options.clone();

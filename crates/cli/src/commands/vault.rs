@@ -28,7 +28,7 @@ fn init(args: &InitArgs, global: &GlobalArgs) -> Result<()> {
     let dir = &args.dir;
     let made = make_empty(dir)?;
     let subject = dir.display().to_string();
-    let result = secrets::read(&args.password.origin(), Role::New, &subject).and_then(|password| {
+    let result = secrets::read(&args.password.origin(), Role::First, &subject).and_then(|password| {
         warn_if_short(&password, global);
         create(dir, &password, args)
     });

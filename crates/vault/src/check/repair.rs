@@ -146,7 +146,11 @@ impl Round<'_> {
     fn one(&mut self, fix: &Fix, at: &str) -> Result<Outcome> {
         let mover = &mut self.mover;
         Ok(Outcome::Done(match fix {
-            Fix::MakeContentDir(id) => format!("made the empty directory {}", mover.make_content(id)?),
+            Fix::MakeContentDir(id) => format!(
+                "made the empty directory {}; what was in it is not in this vault: if a sync is still running, its files \
+                 may come yet, else they are lost",
+                mover.make_content(id)?
+            ),
             Fix::WriteDirId(id) => format!("wrote {}", mover.write_dir_id(id)?),
             Fix::Aside => format!("moved to {}", mover.aside(at)?),
             Fix::WriteName { full } => {
