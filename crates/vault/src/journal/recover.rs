@@ -477,11 +477,13 @@ impl Work<'_> {
             let authentic = cipher.decrypt_chunk(chunk, found, &mut self.clear).is_ok();
             let ours = found.get(..layout.nonce_len as usize).is_some_and(|n| at.ours.iter().any(|o| o == n));
             let beyond = file.stat().map_err(failed)?.size <= offset;
-            if authentic && !ours && fresh {
-                // Our records of a file of this epoch are not synced before it is written: this may be a later one.
+            let durable = chunk * u64::from(CHUNK_CLEAR_BYTES) < state.floor;
+            if authentic && !ours && (fresh || !durable) {
+                // Not every version of such a chunk is recorded: of a file of this epoch this may be a later one, and
+                // above the floor one from before the file was cut. What was promised, it keeps.
                 return Ok(());
             }
-            if (authentic && !ours) || (beyond && chunk * u64::from(CHUNK_CLEAR_BYTES) < state.floor) {
+            if (authentic && !ours) || (beyond && durable) {
                 return self.save(story, state, cipher, chunk, at);
             }
             if beyond {

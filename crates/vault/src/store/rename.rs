@@ -231,7 +231,10 @@ fn exchange(shared: &Shared, op: &Op<'_>, from: &Side, to: &Side) -> Result<()> 
     shared.nodes.moved(b.attr.ino, Place { parent: from.dir.clone(), name: from.clear.clone() });
     shared.touched(&from.dir);
     shared.touched(&to.dir);
-    Ok(())
+    // Exchanges that follow one another must reach the disk in that order, or one object could lose every name. They
+    // are rare enough to wait.
+    shared.sync_entries(&from.dir)?;
+    shared.sync_entries(&to.dir)
 }
 
 /// The steps of a rename that is more than one host operation, and how many of them make it: the others only remove.
