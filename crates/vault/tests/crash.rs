@@ -325,12 +325,12 @@ fn a_kill_loses_nothing_that_was_acknowledged() {
 
 #[test]
 fn a_power_cut_under_a_journalling_host_leaves_nothing_unreadable() {
-    crash_test(Mode::Journalled, 6, &CrashPlan { points_max: 60, randoms: 3 });
+    crash_test(Mode::Journalled, 5, &CrashPlan { points_max: 60, randoms: 3 });
 }
 
 #[test]
 fn a_power_cut_under_the_worst_host_leaves_nothing_unreadable() {
-    crash_test(Mode::Adversarial, 8, &CrashPlan { points_max: 60, randoms: 3 });
+    crash_test(Mode::Adversarial, 5, &CrashPlan { points_max: 60, randoms: 3 });
 }
 
 /// The sync calls of the store, each under a name: what is synced, and where.

@@ -119,6 +119,11 @@ pub(super) fn rename(
     shared.nodes.moved(source.attr.ino, Place { parent: to.dir.clone(), name: to.clear.clone() });
     shared.touched(&from.dir);
     shared.touched(&to.dir);
+    if from.dir.id != to.dir.id {
+        // The old name can be taken by something else at once: should that reach the disk and the new name not, the
+        // object would have none.
+        shared.sync_entries(&to.dir)?;
+    }
     Ok(())
 }
 
