@@ -362,15 +362,12 @@ fn each_sync_is_needed() {
     let mut missed = Vec::new();
     for name in [
         "the journal",
-        "a new segment",
         "the journal's directory",
         "a checkpoint",
         "the name of a long entry",
         "a link",
-        "the id file of a new directory",
         "the id of a new directory",
         "a file",
-        "a file that replaces another",
         "the folder of an entry",
         "the entries of a directory",
         "the folders of content directories",
