@@ -3,11 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use adit_core::ErrorKind;
 use adit_core::media::HostDir;
 use adit_media::HostDirectory;
-use adit_vault::{OpenOptions, RecoveryReport, StateDir, Unlocked, VaultStore, vault_id};
+use adit_vault::{FolderLock, OpenOptions, RecoveryReport, StateDir, Unlocked, VaultStore, vault_id};
 
 use crate::args::low::{GlobalArgs, SourceArgs};
+use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::secrets::{self, Password, Role};
 use crate::{source, state_dir};
@@ -19,7 +21,14 @@ pub struct OpenVault {
     /// Whether nothing can be changed: asked for, or because there is no place for a journal.
     pub read_only: bool,
     /// Held until the store is gone; fields drop in order.
-    _journal: Option<StateDir>,
+    _claim: Claim,
+}
+
+/// This process's part in a vault: nobody repairs it meanwhile, and its journal's folder is ours. Ends with the value.
+pub struct Claim {
+    /// None if the vault is only read, and no dead process left a journal.
+    slot: Option<StateDir>,
+    _folder: FolderLock,
 }
 
 /// What to do with the vault.
@@ -31,6 +40,8 @@ pub enum Purpose {
     Write,
     /// Change it if there is a place for a journal, else only read it (a mount).
     WriteIfPossible,
+    /// Repair it: change it while no other process has it open.
+    Alone,
 }
 
 /// Opens the vault of a mountless verb: asks for the password, and opens with [`vault`].
@@ -64,9 +75,58 @@ pub fn unlock(dir: &Path, password: &Password) -> Result<Unlocked> {
 
 /// Opens a vault whose keys are known; see [`vault`].
 pub fn unlocked(dir: &Path, keys: &Unlocked, state: Result<PathBuf>, purpose: Purpose) -> Result<OpenVault> {
+    let claim = claim(dir, keys, state, purpose)?;
+    let store = claimed(dir, keys, &claim)?;
+    Ok(OpenVault { store: Arc::new(store), read_only: claim.slot.is_none(), _claim: claim })
+}
+
+/// Takes part in the vault in `dir`, without reading anything of it.
+///
+/// # Errors
+/// `Busy` if it is being repaired, or is to be repaired while others have it open.
+pub fn claim(dir: &Path, keys: &Unlocked, state: Result<PathBuf>, purpose: Purpose) -> Result<Claim> {
+    let alone = purpose == Purpose::Alone;
+    let folder = FolderLock::take(dir, alone);
+    // Its neighbours say who they are.
+    let slot = match &folder {
+        Err(e) if e.kind() == ErrorKind::Busy && !alone => return Err(being_repaired(dir)),
+        _ => slot(dir, keys, state, purpose)?,
+    };
+    let others = slot.as_ref().map_or(&[][..], |slot| &slot.others);
+    match folder {
+        Err(e) if e.kind() == ErrorKind::Busy => Err(in_use(dir, others)),
+        Ok(_) if alone && !others.is_empty() => Err(in_use(dir, others)),
+        folder => Ok(Claim { slot, _folder: folder.map_err(|e| Failure::fs(dir.display(), &e))? }),
+    }
+}
+
+fn being_repaired(dir: &Path) -> Failure {
+    Failure::new(Code::Busy, format!("{}: `adit vault check --repair` is at work on it", dir.display()))
+        .hint("try again when it has ended")
+}
+
+/// The vault has users, some of which are known by their process.
+fn in_use(dir: &Path, pids: &[u32]) -> Failure {
+    let known: Vec<String> = pids.iter().filter(|&&pid| pid != 0).map(u32::to_string).collect();
+    let who = match known.len() {
+        0 => "another process has it open".to_owned(),
+        1 => format!("process {} has it open", known.join("")),
+        _ => format!("processes {} have it open", known.join(", ")),
+    };
+    Failure::new(Code::Busy, format!("{}: {who}", dir.display()))
+        .hint("end every mount of it (`adit mounts` lists yours) and every command that works in it, then try again")
+}
+
+/// Whether another process of this machine has the vault in `dir` open, as far as the host can tell.
+pub fn is_in_use(dir: &Path) -> bool {
+    FolderLock::take(dir, true).is_err_and(|e| e.kind() == ErrorKind::Busy)
+}
+
+/// Opens the store in a vault that this process has claimed.
+pub fn claimed(dir: &Path, keys: &Unlocked, claim: &Claim) -> Result<VaultStore> {
     let subject = &dir.display().to_string();
     let root = HostDirectory::open(dir).map_err(|e| Failure::io(subject, &e))?;
-    let slot = slot(dir, keys, state, purpose)?;
+    let slot = claim.slot.as_ref();
     let folder = |path: &PathBuf| -> Result<Arc<dyn HostDir>> {
         let opened = HostDirectory::open(path).map_err(|e| Failure::io(path.display(), &e))?;
         Ok(Arc::new(opened))
@@ -74,7 +134,7 @@ pub fn unlocked(dir: &Path, keys: &Unlocked, state: Result<PathBuf>, purpose: Pu
     let abandoned = slot.iter().flat_map(|slot| &slot.abandoned).map(folder).collect::<Result<Vec<_>>>()?;
     let options = OpenOptions {
         root: Arc::new(root),
-        state: slot.as_ref().map(|slot| folder(&slot.path)).transpose()?,
+        state: slot.map(|slot| folder(&slot.path)).transpose()?,
         abandoned,
         masterkey: &keys.masterkey,
         config: &keys.config,
@@ -82,7 +142,7 @@ pub fn unlocked(dir: &Path, keys: &Unlocked, state: Result<PathBuf>, purpose: Pu
     };
     let (store, report) = VaultStore::open(options).map_err(|e| Failure::fs(subject, &e))?;
     tell(&report, subject);
-    Ok(OpenVault { store: Arc::new(store), read_only: slot.is_none(), _journal: slot })
+    Ok(store)
 }
 
 /// The folder for the journal; none to open the vault read-only.
@@ -97,7 +157,7 @@ fn slot(dir: &Path, keys: &Unlocked, state: Result<PathBuf>, purpose: Purpose) -
     }
     match state.and_then(acquire) {
         Ok(slot) => Ok(Some(slot)),
-        Err(failure) if purpose == Purpose::Write => {
+        Err(failure) if purpose != Purpose::WriteIfPossible => {
             Err(failure.hint("changes need a place for their journal; name one with --state-dir DIR"))
         }
         Err(failure) => {
@@ -139,11 +199,8 @@ pub fn respect_mounts(dir: &Path, exclusive: bool) -> Result<()> {
     let promised = status.is_ok_and(|s| s["exclusive"] == true);
     if exclusive || promised {
         let why = if promised { "exclusively" } else { "already" };
-        return Err(Failure::new(
-            crate::exit_code::Code::Busy,
-            format!("{}: mounted {why} on {mountpoint}", dir.display()),
-        )
-        .hint(format!("work in {mountpoint}, or unmount it first: adit umount {mountpoint}")));
+        return Err(Failure::new(Code::Busy, format!("{}: mounted {why} on {mountpoint}", dir.display()))
+            .hint(format!("work in {mountpoint}, or unmount it first: adit umount {mountpoint}")));
     }
     Ok(())
 }

@@ -348,6 +348,78 @@ fn cli_check_finds_damage_and_repairs_what_it_can() {
     check(&[]).expect(0);
 }
 
+/// A command that has the vault open until it is dropped: it stops once the pipe that nobody reads is full.
+struct Holder(std::process::Child);
+
+impl Holder {
+    fn start(mut command: std::process::Command) -> Holder {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        // The first byte says that the vault is open.
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        Holder(child)
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn cli_repair_is_alone_with_the_vault() {
+    let bench = Bench::new();
+    fs::write(bench.path("big"), vec![b'x'; 8 << 20]).unwrap();
+    bench.open("put", &["big", "/"]).expect(0);
+    let check = ["vault", "check", bench.vault_str(), "--password-file", bench.password_str()];
+    let repair = [&check[..], &["--repair", "--yes"]].concat();
+    // A reader with a state directory and a runtime directory of its own: only the vault itself can tell of it.
+    let mut reader = bench.command();
+    reader.args(["cat", bench.vault_str(), "/big", "--password-file", bench.password_str()]);
+    reader.env("XDG_STATE_HOME", bench.path("other")).env_remove("XDG_RUNTIME_DIR");
+    let reader = Holder::start(reader);
+    bench.run(&repair).expect(7).says("has it open");
+    bench.run(check).expect(0).says("another process has it open");
+    drop(reader);
+    bench.run(&repair).expect(0);
+    // A `put` that goes on is named by its process.
+    fs::File::create(bench.path("long")).unwrap().set_len(8 << 30).unwrap();
+    let before = bench.content_files().len();
+    let mut writer = bench.command();
+    writer.args(["put", bench.vault_str(), "long", "/", "--password-file", bench.password_str()]);
+    let mut writer = Holder(writer.stderr(Stdio::null()).spawn().unwrap());
+    common::eventually("it has begun", || bench.content_files().len() > before);
+    bench.run(&repair).expect(7).says(&format!("process {}", writer.0.id()));
+    // SAFETY: a plain system call; the process is our child.
+    assert_eq!(unsafe { libc::kill(writer.0.id() as i32, libc::SIGINT) }, 0);
+    writer.0.wait().unwrap();
+    bench.run(&repair).expect(0);
+}
+
+#[test]
+fn cli_check_does_not_forget_lost_content() {
+    let bench = Bench::new();
+    fs::create_dir_all(bench.path("photos/2024")).unwrap();
+    fs::write(bench.path("photos/2024/a"), "x").unwrap();
+    bench.open("put", &["photos", "/"]).expect(0);
+    let content = bench.content_files().pop().unwrap().parent().unwrap().to_path_buf();
+    fs::rename(&content, bench.path("taken")).unwrap();
+    let check = ["vault", "check", bench.vault_str(), "--password-file", bench.password_str(), "--json"];
+    let found = bench.run(check).expect(5).json();
+    assert_eq!(found["problems"][0]["kind"], "missing-content-dir");
+    let repaired = bench.run([&check[..], &["--repair", "--yes"]].concat()).expect(5).json();
+    assert_eq!(repaired["problems"], serde_json::json!([]));
+    assert_eq!(repaired["lost"][0]["path"], "/photos/2024");
+    let again = bench.run(check).expect(5).json();
+    assert_eq!(again["lost"], repaired["lost"]);
+    let note = again["lost"][0]["note"].as_str().unwrap();
+    assert!(bench.run(&check[..5]).expect(5).text().contains("content lost: /photos/2024"));
+    assert!(bench.open("cat", &[note]).expect(0).text().starts_with("/photos/2024\n"));
+    bench.open("rm", &["--yes", note]).expect(0);
+    bench.run(check).expect(0);
+}
+
 #[test]
 fn cli_an_interrupted_put_leaves_nothing_unfinished() {
     let bench = Bench::new();

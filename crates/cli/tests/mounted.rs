@@ -312,6 +312,10 @@ fn mounted_and_mountless_verbs_share_a_vault() {
     let check = ["vault", "check", m.bench.vault_str(), "--password-file", m.bench.password_str()];
     m.bench.run(check).expect(0).says("mounted on");
     m.bench.run(check.into_iter().chain(["--repair", "--yes"])).expect(7).says("adit umount");
+    // A mount that this user's registry does not show, as one of another user: the vault itself tells of it.
+    let mut elsewhere = m.bench.command();
+    elsewhere.args(check.into_iter().chain(["--repair", "--yes"])).env("XDG_RUNTIME_DIR", m.bench.path("none"));
+    run(elsewhere, b"").expect(7).says(&format!("process {} has it open", m.pid()));
     m.bench.open("put", &["outside", "/"]).expect(0);
     assert_eq!(fs::read_to_string(m.mnt().join("outside")).unwrap(), "by the verb");
     m.umount(&[]).expect(0);

@@ -15,6 +15,6 @@ pub mod store;
 pub mod vault;
 
 pub use journal::recover::RecoveryReport;
-pub use state::StateDir;
+pub use state::{FolderLock, StateDir};
 pub use store::{OpenOptions, VaultStore, vault_id};
 pub use vault::{CreateOptions, Unlocked, change_password, create, info, unlock};

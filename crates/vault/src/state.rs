@@ -3,9 +3,12 @@
 //! Each mounting process has a slot of its own, held by a lock that ends with it. Slots that nobody holds any more are
 //! handed out as abandoned: what is in them is recovered. A vault that moved is found again: slots of another path
 //! with the same id are adopted when it is the same folder (device and inode), and no vault is at that path any more.
+//!
+//! Slots tell of processes that share a state directory. [`FolderLock`] is on the vault's folder itself, and so tells of
+//! every process of this machine, whoever runs it and wherever its journal lies.
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -32,7 +35,36 @@ pub struct StateDir {
     pub path: PathBuf,
     /// Slots of dead processes, whose journals are to be recovered.
     pub abandoned: Vec<PathBuf>,
+    /// Living processes that have slots for the same folder: their ids, 0 for one that is not known.
+    pub others: Vec<u32>,
     _locks: Vec<File>,
+}
+
+/// A lock on the vault's folder, held by each process that has the vault open: shared, or alone for what must not meet
+/// anyone (a repair). It ends with this value or the process.
+#[derive(Debug)]
+pub struct FolderLock(#[expect(dead_code, reason = "held, not used")] Option<File>);
+
+impl FolderLock {
+    /// Takes the lock on `root` without waiting. Where the host has no locks on folders (some network filesystems), it
+    /// is taken as granted: then the slots of the state directory are all that can tell.
+    ///
+    /// # Errors
+    /// `Busy` if another process holds it in a way that excludes this; what the host says if `root` cannot be opened.
+    pub fn take(root: &Path, alone: bool) -> Result<FolderLock> {
+        let folder = match File::open(root) {
+            Ok(folder) => folder,
+            // A folder that can be entered but not listed still opens as a vault.
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(FolderLock(None)),
+            Err(e) => return Err(FsError::from(e).on("open", root.display())),
+        };
+        let how = if alone { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
+        match flock(&folder, how) {
+            Ok(()) => Ok(FolderLock(Some(folder))),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(FsError::new(ErrorKind::Busy).on("lock", root.display())),
+            Err(_) => Ok(FolderLock(None)),
+        }
+    }
 }
 
 impl StateDir {
@@ -46,7 +78,7 @@ impl StateDir {
         let family = base.join("vault").join(data_encoding::HEXLOWER.encode(id));
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&family).map_err(failed)?;
         let key = format!("{:016x}", xxh3_64(root.as_os_str().as_bytes()));
-        let (mut own, mut abandoned, mut locks) = (None, Vec::new(), Vec::new());
+        let (mut own, mut abandoned, mut others, mut locks) = (None, Vec::new(), Vec::new(), Vec::new());
         for slot in 0..SLOTS {
             let path = family.join(format!("{key}-{slot}"));
             let exists = path.is_dir();
@@ -54,24 +86,31 @@ impl StateDir {
                 continue;
             }
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(failed)?;
-            let Some(lock) = try_lock(&path).map_err(failed)? else { continue };
-            locks.push(lock);
+            let Some(lock) = try_lock(&path).map_err(failed)? else {
+                others.push(holder(&path));
+                continue;
+            };
             if own.is_none() {
+                tell_holder(&lock).map_err(failed)?;
                 fs::write(path.join(PATH_FILE), root.as_os_str().as_bytes()).map_err(failed)?;
                 fs::write(path.join(FOLDER_FILE), folder_id(&root).map_err(failed)?).map_err(failed)?;
                 own = Some(path);
             } else {
                 abandoned.push(path);
             }
+            locks.push(lock);
         }
         for path in moved_slots(&family, &key, &root).map_err(failed)? {
-            if let Some(lock) = try_lock(&path).map_err(failed)? {
-                locks.push(lock);
-                abandoned.push(path);
+            match try_lock(&path).map_err(failed)? {
+                Some(lock) => {
+                    locks.push(lock);
+                    abandoned.push(path);
+                }
+                None => others.push(holder(&path)),
             }
         }
         match own {
-            Some(path) => Ok(StateDir { path, abandoned, _locks: locks }),
+            Some(path) => Ok(StateDir { path, abandoned, others, _locks: locks }),
             None => Err(FsError::new(ErrorKind::Busy)
                 .on("open", root.display())
                 .because(format!("{SLOTS} processes have this vault open"))),
@@ -96,6 +135,17 @@ fn try_lock(slot: &Path) -> io::Result<Option<File>> {
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
         Err(e) => Err(e.into()),
     }
+}
+
+/// Writes this process's id into the lock of its slot, for the messages of others.
+fn tell_holder(mut lock: &File) -> io::Result<()> {
+    lock.set_len(0)?;
+    lock.write_all(std::process::id().to_string().as_bytes())
+}
+
+/// The process that holds a slot; 0 if it has not told yet.
+fn holder(slot: &Path) -> u32 {
+    fs::read_to_string(slot.join(LOCK_FILE)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
 /// Device and inode: the same for a folder that moved, another for a copy.
@@ -138,6 +188,8 @@ mod tests {
         let second = StateDir::acquire(&base, &[1; 16], &root).unwrap();
         assert_ne!(first.path, second.path);
         assert!(second.abandoned.is_empty(), "a living process's slot is its own");
+        assert!(first.others.is_empty());
+        assert_eq!(second.others, [std::process::id()], "and it is told who lives");
         let dead = first.path.clone();
         drop(first);
         let third = StateDir::acquire(&base, &[1; 16], &root).unwrap();
@@ -152,5 +204,18 @@ mod tests {
         fs::rename(&root, &moved).unwrap();
         let fourth = StateDir::acquire(&base, &[1; 16], &moved).unwrap();
         assert_eq!(fourth.abandoned.len(), 2, "the slots of the old path are adopted");
+    }
+
+    #[test]
+    fn a_folder_is_shared_or_somebodys_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = FolderLock::take(dir.path(), false).unwrap();
+        let second = FolderLock::take(dir.path(), false).unwrap();
+        assert_eq!(FolderLock::take(dir.path(), true).unwrap_err().kind(), ErrorKind::Busy);
+        drop((first, second));
+        let alone = FolderLock::take(dir.path(), true).unwrap();
+        assert_eq!(FolderLock::take(dir.path(), false).unwrap_err().kind(), ErrorKind::Busy);
+        drop(alone);
+        FolderLock::take(dir.path(), false).unwrap();
     }
 }

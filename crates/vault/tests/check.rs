@@ -388,9 +388,39 @@ fn a_vault_without_its_root_keeps_every_directory() {
     assert!(report.problems[1..].iter().all(|p| p.kind == ProblemKind::OrphanedContentDir));
     let repaired = copy.repair();
     assert!(repaired.after.is_clean(), "{repaired:#?}");
-    assert_eq!(names_in(&copy, &["lost+found"]).len(), report.problems.len() - 1);
+    // The directories, and the note that the root has lost what it held.
+    assert_eq!(names_in(&copy, &["lost+found"]).len(), report.problems.len() - 1 + 1);
+    assert_eq!(repaired.after.lost.len(), 1, "{repaired:#?}");
+    assert_eq!(repaired.after.lost[0].path.as_deref(), Some("/"));
     assert_nothing_lost(&before, &files(copy.path()), "no root");
     assert!(root.exists() && names.dir_hash_path(&DirId::root()).starts_with("d/"));
+}
+
+#[test]
+fn lost_content_is_not_forgotten_by_a_repair() {
+    let copy = Copy::broken("content-dir-missing");
+    let found = copy.check();
+    let lost = found.problems.iter().find(|p| p.kind == ProblemKind::MissingContentDir).expect("the fixture's damage");
+    let path = lost.path.clone().expect("its path is known");
+    assert!(found.lost.is_empty(), "nothing was repaired yet");
+    let repaired = copy.repair();
+    assert!(repaired.after.is_clean(), "{repaired:#?}");
+    assert_eq!(repaired.after.lost.len(), 1);
+    // Every later check tells of it, and a second repair adds nothing.
+    for report in [copy.check(), copy.repair().after, copy.check()] {
+        assert!(report.is_clean());
+        assert_eq!(report.lost, repaired.after.lost);
+        assert_eq!(report.lost[0].path.as_deref(), Some(path.as_str()));
+    }
+    // The note is a file like any other: an entry of the vault that can be read and removed.
+    let names = names_in(&copy, &["lost+found"]);
+    assert_eq!(names.len(), 1, "{names:?}");
+    assert_eq!(copy.check().lost[0].note, format!("/lost+found/{}", names[0]));
+    let line = format!("{path}\n");
+    let readable = |bytes: Vec<u8>| bytes.windows(line.len()).any(|w| w == line.as_bytes());
+    assert!(!files(copy.path()).into_values().any(readable), "its text is encrypted");
+    let content = repaired.done.iter().find(|r| r.kind == ProblemKind::MissingContentDir).unwrap();
+    assert!(content.action.contains(&names[0]), "{content:?}");
 }
 
 #[test]
@@ -514,6 +544,7 @@ fn a_repair_that_stops_anywhere_can_be_repeated() {
         "name-not-shortened",
         "long-ambiguous",
         "long-name-huge",
+        "content-dir-missing",
     ] {
         let whole = Copy::broken(name);
         let before = files(whole.path());
@@ -529,6 +560,8 @@ fn a_repair_that_stops_anywhere_can_be_repeated() {
             assert_nothing_lost(&before, &files(copy.path()), name);
             let repaired = copy.repair();
             assert!(repaired.after.is_clean(), "{name}, stopped after {skip}: {repaired:#?}");
+            let noted = usize::from(name == "content-dir-missing");
+            assert_eq!(repaired.after.lost.len(), noted, "{name}, stopped after {skip}: {repaired:#?}");
             assert_nothing_lost(&before, &files(copy.path()), name);
             if done {
                 break;
@@ -576,9 +609,14 @@ fn a_power_cut_during_repair_loses_nothing() {
     for seed in seeds(1) {
         let mut rng = Rng::new(seed);
         for mode in [Mode::Kill, Mode::Journalled, Mode::Adversarial] {
-            for name in
-                ["dir-id-duplicate", "long-wrong-name", "orphan-no-dirid", "name-not-shortened", "long-trailing-bytes"]
-            {
+            for name in [
+                "dir-id-duplicate",
+                "long-wrong-name",
+                "orphan-no-dirid",
+                "name-not-shortened",
+                "long-trailing-bytes",
+                "content-dir-missing",
+            ] {
                 let copy = Copy::broken(name);
                 let before = files(copy.path());
                 let base = CrashWorld::new(mode);
@@ -594,6 +632,8 @@ fn a_power_cut_during_repair_loses_nothing() {
                     let repaired = repair(&vault, &copy.keys, Options::default(), &mut |_| {}).unwrap();
                     assert_nothing_lost(&before, &files_in(&vault), &told);
                     assert!(repaired.after.is_clean(), "{told}: {repaired:#?}");
+                    let noted = usize::from(name == "content-dir-missing");
+                    assert_eq!(repaired.after.lost.len(), noted, "{told}: {repaired:#?}");
                 });
             }
         }

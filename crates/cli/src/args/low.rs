@@ -448,8 +448,12 @@ Examples:
     Passwd(PasswdArgs),
     /// Look for damage, and repair what can be
     #[command(after_long_help = "\
-Exit code 5 says that problems were found. --repair moves what it cannot join back to a folder of its own and restores
-names where the vault still tells them; it never deletes. It refuses a vault that is mounted.")]
+Exit code 5 says that problems were found. --repair moves what it cannot join back to a folder of its own and restores \
+names where the vault still tells them; it never deletes. It refuses a vault that any process of this machine has open \
+(exit code 7).
+
+A folder whose content is gone is made again, empty. A note in /lost+found in the vault then says so, and every check \
+tells of it (exit code 5) until you remove the note.")]
     Check(CheckArgs),
 }
 

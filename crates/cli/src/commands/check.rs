@@ -31,6 +31,9 @@ pub fn check(args: &CheckArgs, global: &GlobalArgs) -> Result<()> {
         Some(mountpoint) if !global.quiet => {
             eprintln!("adit: {subject}: mounted on {mountpoint}; what changes meanwhile may show as a problem");
         }
+        None if !args.repair && !global.quiet && open::is_in_use(&dir) => {
+            eprintln!("adit: {subject}: another process has it open; what changes meanwhile may show as a problem");
+        }
         _ => {}
     }
     if args.repair {
@@ -42,7 +45,7 @@ pub fn check(args: &CheckArgs, global: &GlobalArgs) -> Result<()> {
     let options = Options { contents: !args.no_contents };
     let found = if args.repair { repair(&dir, &keys, options, global)? } else { look(&dir, &keys, options, global)? };
     print(&found, args.json)?;
-    match found.report.is_clean() && found.failed.is_empty() {
+    match found.report.is_clean() && found.report.lost.is_empty() && found.failed.is_empty() {
         true => Ok(()),
         false => Err(Failure::said(Code::ProblemsFound)),
     }
@@ -66,11 +69,13 @@ fn look(dir: &Path, keys: &Unlocked, options: Options, global: &GlobalArgs) -> R
 }
 
 fn repair(dir: &Path, keys: &Unlocked, options: Options, global: &GlobalArgs) -> Result<Found> {
-    // First what dead mounts left in their journals: it is newer than what lies in the vault. The journal's folder stays
-    // ours meanwhile. A vault too damaged to be opened is repaired without.
     let state = state_dir::locate(global.state_dir.as_deref());
-    let _opened = match open::unlocked(dir, keys, state, Purpose::Write) {
-        Ok(opened) => Some(opened),
+    // Until the end, also where the vault cannot be opened.
+    let claim = open::claim(dir, keys, state, Purpose::Alone)?;
+    // First what dead mounts left in their journals: it is newer than what lies in the vault. A vault too damaged to be
+    // opened is repaired without.
+    let _store = match open::claimed(dir, keys, &claim) {
+        Ok(store) => Some(store),
         Err(failure) if failure.code() == Code::Corrupt => None,
         Err(failure) => return Err(failure),
     };
@@ -143,6 +148,14 @@ fn print(found: &Found, as_json: bool) -> Result<()> {
         let more = if problem.repairable && !found.repairing { " (--repair can mend it)" } else { "" };
         out.line(format_args!("{}: {place}\n  {}{more}", problem.kind, printable(problem.detail.as_bytes())))?;
     }
+    for lost in &report.lost {
+        let place = lost.path.as_deref().unwrap_or("a folder whose path is not known");
+        let (place, note) = (printable(place.as_bytes()), printable(lost.note.as_bytes()));
+        out.line(format_args!(
+            "content lost: {place}\n  a repair made it again, empty; {note} says more, and is to be removed when the content is \
+             restored or given up"
+        ))?;
+    }
     for note in &report.notes {
         let place = printable(note.ciphertext_path.as_bytes());
         out.line(format_args!("note: {place}: {}", printable(note.detail.as_bytes())))?;
@@ -152,9 +165,14 @@ fn print(found: &Found, as_json: bool) -> Result<()> {
         1 => "1 problem".to_owned(),
         count => format!("{count} problems"),
     };
+    let lost = match report.lost.len() {
+        0 => String::new(),
+        1 => ", the content of 1 folder is lost".to_owned(),
+        count => format!(", the content of {count} folders is lost"),
+    };
     let (files, folders, links) = (report.files, report.directories, report.symlinks);
     out.line(format_args!(
-        "{files} files ({}), {folders} folders, {links} links: {problems}",
+        "{files} files ({}), {folders} folders, {links} links: {problems}{lost}",
         show_size(report.bytes)
     ))?;
     out.finish()
@@ -175,6 +193,7 @@ fn document(found: &Found) -> Value {
     let mut document = json!({
         "problems": report.problems.iter().map(problem_json).collect::<Vec<_>>(),
         "problems_omitted": report.problems_omitted,
+        "lost": report.lost.iter().map(|l| json!({"path": l.path, "note": l.note})).collect::<Vec<_>>(),
         "notes": notes,
         "notes_omitted": report.notes_omitted,
         "files": report.files,

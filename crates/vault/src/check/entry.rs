@@ -172,8 +172,9 @@ impl Walk<'_> {
 
     fn file(&mut self, subject: &Subject, at: &str) {
         self.report.files += 1;
-        if let Some(fault) = self.file_fault(at) {
-            self.fault(subject, at.to_owned(), fault);
+        match self.file_fault(at) {
+            Some(fault) => self.fault(subject, at.to_owned(), fault),
+            None => self.look_for_note(subject.path.as_deref(), at),
         }
     }
 

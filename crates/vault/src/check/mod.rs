@@ -10,12 +10,17 @@
 //! goes on with. Whatever the host refuses to read is reported as that ([`ProblemKind::HostError`]) and never taken
 //! for absent: while anything is unread, no content directory is called an orphan that could be moved.
 //!
+//! A directory whose content is gone is made again empty, because nothing works in it otherwise. That it was not empty
+//! must not be forgotten: before it is made, a note about it is put into `/lost+found` ([`lost`]), and every later check
+//! tells of it ([`Report::lost`]) until a person removes the note.
+//!
 //! Memory: about 150 bytes for each directory of the vault and the listing of one directory; nothing for a file. The
 //! directories wait in a queue, so no depth of nesting exhausts the stack. Files of other programs are listed as
 //! notes and left alone. The kinds are those of `fixtures/README.md`.
 
 mod content;
 mod entry;
+mod lost;
 mod moves;
 mod name;
 mod repair;
@@ -29,6 +34,7 @@ use adit_core::media::HostDir;
 use crate::format::DirId;
 use crate::vault::Unlocked;
 
+pub use lost::Lost;
 pub use repair::{Repair, RepairReport, repair};
 
 /// Most problems that a report holds; the rest is counted.
@@ -176,6 +182,8 @@ pub struct Report {
     pub problems: Vec<Problem>,
     /// Problems beyond [`PROBLEMS_MAX`].
     pub problems_omitted: u64,
+    /// Directories whose content an earlier repair found gone: the notes about them that lie in `/lost+found`.
+    pub lost: Vec<Lost>,
     /// Files that are not the vault's, and the like.
     pub notes: Vec<Note>,
     /// Notes beyond [`NOTES_MAX`].
@@ -191,7 +199,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether nothing is wrong.
+    /// Whether nothing is wrong with what is there; [`Report::lost`] tells of what is not.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.problems.is_empty() && self.problems_omitted == 0
@@ -201,7 +209,7 @@ impl Report {
 /// How a problem is mended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Fix {
-    /// Make the empty content directory of this id.
+    /// Leave a note in `/lost+found`, and make the empty content directory of this id.
     MakeContentDir(DirId),
     /// Publish `dirid.c9r` in the content directory of this id; what is there under that name goes aside.
     WriteDirId(DirId),

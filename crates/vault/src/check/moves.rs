@@ -279,6 +279,23 @@ impl<'a> Mover<'a> {
         Ok(self.rename(part, &format!("{to}/{SYMLINK_FILE}"))?.then_some(to))
     }
 
+    /// Makes a file of at most one chunk in `dir` under `name`; None if the name is taken.
+    pub fn put_file(&self, dir: &DirId, name: &str, clear: &[u8]) -> Result<Option<String>> {
+        let (to, full, long) = self.place(dir, name)?;
+        if self.find(&to)?.is_some() {
+            return Ok(None);
+        }
+        let bytes = object::encode(&self.content, clear)
+            .map_err(|e| FsError::new(ErrorKind::Io).on("write", &to).because(e))?;
+        if long {
+            let part = Some((CONTENTS_FILE, bytes.as_slice()));
+            return Ok(self.make_entry(&to, &full, long, part)?.then_some(to));
+        }
+        self.publish(&to, &bytes)?;
+        self.sync(to.rsplit_once('/').map_or("", |(parent, _)| parent))?;
+        Ok(Some(to))
+    }
+
     /// The id of `/lost+found`, which is made if need be.
     pub fn lost_and_found(&mut self) -> Result<DirId> {
         if let Some(id) = &self.lost {

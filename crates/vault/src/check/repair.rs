@@ -5,6 +5,7 @@ use adit_core::types::FileName;
 use adit_core::{ErrorKind, FsError, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::lost;
 use super::moves::{Mover, Shape};
 use super::walk::Listing;
 use super::{Fix, Options, Problem, ProblemKind, Progress, Report, check};
@@ -132,7 +133,7 @@ impl Round<'_> {
                     ciphertext_path: problem.ciphertext_path.clone(),
                     action,
                 };
-                match self.one(fix, &problem.ciphertext_path) {
+                match self.one(fix, &problem.ciphertext_path, problem.path.as_deref()) {
                     Ok(Outcome::Done(action)) => self.done.push(told(action)),
                     Ok(Outcome::Settled) => {}
                     Ok(Outcome::Left(why)) => self.failed.push(told(why)),
@@ -143,14 +144,22 @@ impl Round<'_> {
         }
     }
 
-    fn one(&mut self, fix: &Fix, at: &str) -> Result<Outcome> {
+    fn one(&mut self, fix: &Fix, at: &str, path: Option<&str>) -> Result<Outcome> {
         let mover = &mut self.mover;
         Ok(Outcome::Done(match fix {
-            Fix::MakeContentDir(id) => format!(
-                "made the empty directory {}; what was in it is not in this vault: if a sync is still running, its files \
-                 may come yet, else they are lost",
-                mover.make_content(id)?
-            ),
+            Fix::MakeContentDir(id) => {
+                // Before, so that a repair that ends in between is not taken for one that found nothing. Only the root
+                // comes first: lost+found lies in it.
+                if id.is_root() {
+                    mover.make_content(id)?;
+                }
+                let note = lost::leave_note(mover, id, path)?;
+                format!(
+                    "made the empty directory {}; what was in it is not in this vault: if a sync is still running, its \
+                     files may come yet, else they are lost; the note {note} keeps this in mind",
+                    mover.make_content(id)?
+                )
+            }
             Fix::WriteDirId(id) => format!("wrote {}", mover.write_dir_id(id)?),
             Fix::Aside => format!("moved to {}", mover.aside(at)?),
             Fix::WriteName { full } => {
