@@ -153,6 +153,53 @@ fn eight_threads_on_one_store() {
     }
 }
 
+/// The host gives numbers out again at once, perhaps while the removal that freed one has not returned. What is known by
+/// a number must not change under whoever knows it: the kernel would take the new file for the old one.
+#[test]
+fn numbers_that_come_back_are_other_inodes() {
+    use parking_lot::Mutex;
+    use std::collections::HashSet;
+    let seed = adit_testkit::seeds(1).next().expect("one seed");
+    let vault = Vault::create(CipherCombo::SivGcm, 40);
+    let store = vault.open();
+    let known: Mutex<HashSet<Ino>> = Mutex::default();
+    let forget = |ino: Ino| {
+        known.lock().remove(&ino);
+        store.forget(ino);
+    };
+    watched("makers and removers", || {
+        std::thread::scope(|scope| {
+            for thread in 0..6u64 {
+                let (store, known, forget) = (&store, &known, &forget);
+                scope.spawn(move || {
+                    let dir = store.mkdir(Ino::ROOT, name(&format!("dir {thread}")), &new(0o755)).unwrap().ino;
+                    let mut rng = Rng::new(seed ^ (thread << 40));
+                    let mut removed = Vec::new();
+                    for n in 0..scaled(400) {
+                        let long = if rng.percent(30) { " with a name that is stored under its hash" } else { "" };
+                        let entry = format!("file {n}{long}");
+                        let (attr, file) = store.create(dir, name(&entry), &new(0o644)).unwrap();
+                        assert!(known.lock().insert(attr.ino), "ADIT_TEST_SEED={seed}: {:?} is two files", attr.ino);
+                        drop(file);
+                        if rng.percent(50) {
+                            std::thread::yield_now();
+                        }
+                        let seen = store.getattr(attr.ino);
+                        let seen =
+                            seen.unwrap_or_else(|e| panic!("ADIT_TEST_SEED={seed}: {entry} is there, but {e:?}"));
+                        assert_eq!((seen.ino, seen.size), (attr.ino, 0));
+                        store.unlink(dir, name(&entry)).unwrap();
+                        removed.push(attr.ino);
+                        if rng.percent(30) {
+                            removed.drain(..).for_each(forget);
+                        }
+                    }
+                });
+            }
+        });
+    });
+}
+
 /// Two mounts of one vault. They do not know of each other's locks, so one may meet a state on the way of the other: an
 /// entry that has just gone or is not whole yet. It is told so and nothing is lost.
 #[test]

@@ -449,16 +449,28 @@ impl Op<'_> {
         self.tell_name(known, |file| Record::Path { file, path: path.to_owned() })
     }
 
-    /// The file is about to lose its name.
-    pub fn unlinking(&self, host_ino: u64) -> Result<()> {
+    /// The file is about to lose its name; [`Op::unlinked`] takes what this returns.
+    pub fn unlinking(&self, host_ino: u64) -> Result<Unlinking> {
         self.journal.dirty.store(true, Ordering::Relaxed);
-        let known = self.epoch.files.lock().get(&host_ino).map(|t| (t.number, t.fresh));
-        self.tell_name(known, |file| Record::Unlinked { file })
+        let (known, nonce) = match self.epoch.files.lock().get(&host_ino) {
+            Some(t) => (Some((t.number, t.fresh)), Some(t.nonce.clone())),
+            None => (None, None),
+        };
+        self.tell_name(known, |file| Record::Unlinked { file })?;
+        Ok(Unlinking { host_ino, nonce })
     }
 
-    /// The file has lost its name.
-    pub fn unlinked(&self, host_ino: u64) {
-        self.epoch.files.lock().remove(&host_ino);
+    /// The file has lost its name. Its inode number may be that of a new file by now, which stays known.
+    pub fn unlinked(&self, file: Unlinking) {
+        let mut files = self.epoch.files.lock();
+        let is_it = files.get(&file.host_ino).is_some_and(|t| match &file.nonce {
+            Some(nonce) => t.nonce == *nonce,
+            // It was not known then: if it was declared since, it is not fresh.
+            None => !t.fresh,
+        });
+        if is_it {
+            files.remove(&file.host_ino);
+        }
     }
 
     /// The newest recorded run of these chunks did not reach the vault, and is not to.
@@ -532,6 +544,13 @@ impl Op<'_> {
         self.keep("a rename could not be finished, and is completed at the next mount");
         e
     }
+}
+
+/// A file that loses its name: its inode number, and the nonce of its header if it was known.
+#[must_use]
+pub(crate) struct Unlinking {
+    host_ino: u64,
+    nonce: Option<Vec<u8>>,
 }
 
 /// What must be durable before a run may reach the vault.

@@ -98,7 +98,7 @@ pub(super) fn create(
     let stat = host.stat().map_err(|e| failed(e.into()))?;
     let shape = if sealed.long { Shape::LongFile } else { Shape::PlainFile };
     let attr = Attr { kind: Kind::File, size: 0, nlink: 1, ..stat };
-    let (attr, host_ino) = shared.know(&dir, &clear, &shape, attr);
+    let (attr, host_ino) = shared.know_new(&dir, &clear, &shape, attr);
     let header_nonce = header[..nonce.len()].to_vec();
     op.created(&FileId { host_ino, header: &header_nonce, nonce_len: nonce.len(), path: &|| None });
     let io = Handle { file: host, writable: true };
@@ -175,7 +175,7 @@ pub(super) fn mkdir(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>, new: 
     shared.touched(&dir);
     shared.unsynced.lock().touch(&id, true);
     let attr = shared.root.stat(Path::new(&content.path())).map_err(|e| FsError::from(e).on("mkdir", &path))?;
-    Ok(shared.know(&dir, &clear, &Shape::Directory(id), attr).0)
+    Ok(shared.know_new(&dir, &clear, &Shape::Directory(id), attr).0)
 }
 
 /// Makes the content directory of a new id.
@@ -236,7 +236,7 @@ pub(super) fn symlink(
     shared.touched(&dir);
     let entry = shared.root.stat(Path::new(&path)).map_err(|e| FsError::from(e).on("symlink", &path))?;
     let (shape, attr) = shared.examine(&path, sealed.long, entry)?;
-    Ok(shared.know(&dir, &clear, &shape, attr).0)
+    Ok(shared.know_new(&dir, &clear, &shape, attr).0)
 }
 
 pub(super) fn unlink(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>) -> Result<()> {
@@ -248,7 +248,7 @@ pub(super) fn unlink(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>) -> R
         return Err(ErrorKind::IsDirectory.into());
     }
     let failed = |e: std::io::Error| FsError::from(e).on("unlink", &found.path);
-    op.unlinking(found.host_ino)?;
+    let unlinking = op.unlinking(found.host_ino)?;
     if found.shape == Shape::PlainFile {
         shared.root.remove(Path::new(&found.path), Kind::File).map_err(failed)?;
     } else {
@@ -258,8 +258,9 @@ pub(super) fn unlink(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>) -> R
         shared.root.rename(Path::new(&found.path), Path::new(&folder), RenameFlags::NOREPLACE).map_err(failed)?;
         discard_folder(shared, &folder);
     }
-    op.unlinked(found.host_ino);
-    shared.nodes.unlinked(found.attr.ino);
+    // From here on the host may have given its number to a file that another thread makes.
+    op.unlinked(unlinking);
+    shared.nodes.unlinked(found.attr.ino, &dir.id, &found.name);
     shared.touched(&dir);
     Ok(())
 }
@@ -294,7 +295,7 @@ pub(super) fn rmdir(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>) -> Re
     let found = shared.find(&dir, name)?;
     let Shape::Directory(id) = &found.shape else { return Err(ErrorKind::NotDirectory.into()) };
     remove_directory(shared, &op, &dir, &found.path, id)?;
-    shared.nodes.unlinked(found.attr.ino);
+    shared.nodes.unlinked(found.attr.ino, &dir.id, &found.name);
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use adit_core::types::{Attr, FileName, Ino, Kind, SetAttr};
 use adit_core::{ErrorKind, FsError, Result};
 
 use super::change::{DEPTH_MAX, lies_below};
-use super::nodes::{DirNode, Place, What};
+use super::nodes::{DirNode, Place, Seen, What};
 use super::{Shared, VaultFile};
 use crate::format::DirId;
 use crate::format::content::object;
@@ -261,13 +261,22 @@ impl Shared {
 
     /// Makes the object known and gives its attributes their inode number; also returns the host's.
     pub(super) fn know(&self, dir: &Arc<DirNode>, name: &str, shape: &Shape, attr: Attr) -> (Attr, u64) {
+        self.observe(dir, name, shape, attr, Seen::Found)
+    }
+
+    /// As [`Shared::know`], for an object that was made just now.
+    pub(super) fn know_new(&self, dir: &Arc<DirNode>, name: &str, shape: &Shape, attr: Attr) -> (Attr, u64) {
+        self.observe(dir, name, shape, attr, Seen::Made)
+    }
+
+    fn observe(&self, dir: &Arc<DirNode>, name: &str, shape: &Shape, attr: Attr, seen: Seen) -> (Attr, u64) {
         let place = Place { parent: dir.clone(), name: name.into() };
         let host_ino = attr.ino.0;
         let id = match shape {
             Shape::Directory(id) => Some(id),
             _ => None,
         };
-        let ino = self.nodes.observe(host_ino, place, shape.kind(), id, |ino| match shape {
+        let ino = self.nodes.observe(host_ino, place, seen, shape.kind(), id, |ino| match shape {
             Shape::PlainFile | Shape::LongFile => What::File(Weak::<VaultFile>::new()),
             Shape::Directory(id) => What::Directory(DirNode::new(ino, id.clone(), &self.names)),
             Shape::Symlink => What::Symlink,

@@ -2,7 +2,8 @@
 //!
 //! An inode number is the host's own for the object that carries the attributes (the content file, the content
 //! directory, the sealed link target), so it survives a remount. A number that the host gives out again while its old
-//! bearer is still known gets an alias.
+//! bearer is still known gets an alias: the kernel would take the new object for the old one, and under `-o exclusive`
+//! keep the old one's length for it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -65,6 +66,22 @@ struct Node {
     place: Option<Place>,
 }
 
+impl Node {
+    fn is_at(&self, dir: &DirId, name: &str) -> bool {
+        self.place.as_ref().is_some_and(|p| *p.name == *name && p.parent.id == *dir)
+    }
+}
+
+/// How an object came to be seen.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// It was there.
+    Found,
+    /// It was made just now. Whatever else is known by its number is gone, though a removal that still runs in another
+    /// thread may not have said so yet.
+    Made,
+}
+
 /// A snapshot of what is known of an inode.
 pub(crate) struct Known {
     pub what: What,
@@ -114,6 +131,7 @@ impl Nodes {
         &self,
         host_ino: u64,
         place: Place,
+        seen: Seen,
         kind: Kind,
         id: Option<&DirId>,
         make: impl Fn(Ino) -> What,
@@ -126,6 +144,9 @@ impl Nodes {
                     drop(shard);
                     self.alias(host_ino, ino);
                 }
+                Some(node) if seen == Seen::Made && !node.is_at(&place.parent.id, &place.name) => {
+                    node.place = None;
+                }
                 Some(node) => {
                     let same = match (&node.what, id) {
                         (What::Directory(dir), Some(id)) => dir.id == *id,
@@ -135,7 +156,7 @@ impl Nodes {
                     if !same {
                         node.what = make(ino);
                     }
-                    if node.place.as_ref().is_none_or(|p| p.name != place.name || p.parent.id != place.parent.id) {
+                    if !node.is_at(&place.parent.id, &place.name) {
                         node.place = Some(place);
                     }
                     return ino;
@@ -196,9 +217,9 @@ impl Nodes {
         }
     }
 
-    /// The object lost its name through us, if it is known.
-    pub fn unlinked(&self, ino: Ino) {
-        if let Some(node) = self.shard(ino).write().get_mut(&ino) {
+    /// The object lost its name `name` in `dir` through us, if it is known there.
+    pub fn unlinked(&self, ino: Ino, dir: &DirId, name: &str) {
+        if let Some(node) = self.shard(ino).write().get_mut(&ino).filter(|node| node.is_at(dir, name)) {
             node.place = None;
         }
     }
@@ -214,5 +235,57 @@ impl Nodes {
 
     pub fn len(&self) -> usize {
         self.shards.iter().map(|s| s.read().len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::Masterkey;
+
+    fn directory(names: &NameCipher, ino: u64) -> Arc<DirNode> {
+        DirNode::new(Ino(ino), DirId::generate(), names)
+    }
+
+    fn see(nodes: &Nodes, dir: &Arc<DirNode>, name: &str, seen: Seen) -> Ino {
+        let place = Place { parent: dir.clone(), name: name.into() };
+        nodes.observe(7, place, seen, Kind::File, None, |_| What::File(Weak::new()))
+    }
+
+    #[test]
+    fn a_number_that_comes_back_before_its_removal_returned_is_another_inode() {
+        let names = NameCipher::new(&Masterkey::generate().unwrap());
+        let (nodes, dir) = (Nodes::new(), directory(&names, 2));
+        let old = see(&nodes, &dir, "old", Seen::Found);
+        // Thread one has removed it from the host, which gives the number to what thread two makes at that moment.
+        let new = see(&nodes, &dir, "new", Seen::Made);
+        assert_ne!(new, old);
+        nodes.unlinked(old, &dir.id, "old");
+        assert!(nodes.place(old).is_none());
+        assert_eq!(*nodes.place(new).unwrap().name, *"new");
+        assert_eq!(see(&nodes, &dir, "new", Seen::Found), new, "until it is forgotten");
+        nodes.forget(old);
+        assert_eq!(see(&nodes, &dir, "new", Seen::Found), new);
+    }
+
+    #[test]
+    fn a_removal_takes_no_name_but_its_own() {
+        let names = NameCipher::new(&Masterkey::generate().unwrap());
+        let (nodes, dir) = (Nodes::new(), directory(&names, 2));
+        let old = see(&nodes, &dir, "old", Seen::Found);
+        // The new bearer of the number is found before its maker tells of it.
+        assert_eq!(see(&nodes, &dir, "new", Seen::Found), old);
+        assert_eq!(see(&nodes, &dir, "new", Seen::Made), old, "it was this one");
+        nodes.unlinked(old, &dir.id, "old");
+        assert_eq!(*nodes.place(old).unwrap().name, *"new");
+    }
+
+    #[test]
+    fn what_another_client_renamed_keeps_its_number() {
+        let names = NameCipher::new(&Masterkey::generate().unwrap());
+        let (nodes, dir, other) = (Nodes::new(), directory(&names, 2), directory(&names, 3));
+        let ino = see(&nodes, &dir, "here", Seen::Found);
+        assert_eq!(see(&nodes, &other, "there", Seen::Found), ino);
+        assert_eq!(nodes.place(ino).unwrap().parent.id, other.id);
     }
 }

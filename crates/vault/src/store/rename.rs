@@ -90,9 +90,10 @@ pub(super) fn rename(
         settle(shared, source)?;
     }
     op.moving(source.host_ino, &object_at(&source.shape, &to))?;
-    if let Some(target) = &to.found {
-        op.unlinking(target.host_ino)?;
-    }
+    let replaced = match &to.found {
+        Some(target) => Some((op.unlinking(target.host_ino)?, target)),
+        None => None,
+    };
     let simple = !from.sealed.long
         && !to.sealed.long
         && match &to.found {
@@ -108,9 +109,9 @@ pub(super) fn rename(
         let (steps, essential) = plan(shared, &from, &to, source);
         op.run_plan(&steps, essential)?;
     }
-    if let Some(target) = &to.found {
-        op.unlinked(target.host_ino);
-        shared.nodes.unlinked(target.attr.ino);
+    if let Some((unlinking, target)) = replaced {
+        op.unlinked(unlinking);
+        shared.nodes.unlinked(target.attr.ino, &to.dir.id, &target.name);
         if let Shape::Directory(id) = &target.shape {
             shared.unsynced.lock().dirs.remove(id);
         }
