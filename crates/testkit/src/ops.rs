@@ -9,7 +9,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use adit_core::store::Store;
 use adit_core::types::{AllocateMode, Kind, RenameFlags, Timestamp};
@@ -20,6 +19,7 @@ use crate::rng::{Rng, seeds};
 mod generate;
 mod on_path;
 mod on_store;
+mod shrink;
 #[cfg(test)]
 mod tests;
 
@@ -337,7 +337,7 @@ pub fn fuzz(plan: &Plan, mut check: impl FnMut(&[Op]) -> Result<(), Mismatch>) {
     for seed in seeds(plan.seeds) {
         let ops = generate(seed, plan.ops, &plan.limits);
         let Err(first) = check(&ops) else { continue };
-        let (ops, mismatch) = shrink(ops, first, &mut check);
+        let (ops, mismatch) = shrink::shrink(ops, first, &mut check);
         let list: Vec<String> = ops.iter().enumerate().map(|(i, op)| format!("  {i:3} {op:?}")).collect();
         panic!(
             "ADIT_TEST_SEED={seed}: step {} of {}: {}\n{}",
@@ -347,34 +347,4 @@ pub fn fuzz(plan: &Plan, mut check: impl FnMut(&[Op]) -> Result<(), Mismatch>) {
             list.join("\n")
         );
     }
-}
-
-/// Takes operations out as long as some difference stays, for half a minute at most.
-fn shrink(
-    mut ops: Vec<Op>,
-    mut mismatch: Mismatch,
-    check: &mut dyn FnMut(&[Op]) -> Result<(), Mismatch>,
-) -> (Vec<Op>, Mismatch) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    ops.truncate(mismatch.step + 1);
-    let mut part = ops.len().div_ceil(2);
-    while part > 0 {
-        let mut at = 0;
-        let before = ops.len();
-        while at < ops.len() && Instant::now() < deadline {
-            let mut fewer = ops.clone();
-            fewer.drain(at..(at + part).min(ops.len()));
-            match check(&fewer) {
-                Err(found) => {
-                    fewer.truncate(found.step + 1);
-                    (ops, mismatch) = (fewer, found);
-                }
-                Ok(()) => at += part,
-            }
-        }
-        if ops.len() == before || part > 1 {
-            part /= 2;
-        }
-    }
-    (ops, mismatch)
 }
