@@ -14,7 +14,7 @@ use std::sync::Arc;
 use adit_core::Result;
 use adit_core::store::{NewNode, Store};
 use adit_core::types::{Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr};
-use adit_testkit::crash::{CrashPlan, CrashPoint, CrashWorld, Mode, SyncCall, SyncKind, crash_everywhere};
+use adit_testkit::crash::{CrashPlan, CrashPoint, CrashWorld, Mode, Pattern, SyncCall, SyncKind, crash_everywhere};
 use adit_testkit::{Rng, scaled, seeds};
 use adit_vault::format::{CipherCombo, ScryptParams};
 use adit_vault::{CreateOptions, OpenOptions, RecoveryReport, Unlocked, VaultStore};
@@ -331,6 +331,29 @@ fn a_power_cut_under_a_journalling_host_leaves_nothing_unreadable() {
 #[test]
 fn a_power_cut_under_the_worst_host_leaves_nothing_unreadable() {
     crash_test(Mode::Adversarial, 5, &CrashPlan { points_max: 60, randoms: 3 });
+}
+
+/// What `umount` waits for: once the store is closed, no power cut changes anything, and there is nothing to recover.
+/// (A segment can come back empty: its removal comes last and is not waited for.)
+#[test]
+fn a_store_that_was_closed_is_durable() {
+    for seed in seeds(12) {
+        for mode in [Mode::Journalled, Mode::Adversarial] {
+            let setup = setup(mode, seed, CipherCombo::SivGcm, 30);
+            let world = setup.world.fork();
+            assert_eq!(work(&setup, &world), setup.script.ops.len());
+            let mut rng = Rng::new(seed);
+            for pattern in [Pattern::None, Pattern::OnlyLast, Pattern::Random, Pattern::Random] {
+                let left = world.crash(pattern, &mut rng);
+                let (store, report) = open(&left, &setup.keys).unwrap();
+                let idle = RecoveryReport { segments: report.segments, ..RecoveryReport::default() };
+                assert_eq!(report, idle, "ADIT_TEST_SEED={seed}, {mode:?}");
+                let tree = read_tree(&store).unwrap_or_else(|e| panic!("ADIT_TEST_SEED={seed}, {mode:?}: {e}"));
+                let oracle = Oracle { script: &setup.script, base: setup.base, done: setup.script.ops.len() };
+                oracle.after_kill(&tree).unwrap_or_else(|e| panic!("ADIT_TEST_SEED={seed}, {mode:?}: {e}"));
+            }
+        }
+    }
 }
 
 /// The sync calls of the store, each under a name: what is synced, and where.

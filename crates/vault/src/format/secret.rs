@@ -94,6 +94,35 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
+    /// The flags of the mapping that holds this address, as `/proc/self/smaps` has them.
+    fn flags_at(address: usize) -> Vec<String> {
+        let map = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut here = false;
+        for line in map.lines() {
+            let mut words = line.split_ascii_whitespace();
+            let first = words.next().unwrap_or_default();
+            if let Some((start, end)) = first.split_once('-') {
+                let [start, end] = [start, end].map(|hex| usize::from_str_radix(hex, 16).unwrap());
+                here = (start..end).contains(&address);
+            } else if here && first == "VmFlags:" {
+                return words.map(str::to_owned).collect();
+            }
+        }
+        panic!("{address:x} is not mapped");
+    }
+
+    #[test]
+    fn is_locked_and_left_out_of_dumps_page_by_page() {
+        let locked = Locked::new([7u8; 5000]);
+        let at = std::ptr::from_ref(&*locked).addr();
+        for address in [at, at + 4999] {
+            let flags = flags_at(address);
+            assert!(["lo", "dd"].iter().all(|flag| flags.iter().any(|f| f == flag)), "{flags:?}");
+        }
+        let beside = Box::new(7u8);
+        assert!(!flags_at(std::ptr::from_ref(&*beside).addr()).iter().any(|flag| flag == "lo"));
+    }
+
     #[test]
     fn holds_and_drops_its_value_once() {
         let witness = Arc::new(());

@@ -1,0 +1,249 @@
+//! What the process behind a mount shows and keeps: its log, its keys, its password, its memory, and what is left when it
+//! has ended.
+
+mod common;
+#[path = "common/mounts.rs"]
+mod mounts;
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+
+use adit_testkit::{Rng, scaled, seeds};
+
+use common::{PASSWORD, Ran, pattern, run};
+use mounts::{Mounts, is_root};
+
+const MIB: u64 = 1 << 20;
+const NOBODY: u32 = 65_534;
+
+fn log(m: &Mounts) -> String {
+    fs::read_to_string(m.bench.path("state/adit/log")).unwrap()
+}
+
+/// Mounts with the password from there.
+fn mount_with(m: &Mounts, more: &[&str], variable: Option<&str>, stdin: &str) -> Ran {
+    let mut command = m.bench.command();
+    command.args(["--log", "trace", "mount", m.bench.vault_str(), "mnt"]).args(more);
+    if let Some(name) = variable {
+        command.env(name, PASSWORD);
+    }
+    run(command, stdin.as_bytes())
+}
+
+#[test]
+fn the_log_names_the_file_that_is_damaged() {
+    let Some(m) = Mounts::new() else { return };
+    let long = format!("also-secret{}", "-long".repeat(40));
+    m.mount(&[]).expect(0);
+    for name in ["secret-name", &long] {
+        fs::write(m.at(name), pattern(100_000)).unwrap();
+    }
+    fs::write(m.at("sound"), "sound").unwrap();
+    m.umount();
+    let big = |path: &std::path::PathBuf| fs::metadata(path).unwrap().len() > 90_000;
+    let damaged: Vec<_> = m.bench.content_files().into_iter().filter(big).collect();
+    assert_eq!(damaged.len(), 2);
+    for path in &damaged {
+        let file = File::options().read(true).write(true).open(path).unwrap();
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, 70_000).unwrap();
+        file.write_all_at(&[byte[0] ^ 1], 70_000).unwrap();
+    }
+    m.mount(&[]).expect(0);
+    for name in ["secret-name", &long] {
+        let error = fs::read(m.at(name)).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}");
+        let mut start = vec![0; 60_000];
+        File::open(m.at(name)).unwrap().read_exact_at(&mut start, 0).unwrap();
+        assert!(start == pattern(100_000)[..60_000], "the chunks before it are readable");
+    }
+    assert_eq!(fs::read_to_string(m.at("sound")).unwrap(), "sound");
+    m.umount();
+    let log = log(&m);
+    for path in &damaged {
+        let path = path.strip_prefix(m.bench.vault()).unwrap().to_str().unwrap();
+        let line = log.lines().find(|line| line.contains(path));
+        assert!(line.is_some_and(|line| line.contains("ERROR")), "{path} is not in: {log}");
+    }
+    assert!(!log.contains("secret"), "a cleartext name is in the log: {log}");
+    // Which file that is tells the check, to whom has the password.
+    let checked = m.bench.run(["vault", "check", m.bench.vault_str(), "--password-file", m.bench.password_str()]);
+    let said = format!("{}{}", checked.text(), checked.stderr);
+    assert!(said.contains("/secret-name") && said.contains(&long), "{said}");
+}
+
+#[test]
+fn keys_are_locked_and_in_no_dump() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&[]).expect(0);
+    fs::write(m.at("f"), "f").unwrap();
+    let limits = fs::read_to_string(format!("/proc/{}/limits", m.pid())).unwrap();
+    let core: Vec<_> = limits.lines().filter(|line| line.starts_with("Max core file size")).collect();
+    assert!(core.len() == 1 && core[0].split_ascii_whitespace().skip(4).take(2).eq(["0", "0"]), "{core:?}");
+    if is_root("reading the map of a process that is not dumpable") {
+        // One line of flags for each part of the map: `lo` is locked, `dd` is left out of dumps.
+        let map = fs::read_to_string(format!("/proc/{}/smaps", m.pid())).unwrap();
+        let flags: Vec<Vec<&str>> = map
+            .lines()
+            .filter_map(|line| line.strip_prefix("VmFlags:"))
+            .map(|flags| flags.split_ascii_whitespace().collect())
+            .collect();
+        let locked = flags.iter().filter(|flags| flags.contains(&"lo")).count();
+        assert!(locked > 0, "no page is locked: {flags:?}");
+        assert!(flags.iter().all(|flags| !flags.contains(&"lo") || flags.contains(&"dd")), "{flags:?}");
+    }
+    m.umount();
+}
+
+#[test]
+fn a_password_from_anywhere_is_nowhere() {
+    let Some(m) = Mounts::new() else { return };
+    let password = m.bench.password_str();
+    let command = format!("cat {password}");
+    let ways: [(&[&str], Option<&str>, &str); 4] = [
+        (&["--password-file", password], None, ""),
+        (&["--password-stdin"], None, PASSWORD),
+        (&["--password-command", &command], None, ""),
+        (&["--password-env", "VAULT_PASSWORD"], Some("VAULT_PASSWORD"), ""),
+    ];
+    for (how, variable, stdin) in ways {
+        mount_with(&m, how, variable, stdin).expect(0);
+        fs::write(m.at("f"), "f").unwrap();
+        let proc = format!("/proc/{}", m.pid());
+        for file in ["cmdline", "environ"] {
+            // Not dumpable: only root may read the environment.
+            let Ok(bytes) = fs::read(format!("{proc}/{file}")) else { continue };
+            assert!(!contains(&bytes, PASSWORD), "{how:?}: {file}");
+        }
+        m.umount();
+        assert!(log(&m).contains("is mounted on") && !log(&m).contains(PASSWORD), "{how:?}");
+    }
+}
+
+fn contains(bytes: &[u8], text: &str) -> bool {
+    bytes.windows(text.len()).any(|window| window == text.as_bytes())
+}
+
+/// An ordinary user's mount calls `fusermount3`: what that is started with goes into a file.
+#[test]
+fn a_helper_is_told_no_password() {
+    let Some(_mounts_work) = Mounts::new() else { return };
+    if !is_root("becoming another user") {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let at = |name: &str| home.path().join(name);
+    fs::copy(env!("CARGO_BIN_EXE_adit"), at("adit")).unwrap();
+    for dir in ["mnt", "bin"] {
+        fs::create_dir(at(dir)).unwrap();
+    }
+    let helper = "#!/bin/sh\n{ echo \"called with $*\"; env; } >> seen\nexec /usr/bin/fusermount3 \"$@\"\n";
+    fs::write(at("bin/fusermount3"), helper).unwrap();
+    fs::set_permissions(at("bin/fusermount3"), fs::Permissions::from_mode(0o755)).unwrap();
+    for path in [home.path().to_path_buf(), at("mnt")] {
+        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let as_root = "mknod fuse c 10 229 && chmod 666 fuse && mount --bind fuse /dev/fuse &&
+        exec setpriv --reuid=65534 --regid=65534 --clear-groups sh -euc \"$0\"";
+    let as_user = "./adit vault init vault --password-env VAULT_PASSWORD
+        ./adit mount vault mnt --password-env VAULT_PASSWORD
+        trap './adit umount --no-flush --yes mnt 2>/dev/null || true' EXIT
+        pid=$(./adit mounts --json | grep -o '\"pid\": *[0-9]*' | grep -o '[0-9]*')
+        # It is root's, though the process is not: nobody may dump or read it.
+        test \"$(stat -c %u /proc/$pid/environ)\" = 0
+        ./adit umount mnt";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-euc", as_root, as_user]).current_dir(home.path());
+    command.env("HOME", home.path()).env_remove("XDG_RUNTIME_DIR").env_remove("XDG_STATE_HOME");
+    command.env("PATH", format!("{}:{}", at("bin").display(), std::env::var("PATH").unwrap()));
+    command.env("VAULT_PASSWORD", PASSWORD).env("KEPT", "kept");
+    run(command, b"").expect(0);
+    let seen = fs::read_to_string(at("seen")).unwrap();
+    assert!(seen.contains("called with") && seen.contains("KEPT=kept"), "{seen}");
+    assert!(!seen.contains(PASSWORD) && !seen.contains("VAULT_PASSWORD"), "{seen}");
+}
+
+/// A value of `/proc/PID/status`, in bytes.
+fn status(pid: i32, key: &str) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).expect("the kernel tells");
+    1024 * line.split_ascii_whitespace().next().unwrap().parse::<u64>().unwrap()
+}
+
+/// The peak of the process's own memory while a file of four times the budget is overwritten at random places.
+#[test]
+fn memory_stays_within_the_budget() {
+    const BUDGET: u64 = 64 * MIB;
+    const PIECE: usize = 48 << 10;
+    let Some(m) = Mounts::new() else { return };
+    if !is_root("starting the count of another process's peak anew") {
+        return;
+    }
+    let len = 4 * BUDGET;
+    m.mount(&["-o", "memory=64M"]).expect(0);
+    let pid = m.pid();
+    // The key derivation took its memory before the mount stood, and has given it back.
+    fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
+    let file = File::create_new(m.at("large")).unwrap();
+    file.set_len(len).unwrap();
+    let seed = seeds(1).next().expect("one seed");
+    let mut rng = Rng::new(seed);
+    let mut piece = vec![0; PIECE];
+    let mut offsets = Vec::new();
+    for n in 0..scaled((len as usize / 2) / PIECE) {
+        rng.fill(&mut piece[..64]);
+        let at = rng.below(len - PIECE as u64);
+        file.write_all_at(&piece, at).unwrap_or_else(|e| panic!("ADIT_TEST_SEED={seed}: piece {n}: {e}"));
+        offsets.push((at, piece[..64].to_vec()));
+    }
+    file.sync_all().unwrap();
+    let mut back = vec![0; PIECE];
+    for (at, head) in offsets.iter().rev().take(200) {
+        file.read_exact_at(&mut back, *at).unwrap();
+        let overwritten = offsets.iter().any(|(other, _)| *other != *at && other.abs_diff(*at) < PIECE as u64);
+        assert!(overwritten || back[..64] == head[..], "ADIT_TEST_SEED={seed}: at {at}");
+    }
+    // The peak counts pages of the program's file as well, which are no memory of its own.
+    let (peak, program) = (status(pid, "VmHWM"), status(pid, "RssFile"));
+    eprintln!("peak {} KiB, of that the program's file {} KiB", peak >> 10, program >> 10);
+    assert!(peak - program <= BUDGET, "ADIT_TEST_SEED={seed}: {peak} - {program} bytes");
+    drop(file);
+    m.umount();
+}
+
+fn journals(state: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut todo = vec![state.to_path_buf()];
+    while let Some(dir) = todo.pop() {
+        for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
+            let name = entry.file_name().into_string().unwrap();
+            if entry.file_type().unwrap().is_dir() {
+                todo.push(entry.path());
+            } else if name.starts_with("journal-") {
+                found.push(name);
+            }
+        }
+    }
+    found
+}
+
+/// The journal goes last, when the whole vault is durable; while it is there, the next mount would recover.
+#[test]
+fn an_unmount_that_returned_leaves_nothing_to_do() {
+    let Some(m) = Mounts::new() else { return };
+    for options in [&[][..], &["-o", "exclusive"]] {
+        m.mount(options).expect(0);
+        assert_eq!(journals(&m.bench.path("state")).len(), 1);
+        for n in 0..20 {
+            fs::write(m.at(&format!("f{n}")), pattern(40_000)).unwrap();
+        }
+        m.umount();
+        assert_eq!(journals(&m.bench.path("state")), Vec::<String>::new());
+        for n in 0..20 {
+            let got = m.bench.open("cat", &[&format!("/f{n}")]).expect(0);
+            assert!(got.stdout == pattern(40_000), "f{n}");
+        }
+    }
+}
