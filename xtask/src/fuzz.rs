@@ -21,7 +21,7 @@ const TARGET_LIMIT: Duration = Duration::from_secs(1800);
 pub fn run(run: &Run) -> Result<Outcome> {
     let targets = targets(&workplace::root().join("fuzz/fuzz_targets"))?;
     if !has_nightly() {
-        // Not `NotRun`: the issue asks for fuzzing only where a nightly is at hand.
+        // Not `NotRun`: fuzzing is asked for only where a nightly is at hand.
         println!(
             "no nightly toolchain (rustup toolchain install nightly): {} targets are not fuzzed; \
              their corpora were replayed on stable by the stage `corpus`",

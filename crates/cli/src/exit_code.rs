@@ -35,17 +35,20 @@ pub enum Code {
 /// Every code with its meaning, for help and manual pages.
 pub const TABLE: [(Code, &str); 11] = [
     (Code::Done, "done"),
-    (Code::Failure, "failure of another kind"),
-    (Code::Usage, "usage: the command line makes no sense, or a password is missing"),
+    (Code::Failure, "failure of another kind: not found, permission denied, exists already, input/output error"),
+    (Code::Usage, "usage: the command line makes no sense, or no password or --yes was given"),
     (Code::WrongPassword, "wrong password"),
     (Code::Corrupt, "corrupt data"),
-    (Code::ProblemsFound, "a check found problems"),
+    (Code::ProblemsFound, "a check found problems, or lost content of which an earlier repair left a note"),
     (Code::NotAMount, "not a mount of adit"),
-    (Code::Busy, "busy"),
+    (Code::Busy, "busy: in use by another process"),
     (Code::NoSpace, "out of space"),
     (Code::Network, "network failure"),
-    (Code::NotSupported, "not supported"),
+    (Code::NotSupported, "not supported: another kind of source, another vault format, a Hub vault, a device file"),
 ];
+
+/// The word of a mount's process for [`Code::NotAMount`], which is no [`ErrorKind`].
+pub const NOT_A_MOUNT: &str = "NotAMount";
 
 impl Code {
     /// The code for a kind of error.
@@ -59,6 +62,27 @@ impl Code {
             ErrorKind::NotSupported => Code::NotSupported,
             _ => Code::Failure,
         }
+    }
+
+    /// The code for a kind of error that another process named; see [`adit_mount::control::ControlError::Answered`].
+    pub fn of_word(word: &str) -> Code {
+        match word {
+            NOT_A_MOUNT => Code::NotAMount,
+            word => ErrorKind::from_word(word).map_or(Code::Failure, Code::of),
+        }
+    }
+
+    /// Of two failures of one command, the one that it ends with: corrupt data is the news that matters most, then what
+    /// has a code of its own; else the first.
+    #[must_use]
+    pub fn worse(self, other: Code) -> Code {
+        let rank = |code| match code {
+            Code::Done => 0,
+            Code::Failure => 1,
+            Code::Corrupt => 3,
+            _ => 2,
+        };
+        if rank(other) > rank(self) { other } else { self }
     }
 
     /// The code with this number, as a child process or a daemon gave it; `Failure` for any other.
@@ -88,6 +112,23 @@ mod tests {
         assert_eq!(Code::of(ErrorKind::Network) as u8, 9);
         assert_eq!(Code::of(ErrorKind::NotSupported) as u8, 10);
         assert_eq!(Code::of(ErrorKind::NotFound) as u8, 1);
+    }
+
+    #[test]
+    fn words_and_kinds_lead_to_the_same_codes() {
+        for kind in ErrorKind::ALL {
+            assert_eq!(Code::of_word(&format!("{kind:?}")), Code::of(kind), "{kind:?}");
+        }
+        assert_eq!(Code::of_word(NOT_A_MOUNT), Code::NotAMount);
+        assert_eq!(Code::of_word("something new"), Code::Failure);
+    }
+
+    #[test]
+    fn the_worst_of_several_wins() {
+        assert_eq!(Code::Failure.worse(Code::Busy), Code::Busy);
+        assert_eq!(Code::Busy.worse(Code::NoSpace), Code::Busy);
+        assert_eq!(Code::Busy.worse(Code::Corrupt), Code::Corrupt);
+        assert_eq!(Code::Corrupt.worse(Code::Failure), Code::Corrupt);
     }
 
     #[test]

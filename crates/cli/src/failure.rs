@@ -107,6 +107,23 @@ impl Failure {
     }
 }
 
+/// Failures of a command that goes on after each: printed as they come; the worst makes the exit code.
+#[derive(Default)]
+pub struct Failures(Option<Code>);
+
+impl Failures {
+    /// Prints a failure, and keeps its code.
+    pub fn add(&mut self, failure: &Failure) {
+        failure.print();
+        self.0 = Some(self.0.map_or(failure.code(), |worst| worst.worse(failure.code())));
+    }
+
+    /// Fails if anything did.
+    pub fn result(self) -> Result<()> {
+        self.0.map_or(Ok(()), |code| Err(Failure::said(code)))
+    }
+}
+
 /// The message of an error of the operating system, without Rust's "(os error N)".
 fn plain(error: &io::Error) -> String {
     let text = error.to_string();
@@ -126,7 +143,7 @@ fn hint_for(kind: ErrorKind) -> Option<&'static str> {
             "`adit vault check` lists everything that is damaged; restore it from a backup if you can"
         }
         ErrorKind::Busy => "close what uses it, or see who does with `fuser -vm PATH`",
-        ErrorKind::NoSpace | ErrorKind::QuotaExceeded => "free some space where the vault lies, and try again",
+        ErrorKind::NoSpace | ErrorKind::QuotaExceeded => "free some space there, and try again",
         ErrorKind::ReadOnly => "it is opened read-only, or lies on a read-only filesystem",
         _ => return None,
     })

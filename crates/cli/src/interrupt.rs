@@ -1,8 +1,10 @@
 //! Ending a copy on a signal: at the next step it stops, removes what is unfinished, and dies of the signal.
 
+use std::io::{self, Read};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use adit_mount::Signals;
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// The signal that came; 0 for none.
 static CAME: AtomicI32 = AtomicI32::new(0);
@@ -27,6 +29,29 @@ pub fn watch() {
 /// Whether a signal came.
 pub fn came() -> bool {
     CAME.load(Ordering::SeqCst) != 0
+}
+
+/// Standard input that is given up once a signal came, so that what is half-written can be taken back.
+pub struct Input;
+
+/// How long a signal may go unnoticed while standard input gives nothing.
+const LOOK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+
+impl Read for Input {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if came() {
+                return Err(io::Error::other("interrupted"));
+            }
+            // Not through the standard library's buffer: what that holds, poll does not see.
+            let stdin = io::stdin();
+            let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+            match rustix::event::poll(&mut fds, Some(&LOOK_INTERVAL)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                _ => return Ok(rustix::io::read(&stdin, &mut *buffer)?),
+            }
+        }
+    }
 }
 
 /// Dies of the signal if one came.

@@ -3,22 +3,59 @@
 use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use adit_mount::daemon::BoundedLog;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::{Context, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::args::low::GlobalArgs;
 use crate::failure::{Failure, Result};
 
-/// Logs to standard error. Call one of these once.
-pub fn to_stderr(global: &GlobalArgs) -> Result<()> {
+/// Warnings and errors that were logged, shown or not.
+static WARNINGS: AtomicU64 = AtomicU64::new(0);
+
+/// Counts warnings, because a verb shows them only when asked.
+struct Count;
+
+impl<S: tracing::Subscriber> Layer<S> for Count {
+    fn on_event(&self, _: &tracing::Event<'_>, _: Context<'_, S>) {
+        WARNINGS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// For verbs without a mount: what they have to say, they say themselves; log lines only on request. Call one of these
+/// once.
+pub fn of_verb(global: &GlobalArgs) -> Result<()> {
+    to_stderr(global, "off")
+}
+
+/// For a mount in the foreground: warnings go to standard error.
+pub fn of_foreground(global: &GlobalArgs) -> Result<()> {
+    to_stderr(global, "warn")
+}
+
+fn to_stderr(global: &GlobalArgs, default: &str) -> Result<()> {
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter(global, "warn")?)
-        .with_writer(io::stderr)
-        .with_ansi(colours)
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(colours);
+    tracing_subscriber::registry()
+        .with(lines.with_filter(filter(global, default)?))
+        .with(Count.with_filter(LevelFilter::WARN))
         .init();
     Ok(())
+}
+
+/// Says at the end of a verb that something was warned of, if nobody has seen it.
+pub fn tell_unseen(global: &GlobalArgs) {
+    let count = WARNINGS.load(Ordering::Relaxed);
+    let shown = global.quiet || global.verbose > 0 || global.log.is_some() || variable().is_some();
+    if count == 0 || shown {
+        return;
+    }
+    let what = if count == 1 { "1 warning".to_owned() } else { format!("{count} warnings") };
+    eprintln!("adit: {what} about the vault: -v shows them, and `adit vault check` looks for damage");
 }
 
 /// Logs to a file that is bounded in size and that only this user can read.
@@ -30,7 +67,7 @@ pub fn to_file(global: &GlobalArgs, path: &Path) -> Result<()> {
 }
 
 fn filter(global: &GlobalArgs, default: &str) -> Result<EnvFilter> {
-    let variable = std::env::var("ADIT_LOG").ok().filter(|text| !text.is_empty());
+    let variable = variable();
     let text = match (global.log.as_ref().or(variable.as_ref()), global.verbose) {
         (Some(text), _) => text.as_str(),
         (None, 0) => default,
@@ -38,4 +75,9 @@ fn filter(global: &GlobalArgs, default: &str) -> Result<EnvFilter> {
         (None, _) => "debug",
     };
     EnvFilter::try_new(text).map_err(|e| Failure::usage(format!("--log {text}: {e}")))
+}
+
+/// The level that the environment asks for.
+fn variable() -> Option<String> {
+    std::env::var("ADIT_LOG").ok().filter(|text| !text.is_empty())
 }

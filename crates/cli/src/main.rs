@@ -34,8 +34,11 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => return usage(&error),
     };
+    // A mount shows its warnings itself, or logs them.
+    let global = (!matches!(args.command, Command::Mount(_))).then(|| args.global.clone());
     let result = run(args);
     interrupt::obey();
+    global.iter().for_each(logging::tell_unseen);
     match result {
         Ok(()) => Code::Done.into(),
         Err(failure) => {
@@ -61,7 +64,7 @@ fn run(args: LowArgs) -> Result<()> {
         // It sets up its log itself, after the fork.
         return commands::mount::mount(mount, global);
     }
-    logging::to_stderr(global)?;
+    logging::of_verb(global)?;
     match &args.command {
         Command::Mount(_) => Ok(()),
         Command::Umount(args) => commands::umount::umount(args, global),

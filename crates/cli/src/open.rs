@@ -3,16 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use adit_core::ErrorKind;
 use adit_core::media::HostDir;
+use adit_core::{ErrorKind, FsError};
 use adit_media::HostDirectory;
 use adit_vault::{FolderLock, OpenOptions, RecoveryReport, StateDir, Unlocked, VaultStore, vault_id};
 
 use crate::args::low::{GlobalArgs, SourceArgs};
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
-use crate::secrets::{self, Password, Role};
+use crate::secrets::{self, Origin, Password, Role};
 use crate::{source, state_dir};
+
+/// How often a person may type the password.
+const PASSWORD_TRIES: u32 = 3;
 
 /// A vault that is open, with the lock on its journal's folder.
 pub struct OpenVault {
@@ -50,10 +53,69 @@ pub fn source(args: &SourceArgs, global: &GlobalArgs, purpose: Purpose) -> Resul
     if purpose == Purpose::Write {
         respect_mounts(&dir, false)?;
     }
-    let password = secrets::read(&args.password.origin(), Role::Current, &dir.display().to_string())?;
+    let (password, keys) = password(&dir, &args.password.origin())?;
+    drop(password);
     let state = state_dir::locate(global.state_dir.as_deref());
-    let open = vault(&dir, password, state, purpose)?;
+    let open = unlocked(&dir, &keys, state, purpose)?;
     Ok((dir, open))
+}
+
+/// The password of the vault in `dir`, and the keys that it unlocks. A person at a terminal may try three times; nothing
+/// is asked if no password could open the vault.
+///
+/// # Errors
+/// As [`vault`].
+pub fn password(dir: &Path, origin: &Origin) -> Result<(Password, Unlocked)> {
+    check_openable(dir)?;
+    let subject = dir.display().to_string();
+    let mut tries = if *origin == Origin::Ask { PASSWORD_TRIES } else { 1 };
+    loop {
+        let password = secrets::read(origin, Role::Current, &subject)?;
+        tries -= 1;
+        match unlock(dir, &password) {
+            Ok(keys) => return Ok((password, keys)),
+            Err(failure) if failure.code() == Code::WrongPassword && tries > 0 => {
+                eprintln!("adit: {subject}: wrong password; try again");
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+}
+
+/// Whether the vault in `dir` could be opened with the right password.
+///
+/// # Errors
+/// `NotSupported` for Hub vaults and other formats; `Corrupt` if its configuration or key file is missing or damaged.
+pub fn check_openable(dir: &Path) -> Result<()> {
+    let root = HostDirectory::open(dir).map_err(|e| Failure::io(dir.display(), &e))?;
+    adit_vault::check_openable(&root).map_err(|e| locked_out(dir, &e))
+}
+
+/// An error of the files that open the vault. Where they are damaged no check can help, only copies of them.
+pub fn locked_out(dir: &Path, error: &FsError) -> Failure {
+    let failure = Failure::fs(dir.display(), error);
+    let Some(file) = error.subject().filter(|_| error.kind() == ErrorKind::Corrupt) else { return failure };
+    failure.hint(match newest_backup(dir, file) {
+        Some(backup) => format!(
+            "restore it from its copy: cp '{0}/{backup}' '{0}/{file}'; a key file opens with the password that was in \
+             force when the copy was made",
+            dir.display()
+        ),
+        None => format!(
+            "restore {file} from a backup or from another device, where it may also lie as {file}.XXXXXXXX.bkup: without \
+             it nobody can open the vault"
+        ),
+    })
+}
+
+/// The newest copy `FILE.*.bkup` that is there.
+fn newest_backup(dir: &Path, file: &str) -> Option<String> {
+    let names = std::fs::read_dir(dir).ok()?.flatten().filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let copy = name.strip_prefix(file)?.strip_prefix('.')?.ends_with(".bkup");
+        copy.then_some((entry.metadata().ok()?.modified().ok()?, name))
+    });
+    names.max().map(|(_, name)| name)
 }
 
 /// Opens the vault in `dir`, after recovering what dead processes left in its journals below `state`.
@@ -70,7 +132,7 @@ pub fn vault(dir: &Path, password: Password, state: Result<PathBuf>, purpose: Pu
 /// The keys of the vault in `dir`.
 pub fn unlock(dir: &Path, password: &Password) -> Result<Unlocked> {
     let root = HostDirectory::open(dir).map_err(|e| Failure::io(dir.display(), &e))?;
-    adit_vault::unlock(&root, password.as_str()).map_err(|e| Failure::fs(dir.display(), &e))
+    adit_vault::unlock(&root, password.as_str()).map_err(|e| locked_out(dir, &e))
 }
 
 /// Opens a vault whose keys are known; see [`vault`].
@@ -163,8 +225,7 @@ fn slot(dir: &Path, keys: &Unlocked, state: Result<PathBuf>, purpose: Purpose) -
         Err(failure) => {
             let subject = dir.display();
             let text = format!("{subject}: read-only, for there is no place for a journal: {}", failure.text());
-            tracing::warn!("{text}");
-            eprintln!("adit: {text}");
+            remark(&text);
             Ok(None)
         }
     }
@@ -179,15 +240,20 @@ fn tell(report: &RecoveryReport, subject: &str) {
     for path in &report.conflicts {
         let text =
             format!("{subject}: another client changed {path} since; what was not yet written is in /lost+found");
-        tracing::warn!("{text}");
-        eprintln!("adit: {text}");
+        remark(&text);
     }
     if !report.moved_aside.is_empty() {
         let count = report.moved_aside.len();
-        tracing::warn!(
+        remark(&format!(
             "{subject}: {count} objects that never became whole were moved to adit-lost+found in the vault's folder"
-        );
+        ));
     }
+}
+
+/// Says something to the person who waits, and to the log of a mount, which that person will not see.
+fn remark(text: &str) {
+    tracing::info!("{text}");
+    eprintln!("adit: {text}");
 }
 
 /// Fails if a mount of this user has promised that nobody else changes the vault in `dir`, or if that is to be promised

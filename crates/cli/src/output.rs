@@ -140,6 +140,38 @@ pub fn time_text(time: Timestamp) -> String {
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", of_day / 3600, of_day / 60 % 60)
 }
 
+/// `2024-05-06T07:08:09Z` (ISO 8601) of a time in seconds since 1970.
+pub fn iso_text(secs: u64) -> String {
+    let time = Timestamp { secs: i64::try_from(secs).unwrap_or(i64::MAX), nanos: 0 };
+    format!("{}:{:02}Z", time_text(time).replace(' ', "T"), secs % 60)
+}
+
+/// `2024-05-06 07:08 UTC, 5 minutes ago` of a time in seconds since 1970.
+pub fn since_text(secs: u64) -> String {
+    let time = Timestamp { secs: i64::try_from(secs).unwrap_or(i64::MAX), nanos: 0 };
+    let elapsed = u64::try_from(Timestamp::now().secs).unwrap_or(0).saturating_sub(secs);
+    format!("{} UTC, {} ago", time_text(time), span_text(elapsed))
+}
+
+/// `2024-05-06T07:08:09Z` as `2024-05-06 07:08 UTC`; other texts stay.
+pub fn iso_for_people(text: &str) -> String {
+    match (text.get(..16), text.ends_with('Z')) {
+        (Some(minute), true) => format!("{} UTC", minute.replace('T', " ")),
+        _ => text.to_owned(),
+    }
+}
+
+/// `5 minutes`: the largest unit that fits.
+pub fn span_text(secs: u64) -> String {
+    let (count, unit) = match secs {
+        0..60 => (secs, "second"),
+        60..3600 => (secs / 60, "minute"),
+        3600..86_400 => (secs / 3600, "hour"),
+        _ => (secs / 86_400, "day"),
+    };
+    format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
+}
+
 /// The Gregorian date of a day counted from 1970-01-01 (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
 fn civil(days: i64) -> (i64, i64, i64) {
     let z = days + 719_468;
@@ -156,9 +188,10 @@ fn civil(days: i64) -> (i64, i64, i64) {
 /// Prints a JSON object as aligned lines for people; nested objects are indented.
 pub fn human(out: &mut Output, value: &Value, indent: usize) -> Result<()> {
     let Value::Object(fields) = value else { return out.line(scalar(value)) };
-    let width = fields.keys().map(String::len).max().unwrap_or(0);
+    let label = |key: &str| key.strip_suffix("_secs").or(key.strip_suffix("_bytes")).unwrap_or(key).replace('_', " ");
+    let width = fields.keys().map(|key| label(key).len()).max().unwrap_or(0);
     for (key, field) in fields {
-        let label = key.replace('_', " ");
+        let label = label(key);
         if field.is_object() {
             out.line(format_args!("{:indent$}{label}", ""))?;
             human(out, field, indent + 2)?;
@@ -170,8 +203,10 @@ pub fn human(out: &mut Output, value: &Value, indent: usize) -> Result<()> {
 }
 
 fn sized(key: &str, value: &Value) -> String {
-    match value.as_u64() {
-        Some(bytes) if key.ends_with("bytes") => crate::args::units::show_size(bytes),
+    match (value.as_u64(), value.as_f64()) {
+        (Some(bytes), _) if key.ends_with("_bytes") => crate::args::units::show_size(bytes),
+        (Some(secs), _) if key.ends_with("_secs") => span_text(secs),
+        (_, Some(secs)) if key.ends_with("_secs") => format!("{secs} s"),
         _ => scalar(value),
     }
 }
@@ -203,6 +238,18 @@ mod tests {
         ] {
             assert_eq!(time_text(Timestamp { secs, nanos: 0 }), text);
         }
+    }
+
+    #[test]
+    fn spans_and_moments_are_for_people_or_for_programs() {
+        assert_eq!(iso_text(951_825_609), "2000-02-29T12:00:09Z");
+        assert_eq!(iso_text(0), "1970-01-01T00:00:00Z");
+        for (secs, text) in [(0, "0 seconds"), (1, "1 second"), (119, "1 minute"), (7200, "2 hours"), (86_400, "1 day")]
+        {
+            assert_eq!(span_text(secs), text);
+        }
+        assert_eq!(iso_for_people("2000-02-29T12:00:09Z"), "2000-02-29 12:00 UTC");
+        assert!(since_text(951_825_609).starts_with("2000-02-29 12:00 UTC, "));
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub struct Progress {
     bytes: u64,
     began: Instant,
     last_line: Instant,
-    /// The code of the first entry that failed.
+    /// The worst code of the entries that failed.
     worst: Option<Code>,
 }
 
@@ -83,11 +83,7 @@ impl Progress {
     /// An entry failed; the work goes on.
     pub fn failed(&mut self, failure: &Failure) {
         self.say(&format!("adit: {}", failure.text()));
-        // Corruption is the news that matters most.
-        if self.worst != Some(Code::Corrupt) {
-            let code = failure.code();
-            self.worst = Some(if code == Code::Corrupt { code } else { self.worst.unwrap_or(code) });
-        }
+        self.worst = Some(self.worst.map_or(failure.code(), |worst| worst.worse(failure.code())));
     }
 
     /// Ends the display; fails if an entry did.

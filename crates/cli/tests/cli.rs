@@ -255,6 +255,177 @@ fn cli_destructive_verbs_ask_or_take_yes() {
 }
 
 #[test]
+fn cli_several_paths_go_on_after_one_that_fails() {
+    let bench = Bench::new();
+    bench.open("mkdir", &["/a", "/none/b", "/a", "/c"]).expect(1).says("/none").says("/a: exists already");
+    assert_eq!(bench.open("ls", &[]).expect(0).text(), "a\nc\n");
+    fs::write(bench.path("f"), "f").unwrap();
+    bench.open("put", &["f", "/f"]).expect(0);
+    bench.open("rm", &["--yes", "/missing", "/a", "/f", "/nor/this"]).expect(1).says("/missing").says("--recursive");
+    assert_eq!(bench.open("ls", &[]).expect(0).text(), "a\nc\n");
+    bench.open("rm", &["--yes", "--recursive", "/a", "/missing", "/c"]).expect(1);
+    assert_eq!(bench.open("ls", &[]).expect(0).text(), "");
+    // What is not there is told, and nobody is asked about it.
+    let failed = bench.open("rm", &["/missing"]).expect(1).says("/missing");
+    assert!(!failed.stderr.contains("--yes"), "{}", failed.stderr);
+    bench.run(["umount", "vault", "missing"]).expect(6).says("vault: not a mount").says("missing");
+}
+
+#[test]
+fn cli_errors_name_what_they_are_about() {
+    let bench = Bench::new();
+    fs::write(bench.path("f"), "f").unwrap();
+    bench.open("put", &["f", "/"]).expect(0);
+    bench.open("mkdir", &["/d"]).expect(0);
+    let says = |ran: common::Ran, code: i32, what: &str| {
+        let ran = ran.expect(code).says(what);
+        assert!(!ran.stderr.contains("os error") && !ran.stderr.contains("File exists"), "{}", ran.stderr);
+    };
+    says(bench.open("mkdir", &["/"]), 1, "mkdir /: exists already");
+    says(bench.open("mkdir", &["/d"]), 1, "mkdir /d: exists already");
+    says(bench.open("put", &["missing", "/"]), 1, "put: read missing: not found");
+    says(bench.open("put", &["missing", "/d"]), 1, "put: read missing: not found");
+    says(bench.open("put", &["f", "/none/x"]), 1, "vault: open /none: not found");
+    says(bench.open("put", &["--no-replace", "f", "/"]), 1, "put: copy /f: exists already");
+    says(bench.open("get", &["/f", "none/x"]), 1, "get: open none: not found\n  the folder for the copy");
+    fs::create_dir(bench.path("f.d")).unwrap();
+    fs::write(bench.path("f.d/f"), "there").unwrap();
+    says(bench.open("get", &["--no-replace", "/f", "f.d"]), 1, "get: write the copy of /f: exists already");
+    says(bench.open("rm", &["--yes", "/"]), 1, "it is the root");
+    says(bench.open("mv", &["/", "/d"]), 1, "it is the root");
+    says(bench.open("mv", &["/d", "/d/e"]), 1, "a folder cannot be moved into itself");
+}
+
+#[test]
+fn cli_special_files_are_refused() {
+    let bench = Bench::new();
+    let made = std::process::Command::new("mkfifo").arg(bench.path("fifo")).status().unwrap();
+    assert!(made.success());
+    bench.open("put", &["fifo", "/"]).expect(10).says("put: read fifo: not supported");
+    bench.open("put", &["/dev/null", "/"]).expect(10).says("/dev/null");
+    assert_eq!(bench.open("ls", &[]).expect(0).text(), "");
+    fs::create_dir(bench.path("d")).unwrap();
+    fs::write(bench.path("d/f"), "f").unwrap();
+    fs::rename(bench.path("fifo"), bench.path("d/fifo")).unwrap();
+    bench.open("put", &["d", "/"]).expect(0).says("left out: /d/fifo");
+    assert_eq!(bench.open("ls", &["/d"]).expect(0).text(), "f\n");
+}
+
+#[test]
+fn cli_streams_in_and_out() {
+    let bench = Bench::new();
+    let content = common::pattern(100_000);
+    let put = ["put", bench.vault_str(), "-", "/stream", "--password-file", bench.password_str()];
+    bench.run_with(put, &content).expect(0);
+    assert_eq!(bench.open("get", &["/stream", "-"]).expect(0).stdout, content);
+    bench.run_with(put, b"").expect(0);
+    assert_eq!(bench.open("get", &["/stream", "-"]).expect(0).stdout, b"");
+    bench.run_with([&put[..], &["--no-replace"]].concat(), b"x").expect(1).says("exists already");
+    bench.open("mkdir", &["/d"]).expect(0);
+    bench.open("put", &["-", "/d"]).expect(1).says("no name");
+    bench.open("put", &["-", "password", "/d"]).expect(2).says("./-");
+    bench.open("get", &["/d", "-"]).expect(1).says("/d");
+    bench.open("get", &["/missing", "-"]).expect(1).says("/missing");
+    bench.run_with(["put", bench.vault_str(), "-", "/x", "--password-stdin"], PASSWORD.as_bytes()).expect(2);
+    // A file with that name.
+    fs::write(bench.path("-"), "dash").unwrap();
+    bench.open("put", &["./-", "/dash"]).expect(0);
+    assert_eq!(bench.open("cat", &["/dash"]).expect(0).text(), "dash");
+    assert_eq!(bench.open("ls", &[]).expect(0).text(), "d\ndash\nstream\n", "nothing unfinished is left");
+}
+
+#[test]
+fn cli_a_stream_that_is_interrupted_leaves_nothing() {
+    let bench = Bench::new();
+    let mut command = bench.command();
+    command.args(["put", bench.vault_str(), "-", "/stream", "--password-file", bench.password_str()]);
+    let mut child = command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    std::io::Write::write_all(&mut stdin, &vec![7; 3 << 20]).unwrap();
+    common::eventually("content arrives", || {
+        bench.content_files().iter().any(|path| fs::metadata(path).is_ok_and(|meta| meta.len() > 1 << 20))
+    });
+    // It waits for more, which does not come.
+    // SAFETY: a plain system call; the process is our child.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
+    assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGINT));
+    assert_eq!(bench.content_files(), Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
+fn cli_a_missing_key_file_is_damage_and_a_copy_of_it_is_named() {
+    let bench = Bench::new();
+    let vault = bench.vault_str();
+    let change = ["vault", "passwd", vault, "--password-stdin", "--new-password-stdin"];
+    bench.run_with(change, format!("{PASSWORD}\n{PASSWORD}\n").as_bytes()).expect(0);
+    let key = bench.vault().join("masterkey.cryptomator");
+    let kept = fs::read(&key).unwrap();
+    fs::remove_file(&key).unwrap();
+    let check = ["vault", "check", vault, "--password-file", bench.password_str()];
+    // Also without a password: none could help.
+    for ran in [bench.open("ls", &[]), bench.run(["ls", vault]), bench.run(check), bench.run(["vault", "info", vault])]
+    {
+        let ran = ran.expect(4).says("masterkey.cryptomator: corrupt data: the file is missing").says("cp '");
+        assert!(!ran.stderr.contains("vault check"), "no check can help: {}", ran.stderr);
+    }
+    let told = bench.open("ls", &[]).stderr;
+    let command = told.lines().find_map(|line| Some(&line[line.find("cp '")?..line.find("';")? + 1])).unwrap();
+    let copied = std::process::Command::new("sh").args(["-c", command]).status().unwrap();
+    assert!(copied.success(), "{command}");
+    bench.open("ls", &[]).expect(0);
+    // Damaged, and without a copy.
+    for name in fs::read_dir(bench.vault()).unwrap().map(|e| e.unwrap().path()) {
+        if name.extension().is_some_and(|e| e == "bkup") {
+            fs::remove_file(name).unwrap();
+        }
+    }
+    fs::write(&key, &kept[..40]).unwrap();
+    bench.open("ls", &[]).expect(4).says("masterkey.cryptomator").says("restore masterkey.cryptomator from a backup");
+    fs::remove_file(bench.vault().join("vault.cryptomator")).unwrap();
+    bench.run(check).expect(4).says("restore vault.cryptomator from a backup");
+}
+
+#[test]
+fn cli_vaults_of_other_kinds_are_named() {
+    for (name, says, code) in [
+        ("config-format-7", "vault format 7 is not supported", 10),
+        ("config-format-9", "vault format 9 is not supported", 10),
+        ("config-hub", "this is a Cryptomator Hub vault", 10),
+        ("config-unknown-cipher", "cipher combination", 10),
+        ("masterkey-cut", "masterkey file is malformed", 4),
+        ("config-missing", "vault.cryptomator: corrupt data: the file is missing", 4),
+    ] {
+        let bench = fixture(&format!("vault-broken/{name}")).expect("the fixture is there");
+        let info = bench.run(["vault", "info", bench.vault_str(), "--json"]).expect(code).says(says);
+        if name != "config-missing" {
+            assert!(info.json()["key"].is_string(), "{name}: it is described all the same");
+        }
+        // No password is asked for that could not help.
+        bench.run(["ls", bench.vault_str()]).expect(code).says(says);
+        bench.run(["mount", bench.vault_str(), "run"]).expect(code).says(says);
+    }
+}
+
+#[test]
+fn cli_is_quiet_about_what_it_logs_and_says_that_there_is_more() {
+    let bench = Bench::new();
+    fs::write(bench.path("f"), "f").unwrap();
+    bench.open("put", &["f", "/"]).expect(0);
+    assert_eq!(bench.open("ls", &[]).expect(0).stderr, "");
+    let good = bench.content_files().pop().unwrap();
+    let copy = good.to_str().unwrap().replace(".c9r", " (conflict).c9r");
+    fs::copy(&good, &copy).unwrap();
+    let listed = bench.open("ls", &[]).expect(0);
+    assert_eq!((listed.text().as_str(), listed.stderr.lines().count()), ("f\n", 1), "{}", listed.stderr);
+    assert!(listed.stderr.starts_with("adit: 1 warning about the vault: -v shows"), "{}", listed.stderr);
+    let told = bench.open("ls", &["-v"]).expect(0).stderr;
+    assert!(told.contains("WARN") && told.contains("left out of its directory"), "{told}");
+    assert_eq!(bench.open("ls", &["-q"]).expect(0).stderr, "");
+    let check = ["vault", "check", bench.vault_str(), "--password-file", bench.password_str()];
+    assert!(bench.run(check).expect(0).text().contains("a second version of \"f\""));
+}
+
+#[test]
 fn cli_a_reader_that_leaves_ends_it_quietly() {
     let bench = Bench::new();
     fs::write(bench.path("big"), vec![b'x'; 4 << 20]).unwrap();
@@ -285,6 +456,10 @@ fn cli_manual_and_completions() {
     let page = bench.run(["man"]).expect(0).text();
     for part in ["SH NAME", "SH EXAMPLES", "EXIT STATUS", "adit mount"] {
         assert!(page.contains(part), "{part} is not in {page}");
+    }
+    let page = bench.run(["man", "mount"]).expect(0).text();
+    for part in [".SH NOTES", ".SH \"MOUNT OPTIONS\"", ".SH \"IN /ETC/FSTAB\"", ".SH \"EXIT STATUS\""] {
+        assert_eq!(page.matches(part).count(), 1, "{part}: {page}");
     }
     assert!(bench.run(["man", "vault", "passwd"]).expect(0).text().contains("bkup"));
     bench.run(["man", "nonsense"]).expect(2);

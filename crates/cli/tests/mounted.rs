@@ -1,95 +1,19 @@
 //! The program with real mounts. Each test has a guard that unmounts whatever happens, and a watchdog against hangs.
 
 mod common;
+#[path = "common/mounts.rs"]
+mod mounts;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::time::Duration;
 
-use common::{Bench, PASSWORD, Ran, eventually, facts, make_tree, run};
-
-/// No test takes longer, unless a mount hangs.
-const TEST_TIMEOUT: Duration = Duration::from_secs(120);
-
-/// A vault with a folder to mount it on. Dropping it kills whatever serves there and detaches it.
-struct Mounts {
-    bench: Bench,
-    done: Option<Sender<()>>,
-}
-
-impl Mounts {
-    /// `None` where mounts are impossible; under CI that is a failure.
-    fn new() -> Option<Mounts> {
-        if let Err(e) = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
-            assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "/dev/fuse: {e}");
-            eprintln!("left out: /dev/fuse: {e}");
-            return None;
-        }
-        let bench = Bench::new();
-        fs::create_dir(bench.path("mnt")).unwrap();
-        let (done, ended) = channel::<()>();
-        let mountpoint = bench.path("mnt");
-        std::thread::spawn(move || {
-            if ended.recv_timeout(TEST_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
-                // The test is stuck in a call on the mount; without its server the call fails, and so does the test.
-                eprintln!("watchdog: {} hangs", mountpoint.display());
-                force_off(&mountpoint);
-            }
-        });
-        Some(Mounts { bench, done: Some(done) })
-    }
-
-    fn mnt(&self) -> PathBuf {
-        self.bench.path("mnt")
-    }
-
-    fn mount(&self, more: &[&str]) -> Ran {
-        let mnt = self.bench.str("mnt");
-        let mut line = vec!["mount", self.bench.vault_str(), &mnt, "--password-file", self.bench.password_str()];
-        line.extend_from_slice(more);
-        self.bench.run(line)
-    }
-
-    fn umount(&self, more: &[&str]) -> Ran {
-        let mut line = vec!["umount", "mnt"];
-        line.extend_from_slice(more);
-        self.bench.run(line)
-    }
-
-    fn pid(&self) -> i32 {
-        self.bench.mounts()[0]["pid"].as_i64().expect("one mount") as i32
-    }
-}
-
-impl Drop for Mounts {
-    fn drop(&mut self) {
-        force_off(&self.mnt());
-        drop(self.done.take());
-    }
-}
-
-fn table() -> String {
-    fs::read_to_string("/proc/self/mountinfo").unwrap()
-}
+use common::{PASSWORD, eventually, facts, make_tree, run};
+use mounts::{Mounts, force_off, mount_line};
 
 fn is_mounted(path: &Path) -> bool {
-    let path = path.to_str().unwrap();
-    table().lines().any(|line| line.split(' ').nth(4) == Some(path))
-}
-
-/// Aborts the connection of whatever is mounted there, so that nothing hangs on it, and detaches it.
-fn force_off(mountpoint: &Path) {
-    let path = mountpoint.to_str().unwrap().to_owned();
-    let lines = table();
-    for line in lines.lines().filter(|line| line.split(' ').nth(4) == Some(path.as_str())) {
-        let minor = line.split(' ').nth(2).and_then(|device| device.split(':').nth(1)).unwrap_or("");
-        let _ = fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
-        let _ = Command::new("umount").args(["-l", &path]).stderr(Stdio::null()).status();
-        let _ = Command::new("fusermount3").args(["-u", "-z", &path]).stderr(Stdio::null()).status();
-    }
+    mount_line(path).is_some()
 }
 
 fn kill(pid: i32, signal: i32) {
@@ -117,15 +41,15 @@ fn mounted_round_trip() {
     let copied = Command::new("cp").arg("-a").arg(&tree).arg(m.mnt()).status().unwrap();
     assert!(copied.success());
     assert_eq!(facts(&tree), facts(&m.mnt().join("tree")));
-    m.umount(&[]).expect(0);
+    m.umount_with(&[]).expect(0);
     assert!(!is_mounted(&m.mnt()));
     assert_eq!(fs::read_dir(m.mnt()).unwrap().count(), 0);
     m.bench.open("get", &["/tree", "back"]).expect(0);
     assert_eq!(facts(&tree), facts(&m.bench.path("back")));
     m.mount(&["--read-only"]).expect(0);
     assert_eq!(facts(&tree), facts(&m.mnt().join("tree")));
-    m.umount(&[]).expect(0);
-    m.umount(&[]).expect(6);
+    m.umount_with(&[]).expect(0);
+    m.umount_with(&[]).expect(6);
     assert_eq!(fs::read_dir(m.bench.path("run/adit")).unwrap().count(), 0, "nothing stays in the registry");
 }
 
@@ -137,7 +61,11 @@ fn mounted_is_listed_and_counted() {
     assert_eq!(mount["mountpoint"].as_str(), m.mnt().canonicalize().unwrap().to_str());
     assert_eq!(mount["source"].as_str(), m.bench.vault().canonicalize().unwrap().to_str());
     assert_eq!((mount["kind"].as_str(), mount["read_only"].as_bool()), (Some("vault"), Some(false)));
-    assert!(mount["pid"].is_u64() && mount["started"].is_u64());
+    assert!(mount["pid"].is_u64() && mount["state"] == "mounted", "{mount}");
+    let started = mount["started"].as_str().expect("a time");
+    assert!(started.len() == 20 && started.contains('T') && started.ends_with('Z'), "{started}");
+    let listed = m.bench.run(["mounts"]).expect(0).text();
+    assert!(listed.contains("read-write") && listed.contains(" UTC, ") && listed.contains(" ago)"), "{listed}");
     fs::write(m.mnt().join("f"), "content").unwrap();
     assert_eq!(fs::read_to_string(m.mnt().join("f")).unwrap(), "content");
     let stats = m.bench.run(["stats", "mnt", "--json"]).expect(0).json();
@@ -159,7 +87,7 @@ fn mounted_is_listed_and_counted() {
         assert!(line["inodes"].is_u64());
     }
     drop(watched);
-    m.umount(&[]).expect(0);
+    m.umount_with(&[]).expect(0);
 }
 
 #[test]
@@ -180,7 +108,7 @@ fn mounted_failures_in_the_background_have_exit_codes() {
     assert!(!is_mounted(&m.mnt()));
     m.mount(&[]).expect(0);
     m.mount(&[]).expect(7).says("already");
-    m.umount(&[]).expect(0);
+    m.umount_with(&[]).expect(0);
 }
 
 #[test]
@@ -189,11 +117,13 @@ fn mounted_busy_is_7_and_lazy_detaches() {
     m.mount(&[]).expect(0);
     fs::write(m.mnt().join("f"), "before").unwrap();
     let open = fs::File::open(m.mnt().join("f")).unwrap();
-    m.umount(&[]).expect(7).says("busy");
+    m.umount_with(&[]).expect(7).says("busy");
     assert!(is_mounted(&m.mnt()));
     let pid = m.pid();
-    m.umount(&["--lazy"]).expect(0);
+    m.umount_with(&["--lazy"]).expect(0);
     assert!(!is_mounted(&m.mnt()));
+    assert_eq!(m.bench.mounts()[0]["state"], "detached");
+    assert!(m.bench.run(["mounts"]).expect(0).text().contains("detached: it ends when its last file is closed"));
     assert_eq!(std::io::read_to_string(&open).unwrap(), "before", "an open file goes on");
     drop(open);
     eventually("the process ends with its last file", || !Path::new(&format!("/proc/{pid}")).exists());
@@ -218,11 +148,18 @@ fn mounted_that_died_is_cleared() {
     let pid = m.pid();
     kill(pid, libc::SIGKILL);
     eventually("the kernel notices", || fs::metadata(m.mnt()).is_err());
-    assert!(m.bench.mounts().is_empty());
+    let dead = &m.bench.mounts()[0];
+    assert_eq!((dead["state"].as_str(), dead["pid"].is_null()), (Some("dead"), true), "{dead}");
+    assert_eq!(dead["source"].as_str(), m.bench.vault().canonicalize().unwrap().to_str());
+    let told = m.bench.run(["mounts"]).expect(0).text();
+    assert!(
+        told.contains(&format!("DEAD: its process is gone; clear it with: adit umount {}", m.mnt().display())),
+        "{told}"
+    );
     m.bench.run(["doctor"]).expect(0);
     m.mount(&[]).expect(1).says("umount");
-    m.umount(&[]).expect(0);
-    assert!(!is_mounted(&m.mnt()));
+    m.umount_with(&[]).expect(0);
+    assert!(!is_mounted(&m.mnt()) && m.bench.mounts().is_empty());
     // A verb that reads recovers the journal first.
     assert_eq!(journals(&m.bench.path("state")), 1);
     assert_eq!(m.bench.open("cat", &["/f"]).expect(0).text(), "closed before the kill");
@@ -230,8 +167,8 @@ fn mounted_that_died_is_cleared() {
     m.mount(&[]).expect(0);
     assert_eq!(fs::read_to_string(m.mnt().join("f")).unwrap(), "closed before the kill");
     // And the same by request.
-    m.umount(&["--no-flush"]).expect(2).says("--yes");
-    m.umount(&["--no-flush", "--yes"]).expect(0);
+    m.umount_with(&["--no-flush"]).expect(2).says("--yes");
+    m.umount_with(&["--no-flush", "--yes"]).expect(0);
     assert!(!is_mounted(&m.mnt()));
     assert_eq!(m.bench.open("cat", &["/f"]).expect(0).text(), "closed before the kill");
 }
@@ -264,12 +201,12 @@ fn mounted_read_only_refuses_changes() {
         assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
         assert_eq!(fs::read_to_string(m.mnt().join("f")).unwrap(), "f");
         assert_eq!(m.bench.mounts()[0]["read_only"], true);
-        m.umount(&[]).expect(0);
+        m.umount_with(&[]).expect(0);
     }
     // No place for a journal: read-only as well, and it says so.
     m.mount(&["--state-dir", "password"]).expect(0).says("read-only");
     assert!(fs::write(m.mnt().join("g"), "g").is_err());
-    m.umount(&[]).expect(0);
+    m.umount_with(&[]).expect(0);
 }
 
 #[test]
@@ -292,7 +229,31 @@ fn mounted_process_shows_no_password() {
     assert!(core.split_ascii_whitespace().nth(4) == Some("0"), "{core}");
     let log = fs::read_to_string(m.bench.path("state/adit/log")).unwrap();
     assert!(!log.contains(PASSWORD));
-    m.umount(&[]).expect(0);
+    m.umount_with(&[]).expect(0);
+}
+
+#[test]
+fn mounted_several_are_unmounted_in_one_call() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&[]).expect(0);
+    let second = Second { at: m.bench.path("second") };
+    fs::create_dir(&second.at).unwrap();
+    let line = ["mount", m.bench.vault_str(), "second", "--password-file", m.bench.password_str()];
+    m.bench.run(line).expect(0);
+    assert_eq!(m.bench.mounts().len(), 2);
+    m.bench.run(["umount", "mnt", "missing", "second"]).expect(6).says("missing");
+    assert!(m.bench.mounts().is_empty() && !is_mounted(&m.mnt()) && !is_mounted(&second.at));
+}
+
+/// A further mountpoint that is cleared whatever happens.
+struct Second {
+    at: PathBuf,
+}
+
+impl Drop for Second {
+    fn drop(&mut self) {
+        force_off(&self.at);
+    }
 }
 
 #[test]
@@ -318,7 +279,7 @@ fn mounted_and_mountless_verbs_share_a_vault() {
     run(elsewhere, b"").expect(7).says(&format!("process {} has it open", m.pid()));
     m.bench.open("put", &["outside", "/"]).expect(0);
     assert_eq!(fs::read_to_string(m.mnt().join("outside")).unwrap(), "by the verb");
-    m.umount(&[]).expect(0);
+    m.umount_with(&[]).expect(0);
 }
 
 /// As an ordinary user: through fusermount3, from a process that is not dumpable.
@@ -337,11 +298,11 @@ fn mounted_exclusively_is_mounted_alone() {
     second(&[]).expect(7).says("exclusively");
     m.bench.open("put", &[&m.bench.str("f"), "/"]).expect(7).says("adit umount");
     m.bench.open("ls", &["/"]).expect(0);
-    m.umount(&[]).expect(0);
+    m.umount_with(&[]).expect(0);
     m.mount(&[]).expect(0);
     second(&["-o", "exclusive"]).expect(7).says("already");
     m.bench.open("put", &[&m.bench.str("f"), "/"]).expect(0);
-    m.umount(&[]).expect(0);
+    m.umount_with(&[]).expect(0);
 }
 
 #[test]
@@ -423,10 +384,19 @@ fn mounted_by_mount_8() {
     let password = m.bench.password_str();
     mount(format!("noauto,nofail,x-test,password_file={password}")).expect(0);
     assert!(is_mounted(&m.mnt()));
-    assert!(table().lines().any(|line| line.contains(m.bench.str("mnt").as_str()) && line.contains("fuse.adit")));
+    assert!(mount_line(&m.mnt()).is_some_and(|line| line.contains("fuse.adit")));
     let umount = Command::new("umount").arg(m.mnt()).status().unwrap();
     assert!(umount.success());
     eventually("its process ends", || m.bench.mounts().is_empty());
+    // A fake mount asks nothing and mounts nothing, also with other letters in the same word.
+    for fake in ["-f", "-fv", "-sfnv"] {
+        let mut command = Command::new("/sbin/mount.fuse.adit");
+        command
+            .args([m.bench.vault_str(), &m.bench.str("mnt"), fake, "-o", "rw"])
+            .envs(m.bench.command().get_envs().filter_map(|(k, v)| Some((k, v?))));
+        run(command, b"").expect(0);
+        assert!(!is_mounted(&m.mnt()), "{fake}");
+    }
     fs::write(m.bench.path("wrong"), "wrong").unwrap();
     let failed = mount(format!("password_file={}", m.bench.str("wrong")));
     assert_ne!(failed.code, Some(0));

@@ -75,6 +75,48 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// Every kind, in the order of their declaration.
+    pub const ALL: [ErrorKind; 30] = {
+        use ErrorKind::*;
+        [
+            NotFound,
+            Exists,
+            NotDirectory,
+            IsDirectory,
+            NotEmpty,
+            InvalidInput,
+            NameTooLong,
+            IllegalName,
+            PermissionDenied,
+            NotPermitted,
+            ReadOnly,
+            NoSpace,
+            QuotaExceeded,
+            FileTooLarge,
+            Corrupt,
+            Io,
+            NotSupported,
+            Stale,
+            Busy,
+            TooManyLinks,
+            Loop,
+            CrossDevice,
+            NoAttribute,
+            OutOfRange,
+            Interrupted,
+            TimedOut,
+            Network,
+            WrongPassword,
+            Exhausted,
+            NoData,
+        ]
+    };
+
+    /// The kind whose name in the code is `word`: what another process of this program answers with.
+    pub fn from_word(word: &str) -> Option<ErrorKind> {
+        Self::ALL.into_iter().find(|kind| format!("{kind:?}") == word)
+    }
+
     fn describe(self) -> &'static str {
         use ErrorKind::*;
         match self {
@@ -182,6 +224,9 @@ impl From<crate::types::NameError> for FsError {
     }
 }
 
+/// The number of an input/output error.
+const EIO: i32 = 5;
+
 /// The kind of an error of the host's filesystem.
 pub fn kind_of_io(e: &std::io::Error) -> ErrorKind {
     use std::io::ErrorKind as K;
@@ -222,10 +267,16 @@ pub fn kind_of_io(e: &std::io::Error) -> ErrorKind {
 
 impl From<std::io::Error> for FsError {
     fn from(e: std::io::Error) -> Self {
-        match kind_of_io(&e) {
-            ErrorKind::NotFound => FsError::new(ErrorKind::NotFound),
-            kind => FsError::new(kind).because(e),
-        }
+        let kind = kind_of_io(&e);
+        // Where the kind says all that the number does, the system's own words would only repeat it.
+        let said = match (kind, e.raw_os_error()) {
+            (ErrorKind::NotFound, _) => true,
+            (ErrorKind::Io, Some(number)) => number == EIO,
+            (ErrorKind::Exhausted | ErrorKind::Network, _) => false,
+            (_, Some(_)) => true,
+            (_, None) => e.get_ref().is_none(),
+        };
+        if said { FsError::new(kind) } else { FsError::new(kind).because(e) }
     }
 }
 
@@ -271,6 +322,29 @@ mod tests {
     fn a_miss_is_small_and_plain() {
         assert!(std::mem::size_of::<FsError>() <= 16);
         assert_eq!(FsError::new(ErrorKind::NotFound).to_string(), "not found");
+    }
+
+    #[test]
+    fn every_kind_is_found_by_its_word() {
+        assert_eq!(ErrorKind::ALL.len(), ErrorKind::NoData as usize + 1, "a kind is missing");
+        for (at, kind) in ErrorKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, at);
+            assert_eq!(ErrorKind::from_word(&format!("{kind:?}")), Some(kind));
+        }
+        assert_eq!(ErrorKind::from_word("NotAMount"), None);
+    }
+
+    #[test]
+    fn nothing_is_said_twice() {
+        let of = |number| FsError::from(std::io::Error::from_raw_os_error(number)).to_string();
+        assert_eq!(of(17), "exists already");
+        assert_eq!(of(13), "permission denied");
+        assert_eq!(of(5), "input/output error");
+        // What the kind leaves open is told.
+        assert!(of(25).starts_with("input/output error: Inappropriate ioctl"), "{}", of(25));
+        assert!(of(24).starts_with("out of memory or handles: Too many open files"), "{}", of(24));
+        let custom = std::io::Error::new(std::io::ErrorKind::InvalidInput, "not so");
+        assert_eq!(FsError::from(custom).to_string(), "invalid argument: not so");
     }
 
     #[test]

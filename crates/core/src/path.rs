@@ -194,9 +194,12 @@ impl<'s> Tree<'s> {
     /// The directory in which `path` names an entry, which need not exist, and the entry's name.
     ///
     /// # Errors
-    /// `InvalidInput` if the path ends in no name (`/`, `.`, `..`).
+    /// `NotPermitted` for the root, which has no name; `InvalidInput` if the path ends in none (`.`, `..`).
     pub fn resolve_parent(&self, path: &[u8]) -> Result<(Node<'_>, Vec<u8>)> {
         let trimmed = trim_slashes(path);
+        if trimmed.is_empty() && path.starts_with(b"/") {
+            return Err(FsError::new(ErrorKind::NotPermitted).on("change", "/").because("it is the root"));
+        }
         let (dir, name) = match trimmed.iter().rposition(|&b| b == b'/') {
             Some(at) => (&trimmed[..=at], &trimmed[at + 1..]),
             None => (&b"/"[..], trimmed),
@@ -278,6 +281,9 @@ impl<'s> Tree<'s> {
 
     /// Creates the directory `path`; `Exists` if the name is taken.
     pub fn mkdir(&self, path: &[u8], new: &NewNode) -> Result<Node<'_>> {
+        if trim_slashes(path).is_empty() && !path.is_empty() {
+            return Err(FsError::new(ErrorKind::Exists).on("mkdir", "/"));
+        }
         let (parent, name) = self.resolve_parent(path)?;
         self.mkdir_in(&parent, &name, new)
     }
@@ -388,10 +394,16 @@ impl<'s> Tree<'s> {
             Err(e) => return Err(e),
         };
         let new_path = to_dir.join(&to_name);
+        let old_path = from_dir.join(&from_name);
+        if new_path.strip_prefix(old_path.as_slice()).is_some_and(|rest| rest.starts_with(b"/")) {
+            return Err(FsError::new(ErrorKind::InvalidInput)
+                .on("rename", format!("{} to {}", show(&old_path), show(&new_path)))
+                .because("a folder cannot be moved into itself"));
+        }
         self.store
             .rename(from_dir.ino(), FileName::new(&from_name)?, to_dir.ino(), FileName::new(&to_name)?, flags)
             .map_err(|e| {
-                let subject = format!("{} to {}", show(&from_dir.join(&from_name)), show(&new_path));
+                let subject = format!("{} to {}", show(&old_path), show(&new_path));
                 about_subject("rename", subject, e)
             })?;
         Ok(new_path)

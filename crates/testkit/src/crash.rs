@@ -1,4 +1,4 @@
-//! Media in memory that lose power, or whose process is killed, at any call: the crash model of the handbook.
+//! Media in memory that lose power, or whose process is killed, at any call.
 //!
 //! A [`CrashWorld`] holds several roots (a vault's folder and the journal's, say) on one timeline. [`CrashDir`] is a
 //! root as a [`HostDir`](adit_core::media::HostDir). A test lets a store work, stops the world after some number of

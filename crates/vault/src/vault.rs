@@ -93,14 +93,16 @@ pub fn create(root: &dyn HostDir, password: &str, options: &CreateOptions) -> Re
 fn required(root: &dyn HostDir, name: &str, max: usize) -> Result<Vec<u8>> {
     match read_small(root, name, max)? {
         Some(bytes) => Ok(bytes),
-        None => Err(FsError::new(ErrorKind::NotFound).on("open", name)),
+        // Without its key file a vault is damaged, not absent.
+        None => Err(FsError::new(ErrorKind::Corrupt).on("open", name).because("the file is missing")),
     }
 }
 
 /// What the vault says of itself, before any password: not verified.
 ///
 /// # Errors
-/// `NotFound` if there is no `vault.cryptomator`; `Corrupt`; `NotSupported` for older formats and Hub vaults.
+/// `NotFound` if there is no `vault.cryptomator`, nor a key file; `Corrupt`; `NotSupported` for formats before 8. What
+/// the configuration alleges is not judged: see [`check_openable`].
 pub fn info(root: &dyn HostDir) -> Result<UnverifiedConfig> {
     match read_small(root, CONFIG_FILE_NAME, crate::format::config::MAX_FILE_BYTES)? {
         Some(bytes) => VaultConfig::peek(&bytes).map_err(|e| format_error(e, "read", CONFIG_FILE_NAME)),
@@ -115,12 +117,23 @@ fn explain_missing_config(root: &dyn HostDir) -> FsError {
             Some(version) => FsError::new(ErrorKind::NotSupported)
                 .on("open", CONFIG_FILE_NAME)
                 .because(format!("the vault has format {version}; upgrade it to format 8 with Cryptomator first")),
-            None => FsError::new(ErrorKind::Corrupt)
-                .on("open", CONFIG_FILE_NAME)
-                .because("the file is missing; restore it from a backup (vault.cryptomator.*.bkup)"),
+            None => FsError::new(ErrorKind::Corrupt).on("open", CONFIG_FILE_NAME).because("the file is missing"),
         },
         _ => FsError::new(ErrorKind::NotFound).on("open", CONFIG_FILE_NAME).because("this folder is not a vault"),
     }
+}
+
+/// Whether the vault could be opened with the right password, as far as that can be told without it.
+///
+/// # Errors
+/// As [`info`]; `NotSupported` for other formats, unknown ciphers and Hub vaults; `Corrupt` for a key file that is missing
+/// or cannot be read.
+pub fn check_openable(root: &dyn HostDir) -> Result<()> {
+    let config = info(root)?;
+    config.check_alleged().map_err(|e| format_error(e, "open", CONFIG_FILE_NAME))?;
+    let key_name = config.key_id.masterkey_file_name().map_err(|e| format_error(e, "open", CONFIG_FILE_NAME))?;
+    let bytes = required(root, key_name, crate::format::masterkey::MAX_FILE_BYTES)?;
+    MasterkeyFile::parse(&bytes).map(drop).map_err(|e| format_error(e, "open", key_name))
 }
 
 /// Unlocks the vault: the key from the password, then the configuration, whose signature is checked with it.

@@ -25,27 +25,27 @@ pub struct LowArgs {
     pub command: Command,
 }
 
+// In these texts a paragraph is one line, which the help wraps to the terminal; lists and examples stay within 80 columns.
+
 const AFTER_HELP: &str = "\
 Examples:
-  adit vault init ~/Vault                 create a vault; asks for a password twice
-  adit mount ~/Vault ~/Private            work in it as in any folder
-  adit umount ~/Private                   write everything back and close it
-  adit put ~/Vault photos/ /              copy a folder in, without a mount
-  adit ls ~/Vault /photos --long          list, without a mount
-  adit vault check ~/Vault                look for damage
+  adit vault init ~/Vault            create a vault; asks for a password twice
+  adit mount ~/Vault ~/Private       work in it as in any folder
+  adit umount ~/Private              write everything back and close it
+  adit put ~/Vault photos/ /         copy a folder in, without a mount
+  adit ls ~/Vault /photos --long     list, without a mount
+  adit vault check ~/Vault           look for damage
 
 Passwords:
-  A password is asked for on the terminal, or read with --password-stdin, --password-file FILE,
-  --password-command COMMAND or --password-env NAME. It is never an argument. One trailing newline is removed.
-
-Exit codes:
-  0 done   1 failure   2 usage   3 wrong password   4 corrupt data   5 check found problems
-  6 not a mount   7 busy   8 out of space   9 network failure   10 not supported
+A password is asked for on the terminal, where you may try three times, or read with --password-stdin, \
+--password-file FILE, --password-command COMMAND or --password-env NAME. It is never an argument. One trailing newline \
+is removed.
 
 Environment:
-  ADIT_LOG         what to log, such as `debug` or `adit_vault=trace` (as --log)
+  ADIT_LOG         what to log, such as debug or adit_vault=trace (as --log)
   NO_COLOR         no colours
-  XDG_STATE_HOME   where journals and the log are kept, in `adit/`; ~/.local/state otherwise";
+  XDG_STATE_HOME   where journals and the log are kept, in adit/ there;
+                   ~/.local/state otherwise";
 
 /// Options of every command.
 #[derive(Args, Debug, Clone)]
@@ -71,9 +71,10 @@ pub enum Command {
     #[command(after_long_help = MOUNT_HELP)]
     Mount(MountArgs),
     /// Write everything back and unmount
-    #[command(alias = "unmount")]
+    #[command(alias = "unmount", after_long_help = MANY_HELP)]
     Umount(UmountArgs),
     /// List what is mounted
+    #[command(after_long_help = MOUNTS_HELP)]
     Mounts(JsonArgs),
     /// Show counters of a mount: inodes, memory, cache hits
     Stats(StatsArgs),
@@ -92,10 +93,12 @@ pub enum Command {
     #[command(after_long_help = PUT_HELP)]
     Put(PutArgs),
     /// Create folders in a vault, without a mount
+    #[command(after_long_help = MANY_HELP)]
     Mkdir(MkdirArgs),
     /// Rename or move in a vault, without a mount
     Mv(MvArgs),
     /// Remove from a vault, without a mount
+    #[command(after_long_help = MANY_HELP)]
     Rm(RmArgs),
     /// Create, describe and check vaults
     #[command(subcommand)]
@@ -103,13 +106,18 @@ pub enum Command {
     /// Look for what could keep mounts from working here
     Doctor(JsonArgs),
     /// Print a completion script for a shell
-    #[command(after_long_help = "Example:\n  adit completions bash > ~/.local/share/bash-completion/completions/adit")]
+    #[command(after_long_help = "\
+Example:
+  adit completions bash > ~/.local/share/bash-completion/completions/adit")]
     Completions {
         /// Which shell
         shell: Shell,
     },
     /// Print the manual, or write all its pages
-    #[command(after_long_help = "Examples:\n  adit man | man -l -\n  adit man --dir /usr/local/share/man/man1")]
+    #[command(after_long_help = "\
+Examples:
+  adit man | man -l -
+  adit man --dir /usr/local/share/man/man1")]
     Man {
         /// The page of this verb, such as `mount` or `vault check`
         verb: Vec<String>,
@@ -122,47 +130,67 @@ pub enum Command {
 const SOURCE_HELP: &str = "The vault's folder; `vault:` in front says that it is one";
 
 const MOUNT_HELP: &str = "\
-The command returns when the mount is usable; otherwise its exit code and message say why it is not. The files are
-visible to you alone unless --allow-other is given. The mount ends with `adit umount`, SIGTERM or SIGINT, and writes
+The command returns when the mount is usable; otherwise its exit code and message say why it is not. The files are \
+visible to you alone unless --allow-other is given. The mount ends with `adit umount`, SIGTERM or SIGINT, and writes \
 everything back first.
 
-Options for -o (a list with commas; a backslash before a comma keeps it):
-  ro, rw                    read-only or not
-  allow_other               let other users in, as the file modes allow
-  nosuid, nodev, noexec     as in mount(8); the first two are the default
-  attr_timeout=SECS         how long attributes may be stale when another client changes the vault
-  entry_timeout=SECS        the same for names
-  negative_timeout=SECS     the same for names that do not exist
-  exclusive                 nobody else changes the vault: the kernel may collect writes
-  threads=N                 threads that serve the mount
-  memory=SIZE, idle=DURATION, foreground, state_dir=DIR
-  password_file=FILE, password_command=COMMAND, password_env=NAME, password_stdin
-_netdev, nofail, noauto, user and x-* are for others, and ignored.
+--read-only refuses changes through the mount. What an earlier mount that was killed has left in its journal is written \
+back into the vault all the same, because the files are not whole without it; `adit ls`, `cat` and `get` do so too.
 
-In /etc/fstab (with a link /sbin/mount.fuse.adit to adit):
-  /home/me/Vault  /home/me/Private  fuse.adit  noauto,user,password_file=/home/me/.vault-password  0 0
+Mount options:
+  (after -o, with commas between them; a backslash before a comma keeps it)
+  ro, rw                  read-only or not
+  allow_other             let other users in, as the file modes allow
+  nosuid, nodev, noexec   as in mount(8); the first two are the default
+  attr_timeout=SECS       how long attributes may be stale when another client
+                          changes the vault
+  entry_timeout=SECS      the same for names
+  negative_timeout=SECS   the same for names that do not exist
+  exclusive               nobody else changes the vault: the kernel may collect
+                          writes
+  threads=N               threads that serve the mount
+  memory=SIZE, idle=DURATION, foreground, state_dir=DIR
+  password_file=FILE, password_command=COMMAND, password_env=NAME,
+  password_stdin
+  _netdev, nofail, noauto, user and x-* are for others, and ignored
+
+In /etc/fstab:
+  # This needs a link /sbin/mount.fuse.adit to adit.
+  /srv/vault /mnt/private fuse.adit noauto,user,password_file=/root/.pw 0 0
 
 Examples:
   adit mount ~/Vault ~/Private
   adit mount --read-only --password-command 'pass show vault' ~/Vault ~/Private
   adit mount --foreground -v ~/Vault ~/Private";
 
+const MOUNTS_HELP: &str = "\
+A mount whose process was killed is shown as dead: its mountpoint is in the way until `adit umount` clears it. One that \
+was detached (`adit umount --lazy`) is shown as long as files on it are open.";
+
 const GET_HELP: &str = "\
-If DEST is a folder, the copy goes into it; PATH `/` copies what the vault holds into it. Modes, modification times and
-symbolic links are kept. Existing files are replaced when their copy is complete; folders are merged. Nothing is written
-through a symbolic link, nor outside of DEST.
+If DEST is a folder, the copy goes into it; PATH `/` copies what the vault holds into it. Modes, modification times and \
+symbolic links are kept. Existing files are replaced when their copy is complete; folders are merged. Nothing is written \
+through a symbolic link, nor outside of DEST. With DEST `-` a file goes to standard output.
 
 Examples:
   adit get ~/Vault /photos/2024 .
-  adit get ~/Vault / /mnt/restore";
+  adit get ~/Vault / /mnt/restore
+  adit get ~/Vault /backup.tar - | tar -t";
 
 const PUT_HELP: &str = "\
-If PATH is a folder, the copies go into it; otherwise it is the name of the one copy. Modes, modification times and
-symbolic links are kept. Existing files are replaced when their copy is complete; folders are merged.
+If PATH is a folder, the copies go into it; otherwise it is the name of the one copy. Modes, modification times and \
+symbolic links are kept. Existing files are replaced when their copy is complete; folders are merged. With HOST `-` \
+standard input becomes the file PATH.
+
+A FIFO, socket or device that is named is refused (exit code 10); below a folder it is left out, with a remark.
 
 Examples:
   adit put ~/Vault letter.odt /letters
-  adit put ~/Vault ~/photos ~/films /";
+  adit put ~/Vault ~/photos ~/films /
+  tar -c ~/mail | adit put ~/Vault - /mail.tar";
+
+const MANY_HELP: &str = "\
+One that fails does not keep the others from being done; each failure is told, and the exit code is that of the worst.";
 
 /// Where the password comes from.
 #[derive(Args, Debug, Clone, Default)]
@@ -250,8 +278,8 @@ pub struct MountArgs {
 #[derive(Args, Debug)]
 pub struct UmountArgs {
     /// Where it is mounted
-    #[arg(value_hint = ValueHint::DirPath)]
-    pub mountpoint: PathBuf,
+    #[arg(value_name = "MOUNTPOINT", required = true, value_hint = ValueHint::DirPath)]
+    pub mountpoints: Vec<PathBuf>,
     /// Take it out of the tree now; open files go on until they are closed
     #[arg(short, long)]
     pub lazy: bool,
@@ -350,7 +378,7 @@ pub struct GetArgs {
     pub source: SourceArgs,
     /// A file, folder or link in it
     pub path: OsString,
-    /// Where to, on this machine
+    /// Where to, on this machine; `-` for standard output
     #[arg(value_hint = ValueHint::AnyPath)]
     pub dest: PathBuf,
     /// Fail for files that exist instead of replacing them
@@ -364,7 +392,7 @@ pub struct PutArgs {
     /// The vault.
     #[command(flatten)]
     pub source: SourceArgs,
-    /// Files and folders of this machine
+    /// Files and folders of this machine; `-` for standard input
     #[arg(required = true, value_hint = ValueHint::AnyPath)]
     pub host: Vec<PathBuf>,
     /// Where to, in the vault
@@ -428,7 +456,7 @@ pub struct RmArgs {
 pub enum VaultCommand {
     /// Create a vault in a new or empty folder
     #[command(after_long_help = "\
-The folder may then be synchronised or copied like any other. Without the password nobody can read it, and nobody can
+The folder may then be synchronised or copied like any other. Without the password nobody can read it, and nobody can \
 restore a lost password.
 
 Examples:
@@ -436,15 +464,20 @@ Examples:
   adit vault init ~/Vault --password-file ~/.vault-password")]
     Init(InitArgs),
     /// Describe a vault; needs no password
+    #[command(after_long_help = "\
+The exit code says whether this program could open it, given the password: 10 for another format, unknown ciphers or a \
+Hub vault, 4 for a key file that is missing or damaged.")]
     Info(InfoArgs),
     /// Change the password
     #[command(after_long_help = "\
-The old key file is kept beside the new one as masterkey.cryptomator.XXXXXXXX.bkup. It still opens with the old password:
-remove it when it must not.
+The old key file is kept beside the new one as masterkey.cryptomator.XXXXXXXX.bkup. It still opens with the old \
+password: remove it when it must not.
 
 Examples:
   adit vault passwd ~/Vault
-  printf 'old\\nnew\\n' | adit vault passwd ~/Vault --password-stdin --new-password-stdin")]
+  adit vault passwd ~/Vault --new-password-command 'pass show vault'
+  printf 'old\\nnew\\n' |
+    adit vault passwd ~/Vault --password-stdin --new-password-stdin")]
     Passwd(PasswdArgs),
     /// Look for damage, and repair what can be
     #[command(after_long_help = "\

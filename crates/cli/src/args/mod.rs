@@ -5,9 +5,10 @@ pub mod mount_options;
 pub mod units;
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 
 use crate::secrets::Origin;
 
@@ -15,6 +16,9 @@ pub use low::{Command, LowArgs};
 
 /// The name under which `mount -t fuse.adit` calls this program.
 const MOUNT_HELPER_NAME: &str = "mount.fuse.adit";
+
+/// What the section of the help with the exit codes begins with.
+pub const EXIT_CODES_TITLE: &str = "Exit codes:";
 
 /// Parses the arguments, the program's name first. Called as `mount.fuse.adit`, they mean `mount`.
 ///
@@ -26,20 +30,76 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<LowArgs, clap::
     if called_as == Some(OsStr::new(MOUNT_HELPER_NAME)) {
         args = as_mount(args);
     }
-    LowArgs::try_parse_from(args)
+    LowArgs::from_arg_matches(&command().try_get_matches_from(args)?)
+}
+
+/// The definition of the command line, with the exit codes on every page of the help.
+pub fn command() -> clap::Command {
+    with_codes(LowArgs::command())
+}
+
+fn with_codes(command: clap::Command) -> clap::Command {
+    let before = command.get_after_long_help().map(|text| format!("{text}\n\n")).unwrap_or_default();
+    let mut command = command.after_long_help(format!("{before}{}", exit_codes()));
+    let names: Vec<String> = command.get_subcommands().map(|verb| verb.get_name().to_owned()).collect();
+    for name in names {
+        command = command.mut_subcommand(name, with_codes);
+    }
+    command
+}
+
+/// The table of the exit codes as a section of the help.
+fn exit_codes() -> String {
+    let mut text = String::from(EXIT_CODES_TITLE);
+    for (code, meaning) in crate::exit_code::TABLE {
+        text.push_str(&format!("\n  {:2}  {meaning}", code as u8));
+    }
+    text
 }
 
 /// `mount.fuse.adit SOURCE DIR [-sfnv] [-N NS] [-t TYPE] [-o OPTS]` (mount(8), "External helpers") as `adit mount`.
+///
+/// Its letters are not those of `adit mount` (`-f` is a fake mount, and not one in the foreground), may stand in one
+/// word, and the last one of a word may have its value there or in the next.
 fn as_mount(args: Vec<OsString>) -> Vec<OsString> {
     let mut out: Vec<OsString> = vec!["adit".into(), "mount".into()];
     let mut args = args.into_iter().skip(1);
     while let Some(arg) = args.next() {
-        match arg.to_str() {
-            // Sloppy, no mtab, and a type with subtype that says what our name says already.
-            Some("-s" | "-n") => {}
-            Some("-N" | "-t") => drop(args.next()),
-            Some("-f") => out.push("--fake".into()),
-            _ => out.push(arg),
+        let letters = match arg.as_bytes() {
+            [b'-', b'-', ..] => None,
+            [b'-', letters @ ..] if !letters.is_empty() => Some(letters.to_vec()),
+            _ => None,
+        };
+        let Some(letters) = letters else {
+            out.push(arg);
+            continue;
+        };
+        for (at, letter) in letters.iter().enumerate() {
+            let rest = letters.get(at + 1..).unwrap_or_default();
+            let mut value = || match rest.is_empty() {
+                true => args.next(),
+                false => Some(OsString::from_vec(rest.to_vec())),
+            };
+            match letter {
+                // Sloppy, and no mtab: it is always so.
+                b's' | b'n' => continue,
+                b'f' => out.push("--fake".into()),
+                b'v' => out.push("--verbose".into()),
+                b'r' => out.push("--read-only".into()),
+                b'w' => out.extend(["-o".into(), "rw".into()]),
+                b'o' => {
+                    out.push("-o".into());
+                    out.extend(value());
+                    break;
+                }
+                // The namespace was entered already, and the type says what our name says.
+                b'N' | b't' => {
+                    value();
+                    break;
+                }
+                // Ours, such as -h: clap says whether it is one.
+                letter => out.push(OsString::from_vec(vec![b'-', *letter])),
+            }
         }
     }
     out

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use clap::CommandFactory;
 use clap::error::ErrorKind;
 
 use super::mount_options::{MEMORY_DEFAULT_BYTES, MountRequest};
@@ -22,7 +21,7 @@ fn mount(line: &[&str]) -> crate::failure::Result<MountRequest> {
 
 #[test]
 fn the_definition_is_sound() {
-    LowArgs::command().debug_assert();
+    command().debug_assert();
 }
 
 #[test]
@@ -84,7 +83,18 @@ fn mount_8_calls_its_helper() {
     assert_eq!((request.source.as_os_str(), request.mountpoint.as_path()), (OsStr::new("/v"), Path::new("/m")));
     assert_eq!(request.password, Origin::Env("P".into()));
     assert!(!request.fake);
-    assert!(mount(&["mount.fuse.adit", "/v", "/m", "-f"]).unwrap().fake);
+    // `-f` means a fake mount here, and not one in the foreground; letters may stand together.
+    for bundle in [&["-f"][..], &["-sfnv"], &["-vf"], &["-fnvo", "rw"], &["-forw"], &["-s", "-n", "-f", "-v"]] {
+        let request = mount(&[&["mount.fuse.adit", "/v", "/m"], bundle].concat()).unwrap();
+        assert!(request.fake && !request.foreground && !request.options.read_only, "{bundle:?}");
+    }
+    for bundle in [&["-r"][..], &["-sro", "nosuid"], &["-oro,nosuid"], &["-nN", "/proc/1/ns/mnt", "-o", "ro"]] {
+        let request = mount(&[&["mount.fuse.adit", "/v", "/m"], bundle].concat()).unwrap();
+        assert!(request.options.read_only && !request.fake, "{bundle:?}");
+    }
+    let verbose = parsed(&["mount.fuse.adit", "/v", "/m", "-sv"]).unwrap().global.verbose;
+    assert_eq!((verbose, parsed(&["mount.fuse.adit", "/v", "/m", "-sn"]).unwrap().global.verbose), (1, 0));
+    assert_eq!(parsed(&["mount.fuse.adit", "/v", "/m", "-sX"]).unwrap_err().kind(), ErrorKind::UnknownArgument);
 }
 
 #[test]
@@ -97,19 +107,61 @@ fn one_password_only() {
     assert!(parsed(&["adit", "vault", "passwd", "v", "--password-stdin", "--new-password-stdin"]).is_ok());
 }
 
-#[test]
-fn help_tells_the_exit_codes_and_every_verb_has_a_summary() {
-    let mut command = LowArgs::command();
-    let help = command.render_long_help().to_string();
-    for (code, _) in crate::exit_code::TABLE {
-        assert!(help.contains(&format!("{} ", code as u8)), "{code:?}");
-    }
-    fn visit(command: &clap::Command) {
-        assert!(command.get_about().is_some(), "{} has no summary", command.get_name());
-        for argument in command.get_arguments().filter(|a| !a.is_hide_set()) {
-            assert!(argument.get_help().is_some(), "{} {} has no help", command.get_name(), argument.get_id());
+/// Every page of the help, by the name of its command.
+fn pages() -> Vec<(String, clap::Command)> {
+    fn visit(command: &clap::Command, name: &str, pages: &mut Vec<(String, clap::Command)>) {
+        for verb in command.get_subcommands() {
+            visit(verb, &format!("{name} {}", verb.get_name()), pages);
         }
-        command.get_subcommands().for_each(visit);
+        pages.push((name.to_owned(), command.clone()));
     }
-    visit(&command);
+    let mut pages = Vec::new();
+    visit(&command(), "adit", &mut pages);
+    pages
+}
+
+#[test]
+fn every_page_tells_the_exit_codes_and_has_summaries() {
+    for (name, mut command) in pages() {
+        assert!(command.get_about().is_some(), "{name} has no summary");
+        for argument in command.get_arguments().filter(|a| !a.is_hide_set()) {
+            assert!(argument.get_help().is_some(), "{name} {} has no help", argument.get_id());
+        }
+        let page = command.render_long_help().to_string();
+        assert_eq!(page.matches(EXIT_CODES_TITLE).count(), 1, "{name}");
+        for (code, meaning) in crate::exit_code::TABLE {
+            // The terminal may break a line within the meaning.
+            let start = meaning.split_whitespace().next().unwrap();
+            assert!(page.contains(&format!("\n  {:2}  {start}", code as u8)), "{name}: {code:?} in {page}");
+        }
+        // Whatever else a page says of an exit code is in the table.
+        for told in page.split("exit code ").skip(1) {
+            let number: String = told.chars().take_while(char::is_ascii_digit).collect();
+            assert!(number.is_empty() || number.parse::<u8>().is_ok_and(|n| n <= 10), "{name}: {told}");
+        }
+    }
+}
+
+#[test]
+fn no_line_of_the_help_is_wrapped_twice() {
+    for (name, command) in pages() {
+        let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+        for paragraph in text.split("\n\n").filter(|p| !p.starts_with(EXIT_CODES_TITLE)) {
+            let lines: Vec<&str> = paragraph.lines().collect();
+            // Running text is one line, or one below a title; lists and examples fit 80 columns.
+            let running = lines.iter().filter(|line| line.chars().count() > 80).count();
+            let begins = lines.first().is_some_and(|line| line.ends_with(':'));
+            assert!(running == 0 || lines.len() == 1 + usize::from(begins), "{name}: {paragraph}");
+            assert!(lines.iter().all(|line| line.len() <= 80 || !line.starts_with(' ')), "{name}: {paragraph}");
+        }
+    }
+}
+
+#[test]
+fn the_readme_has_the_table_of_exit_codes() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
+    let readme = std::fs::read_to_string(path).unwrap();
+    for (code, meaning) in crate::exit_code::TABLE {
+        assert!(readme.contains(&format!("| {} | {meaning} |", code as u8)), "{code:?}: {meaning}");
+    }
 }

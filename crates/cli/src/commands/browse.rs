@@ -6,29 +6,12 @@ use adit_core::types::{Access, Kind};
 
 use super::bytes;
 use crate::args::low::{CatArgs, GlobalArgs, LsArgs, TreeArgs};
-use crate::exit_code::Code;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Failures, Result};
 use crate::open::{self, Purpose};
 use crate::output::{EntryJson, JsonList, Output, mode_text, printable, time_text};
 
 /// How much of a file is read at once.
 const READ_LEN_BYTES: usize = 1 << 20;
-
-/// Entries that could not be read are reported as they come; the worst of them makes the exit code.
-#[derive(Default)]
-struct Failures(Option<Code>);
-
-impl Failures {
-    fn add(&mut self, failure: &Failure) {
-        failure.print();
-        let code = failure.code();
-        self.0 = if code == Code::Corrupt { Some(code) } else { self.0.or(Some(code)) };
-    }
-
-    fn result(self) -> Result<()> {
-        self.0.map_or(Ok(()), |code| Err(Failure::said(code)))
-    }
-}
 
 /// What is shown of each entry: the node, its depth below the start, and whether it is the last of its folder.
 type Shown<'a> = dyn FnMut(&Node<'_>, usize, bool) -> Result<()> + 'a;
@@ -158,14 +141,23 @@ pub fn cat(args: &CatArgs, global: &GlobalArgs) -> Result<()> {
     let mut buffer = vec![0; READ_LEN_BYTES];
     for path in &args.paths {
         let subject = printable(bytes(path));
-        if let Err(failure) = cat_one(&tree, bytes(path), &mut buffer, &mut out).map_err(|e| e.into_failure(&subject)) {
+        if let Err(e) = cat_one(&tree, bytes(path), &mut buffer, &mut out) {
             // What was read before the error is real, and stays in order with the messages.
             out.flush()?;
-            failures.add(&failure);
+            failures.add(&e.into_failure(&subject));
         }
     }
     out.finish()?;
     failures.result()
+}
+
+/// Prints the file at `path` on standard output.
+pub fn print_file(tree: &Tree<'_>, path: &[u8]) -> Result<()> {
+    let mut out = Output::new();
+    let printed = cat_one(tree, path, &mut vec![0; READ_LEN_BYTES], &mut out);
+    // What was read before an error is real.
+    out.finish()?;
+    printed.map_err(|e| e.into_failure(&printable(path)))
 }
 
 /// Reading and writing fail differently: one file cannot be read, or nobody listens any more.

@@ -8,7 +8,7 @@ use adit_core::types::{Kind, RenameFlags};
 use super::{bytes, confirm};
 use crate::args::low::{GlobalArgs, MkdirArgs, MvArgs, RmArgs};
 use crate::exit_code::Code;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Failures, Result};
 use crate::open::{self, Purpose};
 use crate::output::printable;
 use crate::progress::Progress;
@@ -20,11 +20,17 @@ pub fn mkdir(args: &MkdirArgs, global: &GlobalArgs) -> Result<()> {
     let (dir, vault) = open::source(&args.source, global, Purpose::Write)?;
     let tree = Tree::new(&*vault.store);
     let fail = |e: FsError| Failure::fs(dir.display(), &e);
+    let mut failures = Failures::default();
     for path in args.paths.iter().map(|path| bytes(path)) {
         let made = if args.parents { tree.mkdir_all(path, &new) } else { tree.mkdir(path, &new) };
-        made.map(drop).map_err(fail)?;
+        if let Err(e) = made {
+            failures.add(&fail(e));
+        }
     }
-    vault.store.sync_all().map_err(fail)
+    if let Err(e) = vault.store.sync_all() {
+        failures.add(&fail(e));
+    }
+    failures.result()
 }
 
 /// `adit mv`
@@ -47,38 +53,72 @@ pub fn mv(args: &MvArgs, global: &GlobalArgs) -> Result<()> {
 
 /// `adit rm`
 pub fn rm(args: &RmArgs, global: &GlobalArgs) -> Result<()> {
-    let names: Vec<String> = args.paths.iter().map(|path| printable(bytes(path))).collect();
-    let what = if args.recursive { "with everything in it" } else { "for good" };
-    confirm(&format!("Remove {} {what}?", names.join(", ")), args.yes)?;
     let (_, vault) = open::source(&args.source, global, Purpose::Write)?;
     let tree = Tree::new(&*vault.store);
-    let mut progress = Progress::new("rm", global.quiet);
-    for (path, name) in args.paths.iter().zip(&names) {
-        if let Err(failure) = rm_one(&tree, bytes(path), name, args.recursive, &mut progress) {
-            progress.failed(&failure);
+    // What is there is known before anybody is asked.
+    let (mut failures, mut targets) = (Failures::default(), Vec::new());
+    for path in &args.paths {
+        match target(&tree, bytes(path), args.recursive) {
+            Ok(target) => targets.push(target),
+            Err(failure) => failures.add(&failure),
         }
     }
-    let synced = vault.store.sync_all().map_err(|e| Failure::fs("rm", &e));
-    progress.finish()?;
-    synced
+    if targets.is_empty() {
+        return failures.result();
+    }
+    confirm(&question(&targets), args.yes)?;
+    let mut progress = Progress::new("rm", global.quiet);
+    for target in &targets {
+        if let Err(e) = remove(&tree, target, &mut progress) {
+            progress.failed(&Failure::fs("rm", &e));
+        }
+    }
+    if let Err(e) = vault.store.sync_all() {
+        progress.failed(&Failure::fs("rm", &e));
+    }
+    progress.finish().err().iter().for_each(|failure| failures.add(failure));
+    failures.result()
 }
 
-fn rm_one(tree: &Tree<'_>, path: &[u8], name: &str, recursive: bool, progress: &mut Progress) -> Result<()> {
+/// Something that is to be removed.
+struct Target<'a> {
+    path: &'a [u8],
+    kind: Kind,
+}
+
+/// What is at `path`; a folder only if it may go with all that is in it.
+fn target<'a>(tree: &Tree<'_>, path: &'a [u8], recursive: bool) -> Result<Target<'a>> {
     let fail = |e: FsError| Failure::fs("rm", &e);
     let (parent, entry) = tree.resolve_parent(path).map_err(fail)?;
     let kind = tree.child(&parent, &entry).map_err(fail)?.kind();
-    if kind != Kind::Directory {
-        return tree.remove_in(&parent, &entry, kind).map_err(fail);
-    }
-    if !recursive {
-        return Err(Failure::new(Code::Failure, format!("rm: {name}: is a directory"))
+    if kind == Kind::Directory && !recursive {
+        return Err(Failure::new(Code::Failure, format!("rm: {}: is a directory", printable(path)))
             .hint("--recursive removes folders with everything in them"));
+    }
+    Ok(Target { path, kind })
+}
+
+fn question(targets: &[Target<'_>]) -> String {
+    let names: Vec<String> = targets
+        .iter()
+        .map(|target| match target.kind {
+            Kind::Directory => format!("the folder {} with everything in it", printable(target.path)),
+            _ => printable(target.path),
+        })
+        .collect();
+    format!("Remove {} for good?", names.join(", "))
+}
+
+fn remove(tree: &Tree<'_>, target: &Target<'_>, progress: &mut Progress) -> Result<(), FsError> {
+    if target.kind != Kind::Directory {
+        return tree.remove(target.path);
     }
     // Both callbacks need the display.
     let progress = std::cell::RefCell::new(progress);
-    tree.remove_all(path, &mut |node| progress.borrow_mut().entry(&adit_core::path::show(node.path())), &mut |error| {
-        progress.borrow_mut().failed(&fail(error))
-    })
+    tree.remove_all(
+        target.path,
+        &mut |node| progress.borrow_mut().entry(&adit_core::path::show(node.path())),
+        &mut |error| progress.borrow_mut().failed(&Failure::fs("rm", &error)),
+    )
     .map(drop)
-    .map_err(fail)
 }

@@ -16,7 +16,6 @@ use crate::failure::{Failure, Result};
 use crate::open::{self, Purpose};
 use crate::output::{Output, printable};
 use crate::progress::Progress;
-use crate::secrets::{self, Role};
 use crate::{source, state_dir};
 
 /// `adit vault check`
@@ -39,8 +38,7 @@ pub fn check(args: &CheckArgs, global: &GlobalArgs) -> Result<()> {
     if args.repair {
         confirm(&format!("Repair {subject}? Nothing is deleted, but things may be moved."), args.yes)?;
     }
-    let password = secrets::read(&args.password.origin(), Role::Current, &subject)?;
-    let keys = open::unlock(&dir, &password)?;
+    let (password, keys) = open::password(&dir, &args.password.origin())?;
     drop(password);
     let options = Options { contents: !args.no_contents };
     let found = if args.repair { repair(&dir, &keys, options, global)? } else { look(&dir, &keys, options, global)? };

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use clap::{Command, CommandFactory};
+use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
-use crate::args::LowArgs;
+use crate::args::{self, EXIT_CODES_TITLE};
 use crate::exit_code::{Code, TABLE};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
@@ -17,7 +17,7 @@ const TITLE_LEN_MAX: usize = 48;
 /// `adit completions`
 pub fn completions(shell: clap_complete::Shell) -> Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut LowArgs::command(), "adit", &mut script);
+    clap_complete::generate(shell, &mut args::command(), "adit", &mut script);
     let mut out = Output::new();
     out.bytes(&script)?;
     out.finish()
@@ -25,7 +25,7 @@ pub fn completions(shell: clap_complete::Shell) -> Result<()> {
 
 /// `adit man`
 pub fn man(verb: &[String], dir: Option<&Path>) -> Result<()> {
-    let mut command = LowArgs::command().disable_help_subcommand(true);
+    let mut command = args::command().disable_help_subcommand(true);
     command.build();
     if let Some(dir) = dir {
         std::fs::create_dir_all(dir).map_err(|e| Failure::io(dir.display(), &e))?;
@@ -83,6 +83,7 @@ fn page(command: &Command, name: &str) -> Result<Vec<u8>> {
 
 /// The text below the options: each paragraph that begins with a title line ending in a colon is a section.
 fn notes(roff: &mut Roff, text: &str) {
+    let mut section = "";
     for paragraph in text.split("\n\n").filter(|p| !p.trim().is_empty()) {
         let (title, body) = match paragraph.split_once('\n') {
             Some((first, rest)) if first.ends_with(':') && first.len() <= TITLE_LEN_MAX => {
@@ -90,12 +91,16 @@ fn notes(roff: &mut Roff, text: &str) {
             }
             _ => ("Notes", paragraph),
         };
-        if title == "Exit codes" {
+        if paragraph.starts_with(EXIT_CODES_TITLE) {
             continue;
         }
-        roff.control("SH", [title.to_uppercase().as_str()]);
+        match section == title {
+            true => roff.control("PP", []),
+            false => roff.control("SH", [title.to_uppercase().as_str()]),
+        };
+        section = title;
         // Lists and examples are shown as they are; running text is filled.
-        let verbatim = body.lines().any(|line| line.starts_with("  ")) && title != "Passwords";
+        let verbatim = body.lines().any(|line| line.starts_with("  "));
         if verbatim {
             roff.control("nf", []);
         }

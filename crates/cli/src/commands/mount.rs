@@ -16,11 +16,11 @@ use serde_json::{Map, Value, json};
 
 use crate::args::low::{GlobalArgs, MountArgs};
 use crate::args::mount_options::MountRequest;
-use crate::exit_code::Code;
+use crate::exit_code::{Code, NOT_A_MOUNT};
 use crate::failure::{Failure, Result};
 use crate::open::{self, Purpose};
-use crate::secrets::{self, Password, Role};
-use crate::{logging, source, state_dir};
+use crate::secrets::{self, Origin, Password, Role};
+use crate::{logging, output, source, state_dir};
 
 /// Memory of each serving thread that is not in the engine's budget: its receive buffer and stack, in bytes.
 const THREAD_LEN_BYTES: u64 = 2 << 20;
@@ -49,13 +49,18 @@ pub fn mount(args: MountArgs, global: &GlobalArgs) -> Result<()> {
     let given = request.state_dir.as_deref().or(global.state_dir.as_deref());
     // Relative paths mean something only before the daemon leaves its folder.
     let state = state_dir::locate(given).ok();
-    let password = secrets::read(&request.password, Role::Current, &vault.display().to_string())?;
+    open::check_openable(&vault)?;
     if request.fake {
         return Ok(());
     }
+    let password = match request.password {
+        // Whoever sits at the terminal may try again; the keys are made anew in the process that needs them.
+        Origin::Ask => open::password(&vault, &Origin::Ask)?.0,
+        ref origin => secrets::read(origin, Role::Current, &vault.display().to_string())?,
+    };
     let plan = Plan { request, vault, mountpoint, state };
     if plan.request.foreground {
-        logging::to_stderr(global)?;
+        logging::of_foreground(global)?;
         return serve(plan, password, None);
     }
     match daemon::daemonize().map_err(|e| Failure::io("mount", &e))? {
@@ -241,7 +246,7 @@ impl Verbs {
             "mountpoint": self.info.mountpoint,
             "pid": self.info.pid,
             "read_only": self.info.read_only,
-            "started": self.info.started,
+            "started": output::iso_text(self.info.started),
             "uptime_secs": self.began.elapsed().as_secs(),
             "exclusive": self.exclusive,
             "attr_timeout_secs": options.attr_ttl.as_secs_f64(),
@@ -261,7 +266,7 @@ impl Verbs {
         }
         drop(engine);
         self.session.unmount(lazy).map_err(|e| match e {
-            MountError::NotAMount(_) => ControlError::Answered { kind: "NotAMount".to_owned(), message: e.to_string() },
+            MountError::NotAMount(_) => ControlError::Answered { kind: NOT_A_MOUNT.to_owned(), message: e.to_string() },
             other => ControlError::answer(other.kind(), &other),
         })?;
         if let Some(Err(e)) = (!lazy).then(|| self.session.outcome(OUTCOME_PATIENCE)).flatten() {
@@ -281,20 +286,13 @@ fn rss_bytes() -> u64 {
     1024 * (kib("RssAnon:").unwrap_or(0) + kib("RssShmem:").unwrap_or(0))
 }
 
-/// The exit code of a kind that a mount's process answered with.
+/// What a failed request to a mount's process is to the user.
 pub fn answered(error: &ControlError) -> Failure {
     let code = match error {
         ControlError::NotAMount(_) => Code::NotAMount,
-        ControlError::Answered { kind, .. } => match kind.as_str() {
-            "NotAMount" => Code::NotAMount,
-            "Busy" => Code::Busy,
-            "NoSpace" | "QuotaExceeded" => Code::NoSpace,
-            "Corrupt" => Code::Corrupt,
-            "Network" | "TimedOut" => Code::Network,
-            "NotSupported" => Code::NotSupported,
-            _ => Code::Failure,
-        },
-        ControlError::UnsafeDirectory { .. } | ControlError::Io { .. } => Code::Failure,
+        ControlError::Answered { kind, .. } => Code::of_word(kind),
+        ControlError::UnsafeDirectory { .. } => Code::Failure,
+        ControlError::Io { source, .. } => Code::of(adit_core::error::kind_of_io(source)),
     };
     Failure::new(code, error)
 }

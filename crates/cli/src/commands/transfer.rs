@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use adit_core::path::transfer::{CopyOptions, HostPlace, Outward, copy_in, copy_out, open_dir};
+use adit_core::path::transfer::{CopyOptions, HostPlace, Outward, copy_in, copy_out, copy_stream_in, open_dir};
 use adit_core::path::{Last, Node, Tree};
 use adit_core::store::Store;
 use adit_core::types::Kind;
@@ -17,13 +17,23 @@ use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::open::{self, Purpose};
 use crate::progress::Progress;
+use crate::secrets::Origin;
+
+/// In the place of a file of this machine: standard input or output. A file of that name is `./-`.
+const STANDARD_STREAM: &str = "-";
 
 /// `adit get`
 pub fn get(args: &GetArgs, global: &GlobalArgs) -> Result<()> {
     let (dir, vault) = open::source(&args.source, global, Purpose::Read)?;
     let tree = Tree::new(&*vault.store);
+    if args.dest == Path::new(STANDARD_STREAM) {
+        return super::browse::print_file(&tree, bytes(&args.path));
+    }
     let start = tree.resolve(bytes(&args.path), Last::Keep).map_err(|e| Failure::fs(dir.display(), &e))?;
-    let to = destination(&args.dest, &start).map_err(|e| Failure::fs("get", &e))?;
+    let to = destination(&args.dest, &start).map_err(|e| match e.is_not_found() {
+        true => Failure::fs("get", &e).hint("the folder for the copy must be there: make it first"),
+        false => Failure::fs("get", &e),
+    })?;
     let options = CopyOptions { replace: !args.no_replace, ..CopyOptions::default() };
     interrupt::watch();
     let mut progress = Progress::new("get", global.quiet);
@@ -49,6 +59,9 @@ fn destination(dest: &Path, start: &Node<'_>) -> Result<Outward, FsError> {
 
 /// `adit put`
 pub fn put(args: &PutArgs, global: &GlobalArgs) -> Result<()> {
+    if args.host.iter().any(|host| host == Path::new(STANDARD_STREAM)) {
+        return put_stream(args, global);
+    }
     let (dir, vault) = open::source(&args.source, global, Purpose::Write)?;
     let tree = Tree::new(&*vault.store);
     let fail = |e: FsError| Failure::fs(dir.display(), &e);
@@ -72,19 +85,61 @@ pub fn put(args: &PutArgs, global: &GlobalArgs) -> Result<()> {
             Some(folder) => Target::Into(folder),
             None => Target::As(path),
         };
-        match put_one(&tree, host, target, &options, &mut progress) {
+        let from = match host_place(host) {
+            Ok(from) => from,
+            Err(e) => {
+                progress.failed(&Failure::fs("put", &e));
+                continue;
+            }
+        };
+        match put_one(&tree, &from, target, &options, &mut progress) {
             Ok(()) => {}
             Err(e) if is_final(&e) => {
-                result = Err(Failure::fs("put", &e));
+                result = Err(fail(e));
                 break;
             }
-            Err(e) => progress.failed(&Failure::fs("put", &e)),
+            Err(e) => progress.failed(&fail(e)),
         }
     }
-    let synced = vault.store.sync_all().map_err(|e| Failure::fs("put", &e));
+    let synced = vault.store.sync_all().map_err(fail);
     let finished = progress.finish();
     result?;
     synced?;
+    finished
+}
+
+/// `adit put SOURCE - PATH`: what standard input gives becomes the file PATH.
+fn put_stream(args: &PutArgs, global: &GlobalArgs) -> Result<()> {
+    if args.host.len() > 1 {
+        return Err(
+            Failure::usage("put: standard input (-) can only be put alone").hint("a file with that name is ./-")
+        );
+    }
+    if args.source.password.origin() == Origin::Stdin {
+        return Err(Failure::usage("put: standard input cannot give both the password and the file"));
+    }
+    let perm = 0o666 & !crate::process::umask() as u16;
+    let (dir, vault) = open::source(&args.source, global, Purpose::Write)?;
+    let tree = Tree::new(&*vault.store);
+    let fail = |e: FsError| Failure::fs(dir.display(), &e);
+    let path = bytes(&args.path);
+    match tree.resolve(path, Last::Follow) {
+        Ok(node) if node.kind() == Kind::Directory => {
+            let error = FsError::new(ErrorKind::IsDirectory).on("put", args.path.display());
+            return Err(fail(error).hint("what comes from standard input has no name: PATH must name the file"));
+        }
+        Err(e) if !e.is_not_found() => return Err(fail(e)),
+        _ => {}
+    }
+    let (parent, name) = tree.resolve_parent(path).map_err(fail)?;
+    let options = CopyOptions { replace: !args.no_replace, ..CopyOptions::default() };
+    interrupt::watch();
+    let mut progress = Progress::new("put", global.quiet);
+    let mut stream = interrupt::Input;
+    let done = copy_stream_in(&tree, &mut stream, &parent, &name, perm, &options, &mut |event| progress.event(event));
+    let finished = progress.finish();
+    done.map_err(fail)?;
+    vault.store.sync_all().map_err(fail)?;
     finished
 }
 
@@ -97,22 +152,21 @@ enum Target<'a> {
 
 fn put_one(
     tree: &Tree<'_>,
-    host: &Path,
+    from: &HostPlace,
     target: Target<'_>,
     options: &CopyOptions,
     progress: &mut Progress,
 ) -> Result<(), FsError> {
-    let from = host_place(host)?;
     let mut tell = |event: adit_core::path::transfer::Event<'_>| progress.event(event);
     match target {
         Target::Into(folder) => {
             // The folder again, as a node of this tree; by its path, which holds no links.
             let folder = tree.resolve(folder.path(), Last::Keep)?;
-            copy_in(tree, &from, &folder, from.name().as_bytes(), options, &mut tell).map(drop)
+            copy_in(tree, from, &folder, from.name().as_bytes(), options, &mut tell).map(drop)
         }
         Target::As(path) => {
             let (parent, name) = tree.resolve_parent(path)?;
-            copy_in(tree, &from, &parent, &name, options, &mut tell).map(drop)
+            copy_in(tree, from, &parent, &name, options, &mut tell).map(drop)
         }
     }
 }

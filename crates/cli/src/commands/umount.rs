@@ -14,7 +14,7 @@ use super::confirm;
 use super::mount::{answered, mount_failure};
 use crate::args::low::{GlobalArgs, UmountArgs};
 use crate::exit_code::Code;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Failures, Result};
 
 /// How long a process may take to write everything back after its mount is gone, before a word is said about it.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -23,7 +23,19 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// `adit umount`
 pub fn umount(args: &UmountArgs, global: &GlobalArgs) -> Result<()> {
-    let path = &args.mountpoint;
+    if let [only] = args.mountpoints.as_slice() {
+        return one(only, args, global);
+    }
+    let mut failures = Failures::default();
+    for path in &args.mountpoints {
+        if let Err(failure) = one(path, args, global) {
+            failures.add(&failure);
+        }
+    }
+    failures.result()
+}
+
+fn one(path: &Path, args: &UmountArgs, global: &GlobalArgs) -> Result<()> {
     let registry = Registry::of_this_user();
     let live = find(&registry, path)?;
     if args.no_flush {

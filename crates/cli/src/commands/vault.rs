@@ -11,8 +11,8 @@ use crate::args::low::{Cipher, GlobalArgs, InfoArgs, InitArgs, PasswdArgs, Vault
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::output::{self, Output};
-use crate::secrets::{self, NEW_LEN_MIN_CHARS, Password, Role};
-use crate::source;
+use crate::secrets::{self, NEW_LEN_MIN_CHARS, Origin, Password, Role};
+use crate::{open, source};
 
 /// `adit vault …`
 pub fn vault(command: &VaultCommand, global: &GlobalArgs) -> Result<()> {
@@ -86,7 +86,7 @@ fn warn_if_short(password: &Password, global: &GlobalArgs) {
 fn info(args: &InfoArgs) -> Result<()> {
     let dir = source::vault_dir(args.dir.as_os_str())?;
     let root = HostDirectory::open(&dir).map_err(|e| Failure::io(dir.display(), &e))?;
-    let config = adit_vault::info(&root).map_err(|e| Failure::fs(dir.display(), &e))?;
+    let config = adit_vault::info(&root).map_err(|e| open::locked_out(&dir, &e))?;
     let key = match &config.key_id {
         KeyId::MasterkeyFile(name) => format!("file {name}"),
         KeyId::Hub(url) => format!("Cryptomator Hub {url}"),
@@ -107,17 +107,25 @@ fn info(args: &InfoArgs) -> Result<()> {
     } else {
         output::human(&mut out, &value, 0)?;
     }
-    out.finish()
+    out.finish()?;
+    // What it is was told; whether it can be opened here is the exit code.
+    open::check_openable(&dir)
 }
 
 fn passwd(args: &PasswdArgs, global: &GlobalArgs) -> Result<()> {
     let dir = source::vault_dir(args.dir.as_os_str())?;
     let subject = dir.display().to_string();
-    let (old, new) = secrets::read_both(&args.password.origin(), &args.new_password.origin(), &subject)?;
+    let (current, fresh) = (args.password.origin(), args.new_password.origin());
+    open::check_openable(&dir)?;
+    let (old, new) = match current {
+        // A person learns of a wrong password before typing a new one twice.
+        Origin::Ask => (open::password(&dir, &current)?.0, secrets::read(&fresh, Role::New, &subject)?),
+        _ => secrets::read_both(&current, &fresh, &subject)?,
+    };
     warn_if_short(&new, global);
     let root = HostDirectory::open(&dir).map_err(|e| Failure::io(&subject, &e))?;
     let backup = adit_vault::change_password(&root, old.as_str(), new.as_str(), ScryptParams::default())
-        .map_err(|e| Failure::fs(&subject, &e))?;
+        .map_err(|e| open::locked_out(&dir, &e))?;
     if !global.quiet {
         eprintln!("adit: {subject}: password changed; the old key file is kept as {backup}");
     }

@@ -65,7 +65,11 @@ impl Mounts {
     }
 
     pub fn umount(&self) {
-        self.bench.run(["umount", "mnt"]).expect(0);
+        self.umount_with(&[]).expect(0);
+    }
+
+    pub fn umount_with(&self, more: &[&str]) -> Ran {
+        self.bench.run(["umount", "mnt"].iter().chain(more))
     }
 
     pub fn remount(&self, more: &[&str]) {

@@ -43,7 +43,7 @@ fn read(tree: &Tree<'_>, path: &str) -> Vec<u8> {
     bytes
 }
 
-fn kind_of(result: Result<Node<'_>>) -> ErrorKind {
+fn kind_of<T>(result: Result<T>) -> ErrorKind {
     result.err().expect("it must fail").kind()
 }
 
@@ -185,7 +185,12 @@ fn mkdir_all_goes_through_links_and_stops_at_files() {
         assert_eq!(kind_of(tree.mkdir(b"a/x", &NEW)), ErrorKind::Exists);
         write(tree, "f", b"");
         assert_eq!(kind_of(tree.mkdir_all(b"f/x", &NEW)), ErrorKind::NotDirectory);
-        assert_eq!(kind_of(tree.mkdir(b"/", &NEW)), ErrorKind::InvalidInput);
+        // The root is there, has no name to be removed or moved by, and holds itself.
+        assert_eq!(kind_of(tree.mkdir(b"/", &NEW)), ErrorKind::Exists);
+        assert_eq!(kind_of(tree.mkdir(b"", &NEW)), ErrorKind::InvalidInput);
+        assert_eq!(kind_of(tree.remove(b"//")), ErrorKind::NotPermitted);
+        assert_eq!(kind_of(tree.rename(b"/", b"x", RenameFlags::empty())), ErrorKind::NotPermitted);
+        assert_eq!(kind_of(tree.rename(b"a", b"a/x/in", RenameFlags::empty())), ErrorKind::InvalidInput);
     });
 }
 

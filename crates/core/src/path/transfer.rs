@@ -12,10 +12,12 @@ mod host;
 mod inward;
 mod outward;
 
+use std::fmt;
+use std::io::Read;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 
-use super::{Node, Tree, show};
+use super::{Node, Tree, about, show};
 use crate::error::{ErrorKind, FsError, Result};
 use crate::types::Kind;
 
@@ -127,6 +129,55 @@ pub fn copy_in<'t>(
     let mut log = Log::new(progress);
     inward::copy(tree, from, to, name, options, &mut log)?;
     Ok(log.copied)
+}
+
+/// Writes all that `from` gives into a new file, the entry `name` of the directory `to`, with the permission bits `perm`.
+///
+/// The file appears under its name when it is complete. Nothing is durable before [`crate::store::Store::sync_all`].
+///
+/// # Errors
+/// What `from` or the store says, and `Exists` without [`CopyOptions::replace`]; then nothing has appeared.
+pub fn copy_stream_in<'t>(
+    tree: &'t Tree<'t>,
+    from: &mut dyn Read,
+    to: &Node<'t>,
+    name: &[u8],
+    perm: u16,
+    options: &CopyOptions,
+    progress: &mut Progress<'_>,
+) -> Result<Copied> {
+    let mut log = Log::new(progress);
+    inward::copy_stream(tree, from, to, name, perm, options, &mut log)?;
+    Ok(log.copied)
+}
+
+/// Which side of a copy failed: messages name what the user can look at.
+enum Fault {
+    /// The store, or the copy itself.
+    Store(FsError),
+    /// The host, with its own path as the subject.
+    Host(FsError),
+}
+
+impl From<FsError> for Fault {
+    fn from(e: FsError) -> Fault {
+        Fault::Store(e)
+    }
+}
+
+impl Fault {
+    /// An error of the host, met by `op` on `subject`.
+    fn host(op: &'static str, subject: impl fmt::Display, e: impl Into<FsError>) -> Fault {
+        Fault::Host(e.into().on(op, subject))
+    }
+
+    /// The error to report about the entry at `path` in the store.
+    fn about(self, path: &[u8]) -> FsError {
+        match self {
+            Fault::Store(e) => about("copy", path, e),
+            Fault::Host(e) => e,
+        }
+    }
 }
 
 /// Counts, and passes on.

@@ -184,6 +184,22 @@ impl UnverifiedConfig {
         })
     }
 
+    /// Whether a vault that is what this alleges could be opened here: if not, no password can help. That it could is
+    /// known only after [`UnverifiedConfig::verify`].
+    ///
+    /// # Errors
+    /// [`FormatError::HubVault`], [`FormatError::UnsupportedFormat`], [`FormatError::CipherCombo`].
+    pub fn check_alleged(&self) -> Result<()> {
+        self.key_id.masterkey_file_name()?;
+        if let Some(found) = self.alleged_format.filter(|&format| format != VAULT_FORMAT) {
+            return Err(FormatError::UnsupportedFormat { found, expected: VAULT_FORMAT });
+        }
+        match self.alleged_cipher_combo.as_deref().filter(|combo| CipherCombo::from_claim(combo).is_none()) {
+            Some(combo) => Err(FormatError::CipherCombo { found: shortened(combo) }),
+            None => Ok(()),
+        }
+    }
+
     /// Checks the signature with the master key; then, and only then, reads the claims.
     ///
     /// # Errors

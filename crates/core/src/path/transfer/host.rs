@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps};
@@ -21,6 +21,8 @@ pub struct HostPlace {
     pub(super) dir: OwnedFd,
     /// One plain component.
     name: OsString,
+    /// As the caller named it, for messages.
+    pub(super) path: PathBuf,
 }
 
 impl HostPlace {
@@ -36,7 +38,7 @@ impl HostPlace {
             Some(above) if above != Path::new("") => above,
             _ => Path::new("."),
         };
-        Ok(HostPlace { dir: open_dir(above)?, name: name.to_owned() })
+        Ok(HostPlace { dir: open_dir(above)?, name: name.to_owned(), path: path.to_owned() })
     }
 
     /// The name.

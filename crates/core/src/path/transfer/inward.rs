@@ -1,14 +1,15 @@
 //! From the host to a store.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Stat};
 
 use super::host::{self, HostPlace};
-use super::{COPY_LEN_BYTES, CopyOptions, Log, PERM_KEPT};
+use super::{COPY_LEN_BYTES, CopyOptions, Fault, Log, PERM_KEPT};
 use crate::error::{ErrorKind, FsError, Result};
 use crate::path::{Node, Tree, about, show, this_process};
 use crate::store::NewNode;
@@ -17,6 +18,8 @@ use crate::types::{Attr, FileName, Kind, RenameFlags, SetAttr, SetTime};
 /// A host directory that the copy is in, and where it goes.
 struct Level<'t> {
     from: OwnedFd,
+    /// Its path on the host, for messages.
+    path: PathBuf,
     to: Node<'t>,
     stat: Stat,
     /// Names still to copy, last first.
@@ -40,11 +43,13 @@ pub(super) fn copy<'t>(
 ) -> Result<()> {
     let mut copier = Copier { tree, options: *options, log, buffer: Vec::new() };
     let mut levels: Vec<Level<'t>> = Vec::new();
-    levels.extend(copier.entry(from.dir.as_fd(), from.name().to_owned(), to, name)?);
+    let start = Source { dir: from.dir.as_fd(), name: from.name(), path: &from.path, named: true };
+    levels.extend(copier.entry(&start, to, name)?);
     while let Some(level) = levels.last_mut() {
         if let Some(next) = level.todo.pop() {
-            let entry_name = host::bytes(&next).to_vec();
-            let entered = copier.entry(level.from.as_fd(), next, &level.to, &entry_name)?;
+            let path = level.path.join(&next);
+            let source = Source { dir: level.from.as_fd(), name: &next, path: &path, named: false };
+            let entered = copier.entry(&source, &level.to, host::bytes(&next))?;
             levels.extend(entered);
             continue;
         }
@@ -58,23 +63,33 @@ pub(super) fn copy<'t>(
     Ok(())
 }
 
+/// An entry of the host that is to be copied.
+struct Source<'a> {
+    dir: BorrowedFd<'a>,
+    name: &'a OsStr,
+    /// Its path, for messages.
+    path: &'a Path,
+    /// Whether the caller named it, and did not only name a folder above it.
+    named: bool,
+}
+
+impl Source<'_> {
+    fn fault(&self, e: impl Into<FsError>) -> Fault {
+        Fault::host("read", self.path.display(), e)
+    }
+}
+
 impl<'t> Copier<'t, '_, '_, '_> {
     /// Copies one entry; a directory is returned to be gone into.
-    fn entry(&mut self, dir: BorrowedFd<'_>, from: OsString, to: &Node<'_>, name: &[u8]) -> Result<Option<Level<'t>>> {
-        match self.copy_entry(dir, from, to, name) {
+    fn entry(&mut self, from: &Source<'_>, to: &Node<'_>, name: &[u8]) -> Result<Option<Level<'t>>> {
+        match self.copy_entry(from, to, name) {
             Ok(level) => Ok(level),
-            Err(e) => self.log.failed(about("copy", &to.join(name), e)).map(|()| None),
+            Err(fault) => self.log.failed(fault.about(&to.join(name))).map(|()| None),
         }
     }
 
-    fn copy_entry(
-        &mut self,
-        dir: BorrowedFd<'_>,
-        from: OsString,
-        to: &Node<'_>,
-        name: &[u8],
-    ) -> Result<Option<Level<'t>>> {
-        let stat = host::stat_in(dir, &from)?;
+    fn copy_entry(&mut self, from: &Source<'_>, to: &Node<'_>, name: &[u8]) -> Result<Option<Level<'t>>, Fault> {
+        let stat = host::stat_in(from.dir, from.name).map_err(|e| from.fault(e))?;
         let path = to.join(name);
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory if self.options.leave_out == Some((stat.st_dev, stat.st_ino)) => {
@@ -82,29 +97,35 @@ impl<'t> Copier<'t, '_, '_, '_> {
             }
             FileType::Directory => {
                 self.log.begin(&path, Kind::Directory)?;
-                return self.directory(host::open_dir_in(dir, &from)?, to, name).map(Some);
+                return self.directory(from, to, name).map(Some);
             }
             FileType::Symlink => {
                 self.log.begin(&path, Kind::Symlink)?;
-                let target = rustix::fs::readlinkat(dir, &from, Vec::new()).map_err(io::Error::from)?;
+                let target = rustix::fs::readlinkat(from.dir, from.name, Vec::new());
+                let target = target.map_err(|e| from.fault(io::Error::from(e)))?;
                 self.link(target.as_bytes(), &stat, to, name)?;
             }
             FileType::RegularFile => {
                 self.log.begin(&path, Kind::File)?;
-                self.file(File::from(host::open_file_in(dir, &from)?), to, name)?;
+                self.file(from, to, name)?;
+            }
+            _ if from.named => {
+                let why = "it is neither a file, a folder nor a symbolic link, and cannot be stored";
+                return Err(from.fault(FsError::new(ErrorKind::NotSupported).because(why)));
             }
             _ => self.log.left_out(&path, "neither a file, a folder nor a symbolic link")?,
         }
         Ok(None)
     }
 
-    fn directory(&mut self, from: OwnedFd, to: &Node<'_>, name: &[u8]) -> Result<Level<'t>> {
+    fn directory(&mut self, from: &Source<'_>, to: &Node<'_>, name: &[u8]) -> Result<Level<'t>, Fault> {
+        let dir = host::open_dir_in(from.dir, from.name).map_err(|e| from.fault(e))?;
         // Of what was opened, should the name have changed its meaning in between.
-        let stat = rustix::fs::fstat(&from).map_err(io::Error::from)?;
-        let mut todo = host::names_in(from.as_fd())?;
+        let stat = rustix::fs::fstat(&dir).map_err(|e| from.fault(io::Error::from(e)))?;
+        let mut todo = host::names_in(dir.as_fd()).map_err(|e| from.fault(e))?;
         todo.reverse();
         let to = make_dir(self.tree, to, name)?;
-        Ok(Level { from, to, stat, todo })
+        Ok(Level { from: dir, path: from.path.to_owned(), to, stat, todo })
     }
 
     fn link(&mut self, target: &[u8], stat: &Stat, to: &Node<'_>, name: &[u8]) -> Result<()> {
@@ -117,11 +138,25 @@ impl<'t> Copier<'t, '_, '_, '_> {
         Ok(())
     }
 
-    fn file(&mut self, mut from: File, to: &Node<'_>, name: &[u8]) -> Result<()> {
-        let stat = rustix::fs::fstat(&from).map_err(io::Error::from)?;
+    fn file(&mut self, from: &Source<'_>, to: &Node<'_>, name: &[u8]) -> Result<(), Fault> {
+        let mut file = File::from(host::open_file_in(from.dir, from.name).map_err(|e| from.fault(e))?);
+        let stat = rustix::fs::fstat(&file).map_err(|e| from.fault(io::Error::from(e)))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(FsError::new(ErrorKind::Stale).because("it was replaced by something else"));
+            return Err(from.fault(FsError::new(ErrorKind::Stale).because("it was replaced by something else")));
         }
+        let set = attributes(&stat, Kind::File);
+        self.content(&mut file, &|e| from.fault(e), &set, to, name)
+    }
+
+    /// Makes the file `name` with all that `from` gives, and with the attributes `set`.
+    fn content(
+        &mut self,
+        from: &mut dyn Read,
+        fault: &dyn Fn(io::Error) -> Fault,
+        set: &SetAttr,
+        to: &Node<'_>,
+        name: &[u8],
+    ) -> Result<(), Fault> {
         // Private until it is complete: the mode comes with the time, at the end.
         let new = NewNode { perm: 0o600, caller: this_process() };
         let mut draft = Draft::new(self.tree, to);
@@ -130,18 +165,36 @@ impl<'t> Copier<'t, '_, '_, '_> {
         self.buffer.resize(COPY_LEN_BYTES, 0);
         let mut offset = 0;
         loop {
-            let len = fill(&mut from, &mut self.buffer)?;
+            let len = fill(from, &mut self.buffer).map_err(fault)?;
             let Some(piece) = self.buffer.get(..len).filter(|p| !p.is_empty()) else { break };
             file.write_at(&[(offset, piece)])?;
             offset += len as u64;
             self.log.bytes(len)?;
         }
         drop(file);
-        self.tree.store().setattr(node.ino(), &attributes(&stat, Kind::File))?;
+        self.tree.store().setattr(node.ino(), set)?;
         draft.place(name, self.options.replace)?;
         self.log.done(Kind::File);
         Ok(())
     }
+}
+
+/// [`super::copy_stream_in`].
+pub(super) fn copy_stream<'t>(
+    tree: &'t Tree<'t>,
+    from: &mut dyn Read,
+    to: &Node<'t>,
+    name: &[u8],
+    perm: u16,
+    options: &CopyOptions,
+    log: &mut Log<'_, '_>,
+) -> Result<()> {
+    let path = to.join(name);
+    log.begin(&path, Kind::File)?;
+    let mut copier = Copier { tree, options: *options, log, buffer: Vec::new() };
+    let set = SetAttr { perm: Some(perm), ..SetAttr::default() };
+    let fault = |e| Fault::host("read", "standard input", e);
+    copier.content(from, &fault, &set, to, name).map_err(|fault| fault.about(&path))
 }
 
 /// A new entry of a store under a temporary name, removed on drop unless it was put in place.
@@ -211,7 +264,7 @@ fn attributes(stat: &Stat, kind: Kind) -> SetAttr {
 }
 
 /// Reads until the buffer is full or the file ends, so that a store sees whole units.
-fn fill(from: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
+fn fill(from: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut len = 0;
     while len < buffer.len() {
         match from.read(&mut buffer[len..]) {

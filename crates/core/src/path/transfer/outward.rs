@@ -10,9 +10,9 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::host::{Draft, HostPlace, mtime_only, open_dir_in};
-use super::{COPY_LEN_BYTES, CopyOptions, Log, Outward, PERM_KEPT};
+use super::{COPY_LEN_BYTES, CopyOptions, Fault, Log, Outward, PERM_KEPT};
 use crate::error::{ErrorKind, FsError, Result};
-use crate::path::{Node, Step, Tree, Visit, about, show};
+use crate::path::{Node, Step, Tree, Visit, show};
 use crate::types::{Access, Kind};
 
 /// What a copy needs besides the walk.
@@ -51,7 +51,7 @@ pub(super) fn copy<'t>(
         Visit::Leave { node, parent } => {
             let dir = copier.dirs.pop().filter(|_| parent.is_some() || !keep_outermost);
             if let Some(dir) = dir {
-                let finished = set_mode_and_mtime(dir.as_fd(), node).map_err(|e| about("copy", node.path(), e));
+                let finished = set_mode_and_mtime(dir.as_fd(), node).map_err(|e| unwritten(node, e).about(node.path()));
                 finished.or_else(|e| copier.log.failed(e))?;
             }
             copier.log.done(Kind::Directory);
@@ -66,23 +66,26 @@ impl Copier<'_, '_, '_> {
         self.log.begin(node.path(), node.kind())?;
         match self.copy_entry(node, place) {
             Ok(step) => Ok(step),
-            Err(e) => self.log.failed(about("copy", node.path(), e)).map(|()| Step::Past),
+            Err(fault) => self.log.failed(fault.about(node.path())).map(|()| Step::Past),
         }
     }
 
-    fn copy_entry(&mut self, node: &Node<'_>, place: Option<&HostPlace>) -> Result<Step> {
+    fn copy_entry(&mut self, node: &Node<'_>, place: Option<&HostPlace>) -> Result<Step, Fault> {
         // The directory is off the stack meanwhile, so that `self` stays free for the copy.
         let taken = if place.is_none() { self.dirs.pop() } else { None };
         let (dir, name) = match (place, &taken) {
             (Some(place), _) => (place.dir.as_fd(), place.name()),
             (None, Some(dir)) => (dir.as_fd(), OsStr::from_bytes(node.name())),
-            (None, None) => return Err(ErrorKind::InvalidInput.into()),
+            (None, None) => return Err(FsError::new(ErrorKind::InvalidInput).into()),
         };
         let done = match node.kind() {
-            Kind::Directory => make_dir(dir, name).map(Some),
+            Kind::Directory => make_dir(dir, name).map(Some).map_err(|e| unwritten(node, e)),
             Kind::Symlink => self.link(node, dir, name).map(|()| None),
             Kind::File => self.file(node, dir, name).map(|()| None),
-            _ => self.log.left_out(node.path(), "neither a file, a folder nor a symbolic link").map(|()| None),
+            _ => {
+                let told = self.log.left_out(node.path(), "neither a file, a folder nor a symbolic link");
+                told.map(|()| None).map_err(Fault::from)
+            }
         };
         self.dirs.extend(taken);
         let Some(made) = done? else { return Ok(Step::Past) };
@@ -90,37 +93,47 @@ impl Copier<'_, '_, '_> {
         Ok(Step::Into)
     }
 
-    fn link(&mut self, node: &Node<'_>, dir: BorrowedFd<'_>, name: &OsStr) -> Result<()> {
+    fn link(&mut self, node: &Node<'_>, dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Fault> {
+        let unwritten = |e: io::Error| unwritten(node, e);
         let target = self.tree.read_link(node)?;
         let target = OsStr::from_bytes(&target);
-        let (draft, ()) = Draft::new(dir, |temporary| Ok(rustix::fs::symlinkat(target, dir, temporary)?))?;
+        let (draft, ()) =
+            Draft::new(dir, |temporary| Ok(rustix::fs::symlinkat(target, dir, temporary)?)).map_err(unwritten)?;
         let times = mtime_only(node.attr().mtime);
-        rustix::fs::utimensat(dir, draft.name(), &times, AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from)?;
-        draft.place(name, self.options.replace)?;
+        let stamped = rustix::fs::utimensat(dir, draft.name(), &times, AtFlags::SYMLINK_NOFOLLOW);
+        stamped.map_err(io::Error::from).map_err(unwritten)?;
+        draft.place(name, self.options.replace).map_err(unwritten)?;
         self.log.done(Kind::Symlink);
         Ok(())
     }
 
-    fn file(&mut self, node: &Node<'_>, dir: BorrowedFd<'_>, name: &OsStr) -> Result<()> {
+    fn file(&mut self, node: &Node<'_>, dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Fault> {
+        let unwritten = |e: io::Error| unwritten(node, e);
         let source = self.tree.store().open(node.ino(), Access::Read)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let private = Mode::from_raw_mode(0o600);
-        let (draft, target) = Draft::new(dir, |temporary| Ok(rustix::fs::openat(dir, temporary, flags, private)?))?;
+        let (draft, target) =
+            Draft::new(dir, |temporary| Ok(rustix::fs::openat(dir, temporary, flags, private)?)).map_err(unwritten)?;
         let mut target = File::from(target);
         self.buffer.resize(COPY_LEN_BYTES, 0);
         let mut offset = 0;
         loop {
             let len = source.read_at(offset, &mut self.buffer)?;
             let Some(piece) = self.buffer.get(..len).filter(|p| !p.is_empty()) else { break };
-            target.write_all(piece)?;
+            target.write_all(piece).map_err(unwritten)?;
             offset += len as u64;
             self.log.bytes(len)?;
         }
-        set_mode_and_mtime(target.as_fd(), node)?;
-        draft.place(name, self.options.replace)?;
+        set_mode_and_mtime(target.as_fd(), node).map_err(|e| self::unwritten(node, e))?;
+        draft.place(name, self.options.replace).map_err(unwritten)?;
         self.log.done(Kind::File);
         Ok(())
     }
+}
+
+/// An error of the host about the copy of `node`.
+fn unwritten(node: &Node<'_>, e: impl Into<FsError>) -> Fault {
+    Fault::host("write the copy of", show(node.path()), e)
 }
 
 /// Creates the directory, private until it is finished, or opens the one that is there.
