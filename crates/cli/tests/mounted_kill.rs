@@ -322,17 +322,7 @@ fn kill_loop(options: &[&str], init: &[&str]) {
     let total: u64 = ledgers.iter().map(|ledger| ledger.operations).sum();
     assert!(total > 0, "nothing was ever done before a kill");
     m.umount();
-    expect_readable(&m);
-}
-
-/// The check finds nothing but folders under temporary names, which a kill leaves of operations that nobody was promised.
-fn expect_readable(m: &Mounts) {
-    let password = m.bench.password_str();
-    let checked = m.bench.run(["vault", "check", "--json", m.bench.vault_str(), "--password-file", password]);
-    let report = checked.json();
-    let problems = report["problems"].as_array().expect("a list");
-    let harmful = problems.iter().filter(|problem| problem["kind"] != "interrupted-operation").count();
-    assert_eq!(harmful, 0, "{report}");
+    m.expect_sound();
 }
 
 #[test]

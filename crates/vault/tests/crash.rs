@@ -17,7 +17,7 @@ use adit_core::types::{Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, S
 use adit_testkit::crash::{CrashPlan, CrashPoint, CrashWorld, Mode, Pattern, SyncCall, SyncKind, crash_everywhere};
 use adit_testkit::{Rng, scaled, seeds};
 use adit_vault::format::{CipherCombo, ScryptParams};
-use adit_vault::{CreateOptions, OpenOptions, RecoveryReport, Unlocked, VaultStore};
+use adit_vault::{CreateOptions, OpenOptions, RecoveryReport, Unlocked, VaultStore, check};
 use script::{CHUNK, Object, Op, Script, parent};
 
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
@@ -254,10 +254,17 @@ fn judge(setup: &Setup, mode: Mode, done: usize, point: CrashPoint, left: &Crash
     }
     let oracle = Oracle { script: &setup.script, base: setup.base, done };
     let verdict = match mode {
-        Mode::Kill => oracle.after_kill(&tree),
+        Mode::Kill => oracle.after_kill(&tree).and_then(|()| nothing_is_left_over(left, &setup.keys)),
         _ => oracle.after_power_cut(&tree),
     };
     verdict.map_err(|e| format!("{e}; {point:?}; {report:?}"))
+}
+
+/// After recovery from a kill, `check` finds no object half-made or half-removed.
+fn nothing_is_left_over(left: &CrashWorld, keys: &Unlocked) -> Result<(), String> {
+    let report = check::check(&left.dir("vault"), keys, check::Options::default(), &mut |_| ())
+        .map_err(|e| format!("check: {e}"))?;
+    if report.is_clean() { Ok(()) } else { Err(format!("left over: {:?}", report.problems)) }
 }
 
 /// Tries one script; `omit` names the sync calls to leave out in the working phase.

@@ -20,6 +20,7 @@
 
 mod record;
 pub(crate) mod recover;
+mod temporary;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -345,6 +346,12 @@ impl Op<'_> {
         Ok(session_nonce(&self.epoch.seed, counter, len))
     }
 
+    /// A name for a folder that lies in a directory of [`Op::intent`] while it is made or taken apart. What a kill leaves
+    /// under it, recovery removes.
+    pub fn temporary_name(&self) -> String {
+        temporary::name(&self.epoch.seed)
+    }
+
     /// A file was made in this epoch, with a header of [`Op::header_nonce`].
     pub fn created(&self, file: &FileId<'_>) {
         self.journal.dirty.store(true, Ordering::Relaxed);
@@ -614,9 +621,13 @@ fn rewrite(vault: &dyn HostDir, path: &str, bytes: &[u8]) -> std::io::Result<()>
     if recover::read_small(vault, path, bytes.len()).is_ok_and(|found| found.as_deref() == Some(bytes)) {
         return Ok(());
     }
-    let fresh = parent_of(path).join(format!(".adit-{}.tmp", uuid::Uuid::new_v4().simple()));
+    // One that was cut off before the rename left the same content under the same name.
+    let fresh = parent_of(path).join(format!(".adit-{:032x}.tmp", xxhash_rust::xxh3::xxh3_128(bytes)));
     let new = NewFile { content: bytes, perm: 0o600, owner: None, durable: true };
-    vault.publish(&fresh, &new)?;
+    match vault.publish(&fresh, &new) {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+        other => drop(other?),
+    }
     vault.rename(&fresh, Path::new(path), RenameFlags::empty())
 }
 

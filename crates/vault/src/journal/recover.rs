@@ -4,7 +4,8 @@
 //! cut at the last chunk that authenticates, never below their floor; content directories named by an intent are
 //! searched for objects of that epoch that never became whole. Every step can be repeated: a crash in the middle of
 //! recovery is recovered from by the next one. A chunk that someone else wrote since is left alone, and ours is handed
-//! to the caller as a [`Rescue`]. Nothing is deleted: what never became whole is moved to [`ASIDE_DIR`].
+//! to the caller as a [`Rescue`]. What never became whole is moved to [`ASIDE_DIR`]; nothing is deleted but folders under
+//! names of passage ([`super::temporary`]), of creations that nobody was promised and removals that were asked for.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use aws_lc_rs::hmac;
 use zeroize::Zeroizing;
 
 use super::record::{self, Data, FRAME_LEN_BYTES, Record, Step};
+use super::temporary;
 use super::{VERSION, VaultId, make_step, open_as_owner, segment_name, segment_number, session_nonce};
 use crate::format::content::{CHUNK_CLEAR_BYTES, object};
 use crate::format::names::{C9R, C9S, CONTENTS_FILE, DIR_FILE, DIRID_FILE, NAME_FILE, SYMLINK_FILE, shorten};
@@ -41,6 +43,8 @@ pub struct RecoveryReport {
     pub plans_completed: u64,
     /// Directories whose content folder or id file was made again.
     pub directories_completed: u64,
+    /// Folders of objects that were being made or removed, removed.
+    pub folders_removed: u64,
     /// Ciphertext paths of objects that never became whole, moved aside.
     pub moved_aside: Vec<String>,
     /// Ciphertext paths of files that someone else changed or removed since; our unwritten chunks were saved.
@@ -109,6 +113,7 @@ struct Story {
     plans: BTreeMap<(usize, u64), (Vec<Step>, u32)>,
     /// Header nonces that may be in use, and the segment that gave them out.
     session: HashMap<Vec<u8>, usize>,
+    seeds: Vec<hmac::Key>,
     segments: Vec<Arc<dyn HostFile>>,
     /// Where each segment's last good frame ends.
     ends: Vec<u64>,
@@ -205,7 +210,9 @@ impl Story {
             at += (FRAME_LEN_BYTES + len) as u64;
         }
         self.ends.push(at);
-        Ok(seed.is_some())
+        let known = seed.is_some();
+        self.seeds.extend(seed);
+        Ok(known)
     }
 
     /// Notes in the segment, durably, that steps of a plan are made: should recovery be cut off, the next one goes on
@@ -319,7 +326,8 @@ struct Work<'a> {
     clear: Zeroizing<Vec<u8>>,
 }
 
-fn absent<T>(r: std::io::Result<T>) -> std::io::Result<Option<T>> {
+/// None for what is not there.
+pub(super) fn absent<T>(r: std::io::Result<T>) -> std::io::Result<Option<T>> {
     match r {
         Ok(v) => Ok(Some(v)),
         Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => Ok(None),
@@ -547,14 +555,21 @@ impl Work<'_> {
                 continue;
             }
             for (name, kind) in entries {
-                if name == DIRID_FILE || !(name.ends_with(C9R) || name.ends_with(C9S)) {
+                let path = format!("{dir}/{name}");
+                let of_passage = story.seeds.iter().any(|seed| temporary::is_of(seed, &name));
+                if name == DIRID_FILE || !(of_passage || name.ends_with(C9R) || name.ends_with(C9S)) {
                     continue;
                 }
-                let path = format!("{dir}/{name}");
                 let kind = match kind {
                     Some(kind) => Some(kind),
                     None => absent(self.vault.stat(Path::new(&path)))?.map(|a| a.kind),
                 };
+                if of_passage {
+                    if kind == Some(Kind::Directory) {
+                        self.clear_away(&path);
+                    }
+                    continue;
+                }
                 let looked = match kind {
                     Some(Kind::File) => self.new_file(story, &path, &path).map(|()| None),
                     Some(Kind::Directory) => self.folder(story, &path),
@@ -571,6 +586,15 @@ impl Work<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Removes a folder under a name of passage of a dead mount. What cannot be removed stays, for `check`.
+    fn clear_away(&mut self, path: &str) {
+        match temporary::sweep(self.vault, self.names, path) {
+            Ok(true) => self.report.folders_removed += 1,
+            Ok(false) => tracing::warn!("{path}: an interrupted operation left it, and it is not empty; it stays"),
+            Err(e) => tracing::warn!("{path}: an interrupted operation left it, and it stays: {e}"),
+        }
     }
 
     /// Looks at a file in an unsettled directory; `object` is what to move aside if the file was never whole.

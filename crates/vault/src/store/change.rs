@@ -29,7 +29,13 @@ pub(super) const DEPTH_MAX: usize = 1 << 16;
 /// Set-group-id: entries of such a directory belong to its group.
 const SET_GID: u16 = 0o2000;
 
-/// A temporary name in `dir`. Names that begin with a dot and do not end with `.c9r` are no entries to any client.
+/// A name in `dir` for what is made or taken apart there; `op` has told its intent. Recovery removes what it finds there.
+fn passage(op: &Op<'_>, dir: &DirNode) -> String {
+    format!("{}/{}", dir.hash, op.temporary_name())
+}
+
+/// A temporary name in `dir` for what a plan moves, which recovery leaves alone. Names that begin with a dot and do not end
+/// with `.c9r` are no entries to any client.
 pub(super) fn temporary(dir: &DirNode) -> String {
     format!("{}/.adit-{}.tmp", dir.hash, uuid::Uuid::new_v4().simple())
 }
@@ -82,7 +88,7 @@ pub(super) fn create(
     let whole = NewFile { content: &header, perm: new.perm, owner: Some(new.caller), durable: false };
     let path = format!("{}/{}", dir.hash, sealed.stored);
     let host = if sealed.long {
-        let folder = temporary(&dir);
+        let folder = passage(&op, &dir);
         make_folder(shared, &folder, &sealed).map_err(failed)?;
         let inner = format!("{folder}/{CONTENTS_FILE}");
         let host = shared.root.publish(Path::new(&inner), &whole).map_err(FsError::from);
@@ -161,15 +167,16 @@ pub(super) fn mkdir(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>, new: 
     let id = DirId::generate();
     let content = shared.names.dir_hash(&id);
     let path = format!("{}/{}", dir.hash, sealed.stored);
-    let folder = temporary(&dir);
+    let folder = passage(&op, &dir);
     let undo = |e: FsError| {
         discard_folder(shared, &folder);
         discard_content(shared, &content.path());
         e.on("mkdir", &path)
     };
-    make_content(shared, &op, &id, &new).map_err(undo)?;
+    // First what tells of the content directory, so that recovery finds one that was not finished.
     make_folder(shared, &folder, &sealed)
         .and_then(|()| small_file(shared, &format!("{folder}/{DIR_FILE}"), id.as_str().as_bytes(), false))
+        .and_then(|()| make_content(shared, &op, &id, &new))
         .and_then(|()| place_folder(shared, &folder, &path))
         .map_err(undo)?;
     shared.touched(&dir);
@@ -223,7 +230,7 @@ pub(super) fn symlink(
     op.intent(&dir.hash)?;
     let bytes = seal_small(shared, &op, target.as_bytes())?;
     let path = format!("{}/{}", dir.hash, sealed.stored);
-    let folder = temporary(&dir);
+    let folder = passage(&op, &dir);
     // Durable: a link is small, rare, and nothing of it could be told without its content.
     let file = NewFile { content: &bytes, perm: new.perm, owner: Some(new.caller), durable: true };
     make_folder(shared, &folder, &sealed)
@@ -254,7 +261,7 @@ pub(super) fn unlink(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>) -> R
     } else {
         // A power cut can take it apart before it is moved away.
         op.intent(&dir.hash)?;
-        let folder = temporary(&dir);
+        let folder = passage(&op, &dir);
         shared.root.rename(Path::new(&found.path), Path::new(&folder), RenameFlags::NOREPLACE).map_err(failed)?;
         discard_folder(shared, &folder);
     }
@@ -304,7 +311,7 @@ pub(super) fn remove_directory(shared: &Shared, op: &Op<'_>, dir: &DirNode, path
     let content = shared.names.dir_hash(id).path();
     check_empty(shared, &content)?;
     op.intent(&dir.hash)?;
-    let folder = temporary(dir);
+    let folder = passage(op, dir);
     shared
         .root
         .rename(Path::new(path), Path::new(&folder), RenameFlags::NOREPLACE)
