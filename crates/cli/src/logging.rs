@@ -49,7 +49,7 @@ fn to_stderr(global: &GlobalArgs, default: &str) -> Result<()> {
 
 /// Says at the end of a verb that something was warned of, if nobody has seen it.
 pub fn tell_unseen(global: &GlobalArgs) {
-    let count = WARNINGS.load(Ordering::Relaxed);
+    let count = warnings();
     let shown = global.quiet || global.verbose > 0 || global.log.is_some() || variable().is_some();
     if count == 0 || shown {
         return;
@@ -62,8 +62,14 @@ pub fn tell_unseen(global: &GlobalArgs) {
 pub fn to_file(global: &GlobalArgs, path: &Path) -> Result<()> {
     let filter = filter(global, "info")?;
     let log = BoundedLog::open(path).map_err(|e| Failure::io(path.display(), &e))?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(Mutex::new(log)).with_ansi(false).init();
+    let lines = tracing_subscriber::fmt::layer().with_writer(Mutex::new(log)).with_ansi(false);
+    tracing_subscriber::registry().with(lines.with_filter(filter)).with(Count.with_filter(LevelFilter::WARN)).init();
     Ok(())
+}
+
+/// How many warnings and errors were logged, shown or not.
+pub fn warnings() -> u64 {
+    WARNINGS.load(Ordering::Relaxed)
 }
 
 fn filter(global: &GlobalArgs, default: &str) -> Result<EnvFilter> {

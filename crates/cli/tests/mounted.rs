@@ -233,6 +233,26 @@ fn mounted_process_shows_no_password() {
 }
 
 #[test]
+fn mounted_status_counts_what_was_warned_of() {
+    let Some(m) = Mounts::new() else { return };
+    fs::write(m.bench.path("f"), "f").unwrap();
+    m.bench.open("put", &["f", "/"]).expect(0);
+    let good = m.bench.content_files().pop().unwrap();
+    // A second version, as sync programs make them.
+    fs::copy(&good, good.to_str().unwrap().replace(".c9r", " (conflict).c9r")).unwrap();
+    m.mount(&[]).expect(0);
+    let status = || m.bench.run(["status", "mnt", "--json"]).expect(0).json();
+    assert_eq!(status()["warnings"], 0);
+    assert_eq!(fs::read_dir(m.mnt()).unwrap().count(), 1);
+    let status = status();
+    assert!(status["warnings"].as_u64().unwrap() >= 1, "{status}");
+    let log = fs::read_to_string(status["log"].as_str().unwrap()).unwrap();
+    assert!(log.contains("(conflict).c9r: left out of its directory"), "{log}");
+    assert!(m.bench.run(["status", "mnt"]).expect(0).text().contains("UTC"));
+    m.umount();
+}
+
+#[test]
 fn mounted_several_are_unmounted_in_one_call() {
     let Some(m) = Mounts::new() else { return };
     m.mount(&[]).expect(0);

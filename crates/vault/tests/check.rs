@@ -229,6 +229,8 @@ fn an_orphan_is_found_again_with_its_names() {
     assert!(!names_in(&copy, &[]).contains(&"dir".to_owned()));
     let repaired = copy.repair();
     assert_eq!(repaired.done.len(), 1, "{repaired:#?}");
+    let told = |report: &Report| report.notes.iter().any(|n| n.detail.starts_with("/lost+found holds 1 entry"));
+    assert!(!told(&repaired.before) && told(&repaired.after), "{repaired:#?}");
     let found = names_in(&copy, &["lost+found"]);
     assert_eq!(found.len(), 1);
     assert_eq!(names_in(&copy, &["lost+found", &found[0]]), ["inside.txt"]);

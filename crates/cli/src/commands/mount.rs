@@ -40,6 +40,13 @@ struct Plan {
     state: Option<PathBuf>,
 }
 
+impl Plan {
+    /// The log of mounts in the background.
+    fn log(&self) -> Option<PathBuf> {
+        Some(self.state.as_ref()?.join("log"))
+    }
+}
+
 /// `adit mount`
 pub fn mount(args: MountArgs, global: &GlobalArgs) -> Result<()> {
     let request = MountRequest::new(args)?;
@@ -66,8 +73,7 @@ pub fn mount(args: MountArgs, global: &GlobalArgs) -> Result<()> {
     match daemon::daemonize().map_err(|e| Failure::io("mount", &e))? {
         Side::Parent(word) => word.map_err(|f| Failure::new(Code::from_number(f.exit_code), f.message)),
         Side::Child(readiness) => {
-            let log = plan.state.as_ref().map(|state| state.join("log"));
-            if let Some(Err(failure)) = log.map(|path| logging::to_file(global, &path)) {
+            if let Some(Err(failure)) = plan.log().map(|path| logging::to_file(global, &path)) {
                 eprintln!("adit: no log: {}", failure.text());
             }
             let mut readiness = Some(readiness);
@@ -137,6 +143,7 @@ fn serve(plan: Plan, password: Password, readiness: Option<&mut Option<Readiness
         session: session.handle(),
         info: info.clone(),
         exclusive: plan.request.exclusive,
+        log: plan.log().filter(|_| !plan.request.foreground),
         began: Instant::now(),
     };
     let registered = Registry::of_this_user().register(&info, move |verb: &str, args: &Value| verbs.call(verb, args));
@@ -192,6 +199,8 @@ struct Verbs {
     session: SessionHandle,
     info: MountInfo,
     exclusive: bool,
+    /// Where warnings are; none in the foreground.
+    log: Option<PathBuf>,
     began: Instant,
 }
 
@@ -254,6 +263,9 @@ impl Verbs {
             "negative_timeout_secs": options.negative_ttl.as_secs_f64(),
             "open_files": stats.open_files,
             "dirty_bytes": stats.dirty_bytes,
+            // Among them: entries that are left out of their folders, such as conflict copies of sync programs.
+            "warnings": logging::warnings(),
+            "log": self.log.as_ref().map(|log| log.to_string_lossy()),
         }))
     }
 

@@ -64,13 +64,18 @@ pub(super) fn leave_note(mover: &mut Mover<'_>, id: &DirId, path: Option<&str>) 
     Ok(format!("/{LOST_AND_FOUND}/{name}"))
 }
 
+/// Whether a directory of the root with this name is one for things that were found: `lost+found`, or the same with a
+/// number, behind `-` (repair) or `.` (recovery).
+fn is_lost_and_found(name: &str) -> bool {
+    name.strip_prefix(LOST_AND_FOUND).is_some_and(|rest| {
+        rest.is_empty() || rest.strip_prefix(['-', '.']).is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()))
+    })
+}
+
 /// Whether the file at this cleartext path is a note.
 fn is_note(path: &str) -> bool {
     let Some((folder, name)) = path.strip_prefix('/').and_then(|path| path.split_once('/')) else { return false };
-    let in_place = folder.strip_prefix(LOST_AND_FOUND).is_some_and(|rest| {
-        rest.is_empty() || rest.strip_prefix('-').is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()))
-    });
-    in_place && name.starts_with(PREFIX) && name.ends_with(SUFFIX) && !name.contains('/')
+    is_lost_and_found(folder) && name.starts_with(PREFIX) && name.ends_with(SUFFIX) && !name.contains('/')
 }
 
 /// The first line of the note at the ciphertext path `at`, if it can be read and names a path.
@@ -82,6 +87,18 @@ fn first_line(root: &dyn HostDir, content: &ContentCipher, at: &str) -> Option<S
 }
 
 impl Walk<'_> {
+    /// Reminds of what recovery and repair have saved, if the directory `at` is the place for it.
+    pub(super) fn tell_of_rescues(&mut self, at: u32, content: &str, entries: usize) {
+        let Some(name) = self.name_in_root(at).filter(|name| is_lost_and_found(name)).map(str::to_owned) else {
+            return;
+        };
+        if entries > 0 {
+            let what = if entries == 1 { "1 entry".to_owned() } else { format!("{entries} entries") };
+            let detail = format!("/{name} holds {what} that recovery or repair has saved; look through it");
+            self.note(content.to_owned(), detail);
+        }
+    }
+
     /// Takes note of the file whose content is at `at`, if it is a note.
     pub(super) fn look_for_note(&mut self, path: Option<&str>, at: &str) {
         let Some(note) = path.filter(|path| is_note(path)) else { return };
@@ -105,6 +122,9 @@ mod tests {
             assert!(!is_note(&format!("/{name}")) && !is_note(&format!("/lost+found/d/{name}")), "{name}");
         }
         assert!(name_of(&id, Some(&format!("/{}", "ü".repeat(200)))).len() < 130);
+        assert!(
+            is_lost_and_found("lost+found") && is_lost_and_found("lost+found.2") && !is_lost_and_found("lost+found~")
+        );
         assert!(!is_note("/lost+found/file-1") && !is_note("/lost+founds/content-lost-x.txt"));
     }
 }

@@ -184,6 +184,7 @@ impl<'a> Walk<'a> {
                 self.note(path, "not an entry of the vault".to_owned());
             }
         }
+        self.tell_of_rescues(at, &content, listing.iter().filter(|(name, _)| name != DIRID_FILE).count());
         if let (false, Some(id)) = (has_id, id) {
             let (path, fix) = (self.path_of(at), Fix::WriteDirId(id));
             let detail = "the content directory lacks its dirid.c9r, so its names are lost if its entry is";
@@ -364,6 +365,11 @@ impl<'a> Walk<'a> {
             }
         }
         found
+    }
+
+    /// The name of a directory that lies in the root, where every walk begins.
+    pub(super) fn name_in_root(&self, at: u32) -> Option<&str> {
+        self.dirs.get(at as usize).filter(|dir| dir.parent == 0)?.name.as_deref()
     }
 
     /// The cleartext path of a directory.
