@@ -92,8 +92,10 @@ pub enum ProblemKind {
     BadDirFile,
     /// An encrypted name does not authenticate in its directory.
     UnauthenticName,
-    /// An authentic name that no file can have: `..`, a slash, a zero byte, not UTF-8, longer than 255 bytes.
+    /// An authentic name that no file can have: `..`, a slash, a zero byte, not UTF-8.
     InvalidName,
+    /// An authentic name of more than 255 bytes: no mount shows it, and no kernel would. The official clients can open it.
+    TooLongName,
     /// An authentic name that was not normalised before its encryption: official clients show, but cannot open it.
     NotNfcName,
     /// Two entries of one directory have the same name once it is normalised.
@@ -131,6 +133,7 @@ impl ProblemKind {
             BadDirFile => "bad-dir-file",
             UnauthenticName => "unauthentic-name",
             InvalidName => "invalid-name",
+            TooLongName => "too-long-name",
             NotNfcName => "not-nfc-name",
             DuplicateName => "duplicate-name",
             NotShortenedName => "not-shortened-name",

@@ -1,6 +1,6 @@
 //! What a stored name says.
 
-use adit_core::types::FileName;
+use adit_core::types::{FileName, NAME_LEN_MAX_BYTES};
 use data_encoding::BASE64URL;
 
 use super::{Fix, ProblemKind};
@@ -11,6 +11,8 @@ use crate::format::{DirId, FormatError, NameCipher};
 const SEALED_LEN_MIN: usize = 20;
 /// Longest part of `name.c9s` that is searched for the right name.
 pub(super) const NAME_FILE_LEN_MAX_BYTES: usize = 16 << 10;
+/// As much of a name that is too long is shown.
+const NAME_SHOWN_CHARS: usize = 40;
 /// Ends of `.c9r` in a damaged `name.c9s` that are tried.
 const CANDIDATES_MAX: usize = 64;
 
@@ -112,8 +114,11 @@ impl Reading<'_> {
 
     /// Of an authentic name: whether it may be one, and whether it is stored as it should be.
     fn judge(&self, dir: &DirId, full: &str, clear: String, shortened: bool) -> Naming {
-        if FileName::new(clear.as_bytes()).is_err() {
-            return invalid("longer than 255 bytes");
+        if clear.len() > NAME_LEN_MAX_BYTES {
+            return too_long(&clear);
+        }
+        if let Err(e) = FileName::new(clear.as_bytes()) {
+            return invalid(&e.to_string());
         }
         let (kind, detail) = if *nfc(&clear) != *clear {
             (ProblemKind::NotNfcName, "the name was not normalised (NFC) before its encryption")
@@ -149,6 +154,18 @@ const NOT_OURS: &str = "not an entry of the vault";
 
 fn invalid(reason: &str) -> Naming {
     Naming::Broken { kind: ProblemKind::InvalidName, detail: format!("the name is authentic, but no file's: {reason}") }
+}
+
+/// A name that another client made, where its system allows more. What it names is sound.
+fn too_long(clear: &str) -> Naming {
+    let (len, start) = (clear.len(), clear.chars().take(NAME_SHOWN_CHARS).collect::<String>());
+    Naming::Broken {
+        kind: ProblemKind::TooLongName,
+        detail: format!(
+            "the name has {len} bytes, and no mount can show more than {NAME_LEN_MAX_BYTES}: rename it with the client \
+             that made it; a repair moves it to /lost+found under another name. It begins with {start:?}"
+        ),
+    }
 }
 
 /// The name in `bytes` whose hash is `stored`, and whether it is all that they hold.

@@ -12,7 +12,7 @@ use adit_core::types::{Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr};
 use adit_core::{ErrorKind, FsError, Result};
 
 use super::Shared;
-use super::entries::{Sealed, Shape, text};
+use super::entries::{Sealed, Shape, new_name, text};
 use super::file::{Handle, HeaderOrBytes, VaultFile};
 use super::nodes::{DirNode, What};
 use crate::format::DirId;
@@ -74,7 +74,7 @@ pub(super) fn create(
     let _naming = shared.naming.read();
     let dir = shared.directory(parent)?;
     let op = shared.begin()?;
-    let clear = nfc(text(name)?);
+    let clear = new_name(name)?;
     let sealed = shared.seal_name(&dir, &clear)?;
     if *clear != *text(name)? {
         check_free(shared, &dir, name)?;
@@ -159,7 +159,7 @@ pub(super) fn mkdir(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>, new: 
     let _naming = shared.naming.read();
     let dir = shared.directory(parent)?;
     let op = shared.begin()?;
-    let clear = nfc(text(name)?);
+    let clear = new_name(name)?;
     let sealed = shared.seal_name(&dir, &clear)?;
     check_free(shared, &dir, name)?;
     let new = inherit(shared, &dir, Kind::Directory, new)?;
@@ -223,7 +223,7 @@ pub(super) fn symlink(
     let _naming = shared.naming.read();
     let dir = shared.directory(parent)?;
     let op = shared.begin()?;
-    let clear = nfc(text(name)?);
+    let clear = new_name(name)?;
     let sealed = shared.seal_name(&dir, &clear)?;
     check_free(shared, &dir, name)?;
     let new = inherit(shared, &dir, Kind::Symlink, &NewNode { perm: SMALL_FILE_PERM, caller })?;

@@ -1,11 +1,12 @@
 //! From names to objects: ciphertext paths, lookup, attributes, listing.
 
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use adit_core::store::DirEntry;
-use adit_core::types::{Attr, FileName, Ino, Kind, SetAttr};
+use adit_core::types::{Attr, FileName, Ino, Kind, NAME_LEN_MAX_BYTES, SetAttr};
 use adit_core::{ErrorKind, FsError, Result};
 
 use super::change::{DEPTH_MAX, lies_below};
@@ -72,6 +73,27 @@ fn corrupt(path: &str, why: impl Into<Box<dyn std::error::Error + Send + Sync>>)
 pub(super) fn text(name: FileName<'_>) -> Result<&str> {
     std::str::from_utf8(name.as_bytes())
         .map_err(|e| FsError::new(ErrorKind::IllegalName).on("use the name", name.display()).because(e))
+}
+
+/// A name as it is stored if it is new: normalised.
+///
+/// # Errors
+/// `IllegalName`; `NameTooLong` if normalising lengthens it (up to threefold) beyond what a listing can show: what was
+/// made under it could be neither seen nor removed.
+pub(super) fn new_name(name: FileName<'_>) -> Result<Cow<'_, str>> {
+    let clear = nfc(text(name)?);
+    check_new_name(name, &clear)?;
+    Ok(clear)
+}
+
+/// The part of [`new_name`] that its length decides.
+pub(super) fn check_new_name(name: FileName<'_>, clear: &str) -> Result<()> {
+    if clear.len() <= NAME_LEN_MAX_BYTES {
+        return Ok(());
+    }
+    Err(FsError::new(ErrorKind::NameTooLong)
+        .on("use the name", name.display())
+        .because(format!("it has {} bytes once it is normalised (NFC)", clear.len())))
 }
 
 impl Shared {
@@ -353,6 +375,8 @@ impl Shared {
         let name = self.names.decrypt_name_in(&full, dir.context).map_err(|e| e.to_string());
         Ok(name.and_then(|n| match FileName::new(n.as_bytes()) {
             Ok(_) => Ok(n),
+            // Nobody here makes one: see `new_name`.
+            Err(e) if n.len() > NAME_LEN_MAX_BYTES => Err(format!("{e}: it has {}", n.len())),
             Err(e) => Err(e.to_string()),
         }))
     }

@@ -13,7 +13,7 @@ use adit_core::{ErrorKind, FsError, Result};
 
 use super::Shared;
 use super::change::{check_empty, lies_below, temporary};
-use super::entries::{Found, Sealed, Shape, text};
+use super::entries::{Found, Sealed, Shape, check_new_name, text};
 use super::nodes::{DirNode, Place};
 use crate::format::names::{CONTENTS_FILE, DIR_FILE, DIRID_FILE, NAME_FILE, SYMLINK_FILE, nfc};
 use crate::journal::{Op, Step};
@@ -75,6 +75,9 @@ pub(super) fn rename(
         return Ok(());
     }
     check_move(shared, source, &to)?;
+    if to.found.is_none() {
+        check_new_name(new_name, &to.clear)?;
+    }
     if let Some(target) = &to.found {
         if lies_below(shared, from.dir.ino, target.attr.ino) {
             return Err(ErrorKind::NotEmpty.into()); // the source is in it
