@@ -85,6 +85,7 @@ pub fn run(args: &VaultArgs, dir: &Path, report: &mut Report) -> Result<()> {
         report.fact("side", format!("{}: {}", side.name, side.describe()));
     }
     let work = tempfile::Builder::new().prefix("adit-bench-").tempdir_in(dir)?;
+    sides::spread(work.path())?;
     for group in groups {
         run_group(group, args, work.path(), &sides, report);
     }
