@@ -1,6 +1,7 @@
 //! The store on a real folder: what was written is there after a remount, in every shape that a name can have.
 
 use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ fn new(perm: u16) -> NewNode {
 }
 
 struct Folder {
-    _temp: tempfile::TempDir,
+    temp: tempfile::TempDir,
     root: Arc<dyn HostDir>,
     state: Arc<dyn HostDir>,
     keys: Unlocked,
@@ -43,7 +44,12 @@ impl Folder {
         adit_vault::create(&*root, "password", &options).unwrap();
         assert_eq!(adit_vault::unlock(&*root, "wrong").map(drop).unwrap_err().kind(), ErrorKind::WrongPassword);
         let keys = adit_vault::unlock(&*root, "password").unwrap();
-        Folder { _temp: temp, root, state, keys }
+        Folder { temp, root, state, keys }
+    }
+
+    /// The host's path of an object.
+    fn path_of(&self, store: &VaultStore, ino: Ino) -> std::path::PathBuf {
+        self.temp.path().join("vault").join(store.path_of(ino).unwrap())
     }
 
     fn open(&self) -> VaultStore {
@@ -247,5 +253,45 @@ fn names_in_both_normal_forms_are_one_name() {
         assert_eq!(names_in(&store, Ino::ROOT), [format!("file {composed}")]);
         let illegal = store.create(Ino::ROOT, FileName::new(b"\xff").unwrap(), &new(0o600)).map(drop).unwrap_err();
         assert_eq!(illegal.kind(), ErrorKind::IllegalName);
+    });
+}
+
+#[test]
+fn a_file_that_was_put_in_anothers_place_is_read_with_its_own_header() {
+    both(|folder| {
+        let store = folder.open();
+        let mut paths = Vec::new();
+        for (n, content) in [("first", b"the first content"), ("other", b"what another put!")] {
+            let (attr, file) = store.create(Ino::ROOT, name(n), &new(0o644)).unwrap();
+            file.write_at(&[(0, content)]).unwrap();
+            paths.push((attr.ino, folder.path_of(&store, attr.ino)));
+        }
+        assert_eq!(read_all(&store, paths[0].0), b"the first content");
+        // Another client writes into the same host file, as `cp` and some sync tools do.
+        std::fs::write(&paths[0].1, std::fs::read(&paths[1].1).unwrap()).unwrap();
+        assert_eq!(read_all(&store, paths[0].0), b"what another put!");
+        let writer = store.open(paths[0].0, Access::Write).unwrap();
+        writer.write_at(&[(0, b"WHAT")]).unwrap();
+        drop((writer, store));
+        let store = folder.open();
+        let ino = store.lookup(Ino::ROOT, name("first")).unwrap().ino;
+        assert_eq!(read_all(&store, ino), b"WHAT another put!");
+    });
+}
+
+#[test]
+fn a_removed_file_is_not_kept_open() {
+    both(|folder| {
+        let store = folder.open();
+        let (attr, file) = store.create(Ino::ROOT, name("f"), &new(0o644)).unwrap();
+        let number = std::fs::metadata(folder.path_of(&store, attr.ino)).unwrap().ino();
+        drop(file);
+        let is_open = || {
+            let fds = std::fs::read_dir("/proc/self/fd").unwrap();
+            fds.flatten().any(|fd| std::fs::metadata(fd.path()).is_ok_and(|m| m.is_file() && m.ino() == number))
+        };
+        assert!(is_open(), "a moment after its last use");
+        store.unlink(Ino::ROOT, name("f")).unwrap();
+        assert!(!is_open());
     });
 }

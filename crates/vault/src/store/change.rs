@@ -256,6 +256,7 @@ pub(super) fn unlink(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>) -> R
     }
     let failed = |e: std::io::Error| FsError::from(e).on("unlink", &found.path);
     let unlinking = op.unlinking(found.host_ino)?;
+    shared.kept.remove(found.attr.ino);
     if found.shape == Shape::PlainFile {
         shared.root.remove(Path::new(&found.path), Kind::File).map_err(failed)?;
     } else {

@@ -17,7 +17,7 @@ use parking_lot::RwLock;
 use zeroize::Zeroize;
 
 use super::Shared;
-use crate::format::content::CHUNK_CLEAR_BYTES;
+use crate::format::content::{CHUNK_CLEAR_BYTES, MAX_HEADER_BYTES};
 use crate::format::{FileCipher, HeaderBytes, Layout};
 use crate::journal::{FileId, Op, RUN_HEADROOM_BYTES, RunToken};
 
@@ -120,6 +120,16 @@ impl VaultFile {
     /// The host's file.
     pub fn host(&self) -> Arc<dyn HostFile> {
         self.io.read().file.clone()
+    }
+
+    /// Whether the host's file still begins with the header that this was opened with. An error of the host is news for
+    /// whoever opens it anew.
+    pub fn is_current(&self) -> bool {
+        let mut now = [0; MAX_HEADER_BYTES];
+        let header = self.header.bytes();
+        let file = self.host();
+        now.get_mut(..header.len())
+            .is_some_and(|now| file.read_at(0, now).is_ok_and(|n| n == header.len()) && now == header)
     }
 
     /// Makes it writable by reopening the host's file with `open`.

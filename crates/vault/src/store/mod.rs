@@ -1,7 +1,7 @@
 //! A mounted vault as a [`Store`].
 //!
 //! - [`nodes`]: which inodes are known and where they lie;
-//! - [`file`]: open content files, chunk by chunk;
+//! - [`file`]: open content files, chunk by chunk; [`kept`]: those that stay open for a moment;
 //! - [`entries`]: ciphertext paths, lookup, listing;
 //! - [`change`]: create, mkdir, symlink, unlink, rmdir;
 //! - [`rename`]: moves, replacement, exchange.
@@ -14,6 +14,7 @@ mod buffers;
 mod change;
 mod entries;
 mod file;
+mod kept;
 mod nodes;
 mod rename;
 
@@ -33,6 +34,7 @@ use parking_lot::{Mutex, RwLock};
 
 use self::buffers::Buffers;
 use self::file::{Handle, HeaderOrBytes, VaultFile};
+use self::kept::Kept;
 use self::nodes::{DirNode, Nodes, What};
 use crate::format::content::CHUNK_CLEAR_BYTES;
 use crate::format::names::{DIR_FILE, DIRID_FILE};
@@ -106,6 +108,7 @@ pub(crate) struct Shared {
     pub(crate) journal: Option<Journal>,
     unsynced: Mutex<UnsyncedDirs>,
     buffers: Buffers,
+    kept: Kept,
 }
 
 /// A vault, open.
@@ -156,6 +159,7 @@ impl VaultStore {
             journal,
             unsynced: Mutex::default(),
             buffers: Buffers::default(),
+            kept: Kept::new(),
         });
         let mut report = RecoveryReport::default();
         if shared.journal.is_some() {
@@ -172,7 +176,7 @@ impl VaultStore {
                 .because("the vault's root directory is not there: is the vault complete, and the key file its own?"),
             _ => FsError::from(e).on("open", &dir),
         })?;
-        let keeper = (background && shared.journal.is_some()).then(|| start_keeper(shared.clone()));
+        let keeper = background.then(|| start_keeper(shared.clone()));
         Ok((VaultStore { shared, keeper }, report))
     }
 }
@@ -215,14 +219,15 @@ fn keep_rescued(shared: &Arc<Shared>, piece: &recover::Rescue) -> Result<()> {
     Ok(())
 }
 
-/// The thread that makes checkpoints.
+/// The thread that makes checkpoints, and closes files that were kept open long enough.
 fn start_keeper(shared: Arc<Shared>) -> (Sender<()>, JoinHandle<()>) {
     let (stop, stopped) = channel();
     let thread = std::thread::spawn(move || {
         let mut waited = Duration::ZERO;
         while stopped.recv_timeout(JOURNAL_LOOK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             waited += JOURNAL_LOOK_INTERVAL;
-            let Some(journal) = &shared.journal else { return };
+            shared.kept.expire();
+            let Some(journal) = &shared.journal else { continue };
             if (waited >= CHECKPOINT_INTERVAL && journal.is_dirty()) || journal.wants_checkpoint() {
                 waited = Duration::ZERO;
                 if let Err(e) = shared.checkpoint() {
@@ -240,6 +245,8 @@ impl Drop for VaultStore {
             drop(stop);
             let _ = thread.join();
         }
+        // They hold what they are kept in.
+        self.shared.kept.clear();
         if let Some(journal) = &self.shared.journal
             && let Err(e) = journal.close()
         {
@@ -385,7 +392,12 @@ impl VaultStore {
                 if known.what.kind() == Kind::Directory { ErrorKind::IsDirectory } else { ErrorKind::InvalidInput };
             return Err(kind.into());
         };
-        if let Some(file) = weak.upgrade() {
+        // Another client may have put another content in its place, header and all, since it was opened.
+        let live = weak.upgrade();
+        if live.as_ref().is_some_and(|file| !file.is_current()) {
+            shared.kept.remove(ino);
+            drop(live);
+        } else if let Some(file) = live {
             if file::writable(access) {
                 // One that is writable already needs no name for it.
                 file.ensure_writable(|| {
@@ -393,6 +405,7 @@ impl VaultStore {
                     self.open_host(&path, access)
                 })?;
             }
+            shared.kept.keep(ino, &file);
             return Ok(file);
         }
         let path = shared.object_path(ino).ok_or(ErrorKind::Stale)?;
@@ -405,13 +418,23 @@ impl VaultStore {
         if file::writable(access) {
             file.ensure_writable(|| Ok(host))?;
         }
+        shared.kept.keep(ino, &file);
         Ok(file)
     }
 
     fn open_host(&self, path: &str, access: Access) -> Result<Arc<dyn adit_core::media::HostFile>> {
-        let host = open_as_owner(&*self.shared.root, Path::new(path), access);
+        let open = || open_as_owner(&*self.shared.root, Path::new(path), access);
+        let host = match open() {
+            // Files that nobody uses hold no descriptors that someone needs.
+            Err(e) if is_out_of_descriptors(&e) && self.shared.kept.clear() > 0 => open(),
+            other => other,
+        };
         host.map(Arc::from).map_err(|e| FsError::from(e).on("open", path))
     }
+}
+
+fn is_out_of_descriptors(e: &std::io::Error) -> bool {
+    matches!(rustix::io::Errno::from_io_error(e), Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
 }
 
 impl Store for VaultStore {
@@ -433,6 +456,7 @@ impl Store for VaultStore {
     }
 
     fn forget(&self, ino: Ino) {
+        self.shared.kept.remove(ino);
         self.shared.nodes.forget(ino);
     }
 
@@ -465,6 +489,7 @@ impl Store for VaultStore {
 
     fn create(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<(Attr, Arc<dyn StoreFile>)> {
         let (attr, file) = change::create(&self.shared, parent, name, new)?;
+        self.shared.kept.keep(attr.ino, &file);
         Ok((attr, file))
     }
 

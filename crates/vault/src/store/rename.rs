@@ -114,6 +114,7 @@ pub(super) fn rename(
     }
     if let Some((unlinking, target)) = replaced {
         op.unlinked(unlinking);
+        shared.kept.remove(target.attr.ino);
         shared.nodes.unlinked(target.attr.ino, &to.dir.id, &target.name);
         if let Shape::Directory(id) = &target.shape {
             shared.unsynced.lock().dirs.remove(id);
