@@ -8,7 +8,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use adit_core::ErrorKind;
-use adit_core::engine::{Engine, EngineOptions, Entry, Fh, Lookup, Notifier, SinkFlow};
+use adit_core::engine::{Engine, EngineOptions, Entry, Fh, Lookup, Notifier, Opened, SinkFlow};
 use adit_core::store::{DirEntry, Store};
 use adit_core::types::*;
 use adit_testkit::Rng;
@@ -218,6 +218,44 @@ fn large_writes_go_through_and_small_ones_in_runs() {
     assert_eq!(stored(&store, ino2).len(), 1 << 20);
     e.fsync(fh, true).unwrap();
     assert_eq!(stored(&store, ino)[100..], big);
+}
+
+#[test]
+fn a_small_file_is_given_whole_to_its_first_reader_alone() {
+    let (_store, e) = engine();
+    let (ino, fh) = create(&e, "f");
+    let given = |opened: &Opened, max: usize| {
+        let mut got = Vec::new();
+        let mut buf = vec![0; max];
+        let took = e.give_whole(opened.fh, &mut buf, |content| {
+            got = content.to_vec();
+            true
+        });
+        took.then_some(got)
+    };
+    e.write(fh, 0, b"small").unwrap();
+    let beside_a_writer = e.open(ino, Access::Read, false).unwrap();
+    assert_eq!(given(&beside_a_writer, 100), None, "it may be changed meanwhile");
+    e.release(beside_a_writer.fh).unwrap();
+    e.release(fh).unwrap();
+    let again = e.open(ino, Access::Read, false).unwrap();
+    assert!(!again.unread, "the kernel may hold pages of it already");
+    e.release(again.fh).unwrap();
+    // The kernel forgets it, and looks it up again.
+    e.forget(ino, 1);
+    let ino = e.lookup(ROOT, name("f")).unwrap().attr.ino;
+    let writer = e.open(ino, Access::Write, false).unwrap();
+    assert!(!writer.unread);
+    e.release(writer.fh).unwrap();
+    e.forget(ino, 1);
+    let ino = e.lookup(ROOT, name("f")).unwrap().attr.ino;
+    let first = e.open(ino, Access::Read, false).unwrap();
+    assert!(first.unread);
+    assert_eq!(given(&first, 4), None, "it does not fit");
+    assert_eq!(given(&first, 5).as_deref(), Some(&b"small"[..]));
+    let second = e.open(ino, Access::Read, false).unwrap();
+    assert_eq!(given(&first, 100), None, "another may read it meanwhile");
+    assert!(second.keep_cache && !second.unread);
 }
 
 #[test]

@@ -99,6 +99,7 @@ impl Session {
         };
         let activity = Arc::new(Activity::default());
         let front = Front::new(engine.clone(), activity.clone());
+        let kernel = front.kernel();
         let mut config = fuser::Config::default();
         config.n_threads = Some(options.threads.get());
         config.clone_fd = true;
@@ -106,6 +107,7 @@ impl Session {
         // on its own account, such as write-back.
         let session = fuser::Session::from_fd(front, device, fuser::SessionACL::All, config).map_err(unusable)?;
         engine.set_notifier(Box::new(KernelNotifier(session.notifier())));
+        let _ = kernel.set(session.notifier());
 
         let (events, received) = channel();
         let ended = events.clone();

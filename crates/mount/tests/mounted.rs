@@ -455,6 +455,71 @@ fn foreign_changes_reach_an_open_file() {
 }
 
 #[test]
+fn a_small_file_is_in_the_kernel_before_it_is_read() {
+    if !fuse_usable("content given at open") {
+        return;
+    }
+    let store = MemStore::new().shared();
+    let content: Vec<u8> = (0..32_768_u32).map(|i| (i % 251) as u8).collect();
+    store.plant("small", &content[..5000]);
+    store.plant("border", &content);
+    store.plant("empty", b"");
+    store.plant("large", &[content.clone(), content.clone()].concat());
+    let mounted = Mounted::with(store, EngineOptions::default(), Until::default());
+    let reads = || mounted.engine.stats().ops.reads;
+    for (name, len) in [("small", 5000), ("border", 32_768), ("empty", 0)] {
+        assert_eq!(fs::read(mounted.path(name)).expect("read"), content[..len], "{name}");
+        assert_eq!(reads(), 0, "{name}");
+    }
+    // Neither one that was not read whole nor what a writer opens is given.
+    let both = OpenOptions::new().read(true).write(true).open(mounted.path("large")).expect("open");
+    let mut last = [0; 8];
+    both.read_exact_at(&mut last, 65_528).expect("read");
+    assert_eq!((last, reads() > 0), (content[32_760..].try_into().expect("8 bytes"), true));
+    drop(both);
+    mounted.end();
+}
+
+#[test]
+fn who_opens_a_file_beside_its_first_reader_sees_what_was_written() {
+    if !fuse_usable("content given at open, beside writers") {
+        return;
+    }
+    let store = MemStore::new().shared();
+    for n in 0..200 {
+        store.plant(&format!("f{n}"), &[b'a'; 5000]);
+    }
+    let mounted = Mounted::with(store, EngineOptions::default(), Until::default());
+    for n in 0..200 {
+        let path = mounted.path(&format!("f{n}"));
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    // While it is being written or cut, any part of either may show, as on any file system.
+                    let seen = fs::read(&path).expect("read");
+                    assert!(seen.len() == 5000 || seen.len() == 50, "neither length");
+                });
+            }
+            scope.spawn(|| {
+                let file = OpenOptions::new().read(true).write(true).open(&path).expect("open");
+                file.write_all_at(&[b'b'; 100], 0).expect("write");
+                let mut seen = [0; 100];
+                file.read_exact_at(&mut seen, 0).expect("read");
+                assert_eq!(seen, [b'b'; 100], "what it wrote itself");
+                if n % 2 == 0 {
+                    file.set_len(50).expect("cut");
+                    assert_eq!(file.metadata().expect("stat").len(), 50);
+                }
+            });
+        });
+        let len = if n % 2 == 0 { 50 } else { 5000 };
+        let now = fs::read(&path).expect("read");
+        assert_eq!((now.len(), now.iter().filter(|&&b| b == b'b').count()), (len, len.min(100)));
+    }
+    mounted.end();
+}
+
+#[test]
 fn kernel_write_back_reaches_the_store() {
     if !fuse_usable("write-back") {
         return;

@@ -52,6 +52,17 @@ pub(crate) struct FileState {
     failure: Option<ErrorKind>,
 }
 
+/// What the kernel's pages of a file are worth when it is opened.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pages {
+    /// They belong to the content as it is.
+    Right,
+    /// They may be old.
+    Void,
+    /// There are none.
+    None,
+}
+
 impl OpenInode {
     fn new(ino: Ino, unit_len: usize) -> Self {
         let state = FileState {
@@ -161,7 +172,7 @@ impl Engine {
             state.write_handles += u64::from(access == Access::Write);
         }
         self.inodes.opened(&entry.attr);
-        Ok((entry, self.opened(file, access, false)))
+        Ok((entry, self.opened(file, access, Pages::Void)))
     }
 
     /// Opens a regular file.
@@ -172,7 +183,7 @@ impl Engine {
         }
         let file = self.acquire_open(ino)?;
         match self.open_files(&file, access, truncate) {
-            Ok(keep_cache) => Ok(self.opened(file, access, keep_cache)),
+            Ok(pages) => Ok(self.opened(file, access, pages)),
             Err(e) => {
                 self.release_open(file);
                 Err(e)
@@ -180,14 +191,15 @@ impl Engine {
         }
     }
 
-    fn opened(&self, file: Arc<OpenInode>, access: Access, keep_cache: bool) -> Opened {
+    fn opened(&self, file: Arc<OpenInode>, access: Access, pages: Pages) -> Opened {
         let errors_seen = AtomicU64::new(file.read().failures);
         let fh = self.files.insert(FileHandle { file, access, errors_seen });
-        Opened { fh, keep_cache, no_flush: access == Access::Read }
+        let is_reader = access == Access::Read;
+        Opened { fh, keep_cache: pages == Pages::Right, no_flush: is_reader, unread: is_reader && pages == Pages::None }
     }
 
-    /// Opens what is needed below; true when the kernel's pages are still right.
-    fn open_files(&self, file: &OpenInode, access: Access, truncate: bool) -> Result<bool> {
+    /// Opens what is needed below.
+    fn open_files(&self, file: &OpenInode, access: Access, truncate: bool) -> Result<Pages> {
         let ino = file.ino;
         if truncate {
             self.setattr_open(file, &SetAttr { size: Some(0), ..SetAttr::default() })?;
@@ -206,12 +218,17 @@ impl Engine {
         }
         if state.is_dirty() {
             state.write_handles += u64::from(access == Access::Write);
-            return Ok(self.inodes.opened_dirty(ino));
+            return Ok(if self.inodes.opened_dirty(ino) { Pages::Right } else { Pages::Void });
         }
         drop(state);
-        let keep = self.getattr(ino, None).is_ok_and(|(attr, _)| self.inodes.opened(&attr));
+        let unread = self.inodes.is_unread(ino);
+        let right = self.getattr(ino, None).is_ok_and(|(attr, _)| self.inodes.opened(&attr));
         file.write().write_handles += u64::from(access == Access::Write);
-        Ok(keep)
+        Ok(match (right, unread) {
+            (true, _) => Pages::Right,
+            (false, true) => Pages::None,
+            (false, false) => Pages::Void,
+        })
     }
 
     /// Changes attributes of an open inode. Its lock is not held by the caller.

@@ -94,6 +94,11 @@ impl OpenInodes {
         self.shard(ino).lock().get(&ino).map(|u| u.file.clone())
     }
 
+    /// Whether `ino` has exactly one user.
+    pub(crate) fn has_one_user(&self, ino: Ino) -> bool {
+        self.shard(ino).lock().get(&ino).is_some_and(|u| u.users == 1)
+    }
+
     /// One more user; `make` runs when there was none.
     pub(crate) fn acquire(&self, ino: Ino, make: impl FnOnce() -> Result<OpenInode>) -> Result<Arc<OpenInode>> {
         let mut shard = self.shard(ino).lock();

@@ -338,6 +338,11 @@ impl InodeTable {
         .unwrap_or(false)
     }
 
+    /// Whether the kernel cannot hold pages of it: it was not opened since it is known.
+    pub(crate) fn is_unread(&self, ino: Ino) -> bool {
+        self.with_record(ino, |r| r.print() == 0).unwrap_or(false)
+    }
+
     /// As [`InodeTable::opened`], for a file with buffered writes: whatever is seen next is ours.
     pub(crate) fn opened_dirty(&self, ino: Ino) -> bool {
         self.with_shard_record(ino, |shard, r| {

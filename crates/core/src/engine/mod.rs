@@ -118,6 +118,8 @@ pub struct Opened {
     pub keep_cache: bool,
     /// A handle for reading: closing it needs no flush.
     pub no_flush: bool,
+    /// The kernel holds no pages of this file, and it is opened for reading: see [`Engine::give_whole`].
+    pub unread: bool,
 }
 
 /// Whether a listing goes on.

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 use parking_lot::{Condvar, Mutex};
 
-use super::Engine;
 use super::file::FileState;
+use super::{Engine, Fh};
 use crate::error::Result;
 use crate::memory::{Budget, Part};
 use crate::store::StoreFile;
@@ -202,6 +202,28 @@ impl Units {
 }
 
 impl Engine {
+    /// Reads the whole of a file that was just opened into `buf`, if it fits, and hands it to `give`, which puts it where
+    /// the first read will look. True when `give` took it. A file that cannot be read is not reported here: whoever
+    /// reads it hears of it.
+    ///
+    /// `fh` is a handle that is [`unread`](super::Opened::unread) and that the front end has not answered yet. While
+    /// `give` runs nobody else opens, changes or reads the file: they wait for its lock, or are seen here as users.
+    pub fn give_whole(&self, fh: Fh, buf: &mut [u8], give: impl FnOnce(&[u8]) -> bool) -> bool {
+        let Ok(handle) = self.files.get(fh) else { return false };
+        let ino = handle.file.ino;
+        let state = handle.file.read();
+        if state.is_dirty() || !self.open.has_one_user(ino) {
+            return false;
+        }
+        // What the kernel knows: the attributes that this open, or a lookup just before it, found.
+        let Some((attr, _)) = self.inodes.attr(ino, self.clock.now()) else { return false };
+        let Some(buf) = usize::try_from(attr.size).ok().filter(|&n| n > 0).and_then(|n| buf.get_mut(..n)) else {
+            return false;
+        };
+        let whole = self.read_merged(ino, &state, 0, buf).is_ok_and(|n| n == buf.len());
+        whole && give(buf)
+    }
+
     /// Reads what the store has and what is buffered over it.
     pub(super) fn read_merged(&self, ino: Ino, state: &FileState, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let file = state.readable()?;

@@ -17,7 +17,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use adit_core::engine::{Engine, Entry, Fh, Lookup, Opened, SinkFlow};
@@ -26,9 +26,10 @@ use adit_core::types::{Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, S
 use adit_core::{ErrorKind, FsError};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, PollEvents, PollFlags, PollNotifier,
-    ReplyAttr, ReplyBmap, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    InitFlags, IoctlFlags, KernelConfig, LockOwner, Notifier, OpenAccMode, OpenFlags, PollEvents, PollFlags,
+    PollNotifier, ReplyAttr, ReplyBmap, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
 };
 
 use crate::activity::Activity;
@@ -40,6 +41,8 @@ const TRANSFER_LEN_MAX: u32 = 1 << 20;
 const BACKGROUND_MAX: u16 = 64;
 /// Most bytes that one copy_file_range request copies: it cannot be interrupted, and its caller asks again for the rest.
 const COPY_LEN_MAX: u64 = 64 << 20;
+/// Files up to this length are given to the kernel whole when they are opened, in bytes.
+const GIVEN_LEN_MAX: usize = 32 << 10;
 /// The inode number that a listing shows for `..` of a directory whose parent is not at hand (as libfuse does).
 const UNKNOWN_INO: u64 = 0xffff_ffff;
 
@@ -55,12 +58,41 @@ pub(crate) struct Front {
     errors: ErrorLog,
     /// `st_blksize`: the store's unit, because stdio writes in such pieces, and each is a request.
     block_len: u32,
+    /// For content that is given before it is asked for.
+    kernel: Arc<OnceLock<Notifier>>,
 }
 
 impl Front {
     pub(crate) fn new(engine: Arc<Engine>, activity: Arc<Activity>) -> Self {
         let block_len = engine.store().capabilities().unit_len_bytes.clamp(4 << 10, 128 << 10);
-        Front { engine, activity, errors: ErrorLog::default(), block_len }
+        Front { engine, activity, errors: ErrorLog::default(), block_len, kernel: Arc::default() }
+    }
+
+    /// Where the session puts the way to the kernel, once it has one.
+    pub(crate) fn kernel(&self) -> Arc<OnceLock<Notifier>> {
+        self.kernel.clone()
+    }
+
+    /// Puts the content of a small file into the kernel's cache before its open is answered, so that the first read needs
+    /// no request. True when it is there.
+    ///
+    /// Notifications from a thread that serves requests are dangerous: this one waits for the pages' locks. They are free,
+    /// because nobody else has the file open ([`Engine::give_whole`]), and a request for a page of it would need a handle.
+    fn give_whole(&self, ino: INodeNo, opened: &Opened, flags: OpenFlags) -> bool {
+        if !opened.unread || flags.0 & libc::O_DIRECT != 0 || self.engine.options().kernel_writeback {
+            return false;
+        }
+        let Some(kernel) = self.kernel.get() else { return false };
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            if buffer.len() < GIVEN_LEN_MAX {
+                buffer.resize(GIVEN_LEN_MAX, 0);
+            }
+            let into = &mut buffer[..GIVEN_LEN_MAX];
+            let given = self.ask("open", ino, |engine| {
+                Ok(engine.give_whole(opened.fh, into, |content| kernel.store(ino, 0, content).is_ok()))
+            });
+            given.unwrap_or(false)
+        })
     }
 
     /// Runs one request. See the module's notes.
@@ -398,8 +430,9 @@ impl Filesystem for Front {
     // The kernel keeps O_TRUNC to itself and sends a setattr.
     fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         match self.ask("open", ino, |engine| engine.open(Ino(ino.0), access_of(flags), false)) {
-            Ok(opened) => {
+            Ok(mut opened) => {
                 self.activity.opened();
+                opened.keep_cache |= self.give_whole(ino, &opened, flags);
                 reply.opened(FileHandle(opened.fh.0), fopen_flags(&opened));
             }
             Err(e) => reply.error(e),
