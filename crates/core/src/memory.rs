@@ -69,7 +69,8 @@ impl Budget {
             Part::Dentries => self.limit_bytes / 32,
             Part::Listings => self.limit_bytes / 16,
             Part::Units => self.limit_bytes / 4,
-            Part::Dirty => self.limit_bytes / 2,
+            // More merges few more writes, and leaves less for the caches.
+            Part::Dirty => self.limit_bytes / 16 * 3,
         };
         // Dirty data is bounded by its writers and needs its share even where the inode table has outgrown the budget.
         if part == Part::Dirty {

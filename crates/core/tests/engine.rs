@@ -221,6 +221,56 @@ fn large_writes_go_through_and_small_ones_in_runs() {
 }
 
 #[test]
+fn small_writes_all_over_a_file_take_their_own_memory() {
+    const LARGE: usize = 8 * UNIT;
+    let limits = Limits { unit_len_bytes: LARGE as u32, shared: true, ..Limits::default() };
+    let (store, e) = engine_with(limits, options(LONG, 64 << 20));
+    let (ino, fh) = create(&e, "f");
+    let mut content = vec![7; 16 * LARGE];
+    e.write(fh, 0, &content).unwrap();
+    e.flush(fh).unwrap();
+    let (reads, writes) = (store.faults.reads.load(Relaxed), store.faults.writes.load(Relaxed));
+    for unit in 0..16 {
+        for block in [6, 1] {
+            let at = unit * LARGE + block * UNIT;
+            e.write(fh, at as u64, &[block as u8; UNIT]).unwrap();
+            content[at..at + UNIT].fill(block as u8);
+        }
+    }
+    assert_eq!(e.stats().dirty_bytes, 32 * UNIT as u64);
+    assert_eq!(store.faults.reads.load(Relaxed), reads, "what lies between them is not needed");
+    assert_eq!(read_all(&e, fh), content);
+    e.flush(fh).unwrap();
+    assert_eq!(store.faults.writes.load(Relaxed), writes + 1, "all in one call");
+    assert_eq!((stored(&store, ino), e.stats().dirty_bytes), (content, 0));
+}
+
+#[test]
+fn what_makes_room_is_what_is_nearly_whole() {
+    const LARGE: usize = 8 * UNIT;
+    let limits = Limits { unit_len_bytes: LARGE as u32, shared: true, ..Limits::default() };
+    // 48 blocks may be dirty.
+    let (store, e) = engine_with(limits, options(LONG, 1 << 20));
+    let (ino, fh) = create(&e, "f");
+    e.write(fh, 0, &vec![0xff; 64 * LARGE]).unwrap();
+    for unit in 0..16 {
+        // A whole unit, though not in order, or a block of it.
+        let blocks: &[usize] = if unit % 4 == 1 { &[0, 2, 4, 6, 1, 3, 5, 7] } else { &[3] };
+        for block in blocks {
+            e.write(fh, (unit * LARGE + block * UNIT) as u64, &[unit as u8; UNIT]).unwrap();
+        }
+    }
+    assert_eq!(e.stats().dirty_bytes, 44 * UNIT as u64);
+    for unit in 16..22 {
+        e.write(fh, (unit * LARGE) as u64, &[unit as u8; UNIT]).unwrap();
+    }
+    let stored = stored(&store, ino);
+    let is_stored = |unit: usize| stored[unit * LARGE + 3 * UNIT] == unit as u8;
+    assert!((0..16).filter(|u| u % 4 == 1).filter(|&u| is_stored(u)).count() >= 2, "whole units went");
+    assert!((0..16).filter(|u| u % 4 != 1).all(|u| !is_stored(u)), "and no others");
+}
+
+#[test]
 fn a_small_file_is_given_whole_to_its_first_reader_alone() {
     let (_store, e) = engine();
     let (ino, fh) = create(&e, "f");

@@ -257,6 +257,40 @@ fn names_in_both_normal_forms_are_one_name() {
 }
 
 #[test]
+fn pieces_of_one_chunk_change_it_together() {
+    both(|folder| {
+        let store = folder.open();
+        let (attr, file) = store.create(Ino::ROOT, name("f"), &new(0o644)).unwrap();
+        let mut content: Vec<u8> = (0..200_000_u32).map(|i| (i * 7 % 251) as u8).collect();
+        file.write_at(&[(0, &content)]).unwrap();
+        // Several in a chunk, one over a border, whole chunks, and the end grown by pieces that touch and one that does not.
+        let marks = [b'a', b'b', b'c', b'd', b'e', b'f', b'g', b'h', b'i'].map(|b| vec![b; 70_000]);
+        let places = [
+            (10, 5),
+            (4096, 4096),
+            (12_288, 4096),
+            (32_700, 200),
+            (65_536, 65_536),
+            (150_000, 1),
+            (199_990, 20),
+            (200_010, 30_000),
+            (300_000, 9),
+        ];
+        let pieces: Vec<(u64, &[u8])> = places.iter().zip(&marks).map(|(&(at, n), m)| (at as u64, &m[..n])).collect();
+        file.write_at(&pieces).unwrap();
+        content.resize(300_009, 0);
+        for (at, piece) in &pieces {
+            content[*at as usize..*at as usize + piece.len()].copy_from_slice(piece);
+        }
+        assert_eq!(read_all(&store, attr.ino), content);
+        drop((file, store));
+        let store = folder.open();
+        let ino = store.lookup(Ino::ROOT, name("f")).unwrap().ino;
+        assert_eq!(read_all(&store, ino), content);
+    });
+}
+
+#[test]
 fn a_file_that_was_put_in_anothers_place_is_read_with_its_own_header() {
     both(|folder| {
         let store = folder.open();

@@ -143,8 +143,7 @@ impl Engine {
                 let path = self.store.path_of(ino).unwrap_or_else(|| format!("{ino:?}"));
                 let failure = state.failure.unwrap_or(ErrorKind::Io);
                 tracing::error!(path, ?failure, "buffered writes could not be stored and are lost");
-                let units = state.buffer.clear();
-                self.units_cleaned(&file, &state, units);
+                self.with_buffer(&file, &mut state, WriteBuffer::clear);
                 self.inodes.changed(ino);
             }
         }
@@ -254,12 +253,8 @@ impl Engine {
 
     /// The store's length is `size` now: so is that of what is buffered and cached.
     fn truncated(&self, file: &OpenInode, state: &mut FileState, size: u64) {
-        let was_dirty = state.is_dirty();
-        let gone = state.buffer.truncate(size);
+        self.with_buffer(file, state, |buffer| buffer.truncate(size));
         (state.size, state.store_len) = (size, size);
-        if was_dirty {
-            self.units_cleaned(file, state, gone);
-        }
         self.units.drop_from(file.ino, size / self.unit_len() as u64);
     }
 
@@ -318,7 +313,9 @@ impl Engine {
         let (whole, tail) = rest.split_at(((last - first) * unit) as usize);
         if !head.is_empty() {
             self.write_buffered(file, state, offset, head)?;
-            self.flush_units_in(file, state, first - 1, first, true, NEVER)?;
+            if state.buffer.is_unit_full(first - 1) {
+                self.flush_these(file, state, &[first - 1])?;
+            }
         }
         let writer = state.writable()?.clone();
         self.write_through(file, state, &writer, &[(first * unit, whole)])?;
@@ -328,7 +325,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Hands pieces to the store; what was buffered of whole units in them is superseded.
+    /// Hands pieces to the store; what was buffered of them is superseded.
     fn write_through(
         &self,
         file: &OpenInode,
@@ -345,8 +342,7 @@ impl Engine {
             if written.is_ok() && state.is_dirty() {
                 state.store_len = state.store_len.max(end);
                 state.size = state.size.max(end);
-                let gone = state.buffer.remove_units(offset.div_ceil(unit), end / unit);
-                self.units_cleaned(file, state, gone);
+                self.with_buffer(file, state, |buffer| buffer.remove_range(offset, end));
             }
         }
         self.inodes.changed(file.ino);
@@ -354,10 +350,9 @@ impl Engine {
     }
 
     fn write_buffered(&self, file: &OpenInode, state: &mut FileState, offset: u64, data: &[u8]) -> Result<()> {
-        let unit = self.unit_len() as u64;
-        let more = state.buffer.units_of(offset, data.len()) * unit;
+        let more = state.buffer.growth_bytes(offset, data.len());
         if self.budget.used_bytes(Part::Dirty) + more > self.budget.allowance_bytes(Part::Dirty) {
-            self.flush_units(file, state, NEVER)?;
+            self.relieve(file, state)?;
         }
         let writer = state.writable()?.clone();
         let was_dirty = state.is_dirty();
@@ -365,18 +360,18 @@ impl Engine {
             state.store_len = writer.len()?;
             state.size = state.store_len;
         }
-        let (units_before, store_len) = (state.buffer.len(), state.store_len);
+        let (held_before, store_len) = (state.buffer.held_bytes(), state.store_len);
         let written = state.buffer.write(offset, data, self.clock.now(), store_len, |at, gap| {
             self.read_clean(file.ino, &writer, at, gap).map(drop)
         });
-        self.budget.add(Part::Dirty, (state.buffer.len() - units_before) as u64 * unit);
+        self.budget.add(Part::Dirty, state.buffer.held_bytes() - held_before);
         if !state.is_dirty() {
             return written;
         }
         if written.is_ok() {
             state.size = state.size.max(offset + data.len() as u64);
         } else {
-            // Units before the failed one were taken: they are as good as any partial write.
+            // Blocks before the failed one were taken: they are as good as any partial write.
             let taken = state.buffer.end().unwrap_or(0);
             state.size = state.size.max(taken);
         }
@@ -392,65 +387,67 @@ impl Engine {
     /// Writes out the units that filled up one after another, once they are worth a call.
     fn flush_long_run(&self, file: &OpenInode, state: &mut FileState) -> Result<()> {
         match state.buffer.long_run(FLUSH_RUN_BYTES as u64) {
-            Some((first, end)) => self.flush_units_in(file, state, first, end, false, NEVER),
+            Some(units) => self.flush_these(file, state, &units.collect::<Vec<_>>()),
             None => Ok(()),
         }
     }
 
-    /// Writes out all units that were born at or before `born_max`.
-    pub(super) fn flush_units(&self, file: &OpenInode, state: &mut FileState, born_max: Tick) -> Result<()> {
-        self.flush_units_in(file, state, 0, u64::MAX, false, born_max)
+    /// Makes room: writes out a good part of what is buffered, the units first in which most of it is, because those are
+    /// least likely to be written again.
+    fn relieve(&self, file: &OpenInode, state: &mut FileState) -> Result<()> {
+        let bytes = self.budget.allowance_bytes(Part::Dirty) / 4;
+        // What lies behind the store's end goes in order, or the store would fill gaps with zeros first.
+        let units = state.buffer.fullest_units(bytes, state.store_len / self.unit_len() as u64);
+        if (units.len() * self.unit_len()) as u64 > bytes / 2 {
+            self.flush_these(file, state, &units)
+        } else {
+            self.flush_units(file, state, NEVER)
+        }
     }
 
-    /// Writes out units in `first..end`, in runs. A failure keeps them, and is numbered.
+    /// Writes out all units of which something was born at or before `born_max`.
+    pub(super) fn flush_units(&self, file: &OpenInode, state: &mut FileState, born_max: Tick) -> Result<()> {
+        let units = state.buffer.units_born(born_max);
+        self.flush_these(file, state, &units)
+    }
+
+    /// Writes out units, which ascend, in runs. A failure keeps them, and is numbered.
     ///
     /// A unit that cannot be merged with the damaged one in the store keeps itself waiting only; any other failure ends
     /// the attempt.
-    fn flush_units_in(
-        &self,
-        file: &OpenInode,
-        state: &mut FileState,
-        first: u64,
-        end: u64,
-        only_full: bool,
-        born_max: Tick,
-    ) -> Result<()> {
-        let unit = self.unit_len() as u64;
-        if only_full && !(first..end).all(|u| state.buffer.is_full(u)) {
-            return Ok(());
-        }
-        let (mut first, mut run_len_bytes, mut damaged) = (first, FLUSH_RUN_BYTES, None);
-        loop {
-            let writer = state.writer.clone();
-            let pieces = state.buffer.pieces(first, end, born_max, run_len_bytes);
-            let (Some(writer), Some(&(last_at, last))) = (writer, pieces.last()) else {
-                return damaged.map_or(Ok(()), Err);
-            };
-            let end_written = last_at + last.len() as u64;
+    fn flush_these(&self, file: &OpenInode, state: &mut FileState, units: &[u64]) -> Result<()> {
+        let (mut rest, mut run_len_bytes, mut damaged) = (units, FLUSH_RUN_BYTES, None);
+        while !rest.is_empty() {
+            let Some(writer) = state.writer.clone() else { break };
+            let gathered = state.buffer.gather(rest, run_len_bytes);
+            let (now, later) = rest.split_at(gathered.units);
+            let pieces = gathered.pieces();
             let written = writer.write_at(&pieces);
-            let starts: Vec<u64> = pieces.iter().map(|&(at, _)| at).collect();
             state.unsettled = true;
-            for &at in &starts {
-                self.units.drop_range(file.ino, at / unit, at / unit + 1);
+            for &unit in now {
+                self.units.drop_range(file.ino, unit, unit + 1);
             }
             self.inodes.changed(file.ino);
-            if let Err(e) = written {
-                if e.kind() == ErrorKind::Corrupt && starts.len() > 1 {
-                    run_len_bytes = 1; // one unit at a time, to find which it is
-                    continue;
+            match written {
+                Ok(()) => {
+                    let end = pieces.last().map_or(0, |(at, bytes)| at + bytes.len() as u64);
+                    state.store_len = state.store_len.max(end);
+                    self.with_buffer(file, state, |buffer| buffer.remove_units(now));
+                    rest = later;
                 }
-                let e = self.flush_failed(file, state, e);
-                if e.kind() != ErrorKind::Corrupt {
-                    return Err(e);
+                // One unit at a time, to find which it is.
+                Err(e) if e.kind() == ErrorKind::Corrupt && now.len() > 1 => run_len_bytes = 1,
+                Err(e) => {
+                    let e = self.flush_failed(file, state, e);
+                    if e.kind() != ErrorKind::Corrupt {
+                        return Err(e);
+                    }
+                    (rest, run_len_bytes) = (later, FLUSH_RUN_BYTES);
+                    damaged.get_or_insert(e);
                 }
-                (first, run_len_bytes) = (last_at / unit + 1, FLUSH_RUN_BYTES);
-                damaged.get_or_insert(e);
-                continue;
             }
-            state.store_len = state.store_len.max(end_written);
-            let gone = starts.iter().filter(|&&at| state.buffer.remove_unit_at(at)).count();
-            self.units_cleaned(file, state, gone);
         }
+        damaged.map_or(Ok(()), Err)
     }
 
     /// Numbers a failure, and says it in the log.
@@ -462,10 +459,12 @@ impl Engine {
         e.on("flush", path)
     }
 
-    /// `count` units are not buffered any more.
-    fn units_cleaned(&self, file: &OpenInode, state: &FileState, count: usize) {
-        self.budget.sub(Part::Dirty, (count * self.unit_len()) as u64);
-        if !state.is_dirty() {
+    /// Lets `shrink` take something out of the buffer, and accounts for it.
+    fn with_buffer(&self, file: &OpenInode, state: &mut FileState, shrink: impl FnOnce(&mut WriteBuffer)) {
+        let before = state.buffer.held_bytes();
+        shrink(&mut state.buffer);
+        self.budget.sub(Part::Dirty, before - state.buffer.held_bytes());
+        if before > 0 && !state.is_dirty() {
             file.dirty.store(false, SeqCst);
         }
     }

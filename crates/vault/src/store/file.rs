@@ -302,7 +302,7 @@ impl VaultFile {
             let n = (to - now).min(ZEROS.len() as u64 - now % CHUNK);
             let mut batch = Batch::default();
             let done = self
-                .add_piece(op, file, &mut batch, now, now, &ZEROS[..n as usize])
+                .add_pieces(op, file, &mut batch, now, &[(now, &ZEROS[..n as usize])])
                 .and_then(|()| self.write_batch(op, file, &mut batch));
             if let Err(e) = done {
                 if let Err(again) = self.cut(op, file, len) {
@@ -315,38 +315,44 @@ impl VaultFile {
         Ok(())
     }
 
-    /// Encrypts one piece into runs of `batch`. `len` is the length with everything before it.
-    fn add_piece(
+    /// Encrypts pieces into runs of `batch`. They ascend, none begins behind the end that those before it leave, and `len`
+    /// is the length before all of them. Pieces in one chunk change it together.
+    fn add_pieces(
         &self,
         op: &Op<'_>,
         file: &dyn HostFile,
         batch: &mut Batch,
-        len: u64,
-        at: u64,
-        data: &[u8],
+        mut len: u64,
+        pieces: &[(u64, &[u8])],
     ) -> Result<()> {
-        let end = at + data.len() as u64;
-        let mut chunk = at / CHUNK;
-        let mut done = 0;
-        while done < data.len() {
+        let mut rest = pieces.iter().copied().filter(|(_, data)| !data.is_empty());
+        let (mut next, mut parts) = (rest.next(), Vec::new());
+        while let Some((at, _)) = next {
+            let first = at / CHUNK;
             // Chunks of the batch are not in the vault yet: one that is wanted again must be.
-            if batch.runs.last().is_some_and(|r| chunk < r.first + r.count) || batch.bytes >= BATCH_LEN_BYTES {
+            if batch.runs.last().is_some_and(|r| first < r.first + r.count) || batch.bytes >= BATCH_LEN_BYTES {
                 self.write_batch(op, file, batch)?;
             }
-            let count = (end.div_ceil(CHUNK) - chunk).min(RUN_CHUNKS);
-            let stop = end.min((chunk + count) * CHUNK);
-            let from = at + done as u64;
-            let run = self.seal_run(op, file, batch, len, chunk, from, &data[done..(stop - at) as usize])?;
+            let stop = (first + RUN_CHUNKS) * CHUNK;
+            let mut end = at;
+            parts.clear();
+            // A run goes on as long as no chunk is left out.
+            while let Some((at, data)) = next.filter(|&(at, _)| at < stop && at / CHUNK <= end.div_ceil(CHUNK)) {
+                let (now, later) = data.split_at(((stop - at) as usize).min(data.len()));
+                parts.push((at, now));
+                end = at + now.len() as u64;
+                next = if later.is_empty() { rest.next() } else { Some((stop, later)) };
+            }
+            let run = self.seal_run(op, file, batch, len, first, &parts)?;
             batch.bytes += run.used;
             batch.runs.push(run);
-            done = (stop - at) as usize;
-            chunk += count;
+            len = len.max(end);
         }
         Ok(())
     }
 
-    /// Encrypts `data` at `from` into one run, and records it in the journal if it replaces chunks.
-    #[allow(clippy::too_many_arguments, reason = "one call site; the parts have no life of their own")]
+    /// Encrypts `parts` into one run of consecutive chunks from `first`, each of which they touch, and records it in the
+    /// journal if it replaces chunks.
     fn seal_run(
         &self,
         op: &Op<'_>,
@@ -354,38 +360,41 @@ impl VaultFile {
         batch: &mut Batch,
         len: u64,
         first: u64,
-        from: u64,
-        data: &[u8],
+        parts: &[(u64, &[u8])],
     ) -> Result<Run> {
         let layout = self.layout();
-        let end = from + data.len() as u64;
+        let end = parts.last().map_or(0, |(at, data)| at + data.len() as u64);
         let count = end.div_ceil(CHUNK) - first;
         let room = RUN_HEADROOM_BYTES + count as usize * layout.chunk_cipher() as usize;
         let mut buf = self.shared.buffers.take(room);
-        let (mut used, mut replaced) = (RUN_HEADROOM_BYTES, Vec::new());
+        let (mut used, mut replaced, mut parts) = (RUN_HEADROOM_BYTES, Vec::new(), parts);
         for chunk in first..first + count {
             let start = chunk * CHUNK;
-            let a = from.max(start);
-            let b = end.min(start + CHUNK);
-            let part = &data[(a - from) as usize..(b - from) as usize];
-            let old_len = len.saturating_sub(start).min(CHUNK);
-            let new_len = old_len.max(b - start);
+            let passed = parts.iter().take_while(|(at, data)| at + data.len() as u64 <= start).count();
+            parts = &parts[passed..];
+            let here = parts.iter().take_while(|(at, _)| *at < start + CHUNK).map(|&(at, data)| {
+                let (a, b) = (at.max(start), (at + data.len() as u64).min(start + CHUNK));
+                ((a - start) as usize, &data[(a - at) as usize..(b - at) as usize])
+            });
+            let old_len = len.saturating_sub(start).min(CHUNK) as usize;
+            let new_len = here.clone().last().map_or(old_len, |(a, part)| old_len.max(a + part.len()));
             let out = &mut buf[used..];
-            let n = if a == start && b - start == new_len {
-                if old_len > 0 {
-                    replaced.push(self.old_nonce(file, chunk)?);
+            let n = match here.clone().next() {
+                Some((0, part)) if part.len() == new_len => {
+                    if old_len > 0 {
+                        replaced.push(self.old_nonce(file, chunk)?);
+                    }
+                    self.cipher.encrypt_chunk(chunk, part, out)
                 }
-                self.cipher.encrypt_chunk(chunk, part, out)
-            } else {
-                CLEAR.with_borrow_mut(|clear| {
+                _ => CLEAR.with_borrow_mut(|clear| {
                     let clear = &mut clear.0;
                     clear.resize(CHUNK as usize, 0);
-                    let nonce = self.old_chunk(file, chunk, old_len as usize, clear)?;
-                    clear[old_len as usize..].fill(0);
+                    let nonce = self.old_chunk(file, chunk, old_len, clear)?;
+                    clear[old_len..].fill(0);
                     replaced.extend(nonce);
-                    clear[(a - start) as usize..(b - start) as usize].copy_from_slice(part);
-                    Ok::<_, FsError>(self.cipher.encrypt_chunk(chunk, &clear[..new_len as usize], out))
-                })?
+                    here.for_each(|(a, part)| clear[a..a + part.len()].copy_from_slice(part));
+                    Ok::<_, FsError>(self.cipher.encrypt_chunk(chunk, &clear[..new_len], out))
+                })?,
             };
             used += n.map_err(|e| self.failed("write", FsError::new(ErrorKind::Io).because(e)))?;
         }
@@ -606,17 +615,23 @@ impl StoreFile for VaultFile {
         }
         self.with_id(|id| op.declare(id, before))?;
         let (mut len, mut batch) = (before, Batch::default());
-        for &(at, data) in pieces {
-            if data.is_empty() {
-                continue;
-            }
-            if at > len {
+        let mut pieces = pieces;
+        while !pieces.is_empty() {
+            // Those that leave no gap before them go together.
+            let mut end = len;
+            let reach = pieces.iter().take_while(|&&(at, data)| {
+                let joins = at <= end && !data.is_empty();
+                end = if joins { end.max(at + data.len() as u64) } else { end };
+                joins || data.is_empty()
+            });
+            let (now, later) = pieces.split_at(reach.count());
+            self.add_pieces(&op, file, &mut batch, len, now)?;
+            (len, pieces) = (end, later);
+            if let Some(&(at, _)) = later.first() {
                 self.write_batch(&op, file, &mut batch)?;
                 self.extend(&op, file, len, at)?;
                 len = at;
             }
-            self.add_piece(&op, file, &mut batch, len, at, data)?;
-            len = len.max(at + data.len() as u64);
         }
         self.write_batch(&op, file, &mut batch)
     }
