@@ -143,13 +143,14 @@ impl Face {
     }
 }
 
-/// What is left between `now` and `expiry`; `full` where it never expires.
+/// What is left between `now` and `expiry`, which was made from `full`; all of that where it never expires.
 #[inline]
 pub(crate) fn remaining(now: Tick, expiry: Tick, full: Duration) -> Duration {
     if expiry == NEVER {
         return full;
     }
-    Duration::from_nanos(u64::from(expiry.saturating_sub(now)) << TICK_NS_LOG2).min(full)
+    // Not more than `full`: an expiry is rounded down, and no time that is read later lies before the one it was made at.
+    Duration::from_nanos(u64::from(expiry.saturating_sub(now)) << TICK_NS_LOG2)
 }
 
 #[cfg(target_os = "linux")]

@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use super::clock::Tick;
-use super::inodes::{EACH, zero_bytes};
+use super::inodes::bytes_equal;
 use crate::memory::{Budget, Part};
 use crate::types::{FileName, Ino};
 
@@ -45,14 +45,14 @@ pub(crate) struct Dentries {
     /// Secret words to hash with.
     seeds: [u64; LONG_WORDS],
     /// Own changes of directories, by stripe.
-    changes: Box<[AtomicU32]>,
+    changes: Box<[AtomicU32; STRIPES]>,
     /// Forgotten inodes, by stripe.
-    epochs: Box<[AtomicU32]>,
+    epochs: Box<[AtomicU32; STRIPES]>,
 }
 
 impl Dentries {
     pub(crate) fn new(budget: Arc<Budget>) -> Self {
-        let stripes = || (0..STRIPES).map(|_| AtomicU32::new(0)).collect();
+        let stripes = || Box::new([const { AtomicU32::new(0) }; STRIPES]);
         budget.add(Part::Dentries, (2 * STRIPES * 4) as u64);
         Dentries {
             short: Table::new(budget.clone()),
@@ -170,7 +170,7 @@ impl<const W: usize> Key<W> {
     /// Never 0: that is an empty slot.
     #[inline]
     fn tag(&self) -> u64 {
-        (self.hash >> 56).max(1)
+        self.hash >> 56 | 1
     }
 }
 
@@ -255,7 +255,7 @@ impl<const W: usize> Set<'_, W> {
     #[inline]
     fn find(&self, key: &Key<W>) -> Option<usize> {
         let tags = self.head.tags.load(Relaxed);
-        let mut candidates = zero_bytes(tags ^ (key.tag() * EACH));
+        let mut candidates = bytes_equal(tags, key.tag());
         while candidates != 0 {
             let way = (candidates.trailing_zeros() / 8) as usize;
             // The key tells more than the tag, and no empty slot has a name.
@@ -423,6 +423,10 @@ impl<const W: usize> Table<W> {
 /// Bytes as words, filled up with zeros; those beyond `W` words are left out.
 #[inline(always)]
 fn words_of<const W: usize>(bytes: &[u8]) -> [u64; W] {
+    if W == SHORT_WORDS {
+        let words = short_words(bytes);
+        return std::array::from_fn(|at| words[at]);
+    }
     std::array::from_fn(|at| {
         let from = bytes.get(at * 8..).unwrap_or_default();
         match (from.first_chunk::<8>(), bytes.last_chunk::<8>()) {
@@ -430,9 +434,32 @@ fn words_of<const W: usize>(bytes: &[u8]) -> [u64; W] {
             (None, _) if from.is_empty() => 0,
             // The end of a longer name: the bytes before it are shifted out.
             (None, Some(last)) => u64::from_le_bytes(*last) >> (64 - 8 * from.len()),
-            (None, None) => from.iter().rev().fold(0, |word, &b| word << 8 | u64::from(b)),
+            (None, None) => tiny_word(from),
         }
     })
+}
+
+/// At most 32 bytes as words. The end is read with bytes before it, which are shifted out: few branches, none of which
+/// depends on more than a range of lengths.
+#[inline(always)]
+fn short_words(bytes: &[u8]) -> [u64; SHORT_WORDS] {
+    let spare_bits = |len: usize| 8 * len.saturating_sub(bytes.len()) as u32;
+    if let (Some(first), Some(last)) = (bytes.first_chunk::<16>(), bytes.last_chunk::<16>()) {
+        let first = u128::from_le_bytes(*first);
+        let last = u128::from_le_bytes(*last).checked_shr(spare_bits(32)).unwrap_or(0);
+        return [first as u64, (first >> 64) as u64, last as u64, (last >> 64) as u64];
+    }
+    if let (Some(first), Some(last)) = (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
+        let last = u64::from_le_bytes(*last).checked_shr(spare_bits(16)).unwrap_or(0);
+        return [u64::from_le_bytes(*first), last, 0, 0];
+    }
+    [tiny_word(bytes), 0, 0, 0]
+}
+
+/// Less than eight bytes as a word.
+#[inline(always)]
+fn tiny_word(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |word, &b| word << 8 | u64::from(b))
 }
 
 #[cfg(test)]

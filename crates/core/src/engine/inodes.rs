@@ -1,8 +1,9 @@
 //! The table of known inodes: lookup counts, pins, attributes, and what the kernel's pages were filled from.
 //!
-//! [`InodeTable`] is sharded. A record is ten words; an index of buckets (eight slots, a byte of hash each) leads to it.
+//! [`InodeTable`] is sharded. A [`Record`] is seven words; an [`Index`] of buckets leads to it.
 //! Readers take no lock: a shard's sequence is odd while a writer moves things, and a reader that saw it change reads
 //! again. All words are relaxed atomics, so a torn read is a wrong value that is thrown away, never undefined behaviour.
+//! What few inodes have ([`Rare`]: pins, pages in the kernel) only writers need; it lies in a map under their lock.
 //!
 //! Invariants: a record exists exactly while its count or its pins are above zero, or its removal is pending; only
 //! [`InodeTable::reap`] removes one. Memory stays at its high-water mark until the table goes.
@@ -10,43 +11,29 @@
 //! **Changes.** A counter runs over all own changes; a record keeps the value of its latest. Attributes that were read
 //! from the store while a change ran are recognized by it ([`InodeTable::since`]) and not cached.
 
+mod index;
+mod record;
+
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*, fence};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*, fence};
 
-use parking_lot::Mutex;
+use hashbrown::HashMap;
+use parking_lot::{Mutex, MutexGuard};
 
+pub(super) use self::index::bytes_equal;
+use self::index::{Bucket, Index, Slot};
+use self::record::{Classes, Rare, Record, WORDS, fresh};
 use super::clock::Tick;
-use super::segments::{Doubling, Place, Pool};
+use super::segments::{Place, Pool};
 use crate::error::{ErrorKind, FsError};
 use crate::memory::{Budget, Part};
-use crate::types::{Attr, Ino, Kind, Timestamp};
+use crate::types::{Attr, Ino};
 
 const SHARDS: usize = 8;
-const WORDS: usize = 10;
-/// Slots of a bucket of the index.
-const WAYS: usize = 8;
-
-const W_INO: usize = 0;
-/// Lookup count in the high 40 bits, pins in the low 24; in a free record the next free one (see [`chain`]).
-const W_REFS: usize = 1;
-const W_SIZE: usize = 2;
-/// Blocks in the high 32 bits, print (see [`PRINT_BITS`]) in 16, kind in 4, permissions in 12.
-const W_MODE: usize = 3;
-const W_ATIME: usize = 4;
-const W_MTIME: usize = 5;
-const W_CTIME: usize = 6;
-const W_OWNER: usize = 7;
-/// Names in the high 32 bits, print in the low 32. A device number is kept in place of the size.
-const W_LINKS: usize = 8;
-/// Expiry of the attributes in the high 32 bits (0: none), the latest change in the low 32.
-const W_FRESH: usize = 9;
 
 /// Print of what the kernel's pages may hold: 0 none, [`PRINT_OWN`], or the print of attributes; and [`PRINT_OLD`].
 const PRINT_BITS: u32 = 48;
 const PRINT_MASK: u64 = (1 << PRINT_BITS) - 1;
-const PINS_BITS: u32 = 24;
-const PINS_MAX: u64 = (1 << PINS_BITS) - 1;
-const COUNT_MAX: u64 = (1 << 40) - 1;
 /// A change less than this many changes ago, as seen from a reader's mark, happened after it.
 const CHANGE_WINDOW: u32 = 1 << 24;
 /// Set while the pages may be older than the print says: the kernel was told, but perhaps it did not listen yet.
@@ -55,58 +42,11 @@ const PRINT_OLD: u64 = 1;
 const PRINT_OWN: u64 = 2;
 const SPINS_MAX: u32 = 64;
 
-#[derive(Default)]
-struct Record([AtomicU64; WORDS]);
-
-impl std::ops::Index<usize> for Record {
-    type Output = AtomicU64;
-
-    #[inline]
-    fn index(&self, word: usize) -> &AtomicU64 {
-        &self.0[word]
-    }
-}
-
-impl Record {
-    #[inline(always)]
-    fn load(&self) -> [u64; WORDS] {
-        std::array::from_fn(|word| self.0[word].load(Relaxed))
-    }
-
-    fn print(&self) -> u64 {
-        (self[W_MODE].load(Relaxed) & 0xffff_0000) << 16 | self[W_LINKS].load(Relaxed) & 0xffff_ffff
-    }
-
-    fn set_print(&self, print: u64) {
-        let (mode, links) = (self[W_MODE].load(Relaxed), self[W_LINKS].load(Relaxed));
-        self[W_MODE].store(mode & !0xffff_0000 | (print >> 16) & 0xffff_0000, Relaxed);
-        self[W_LINKS].store(links & !0xffff_ffff | print & 0xffff_ffff, Relaxed);
-    }
-}
-
-/// Eight places of the index. An entry lives in its home bucket, or in the next one that had room.
-#[derive(Default)]
-struct Bucket {
-    /// A byte of hash for each slot; 0 for an empty one.
-    tags: AtomicU64,
-    /// Places of records.
-    slots: [AtomicU32; WAYS],
-}
-
-impl Bucket {
-    #[inline]
-    fn place(&self, way: usize) -> Place {
-        Place(self.slots[way].load(Relaxed))
-    }
-}
-
 /// Aligned so that the sequences of two shards never share a cache line.
 #[repr(align(64))]
 struct Shard {
     seq: AtomicU32,
-    /// Buckets of the index minus one; meaningful once the first record exists.
-    mask: AtomicU32,
-    index: Doubling<Bucket>,
+    index: Index,
     records: Pool<Record>,
     writer: Mutex<Writer>,
 }
@@ -118,6 +58,8 @@ struct Writer {
     last: Option<Place>,
     /// Head of the list of free records, see [`chain`].
     free: u64,
+    /// Of the inodes whose record says so.
+    rare: HashMap<Ino, Rare>,
 }
 
 /// What became of attributes handed to [`InodeTable::fill`].
@@ -136,24 +78,92 @@ pub(crate) enum Fill {
 
 pub(crate) struct InodeTable {
     shards: Box<[Shard; SHARDS]>,
+    classes: Classes,
     seed: u64,
     changes: AtomicU32,
     len: AtomicUsize,
     budget: std::sync::Arc<Budget>,
 }
 
+/// A known inode, with its shard's lock.
+struct Held<'a> {
+    table: &'a InodeTable,
+    shard: &'a Shard,
+    writer: MutexGuard<'a, Writer>,
+    ino: Ino,
+    record: &'a Record,
+}
+
+impl Held<'_> {
+    fn rare(&self) -> Rare {
+        if self.record.is_rare() {
+            self.writer.rare.get(&self.ino).copied().unwrap_or_default()
+        } else {
+            Rare::default()
+        }
+    }
+
+    fn set_rare(&mut self, rare: Rare) {
+        if rare == Rare::default() {
+            self.writer.rare.remove(&self.ino);
+        } else {
+            let before = self.writer.rare.capacity();
+            self.writer.rare.insert(self.ino, rare);
+            let added = self.writer.rare.capacity().saturating_sub(before);
+            self.table.budget.add(Part::Inodes, (added * size_of::<(Ino, Rare)>()) as u64);
+        }
+        self.record.set_rare(rare != Rare::default());
+    }
+
+    fn count(&self) -> u64 {
+        self.rare().count.saturating_add(self.record.count())
+    }
+
+    fn set_count(&mut self, count: u64) {
+        let over = self.record.set_count(count);
+        let rare = self.rare();
+        if over != rare.count {
+            self.set_rare(Rare { count: over, ..rare });
+        }
+    }
+
+    fn add_pin(&mut self) {
+        let rare = self.rare();
+        self.set_rare(Rare { pins: rare.pins.saturating_add(1), ..rare });
+    }
+
+    fn is_held(&self) -> bool {
+        self.record.count() != 0 || self.rare().count != 0 || self.rare().pins != 0
+    }
+
+    fn set_print(&mut self, print: u64) {
+        let rare = self.rare();
+        if rare.print != print {
+            self.set_rare(Rare { print, ..rare });
+        }
+    }
+
+    /// Replaces the print, if the kernel may hold pages.
+    fn note_print(&mut self, new: u64) {
+        let print = self.rare().print;
+        if print != 0 {
+            self.set_print(new | print & PRINT_OLD);
+        }
+    }
+}
+
 impl InodeTable {
     pub(crate) fn new(budget: std::sync::Arc<Budget>) -> Self {
         let shards = Box::new(std::array::from_fn(|_| Shard {
             seq: AtomicU32::new(0),
-            mask: AtomicU32::new(0),
-            index: Doubling::new(),
+            index: Index::new(),
             records: Pool::new(),
             writer: Mutex::default(),
         }));
-        budget.add(Part::Inodes, (SHARDS * size_of::<Shard>()) as u64);
+        budget.add(Part::Inodes, (SHARDS * size_of::<Shard>() + Classes::BYTES) as u64);
         let seed = hashbrown::DefaultHashBuilder::default().hash_one(0x6164_6974_u64);
-        InodeTable { shards, seed, changes: AtomicU32::new(0), len: AtomicUsize::new(0), budget }
+        let (changes, len) = (AtomicU32::new(0), AtomicUsize::new(0));
+        InodeTable { shards, classes: Classes::new(), seed, changes, len, budget }
     }
 
     /// Inodes in the table.
@@ -161,7 +171,7 @@ impl InodeTable {
         self.len.load(Relaxed)
     }
 
-    #[inline]
+    #[inline(always)]
     fn hash(&self, ino: Ino) -> u64 {
         let wide = u128::from(ino.0 ^ self.seed) * 0x9e37_79b9_7f4a_7c15;
         (wide as u64) ^ ((wide >> 64) as u64)
@@ -170,6 +180,14 @@ impl InodeTable {
     /// Whether the inode is known.
     #[inline]
     pub(crate) fn known(&self, ino: Ino) -> bool {
+        let hash = self.hash(ino);
+        // A record has the number exactly as long as the inode is known: seen in one, it needs no second look.
+        self.shard(hash).find_home(ino, hash).is_some() || self.known_slowly(ino)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn known_slowly(&self, ino: Ino) -> bool {
         self.read(ino, |_| ()).is_some()
     }
 
@@ -180,17 +198,17 @@ impl InodeTable {
         let hash = self.hash(ino);
         let shard = self.shard(hash);
         let seq = shard.seq.load(Acquire);
-        let words = shard.find_home(ino, hash)?.load();
+        let words: [u64; WORDS] = shard.find_home(ino, hash)?.load();
         fence(Acquire);
         if seq & 1 == 1 || shard.seq.load(Relaxed) != seq {
             return None;
         }
-        fresh(ino, &words, now)
+        fresh(ino, &words, now, &self.classes)
     }
 
     /// Cached attributes that are fresh at `now`, and when they expire.
     pub(crate) fn attr(&self, ino: Ino, now: Tick) -> Option<(Attr, Tick)> {
-        fresh(ino, &self.read(ino, Record::load)?, now)
+        fresh(ino, &self.read(ino, Record::load)?, now, &self.classes)
     }
 
     /// A mark to hand to [`InodeTable::fill`], taken before the store is asked.
@@ -200,67 +218,66 @@ impl InodeTable {
 
     /// One more reference by lookup.
     pub(crate) fn add_ref(&self, ino: Ino) -> Result<(), FsError> {
-        self.add(ino, 1 << PINS_BITS, true).map(drop)
+        let hash = self.hash(ino);
+        let shard = self.shard(hash);
+        let mut writer = shard.writer.lock();
+        let place = match shard.find(ino, hash) {
+            Some((_, place)) => place,
+            None => self.insert(shard, &mut writer, ino, hash)?,
+        };
+        let record = shard.records.get(place).ok_or(ErrorKind::Exhausted)?;
+        let mut held = Held { table: self, shard, writer, ino, record };
+        held.set_count(held.count().saturating_add(1));
+        Ok(())
     }
 
     /// One more reference, if the inode is known.
     pub(crate) fn add_ref_if_known(&self, ino: Ino) -> bool {
-        matches!(self.add(ino, 1 << PINS_BITS, false), Ok(true))
+        self.hold(ino).map(|mut held| held.set_count(held.count().saturating_add(1))).is_some()
     }
 
     /// Holds a known inode beyond its references: a handle, or buffered data.
     pub(crate) fn pin(&self, ino: Ino) -> Result<(), FsError> {
-        if self.add(ino, 1, false)? { Ok(()) } else { Err(ErrorKind::Stale.into()) }
+        self.hold(ino).map(|mut held| held.add_pin()).ok_or_else(|| ErrorKind::Stale.into())
     }
 
     /// Takes a pin back; true when nothing holds the inode any more.
     pub(crate) fn unpin(&self, ino: Ino) -> bool {
-        self.with_record(ino, |r| {
-            let refs = r[W_REFS].load(Relaxed);
-            debug_assert!(refs & PINS_MAX != 0, "unpin without pin");
-            let refs = if refs & PINS_MAX == 0 || refs & PINS_MAX == PINS_MAX { refs } else { refs - 1 };
-            r[W_REFS].store(refs, Relaxed);
-            refs == 0
-        })
-        .unwrap_or(false)
+        let Some(mut held) = self.hold(ino) else { return false };
+        let rare = held.rare();
+        debug_assert!(rare.pins != 0, "unpin without pin");
+        held.set_rare(Rare { pins: rare.pins.saturating_sub(1), ..rare });
+        !held.is_held()
     }
 
     /// Takes `count` references back; true when nothing holds the inode any more.
     pub(crate) fn forget(&self, ino: Ino, count: u64) -> bool {
-        self.with_record(ino, |r| {
-            let refs = r[W_REFS].load(Relaxed);
-            let held = refs >> PINS_BITS;
-            if count > held {
-                tracing::warn!(ino = ino.0, held, count, "more references forgotten than were given");
-            }
-            let left = if held == COUNT_MAX { held } else { held.saturating_sub(count) };
-            let refs = (left << PINS_BITS) | (refs & PINS_MAX);
-            r[W_REFS].store(refs, Relaxed);
-            refs == 0
-        })
-        .unwrap_or(false)
+        let Some(mut held) = self.hold(ino) else { return false };
+        let before = held.count();
+        if count > before {
+            tracing::warn!(ino = ino.0, held = before, count, "more references forgotten than were given");
+        }
+        held.set_count(before.saturating_sub(count));
+        !held.is_held()
     }
 
     /// References by lookup (tests and statistics).
     pub(crate) fn count(&self, ino: Ino) -> u64 {
-        self.read(ino, |r| r[W_REFS].load(Relaxed) >> PINS_BITS).unwrap_or(0)
+        self.hold(ino).map_or(0, |held| held.count())
     }
 
     /// Removes the inode if nothing holds it; true if it was there and is gone.
     pub(crate) fn reap(&self, ino: Ino) -> bool {
-        let hash = self.hash(ino);
-        let shard = self.shard(hash);
-        let mut w = shard.writer.lock();
-        let Some((slot, place, record)) = shard.find(ino, hash) else { return false };
-        if record[W_REFS].load(Relaxed) != 0 {
+        let Some(mut held) = self.hold(ino) else { return false };
+        if held.is_held() {
             return false;
         }
+        held.set_rare(Rare::default());
+        let Held { shard, writer: mut w, record, .. } = held;
+        let Some((slot, place)) = shard.find(ino, self.hash(ino)) else { return false };
         shard.write(|| {
-            shard.unlink(slot, |ino| self.hash(ino));
-            record[W_INO].store(0, Relaxed);
-            record[W_FRESH].store(0, Relaxed);
-            record.set_print(0);
-            record[W_REFS].store(w.free, Relaxed);
+            shard.index.remove(slot, |place| self.hash_at(shard, place));
+            record.free(w.free);
         });
         w.free = chain(place);
         w.live -= 1;
@@ -270,87 +287,73 @@ impl InodeTable {
 
     /// Keeps attributes from the store until `expiry` (0: does not keep them), unless an own change ran since `since`.
     pub(crate) fn fill(&self, attr: &Attr, expiry: Tick, since: u32) -> Fill {
-        self.with_shard_record(attr.ino, |shard, r| {
-            let fresh = r[W_FRESH].load(Relaxed);
-            let changed = (fresh as u32).wrapping_sub(since);
-            if changed != 0 && changed <= CHANGE_WINDOW {
-                return Fill::Outrun;
-            }
-            let print = r.print();
-            let new_print = self.print_of(attr);
-            let foreign = print != 0 && print & !PRINT_OLD != PRINT_OWN && print & !PRINT_OLD != new_print;
-            shard.write(|| {
-                let kept = pack(attr, r);
-                r[W_FRESH].store(if kept { u64::from(expiry) << 32 } else { 0 } | (fresh & 0xffff_ffff), Relaxed);
-                if print != 0 {
-                    r.set_print(new_print | (print & PRINT_OLD) | u64::from(foreign));
-                }
-            });
-            Fill::Current { foreign }
-        })
-        .unwrap_or(Fill::Unknown)
+        let Some(mut held) = self.hold(attr.ino) else { return Fill::Unknown };
+        let latest = held.record.changed();
+        let changed = latest.wrapping_sub(since);
+        if changed != 0 && changed <= CHANGE_WINDOW {
+            return Fill::Outrun;
+        }
+        let record = held.record;
+        held.shard.write(|| {
+            let kept = record.pack(attr, &self.classes);
+            record.set_fresh(if kept { expiry } else { 0 }, latest);
+        });
+        let print = held.rare().print;
+        if print == 0 {
+            return Fill::Current { foreign: false };
+        }
+        let new_print = self.print_of(attr);
+        let foreign = print & !PRINT_OLD != PRINT_OWN && print & !PRINT_OLD != new_print;
+        held.set_print(new_print | (print & PRINT_OLD) | u64::from(foreign));
+        Fill::Current { foreign }
     }
 
     /// Keeps attributes that an own change returned, until `expiry`. False if another own change ran since `since`, and
     /// then they may be old: it is as with [`InodeTable::changed`].
     pub(crate) fn own(&self, attr: &Attr, expiry: Tick, since: u32) -> bool {
-        self.with_shard_record(attr.ino, |shard, r| {
-            let now = self.changes.fetch_add(1, SeqCst).wrapping_add(1);
-            let changed = (r[W_FRESH].load(Relaxed) as u32).wrapping_sub(since);
-            let current = changed == 0 || changed > CHANGE_WINDOW;
-            let new_print = if current { self.print_of(attr) } else { PRINT_OWN };
-            shard.write(|| {
-                let kept = current && pack(attr, r);
-                r[W_FRESH].store(if kept { u64::from(expiry) << 32 } else { 0 } | u64::from(now), Relaxed);
-                let print = r.print();
-                if print != 0 {
-                    r.set_print(new_print | (print & PRINT_OLD));
-                }
-            });
-            current
-        })
-        .unwrap_or(true)
+        let Some(mut held) = self.hold(attr.ino) else { return true };
+        let now = self.changes.fetch_add(1, SeqCst).wrapping_add(1);
+        let record = held.record;
+        let changed = record.changed().wrapping_sub(since);
+        let current = changed == 0 || changed > CHANGE_WINDOW;
+        held.shard.write(|| {
+            let kept = current && record.pack(attr, &self.classes);
+            record.set_fresh(if kept { expiry } else { 0 }, now);
+        });
+        held.note_print(if current { self.print_of(attr) } else { PRINT_OWN });
+        current
     }
 
     /// Notes an own change of the inode: cached attributes go, and the next ones are ours.
     pub(crate) fn changed(&self, ino: Ino) {
         let now = self.changes.fetch_add(1, SeqCst).wrapping_add(1);
-        self.with_shard_record(ino, |shard, r| {
-            shard.write(|| {
-                r[W_FRESH].store(u64::from(now), Relaxed);
-                let print = r.print();
-                if print != 0 {
-                    r.set_print(PRINT_OWN | (print & PRINT_OLD));
-                }
-            });
-        });
+        if let Some(mut held) = self.hold(ino) {
+            held.shard.write(|| held.record.set_fresh(0, now));
+            held.note_print(PRINT_OWN);
+        }
     }
 
     /// Notes that the kernel may fill pages of a file with these attributes from now on; true when pages that it holds
     /// already belong to the same content.
     pub(crate) fn opened(&self, attr: &Attr) -> bool {
         let now = self.print_of(attr);
-        self.with_shard_record(attr.ino, |shard, r| {
-            let print = r.print();
-            shard.write(|| r.set_print(now));
-            print == now || print == PRINT_OWN
-        })
-        .unwrap_or(false)
+        let Some(mut held) = self.hold(attr.ino) else { return false };
+        let print = held.rare().print;
+        held.set_print(now);
+        print == now || print == PRINT_OWN
     }
 
     /// Whether the kernel cannot hold pages of it: it was not opened since it is known.
     pub(crate) fn is_unread(&self, ino: Ino) -> bool {
-        self.with_record(ino, |r| r.print() == 0).unwrap_or(false)
+        self.hold(ino).is_some_and(|held| held.rare().print == 0)
     }
 
     /// As [`InodeTable::opened`], for a file with buffered writes: whatever is seen next is ours.
     pub(crate) fn opened_dirty(&self, ino: Ino) -> bool {
-        self.with_shard_record(ino, |shard, r| {
-            let old = r.print() & PRINT_OLD != 0;
-            shard.write(|| r.set_print(PRINT_OWN));
-            !old
-        })
-        .unwrap_or(false)
+        let Some(mut held) = self.hold(ino) else { return false };
+        let old = held.rare().print & PRINT_OLD != 0;
+        held.set_print(PRINT_OWN);
+        !old
     }
 
     /// 48 bits of a keyed hash; even, and none of the reserved values.
@@ -363,7 +366,7 @@ impl InodeTable {
         (self.hash(Ino(h)) & PRINT_MASK).max(PRINT_OWN + 2) & !PRINT_OLD
     }
 
-    #[inline]
+    #[inline(always)]
     fn shard(&self, hash: u64) -> &Shard {
         &self.shards[hash as usize % SHARDS]
     }
@@ -378,36 +381,19 @@ impl InodeTable {
         }
     }
 
-    fn with_record<R>(&self, ino: Ino, f: impl FnOnce(&Record) -> R) -> Option<R> {
-        self.with_shard_record(ino, |_, r| f(r))
-    }
-
-    fn with_shard_record<R>(&self, ino: Ino, f: impl FnOnce(&Shard, &Record) -> R) -> Option<R> {
+    /// The inode with its shard's lock, if it is known.
+    fn hold(&self, ino: Ino) -> Option<Held<'_>> {
         let hash = self.hash(ino);
         let shard = self.shard(hash);
-        let _writer = shard.writer.lock();
-        let (_, _, record) = shard.find(ino, hash)?;
-        Some(f(shard, record))
+        let writer = shard.writer.lock();
+        let (_, place) = shard.find(ino, hash)?;
+        let record = shard.records.get(place)?;
+        Some(Held { table: self, shard, writer, ino, record })
     }
 
-    /// Adds to the reference word, saturating each half; makes the record if `insert`. True if there is one now.
-    fn add(&self, ino: Ino, step: u64, insert: bool) -> Result<bool, FsError> {
-        let hash = self.hash(ino);
-        let shard = self.shard(hash);
-        let mut w = shard.writer.lock();
-        let record = match shard.find(ino, hash) {
-            Some((_, _, record)) => Some(record),
-            None if insert => shard.records.get(self.insert(shard, &mut w, ino, hash)?),
-            None => return Ok(false),
-        };
-        if let Some(r) = record {
-            let refs = r[W_REFS].load(Relaxed);
-            let full = if step == 1 { refs & PINS_MAX == PINS_MAX } else { refs >> PINS_BITS == COUNT_MAX };
-            if !full {
-                r[W_REFS].store(refs + step, Relaxed);
-            }
-        }
-        Ok(true)
+    /// The hash of the inode whose record is at `place`.
+    fn hash_at(&self, shard: &Shard, place: Place) -> u64 {
+        self.hash(shard.records.get(place).map_or(Ino(0), Record::ino))
     }
 
     fn insert(&self, shard: &Shard, w: &mut Writer, ino: Ino, hash: u64) -> Result<Place, FsError> {
@@ -423,66 +409,19 @@ impl InodeTable {
         };
         let record = shard.records.get(place).ok_or(ErrorKind::Exhausted)?;
         if reused.is_some() {
-            w.free = record[W_REFS].load(Relaxed);
+            w.free = record.link();
         }
         shard.write(|| {
-            self.grow(shard, w.live);
-            record[W_INO].store(ino.0, Relaxed);
-            record[W_REFS].store(0, Relaxed);
-            // No attributes; its latest change lies outside the window of any reader's mark.
-            let old = self.changes.load(SeqCst).wrapping_sub(2 * CHANGE_WINDOW);
-            record[W_FRESH].store(u64::from(old), Relaxed);
-            record.set_print(0);
-            shard.link(place, hash);
+            let added = shard.index.grow(w.live, |place| self.hash_at(shard, place));
+            self.budget.add(Part::Inodes, (added * size_of::<Bucket>()) as u64);
+            // Its latest change lies outside the window of any reader's mark.
+            record.reset(ino, self.changes.load(SeqCst).wrapping_sub(2 * CHANGE_WINDOW));
+            shard.index.insert(place, hash);
         });
         w.live += 1;
         self.len.fetch_add(1, Relaxed);
         Ok(place)
     }
-
-    /// Doubles the index when one more record would fill it beyond 7/8.
-    fn grow(&self, shard: &Shard, live: u32) {
-        let mask = shard.mask.load(Relaxed);
-        let buckets = if live == 0 && shard.index.get(0).is_none() { 0 } else { u64::from(mask) + 1 };
-        if (u64::from(live) + 1) * 8 <= buckets * WAYS as u64 * 7 {
-            return;
-        }
-        let buckets_new = (buckets * 2).max(1) as u32;
-        let added: usize = (buckets as usize..buckets_new as usize).map(|b| shard.index.ensure(b)).sum();
-        self.budget.add(Part::Inodes, (added * size_of::<Bucket>()) as u64);
-        let mut places = Vec::with_capacity(live as usize);
-        for bucket in (0..buckets as usize).filter_map(|b| shard.index.get(b)) {
-            let tags = bucket.tags.swap(0, Relaxed);
-            places.extend((0..WAYS).filter(|w| tag_at(tags, *w) != 0).map(|w| bucket.place(w)));
-        }
-        shard.mask.store(buckets_new - 1, Relaxed);
-        for place in places {
-            if let Some(r) = shard.records.get(place) {
-                shard.link(place, self.hash(Ino(r[W_INO].load(Relaxed))));
-            }
-        }
-    }
-}
-
-#[inline]
-fn tag_at(tags: u64, way: usize) -> u64 {
-    tags >> (way * 8) & 0xff
-}
-
-/// Never 0: that is an empty slot.
-#[inline]
-fn tag_of(hash: u64) -> u64 {
-    (hash >> 56).max(1)
-}
-
-/// A one in each byte.
-pub(super) const EACH: u64 = 0x0101_0101_0101_0101;
-const TOPS: u64 = 0x8080_8080_8080_8080;
-
-/// The top bit of each byte that is zero; above a zero byte perhaps of some that are not.
-#[inline]
-pub(super) fn zero_bytes(word: u64) -> u64 {
-    word.wrapping_sub(EACH) & !word & TOPS
 }
 
 /// A link of the list of free records: 0 ends it.
@@ -494,20 +433,28 @@ fn unchain(link: u64) -> Option<Place> {
     link.checked_sub(1).map(|place| Place(place as u32))
 }
 
-/// A slot of the index: bucket and way.
-type Slot = (u32, usize);
-
 /// A writer was at work: what was read means nothing.
 struct Torn;
 
 impl Shard {
+    /// The record of `ino`, if its home bucket leads to it.
     #[inline(always)]
+    fn find_home(&self, ino: Ino, hash: u64) -> Option<&Record> {
+        self.index.find_home(hash, |place| self.records.get(place).filter(|record| record.ino() == ino))
+    }
+
+    /// The index slot and the place of `ino`.
+    fn find(&self, ino: Ino, hash: u64) -> Option<(Slot, Place)> {
+        self.index.find(hash, |place| self.records.get(place).is_some_and(|record| record.ino() == ino))
+    }
+
+    fn record(&self, ino: Ino, hash: u64) -> Option<&Record> {
+        self.records.get(self.find(ino, hash)?.1)
+    }
+
     fn try_read<R>(&self, ino: Ino, hash: u64, f: impl Fn(&Record) -> R) -> Result<Option<R>, Torn> {
         let seq = self.seq.load(Acquire);
-        let found = match self.find_home(ino, hash) {
-            Some(record) => Some(f(record)),
-            None => self.find_far(ino, hash).map(f),
-        };
+        let found = self.record(ino, hash).map(f);
         fence(Acquire);
         if seq & 1 == 0 && self.seq.load(Relaxed) == seq { Ok(found) } else { Err(Torn) }
     }
@@ -523,56 +470,7 @@ impl Shard {
             }
         }
         let _writer = self.writer.lock();
-        self.find(ino, hash).map(|(_, _, record)| f(record))
-    }
-
-    /// The record of `ino`, if it is in its home bucket: nearly all are. In a few instructions, so that the processor
-    /// can overlap the cache misses of several requests.
-    #[inline(always)]
-    fn find_home(&self, ino: Ino, hash: u64) -> Option<&Record> {
-        let bucket = self.index.get(((hash >> 8) as u32 & self.mask.load(Relaxed)) as usize)?;
-        let mut candidates = zero_bytes(bucket.tags.load(Relaxed) ^ (tag_of(hash) * EACH));
-        while candidates != 0 {
-            let record = self.records.get(bucket.place((candidates.trailing_zeros() / 8) as usize))?;
-            // A record has the number as long as the inode is known, so the tag need not be compared again.
-            if record[W_INO].load(Relaxed) == ino.0 {
-                return Some(record);
-            }
-            candidates &= candidates - 1;
-        }
-        None
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn find_far(&self, ino: Ino, hash: u64) -> Option<&Record> {
-        self.find(ino, hash).map(|(_, _, record)| record)
-    }
-
-    /// The index slot, the place, and the record of `ino`.
-    fn find(&self, ino: Ino, hash: u64) -> Option<(Slot, Place, &Record)> {
-        let mask = self.mask.load(Relaxed);
-        let mut at = (hash >> 8) as u32 & mask;
-        // Bounded, because a reader may see an index in motion.
-        for _ in 0..=mask {
-            let bucket = self.index.get(at as usize)?;
-            let tags = bucket.tags.load(Relaxed);
-            let mut candidates = zero_bytes(tags ^ (tag_of(hash) * EACH));
-            while candidates != 0 {
-                let way = (candidates.trailing_zeros() / 8) as usize;
-                let place = bucket.place(way);
-                let record = self.records.get(place)?;
-                if record[W_INO].load(Relaxed) == ino.0 && tag_at(tags, way) == tag_of(hash) {
-                    return Some(((at, way), place, record));
-                }
-                candidates &= candidates - 1;
-            }
-            if zero_bytes(tags) != 0 {
-                return None;
-            }
-            at = (at + 1) & mask;
-        }
-        None
+        self.record(ino, hash).map(f)
     }
 
     /// Runs `f` with readers told to read again. The caller holds `writer`.
@@ -584,126 +482,6 @@ impl Shard {
         let r = f();
         self.seq.store(seq.wrapping_add(2), Release);
         r
-    }
-
-    /// Puts a record into the first bucket with room, from its home on. There is one: the index is at most 7/8 full.
-    fn link(&self, place: Place, hash: u64) {
-        let mask = self.mask.load(Relaxed);
-        let mut at = (hash >> 8) as u32 & mask;
-        while let Some(bucket) = self.index.get(at as usize) {
-            let tags = bucket.tags.load(Relaxed);
-            if let Some(way) = (0..WAYS).find(|&w| tag_at(tags, w) == 0) {
-                bucket.slots[way].store(place.0, Relaxed);
-                bucket.tags.store(tags | tag_of(hash) << (way * 8), Relaxed);
-                return;
-            }
-            at = (at + 1) & mask;
-        }
-    }
-
-    /// Empties a slot. If its bucket was full, entries that had overflowed from it or before move back into the hole,
-    /// so that no search ends too early.
-    fn unlink(&self, (mut hole, mut hole_way): Slot, hash_of: impl Fn(Ino) -> u64) {
-        let mask = self.mask.load(Relaxed);
-        let Some(mut bucket) = self.index.get(hole as usize) else { return };
-        let mut was_full = zero_bytes(bucket.tags.load(Relaxed)) == 0;
-        bucket.tags.fetch_and(!(0xff << (hole_way * 8)), Relaxed);
-        let mut at = hole;
-        while was_full {
-            at = (at + 1) & mask;
-            let Some(next) = self.index.get(at as usize).filter(|_| at != hole) else { return };
-            let tags = next.tags.load(Relaxed);
-            let next_full = zero_bytes(tags) == 0;
-            let movable = (0..WAYS).filter(|&w| tag_at(tags, w) != 0).find_map(|way| {
-                let place = next.place(way);
-                let home = (hash_of(Ino(self.records.get(place)?[W_INO].load(Relaxed))) >> 8) as u32 & mask;
-                let may = (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask);
-                may.then_some((way, place))
-            });
-            if let Some((way, place)) = movable {
-                bucket.slots[hole_way].store(place.0, Relaxed);
-                bucket.tags.fetch_or(tag_at(tags, way) << (hole_way * 8), Relaxed);
-                next.tags.store(tags & !(0xff << (way * 8)), Relaxed);
-                (bucket, hole, hole_way) = (next, at, way);
-            }
-            was_full = next_full;
-        }
-    }
-}
-
-const SECS_BIAS: i64 = 1 << 31;
-
-/// 34 bits of seconds since 1901, 30 bits of nanoseconds: until the year 2446.
-fn pack_time(t: Timestamp) -> Option<u64> {
-    let secs = t.secs.checked_add(SECS_BIAS)?;
-    ((0..1 << 34).contains(&secs) && t.nanos < 1 << 30).then(|| (secs as u64) << 30 | u64::from(t.nanos))
-}
-
-fn unpack_time(word: u64) -> Timestamp {
-    Timestamp { secs: (word >> 30) as i64 - SECS_BIAS, nanos: (word & 0x3fff_ffff) as u32 }
-}
-
-fn is_device(kind: Kind) -> bool {
-    matches!(kind, Kind::BlockDevice | Kind::CharDevice)
-}
-
-/// False where a field does not fit: such attributes are not cached. The print stays.
-fn pack(attr: &Attr, r: &Record) -> bool {
-    let (Some(atime), Some(mtime), Some(ctime)) = (pack_time(attr.atime), pack_time(attr.mtime), pack_time(attr.ctime))
-    else {
-        return false;
-    };
-    let fits = if is_device(attr.kind) { attr.size == 0 } else { attr.rdev == 0 };
-    if attr.blocks >> 32 != 0 || !fits {
-        return false;
-    }
-    let print = r.print();
-    r[W_SIZE].store(attr.size | u64::from(attr.rdev), Relaxed);
-    r[W_MODE].store(attr.blocks << 32 | (attr.kind as u64) << 12 | u64::from(attr.perm & 0o7777), Relaxed);
-    r[W_ATIME].store(atime, Relaxed);
-    r[W_MTIME].store(mtime, Relaxed);
-    r[W_CTIME].store(ctime, Relaxed);
-    r[W_OWNER].store(u64::from(attr.uid) << 32 | u64::from(attr.gid), Relaxed);
-    r[W_LINKS].store(u64::from(attr.nlink) << 32, Relaxed);
-    r.set_print(print);
-    true
-}
-
-const KINDS: [Kind; 16] = {
-    let mut kinds = [Kind::Socket; 16];
-    kinds[Kind::File as usize] = Kind::File;
-    kinds[Kind::Directory as usize] = Kind::Directory;
-    kinds[Kind::Symlink as usize] = Kind::Symlink;
-    kinds[Kind::BlockDevice as usize] = Kind::BlockDevice;
-    kinds[Kind::CharDevice as usize] = Kind::CharDevice;
-    kinds[Kind::Fifo as usize] = Kind::Fifo;
-    kinds
-};
-
-#[inline(always)]
-fn fresh(ino: Ino, words: &[u64; WORDS], now: Tick) -> Option<(Attr, Tick)> {
-    let expiry = (words[W_FRESH] >> 32) as Tick;
-    (expiry > now).then(|| (unpack(ino, words), expiry))
-}
-
-#[inline(always)]
-fn unpack(ino: Ino, words: &[u64; WORDS]) -> Attr {
-    let (mode, owner, size) = (words[W_MODE], words[W_OWNER], words[W_SIZE]);
-    let kind = KINDS[(mode >> 12 & 0xf) as usize];
-    let device = is_device(kind);
-    Attr {
-        ino,
-        size: if device { 0 } else { size },
-        blocks: mode >> 32,
-        atime: unpack_time(words[W_ATIME]),
-        mtime: unpack_time(words[W_MTIME]),
-        ctime: unpack_time(words[W_CTIME]),
-        kind,
-        perm: (mode & 0o7777) as u16,
-        nlink: (words[W_LINKS] >> 32) as u32,
-        uid: (owner >> 32) as u32,
-        gid: owner as u32,
-        rdev: if device { size as u32 } else { 0 },
     }
 }
 

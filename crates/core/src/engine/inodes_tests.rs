@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::engine::clock::NEVER;
+use crate::types::{Kind, Timestamp};
 
 fn table() -> InodeTable {
     InodeTable::new(Arc::new(Budget::new(1 << 30)))

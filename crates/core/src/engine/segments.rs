@@ -49,7 +49,8 @@ impl<T: Default> Doubling<T> {
 /// Parts of a [`Pool`] for each doubling: the last one is all that may lie idle, so more of them waste less and cost
 /// more headers.
 const STEPS: usize = 8;
-const PARTS: usize = 1 + DOUBLINGS * STEPS;
+/// As many as eight bits can say, so that no bound needs to be checked; not all of them are used.
+const PARTS: usize = 256;
 const OFFSET_BITS: u32 = 24;
 
 /// Where an element of a [`Pool`] lives: its part in the high eight bits. Computed once, when the element is made, so
@@ -76,7 +77,7 @@ impl<T: Default> Pool<T> {
     #[inline]
     pub(crate) fn get(&self, place: Place) -> Option<&T> {
         let offset = place.0 & ((1 << OFFSET_BITS) - 1);
-        self.parts.get((place.0 >> OFFSET_BITS) as usize)?.get()?.get(offset as usize)
+        self.parts[(place.0 >> OFFSET_BITS) as u8 as usize].get()?.get(offset as usize)
     }
 
     /// The place after `last`, allocated, and how many elements that added; `None` when the pool is full.
@@ -88,7 +89,10 @@ impl<T: Default> Pool<T> {
                 if offset < Self::part_len(part) { (part, offset) } else { (part + 1, 0) }
             }
         };
-        let added = allocate(self.parts.get(part)?, Self::part_len(part));
+        if part > DOUBLINGS * STEPS {
+            return None;
+        }
+        let added = allocate(&self.parts[part], Self::part_len(part));
         Some((Place((part as u32) << OFFSET_BITS | offset as u32), added))
     }
 }
