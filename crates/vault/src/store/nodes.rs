@@ -4,6 +4,12 @@
 //! directory, the sealed link target), so it survives a remount. A number that the host gives out again while its old
 //! bearer is still known gets an alias: the kernel would take the new object for the old one, and under `-o exclusive`
 //! keep the old one's length for it.
+//!
+//! The kernel decides how many inodes are known, so a node is small: neighbouring numbers share one packed allocation
+//! ([`Group`]), a node names its directory by a number ([`Parents`]), and what only directories and opened files have
+//! lies in tables of their own.
+
+mod group;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -12,11 +18,12 @@ use adit_core::types::{Ino, Kind};
 use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock};
 
+use self::group::{Group, Node, group_of};
 use super::file::VaultFile;
 use crate::format::names::DirContext;
 use crate::format::{DirHash, DirId, NameCipher};
 
-const SHARDS: usize = 64;
+const SHARDS: usize = 16;
 /// Aliases start here; hosts number upwards from small values.
 const ALIAS_FIRST: u64 = 0x7ff0_0000_0000_0000;
 
@@ -60,18 +67,6 @@ pub(crate) struct Place {
     pub name: Box<str>,
 }
 
-struct Node {
-    what: What,
-    /// None once it lost its name through us, and for the root.
-    place: Option<Place>,
-}
-
-impl Node {
-    fn is_at(&self, dir: &DirId, name: &str) -> bool {
-        self.place.as_ref().is_some_and(|p| *p.name == *name && p.parent.id == *dir)
-    }
-}
-
 /// How an object came to be seen.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seen {
@@ -88,11 +83,119 @@ pub(crate) struct Known {
     pub place: Option<Place>,
 }
 
-/// The table. Locks are held for moments only and never while the host is called.
+/// The table. Locks are held for moments only and never while the host is called; a shard's before the parents'.
 pub(crate) struct Nodes {
-    shards: Box<[RwLock<HashMap<Ino, Node>>]>,
+    shards: Box<[RwLock<Shard>]>,
+    parents: RwLock<Parents>,
     aliases: Mutex<Aliases>,
     alias_count: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Shard {
+    groups: HashMap<u64, Group>,
+    len: usize,
+    /// The directories among the nodes.
+    dirs: HashMap<Ino, Arc<DirNode>>,
+    /// Files that were opened since they are known.
+    files: HashMap<Ino, Weak<VaultFile>>,
+}
+
+/// Directories that nodes lie in, by a number as short as possible.
+#[derive(Default)]
+struct Parents {
+    slots: Vec<Parent>,
+    free: Vec<u32>,
+    /// By the address of the directory, which is its own as long as it is held here.
+    by_address: HashMap<usize, u32>,
+}
+
+struct Parent {
+    dir: Option<Arc<DirNode>>,
+    /// Nodes that lie in it.
+    nodes: usize,
+}
+
+impl Parents {
+    /// The number of `dir`, for one more node.
+    fn hold(&mut self, dir: &Arc<DirNode>) -> u32 {
+        let address = Arc::as_ptr(dir).addr();
+        let number = *self.by_address.entry(address).or_insert_with(|| {
+            let parent = Parent { dir: Some(dir.clone()), nodes: 0 };
+            let number = self.free.pop().unwrap_or(self.slots.len() as u32);
+            match self.slots.get_mut(number as usize) {
+                Some(slot) => *slot = parent,
+                None => self.slots.push(parent),
+            }
+            number
+        });
+        if let Some(parent) = self.slots.get_mut(number as usize) {
+            parent.nodes += 1;
+        }
+        number
+    }
+
+    fn get(&self, number: u32) -> Option<&Arc<DirNode>> {
+        self.slots.get(number as usize)?.dir.as_ref()
+    }
+
+    /// A node less. With the last one the number becomes free.
+    fn release(&mut self, number: u32) {
+        let Some(parent) = self.slots.get_mut(number as usize) else { return };
+        parent.nodes -= 1;
+        if parent.nodes == 0
+            && let Some(dir) = parent.dir.take()
+        {
+            self.by_address.remove(&Arc::as_ptr(&dir).addr());
+            self.free.push(number);
+        }
+    }
+}
+
+impl Shard {
+    fn node(&self, ino: Ino) -> Option<Node<'_>> {
+        self.groups.get(&group_of(ino))?.get(ino)
+    }
+
+    /// Makes the node of `ino` this one. What it was before has been released.
+    fn set(&mut self, ino: Ino, node: Node<'_>) {
+        if self.groups.entry(group_of(ino)).or_default().set(ino, node) {
+            self.len += 1;
+        }
+    }
+
+    fn remove(&mut self, ino: Ino) {
+        let key = group_of(ino);
+        if let Some(group) = self.groups.get_mut(&key)
+            && group.remove(ino)
+        {
+            self.len -= 1;
+            if group.is_empty() {
+                self.groups.remove(&key);
+            }
+        }
+        self.dirs.remove(&ino);
+        self.files.remove(&ino);
+    }
+
+    fn what(&self, ino: Ino, kind: Kind) -> What {
+        match (kind, self.dirs.get(&ino)) {
+            (Kind::Directory, Some(dir)) => What::Directory(dir.clone()),
+            (Kind::Symlink, _) => What::Symlink,
+            _ => What::File(self.files.get(&ino).cloned().unwrap_or_default()),
+        }
+    }
+
+    /// Keeps what only a directory or an opened file has.
+    fn keep(&mut self, ino: Ino, what: &What) {
+        self.dirs.remove(&ino);
+        self.files.remove(&ino);
+        match what {
+            What::Directory(dir) => drop(self.dirs.insert(ino, dir.clone())),
+            What::File(file) if file.strong_count() > 0 => drop(self.files.insert(ino, file.clone())),
+            What::File(_) | What::Symlink => {}
+        }
+    }
 }
 
 #[derive(Default)]
@@ -105,13 +208,14 @@ impl Nodes {
     pub fn new() -> Self {
         Nodes {
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
+            parents: RwLock::default(),
             aliases: Mutex::default(),
             alias_count: AtomicUsize::new(0),
         }
     }
 
-    fn shard(&self, ino: Ino) -> &RwLock<HashMap<Ino, Node>> {
-        &self.shards[(ino.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % SHARDS]
+    fn shard(&self, ino: Ino) -> &RwLock<Shard> {
+        &self.shards[(group_of(ino).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % SHARDS]
     }
 
     /// The number that the host's inode goes by here.
@@ -139,34 +243,47 @@ impl Nodes {
         loop {
             let ino = self.ino_of_host(host_ino);
             let mut shard = self.shard(ino).write();
-            match shard.get_mut(&ino) {
-                Some(node) if node.place.is_none() => {
+            let (old, moved) = match shard.node(ino) {
+                Some(Node { place: None, .. }) => {
                     drop(shard);
                     self.alias(host_ino, ino);
-                }
-                Some(node) if seen == Seen::Made && !node.is_at(&place.parent.id, &place.name) => {
-                    node.place = None;
+                    continue;
                 }
                 Some(node) => {
-                    let same = match (&node.what, id) {
-                        (What::Directory(dir), Some(id)) => dir.id == *id,
-                        (what, None) => what.kind() == kind,
-                        _ => false,
-                    };
-                    if !same {
-                        node.what = make(ino);
-                    }
-                    if !node.is_at(&place.parent.id, &place.name) {
-                        node.place = Some(place);
-                    }
-                    return ino;
+                    let moved = !self.is_at(&node, &place.parent.id, &place.name);
+                    (Some((node.kind, node.place.map(|(parent, _)| parent))), moved)
                 }
-                None => {
-                    shard.insert(ino, Node { what: make(ino), place: Some(place) });
-                    return ino;
-                }
+                None => (None, true),
+            };
+            if moved && old.is_some() && seen == Seen::Made {
+                self.set_place(&mut shard, ino, None);
+                continue;
             }
+            let same = match (old, id) {
+                (Some((Kind::Directory, _)), Some(id)) => shard.dirs.get(&ino).is_some_and(|dir| dir.id == *id),
+                (Some((old, _)), None) => old == kind,
+                _ => false,
+            };
+            if !same {
+                shard.keep(ino, &make(ino));
+            }
+            if moved {
+                let parent = self.parents.write().hold(&place.parent);
+                shard.set(ino, Node { kind, place: Some((parent, &place.name)) });
+                if let Some((_, Some(parent))) = old {
+                    self.parents.write().release(parent);
+                }
+            } else if !same {
+                self.change_kind(&mut shard, ino, kind);
+            }
+            return ino;
         }
+    }
+
+    /// What lies at the place of `ino` is another kind of object now.
+    fn change_kind(&self, shard: &mut Shard, ino: Ino, kind: Kind) {
+        let place = shard.node(ino).and_then(|n| n.place).map(|(parent, name)| (parent, Box::<str>::from(name)));
+        shard.set(ino, Node { kind, place: place.as_ref().map(|(parent, name)| (*parent, &**name)) });
     }
 
     fn alias(&self, host_ino: u64, taken: Ino) {
@@ -179,53 +296,83 @@ impl Nodes {
         }
     }
 
+    fn is_at(&self, node: &Node<'_>, dir: &DirId, name: &str) -> bool {
+        node.place.is_some_and(|(parent, at)| {
+            at == name && self.parents.read().get(parent).is_some_and(|parent| parent.id == *dir)
+        })
+    }
+
+    fn place_of(&self, node: &Node<'_>) -> Option<Place> {
+        let (parent, name) = node.place?;
+        Some(Place { parent: self.parents.read().get(parent)?.clone(), name: name.into() })
+    }
+
     pub fn get(&self, ino: Ino) -> Option<Known> {
         let shard = self.shard(ino).read();
-        shard.get(&ino).map(|n| Known { what: n.what.clone(), place: n.place.clone() })
+        let node = shard.node(ino)?;
+        Some(Known { what: shard.what(ino, node.kind), place: self.place_of(&node) })
     }
 
     pub fn place(&self, ino: Ino) -> Option<Place> {
-        self.shard(ino).read().get(&ino).and_then(|n| n.place.clone())
+        let shard = self.shard(ino).read();
+        self.place_of(&shard.node(ino)?)
     }
 
     /// The directory `ino`, if it is a known one that still has its name. The root is not among the nodes.
     pub fn directory(&self, ino: Ino) -> Option<(Arc<DirNode>, bool)> {
-        match self.shard(ino).read().get(&ino) {
-            Some(Node { what: What::Directory(dir), place }) => Some((dir.clone(), place.is_some())),
-            _ => None,
-        }
+        let shard = self.shard(ino).read();
+        let dir = shard.dirs.get(&ino)?;
+        Some((dir.clone(), shard.node(ino)?.place.is_some()))
     }
 
     /// The file object shared by all who have `ino` open; `file` becomes it if there is none.
     pub fn share_file(&self, ino: Ino, file: Arc<VaultFile>) -> Arc<VaultFile> {
-        match self.shard(ino).write().get_mut(&ino) {
-            Some(Node { what: What::File(weak), .. }) => match weak.upgrade() {
-                Some(other) => other,
-                None => {
-                    *weak = Arc::downgrade(&file);
-                    file
-                }
-            },
-            _ => file,
+        let mut shard = self.shard(ino).write();
+        if shard.node(ino).is_none_or(|node| node.kind != Kind::File) {
+            return file;
         }
+        if let Some(other) = shard.files.get(&ino).and_then(Weak::upgrade) {
+            return other;
+        }
+        if shard.files.len() == shard.files.capacity() {
+            // Before the table grows: most of them were closed long ago.
+            shard.files.retain(|_, file| file.strong_count() > 0);
+        }
+        shard.files.insert(ino, Arc::downgrade(&file));
+        file
     }
 
     /// The object has another place now, if it is known.
     pub fn moved(&self, ino: Ino, place: Place) {
-        if let Some(node) = self.shard(ino).write().get_mut(&ino) {
-            node.place = Some(place);
-        }
+        self.set_place(&mut self.shard(ino).write(), ino, Some(&place));
     }
 
     /// The object lost its name `name` in `dir` through us, if it is known there.
     pub fn unlinked(&self, ino: Ino, dir: &DirId, name: &str) {
-        if let Some(node) = self.shard(ino).write().get_mut(&ino).filter(|node| node.is_at(dir, name)) {
-            node.place = None;
+        let mut shard = self.shard(ino).write();
+        if shard.node(ino).is_some_and(|node| self.is_at(&node, dir, name)) {
+            self.set_place(&mut shard, ino, None);
+        }
+    }
+
+    fn set_place(&self, shard: &mut Shard, ino: Ino, place: Option<&Place>) {
+        let Some((kind, old)) = shard.node(ino).map(|n| (n.kind, n.place.map(|(parent, _)| parent))) else { return };
+        let mut parents = self.parents.write();
+        let place = place.map(|place| (parents.hold(&place.parent), &*place.name));
+        shard.set(ino, Node { kind, place });
+        if let Some(old) = old {
+            parents.release(old);
         }
     }
 
     pub fn forget(&self, ino: Ino) {
-        self.shard(ino).write().remove(&ino);
+        let mut shard = self.shard(ino).write();
+        let parent = shard.node(ino).and_then(|node| node.place).map(|(parent, _)| parent);
+        shard.remove(ino);
+        if let Some(parent) = parent {
+            self.parents.write().release(parent);
+        }
+        drop(shard);
         if ino.0 >= ALIAS_FIRST && self.alias_count.load(Ordering::Acquire) > 0 {
             let mut aliases = self.aliases.lock();
             aliases.by_host.retain(|_, &mut alias| alias != ino);
@@ -234,7 +381,7 @@ impl Nodes {
     }
 
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|s| s.read().len()).sum()
+        self.shards.iter().map(|s| s.read().len).sum()
     }
 }
 
