@@ -245,7 +245,8 @@ fn tell(report: &RecoveryReport, subject: &str) {
     if !report.moved_aside.is_empty() {
         let count = report.moved_aside.len();
         remark(&format!(
-            "{subject}: {count} objects that never became whole were moved to adit-lost+found in the vault's folder"
+            "{subject}: {count} objects that never became whole were moved to adit-lost+found in the vault's folder; \
+             the log names them"
         ));
     }
 }

@@ -76,6 +76,12 @@ pub trait HostDir: Send + Sync {
 
     /// Size and use.
     fn statfs(&self) -> io::Result<StatFs>;
+
+    /// What changes whenever unsynced writes to this medium may have been lost: for a host, with its boot and with each
+    /// mount of the filesystem. None: unknown.
+    fn incarnation(&self) -> Option<[u8; 16]> {
+        None
+    }
 }
 
 /// An open file of the host. Usable after unlink and rename.

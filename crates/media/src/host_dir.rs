@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use adit_core::media::{HostDir, HostEntry, HostFile, NewFile, SyncTarget};
 use adit_core::types::{Access, Attr, Caller, Ino, Kind, RenameFlags, SetAttr, SetTime, StatFs, Timestamp};
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, RawDir, ResolveFlags, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid,
+    AtFlags, FileType, Gid, Mode, OFlags, RawDir, ResolveFlags, Stat, StatxFlags, Timespec, Timestamps, UTIME_NOW,
+    UTIME_OMIT, Uid,
 };
 use rustix::io::{Errno, retry_on_intr};
 
@@ -301,6 +302,16 @@ impl HostDir for HostDirectory {
             files_free: st.f_ffree,
             name_len_max: u32::try_from(st.f_namemax).unwrap_or(u32::MAX),
         })
+    }
+
+    /// The boot and the mount. Linux before 6.8 gives the number of a mount out again.
+    fn incarnation(&self) -> Option<[u8; 16]> {
+        const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let boot = u128::from_str_radix(&boot.trim().replace('-', ""), 16).ok()?;
+        let flags = StatxFlags::MNT_ID | MNT_ID_UNIQUE;
+        let mount = retry_on_intr(|| rustix::fs::statx(&self.root, c"", AtFlags::EMPTY_PATH, flags)).ok()?;
+        Some((boot ^ u128::from(mount.stx_mnt_id)).to_le_bytes())
     }
 }
 

@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::ThreadId;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::rng::Rng;
 
@@ -110,6 +110,7 @@ struct State {
     /// Threads that met the dead world, each with the call that it was in.
     in_flight: Vec<(ThreadId, Option<Call>)>,
     omit: Option<Omission>,
+    hold: Option<Omission>,
     fail_sync_at: Option<u64>,
     trace: Option<Vec<String>>,
 }
@@ -118,6 +119,7 @@ struct State {
 #[derive(Clone)]
 pub struct CrashWorld {
     state: Arc<Mutex<State>>,
+    released: Arc<Condvar>,
 }
 
 fn dead() -> io::Error {
@@ -139,10 +141,11 @@ impl CrashWorld {
             dead: false,
             in_flight: Vec::new(),
             omit: None,
+            hold: None,
             fail_sync_at: None,
             trace: None,
         };
-        CrashWorld { state: Arc::new(Mutex::new(state)) }
+        CrashWorld { state: Arc::new(Mutex::new(state)), released: Arc::default() }
     }
 
     /// The root `name`, which is made, durable and empty, if it is new.
@@ -183,6 +186,11 @@ impl CrashWorld {
         self.state.lock().dead
     }
 
+    /// Power cuts that this world, or what it was left of, has been through.
+    fn power_cuts(&self) -> u64 {
+        self.state.lock().disk.power_cuts
+    }
+
     /// Calls so far that changed or synced something, failed ones counted.
     pub fn calls(&self) -> u64 {
         self.state.lock().calls
@@ -202,6 +210,18 @@ impl CrashWorld {
     /// Leaves out the sync calls for which `omit` says so: they return success and do nothing.
     pub fn omit_syncs(&self, omit: impl Fn(&SyncCall) -> bool + Send + 'static) {
         self.state.lock().omit = Some(Box::new(omit));
+    }
+
+    /// Makes the sync calls for which `hold` says so wait, as on a slow disk, until [`release`](CrashWorld::release).
+    /// Meanwhile they have not happened, and are no calls in flight.
+    pub fn hold_syncs(&self, hold: impl Fn(&SyncCall) -> bool + Send + 'static) {
+        self.state.lock().hold = Some(Box::new(hold));
+    }
+
+    /// Lets the sync calls go on that wait, and holds no more of them.
+    pub fn release(&self) {
+        self.state.lock().hold = None;
+        self.released.notify_all();
     }
 
     /// Makes the sync call that `after` others precede from now on fail with `EIO`.
@@ -230,6 +250,11 @@ impl CrashWorld {
     /// Runs a call that changes or syncs something.
     fn call(&self, call: Call, sync: Option<SyncCall>) -> io::Result<Reply> {
         let mut state = self.state.lock();
+        if let Some(sync) = &sync
+            && state.hold.as_ref().is_some_and(|hold| hold(sync))
+        {
+            self.released.wait_while(&mut state, |state| state.hold.is_some());
+        }
         let state = &mut *state;
         state.dead |= state.stop_at.is_some_and(|at| state.calls >= at);
         if state.dead {

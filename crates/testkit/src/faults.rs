@@ -281,6 +281,10 @@ impl HostDir for FaultyDir {
         self.pass(CallClass::Stat, Path::new(""))?;
         self.inner.statfs()
     }
+
+    fn incarnation(&self) -> Option<[u8; 16]> {
+        self.inner.incarnation()
+    }
 }
 
 struct FaultyFile {

@@ -1,10 +1,12 @@
 //! Crash here, edit there, come back: nobody's edit is lost.
 
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
 use adit_core::media::{HostDir, HostFile, NewFile};
-use adit_core::store::{NewNode, Store};
+use adit_core::store::{DirEntry, NewNode, Store};
 use adit_core::types::{Access, Caller, FileName, Ino, Kind, RenameFlags};
 use adit_testkit::Rng;
 use adit_testkit::crash::{CrashWorld, Mode, Pattern};
@@ -129,6 +131,126 @@ fn saved_pieces(store: &VaultStore) -> Vec<Vec<u8>> {
         })
         .unwrap();
     names.iter().map(|n| read(store, lost.ino, n)).collect()
+}
+
+/// The files in `/lost+found` by name.
+fn saved_files(store: &VaultStore) -> BTreeMap<String, Vec<u8>> {
+    let Ok(lost) = store.lookup(Ino::ROOT, name("lost+found")) else { return BTreeMap::new() };
+    let mut names = Vec::new();
+    let mut note = |e: DirEntry<'_>| {
+        names.push(e.name.display().into_owned());
+        ControlFlow::Continue(())
+    };
+    store.read_dir(lost.ino, 0, &mut note).unwrap();
+    names.into_iter().map(|n| (n.clone(), read(store, lost.ino, &n))).collect()
+}
+
+/// A machine dies with three changed chunks of a file in its journal, in two runs, while another one rewrites the file:
+/// what is saved is one file, and where its parts belong. Recovery that dies after any of its calls, in any way, and is
+/// repeated, saves it once.
+#[test]
+fn what_is_saved_is_one_file_however_often_recovery_is_cut_off() {
+    const CHUNK: usize = 32768;
+    let world = CrashWorld::new(Mode::Kill);
+    let scrypt = ScryptParams { cost: 2, block_size: 1 };
+    adit_vault::create(&world.dir("vault"), "password", &CreateOptions { scrypt, ..CreateOptions::default() }).unwrap();
+    let keys = adit_vault::unlock(&world.dir("vault"), "password").unwrap();
+    let (store, _) = open(&world, &keys, "state-a");
+    let (_, file) = store.create(Ino::ROOT, name("f"), &NEW).unwrap();
+    file.write_at(&[(0, &[b'a'; 6 * CHUNK])]).unwrap();
+    drop((file, store));
+    let (store, _) = open(&world, &keys, "state-a");
+    let file = store.open(store.lookup(Ino::ROOT, name("f")).unwrap().ino, Access::Write).unwrap();
+    file.write_at(&[(CHUNK as u64, &[b'b'; 2 * CHUNK]), (5 * CHUNK as u64, &[b'c'; CHUNK])]).unwrap();
+    std::mem::forget((file, store)); // dead
+    let (store, _) = open(&world, &keys, "state-b");
+    let file = store.open(store.lookup(Ino::ROOT, name("f")).unwrap().ino, Access::Write).unwrap();
+    file.write_at(&[(0, &[b'd'; 6 * CHUNK])]).unwrap();
+    drop((file, store));
+    world.settle();
+
+    let judge = |world: &CrashWorld, when: &str| {
+        let (store, _) = open(world, &keys, "state-a");
+        assert!(read(&store, Ino::ROOT, "f").iter().all(|&b| b == b'd'), "{when}");
+        let saved: Vec<(String, Vec<u8>)> = saved_files(&store).into_iter().collect();
+        let [(data_name, data), (map_name, map)] = &saved[..] else {
+            panic!("{when}: {:?}", saved.iter().map(|(n, b)| (n, b.len())).collect::<Vec<_>>());
+        };
+        assert!(data_name.starts_with("recovered-") && data_name.contains("-at-32768."), "{data_name}");
+        assert!(data[..2 * CHUNK].iter().all(|&b| b == b'b') && data[2 * CHUNK..].iter().all(|&b| b == b'c'), "{when}");
+        assert_eq!((data.len(), map_name), (3 * CHUNK, &format!("{data_name}.offsets")), "{when}");
+        assert_eq!(map, b"32768 32768\n65536 32768\n163840 32768\n", "{when}");
+    };
+    let whole = world.fork();
+    judge(&whole, "at once");
+    let mut rng = Rng::new(9);
+    for mode in [Mode::Kill, Mode::Journalled, Mode::Adversarial] {
+        for stop in 0..whole.calls() {
+            let first = world.fork();
+            first.set_mode(mode);
+            first.stop_after(stop);
+            let options = OpenOptions {
+                root: Arc::new(first.dir("vault")),
+                state: Some(Arc::new(first.dir("state-a"))),
+                abandoned: Vec::new(),
+                masterkey: &keys.masterkey,
+                config: &keys.config,
+                background: false,
+            };
+            drop(VaultStore::open(options));
+            for pattern in [Pattern::None, Pattern::All, Pattern::HeadersOnly, Pattern::Random] {
+                let left = first.crash(pattern, &mut rng);
+                // The segment is gone only if what it told is safe.
+                judge(&left, &format!("{mode:?}, {pattern:?} after {stop} calls"));
+            }
+        }
+    }
+}
+
+/// Another client's objects that are not whole yet, in a directory in which ours died making entries: after a kill all of
+/// them stay, for we leave none; after a power cut what nobody could tell from ours is moved, and told.
+#[test]
+fn what_another_client_has_not_finished_stays_where_it_is() {
+    for (mode, moved) in [(Mode::Kill, 0), (Mode::Journalled, 3)] {
+        let world = CrashWorld::new(mode);
+        let scrypt = ScryptParams { cost: 2, block_size: 1 };
+        let options = CreateOptions { scrypt, ..CreateOptions::default() };
+        adit_vault::create(&world.dir("vault"), "password", &options).unwrap();
+        let keys = adit_vault::unlock(&world.dir("vault"), "password").unwrap();
+        let (store, _) = open(&world, &keys, "state-a");
+        store.create(Ino::ROOT, name("f"), &NEW).unwrap();
+        let vault = world.dir("vault");
+        let only = |dir: &str| {
+            let mut names = Vec::new();
+            vault.list(Path::new(dir), &mut |e| names.push(String::from_utf8(e.name.to_vec()).unwrap())).unwrap();
+            format!("{dir}/{}", names.pop().unwrap())
+        };
+        let root = only(&only("d"));
+        let publish = |path: &str, content: &[u8]| {
+            let new = NewFile { content, perm: 0o600, owner: None, durable: true };
+            vault.publish(Path::new(path), &new).unwrap();
+        };
+        let (empty, blank) = (format!("{root}/empty.c9r"), format!("{root}/blank.c9r"));
+        publish(&empty, b"");
+        publish(&blank, &[0; 200]);
+        let (nameless, strange) = (format!("{root}/nameless.c9s"), format!("{root}/strange.c9s"));
+        for folder in [&nameless, &strange] {
+            vault.make_dir(Path::new(folder), 0o700, None).unwrap();
+        }
+        publish(&format!("{strange}/name.c9s.part"), b"half a na");
+        let left = world.crash(Pattern::All, &mut Rng::new(1));
+        std::mem::forget(store); // dead
+        let (store, report) = open(&left, &keys, "state-a");
+        assert_eq!(report.moved_aside.len(), moved, "{mode:?}: {report:?}");
+        assert!(store.lookup(Ino::ROOT, name("f")).is_ok());
+        let there = |path: &str| left.dir("vault").stat(Path::new(path)).is_ok();
+        for path in [&empty, &blank, &nameless, &strange] {
+            let to = report.moved_aside.iter().find(|(from, _)| from == path).map(|(_, to)| to);
+            assert_eq!(there(path), to.is_none(), "{mode:?}: {path}");
+            assert!(to.is_none_or(|to| there(to)), "{mode:?}: {path} is where the report says");
+        }
+        assert!(there(&strange), "{mode:?}: a folder with something that we never make");
+    }
 }
 
 #[test]

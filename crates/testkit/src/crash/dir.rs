@@ -131,6 +131,10 @@ impl HostDir for CrashDir {
         self.world.call(Call::Rename { dir, name, new_dir, new_name, flags }, None).map(drop)
     }
 
+    fn incarnation(&self) -> Option<[u8; 16]> {
+        Some(u128::from(self.world.power_cuts()).to_le_bytes())
+    }
+
     fn sync(&self, target: SyncTarget<'_>) -> io::Result<()> {
         let (call, sync) = match target {
             SyncTarget::Dir(path) => (Call::SyncDir { id: self.resolve(path)? }, self.sync_call(SyncKind::Dir, path)),

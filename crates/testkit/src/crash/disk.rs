@@ -74,6 +74,7 @@ pub(super) enum Reply {
 #[derive(Clone)]
 pub(super) struct Disk {
     pub mode: Mode,
+    pub power_cuts: u64,
     pub tree: Tree<Content>,
     pub roots: BTreeMap<String, NodeId>,
     /// The root that each node was made in.
@@ -93,6 +94,7 @@ impl Disk {
     pub fn new(mode: Mode) -> Self {
         Disk {
             mode,
+            power_cuts: 0,
             tree: Tree::new(),
             roots: BTreeMap::new(),
             home: BTreeMap::new(),

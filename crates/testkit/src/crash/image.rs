@@ -78,6 +78,7 @@ pub(super) fn survivors(disk: &Disk, in_flight: Vec<&Call>, pattern: Pattern, rn
         return after_kill(disk, in_flight, pattern, rng);
     }
     let mut disk = with_in_flight(disk, in_flight);
+    disk.power_cuts += 1;
     let pending = disk.pending();
     let mut choice = Choice::new(pattern, &pending, rng);
     for node in disk.tree.nodes.values_mut() {

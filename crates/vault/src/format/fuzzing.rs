@@ -12,13 +12,14 @@ use super::names::{DirId, NameCipher, nfc};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 7] = [
     ("masterkey_file", fuzz_masterkey_file),
     ("vault_config", fuzz_vault_config),
     ("header", fuzz_header),
     ("chunk", fuzz_chunk),
     ("name", fuzz_name),
     ("dir_id", fuzz_dir_id),
+    ("journal", fuzz_journal),
 ];
 
 /// The keys of all targets and of the worked examples: 00 01 … 1f, and 20 21 … 3f.
@@ -136,6 +137,11 @@ pub fn fuzz_name(data: &[u8]) {
         let elsewhere = DirId::parse(b"elsewhere").expect("printable ASCII");
         assert!(cipher.decrypt_name(&sealed, &elsewhere).is_err());
     }
+}
+
+/// Records of the redo journal, alone and in sequence.
+pub fn fuzz_journal(data: &[u8]) {
+    crate::journal::fuzzing::fuzz(data);
 }
 
 /// The content of a `dir.c9r`.

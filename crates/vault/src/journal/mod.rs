@@ -18,9 +18,12 @@
 //! Locking: operations hold the gate shared for as long as they touch the vault ([`Journal::begin`]); the
 //! switch of epochs holds it alone, for moments. The writer's mutex is held for one write of a frame.
 
+pub(crate) mod fuzzing;
 mod record;
 pub(crate) mod recover;
 mod temporary;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -28,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use adit_core::media::{HostDir, HostFile, NewFile, SyncTarget};
-use adit_core::types::{Access, Kind, RenameFlags, SetAttr};
+use adit_core::types::{Access, Kind, RenameFlags, SetAttr, Timestamp};
 use adit_core::{ErrorKind, FsError, Result};
 use aws_lc_rs::hmac;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -37,7 +40,7 @@ pub(crate) use record::Step;
 use record::{Frame, Record};
 
 /// Version of the segment format.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// A segment of this size asks for a checkpoint.
 const SEGMENT_LEN_BYTES: u64 = 64 << 20;
 /// A segment of this size makes its writer wait for the checkpoint.
@@ -74,6 +77,13 @@ struct Tracked {
     settled: bool,
 }
 
+impl Tracked {
+    /// Whether this is `file`, and not one that had its inode number before.
+    fn is(&self, file: &FileId<'_>) -> bool {
+        self.nonce == file.header[..file.nonce_len]
+    }
+}
+
 struct Segment {
     file: Arc<dyn HostFile>,
     name: PathBuf,
@@ -108,9 +118,13 @@ pub(crate) struct Journal {
     dirty: AtomicBool,
     /// From the switch of epochs until the old one is durable: its files are forgotten, but not safe yet.
     settling: AtomicBool,
+    /// The files of the epoch that a checkpoint is ending, by inode number, for as long as its segment is there.
+    ending: Mutex<HashMap<u64, Tracked>>,
     /// A sync failed: what is durable is unknown, so nothing more may rely on it and no segment goes away.
     broken: AtomicBool,
     syncs: AtomicU64,
+    /// Segments of finished epochs that are still there, or may come back after a power cut.
+    retired: Mutex<Vec<(PathBuf, Arc<dyn HostFile>)>>,
 }
 
 /// An operation that changes the vault. While it lives, the epoch does not end.
@@ -141,7 +155,7 @@ impl Journal {
         state
             .list(Path::new(""), &mut |e| newest = newest.max(segment_number(e.name).unwrap_or(0)))
             .map_err(|e| FsError::from(e).on("list", "the state directory"))?;
-        let (segment, epoch) = new_segment(&*state, newest + 1, id)?;
+        let (segment, epoch) = new_segment(&*state, newest + 1, id, vault.incarnation())?;
         Ok(Journal {
             vault,
             state,
@@ -156,22 +170,22 @@ impl Journal {
             next_plan: AtomicU64::new(1),
             dirty: AtomicBool::new(false),
             settling: AtomicBool::new(false),
+            ending: Mutex::default(),
             broken: AtomicBool::new(false),
             syncs: AtomicU64::new(0),
+            retired: Mutex::default(),
         })
     }
 
     /// Begins an operation that changes the vault. Operations of one thread do not nest.
     pub fn begin(&self) -> Result<Op<'_>> {
-        if self.broken.load(Ordering::Relaxed) {
-            return Err(FsError::new(ErrorKind::Io).because(
-                "an earlier sync of the vault or its journal failed; unmount, check the disk and mount again",
-            ));
-        }
-        if self.written.load(Ordering::Relaxed) > SEGMENT_LEN_MAX_BYTES {
-            self.checkpoint()?;
-        }
+        self.check_sound()?;
         Ok(Op { journal: self, epoch: self.gate.read() })
+    }
+
+    /// Whether the segment has grown so much that whoever wants to write more is to make a checkpoint first.
+    pub fn is_full(&self) -> bool {
+        self.written.load(Ordering::Acquire) > SEGMENT_LEN_MAX_BYTES
     }
 
     fn check_sound(&self) -> Result<()> {
@@ -180,6 +194,12 @@ impl Journal {
         }
         Err(FsError::new(ErrorKind::Io)
             .because("an earlier sync of the vault or its journal failed; unmount, check the disk and mount again"))
+    }
+
+    /// Makes the segment look full.
+    #[cfg(test)]
+    pub fn pretend_full(&self) {
+        self.written.store(SEGMENT_LEN_MAX_BYTES + 1, Ordering::Release);
     }
 
     /// Something changed that needs no record, but a sync at the next checkpoint.
@@ -194,26 +214,28 @@ impl Journal {
 
     /// Whether anything happened since the last checkpoint.
     pub fn is_dirty(&self) -> bool {
-        self.dirty.load(Ordering::Relaxed)
+        self.dirty.load(Ordering::Acquire)
     }
 
-    /// Ends the epoch: everything that was done before is durable in the vault when this returns.
+    /// Ends the epoch if that is `due` still when nobody else is at it, and says whether it was: then everything that was
+    /// done before is durable in the vault.
     ///
-    /// The caller holds no [`Op`].
-    pub fn checkpoint(&self) -> Result<()> {
+    /// The caller holds no [`Op`], and no lock that readers wait for: this can take seconds.
+    pub fn checkpoint(&self, due: impl FnOnce(&Journal) -> bool) -> Result<bool> {
         let _turn = self.checkpoint_turn.lock();
         self.check_sound()?;
-        if !self.dirty.load(Ordering::Acquire) {
-            return Ok(());
+        if !due(self) {
+            return self.clear_retired().map(|()| false);
         }
         let number = self.next_segment.fetch_add(1, Ordering::Relaxed);
-        let (segment, epoch) = new_segment(&*self.state, number, self.id)?;
+        let (segment, epoch) = new_segment(&*self.state, number, self.id, self.vault.incarnation())?;
         let old = {
             let mut gate = self.gate.write();
             let mut writer = self.writer.lock();
             self.dirty.store(false, Ordering::Release);
             self.settling.store(true, Ordering::Release);
-            *gate = epoch;
+            let ended = std::mem::replace(&mut *gate, epoch);
+            *self.ending.lock() = ended.files.into_inner();
             self.written.store(segment.at, Ordering::Release);
             self.synced.store(segment.at, Ordering::Release);
             std::mem::replace(&mut *writer, segment)
@@ -222,16 +244,42 @@ impl Journal {
             return Err(self.fail(e, "sync", "the vault"));
         }
         self.settling.store(false, Ordering::Release);
-        // A segment that reappeared after later epochs would tell old stories: its removal is durable at once.
-        self.state
-            .remove(&old.name, Kind::File)
-            .and_then(|()| self.state.sync(SyncTarget::Dir(Path::new(""))))
-            .map_err(|e| FsError::from(e).on("retire", old.name.display()))
+        self.retired.lock().push((old.name, old.file));
+        self.clear_retired()?;
+        self.ending.lock().clear();
+        Ok(true)
+    }
+
+    /// Removes the segments of finished epochs, durably: one that was there after later epochs would tell old stories. One
+    /// that cannot be removed is emptied, and its removal tried again at the next checkpoint.
+    fn clear_retired(&self) -> Result<()> {
+        let mut retired = self.retired.lock();
+        if retired.is_empty() {
+            return Ok(());
+        }
+        let (mut kept, mut failure) = (Vec::new(), None);
+        for (name, file) in retired.drain(..) {
+            match self.state.remove(&name, Kind::File) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    tracing::warn!("{}: a finished segment of the journal cannot be removed: {e}", name.display());
+                    if file.set_len(0).and_then(|()| file.sync(false)).is_err() {
+                        failure = Some(FsError::from(e).on("retire", name.display()));
+                    }
+                    kept.push((name, file));
+                }
+                _ => {}
+            }
+        }
+        *retired = kept;
+        match self.state.sync(SyncTarget::Dir(Path::new(""))) {
+            Err(e) => Err(self.fail(e, "sync", "the directory of the vault's journal")),
+            Ok(()) => failure.map_or(Ok(()), Err),
+        }
     }
 
     /// Ends the journal in good order: nothing is left to recover. Only when no operation follows.
     pub fn close(&self) -> Result<()> {
-        self.checkpoint()?; // if it fails, the segments stay for the next mount
+        self.checkpoint(Journal::is_dirty)?; // if it fails, the segments stay for the next mount
         let name = self.writer.lock().name.clone();
         self.state.remove(&name, Kind::File).map_err(|e| FsError::from(e).on("retire", name.display()))
     }
@@ -286,22 +334,34 @@ impl Journal {
     }
 }
 
-fn new_segment(state: &dyn HostDir, number: u64, id: VaultId) -> Result<(Segment, Epoch)> {
+fn new_segment(
+    state: &dyn HostDir,
+    number: u64,
+    id: VaultId,
+    incarnation: Option<[u8; 16]>,
+) -> Result<(Segment, Epoch)> {
     let mut seed = [0; 32];
     getrandom::fill(&mut seed).map_err(|e| FsError::new(ErrorKind::Io).because(e.to_string()))?;
     let mut frame = Frame::default();
     let mut bytes = Vec::new();
-    for record in [Record::Begin { version: VERSION, vault: id, seed }, Record::Reserve { up_to: RESERVED_NONCES }] {
+    let began_secs = Timestamp::now().secs;
+    let begin = Record::Begin { version: VERSION, vault: id, seed, incarnation, began_secs };
+    for record in [begin, Record::Reserve { up_to: RESERVED_NONCES }] {
         frame.clear();
         frame.put(&record);
         let at = bytes.len() as u64;
         bytes.extend_from_slice(frame.seal(at));
     }
     let name = segment_name(number);
-    let new = NewFile { content: &bytes, perm: 0o600, owner: None, durable: true };
+    // Not synced: whatever is promised rests on a later record, and the sync of that one covers the file's beginning.
+    // No header nonce is used before there is one: the intent of its directory.
+    let new = NewFile { content: &bytes, perm: 0o600, owner: None, durable: false };
     let file = state
         .publish(&name, &new)
-        .and_then(|file| state.sync(SyncTarget::Dir(Path::new(""))).map(|()| file))
+        .and_then(|file| {
+            let synced = state.sync(SyncTarget::Dir(Path::new("")));
+            synced.map(|()| file).inspect_err(|_| drop(state.remove(&name, Kind::File)))
+        })
         .map_err(|e| FsError::from(e).on("create", "the vault's journal"))?;
     let segment = Segment { file: Arc::from(file), name, at: bytes.len() as u64, frame };
     let epoch = Epoch {
@@ -368,7 +428,7 @@ impl Op<'_> {
     fn number(&self, file: &FileId<'_>, durable_len: u64, needed: bool) -> Result<(u32, bool)> {
         let nonce = &file.header[..file.nonce_len];
         let mut files = self.epoch.files.lock();
-        let known = files.get_mut(&file.host_ino).filter(|t| t.nonce == nonce && !t.settled);
+        let known = files.get_mut(&file.host_ino).filter(|t| t.is(file) && !t.settled);
         let fresh = match &known {
             Some(t) if t.number != 0 || (t.fresh && !needed) => return Ok((t.number, t.fresh)),
             Some(_) => true,
@@ -436,13 +496,13 @@ impl Op<'_> {
     }
 
     /// The file, its header and `len` bytes of content, and its names, are durable in the vault.
-    pub fn settled(&self, host_ino: u64, len: u64) -> Result<()> {
-        let number = match self.epoch.files.lock().get_mut(&host_ino) {
-            Some(t) => {
+    pub fn settled(&self, file: &FileId<'_>, len: u64) -> Result<()> {
+        let number = match self.epoch.files.lock().get_mut(&file.host_ino) {
+            Some(t) if t.is(file) => {
                 (t.settled, t.fresh) = (true, false);
                 t.number
             }
-            None => 0,
+            _ => 0,
         };
         match number {
             0 => Ok(()),
@@ -450,21 +510,26 @@ impl Op<'_> {
         }
     }
 
-    /// The file is about to get another place.
-    pub fn moving(&self, host_ino: u64, path: &str) -> Result<()> {
-        let known = self.epoch.files.lock().get(&host_ino).map(|t| (t.number, t.fresh));
-        self.tell_name(known, |file| Record::Path { file, path: path.to_owned() })
+    /// The file is about to get another place. `nonce` reads the one that its header begins with; None if it cannot be
+    /// read.
+    pub fn moving(&self, host_ino: u64, nonce: impl FnOnce() -> Option<Vec<u8>>, path: &str) -> Result<()> {
+        self.tell_name(host_ino, nonce, |file| Record::Path { file, path: path.to_owned() })
     }
 
-    /// The file is about to lose its name; [`Op::unlinked`] takes what this returns.
-    pub fn unlinking(&self, host_ino: u64) -> Result<Unlinking> {
+    /// The file is about to lose its name; [`Op::unlinked`] takes what this returns. `nonce` as in [`Op::moving`].
+    pub fn unlinking(&self, host_ino: u64, nonce: impl FnOnce() -> Option<Vec<u8>>) -> Result<Unlinking> {
         self.journal.dirty.store(true, Ordering::Relaxed);
-        let (known, nonce) = match self.epoch.files.lock().get(&host_ino) {
-            Some(t) => (Some((t.number, t.fresh)), Some(t.nonce.clone())),
-            None => (None, None),
-        };
-        self.tell_name(known, |file| Record::Unlinked { file })?;
-        Ok(Unlinking { host_ino, nonce })
+        let known = self.epoch.files.lock().get(&host_ino).map(|t| t.nonce.clone());
+        let nonce = std::cell::LazyCell::new(nonce);
+        self.tell_name(host_ino, || nonce.clone(), |file| Record::Unlinked { file })?;
+        // A checkpoint may still be ending the epoch before: what its segment tells of the file would have no place.
+        let ended = self.journal.ending.lock().get(&host_ino).filter(|t| t.number != 0).map(|t| t.nonce.clone());
+        if let Some(ended) = ended
+            && nonce.as_ref().is_none_or(|nonce| *nonce == ended)
+        {
+            self.append_durable(&Record::Gone { nonce: ended })?;
+        }
+        Ok(Unlinking { host_ino, nonce: known })
     }
 
     /// The file has lost its name. Its inode number may be that of a new file by now, which stays known.
@@ -481,20 +546,28 @@ impl Op<'_> {
     }
 
     /// The newest recorded run of these chunks did not reach the vault, and is not to.
-    pub fn cancel(&self, host_ino: u64, first: u64, count: u64) -> Result<()> {
-        match self.epoch.files.lock().get(&host_ino).map_or(0, |t| t.number) {
+    pub fn cancel(&self, file: &FileId<'_>, first: u64, count: u64) -> Result<()> {
+        let number = self.epoch.files.lock().get(&file.host_ino).filter(|t| t.is(file)).map_or(0, |t| t.number);
+        match number {
             0 => Ok(()),
             file => self.journal.append(&Record::Cancel { file, first, count: count as u32 }).map(|_| ()),
         }
     }
 
     /// Records what becomes of a file's name, durably if something of the file is: recovery must find it, or know why not.
-    fn tell_name(&self, known: Option<(u32, bool)>, record: impl FnOnce(u32) -> Record) -> Result<()> {
-        match known {
-            Some((0, _)) | None => Ok(()),
-            Some((number, true)) => self.journal.append(&record(number)).map(|_| ()),
-            Some((number, false)) => self.append_durable(&record(number)),
+    fn tell_name(
+        &self,
+        host_ino: u64,
+        nonce: impl FnOnce() -> Option<Vec<u8>>,
+        record: impl FnOnce(u32) -> Record,
+    ) -> Result<()> {
+        let known = self.epoch.files.lock().get(&host_ino).map(|t| (t.number, t.fresh, t.nonce.clone()));
+        let Some((number, fresh, tracked)) = known.filter(|&(number, ..)| number != 0) else { return Ok(()) };
+        // Another client can have removed the file that we know, and the host given its number to another one.
+        if nonce().is_some_and(|nonce| nonce != tracked) {
+            return Ok(());
         }
+        if fresh { self.journal.append(&record(number)).map(drop) } else { self.append_durable(&record(number)) }
     }
 
     /// See [`Journal::keep`].

@@ -46,8 +46,9 @@ impl Step {
 /// What a segment tells. `file` numbers count from 1 within one segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Record {
-    /// First record: format version, the vault's id, and the seed of the header nonces of this epoch.
-    Begin { version: u32, vault: [u8; 16], seed: [u8; 32] },
+    /// First record: format version, the vault's id, the seed of the header nonces of this epoch, and (since version 2)
+    /// the vault's [`HostDir::incarnation`](adit_core::media::HostDir::incarnation) and when the epoch began.
+    Begin { version: u32, vault: [u8; 16], seed: [u8; 32], incarnation: Option<[u8; 16]>, began_secs: i64 },
     /// Entries of this content directory may be half-made.
     Intent { dir: String },
     /// Header nonces up to this counter may be in use.
@@ -68,6 +69,8 @@ pub(super) enum Record {
     Cancel { file: u32, first: u64, count: u32 },
     /// Steps to be made as a whole. One with the number of an earlier one takes its place.
     Plan { id: u64, steps: Vec<Step> },
+    /// The file with this header nonce, of the epoch before, loses its name on purpose.
+    Gone { nonce: Vec<u8> },
     /// The first `done` steps of the plan are made.
     Progress { id: u64, done: u32 },
 }
@@ -91,6 +94,7 @@ const RUN: u8 = 9;
 const PLAN: u8 = 10;
 const PROGRESS: u8 = 11;
 const CANCEL: u8 = 12;
+const GONE: u8 = 13;
 
 /// A frame under construction: room for the frame's head, then the payload.
 #[derive(Default)]
@@ -123,11 +127,15 @@ impl Frame {
     /// Appends `record`'s payload. A run is framed by [`seal_run`].
     pub fn put(&mut self, record: &Record) {
         match record {
-            Record::Begin { version, vault, seed } => {
+            Record::Begin { version, vault, seed, incarnation, began_secs } => {
                 self.u8(BEGIN);
                 self.u32(*version);
                 self.0.extend_from_slice(vault);
                 self.0.extend_from_slice(seed);
+                if *version > 1 {
+                    self.bytes(incarnation.as_ref().map_or(&[], |i| &i[..]));
+                    self.u64(began_secs.cast_unsigned());
+                }
             }
             Record::Intent { dir } => {
                 self.u8(INTENT);
@@ -152,6 +160,10 @@ impl Frame {
             Record::Unlinked { file } => {
                 self.u8(UNLINKED);
                 self.u32(*file);
+            }
+            Record::Gone { nonce } => {
+                self.u8(GONE);
+                self.bytes(nonce);
             }
             Record::Floor { file, floor } => {
                 self.u8(FLOOR);
@@ -326,13 +338,20 @@ pub(super) fn decode(payload: &[u8], offset: u64) -> Option<Record> {
     let mut r = Reader(payload);
     Some(match r.u8()? {
         BEGIN => {
-            Record::Begin { version: r.u32()?, vault: r.take(16)?.try_into().ok()?, seed: r.take(32)?.try_into().ok()? }
+            let (version, vault, seed) = (r.u32()?, r.take(16)?.try_into().ok()?, r.take(32)?.try_into().ok()?);
+            let (mut incarnation, mut began_secs) = (None, i64::MIN);
+            if version > 1 {
+                incarnation = Some(r.bytes()?).filter(|i| !i.is_empty()).map(<[u8; 16]>::try_from).transpose().ok()?;
+                began_secs = r.u64()?.cast_signed();
+            }
+            Record::Begin { version, vault, seed, incarnation, began_secs }
         }
         INTENT => Record::Intent { dir: r.path()? },
         RESERVE => Record::Reserve { up_to: r.u64()? },
         DECLARE => Record::Declare { file: r.u32()?, floor: r.u64()?, path: r.path()?, header: r.bytes()?.to_vec() },
         PATH => Record::Path { file: r.u32()?, path: r.path()? },
         UNLINKED => Record::Unlinked { file: r.u32()? },
+        GONE => Record::Gone { nonce: r.bytes()?.to_vec() },
         FLOOR => Record::Floor { file: r.u32()?, floor: r.u64()? },
         SETTLED => Record::Settled { file: r.u32()?, len: r.u64()? },
         RUN => return decode_run(payload, offset),
@@ -391,11 +410,20 @@ mod tests {
     fn records_round_trip_and_damage_is_seen() {
         let path = || "d/AB/CDEFGH/x.c9r".to_owned();
         for record in [
-            Record::Begin { version: 1, vault: [7; 16], seed: [9; 32] },
+            Record::Begin { version: 1, vault: [7; 16], seed: [9; 32], incarnation: None, began_secs: i64::MIN },
+            Record::Begin { version: 2, vault: [7; 16], seed: [9; 32], incarnation: None, began_secs: -5 },
+            Record::Begin {
+                version: 2,
+                vault: [7; 16],
+                seed: [9; 32],
+                incarnation: Some([3; 16]),
+                began_secs: 1 << 40,
+            },
             Record::Intent { dir: path() },
             Record::Reserve { up_to: 4096 },
             Record::Declare { file: 1, floor: 99, path: path(), header: vec![1; 68] },
             Record::Path { file: 1, path: path() },
+            Record::Gone { nonce: vec![4; 16] },
             Record::Unlinked { file: 3 },
             Record::Floor { file: 3, floor: 1 },
             Record::Settled { file: 3, len: 1 << 40 },

@@ -7,28 +7,33 @@
 //! to the caller as a [`Rescue`]. What never became whole is moved to [`ASIDE_DIR`]; nothing is deleted but folders under
 //! names of passage ([`super::temporary`]), of creations that nobody was promised and removals that were asked for.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use adit_core::media::{HostDir, HostFile, NewFile, SyncTarget};
-use adit_core::types::{Access, Kind, RenameFlags};
+use adit_core::media::{HostDir, HostEntry, HostFile, NewFile, SyncTarget};
+use adit_core::types::{Access, Attr, Kind, RenameFlags};
 use adit_core::{ErrorKind, FsError, Result};
-use aws_lc_rs::hmac;
 use zeroize::Zeroizing;
 
-use super::record::{self, Data, FRAME_LEN_BYTES, Record, Step};
+use super::record::Step;
 use super::temporary;
-use super::{VERSION, VaultId, make_step, open_as_owner, segment_name, segment_number, session_nonce};
+use super::{VaultId, make_step, open_as_owner, segment_name, segment_number};
 use crate::format::content::{CHUNK_CLEAR_BYTES, object};
 use crate::format::names::{C9R, C9S, CONTENTS_FILE, DIR_FILE, DIRID_FILE, NAME_FILE, SYMLINK_FILE, shorten};
 use crate::format::{ContentCipher, DirId, FileCipher, NameCipher};
 
+/// How far the clocks may differ that an epoch and the vault's files took their times from.
+const CLOCK_SLACK_SECS: i64 = 120;
+
+pub(super) mod story;
+#[cfg(test)]
+mod tests;
+
+use story::{ChunkState, FileState, Story};
+
 /// Where objects go that never became whole: a folder beside `d`, which other clients leave alone.
 pub(crate) const ASIDE_DIR: &str = "adit-lost+found";
-
-/// Most header nonces that a damaged segment can make us compute.
-const NONCES_MAX: u64 = 1 << 22;
 
 /// What recovery did.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -45,20 +50,22 @@ pub struct RecoveryReport {
     pub directories_completed: u64,
     /// Folders of objects that were being made or removed, removed.
     pub folders_removed: u64,
-    /// Ciphertext paths of objects that never became whole, moved aside.
-    pub moved_aside: Vec<String>,
+    /// Objects that never became whole: their ciphertext paths, and where they were moved to.
+    pub moved_aside: Vec<(String, String)>,
     /// Ciphertext paths of files that someone else changed or removed since; our unwritten chunks were saved.
     pub conflicts: Vec<String>,
 }
 
-/// A piece of ours that has no place in the vault any more.
-pub(crate) struct Rescue {
-    /// Ciphertext path of the file that it belonged to.
-    pub path: String,
-    /// Cleartext offset of the piece in the file, in bytes.
-    pub offset: u64,
-    /// The piece.
-    pub clear: Zeroizing<Vec<u8>>,
+/// What is ours of one file and has no place in the vault any more.
+pub(crate) struct Rescue<'a> {
+    /// Ciphertext path of the file.
+    pub path: &'a str,
+    /// The same whenever this is rescued again, because recovery was cut off; another one for anything else.
+    pub tag: String,
+    /// Its pieces: cleartext offset in the file and length, in bytes, in ascending order. Never empty.
+    pub pieces: &'a [(u64, u64)],
+    /// Reads the piece of this index.
+    pub read: &'a dyn Fn(usize) -> Result<Zeroizing<Vec<u8>>>,
 }
 
 /// A segment that some mount left behind.
@@ -84,41 +91,6 @@ pub(crate) fn leftovers(state: &Arc<dyn HostDir>) -> Result<Vec<Leftover>> {
     Ok(numbers.into_iter().map(leftover).collect())
 }
 
-struct ChunkState {
-    /// Nonces of all versions that are ours.
-    ours: Vec<Vec<u8>>,
-    /// Where they lie, oldest first: index of the segment, and where in it. Never empty.
-    versions: Vec<(usize, Data)>,
-}
-
-impl ChunkState {
-    fn newest(&self) -> (usize, Data) {
-        *self.versions.last().expect("a chunk without a version is removed")
-    }
-}
-
-struct FileState {
-    /// Oldest first.
-    paths: Vec<String>,
-    header: Vec<u8>,
-    floor: u64,
-    chunks: BTreeMap<u64, ChunkState>,
-    unlinked: bool,
-}
-
-#[derive(Default)]
-struct Story {
-    files: HashMap<Vec<u8>, FileState>,
-    intents: Vec<String>,
-    plans: BTreeMap<(usize, u64), (Vec<Step>, u32)>,
-    /// Header nonces that may be in use, and the segment that gave them out.
-    session: HashMap<Vec<u8>, usize>,
-    seeds: Vec<hmac::Key>,
-    segments: Vec<Arc<dyn HostFile>>,
-    /// Where each segment's last good frame ends.
-    ends: Vec<u64>,
-}
-
 /// Recovers from `leftovers` and removes them when all is durable in the vault.
 pub(crate) fn recover(
     vault: &dyn HostDir,
@@ -126,7 +98,7 @@ pub(crate) fn recover(
     names: &NameCipher,
     id: VaultId,
     leftovers: &[Leftover],
-    rescue: &mut dyn FnMut(Rescue) -> Result<()>,
+    rescue: &mut dyn FnMut(Rescue<'_>) -> Result<()>,
 ) -> Result<RecoveryReport> {
     let mut report = RecoveryReport::default();
     if leftovers.is_empty() {
@@ -139,8 +111,10 @@ pub(crate) fn recover(
             report.segments += 1;
         }
     }
-    let (handled, buf, clear) = (HashSet::new(), Vec::new(), Zeroizing::new(Vec::new()));
-    let mut work = Work { vault, content, names, report, rescue, handled, buf, clear };
+    let (handled, lost) = (HashSet::new(), BTreeMap::new());
+    let (buf, clear) = (Vec::new(), Zeroizing::new(Vec::new()));
+    let lost_since = story.lost_since(vault.incarnation());
+    let mut work = Work { vault, content, names, report, lost_since, handled, lost, buf, clear };
     work.plans(&mut story)?;
     for state in story.files.values() {
         work.file(&story, state)?;
@@ -149,6 +123,7 @@ pub(crate) fn recover(
     for (nonce, state) in &story.files {
         work.give_up(&story, nonce, state)?;
     }
+    work.rescue(&story, rescue)?;
     let report = work.report;
     vault.sync(SyncTarget::All).map_err(|e| FsError::from(e).on("sync", "the vault"))?;
     for left in leftovers {
@@ -161,167 +136,17 @@ pub(crate) fn recover(
     Ok(report)
 }
 
-impl Story {
-    /// Reads one segment. False if it tells nothing: not even its first record became durable.
-    fn read(&mut self, left: &Leftover, id: VaultId, nonce_len: usize) -> Result<bool> {
-        let broken = |e: std::io::Error| FsError::from(e).on("read", left.name.display());
-        let file: Arc<dyn HostFile> = Arc::from(left.state.open(&left.name, Access::Write).map_err(broken)?);
-        let index = self.segments.len();
-        self.segments.push(file.clone());
-        let (mut at, mut buf, mut numbers) = (0u64, Vec::new(), HashMap::new());
-        let mut seed = None;
-        loop {
-            buf.resize(FRAME_LEN_BYTES, 0);
-            if file.read_at(at, &mut buf).map_err(broken)? < FRAME_LEN_BYTES {
-                break;
-            }
-            let len = u32::from_le_bytes([buf[0], buf[1], buf[2], buf[3]]) as usize;
-            buf.resize(FRAME_LEN_BYTES + len.min(32 << 20), 0);
-            let got = file.read_at(at, &mut buf).map_err(broken)?;
-            let Some(payload) = record::frame_payload(&buf[..got], at) else { break };
-            let payload_at = at + FRAME_LEN_BYTES as u64;
-            let Some(record) = record::decode(payload, payload_at) else { break };
-            match record {
-                Record::Begin { version, vault, seed: bytes } => {
-                    if version != VERSION || vault != id {
-                        return Err(FsError::new(ErrorKind::Corrupt).on("read", left.name.display()).because(
-                            "this journal belongs to another vault or a newer version of adit; move it away if it is not needed",
-                        ));
-                    }
-                    seed = Some(hmac::Key::new(hmac::HMAC_SHA256, &bytes));
-                }
-                Record::Reserve { up_to } => {
-                    if let Some(seed) = &seed {
-                        let nonce = |n| (session_nonce(seed, n, nonce_len), index);
-                        self.session.extend((0..up_to.min(NONCES_MAX)).map(nonce));
-                    }
-                }
-                Record::Plan { id, steps } => {
-                    self.plans.insert((index, id), (steps, 0));
-                }
-                Record::Progress { id, done } => {
-                    if let Some(plan) = self.plans.get_mut(&(index, id)) {
-                        plan.1 = done;
-                    }
-                }
-                Record::Intent { dir } => self.intents.push(dir),
-                other => self.file_record(other, index, &mut numbers, nonce_len, &buf, at),
-            }
-            at += (FRAME_LEN_BYTES + len) as u64;
-        }
-        self.ends.push(at);
-        let known = seed.is_some();
-        self.seeds.extend(seed);
-        Ok(known)
-    }
-
-    /// Notes in the segment, durably, that steps of a plan are made: should recovery be cut off, the next one goes on
-    /// from there. A step can be told from its effect only as long as no later one is made.
-    fn progress(&mut self, (segment, id): (usize, u64), done: u32) -> Result<()> {
-        let mut frame = record::Frame::default();
-        frame.clear();
-        frame.put(&Record::Progress { id, done });
-        let (file, at) = (&self.segments[segment], self.ends[segment]);
-        let bytes = frame.seal(at);
-        file.write_at(at, bytes)
-            .and_then(|()| file.sync(true))
-            .map_err(|e| FsError::from(e).on("write", "the vault's journal"))?;
-        self.ends[segment] += bytes.len() as u64;
-        Ok(())
-    }
-
-    fn file_record(
-        &mut self,
-        record: Record,
-        segment: usize,
-        numbers: &mut HashMap<u32, Vec<u8>>,
-        nonce_len: usize,
-        frame: &[u8],
-        frame_at: u64,
-    ) {
-        let number = match &record {
-            Record::Declare { file, header, .. } => {
-                let Some(nonce) = header.get(..nonce_len) else { return };
-                numbers.insert(*file, nonce.to_vec());
-                *file
-            }
-            Record::Path { file, .. }
-            | Record::Unlinked { file }
-            | Record::Floor { file, .. }
-            | Record::Settled { file, .. }
-            | Record::Cancel { file, .. }
-            | Record::Run { file, .. } => *file,
-            _ => return,
-        };
-        let Some(nonce) = numbers.get(&number) else { return };
-        if let Record::Declare { floor, path, header, .. } = record {
-            let state = self.files.entry(nonce.clone()).or_insert_with(|| FileState {
-                paths: Vec::new(),
-                header,
-                // Made in an earlier epoch that is not retired: nothing of it is sure to be durable.
-                floor: if self.session.get(nonce).is_some_and(|&made| made != segment) { 0 } else { floor },
-                chunks: BTreeMap::new(),
-                unlinked: false,
-            });
-            state.floor = state.floor.min(floor);
-            state.unlinked = false;
-            state.paths.push(path);
-            return;
-        }
-        let Some(state) = self.files.get_mut(nonce) else { return };
-        match record {
-            Record::Path { path, .. } => state.paths.push(path),
-            Record::Unlinked { .. } => state.unlinked = true,
-            Record::Floor { floor, .. } => {
-                state.floor = state.floor.min(floor);
-                let kept = floor.div_ceil(u64::from(CHUNK_CLEAR_BYTES));
-                state.chunks.retain(|&chunk, _| chunk < kept);
-            }
-            Record::Settled { len, .. } => {
-                state.floor = len;
-                state.chunks.clear();
-            }
-            Record::Cancel { first, count, .. } => {
-                let cancelled = first..first.saturating_add(count.into());
-                for (_, chunk) in state.chunks.range_mut(cancelled) {
-                    chunk.versions.pop();
-                }
-                state.chunks.retain(|_, chunk| !chunk.versions.is_empty());
-            }
-            Record::Run { first, chunk_lens, old_nonces, data, .. } => {
-                let mut offset = data.offset;
-                for (n, (len, old)) in chunk_lens.into_iter().zip(old_nonces).enumerate() {
-                    let in_frame = (offset - frame_at) as usize;
-                    let Some(new) = frame.get(in_frame..in_frame + nonce_len) else { return };
-                    let new_chunk = || ChunkState { ours: vec![old], versions: Vec::new() };
-                    let chunk = state.chunks.entry(first + n as u64).or_insert_with(new_chunk);
-                    chunk.ours.push(new.to_vec());
-                    chunk.versions.push((segment, Data { offset, len }));
-                    offset += u64::from(len);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn data(&self, (segment, data): (usize, Data)) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; data.len as usize];
-        let got = self.segments[segment].read_at(data.offset, &mut bytes)?;
-        if got < bytes.len() {
-            return Err(FsError::new(ErrorKind::Corrupt).on("read", "the vault's journal"));
-        }
-        Ok(bytes)
-    }
-}
-
 struct Work<'a> {
     vault: &'a dyn HostDir,
     content: &'a ContentCipher,
     names: &'a NameCipher,
     report: RecoveryReport,
-    rescue: &'a mut dyn FnMut(Rescue) -> Result<()>,
+    /// See [`Story::lost_since`].
+    lost_since: Option<i64>,
     /// Header nonces of the files that were found and dealt with.
     handled: HashSet<Vec<u8>>,
+    /// Chunks of ours that have no place any more, by header nonce.
+    lost: BTreeMap<Vec<u8>, BTreeSet<u64>>,
     buf: Vec<u8>,
     clear: Zeroizing<Vec<u8>>,
 }
@@ -333,6 +158,13 @@ pub(super) fn absent<T>(r: std::io::Result<T>) -> std::io::Result<Option<T>> {
         Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => Ok(None),
         Err(e) => Err(e),
     }
+}
+
+/// Whether an object that is not whole may be one of ours. We make objects whole, so a kill leaves no other; after a loss
+/// of unsynced writes, it must have changed since the first epoch that lost some. Anything else is another client's, and
+/// perhaps still on its way.
+fn may_be_ours(lost_since: Option<i64>, object: &Attr) -> bool {
+    lost_since.is_some_and(|since| object.ctime.secs >= since.saturating_sub(CLOCK_SLACK_SECS))
 }
 
 impl Work<'_> {
@@ -395,7 +227,9 @@ impl Work<'_> {
             if header == state.header {
                 return Ok(Some((path.clone(), file)));
             }
-            if fresh && (got < header.len() || header.iter().all(|&b| b == 0)) {
+            let blank = got < header.len() || header.iter().all(|&b| b == 0);
+            let stat = file.stat().map_err(|e| FsError::from(e).on("read", path))?;
+            if fresh && blank && may_be_ours(self.lost_since, &stat) {
                 file.write_at(0, &state.header).map_err(|e| FsError::from(e).on("write", path))?;
                 return Ok(Some((path.clone(), file)));
             }
@@ -420,8 +254,8 @@ impl Work<'_> {
             return Ok(());
         }
         let Ok(cipher) = self.content.open_file(&state.header) else { return Ok(()) };
-        for (&chunk, at) in &state.chunks {
-            self.save(story, state, &cipher, chunk, at)?;
+        for &chunk in state.chunks.keys() {
+            self.save(state, &cipher, chunk);
         }
         Ok(())
     }
@@ -442,23 +276,49 @@ impl Work<'_> {
         self.cut(path, file, cipher, state.floor)
     }
 
-    fn save(
-        &mut self,
-        story: &Story,
-        state: &FileState,
-        cipher: &FileCipher,
-        chunk: u64,
-        at: &ChunkState,
-    ) -> Result<()> {
-        let sealed = story.data(at.newest())?;
-        let mut clear = Zeroizing::new(vec![0; sealed.len()]);
-        let Ok(len) = cipher.decrypt_chunk(chunk, &sealed, &mut clear) else { return Ok(()) };
-        clear.truncate(len);
+    fn save(&mut self, state: &FileState, cipher: &FileCipher, chunk: u64) {
         let path = state.paths.last().cloned().unwrap_or_default();
         if !self.report.conflicts.contains(&path) {
-            self.report.conflicts.push(path.clone());
+            self.report.conflicts.push(path);
         }
-        (self.rescue)(Rescue { path, offset: chunk * u64::from(CHUNK_CLEAR_BYTES), clear })
+        self.lost.entry(cipher.header_nonce().to_vec()).or_default().insert(chunk);
+    }
+
+    /// Hands out what has no place any more, file by file.
+    fn rescue(&self, story: &Story, rescue: &mut dyn FnMut(Rescue<'_>) -> Result<()>) -> Result<()> {
+        for (nonce, chunks) in &self.lost {
+            let Some(state) = story.files.get(nonce) else { continue };
+            let Ok(cipher) = self.content.open_file(&state.header) else { continue };
+            let overhead = u64::from(cipher.layout().overhead());
+            let (mut found, mut pieces) = (Vec::new(), Vec::new());
+            for (&chunk, at) in state.chunks.iter().filter(|(chunk, _)| chunks.contains(chunk)) {
+                let (Some(offset), (_, data)) = (chunk.checked_mul(u64::from(CHUNK_CLEAR_BYTES)), at.newest()) else {
+                    continue;
+                };
+                found.push((chunk, at));
+                pieces.push((offset, u64::from(data.len).saturating_sub(overhead)));
+            }
+            // The newest of all: segments are removed oldest first, so it is there as long as there is anything.
+            let Some(newest) = found.iter().map(|(_, at)| at).max_by_key(|at| (at.newest().0, at.newest().1.offset))
+            else {
+                continue;
+            };
+            let tag = newest.ours.last().map_or_else(String::new, |nonce| data_encoding::HEXLOWER.encode(nonce));
+            let read = |n: usize| {
+                let (chunk, at) = &found[n];
+                let sealed = story.data(at.newest())?;
+                let mut clear = Zeroizing::new(vec![0; sealed.len()]);
+                let path = || state.paths.last().cloned().unwrap_or_default();
+                let len = cipher
+                    .decrypt_chunk(*chunk, &sealed, &mut clear)
+                    .map_err(|e| FsError::new(ErrorKind::Corrupt).on("rescue", path()).because(e))?;
+                clear.truncate(len);
+                Ok(clear)
+            };
+            let path = state.paths.last().map_or("", String::as_str);
+            rescue(Rescue { path, tag: tag.chars().take(12).collect(), pieces: &pieces, read: &read })?;
+        }
+        Ok(())
     }
 
     /// Writes our newest version of one chunk again, unless it is there or someone else's is.
@@ -492,7 +352,8 @@ impl Work<'_> {
                 return Ok(());
             }
             if (authentic && !ours) || (beyond && durable) {
-                return self.save(story, state, cipher, chunk, at);
+                self.save(state, cipher, chunk);
+                return Ok(());
             }
             if beyond {
                 return Ok(()); // it grew on ground that was not durable, and that is gone
@@ -607,8 +468,9 @@ impl Work<'_> {
         let mut header = vec![0; layout.header_len as usize];
         let got = file.read_at(0, &mut header).map_err(failed)?;
         if got < header.len() || header.iter().all(|&b| b == 0) {
+            let stat = file.stat().map_err(failed)?;
             drop(file);
-            return self.aside(object);
+            return self.aside_if_ours(object, &stat);
         }
         let nonce = &header[..layout.nonce_len as usize];
         let known = story.files.get(nonce).filter(|state| state.header == header);
@@ -629,7 +491,7 @@ impl Work<'_> {
         let has = |name: &str| absent(self.vault.stat(Path::new(&format!("{path}/{name}")))).map(|a| a.is_some());
         if path.ends_with(C9S) && !self.is_named(path)? {
             // Its name was durable before the folder got here, so it was being taken apart.
-            self.aside(path)?;
+            self.folder_aside(path)?;
             return Ok(None);
         }
         if has(CONTENTS_FILE)? {
@@ -642,7 +504,7 @@ impl Work<'_> {
         let id = read_small(self.vault, &format!("{path}/{DIR_FILE}"), 256)?;
         let blank = id.as_ref().is_none_or(|id| id.iter().all(|&b| b == 0));
         if blank {
-            self.aside(path)?;
+            self.folder_aside(path)?;
             return Ok(None);
         }
         let Ok(id) = DirId::parse(&id.unwrap_or_default()) else { return Ok(None) };
@@ -669,10 +531,13 @@ impl Work<'_> {
                     .is_some_and(|n| story.session.contains_key(n));
                 return Ok((ours && found == *id).then_some(dir));
             }
-            if bytes.iter().any(|&b| b != 0) {
+            if bytes.iter().any(|&b| b != 0) || self.lost_since.is_none() {
                 return Ok(None); // damaged, but not by us
             }
             self.vault.remove(Path::new(&id_path), Kind::File).map_err(failed)?;
+        }
+        if self.lost_since.is_none() {
+            return Ok(None); // another client is at it: we make the content directory first
         }
         let exists_is_fine = |r: std::io::Result<()>| match r {
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
@@ -682,10 +547,35 @@ impl Work<'_> {
         exists_is_fine(self.vault.make_dir(Path::new(&dir), 0o755, None)).map_err(failed)?;
         let bytes = object::encode_dir_id(self.content, id)
             .map_err(|e| FsError::new(ErrorKind::Io).on("recover", &dir).because(e))?;
-        let new = NewFile { content: &bytes, perm: 0o600, owner: None, durable: true };
+        // Durable with everything else before the segments go.
+        let new = NewFile { content: &bytes, perm: 0o600, owner: None, durable: false };
         self.vault.publish(Path::new(&id_path), &new).map_err(failed)?;
         self.report.directories_completed += 1;
         Ok(Some(dir))
+    }
+
+    /// Moves a folder aside that is not whole, if it may be ours.
+    fn folder_aside(&mut self, path: &str) -> Result<()> {
+        let failed = |e: std::io::Error| FsError::from(e).on("recover", path);
+        let Some(stat) = absent(self.vault.stat(Path::new(path))).map_err(failed)? else { return Ok(()) };
+        let mut foreign = false;
+        let parts = [NAME_FILE, CONTENTS_FILE, DIR_FILE, SYMLINK_FILE];
+        let mut look = |e: HostEntry<'_>| foreign |= !parts.iter().any(|part| part.as_bytes() == e.name);
+        absent(self.vault.list(Path::new(path), &mut look)).map_err(failed)?;
+        if foreign {
+            tracing::warn!("{path}: not whole, and not made by us");
+            return Ok(());
+        }
+        self.aside_if_ours(path, &stat)
+    }
+
+    /// `object`, which lies at `path`, is not whole.
+    fn aside_if_ours(&mut self, path: &str, object: &Attr) -> Result<()> {
+        if may_be_ours(self.lost_since, object) {
+            return self.aside(path);
+        }
+        tracing::warn!("{path}: not whole, and not made by us");
+        Ok(())
     }
 
     fn aside(&mut self, path: &str) -> Result<()> {
@@ -699,13 +589,14 @@ impl Work<'_> {
             let to = format!("{ASIDE_DIR}/{name}.{n}");
             match self.vault.rename(Path::new(path), Path::new(&to), RenameFlags::NOREPLACE) {
                 Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
-                other => {
-                    other.map_err(failed)?;
+                Err(e) => return Err(failed(e)),
+                Ok(()) => {
+                    tracing::warn!("{path}: never became whole, and lies in {to} now");
+                    self.report.moved_aside.push((path.to_owned(), to));
                     break;
                 }
             }
         }
-        self.report.moved_aside.push(path.to_owned());
         Ok(())
     }
 }

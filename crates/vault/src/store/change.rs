@@ -71,15 +71,15 @@ pub(super) fn create(
     name: FileName<'_>,
     new: &NewNode,
 ) -> Result<(Attr, Arc<VaultFile>)> {
-    let _naming = shared.naming.read();
+    let (_naming, op) = shared.begin_naming()?;
     let dir = shared.directory(parent)?;
-    let op = shared.begin()?;
     let clear = new_name(name)?;
     let sealed = shared.seal_name(&dir, &clear)?;
     if *clear != *text(name)? {
         check_free(shared, &dir, name)?;
     }
     let new = inherit(shared, &dir, Kind::File, new)?;
+    shared.before_reuse(&dir, &sealed.stored)?;
     op.intent(&dir.hash)?;
     let nonce = op.header_nonce(shared.layout.nonce_len as usize)?;
     let failed = |e: FsError| e.on("create", format!("{}/{}", dir.hash, sealed.stored));
@@ -156,13 +156,13 @@ fn seal_small(shared: &Shared, op: &Op<'_>, clear: &[u8]) -> Result<Vec<u8>> {
 }
 
 pub(super) fn mkdir(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<Attr> {
-    let _naming = shared.naming.read();
+    let (_naming, op) = shared.begin_naming()?;
     let dir = shared.directory(parent)?;
-    let op = shared.begin()?;
     let clear = new_name(name)?;
     let sealed = shared.seal_name(&dir, &clear)?;
     check_free(shared, &dir, name)?;
     let new = inherit(shared, &dir, Kind::Directory, new)?;
+    shared.before_reuse(&dir, &sealed.stored)?;
     op.intent(&dir.hash)?;
     let id = DirId::generate();
     let content = shared.names.dir_hash(&id);
@@ -220,13 +220,13 @@ pub(super) fn symlink(
     if target.is_empty() || target.len() > MAX_SYMLINK_BYTES {
         return Err(FsError::new(ErrorKind::NameTooLong).on("symlink", name.display()));
     }
-    let _naming = shared.naming.read();
+    let (_naming, op) = shared.begin_naming()?;
     let dir = shared.directory(parent)?;
-    let op = shared.begin()?;
     let clear = new_name(name)?;
     let sealed = shared.seal_name(&dir, &clear)?;
     check_free(shared, &dir, name)?;
     let new = inherit(shared, &dir, Kind::Symlink, &NewNode { perm: SMALL_FILE_PERM, caller })?;
+    shared.before_reuse(&dir, &sealed.stored)?;
     op.intent(&dir.hash)?;
     let bytes = seal_small(shared, &op, target.as_bytes())?;
     let path = format!("{}/{}", dir.hash, sealed.stored);
@@ -247,15 +247,14 @@ pub(super) fn symlink(
 }
 
 pub(super) fn unlink(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>) -> Result<()> {
-    let _naming = shared.naming.read();
+    let (_naming, op) = shared.begin_naming()?;
     let dir = shared.directory(parent)?;
-    let op = shared.begin()?;
     let found = find_any(shared, &dir, name)?;
     if let Shape::Directory(_) = found.shape {
         return Err(ErrorKind::IsDirectory.into());
     }
     let failed = |e: std::io::Error| FsError::from(e).on("unlink", &found.path);
-    let unlinking = op.unlinking(found.host_ino)?;
+    let unlinking = op.unlinking(found.host_ino, || shared.header_nonce(&found))?;
     shared.kept.remove(found.attr.ino);
     if found.shape == Shape::PlainFile {
         shared.root.remove(Path::new(&found.path), Kind::File).map_err(failed)?;
@@ -297,9 +296,8 @@ impl Shared {
 }
 
 pub(super) fn rmdir(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>) -> Result<()> {
-    let _naming = shared.naming.write();
+    let (_naming, op) = shared.begin_naming_alone()?;
     let dir = shared.directory(parent)?;
-    let op = shared.begin()?;
     let found = shared.find(&dir, name)?;
     let Shape::Directory(id) = &found.shape else { return Err(ErrorKind::NotDirectory.into()) };
     remove_directory(shared, &op, &dir, &found.path, id)?;
@@ -323,7 +321,7 @@ pub(super) fn remove_directory(shared: &Shared, op: &Op<'_>, dir: &DirNode, path
     }
     discard_folder(shared, &folder);
     shared.touched(dir);
-    shared.unsynced.lock().dirs.remove(id);
+    shared.unsynced.lock().forget(id);
     Ok(())
 }
 
@@ -380,9 +378,9 @@ fn remove_content(shared: &Shared, op: &Op<'_>, content: &str, id: &DirId) -> Re
         Ok(()) => Ok(()),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(e) => {
-            // Another client made an entry meanwhile: the directory is whole again.
+            // Another client made an entry meanwhile: the directory is whole again. Recovery would do the same.
             let bytes = seal_small(shared, op, id.as_str().as_bytes())?;
-            small_file(shared, &id_path, &bytes, true)?;
+            small_file(shared, &id_path, &bytes, false)?;
             Err(e.into())
         }
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use adit_core::store::DirEntry;
-use adit_core::types::{Attr, FileName, Ino, Kind, NAME_LEN_MAX_BYTES, SetAttr};
+use adit_core::types::{Access, Attr, FileName, Ino, Kind, NAME_LEN_MAX_BYTES, SetAttr};
 use adit_core::{ErrorKind, FsError, Result};
 
 use super::change::{DEPTH_MAX, lies_below};
@@ -63,6 +63,17 @@ pub(super) struct Found {
     pub name: Box<str>,
     pub long: bool,
     pub host_ino: u64,
+}
+
+impl Found {
+    /// Where its content file lies, if it is a file.
+    pub fn content_path(&self) -> Option<String> {
+        match self.shape {
+            Shape::LongFile => Some(format!("{}/{CONTENTS_FILE}", self.path)),
+            Shape::PlainFile => Some(self.path.clone()),
+            Shape::Directory(_) | Shape::Symlink => None,
+        }
+    }
 }
 
 fn corrupt(path: &str, why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> FsError {
@@ -143,6 +154,18 @@ impl Shared {
             None if self.nodes.get(ino).is_some() => Err(ErrorKind::NotDirectory.into()),
             None => Err(ErrorKind::Stale.into()),
         }
+    }
+
+    /// The nonce that a file's header begins with: empty for what has none, None if it cannot be read.
+    pub(super) fn header_nonce(&self, found: &Found) -> Option<Vec<u8>> {
+        let Some(path) = found.content_path() else { return Some(Vec::new()) };
+        if let Some(file) = self.live_file(found.attr.ino) {
+            return Some(file.header_nonce().to_vec());
+        }
+        let mut nonce = vec![0; self.layout.nonce_len as usize];
+        let file = self.root.open(Path::new(&path), Access::Read).ok()?;
+        let got = file.read_at(0, &mut nonce).ok()?;
+        (got == nonce.len()).then_some(nonce)
     }
 
     /// Finds `name` in `dir` and makes it known.

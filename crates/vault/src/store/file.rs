@@ -132,6 +132,11 @@ impl VaultFile {
             .is_some_and(|now| file.read_at(0, now).is_ok_and(|n| n == header.len()) && now == header)
     }
 
+    /// The nonce that its header begins with.
+    pub fn header_nonce(&self) -> &[u8] {
+        &self.header.bytes()[..self.layout().nonce_len as usize]
+    }
+
     /// Makes it writable by reopening the host's file with `open`.
     pub fn ensure_writable(&self, open: impl FnOnce() -> Result<Arc<dyn HostFile>>) -> Result<()> {
         if self.io.read().writable {
@@ -490,7 +495,7 @@ impl VaultFile {
 
     /// Takes a run that was not made out of the journal.
     fn cancel(&self, op: &Op<'_>, run: &Run) {
-        if op.cancel(self.host_ino, run.first, run.count).is_err() {
+        if self.with_id(|id| op.cancel(id, run.first, run.count)).is_err() {
             op.keep(&format!("{}: a write that failed is still in the journal", self.subject()));
         }
     }
@@ -544,7 +549,7 @@ impl VaultFile {
         let untouched = file.set_len(end).is_ok()
             && file.read_at(run.offset, &mut sealed).is_ok_and(|n| n == sealed.len())
             && sealed.chunks(full).zip(run.first..).all(|(piece, chunk)| whole(piece, chunk));
-        if !untouched || op.cancel(self.host_ino, run.first, run.count).is_err() {
+        if !untouched || self.with_id(|id| op.cancel(id, run.first, run.count)).is_err() {
             op.keep(&format!("{}: a chunk could not be written whole", self.subject()));
         }
     }
@@ -669,7 +674,7 @@ impl StoreFile for VaultFile {
         })?;
         self.shared.sync_names(self.ino)?;
         let len = self.len_of(&*io.file)?;
-        op.settled(self.host_ino, len)
+        self.with_id(|id| op.settled(id, len))
     }
 
     fn allocate(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {

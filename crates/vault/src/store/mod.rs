@@ -6,8 +6,8 @@
 //! - [`change`]: create, mkdir, symlink, unlink, rmdir;
 //! - [`rename`]: moves, replacement, exchange.
 //!
-//! Locking: `names` is held shared by everything that goes from a name to an object or back, and alone by what takes
-//! several host operations to look like one (rename, rmdir). Order: `names`, then the journal's gate, then a file's
+//! Locking: `naming` is held shared by everything that goes from a name to an object or back, and alone by what takes
+//! several host operations to look like one (rename, rmdir). Order: `naming`, then the journal's gate, then a file's
 //! own lock, then a shard of the nodes.
 
 mod buffers;
@@ -17,8 +17,11 @@ mod file;
 mod kept;
 mod nodes;
 mod rename;
+mod rescue;
+#[cfg(test)]
+mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -30,14 +33,14 @@ use adit_core::media::{HostDir, SyncTarget};
 use adit_core::store::{Capabilities, DirEntry, NewNode, Store, StoreFile};
 use adit_core::types::{Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, StatFs};
 use adit_core::{ErrorKind, FsError, Result};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use self::buffers::Buffers;
 use self::file::{Handle, HeaderOrBytes, VaultFile};
 use self::kept::Kept;
 use self::nodes::{DirNode, Nodes, What};
 use crate::format::content::CHUNK_CLEAR_BYTES;
-use crate::format::names::{DIR_FILE, DIRID_FILE};
+use crate::format::names::DIR_FILE;
 use crate::format::{ContentCipher, DirId, Layout, Masterkey, NameCipher, VaultConfig};
 use crate::journal::recover::{self, RecoveryReport};
 use crate::journal::{Journal, Op, VaultId, open_as_owner};
@@ -76,6 +79,8 @@ struct Unsynced {
 #[derive(Default)]
 struct UnsyncedDirs {
     dirs: HashMap<DirId, Unsynced>,
+    /// Stored names in these directories that objects left for another one in the same directory.
+    vacated: HashMap<DirId, HashSet<String>>,
     changes: u64,
 }
 
@@ -90,8 +95,14 @@ impl UnsyncedDirs {
     /// A sync that began when `dir` was at `stamp` has succeeded.
     fn synced(&mut self, dir: &DirId, stamp: u64) {
         if self.dirs.get(dir).is_some_and(|u| u.stamp == stamp) {
-            self.dirs.remove(dir);
+            self.forget(dir);
         }
+    }
+
+    /// Nothing of `dir` is unsynced, or it is gone.
+    fn forget(&mut self, dir: &DirId) {
+        self.dirs.remove(dir);
+        self.vacated.remove(dir);
     }
 }
 
@@ -163,9 +174,9 @@ impl VaultStore {
         });
         let mut report = RecoveryReport::default();
         if shared.journal.is_some() {
-            let mut rescue = |piece| keep_rescued(&shared, &piece);
+            let mut rescue = |lost: recover::Rescue<'_>| rescue::keep(&shared, &lost);
             report = recover::recover(&*shared.root, &shared.content, &shared.names, id, &left, &mut rescue)?;
-            shared.checkpoint()?;
+            shared.checkpoint(Journal::is_dirty)?;
         } else if !left.is_empty() {
             tracing::warn!("a dead mount left changes in a journal; they are recovered by the next writable mount");
         }
@@ -181,44 +192,6 @@ impl VaultStore {
     }
 }
 
-/// The directory `lost+found` in the vault's root, or one beside it if that name is another object's.
-fn lost_and_found(shared: &Arc<Shared>, caller: Caller) -> Result<Attr> {
-    let mut name = "lost+found".to_owned();
-    for n in 1u32.. {
-        let found = FileName::new(name.as_bytes())?;
-        match change::mkdir(shared, Ino::ROOT, found, &NewNode { perm: 0o700, caller }) {
-            Err(e) if e.kind() == ErrorKind::Exists => {
-                let attr = shared.find(&shared.root_dir, found)?.attr;
-                if attr.kind == Kind::Directory {
-                    return Ok(attr);
-                }
-            }
-            other => return other,
-        }
-        name = format!("lost+found.{n}");
-    }
-    Err(ErrorKind::Exists.into())
-}
-
-/// Puts a piece of a file that has no place any more into `lost+found`.
-fn keep_rescued(shared: &Arc<Shared>, piece: &recover::Rescue) -> Result<()> {
-    let caller = Caller { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() };
-    let dir = lost_and_found(shared, caller)?;
-    let stem: String = piece.path.rsplit('/').next().unwrap_or_default().chars().take(24).collect();
-    for n in 0u32.. {
-        let name = format!("recovered-{stem}-at-{}.{n}", piece.offset);
-        match change::create(shared, dir.ino, FileName::new(name.as_bytes())?, &NewNode { perm: 0o600, caller }) {
-            Err(e) if e.kind() == ErrorKind::Exists => {}
-            Err(e) => return Err(e),
-            Ok((_, file)) => {
-                file.write_at(&[(0, &piece.clear)])?;
-                return file.sync(false);
-            }
-        }
-    }
-    Ok(())
-}
-
 /// The thread that makes checkpoints, and closes files that were kept open long enough.
 fn start_keeper(shared: Arc<Shared>) -> (Sender<()>, JoinHandle<()>) {
     let (stop, stopped) = channel();
@@ -230,7 +203,7 @@ fn start_keeper(shared: Arc<Shared>) -> (Sender<()>, JoinHandle<()>) {
             let Some(journal) = &shared.journal else { continue };
             if (waited >= CHECKPOINT_INTERVAL && journal.is_dirty()) || journal.wants_checkpoint() {
                 waited = Duration::ZERO;
-                if let Err(e) = shared.checkpoint() {
+                if let Err(e) = shared.checkpoint(Journal::is_dirty) {
                     tracing::error!("checkpoint: {e}");
                 }
             }
@@ -256,26 +229,61 @@ impl Drop for VaultStore {
 }
 
 impl Shared {
-    /// Begins an operation that changes the vault.
+    /// Begins an operation that changes the vault. May make a checkpoint first: the caller holds no lock.
     pub(crate) fn begin(&self) -> Result<Op<'_>> {
-        match &self.journal {
-            Some(journal) => journal.begin(),
-            None => Err(ErrorKind::ReadOnly.into()),
-        }
+        self.make_room()?.begin()
     }
 
-    fn checkpoint(&self) -> Result<()> {
+    /// The journal, after a checkpoint if it is too full for more.
+    fn make_room(&self) -> Result<&Journal> {
+        let journal = self.journal.as_ref().ok_or(ErrorKind::ReadOnly)?;
+        if journal.is_full() {
+            self.checkpoint(Journal::is_full)?;
+        }
+        Ok(journal)
+    }
+
+    /// Begins an operation during which names stay as they are. A checkpoint that is due comes before the lock: whoever
+    /// waits for `naming` does not wait for the disk.
+    fn begin_naming(&self) -> Result<(RwLockReadGuard<'_, ()>, Op<'_>)> {
+        let journal = self.make_room()?;
+        let naming = self.naming.read();
+        Ok((naming, journal.begin()?))
+    }
+
+    /// As [`Shared::begin_naming`], alone with all names.
+    fn begin_naming_alone(&self) -> Result<(RwLockWriteGuard<'_, ()>, Op<'_>)> {
+        let journal = self.make_room()?;
+        let naming = self.naming.write();
+        Ok((naming, journal.begin()?))
+    }
+
+    /// See [`Journal::checkpoint`].
+    fn checkpoint(&self, due: impl FnOnce(&Journal) -> bool) -> Result<()> {
         let Some(journal) = &self.journal else { return Ok(()) };
         let before = self.unsynced.lock().dirs.clone();
-        journal.checkpoint()?;
-        let mut unsynced = self.unsynced.lock();
-        before.iter().for_each(|(dir, u)| unsynced.synced(dir, u.stamp));
+        if journal.checkpoint(due)? {
+            let mut unsynced = self.unsynced.lock();
+            before.iter().for_each(|(dir, u)| unsynced.synced(dir, u.stamp));
+        }
         Ok(())
     }
 
     /// Entries of `dir` changed.
     fn touched(&self, dir: &DirNode) {
         self.unsynced.lock().touch(&dir.id, false);
+    }
+
+    /// An object left the name that is stored as `stored` for another one in `dir`.
+    fn vacated(&self, dir: &DirNode, stored: &str) {
+        self.unsynced.lock().vacated.entry(dir.id.clone()).or_default().insert(stored.to_owned());
+    }
+
+    /// The name `stored` in `dir` is about to be given to an object. If another one has just left it, that one's new name
+    /// becomes durable first: should only the later of the two changes reach the disk, it would have none.
+    fn before_reuse(&self, dir: &Arc<DirNode>, stored: &str) -> Result<()> {
+        let vacated = self.unsynced.lock().vacated.get(&dir.id).is_some_and(|names| names.contains(stored));
+        if vacated { self.sync_entries(dir) } else { Ok(()) }
     }
 
     /// Makes the names that lead to `ino` durable.
@@ -326,7 +334,8 @@ impl Shared {
     fn sync_one(&self, dir: &DirNode, unsynced: Unsynced, place: Option<&nodes::Place>) -> Result<()> {
         let content = dir.hash.path();
         if unsynced.made {
-            self.sync_file_at(&format!("{content}/{DIRID_FILE}"))?;
+            // Its id file needs no sync: until the next checkpoint, the intent of the directory above leads recovery to
+            // `dir.c9r`, from which it writes a lost one again.
             if let Some(place) = place {
                 let (stored, _) = self.stored_name(&place.parent, &place.name)?;
                 let folder = format!("{}/{stored}", place.parent.hash);
@@ -381,58 +390,59 @@ impl Shared {
 
 impl VaultStore {
     fn open_file(&self, ino: Ino, access: Access) -> Result<Arc<VaultFile>> {
-        let shared = &self.shared;
-        if file::writable(access) && shared.journal.is_none() {
-            return Err(ErrorKind::ReadOnly.into());
-        }
-        let _naming = shared.naming.read();
-        let known = shared.known(ino)?;
-        let What::File(weak) = &known.what else {
-            let kind =
-                if known.what.kind() == Kind::Directory { ErrorKind::IsDirectory } else { ErrorKind::InvalidInput };
-            return Err(kind.into());
-        };
-        // Another client may have put another content in its place, header and all, since it was opened.
-        let live = weak.upgrade();
-        if live.as_ref().is_some_and(|file| !file.is_current()) {
-            shared.kept.remove(ino);
-            drop(live);
-        } else if let Some(file) = live {
-            if file::writable(access) {
-                // One that is writable already needs no name for it.
-                file.ensure_writable(|| {
-                    let path = shared.object_path(ino).ok_or(ErrorKind::Stale)?;
-                    self.open_host(&path, access)
-                })?;
-            }
-            shared.kept.keep(ino, &file);
-            return Ok(file);
-        }
-        let path = shared.object_path(ino).ok_or(ErrorKind::Stale)?;
-        let host = self.open_host(&path, access)?;
-        let (header, cipher) = file::open_content(shared, &path, &*host)?;
-        let host_ino = host.stat().map_err(|e| FsError::from(e).on("open", &path))?.ino.0;
-        let io = Handle { file: host.clone(), writable: file::writable(access) };
-        let made = VaultFile::new(shared.clone(), ino, host_ino, HeaderOrBytes::Read(header), cipher, io);
-        let file = shared.nodes.share_file(ino, Arc::new(made));
-        if file::writable(access) {
-            file.ensure_writable(|| Ok(host))?;
-        }
-        shared.kept.keep(ino, &file);
-        Ok(file)
-    }
-
-    fn open_host(&self, path: &str, access: Access) -> Result<Arc<dyn adit_core::media::HostFile>> {
-        let open = || open_as_owner(&*self.shared.root, Path::new(path), access);
-        let host = match open() {
-            // Files that nobody uses hold no descriptors that someone needs.
-            Err(e) if is_out_of_descriptors(&e) && self.shared.kept.clear() > 0 => open(),
-            other => other,
-        };
-        host.map(Arc::from).map_err(|e| FsError::from(e).on("open", path))
+        open_file(&self.shared, ino, access)
     }
 }
 
+fn open_file(shared: &Arc<Shared>, ino: Ino, access: Access) -> Result<Arc<VaultFile>> {
+    if file::writable(access) && shared.journal.is_none() {
+        return Err(ErrorKind::ReadOnly.into());
+    }
+    let _naming = shared.naming.read();
+    let known = shared.known(ino)?;
+    let What::File(weak) = &known.what else {
+        let kind = if known.what.kind() == Kind::Directory { ErrorKind::IsDirectory } else { ErrorKind::InvalidInput };
+        return Err(kind.into());
+    };
+    // Another client may have put another content in its place, header and all, since it was opened.
+    let live = weak.upgrade();
+    if live.as_ref().is_some_and(|file| !file.is_current()) {
+        shared.kept.remove(ino);
+        drop(live);
+    } else if let Some(file) = live {
+        if file::writable(access) {
+            // One that is writable already needs no name for it.
+            file.ensure_writable(|| {
+                let path = shared.object_path(ino).ok_or(ErrorKind::Stale)?;
+                open_host(shared, &path, access)
+            })?;
+        }
+        shared.kept.keep(ino, &file);
+        return Ok(file);
+    }
+    let path = shared.object_path(ino).ok_or(ErrorKind::Stale)?;
+    let host = open_host(shared, &path, access)?;
+    let (header, cipher) = file::open_content(shared, &path, &*host)?;
+    let host_ino = host.stat().map_err(|e| FsError::from(e).on("open", &path))?.ino.0;
+    let io = Handle { file: host.clone(), writable: file::writable(access) };
+    let made = VaultFile::new(shared.clone(), ino, host_ino, HeaderOrBytes::Read(header), cipher, io);
+    let file = shared.nodes.share_file(ino, Arc::new(made));
+    if file::writable(access) {
+        file.ensure_writable(|| Ok(host))?;
+    }
+    shared.kept.keep(ino, &file);
+    Ok(file)
+}
+
+fn open_host(shared: &Shared, path: &str, access: Access) -> Result<Arc<dyn adit_core::media::HostFile>> {
+    let open = || open_as_owner(&*shared.root, Path::new(path), access);
+    let host = match open() {
+        // Files that nobody uses hold no descriptors that someone needs.
+        Err(e) if is_out_of_descriptors(&e) && shared.kept.clear() > 0 => open(),
+        other => other,
+    };
+    host.map(Arc::from).map_err(|e| FsError::from(e).on("open", path))
+}
 fn is_out_of_descriptors(e: &std::io::Error) -> bool {
     matches!(rustix::io::Errno::from_io_error(e), Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
 }
@@ -534,15 +544,14 @@ impl Store for VaultStore {
         if self.shared.journal.is_none() {
             return Ok(());
         }
-        let _naming = self.shared.naming.read();
-        let _op = self.shared.begin()?;
+        let (_naming, _op) = self.shared.begin_naming()?;
         let dir = self.shared.directory(dir)?;
         self.shared.touched(&dir);
         self.shared.sync_entries(&dir)
     }
 
     fn sync_all(&self) -> Result<()> {
-        self.shared.checkpoint()
+        self.shared.checkpoint(Journal::is_dirty)
     }
 
     fn statfs(&self) -> Result<StatFs> {

@@ -58,8 +58,7 @@ pub(super) fn rename(
     {
         return Err(ErrorKind::InvalidInput.into());
     }
-    let _naming = shared.naming.write();
-    let op = shared.begin()?;
+    let (_naming, op) = shared.begin_naming_alone()?;
     let from = Side::new(shared, shared.directory(parent)?, name)?;
     let to = Side::new(shared, shared.directory(new_parent)?, new_name)?;
     let Some(source) = &from.found else { return Err(ErrorKind::NotFound.into()) };
@@ -88,13 +87,14 @@ pub(super) fn rename(
     op.intent(&from.dir.hash)?;
     // Else a power cut could keep the move and lose the directory that it went to.
     shared.sync_new_directories(&to.dir)?;
+    shared.before_reuse(&to.dir, &to.sealed.stored)?;
     if to.found.is_some() && op.is_unsettled(source.host_ino) {
         // Else a power cut could show the new name with nothing in it, and the old content gone.
         settle(shared, source)?;
     }
-    op.moving(source.host_ino, &object_at(&source.shape, &to))?;
+    op.moving(source.host_ino, || shared.header_nonce(source), &object_at(&source.shape, &to))?;
     let replaced = match &to.found {
-        Some(target) => Some((op.unlinking(target.host_ino)?, target)),
+        Some(target) => Some((op.unlinking(target.host_ino, || shared.header_nonce(target))?, target)),
         None => None,
     };
     let simple = !from.sealed.long
@@ -117,14 +117,16 @@ pub(super) fn rename(
         shared.kept.remove(target.attr.ino);
         shared.nodes.unlinked(target.attr.ino, &to.dir.id, &target.name);
         if let Shape::Directory(id) = &target.shape {
-            shared.unsynced.lock().dirs.remove(id);
+            shared.unsynced.lock().forget(id);
         }
     }
     mark_moved(shared, source, &to);
     shared.nodes.moved(source.attr.ino, Place { parent: to.dir.clone(), name: to.clear.clone() });
     shared.touched(&from.dir);
     shared.touched(&to.dir);
-    if from.dir.id != to.dir.id {
+    if from.dir.id == to.dir.id {
+        shared.vacated(&from.dir, &from.sealed.stored);
+    } else {
         // The old name can be taken by something else at once: should that reach the disk and the new name not, the
         // object would have none.
         shared.sync_entries(&to.dir)?;
@@ -147,11 +149,7 @@ fn settle_entries(shared: &Shared, sides: &[&Side]) -> Result<()> {
 /// The content of a file that is about to replace another one becomes durable first.
 fn settle(shared: &Shared, source: &Found) -> Result<()> {
     let failed = |e: std::io::Error| FsError::from(e).on("rename", &source.path);
-    let path = match source.shape {
-        Shape::LongFile => format!("{}/{CONTENTS_FILE}", source.path),
-        Shape::PlainFile => source.path.clone(),
-        _ => return Ok(()),
-    };
+    let Some(path) = source.content_path() else { return Ok(()) };
     let host = match shared.live_file(source.attr.ino) {
         Some(file) => file.host(),
         None => shared.root.open(Path::new(&path), adit_core::types::Access::Read).map(Arc::from).map_err(failed)?,
@@ -211,8 +209,8 @@ fn exchange(shared: &Shared, op: &Op<'_>, from: &Side, to: &Side) -> Result<()> 
     op.intent(&from.dir.hash)?;
     shared.sync_new_directories(&to.dir)?;
     shared.sync_new_directories(&from.dir)?;
-    op.moving(a.host_ino, &object_at(&a.shape, to))?;
-    op.moving(b.host_ino, &object_at(&b.shape, from))?;
+    op.moving(a.host_ino, || shared.header_nonce(a), &object_at(&a.shape, to))?;
+    op.moving(b.host_ino, || shared.header_nonce(b), &object_at(&b.shape, from))?;
     let whole = if a.long || b.long {
         Err(std::io::ErrorKind::Unsupported.into())
     } else {

@@ -46,6 +46,8 @@ pub struct Script {
     /// `trees[k]`: after the first `k` operations.
     pub trees: Vec<Tree>,
     pub files: Vec<File>,
+    /// Files that took the name of another: after how many operations, the other one, and the one that took it.
+    pub replaced: Vec<(usize, usize, usize)>,
 }
 
 pub fn parent(path: &str) -> &str {
@@ -69,7 +71,7 @@ fn moved(tree: &Tree, from: &str, to: &str) -> Tree {
 impl Script {
     /// A script whose first `base` operations are meant to be durable before the test begins.
     pub fn random(rng: &mut Rng, base: usize, len: usize) -> Script {
-        let mut script = Script { ops: Vec::new(), trees: vec![Tree::new()], files: Vec::new() };
+        let mut script = Script::empty();
         while script.ops.len() < base {
             script.step(rng);
         }
@@ -88,6 +90,23 @@ impl Script {
             script.step(rng);
         }
         script
+    }
+
+    /// The script of these operations, the first `base` of which are meant to be durable before the test begins.
+    pub fn fixed(base: usize, ops: Vec<Op>) -> Script {
+        let mut script = Script::empty();
+        for (n, op) in ops.into_iter().enumerate() {
+            script.apply(op);
+            assert_eq!(script.ops.len(), n + 1, "an operation that cannot be made");
+            if n + 1 == base {
+                script.files.iter_mut().for_each(|file| file.synced.push(base));
+            }
+        }
+        script
+    }
+
+    fn empty() -> Script {
+        Script { ops: Vec::new(), trees: vec![Tree::new()], files: Vec::new(), replaced: Vec::new() }
     }
 
     fn tree(&self) -> &Tree {
@@ -211,7 +230,9 @@ impl Script {
                 if from == to || below(to, from) || !self.can_replace(from, to) {
                     return;
                 }
-                tree.remove(to);
+                if let (Some(Object::File(old)), Object::File(new)) = (tree.remove(to), &tree[from]) {
+                    self.replaced.push((now, old, *new));
+                }
                 tree = moved(&tree, from, to);
             }
             Op::Exchange(a, b) => {
