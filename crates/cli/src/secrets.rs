@@ -93,6 +93,11 @@ pub fn read(origin: &Origin, role: Role, subject: &str) -> Result<Password> {
 /// Reads two passwords of which both may come from standard input: then the first line is `current`.
 pub fn read_both(current: &Origin, new: &Origin, subject: &str) -> Result<(Password, Password)> {
     if *current != Origin::Stdin || *new != Origin::Stdin {
+        // A command that gives the one password is not to find the other in its environment.
+        if matches!(new, Origin::Env(_)) {
+            let new = read(new, Role::New, subject)?;
+            return Ok((read(current, Role::Current, subject)?, new));
+        }
         return Ok((read(current, Role::Current, subject)?, read(new, Role::New, subject)?));
     }
     let mut bytes = read_limited(io::stdin().lock()).map_err(|e| Failure::io("standard input", &e))?;
@@ -236,6 +241,21 @@ mod tests {
         }
         for bad in [&b""[..], b"\n", b"\r\n", b"\xff\xfe"] {
             assert_eq!(parsed(bad).unwrap_err().code(), Code::Usage);
+        }
+    }
+
+    #[test]
+    fn no_child_finds_a_password_in_its_environment() {
+        let (env, command) = ("ADIT_TEST_NEW_PASSWORD", Origin::Command("printf \"x$ADIT_TEST_NEW_PASSWORD\"".into()));
+        for env_is_new in [true, false] {
+            // SAFETY: the standard library's own readers take its lock; nothing else here reads the environment but
+            // `take_variable`, in this thread.
+            unsafe { std::env::set_var(env, "secret") };
+            let by_env = Origin::Env(env.into());
+            let (current, new) = if env_is_new { (&command, &by_env) } else { (&by_env, &command) };
+            let (current, new) = read_both(current, new, "v").unwrap();
+            let told = if env_is_new { (current.as_str(), new.as_str()) } else { (new.as_str(), current.as_str()) };
+            assert_eq!(told, ("x", "secret"));
         }
     }
 

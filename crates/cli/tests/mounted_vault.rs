@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use adit_core::store::{NewNode, Store};
-use adit_core::types::{Access, Caller, FileName, Ino};
+use adit_core::types::{Access, Caller, FileName, Ino, RenameFlags};
 use adit_media::HostDirectory;
 use adit_testkit::own_caller;
 use adit_vault::format::{DirId, NameCipher};
@@ -414,6 +414,108 @@ fn what_another_client_removes_is_gone_and_nothing_hangs() {
     assert_eq!(fs::read_to_string(m.at("open")).unwrap(), "new");
     m.umount();
     m.expect_sound();
+}
+
+/// What another client makes, moves and exchanges shows here within the timeouts, also under names that were looked up before.
+#[test]
+fn names_that_another_client_makes_and_moves_show() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&["-o", "attr_timeout=0.3,entry_timeout=0.3,negative_timeout=0.3"]).expect(0);
+    for dir in ["d", "e"] {
+        fs::create_dir(m.at(dir)).unwrap();
+    }
+    fs::write(m.at("d/old"), "old").unwrap();
+    let store = other_client(&m);
+    let at = |path: &str| store.lookup(Ino::ROOT, name(path)).unwrap().ino;
+    let is = |path: &str, text: &str| fs::read_to_string(m.at(path)).is_ok_and(|found| found == text);
+    let is_gone = |path: &str| fs::metadata(m.at(path)).is_err_and(|e| e.kind() == ErrorKind::NotFound);
+
+    assert!(is_gone("d/new") && fs::read_dir(m.at("d")).unwrap().count() == 1, "both are cached now");
+    let (_, file) = store.create(at("d"), name("new"), &new_node()).unwrap();
+    file.write_at(&[(0, b"new")]).unwrap();
+    drop(file);
+    eventually("a name that was absent is there", || {
+        is("d/new", "new") && fs::read_dir(m.at("d")).unwrap().count() == 2
+    });
+
+    store.rename(at("d"), name("old"), at("e"), name("moved"), RenameFlags::empty()).unwrap();
+    eventually("a moved file has its new name alone", || is_gone("d/old") && is("e/moved", "old"));
+    store.rename(at("d"), name("new"), at("e"), name("moved"), RenameFlags::EXCHANGE).unwrap();
+    eventually("exchanged names show the other file", || is("d/new", "old") && is("e/moved", "new"));
+    store.rename(Ino::ROOT, name("e"), at("d"), name("below"), RenameFlags::empty()).unwrap();
+    eventually("a moved directory keeps what it holds", || is_gone("e") && is("d/below/moved", "new"));
+    drop(store);
+    m.umount();
+    m.expect_sound();
+}
+
+/// Two mounts of one vault write one file: of each chunk there is what the one or the other wrote, never a mixture.
+#[test]
+fn two_mounts_of_one_vault() {
+    const CHUNKS: usize = 8;
+    let Some(m) = Mounts::new() else { return };
+    let second = m.bench.path("second");
+    fs::create_dir(&second).unwrap();
+    let _off = OffAtEnd(second.clone());
+    let timeouts = ["-o", "attr_timeout=0.2,entry_timeout=0.2,negative_timeout=0.2"];
+    m.mount(&timeouts).expect(0);
+    let (vault, mountpoint) = (m.bench.vault_str().to_owned(), second.to_str().unwrap().to_owned());
+    let line = ["mount", &vault, &mountpoint, "--password-file", m.bench.password_str()];
+    m.bench.run(line.iter().chain(&timeouts)).expect(0);
+
+    fs::write(m.at("f"), vec![b'0'; CHUNKS * CHUNK]).unwrap();
+    eventually("the other mount sees it", || fs::read(second.join("f")).is_ok_and(|b| b.len() == CHUNKS * CHUNK));
+    std::thread::scope(|scope| {
+        for (path, byte) in [(m.at("f"), b'1'), (second.join("f"), b'2')] {
+            scope.spawn(move || {
+                let file = OpenOptions::new().write(true).open(path).unwrap();
+                for round in 0..20 {
+                    for chunk in 0..CHUNKS {
+                        // Each has chunks of its own, and shares two.
+                        if chunk % 4 == 0 || (chunk % 2 == 0) == (byte == b'1') {
+                            file.write_all_at(&vec![byte; CHUNK], (chunk * CHUNK) as u64).unwrap();
+                        }
+                    }
+                    if round % 5 == 0 {
+                        file.sync_all().unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let whole = |path: &Path| {
+        let bytes = fs::read(path).unwrap();
+        assert_eq!(bytes.len(), CHUNKS * CHUNK);
+        bytes.chunks(CHUNK).map(|c| c.iter().all(|b| *b == c[0]).then_some(c[0])).collect::<Vec<_>>()
+    };
+    let mut seen = Vec::new();
+    eventually("both mounts show the same", || {
+        seen = whole(&m.at("f"));
+        seen == whole(&second.join("f"))
+    });
+    for (chunk, byte) in seen.into_iter().enumerate() {
+        let byte = byte.unwrap_or_else(|| panic!("chunk {chunk} is mixed"));
+        let allowed: &[u8] = if chunk % 4 == 0 {
+            b"12"
+        } else if chunk % 2 == 0 {
+            b"1"
+        } else {
+            b"2"
+        };
+        assert!(allowed.contains(&byte), "chunk {chunk} is {:?}", char::from(byte));
+    }
+    m.bench.run(["umount", "second"]).expect(0);
+    m.umount();
+    m.expect_sound();
+}
+
+/// Takes a second mount away, also where the test fails.
+struct OffAtEnd(std::path::PathBuf);
+
+impl Drop for OffAtEnd {
+    fn drop(&mut self) {
+        mounts::force_off(&self.0);
+    }
 }
 
 /// Kernel write-back stores the times of a file after its last name went; no later sync reports that as a failure.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use adit_core::ErrorKind;
 use adit_core::media::HostDir;
 use adit_core::store::{NewNode, Store};
-use adit_core::types::{Access, Caller, FileName, Ino, Kind, RenameFlags, SetAttr};
+use adit_core::types::{Access, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, SetTime, Timestamp};
 use adit_media::HostDirectory;
 use adit_vault::format::{CipherCombo, ScryptParams};
 use adit_vault::{CreateOptions, OpenOptions, Unlocked, VaultStore};
@@ -327,5 +327,37 @@ fn a_removed_file_is_not_kept_open() {
         assert!(is_open(), "a moment after its last use");
         store.unlink(Ino::ROOT, name("f")).unwrap();
         assert!(!is_open());
+    });
+}
+
+/// Modes, owners, times and link counts are the host's own, so every client sees the same.
+#[test]
+fn attributes_are_those_of_the_ciphertext_objects() {
+    both(|folder| {
+        let store = folder.open();
+        let long = "long name ".repeat(20);
+        let time = Timestamp { secs: 1_234_567_890, nanos: 123_456_789 };
+        let times = SetAttr { mtime: Some(SetTime::At(time)), atime: Some(SetTime::At(time)), ..SetAttr::default() };
+        // Only root may give files away.
+        let owner = if new(0).caller.uid == 0 { (Some(12_345), Some(54_321)) } else { (None, None) };
+        for entry in ["f", &long] {
+            let (attr, _) = store.create(Ino::ROOT, name(entry), &new(0o600)).unwrap();
+            let set = SetAttr { perm: Some(0o2751), uid: owner.0, gid: owner.1, ..times };
+            let attr = store.setattr(attr.ino, &set).unwrap();
+            let host = std::fs::metadata(folder.path_of(&store, attr.ino)).unwrap();
+            assert_eq!((attr.perm, attr.mtime, attr.atime, attr.nlink), (0o2751, time, time, 1), "{entry}");
+            assert_eq!((host.mode() & 0o7777, host.uid(), host.gid()), (0o2751, attr.uid, attr.gid), "{entry}");
+            assert_eq!((host.mtime(), host.mtime_nsec()), (1_234_567_890, 123_456_789), "{entry}");
+            assert!(owner.0.is_none_or(|uid| attr.uid == uid) && owner.1.is_none_or(|gid| attr.gid == gid), "{entry}");
+        }
+        for entry in ["d", &format!("{long}d")] {
+            let dir = store.mkdir(Ino::ROOT, name(entry), &new(0o750)).unwrap();
+            store.mkdir(dir.ino, name("below"), &new(0o750)).unwrap();
+            let dir = store.setattr(dir.ino, &times).unwrap();
+            let host = std::fs::metadata(folder.path_of(&store, dir.ino)).unwrap();
+            assert_eq!((dir.perm, dir.mtime), (0o750, time), "{entry}");
+            assert_eq!((host.mode() & 0o7777, host.mtime()), (0o750, 1_234_567_890), "{entry}");
+            assert_eq!(u64::from(dir.nlink), host.nlink(), "{entry}");
+        }
     });
 }

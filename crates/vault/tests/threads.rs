@@ -200,6 +200,53 @@ fn numbers_that_come_back_are_other_inodes() {
     });
 }
 
+/// Whoever looks while names are replaced and exchanged finds one of the files, whole; never none.
+#[test]
+fn names_that_are_replaced_or_exchanged_are_always_there() {
+    let long = "a name that is long at a threshold of forty";
+    for (first, second) in [("a", "b"), ("a", long), (long, "another name that is long at a threshold of forty")] {
+        let vault = Vault::create(CipherCombo::SivGcm, 40);
+        let store = vault.open();
+        let make = |entry: &str, byte: u8| {
+            let (_, file) = store.create(Ino::ROOT, name(entry), &new(0o644)).unwrap();
+            file.write_at(&[(0, &[byte; 100])]).unwrap();
+        };
+        make(first, b'1');
+        make(second, b'2');
+        let done = AtomicBool::new(false);
+        watched("renames beside lookups", || {
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        while !done.load(Ordering::Relaxed) {
+                            for entry in [first, second] {
+                                let attr = store.lookup(Ino::ROOT, name(entry));
+                                let attr = attr.unwrap_or_else(|e| panic!("{entry}: {e:?}"));
+                                match read(&store, attr.ino) {
+                                    Ok(bytes) => {
+                                        let whole = bytes.len() == 100 && bytes.windows(2).all(|w| w[0] == w[1]);
+                                        assert!(whole, "{entry}: {bytes:?}");
+                                    }
+                                    // It was replaced since; the kernel looks the name up again.
+                                    Err(e) => assert_eq!(e.kind(), ErrorKind::Stale, "{entry}: {e:?}"),
+                                }
+                            }
+                        }
+                    });
+                }
+                for n in 0..scaled(60) {
+                    let exchange = RenameFlags::EXCHANGE;
+                    store.rename(Ino::ROOT, name(first), Ino::ROOT, name(second), exchange).unwrap();
+                    make("new", b'0' + (n % 10) as u8);
+                    let over = if n % 2 == 0 { first } else { second };
+                    store.rename(Ino::ROOT, name("new"), Ino::ROOT, name(over), RenameFlags::empty()).unwrap();
+                }
+                done.store(true, Ordering::Relaxed);
+            });
+        });
+    }
+}
+
 /// Two mounts of one vault. They do not know of each other's locks, so one may meet a state on the way of the other: an
 /// entry that has just gone or is not whole yet. It is told so and nothing is lost.
 #[test]

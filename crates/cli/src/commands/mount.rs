@@ -271,12 +271,15 @@ impl Verbs {
 
     /// Unmounts. Unless `lazy`, it answers when everything is written back, or why that failed.
     fn umount(&self, lazy: bool) -> Result<Value, ControlError> {
-        // Before the mount is gone, while a failure can still be mended.
         let engine = self.engine()?;
-        if !self.info.read_only {
-            engine.store().sync_all().map_err(|e| ControlError::answer(e.kind(), &e))?;
-        }
+        let synced = if self.info.read_only { Ok(()) } else { engine.store().sync_all() };
         drop(engine);
+        if let Err(e) = &synced
+            && !lazy
+            && can_be_mended(e.kind())
+        {
+            return Err(ControlError::answer(e.kind(), format!("{e}; it stays mounted, so that you can make room")));
+        }
         self.session.unmount(lazy).map_err(|e| match e {
             MountError::NotAMount(_) => ControlError::Answered { kind: NOT_A_MOUNT.to_owned(), message: e.to_string() },
             other => ControlError::answer(other.kind(), &other),
@@ -284,8 +287,16 @@ impl Verbs {
         if let Some(Err(e)) = (!lazy).then(|| self.session.outcome(OUTCOME_PATIENCE)).flatten() {
             return Err(ControlError::answer(e.kind(), &e));
         }
-        Ok(json!({}))
+        let what =
+            "it is unmounted, but not all of it may be on the disk; the next mount recovers what is in the journal";
+        synced.map(|()| json!({})).map_err(|e| ControlError::answer(e.kind(), format!("{e}; {what}")))
     }
+}
+
+/// Whether an unmount that meets this failure is better refused, because its user can do something while the mount lives.
+/// After a failed sync nothing gets better by staying.
+fn can_be_mended(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::NoSpace | ErrorKind::QuotaExceeded)
 }
 
 /// Memory that is this process's own (RssAnon + RssShmem of proc(5)), in bytes; 0 if the system does not tell.
