@@ -12,6 +12,7 @@ use crate::format::content::object;
 use crate::format::names::{CONTENTS_FILE, DATA_DIR, DIR_FILE, DIRID_FILE, MAX_DIR_ID_BYTES, NAME_FILE, SYMLINK_FILE};
 use crate::format::names::{is_long, shorten};
 use crate::format::{ContentCipher, DirId, NameCipher};
+use crate::journal::owner_beside;
 use crate::journal::recover::{ASIDE_DIR, read_small};
 
 /// Name of the vault's directory for what was found without a name.
@@ -70,8 +71,9 @@ impl<'a> Mover<'a> {
         }
     }
 
+    /// What a repair makes is whose directory it is in: it may run as root, and others must be able to open it.
     fn make_dir(&self, path: &str, perm: u16) -> Result<()> {
-        match self.root.make_dir(Path::new(path), perm, None) {
+        match self.root.make_dir(Path::new(path), perm, owner_beside(self.root, path)) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             other => other.map_err(|e| FsError::from(e).on("make", path)),
         }
@@ -84,7 +86,8 @@ impl<'a> Mover<'a> {
     }
 
     fn publish(&self, path: &str, content: &[u8]) -> Result<()> {
-        let new = NewFile { content, perm: SMALL_FILE_PERM, owner: None, durable: true };
+        let owner = owner_beside(self.root, path);
+        let new = NewFile { content, perm: SMALL_FILE_PERM, owner, durable: true };
         self.root.publish(Path::new(path), &new).map(drop).map_err(|e| FsError::from(e).on("write", path))
     }
 

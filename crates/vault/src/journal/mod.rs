@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use adit_core::media::{HostDir, HostFile, NewFile, SyncTarget};
-use adit_core::types::{Access, Kind, RenameFlags, SetAttr, Timestamp};
+use adit_core::types::{Access, Caller, Kind, RenameFlags, SetAttr, Timestamp};
 use adit_core::{ErrorKind, FsError, Result};
 use aws_lc_rs::hmac;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -655,6 +655,25 @@ fn parent_of(path: &str) -> &Path {
     Path::new(path).parent().unwrap_or(Path::new(""))
 }
 
+/// Whose a new object at `path` must be, where nobody asks for it: its directory's owner. A mount by root would else keep
+/// from its users what recovery, repair or a rename makes beside their objects. None if the directory is not there.
+pub(crate) fn owner_beside(vault: &dyn HostDir, path: &str) -> Option<Caller> {
+    vault.stat(parent_of(path)).ok().map(|a| Caller { uid: a.uid, gid: a.gid })
+}
+
+/// Makes the folder `d/XX` if it is not there. It belongs to no entry: its owner is that of `d`, so that whoever may make
+/// directories in the vault with one client may with another.
+pub(crate) fn make_prefix(vault: &dyn HostDir, path: &str) -> std::io::Result<()> {
+    match vault.stat(Path::new(path)) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+        other => return other.map(drop),
+    }
+    match vault.make_dir(Path::new(path), 0o755, owner_beside(vault, path)) {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
+}
+
 /// Renames to a free name. A power cut can leave a moved file under both names; they are one inode then, which
 /// `rename(2)` leaves as it is. What someone else made under the new name is left alone.
 fn rename_whole(vault: &dyn HostDir, from: &str, to: &str) -> std::io::Result<()> {
@@ -689,14 +708,18 @@ pub(crate) fn open_as_owner(vault: &dyn HostDir, path: &Path, access: Access) ->
     }
 }
 
-/// Gives a file another content in one step.
+/// Gives a file another content in one step; owner and mode stay.
 fn rewrite(vault: &dyn HostDir, path: &str, bytes: &[u8]) -> std::io::Result<()> {
     if recover::read_small(vault, path, bytes.len()).is_ok_and(|found| found.as_deref() == Some(bytes)) {
         return Ok(());
     }
     // One that was cut off before the rename left the same content under the same name.
     let fresh = parent_of(path).join(format!(".adit-{:032x}.tmp", xxhash_rust::xxh3::xxh3_128(bytes)));
-    let new = NewFile { content: bytes, perm: 0o600, owner: None, durable: true };
+    let (perm, owner) = match vault.stat(Path::new(path)) {
+        Ok(old) => (old.perm, Some(Caller { uid: old.uid, gid: old.gid })),
+        Err(_) => (0o600, owner_beside(vault, path)),
+    };
+    let new = NewFile { content: bytes, perm, owner, durable: true };
     match vault.publish(&fresh, &new) {
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
         other => drop(other?),
@@ -717,10 +740,10 @@ fn make_step(vault: &dyn HostDir, step: &Step) -> Result<()> {
     let (subject, dirs, result) = match step {
         Step::Rename { from, to } => (from, vec![parent_of(to), parent_of(from)], rename_whole(vault, from, to)),
         Step::MakeDir { path } => {
-            (path, vec![parent_of(path)], exists_is_done(vault.make_dir(Path::new(path), 0o700, None)))
+            (path, vec![parent_of(path)], exists_is_done(vault.make_dir(Path::new(path), 0o700, owner_beside(vault, path))))
         }
         Step::Write { path, bytes } => {
-            let new = NewFile { content: bytes, perm: 0o600, owner: None, durable: true };
+            let new = NewFile { content: bytes, perm: 0o600, owner: owner_beside(vault, path), durable: true };
             let done = vault.publish(Path::new(path), &new).map(drop);
             (path, vec![parent_of(path)], exists_is_done(done))
         }

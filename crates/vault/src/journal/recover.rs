@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 
 use super::record::Step;
 use super::temporary;
-use super::{VaultId, make_step, open_as_owner, segment_name, segment_number};
+use super::{VaultId, make_prefix, make_step, open_as_owner, owner_beside, segment_name, segment_number};
 use crate::format::content::{CHUNK_CLEAR_BYTES, object};
 use crate::format::names::{C9R, C9S, CONTENTS_FILE, DIR_FILE, DIRID_FILE, NAME_FILE, SYMLINK_FILE, shorten};
 use crate::format::{ContentCipher, DirId, FileCipher, NameCipher};
@@ -508,7 +508,7 @@ impl Work<'_> {
             return Ok(None);
         }
         let Ok(id) = DirId::parse(&id.unwrap_or_default()) else { return Ok(None) };
-        self.content_dir(story, &id)
+        self.content_dir(story, &id, path)
     }
 
     fn is_named(&self, path: &str) -> Result<bool> {
@@ -517,8 +517,9 @@ impl Work<'_> {
         Ok(name.is_some_and(|full| path.ends_with(&format!("/{}", shorten(&full)))))
     }
 
-    /// Makes the content directory of `id` whole. Returns its path if its entries may be new as well.
-    fn content_dir(&mut self, story: &Story, id: &DirId) -> Result<Option<String>> {
+    /// Makes the content directory of `id`, which the folder `entry` names, whole. Returns its path if its entries may be
+    /// new as well.
+    fn content_dir(&mut self, story: &Story, id: &DirId, entry: &str) -> Result<Option<String>> {
         let hash = self.names.dir_hash(id);
         let dir = hash.path();
         let id_path = format!("{dir}/{DIRID_FILE}");
@@ -543,12 +544,14 @@ impl Work<'_> {
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
             other => other,
         };
-        exists_is_fine(self.vault.make_dir(Path::new(&format!("d/{}", hash.prefix())), 0o755, None)).map_err(failed)?;
-        exists_is_fine(self.vault.make_dir(Path::new(&dir), 0o755, None)).map_err(failed)?;
+        // The folder's owner is the directory's.
+        let owner = owner_beside(self.vault, &format!("{entry}/{DIR_FILE}"));
+        make_prefix(self.vault, &format!("d/{}", hash.prefix())).map_err(failed)?;
+        exists_is_fine(self.vault.make_dir(Path::new(&dir), 0o755, owner)).map_err(failed)?;
         let bytes = object::encode_dir_id(self.content, id)
             .map_err(|e| FsError::new(ErrorKind::Io).on("recover", &dir).because(e))?;
         // Durable with everything else before the segments go.
-        let new = NewFile { content: &bytes, perm: 0o600, owner: None, durable: false };
+        let new = NewFile { content: &bytes, perm: 0o600, owner, durable: false };
         self.vault.publish(Path::new(&id_path), &new).map_err(failed)?;
         self.report.directories_completed += 1;
         Ok(Some(dir))
@@ -580,7 +583,7 @@ impl Work<'_> {
 
     fn aside(&mut self, path: &str) -> Result<()> {
         let failed = |e: std::io::Error| FsError::from(e).on("move aside", path);
-        match self.vault.make_dir(Path::new(ASIDE_DIR), 0o700, None) {
+        match self.vault.make_dir(Path::new(ASIDE_DIR), 0o700, owner_beside(self.vault, ASIDE_DIR)) {
             Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(failed(e)),
             _ => {}
         }

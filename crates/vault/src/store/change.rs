@@ -17,8 +17,8 @@ use super::file::{Handle, HeaderOrBytes, VaultFile};
 use super::nodes::{DirNode, What};
 use crate::format::DirId;
 use crate::format::content::object::MAX_SYMLINK_BYTES;
-use crate::format::names::{CONTENTS_FILE, DIR_FILE, DIRID_FILE, NAME_FILE, SYMLINK_FILE, nfc};
-use crate::journal::{FileId, Op};
+use crate::format::names::{CONTENTS_FILE, DATA_DIR, DIR_FILE, DIRID_FILE, NAME_FILE, SYMLINK_FILE, nfc};
+use crate::journal::{FileId, Op, make_prefix};
 
 /// Mode of the folders and small files that only carry structure.
 const FOLDER_PERM: u16 = 0o700;
@@ -89,7 +89,7 @@ pub(super) fn create(
     let path = format!("{}/{}", dir.hash, sealed.stored);
     let host = if sealed.long {
         let folder = passage(&op, &dir);
-        make_folder(shared, &folder, &sealed).map_err(failed)?;
+        make_folder(shared, &folder, &sealed, new.caller).map_err(failed)?;
         let inner = format!("{folder}/{CONTENTS_FILE}");
         let host = shared.root.publish(Path::new(&inner), &whole).map_err(FsError::from);
         host.and_then(|host| place_folder(shared, &folder, &path).map(|()| host)).map_err(|e| {
@@ -113,17 +113,20 @@ pub(super) fn create(
 }
 
 /// Makes the folder of a directory, link or long name, with `name.c9s` if it needs one.
-fn make_folder(shared: &Shared, folder: &str, sealed: &Sealed) -> Result<()> {
-    shared.root.make_dir(Path::new(folder), FOLDER_PERM, None)?;
+///
+/// Everything of an entry is its owner's, not only what carries its content: a mount by root serves others as well, and
+/// their own clients must be able to open what they made.
+fn make_folder(shared: &Shared, folder: &str, sealed: &Sealed, owner: Caller) -> Result<()> {
+    shared.root.make_dir(Path::new(folder), FOLDER_PERM, Some(owner))?;
     if sealed.long {
         // Durable: without it the name is lost, and it is no longer than a few sectors.
-        small_file(shared, &format!("{folder}/{NAME_FILE}"), sealed.full.as_bytes(), true)?;
+        small_file(shared, &format!("{folder}/{NAME_FILE}"), sealed.full.as_bytes(), true, owner)?;
     }
     Ok(())
 }
 
-fn small_file(shared: &Shared, path: &str, content: &[u8], durable: bool) -> Result<()> {
-    let new = NewFile { content, perm: SMALL_FILE_PERM, owner: None, durable };
+fn small_file(shared: &Shared, path: &str, content: &[u8], durable: bool, owner: Caller) -> Result<()> {
+    let new = NewFile { content, perm: SMALL_FILE_PERM, owner: Some(owner), durable };
     shared.root.publish(Path::new(path), &new)?;
     Ok(())
 }
@@ -174,8 +177,9 @@ pub(super) fn mkdir(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>, new: 
         e.on("mkdir", &path)
     };
     // First what tells of the content directory, so that recovery finds one that was not finished.
-    make_folder(shared, &folder, &sealed)
-        .and_then(|()| small_file(shared, &format!("{folder}/{DIR_FILE}"), id.as_str().as_bytes(), false))
+    let id_file = format!("{folder}/{DIR_FILE}");
+    make_folder(shared, &folder, &sealed, new.caller)
+        .and_then(|()| small_file(shared, &id_file, id.as_str().as_bytes(), false, new.caller))
         .and_then(|()| make_content(shared, &op, &id, &new))
         .and_then(|()| place_folder(shared, &folder, &path))
         .map_err(undo)?;
@@ -188,15 +192,12 @@ pub(super) fn mkdir(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>, new: 
 /// Makes the content directory of a new id.
 fn make_content(shared: &Shared, op: &Op<'_>, id: &DirId, new: &NewNode) -> Result<()> {
     let content = shared.names.dir_hash(id);
-    match shared.root.make_dir(Path::new(&format!("d/{}", content.prefix())), 0o755, None) {
-        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(e.into()),
-        _ => {}
-    }
+    make_prefix(&*shared.root, &format!("{DATA_DIR}/{}", content.prefix()))?;
     let path = content.path();
     // Until its id file is in it, its owner can always write.
     shared.root.make_dir(Path::new(&path), new.perm | 0o700, Some(new.caller))?;
     let bytes = seal_small(shared, op, id.as_str().as_bytes())?;
-    small_file(shared, &format!("{path}/{DIRID_FILE}"), &bytes, false)?;
+    small_file(shared, &format!("{path}/{DIRID_FILE}"), &bytes, false, new.caller)?;
     if new.perm & 0o700 != 0o700 {
         shared.root.set_attr(Path::new(&path), &SetAttr { perm: Some(new.perm), ..SetAttr::default() })?;
     }
@@ -233,7 +234,7 @@ pub(super) fn symlink(
     let folder = passage(&op, &dir);
     // Durable: a link is small, rare, and nothing of it could be told without its content.
     let file = NewFile { content: &bytes, perm: new.perm, owner: Some(new.caller), durable: true };
-    make_folder(shared, &folder, &sealed)
+    make_folder(shared, &folder, &sealed, new.caller)
         .and_then(|()| Ok(shared.root.publish(Path::new(&format!("{folder}/{SYMLINK_FILE}")), &file)?))
         .and_then(|_| place_folder(shared, &folder, &path))
         .map_err(|e| {
@@ -380,7 +381,8 @@ fn remove_content(shared: &Shared, op: &Op<'_>, content: &str, id: &DirId) -> Re
         Err(e) => {
             // Another client made an entry meanwhile: the directory is whole again. Recovery would do the same.
             let bytes = seal_small(shared, op, id.as_str().as_bytes())?;
-            small_file(shared, &id_path, &bytes, false)?;
+            let owner = shared.root.stat(at).map(|a| Caller { uid: a.uid, gid: a.gid })?;
+            small_file(shared, &id_path, &bytes, false, owner)?;
             Err(e.into())
         }
     }

@@ -3,11 +3,12 @@
 //! Recovery that is cut off does this again, under the same names, and goes on with what it finds there.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 
 use adit_core::store::{NewNode, StoreFile};
 use adit_core::types::{Access, Attr, Caller, FileName, Ino, Kind};
-use adit_core::{ErrorKind, Result};
+use adit_core::{ErrorKind, FsError, Result};
 use zeroize::Zeroizing;
 
 use super::{Shared, change, open_file};
@@ -39,7 +40,10 @@ fn lost_and_found(shared: &Arc<Shared>, caller: Caller) -> Result<Attr> {
 /// Keeps the pieces of one file, one after the other, in a file named after it and the first offset. If they are not one
 /// run, a second file, `….offsets`, tells where each belongs: offset and length, a line for each.
 pub(super) fn keep(shared: &Arc<Shared>, lost: &Rescue<'_>) -> Result<()> {
-    let caller = Caller { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() };
+    // Nobody asks for it: it is for whoever has the vault.
+    let root = shared.root_dir.hash.path();
+    let owner = shared.root.stat(Path::new(&root)).map_err(|e| FsError::from(e).on("rescue into", &root))?;
+    let caller = Caller { uid: owner.uid, gid: owner.gid };
     let dir = lost_and_found(shared, caller)?.ino;
     let entry = lost.path.strip_suffix(CONTENTS_FILE).map_or(lost.path, |folder| folder.trim_end_matches('/'));
     let stem: String = entry.rsplit('/').next().unwrap_or_default().chars().take(STEM_LEN).collect();
