@@ -67,8 +67,9 @@ pub trait HostDir: Send + Sync {
     /// (`Kind::Directory`).
     fn remove(&self, path: &Path, kind: Kind) -> io::Result<()>;
 
-    /// `renameat2(2)`. Where the host knows no flags, `NOREPLACE` is checked before (not atomic against other
-    /// clients), and `EXCHANGE` is `Unsupported`.
+    /// `renameat2(2)`. Where the host knows no flags, `NOREPLACE` is done in two steps that destroy nothing of other
+    /// clients either, a kill between which can leave a file under both names, or an empty directory under the new one; it
+    /// is `Unsupported` for files where there are no hard links, and `EXCHANGE` always.
     fn rename(&self, from: &Path, to: &Path, flags: RenameFlags) -> io::Result<()>;
 
     /// Makes things durable.

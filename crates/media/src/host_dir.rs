@@ -1,18 +1,22 @@
 //! A folder of the host as a [`HostDir`].
 //!
 //! [`HostDirectory`] holds one descriptor of the folder and resolves every path relative to it; [`OpenFile`] is an open
-//! file in it. Invariant: no call follows a symbolic link in the last component, and no open follows one anywhere or
-//! leaves the folder (`openat2(2)` where the kernel has it; it costs no more than `openat`, 1.1 µs either way).
+//! file in it. Invariant: nothing is opened, made, changed, moved or removed through a symbolic link, wherever in the path
+//! it is, nor outside the folder. Opens leave that to `openat2(2)` (it costs no more than `openat`, 1.1 µs either way);
+//! whatever else changes something opens the directory that holds the path in that way first, and acts in it.
+//!
+//! [`stat`](HostDir::stat) alone follows links in the middle of a path (never the last component): it is one call of the
+//! kernel on every lookup, and would be three. What it tells of a place outside can neither be read nor changed here.
 //!
 //! A new file is an unnamed one (`O_TMPFILE`) that gets its name when its content is complete: 15 µs on ext4, against
 //! 20 µs for a temporary that is renamed, and a kill leaves nothing behind. Where the host lacks a part of that, the
 //! named temporary `.adit-XXXXXXXX.tmp` takes its place, and a kill may leave one of those.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use adit_core::media::{HostDir, HostEntry, HostFile, NewFile, SyncTarget};
@@ -41,8 +45,27 @@ pub struct HostDirectory {
     /// Whether an unnamed file is linked through its descriptor. Before Linux 6.10 that needs a capability, and the
     /// way through `/proc` does not.
     link_by_descriptor: AtomicBool,
+    /// Whether the host knows the flags of `renameat2`; cleared when it did without one what it refused with one.
+    rename_flags: AtomicBool,
     uid: Uid,
     gid: Gid,
+}
+
+/// The directory that holds a path.
+enum Parent<'a> {
+    /// The folder itself.
+    Root(BorrowedFd<'a>),
+    /// One below it, opened as a place only.
+    Below(OwnedFd),
+}
+
+impl AsFd for Parent<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Parent::Root(fd) => *fd,
+            Parent::Below(fd) => fd.as_fd(),
+        }
+    }
 }
 
 impl HostDirectory {
@@ -57,6 +80,7 @@ impl HostDirectory {
             resolve: known.then_some(resolve),
             unnamed: AtomicBool::new(true),
             link_by_descriptor: AtomicBool::new(true),
+            rename_flags: AtomicBool::new(true),
             uid: rustix::process::geteuid(),
             gid: rustix::process::getegid(),
         })
@@ -64,11 +88,44 @@ impl HostDirectory {
 
     fn open_at(&self, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let path = or_root(path);
-        retry_on_intr(|| match self.resolve {
-            Some(resolve) => rustix::fs::openat2(&self.root, path, flags, mode, resolve),
-            None => rustix::fs::openat(&self.root, path, flags, mode),
-        })
+        match self.resolve {
+            Some(resolve) => {
+                retry_on_intr(|| rustix::fs::openat2(&self.root, or_root(path), flags, mode, resolve))
+            }
+            None => {
+                let (dir, name) = self.parent(path)?;
+                retry_on_intr(|| rustix::fs::openat(&dir, name, flags, mode))
+            }
+        }
+    }
+
+    /// The directory that holds `path`, and the name in it, to act there without following a link on the way.
+    fn parent<'p>(&self, path: &'p Path) -> Result<(Parent<'_>, &'p OsStr), Errno> {
+        let Some(above) = path.parent() else { return Ok((Parent::Root(self.root.as_fd()), OsStr::new("."))) };
+        let name = path.file_name().ok_or(Errno::INVAL)?;
+        if above.as_os_str().is_empty() {
+            return Ok((Parent::Root(self.root.as_fd()), name));
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let below = match self.resolve {
+            Some(resolve) => {
+                retry_on_intr(|| rustix::fs::openat2(&self.root, above, flags, Mode::empty(), resolve))?
+            }
+            None => self.walk(above, flags)?,
+        };
+        Ok((Parent::Below(below), name))
+    }
+
+    /// Opens a directory step by step, for kernels without `openat2`.
+    fn walk(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let mut at = None;
+        for part in path.components() {
+            let Component::Normal(name) = part else { return Err(Errno::INVAL) };
+            let from = at.as_ref().map_or(self.root.as_fd(), OwnedFd::as_fd);
+            let next = retry_on_intr(|| rustix::fs::openat(from, name, flags, Mode::empty()))?;
+            at = Some(next);
+        }
+        at.ok_or(Errno::INVAL)
     }
 
     /// Opens a regular file and nothing else. `NONBLOCK`, so that a FIFO that someone put here cannot hang us.
@@ -111,16 +168,16 @@ impl HostDirectory {
     }
 
     /// Publishes through an unnamed file. `None` where the host cannot.
-    fn publish_unnamed(&self, path: &Path, new: &NewFile<'_>) -> io::Result<Option<OwnedFd>> {
-        let parent = path.parent().unwrap_or(Path::new(""));
-        let fd = match self.open_at(parent, OFlags::TMPFILE | OFlags::RDWR, mode(new.perm)) {
+    fn publish_unnamed(&self, dir: &Parent<'_>, name: &OsStr, new: &NewFile<'_>) -> io::Result<Option<OwnedFd>> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let fd = match retry_on_intr(|| rustix::fs::openat(dir, c".", flags, mode(new.perm))) {
             Ok(fd) => fd,
             Err(e) if lacks_feature(e) => return Ok(None),
             Err(e) => return Err(e.into()),
         };
         self.fill(&fd, new)?;
         if self.link_by_descriptor.load(Ordering::Relaxed) {
-            match rustix::fs::linkat(&fd, c"", &self.root, path, AtFlags::EMPTY_PATH) {
+            match rustix::fs::linkat(&fd, c"", dir, name, AtFlags::EMPTY_PATH) {
                 Ok(()) => return Ok(Some(fd)),
                 // ENOENT is how a kernel says that the capability is missing.
                 Err(Errno::NOENT | Errno::PERM) => {}
@@ -129,7 +186,7 @@ impl HostDirectory {
             }
         }
         with_proc_path(&fd, |link| {
-            match rustix::fs::linkat(rustix::fs::CWD, link, &self.root, path, AtFlags::SYMLINK_FOLLOW) {
+            match rustix::fs::linkat(rustix::fs::CWD, link, dir, name, AtFlags::SYMLINK_FOLLOW) {
                 Ok(()) => {
                     self.link_by_descriptor.store(false, Ordering::Relaxed);
                     Ok(true)
@@ -143,37 +200,84 @@ impl HostDirectory {
     }
 
     /// Publishes through a named temporary in the same directory.
-    fn publish_named(&self, path: &Path, new: &NewFile<'_>) -> io::Result<OwnedFd> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+    fn publish_named(&self, dir: &Parent<'_>, name: &OsStr, new: &NewFile<'_>) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let (temporary, fd) = loop {
-            let temporary = temporary_beside(path);
-            match self.open_at(&temporary, flags, mode(new.perm)) {
+            let temporary = temporary_name();
+            match retry_on_intr(|| rustix::fs::openat(dir, &temporary, flags, mode(new.perm))) {
                 Ok(fd) => break (temporary, fd),
                 Err(Errno::EXIST) => continue,
                 Err(e) => return Err(e.into()),
             }
         };
-        match self.fill(&fd, new).and_then(|()| self.rename(&temporary, path, RenameFlags::NOREPLACE)) {
+        let placed = self.fill(&fd, new).and_then(|()| self.rename_to_free((dir, temporary.as_ref()), (dir, name)));
+        match placed {
             Ok(()) => Ok(fd),
             Err(e) => {
                 // The first error is the one to report; a temporary that stays is swept by the store.
-                let _ = rustix::fs::unlinkat(&self.root, &temporary, AtFlags::empty());
+                let _ = rustix::fs::unlinkat(dir, &temporary, AtFlags::empty());
                 Err(e)
             }
         }
     }
 
-    /// Changes permission bits without following a link.
-    fn chmod_at(&self, path: &Path, perm: u16) -> io::Result<()> {
-        rustix::path::Arg::into_with_c_str(or_root(path), |path: &CStr| {
-            // SAFETY: the descriptor is open and the string ends with NUL; both outlive the call.
-            let rc = unsafe {
-                // The C library's, because it finds a way on kernels older than 6.6 too, which have no such call.
-                libc::fchmodat(self.root.as_raw_fd(), path.as_ptr(), perm.into(), libc::AT_SYMLINK_NOFOLLOW)
-            };
-            Ok(if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) })
-        })?
+    /// Renames, if the new name is free: at one moment, whoever else makes it.
+    fn rename_to_free(&self, from: Named<'_>, to: Named<'_>) -> io::Result<()> {
+        if self.rename_flags.load(Ordering::Relaxed) {
+            let flags = rustix::fs::RenameFlags::NOREPLACE;
+            match rustix::fs::renameat_with(from.0, from.1, to.0, to.1, flags) {
+                Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {}
+                other => return Ok(other?),
+            }
+        }
+        rename_without_flags(from, to)?;
+        // Only now is it known that the host, and not what was asked, was the reason.
+        self.rename_flags.store(false, Ordering::Relaxed);
+        Ok(())
     }
+}
+
+/// A name in a directory.
+type Named<'a> = (&'a Parent<'a>, &'a OsStr);
+
+/// Renames to a free name on a host that knows no flags (NFS, many of FUSE). Looking first would destroy what another
+/// client makes in between; so a file is linked, which fails if the name is taken, and a folder replaces an empty one that
+/// was made for it, which fails if that is empty no more.
+///
+/// A host without hard links either refuses files; a kill can leave a file under both names, or the empty folder.
+fn rename_without_flags(from: Named<'_>, to: Named<'_>) -> io::Result<()> {
+    let st = rustix::fs::statat(from.0, from.1, AtFlags::SYMLINK_NOFOLLOW)?;
+    if FileType::from_raw_mode(st.st_mode) == FileType::Directory {
+        rustix::fs::mkdirat(to.0, to.1, Mode::RWXU)?;
+        return rustix::fs::renameat(from.0, from.1, to.0, to.1).map_err(|e| {
+            // Not empty any more: another client's. Otherwise it is the one made here.
+            let _ = rustix::fs::unlinkat(to.0, to.1, AtFlags::REMOVEDIR);
+            match e {
+                Errno::NOTEMPTY => Errno::EXIST.into(),
+                e => e.into(),
+            }
+        });
+    }
+    match rustix::fs::linkat(from.0, from.1, to.0, to.1, AtFlags::empty()) {
+        Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Err(Errno::OPNOTSUPP.into()),
+        other => other?,
+    }
+    rustix::fs::unlinkat(from.0, from.1, AtFlags::empty()).map_err(|e| {
+        let _ = rustix::fs::unlinkat(to.0, to.1, AtFlags::empty());
+        e.into()
+    })
+}
+
+/// Changes permission bits without following a link.
+fn chmod_at((dir, name): Named<'_>, perm: u16) -> io::Result<()> {
+    rustix::path::Arg::into_with_c_str(name, |name: &CStr| {
+        // SAFETY: the descriptor is open and the string ends with NUL; both outlive the call.
+        let rc = unsafe {
+            // The C library's, because it finds a way on kernels older than 6.6 too, which have no such call.
+            libc::fchmodat(dir.as_fd().as_raw_fd(), name.as_ptr(), perm.into(), libc::AT_SYMLINK_NOFOLLOW)
+        };
+        Ok(if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) })
+    })?
 }
 
 impl HostDir for HostDirectory {
@@ -186,18 +290,17 @@ impl HostDir for HostDirectory {
     }
 
     fn publish(&self, path: &Path, new: &NewFile<'_>) -> io::Result<Box<dyn HostFile>> {
+        let (dir, name) = self.parent(path)?;
         if self.unnamed.load(Ordering::Relaxed) {
-            match self.publish_unnamed(path, new)? {
-                Some(fd) => return Ok(Box::new(OpenFile(fd))),
-                None => {
-                    let fd = self.publish_named(path, new)?;
-                    // Only now is it known that the host, and not this path, was the reason.
-                    self.unnamed.store(false, Ordering::Relaxed);
-                    return Ok(Box::new(OpenFile(fd)));
-                }
+            if let Some(fd) = self.publish_unnamed(&dir, name, new)? {
+                return Ok(Box::new(OpenFile(fd)));
             }
+            let fd = self.publish_named(&dir, name, new)?;
+            // Only now is it known that the host, and not this path, was the reason.
+            self.unnamed.store(false, Ordering::Relaxed);
+            return Ok(Box::new(OpenFile(fd)));
         }
-        Ok(Box::new(OpenFile(self.publish_named(path, new)?)))
+        Ok(Box::new(OpenFile(self.publish_named(&dir, name, new)?)))
     }
 
     fn stat(&self, path: &Path) -> io::Result<Attr> {
@@ -209,15 +312,16 @@ impl HostDir for HostDirectory {
             let fd = self.open_regular(path, OFlags::WRONLY)?;
             retry_on_intr(|| rustix::fs::ftruncate(&fd, size))?;
         }
+        let (dir, name) = self.parent(path)?;
         if set.uid.is_some() || set.gid.is_some() {
             let (uid, gid) = ids(set);
-            rustix::fs::chownat(&self.root, or_root(path), uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+            rustix::fs::chownat(&dir, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
         }
         if let Some(perm) = set.perm {
-            self.chmod_at(path, perm & 0o7777)?;
+            chmod_at((&dir, name), perm & 0o7777)?;
         }
         if let Some(times) = times(set) {
-            rustix::fs::utimensat(&self.root, or_root(path), &times, AtFlags::SYMLINK_NOFOLLOW)?;
+            rustix::fs::utimensat(&dir, name, &times, AtFlags::SYMLINK_NOFOLLOW)?;
         }
         Ok(())
     }
@@ -241,43 +345,45 @@ impl HostDir for HostDirectory {
     }
 
     fn make_dir(&self, path: &Path, perm: u16, owner: Option<Caller>) -> io::Result<()> {
-        rustix::fs::mkdirat(&self.root, path, mode(perm))?;
-        let st = rustix::fs::statat(&self.root, path, AtFlags::SYMLINK_NOFOLLOW)?;
+        let (dir, name) = self.parent(path)?;
+        rustix::fs::mkdirat(&dir, name, mode(perm))?;
+        let st = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
         if let Some((uid, gid)) = self.owner_change(&st, owner) {
-            unless_refused(rustix::fs::chownat(&self.root, path, uid, gid, AtFlags::SYMLINK_NOFOLLOW))?;
+            unless_refused(rustix::fs::chownat(&dir, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW))?;
         }
         // A set-group-ID bit is inherited from the parent, and meant to be.
         let wanted = perm & 0o7777 | (st.st_mode & 0o2000) as u16;
         if st.st_mode & 0o7777 != u32::from(wanted) {
-            self.chmod_at(path, wanted)?;
+            chmod_at((&dir, name), wanted)?;
         }
         Ok(())
     }
 
     fn remove(&self, path: &Path, kind: Kind) -> io::Result<()> {
         let flags = if kind == Kind::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-        Ok(rustix::fs::unlinkat(&self.root, path, flags)?)
+        let (dir, name) = self.parent(path)?;
+        Ok(rustix::fs::unlinkat(&dir, name, flags)?)
     }
 
     fn rename(&self, from: &Path, to: &Path, flags: RenameFlags) -> io::Result<()> {
-        let plain = || Ok(rustix::fs::renameat(&self.root, from, &self.root, to)?);
+        let (from_dir, from_name) = self.parent(from)?;
+        let elsewhere = if from.parent() == to.parent() { None } else { Some(self.parent(to)?.0) };
+        let to_dir = elsewhere.as_ref().unwrap_or(&from_dir);
+        let to_name = to.file_name().ok_or(Errno::INVAL)?;
         if flags.is_empty() {
-            return plain();
+            return Ok(rustix::fs::renameat(&from_dir, from_name, to_dir, to_name)?);
+        }
+        if flags == RenameFlags::NOREPLACE {
+            if to.starts_with(from) && to != from {
+                return Err(Errno::INVAL.into()); // into itself, which is no matter of the flags
+            }
+            return self.rename_to_free((&from_dir, from_name), (to_dir, to_name));
         }
         let host_flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
-        match rustix::fs::renameat_with(&self.root, from, &self.root, to, host_flags) {
-            Ok(()) => Ok(()),
-            // EINVAL also says that a directory would move into itself, which is no matter of the flags.
+        match rustix::fs::renameat_with(&from_dir, from_name, to_dir, to_name, host_flags) {
             Err(Errno::INVAL) if to.starts_with(from) || from.starts_with(to) => Err(Errno::INVAL.into()),
-            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) if flags == RenameFlags::NOREPLACE => {
-                match rustix::fs::statat(&self.root, to, AtFlags::SYMLINK_NOFOLLOW) {
-                    Ok(_) => Err(Errno::EXIST.into()),
-                    Err(Errno::NOENT) => plain(),
-                    Err(e) => Err(e.into()),
-                }
-            }
             Err(Errno::INVAL | Errno::NOSYS) if flags == RenameFlags::EXCHANGE => Err(Errno::OPNOTSUPP.into()),
-            Err(e) => Err(e.into()),
+            other => Ok(other?),
         }
     }
 
@@ -414,8 +520,8 @@ fn with_proc_path<T>(fd: &OwnedFd, f: impl FnOnce(&CStr) -> io::Result<T>) -> io
     f(CStr::from_bytes_until_nul(&buffer).map_err(io::Error::other)?)
 }
 
-/// A name for a temporary in the directory of `path`. Unpredictable enough to seldom collide; `EXCL` decides.
-fn temporary_beside(path: &Path) -> PathBuf {
+/// A name for a temporary. Unpredictable enough to seldom collide; `EXCL` decides.
+fn temporary_name() -> String {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let now = Timestamp::now();
     let mut x = COUNTER.fetch_add(1, Ordering::Relaxed)
@@ -425,7 +531,7 @@ fn temporary_beside(path: &Path) -> PathBuf {
     // splitmix64's finaliser.
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    path.with_file_name(format!(".adit-{:08x}.tmp", (x >> 32) as u32))
+    format!(".adit-{:08x}.tmp", (x >> 32) as u32)
 }
 
 fn ids(set: &SetAttr) -> (Option<Uid>, Option<Gid>) {

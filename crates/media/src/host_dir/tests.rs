@@ -273,9 +273,138 @@ fn files_outlive_their_names() {
 }
 
 #[test]
-fn temporaries_do_not_collide_and_stay_beside() {
-    let names: BTreeSet<_> = (0..1000).map(|_| temporary_beside(Path::new("a/b"))).collect();
+fn temporaries_do_not_collide() {
+    let names: BTreeSet<_> = (0..1000).map(|_| temporary_name()).collect();
     assert!(names.len() > 990);
-    let name = names.first().and_then(|n| n.to_str()).unwrap();
-    assert!(name.starts_with("a/.adit-") && name.ends_with(".tmp") && name.len() == "a/.adit-XXXXXXXX.tmp".len());
+    let name = names.first().unwrap();
+    assert!(name.starts_with(".adit-") && name.ends_with(".tmp") && name.len() == ".adit-XXXXXXXX.tmp".len());
+}
+
+/// Runs `check` with and without `openat2`.
+fn each_resolution(check: impl Fn(&Fixture)) {
+    let f = fixture();
+    assert!(f.host.resolve.is_some(), "this kernel has openat2");
+    check(&f);
+    let mut f = fixture();
+    f.host.resolve = None;
+    check(&f);
+}
+
+#[test]
+fn nothing_is_changed_through_a_link_on_the_way() {
+    each_resolution(|f| {
+        let outside = tempfile::tempdir().unwrap();
+        let there = |name: &str| outside.path().join(name);
+        fs::write(there("file"), b"old").unwrap();
+        fs::set_permissions(there("file"), fs::Permissions::from_mode(0o600)).unwrap();
+        fs::create_dir(there("dir")).unwrap();
+        fs::create_dir(f.dir.path().join("d")).unwrap();
+        symlink(outside.path(), f.dir.path().join("d/AB")).unwrap();
+        f.host.publish(Path::new("mine"), &content(b"new")).unwrap();
+        let before = fs::metadata(there("file")).unwrap();
+
+        let (file, dir, mine) = (Path::new("d/AB/file"), Path::new("d/AB/dir"), Path::new("mine"));
+        let set = |set: SetAttr| f.host.set_attr(file, &set);
+        let owner = SetAttr { uid: Some(12), ..SetAttr::default() };
+        let times = SetAttr { mtime: Some(SetTime::At(Timestamp { secs: 1, nanos: 0 })), ..SetAttr::default() };
+        let mut refused = vec![
+            f.host.make_dir(Path::new("d/AB/made"), 0o755, None),
+            f.host.publish(Path::new("d/AB/made"), &content(b"")).map(drop),
+            f.host.remove(file, Kind::File),
+            f.host.remove(dir, Kind::Directory),
+            set(SetAttr { perm: Some(0o777), ..SetAttr::default() }),
+            set(SetAttr { size: Some(0), ..SetAttr::default() }),
+            set(owner),
+            set(times),
+            f.host.open(file, Access::Write).map(drop),
+            f.host.list(dir, &mut |_| {}),
+        ];
+        for flags in [RenameFlags::empty(), RenameFlags::NOREPLACE, RenameFlags::EXCHANGE] {
+            refused.push(f.host.rename(mine, file, flags));
+            refused.push(f.host.rename(mine, Path::new("d/AB/free"), flags));
+            refused.push(f.host.rename(file, mine, flags));
+            refused.push(f.host.rename(dir, Path::new("free"), flags));
+        }
+        f.host.unnamed.store(false, Ordering::Relaxed);
+        refused.push(f.host.publish(Path::new("d/AB/made"), &content(b"")).map(drop));
+        for (n, result) in refused.into_iter().enumerate() {
+            let e = errno(result);
+            assert!(matches!(e, Some(libc::ELOOP | libc::ENOTDIR)), "{n}: {e:?}");
+        }
+        let after = fs::metadata(there("file")).unwrap();
+        assert_eq!((after.mode(), after.uid(), after.len()), (before.mode(), before.uid(), before.len()));
+        assert_eq!((after.mtime(), after.ctime_nsec()), (before.mtime(), before.ctime_nsec()));
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 2);
+        assert_eq!(fs::read(f.dir.path().join("mine")).unwrap(), b"new");
+    });
+}
+
+/// Runs `check` with `renameat2` and with what takes its place.
+fn each_rename(check: impl Fn(&Fixture)) {
+    for known in [true, false] {
+        let f = fixture();
+        f.host.rename_flags.store(known, Ordering::Relaxed);
+        check(&f);
+    }
+}
+
+#[test]
+fn a_rename_to_a_free_name_replaces_nothing() {
+    each_rename(|f| {
+        let path = |name: &str| f.dir.path().join(name);
+        fs::write(path("file"), b"file").unwrap();
+        symlink("target", path("link")).unwrap();
+        for dir in ["dir", "empty", "full/inside"] {
+            fs::create_dir_all(path(dir)).unwrap();
+        }
+        fs::write(path("dir/f"), b"moved").unwrap();
+        fs::write(path("taken"), b"taken").unwrap();
+        for from in ["file", "dir", "link"] {
+            for to in ["taken", "empty", "full", from] {
+                let e = errno(f.host.rename(Path::new(from), Path::new(to), RenameFlags::NOREPLACE));
+                assert_eq!(e, Some(libc::EEXIST), "{from} to {to}");
+            }
+            let gone = f.host.rename(Path::new("gone"), Path::new("free"), RenameFlags::NOREPLACE);
+            assert_eq!(errno(gone), Some(libc::ENOENT));
+        }
+        assert_eq!(fs::read(path("taken")).unwrap(), b"taken");
+        for from in ["file", "dir", "link"] {
+            let (from, to) = (Path::new(from), format!("full/{from}"));
+            let (ino, to) = (f.host.stat(from).unwrap().ino, Path::new(&to));
+            f.host.rename(from, to, RenameFlags::NOREPLACE).unwrap();
+            assert_eq!(f.host.stat(to).unwrap().ino, ino);
+            assert_eq!(errno(f.host.stat(from)), Some(libc::ENOENT));
+        }
+        assert_eq!(fs::read(path("full/dir/f")).unwrap(), b"moved");
+        let into_itself = f.host.rename(Path::new("full"), Path::new("full/x"), RenameFlags::NOREPLACE);
+        assert_eq!(errno(into_itself), Some(libc::EINVAL));
+        assert_eq!(names(&f.host, ""), ["empty", "full", "taken"].map(str::to_owned).into());
+    });
+}
+
+/// Another client makes the name at any moment: one of the two gets it, and the other is told.
+#[test]
+fn what_another_client_makes_meanwhile_is_not_destroyed() {
+    const ROUNDS: usize = 3000;
+    each_rename(|f| {
+        let start = std::sync::Barrier::new(2);
+        let wanted = f.dir.path().join("wanted");
+        for round in 0..ROUNDS {
+            fs::write(f.dir.path().join("mine"), b"mine").unwrap();
+            let (ours, theirs) = std::thread::scope(|scope| {
+                let theirs = scope.spawn(|| {
+                    start.wait();
+                    let made = fs::File::create_new(&wanted);
+                    made.and_then(|mut file| io::Write::write_all(&mut file, b"theirs")).is_ok()
+                });
+                start.wait();
+                let ours = f.host.rename(Path::new("mine"), Path::new("wanted"), RenameFlags::NOREPLACE);
+                (ours.is_ok(), theirs.join().unwrap())
+            });
+            assert!(ours != theirs, "round {round}: ours {ours}, theirs {theirs}");
+            let kept = fs::read(&wanted).unwrap();
+            assert_eq!(kept, if ours { b"mine".as_slice() } else { b"theirs" }, "round {round}");
+            fs::remove_file(&wanted).unwrap();
+        }
+    });
 }
