@@ -89,9 +89,7 @@ impl HostDirectory {
     fn open_at(&self, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match self.resolve {
-            Some(resolve) => {
-                retry_on_intr(|| rustix::fs::openat2(&self.root, or_root(path), flags, mode, resolve))
-            }
+            Some(resolve) => retry_on_intr(|| rustix::fs::openat2(&self.root, or_root(path), flags, mode, resolve)),
             None => {
                 let (dir, name) = self.parent(path)?;
                 retry_on_intr(|| rustix::fs::openat(&dir, name, flags, mode))
@@ -108,9 +106,7 @@ impl HostDirectory {
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let below = match self.resolve {
-            Some(resolve) => {
-                retry_on_intr(|| rustix::fs::openat2(&self.root, above, flags, Mode::empty(), resolve))?
-            }
+            Some(resolve) => retry_on_intr(|| rustix::fs::openat2(&self.root, above, flags, Mode::empty(), resolve))?,
             None => self.walk(above, flags)?,
         };
         Ok((Parent::Below(below), name))

@@ -218,7 +218,9 @@ pub fn change_password(root: &dyn HostDir, old: &str, new: &str, scrypt: ScryptP
     let backup = format!("{key_name}.{tag}.bkup");
     match write_like(root, &backup, &bytes, &like) {
         // An earlier attempt made it; its name tells most of what it holds.
-        Err(e) if e.kind() == ErrorKind::Exists && read_small(root, &backup, bytes.len())?.is_some_and(|b| b == bytes) => {}
+        Err(e)
+            if e.kind() == ErrorKind::Exists && read_small(root, &backup, bytes.len())?.is_some_and(|b| b == bytes) => {
+        }
         other => other?,
     }
     let fresh = format!("{key_name}.{}.tmp", uuid::Uuid::new_v4().simple());

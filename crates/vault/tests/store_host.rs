@@ -3,18 +3,24 @@
 #[path = "support/vault.rs"]
 mod vault;
 
+use std::io;
 use std::os::unix::fs::{MetadataExt, lchown};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
-use adit_core::ErrorKind;
-use adit_core::store::{NewNode, Store};
-use adit_core::types::{Caller, Ino, RenameFlags};
+use adit_core::media::{HostDir, HostEntry, HostFile, NewFile, SyncTarget};
+use adit_core::store::{NewNode, Store, StoreFile};
+use adit_core::types::{Access, Attr, Caller, Ino, Kind, RenameFlags, SetAttr, StatFs};
+use adit_core::{ErrorKind, Result};
+use adit_testkit::crash::{CrashWorld, Mode};
 use adit_vault::check::{Options, ProblemKind, check, repair};
-use adit_vault::format::CipherCombo;
 use adit_vault::format::names::{DirId, NameCipher, shorten};
-use adit_vault::unlock;
+use adit_vault::format::{CipherCombo, ScryptParams};
+use adit_vault::{CreateOptions, unlock};
 
-use vault::{PASSWORD, THRESHOLDS, Vault, find, list, name, new};
+use vault::{PASSWORD, THRESHOLDS, Vault, find, list, name, new, open_with, read};
 
 /// 255 bytes, of which normalising makes 510.
 const LENGTHENED: &str = "\u{958}";
@@ -180,4 +186,191 @@ fn what_a_repair_makes_is_the_vaults_owners() {
     assert!(no_id.join("dirid.c9r").exists());
     assert!(find(&vault.open(), "/lost+found").is_ok());
     assert_owned(&vault, owner, "a repair");
+}
+
+/// A host with a disk of any size, on which what is written to a file beyond its first bytes takes a moment and is not
+/// kept; it fails when the test has seen enough.
+struct Endless {
+    inner: Box<dyn HostDir>,
+    disk: Arc<Disk>,
+}
+
+/// What an [`Endless`] host is asked to do.
+#[derive(Default)]
+struct Disk {
+    /// Bytes written behind [`KEPT_LEN_BYTES`].
+    written: AtomicU64,
+    /// Fails all that is written there from now on.
+    full: AtomicBool,
+    begun: (Mutex<bool>, Condvar),
+}
+
+const KEPT_LEN_BYTES: u64 = 1 << 20;
+/// By then all others have got through, or never will.
+const WRITTEN_MAX_BYTES: u64 = 3 << 30;
+
+impl HostDir for Endless {
+    fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn HostFile>> {
+        Ok(EndlessFile::wrap(self.inner.open(path, access)?, &self.disk))
+    }
+
+    fn publish(&self, path: &Path, new: &NewFile<'_>) -> io::Result<Box<dyn HostFile>> {
+        Ok(EndlessFile::wrap(self.inner.publish(path, new)?, &self.disk))
+    }
+
+    fn stat(&self, path: &Path) -> io::Result<Attr> {
+        self.inner.stat(path)
+    }
+
+    fn set_attr(&self, path: &Path, set: &SetAttr) -> io::Result<()> {
+        self.inner.set_attr(path, set)
+    }
+
+    fn list(&self, path: &Path, sink: &mut dyn FnMut(HostEntry<'_>)) -> io::Result<()> {
+        self.inner.list(path, sink)
+    }
+
+    fn make_dir(&self, path: &Path, perm: u16, owner: Option<Caller>) -> io::Result<()> {
+        self.inner.make_dir(path, perm, owner)
+    }
+
+    fn remove(&self, path: &Path, kind: Kind) -> io::Result<()> {
+        self.inner.remove(path, kind)
+    }
+
+    fn rename(&self, from: &Path, to: &Path, flags: RenameFlags) -> io::Result<()> {
+        self.inner.rename(from, to, flags)
+    }
+
+    fn sync(&self, target: SyncTarget<'_>) -> io::Result<()> {
+        self.inner.sync(target)
+    }
+
+    fn statfs(&self) -> io::Result<StatFs> {
+        Ok(StatFs { blocks_free: 1 << 40, ..self.inner.statfs()? })
+    }
+}
+
+struct EndlessFile {
+    inner: Box<dyn HostFile>,
+    disk: Arc<Disk>,
+    /// The length that it is said to have, if that is beyond what is kept.
+    len: AtomicU64,
+}
+
+impl EndlessFile {
+    fn wrap(inner: Box<dyn HostFile>, disk: &Arc<Disk>) -> Box<dyn HostFile> {
+        Box::new(EndlessFile { inner, disk: disk.clone(), len: AtomicU64::new(0) })
+    }
+}
+
+impl HostFile for EndlessFile {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        self.inner.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        if offset < KEPT_LEN_BYTES {
+            return self.inner.write_at(offset, bytes);
+        }
+        *self.disk.begun.0.lock().unwrap() = true;
+        self.disk.begun.1.notify_all();
+        std::thread::sleep(Duration::from_millis(1)); // a slow disk; nothing waits for it to have passed
+        let written = self.disk.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        if written > WRITTEN_MAX_BYTES || self.disk.full.load(Ordering::Relaxed) {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
+        self.len.fetch_max(offset + bytes.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.len.store(if len > KEPT_LEN_BYTES { len } else { 0 }, Ordering::Relaxed);
+        self.inner.set_len(len.min(KEPT_LEN_BYTES))
+    }
+
+    fn stat(&self) -> io::Result<Attr> {
+        let attr = self.inner.stat()?;
+        Ok(Attr { size: attr.size.max(self.len.load(Ordering::Relaxed)), ..attr })
+    }
+
+    fn set_attr(&self, set: &SetAttr) -> io::Result<()> {
+        self.inner.set_attr(set)
+    }
+
+    fn sync(&self, data_only: bool) -> io::Result<()> {
+        self.inner.sync(data_only)
+    }
+}
+
+/// Extends a file without end by `extend`, while others make files and make all durable.
+fn others_go_on_during(extend: impl Fn(&dyn StoreFile) -> Result<()> + Sync) {
+    let world = CrashWorld::new(Mode::Kill);
+    let scrypt = ScryptParams { cost: 1 << 2, block_size: 8 };
+    let options = CreateOptions { cipher_combo: CipherCombo::SivGcm, shortening_threshold: 220, scrypt };
+    adit_vault::create(&world.dir("vault"), PASSWORD, &options).unwrap();
+    let keys = unlock(&world.dir("vault"), PASSWORD).unwrap();
+    let disk = Arc::new(Disk::default());
+    let root = Endless { inner: Box::new(world.dir("vault")), disk: disk.clone() };
+    let store = open_with(&keys, Arc::new(root), Some(Arc::new(world.dir("state")))).unwrap();
+    let (attr, file) = store.create(Ino::ROOT, name("endless"), &new(0o644)).unwrap();
+    let content = vec![7; 100_000];
+    file.write_at(&[(0, &content)]).unwrap();
+    let made_durable = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let extending = scope.spawn(|| extend(&*file));
+        let mut begun = disk.begun.0.lock().unwrap();
+        while !*begun {
+            begun = disk.begun.1.wait(begun).unwrap();
+        }
+        drop(begun);
+        let checkpoints = scope.spawn(|| {
+            while !disk.full.load(Ordering::Relaxed) {
+                store.sync_all().unwrap();
+                made_durable.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        // Files are made before, while and after a checkpoint waits for its turn.
+        for n in 0.. {
+            store.create(Ino::ROOT, name(&format!("file {n}")), &new(0o644)).unwrap();
+            if made_durable.load(Ordering::Relaxed) >= 3 {
+                break;
+            }
+        }
+        let written = disk.written.load(Ordering::Relaxed);
+        disk.full.store(true, Ordering::Relaxed);
+        assert!(written < WRITTEN_MAX_BYTES, "the others waited for all of the extension");
+        checkpoints.join().unwrap();
+        assert_eq!(extending.join().unwrap().unwrap_err().kind(), ErrorKind::NoSpace);
+    });
+    assert_eq!(file.len().unwrap(), content.len() as u64, "the old length is restored, steps back as it may be");
+    assert_eq!(read(&store, attr.ino).unwrap(), content);
+}
+
+#[test]
+fn others_go_on_while_a_file_is_extended() {
+    others_go_on_during(|file| file.set_len(1 << 40));
+}
+
+#[test]
+fn others_go_on_while_a_gap_is_filled() {
+    others_go_on_during(|file| file.write_at(&[(1 << 40, b"end")]));
+}
+
+#[test]
+fn a_long_gap_and_what_is_on_both_sides_of_it_are_written() {
+    let vault = Vault::create(CipherCombo::SivGcm, 220);
+    let store = vault.open();
+    let (attr, file) = store.create(Ino::ROOT, name("f"), &new(0o644)).unwrap();
+    let far = 40 << 20;
+    file.write_at(&[(3, b"start"), (far, b"far"), (far + 100_000, b"farther")]).unwrap();
+    file.set_len(far + (20 << 20)).unwrap();
+    let mut wanted = vec![0; far as usize + (20 << 20)];
+    wanted[3..8].copy_from_slice(b"start");
+    wanted[far as usize..far as usize + 3].copy_from_slice(b"far");
+    wanted[far as usize + 100_000..far as usize + 100_007].copy_from_slice(b"farther");
+    assert!(read(&store, attr.ino).unwrap() == wanted);
+    drop((file, store));
+    let store = vault.open();
+    assert!(read(&store, find(&store, "/f").unwrap().ino).unwrap() == wanted);
 }

@@ -739,9 +739,11 @@ fn make_step(vault: &dyn HostDir, step: &Step) -> Result<()> {
     };
     let (subject, dirs, result) = match step {
         Step::Rename { from, to } => (from, vec![parent_of(to), parent_of(from)], rename_whole(vault, from, to)),
-        Step::MakeDir { path } => {
-            (path, vec![parent_of(path)], exists_is_done(vault.make_dir(Path::new(path), 0o700, owner_beside(vault, path))))
-        }
+        Step::MakeDir { path } => (
+            path,
+            vec![parent_of(path)],
+            exists_is_done(vault.make_dir(Path::new(path), 0o700, owner_beside(vault, path))),
+        ),
         Step::Write { path, bytes } => {
             let new = NewFile { content: bytes, perm: 0o600, owner: owner_beside(vault, path), durable: true };
             let done = vault.publish(Path::new(path), &new).map(drop);

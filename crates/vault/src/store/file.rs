@@ -28,6 +28,9 @@ const RUN_CHUNKS: u64 = 32;
 const BATCH_LEN_BYTES: usize = 4 << 20;
 /// New ciphertext after which the host is asked to start writing it to the disk, so that a later `fsync` finds little left.
 const WRITEBACK_LEN_BYTES: u64 = 8 << 20;
+/// Zeros that one step of an extension writes. Between steps others get the journal's gate, and the file: an extension can
+/// be as long as the disk is large. Whole chunks.
+const EXTEND_STEP_LEN_BYTES: u64 = 16 << 20;
 /// How often, a millisecond apart, a chunk that does not authenticate is read again without a change before it counts as
 /// damaged, in a file that someone wrote a moment ago: another client may be in the middle of it.
 const READ_AGAIN: u32 = 25;
@@ -69,6 +72,20 @@ pub(crate) struct VaultFile {
     io: RwLock<Handle>,
     /// Ciphertext appended since the host was last asked to write back.
     appended: AtomicU64,
+    /// Counts changes of content, under the lock of `io`.
+    changes: AtomicU64,
+}
+
+/// An extension between two of its steps.
+struct Extension {
+    /// The length before all of it.
+    from: u64,
+    /// The length that it has come to.
+    reached: u64,
+    /// Of the file, then.
+    changes: u64,
+    /// Whether nobody else has changed the file since it began.
+    alone: bool,
 }
 
 /// The sealed header, as it was made or read.
@@ -114,7 +131,16 @@ impl VaultFile {
         cipher: FileCipher,
         io: Handle,
     ) -> Self {
-        VaultFile { shared, ino, host_ino, header, cipher, io: RwLock::new(io), appended: AtomicU64::new(0) }
+        VaultFile {
+            shared,
+            ino,
+            host_ino,
+            header,
+            cipher,
+            io: RwLock::new(io),
+            appended: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
+        }
     }
 
     /// The host's file.
@@ -295,13 +321,72 @@ impl VaultFile {
 
     // ---- writing
 
-    /// Zeros from `len` to `to`. On failure the length is what it was.
+    /// Brings the length to `to`: a longer file is cut if it may be, a shorter one gets zeros, step by step. What others do
+    /// with the file between two steps counts: a cut of theirs came after this, and what they wrote stays.
+    ///
+    /// On failure the length is what it was, unless someone else has changed the file meanwhile, or the journal takes no
+    /// more changes.
+    fn resize(&self, to: u64, may_cut: bool) -> Result<()> {
+        let mut begun: Option<Extension> = None;
+        loop {
+            // Both are taken anew for each step, and in this order: with the file's lock held, waiting for the gate could
+            // be waiting for someone who waits for the file.
+            let op = self.shared.begin()?;
+            let io = self.io.write();
+            let file = &*io.file;
+            let len = self.len_of(file)?;
+            let (from, alone) = match begun {
+                None if to <= len && may_cut => {
+                    self.changed();
+                    return self.cut(&op, file, to);
+                }
+                None => (len, true),
+                Some(e) if len < e.reached => return Ok(()),
+                Some(e) => (e.from, e.alone && e.changes == self.changes.load(Ordering::Relaxed)),
+            };
+            if to <= len {
+                return Ok(());
+            }
+            // Steps end where chunks do: the next one has no chunk to write again.
+            let reached = to.min((len - len % CHUNK).saturating_add(EXTEND_STEP_LEN_BYTES));
+            // All of the space is asked for at once: no step that can be foreseen to fail is made.
+            let step = self
+                .check_space(to - len)
+                .and_then(|()| self.with_id(|id| op.declare(id, len)))
+                .and_then(|()| self.extend(&op, file, len, reached));
+            if let Err(e) = step {
+                if alone && from < len {
+                    self.cut_back(&op, file, from);
+                }
+                return Err(e);
+            }
+            begun = Some(Extension { from, reached, changes: self.changed(), alone });
+        }
+    }
+
+    /// Counts a change of the file, whose lock the caller holds; returns the count.
+    fn changed(&self) -> u64 {
+        self.changes.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn check_space(&self, len: u64) -> Result<()> {
+        let free = self.shared.root.statfs().map(|s| s.blocks_free * u64::from(s.block_size));
+        match free {
+            Ok(free) if len > free => Err(self.failed("extend", ErrorKind::NoSpace)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Cuts away what a failed extension left.
+    fn cut_back(&self, op: &Op<'_>, file: &dyn HostFile, len: u64) {
+        if let Err(again) = self.cut(op, file, len) {
+            tracing::error!("a file that could not grow keeps what it grew by: {again}");
+        }
+    }
+
+    /// Zeros from `len` to `to`, in one step. On failure the length is what it was.
     fn extend(&self, op: &Op<'_>, file: &dyn HostFile, len: u64, to: u64) -> Result<()> {
         static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
-        let free = self.shared.root.statfs().map(|s| s.blocks_free * u64::from(s.block_size));
-        if free.is_ok_and(|free| to - len > free) {
-            return Err(self.failed("extend", ErrorKind::NoSpace));
-        }
         let mut now = len;
         while now < to {
             let n = (to - now).min(ZEROS.len() as u64 - now % CHUNK);
@@ -310,9 +395,7 @@ impl VaultFile {
                 .add_pieces(op, file, &mut batch, now, &[(now, &ZEROS[..n as usize])])
                 .and_then(|()| self.write_batch(op, file, &mut batch));
             if let Err(e) = done {
-                if let Err(again) = self.cut(op, file, len) {
-                    tracing::error!("a file that could not grow keeps what it grew by: {again}");
-                }
+                self.cut_back(op, file, len);
                 return Err(e);
             }
             now += n;
@@ -609,52 +692,19 @@ impl StoreFile for VaultFile {
     }
 
     fn write_at(&self, pieces: &[(u64, &[u8])]) -> Result<()> {
-        let op = self.shared.begin()?;
-        let io = self.io.write();
-        let file = &*io.file;
-        let before = self.len_of(file)?;
-        for &(at, data) in pieces {
-            at.checked_add(data.len() as u64)
-                .filter(|&end| end <= self.layout().max_cleartext_size())
-                .ok_or_else(|| self.failed("write", ErrorKind::FileTooLarge))?;
-        }
-        self.with_id(|id| op.declare(id, before))?;
-        let (mut len, mut batch) = (before, Batch::default());
         let mut pieces = pieces;
-        while !pieces.is_empty() {
-            // Those that leave no gap before them go together.
-            let mut end = len;
-            let reach = pieces.iter().take_while(|&&(at, data)| {
-                let joins = at <= end && !data.is_empty();
-                end = if joins { end.max(at + data.len() as u64) } else { end };
-                joins || data.is_empty()
-            });
-            let (now, later) = pieces.split_at(reach.count());
-            self.add_pieces(&op, file, &mut batch, len, now)?;
-            (len, pieces) = (end, later);
-            if let Some(&(at, _)) = later.first() {
-                self.write_batch(&op, file, &mut batch)?;
-                self.extend(&op, file, len, at)?;
-                len = at;
-            }
+        while let Some((at, later)) = self.write_near(pieces)? {
+            self.resize(at, false)?;
+            pieces = later;
         }
-        self.write_batch(&op, file, &mut batch)
+        Ok(())
     }
 
     fn set_len(&self, to: u64) -> Result<()> {
-        let op = self.shared.begin()?;
-        let io = self.io.write();
-        let file = &*io.file;
-        let len = self.len_of(file)?;
         if to > self.layout().max_cleartext_size() {
             return Err(self.failed("truncate", ErrorKind::FileTooLarge));
         }
-        if to > len {
-            self.with_id(|id| op.declare(id, len))?;
-            self.extend(&op, file, len, to)
-        } else {
-            self.cut(&op, file, to)
-        }
+        self.resize(to, true)
     }
 
     fn len(&self) -> Result<u64> {
@@ -696,7 +746,49 @@ impl StoreFile for VaultFile {
     }
 }
 
+/// A place far behind the end of a file, and the pieces from there on.
+type Far<'p, 'd> = (u64, &'p [(u64, &'d [u8])]);
+
 impl VaultFile {
+    /// Writes the pieces up to the first one that begins more than a step behind the file's end; returns where that is.
+    fn write_near<'p, 'd>(&self, mut pieces: &'p [(u64, &'d [u8])]) -> Result<Option<Far<'p, 'd>>> {
+        let op = self.shared.begin()?;
+        let io = self.io.write();
+        let file = &*io.file;
+        let before = self.len_of(file)?;
+        for &(at, data) in pieces {
+            at.checked_add(data.len() as u64)
+                .filter(|&end| end <= self.layout().max_cleartext_size())
+                .ok_or_else(|| self.failed("write", ErrorKind::FileTooLarge))?;
+        }
+        self.changed();
+        self.with_id(|id| op.declare(id, before))?;
+        let (mut len, mut batch) = (before, Batch::default());
+        while !pieces.is_empty() {
+            // Those that leave no gap before them go together.
+            let mut end = len;
+            let reach = pieces.iter().take_while(|&&(at, data)| {
+                let joins = at <= end && !data.is_empty();
+                end = if joins { end.max(at + data.len() as u64) } else { end };
+                joins || data.is_empty()
+            });
+            let (now, later) = pieces.split_at(reach.count());
+            self.add_pieces(&op, file, &mut batch, len, now)?;
+            (len, pieces) = (end, later);
+            if let Some(&(at, _)) = later.first() {
+                self.write_batch(&op, file, &mut batch)?;
+                if at - len > EXTEND_STEP_LEN_BYTES {
+                    return Ok(Some((at, later)));
+                }
+                self.check_space(at - len)?;
+                self.extend(&op, file, len, at)?;
+                len = at;
+            }
+        }
+        self.write_batch(&op, file, &mut batch)?;
+        Ok(None)
+    }
+
     fn zero(&self, from: u64, to: u64) -> Result<()> {
         static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
         let mut at = from;
