@@ -16,6 +16,8 @@ use crate::{source, state_dir};
 
 /// How often a person may type the password.
 const PASSWORD_TRIES: u32 = 3;
+/// What to do where a journal cannot be begun.
+const NO_PLACE: &str = "changes need a place for their journal; name one with --state-dir DIR";
 
 /// A vault that is open, with the lock on its journal's folder.
 pub struct OpenVault {
@@ -137,9 +139,43 @@ pub fn unlock(dir: &Path, password: &Password) -> Result<Unlocked> {
 
 /// Opens a vault whose keys are known; see [`vault`].
 pub fn unlocked(dir: &Path, keys: &Unlocked, state: Result<PathBuf>, purpose: Purpose) -> Result<OpenVault> {
-    let claim = claim(dir, keys, state, purpose)?;
-    let store = claimed(dir, keys, &claim)?;
+    let mut claim = claim(dir, keys, state, purpose)?;
+    let store = match claimed(dir, keys, &claim) {
+        Err(failure) => unrecovered(dir, keys, &mut claim, purpose, failure)?,
+        Ok(store) => store,
+    };
     Ok(OpenVault { store: Arc::new(store), read_only: claim.slot.is_none(), _claim: claim })
+}
+
+/// The vault read-only, if that works where its journal could not be recovered or begun because of `failure`, and
+/// `purpose` can do with it.
+fn unrecovered(dir: &Path, keys: &Unlocked, claim: &mut Claim, purpose: Purpose, failure: Failure) -> Result<VaultStore> {
+    // Given back: whoever can recover the journal may do it while this process reads.
+    let Some(slot) = claim.slot.take() else { return Err(failure) };
+    let Ok(store) = claimed(dir, keys, claim) else { return Err(failure) };
+    let reading = matches!(purpose, Purpose::Read | Purpose::WriteIfPossible);
+    if !slot.has_journals() {
+        if !reading {
+            return Err(failure.hint(NO_PLACE));
+        }
+        say_no_place(dir, &failure);
+        return Ok(store);
+    }
+    let place = slot.path.parent().unwrap_or(&slot.path).display();
+    if reading {
+        remark(&format!(
+            "{}: read-only, as it is, for what a dead process left cannot be recovered now: {}; its journal stays in \
+             {place} for the next writable opening",
+            dir.display(),
+            failure.text()
+        ));
+        return Ok(store);
+    }
+    Err(failure.hint(format!(
+        "what a dead process left cannot be recovered now; nothing is lost, its journal stays in {place}. See to the cause \
+         (a full or failing disk, missing rights) and try again; until then `adit mount --read-only`, `adit ls` and \
+         `adit cat` read the vault as it is. To give up what is in the journal, move that folder away"
+    )))
 }
 
 /// Takes part in the vault in `dir`, without reading anything of it.
@@ -220,15 +256,17 @@ fn slot(dir: &Path, keys: &Unlocked, state: Result<PathBuf>, purpose: Purpose) -
     match state.and_then(acquire) {
         Ok(slot) => Ok(Some(slot)),
         Err(failure) if purpose != Purpose::WriteIfPossible => {
-            Err(failure.hint("changes need a place for their journal; name one with --state-dir DIR"))
+            Err(failure.hint(NO_PLACE))
         }
         Err(failure) => {
-            let subject = dir.display();
-            let text = format!("{subject}: read-only, for there is no place for a journal: {}", failure.text());
-            remark(&text);
+            say_no_place(dir, &failure);
             Ok(None)
-        }
+        },
     }
+}
+
+fn say_no_place(dir: &Path, failure: &Failure) {
+    remark(&format!("{}: read-only, for there is no place for a journal: {}", dir.display(), failure.text()));
 }
 
 /// Says what recovery found, in the log; what a person must know, on standard error too.

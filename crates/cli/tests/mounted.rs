@@ -173,6 +173,46 @@ fn mounted_that_died_is_cleared() {
     assert_eq!(m.bench.open("cat", &["/f"]).expect(0).text(), "closed before the kill");
 }
 
+/// The folder that holds a segment.
+fn journal_folder(below: &Path) -> Option<std::path::PathBuf> {
+    let entries = fs::read_dir(below).unwrap().map(|e| e.unwrap());
+    entries.into_iter().find_map(|entry| match entry.file_type().unwrap().is_dir() {
+        true => journal_folder(&entry.path()),
+        false => entry.file_name().to_str()?.starts_with("journal-").then(|| below.to_owned()),
+    })
+}
+
+/// A dead mount's journal cannot be recovered: who only reads is told once and reads, a mount is read-only, whoever must
+/// write is told what to do. Once the cause is gone, the next opening recovers it.
+#[test]
+fn mounted_with_a_journal_that_cannot_be_recovered_reads() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&[]).expect(0);
+    fs::write(m.mnt().join("f"), "before the kill").unwrap();
+    m.kill();
+    let folder = journal_folder(&m.bench.path("state")).unwrap();
+    let bad = folder.join("journal-00000000000000aa");
+    fs::create_dir(&bad).unwrap();
+    for how in [&["cat", "/f"][..], &["ls", "/"]] {
+        let ran = m.bench.open(how[0], &how[1..]).expect(0).says("read-only").says("its journal stays");
+        let told = ran.says("journal-00000000000000aa");
+        assert!(how[0] == "ls" || told.text() == "before the kill");
+    }
+    fs::write(m.bench.path("g"), "g").unwrap();
+    m.bench.open("put", &["g", "/"]).expect(1).says("nothing is lost").says("try again");
+    for how in [&["--read-only"][..], &[]] {
+        m.mount(how).expect(0).says("read-only").says("its journal stays");
+        assert_eq!(fs::read_to_string(m.mnt().join("f")).unwrap(), "before the kill");
+        assert_eq!(fs::write(m.mnt().join("g"), "g").unwrap_err().kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+        m.umount_with(&[]).expect(0);
+    }
+    assert_eq!(journals(&m.bench.path("state")), 1, "and what it tells is still there");
+    fs::remove_dir(&bad).unwrap();
+    m.bench.open("put", &["g", "/"]).expect(0);
+    assert_eq!(journals(&m.bench.path("state")), 0);
+    assert_eq!(m.bench.open("cat", &["/f"]).expect(0).text(), "before the kill");
+}
+
 #[test]
 fn mounted_in_the_foreground_ends_on_a_signal() {
     let Some(m) = Mounts::new() else { return };

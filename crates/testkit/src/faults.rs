@@ -116,6 +116,8 @@ struct Plan {
     skip: u64,
     /// Calls to fail then.
     times: u64,
+    /// Only calls on this path.
+    path: Option<String>,
 }
 
 #[derive(Default)]
@@ -145,8 +147,16 @@ impl Faults {
     /// From now on, of the calls of `classes`, lets `skip` through and fails the next `times` with `fault`.
     pub fn arm(&self, fault: Fault, classes: &[CallClass], skip: u64, times: u64) {
         let mut state = self.state.lock();
-        state.plan = Some(Plan { fault, classes: classes.to_vec(), skip, times });
+        state.plan = Some(Plan { fault, classes: classes.to_vec(), skip, times, path: None });
         state.fired.clear();
+    }
+
+    /// From now on, all calls of `classes` on `path`, on its open files too, fail with `fault`.
+    pub fn arm_at(&self, path: &str, fault: Fault, classes: &[CallClass]) {
+        self.arm(fault, classes, 0, u64::MAX);
+        if let Some(plan) = &mut self.state.lock().plan {
+            plan.path = Some(path.to_owned());
+        }
     }
 
     /// No call fails any more.
@@ -168,6 +178,9 @@ impl Faults {
         let mut state = self.state.lock();
         state.calls += 1;
         let plan = state.plan.as_mut().filter(|plan| plan.classes.contains(&class) && plan.times > 0)?;
+        if plan.path.as_ref().is_some_and(|path| !subject().split(' ').any(|word| word == path)) {
+            return None;
+        }
         if plan.skip > 0 {
             plan.skip -= 1;
             return None;

@@ -5,11 +5,13 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
+use adit_core::ErrorKind;
 use adit_core::media::{HostDir, HostFile, NewFile};
 use adit_core::store::{DirEntry, NewNode, Store};
 use adit_core::types::{Access, Caller, FileName, Ino, Kind, RenameFlags};
 use adit_testkit::Rng;
 use adit_testkit::crash::{CrashWorld, Mode, Pattern};
+use adit_testkit::faults::{CallClass, Fault, Faults};
 use adit_vault::format::{CipherCombo, ScryptParams};
 use adit_vault::{CreateOptions, OpenOptions, RecoveryReport, Unlocked, VaultStore};
 
@@ -250,6 +252,158 @@ fn what_another_client_has_not_finished_stays_where_it_is() {
             assert!(to.is_none_or(|to| there(to)), "{mode:?}: {path} is where the report says");
         }
         assert!(there(&strange), "{mode:?}: a folder with something that we never make");
+    }
+}
+
+/// The segments in a state directory.
+fn segments(world: &CrashWorld, state: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    world.dir(state).list(Path::new(""), &mut |e| names.push(String::from_utf8(e.name.to_vec()).unwrap())).unwrap();
+    names
+}
+
+/// The only entry of the vault's root directory.
+fn only_entry(world: &CrashWorld) -> String {
+    let mut at = "d".to_owned();
+    for _ in 0..3 {
+        let mut names = Vec::new();
+        let mut note = |e: adit_core::media::HostEntry<'_>| names.push(String::from_utf8(e.name.to_vec()).unwrap());
+        world.dir("vault").list(Path::new(&at), &mut note).unwrap();
+        names.retain(|name| name != "dirid.c9r");
+        assert_eq!(names.len(), 1, "{at}");
+        at = format!("{at}/{}", names[0]);
+    }
+    at
+}
+
+/// Recovery meets a file that cannot be read or written, a full disk while it saves, a medium that takes nothing, a
+/// journal that cannot be read: it fails with what the host says, the journal stays, the vault can be read as it is, and
+/// once the fault is gone all is recovered.
+#[test]
+fn what_cannot_be_recovered_now_is_read_as_it_is_and_recovered_later() {
+    const FULL: Fault = Fault::NO_SPACE;
+    const READ_ONLY: Fault = Fault::Errno(libc::EROFS);
+    for (saves, on_state, at_file, fault, kind) in [
+        (false, false, true, Fault::IO, ErrorKind::Io),
+        (false, false, false, READ_ONLY, ErrorKind::ReadOnly),
+        (false, true, false, READ_ONLY, ErrorKind::ReadOnly),
+        (false, true, false, FULL, ErrorKind::NoSpace),
+        (true, false, false, FULL, ErrorKind::NoSpace),
+        (true, false, false, Fault::HALF, ErrorKind::NoSpace),
+        (true, false, false, READ_ONLY, ErrorKind::ReadOnly),
+    ] {
+        let when = format!("{fault:?}, saves {saves}, on state {on_state}, at file {at_file}");
+        let (world, keys) = torn(CipherCombo::SivGcm);
+        if saves {
+            let (store, _) = open(&world, &keys, "state-b");
+            store.unlink(Ino::ROOT, name("f")).unwrap();
+            drop(store);
+        }
+        let before = segments(&world, "state-a");
+        let (faults, none) = (Faults::new(), Faults::new());
+        let (on_vault, on_journal) = if on_state { (&none, &faults) } else { (&faults, &none) };
+        let try_open = |state: bool| {
+            VaultStore::open(OpenOptions {
+                root: Arc::new(on_vault.wrap(world.dir("vault"))),
+                state: state.then(|| Arc::new(on_journal.wrap(world.dir("state-a"))) as Arc<dyn HostDir>),
+                abandoned: Vec::new(),
+                masterkey: &keys.masterkey,
+                config: &keys.config,
+                background: false,
+            })
+        };
+        let file = at_file.then(|| only_entry(&world));
+        match &file {
+            Some(path) => faults.arm_at(path, fault, &[CallClass::Read, CallClass::Write]),
+            None => faults.arm(fault, &CallClass::CHANGING, 0, u64::MAX),
+        }
+        for _ in 0..2 {
+            let e = try_open(true).map(drop).unwrap_err();
+            assert_eq!(e.kind(), kind, "{when}: {e}");
+            assert!(file.as_ref().is_none_or(|path| e.to_string().contains(path)), "{when}: {e} names the file");
+        }
+        let left = segments(&world, "state-a");
+        assert!(before.iter().all(|name| left.contains(name)), "{when}: the journal stays");
+        let (store, report) = try_open(false).unwrap();
+        assert_eq!(report, RecoveryReport::default(), "{when}");
+        if !saves && !at_file {
+            let file = store.open(store.lookup(Ino::ROOT, name("f")).unwrap().ino, Access::Read).unwrap();
+            let mut chunk = [0; 32768];
+            for (offset, sound) in [(0, true), (32768, false), (65536, true)] {
+                let got = file.read_at(offset, &mut chunk);
+                assert_eq!(got.is_ok(), sound, "{when}: what is torn cannot be read, the rest can");
+                assert!(!sound || chunk == [b'a'; 32768], "{when}");
+            }
+        }
+        drop(store);
+        faults.disarm();
+        let (store, _) = open(&world, &keys, "state-a");
+        if saves {
+            assert_eq!(saved_pieces(&store), [vec![b'b'; 32768]], "{when}");
+        } else {
+            assert!(read(&store, Ino::ROOT, "f")[32768..65536].iter().all(|&b| b == b'b'), "{when}");
+        }
+        drop(store);
+        assert_eq!(segments(&world, "state-a"), Vec::<String>::new(), "{when}");
+    }
+}
+
+/// One file of two cannot be recovered: the other one is.
+#[test]
+fn an_object_that_fails_does_not_keep_the_others_waiting() {
+    let world = CrashWorld::new(Mode::Kill);
+    let scrypt = ScryptParams { cost: 2, block_size: 1 };
+    adit_vault::create(&world.dir("vault"), "password", &CreateOptions { scrypt, ..CreateOptions::default() }).unwrap();
+    let keys = adit_vault::unlock(&world.dir("vault"), "password").unwrap();
+    let (store, _) = open(&world, &keys, "state-a");
+    let names = ["a", "b", "c", "d"];
+    for text in names {
+        let (_, file) = store.create(Ino::ROOT, name(text), &NEW).unwrap();
+        file.write_at(&[(0, &[b'a'; 32768])]).unwrap();
+    }
+    drop(store);
+    let (store, _) = open(&world, &keys, "state-a");
+    let mut paths = Vec::new();
+    for text in names {
+        let ino = store.lookup(Ino::ROOT, name(text)).unwrap().ino;
+        paths.push(store.path_of(ino).unwrap());
+        store.open(ino, Access::Write).unwrap().write_at(&[(0, &[b'b'; 32768])]).unwrap();
+    }
+    std::mem::forget(store); // dead
+    for path in &paths {
+        world.dir("vault").open(Path::new(path), Access::Write).unwrap().write_at(100, &[0; 5000]).unwrap();
+    }
+    for bad in &paths {
+        let (left, faults) = (world.fork(), Faults::new());
+        faults.arm_at(bad, Fault::IO, &[CallClass::Write]);
+        let e = VaultStore::open(OpenOptions {
+            root: Arc::new(faults.wrap(left.dir("vault"))),
+            state: Some(Arc::new(left.dir("state-a"))),
+            abandoned: Vec::new(),
+            masterkey: &keys.masterkey,
+            config: &keys.config,
+            background: false,
+        });
+        assert_eq!(e.map(drop).unwrap_err().kind(), ErrorKind::Io);
+        let store = VaultStore::open(OpenOptions {
+            root: Arc::new(left.dir("vault")),
+            state: None,
+            abandoned: Vec::new(),
+            masterkey: &keys.masterkey,
+            config: &keys.config,
+            background: false,
+        });
+        let store = store.unwrap().0;
+        for (text, path) in names.iter().zip(&paths) {
+            let attr = store.lookup(Ino::ROOT, name(text)).unwrap();
+            let mut bytes = [0; 32768];
+            let got = store.open(attr.ino, Access::Read).unwrap().read_at(0, &mut bytes);
+            assert_eq!(got.is_ok(), path != bad);
+            assert!(path == bad || bytes == [b'b'; 32768]);
+        }
+        let (store, report) = open(&left, &keys, "state-a");
+        assert_eq!(report.chunks_rewritten, 1);
+        assert!(names.iter().all(|text| read(&store, Ino::ROOT, text) == [b'b'; 32768]));
     }
 }
 

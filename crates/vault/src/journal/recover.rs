@@ -3,7 +3,9 @@
 //! In this order: plans are completed; overwritten chunks that are torn are written again; files that were growing are
 //! cut at the last chunk that authenticates, never below their floor; content directories named by an intent are
 //! searched for objects of that epoch that never became whole. Every step can be repeated: a crash in the middle of
-//! recovery is recovered from by the next one. A chunk that someone else wrote since is left alone, and ours is handed
+//! recovery is recovered from by the next one. An object that cannot be dealt with now (the disk is full, or fails at that
+//! place) does not keep the others of its stage waiting; the stages after it, which rest on it, and the removal of the
+//! segments wait for the next recovery. A chunk that someone else wrote since is left alone, and ours is handed
 //! to the caller as a [`Rescue`]. What never became whole is moved to [`ASIDE_DIR`]; nothing is deleted but folders under
 //! names of passage ([`super::temporary`]), of creations that nobody was promised and removals that were asked for.
 
@@ -92,6 +94,10 @@ pub(crate) fn leftovers(state: &Arc<dyn HostDir>) -> Result<Vec<Leftover>> {
 }
 
 /// Recovers from `leftovers` and removes them when all is durable in the vault.
+///
+/// # Errors
+/// The first of what could not be recovered, all of which are logged: then the segments stay, and the next recovery goes
+/// on from there. `Corrupt` if a segment is another vault's.
 pub(crate) fn recover(
     vault: &dyn HostDir,
     content: &ContentCipher,
@@ -114,12 +120,20 @@ pub(crate) fn recover(
     let (handled, lost) = (HashSet::new(), BTreeMap::new());
     let (buf, clear) = (Vec::new(), Zeroizing::new(Vec::new()));
     let lost_since = story.lost_since(vault.incarnation());
-    let mut work = Work { vault, content, names, report, lost_since, handled, lost, buf, clear };
+    let failed = Failed::default();
+    let mut work = Work { vault, content, names, report, lost_since, handled, lost, failed, buf, clear };
     work.plans(&mut story)?;
+    work.failed.stage_ends()?;
     for state in story.files.values() {
-        work.file(&story, state)?;
+        if let Err(e) = work.file(&story, state) {
+            work.failed.note(e);
+        }
     }
-    work.intents(&story)?;
+    // A file whose first header could not be written again would look like one that never became whole.
+    work.failed.stage_ends()?;
+    work.intents(&story);
+    // A file that was not found may be in a directory that could not be searched.
+    work.failed.stage_ends()?;
     for (nonce, state) in &story.files {
         work.give_up(&story, nonce, state)?;
     }
@@ -136,6 +150,28 @@ pub(crate) fn recover(
     Ok(report)
 }
 
+/// What could not be recovered now.
+#[derive(Default)]
+struct Failed {
+    first: Option<FsError>,
+    count: u64,
+}
+
+impl Failed {
+    fn note(&mut self, e: FsError) {
+        tracing::error!("cannot be recovered now: {e}");
+        self.count += 1;
+        self.first.get_or_insert(e);
+    }
+
+    /// Fails with the first error, if there was one.
+    fn stage_ends(&mut self) -> Result<()> {
+        let Some(e) = self.first.take() else { return Ok(()) };
+        tracing::error!("{} objects cannot be recovered now; the journal stays for the next recovery", self.count);
+        Err(e)
+    }
+}
+
 struct Work<'a> {
     vault: &'a dyn HostDir,
     content: &'a ContentCipher,
@@ -147,6 +183,7 @@ struct Work<'a> {
     handled: HashSet<Vec<u8>>,
     /// Chunks of ours that have no place any more, by header nonce.
     lost: BTreeMap<Vec<u8>, BTreeSet<u64>>,
+    failed: Failed,
     buf: Vec<u8>,
     clear: Zeroizing<Vec<u8>>,
 }
@@ -183,7 +220,8 @@ impl Work<'_> {
                             | ErrorKind::NotDirectory
                             | ErrorKind::IsDirectory
                     ) {
-                        return Err(e);
+                        self.failed.note(e);
+                        break;
                     }
                     tracing::error!("a rename that was cut off cannot be completed: {e}");
                     self.report.conflicts.push(e.subject().unwrap_or("a rename").to_owned());
@@ -399,7 +437,7 @@ impl Work<'_> {
         }
     }
 
-    fn intents(&mut self, story: &Story) -> Result<()> {
+    fn intents(&mut self, story: &Story) {
         let mut queue: Vec<String> = story.intents.clone();
         let mut seen = HashSet::new();
         while let Some(dir) = queue.pop() {
@@ -412,8 +450,13 @@ impl Work<'_> {
                     entries.push((name.to_owned(), e.kind));
                 }
             });
-            if absent(listed).map_err(|e| FsError::from(e).on("list", &dir))?.is_none() {
-                continue;
+            match absent(listed) {
+                Ok(Some(())) => {}
+                Ok(None) => continue,
+                Err(e) => {
+                    self.failed.note(FsError::from(e).on("list", &dir));
+                    continue;
+                }
             }
             for (name, kind) in entries {
                 let path = format!("{dir}/{name}");
@@ -423,7 +466,13 @@ impl Work<'_> {
                 }
                 let kind = match kind {
                     Some(kind) => Some(kind),
-                    None => absent(self.vault.stat(Path::new(&path)))?.map(|a| a.kind),
+                    None => match absent(self.vault.stat(Path::new(&path))) {
+                        Ok(attr) => attr.map(|a| a.kind),
+                        Err(e) => {
+                            self.failed.note(FsError::from(e).on("look up", &path));
+                            continue;
+                        }
+                    },
                 };
                 if of_passage {
                     if kind == Some(Kind::Directory) {
@@ -442,11 +491,10 @@ impl Work<'_> {
                     Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::NotPermitted) => {
                         tracing::warn!("left as it is: {e}");
                     }
-                    Err(e) => return Err(e),
+                    Err(e) => self.failed.note(e),
                 }
             }
         }
-        Ok(())
     }
 
     /// Removes a folder under a name of passage of a dead mount. What cannot be removed stays, for `check`.

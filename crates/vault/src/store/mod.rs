@@ -141,6 +141,9 @@ pub fn vault_id(masterkey: &Masterkey) -> VaultId {
 impl VaultStore {
     /// Opens the vault, after recovering what dead mounts left in its journals.
     ///
+    /// If a journal cannot be recovered, it stays, and the next opening goes on from there. Meanwhile the vault opens
+    /// without `state`, and can be read as it is.
+    ///
     /// # Errors
     /// `Corrupt` if the root directory is not there or a journal is another vault's; what the host says.
     pub fn open(options: OpenOptions<'_>) -> Result<(VaultStore, RecoveryReport)> {
@@ -172,14 +175,10 @@ impl VaultStore {
             buffers: Buffers::default(),
             kept: Kept::new(),
         });
-        let mut report = RecoveryReport::default();
-        if shared.journal.is_some() {
-            let mut rescue = |lost: recover::Rescue<'_>| rescue::keep(&shared, &lost);
-            report = recover::recover(&*shared.root, &shared.content, &shared.names, id, &left, &mut rescue)?;
-            shared.checkpoint(Journal::is_dirty)?;
-        } else if !left.is_empty() {
-            tracing::warn!("a dead mount left changes in a journal; they are recovered by the next writable mount");
-        }
+        // From here on an error closes the journal: nobody is to find one that tells nothing.
+        let mut store = VaultStore { shared, keeper: None };
+        let report = store.recover(id, &left)?;
+        let shared = &store.shared;
         let dir = shared.root_dir.hash.path();
         shared.root.stat(Path::new(&dir)).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => FsError::new(ErrorKind::Corrupt)
@@ -187,8 +186,22 @@ impl VaultStore {
                 .because("the vault's root directory is not there: is the vault complete, and the key file its own?"),
             _ => FsError::from(e).on("open", &dir),
         })?;
-        let keeper = background.then(|| start_keeper(shared.clone()));
-        Ok((VaultStore { shared, keeper }, report))
+        store.keeper = background.then(|| start_keeper(store.shared.clone()));
+        Ok((store, report))
+    }
+
+    fn recover(&self, id: VaultId, left: &[recover::Leftover]) -> Result<RecoveryReport> {
+        let shared = &self.shared;
+        if shared.journal.is_none() {
+            if !left.is_empty() {
+                tracing::warn!("a dead mount left changes in a journal; the next writable mount recovers them");
+            }
+            return Ok(RecoveryReport::default());
+        }
+        let mut rescue = |lost: recover::Rescue<'_>| rescue::keep(shared, &lost);
+        let report = recover::recover(&*shared.root, &shared.content, &shared.names, id, left, &mut rescue)?;
+        shared.checkpoint(Journal::is_dirty)?;
+        Ok(report)
     }
 }
 
