@@ -29,7 +29,8 @@ pub(crate) fn fuzz(data: &[u8]) {
     }
     for state in story.files.values() {
         assert!(!state.paths.is_empty() && state.header.len() >= 12);
-        for chunk in state.chunks.values() {
+        for (&number, chunk) in &state.chunks {
+            assert!(number < record::CHUNKS_MAX, "its end is an offset");
             assert!(chunk.newest().1.offset < at);
         }
     }

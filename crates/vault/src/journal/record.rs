@@ -6,12 +6,15 @@
 //!
 //! Nothing in a segment is cleartext: paths are ciphertext paths, contents are ciphertext chunks, headers are sealed.
 
+use crate::format::content::CHUNK_CLEAR_BYTES;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Bytes in front of a payload.
 pub(super) const FRAME_LEN_BYTES: usize = 12;
 /// Longest payload that is believed: a run of chunks is at most a few MiB.
 const PAYLOAD_LEN_MAX_BYTES: usize = 16 << 20;
+/// Chunks of the longest file that a host can have: offsets are signed numbers of 64 bits.
+pub(super) const CHUNKS_MAX: u64 = i64::MAX as u64 / CHUNK_CLEAR_BYTES as u64;
 
 /// One step of a plan: host operations that are repeated after a crash. Each can be run again.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -371,7 +374,10 @@ fn decode_run(payload: &[u8], offset: u64) -> Option<Record> {
     let tail_len = u32::from_le_bytes(payload.last_chunk::<4>().copied()?) as usize;
     let data_len = payload.len().checked_sub(1 + tail_len)?;
     let mut r = Reader(payload.get(1 + data_len..)?);
-    let (file, first, count) = (r.u32()?, r.u64()?, r.u32()? as usize);
+    let (file, first, count) = (r.u32()?, r.u64()?, r.u32()?);
+    if first.checked_add(u64::from(count))? > CHUNKS_MAX {
+        return None; // no file is so long: its offsets would overflow
+    }
     let (mut chunk_lens, mut old_nonces, mut total) = (Vec::new(), Vec::new(), 0usize);
     for _ in 0..count {
         let len = r.u32()?;
@@ -387,6 +393,20 @@ fn decode_run(payload: &[u8], offset: u64) -> Option<Record> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_beyond_the_longest_file_is_no_record() {
+        let chunks = [(3, vec![1; 12]), (2, Vec::new())];
+        let decoded = |first| {
+            let mut buf = vec![5; RUN_HEADROOM_BYTES + 5];
+            let end = put_run(&mut buf, RUN_HEADROOM_BYTES + 5, 1, first, &chunks);
+            decode(&buf[FRAME_LEN_BYTES..end], 0)
+        };
+        assert!(matches!(decoded(CHUNKS_MAX - 2), Some(Record::Run { first, .. }) if first == CHUNKS_MAX - 2));
+        for first in [CHUNKS_MAX - 1, CHUNKS_MAX, u64::MAX / u64::from(CHUNK_CLEAR_BYTES), u64::MAX - 1, u64::MAX] {
+            assert_eq!(decoded(first), None, "{first}");
+        }
+    }
 
     fn round_trip(record: &Record) {
         let mut frame = Frame::default();
