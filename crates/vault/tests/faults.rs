@@ -1,5 +1,6 @@
 //! A disk that is full or fails, at every call in turn: the error reaches the caller, at the latest at `sync`; old
-//! content stays readable, nothing is dropped in silence, and later operations work.
+//! content stays readable, nothing is dropped in silence, and later operations work. So also in `sync_all`, while a store
+//! closes, and while the next one recovers what a dead one left.
 //!
 //! Once the journal cannot vouch for the vault any more (a sync failed, or a change could neither be finished nor taken
 //! back), the store takes no more changes, and opening it again recovers everything.
@@ -14,8 +15,8 @@ use std::sync::Arc;
 use adit_core::store::Store;
 use adit_core::types::{Access, Ino, Kind, RenameFlags, SetAttr};
 use adit_core::{ErrorKind, Result};
-use adit_testkit::Rng;
-use adit_testkit::crash::{CrashWorld, Mode};
+use adit_testkit::{Rng, scaled, seeds};
+use adit_testkit::crash::{CrashWorld, Mode, Pattern};
 use adit_testkit::faults::{CallClass, Fault, Faults, each_fault};
 use adit_vault::format::{CipherCombo, ScryptParams};
 use adit_vault::{CreateOptions, Unlocked, VaultStore};
@@ -208,7 +209,9 @@ impl Base {
 
     /// One file may be on the way from old to new, byte by byte; of everything else there is the one or the other
     /// state, the same of both for all that a rename touches.
-    fn assert_between(&self, after: &State, got: &State) {
+    ///
+    /// `resize_undone`: a change of length that failed was taken back, for only one call failed.
+    fn assert_between(&self, after: &State, got: &State, resize_undone: bool) {
         if got == &self.before || got == after {
             return;
         }
@@ -222,9 +225,13 @@ impl Base {
                 panic!("{path} is {}, neither as before nor as wanted", shown(now));
             };
             let empty = Vec::new();
+            let existed = old.is_some();
             let old = old.map_or(&empty, |(_, _, bytes)| bytes);
             assert!(now.len() <= old.len().max(new.len()), "{path}: {} bytes", now.len());
             assert!(now.len() >= old.len().min(new.len()), "{path}: {} bytes", now.len());
+            if resize_undone && existed {
+                assert!([old.len(), new.len()].contains(&now.len()), "{path}: {} bytes, a length between", now.len());
+            }
             let torn = (0..now.len()).find(|&i| {
                 let old = old.get(i).copied().unwrap_or(0);
                 now[i] != old && Some(&now[i]) != new.get(i)
@@ -247,6 +254,8 @@ struct Round<'a> {
     after: &'a State,
     on_state: bool,
     times: u64,
+    /// The work does nothing but make a file longer.
+    grows: bool,
 }
 
 impl Round<'_> {
@@ -274,16 +283,18 @@ impl Round<'_> {
         let expected = sync_failed || self.times > 1;
         assert!(!refuses || expected, "one fault that was no sync does not stop the store");
         // A change that can neither go on nor back is visible until the next mount ends it; all else is whole.
+        // A length can be taken back only where the journal can be trusted.
+        let undone = self.grows && !expected;
         if !refuses {
-            self.check(&store, ok, true);
+            self.check(&store, ok, true, undone);
         }
         drop(store);
         let store = self.base.open(&world, &none, &none).unwrap_or_else(|e| panic!("open again: {e}"));
-        self.check(&store, ok, !refuses);
+        self.check(&store, ok, !refuses, undone);
         write(&store, "/later", 0, b"still").unwrap();
     }
 
-    fn check(&self, store: &VaultStore, ok: bool, later: bool) {
+    fn check(&self, store: &VaultStore, ok: bool, later: bool, undone: bool) {
         let mut got = state_of(store);
         let found = got.remove("/later");
         assert!(!later || found.is_some(), "what was written later is there");
@@ -294,7 +305,7 @@ impl Round<'_> {
             }
         } else {
             got.remove("/lost+found");
-            self.base.assert_between(self.after, &got);
+            self.base.assert_between(self.after, &got, undone);
         }
     }
 }
@@ -305,7 +316,14 @@ fn everywhere(combo: CipherCombo, on_state: bool, times: u64) {
     let mut failures = Vec::new();
     for (what, work) in works() {
         let after = base.after(&work);
-        let round = Round { base: &base, work: &work, after: &after, on_state, times };
+        let round = Round {
+            base: &base,
+            work: &work,
+            after: &after,
+            on_state,
+            times,
+            grows: what.starts_with("grow "),
+        };
         for fault in [Fault::NO_SPACE, Fault::IO, Fault::HALF] {
             let classes: &[CallClass] = match fault {
                 Fault::IO => &CallClass::ALL,
@@ -372,5 +390,145 @@ fn a_read_error_is_neither_absence_nor_damage() {
             assert_eq!(state_of(&store), base.before);
         });
         assert!(count > 20, "{count}");
+    }
+}
+
+/// Some of everything, with no sync: durable files are changed, objects come, move and go.
+fn unsynced(store: &VaultStore) -> Result<()> {
+    let file = store.open(find(store, "/f")?.ino, Access::Write)?;
+    file.write_at(&[(30_000, &bytes_of(8, 20_000))])?;
+    let file = store.open(find(store, LONG)?.ino, Access::Write)?;
+    file.write_at(&[(60_000, &bytes_of(9, 40_000))])?;
+    let made = store.mkdir(Ino::ROOT, name("made"), &new(0o700))?.ino;
+    let (_, file) = store.create(made, name("new"), &new(0o600))?;
+    file.write_at(&[(0, &bytes_of(10, 50_000))])?;
+    store.symlink(made, name("to"), b"target", new(0).caller)?;
+    rename_only(store, "/dir/f", "/a long name, longer than 26 bytes ...")?;
+    store.unlink(Ino::ROOT, name("link"))?;
+    store.rmdir(Ino::ROOT, name("empty"))
+}
+
+fn rename_only(store: &VaultStore, from: &str, to: &str) -> Result<()> {
+    let ((a, a_name), (b, b_name)) = (place(store, from)?, place(store, to)?);
+    store.rename(a, a_name, b, b_name, RenameFlags::empty())
+}
+
+/// Segments of journals that are there.
+fn journals(world: &CrashWorld) -> usize {
+    let mut count = 0;
+    adit_core::media::HostDir::list(&world.dir("state"), std::path::Path::new(""), &mut |_| count += 1).unwrap();
+    count
+}
+
+/// The faults of the tests below, each with the calls that it comes at.
+const ANY_CALL: [(Fault, &[CallClass]); 3] =
+    [(Fault::IO, &CallClass::ALL), (Fault::NO_SPACE, &CallClass::GROWING), (Fault::HALF, &[CallClass::Write])];
+
+/// Runs `test` with one fault, and with a fault that stays, at each call in turn, of the vault and of the journal.
+fn at_every_call(mut test: impl FnMut(&Faults, &dyn Fn(), bool)) -> u64 {
+    let mut count = 0;
+    for (fault, classes) in ANY_CALL {
+        for (on_state, times) in [(false, 1), (false, 1000), (true, 1), (true, 1000)] {
+            count += each_fault(fault, classes, times, |armed| test(&armed.faults, &|| armed.arm(), on_state));
+        }
+    }
+    count
+}
+
+/// A fault in `sync_all`, or while the store closes: all stays readable, the caller of `sync_all` learns of it, what it
+/// vouches for is there after a power cut, and the next opening has everything.
+#[test]
+fn faults_in_a_checkpoint_and_at_the_end() {
+    let base = Base::new(CipherCombo::SivGcm);
+    let after = base.after(&work(unsynced));
+    for closing in [false, true] {
+        let count = at_every_call(|faults, arm, on_state| {
+            let world = base.world.fork();
+            world.set_mode(Mode::Adversarial);
+            let none = Faults::new();
+            let (on_vault, on_state) = if on_state { (&none, faults) } else { (faults, &none) };
+            let store = base.open(&world, on_vault, on_state).unwrap();
+            unsynced(&store).unwrap();
+            arm();
+            if closing {
+                drop(store);
+                faults.disarm();
+                let failed_sync = faults.fired().iter().any(|f| f.starts_with("Sync All"));
+                assert!(!failed_sync || journals(&world) > 0, "the journal stays: {:?}", faults.fired());
+            } else {
+                let synced = store.sync_all();
+                faults.disarm();
+                let fired = faults.fired();
+                let failed_sync = fired.iter().any(|f| f.starts_with("Sync"));
+                assert!(synced.is_err() || !failed_sync, "a failed sync is told: {fired:?}");
+                if let Err(e) = &synced {
+                    assert!(matches!(e.kind(), ErrorKind::NoSpace | ErrorKind::Io) && !fired.is_empty(), "{e:?}");
+                }
+                assert_eq!(state_of(&store), after, "what is open stays readable: {fired:?}");
+                let left = world.crash(Pattern::None, &mut Rng::new(1));
+                let store = base.open(&left, &none, &none).unwrap_or_else(|e| panic!("after a power cut: {e}"));
+                let cut = state_of(&store);
+                assert!(synced.is_err() || cut == after, "{fired:?}");
+                assert!(base.before[&format!("{LONG_DIR}/inside")] == cut[&format!("{LONG_DIR}/inside")]);
+            }
+            let store = base.open(&world, &none, &none).unwrap_or_else(|e| panic!("open again: {e}"));
+            assert_eq!(state_of(&store), after, "{:?}", faults.fired());
+            write(&store, "/later", 0, b"later").unwrap();
+        });
+        assert!(count > 12, "{count} faults");
+    }
+}
+
+/// Faults while what a dead process left is recovered: the error reaches the caller, the vault can be read without
+/// recovery, and the next opening has what one without faults would have had.
+#[test]
+fn faults_in_recovery() {
+    let base = Base::new(CipherCombo::SivCtrmac);
+    let none = Faults::new();
+    let seed = seeds(1).next().unwrap();
+    println!("ADIT_TEST_SEED={seed}"); // shown if it fails
+    let mut rng = Rng::new(seed);
+    let calls = {
+        let world = base.world.fork();
+        let store = base.open(&world, &none, &none).unwrap();
+        let before = world.calls();
+        unsynced(&store).unwrap();
+        before..world.calls()
+    };
+    for (round, mode) in [Mode::Kill, Mode::Adversarial].into_iter().cycle().take(scaled(4)).enumerate() {
+        // Two die anywhere in the work, two at its end.
+        let stop = if round % 4 < 2 { rng.below(calls.end - calls.start) } else { u64::MAX };
+        let world = base.world.fork();
+        world.set_mode(mode);
+        let store = base.open(&world, &none, &none).unwrap();
+        if stop != u64::MAX {
+            world.stop_after(stop);
+        }
+        let _ = unsynced(&store);
+        let left = world.crash(Pattern::Random, &mut rng);
+        std::mem::forget(store); // dead
+        let whole = state_of(&base.open(&left.fork(), &none, &none).unwrap());
+        let count = at_every_call(|faults, arm, on_state| {
+            let world = left.fork();
+            let (on_vault, on_state) = if on_state { (&none, faults) } else { (faults, &none) };
+            arm();
+            let opened = base.open(&world, on_vault, on_state);
+            faults.disarm();
+            let fired = faults.fired();
+            match opened {
+                Ok(store) => assert_eq!(state_of(&store), whole, "{mode:?} after {stop}: {fired:?}"),
+                Err(e) => {
+                    assert!(matches!(e.kind(), ErrorKind::NoSpace | ErrorKind::Io) && !fired.is_empty(), "{e:?}");
+                    let store = open_with(&base.keys, Arc::new(world.dir("vault")), None).unwrap();
+                    let inside = find(&store, &format!("{LONG_DIR}/inside")).and_then(|a| read(&store, a.ino));
+                    assert_eq!(inside.unwrap(), b"inside", "{fired:?}");
+                }
+            }
+            let store = base.open(&world, &none, &none).unwrap_or_else(|e| panic!("open again: {e}"));
+            assert_eq!(state_of(&store), whole, "{mode:?} after {stop}: {fired:?}");
+            drop(store);
+            assert_eq!(journals(&world), 0);
+        });
+        assert!(count > 20, "{count} faults");
     }
 }
