@@ -333,6 +333,84 @@ fn a_failed_flush_keeps_the_data_and_every_handle_hears_of_it() {
 }
 
 #[test]
+fn everyone_sees_a_write_that_was_accepted_before_it_was_stored() {
+    const LEN: usize = 8 * UNIT;
+    let (store, e) = engine();
+    let (ino, fh) = create(&e, "f");
+    let mut early = 0;
+    e.write_behind(fh, 0, &[1; LEN], &mut || early += 1).unwrap();
+    assert_eq!(early, 0, "it continues nothing");
+    let gate = store.faults.write_gate.lock().unwrap();
+    std::thread::scope(|threads| {
+        let (accepted, told) = channel();
+        let engine = &e;
+        threads.spawn(move || engine.write_behind(fh, LEN as u64, &[2; LEN], &mut || accepted.send(()).unwrap()).unwrap());
+        told.recv().expect("accepted while the store is busy");
+        assert_eq!(store.inner.getattr(ino).unwrap().size, LEN as u64);
+        let size = threads.spawn(|| e.getattr(ino, None).unwrap().0.size);
+        let looked_up = threads.spawn(|| e.lookup(ROOT, name("f")).unwrap().attr.size);
+        let content = threads.spawn(|| read_all(&e, fh));
+        let closed = threads.spawn(|| {
+            e.flush(fh).unwrap();
+            stored(&store, ino).len()
+        });
+        // Whoever does not wait for the write has answered by now.
+        std::thread::sleep(Duration::from_millis(20));
+        drop(gate);
+        assert_eq!(size.join().unwrap(), 2 * LEN as u64);
+        assert_eq!(looked_up.join().unwrap(), 2 * LEN as u64);
+        assert_eq!(content.join().unwrap(), [[1; LEN], [2; LEN]].concat());
+        assert_eq!(closed.join().unwrap(), 2 * LEN);
+    });
+    assert_eq!(e.stats().dirty_bytes, 0);
+}
+
+#[test]
+fn an_accepted_write_that_fails_is_kept_and_told() {
+    const LEN: usize = 8 * UNIT;
+    let (store, e) = engine();
+    let (ino, first) = create(&e, "f");
+    let second = e.open(ino, Access::Write, false).unwrap().fh;
+    let mut early = 0;
+    e.write_behind(first, 0, &[1; LEN], &mut || early += 1).unwrap();
+    store.faults.writes_fail.store(true, Relaxed);
+    e.write_behind(first, LEN as u64, &[2; LEN], &mut || early += 1).unwrap();
+    assert_eq!(early, 1);
+    assert_eq!(e.stats().dirty_bytes, LEN as u64);
+    assert_eq!(e.getattr(ino, None).unwrap().0.size, 2 * LEN as u64);
+    let next = e.write_behind(first, 2 * LEN as u64, &[3; LEN], &mut || early += 1);
+    assert_eq!((kind(next), early), (ErrorKind::NoSpace, 1), "the writer hears of the next failure at once");
+    assert_eq!(kind(e.flush(first)), ErrorKind::NoSpace);
+    store.faults.writes_fail.store(false, Relaxed);
+    assert_eq!(kind(e.release(second)), ErrorKind::NoSpace, "it had not heard of the failure yet");
+    e.release(first).unwrap();
+    assert_eq!(stored(&store, ino), [[1; LEN], [2; LEN]].concat());
+    assert_eq!(e.stats().dirty_bytes, 0);
+}
+
+#[test]
+fn a_run_of_small_writes_that_was_accepted_and_fails_is_kept_and_told() {
+    let (store, e) = engine();
+    let (ino, fh) = create(&e, "f");
+    store.faults.writes_fail.store(true, Relaxed);
+    let (mut early, mut at) = (0, 0);
+    let mut write = |at: u64| e.write_behind(fh, at, &[7; UNIT], &mut || early += 1);
+    let refused = loop {
+        match write(at) {
+            Ok(_) => at += UNIT as u64,
+            Err(error) => break error.kind(),
+        }
+        assert!(at < 4 << 20);
+    };
+    assert_eq!((refused, early, at), (ErrorKind::NoSpace, 1, 1 << 20));
+    assert_eq!(kind(e.flush(fh)), ErrorKind::NoSpace);
+    store.faults.writes_fail.store(false, Relaxed);
+    e.flush(fh).unwrap();
+    assert!(stored(&store, ino).iter().all(|&b| b == 7));
+    assert!(store.inner.getattr(ino).unwrap().size >= at);
+}
+
+#[test]
 fn what_cannot_be_stored_goes_with_the_last_handle() {
     let (store, e) = engine();
     let (ino, first) = create(&e, "f");

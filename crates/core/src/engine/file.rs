@@ -6,6 +6,7 @@
 //!
 //! A failed flush keeps its units while a handle is open; it is numbered, and every handle reports it once.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
@@ -48,8 +49,20 @@ pub(crate) struct FileState {
     write_handles: u64,
     /// Whether the store's attributes moved by our writes, and were not read since.
     unsettled: bool,
+    /// Where the latest write ended: one that begins there is part of a sequence.
+    written_to: Option<u64>,
     failures: u64,
     failure: Option<ErrorKind>,
+}
+
+/// Tells a writer's client, at most once, that its write is accepted; `None` if it may not be, or was.
+struct Acceptor<'a>(Option<&'a mut dyn FnMut()>);
+
+impl Acceptor<'_> {
+    /// Whether it is accepted now.
+    fn accept(&mut self) -> bool {
+        self.0.take().map(|accept| accept()).is_some()
+    }
 }
 
 /// What the kernel's pages of a file are worth when it is opened.
@@ -74,13 +87,14 @@ impl OpenInode {
             last_write: Timestamp::default(),
             write_handles: 0,
             unsettled: false,
+            written_to: None,
             failures: 0,
             failure: None,
         };
         OpenInode { ino, state: RwLock::new(state), dirty: AtomicBool::new(false) }
     }
 
-    /// Whether writes are buffered.
+    /// Whether writes are buffered, or one that was accepted is on its way: whoever wants to know more takes the lock.
     pub(crate) fn is_dirty(&self) -> bool {
         self.dirty.load(SeqCst)
     }
@@ -269,6 +283,23 @@ impl Engine {
 
     /// Writes all of `data` at `offset`, into the buffer or through to the store.
     pub fn write(&self, fh: Fh, offset: u64, data: &[u8]) -> Result<usize> {
+        self.write_or_accept(fh, offset, data, &mut Acceptor(None))
+    }
+
+    /// As [`write`](Self::write), but may call `accept`, once, when everyone is bound to see the write and the store does
+    /// not have it yet: the caller answers its client there, who goes on while this call works under the file's lock.
+    ///
+    /// Only writes that continue the one before are accepted early. One that fails afterwards is as any buffered write
+    /// that could not be stored: its data is kept, every handle hears of it, and this call returns `Ok`.
+    ///
+    /// # Errors
+    ///
+    /// Only of writes that were not accepted.
+    pub fn write_behind(&self, fh: Fh, offset: u64, data: &[u8], accept: &mut dyn FnMut()) -> Result<usize> {
+        self.write_or_accept(fh, offset, data, &mut Acceptor(Some(accept)))
+    }
+
+    fn write_or_accept(&self, fh: Fh, offset: u64, data: &[u8], acceptor: &mut Acceptor<'_>) -> Result<usize> {
         let handle = self.files.get(fh)?;
         // With kernel write-back, pages come late and with any handle.
         if handle.access != Access::Write && !self.options.kernel_writeback {
@@ -286,17 +317,32 @@ impl Engine {
             self.check_writable("write")?;
             state.writer = Some(self.store.open(file.ino, Access::Write)?);
         }
-        let failures = state.failures;
-        let written = self.write_locked(file, &mut state, offset, data);
-        if written.is_err() && state.failures > failures {
-            handle.errors_seen.store(state.failures, Relaxed);
+        // After a failure its writers are to hear of the next one at once.
+        if state.written_to != Some(offset) || state.failures > 0 {
+            acceptor.0 = None;
         }
-        written?;
-        self.counters.written(data.len());
+        state.written_to = Some(offset + data.len() as u64);
+        let failures = state.failures;
+        match self.write_locked(file, &mut state, offset, data, acceptor) {
+            Ok(()) => self.counters.written(data.len()),
+            Err(e) => {
+                if state.failures > failures {
+                    handle.errors_seen.store(state.failures, Relaxed);
+                }
+                return Err(e);
+            }
+        }
         Ok(data.len())
     }
 
-    fn write_locked(&self, file: &OpenInode, state: &mut FileState, offset: u64, data: &[u8]) -> Result<()> {
+    fn write_locked(
+        &self,
+        file: &OpenInode,
+        state: &mut FileState,
+        offset: u64,
+        data: &[u8],
+        acceptor: &mut Acceptor<'_>,
+    ) -> Result<()> {
         if !self.buffers_writes() {
             let writer = state.writable()?.clone();
             return self.write_through(file, state, &writer, &[(offset, data)]);
@@ -306,7 +352,11 @@ impl Engine {
         let (first, last) = (offset.div_ceil(unit), end / unit);
         if last < first + DIRECT_UNITS_MIN {
             self.write_buffered(file, state, offset, data)?;
-            return self.flush_long_run(file, state);
+            let Some(units) = state.buffer.long_run(FLUSH_RUN_BYTES as u64) else { return Ok(()) };
+            // All of it is buffered: it is as safe as any smaller write.
+            let accepted = acceptor.accept();
+            let flushed = self.flush_these(file, state, &units.collect::<Vec<_>>());
+            return if accepted { Ok(()) } else { flushed };
         }
         // Head and tail are buffered, in case their neighbours come; the whole units between are not copied.
         let (head, rest) = data.split_at((first * unit - offset) as usize);
@@ -318,11 +368,75 @@ impl Engine {
             }
         }
         let writer = state.writable()?.clone();
+        if whole.len() == data.len()
+            && !state.is_dirty()
+            && self.write_after_answer(file, state, &writer, (offset, data), acceptor)
+        {
+            return Ok(());
+        }
         self.write_through(file, state, &writer, &[(first * unit, whole)])?;
         if !tail.is_empty() {
             self.write_buffered(file, state, last * unit, tail)?;
         }
         Ok(())
+    }
+
+    /// Accepts a write of whole units to a file without buffered ones, and then hands it to the store. False if it may not
+    /// be accepted; nothing is done then.
+    ///
+    /// Whoever asks for the file's content or attributes meanwhile waits for its lock: it counts as one with buffered
+    /// writes. The bytes count as buffered too, so that a failure finds room to keep them.
+    fn write_after_answer(
+        &self,
+        file: &OpenInode,
+        state: &mut FileState,
+        writer: &Arc<dyn StoreFile>,
+        (offset, data): (u64, &[u8]),
+        acceptor: &mut Acceptor<'_>,
+    ) -> bool {
+        let len = state.buffer.growth_bytes(offset, data.len());
+        let room = self.budget.used_bytes(Part::Dirty) + len <= self.budget.allowance_bytes(Part::Dirty);
+        if !room || acceptor.0.is_none() {
+            return false;
+        }
+        self.budget.add(Part::Dirty, len);
+        file.dirty.store(true, SeqCst);
+        self.inodes.changed(file.ino);
+        acceptor.accept();
+        // The caller was told that this is done: a panic must not make it unhappen in silence.
+        let write = AssertUnwindSafe(|| self.write_through(file, state, writer, &[(offset, data)]));
+        let written =
+            catch_unwind(write).unwrap_or_else(|_| Err(FsError::new(ErrorKind::Io).because("the store panicked")));
+        match written {
+            // After `write_through` noted the change: who saw the file clean again is outrun by it.
+            Ok(()) => file.dirty.store(false, SeqCst),
+            Err(e) => self.keep_unwritten(file, state, writer, (offset, data), e),
+        }
+        self.budget.sub(Part::Dirty, len);
+        true
+    }
+
+    /// Buffers what was accepted and could not be written. There was nothing buffered before.
+    fn keep_unwritten(
+        &self,
+        file: &OpenInode,
+        state: &mut FileState,
+        writer: &Arc<dyn StoreFile>,
+        (offset, data): (u64, &[u8]),
+        e: FsError,
+    ) {
+        // Without an answer: everything before it was written.
+        state.store_len = writer.len().unwrap_or(offset);
+        // Whole units are whole blocks, which have no gaps to fill.
+        let kept = state.buffer.write(offset, data, self.clock.now(), state.store_len, |_, _| Ok(()));
+        debug_assert!(kept.is_ok(), "only a gap can fail");
+        self.budget.add(Part::Dirty, state.buffer.held_bytes());
+        state.size = state.store_len.max(offset + data.len() as u64);
+        state.last_write = Timestamp::now();
+        self.inodes.changed(file.ino);
+        // It is in the log, and numbered.
+        let _ = self.flush_failed(file, state, e);
+        self.flusher.wake();
     }
 
     /// Hands pieces to the store; what was buffered of them is superseded.
@@ -382,14 +496,6 @@ impl Engine {
             self.flusher.wake();
         }
         written
-    }
-
-    /// Writes out the units that filled up one after another, once they are worth a call.
-    fn flush_long_run(&self, file: &OpenInode, state: &mut FileState) -> Result<()> {
-        match state.buffer.long_run(FLUSH_RUN_BYTES as u64) {
-            Some(units) => self.flush_these(file, state, &units.collect::<Vec<_>>()),
-            None => Ok(()),
-        }
     }
 
     /// Makes room: writes out a good part of what is buffered, the units first in which most of it is, because those are

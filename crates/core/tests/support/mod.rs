@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -34,6 +34,8 @@ pub struct Faults {
     pub getattrs: AtomicU64,
     pub reads: AtomicU64,
     pub writes: AtomicU64,
+    /// Writes wait for it.
+    pub write_gate: Mutex<()>,
     pub listings: AtomicU64,
     lookups_running: AtomicU64,
     pub overlaps: AtomicU64,
@@ -153,6 +155,7 @@ impl StoreFile for FaultyFile {
     }
     fn write_at(&self, pieces: &[(u64, &[u8])]) -> Result<()> {
         self.faults.writes.fetch_add(1, Relaxed);
+        drop(self.faults.write_gate.lock().unwrap());
         assert!(pieces.windows(2).all(|w| w[0].0 + w[0].1.len() as u64 <= w[1].0), "pieces ascend");
         if self.faults.writes_fail.load(Relaxed) {
             return Err(ErrorKind::NoSpace.into());

@@ -503,9 +503,18 @@ impl Filesystem for Front {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.ask("write", ino, |engine| engine.write(fh_of(fh), offset, data)) {
-            Ok(len) => reply.written(len.min(data.len()) as u32),
-            Err(e) => reply.error(e),
+        let mut reply = Some(reply);
+        let mut accept = || {
+            if let Some(reply) = reply.take() {
+                reply.written(data.len() as u32);
+            }
+        };
+        let result = self.ask("write", ino, |engine| engine.write_behind(fh_of(fh), offset, data, &mut accept));
+        match (result, reply) {
+            (Ok(len), Some(reply)) => reply.written(len.min(data.len()) as u32),
+            (Err(e), Some(reply)) => reply.error(e),
+            // The engine answered, and keeps what it could not write.
+            (_, None) => {}
         }
     }
 
