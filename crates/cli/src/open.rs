@@ -149,7 +149,13 @@ pub fn unlocked(dir: &Path, keys: &Unlocked, state: Result<PathBuf>, purpose: Pu
 
 /// The vault read-only, if that works where its journal could not be recovered or begun because of `failure`, and
 /// `purpose` can do with it.
-fn unrecovered(dir: &Path, keys: &Unlocked, claim: &mut Claim, purpose: Purpose, failure: Failure) -> Result<VaultStore> {
+fn unrecovered(
+    dir: &Path,
+    keys: &Unlocked,
+    claim: &mut Claim,
+    purpose: Purpose,
+    failure: Failure,
+) -> Result<VaultStore> {
     // Given back: whoever can recover the journal may do it while this process reads.
     let Some(slot) = claim.slot.take() else { return Err(failure) };
     let Ok(store) = claimed(dir, keys, claim) else { return Err(failure) };
@@ -255,13 +261,11 @@ fn slot(dir: &Path, keys: &Unlocked, state: Result<PathBuf>, purpose: Purpose) -
     }
     match state.and_then(acquire) {
         Ok(slot) => Ok(Some(slot)),
-        Err(failure) if purpose != Purpose::WriteIfPossible => {
-            Err(failure.hint(NO_PLACE))
-        }
+        Err(failure) if purpose != Purpose::WriteIfPossible => Err(failure.hint(NO_PLACE)),
         Err(failure) => {
             say_no_place(dir, &failure);
             Ok(None)
-        },
+        }
     }
 }
 

@@ -72,6 +72,7 @@ fn run(store: &VaultStore, op: &Op, now: usize, script: &Script) -> Result<()> {
             store.setattr(walk(store, path)?.ino, &set).map(drop)
         }
         Op::Sync(path) => store.open(walk(store, path)?.ino, Access::Read)?.sync(false),
+        Op::SyncDir(path) => store.sync_dir(walk(store, path)?.ino),
         Op::SyncAll => store.sync_all(),
         Op::Rename { from, to } => {
             store.rename(dir(from)?, base_name(from), dir(to)?, base_name(to), RenameFlags::empty())
@@ -206,7 +207,30 @@ impl Oracle<'_> {
                 return Err(format!("durable file {id} is gone from {paths:?}"));
             }
         }
+        self.synced_entries_are_there(tree, last)?;
         self.nothing_is_replaced_by_less(tree, last)
+    }
+
+    /// What was in a directory when it was synced, and was not moved or removed since, is there, and of its kind.
+    fn synced_entries_are_there(&self, tree: &BTreeMap<String, Seen>, last: usize) -> Result<(), String> {
+        for (at, dir) in self.script.synced_dirs.iter().filter(|(at, _)| *at <= self.done) {
+            let entries = self.script.trees[*at].iter().filter(|(path, _)| parent(path) == dir);
+            for (path, object) in entries {
+                if !self.script.trees[*at..=last].iter().all(|t| t.get(path) == Some(object)) {
+                    continue;
+                }
+                let there = match (object, tree.get(path)) {
+                    (Object::Directory, Some(Seen::Directory)) | (Object::File(_), Some(Seen::File(_))) => true,
+                    (Object::Symlink(wanted), Some(Seen::Symlink(found))) => wanted == found,
+                    _ => false,
+                };
+                if !there {
+                    let found = tree.get(path);
+                    return Err(format!("{path:?} ({object:?}) of synced directory {dir:?} is gone, or {found:?}"));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Where a file took the name of a durable one, the one is there or the other, with what it held then or later.
@@ -378,6 +402,13 @@ impl Trial {
         Trial { script: Script::random(&mut Rng::new(seed), base, len), base, combo, seed, hold: None }
     }
 
+    /// With directories that are synced here and there.
+    fn with_synced_directories(seed: u64, combo: CipherCombo) -> Trial {
+        let base = 25;
+        let script = Script::random_with(&mut Rng::new(seed), base, 16, 25);
+        Trial { script, base, combo, seed, hold: None }
+    }
+
     /// With a checkpoint beside some of the operations.
     fn beside_a_checkpoint(self) -> Trial {
         let mut rng = Rng::new(!self.seed);
@@ -461,6 +492,38 @@ fn a_power_cut_under_a_journalling_host_leaves_nothing_unreadable() {
 #[test]
 fn a_power_cut_under_the_worst_host_leaves_nothing_unreadable() {
     crash_test(Mode::Adversarial, 8, &CrashPlan { points_max: 60, randoms: 3 });
+}
+
+/// The entries of a directory that was synced are there after a power cut: files, directories and links.
+#[test]
+fn a_synced_directory_keeps_its_entries() {
+    let (long, dir) = ("long name ".repeat(16), || Op::Mkdir("new".into()));
+    let all = |at: &str| {
+        let under = |name: &str| format!("{at}{name}");
+        [Op::Create(under("f")), Op::Create(under(&long)), Op::Symlink(under("link")), Op::Mkdir(under("dir"))]
+    };
+    let sync = |path: &str| Op::SyncDir(path.to_owned());
+    let rename = |from: &str, to: &str| Op::Rename { from: from.to_owned(), to: to.to_owned() };
+    let base = || vec![Op::Create("a".into())];
+    let fixed = [
+        [base(), all("").to_vec(), vec![sync("")]].concat(),
+        [base(), vec![dir()], all("new/").to_vec(), vec![sync("new")]].concat(),
+        [base(), vec![dir(), rename("a", "new/a"), sync("new")]].concat(),
+        [base(), vec![dir(), Op::Create("new/f".into()), rename("new", &long), sync("")]].concat(),
+        [base(), vec![dir(), Op::Create("b".into()), rename("b", "a"), sync("")]].concat(),
+    ];
+    let plan = CrashPlan { points_max: 40, randoms: 1 };
+    for mode in [Mode::Journalled, Mode::Adversarial] {
+        for ops in &fixed {
+            try_script(mode, Trial::fixed(1, ops), &plan, None).unwrap_or_else(|e| panic!("{e}"));
+        }
+        for seed in seeds(2) {
+            let combo = if seed % 4 == 0 { CipherCombo::SivCtrmac } else { CipherCombo::SivGcm };
+            if let Err(e) = try_script(mode, Trial::with_synced_directories(seed, combo), &plan, None) {
+                panic!("{e}\nADIT_TEST_SEED={seed} repeats it");
+            }
+        }
+    }
 }
 
 fn crash_test_beside_a_checkpoint(mode: Mode, count: usize, plan: &CrashPlan) {

@@ -15,9 +15,9 @@ use std::sync::Arc;
 use adit_core::store::Store;
 use adit_core::types::{Access, Ino, Kind, RenameFlags, SetAttr};
 use adit_core::{ErrorKind, Result};
-use adit_testkit::{Rng, scaled, seeds};
 use adit_testkit::crash::{CrashWorld, Mode, Pattern};
 use adit_testkit::faults::{CallClass, Fault, Faults, each_fault};
+use adit_testkit::{Rng, scaled, seeds};
 use adit_vault::format::{CipherCombo, ScryptParams};
 use adit_vault::{CreateOptions, Unlocked, VaultStore};
 
@@ -316,14 +316,8 @@ fn everywhere(combo: CipherCombo, on_state: bool, times: u64) {
     let mut failures = Vec::new();
     for (what, work) in works() {
         let after = base.after(&work);
-        let round = Round {
-            base: &base,
-            work: &work,
-            after: &after,
-            on_state,
-            times,
-            grows: what.starts_with("grow "),
-        };
+        let round =
+            Round { base: &base, work: &work, after: &after, on_state, times, grows: what.starts_with("grow ") };
         for fault in [Fault::NO_SPACE, Fault::IO, Fault::HALF] {
             let classes: &[CallClass] = match fault {
                 Fault::IO => &CallClass::ALL,

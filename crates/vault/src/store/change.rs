@@ -105,6 +105,7 @@ pub(super) fn create(
     let shape = if sealed.long { Shape::LongFile } else { Shape::PlainFile };
     let attr = Attr { kind: Kind::File, size: 0, nlink: 1, ..stat };
     let (attr, host_ino) = shared.know_new(&dir, &clear, &shape, attr);
+    shared.unsynced.lock().made(attr.ino);
     let header_nonce = header[..nonce.len()].to_vec();
     op.created(&FileId { host_ino, header: &header_nonce, nonce_len: nonce.len(), path: &|| None });
     let io = Handle { file: host, writable: true };
@@ -186,7 +187,9 @@ pub(super) fn mkdir(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>, new: 
     shared.touched(&dir);
     shared.unsynced.lock().touch(&id, true);
     let attr = shared.root.stat(Path::new(&content.path())).map_err(|e| FsError::from(e).on("mkdir", &path))?;
-    Ok(shared.know_new(&dir, &clear, &Shape::Directory(id), attr).0)
+    let attr = shared.know_new(&dir, &clear, &Shape::Directory(id), attr).0;
+    shared.unsynced.lock().made(attr.ino);
+    Ok(attr)
 }
 
 /// Makes the content directory of a new id.

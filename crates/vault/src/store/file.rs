@@ -723,6 +723,7 @@ impl StoreFile for VaultFile {
             self.failed("sync", e)
         })?;
         self.shared.sync_names(self.ino)?;
+        self.shared.unsynced.lock().fresh.remove(&self.ino);
         let len = self.len_of(&*io.file)?;
         self.with_id(|id| op.settled(id, len))
     }

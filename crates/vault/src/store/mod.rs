@@ -81,6 +81,8 @@ struct UnsyncedDirs {
     dirs: HashMap<DirId, Unsynced>,
     /// Stored names in these directories that objects left for another one in the same directory.
     vacated: HashMap<DirId, HashSet<String>>,
+    /// Files and directories that were made and not synced since, each with the count of changes then.
+    fresh: HashMap<Ino, u64>,
     changes: u64,
 }
 
@@ -90,6 +92,12 @@ impl UnsyncedDirs {
         let unsynced = self.dirs.entry(dir.clone()).or_default();
         unsynced.stamp = self.changes;
         unsynced.made |= made;
+    }
+
+    /// `ino` was made.
+    fn made(&mut self, ino: Ino) {
+        self.changes += 1;
+        self.fresh.insert(ino, self.changes);
     }
 
     /// A sync that began when `dir` was at `stamp` has succeeded.
@@ -274,9 +282,13 @@ impl Shared {
     /// See [`Journal::checkpoint`].
     fn checkpoint(&self, due: impl FnOnce(&Journal) -> bool) -> Result<()> {
         let Some(journal) = &self.journal else { return Ok(()) };
-        let before = self.unsynced.lock().dirs.clone();
+        let (before, changes) = {
+            let unsynced = self.unsynced.lock();
+            (unsynced.dirs.clone(), unsynced.changes)
+        };
         if journal.checkpoint(due)? {
             let mut unsynced = self.unsynced.lock();
+            unsynced.fresh.retain(|_, made| *made > changes);
             before.iter().for_each(|(dir, u)| unsynced.synced(dir, u.stamp));
         }
         Ok(())
@@ -297,6 +309,14 @@ impl Shared {
     fn before_reuse(&self, dir: &Arc<DirNode>, stored: &str) -> Result<()> {
         let vacated = self.unsynced.lock().vacated.get(&dir.id).is_some_and(|names| names.contains(stored));
         if vacated { self.sync_entries(dir) } else { Ok(()) }
+    }
+
+    /// Whether some file or directory in `dir` was made and not synced since. One that nobody knows any more may be.
+    fn has_fresh(&self, dir: Ino) -> Result<bool> {
+        let _naming = self.naming.read();
+        let dir = self.directory(dir)?;
+        let fresh: Vec<Ino> = self.unsynced.lock().fresh.keys().copied().collect();
+        Ok(fresh.into_iter().any(|ino| self.nodes.place(ino).is_none_or(|place| place.parent.id == dir.id)))
     }
 
     /// Makes the names that lead to `ino` durable.
@@ -556,6 +576,10 @@ impl Store for VaultStore {
     fn sync_dir(&self, dir: Ino) -> Result<()> {
         if self.shared.journal.is_none() {
             return Ok(());
+        }
+        // A new object without a durable header or id would not survive under its durable name.
+        if self.shared.has_fresh(dir)? {
+            self.shared.checkpoint(Journal::is_dirty)?;
         }
         let (_naming, _op) = self.shared.begin_naming()?;
         let dir = self.shared.directory(dir)?;

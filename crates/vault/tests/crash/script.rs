@@ -9,11 +9,23 @@ pub const CHUNK: usize = 32 * 1024;
 #[derive(Clone, Debug)]
 pub enum Op {
     Create(String),
-    Write { path: String, offset: usize, len: usize },
-    Truncate { path: String, len: usize },
+    Write {
+        path: String,
+        offset: usize,
+        len: usize,
+    },
+    Truncate {
+        path: String,
+        len: usize,
+    },
     Sync(String),
+    /// Of a directory; the empty path is the root.
+    SyncDir(String),
     SyncAll,
-    Rename { from: String, to: String },
+    Rename {
+        from: String,
+        to: String,
+    },
     Exchange(String, String),
     Unlink(String),
     Mkdir(String),
@@ -48,6 +60,10 @@ pub struct Script {
     pub files: Vec<File>,
     /// Files that took the name of another: after how many operations, the other one, and the one that took it.
     pub replaced: Vec<(usize, usize, usize)>,
+    /// Directories that were made durable: after how many operations, and where they were then.
+    pub synced_dirs: Vec<(usize, String)>,
+    /// How many of 100 random operations sync a directory.
+    sync_dirs_percent: u64,
 }
 
 pub fn parent(path: &str) -> &str {
@@ -71,6 +87,11 @@ fn moved(tree: &Tree, from: &str, to: &str) -> Tree {
 impl Script {
     /// A script whose first `base` operations are meant to be durable before the test begins.
     pub fn random(rng: &mut Rng, base: usize, len: usize) -> Script {
+        Script::random_with(rng, base, len, 0)
+    }
+
+    /// As [`Script::random`]; behind the base, this many of 100 operations sync a directory.
+    pub fn random_with(rng: &mut Rng, base: usize, len: usize, sync_dirs_percent: u64) -> Script {
         let mut script = Script::empty();
         while script.ops.len() < base {
             script.step(rng);
@@ -78,6 +99,7 @@ impl Script {
         for file in &mut script.files {
             file.synced.push(base);
         }
+        script.sync_dirs_percent = sync_dirs_percent;
         if rng.percent(50) {
             // What a new directory needs to be durable is seldom asked for by chance.
             let path = "new/file".to_owned();
@@ -106,7 +128,14 @@ impl Script {
     }
 
     fn empty() -> Script {
-        Script { ops: Vec::new(), trees: vec![Tree::new()], files: Vec::new(), replaced: Vec::new() }
+        Script {
+            ops: Vec::new(),
+            trees: vec![Tree::new()],
+            files: Vec::new(),
+            replaced: Vec::new(),
+            synced_dirs: Vec::new(),
+            sync_dirs_percent: 0,
+        }
     }
 
     fn tree(&self) -> &Tree {
@@ -133,6 +162,10 @@ impl Script {
 
     fn step(&mut self, rng: &mut Rng) {
         let is_file = |o: &Object| matches!(o, Object::File(_));
+        if self.sync_dirs_percent > 0 && rng.percent(self.sync_dirs_percent) {
+            let dir = if rng.percent(40) { None } else { self.pick(rng, |o| *o == Object::Directory) };
+            return self.apply(Op::SyncDir(dir.unwrap_or_default()));
+        }
         let op = match rng.below(20) {
             0..=2 => Some(Op::Create(self.new_path(rng))),
             3..=7 => self.pick(rng, is_file).map(|path| {
@@ -219,6 +252,7 @@ impl Script {
                 let Object::File(id) = tree[path] else { return };
                 self.files[id].synced.push(now);
             }
+            Op::SyncDir(path) => self.synced_dirs.push((now, path.clone())),
             Op::SyncAll => {
                 for object in tree.values() {
                     if let Object::File(id) = object {
