@@ -140,6 +140,14 @@ pub trait Store: Send + Sync {
         None
     }
 
+    /// The directory and the name by which a known file was found last. `None` for directories, and where nobody knows.
+    ///
+    /// The engine asks for it where the front end knows more inodes than there is memory for, to have it drop some.
+    fn name_of(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
+        let _ = ino;
+        None
+    }
+
     /// Counters for `adit stats`: name and value.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()

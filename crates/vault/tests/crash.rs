@@ -641,6 +641,11 @@ fn fixed_scripts() -> Vec<(&'static str, Trial)> {
             let changed = [write("a", 20_000), Op::Unlink("a".into()), create("b")];
             Trial { hold: Some((3, 5)), ..Trial::fixed(2, &base_of_two(&changed)) }
         }),
+        ("a new file takes the place of one without a header", {
+            let swap = Op::Exchange(long.clone(), "c".into());
+            let both = [create("c"), create(&long), sync(&long), write(&long, 7000), write(&long, 35_000), swap];
+            Trial::fixed(2, &base_of_two(&both))
+        }),
         ("a new directory", Trial::fixed(2, &base_of_two(&in_new))),
         ("new directories", Trial::fixed(2, &base_of_two(&[in_new, deep].concat()))),
         ("a new directory that moves", {

@@ -3,33 +3,59 @@
 //! Neither holds the engine alive: the notifier's thread ends with its channel, the flusher's when it finds the engine
 //! gone or is told to stop.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Sender, channel};
-use std::time::Duration;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
 use super::clock::Tick;
+use super::inodes::Hand;
 use super::{Engine, Notifier};
-use crate::types::Ino;
+use crate::types::{FileName, Ino};
 
 /// Buffered data older than this is written back.
 const DIRTY_AGE_MAX: Duration = Duration::from_secs(1);
+/// Names that the front end is asked to drop before it is looked again how many are left.
+const THIN_OUT_STEP: usize = 256;
+/// How long the front end is left alone after it was asked for all that it knows and kept too much of it.
+const CROWDED_AGAIN: Duration = Duration::from_secs(1);
 /// How often the flusher looks while there is something buffered.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// What the thread that talks to the front end is told.
+enum Notice {
+    /// Pages and attributes of this inode are void.
+    Void(Ino),
+    /// More inodes are known than there is room for.
+    Crowded,
+}
 
 /// Sends invalidations to the thread that delivers them.
 #[derive(Default)]
 pub(crate) struct Notices {
-    channel: Mutex<Option<Sender<Ino>>>,
+    channel: Mutex<Option<Sender<Notice>>>,
+    /// Set while the thread has been told of a crowd and is not through with it.
+    crowded: AtomicBool,
 }
 
 impl Notices {
-    pub(crate) fn start(&self, notifier: Box<dyn Notifier>) {
-        let (sender, receiver) = channel::<Ino>();
+    pub(crate) fn start(&self, notifier: Box<dyn Notifier>, engine: Weak<Engine>) {
+        let (sender, receiver) = channel::<Notice>();
         let spawned = std::thread::Builder::new().name("adit-notify".into()).spawn(move || {
-            while let Ok(ino) = receiver.recv() {
-                notifier.inval_inode(ino, 0, 0);
+            let (mut hand, mut not_before) = (Hand::default(), Instant::now());
+            while let Ok(notice) = receiver.recv() {
+                match notice {
+                    Notice::Void(ino) => notifier.inval_inode(ino, 0, 0),
+                    Notice::Crowded => {
+                        let Some(engine) = engine.upgrade() else { return };
+                        if Instant::now() >= not_before && !engine.thin_out(&*notifier, &mut hand) {
+                            not_before = Instant::now() + CROWDED_AGAIN;
+                        }
+                        engine.notices.crowded.store(false, SeqCst);
+                    }
+                }
             }
         });
         match spawned {
@@ -44,7 +70,16 @@ impl Notices {
     pub(crate) fn inval_inode(&self, ino: Ino) {
         if let Some(channel) = &*self.channel.lock() {
             // The thread ends only with the channel, or by a panic of the notifier: then there is no one to tell.
-            let _ = channel.send(ino);
+            let _ = channel.send(Notice::Void(ino));
+        }
+    }
+
+    /// More inodes are known than there is room for. Costs next to nothing where that was said already.
+    pub(crate) fn crowded(&self) {
+        if !self.crowded.swap(true, SeqCst)
+            && let Some(channel) = &*self.channel.lock()
+        {
+            let _ = channel.send(Notice::Crowded);
         }
     }
 
@@ -117,6 +152,31 @@ pub(crate) fn start_flusher(engine: &Arc<Engine>) {
 }
 
 impl Engine {
+    /// Has the front end drop names of files that are not in use, until a quarter of the room is free again or every
+    /// name was tried once; false in that case. What it drops it forgets, and only that frees memory here.
+    ///
+    /// Directories stay: a process that works in one would see it as deleted. Runs on the notifier's thread, with no
+    /// lock held while the front end is told.
+    fn thin_out(&self, notifier: &dyn Notifier, hand: &mut Hand) -> bool {
+        let goal = self.inodes_max - self.inodes_max / 4;
+        let mut left = self.inodes.len();
+        while left > 0 && self.inodes.len() > goal {
+            let batch = self.inodes.sweep(hand, THIN_OUT_STEP.min(left));
+            if batch.is_empty() {
+                return false;
+            }
+            left = left.saturating_sub(batch.len());
+            for ino in batch {
+                if let Some((parent, name)) = self.store.name_of(ino)
+                    && let Ok(name) = FileName::new(&name)
+                {
+                    notifier.inval_entry(parent, name);
+                }
+            }
+        }
+        self.inodes.len() <= goal
+    }
+
     /// Writes back what is old; true if something is buffered still. Failures are kept for the handles.
     fn flush_old(&self) -> bool {
         let age_ticks = self.clock.expiry(0, DIRTY_AGE_MAX);

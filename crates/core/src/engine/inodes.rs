@@ -42,6 +42,16 @@ const PRINT_OLD: u64 = 1;
 const PRINT_OWN: u64 = 2;
 const SPINS_MAX: u32 = 64;
 
+/// Where [`InodeTable::sweep`] goes on.
+#[derive(Default)]
+pub(crate) struct Hand {
+    shard: usize,
+    place: Option<Place>,
+}
+
+/// Records that a sweep looks at under one hold of a shard's lock.
+const SWEEP_STEP: usize = 512;
+
 /// Aligned so that the sequences of two shards never share a cache line.
 #[repr(align(64))]
 struct Shard {
@@ -259,6 +269,33 @@ impl InodeTable {
         }
         held.set_count(before.saturating_sub(count));
         !held.is_held()
+    }
+
+    /// Known inodes that no handle and no buffered data hold, `wanted` at most, from where the last sweep ended; fewer
+    /// only if there are no more. The root is held always.
+    pub(crate) fn sweep(&self, hand: &mut Hand, wanted: usize) -> Vec<Ino> {
+        let mut found = Vec::new();
+        let mut begun = 0;
+        while begun <= SHARDS && found.len() < wanted {
+            let shard = &self.shards[hand.shard];
+            let writer = shard.writer.lock();
+            for _ in 0..SWEEP_STEP {
+                let Some((place, record)) = shard.records.following(hand.place).filter(|_| found.len() < wanted) else {
+                    break;
+                };
+                hand.place = Some(place);
+                let ino = record.ino();
+                let is_held = || record.is_rare() && writer.rare.get(&ino).is_some_and(|rare| rare.pins > 0);
+                if ino != Ino(0) && record.count() > 0 && !is_held() {
+                    found.push(ino);
+                }
+            }
+            if shard.records.following(hand.place).is_none() {
+                *hand = Hand { shard: (hand.shard + 1) % SHARDS, place: None };
+                begun += 1;
+            }
+        }
+        found
     }
 
     /// References by lookup (tests and statistics).

@@ -196,3 +196,26 @@ fn readers_never_see_a_torn_record() {
     });
     assert_eq!(t.len(), 199);
 }
+
+#[test]
+fn a_sweep_goes_round_and_leaves_out_what_is_held() {
+    let t = table();
+    for i in 1..=1000 {
+        t.add_ref(Ino(i)).unwrap();
+    }
+    for i in (1..=1000).step_by(10) {
+        t.pin(Ino(i)).unwrap();
+    }
+    assert!(t.forget(Ino(2), 1) && t.reap(Ino(2)));
+    let mut hand = Hand::default();
+    let mut seen = std::collections::BTreeSet::new();
+    let mut total = 0;
+    while total < 899 {
+        let part = t.sweep(&mut hand, 100.min(899 - total));
+        total += part.len();
+        seen.extend(part);
+    }
+    assert_eq!((total, seen.len()), (899, 899), "each once before any comes again");
+    assert!(seen.iter().all(|ino| ino.0 % 10 != 1 && *ino != Ino(2)));
+    assert!(t.sweep(&mut hand, 5000).len() >= 899, "and on from the start");
+}

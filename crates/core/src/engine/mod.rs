@@ -147,6 +147,8 @@ pub struct Engine {
     budget: Arc<Budget>,
     clock: Clock,
     inodes: InodeTable,
+    /// Known inodes beyond which the front end is asked to forget some.
+    inodes_max: usize,
     dentries: Dentries,
     listings: Listings,
     units: Units,
@@ -185,6 +187,7 @@ impl Engine {
         let budget = Arc::new(Budget::new(options.memory_bytes));
         let engine = Arc::new(Engine {
             inodes: InodeTable::new(budget.clone()),
+            inodes_max: (options.memory_bytes / INODES_SHARE / INODE_LEN_BYTES) as usize,
             dentries: Dentries::new(budget.clone()),
             listings: Listings::new(budget.clone()),
             units: Units::new(budget.clone()),
@@ -213,9 +216,9 @@ impl Engine {
         engine
     }
 
-    /// Whom to tell about foreign changes; starts the thread that does.
-    pub fn set_notifier(&self, notifier: Box<dyn Notifier>) {
-        self.notices.start(notifier);
+    /// Whom to tell about foreign changes, and that it knows too much; starts the thread that does.
+    pub fn set_notifier(self: &Arc<Self>, notifier: Box<dyn Notifier>) {
+        self.notices.start(notifier, Arc::downgrade(self));
     }
 
     /// The options that it was made with.
@@ -334,6 +337,11 @@ impl Engine {
         }
     }
 }
+
+/// The part of the budget that known inodes may take in the engine; stores and names need about as much again.
+const INODES_SHARE: u64 = 4;
+/// What one of them takes: a record, and its part of the index.
+const INODE_LEN_BYTES: u64 = 64;
 
 /// Unreferenced inodes beyond which a forget waits for the lookups that run, and holds new ones off.
 const BACKLOG_MAX: usize = 4096;

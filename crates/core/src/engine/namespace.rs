@@ -74,6 +74,7 @@ impl Engine {
             Ok(attr) => {
                 self.inodes.add_ref(attr.ino)?;
                 drop(knowing);
+                self.make_room();
                 let expiry = self.expiry(now, self.options.entry_ttl);
                 self.dentries.insert(parent, name, Some(attr.ino), expiry, since_dir);
                 let (attr, attr_ttl) = self.settle(attr, since);
@@ -89,6 +90,13 @@ impl Engine {
                 Ok(Lookup::Absent { ttl: self.options.negative_ttl })
             }
             Err(e) => Err(e),
+        }
+    }
+
+    /// Asks the front end to forget inodes if there are too many.
+    fn make_room(&self) {
+        if self.inodes.len() > self.inodes_max {
+            self.notices.crowded();
         }
     }
 
@@ -159,6 +167,7 @@ impl Engine {
         self.entry_changed(parent, name, Some(attr.ino), mark);
         self.inodes.add_ref(attr.ino)?;
         drop(knowing);
+        self.make_room();
         let (attr, attr_ttl) = self.own_attr(attr, since);
         Ok((Entry { attr, generation: 0, attr_ttl, entry_ttl: self.options.entry_ttl }, rest))
     }

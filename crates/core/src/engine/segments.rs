@@ -80,15 +80,27 @@ impl<T: Default> Pool<T> {
         self.parts[(place.0 >> OFFSET_BITS) as u8 as usize].get()?.get(offset as usize)
     }
 
-    /// The place after `last`, allocated, and how many elements that added; `None` when the pool is full.
-    pub(crate) fn next(&self, last: Option<Place>) -> Option<(Place, usize)> {
-        let (part, offset) = match last {
+    /// Part and offset of the element after `last`.
+    fn after(last: Option<Place>) -> (usize, usize) {
+        match last {
             None => (0, 0),
             Some(Place(last)) => {
                 let (part, offset) = ((last >> OFFSET_BITS) as usize, (last & ((1 << OFFSET_BITS) - 1)) as usize + 1);
                 if offset < Self::part_len(part) { (part, offset) } else { (part + 1, 0) }
             }
-        };
+        }
+    }
+
+    /// The element after `last` and its place; `None` where no more parts are allocated.
+    pub(crate) fn following(&self, last: Option<Place>) -> Option<(Place, &T)> {
+        let (part, offset) = Self::after(last);
+        let element = self.parts.get(part)?.get()?.get(offset)?;
+        Some((Place((part as u32) << OFFSET_BITS | offset as u32), element))
+    }
+
+    /// The place after `last`, allocated, and how many elements that added; `None` when the pool is full.
+    pub(crate) fn next(&self, last: Option<Place>) -> Option<(Place, usize)> {
+        let (part, offset) = Self::after(last);
         if part > DOUBLINGS * STEPS {
             return None;
         }

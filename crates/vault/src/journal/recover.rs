@@ -248,8 +248,10 @@ impl Work<'_> {
         if others > 0 { Err(FsError::new(ErrorKind::NotEmpty).on("remove", path)) } else { Ok(()) }
     }
 
-    /// The file at one of its places, newest first, if its header is still the one that we know.
+    /// The file at one of its places, newest first, if its header is still the one that we know; else one of this epoch
+    /// whose header never reached the disk.
     fn find(&mut self, state: &FileState, fresh: bool) -> Result<Option<(String, Box<dyn HostFile>)>> {
+        let mut without_header = None;
         for path in state.paths.iter().rev() {
             let opened = match open_as_owner(self.vault, Path::new(path), Access::Write) {
                 Err(e) if e.kind() == std::io::ErrorKind::IsADirectory => continue,
@@ -268,11 +270,14 @@ impl Work<'_> {
             let blank = got < header.len() || header.iter().all(|&b| b == 0);
             let stat = file.stat().map_err(|e| FsError::from(e).on("read", path))?;
             if fresh && blank && may_be_ours(self.lost_since, &stat) {
-                file.write_at(0, &state.header).map_err(|e| FsError::from(e).on("write", path))?;
-                return Ok(Some((path.clone(), file)));
+                // Not yet: where it was to go may lie another one without a header, and this one elsewhere with its own.
+                without_header.get_or_insert((path.clone(), file));
             }
         }
-        Ok(None)
+        if let Some((path, file)) = &without_header {
+            file.write_at(0, &state.header).map_err(|e| FsError::from(e).on("write", path))?;
+        }
+        Ok(without_header)
     }
 
     fn file(&mut self, story: &Story, state: &FileState) -> Result<()> {

@@ -601,6 +601,12 @@ impl Store for VaultStore {
         self.shared.object_path(ino)
     }
 
+    fn name_of(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
+        let known = self.shared.nodes.get(ino)?;
+        let place = known.place.filter(|_| known.what.kind() != Kind::Directory)?;
+        Some((place.parent.ino, place.name.into_string().into_bytes()))
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let syncs = self.shared.journal.as_ref().map_or(0, Journal::syncs);
         vec![("vault_nodes", self.shared.nodes.len() as u64), ("journal_syncs", syncs)]
