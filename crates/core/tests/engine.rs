@@ -344,7 +344,8 @@ fn everyone_sees_a_write_that_was_accepted_before_it_was_stored() {
     std::thread::scope(|threads| {
         let (accepted, told) = channel();
         let engine = &e;
-        threads.spawn(move || engine.write_behind(fh, LEN as u64, &[2; LEN], &mut || accepted.send(()).unwrap()).unwrap());
+        threads
+            .spawn(move || engine.write_behind(fh, LEN as u64, &[2; LEN], &mut || accepted.send(()).unwrap()).unwrap());
         told.recv().expect("accepted while the store is busy");
         assert_eq!(store.inner.getattr(ino).unwrap().size, LEN as u64);
         let size = threads.spawn(|| e.getattr(ino, None).unwrap().0.size);
