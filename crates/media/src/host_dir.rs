@@ -371,7 +371,9 @@ impl HostDir for HostDirectory {
         }
         if flags == RenameFlags::NOREPLACE {
             if to.starts_with(from) && to != from {
-                return Err(Errno::INVAL.into()); // into itself, which is no matter of the flags
+                // Into itself: the host knows what is wrong with that (the name may be taken, too), and no other way is.
+                let flags = rustix::fs::RenameFlags::NOREPLACE;
+                return Ok(rustix::fs::renameat_with(&from_dir, from_name, to_dir, to_name, flags)?);
             }
             return self.rename_to_free((&from_dir, from_name), (to_dir, to_name));
         }
