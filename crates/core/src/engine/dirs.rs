@@ -176,7 +176,9 @@ impl Engine {
             }
             Ok(Lookup::Absent { .. }) => SinkFlow::More,
             Err(e) => {
-                tracing::warn!(name = %entry.name.display(), error = %e, "attributes of a listed entry cannot be read");
+                // Not its name: logs outlive the mount, and the store's own paths tell no secrets.
+                let dir = self.store.path_of(dir).unwrap_or_default();
+                tracing::warn!(dir, error = %e, "attributes of a listed entry cannot be read");
                 sink(*entry, None)
             }
         }
