@@ -138,11 +138,12 @@ pub struct MountedVault {
 }
 
 impl MountedVault {
-    /// Creates a vault and mounts it for every user, with these further options of `adit mount`.
-    pub fn start(adit: &Path, purpose: &str, options: &[&str]) -> Result<Self> {
+    /// Creates a vault with this cipher combination and mounts it for every user, with these further options of
+    /// `adit mount`.
+    pub fn start(adit: &Path, purpose: &str, cipher: &str, options: &[&str]) -> Result<Self> {
         let bench = Workbench::new(purpose)?;
         let mut init = Command::new(adit);
-        init.args(["vault", "init"]).arg(bench.vault());
+        init.args(["vault", "init", "--cipher", cipher]).arg(bench.vault());
         init.arg("--password-file").arg(bench.password_file()).stdout(Stdio::null());
         process::run(&mut init, STEP_LIMIT)?;
 

@@ -16,6 +16,10 @@ use crate::{apt, process, tools, workplace};
 /// The suites' time limit: many times what they take, so that only a hang meets it.
 const SUITE_LIMIT: Duration = Duration::from_secs(1200);
 
+/// The cipher combination of a vault that nobody chose another for, and the other one.
+const DEFAULT_CIPHER: &str = "siv-gcm";
+const OTHER_CIPHER: &str = "siv-ctrmac";
+
 /// pjdfstest's tests that a vault cannot pass, with the reason.
 const PJDFSTEST_EXPECTED: &str = "xtask/suites/pjdfstest-vault.expected";
 
@@ -31,7 +35,7 @@ pub fn pjdfstest(_: &Run) -> Result<Outcome> {
         .with_context(|| format!("cannot read {PJDFSTEST_EXPECTED}"))?;
     let expected = parse_expected(&expected)?;
 
-    let vault = MountedVault::start(&mounted::build_debug()?, "pjdfstest", &[])?;
+    let vault = MountedVault::start(&mounted::build_debug()?, "pjdfstest", DEFAULT_CIPHER, &[])?;
     let config = vault.scratch().join("pjdfstest.toml");
     fs::write(&config, pjdfstest_config(&expected))?;
     let elsewhere = vault.scratch().join("elsewhere");
@@ -144,7 +148,8 @@ posix_fadvise = 1.0
 copy_file_range = 2.0
 ";
 
-/// Runs fsx with several seeds, through the default mount and through an exclusive one (kernel write-back).
+/// Runs fsx with several seeds: through the default mount, through an exclusive one (kernel write-back), and with the other
+/// cipher combination.
 pub fn fsx(run: &Run) -> Result<Outcome> {
     if let Some(why) = workplace::mount_obstacle() {
         return Ok(Outcome::NotRun(why.to_owned()));
@@ -153,8 +158,9 @@ pub fn fsx(run: &Run) -> Result<Outcome> {
     let program = tools::FSX.ensure()?;
     let adit = mounted::build_debug()?;
     let (seeds, operations) = if run.long { (8, 100_000) } else { (3, 4_000 * u64::from(run.scale)) };
-    for options in [&[][..], &["-o", "exclusive"]] {
-        let vault = MountedVault::start(&adit, "fsx", options)?;
+    let exclusive = &["-o", "exclusive"][..];
+    for (cipher, options) in [(DEFAULT_CIPHER, &[][..]), (DEFAULT_CIPHER, exclusive), (OTHER_CIPHER, &[])] {
+        let vault = MountedVault::start(&adit, "fsx", cipher, options)?;
         for seed in 1..=seeds {
             fsx_once(&program, &vault, seed, operations)?;
         }
@@ -181,22 +187,28 @@ pub fn fio(run: &Run) -> Result<Outcome> {
     }
     apt::ensure([&apt::FUSE, &apt::FIO])?;
     let adit = mounted::build_debug()?;
-    let vault = MountedVault::start(&adit, "fio", &[])?;
-    let size = format!("--size={}m", if run.long { 512 } else { 64 });
-    for engine in ["psync", "mmap"] {
-        let mut fio = Command::new("fio");
-        fio.args(["--rw=randrw", "--bs=4k-64k", "--numjobs=2"]);
-        fio.args(["--verify=crc32c", "--do_verify=1", "--verify_fatal=1"]);
-        fio.arg(format!("--name={engine}")).arg(format!("--ioengine={engine}")).arg(&size);
-        fio.arg(format!("--directory={}", vault.mountpoint().display()));
-        // Its report is of no interest unless it fails. The state files that fio leaves belong to the scratch folder.
-        let report = vault.scratch().join("fio.out");
-        fio.arg("--output").arg(&report).current_dir(vault.scratch());
-        process::run(&mut fio, SUITE_LIMIT)
-            .with_context(|| format!("fio with {engine}; the mount's log:\n{}", vault.log_tail()))?;
+    for cipher in [DEFAULT_CIPHER, OTHER_CIPHER] {
+        let vault = MountedVault::start(&adit, "fio", cipher, &[])?;
+        let size = format!("--size={}m", if run.long { 512 } else { 64 });
+        for engine in ["psync", "mmap"] {
+            fio_once(&vault, engine, &size)?;
+        }
+        vault.finish()?;
     }
-    vault.finish()?;
     Ok(Outcome::Passed)
+}
+
+fn fio_once(vault: &MountedVault, engine: &str, size: &str) -> Result<()> {
+    let mut fio = Command::new("fio");
+    fio.args(["--rw=randrw", "--bs=4k-64k", "--numjobs=2"]);
+    fio.args(["--verify=crc32c", "--do_verify=1", "--verify_fatal=1"]);
+    fio.arg(format!("--name={engine}")).arg(format!("--ioengine={engine}")).arg(size);
+    fio.arg(format!("--directory={}", vault.mountpoint().display()));
+    // Its report is of no interest unless it fails. The state files that fio leaves belong to the scratch folder.
+    let report = vault.scratch().join("fio.out");
+    fio.arg("--output").arg(&report).current_dir(vault.scratch());
+    process::run(&mut fio, SUITE_LIMIT)
+        .with_context(|| format!("fio with {engine}; the mount's log:\n{}", vault.log_tail()))
 }
 
 #[cfg(test)]

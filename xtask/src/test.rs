@@ -96,6 +96,17 @@ fn fmt(run: &Run) -> Result<Outcome> {
 
 fn clippy(run: &Run) -> Result<Outcome> {
     cargo_step(run, &["clippy", "--quiet", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    // The fuzz targets run with a nightly, and are checked with any toolchain. Their bodies are in the vault's crate.
+    cargo_step(
+        run,
+        &["clippy", "--quiet", "--locked", "-p", "adit-vault", "--features", "fuzzing", "--", "-D", "warnings"],
+    )?;
+    let target = workplace::target_dir()?;
+    let target = target.to_str().context("a target directory with a name in UTF-8")?;
+    let mut fuzz = vec!["clippy", "--quiet", "--locked", "--manifest-path", "fuzz/Cargo.toml", "--target-dir", target];
+    fuzz.extend(["--bins", "--", "-D", "warnings"]);
+    // Nothing is linked, so the fuzzer's library, for which a C++ compiler is needed, is not built.
+    cargo_step_with(run, &fuzz, &[("CUSTOM_LIBFUZZER_PATH", OsStr::new("nowhere/libfuzzer.a"))])?;
     Ok(Outcome::Passed)
 }
 
@@ -110,9 +121,12 @@ fn deny(_: &Run) -> Result<Outcome> {
     } else {
         println!("the advisory database cannot be fetched here: licences, bans and sources only");
     }
-    let mut check = Command::new(&program);
-    check.args(["--locked", "--all-features", "check"]).args(checks).current_dir(workplace::root());
-    process::run(&mut check, Duration::from_secs(300))?;
+    for manifest in ["Cargo.toml", "fuzz/Cargo.toml"] {
+        let mut check = Command::new(&program);
+        check.args(["--locked", "--all-features", "--manifest-path", manifest, "check"]);
+        check.args(&checks).current_dir(workplace::root());
+        process::run(&mut check, Duration::from_secs(300))?;
+    }
     Ok(Outcome::Passed)
 }
 
@@ -130,14 +144,14 @@ fn unit(run: &Run) -> Result<Outcome> {
 }
 
 fn corpus(run: &Run) -> Result<Outcome> {
-    test_targets_named(run, "corpus", &[])
+    test_targets_named(run, "corpus", &["--features", "adit-vault/fuzzing"], &[])
 }
 
 fn interop(run: &Run) -> Result<Outcome> {
     let started = Instant::now();
     let oracle = oracle::ensure_oracle()?;
     println!("the oracle is ready after {:.1} s", started.elapsed().as_secs_f64());
-    test_targets_named(run, "interop", &oracle.env())
+    test_targets_named(run, "interop", &[], &oracle.env())
 }
 
 fn mounted(run: &Run) -> Result<Outcome> {
@@ -145,18 +159,19 @@ fn mounted(run: &Run) -> Result<Outcome> {
         return Ok(Outcome::NotRun(why.to_owned()));
     }
     apt::ensure([&apt::FUSE])?;
-    test_targets_named(run, "mounted", &[])
+    test_targets_named(run, "mounted", &[], &[])
 }
 
 /// Runs the integration tests whose file name starts with `prefix`; it is an error if there is none.
 ///
 /// The whole workspace is named, so that features resolve as they did for the unit tests and nothing is built twice.
-fn test_targets_named(run: &Run, prefix: &str, variables: &[(&str, &OsStr)]) -> Result<Outcome> {
+fn test_targets_named(run: &Run, prefix: &str, more: &[&str], variables: &[(&str, &OsStr)]) -> Result<Outcome> {
     let targets: Vec<String> = test_targets()?.into_iter().filter(|name| name.starts_with(prefix)).collect();
     if targets.is_empty() {
         bail!("no crate has a test named tests/{prefix}*.rs");
     }
     let mut arguments = vec!["test", "--locked", "--workspace"];
+    arguments.extend(more);
     for target in &targets {
         arguments.extend(["--test", target]);
     }

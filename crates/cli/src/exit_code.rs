@@ -47,6 +47,33 @@ pub const TABLE: [(Code, &str); 11] = [
     (Code::NotSupported, "not supported: another kind of source, another vault format, a Hub vault, a device file"),
 ];
 
+/// Of several failures of one command, the one that it ends with: the first of these that is among them.
+///
+/// Damage is the news that matters most; then what has to be done before it can be tried again, from the cause that is
+/// least likely to go away by itself; last what is a mistake of the command line only.
+const WORST_FIRST: [Code; 10] = [
+    Code::Corrupt,
+    Code::ProblemsFound,
+    Code::Busy,
+    Code::NoSpace,
+    Code::Network,
+    Code::WrongPassword,
+    Code::NotSupported,
+    Code::NotAMount,
+    Code::Usage,
+    Code::Failure,
+];
+
+/// The rule for several failures, for help, manual and README.
+pub fn of_several() -> String {
+    let numbers: Vec<String> = WORST_FIRST.iter().map(|code| (*code as u8).to_string()).collect();
+    format!(
+        "A command that does several things goes on after one that fails, and ends with the worst: the first of {} that \
+         occurred.",
+        numbers.join(", ")
+    )
+}
+
 /// The word of a mount's process for [`Code::NotAMount`], which is no [`ErrorKind`].
 pub const NOT_A_MOUNT: &str = "NotAMount";
 
@@ -72,17 +99,10 @@ impl Code {
         }
     }
 
-    /// Of two failures of one command, the one that it ends with: corrupt data is the news that matters most, then what
-    /// has a code of its own; else the first.
+    /// Of two failures of one command, the one that it ends with; see [`of_several`].
     #[must_use]
     pub fn worse(self, other: Code) -> Code {
-        let rank = |code| match code {
-            Code::Done => 0,
-            Code::Failure => 1,
-            Code::Corrupt => 3,
-            _ => 2,
-        };
-        if rank(other) > rank(self) { other } else { self }
+        WORST_FIRST.into_iter().find(|code| [self, other].contains(code)).unwrap_or(Code::Done)
     }
 
     /// The code with this number, as a child process or a daemon gave it; `Failure` for any other.
@@ -129,6 +149,15 @@ mod tests {
         assert_eq!(Code::Busy.worse(Code::NoSpace), Code::Busy);
         assert_eq!(Code::Busy.worse(Code::Corrupt), Code::Corrupt);
         assert_eq!(Code::Corrupt.worse(Code::Failure), Code::Corrupt);
+        // Whatever their order, and for every code but that of success.
+        for (a, _) in TABLE {
+            for (b, _) in TABLE {
+                assert_eq!(a.worse(b), b.worse(a), "{a:?} {b:?}");
+            }
+            assert_eq!(a.worse(Code::Done), a);
+        }
+        assert_eq!(Code::NotAMount.worse(Code::Busy), Code::Busy);
+        assert!(of_several().contains("the first of 4, 5, 7, 8, 9, 3, 10, 6, 2, 1 that"));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! - [`args`]: what was typed, and what it means;
 //! - [`commands`]: a module for each family of verbs;
-//! - [`source`], [`secrets`], [`open`]: from a name and a password to an open vault;
+//! - [`source`], [`secrets`], [`open`], [`live`]: from a name and a password to an open vault, beside those that have it
+//!   mounted;
 //! - [`output`], [`progress`], [`failure`], [`exit_code`]: what the user gets to see;
 //! - [`process`], [`interrupt`], [`logging`], [`state_dir`]: the process itself.
 //!
@@ -13,6 +14,7 @@ mod commands;
 mod exit_code;
 mod failure;
 mod interrupt;
+mod live;
 mod logging;
 mod open;
 mod output;
@@ -29,6 +31,7 @@ use exit_code::Code;
 use failure::Result;
 
 fn main() -> ExitCode {
+    let inherited = process::Inherited::note();
     process::harden();
     let args = match args::parse(std::env::args_os()) {
         Ok(args) => args,
@@ -36,7 +39,7 @@ fn main() -> ExitCode {
     };
     // A mount shows its warnings itself, or logs them.
     let global = (!matches!(args.command, Command::Mount(_))).then(|| args.global.clone());
-    let result = run(args);
+    let result = run(args, inherited);
     interrupt::obey();
     global.iter().for_each(logging::tell_unseen);
     match result {
@@ -58,11 +61,11 @@ fn usage(error: &clap::Error) -> ExitCode {
     }
 }
 
-fn run(args: LowArgs) -> Result<()> {
+fn run(args: LowArgs, inherited: process::Inherited) -> Result<()> {
     let global = &args.global;
     if let Command::Mount(mount) = args.command {
         // It sets up its log itself, after the fork.
-        return commands::mount::mount(mount, global);
+        return commands::mount::mount(mount, global, inherited);
     }
     logging::of_verb(global)?;
     match &args.command {

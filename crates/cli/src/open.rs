@@ -12,7 +12,7 @@ use crate::args::low::{GlobalArgs, SourceArgs};
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::secrets::{self, Origin, Password, Role};
-use crate::{source, state_dir};
+use crate::{live, source, state_dir};
 
 /// How often a person may type the password.
 const PASSWORD_TRIES: u32 = 3;
@@ -34,6 +34,15 @@ pub struct Claim {
     /// None if the vault is only read, and no dead process left a journal.
     slot: Option<StateDir>,
     _folder: FolderLock,
+    /// None if the vault is only read.
+    _changes: Option<FolderLock>,
+}
+
+impl Claim {
+    /// Whether dead processes left journals that are still there.
+    pub fn has_journals(&self) -> bool {
+        self.slot.as_ref().is_some_and(StateDir::has_journals)
+    }
 }
 
 /// What to do with the vault.
@@ -53,12 +62,12 @@ pub enum Purpose {
 pub fn source(args: &SourceArgs, global: &GlobalArgs, purpose: Purpose) -> Result<(PathBuf, OpenVault)> {
     let dir = source::vault_dir(&args.source)?;
     if purpose == Purpose::Write {
-        respect_mounts(&dir, false)?;
+        live::respect_mounts(&dir, false)?;
     }
     let (password, keys) = password(&dir, &args.password.origin())?;
     drop(password);
     let state = state_dir::locate(global.state_dir.as_deref());
-    let open = unlocked(&dir, &keys, state, purpose)?;
+    let open = unlocked(&dir, &keys, state, purpose, false)?;
     Ok((dir, open))
 }
 
@@ -104,7 +113,7 @@ pub fn locked_out(dir: &Path, error: &FsError) -> Failure {
             dir.display()
         ),
         None => format!(
-            "restore {file} from a backup or from another device, where it may also lie as {file}.XXXXXXXX.bkup: without \
+            "restore {file} from a backup or from another device, where it may also lie as {file}.<8 hex digits>.bkup: without \
              it nobody can open the vault"
         ),
     })
@@ -120,26 +129,45 @@ fn newest_backup(dir: &Path, file: &str) -> Option<String> {
     names.max().map(|(_, name)| name)
 }
 
-/// Opens the vault in `dir`, after recovering what dead processes left in its journals below `state`.
+/// Opens the vault in `dir`, after recovering what dead processes left in its journals below `state`. If it is to be
+/// changed, nobody else changes it if that is `exclusive`.
 ///
 /// # Errors
-/// `WrongPassword`; `NotSupported` for Hub vaults and other formats; `Corrupt`; what the host says.
-pub fn vault(dir: &Path, password: Password, state: Result<PathBuf>, purpose: Purpose) -> Result<OpenVault> {
+/// `WrongPassword`; `NotSupported` for Hub vaults and other formats; `Corrupt`; `Busy` if others change it or nobody else
+/// may; what the host says.
+pub fn vault(
+    dir: &Path,
+    password: Password,
+    state: Result<PathBuf>,
+    purpose: Purpose,
+    exclusive: bool,
+) -> Result<OpenVault> {
     let keys = unlock(dir, &password)?;
     // Wiped before the long life of a mount begins.
     drop(password);
-    unlocked(dir, &keys, state, purpose)
+    unlocked(dir, &keys, state, purpose, exclusive)
 }
 
 /// The keys of the vault in `dir`.
 pub fn unlock(dir: &Path, password: &Password) -> Result<Unlocked> {
     let root = HostDirectory::open(dir).map_err(|e| Failure::io(dir.display(), &e))?;
-    adit_vault::unlock(&root, password.as_str()).map_err(|e| locked_out(dir, &e))
+    adit_vault::unlock(&root, password.as_str()).map_err(|e| match locked_out(dir, &e) {
+        failure if failure.code() == Code::WrongPassword && password.as_str().is_empty() => {
+            failure.hint("the password that was given is empty")
+        }
+        failure => failure,
+    })
 }
 
 /// Opens a vault whose keys are known; see [`vault`].
-pub fn unlocked(dir: &Path, keys: &Unlocked, state: Result<PathBuf>, purpose: Purpose) -> Result<OpenVault> {
-    let mut claim = claim(dir, keys, state, purpose)?;
+pub fn unlocked(
+    dir: &Path,
+    keys: &Unlocked,
+    state: Result<PathBuf>,
+    purpose: Purpose,
+    exclusive: bool,
+) -> Result<OpenVault> {
+    let mut claim = claim(dir, keys, state, purpose, exclusive)?;
     let store = match claimed(dir, keys, &claim) {
         Err(failure) => unrecovered(dir, keys, &mut claim, purpose, failure)?,
         Ok(store) => store,
@@ -177,36 +205,84 @@ fn unrecovered(
         ));
         return Ok(store);
     }
-    Err(failure.hint(format!(
+    Err(failure.hint(ways_out(&slot)))
+}
+
+/// What to do about a journal that cannot be recovered.
+fn ways_out(slot: &StateDir) -> String {
+    let place = slot.path.parent().unwrap_or(&slot.path).display();
+    format!(
         "what a dead process left cannot be recovered now; nothing is lost, its journal stays in {place}. See to the cause \
          (a full or failing disk, missing rights) and try again; until then `adit mount --read-only`, `adit ls` and \
          `adit cat` read the vault as it is. To give up what is in the journal, move that folder away"
-    )))
+    )
 }
 
-/// Takes part in the vault in `dir`, without reading anything of it.
+/// Opens the store for a repair, which is alone with the vault; see [`claimed`].
+pub fn claimed_alone(dir: &Path, keys: &Unlocked, claim: &Claim) -> Result<VaultStore> {
+    claimed(dir, keys, claim).map_err(|failure| match &claim.slot {
+        Some(slot) if slot.has_journals() => failure.hint(ways_out(slot)),
+        _ => failure,
+    })
+}
+
+/// Takes part in the vault in `dir`, without reading anything of it. Whoever takes part to change it keeps others from being
+/// promised that nobody does, and the other way round (`exclusive`).
 ///
 /// # Errors
-/// `Busy` if it is being repaired, or is to be repaired while others have it open.
-pub fn claim(dir: &Path, keys: &Unlocked, state: Result<PathBuf>, purpose: Purpose) -> Result<Claim> {
+/// `Busy` if it is being repaired, or is to be repaired while others have it open; if one process is to change it or does,
+/// and nobody else may.
+pub fn claim(dir: &Path, keys: &Unlocked, state: Result<PathBuf>, purpose: Purpose, exclusive: bool) -> Result<Claim> {
     let alone = purpose == Purpose::Alone;
+    let to_change = |exclusive| match FolderLock::take_to_change(dir, exclusive) {
+        Err(e) if e.kind() == ErrorKind::Busy => Err(being_changed(dir, exclusive)),
+        other => other.map(Some).map_err(|e| Failure::fs(dir.display(), &e)),
+    };
+    // Before the slot is taken: what is in it is not to be recovered beside an exclusive mount.
+    let changes = match purpose {
+        Purpose::Write | Purpose::WriteIfPossible => to_change(exclusive)?,
+        Purpose::Read | Purpose::Alone => None,
+    };
     let folder = FolderLock::take(dir, alone);
     // Its neighbours say who they are.
-    let slot = match &folder {
+    let mut slot = match &folder {
         Err(e) if e.kind() == ErrorKind::Busy && !alone => return Err(being_repaired(dir)),
         _ => slot(dir, keys, state, purpose)?,
     };
+    // A reader that has a slot recovers what is in it.
+    let changes = match changes {
+        None if purpose == Purpose::Read && slot.is_some() => to_change(false).ok().flatten(),
+        other => other,
+    };
+    if purpose == Purpose::Read && changes.is_none() {
+        slot = None;
+    }
     let others = slot.as_ref().map_or(&[][..], |slot| &slot.others);
     match folder {
         Err(e) if e.kind() == ErrorKind::Busy => Err(in_use(dir, others)),
         Ok(_) if alone && !others.is_empty() => Err(in_use(dir, others)),
-        folder => Ok(Claim { slot, _folder: folder.map_err(|e| Failure::fs(dir.display(), &e))? }),
+        folder => Ok(Claim { slot, _folder: folder.map_err(|e| Failure::fs(dir.display(), &e))?, _changes: changes }),
     }
 }
 
 fn being_repaired(dir: &Path) -> Failure {
     Failure::new(Code::Busy, format!("{}: `adit vault check --repair` is at work on it", dir.display()))
         .hint("try again when it has ended")
+}
+
+/// Others change the vault, of which nobody may know (`exclusive`); or one does who is promised to be the only one.
+fn being_changed(dir: &Path, exclusive: bool) -> Failure {
+    // What is mounted says more.
+    if let Err(failure) = live::respect_mounts(dir, exclusive) {
+        return failure;
+    }
+    let who = if exclusive {
+        "another process has it open to change it"
+    } else {
+        "another process has it mounted exclusively"
+    };
+    Failure::new(Code::Busy, format!("{}: {who}", dir.display()))
+        .hint("end every mount of it (`adit mounts` lists yours) and every command that works in it, then try again")
 }
 
 /// The vault has users, some of which are known by their process.
@@ -227,7 +303,7 @@ pub fn is_in_use(dir: &Path) -> bool {
 }
 
 /// Opens the store in a vault that this process has claimed.
-pub fn claimed(dir: &Path, keys: &Unlocked, claim: &Claim) -> Result<VaultStore> {
+fn claimed(dir: &Path, keys: &Unlocked, claim: &Claim) -> Result<VaultStore> {
     let subject = &dir.display().to_string();
     let root = HostDirectory::open(dir).map_err(|e| Failure::io(subject, &e))?;
     let slot = claim.slot.as_ref();
@@ -242,7 +318,7 @@ pub fn claimed(dir: &Path, keys: &Unlocked, claim: &Claim) -> Result<VaultStore>
         abandoned,
         masterkey: &keys.masterkey,
         config: &keys.config,
-        background: slot.is_some(),
+        background: true,
     };
     let (store, report) = VaultStore::open(options).map_err(|e| Failure::fs(subject, &e))?;
     tell(&report, subject);
@@ -252,7 +328,8 @@ pub fn claimed(dir: &Path, keys: &Unlocked, claim: &Claim) -> Result<VaultStore>
 /// The folder for the journal; none to open the vault read-only.
 fn slot(dir: &Path, keys: &Unlocked, state: Result<PathBuf>, purpose: Purpose) -> Result<Option<StateDir>> {
     let acquire = |base: PathBuf| {
-        StateDir::acquire(&base, &vault_id(&keys.masterkey), dir).map_err(|e| Failure::fs(base.display(), &e))
+        let slot = StateDir::acquire(&base, &vault_id(&keys.masterkey), dir);
+        slot.inspect(|slot| say_strange(dir, &slot.strange)).map_err(|e| Failure::fs(base.display(), &e))
     };
     if purpose == Purpose::Read {
         // What cannot be recovered now can still be read as it is.
@@ -271,6 +348,18 @@ fn slot(dir: &Path, keys: &Unlocked, state: Result<PathBuf>, purpose: Purpose) -
 
 fn say_no_place(dir: &Path, failure: &Failure) {
     remark(&format!("{}: read-only, for there is no place for a journal: {}", dir.display(), failure.text()));
+}
+
+/// Says which journals are left alone, for they are of another folder.
+fn say_strange(dir: &Path, slots: &[PathBuf]) {
+    for slot in slots {
+        remark(&format!(
+            "{0}: a process that died left changes to another folder, which was in this place before; they wait in {1}. Open \
+             that folder, wherever it is now, and they are written back into it; if it is gone, remove {1}",
+            dir.display(),
+            slot.display()
+        ));
+    }
 }
 
 /// Says what recovery found, in the log; what a person must know, on standard error too.
@@ -294,28 +383,7 @@ fn tell(report: &RecoveryReport, subject: &str) {
 }
 
 /// Says something to the person who waits, and to the log of a mount, which that person will not see.
-fn remark(text: &str) {
+pub fn remark(text: &str) {
     tracing::info!("{text}");
     eprintln!("adit: {text}");
-}
-
-/// Fails if a mount of this user has promised that nobody else changes the vault in `dir`, or if that is to be promised
-/// (`exclusive`) while there is a mount.
-pub fn respect_mounts(dir: &Path, exclusive: bool) -> Result<()> {
-    let Some(mountpoint) = mounted_on(dir) else { return Ok(()) };
-    let registry = adit_mount::control::Registry::of_this_user();
-    let status = registry.call(Path::new(&mountpoint), "status", &serde_json::Value::Null);
-    let promised = status.is_ok_and(|s| s["exclusive"] == true);
-    if exclusive || promised {
-        let why = if promised { "exclusively" } else { "already" };
-        return Err(Failure::new(Code::Busy, format!("{}: mounted {why} on {mountpoint}", dir.display()))
-            .hint(format!("work in {mountpoint}, or unmount it first: adit umount {mountpoint}")));
-    }
-    Ok(())
-}
-
-/// Where a process of this user has the vault in `dir` mounted.
-pub fn mounted_on(dir: &Path) -> Option<String> {
-    let mounts = adit_mount::control::Registry::of_this_user().list();
-    mounts.into_iter().find(|mount| Path::new(&mount.source) == dir).map(|mount| mount.mountpoint)
 }

@@ -188,7 +188,11 @@ fn civil(days: i64) -> (i64, i64, i64) {
 /// Prints a JSON object as aligned lines for people; nested objects are indented.
 pub fn human(out: &mut Output, value: &Value, indent: usize) -> Result<()> {
     let Value::Object(fields) = value else { return out.line(scalar(value)) };
-    let label = |key: &str| key.strip_suffix("_secs").or(key.strip_suffix("_bytes")).unwrap_or(key).replace('_', " ");
+    let label = |key: &str| match fields.contains_key(&format!("{key}_bytes")) {
+        // Of a cache: the size in bytes has the short name already.
+        true => "entries".to_owned(),
+        false => key.strip_suffix("_secs").or(key.strip_suffix("_bytes")).unwrap_or(key).replace('_', " "),
+    };
     let width = fields.keys().map(|key| label(key).len()).max().unwrap_or(0);
     for (key, field) in fields {
         let label = label(key);

@@ -1,20 +1,53 @@
 //! What the process does to itself before anything else: no core dumps, enough descriptors, and its umask known.
 
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 use rustix::process::{Resource, Rlimit};
 
 /// Most descriptors asked for; trees are copied with one open directory per level.
 const DESCRIPTORS_MAX: u64 = 65_536;
 
-/// Keeps keys and passwords out of core dumps and other processes' hands, and raises the limit of open files.
+/// The first descriptor that is neither standard input, output nor error.
+const FIRST_OTHER: RawFd = 3;
+
+/// The descriptors besides standard input, output and error that were open when the program started: the caller's, such
+/// as a lock or the end of a pipe that somebody reads.
+#[derive(Debug)]
+pub struct Inherited(Vec<RawFd>);
+
+impl Inherited {
+    /// Looks for them. Call it before anything else, so that none of this program's own is among them.
+    pub fn note() -> Inherited {
+        let listed = std::fs::read_dir("/proc/self/fd").into_iter().flatten();
+        let numbers = listed.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let open: Vec<RawFd> = numbers.filter(|&fd| fd >= FIRST_OTHER).collect();
+        // The one that listed them was among them, and is closed by now.
+        // SAFETY: a plain system call without pointers; a number that is no descriptor is an error.
+        Inherited(open.into_iter().filter(|&fd| unsafe { libc::fcntl(fd, libc::F_GETFD) } >= 0).collect())
+    }
+
+    /// Closes them: a process that outlives its caller must not keep the caller's locks and pipes.
+    pub fn close(self) {
+        for fd in self.0 {
+            // SAFETY: it was open before this program opened anything, which never takes such a number for its own, and is
+            // closed once, because this takes the list.
+            drop(unsafe { OwnedFd::from_raw_fd(fd) });
+        }
+    }
+}
+
+/// Keeps keys and passwords out of core dumps, swap and other processes' hands, and raises the limit of open files.
 ///
 /// Call it first, while the process has one thread.
 pub fn harden() {
     // A dump of this process would hold keys. Neither call can fail for a reason that we could mend, and the program is
-    // still right without them: the pages with keys are left out of dumps one by one as well.
+    // still right without them: the pages with keys are left out of dumps by themselves as well.
     let _ = rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
+    // SAFETY: this is the first thing that the process does, and nothing but the vault's crate uses the crypto library.
+    let held = unsafe { adit_vault::memory::hold_crypto_library() };
+    debug_assert!(held, "called once");
     let files = rustix::process::getrlimit(Resource::Nofile);
     let wanted = files.maximum.map_or(DESCRIPTORS_MAX, |most| most.min(DESCRIPTORS_MAX));
     if files.current.is_some_and(|now| now < wanted) {

@@ -58,6 +58,9 @@ impl Progress {
             Event::LeftOut { path, why } => {
                 self.say(&format!("adit: {}: left out: {}: {why}", self.verb, printable(path.as_bytes())));
             }
+            Event::Altered { path, what } => {
+                self.say(&format!("adit: {}: {}: {what}", self.verb, printable(path.as_bytes())));
+            }
         }
         if interrupt::came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }

@@ -1,6 +1,6 @@
 //! Passwords: where they come from, and that they go nowhere else.
 //!
-//! A [`Password`] is wiped on drop and is never printed. It comes from standard input, a file, a command, an environment
+//! A [`Password`] is in locked memory, is wiped on drop, and is never printed. It comes from standard input, a file, a command, an environment
 //! variable, or a person at a terminal; never from an argument. The variable is wiped from this process's environment at
 //! once, also where `/proc/PID/environ` shows it, so a daemon that is forked later does not carry it. One trailing newline
 //! is removed, as editors and `echo` add one.
@@ -12,9 +12,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use adit_vault::memory::LockedBytes;
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 
 /// Longest password that is read, in bytes; anything longer is a mistaken file.
@@ -22,13 +22,13 @@ const PASSWORD_LEN_MAX_BYTES: usize = 64 * 1024;
 /// Shortest new password that Cryptomator's own applications accept, in characters.
 pub const NEW_LEN_MIN_CHARS: usize = 8;
 
-/// A password in memory, wiped on drop.
-pub struct Password(Zeroizing<String>);
+/// A password in locked memory, wiped on drop. Invariant: it is UTF-8.
+pub struct Password(LockedBytes);
 
 impl Password {
     /// The text; do not copy it.
     pub fn as_str(&self) -> &str {
-        &self.0
+        std::str::from_utf8(&self.0).expect("checked when it was made")
     }
 }
 
@@ -73,16 +73,16 @@ impl Role {
     }
 }
 
-/// Reads the password of `subject`.
+/// Reads the password of `subject`. An empty one is a password like others, unless it is new.
 ///
 /// Call it before the first thread starts: it may change the environment.
+///
+/// # Errors
+/// Usage, wherever it is to come from: there is nothing to read, or it is no password.
 pub fn read(origin: &Origin, role: Role, subject: &str) -> Result<Password> {
     let bytes = match origin {
-        Origin::Stdin => read_limited(io::stdin().lock()).map_err(|e| Failure::io("standard input", &e))?,
-        Origin::File(path) => {
-            let file = File::open(path).map_err(|e| Failure::io(path.display(), &e))?;
-            read_limited(file).map_err(|e| Failure::io(path.display(), &e))?
-        }
+        Origin::Stdin => read_stdin()?,
+        Origin::File(path) => File::open(path).and_then(read_limited).map_err(|e| not_given(path.display(), &e))?,
         Origin::Command(command) => run(command)?,
         Origin::Env(name) => take_variable(name)?,
         Origin::Ask => return ask(role, subject),
@@ -90,8 +90,14 @@ pub fn read(origin: &Origin, role: Role, subject: &str) -> Result<Password> {
     parse(bytes, origin, role)
 }
 
-/// Reads two passwords of which both may come from standard input: then the first line is `current`.
+/// Reads two passwords of which both may come from standard input: then the first line is `current`. From one and the same
+/// variable, which can be taken once, come two that are the same.
 pub fn read_both(current: &Origin, new: &Origin, subject: &str) -> Result<(Password, Password)> {
+    if let (Origin::Env(name), true) = (current, current == new) {
+        let bytes = take_variable(name)?;
+        let again = LockedBytes::from(&*bytes);
+        return Ok((parse(bytes, current, Role::Current)?, parse(again, new, Role::New)?));
+    }
     if *current != Origin::Stdin || *new != Origin::Stdin {
         // A command that gives the one password is not to find the other in its environment.
         if matches!(new, Origin::Env(_)) {
@@ -100,19 +106,28 @@ pub fn read_both(current: &Origin, new: &Origin, subject: &str) -> Result<(Passw
         }
         return Ok((read(current, Role::Current, subject)?, read(new, Role::New, subject)?));
     }
-    let mut bytes = read_limited(io::stdin().lock()).map_err(|e| Failure::io("standard input", &e))?;
+    let mut bytes = read_stdin()?;
     let Some(end) = bytes.iter().position(|&b| b == b'\n') else {
         return Err(Failure::usage("standard input: two lines are needed, the current password and the new one"));
     };
-    let second = Zeroizing::new(bytes[end + 1..].to_vec());
-    bytes[end + 1..].zeroize();
+    let second = LockedBytes::from(&bytes[end + 1..]);
     bytes.truncate(end + 1);
     Ok((parse(bytes, current, Role::Current)?, parse(second, new, Role::New)?))
 }
 
+fn read_stdin() -> Result<LockedBytes> {
+    read_limited(io::stdin().lock()).map_err(|e| not_given("standard input", &e))
+}
+
+/// No password came from there.
+fn not_given(subject: impl std::fmt::Display, e: &io::Error) -> Failure {
+    let failure = Failure::io(subject, e);
+    Failure::usage(format!("no password: {}", failure.text()))
+}
+
 /// Reads all of `source` into one buffer that never moves, so that no copy of a secret is left behind.
-fn read_limited(mut source: impl Read) -> io::Result<Zeroizing<Vec<u8>>> {
-    let mut bytes = Zeroizing::new(vec![0; PASSWORD_LEN_MAX_BYTES + 1]);
+fn read_limited(mut source: impl Read) -> io::Result<LockedBytes> {
+    let mut bytes = LockedBytes::zeroed(PASSWORD_LEN_MAX_BYTES + 1);
     let mut len = 0;
     while len < bytes.len() {
         match source.read(&mut bytes[len..]) {
@@ -132,13 +147,10 @@ fn read_limited(mut source: impl Read) -> io::Result<Zeroizing<Vec<u8>>> {
 }
 
 /// One trailing newline goes; the rest must be text, because a password is normalised as text.
-fn parse(mut bytes: Zeroizing<Vec<u8>>, origin: &Origin, role: Role) -> Result<Password> {
-    if bytes.last() == Some(&b'\n') {
-        bytes.pop();
-        if bytes.last() == Some(&b'\r') {
-            bytes.pop();
-        }
-    }
+fn parse(bytes: LockedBytes, origin: &Origin, role: Role) -> Result<Password> {
+    let line = bytes.strip_suffix(b"\n").map_or(&*bytes, |line| line.strip_suffix(b"\r").unwrap_or(line));
+    // As long as it is, on pages of its own: what it was read into is much longer.
+    let bytes = LockedBytes::from(line);
     let subject = match origin {
         Origin::Stdin => "standard input".to_owned(),
         Origin::File(path) => path.display().to_string(),
@@ -151,13 +163,13 @@ fn parse(mut bytes: Zeroizing<Vec<u8>>, origin: &Origin, role: Role) -> Result<P
         return Err(Failure::usage(format!("{subject}: the password is empty")));
     }
     match std::str::from_utf8(&bytes) {
-        Ok(text) => Ok(Password(Zeroizing::new(text.to_owned()))),
+        Ok(_) => Ok(Password(bytes)),
         Err(_) => Err(Failure::usage(format!("{subject}: the password is not UTF-8 text"))),
     }
 }
 
-fn run(command: &OsStr) -> Result<Zeroizing<Vec<u8>>> {
-    let failed = |what: String| Failure::new(Code::Failure, format!("password command: {what}"));
+fn run(command: &OsStr) -> Result<LockedBytes> {
+    let failed = |what: String| Failure::usage(format!("no password: password command: {what}"));
     let mut child = Command::new("/bin/sh")
         .arg("-c")
         .arg(command)
@@ -175,8 +187,8 @@ fn run(command: &OsStr) -> Result<Zeroizing<Vec<u8>>> {
 }
 
 /// Takes the value out of the environment, and wipes it where the kernel shows it to others.
-fn take_variable(name: &OsStr) -> Result<Zeroizing<Vec<u8>>> {
-    let unset = || Failure::usage(format!("variable {}: not set", name.display()));
+fn take_variable(name: &OsStr) -> Result<LockedBytes> {
+    let unset = || Failure::usage(format!("no password: variable {}: not set", name.display()));
     let c_name = CString::new(name.as_bytes()).map_err(|_| unset())?;
     if name.is_empty() || name.as_bytes().contains(&b'=') {
         return Err(unset());
@@ -190,7 +202,7 @@ fn take_variable(name: &OsStr) -> Result<Zeroizing<Vec<u8>>> {
         }
         let len = libc::strlen(value);
         let value = std::slice::from_raw_parts_mut(value.cast::<u8>(), len);
-        let bytes = Zeroizing::new(value.to_vec());
+        let bytes = LockedBytes::from(&*value);
         value.zeroize();
         std::env::remove_var(name);
         Ok(bytes)
@@ -221,15 +233,16 @@ fn ask(role: Role, subject: &str) -> Result<Password> {
             return Err(Failure::usage(format!("{subject}: the two passwords differ; nothing was changed")));
         }
     }
-    Ok(Password(first))
+    Ok(Password(LockedBytes::from(first.as_bytes())))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exit_code::Code;
 
     fn parsed(bytes: &[u8]) -> Result<Password> {
-        parse(Zeroizing::new(bytes.to_vec()), &Origin::Stdin, Role::New)
+        parse(LockedBytes::from(bytes), &Origin::Stdin, Role::New)
     }
 
     #[test]
@@ -260,6 +273,17 @@ mod tests {
     }
 
     #[test]
+    fn one_variable_gives_both_passwords() {
+        let name = "ADIT_TEST_BOTH_PASSWORDS";
+        // SAFETY: as above.
+        unsafe { std::env::set_var(name, "secret") };
+        let origin = Origin::Env(name.into());
+        let (current, new) = read_both(&origin, &origin, "v").unwrap();
+        assert_eq!((current.as_str(), new.as_str()), ("secret", "secret"));
+        assert!(std::env::var_os(name).is_none(), "it is taken out all the same");
+    }
+
+    #[test]
     fn too_much_is_not_a_password() {
         assert!(read_limited(&[b'x'; PASSWORD_LEN_MAX_BYTES][..]).is_ok());
         assert!(read_limited(&[b'x'; PASSWORD_LEN_MAX_BYTES + 1][..]).is_err());
@@ -283,6 +307,15 @@ mod tests {
         std::fs::write(&path, "ünï\n").unwrap();
         assert_eq!(read(&Origin::File(path), Role::Current, "v").unwrap().as_str(), "ünï");
         let missing = Origin::File(folder.path().join("none"));
-        assert_eq!(read(&missing, Role::Current, "v").unwrap_err().code(), Code::Failure);
+        // One rule, wherever it was to come from.
+        let unset = Origin::Env("ADIT_TEST_UNSET".into());
+        for nothing in [missing, Origin::File(folder.path().into()), failing, unset] {
+            let failure = read(&nothing, Role::Current, "v").unwrap_err();
+            assert_eq!(failure.code(), Code::Usage, "{nothing:?}");
+            assert!(failure.text().starts_with("no password: "), "{}", failure.text());
+        }
+        let empty = Origin::Command("true".into());
+        assert_eq!(read(&empty, Role::Current, "v").unwrap().as_str(), "");
+        assert_eq!(read(&empty, Role::New, "v").unwrap_err().code(), Code::Usage);
     }
 }

@@ -14,6 +14,8 @@ use crate::failure::{Failure, Result};
 const VAULT_FILE: &str = "vault.cryptomator";
 /// The key file; alone, it belongs to a vault of format 6 or older.
 const KEY_FILE: &str = "masterkey.cryptomator";
+/// The folder with all content.
+const DATA_DIR: &str = "d";
 /// How much of a file is read to tell what it is.
 const HEAD_LEN_BYTES: u64 = 4096;
 
@@ -49,8 +51,15 @@ pub fn vault_dir(source: &OsStr) -> Result<PathBuf> {
         Kind::Vault => check_vault(path),
         Kind::Manifest => refused("manifests are not supported yet"),
         Kind::Volume => refused("volumes are not supported yet"),
-        Kind::Dir => refused("it is not a vault, and other folders are not supported yet"),
+        Kind::Dir => {
+            refused(&format!("not a vault: it has no file {VAULT_FILE}, and other folders are not supported yet"))
+        }
     }
+}
+
+/// `source` without the prefix that forces its kind.
+pub fn without_prefix(source: &OsStr) -> &OsStr {
+    forced(source).map_or(source, |(_, rest)| rest)
 }
 
 /// The kind that a prefix forces, and what comes after it.
@@ -68,14 +77,8 @@ fn recognise(path: &Path) -> Result<Kind> {
     }
     let meta = std::fs::metadata(path).map_err(|e| Failure::io(path.display(), &e))?;
     if meta.is_dir() {
-        for name in [VAULT_FILE, KEY_FILE] {
-            match path.join(name).symlink_metadata() {
-                Ok(_) => return Ok(Kind::Vault),
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-                Err(e) => return Err(Failure::io(path.display(), &e)),
-            }
-        }
-        return Ok(Kind::Dir);
+        let vault = is_vault(path).map_err(|e| Failure::io(path.display(), &e))?;
+        return Ok(if vault { Kind::Vault } else { Kind::Dir });
     }
     if matches!(path.file_name().and_then(OsStr::to_str), Some(VAULT_FILE | KEY_FILE)) {
         return Ok(Kind::Vault);
@@ -90,6 +93,21 @@ fn recognise(path: &Path) -> Result<Kind> {
     }
     Err(Failure::new(Code::NotSupported, format!("{}: not a source that adit knows", path.display()))
         .hint("a vault is a folder with a file vault.cryptomator"))
+}
+
+/// Whether the folder is a vault: by one of its two files or, where both are lost, by the folders that hold everything.
+fn is_vault(dir: &Path) -> io::Result<bool> {
+    for name in [VAULT_FILE, KEY_FILE] {
+        match dir.join(name).symlink_metadata() {
+            Ok(_) => return Ok(true),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+    }
+    let is_prefix =
+        |name: &OsStr| name.len() == 2 && name.as_bytes().iter().all(|b| matches!(b, b'A'..=b'Z' | b'2'..=b'7'));
+    let mut entries = std::fs::read_dir(dir.join(DATA_DIR)).into_iter().flatten().flatten();
+    Ok(entries.any(|entry| is_prefix(&entry.file_name())))
 }
 
 fn head(path: &Path) -> io::Result<Vec<u8>> {
@@ -109,8 +127,8 @@ fn check_vault(path: &Path) -> Result<PathBuf> {
     };
     // Absolute, because a daemon changes its folder.
     let dir = dir.canonicalize().map_err(|e| Failure::io(path.display(), &e))?;
-    // With the key file alone it is an older vault or a damaged one; the vault's own code tells which.
-    if [VAULT_FILE, KEY_FILE].iter().any(|name| dir.join(name).symlink_metadata().is_ok()) {
+    // Without its configuration it is an older vault or a damaged one; the vault's own code tells which.
+    if is_vault(&dir).map_err(|e| Failure::io(path.display(), &e))? {
         return Ok(dir);
     }
     Err(Failure::new(Code::Failure, format!("{}: not a vault: it has no file {VAULT_FILE}", dir.display()))
@@ -146,6 +164,9 @@ mod tests {
         assert_eq!(code(dir), Code::NotSupported);
         assert_eq!(code(&format!("vault:{dir}")), Code::Failure);
         assert_eq!(code(&format!("dir:{dir}")), Code::NotSupported);
+        let lost = format!("{dir}/lost");
+        std::fs::create_dir_all(format!("{lost}/d/AB")).unwrap();
+        assert!(vault_dir(OsStr::new(&lost)).is_ok(), "a vault that has lost both files is still one");
         assert_eq!(code("s3://bucket/DeadlineCloud"), Code::NotSupported);
         assert_eq!(code(&format!("{dir}/none")), Code::Failure);
         let manifest = format!("{dir}/m");

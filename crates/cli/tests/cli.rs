@@ -5,9 +5,10 @@ mod common;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use common::{Bench, PASSWORD, facts, make_tree, run};
+use common::{Bench, Killed, PASSWORD, facts, make_tree, run};
 
 #[test]
 fn cli_round_trip_keeps_everything() {
@@ -72,9 +73,7 @@ fn cli_put_names_a_file_or_fills_a_folder() {
 #[test]
 fn cli_get_writes_through_no_link() {
     let bench = Bench::new();
-    fs::create_dir_all(bench.path("t/d")).unwrap();
-    fs::write(bench.path("t/d/f"), "theirs").unwrap();
-    bench.open("put", &["t", "/"]).expect(0);
+    bench.put_tree(&[("t/d/f", "theirs")]);
     fs::create_dir_all(bench.path("dest/t")).unwrap();
     fs::create_dir(bench.path("outside")).unwrap();
     std::os::unix::fs::symlink(bench.path("outside"), bench.path("dest/t/d")).unwrap();
@@ -131,7 +130,17 @@ fn cli_human_listings() {
     assert_eq!(bench.open("ls", &["-R", "/d"]).expect(0).text(), "sub\nsub/f\nz?[1m\n");
     let tree = bench.open("tree", &["/"]).expect(0).text();
     assert!(tree.contains("└── d\n    ├── sub\n    │   └── f\n    └── z?[1m\n"), "{tree}");
-    assert_eq!(bench.open("tree", &["-L", "1"]).expect(0).text(), "/\n└── d\n\n1 folders, 0 files\n");
+    assert_eq!(bench.open("tree", &["-L", "1"]).expect(0).text(), "/\n└── d\n\n1 folder, 0 files, 0 links\n");
+    // A link to a folder is gone into, any other is shown itself.
+    for (name, target) in [("to-f", "d/sub/f"), ("to-sub", "d/sub"), ("to-nothing", "nothing")] {
+        std::os::unix::fs::symlink(target, bench.path(name)).unwrap();
+        bench.open("put", &[name, "/"]).expect(0);
+    }
+    assert_eq!(bench.open("ls", &["/to-f"]).expect(0).text(), "to-f\n");
+    assert!(bench.open("ls", &["-l", "/to-f"]).expect(0).text().ends_with(" to-f -> d/sub/f\n"));
+    assert_eq!(bench.open("ls", &["/to-f", "--json"]).expect(0).json()[0]["target"], "d/sub/f");
+    assert_eq!(bench.open("ls", &["/to-nothing"]).expect(0).text(), "to-nothing\n");
+    assert_eq!(bench.open("ls", &["/to-sub"]).expect(0).text(), "f\n");
     let long = bench.open("ls", &["--long", "/d/sub"]).expect(0).text();
     assert!(long.starts_with("-rw-") && long.ends_with(" f\n"), "{long}");
 }
@@ -166,13 +175,21 @@ fn cli_passwords_come_from_everywhere_but_arguments() {
     bench.run_with(["ls", vault, "--password-stdin"], format!("{PASSWORD}\n").as_bytes()).expect(0);
     bench.run_with(["ls", vault, "--password-stdin"], format!("{PASSWORD}\n\n").as_bytes()).expect(3);
     bench.run(["ls", vault, "--password-command", "cat password"]).expect(0);
-    bench.run(["ls", vault, "--password-command", "exit 9"]).expect(1);
-    bench.run(["ls", vault, "--password-env", "UNSET"]).expect(2);
+    // Where there is nothing to read is a matter of the command line, wherever it was to come from.
+    for nothing in [["--password-command", "exit 9"], ["--password-env", "UNSET"], ["--password-file", "missing"]] {
+        bench.run(["ls", vault].into_iter().chain(nothing)).expect(2).says("no password: ");
+        bench.run(["mount", vault, "run"].into_iter().chain(nothing)).expect(2).says("no password: ");
+    }
     let mut command = bench.command();
     command.args(["ls", vault, "--password-env", "P"]).env("P", PASSWORD);
     run(command, b"").expect(0);
     bench.run(["ls", vault, "--password", PASSWORD]).expect(2);
-    bench.run_with(["ls", vault, "--password-stdin"], b"").expect(3);
+    // An empty password is one; an existing vault may have it.
+    fs::write(bench.path("empty"), "\n").unwrap();
+    for empty in [&["--password-stdin"][..], &["--password-command", "true"], &["--password-file", "empty"]] {
+        bench.run(["ls", vault].iter().chain(empty)).expect(3).says("the password that was given is empty");
+        bench.run(["vault", "init", "new"].iter().chain(empty)).expect(2).says("empty");
+    }
     bench.run_with(["vault", "init", "new", "--password-stdin"], b"\n").expect(2).says("empty");
 }
 
@@ -196,6 +213,12 @@ fn cli_passwd_changes_the_password_and_keeps_a_backup() {
     assert_eq!(names.len(), 1, "{names:?}");
     assert_eq!(names[0].len(), "masterkey.cryptomator.".len() + 8 + ".bkup".len());
     assert_eq!(fs::read(bench.vault().join(&names[0])).unwrap(), key_file);
+    // One variable for both: the key file is made anew for the same password.
+    let mut same = bench.command();
+    same.args(["vault", "passwd", vault, "--password-env", "PW", "--new-password-env", "PW"]);
+    same.env("PW", "another one");
+    common::run(same, b"").expect(0);
+    bench.run_with(["ls", vault, "--password-stdin"], b"another one").expect(0);
 }
 
 #[test]
@@ -397,13 +420,82 @@ fn cli_vaults_of_other_kinds_are_named() {
     ] {
         let bench = fixture(&format!("vault-broken/{name}")).expect("the fixture is there");
         let info = bench.run(["vault", "info", bench.vault_str(), "--json"]).expect(code).says(says);
-        if name != "config-missing" {
-            assert!(info.json()["key"].is_string(), "{name}: it is described all the same");
-        }
+        assert!(info.json()["path"].is_string(), "{name}: it is described all the same");
+        assert_eq!(info.json()["key"].is_string(), name != "config-missing", "{name}");
         // No password is asked for that could not help.
         bench.run(["ls", bench.vault_str()]).expect(code).says(says);
         bench.run(["mount", bench.vault_str(), "run"]).expect(code).says(says);
     }
+}
+
+/// A vault from before format 8 has a key file that says its format, and no configuration.
+#[test]
+fn cli_vaults_of_old_formats_are_named_with_their_format() {
+    for format in [3, 5, 6, 7] {
+        let bench = Bench::new();
+        fs::remove_file(bench.vault().join("vault.cryptomator")).unwrap();
+        let key = bench.vault().join("masterkey.cryptomator");
+        let json = fs::read_to_string(&key).unwrap().replace("\"version\": 999", &format!("\"version\": {format}"));
+        fs::write(&key, json).unwrap();
+        let says = format!("the vault has format {format}; upgrade it to format 8 with Cryptomator first");
+        // No password is asked for that could not help.
+        for verb in [
+            &["ls", bench.vault_str()][..],
+            &["mount", bench.vault_str(), "run"],
+            &["vault", "info", bench.vault_str()],
+        ] {
+            bench.run(verb).expect(10).says(&says);
+        }
+        let check = ["vault", "check", bench.vault_str(), "--password-file", bench.password_str()];
+        bench.run(check).expect(10).says(&says);
+    }
+}
+
+#[test]
+fn cli_entries_with_damaged_names_are_4_and_not_just_absent() {
+    let bench = Bench::new();
+    let (long_dir, long_file) = ("d".repeat(200), "f".repeat(200));
+    fs::create_dir_all(bench.path("t/sub").join(&long_dir)).unwrap();
+    fs::write(bench.path("t/sub").join(&long_file), "content").unwrap();
+    fs::write(bench.path("t/short"), "short").unwrap();
+    bench.open("put", &["t", "/"]).expect(0);
+    bench.open("ls", &["/t", "-R"]).expect(0);
+    let mut names = Vec::new();
+    let mut todo = vec![bench.vault().join("d")];
+    while let Some(path) = todo.pop() {
+        todo.extend(fs::read_dir(&path).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_dir()));
+        names.extend(Some(path.join("name.c9s")).filter(|p| p.exists()));
+    }
+    assert_eq!(names.len(), 2);
+    fs::remove_file(&names[0]).unwrap();
+    fs::write(&names[1], "another name").unwrap();
+
+    let told = |run: &common::Ran| run.stderr.matches("/t/sub: corrupt data: an entry is left out").count();
+    let listed = bench.open("ls", &["/t/sub"]).expect(4);
+    assert_eq!((listed.text().as_str(), told(&listed)), ("", 2), "{}", listed.stderr);
+    bench.open("ls", &["/t"]).expect(0);
+    assert_eq!(told(&bench.open("tree", &["/"]).expect(4)), 2);
+    assert_eq!(told(&bench.open("get", &["/", "out"]).expect(4)), 2);
+    assert_eq!(fs::read_to_string(bench.path("out/t/short")).unwrap(), "short");
+    // The log, which may be shared to ask for help, names no folder.
+    let logged = bench.open("ls", &["/t/sub", "-v"]).expect(4).stderr;
+    assert!(logged.lines().filter(|line| line.contains("WARN")).all(|line| !line.contains("sub")), "{logged}");
+}
+
+/// It looks empty, and is not: nothing is deleted that could still be told.
+#[test]
+fn cli_a_folder_with_a_damaged_name_goes_after_a_repair() {
+    let bench = Bench::new();
+    bench.put_tree(&[("folder/entry", "content")]);
+    let content = bench.content_files().pop().unwrap();
+    fs::rename(&content, content.with_file_name("bm90IGEgbmFtZSBvZiB0aGlz.c9r")).unwrap();
+    bench.open("ls", &["/folder"]).expect(4);
+    bench.open("rm", &["-ry", "/folder"]).expect(4);
+    bench.check(&["--repair", "--yes"]).expect(0);
+    assert_eq!(bench.open("ls", &["/folder"]).expect(0).text(), "");
+    bench.open("rm", &["-ry", "/folder"]).expect(0);
+    let files = bench.content_files();
+    assert!(files.iter().any(|file| fs::metadata(file).unwrap().len() > 90), "its content is kept: {files:?}");
 }
 
 #[test]
@@ -422,7 +514,7 @@ fn cli_is_quiet_about_what_it_logs_and_says_that_there_is_more() {
     assert!(told.contains("WARN") && told.contains("left out of its directory"), "{told}");
     assert_eq!(bench.open("ls", &["-q"]).expect(0).stderr, "");
     let check = ["vault", "check", bench.vault_str(), "--password-file", bench.password_str()];
-    assert!(bench.run(check).expect(0).text().contains("a second version of \"f\""));
+    assert!(bench.run(check).expect(0).text().contains("a second version of /f,"));
 }
 
 #[test]
@@ -523,23 +615,12 @@ fn cli_check_finds_damage_and_repairs_what_it_can() {
     check(&[]).expect(0);
 }
 
-/// A command that has the vault open until it is dropped: it stops once the pipe that nobody reads is full.
-struct Holder(std::process::Child);
-
-impl Holder {
-    fn start(mut command: std::process::Command) -> Holder {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        // The first byte says that the vault is open.
-        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
-        Holder(child)
-    }
-}
-
-impl Drop for Holder {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Starts a command that has the vault open until it is dropped: it stops once the pipe that nobody reads is full.
+fn start_holder(mut command: std::process::Command) -> Killed {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    // The first byte says that the vault is open.
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+    Killed(child)
 }
 
 #[test]
@@ -553,7 +634,7 @@ fn cli_repair_is_alone_with_the_vault() {
     let mut reader = bench.command();
     reader.args(["cat", bench.vault_str(), "/big", "--password-file", bench.password_str()]);
     reader.env("XDG_STATE_HOME", bench.path("other")).env_remove("XDG_RUNTIME_DIR");
-    let reader = Holder::start(reader);
+    let reader = start_holder(reader);
     bench.run(&repair).expect(7).says("has it open");
     bench.run(check).expect(0).says("another process has it open");
     drop(reader);
@@ -563,7 +644,7 @@ fn cli_repair_is_alone_with_the_vault() {
     let before = bench.content_files().len();
     let mut writer = bench.command();
     writer.args(["put", bench.vault_str(), "long", "/", "--password-file", bench.password_str()]);
-    let mut writer = Holder(writer.stderr(Stdio::null()).spawn().unwrap());
+    let mut writer = Killed(writer.stderr(Stdio::null()).spawn().unwrap());
     common::eventually("it has begun", || bench.content_files().len() > before);
     bench.run(&repair).expect(7).says(&format!("process {}", writer.0.id()));
     // SAFETY: a plain system call; the process is our child.
@@ -572,12 +653,76 @@ fn cli_repair_is_alone_with_the_vault() {
     bench.run(&repair).expect(0);
 }
 
+/// The folder below the state directory with the slots of a vault that holds a journal, and the journal.
+fn journal(state: &Path) -> Option<(PathBuf, PathBuf)> {
+    let folders = |dir: &Path| fs::read_dir(dir).into_iter().flatten().map(|entry| entry.unwrap().path());
+    let slots =
+        folders(&state.join("vault")).flat_map(|family| folders(&family).map(move |slot| (family.clone(), slot)));
+    let files = slots.flat_map(|(family, slot)| folders(&slot).map(move |file| (family.clone(), file)));
+    let is_journal = |path: &Path| path.file_name().unwrap().to_str().unwrap().starts_with("journal-");
+    files.into_iter().find(|(_, file)| is_journal(file))
+}
+
+/// A journal that never recovers (here, another vault's) keeps a repair away, which would take apart what it tells of; the
+/// message says how to give it up.
+#[test]
+fn cli_repair_waits_for_a_journal_until_that_is_given_up() {
+    let bench = Bench::new();
+    let state = bench.path("state/adit");
+    let other = bench.str("other");
+    bench.run(["vault", "init", &other, "--password-file", bench.password_str()]).expect(0);
+    fs::File::create(bench.path("long")).unwrap().set_len(8 << 30).unwrap();
+    let mut writer = bench.command();
+    writer.args(["put", &other, "long", "/", "--password-file", bench.password_str()]);
+    let writer = Killed(writer.stderr(Stdio::null()).spawn().unwrap());
+    common::eventually("it has begun", || journal(&state).is_some());
+    drop(writer); // killed
+    let (_, foreign) = journal(&state).unwrap();
+    let bytes = fs::read(&foreign).unwrap();
+    fs::remove_file(&foreign).unwrap();
+
+    fs::write(bench.path("small"), "x").unwrap();
+    bench.open("put", &["small", "/"]).expect(0);
+    let mut slots = Vec::new();
+    for family in fs::read_dir(state.join("vault")).unwrap() {
+        let slot = fs::read_dir(family.unwrap().path()).unwrap().next().unwrap().unwrap().path();
+        slots.extend((fs::read(slot.join("vault-path")).unwrap() == bench.vault_str().as_bytes()).then_some(slot));
+    }
+    fs::write(slots[0].join(foreign.file_name().unwrap()), bytes).unwrap();
+    let check = ["vault", "check", bench.vault_str(), "--password-file", bench.password_str()];
+    let repair = [&check[..], &["--repair", "--yes"]].concat();
+    let family = slots[0].parent().unwrap().to_owned();
+    let given_up = family.with_extension("given-up");
+    bench.run(&repair).expect(4).says("another vault").says(&format!("stays in {}", family.display()));
+    bench.open("rm", &["/small", "--yes"]).expect(4).says("move that folder away");
+    bench.open("cat", &["/small"]).expect(0).says("read-only");
+    fs::rename(family, given_up).unwrap();
+    bench.run(&repair).expect(0);
+    bench.open("rm", &["/small", "--yes"]).expect(0);
+}
+
+#[test]
+fn cli_check_names_the_folder_of_what_has_lost_its_name() {
+    let bench = Bench::new();
+    bench.put_tree(&[(&format!("d4/{}", "n".repeat(200)), "x")]);
+    let contents = bench.content_files().pop().unwrap();
+    fs::remove_file(contents.with_file_name("name.c9s")).unwrap();
+    let check = ["vault", "check", bench.vault_str(), "--password-file", bench.password_str()];
+    let json = [&check[..], &["--json"]].concat();
+    let problem = &bench.run(json.clone()).expect(5).json()["problems"][0];
+    assert_eq!((&problem["path"], &problem["name_known"]), (&"/d4/".into(), &false.into()));
+    let text = bench.run(check).expect(5).text();
+    assert!(text.contains("broken-long-name: /d4/<name unknown> (d/"), "{text}");
+    let repaired = bench.run([&check[..], &["--repair", "--yes"]].concat()).expect(0).text();
+    assert!(repaired.contains("repaired: broken-long-name: /d4/<name unknown> (d/"), "{repaired}");
+    let found = bench.open("ls", &["/lost+found"]).expect(0).text();
+    assert!(found.trim_end().ends_with(" (from d4)"), "{found}");
+}
+
 #[test]
 fn cli_check_does_not_forget_lost_content() {
     let bench = Bench::new();
-    fs::create_dir_all(bench.path("photos/2024")).unwrap();
-    fs::write(bench.path("photos/2024/a"), "x").unwrap();
-    bench.open("put", &["photos", "/"]).expect(0);
+    bench.put_tree(&[("photos/2024/a", "x")]);
     let content = bench.content_files().pop().unwrap().parent().unwrap().to_path_buf();
     fs::rename(&content, bench.path("taken")).unwrap();
     let check = ["vault", "check", bench.vault_str(), "--password-file", bench.password_str(), "--json"];
@@ -662,4 +807,69 @@ fn cli_reads_vaults_of_the_official_library() {
         bench.run(["vault", "check", bench.vault_str(), "--password-file", bench.password_str()]).expect(0);
         bench.open("get", &["/", "out"]).expect(0);
     }
+}
+
+#[test]
+fn cli_a_vault_without_both_its_files_is_a_damaged_one() {
+    let bench = Bench::new();
+    bench.run(["vault", "info", "run"]).expect(10).says("not a vault: it has no file vault.cryptomator");
+    for name in ["vault.cryptomator", "masterkey.cryptomator"] {
+        fs::remove_file(bench.vault().join(name)).unwrap();
+        let info = bench.run(["vault", "info", bench.vault_str()]).expect(4).says("vault.cryptomator: corrupt data");
+        assert!(info.says("the file is missing").text().contains("vault"));
+    }
+}
+
+#[test]
+fn cli_set_id_bits_stay_with_their_owner_or_it_is_told() {
+    let bench = Bench::new();
+    let mode = |path: &str, mode| fs::set_permissions(bench.path(path), PermissionsExt::from_mode(mode)).unwrap();
+    bench.put_tree(&[("d/f", "f"), ("d/g", "g")]);
+    mode("d/f", 0o6755);
+    mode("d/g", 0o1640);
+    mode("d", 0o2770);
+    let put = bench.open("put", &["d", "/"]).expect(0);
+    assert_eq!(put.stderr, "", "the copies have the same owner");
+    let get = bench.open("get", &["/d", "back"]).expect(0);
+    assert_eq!(get.stderr, "");
+    assert_eq!(facts(&bench.path("d")), facts(&bench.path("back")));
+    if !common::is_root("giving files away") {
+        return;
+    }
+    for path in ["d", "d/f"] {
+        std::os::unix::fs::chown(bench.path(path), Some(65_534), Some(65_534)).unwrap();
+    }
+    mode("d/f", 0o6755);
+    mode("d", 0o2770);
+    let put = bench.open("put", &["d", "/"]).expect(0);
+    let put = put.says("put: /d/f: without its set-id bits, for its copy has another owner and group");
+    put.says("put: /d: without its set-group-id bit, for its copy has another group");
+    let listed = bench.open("ls", &["/d", "--json"]).expect(0).json();
+    assert_eq!((listed[0]["mode"].as_u64(), listed[1]["mode"].as_u64()), (Some(0o755), Some(0o1640)));
+}
+
+/// Two names for one directory: everything in it would be copied twice, and one of the two is not what it was.
+#[test]
+fn cli_a_directory_id_that_two_names_have_is_damage() {
+    let bench = Bench::new();
+    bench.put_tree(&[("a/f", "of a"), ("b/g", "of b")]);
+    let mut ids = Vec::new();
+    let mut todo = vec![bench.vault().join("d")];
+    while let Some(dir) = todo.pop() {
+        for entry in fs::read_dir(dir).unwrap().map(|e| e.unwrap()) {
+            if entry.file_type().unwrap().is_dir() {
+                todo.push(entry.path());
+            } else if entry.file_name() == "dir.c9r" {
+                ids.push(entry.path());
+            }
+        }
+    }
+    assert_eq!(ids.len(), 2);
+    fs::copy(&ids[0], &ids[1]).unwrap();
+    let damaged = "/b: corrupt data";
+    bench.open("get", &["/", "out"]).expect(4).says(damaged).says("it is the same directory as /a");
+    assert_eq!(fs::read_dir(bench.path("out/a")).unwrap().count(), 1);
+    assert!(!bench.path("out/b").exists());
+    bench.open("ls", &["-R"]).expect(4).says(damaged);
+    bench.open("rm", &["--yes", "-r", "/b", "/a"]).expect(4);
 }

@@ -7,10 +7,10 @@ mod mounts;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use common::{PASSWORD, eventually, facts, make_tree, run};
-use mounts::{Mounts, force_off, mount_line};
+use common::{Killed, PASSWORD, eventually, facts, make_tree, run};
+use mounts::{Mounts, OrdinaryUser, force_off, mount_line};
 
 fn is_mounted(path: &Path) -> bool {
     mount_line(path).is_some()
@@ -19,16 +19,6 @@ fn is_mounted(path: &Path) -> bool {
 fn kill(pid: i32, signal: i32) {
     // SAFETY: a plain system call; the process is one that this test started.
     assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
-}
-
-/// A foreground mount; killed on drop.
-struct Foreground(Child);
-
-impl Drop for Foreground {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[test]
@@ -76,11 +66,15 @@ fn mounted_is_listed_and_counted() {
     let status = m.bench.run(["status", "mnt", "--json"]).expect(0).json();
     assert_eq!(status["attr_timeout_secs"].as_f64(), Some(2.5));
     assert_eq!(status["pid"], mount["pid"]);
-    m.bench.run(["stats", "mnt"]).expect(0);
+    // For people each row of a cache has a name of its own.
+    let told = m.bench.run(["stats", "mnt"]).expect(0).text();
+    let rows: Vec<&str> = told.lines().skip_while(|line| *line != "  content").skip(1).take(4).collect();
+    let labels: Vec<&str> = rows.iter().filter_map(|row| row.split_whitespace().next()).collect();
+    assert_eq!(labels, ["hits", "misses", "entries", "size"], "{told}");
     m.bench.run(["status", "mnt"]).expect(0);
     let mut watched = m.bench.command();
     watched.args(["stats", "mnt", "--json", "--watch"]).stdout(Stdio::piped());
-    let mut watched = Foreground(watched.spawn().unwrap());
+    let mut watched = Killed(watched.spawn().unwrap());
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(watched.0.stdout.take().unwrap()));
     for _ in 0..2 {
         let line: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
@@ -130,6 +124,57 @@ fn mounted_busy_is_7_and_lazy_detaches() {
     assert_eq!(m.bench.open("cat", &["/f"]).expect(0).text(), "before");
 }
 
+/// Between its detachment and its end the mountpoint is an ordinary folder: nobody is told to work there.
+#[test]
+fn mounted_detached_is_told_with_what_holds_it() {
+    let Some(m) = Mounts::new() else { return };
+    let me = format!("process {} (", std::process::id());
+    let told = |ran: common::Ran| {
+        let ran =
+            ran.expect(7).says("was detached and is still ending").says("is not encrypted").says(&me).says("kill ");
+        assert!(!ran.stderr.contains("work in"), "{}", ran.stderr);
+    };
+    let second = Second { at: m.bench.path("second") };
+    fs::create_dir(&second.at).unwrap();
+    let mount_second = |more: &[&str]| {
+        let line = ["mount", m.bench.vault_str(), "second", "--password-file", m.bench.password_str()];
+        m.bench.run(line.iter().chain(more))
+    };
+    let detach = |how: &[&str]| {
+        m.mount(how).expect(0);
+        fs::write(m.mnt().join("f"), "f").unwrap();
+        let open = fs::File::open(m.mnt().join("f")).unwrap();
+        let pid = m.pid();
+        m.umount_with(&["--lazy"]).expect(0);
+        (open, pid)
+    };
+    let (open, pid) = detach(&[]);
+    told(mount_second(&["-o", "exclusive"]));
+    told(m.bench.check(&["--repair", "--yes"]));
+    told(m.umount_with(&[]));
+    told(m.umount_with(&["--lazy"]));
+    let status = m.bench.run(["status", "mnt", "--json"]).expect(0).json();
+    assert_eq!((status["state"].as_str(), status["pid"].as_i64()), (Some("detached"), Some(pid.into())), "{status}");
+    assert_eq!(status["held_by"][0]["pid"].as_u64(), Some(std::process::id().into()), "{status}");
+    let status = m.bench.run(["status", "mnt"]).expect(0).text();
+    assert!(status.contains("detached") && status.contains(&me), "{status}");
+    // What is mounted in its place meanwhile is what the verbs mean by the mountpoint.
+    m.mount(&[]).expect(0);
+    let status = m.bench.run(["status", "mnt", "--json"]).expect(0).json();
+    assert!(status["state"] == "mounted" && status["pid"].as_i64() != Some(pid.into()), "{status}");
+    m.umount_with(&[]).expect(0);
+    drop(open);
+    eventually("it ends with its last file", || m.bench.mounts().is_empty());
+    // One that had promised to be alone still is.
+    let (open, _) = detach(&["-o", "exclusive"]);
+    told(mount_second(&[]));
+    told(m.bench.open("mkdir", &["/d"]));
+    m.umount_with(&["--no-flush", "--yes"]).expect(0);
+    assert!(m.bench.mounts().is_empty());
+    drop(open);
+    m.bench.open("mkdir", &["/d"]).expect(0);
+}
+
 /// Segments of journals below the state directory.
 fn journals(state: &Path) -> usize {
     let entries = fs::read_dir(state).unwrap().map(|e| e.unwrap());
@@ -173,6 +218,37 @@ fn mounted_that_died_is_cleared() {
     assert_eq!(m.bench.open("cat", &["/f"]).expect(0).text(), "closed before the kill");
 }
 
+/// A mount whose process was killed is known at once, also while the kernel keeps the root's attributes for an hour, and
+/// each verb says the same of it.
+#[test]
+fn mounted_that_died_is_told_by_every_verb() {
+    let Some(m) = Mounts::new() else { return };
+    // By a relative path, which must not be what is left of it.
+    m.bench.run(["mount", "vault", "mnt", "-o", "exclusive", "--password-file", "password"]).expect(0);
+    fs::write(m.mnt().join("f"), "f").unwrap();
+    fs::metadata(m.mnt()).unwrap();
+    m.kill_and_leave();
+    assert!(fs::metadata(m.mnt()).is_ok(), "the kernel does not ask for attributes that it has");
+    let dead = &m.bench.mounts()[0];
+    assert_eq!(dead["state"], "dead");
+    assert_eq!(dead["source"].as_str(), m.bench.vault().canonicalize().unwrap().to_str());
+    let mnt = m.mnt().canonicalize().unwrap();
+    let what_to_do = format!("its process is gone; clear it with: adit umount {}", mnt.display());
+    for verb in [&["mounts"][..], &["doctor"]] {
+        let told = m.bench.run(verb).text();
+        assert!(told.contains(&what_to_do), "{verb:?}: {told}");
+    }
+    let says = format!("{}: a dead mount: {what_to_do}", mnt.display());
+    for verb in ["status", "stats"] {
+        m.bench.run([verb, "mnt"]).expect(1).says(&says);
+    }
+    m.mount(&[]).expect(1).says(&says);
+    // It does not keep others from working in the vault, and goes as it says.
+    m.bench.open("mkdir", &["/d"]).expect(0);
+    m.umount_with(&[]).expect(0);
+    assert!(m.bench.mounts().is_empty());
+}
+
 /// The folder that holds a segment.
 fn journal_folder(below: &Path) -> Option<std::path::PathBuf> {
     let entries = fs::read_dir(below).unwrap().map(|e| e.unwrap());
@@ -213,13 +289,39 @@ fn mounted_with_a_journal_that_cannot_be_recovered_reads() {
     assert_eq!(m.bench.open("cat", &["/f"]).expect(0).text(), "before the kill");
 }
 
+/// The way out where the cause stays: what the message says, and nothing but that journal is given up.
+#[test]
+fn mounted_with_a_journal_that_is_given_up_goes_on() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&[]).expect(0);
+    fs::write(m.mnt().join("f"), "before the kill").unwrap();
+    m.kill();
+    let folder = journal_folder(&m.bench.path("state")).unwrap();
+    fs::create_dir(folder.join("journal-00000000000000aa")).unwrap();
+    fs::write(m.bench.path("g"), "g").unwrap();
+    let repair =
+        ["vault", "check", "--repair", "--yes", m.bench.vault_str(), "--password-file", m.bench.password_str()];
+    let place = folder.parent().unwrap();
+    for told in [m.bench.open("put", &["g", "/"]), m.bench.run(repair)] {
+        told.expect(1).says(&format!("stays in {}", place.display())).says("move that folder away");
+    }
+    assert_eq!(journals(&m.bench.path("state")), 1);
+    fs::rename(place, m.bench.path("given-up")).unwrap();
+    m.bench.run(repair).expect(0);
+    m.bench.open("put", &["g", "/"]).expect(0);
+    m.mount(&[]).expect(0);
+    assert_eq!(fs::read_to_string(m.mnt().join("f")).unwrap(), "before the kill");
+    fs::write(m.mnt().join("h"), "h").unwrap();
+    m.umount();
+}
+
 #[test]
 fn mounted_in_the_foreground_ends_on_a_signal() {
     let Some(m) = Mounts::new() else { return };
     for signal in [libc::SIGINT, libc::SIGTERM] {
         let mut command = m.bench.command();
         command.args(["mount", m.bench.vault_str(), "mnt", "--foreground", "--password-file", "password"]);
-        let mut child = Foreground(command.stderr(Stdio::piped()).spawn().unwrap());
+        let mut child = Killed(command.stderr(Stdio::piped()).spawn().unwrap());
         eventually("it is mounted", || is_mounted(&m.mnt()));
         fs::write(m.mnt().join(format!("f{signal}")), "written").unwrap();
         kill(child.0.id() as i32, signal);
@@ -247,6 +349,84 @@ fn mounted_read_only_refuses_changes() {
     m.mount(&["--state-dir", "password"]).expect(0).says("read-only");
     assert!(fs::write(m.mnt().join("g"), "g").is_err());
     m.umount_with(&[]).expect(0);
+}
+
+/// A vault that cannot be written is mounted read-only, says so, and why.
+#[test]
+fn mounted_on_a_medium_that_cannot_be_written() {
+    let Some(user) = OrdinaryUser::new() else { return };
+    let script = "set -x
+        trap './adit umount --no-flush --yes mnt 2>/dev/null || true' EXIT
+        is_read_only() {
+            ./adit status mnt > status
+            grep -q 'read only  *yes' status && grep -q \"read only because  *.*$1\" status
+            grep -q \"mounted read-only: .*$1\" said
+            grep ' fuse.adit ' /proc/self/mountinfo | grep -q \" $PWD/mnt ro,\"
+            ! touch mnt/g 2>/dev/null
+            test \"$(cat mnt/f)\" = content
+            ./adit umount mnt
+        }
+        ./adit vault init vault --password-file password
+        echo content > f && ./adit put vault f / --password-file password
+        chmod 555 vault/d
+        ./adit mount vault mnt --password-file password 2> said
+        is_read_only 'no permission to write'
+        # Below, it may be allowed all the same; who asked for no more is not told.
+        ./adit mount vault mnt -o rw --password-file password 2> said && test ! -s said
+        echo more > mnt/g && test \"$(cat mnt/g)\" = more && rm mnt/g && ./adit umount mnt
+        ./adit mount vault mnt --read-only --password-file password 2> said && test ! -s said
+        ./adit status mnt | grep -q 'read only because  *-$' && ./adit umount mnt
+        chmod 755 vault/d
+        ./adit mount frozen mnt -o rw --password-file password 2> said
+        is_read_only 'read-only filesystem'";
+    // The same vault on a read-only filesystem; it is made only later.
+    let prepare = "mkdir -m 755 vault frozen && chown 65534:65534 vault
+        mount --bind vault frozen && mount -o remount,bind,ro frozen";
+    run(user.command(prepare, script), b"").expect(0);
+}
+
+#[test]
+fn mounted_over_something_must_be_meant() {
+    let Some(m) = Mounts::new() else { return };
+    fs::write(m.mnt().join("hidden"), "x").unwrap();
+    m.mount(&[]).expect(1).says("is not empty").says("-o nonempty");
+    assert!(!is_mounted(&m.mnt()));
+    m.mount(&["-o", "nonempty"]).expect(0);
+    assert_eq!(fs::read_dir(m.mnt()).unwrap().count(), 0);
+    m.umount_with(&[]).expect(0);
+    assert_eq!(fs::read_to_string(m.mnt().join("hidden")).unwrap(), "x");
+}
+
+/// fusermount3 says what it does not like; what to do about it is said as well.
+#[test]
+fn mounted_by_a_helper_that_refuses_says_what_to_do() {
+    let Some(user) = OrdinaryUser::new() else { return };
+    let script = "./adit vault init vault --password-file password
+        ./adit mount vault roots --password-file password";
+    let failed = run(user.command("mkdir -m 755 roots", script), b"").expect(1);
+    failed.says("roots: cannot be mounted for you: fusermount3: ").says("mount on a folder of your own");
+    let script = "./adit mount vault mnt --allow-other --password-file password";
+    user.run(script).expect(1).says("cannot be mounted for you: ").says("leave out allow_other, or have root add");
+}
+
+/// Nobody but root and its user can end a mount; the message says whose it is.
+#[test]
+fn mounted_by_another_user_says_so() {
+    let Some(user) = OrdinaryUser::new() else { return };
+    let prepare = "mkdir -m 700 run && export XDG_RUNTIME_DIR=$PWD/run
+        ./adit vault init roots --password-file password
+        ./adit mount roots mnt -o allow_other --password-file password
+        ./adit mounts --json | grep -o '\"pid\": *[0-9]*' | grep -o '[0-9]*' > pid";
+    let script = "./adit umount mnt 2> said && exit 90 || code=$?
+        test $code = 1 && grep -q 'mnt: mounted by another user (root)' said
+        ./adit umount --lazy mnt 2> said && exit 91 || code=$?
+        test $code = 1 && grep -q 'only that user and root can unmount it' said";
+    let ran = run(user.command(prepare, script), b"");
+    // In its namespace nobody is left who could unmount it.
+    let pid = fs::read_to_string(user.path("pid")).unwrap().trim().parse().unwrap();
+    kill(pid, libc::SIGTERM);
+    eventually("it ends", || !Path::new(&format!("/proc/{pid}")).exists());
+    ran.expect(0);
 }
 
 #[test]
@@ -303,6 +483,15 @@ fn mounted_several_are_unmounted_in_one_call() {
     assert_eq!(m.bench.mounts().len(), 2);
     m.bench.run(["umount", "mnt", "missing", "second"]).expect(6).says("missing");
     assert!(m.bench.mounts().is_empty() && !is_mounted(&m.mnt()) && !is_mounted(&second.at));
+    // The worst code wins, whatever the order.
+    m.mount(&[]).expect(0);
+    fs::write(m.mnt().join("f"), "f").unwrap();
+    let open = fs::File::open(m.mnt().join("f")).unwrap();
+    for order in [["missing", "mnt"], ["mnt", "missing"]] {
+        m.bench.run(["umount"].iter().chain(&order)).expect(7).says("missing").says("busy");
+    }
+    drop(open);
+    m.umount_with(&[]).expect(0);
 }
 
 /// A further mountpoint that is cleared whatever happens.
@@ -333,6 +522,15 @@ fn mounted_and_mountless_verbs_share_a_vault() {
     let check = ["vault", "check", m.bench.vault_str(), "--password-file", m.bench.password_str()];
     m.bench.run(check).expect(0).says("mounted on");
     m.bench.run(check.into_iter().chain(["--repair", "--yes"])).expect(7).says("adit umount");
+    // Every mount of it is named.
+    let second = Second { at: m.bench.path("second") };
+    fs::create_dir(&second.at).unwrap();
+    m.bench.run(["mount", m.bench.vault_str(), "second", "--password-file", m.bench.password_str()]).expect(0);
+    let (one, other) = (m.bench.str("mnt"), m.bench.str("second"));
+    m.bench.run(check).expect(0).says(&one).says(&other);
+    let refused = m.bench.run(check.into_iter().chain(["--repair", "--yes"])).expect(7);
+    refused.says(&format!("adit umount {one}")).says(&format!("adit umount {other}"));
+    m.bench.run(["umount", "second"]).expect(0);
     // A mount that this user's registry does not show, as one of another user: the vault itself tells of it.
     let mut elsewhere = m.bench.command();
     elsewhere.args(check.into_iter().chain(["--repair", "--yes"])).env("XDG_RUNTIME_DIR", m.bench.path("none"));
@@ -342,7 +540,6 @@ fn mounted_and_mountless_verbs_share_a_vault() {
     m.umount_with(&[]).expect(0);
 }
 
-/// As an ordinary user: through fusermount3, from a process that is not dumpable.
 #[test]
 fn mounted_exclusively_is_mounted_alone() {
     let Some(m) = Mounts::new() else { return };
@@ -365,26 +562,33 @@ fn mounted_exclusively_is_mounted_alone() {
     m.umount_with(&[]).expect(0);
 }
 
+/// All of them look for mounts before any of them is one.
+#[test]
+fn mounted_exclusively_by_one_of_several_that_start_at_once() {
+    let Some(m) = Mounts::new() else { return };
+    let places = ["one", "two", "three", "four"].map(|name| m.bench.path(name));
+    places.iter().for_each(|place| fs::create_dir_all(place).unwrap());
+    let starts = places.each_ref().map(|place| {
+        let mut start = m.bench.command();
+        start.args(["mount", m.bench.vault_str(), place.to_str().unwrap(), "-o", "exclusive"]);
+        start.args(["--password-file", m.bench.password_str()]);
+        start.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap()
+    });
+    let ends = starts.map(|mut start| start.wait().unwrap().code().unwrap());
+    for (place, code) in places.iter().zip(ends) {
+        if code == 0 {
+            m.bench.run(["umount", place.to_str().unwrap()]).expect(0);
+        }
+    }
+    let mut sorted = ends;
+    sorted.sort_unstable();
+    assert_eq!(sorted, [0, 7, 7, 7]);
+}
+
+/// As an ordinary user: through fusermount3, from a process that is not dumpable.
 #[test]
 fn mounted_by_an_ordinary_user() {
-    let Some(_mounts_work) = Mounts::new() else { return };
-    // SAFETY: a plain system call.
-    if unsafe { libc::geteuid() } != 0 {
-        eprintln!("left out: the other tests do this already when they do not run as root");
-        return;
-    }
-    const NOBODY: u32 = 65_534;
-    let home = tempfile::tempdir().unwrap();
-    let program = home.path().join("adit");
-    fs::copy(env!("CARGO_BIN_EXE_adit"), &program).unwrap();
-    fs::write(home.path().join("password"), PASSWORD).unwrap();
-    fs::create_dir(home.path().join("mnt")).unwrap();
-    for path in [home.path().to_path_buf(), home.path().join("password"), home.path().join("mnt")] {
-        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
-    }
-    // A mount namespace of its own, with a device that this user may open, whatever the machine's rights are.
-    let as_root = "mknod fuse c 10 229 && chmod 666 fuse && mount --bind fuse /dev/fuse &&
-        exec setpriv --reuid=65534 --regid=65534 --clear-groups sh -euc \"$0\"";
+    let Some(user) = OrdinaryUser::new() else { return };
     let as_user = "./adit vault init vault --password-file password
         ./adit mount vault mnt --password-file password
         trap './adit umount --no-flush --yes mnt 2>/dev/null || true' EXIT
@@ -406,10 +610,7 @@ fn mounted_by_an_ordinary_user() {
         test \"$(./adit cat vault /dir/read --password-file password)\" = read
         test \"$(./adit cat vault /dir/none --password-file password)\" = none
         test \"$(./adit cat vault /dir/sub/file --password-file password)\" = below";
-    let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-euc", as_root, as_user]).current_dir(home.path());
-    command.env("HOME", home.path()).env_remove("XDG_RUNTIME_DIR").env_remove("XDG_STATE_HOME");
-    run(command, b"").expect(0);
+    user.run(as_user).expect(0);
 }
 
 /// The link that an installation makes, for the time of a test.

@@ -442,6 +442,49 @@ impl Drop for SmallDisk {
     }
 }
 
+impl SmallDisk {
+    fn mount(at: PathBuf, size: &str) -> SmallDisk {
+        fs::create_dir(&at).unwrap();
+        let disk = SmallDisk(at);
+        let options = format!("size={size}");
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&disk.0).status().unwrap();
+        assert!(mounted.success());
+        disk
+    }
+}
+
+/// An unmount that finds no space for the journal is refused, and works once there is some.
+#[test]
+fn an_unmount_without_space_for_the_journal_stays_mounted() {
+    let Some(m) = Mounts::new() else { return };
+    if !is_root("a small disk") {
+        return;
+    }
+    let disk = SmallDisk::mount(m.bench.path("small"), "400k");
+    m.mount(&["--state-dir", disk.0.to_str().unwrap()]).expect(0);
+    let old = pattern(3 * CHUNK);
+    fs::write(m.at("f"), &old).unwrap();
+    File::open(m.at("f")).unwrap().sync_all().unwrap();
+    let filler = disk.0.join("filler");
+    let filled = File::create(&filler).and_then(|file| (&file).write_all(&pattern(1 << 20)));
+    assert_eq!(errno(&filled.unwrap_err()), Some(libc::ENOSPC));
+    let file = OpenOptions::new().write(true).open(m.at("f")).unwrap();
+    let told = file.write_all_at(b"new", 5).and_then(|()| file.sync_all());
+    assert_eq!(errno(&told.unwrap_err()), Some(libc::ENOSPC));
+    drop(file);
+    m.umount_with(&[]).expect(8).says("it stays mounted");
+    assert!(fs::read(m.at("f")).unwrap() == old, "what was there is there");
+    fs::remove_file(filler).unwrap();
+    fs::write(m.at("g"), "there is space again").unwrap();
+    m.umount();
+    m.mount(&[]).expect(0);
+    assert!(fs::read(m.at("f")).unwrap() == old);
+    assert_eq!(fs::read_to_string(m.at("g")).unwrap(), "there is space again");
+    m.umount();
+    m.expect_sound();
+}
+
 /// The host's disk is full: the writer hears of it, what was there stays readable, and with space again all goes on.
 #[test]
 fn a_full_disk_is_told_and_loses_nothing() {
@@ -449,10 +492,7 @@ fn a_full_disk_is_told_and_loses_nothing() {
     if !is_root("a small disk") {
         return;
     }
-    let disk = SmallDisk(m.bench.path("disk"));
-    fs::create_dir(&disk.0).unwrap();
-    let tmpfs = Command::new("mount").args(["-t", "tmpfs", "-o", "size=3m", "tmpfs"]).arg(&disk.0).status().unwrap();
-    assert!(tmpfs.success());
+    let disk = SmallDisk::mount(m.bench.path("disk"), "3m");
     let vault = disk.0.join("vault").to_str().unwrap().to_owned();
     m.bench.run_with(["vault", "init", &vault, "--password-stdin"], PASSWORD.as_bytes()).expect(0);
     let mnt = m.bench.str("mnt");

@@ -8,15 +8,13 @@ mod mounts;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
-use std::process::Command;
 
 use adit_testkit::{Rng, scaled, seeds};
 
-use common::{PASSWORD, Ran, pattern, run};
-use mounts::{Mounts, is_root};
+use common::{PASSWORD, Ran, eventually, pattern, run};
+use mounts::{Mounts, OrdinaryUser, is_root};
 
 const MIB: u64 = 1 << 20;
-const NOBODY: u32 = 65_534;
 
 fn log(m: &Mounts) -> String {
     fs::read_to_string(m.bench.path("state/adit/log")).unwrap()
@@ -94,6 +92,12 @@ fn keys_are_locked_and_in_no_dump() {
         assert!(locked > 0, "no page is locked: {flags:?}");
         assert!(flags.iter().all(|flags| !flags.contains(&"lo") || flags.contains(&"dd")), "{flags:?}");
     }
+    // The keys of open files as well, which are the crypto library's to keep.
+    let before = status(m.pid(), "VmLck");
+    let open: Vec<File> = (0..200).map(|n| File::create(m.at(&format!("f{n}"))).unwrap()).collect();
+    let more = status(m.pid(), "VmLck") - before;
+    assert!((100_000..MIB).contains(&more), "{more} bytes for the keys of 200 files");
+    drop(open);
     m.umount();
 }
 
@@ -129,34 +133,29 @@ fn contains(bytes: &[u8], text: &str) -> bool {
 /// An ordinary user's mount calls `fusermount3`: what that is started with goes into a file.
 #[test]
 fn a_helper_is_told_no_password() {
-    let Some(_mounts_work) = Mounts::new() else { return };
-    if !is_root("becoming another user") {
-        return;
-    }
-    let home = tempfile::tempdir().unwrap();
-    let at = |name: &str| home.path().join(name);
-    fs::copy(env!("CARGO_BIN_EXE_adit"), at("adit")).unwrap();
-    for dir in ["mnt", "bin"] {
-        fs::create_dir(at(dir)).unwrap();
-    }
+    let Some(user) = OrdinaryUser::new() else { return };
+    let at = |name: &str| user.path(name);
+    fs::create_dir(at("bin")).unwrap();
     let helper = "#!/bin/sh\n{ echo \"called with $*\"; env; } >> seen\nexec /usr/bin/fusermount3 \"$@\"\n";
     fs::write(at("bin/fusermount3"), helper).unwrap();
     fs::set_permissions(at("bin/fusermount3"), fs::Permissions::from_mode(0o755)).unwrap();
-    for path in [home.path().to_path_buf(), at("mnt")] {
-        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
-    }
-    let as_root = "mknod fuse c 10 229 && chmod 666 fuse && mount --bind fuse /dev/fuse &&
-        exec setpriv --reuid=65534 --regid=65534 --clear-groups sh -euc \"$0\"";
     let as_user = "./adit vault init vault --password-env VAULT_PASSWORD
         ./adit mount vault mnt --password-env VAULT_PASSWORD
         trap './adit umount --no-flush --yes mnt 2>/dev/null || true' EXIT
         pid=$(./adit mounts --json | grep -o '\"pid\": *[0-9]*' | grep -o '[0-9]*')
         # It is root's, though the process is not: nobody may dump or read it.
         test \"$(stat -c %u /proc/$pid/environ)\" = 0
-        ./adit umount mnt";
-    let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-euc", as_root, as_user]).current_dir(home.path());
-    command.env("HOME", home.path()).env_remove("XDG_RUNTIME_DIR").env_remove("XDG_STATE_HOME");
+        ./adit umount mnt
+        log=.local/state/adit/log
+        ! grep 'could be swapped' $log
+        # Where nothing may be locked it is said, and all works.
+        ulimit -l 0
+        ./adit mount vault mnt --password-env VAULT_PASSWORD
+        echo content > mnt/file
+        test \"$(cat mnt/file)\" = content
+        ./adit umount mnt
+        grep -q 'could be swapped' $log";
+    let mut command = user.command("", as_user);
     command.env("PATH", format!("{}:{}", at("bin").display(), std::env::var("PATH").unwrap()));
     command.env("VAULT_PASSWORD", PASSWORD).env("KEPT", "kept");
     run(command, b"").expect(0);
@@ -227,6 +226,79 @@ fn journals(state: &Path) -> Vec<String> {
         }
     }
     found
+}
+
+/// A background server keeps none of its caller's locks and pipes; the password may come through one of them.
+#[test]
+fn a_mount_in_the_background_keeps_nothing_that_its_caller_had_open() {
+    let Some(m) = Mounts::new() else { return };
+    let adit = env!("CARGO_BIN_EXE_adit");
+    let ways = [
+        format!("exec 9>lock; flock 9; {adit} mount vault mnt --password-file password"),
+        // Its end is that of `cat`, which waits for everybody who could still write.
+        format!("{{ {adit} mount vault mnt --password-file password 3>&1 >/dev/null; }} | cat"),
+        format!("{adit} mount vault mnt --password-file <(cat password)"),
+        format!("exec 7<password; {adit} mount vault mnt --password-file /dev/fd/7"),
+    ];
+    for way in ways {
+        let mut command = m.bench.command_of("bash");
+        command.args(["-euc", &way]);
+        run(command, b"").expect(0);
+        fs::write(m.at("f"), "f").unwrap();
+        let lock = File::create(m.bench.path("lock")).unwrap();
+        assert!(lock.try_lock().is_ok(), "{way}");
+        m.umount();
+    }
+    // In the foreground it is the caller's business: the lock is held for as long as it is mounted.
+    let mut command = m.bench.command_of("bash");
+    let line = format!("exec 9>lock; flock 9; exec {adit} mount vault mnt --foreground --password-file password");
+    let mut server = command.args(["-euc", &line]).stderr(std::process::Stdio::null()).spawn().unwrap();
+    eventually("it is mounted", || !m.bench.mounts().is_empty());
+    assert!(File::create(m.bench.path("lock")).unwrap().try_lock().is_err());
+    m.umount();
+    assert!(server.wait().unwrap().success());
+}
+
+/// A stopped process answers nobody; no verb waits for it, each says so and how to go on, and `--lazy` needs it for nothing.
+#[test]
+fn a_process_that_does_not_answer_is_told_and_detached_without_it() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&[]).expect(0);
+    fs::write(m.at("f"), "content").unwrap();
+    let pid = m.pid();
+    let signal = |signal| {
+        // SAFETY: a plain system call; the process is one that this test started, and is not reaped by another.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+    };
+    signal(libc::SIGSTOP);
+    let (mnt, silent) = (m.bench.str("mnt"), format!("process {pid} does not answer"));
+    for verb in ["status", "stats", "umount"] {
+        let ran = m.bench.run([verb, "mnt"]).expect(1);
+        ran.says(&format!("{mnt}: {silent}")).says(&format!("kill -KILL {pid}, then adit umount {mnt}"));
+    }
+    let mounts = m.bench.run(["mounts"]).expect(0).text();
+    assert!(mounts.contains(&format!("{silent}: ")) && mounts.contains(&mnt), "{mounts}");
+    assert_eq!(m.bench.mounts()[0]["answers"], false);
+    let doctor = m.bench.run(["doctor"]).text();
+    assert!(doctor.contains(&silent), "{doctor}");
+    // Also where no registry tells of it, and only the kernel could be asked.
+    let mut elsewhere = m.bench.command();
+    elsewhere.env("XDG_RUNTIME_DIR", m.bench.path("none")).args(["mount", m.bench.vault_str(), "mnt"]);
+    elsewhere.args(["--password-file", m.bench.password_str()]);
+    run(elsewhere, b"").expect(7).says("mounted there already");
+    m.umount_with(&["--lazy"]).expect(0).says(&silent);
+    assert!(mounts::mount_line(&m.mnt()).is_none());
+    // It goes on, and ends as one that was detached does.
+    signal(libc::SIGCONT);
+    eventually("it ends", || m.bench.mounts().is_empty());
+    assert_eq!(m.bench.open("cat", &["/f"]).expect(0).text(), "content");
+    // Killed as the message says.
+    m.mount(&[]).expect(0);
+    let pid = m.pid();
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGSTOP) }, 0);
+    m.kill_and_leave();
+    m.umount();
 }
 
 /// The journal goes last, when the whole vault is durable; while it is there, the next mount would recover.

@@ -7,7 +7,7 @@ mod mounts;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Command;
@@ -518,6 +518,67 @@ fn two_mounts_of_one_vault() {
         assert!(allowed.contains(&byte), "chunk {chunk} is {:?}", char::from(byte));
     }
     m.bench.run(["umount", "second"]).expect(0);
+    m.umount();
+    m.expect_sound();
+}
+
+/// Each by the length that it knows, so lines are lost; but what is there can be read, also what was there before.
+#[test]
+fn two_mounts_that_append_to_one_file_leave_it_readable() {
+    let Some(m) = Mounts::new() else { return };
+    let second = m.bench.path("second");
+    fs::create_dir(&second).unwrap();
+    let _off = OffAtEnd(second.clone());
+    m.mount(&[]).expect(0);
+    let (vault, mountpoint) = (m.bench.vault_str().to_owned(), second.to_str().unwrap().to_owned());
+    m.bench.run(["mount", &vault, &mountpoint, "--password-file", m.bench.password_str()]).expect(0);
+    let before = "0123456\n".repeat(1000);
+    for name in ["a", "b"] {
+        fs::write(m.at(name), if name == "a" { &before } else { "" }).unwrap();
+        eventually("the other mount sees it", || fs::read(second.join(name)).is_ok());
+    }
+    std::thread::scope(|scope| {
+        for (dir, line) in [(m.mnt(), "x\n"), (second.clone(), "y\n")] {
+            scope.spawn(move || {
+                for n in 0..400 {
+                    // A new handle each time, as a shell's `>>` does; each close stores what was written.
+                    let mut file = OpenOptions::new().append(true).open(dir.join(["a", "b"][n % 2])).unwrap();
+                    file.write_all(line.as_bytes()).unwrap();
+                }
+            });
+        }
+    });
+    m.bench.run(["umount", "second"]).expect(0);
+    m.remount(&[]);
+    let kept = fs::read_to_string(m.at("a")).unwrap();
+    assert!(kept.starts_with(&before) && kept.len() > before.len(), "{} bytes", kept.len());
+    for content in [&kept[before.len()..], &fs::read_to_string(m.at("b")).unwrap()] {
+        assert!(content.len() >= 400 && content.bytes().all(|b| b"xy\n".contains(&b)), "{content:?}");
+    }
+    m.umount();
+    m.expect_sound();
+}
+
+#[test]
+fn a_file_that_another_client_wrote_anew_can_be_opened_beside_an_old_handle() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&["-o", "attr_timeout=0.1,entry_timeout=0.1"]).expect(0);
+    fs::write(m.at("f"), "ours").unwrap();
+    let host = m.bench.content_files().pop().unwrap();
+    fs::write(m.at("g"), "theirs").unwrap();
+    let other = m.bench.content_files().into_iter().find(|path| *path != host).unwrap();
+    let old = OpenOptions::new().read(true).write(true).open(m.at("f")).unwrap();
+    old.write_all_at(b"OURS", 0).unwrap();
+    old.sync_all().unwrap();
+    // In place, with a header of its own.
+    fs::write(&host, fs::read(&other).unwrap()).unwrap();
+    eventually("the change shows", || fs::metadata(m.at("f")).is_ok_and(|f| f.len() == 6));
+    assert_eq!(fs::read_to_string(m.at("f")).unwrap(), "theirs");
+    fs::write(m.at("f"), "written beside an old handle").unwrap();
+    assert_eq!(fs::read_to_string(m.at("f")).unwrap(), "written beside an old handle");
+    drop(old);
+    m.remount(&[]);
+    assert_eq!(fs::read_to_string(m.at("f")).unwrap(), "written beside an old handle");
     m.umount();
     m.expect_sound();
 }

@@ -8,149 +8,96 @@ use std::fmt;
 /// Result of the engine and of stores.
 pub type Result<T, E = FsError> = std::result::Result<T, E>;
 
-/// What went wrong, as far as a caller acts differently. `mount::errno` maps each to an errno, the CLI to an exit code.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-#[non_exhaustive]
-pub enum ErrorKind {
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident => $words:literal,)*) => {
+        /// What went wrong, as far as a caller acts differently. `mount::errno` maps each to an errno, the CLI to an exit
+        /// code.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+        #[non_exhaustive]
+        pub enum ErrorKind {
+            $($(#[$doc])* $kind,)*
+        }
+
+        impl ErrorKind {
+            /// Every kind, in the order of their declaration.
+            pub const ALL: [ErrorKind; [$(ErrorKind::$kind),*].len()] = [$(ErrorKind::$kind),*];
+
+            fn describe(self) -> &'static str {
+                match self {
+                    $(ErrorKind::$kind => $words,)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
     /// No such entry (ENOENT).
-    NotFound,
+    NotFound => "not found",
     /// The entry exists already (EEXIST).
-    Exists,
+    Exists => "exists already",
     /// A directory was needed (ENOTDIR).
-    NotDirectory,
+    NotDirectory => "not a directory",
     /// A directory was not allowed (EISDIR).
-    IsDirectory,
+    IsDirectory => "is a directory",
     /// The directory holds entries (ENOTEMPTY).
-    NotEmpty,
+    NotEmpty => "directory is not empty",
     /// The arguments make no sense (EINVAL).
-    InvalidInput,
+    InvalidInput => "invalid argument",
     /// A name exceeds the store's limit (ENAMETOOLONG).
-    NameTooLong,
+    NameTooLong => "name is too long",
     /// The bytes of a name cannot be represented in the store (EILSEQ).
-    IllegalName,
+    IllegalName => "name cannot be stored here",
     /// Access denied (EACCES).
-    PermissionDenied,
+    PermissionDenied => "permission denied",
     /// The operation is not permitted to this caller or on this kind of object (EPERM).
-    NotPermitted,
+    NotPermitted => "operation not permitted",
     /// The store or mount is read-only (EROFS).
-    ReadOnly,
+    ReadOnly => "read-only",
     /// No space left (ENOSPC).
-    NoSpace,
+    NoSpace => "no space left",
     /// A quota is used up (EDQUOT).
-    QuotaExceeded,
+    QuotaExceeded => "quota exceeded",
     /// The file would exceed the largest size (EFBIG).
-    FileTooLarge,
+    FileTooLarge => "file too large",
     /// Data does not authenticate, or contradicts its format (EIO; the message names the path).
-    Corrupt,
+    Corrupt => "corrupt data",
     /// The medium failed (EIO).
-    Io,
+    Io => "input/output error",
     /// The store cannot do this (EOPNOTSUPP).
-    NotSupported,
+    NotSupported => "not supported",
     /// The object is not there any more, or not the one that it was (ESTALE).
-    Stale,
+    Stale => "changed or removed underneath",
     /// In use (EBUSY).
-    Busy,
+    Busy => "busy",
     /// Too many names for one inode (EMLINK).
-    TooManyLinks,
+    TooManyLinks => "too many links",
     /// Too many symbolic links (ELOOP).
-    Loop,
+    Loop => "too many levels of symbolic links",
     /// Source and target are on different stores (EXDEV).
-    CrossDevice,
+    CrossDevice => "on different stores",
     /// No such extended attribute (ENODATA).
-    NoAttribute,
+    NoAttribute => "no such attribute",
     /// The result does not fit the caller's buffer (ERANGE).
-    OutOfRange,
+    OutOfRange => "does not fit",
     /// Interrupted by a signal (EINTR).
-    Interrupted,
+    Interrupted => "interrupted",
     /// A deadline passed (ETIMEDOUT).
-    TimedOut,
+    TimedOut => "timed out",
     /// The network failed (EIO, exit code 9).
-    Network,
+    Network => "network failure",
     /// The password is wrong (EACCES, exit code 3).
-    WrongPassword,
+    WrongPassword => "wrong password",
     /// Memory or handles are used up (ENOMEM, ENFILE).
-    Exhausted,
+    Exhausted => "out of memory or handles",
     /// There is no data at or after the offset (ENXIO, of SEEK_DATA and SEEK_HOLE).
-    NoData,
+    NoData => "no data there",
 }
 
 impl ErrorKind {
-    /// Every kind, in the order of their declaration.
-    pub const ALL: [ErrorKind; 30] = {
-        use ErrorKind::*;
-        [
-            NotFound,
-            Exists,
-            NotDirectory,
-            IsDirectory,
-            NotEmpty,
-            InvalidInput,
-            NameTooLong,
-            IllegalName,
-            PermissionDenied,
-            NotPermitted,
-            ReadOnly,
-            NoSpace,
-            QuotaExceeded,
-            FileTooLarge,
-            Corrupt,
-            Io,
-            NotSupported,
-            Stale,
-            Busy,
-            TooManyLinks,
-            Loop,
-            CrossDevice,
-            NoAttribute,
-            OutOfRange,
-            Interrupted,
-            TimedOut,
-            Network,
-            WrongPassword,
-            Exhausted,
-            NoData,
-        ]
-    };
-
     /// The kind whose name in the code is `word`: what another process of this program answers with.
     pub fn from_word(word: &str) -> Option<ErrorKind> {
         Self::ALL.into_iter().find(|kind| format!("{kind:?}") == word)
-    }
-
-    fn describe(self) -> &'static str {
-        use ErrorKind::*;
-        match self {
-            NotFound => "not found",
-            Exists => "exists already",
-            NotDirectory => "not a directory",
-            IsDirectory => "is a directory",
-            NotEmpty => "directory is not empty",
-            InvalidInput => "invalid argument",
-            NameTooLong => "name is too long",
-            IllegalName => "name cannot be stored here",
-            PermissionDenied => "permission denied",
-            NotPermitted => "operation not permitted",
-            ReadOnly => "read-only",
-            NoSpace => "no space left",
-            QuotaExceeded => "quota exceeded",
-            FileTooLarge => "file too large",
-            Corrupt => "corrupt data",
-            Io => "input/output error",
-            NotSupported => "not supported",
-            Stale => "changed or removed underneath",
-            Busy => "busy",
-            TooManyLinks => "too many links",
-            Loop => "too many levels of symbolic links",
-            CrossDevice => "on different stores",
-            NoAttribute => "no such attribute",
-            OutOfRange => "does not fit",
-            Interrupted => "interrupted",
-            TimedOut => "timed out",
-            Network => "network failure",
-            WrongPassword => "wrong password",
-            Exhausted => "out of memory or handles",
-            NoData => "no data there",
-        }
     }
 }
 
@@ -201,6 +148,11 @@ impl FsError {
     pub fn because(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         self.detail.get_or_insert_default().source = Some(source.into());
         self
+    }
+
+    /// The cause, as it was given, for whoever acts on what it is. (`source` is what lies behind it.)
+    pub fn cause(&self) -> Option<&(dyn Error + 'static)> {
+        self.detail.as_deref()?.source.as_deref().map(|cause| cause as &(dyn Error + 'static))
     }
 
     /// The subject, if one was named.

@@ -46,6 +46,13 @@ impl Budget {
         self.used_bytes[part as usize].fetch_add(bytes, Relaxed);
     }
 
+    /// Counts `bytes` more for `part` if they fit into its allowance; false, and nothing is counted, if they do not.
+    pub fn take(&self, part: Part, bytes: u64) -> bool {
+        let allowance = self.allowance_bytes(part);
+        let more = |used: u64| used.checked_add(bytes).filter(|&all| all <= allowance);
+        self.used_bytes[part as usize].fetch_update(Relaxed, Relaxed, more).is_ok()
+    }
+
     /// Counts `bytes` less for `part`.
     pub fn sub(&self, part: Part, bytes: u64) {
         let before = self.used_bytes[part as usize].fetch_sub(bytes, Relaxed);

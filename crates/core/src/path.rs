@@ -230,10 +230,13 @@ impl<'s> Tree<'s> {
     /// Shows `start` and everything below it in order of name, each directory before and after what is in it.
     ///
     /// Symbolic links are shown, not followed. What vanishes meanwhile is left out. An error of `visit` ends the walk.
-    /// Depth is limited by memory only.
+    /// Depth is limited by memory only. A directory that two names lead to, which damage can do in a store that tells
+    /// directories by an id, is gone into under the first; the second is shown as failed (`Corrupt`) with both paths, so
+    /// that nothing is shown twice and the walk ends also where a directory holds itself.
     pub fn walk<'t>(&'t self, start: Node<'t>, visit: &mut dyn FnMut(Visit<'_, 't>) -> Result<Step>) -> Result<()> {
         let mut levels: Vec<Level<'t>> = Vec::new();
-        self.enter(start, &mut levels, visit)?;
+        let mut seen = HashMap::new();
+        self.enter(start, &mut levels, &mut seen, visit)?;
         while let Some(level) = levels.last_mut() {
             let Some(next) = level.todo.pop() else {
                 let Some(level) = levels.pop() else { break };
@@ -241,7 +244,7 @@ impl<'s> Tree<'s> {
                 continue;
             };
             match self.child(&level.node, &next.name) {
-                Ok(node) => self.enter(node, &mut levels, visit)?,
+                Ok(node) => self.enter(node, &mut levels, &mut seen, visit)?,
                 Err(e) if e.is_not_found() => {}
                 Err(error) => {
                     let path = level.node.join(&next.name);
@@ -252,13 +255,18 @@ impl<'s> Tree<'s> {
         Ok(())
     }
 
-    /// Shows `node`, and makes it the innermost level if it is a directory to go into.
+    /// Shows `node`, and makes it the innermost level if it is a directory to go into. `seen` are the directories that
+    /// the walk has been in, with their paths.
     fn enter<'t>(
         &'t self,
         node: Node<'t>,
         levels: &mut Vec<Level<'t>>,
+        seen: &mut HashMap<Ino, Box<[u8]>>,
         visit: &mut dyn FnMut(Visit<'_, 't>) -> Result<Step>,
     ) -> Result<()> {
+        if let Some(error) = self.seen_before(&node, seen) {
+            return visit(Visit::Failed { path: node.path(), error }).map(drop);
+        }
         let parent = levels.last().map(|l| &l.node);
         let last = levels.last().is_none_or(|l| l.todo.is_empty());
         let step = visit(Visit::Entry { node: &node, parent, depth: levels.len(), last })?;
@@ -267,6 +275,9 @@ impl<'s> Tree<'s> {
         }
         let todo = match self.list(&node) {
             Ok(mut todo) => {
+                for error in self.store.left_out(node.ino()) {
+                    visit(Visit::Failed { path: node.path(), error: about("list", node.path(), error) })?;
+                }
                 todo.reverse();
                 todo
             }
@@ -275,8 +286,22 @@ impl<'s> Tree<'s> {
                 Vec::new()
             }
         };
+        seen.insert(node.ino(), node.path().into());
         levels.push(Level { node, todo });
         Ok(())
+    }
+
+    /// Why `node` is not to be gone into: it is a directory that still lies at another path as well.
+    fn seen_before(&self, node: &Node<'_>, seen: &HashMap<Ino, Box<[u8]>>) -> Option<FsError> {
+        let first = seen.get(&node.ino()).filter(|_| node.kind() == Kind::Directory)?;
+        // A host may give the number of a directory that was removed meanwhile to a new one.
+        let still =
+            first.as_ref() != node.path() && self.resolve(first, Last::Keep).is_ok_and(|n| n.ino() == node.ino());
+        still.then(|| {
+            FsError::new(ErrorKind::Corrupt)
+                .on("open", show(node.path()))
+                .because(format!("it is the same directory as {}", show(first)))
+        })
     }
 
     /// Creates the directory `path`; `Exists` if the name is taken.

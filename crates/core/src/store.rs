@@ -13,6 +13,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use crate::error::{ErrorKind, FsError, Result};
+use crate::media::Remains;
 use crate::types::{Access, AllocateMode, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, StatFs};
 
 /// What a store can do, asked once at mount.
@@ -47,6 +48,16 @@ pub struct DirEntry<'a> {
     pub name: FileName<'a>,
 }
 
+/// What [`Store::create_in`] made.
+pub struct Created {
+    /// Attributes of the new file.
+    pub attr: Attr,
+    /// The file, open.
+    pub file: Arc<dyn StoreFile>,
+    /// Attributes of its directory, read after the file was there.
+    pub parent: Option<Attr>,
+}
+
 /// The new object of `mknod`, `create` or `mkdir`.
 #[derive(Clone, Copy, Debug)]
 pub struct NewNode {
@@ -56,10 +67,29 @@ pub struct NewNode {
     pub caller: Caller,
 }
 
+/// How a name in a directory relates to others for the same entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Spelling {
+    /// No other name leads to the same entry.
+    Only,
+    /// Entries are stored under names spelt so, and other spellings lead to them as well: its absence ends when one is
+    /// made by another spelling.
+    Stored,
+    /// Leads to what is stored under another spelling, and may change by that.
+    Other,
+}
+
 /// A filesystem, by inode number. See the module's notes on references and durability.
 pub trait Store: Send + Sync {
     /// What it can do; constant.
     fn capabilities(&self) -> Capabilities;
+
+    /// How `name` is spelt, where the store takes several names for one. What was found is cached unless it is
+    /// [`Spelling::Other`], an absence only if it is [`Spelling::Only`].
+    fn spelling(&self, name: FileName<'_>) -> Spelling {
+        let _ = name;
+        Spelling::Only
+    }
 
     /// The entry `name` of the directory `parent`; makes it known.
     ///
@@ -82,8 +112,21 @@ pub trait Store: Send + Sync {
     /// One unreadable entry does not hide the others: it is logged and left out, or shown with what is known of it.
     fn read_dir(&self, dir: Ino, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<()>;
 
+    /// Why entries were left out of the latest listing of `dir`, one error for each; tells it once.
+    ///
+    /// A mount has no way to pass this on beside the entries. Who walks by path has, and asks after each listing.
+    fn left_out(&self, _dir: Ino) -> Vec<FsError> {
+        Vec::new()
+    }
+
     /// Creates and opens a regular file; `Exists` if the name is taken.
     fn create(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<(Attr, Arc<dyn StoreFile>)>;
+
+    /// As [`Store::create`]; third, the attributes that `parent` has after it, where the store knows them without a
+    /// question: the kernel asks for them before it makes the next one.
+    fn create_in(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<Created> {
+        self.create(parent, name, new).map(|(attr, file)| Created { attr, file, parent: None })
+    }
 
     /// Creates a directory.
     fn mkdir(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<Attr>;
@@ -108,6 +151,11 @@ pub trait Store: Send + Sync {
 
     /// Removes a name that is not a directory. Open files of it stay usable.
     fn unlink(&self, parent: Ino, name: FileName<'_>) -> Result<()>;
+
+    /// As [`Store::unlink`]; what is left to free is for the caller to drop, once it has answered.
+    fn unlink_at_once(&self, parent: Ino, name: FileName<'_>) -> Result<Remains> {
+        self.unlink(parent, name).map(|()| Remains::default())
+    }
 
     /// Removes an empty directory.
     fn rmdir(&self, parent: Ino, name: FileName<'_>) -> Result<()>;

@@ -333,6 +333,57 @@ fn a_failed_flush_keeps_the_data_and_every_handle_hears_of_it() {
 }
 
 #[test]
+fn names_that_are_spelt_in_several_ways_are_cached_only_where_they_hold() {
+    let (store, e) = engine();
+    let lookups = || store.faults.lookups.load(Relaxed);
+    // Whether it is cached that there is nothing, and then that there is something.
+    for (text, absence, presence) in [("e", true, true), ("\u{e9}", false, true), ("e\u{301}", false, false)] {
+        let before = lookups();
+        for _ in 0..3 {
+            let Ok(Lookup::Absent { ttl }) = e.lookup_or_absent(ROOT, name(text)) else { panic!("{text:?} is there") };
+            assert_eq!(!ttl.is_zero(), absence, "{text:?}");
+        }
+        assert_eq!(lookups() - before, if absence { 1 } else { 3 }, "{text:?}");
+        let made = e.mkdir(ROOT, name(text), &new_node()).unwrap();
+        assert_eq!(!made.entry_ttl.is_zero(), presence, "{text:?}");
+        let before = lookups();
+        for _ in 0..3 {
+            assert_eq!(!e.lookup(ROOT, name(text)).unwrap().entry_ttl.is_zero(), presence, "{text:?}");
+        }
+        assert_eq!(lookups() - before, if presence { 0 } else { 3 }, "{text:?}");
+        e.rmdir(ROOT, name(text)).unwrap();
+        let Ok(Lookup::Absent { ttl }) = e.lookup_or_absent(ROOT, name(text)) else { panic!("{text:?} is there") };
+        assert_eq!(!ttl.is_zero(), absence, "{text:?}");
+    }
+}
+
+#[test]
+fn a_failure_that_lasts_is_heard_of_once() {
+    let (store, e) = engine();
+    let (ino, first) = create(&e, "f");
+    let second = e.open(ino, Access::Write, false).unwrap().fh;
+    for bytes in [b"one", b"two"] {
+        e.write(first, 0, bytes).unwrap();
+        store.faults.writes_fail.store(true, Relaxed);
+        assert_eq!(kind(e.fsync(first, false)), ErrorKind::NoSpace);
+        // Others try again and again.
+        for _ in 0..3 {
+            assert_eq!(kind(e.flush(second)), ErrorKind::NoSpace);
+        }
+        store.faults.writes_fail.store(false, Relaxed);
+        e.flush(second).unwrap();
+        assert_eq!(stored(&store, ino), bytes);
+        e.flush(first).unwrap();
+    }
+    // After a success it is another failure.
+    e.write(first, 0, b"end").unwrap();
+    store.faults.writes_fail.store(true, Relaxed);
+    assert_eq!(kind(e.flush(second)), ErrorKind::NoSpace);
+    store.faults.writes_fail.store(false, Relaxed);
+    assert_eq!(kind(e.flush(first)), ErrorKind::NoSpace);
+}
+
+#[test]
 fn everyone_sees_a_write_that_was_accepted_before_it_was_stored() {
     const LEN: usize = 8 * UNIT;
     let (store, e) = engine();
@@ -446,6 +497,54 @@ fn dirty_data_is_bounded_and_a_full_store_refuses_the_writer() {
     store.faults.writes_fail.store(false, Relaxed);
     files.iter().for_each(|f| drop(e.release(f.1)));
     assert_eq!(e.stats().dirty_bytes, 0);
+}
+
+#[test]
+fn many_files_with_a_block_each_stay_within_the_share() {
+    const FILES: u64 = 300;
+    let limits = Limits { unit_len_bytes: UNIT as u32, ..Limits::default() };
+    let (store, e) = engine_with(limits, options(LONG, 1 << 20));
+    // Three sixteenths of the budget: 48 blocks.
+    let share = (1 << 20) / 16 * 3;
+    let fill = |thread: u64| {
+        let files: Vec<_> = (0..FILES).map(|i| create(&e, &format!("{thread}-{i}"))).collect();
+        for at in [10, 5000, 20] {
+            for &(ino, fh) in &files {
+                e.write(fh, at, &[ino.0 as u8; 7]).unwrap();
+                let held = e.stats().dirty_bytes;
+                assert!(held <= share, "{held} of {share} bytes");
+            }
+        }
+        files
+    };
+    let files: Vec<_> = std::thread::scope(|s| {
+        let threads: Vec<_> = (0..4).map(|thread| s.spawn(move || fill(thread))).collect();
+        threads.into_iter().flat_map(|t| t.join().unwrap()).collect()
+    });
+    for (ino, fh) in files {
+        e.release(fh).unwrap();
+        let mut expected = vec![0; 5007];
+        [10, 20, 5000].iter().for_each(|&at| expected[at..at + 7].fill(ino.0 as u8));
+        assert_eq!(stored(&store, ino), expected);
+    }
+    assert_eq!(e.stats().dirty_bytes, 0);
+}
+
+#[test]
+fn a_writer_that_finds_the_share_taken_hears_of_its_own_failure_only() {
+    let limits = Limits { unit_len_bytes: UNIT as u32, ..Limits::default() };
+    let (store, e) = engine_with(limits, options(LONG, 1 << 20));
+    let (full, full_fh) = create(&e, "full");
+    store.faults.writes_fail.store(true, Relaxed);
+    (0..48).for_each(|i| assert_eq!(e.write(full_fh, i * 2 * UNIT as u64, b"x").unwrap(), 1));
+    let (ino, fh) = create(&e, "next");
+    assert_eq!(kind(e.write(fh, 0, b"refused")), ErrorKind::NoSpace);
+    store.faults.writes_fail.store(false, Relaxed);
+    e.write(fh, 0, b"taken").unwrap();
+    e.release(fh).unwrap();
+    // Whether its write-back was tried while it could not work, nobody knows; its data is kept all the same.
+    drop(e.release(full_fh));
+    assert_eq!((stored(&store, ino), stored(&store, full).len()), (b"taken".to_vec(), 94 * UNIT + 1));
 }
 
 #[test]
@@ -741,4 +840,19 @@ fn contend(e: &Engine, rng: &mut Rng, n: &str) {
             }
         }
     }
+}
+
+#[test]
+fn a_directory_that_a_file_was_made_in_is_known_as_it_is_then() {
+    let (store, e) = engine();
+    e.getattr(ROOT, None).unwrap();
+    create(&e, "f");
+    let asked = store.faults.getattrs.load(Relaxed);
+    let after = e.getattr(ROOT, None).unwrap().0;
+    assert_eq!(store.faults.getattrs.load(Relaxed), asked, "the creation told them");
+    assert_eq!(after, store.inner.getattr(ROOT).unwrap());
+    // What one that fails leaves is not known.
+    assert_eq!(kind(e.create(ROOT, name("f"), &new_node(), Access::Write)), ErrorKind::Exists);
+    e.getattr(ROOT, None).unwrap();
+    assert_eq!(store.faults.getattrs.load(Relaxed), asked + 1);
 }

@@ -10,28 +10,37 @@
 //!
 //! A new file is an unnamed one (`O_TMPFILE`) that gets its name when its content is complete: 15 µs on ext4, against
 //! 20 µs for a temporary that is renamed, and a kill leaves nothing behind. Where the host lacks a part of that, the
-//! named temporary `.adit-XXXXXXXX.tmp` takes its place, and a kill may leave one of those.
+//! named temporary `.adit-<8 hex digits>.tmp` takes its place, and a kill may leave one of those.
+//!
+//! A removed file can be [held](freeing) until its remover has answered, because freeing its space takes long.
 
 use std::ffi::{CStr, OsStr};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use adit_core::media::{HostDir, HostEntry, HostFile, NewFile, SyncTarget};
+use adit_core::media::{HostDir, HostEntry, HostFile, NewFile, Published, Remains, SyncTarget};
 use adit_core::types::{Access, Attr, Caller, Ino, Kind, RenameFlags, SetAttr, SetTime, StatFs, Timestamp};
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, RawDir, ResolveFlags, Stat, StatxFlags, Timespec, Timestamps, UTIME_NOW,
-    UTIME_OMIT, Uid,
+    AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, RawDir, ResolveFlags, Stat, StatxFlags, Timespec, Timestamps,
+    UTIME_NOW, UTIME_OMIT, Uid,
 };
 use rustix::io::{Errno, retry_on_intr};
 
+mod freeing;
 #[cfg(test)]
 mod tests;
 
+use self::freeing::Freeing;
+
 /// Bytes that one `getdents64` may return: some 500 vault entries. On the stack, untouched until filled.
 const LIST_BUFFER_LEN_BYTES: usize = 32 << 10;
+
+/// The set-group-ID bit of a mode: entries of such a directory belong to its group.
+const SET_GID: u32 = 0o2000;
 
 /// A folder of the host with all that is below it.
 ///
@@ -47,6 +56,8 @@ pub struct HostDirectory {
     link_by_descriptor: AtomicBool,
     /// Whether the host knows the flags of `renameat2`; cleared when it did without one what it refused with one.
     rename_flags: AtomicBool,
+    /// Removed files that are not freed yet.
+    freeing: Arc<Freeing>,
     uid: Uid,
     gid: Gid,
 }
@@ -76,6 +87,7 @@ impl HostDirectory {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let known = rustix::fs::openat2(&root, c".", flags, Mode::empty(), resolve).is_ok();
         Ok(HostDirectory {
+            freeing: Arc::new(Freeing::new(&root)),
             root,
             resolve: known.then_some(resolve),
             unnamed: AtomicBool::new(true),
@@ -134,21 +146,43 @@ impl HostDirectory {
         }
     }
 
-    /// The ids that a new object with `st` must change to, for `owner`. The group that a set-group-ID directory gave
-    /// it stays.
-    fn owner_change(&self, st: &Stat, owner: Option<Caller>) -> Option<(Option<Uid>, Option<Gid>)> {
+    /// The ids that a new object with `st` must change to, for `owner`. The group that a set-group-ID directory gave it
+    /// stays; `inherited` says whether it lies in one, and is asked only where that group is our own by chance.
+    fn owner_change(
+        &self,
+        st: &Stat,
+        owner: Option<Caller>,
+        inherited: impl FnOnce() -> bool,
+    ) -> Option<(Option<Uid>, Option<Gid>)> {
         let owner = owner.filter(|_| self.uid.is_root())?;
         let uid = (owner.uid != st.st_uid).then(|| Uid::from_raw(owner.uid));
-        let own_group = st.st_gid == self.gid.as_raw();
-        let gid = (own_group && owner.gid != st.st_gid).then(|| Gid::from_raw(owner.gid));
+        let other_group = st.st_gid == self.gid.as_raw() && owner.gid != st.st_gid;
+        let gid = (other_group && !inherited()).then(|| Gid::from_raw(owner.gid));
         (uid.is_some() || gid.is_some()).then_some((uid, gid))
     }
 
+    /// Gives the new directory `fd` its owner and permissions. One that is not our own is given to nobody: the host chose its
+    /// owner, or someone else has put it there since.
+    fn finish_dir(&self, fd: &OwnedFd, perm: u16, owner: Option<Caller>) -> io::Result<()> {
+        let st = rustix::fs::fstat(fd)?;
+        let owner = owner.filter(|_| st.st_uid == self.uid.as_raw());
+        if let Some((uid, gid)) = self.owner_change(&st, owner, || st.st_mode & SET_GID != 0) {
+            unless_refused(rustix::fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH))?;
+        }
+        // A set-group-ID bit is inherited from the parent, and meant to be.
+        let wanted = perm & 0o7777 | (st.st_mode & SET_GID) as u16;
+        if st.st_mode & 0o7777 != u32::from(wanted) {
+            chmod(fd, wanted)?;
+        }
+        Ok(())
+    }
+
     /// Gives the new file `fd` its content, permissions and owner, and makes it durable if asked to.
-    fn fill(&self, fd: &OwnedFd, new: &NewFile<'_>) -> io::Result<()> {
+    fn fill(&self, dir: &Parent<'_>, fd: &OwnedFd, new: &NewFile<'_>) -> io::Result<()> {
         write_all_at(fd, 0, new.content)?;
         let st = rustix::fs::fstat(fd)?;
-        let owner = self.owner_change(&st, new.owner);
+        let owner =
+            self.owner_change(&st, new.owner, || rustix::fs::fstat(dir).is_ok_and(|dir| dir.st_mode & SET_GID != 0));
         if let Some((uid, gid)) = owner {
             unless_refused(rustix::fs::fchown(fd, uid, gid))?;
         }
@@ -163,6 +197,23 @@ impl HostDirectory {
         Ok(())
     }
 
+    fn opened(&self, fd: OwnedFd) -> Box<dyn HostFile> {
+        Box::new(OpenFile { fd, freeing: self.freeing.clone(), lock_is_kept: AtomicBool::new(false) })
+    }
+
+    fn publish_at(&self, dir: &Parent<'_>, name: &OsStr, new: &NewFile<'_>) -> io::Result<OwnedFd> {
+        if self.unnamed.load(Ordering::Relaxed) {
+            if let Some(fd) = self.publish_unnamed(dir, name, new)? {
+                return Ok(fd);
+            }
+            let fd = self.publish_named(dir, name, new)?;
+            // Only now is it known that the host, and not this path, was the reason.
+            self.unnamed.store(false, Ordering::Relaxed);
+            return Ok(fd);
+        }
+        self.publish_named(dir, name, new)
+    }
+
     /// Publishes through an unnamed file. `None` where the host cannot.
     fn publish_unnamed(&self, dir: &Parent<'_>, name: &OsStr, new: &NewFile<'_>) -> io::Result<Option<OwnedFd>> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -171,7 +222,7 @@ impl HostDirectory {
             Err(e) if lacks_feature(e) => return Ok(None),
             Err(e) => return Err(e.into()),
         };
-        self.fill(&fd, new)?;
+        self.fill(dir, &fd, new)?;
         if self.link_by_descriptor.load(Ordering::Relaxed) {
             match rustix::fs::linkat(&fd, c"", dir, name, AtFlags::EMPTY_PATH) {
                 Ok(()) => return Ok(Some(fd)),
@@ -206,7 +257,8 @@ impl HostDirectory {
                 Err(e) => return Err(e.into()),
             }
         };
-        let placed = self.fill(&fd, new).and_then(|()| self.rename_to_free((dir, temporary.as_ref()), (dir, name)));
+        let placed =
+            self.fill(dir, &fd, new).and_then(|()| self.rename_to_free((dir, temporary.as_ref()), (dir, name)));
         match placed {
             Ok(()) => Ok(fd),
             Err(e) => {
@@ -214,6 +266,30 @@ impl HostDirectory {
                 let _ = rustix::fs::unlinkat(dir, &temporary, AtFlags::empty());
                 Err(e)
             }
+        }
+    }
+
+    fn rename_at(&self, from: &Path, to: &Path, flags: RenameFlags) -> io::Result<()> {
+        let (from_dir, from_name) = self.parent(from)?;
+        let elsewhere = if from.parent() == to.parent() { None } else { Some(self.parent(to)?.0) };
+        let to_dir = elsewhere.as_ref().unwrap_or(&from_dir);
+        let to_name = to.file_name().ok_or(Errno::INVAL)?;
+        if flags.is_empty() {
+            return Ok(rustix::fs::renameat(&from_dir, from_name, to_dir, to_name)?);
+        }
+        if flags == RenameFlags::NOREPLACE {
+            if to.starts_with(from) && to != from {
+                // Into itself: the host knows what is wrong with that (the name may be taken, too), and no other way is.
+                let flags = rustix::fs::RenameFlags::NOREPLACE;
+                return Ok(rustix::fs::renameat_with(&from_dir, from_name, to_dir, to_name, flags)?);
+            }
+            return self.rename_to_free((&from_dir, from_name), (to_dir, to_name));
+        }
+        let host_flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
+        match rustix::fs::renameat_with(&from_dir, from_name, to_dir, to_name, host_flags) {
+            Err(Errno::INVAL) if to.starts_with(from) || from.starts_with(to) => Err(Errno::INVAL.into()),
+            Err(Errno::INVAL | Errno::NOSYS) if flags == RenameFlags::EXCHANGE => Err(Errno::OPNOTSUPP.into()),
+            other => Ok(other?),
         }
     }
 
@@ -264,16 +340,10 @@ fn rename_without_flags(from: Named<'_>, to: Named<'_>) -> io::Result<()> {
     })
 }
 
-/// Changes permission bits without following a link.
-fn chmod_at((dir, name): Named<'_>, perm: u16) -> io::Result<()> {
-    rustix::path::Arg::into_with_c_str(name, |name: &CStr| {
-        // SAFETY: the descriptor is open and the string ends with NUL; both outlive the call.
-        let rc = unsafe {
-            // The C library's, because it finds a way on kernels older than 6.6 too, which have no such call.
-            libc::fchmodat(dir.as_fd().as_raw_fd(), name.as_ptr(), perm.into(), libc::AT_SYMLINK_NOFOLLOW)
-        };
-        Ok(if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) })
-    })?
+/// Changes permission bits of what `fd` is, which may be opened as a place only.
+fn chmod(fd: &OwnedFd, perm: u16) -> io::Result<()> {
+    // The call that takes such a descriptor is newer than the kernels that we run on.
+    with_proc_path(fd, |path| Ok(rustix::fs::chmod(path, mode(perm))?))
 }
 
 impl HostDir for HostDirectory {
@@ -282,21 +352,21 @@ impl HostDir for HostDirectory {
             Access::Read => OFlags::RDONLY,
             Access::Write => OFlags::RDWR,
         };
-        Ok(Box::new(OpenFile(self.open_regular(path, flags)?)))
+        Ok(self.opened(self.open_regular(path, flags)?))
     }
 
     fn publish(&self, path: &Path, new: &NewFile<'_>) -> io::Result<Box<dyn HostFile>> {
         let (dir, name) = self.parent(path)?;
-        if self.unnamed.load(Ordering::Relaxed) {
-            if let Some(fd) = self.publish_unnamed(&dir, name, new)? {
-                return Ok(Box::new(OpenFile(fd)));
-            }
-            let fd = self.publish_named(&dir, name, new)?;
-            // Only now is it known that the host, and not this path, was the reason.
-            self.unnamed.store(false, Ordering::Relaxed);
-            return Ok(Box::new(OpenFile(fd)));
-        }
-        Ok(Box::new(OpenFile(self.publish_named(&dir, name, new)?)))
+        self.freeing.with_space(|| self.publish_at(&dir, name, new)).map(|fd| self.opened(fd))
+    }
+
+    fn publish_known(&self, path: &Path, new: &NewFile<'_>) -> io::Result<Published> {
+        let (dir, name) = self.parent(path)?;
+        let fd = self.freeing.with_space(|| self.publish_at(&dir, name, new))?;
+        // Through descriptors that are open: what a path would cost is left to the next lookup.
+        let attr = attr_of(&rustix::fs::fstat(&fd)?);
+        let dir = rustix::fs::fstat(&dir).ok().map(|st| attr_of(&st));
+        Ok(Published { file: self.opened(fd), attr, dir })
     }
 
     fn stat(&self, path: &Path) -> io::Result<Attr> {
@@ -308,16 +378,17 @@ impl HostDir for HostDirectory {
             let fd = self.open_regular(path, OFlags::WRONLY)?;
             retry_on_intr(|| rustix::fs::ftruncate(&fd, size))?;
         }
-        let (dir, name) = self.parent(path)?;
+        // One object for all that is changed: by name, someone else could put another one there in between.
+        let fd = self.open_at(path, OFlags::PATH, Mode::empty())?;
         if set.uid.is_some() || set.gid.is_some() {
             let (uid, gid) = ids(set);
-            rustix::fs::chownat(&dir, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+            rustix::fs::chownat(&fd, c"", uid, gid, AtFlags::EMPTY_PATH)?;
         }
         if let Some(perm) = set.perm {
-            chmod_at((&dir, name), perm & 0o7777)?;
+            chmod(&fd, perm)?;
         }
         if let Some(times) = times(set) {
-            rustix::fs::utimensat(&dir, name, &times, AtFlags::SYMLINK_NOFOLLOW)?;
+            rustix::fs::utimensat(&fd, c"", &times, AtFlags::EMPTY_PATH)?;
         }
         Ok(())
     }
@@ -342,17 +413,10 @@ impl HostDir for HostDirectory {
 
     fn make_dir(&self, path: &Path, perm: u16, owner: Option<Caller>) -> io::Result<()> {
         let (dir, name) = self.parent(path)?;
-        rustix::fs::mkdirat(&dir, name, mode(perm))?;
-        let st = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        if let Some((uid, gid)) = self.owner_change(&st, owner) {
-            unless_refused(rustix::fs::chownat(&dir, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW))?;
-        }
-        // A set-group-ID bit is inherited from the parent, and meant to be.
-        let wanted = perm & 0o7777 | (st.st_mode & 0o2000) as u16;
-        if st.st_mode & 0o7777 != u32::from(wanted) {
-            chmod_at((&dir, name), wanted)?;
-        }
-        Ok(())
+        self.freeing.with_space(|| Ok(rustix::fs::mkdirat(&dir, name, mode(perm))?))?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = retry_on_intr(|| rustix::fs::openat(&dir, name, flags, Mode::empty()))?;
+        self.finish_dir(&made, perm, owner)
     }
 
     fn remove(&self, path: &Path, kind: Kind) -> io::Result<()> {
@@ -361,28 +425,19 @@ impl HostDir for HostDirectory {
         Ok(rustix::fs::unlinkat(&dir, name, flags)?)
     }
 
+    fn remove_at_once(&self, path: &Path) -> io::Result<Remains> {
+        let (dir, name) = self.parent(path)?;
+        let held = self.freeing.hold(|| {
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            // A hold that the host refuses (it has no descriptor left) is no reason not to remove.
+            retry_on_intr(|| rustix::fs::openat(&dir, name, flags, Mode::empty())).ok()
+        });
+        rustix::fs::unlinkat(&dir, name, AtFlags::empty())?;
+        Ok(held)
+    }
+
     fn rename(&self, from: &Path, to: &Path, flags: RenameFlags) -> io::Result<()> {
-        let (from_dir, from_name) = self.parent(from)?;
-        let elsewhere = if from.parent() == to.parent() { None } else { Some(self.parent(to)?.0) };
-        let to_dir = elsewhere.as_ref().unwrap_or(&from_dir);
-        let to_name = to.file_name().ok_or(Errno::INVAL)?;
-        if flags.is_empty() {
-            return Ok(rustix::fs::renameat(&from_dir, from_name, to_dir, to_name)?);
-        }
-        if flags == RenameFlags::NOREPLACE {
-            if to.starts_with(from) && to != from {
-                // Into itself: the host knows what is wrong with that (the name may be taken, too), and no other way is.
-                let flags = rustix::fs::RenameFlags::NOREPLACE;
-                return Ok(rustix::fs::renameat_with(&from_dir, from_name, to_dir, to_name, flags)?);
-            }
-            return self.rename_to_free((&from_dir, from_name), (to_dir, to_name));
-        }
-        let host_flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
-        match rustix::fs::renameat_with(&from_dir, from_name, to_dir, to_name, host_flags) {
-            Err(Errno::INVAL) if to.starts_with(from) || from.starts_with(to) => Err(Errno::INVAL.into()),
-            Err(Errno::INVAL | Errno::NOSYS) if flags == RenameFlags::EXCHANGE => Err(Errno::OPNOTSUPP.into()),
-            other => Ok(other?),
-        }
+        self.freeing.with_space(|| self.rename_at(from, to, flags))
     }
 
     fn sync(&self, target: SyncTarget<'_>) -> io::Result<()> {
@@ -396,6 +451,7 @@ impl HostDir for HostDirectory {
     }
 
     fn statfs(&self) -> io::Result<StatFs> {
+        self.freeing.settle();
         let st = rustix::fs::fstatvfs(&self.root)?;
         Ok(StatFs {
             block_size: u32::try_from(st.f_frsize).unwrap_or(4096),
@@ -419,14 +475,23 @@ impl HostDir for HostDirectory {
     }
 }
 
+/// How often a file's lock is tried, and how long it is waited for between two tries: a second in all.
+const LOCK_TRIES: u32 = 2000;
+const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_micros(500);
+
 /// An open regular file.
-struct OpenFile(OwnedFd);
+struct OpenFile {
+    fd: OwnedFd,
+    freeing: Arc<Freeing>,
+    /// Whether the latest wait for the lock was in vain.
+    lock_is_kept: AtomicBool,
+}
 
 impl HostFile for OpenFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
         while done < buf.len() {
-            match rustix::io::pread(&self.0, &mut buf[done..], offset + done as u64) {
+            match rustix::io::pread(&self.fd, &mut buf[done..], offset + done as u64) {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
@@ -436,41 +501,60 @@ impl HostFile for OpenFile {
         Ok(done)
     }
 
+    fn hold_others(&self) {
+        // Not waited for in the kernel: a holder may be stopped, and a host of the network may hang.
+        // Nor waited for again and again where someone keeps it: that could be any program.
+        let tries = if self.lock_is_kept.load(Ordering::Relaxed) { 1 } else { LOCK_TRIES };
+        for left in (0..tries).rev() {
+            let kept = rustix::fs::flock(&self.fd, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK);
+            if !kept || left == 0 {
+                self.lock_is_kept.store(kept, Ordering::Relaxed);
+                return;
+            }
+            std::thread::sleep(LOCK_PAUSE);
+        }
+    }
+
+    fn admit_others(&self) {
+        // Nothing is lost if there was no lock.
+        let _ = rustix::fs::flock(&self.fd, FlockOperation::Unlock);
+    }
+
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        write_all_at(&self.0, offset, bytes)
+        self.freeing.with_space(|| write_all_at(&self.fd, offset, bytes))
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        Ok(retry_on_intr(|| rustix::fs::ftruncate(&self.0, len))?)
+        Ok(retry_on_intr(|| rustix::fs::ftruncate(&self.fd, len))?)
     }
 
     fn stat(&self) -> io::Result<Attr> {
-        Ok(attr_of(&rustix::fs::fstat(&self.0)?))
+        Ok(attr_of(&rustix::fs::fstat(&self.fd)?))
     }
 
     fn set_attr(&self, set: &SetAttr) -> io::Result<()> {
         if set.uid.is_some() || set.gid.is_some() {
             let (uid, gid) = ids(set);
-            rustix::fs::fchown(&self.0, uid, gid)?;
+            rustix::fs::fchown(&self.fd, uid, gid)?;
         }
         if let Some(perm) = set.perm {
-            rustix::fs::fchmod(&self.0, mode(perm))?;
+            rustix::fs::fchmod(&self.fd, mode(perm))?;
         }
         if let Some(times) = times(set) {
-            rustix::fs::futimens(&self.0, &times)?;
+            rustix::fs::futimens(&self.fd, &times)?;
         }
         Ok(())
     }
 
     fn sync(&self, data_only: bool) -> io::Result<()> {
-        Ok(retry_on_intr(|| if data_only { rustix::fs::fdatasync(&self.0) } else { rustix::fs::fsync(&self.0) })?)
+        Ok(retry_on_intr(|| if data_only { rustix::fs::fdatasync(&self.fd) } else { rustix::fs::fsync(&self.fd) })?)
     }
 
     fn start_writeback(&self, offset: u64, len: u64) {
         let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return };
         // SAFETY: takes a descriptor that is open and three numbers, and touches no memory of ours.
         // A hint: whatever it returns, the data is as safe as before.
-        unsafe { libc::sync_file_range(self.0.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
+        unsafe { libc::sync_file_range(self.fd.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
     }
 }
 

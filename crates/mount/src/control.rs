@@ -17,17 +17,21 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::thread::Builder;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::mountpoint;
+use crate::mountpoint::{self, MountError};
 
 /// Longest line that either side accepts, in bytes.
 const LINE_LEN_MAX: u64 = 1 << 20;
 /// How long a client may be silent, and how long an answer may take to be written.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a caller waits for an answer: an unmount flushes first.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long a caller waits for an answer, and for a process to take its request: far more than a healthy one needs.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a process may take to show that it is alive: a thread of its own does that.
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long requests in progress may take when a mount ends.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// Clients served at once.
@@ -48,11 +52,15 @@ pub struct MountInfo {
     pub read_only: bool,
     /// When it was mounted, in seconds since 1970.
     pub started: u64,
+    /// `major:minor` of its device, which tells it from others at the same mountpoint; empty if not known.
+    #[serde(default)]
+    pub device: String,
 }
 
 impl MountInfo {
-    /// Describes a mount by this process that starts now.
+    /// Describes a mount by this process that starts now; it is in its place already.
     pub fn new(source: &str, kind: &str, mountpoint: &Path, read_only: bool) -> Self {
+        let own = mountpoint::find(mountpoint).filter(|entry| entry.fs_type == mountpoint::FS_TYPE);
         MountInfo {
             source: source.into(),
             kind: kind.into(),
@@ -60,7 +68,18 @@ impl MountInfo {
             pid: std::process::id(),
             read_only,
             started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+            device: own.map(|entry| entry.device).unwrap_or_default(),
         }
+    }
+
+    /// Its process says nothing.
+    fn silent(&self) -> ControlError {
+        ControlError::Silent { mountpoint: PathBuf::from(&self.mountpoint), pid: self.pid }
+    }
+
+    /// Whether this process can see it. If not, it was detached, or is in another mount namespace.
+    pub fn is_attached(&self) -> bool {
+        mountpoint::is_attached(&self.device)
     }
 }
 
@@ -70,6 +89,17 @@ pub enum ControlError {
     /// No live mount of this user is at the path.
     #[error("{}: not a mount of adit", .0.display())]
     NotAMount(PathBuf),
+    /// The process of the mount at the path is gone.
+    #[error(transparent)]
+    Dead(MountError),
+    /// The mount's process lives, but says nothing: it is stopped, or hangs.
+    #[error("{}: process {pid} does not answer", .mountpoint.display())]
+    Silent {
+        /// Where it is mounted.
+        mountpoint: PathBuf,
+        /// The process.
+        pid: u32,
+    },
     /// The mount's process refused or failed; `kind` is a word of [`adit_core::ErrorKind`] where it has one.
     #[error("{message}")]
     Answered {
@@ -189,20 +219,74 @@ impl Registry {
         mounts
     }
 
-    /// Asks the process behind `mountpoint` to carry out `verb`.
+    /// Asks the process behind `mountpoint` to carry out `verb`, and waits five seconds for its answer.
     ///
     /// # Errors
-    /// `NotAMount` if no live mount of this user is there; `Answered` with what the process says; else `Io`.
+    /// As [`Registry::find`]; `Answered` with what the process says; `Silent` if it says nothing; else `Io`.
     pub fn call(&self, mountpoint: &Path, verb: &str, args: &Value) -> Result<Value, ControlError> {
+        let (mount, socket) = self.locate(mountpoint)?;
+        ask(&mount, &socket, verb, args, ANSWER_TIMEOUT, &mut || Err(mount.silent()))
+    }
+
+    /// As [`Registry::call_entry`], for a verb that may take long: whenever there was no answer for five seconds,
+    /// `waiting` is called, which may end that with an error.
+    ///
+    /// # Errors
+    /// As [`Registry::call`], and those of `waiting`.
+    pub fn call_patiently(
+        &self,
+        mount: &MountInfo,
+        verb: &str,
+        args: &Value,
+        waiting: &mut dyn FnMut() -> Result<(), ControlError>,
+    ) -> Result<Value, ControlError> {
+        ask(mount, &self.socket_of(mount)?, verb, args, ANSWER_TIMEOUT, waiting)
+    }
+
+    /// Whether the process of `mount` is alive to requests; waits two seconds for that.
+    ///
+    /// # Errors
+    /// `Silent` if it is not; else as [`Registry::call_entry`].
+    pub fn ping(&self, mount: &MountInfo) -> Result<(), ControlError> {
+        let socket = self.socket_of(mount)?;
+        ask(mount, &socket, "ping", &Value::Null, PING_TIMEOUT, &mut || Err(mount.silent())).map(drop)
+    }
+
+    fn socket_of(&self, mount: &MountInfo) -> Result<PathBuf, ControlError> {
+        let found = self.entries().into_iter().find(|(info, _)| info == mount);
+        found.map(|(_, socket)| socket).ok_or_else(|| ControlError::NotAMount(PathBuf::from(&mount.mountpoint)))
+    }
+
+    /// Asks the process of `mount`, which [`Registry::list`] gave, to carry out `verb`: also one that shares its
+    /// mountpoint with others.
+    ///
+    /// # Errors
+    /// As [`Registry::call`].
+    pub fn call_entry(&self, mount: &MountInfo, verb: &str, args: &Value) -> Result<Value, ControlError> {
+        ask(mount, &self.socket_of(mount)?, verb, args, ANSWER_TIMEOUT, &mut || Err(mount.silent()))
+    }
+
+    /// The live mount of this user at `mountpoint`, or one that was detached from there.
+    ///
+    /// # Errors
+    /// `NotAMount` if there is none; `Dead` if there is one without a process.
+    pub fn find(&self, mountpoint: &Path) -> Result<MountInfo, ControlError> {
+        self.locate(mountpoint).map(|(info, _)| info)
+    }
+
+    /// Where mounts are stacked on one folder the topmost is meant; of those that were detached, the newest.
+    fn locate(&self, mountpoint: &Path) -> Result<(MountInfo, PathBuf), ControlError> {
         let resolved = mountpoint::resolve(mountpoint).map_err(ControlError::io(mountpoint.display()))?;
         let wanted = mountpoint::display(resolved.as_os_str());
-        // The newest wins where mounts are stacked on one folder.
-        let found =
-            self.entries().into_iter().filter(|(info, _)| info.mountpoint == wanted).max_by_key(|(i, _)| i.started);
-        let Some((_, socket)) = found else {
-            return Err(ControlError::NotAMount(resolved));
-        };
-        ask(&socket, verb, args)
+        let topmost = mountpoint::find(&resolved).filter(|entry| entry.fs_type == mountpoint::FS_TYPE);
+        let is_topmost = |info: &MountInfo| topmost.as_ref().is_some_and(|entry| entry.device == info.device);
+        let here = self.entries().into_iter().filter(|(info, _)| info.mountpoint == wanted);
+        let found = here.max_by_key(|(info, _)| (is_topmost(info), info.started));
+        match found {
+            Some(found) if is_topmost(&found.0) || mountpoint::find_dead(&resolved).is_none() => Ok(found),
+            None if mountpoint::find_dead(&resolved).is_none() => Err(ControlError::NotAMount(resolved)),
+            _ => Err(ControlError::Dead(MountError::Stale(resolved))),
+        }
     }
 
     /// Live entries with their sockets.
@@ -409,25 +493,60 @@ fn answer(line: &str, verbs: &dyn Verbs) -> Value {
     }
 }
 
-fn ask(socket: &Path, verb: &str, args: &Value) -> Result<Value, ControlError> {
+/// Sends a request and waits for the answer; calls `waiting` whenever none came for `patience`.
+fn ask(
+    mount: &MountInfo,
+    socket: &Path,
+    verb: &str,
+    args: &Value,
+    patience: Duration,
+    waiting: &mut dyn FnMut() -> Result<(), ControlError>,
+) -> Result<Value, ControlError> {
     let failed = || ControlError::io(socket.display());
-    let stream = UnixStream::connect(socket).map_err(failed())?;
+    let stream = connect(socket, patience).map_err(|e| if is_timeout(&e) { mount.silent() } else { failed()(e) })?;
     if !is_allowed(&stream) {
         return Err(ControlError::UnsafeDirectory { path: socket.into(), reason: "another user answers there" });
     }
-    stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(failed())?;
-    stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(failed())?;
+    stream.set_read_timeout(Some(patience)).map_err(failed())?;
     let mut line = json!({"verb": verb, "args": args}).to_string();
     line.push('\n');
-    (&stream).write_all(line.as_bytes()).map_err(failed())?;
-    let mut line = String::new();
-    BufReader::new(&stream).take(LINE_LEN_MAX).read_line(&mut line).map_err(failed())?;
-    let mut answer: Value = serde_json::from_str(&line).map_err(|e| failed()(e.into()))?;
+    (&stream).write_all(line.as_bytes()).map_err(|e| if is_timeout(&e) { mount.silent() } else { failed()(e) })?;
+    let mut lines = BufReader::new(&stream).take(LINE_LEN_MAX);
+    // What came before a timeout stays in it.
+    let mut line = Vec::new();
+    loop {
+        match lines.read_until(b'\n', &mut line) {
+            Ok(_) => break,
+            Err(e) if is_timeout(&e) => waiting()?,
+            Err(e) => return Err(failed()(e)),
+        }
+    }
+    let mut answer: Value = serde_json::from_slice(&line).map_err(|e| failed()(e.into()))?;
     if answer["ok"] == true {
         return Ok(answer["result"].take());
     }
     let text = |key: &str| answer[key].as_str().unwrap_or_default().to_owned();
     Err(ControlError::Answered { kind: text("kind"), message: text("message") })
+}
+
+fn is_timeout(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+/// A connection to the socket, made and written to within `patience` each: a process that hangs takes no more of them when
+/// its queue is full.
+fn connect(socket: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let stream = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let stream = UnixStream::from(stream);
+    stream.set_write_timeout(Some(patience))?;
+    let address = SocketAddrUnix::new(socket)?;
+    loop {
+        match rustix::net::connect(&stream, &address) {
+            Err(Errno::INTR) => {}
+            connected => break connected?,
+        }
+    }
+    Ok(stream)
 }
 
 #[cfg(test)]

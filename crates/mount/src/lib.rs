@@ -15,6 +15,7 @@ pub mod control;
 pub mod daemon;
 pub mod errno;
 mod fuse;
+pub mod holders;
 pub mod mountpoint;
 pub mod options;
 pub mod session;

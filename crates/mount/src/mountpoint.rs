@@ -14,6 +14,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
+use std::thread::Builder;
+use std::time::Duration;
 
 use adit_core::ErrorKind;
 use rustix::io::Errno;
@@ -25,6 +28,8 @@ use crate::options::MountOptions;
 /// The filesystem type that `/proc/mounts` shows.
 pub const FS_TYPE: &str = "fuse.adit";
 const DEVICE: &str = "/dev/fuse";
+/// How long a mount's process may take to tell the state of its filesystem before it counts as one that hangs.
+const STATFS_TIMEOUT: Duration = Duration::from_secs(2);
 const HELPERS: [&str; 4] = ["fusermount3", "/usr/bin/fusermount3", "/bin/fusermount3", "fusermount"];
 
 /// Why a folder could not be attached or detached.
@@ -33,11 +38,19 @@ pub enum MountError {
     /// Nothing of ours is mounted there.
     #[error("{}: not a mount of adit", .0.display())]
     NotAMount(PathBuf),
+    /// It was mounted by another user, and this one is not root.
+    #[error("{}: mounted by another user (uid {user}); only that user and root can unmount it", .path.display())]
+    AnotherUsers {
+        /// The mountpoint.
+        path: PathBuf,
+        /// Who mounted it (uid).
+        user: u32,
+    },
     /// Files on it are open, or a process works in it.
     #[error("{}: busy: files are open or a process works in it (see fuser -m; --lazy detaches it now)", .0.display())]
     Busy(PathBuf),
-    /// The process behind an earlier mount is gone.
-    #[error("{}: a dead mount is in the way; clear it with: adit umount {}", .0.display(), .0.display())]
+    /// The process behind a mount is gone.
+    #[error("{}: a dead mount: {}", .0.display(), how_to_clear(.0))]
     Stale(PathBuf),
     /// The mountpoint cannot be used.
     #[error("mountpoint {}: {source}", .path.display())]
@@ -61,6 +74,14 @@ pub enum MountError {
         /// What it said.
         reason: String,
     },
+    /// `fusermount3`, which mounts for those who are not root, could not.
+    #[error("{}: cannot be mounted for you: {said}", .path.display())]
+    Helper {
+        /// The mountpoint.
+        path: PathBuf,
+        /// Its own words.
+        said: String,
+    },
     /// It was attached, but the first requests failed.
     #[error("{}: mounted but not usable: {source}", .path.display())]
     Unusable {
@@ -82,9 +103,42 @@ impl MountError {
                 adit_core::error::kind_of_io(source)
             }
             MountError::NoDevice(_) | MountError::NoHelper => ErrorKind::NotSupported,
-            MountError::Refused { .. } => ErrorKind::NotPermitted,
+            MountError::Refused { .. } | MountError::Helper { .. } | MountError::AnotherUsers { .. } => {
+                ErrorKind::NotPermitted
+            }
         }
     }
+
+    /// What its user can do about it, where that can be told.
+    pub fn advice(&self) -> Option<String> {
+        let MountError::Helper { path, said } = self else { return None };
+        let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
+        Some(match () {
+            () if has(&["user_allow_other"]) => {
+                "leave out allow_other, or have root add the line user_allow_other to /etc/fuse.conf".to_owned()
+            }
+            () if has(&["no write access", "not owned by", "sticky"]) => {
+                format!("mount on a folder of your own: mkdir -p ~/mnt; {} is not yours to write in", path.display())
+            }
+            () if has(&["/dev/fuse", "modprobe"]) => {
+                "without access to /dev/fuse nobody can mount; `adit doctor` says how root can give it".to_owned()
+            }
+            () if has(&["mount_max", "too many"]) => {
+                "end a mount that is not needed (`adit mounts`), or have root raise mount_max in /etc/fuse.conf".to_owned()
+            }
+            () if has(&["Operation not permitted"]) => {
+                "fusermount3 lacks its rights: root can give them back (chmod u+s /usr/bin/fusermount3); in a container mounts \
+                 may be forbidden altogether"
+                    .to_owned()
+            }
+            () => "`adit doctor` looks for what keeps mounts from working here".to_owned(),
+        })
+    }
+}
+
+/// What to do about a dead mount: the same words wherever one is met.
+pub fn how_to_clear(mountpoint: &Path) -> String {
+    format!("its process is gone; clear it with: adit umount {}", mountpoint.display())
 }
 
 /// Attaches a new FUSE connection to `mountpoint` (absolute, see [`resolve`]); the descriptor is the connection.
@@ -140,7 +194,7 @@ fn flags(options: &MountOptions) -> MountFlags {
 
 /// With `fusermount3`, which hands the connection back over a socket.
 fn attach_with_helper(mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
-    let refused = |reason: String| MountError::Refused { path: mountpoint.into(), reason };
+    let refused = |said: String| MountError::Helper { path: mountpoint.into(), said };
     let (ours, theirs) = UnixStream::pair().map_err(|e| refused(e.to_string()))?;
     let child = spawn_helper(|helper| {
         // The socket travels as standard input: the one descriptor that a child has without tricks after fork.
@@ -255,6 +309,10 @@ pub(crate) fn detach(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
 }
 
 fn detach_with_helper(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
+    let own = rustix::process::getuid().as_raw();
+    if let Some(user) = find(mountpoint).and_then(|entry| entry.user).filter(|&user| user != own) {
+        return Err(MountError::AnotherUsers { path: mountpoint.into(), user });
+    }
     let refused = |reason: String| MountError::Refused { path: mountpoint.into(), reason };
     let child = spawn_helper(|helper| {
         Command::new(helper)
@@ -282,11 +340,31 @@ fn detach_with_helper(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
 }
 
 /// Whether a mount is at `path` whose process is gone ("Transport endpoint is not connected").
+///
+/// It asks for the state of the filesystem, which the kernel never keeps; attributes it may have kept for as long as the
+/// mount's process once allowed. The kernel answers for a mount of another user itself: that one never looks dead. One whose
+/// process says nothing for two seconds has a process.
 pub fn is_stale(path: &Path) -> bool {
-    match rustix::fs::stat(path) {
-        Err(Errno::NOTCONN | Errno::CONNABORTED) => true,
-        Ok(_) | Err(_) => false,
-    }
+    let path = path.to_owned();
+    let (word, answer) = channel();
+    // The call cannot be given up once the kernel waits for the mount's process; whoever waits for the thread can.
+    let asked = Builder::new().name("adit-statfs".into()).spawn(move || {
+        let stale = loop {
+            match rustix::fs::statfs(&path) {
+                Err(Errno::INTR) => continue,
+                Err(Errno::NOTCONN | Errno::CONNABORTED) => break true,
+                Ok(_) | Err(_) => break false,
+            }
+        };
+        // Nobody waits any more if it took that long.
+        let _ = word.send(stale);
+    });
+    asked.is_ok() && answer.recv_timeout(STATFS_TIMEOUT).unwrap_or(false)
+}
+
+/// The mount of this program at the resolved `mountpoint`, if its process is gone; see [`is_stale`].
+pub fn find_dead(mountpoint: &Path) -> Option<MountEntry> {
+    find(mountpoint).filter(|entry| entry.fs_type == FS_TYPE && is_stale(mountpoint))
 }
 
 /// The absolute path of a mountpoint, without asking the filesystem that is mounted there, which may be dead.
@@ -312,12 +390,19 @@ pub struct MountEntry {
     pub source: OsString,
     /// `major:minor` of the device, which names its folder under `/sys/class/bdi`.
     pub device: String,
+    /// The user (uid) who mounted it, of a FUSE filesystem; the kernel answers that user's requests only, unless told.
+    pub user: Option<u32>,
 }
 
 /// The topmost mount exactly at `mountpoint`, in this process's view.
 pub fn find(mountpoint: &Path) -> Option<MountEntry> {
     let table = read_table().ok()?;
     table.into_iter().rev().find(|entry| entry.mountpoint == mountpoint)
+}
+
+/// Whether the mount of this program with this device is anywhere in this process's view.
+pub fn is_attached(device: &str) -> bool {
+    ours().iter().any(|entry| entry.device == device)
 }
 
 /// Every mount of this program in this process's view, dead ones too.
@@ -340,7 +425,9 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut after_tags = fields.skip_while(|field| *field != b"-").skip(1);
     let fs_type = String::from_utf8_lossy(after_tags.next()?).into_owned();
     let source = unescape(after_tags.next()?);
-    Some(MountEntry { mountpoint: mountpoint.into(), fs_type, source, device })
+    let mut options = after_tags.next().unwrap_or_default().split(|&b| b == b',');
+    let user = options.find_map(|option| std::str::from_utf8(option.strip_prefix(b"user_id=")?).ok()?.parse().ok());
+    Some(MountEntry { mountpoint: mountpoint.into(), fs_type, source, device, user })
 }
 
 /// Undoes the octal escapes (`\040`) of blanks and backslashes.
@@ -399,7 +486,7 @@ mod tests {
         let entry = parse_line(line).expect("valid line");
         assert_eq!(entry.mountpoint, Path::new(r"/mnt/a b\c"));
         assert_eq!((entry.fs_type.as_str(), entry.device.as_str()), ("fuse.adit", "0:98"));
-        assert_eq!(entry.source, "/home/v x");
+        assert_eq!((entry.source.to_str(), entry.user), (Some("/home/v x"), Some(0)));
         assert_eq!(parse_line(b""), None);
         assert_eq!(parse_line(b"36 35 0:98 / /mnt rw shared:1 -"), None);
     }

@@ -318,6 +318,14 @@ impl HostFile for FaultyFile {
         self.inner.read_at(offset, buf)
     }
 
+    fn hold_others(&self) {
+        self.inner.hold_others();
+    }
+
+    fn admit_others(&self) {
+        self.inner.admit_others();
+    }
+
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let subject = || format!("{} at {offset}, {} bytes", self.path, bytes.len());
         match self.faults.next(CallClass::Write, &subject) {

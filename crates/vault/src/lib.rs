@@ -3,6 +3,7 @@
 //! - [`format`]: pure codecs, no I/O;
 //! - [`check`]: finding damage, and repairing it;
 //! - [`vault`]: making, unlocking and describing a vault;
+//! - [`memory`]: where keys and passwords are;
 //! - [`state`]: where its journal lies;
 //! - [`store`]: an open vault as an [`adit_core::store::Store`];
 //! - `journal`: the redo journal, and recovery from it.
@@ -10,6 +11,7 @@
 pub mod check;
 pub mod format;
 mod journal;
+pub mod memory;
 pub mod state;
 pub mod store;
 pub mod vault;

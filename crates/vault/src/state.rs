@@ -2,7 +2,10 @@
 //!
 //! Each mounting process has a slot of its own, held by a lock that ends with it. Slots that nobody holds any more are
 //! handed out as abandoned: what is in them is recovered. A vault that moved is found again: slots of another path
-//! with the same id are adopted when it is the same folder (device and inode), and no vault is at that path any more.
+//! with the same id are adopted when it is the same folder, and it is not at that path any more. A journal of another
+//! folder that was at this path (it was moved away, and a copy took its place) is left for that one.
+//!
+//! What a slot holds is believed: it tells recovery what to write and to rename. So a slot is this user's alone.
 //!
 //! Slots tell of processes that share a state directory. [`FolderLock`] is on the vault's folder itself, and so tells of
 //! every process of this machine, whoever runs it and wherever its journal lies.
@@ -21,11 +24,13 @@ use crate::format::config::CONFIG_FILE_NAME;
 
 /// Processes that can have one vault open at once.
 const SLOTS: u32 = 64;
+/// Folder of a vault that holds all contents; it is never replaced.
+const CONTENT_FOLDER: &str = "d";
 /// File in a slot that is locked while it is in use.
 const LOCK_FILE: &str = "lock";
 /// File in a slot that holds the vault's path.
 const PATH_FILE: &str = "vault-path";
-/// File in a slot that holds the device and inode of the vault's folder.
+/// File in a slot that tells the vault's folder from others: [`FolderId`].
 const FOLDER_FILE: &str = "vault-folder";
 
 /// A slot for this process, and the abandoned ones. The locks last as long as this value.
@@ -35,6 +40,8 @@ pub struct StateDir {
     pub path: PathBuf,
     /// Slots of dead processes, whose journals are to be recovered.
     pub abandoned: Vec<PathBuf>,
+    /// Slots with journals of another folder, which was at this path before. They are neither recovered nor used.
+    pub strange: Vec<PathBuf>,
     /// Living processes that have slots for the same folder: their ids, 0 for one that is not known.
     pub others: Vec<u32>,
     _locks: Vec<File>,
@@ -52,8 +59,25 @@ impl FolderLock {
     /// # Errors
     /// `Busy` if another process holds it in a way that excludes this; what the host says if `root` cannot be opened.
     pub fn take(root: &Path, alone: bool) -> Result<FolderLock> {
+        FolderLock::on(root, alone)
+    }
+
+    /// Takes the lock of those who change the vault at `root`, without waiting: shared, or alone for who is promised that
+    /// nobody else changes it. It is another one than that of [`FolderLock::take`], on the folder of the contents.
+    ///
+    /// # Errors
+    /// As [`FolderLock::take`].
+    pub fn take_to_change(root: &Path, alone: bool) -> Result<FolderLock> {
+        FolderLock::on(&root.join(CONTENT_FOLDER), alone)
+    }
+
+    fn on(root: &Path, alone: bool) -> Result<FolderLock> {
         let folder = match File::open(root) {
             Ok(folder) => folder,
+            // A vault without contents is for the store to refuse, and for a repair to mend.
+            Err(e) if e.kind() == io::ErrorKind::NotFound && root.ends_with(CONTENT_FOLDER) => {
+                return Ok(FolderLock(None));
+            }
             // A folder that can be entered but not listed still opens as a vault.
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(FolderLock(None)),
             Err(e) => return Err(FsError::from(e).on("open", root.display())),
@@ -77,8 +101,12 @@ impl StateDir {
         let root = root.canonicalize().map_err(|e| FsError::from(e).on("open", root.display()))?;
         let family = base.join("vault").join(data_encoding::HEXLOWER.encode(id));
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&family).map_err(failed)?;
+        check_private(&base.join("vault"))?;
+        check_private(&family)?;
         let key = format!("{:016x}", xxh3_64(root.as_os_str().as_bytes()));
+        let folder = FolderId::of(&root).map_err(failed)?;
         let (mut own, mut abandoned, mut others, mut locks) = (None, Vec::new(), Vec::new(), Vec::new());
+        let mut strange = Vec::new();
         for slot in 0..SLOTS {
             let path = family.join(format!("{key}-{slot}"));
             let exists = path.is_dir();
@@ -86,21 +114,27 @@ impl StateDir {
                 continue;
             }
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(failed)?;
+            check_private(&path)?;
             let Some(lock) = try_lock(&path).map_err(failed)? else {
                 others.push(holder(&path));
                 continue;
             };
+            if holds_journals(&path) && FolderId::told_in(&path).is_some_and(|told| told.is_another(&folder)) {
+                strange.push(path);
+                continue;
+            }
             if own.is_none() {
                 tell_holder(&lock).map_err(failed)?;
                 fs::write(path.join(PATH_FILE), root.as_os_str().as_bytes()).map_err(failed)?;
-                fs::write(path.join(FOLDER_FILE), folder_id(&root).map_err(failed)?).map_err(failed)?;
+                fs::write(path.join(FOLDER_FILE), folder.to_string()).map_err(failed)?;
                 own = Some(path);
             } else {
                 abandoned.push(path);
             }
             locks.push(lock);
         }
-        for path in moved_slots(&family, &key, &root).map_err(failed)? {
+        for path in moved_slots(&family, &key, &folder).map_err(failed)? {
+            check_private(&path)?;
             match try_lock(&path).map_err(failed)? {
                 Some(lock) => {
                     locks.push(lock);
@@ -110,7 +144,7 @@ impl StateDir {
             }
         }
         match own {
-            Some(path) => Ok(StateDir { path, abandoned, others, _locks: locks }),
+            Some(path) => Ok(StateDir { path, abandoned, strange, others, _locks: locks }),
             None => Err(FsError::new(ErrorKind::Busy)
                 .on("open", root.display())
                 .because(format!("{SLOTS} processes have this vault open"))),
@@ -121,10 +155,32 @@ impl StateDir {
 impl StateDir {
     /// Whether a dead process left a journal in a slot: then the vault is to be opened for writing, which recovers it.
     pub fn has_journals(&self) -> bool {
-        let slots = std::iter::once(&self.path).chain(&self.abandoned);
-        let mut entries = slots.filter_map(|slot| fs::read_dir(slot).ok()).flatten().flatten();
-        entries.any(|entry| crate::journal::recover::is_journal(entry.file_name().as_bytes()))
+        std::iter::once(&self.path).chain(&self.abandoned).any(|slot| holds_journals(slot))
     }
+}
+
+fn holds_journals(slot: &Path) -> bool {
+    let mut entries = fs::read_dir(slot).into_iter().flatten().flatten();
+    entries.any(|entry| crate::journal::recover::is_journal(entry.file_name().as_bytes()))
+}
+
+/// Whoever can write into a slot can have recovery rename and remove files of the vault.
+fn check_private(slot: &Path) -> Result<()> {
+    let unsafe_because = |why: &str| {
+        let e = FsError::new(ErrorKind::NotPermitted).on("use the state directory", slot.display());
+        Err(e.because(format!("it {why}, who could plant a journal there")))
+    };
+    let found = fs::symlink_metadata(slot).map_err(|e| FsError::from(e).on("look at", slot.display()))?;
+    if !found.is_dir() {
+        return unsafe_because("is not a folder but a link of somebody");
+    }
+    if found.uid() != rustix::process::geteuid().as_raw() {
+        return unsafe_because("belongs to another user");
+    }
+    if found.mode() & 0o022 != 0 {
+        return unsafe_because("can be written by other users (chmod 700 it)");
+    }
+    Ok(())
 }
 
 /// Locks a slot, or None if a living process holds it.
@@ -148,17 +204,54 @@ fn holder(slot: &Path) -> u32 {
     fs::read_to_string(slot.join(LOCK_FILE)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Device and inode: the same for a folder that moved, another for a copy.
-fn folder_id(root: &Path) -> io::Result<String> {
-    let meta = fs::metadata(root)?;
-    Ok(format!("{}:{}", meta.dev(), meta.ino()))
+/// What tells a folder from its copies: device, inode, and when it was made (nanoseconds since 1970), where the host knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct FolderId {
+    device: u64,
+    inode: u64,
+    made: Option<u128>,
 }
 
-/// Slots of this very folder under another path, where no vault is any more. A copy of the vault is not that folder: its
+impl FolderId {
+    fn of(root: &Path) -> io::Result<FolderId> {
+        let meta = fs::metadata(root)?;
+        let made = meta.created().ok().and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
+        Ok(FolderId { device: meta.dev(), inode: meta.ino(), made: made.map(|since| since.as_nanos()) })
+    }
+
+    /// What the slot's last user wrote down.
+    fn told_in(slot: &Path) -> Option<FolderId> {
+        let text = fs::read_to_string(slot.join(FOLDER_FILE)).ok()?;
+        let mut parts = text.trim().split(':');
+        let (device, inode) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        Some(FolderId { device, inode, made: parts.next().and_then(|made| made.parse().ok()) })
+    }
+
+    /// Whether this is surely another folder. Devices get other numbers at the next boot, and some filesystems number their
+    /// inodes anew at each mount: a folder that may be the same counts as the same, or its journal would be lost to it.
+    fn is_another(&self, now: &FolderId) -> bool {
+        let other_time = self.made.zip(now.made).is_some_and(|(then, now)| then != now);
+        self.inode != now.inode && other_time
+    }
+
+    /// Whether this is surely the same folder.
+    fn is_same(&self, now: &FolderId) -> bool {
+        let other_time = self.made.zip(now.made).is_some_and(|(then, now)| then != now);
+        (self.device, self.inode) == (now.device, now.inode) && !other_time
+    }
+}
+
+impl std::fmt::Display for FolderId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.device, self.inode)?;
+        self.made.map_or(Ok(()), |made| write!(f, ":{made}"))
+    }
+}
+
+/// Slots of this very folder under another path, where it is not any more. A copy of the vault is not that folder: its
 /// journal must wait for the original.
-fn moved_slots(family: &Path, key: &str, root: &Path) -> io::Result<Vec<PathBuf>> {
+fn moved_slots(family: &Path, key: &str, folder: &FolderId) -> io::Result<Vec<PathBuf>> {
     let mut moved = Vec::new();
-    let folder = folder_id(root)?;
     for entry in fs::read_dir(family)? {
         let path = entry?.path();
         let own = path.file_name().is_some_and(|n| n.as_bytes().starts_with(key.as_bytes()));
@@ -167,8 +260,9 @@ fn moved_slots(family: &Path, key: &str, root: &Path) -> io::Result<Vec<PathBuf>
         }
         let Ok(bytes) = fs::read(path.join(PATH_FILE)) else { continue };
         let place = Path::new(std::ffi::OsStr::from_bytes(&bytes));
-        let same = fs::read_to_string(path.join(FOLDER_FILE)).is_ok_and(|f| f == folder);
-        if same && !place.join(CONFIG_FILE_NAME).exists() {
+        let Some(told) = FolderId::told_in(&path) else { continue };
+        let gone = !place.join(CONFIG_FILE_NAME).exists() || FolderId::of(place).is_ok_and(|now| told.is_another(&now));
+        if told.is_same(folder) && gone {
             moved.push(path);
         }
     }
@@ -176,46 +270,4 @@ fn moved_slots(family: &Path, key: &str, root: &Path) -> io::Result<Vec<PathBuf>
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_process_has_a_slot_and_dead_ones_are_found() {
-        let dir = tempfile::tempdir().unwrap();
-        let (base, root) = (dir.path().join("state"), dir.path().join("vault"));
-        fs::create_dir(&root).unwrap();
-        let first = StateDir::acquire(&base, &[1; 16], &root).unwrap();
-        let second = StateDir::acquire(&base, &[1; 16], &root).unwrap();
-        assert_ne!(first.path, second.path);
-        assert!(second.abandoned.is_empty(), "a living process's slot is its own");
-        assert!(first.others.is_empty());
-        assert_eq!(second.others, [std::process::id()], "and it is told who lives");
-        let dead = first.path.clone();
-        drop(first);
-        let third = StateDir::acquire(&base, &[1; 16], &root).unwrap();
-        assert_eq!(third.path, dead);
-        drop((second, third));
-        let copy = dir.path().join("copy");
-        fs::create_dir(&copy).unwrap();
-        let other = StateDir::acquire(&base, &[1; 16], &copy).unwrap();
-        assert!(other.abandoned.is_empty(), "a copy of the vault leaves the original's journals alone");
-        drop(other);
-        let moved = dir.path().join("moved");
-        fs::rename(&root, &moved).unwrap();
-        let fourth = StateDir::acquire(&base, &[1; 16], &moved).unwrap();
-        assert_eq!(fourth.abandoned.len(), 2, "the slots of the old path are adopted");
-    }
-
-    #[test]
-    fn a_folder_is_shared_or_somebodys_alone() {
-        let dir = tempfile::tempdir().unwrap();
-        let first = FolderLock::take(dir.path(), false).unwrap();
-        let second = FolderLock::take(dir.path(), false).unwrap();
-        assert_eq!(FolderLock::take(dir.path(), true).unwrap_err().kind(), ErrorKind::Busy);
-        drop((first, second));
-        let alone = FolderLock::take(dir.path(), true).unwrap();
-        assert_eq!(FolderLock::take(dir.path(), false).unwrap_err().kind(), ErrorKind::Busy);
-        drop(alone);
-        FolderLock::take(dir.path(), false).unwrap();
-    }
-}
+mod tests;

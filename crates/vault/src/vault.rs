@@ -163,6 +163,11 @@ fn explain_missing_config(root: &dyn HostDir) -> FsError {
                 .on("open", CONFIG_FILE_NAME)
                 .because("the file is missing; restore it from a backup (vault.cryptomator.*.bkup)"),
         },
+        _ if root.stat(Path::new(DATA_DIR)).is_ok_and(|attr| attr.kind == Kind::Directory) => {
+            FsError::new(ErrorKind::Corrupt)
+                .on("open", CONFIG_FILE_NAME)
+                .because(format!("the file is missing, and so is {MASTERKEY_FILE_NAME}; restore both from a backup"))
+        }
         _ => FsError::new(ErrorKind::NotFound).on("open", CONFIG_FILE_NAME).because("this folder is not a vault"),
     }
 }

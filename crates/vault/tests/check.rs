@@ -166,11 +166,14 @@ fn each_damage_is_found_where_it_is() {
         let found = report.problems.iter().find(|p| p.kind.as_str() == kind && p.ciphertext_path == at);
         let found = found.unwrap_or_else(|| panic!("{name}: nothing at {at}: {report:#?}"));
         if let (Some(expected), Some(path)) = (what["cleartext"].as_str(), &found.path) {
-            assert_eq!(path, expected, "{name}");
+            let folder = &expected[..=expected.rfind('/').unwrap()];
+            assert_eq!(path, if found.name_known { expected } else { folder }, "{name}");
         }
         // A name that nothing proves cannot be told; all else can.
         let nameless = ["broken-long-name", "ambiguous-entry"].contains(&kind);
-        assert!(found.path.is_some() || nameless || what["cleartext"].is_null(), "{name}: {found:?}");
+        assert!(found.name_known || nameless || what["cleartext"].is_null(), "{name}: {found:?}");
+        let in_a_directory = ["broken-long-name", "unauthentic-name", "invalid-name"].contains(&kind);
+        assert!(found.path.is_some() || !in_a_directory, "{name}: {found:?}");
     }
 }
 
@@ -234,6 +237,33 @@ fn an_orphan_is_found_again_with_its_names() {
     let found = names_in(&copy, &["lost+found"]);
     assert_eq!(found.len(), 1);
     assert_eq!(names_in(&copy, &["lost+found", &found[0]]), ["inside.txt"]);
+}
+
+/// The entry of a directory has lost the id, and so the directory has lost its entry: the name is kept, or told where it
+/// could be another's.
+#[test]
+fn an_orphan_keeps_the_name_that_its_entry_had() {
+    for entries in [&["dir"][..], &["dir", "other"]] {
+        let copy = Copy::broken("orphan");
+        let (root, names, _) = inside(&copy);
+        for name in entries {
+            let folder = root.join(names.encrypt_name(name, &DirId::root()).unwrap());
+            fs::create_dir(&folder).unwrap();
+            fs::write(folder.join("dir.c9r"), [0xff]).unwrap();
+        }
+        let repaired = copy.repair();
+        assert!(repaired.after.is_clean() && repaired.done.len() == 1 + entries.len(), "{repaired:#?}");
+        let found = names_in(&copy, &["lost+found"]);
+        assert_eq!(names_in(&copy, &["lost+found", &found[0]]), ["inside.txt"]);
+        let told = &repaired.done.last().unwrap().action;
+        if entries.len() == 1 {
+            assert_eq!(found, ["dir"]);
+            assert!(told.contains("it is most likely /dir,"), "{told}");
+        } else {
+            assert_eq!(found[0].len(), 36, "the id is its name: {found:?}");
+            assert!(told.contains("one of these,") && told.contains("/dir") && told.contains("/other"), "{told}");
+        }
+    }
 }
 
 #[test]
@@ -359,7 +389,114 @@ fn conflict_copies_are_noted() {
     fs::write(root.join(good.replace(".c9r", " (1).c9r")), object::encode(&content, b"2").unwrap()).unwrap();
     let report = copy.check();
     assert!(report.is_clean() && report.notes.len() == 1, "{report:#?}");
-    assert!(report.notes[0].detail.contains("a name"), "{report:#?}");
+    let note = &report.notes[0];
+    assert_eq!(note.path.as_deref(), Some("/a name"), "{note:?}");
+    assert!(note.detail.contains("copy /a name out") && note.detail.contains(&good), "{note:?}");
+    // Without the original, the name is free.
+    fs::rename(root.join(&good), copy.path().join("kept")).unwrap();
+    let told = &copy.check().notes[0];
+    assert!(told.detail.contains(&format!("name it {good}")) && !told.detail.contains("copy /"), "{told:?}");
+}
+
+#[test]
+fn a_conflict_copy_of_a_long_name_tells_its_original() {
+    let copy = Copy::sound("gcm-empty");
+    let folder = add_directory(&copy, "d1");
+    let long = add_long_file(&copy, &folder, &"n".repeat(200));
+    let copied = folder.path.join(long.replace(".c9s", " (1).c9s"));
+    copy_tree(&folder.path.join(&long), &copied);
+    let report = copy.check();
+    assert!(report.is_clean() && report.notes.len() == 1, "{report:#?}");
+    assert_eq!(report.notes[0].path.as_deref(), Some(&*format!("/d1/{}", "n".repeat(200))), "{report:#?}");
+    assert!(report.notes[0].detail.contains(&long), "{report:#?}");
+}
+
+/// A directory in the root.
+struct Folder {
+    id: DirId,
+    path: PathBuf,
+}
+
+fn add_directory(copy: &Copy, name: &str) -> Folder {
+    let (root, names, content) = inside(copy);
+    let id = DirId::generate();
+    let entry = root.join(names.encrypt_name(name, &DirId::root()).unwrap());
+    fs::create_dir(&entry).unwrap();
+    fs::write(entry.join("dir.c9r"), id.as_str()).unwrap();
+    let path = copy.path().join(names.dir_hash_path(&id));
+    fs::create_dir_all(&path).unwrap();
+    fs::write(path.join("dirid.c9r"), object::encode_dir_id(&content, &id).unwrap()).unwrap();
+    Folder { id, path }
+}
+
+/// Adds a file with a shortened name; returns the name of its folder.
+fn add_long_file(copy: &Copy, folder: &Folder, name: &str) -> String {
+    let (_, names, content) = inside(copy);
+    let full = names.encrypt_name(name, &folder.id).unwrap();
+    let stored = names::shorten(&full);
+    fs::create_dir(folder.path.join(&stored)).unwrap();
+    fs::write(folder.path.join(&stored).join("name.c9s"), full).unwrap();
+    fs::write(folder.path.join(&stored).join("contents.c9r"), object::encode(&content, b"text").unwrap()).unwrap();
+    stored
+}
+
+/// Names that are lost: the folder is told, in the problem, by the repair, and later by the name in lost+found.
+#[test]
+fn what_has_lost_its_name_tells_its_folder() {
+    let copy = Copy::sound("gcm-empty");
+    let folder = add_directory(&copy, "d4");
+    let long = add_long_file(&copy, &folder, &"n".repeat(200));
+    fs::remove_file(folder.path.join(&long).join("name.c9s")).unwrap();
+    let (_, names, content) = inside(&copy);
+    let short = names.encrypt_name("of the root", &DirId::root()).unwrap();
+    fs::write(folder.path.join(&short), object::encode(&content, b"short").unwrap()).unwrap();
+    let report = copy.check();
+    let mut kinds: Vec<_> = report.problems.iter().map(|p| p.kind).collect();
+    kinds.sort();
+    assert_eq!(kinds, [ProblemKind::UnauthenticName, ProblemKind::BrokenLongName], "{report:#?}");
+    assert!(report.problems.iter().all(|p| p.path.as_deref() == Some("/d4/") && !p.name_known), "{report:#?}");
+    let repaired = copy.repair();
+    assert!(repaired.after.is_clean() && repaired.done.len() == 2, "{repaired:#?}");
+    assert!(repaired.done.iter().all(|r| r.path.as_deref() == Some("/d4/") && !r.name_known), "{repaired:#?}");
+    let found = names_in(&copy, &["lost+found"]);
+    assert_eq!(found.len(), 2);
+    for name in &found {
+        assert!(name.starts_with("file-") && name.ends_with(" (from d4)"), "{found:?}");
+        assert!(repaired.done.iter().any(|r| r.action.contains(name)), "{name}: {repaired:#?}");
+    }
+}
+
+/// Damage below a directory whose name is lost is told with the last folder whose name is not.
+#[test]
+fn what_is_below_a_lost_name_tells_the_last_known_folder() {
+    let copy = Copy::sound("gcm-empty");
+    let folder = add_directory(&copy, "d4");
+    let (_, names, content) = inside(&copy);
+    let inner = DirId::generate();
+    let entry = folder.path.join(names.encrypt_name("of the root", &DirId::root()).unwrap());
+    fs::create_dir(&entry).unwrap();
+    fs::write(entry.join("dir.c9r"), inner.as_str()).unwrap();
+    let path = copy.path().join(names.dir_hash_path(&inner));
+    fs::create_dir_all(&path).unwrap();
+    fs::write(path.join("dirid.c9r"), object::encode_dir_id(&content, &inner).unwrap()).unwrap();
+    fs::write(path.join(names.encrypt_name("bad", &inner).unwrap()), "short").unwrap();
+    let report = copy.check();
+    let bad = report.problems.iter().find(|p| p.kind == ProblemKind::UnreadableHeader).unwrap();
+    assert_eq!((bad.path.as_deref(), bad.name_known), (Some("/d4/"), false), "{report:#?}");
+}
+
+#[test]
+fn only_what_holds_something_is_announced() {
+    let copy = Copy::sound("gcm-empty");
+    let folder = add_directory(&copy, "d4");
+    fs::create_dir(folder.path.join(names::shorten("nothing.c9r"))).unwrap();
+    let repaired = copy.repair();
+    assert_eq!(repaired.done.len(), 1, "{repaired:#?}");
+    assert!(repaired.after.notes.is_empty(), "an empty folder is nothing to look through: {repaired:#?}");
+    let aside = copy.path().join("adit-lost+found");
+    assert!(aside.is_dir());
+    fs::write(aside.join("1/file"), "").unwrap();
+    assert_eq!(copy.check().notes[0].ciphertext_path, "adit-lost+found");
 }
 
 #[test]
@@ -421,6 +558,7 @@ fn lost_content_is_not_forgotten_by_a_repair() {
     let line = format!("{path}\n");
     let readable = |bytes: Vec<u8>| bytes.windows(line.len()).any(|w| w == line.as_bytes());
     assert!(!files(copy.path()).into_values().any(readable), "its text is encrypted");
+    assert!(copy.check().notes.is_empty(), "the note itself is not something saved");
     let content = repaired.done.iter().find(|r| r.kind == ProblemKind::MissingContentDir).unwrap();
     assert!(content.action.contains(&names[0]), "{content:?}");
 }

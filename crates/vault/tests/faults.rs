@@ -254,7 +254,7 @@ struct Round<'a> {
     after: &'a State,
     on_state: bool,
     times: u64,
-    /// The work does nothing but make a file longer.
+    /// The work does nothing but make a file longer, by zeros and what comes behind them.
     grows: bool,
 }
 
@@ -316,8 +316,8 @@ fn everywhere(combo: CipherCombo, on_state: bool, times: u64) {
     let mut failures = Vec::new();
     for (what, work) in works() {
         let after = base.after(&work);
-        let round =
-            Round { base: &base, work: &work, after: &after, on_state, times, grows: what.starts_with("grow ") };
+        let grows = what.starts_with("grow ") || what.starts_with("write behind the end ");
+        let round = Round { base: &base, work: &work, after: &after, on_state, times, grows };
         for fault in [Fault::NO_SPACE, Fault::IO, Fault::HALF] {
             let classes: &[CallClass] = match fault {
                 Fault::IO => &CallClass::ALL,

@@ -10,7 +10,7 @@ use adit_core::media::{HostDir, HostFile, NewFile};
 use adit_core::store::{DirEntry, NewNode, Store};
 use adit_core::types::{Access, Caller, FileName, Ino, Kind, RenameFlags};
 use adit_testkit::Rng;
-use adit_testkit::crash::{CrashWorld, Mode, Pattern};
+use adit_testkit::crash::{CrashWorld, Mode, Pattern, SyncKind};
 use adit_testkit::faults::{CallClass, Fault, Faults};
 use adit_vault::format::{CipherCombo, ScryptParams};
 use adit_vault::{CreateOptions, OpenOptions, RecoveryReport, Unlocked, VaultStore};
@@ -31,6 +31,26 @@ fn open(world: &CrashWorld, keys: &Unlocked, state: &str) -> (VaultStore, Recove
         background: false,
     })
     .unwrap()
+}
+
+/// Opens with the journal in `slots[0]`, and recovers those of the others first.
+fn open_slots(world: &CrashWorld, keys: &Unlocked, slots: [&str; 2]) -> (VaultStore, RecoveryReport) {
+    try_open_slots(world, keys, slots).unwrap()
+}
+
+fn try_open_slots(
+    world: &CrashWorld,
+    keys: &Unlocked,
+    slots: [&str; 2],
+) -> adit_core::Result<(VaultStore, RecoveryReport)> {
+    VaultStore::open(OpenOptions {
+        root: Arc::new(world.dir("vault")),
+        state: Some(Arc::new(world.dir(slots[0]))),
+        abandoned: vec![Arc::new(world.dir(slots[1]))],
+        masterkey: &keys.masterkey,
+        config: &keys.config,
+        background: false,
+    })
 }
 
 fn read(store: &VaultStore, dir: Ino, file: &str) -> Vec<u8> {
@@ -74,6 +94,63 @@ fn a_torn_chunk_is_written_again() {
         assert_eq!((report.segments, report.chunks_rewritten), (1, 1));
         let content = read(&store, Ino::ROOT, "f");
         assert!(content[32768..65536].iter().all(|&b| b == b'b') && content[..32768].iter().all(|&b| b == b'a'));
+    }
+}
+
+/// A world in which `/f` holds three chunks of `a`, and two mounts of it on one machine.
+fn two_mounts() -> (CrashWorld, Unlocked, [VaultStore; 2]) {
+    let world = CrashWorld::new(Mode::Kill);
+    let scrypt = ScryptParams { cost: 2, block_size: 1 };
+    adit_vault::create(&world.dir("vault"), "password", &CreateOptions { scrypt, ..CreateOptions::default() }).unwrap();
+    let keys = adit_vault::unlock(&world.dir("vault"), "password").unwrap();
+    let (store, _) = open(&world, &keys, "state-a");
+    let (_, file) = store.create(Ino::ROOT, name("f"), &NEW).unwrap();
+    file.write_at(&[(0, &[b'a'; 3 * 32768])]).unwrap();
+    drop((file, store));
+    let stores = ["state-a", "state-b"].map(|state| open(&world, &keys, state).0);
+    (world, keys, stores)
+}
+
+fn to_write(store: &VaultStore) -> Arc<dyn adit_core::store::StoreFile> {
+    store.open(store.lookup(Ino::ROOT, name("f")).unwrap().ino, Access::Write).unwrap()
+}
+
+#[test]
+fn what_one_mount_made_durable_says_nothing_of_anothers_torn_chunk() {
+    let (world, keys, [a, b]) = two_mounts();
+    let (in_a, in_b) = (to_write(&a), to_write(&b));
+    in_a.write_at(&[(32768, &[b'b'; 32768])]).unwrap();
+    in_a.sync(false).unwrap();
+    // Declared, synced, recorded, synced: the fifth call is the one into the vault.
+    world.stop_after(4);
+    in_b.write_at(&[(32768, &[b'c'; 32768])]).unwrap_err();
+    for slots in [["state-a", "state-b"], ["state-b", "state-a"]] {
+        for seed in 0..4 {
+            let left = world.crash(Pattern::Random, &mut Rng::new(seed));
+            let (store, report) = open_slots(&left, &keys, slots);
+            let content = read(&store, Ino::ROOT, "f");
+            assert!(content[32768..65536].iter().all(|&byte| byte == b'c'), "{slots:?}: {report:?}");
+            assert!(report.conflicts.is_empty(), "{slots:?}: {report:?}");
+        }
+    }
+    std::mem::forget((in_a, in_b, a, b)); // dead
+}
+
+#[test]
+fn the_later_version_of_two_mounts_stays() {
+    for [first, second] in [["state-a", "state-b"], ["state-b", "state-a"]] {
+        let (world, keys, stores) = two_mounts();
+        let files = stores.each_ref().map(to_write);
+        let by = |state: &str| &files[usize::from(state == "state-b")];
+        by(first).write_at(&[(0, &[b'b'; 10])]).unwrap();
+        by(second).write_at(&[(10, &[b'c'; 10])]).unwrap();
+        by(first).write_at(&[(20, &[b'd'; 10])]).unwrap();
+        by(second).write_at(&[(30, &[b'e'; 10])]).unwrap();
+        std::mem::forget((files, stores)); // dead
+        let (store, report) = open_slots(&world, &keys, ["state-a", "state-b"]);
+        let content = read(&store, Ino::ROOT, "f");
+        assert_eq!(&content[..45], b"bbbbbbbbbbccccccccccddddddddddeeeeeeeeeeaaaaa");
+        assert_eq!((report.chunks_rewritten, report.conflicts.len()), (0, 0));
     }
 }
 
@@ -206,6 +283,80 @@ fn what_is_saved_is_one_file_however_often_recovery_is_cut_off() {
                 judge(&left, &format!("{mode:?}, {pattern:?} after {stop} calls"));
             }
         }
+    }
+}
+
+/// Recovers `world` with a crash after each of recovery's calls, then once more, which has met nobody.
+fn recover_twice(world: &CrashWorld, keys: &Unlocked, slots: [&str; 2], judge: impl Fn(&VaultStore, &str)) {
+    let whole = world.fork();
+    drop(open_slots(&whole, keys, slots));
+    let mut rng = Rng::new(3);
+    for mode in [Mode::Kill, Mode::Journalled, Mode::Adversarial] {
+        for stop in 0..=whole.calls() {
+            let first = world.fork();
+            first.set_mode(mode);
+            first.stop_after(stop);
+            drop(try_open_slots(&first, keys, slots));
+            for pattern in [Pattern::None, Pattern::All, Pattern::Random] {
+                let left = first.crash(pattern, &mut rng);
+                let when = format!("{mode:?}, {pattern:?} after {stop} calls, {slots:?}");
+                let (store, report) = open_slots(&left, keys, slots);
+                assert_eq!((&report.conflicts, saved_files(&store).len()), (&Vec::new(), 0), "{when}");
+                judge(&store, &when);
+                drop(store);
+                assert!(slots.iter().all(|slot| segments(&left, slot).is_empty()), "{when}");
+            }
+        }
+    }
+}
+
+/// A power cut while a checkpoint waits for the disk leaves two segments: one tells that a chunk was new, the other one that
+/// it was overwritten. Recovery that dies while it removes them leaves one, which must not be taken alone.
+#[test]
+fn what_segments_tell_together_none_of_them_tells_alone() {
+    let world = CrashWorld::new(Mode::Adversarial);
+    let scrypt = ScryptParams { cost: 2, block_size: 1 };
+    adit_vault::create(&world.dir("vault"), "password", &CreateOptions { scrypt, ..CreateOptions::default() }).unwrap();
+    let keys = adit_vault::unlock(&world.dir("vault"), "password").unwrap();
+    let (store, _) = open(&world, &keys, "state-a");
+    drop(store.create(Ino::ROOT, name("f"), &NEW).unwrap());
+    drop(store);
+    world.settle();
+    let (store, _) = open(&world, &keys, "state-a");
+    let file = to_write(&store);
+    file.write_at(&[(0, b"new")]).unwrap();
+    let (held, waiting) = std::sync::mpsc::channel();
+    world.hold_syncs(move |call| call.kind == SyncKind::All && held.send(()).is_ok());
+    let left = std::thread::scope(|scope| {
+        let checkpoint = scope.spawn(|| store.sync_all());
+        waiting.recv().unwrap();
+        file.write_at(&[(0, &[b'b'; 32768])]).unwrap();
+        let left = world.crash(Pattern::None, &mut Rng::new(1));
+        world.stop_after(0);
+        world.release();
+        checkpoint.join().unwrap().unwrap_err();
+        left
+    });
+    assert_eq!(segments(&left, "state-a").len(), 2);
+    recover_twice(&left, &keys, ["state-a", "state-b"], |store, when| {
+        assert_eq!(read(store, Ino::ROOT, "f"), b"", "{when}: it was never synced");
+    });
+}
+
+/// One mount wrote over what the other one had written: without its journal, it would seem to be another client.
+#[test]
+fn what_slots_tell_together_none_of_them_tells_alone() {
+    let (world, keys, stores) = two_mounts();
+    let files = stores.each_ref().map(to_write);
+    for (file, byte) in files.iter().zip([b'b', b'c']) {
+        file.write_at(&[(0, &[byte; 32768])]).unwrap();
+    }
+    std::mem::forget((files, stores)); // dead
+    world.settle();
+    for slots in [["state-a", "state-b"], ["state-b", "state-a"]] {
+        recover_twice(&world, &keys, slots, |store, when| {
+            assert_eq!(read(store, Ino::ROOT, "f")[..32768], [b'c'; 32768], "{when}");
+        });
     }
 }
 
@@ -525,6 +676,49 @@ fn a_rename_that_was_cut_off_overwrites_nobody() {
         } else {
             assert_eq!(read(&store, Ino::ROOT, "short"), b"ours", "after {stop} calls");
         }
+    }
+}
+
+/// A rename that takes several steps meets what another client made meanwhile under the new name: it fails, what it moved is
+/// back, and the mount goes on.
+#[test]
+fn a_rename_that_meets_anothers_new_name_fails_alone() {
+    let world = CrashWorld::new(Mode::Kill);
+    let scrypt = ScryptParams { cost: 2, block_size: 1 };
+    adit_vault::create(&world.dir("vault"), "password", &CreateOptions { scrypt, ..CreateOptions::default() }).unwrap();
+    let keys = adit_vault::unlock(&world.dir("vault"), "password").unwrap();
+    let (store, _) = open(&world, &keys, "state-a");
+    let (long, longer) = ("long name ".repeat(16), "longer name ".repeat(16));
+    let place = |file: &str| store.path_of(store.lookup(Ino::ROOT, name(file)).unwrap().ino).unwrap();
+    let folder_of = |path: String| path.strip_suffix("/contents.c9r").map_or(path.clone(), str::to_owned);
+    for (from, replaces) in [(&long[..], false), ("short", false), ("short", true)] {
+        for file in [from, &longer] {
+            let (_, made) = store.create(Ino::ROOT, name(file), &NEW).unwrap();
+            made.write_at(&[(0, file.as_bytes())]).unwrap();
+        }
+        let target = folder_of(place(&longer));
+        if !replaces {
+            store.unlink(Ino::ROOT, name(&longer)).unwrap();
+        }
+        // The name of a long entry becomes durable when the old target is out of the way, and before the last move.
+        let (held, waiting) = std::sync::mpsc::channel();
+        world.hold_syncs(move |call| call.kind == SyncKind::Publish && held.send(()).is_ok());
+        let renamed = std::thread::scope(|scope| {
+            let renaming =
+                scope.spawn(|| store.rename(Ino::ROOT, name(from), Ino::ROOT, name(&longer), RenameFlags::empty()));
+            waiting.recv().unwrap();
+            world.dir("vault").make_dir(Path::new(&target), 0o700, None).unwrap();
+            world.release();
+            renaming.join().unwrap()
+        });
+        assert_eq!(renamed.unwrap_err().kind(), ErrorKind::Exists);
+        assert_eq!(read(&store, Ino::ROOT, from), from.as_bytes());
+        store.create(Ino::ROOT, name("later"), &NEW).unwrap_or_else(|e| panic!("the mount takes no more changes: {e}"));
+        for file in [from, "later"] {
+            store.unlink(Ino::ROOT, name(file)).unwrap();
+        }
+        assert_eq!(left_aside(&world), replaces, "what was replaced lies aside, for its place is taken");
+        world.dir("vault").remove(Path::new(&target), Kind::Directory).unwrap();
     }
 }
 

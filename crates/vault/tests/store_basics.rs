@@ -5,10 +5,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use adit_core::ErrorKind;
 use adit_core::media::HostDir;
-use adit_core::store::{NewNode, Store};
+use adit_core::store::{NewNode, Spelling, Store, StoreFile};
 use adit_core::types::{Access, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, SetTime, Timestamp};
+use adit_core::{ErrorKind, Result};
 use adit_media::HostDirectory;
 use adit_vault::format::{CipherCombo, ScryptParams};
 use adit_vault::{CreateOptions, OpenOptions, Unlocked, VaultStore};
@@ -53,9 +53,17 @@ impl Folder {
     }
 
     fn open(&self) -> VaultStore {
+        self.open_with(Some(self.state.clone()))
+    }
+
+    fn open_read_only(&self) -> VaultStore {
+        self.open_with(None)
+    }
+
+    fn open_with(&self, state: Option<Arc<dyn HostDir>>) -> VaultStore {
         let options = OpenOptions {
             root: self.root.clone(),
-            state: Some(self.state.clone()),
+            state,
             abandoned: Vec::new(),
             masterkey: &self.keys.masterkey,
             config: &self.keys.config,
@@ -91,6 +99,43 @@ fn both(test: impl Fn(&Folder)) {
             test(&Folder::new(combo, threshold));
         }
     }
+}
+
+#[test]
+fn a_creation_tells_what_became_of_its_directory() {
+    both(|folder| {
+        let store = folder.open();
+        for dir in [Ino::ROOT, store.mkdir(Ino::ROOT, name("d"), &new(0o750)).unwrap().ino] {
+            let made = store.create_in(dir, name("f"), &new(0o640)).unwrap();
+            assert_eq!(made.attr, store.getattr(made.attr.ino).unwrap());
+            // Under a long name it lies in a folder of its own, and its directory was not at hand.
+            let told = made.parent.unwrap_or_else(|| store.getattr(dir).unwrap());
+            assert_eq!(told, store.getattr(dir).unwrap());
+        }
+    });
+}
+
+#[test]
+fn a_new_tree_costs_one_sync_of_the_journal() {
+    let folder = Folder::new(CipherCombo::SivGcm, 220);
+    let store = folder.open();
+    let syncs = || store.counters().iter().find(|(name, _)| *name == "journal_syncs").unwrap().1;
+    let before = syncs();
+    for n in 0..3 {
+        let mut dir = Ino::ROOT;
+        for depth in 0..3 {
+            dir = store.mkdir(dir, name(&format!("{n} {depth}")), &new(0o755)).unwrap().ino;
+            store.create(dir, name("file"), &new(0o644)).unwrap();
+        }
+    }
+    assert_eq!(syncs(), before + 1);
+    // In the next epoch the directories are none of it.
+    store.sync_all().unwrap();
+    let before = syncs();
+    store.create(Ino::ROOT, name("file"), &new(0o644)).unwrap();
+    let dir = store.lookup(Ino::ROOT, name("0 0")).unwrap().ino;
+    store.create(dir, name("later"), &new(0o644)).unwrap();
+    assert_eq!(syncs(), before + 2);
 }
 
 #[test]
@@ -241,6 +286,47 @@ fn a_directory_with_entries_stays() {
 }
 
 #[test]
+fn a_read_only_store_lets_go_of_files_as_well() {
+    let folder = Folder::new(CipherCombo::SivGcm, 220);
+    let mut numbers = Vec::new();
+    for n in ["f", "g"] {
+        let store = folder.open();
+        let (attr, _) = store.create(Ino::ROOT, name(n), &new(0o644)).unwrap();
+        numbers.push(std::fs::metadata(folder.path_of(&store, attr.ino)).unwrap().ino());
+    }
+    let is_open = |number: u64| {
+        let fds = std::fs::read_dir("/proc/self/fd").unwrap();
+        fds.flatten().any(|fd| std::fs::metadata(fd.path()).is_ok_and(|m| m.is_file() && m.ino() == number))
+    };
+    let store = folder.open_read_only();
+    let [f, g] = ["f", "g"].map(|n| store.lookup(Ino::ROOT, name(n)).unwrap().ino);
+    drop(store.open(f, Access::Read).unwrap());
+    assert!(is_open(numbers[0]), "a moment after its last use");
+    // Fewer openings than make room by their number.
+    let gone = (0..600).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        drop(store.open(g, Access::Read).unwrap());
+        !is_open(numbers[0])
+    });
+    assert!(gone, "it is kept for good");
+}
+
+#[test]
+fn only_names_of_one_form_stay_absent_until_they_are_made() {
+    let store = Folder::new(CipherCombo::SivGcm, 220).open();
+    let cases = [
+        (Spelling::Only, ["plain", "\u{df}\u{4e2d}", "\u{438}"]),
+        (Spelling::Stored, ["caf\u{e9}", "\u{ac00}", "\u{439}"]),
+        (Spelling::Other, ["cafe\u{301}", "\u{1100}\u{1161}", "\u{212b}"]),
+    ];
+    for (spelling, names) in cases {
+        for text in names {
+            assert_eq!(store.spelling(name(text)), spelling, "{text:?}");
+        }
+    }
+}
+
+#[test]
 fn names_in_both_normal_forms_are_one_name() {
     both(|folder| {
         let store = folder.open();
@@ -310,6 +396,92 @@ fn a_file_that_was_put_in_anothers_place_is_read_with_its_own_header() {
         let store = folder.open();
         let ino = store.lookup(Ino::ROOT, name("first")).unwrap().ino;
         assert_eq!(read_all(&store, ino), b"WHAT another put!");
+    });
+}
+
+#[test]
+fn a_kept_file_that_another_client_replaced_takes_nothing() {
+    both(|folder| {
+        let store = folder.open();
+        let make = |n: &str, content: &[u8]| {
+            let (attr, file) = store.create(Ino::ROOT, name(n), &new(0o644)).unwrap();
+            file.write_at(&[(0, content)]).unwrap();
+            (attr.ino, folder.path_of(&store, attr.ino))
+        };
+        // What a sync program does with a new version of a file.
+        let replace = |path: &std::path::Path, by: &std::path::Path| {
+            let copy = path.with_extension("new");
+            std::fs::copy(by, &copy).unwrap();
+            std::fs::rename(&copy, path).unwrap();
+        };
+        let read_anew = |n: &str| {
+            let store = folder.open_read_only();
+            let attr = store.lookup(Ino::ROOT, name(n)).unwrap();
+            (read_all(&store, attr.ino), attr.perm)
+        };
+        let (_, other) = make("other", b"of another client");
+
+        let (ino, path) = make("written", b"the old content");
+        replace(&path, &other);
+        store.open(ino, Access::Write).unwrap().write_at(&[(0, b"HERE")]).unwrap();
+        assert_eq!(read_anew("written").0, b"HEREnother client");
+
+        let (ino, path) = make("cut", b"the old content");
+        replace(&path, &other);
+        assert_eq!(store.setattr(ino, &SetAttr { size: Some(2), ..SetAttr::default() }).unwrap().size, 2);
+        assert_eq!(read_anew("cut").0, b"of");
+
+        let (ino, path) = make("changed", b"the old content");
+        replace(&path, &other);
+        store.setattr(ino, &SetAttr { perm: Some(0o600), ..SetAttr::default() }).unwrap();
+        assert_eq!(read_anew("changed"), (b"of another client".to_vec(), 0o600));
+
+        let (ino, path) = make("looked at", b"the old content");
+        replace(&path, &other);
+        assert_eq!(store.getattr(ino).unwrap().size, 17);
+    });
+}
+
+#[test]
+fn what_another_client_gave_a_new_header_is_not_written_under_the_old_one() {
+    both(|folder| {
+        let store = folder.open();
+        let chunk = vec![b'x'; 32 << 10];
+        let make = |n: &str, content: &[u8]| {
+            let (attr, file) = store.create(Ino::ROOT, name(n), &new(0o644)).unwrap();
+            file.write_at(&[(0, content)]).unwrap();
+            (attr.ino, folder.path_of(&store, attr.ino), file)
+        };
+        let read_anew = |n: &str| {
+            let store = folder.open_read_only();
+            let ino = store.lookup(Ino::ROOT, name(n)).unwrap().ino;
+            read_all(&store, ino)
+        };
+        let theirs = vec![b'o'; 40_000];
+        let (_, other, _) = make("other", &theirs);
+        let rewrite = |path: &std::path::Path| std::fs::write(path, std::fs::read(&other).unwrap()).unwrap();
+
+        // Someone looks at the file all the while.
+        let (ino, path, viewer) = make("opened later", b"old");
+        rewrite(&path);
+        store.open(ino, Access::Write).unwrap().write_at(&[(0, &chunk)]).unwrap();
+        assert!(read_anew("opened later") == [&chunk[..], &theirs[chunk.len()..]].concat());
+        drop(viewer);
+
+        for (n, change) in [
+            ("whole chunk", &(|f: &dyn StoreFile| f.write_at(&[(0, &chunk)])) as &dyn Fn(&dyn StoreFile) -> Result<()>),
+            ("at the end", &|f| f.write_at(&[(40_000, b"more")])),
+            ("behind the end", &|f| f.write_at(&[(70_000, b"more")])),
+            ("longer", &|f| f.set_len(100_000)),
+            ("shorter", &|f| f.set_len(33_000)),
+            ("at a border", &|f| f.set_len(32 << 10)),
+        ] {
+            let (_, path, file) = make(n, b"old");
+            rewrite(&path);
+            assert_eq!(change(&*file).unwrap_err().kind(), ErrorKind::Stale, "{n}");
+            file.sync(false).unwrap();
+            assert!(read_anew(n) == theirs, "{n}");
+        }
     });
 }
 

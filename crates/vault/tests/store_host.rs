@@ -14,13 +14,15 @@ use adit_core::media::{HostDir, HostEntry, HostFile, NewFile, SyncTarget};
 use adit_core::store::{NewNode, Store, StoreFile};
 use adit_core::types::{Access, Attr, Caller, Ino, Kind, RenameFlags, SetAttr, StatFs};
 use adit_core::{ErrorKind, Result};
+use adit_media::HostDirectory;
 use adit_testkit::crash::{CrashWorld, Mode};
+use adit_testkit::faults::{CallClass, Fault, Faults};
 use adit_vault::check::{Options, ProblemKind, check, repair};
 use adit_vault::format::names::{DirId, NameCipher, shorten};
 use adit_vault::format::{CipherCombo, ScryptParams};
-use adit_vault::{CreateOptions, unlock};
+use adit_vault::{CreateOptions, VaultStore, unlock};
 
-use vault::{PASSWORD, THRESHOLDS, Vault, find, list, name, new, open_with, read};
+use vault::{PASSWORD, THRESHOLDS, Vault, files_below, find, list, name, new, open_with, read};
 
 /// 255 bytes, of which normalising makes 510.
 const LENGTHENED: &str = "\u{958}";
@@ -373,4 +375,205 @@ fn a_long_gap_and_what_is_on_both_sides_of_it_are_written() {
     drop((file, store));
     let store = vault.open();
     assert!(read(&store, find(&store, "/f").unwrap().ino).unwrap() == wanted);
+}
+
+/// The content directory of a directory that is made as `name` in the root.
+fn make_dir(vault: &Vault, store: &VaultStore, dir: &str) -> PathBuf {
+    let id_files = || {
+        let mut all = Vec::new();
+        files_below(&vault.path.join("d"), &mut all);
+        all.retain(|path| path.ends_with("dirid.c9r"));
+        all
+    };
+    let before = id_files();
+    store.mkdir(Ino::ROOT, name(dir), &new(0o700)).unwrap();
+    let made = id_files().into_iter().find(|path| !before.contains(path)).unwrap();
+    made.parent().unwrap().to_owned()
+}
+
+#[test]
+fn a_directory_is_not_removed_with_what_lies_in_it_under_a_temporary_name() {
+    let vault = Vault::create(CipherCombo::SivGcm, 220);
+    let store = vault.open();
+    store.mkdir(Ino::ROOT, name("other"), &new(0o700)).unwrap();
+    // What plans move, or gave up: a file, and objects that are folders on the host.
+    for part in [None, Some("contents.c9r"), Some("symlink.c9r"), Some("dir.c9r"), Some("name.c9s")] {
+        let content = make_dir(&vault, &store, "dir");
+        let at = content.join(".adit-0123456789abcdef0123456789abcdef.tmp");
+        let file = part.map_or(at.clone(), |part| at.join(part));
+        if part.is_some() {
+            std::fs::create_dir(&at).unwrap();
+        }
+        std::fs::write(&file, "a user's").unwrap();
+        let removed = store.rmdir(Ino::ROOT, name("dir")).unwrap_err();
+        assert_eq!(removed.kind(), ErrorKind::NotEmpty, "{part:?}");
+        assert!(removed.to_string().contains("check --repair"), "{removed}");
+        let replaced = store.rename(Ino::ROOT, name("other"), Ino::ROOT, name("dir"), RenameFlags::empty());
+        assert_eq!(replaced.unwrap_err().kind(), ErrorKind::NotEmpty, "{part:?}");
+        assert_eq!(std::fs::read(&file).unwrap(), b"a user's", "{part:?}");
+        // Nothing is in an empty folder or file, and nothing was promised of what the medium had not published.
+        std::fs::remove_file(&file).unwrap();
+        if part.is_none() {
+            std::fs::write(&at, "").unwrap();
+        }
+        std::fs::write(content.join(".adit-0123abcd.tmp"), "a part").unwrap();
+        store.rmdir(Ino::ROOT, name("dir")).unwrap();
+        assert!(!content.exists(), "{part:?}");
+    }
+}
+
+#[test]
+fn what_could_not_be_cleared_away_does_not_keep_its_directory() {
+    let vault = Vault::create(CipherCombo::SivGcm, 220);
+    let faults = Faults::new();
+    let root = faults.wrap(HostDirectory::open(&vault.path).unwrap());
+    let store = vault.open_on(Arc::new(root), Some(vault.state())).unwrap();
+    let dir = store.mkdir(Ino::ROOT, name("dir"), &new(0o700)).unwrap();
+    store.symlink(dir.ino, name("link"), b"target", new(0).caller).unwrap();
+    faults.arm(Fault::IO, &[CallClass::Remove], 0, u64::MAX);
+    store.unlink(dir.ino, name("link")).unwrap();
+    faults.disarm();
+    assert!(!faults.fired().is_empty());
+    store.rmdir(Ino::ROOT, name("dir")).unwrap();
+}
+
+/// A host on which something happens between a reading of a file's content and what follows it.
+struct Between {
+    inner: Box<dyn HostDir>,
+    then: Arc<Then>,
+}
+
+/// What happens, once, after the next reading behind a header.
+type Then = Mutex<Option<Box<dyn FnOnce() + Send>>>;
+
+struct BetweenFile {
+    inner: Box<dyn HostFile>,
+    then: Arc<Then>,
+}
+
+impl Between {
+    fn wrap(&self, inner: io::Result<Box<dyn HostFile>>) -> io::Result<Box<dyn HostFile>> {
+        Ok(Box::new(BetweenFile { inner: inner?, then: self.then.clone() }))
+    }
+}
+
+impl HostDir for Between {
+    fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn HostFile>> {
+        self.wrap(self.inner.open(path, access))
+    }
+
+    fn publish(&self, path: &Path, new: &NewFile<'_>) -> io::Result<Box<dyn HostFile>> {
+        self.wrap(self.inner.publish(path, new))
+    }
+
+    fn stat(&self, path: &Path) -> io::Result<Attr> {
+        self.inner.stat(path)
+    }
+
+    fn set_attr(&self, path: &Path, set: &SetAttr) -> io::Result<()> {
+        self.inner.set_attr(path, set)
+    }
+
+    fn list(&self, path: &Path, sink: &mut dyn FnMut(HostEntry<'_>)) -> io::Result<()> {
+        self.inner.list(path, sink)
+    }
+
+    fn make_dir(&self, path: &Path, perm: u16, owner: Option<Caller>) -> io::Result<()> {
+        self.inner.make_dir(path, perm, owner)
+    }
+
+    fn remove(&self, path: &Path, kind: Kind) -> io::Result<()> {
+        self.inner.remove(path, kind)
+    }
+
+    fn rename(&self, from: &Path, to: &Path, flags: RenameFlags) -> io::Result<()> {
+        self.inner.rename(from, to, flags)
+    }
+
+    fn sync(&self, target: SyncTarget<'_>) -> io::Result<()> {
+        self.inner.sync(target)
+    }
+
+    fn statfs(&self) -> io::Result<StatFs> {
+        self.inner.statfs()
+    }
+}
+
+impl HostFile for BetweenFile {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read_at(offset, buf);
+        let then = if offset > 0 { self.then.lock().unwrap().take() } else { None };
+        // In a thread of its own, as it is another process's.
+        then.into_iter().for_each(|then| std::thread::spawn(then).join().unwrap());
+        read
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.inner.write_at(offset, bytes)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.inner.set_len(len)
+    }
+
+    fn stat(&self) -> io::Result<Attr> {
+        self.inner.stat()
+    }
+
+    fn set_attr(&self, set: &SetAttr) -> io::Result<()> {
+        self.inner.set_attr(set)
+    }
+
+    fn sync(&self, data_only: bool) -> io::Result<()> {
+        self.inner.sync(data_only)
+    }
+}
+
+/// Two mounts change the last chunk of a file: here one does what another one has changed the length for, after that was
+/// read. What there is at the end is whole.
+#[test]
+fn a_length_that_another_mount_changed_meanwhile_leaves_whole_chunks() {
+    type Change = &'static (dyn Fn(&dyn StoreFile) -> Result<()> + Sync);
+    let (a, b) = (|n| vec![b'a'; n], |n| vec![b'b'; n]);
+    let cases: [(&str, usize, Change, Change, Vec<u8>); 6] = [
+        (
+            "overwritten and made longer",
+            100,
+            &|f| f.write_at(&[(0, b"HERE")]),
+            &|f| f.write_at(&[(100, &[b'b'; 100])]),
+            { [b"HERE".to_vec(), a(96), b(100)].concat() },
+        ),
+        (
+            "overwritten and made two chunks longer",
+            40_000,
+            &|f| f.write_at(&[(39_000, b"HERE")]),
+            &|f| f.write_at(&[(40_000, &[b'b'; 60_000])]),
+            [a(39_000), b"HERE".to_vec(), a(996), b(60_000)].concat(),
+        ),
+        ("overwritten and cut before it", 40_000, &|f| f.write_at(&[(33_000, b"HERE")]), &|f| f.set_len(10), {
+            [a(10), vec![0; 32_990], b"HERE".to_vec()].concat()
+        }),
+        ("both appended", 100, &|f| f.write_at(&[(100, b"HERE")]), &|f| f.write_at(&[(100, &[b'b'; 100])]), {
+            [a(100), b"HERE".to_vec(), b(96)].concat()
+        }),
+        ("both extended", 100, &|f| f.set_len(300), &|f| f.write_at(&[(100, &[b'b'; 900])]), [a(100), b(200)].concat()),
+        ("cut and made longer", 100, &|f| f.set_len(50), &|f| f.write_at(&[(100, &[b'b'; 100])]), a(50)),
+    ];
+    for (what, len, ours, theirs, wanted) in cases {
+        let vault = Vault::create(CipherCombo::SivGcm, 220);
+        let then = Arc::new(Then::default());
+        let root = Between { inner: Box::new(HostDirectory::open(&vault.path).unwrap()), then: then.clone() };
+        let store = vault.open_on(Arc::new(root), Some(vault.state())).unwrap();
+        let (attr, file) = store.create(Ino::ROOT, name("f"), &new(0o644)).unwrap();
+        file.write_at(&[(0, &a(len))]).unwrap();
+        let state = tempfile::tempdir().unwrap();
+        let state_dir = Arc::new(HostDirectory::open(state.path()).unwrap());
+        let other = vault.open_on(vault.root(), Some(state_dir)).unwrap();
+        let others = other.open(find(&other, "/f").unwrap().ino, Access::Write).unwrap();
+        *then.lock().unwrap() = Some(Box::new(move || theirs(&*others).unwrap()));
+        ours(&*file).unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert!(then.lock().unwrap().is_none(), "{what}: nothing was read");
+        let read = read(&store, attr.ino).unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert!(read == wanted, "{what}: {} bytes of {}", read.len(), wanted.len());
+    }
 }

@@ -39,7 +39,8 @@ Examples:
 Passwords:
 A password is asked for on the terminal, where you may try three times, or read with --password-stdin, \
 --password-file FILE, --password-command COMMAND or --password-env NAME. It is never an argument. One trailing newline \
-is removed.
+is removed. Where there is nothing to read (no such file or variable, a command that fails) the exit code is 2. An empty \
+password is tried like any other (exit code 3 if it is wrong); a new password must not be empty (2).
 
 Environment:
   ADIT_LOG         what to log, such as debug or adit_vault=trace (as --log)
@@ -134,6 +135,10 @@ The command returns when the mount is usable; otherwise its exit code and messag
 visible to you alone unless --allow-other is given. The mount ends with `adit umount`, SIGTERM or SIGINT, and writes \
 everything back first.
 
+A folder that is not empty is not mounted on, because its content would be hidden; -o nonempty says that this is meant.
+
+A vault on a read-only filesystem, or one that you may not write to, is mounted read-only, and a line says why.
+
 --read-only refuses changes through the mount. What an earlier mount that was killed has left in its journal is written \
 back into the vault all the same, because the files are not whole without it; `adit ls`, `cat` and `get` do so too.
 
@@ -148,6 +153,7 @@ Mount options:
   negative_timeout=SECS   the same for names that do not exist
   exclusive               nobody else changes the vault: the kernel may collect
                           writes
+  nonempty                cover a folder that holds something
   threads=N               threads that serve the mount
   memory=SIZE, idle=DURATION, foreground, state_dir=DIR
   password_file=FILE, password_command=COMMAND, password_env=NAME,
@@ -165,12 +171,14 @@ Examples:
 
 const MOUNTS_HELP: &str = "\
 A mount whose process was killed is shown as dead: its mountpoint is in the way until `adit umount` clears it. One that \
-was detached (`adit umount --lazy`) is shown as long as files on it are open.";
+was detached (`adit umount --lazy`) is shown as long as files on it are open; `adit status` tells which processes have \
+them.";
 
 const GET_HELP: &str = "\
 If DEST is a folder, the copy goes into it; PATH `/` copies what the vault holds into it. Modes, modification times and \
 symbolic links are kept. Existing files are replaced when their copy is complete; folders are merged. Nothing is written \
-through a symbolic link, nor outside of DEST. With DEST `-` a file goes to standard output.
+through a symbolic link, nor outside of DEST. With DEST `-` a file goes to standard output. Owners are not kept: a set-id \
+bit stays only where the copy has the same owner, otherwise a line tells that it went.
 
 Examples:
   adit get ~/Vault /photos/2024 .
@@ -182,6 +190,8 @@ If PATH is a folder, the copies go into it; otherwise it is the name of the one 
 symbolic links are kept. Existing files are replaced when their copy is complete; folders are merged. With HOST `-` \
 standard input becomes the file PATH.
 
+Owners are not kept: a set-id bit stays only where the copy has the same owner, otherwise a line tells that it went.
+
 A FIFO, socket or device that is named is refused (exit code 10); below a folder it is left out, with a remark.
 
 Examples:
@@ -190,7 +200,8 @@ Examples:
   tar -c ~/mail | adit put ~/Vault - /mail.tar";
 
 const MANY_HELP: &str = "\
-One that fails does not keep the others from being done; each failure is told, and the exit code is that of the worst.";
+One that fails does not keep the others from being done; each failure is told, and the exit code is that of the worst, \
+whatever their order.";
 
 /// Where the password comes from.
 #[derive(Args, Debug, Clone, Default)]
@@ -269,6 +280,9 @@ pub struct MountArgs {
     /// Check everything, and do not mount (mount -f)
     #[arg(long, hide = true)]
     pub fake: bool,
+    /// Do not mind unknown options (mount -s)
+    #[arg(long, hide = true)]
+    pub sloppy: bool,
     /// Its password.
     #[command(flatten)]
     pub password: PasswordArgs,
@@ -470,7 +484,7 @@ Hub vault, 4 for a key file that is missing or damaged.")]
     Info(InfoArgs),
     /// Change the password
     #[command(after_long_help = "\
-The old key file is kept beside the new one as masterkey.cryptomator.XXXXXXXX.bkup. It still opens with the old \
+The old key file is kept beside the new one as masterkey.cryptomator.<8 hex digits>.bkup. It still opens with the old \
 password: remove it when it must not.
 
 Examples:

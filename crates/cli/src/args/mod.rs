@@ -10,6 +10,7 @@ use std::path::Path;
 
 use clap::{CommandFactory, FromArgMatches};
 
+use crate::exit_code;
 use crate::secrets::Origin;
 
 pub use low::{Command, LowArgs};
@@ -51,9 +52,11 @@ fn with_codes(command: clap::Command) -> clap::Command {
 /// The table of the exit codes as a section of the help.
 fn exit_codes() -> String {
     let mut text = String::from(EXIT_CODES_TITLE);
-    for (code, meaning) in crate::exit_code::TABLE {
+    for (code, meaning) in exit_code::TABLE {
         text.push_str(&format!("\n  {:2}  {meaning}", code as u8));
     }
+    text.push_str("\n\n");
+    text.push_str(&exit_code::of_several());
     text
 }
 
@@ -81,8 +84,9 @@ fn as_mount(args: Vec<OsString>) -> Vec<OsString> {
                 false => Some(OsString::from_vec(rest.to_vec())),
             };
             match letter {
-                // Sloppy, and no mtab: it is always so.
-                b's' | b'n' => continue,
+                // No mtab: it is always so.
+                b'n' => continue,
+                b's' => out.push("--sloppy".into()),
                 b'f' => out.push("--fake".into()),
                 b'v' => out.push("--verbose".into()),
                 b'r' => out.push("--read-only".into()),

@@ -30,6 +30,10 @@ pub struct MountRequest {
     pub timeouts: Timeouts,
     /// Nobody else changes the vault.
     pub exclusive: bool,
+    /// Whether a folder that holds something may be covered.
+    pub nonempty: bool,
+    /// Whether writing was asked for in so many words.
+    pub rw: bool,
     /// Memory budget in bytes.
     pub memory_bytes: u64,
     /// Unmount when unused for so long.
@@ -67,6 +71,8 @@ impl MountRequest {
             options: MountOptions::default(),
             timeouts: Timeouts::default(),
             exclusive: false,
+            nonempty: false,
+            rw: false,
             memory_bytes: MEMORY_DEFAULT_BYTES,
             idle: None,
             foreground: false,
@@ -79,9 +85,10 @@ impl MountRequest {
         let mut password = args.password;
         for list in &args.options {
             for option in split_options(list) {
-                request.apply(&option, &mut password)?;
+                request.apply(&option, &mut password, args.sloppy)?;
             }
         }
+        request.rw &= !request.options.read_only;
         request.options.read_only |= args.read_only;
         request.options.allow_other |= args.allow_other;
         request.foreground |= args.foreground;
@@ -104,7 +111,7 @@ impl MountRequest {
         Ok(request)
     }
 
-    fn apply(&mut self, option: &OsStr, password: &mut PasswordArgs) -> Result<()> {
+    fn apply(&mut self, option: &OsStr, password: &mut PasswordArgs, sloppy: bool) -> Result<()> {
         let (key, value) = match option.as_bytes().iter().position(|&b| b == b'=') {
             Some(at) => {
                 (OsStr::from_bytes(&option.as_bytes()[..at]), Some(OsStr::from_bytes(&option.as_bytes()[at + 1..])))
@@ -121,6 +128,7 @@ impl MountRequest {
             ("idle", Some(_)) => self.idle = Some(duration()?),
             ("memory", Some(_)) => self.memory_bytes = units::size(text.unwrap_or("")).map_err(bad)?,
             ("exclusive", None) => self.exclusive = true,
+            ("nonempty", None) => self.nonempty = true,
             ("foreground", None) => self.foreground = true,
             ("read_only" | "read-only", None) => self.options.read_only = true,
             ("allow-other", None) => self.options.allow_other = true,
@@ -129,17 +137,19 @@ impl MountRequest {
             ("password_file" | "password-file", Some(file)) => password.password_file = Some(file.into()),
             ("password_command" | "password-command", Some(c)) => password.password_command = Some(c.into()),
             ("password_env" | "password-env", Some(name)) => password.password_env = Some(name.into()),
-            _ => return self.apply_general(option),
+            _ => return self.apply_general(option, sloppy),
         }
         Ok(())
     }
 
-    /// Keys that every mount has, and those of other programs.
-    fn apply_general(&mut self, option: &OsStr) -> Result<()> {
+    /// Keys that every mount has, and those of other programs; unknown ones too, if `sloppy` (mount(8), `-s`).
+    fn apply_general(&mut self, option: &OsStr, sloppy: bool) -> Result<()> {
         let shown = option.display();
         let applied = option.to_str().map_or(Applied::Unknown, |option| self.options.apply(option));
+        self.rw |= option == "rw";
         match applied {
             Applied::Taken | Applied::Ignored => Ok(()),
+            Applied::Unknown if sloppy => Ok(()),
             Applied::Unknown => {
                 Err(Failure::usage(format!("-o {shown}: no such option")).hint("see `adit mount --help`"))
             }

@@ -88,6 +88,14 @@ fn mount_8_calls_its_helper() {
         let request = mount(&[&["mount.fuse.adit", "/v", "/m"], bundle].concat()).unwrap();
         assert!(request.fake && !request.foreground && !request.options.read_only, "{bundle:?}");
     }
+    // Sloppy: what is not known here does not matter; what is known must still make sense.
+    let line = ["mount.fuse.adit", "/v", "/m", "-o", "ro,nonsense,uid=1000,password_file=/p"];
+    assert_eq!(mount(&line).unwrap_err().code(), Code::Usage);
+    for sloppy in ["-s", "-sn", "-vs"] {
+        let request = mount(&[&line[..], &[sloppy]].concat()).unwrap();
+        assert!(request.options.read_only && request.password == Origin::File("/p".into()), "{sloppy}");
+    }
+    assert_eq!(mount(&["mount.fuse.adit", "/v", "/m", "-s", "-o", "threads=0"]).unwrap_err().code(), Code::Usage);
     for bundle in [&["-r"][..], &["-sro", "nosuid"], &["-oro,nosuid"], &["-nN", "/proc/1/ns/mnt", "-o", "ro"]] {
         let request = mount(&[&["mount.fuse.adit", "/v", "/m"], bundle].concat()).unwrap();
         assert!(request.options.read_only && !request.fake, "{bundle:?}");
@@ -164,4 +172,6 @@ fn the_readme_has_the_table_of_exit_codes() {
     for (code, meaning) in crate::exit_code::TABLE {
         assert!(readme.contains(&format!("| {} | {meaning} |", code as u8)), "{code:?}: {meaning}");
     }
+    let readme = readme.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(readme.contains(&crate::exit_code::of_several()), "the rule for several failures");
 }

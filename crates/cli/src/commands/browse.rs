@@ -1,8 +1,8 @@
 //! `ls`, `tree`, `cat`: reading a source without a mount.
 
-use adit_core::ErrorKind;
 use adit_core::path::{Last, Node, Step, Tree, Visit, show};
 use adit_core::types::{Access, Kind};
+use adit_core::{ErrorKind, FsError};
 
 use super::bytes;
 use crate::args::low::{CatArgs, GlobalArgs, LsArgs, TreeArgs};
@@ -54,12 +54,20 @@ fn target_of(tree: &Tree<'_>, node: &Node<'_>) -> Option<Vec<u8>> {
     tree.read_link(node).inspect_err(|e| Failure::fs(show(node.path()), e).print()).ok()
 }
 
+/// What a listing of `path` begins with: a folder, also where a link leads to it; any other link is shown itself.
+fn named<'t>(tree: &'t Tree<'_>, path: &[u8]) -> Result<Node<'t>, FsError> {
+    match tree.resolve(path, Last::Follow) {
+        Ok(node) if node.kind() == Kind::Directory => Ok(node),
+        _ => tree.resolve(path, Last::Keep),
+    }
+}
+
 /// `adit ls`
 pub fn ls(args: &LsArgs, global: &GlobalArgs) -> Result<()> {
     let (dir, vault) = open::source(&args.source, global, Purpose::Read)?;
     let tree = Tree::new(&*vault.store);
     let path = args.path.as_deref().map_or(&b"/"[..], bytes);
-    let start = tree.resolve(path, Last::Follow).map_err(|e| Failure::fs(dir.display(), &e))?;
+    let start = named(&tree, path).map_err(|e| Failure::fs(dir.display(), &e))?;
     let is_dir = start.kind() == Kind::Directory;
     let cut = if start.path().is_empty() { 0 } else { start.path().len() + 1 };
     let depth_max = if args.recursive { usize::MAX } else { 1 };
@@ -97,11 +105,11 @@ pub fn tree(args: &TreeArgs, global: &GlobalArgs) -> Result<()> {
     let (dir, vault) = open::source(&args.source, global, Purpose::Read)?;
     let tree = Tree::new(&*vault.store);
     let path = args.path.as_deref().map_or(&b"/"[..], bytes);
-    let start = tree.resolve(path, Last::Follow).map_err(|e| Failure::fs(dir.display(), &e))?;
+    let start = named(&tree, path).map_err(|e| Failure::fs(dir.display(), &e))?;
     let mut failures = Failures::default();
     let mut out = Output::new();
     let mut list = if args.json { Some(JsonList::begin(&mut out)?) } else { None };
-    let (mut folders, mut files) = (0u64, 0u64);
+    let (mut folders, mut files, mut links) = (0u64, 0u64, 0u64);
     // For each level above the entry, whether something still comes after it there.
     let mut more: Vec<bool> = Vec::new();
     each(&tree, start, args.depth.unwrap_or(usize::MAX), &mut failures, &mut |node, depth, last| {
@@ -112,7 +120,11 @@ pub fn tree(args: &TreeArgs, global: &GlobalArgs) -> Result<()> {
         if depth == 0 {
             return out.line(printable(show(node.path()).as_bytes()));
         }
-        *if node.kind() == Kind::Directory { &mut folders } else { &mut files } += 1;
+        *match node.kind() {
+            Kind::Directory => &mut folders,
+            Kind::Symlink => &mut links,
+            _ => &mut files,
+        } += 1;
         more.truncate(depth - 1);
         let mut line: String = more.iter().map(|&more| if more { "│   " } else { "    " }).collect();
         more.push(!last);
@@ -126,10 +138,20 @@ pub fn tree(args: &TreeArgs, global: &GlobalArgs) -> Result<()> {
     })?;
     match list {
         Some(list) => list.end(&mut out)?,
-        None => out.line(format_args!("\n{folders} folders, {files} files"))?,
+        None => out.line(format_args!(
+            "\n{}, {}, {}",
+            counted(folders, "folder"),
+            counted(files, "file"),
+            counted(links, "link")
+        ))?,
     }
     out.finish()?;
     failures.result()
+}
+
+/// `1 file`, `2 files`
+fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 /// `adit cat`
@@ -162,7 +184,7 @@ pub fn print_file(tree: &Tree<'_>, path: &[u8]) -> Result<()> {
 
 /// Reading and writing fail differently: one file cannot be read, or nobody listens any more.
 enum CatError {
-    Read(adit_core::FsError),
+    Read(FsError),
     Write(Failure),
 }
 

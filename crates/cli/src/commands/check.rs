@@ -12,25 +12,28 @@ use super::confirm;
 use crate::args::low::{CheckArgs, GlobalArgs};
 use crate::args::units::show_size;
 use crate::exit_code::Code;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Failures, Result};
 use crate::open::{self, Purpose};
 use crate::output::{Output, printable};
 use crate::progress::Progress;
-use crate::{source, state_dir};
+use crate::{live, source, state_dir};
 
 /// `adit vault check`
 pub fn check(args: &CheckArgs, global: &GlobalArgs) -> Result<()> {
     let dir = source::vault_dir(args.dir.as_os_str())?;
     let subject = dir.display().to_string();
-    match open::mounted_on(&dir) {
-        Some(mountpoint) if args.repair => {
-            return Err(Failure::new(Code::Busy, format!("{subject}: mounted on {mountpoint}"))
-                .hint(format!("unmount it first: adit umount {mountpoint}")));
+    match live::of_vault(&dir).as_slice() {
+        mounts @ [_, ..] if args.repair => {
+            let mut failures = Failures::default();
+            mounts.iter().for_each(|mount| failures.add(&live::in_the_way(&dir, mount, "mounted", "")));
+            return failures.result();
         }
-        Some(mountpoint) if !global.quiet => {
-            eprintln!("adit: {subject}: mounted on {mountpoint}; what changes meanwhile may show as a problem");
+        mounts @ [_, ..] if !global.quiet => {
+            let places: Vec<&str> = mounts.iter().map(|mount| mount.mountpoint.as_str()).collect();
+            let places = places.join(", ");
+            eprintln!("adit: {subject}: mounted on {places}; what changes meanwhile may show as a problem");
         }
-        None if !args.repair && !global.quiet && open::is_in_use(&dir) => {
+        [] if !args.repair && !global.quiet && open::is_in_use(&dir) => {
             eprintln!("adit: {subject}: another process has it open; what changes meanwhile may show as a problem");
         }
         _ => {}
@@ -69,12 +72,12 @@ fn look(dir: &Path, keys: &Unlocked, options: Options, global: &GlobalArgs) -> R
 fn repair(dir: &Path, keys: &Unlocked, options: Options, global: &GlobalArgs) -> Result<Found> {
     let state = state_dir::locate(global.state_dir.as_deref());
     // Until the end, also where the vault cannot be opened.
-    let claim = open::claim(dir, keys, state, Purpose::Alone)?;
-    // First what dead mounts left in their journals: it is newer than what lies in the vault. A vault too damaged to be
-    // opened is repaired without.
-    let _store = match open::claimed(dir, keys, &claim) {
+    let claim = open::claim(dir, keys, state, Purpose::Alone, false)?;
+    // First what dead mounts left in their journals: it is newer than what lies in the vault, and tells what is half-made
+    // there on purpose. A vault too damaged to be opened is repaired without a store, once no journal waits for it.
+    let _store = match open::claimed_alone(dir, keys, &claim) {
         Ok(store) => Some(store),
-        Err(failure) if failure.code() == Code::Corrupt => None,
+        Err(failure) if failure.code() == Code::Corrupt && !claim.has_journals() => None,
         Err(failure) => return Err(failure),
     };
     let root = HostDirectory::open(dir).map_err(|e| Failure::io(dir.display(), &e))?;
@@ -93,8 +96,9 @@ fn entries(progress: &vault_check::Progress) -> u64 {
 #[derive(Serialize)]
 struct ProblemJson<'a> {
     kind: &'static str,
-    /// Null where a name on the way to it is not known.
+    /// Where `name_known` is false, the folder that it is in, as far as names are known, ending in `/`; or null.
     path: Option<&'a str>,
+    name_known: bool,
     ciphertext_path: &'a str,
     detail: &'a str,
     repairable: bool,
@@ -105,6 +109,7 @@ struct ProblemJson<'a> {
 struct RepairJson<'a> {
     kind: &'static str,
     path: Option<&'a str>,
+    name_known: bool,
     ciphertext_path: &'a str,
     action: &'a str,
 }
@@ -113,6 +118,7 @@ fn problem_json(problem: &Problem) -> ProblemJson<'_> {
     ProblemJson {
         kind: problem.kind.as_str(),
         path: problem.path.as_deref(),
+        name_known: problem.name_known,
         ciphertext_path: &problem.ciphertext_path,
         detail: &problem.detail,
         repairable: problem.repairable,
@@ -123,6 +129,7 @@ fn repair_json(repair: &Repair) -> RepairJson<'_> {
     RepairJson {
         kind: repair.kind.as_str(),
         path: repair.path.as_deref(),
+        name_known: repair.name_known,
         ciphertext_path: &repair.ciphertext_path,
         action: &repair.action,
     }
@@ -137,12 +144,12 @@ fn print(found: &Found, as_json: bool) -> Result<()> {
     let report = &found.report;
     for (what, steps) in [("repaired", &found.done), ("NOT repaired", &found.failed)] {
         for step in steps {
-            let place = place(step.path.as_deref(), &step.ciphertext_path);
+            let place = place(step.path.as_deref(), step.name_known, &step.ciphertext_path);
             out.line(format_args!("{what}: {}: {place}\n  {}", step.kind, printable(step.action.as_bytes())))?;
         }
     }
     for problem in &report.problems {
-        let place = place(problem.path.as_deref(), &problem.ciphertext_path);
+        let place = place(problem.path.as_deref(), problem.name_known, &problem.ciphertext_path);
         let more = if problem.repairable && !found.repairing { " (--repair can mend it)" } else { "" };
         out.line(format_args!("{}: {place}\n  {}{more}", problem.kind, printable(problem.detail.as_bytes())))?;
     }
@@ -155,7 +162,7 @@ fn print(found: &Found, as_json: bool) -> Result<()> {
         ))?;
     }
     for note in &report.notes {
-        let place = printable(note.ciphertext_path.as_bytes());
+        let place = place(note.path.as_deref(), true, &note.ciphertext_path);
         out.line(format_args!("note: {place}: {}", printable(note.detail.as_bytes())))?;
     }
     let problems = match report.problems.len() as u64 + report.problems_omitted {
@@ -176,9 +183,12 @@ fn print(found: &Found, as_json: bool) -> Result<()> {
     out.finish()
 }
 
-/// Where something is: its cleartext path if that is known, and its place in the vault's folder.
-fn place(path: Option<&str>, ciphertext_path: &str) -> String {
+/// Where something is: its cleartext path as far as that is known, and its place in the vault's folder.
+fn place(path: Option<&str>, name_known: bool, ciphertext_path: &str) -> String {
     match path {
+        Some(folder) if !name_known => {
+            format!("{}<name unknown> ({})", printable(folder.as_bytes()), printable(ciphertext_path.as_bytes()))
+        }
         Some(path) => format!("{} ({})", printable(path.as_bytes()), printable(ciphertext_path.as_bytes())),
         None => printable(ciphertext_path.as_bytes()),
     }
@@ -186,8 +196,11 @@ fn place(path: Option<&str>, ciphertext_path: &str) -> String {
 
 fn document(found: &Found) -> Value {
     let report = &found.report;
-    let notes: Vec<Value> =
-        report.notes.iter().map(|n| json!({"ciphertext_path": n.ciphertext_path, "detail": n.detail})).collect();
+    let notes: Vec<Value> = report
+        .notes
+        .iter()
+        .map(|n| json!({"path": n.path, "ciphertext_path": n.ciphertext_path, "detail": n.detail}))
+        .collect();
     let mut document = json!({
         "problems": report.problems.iter().map(problem_json).collect::<Vec<_>>(),
         "problems_omitted": report.problems_omitted,

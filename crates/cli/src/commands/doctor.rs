@@ -4,9 +4,11 @@ use std::fs::OpenOptions;
 use std::path::Path;
 use std::process::Command;
 
-use adit_mount::mountpoint;
+use adit_mount::MountError;
+use adit_mount::control::Registry;
 use serde::Serialize;
 
+use super::mount::how_to_go_on;
 use crate::args::low::{GlobalArgs, JsonArgs};
 use crate::args::units::show_size;
 use crate::exit_code::Code;
@@ -54,7 +56,17 @@ impl Check {
 
 /// `adit doctor`
 pub fn doctor(args: &JsonArgs, global: &GlobalArgs) -> Result<()> {
-    let checks = [device(), helper(), kernel(), allow_other(), aes(), state(global), locked_memory(), dead_mounts()];
+    let checks = [
+        device(),
+        helper(),
+        kernel(),
+        allow_other(),
+        aes(),
+        state(global),
+        locked_memory(),
+        dead_mounts(),
+        silent_mounts(),
+    ];
     let mut out = Output::new();
     if args.json {
         out.json(&serde_json::json!({ "checks": checks }))?;
@@ -179,13 +191,27 @@ fn locked_memory() -> Check {
 
 fn dead_mounts() -> Check {
     const NAME: &str = "dead mounts";
-    let dead: Vec<String> = mountpoint::ours()
+    let dead: Vec<String> = super::mounts::dead_mounts(&Registry::of_this_user().list())
         .into_iter()
-        .filter(|entry| mountpoint::is_stale(&entry.mountpoint))
-        .map(|entry| entry.mountpoint.display().to_string())
+        .map(|entry| MountError::Stale(entry.mountpoint).to_string())
         .collect();
     match dead.is_empty() {
         true => Check::ok(NAME, "none"),
-        false => Check::warning(NAME, dead.join(", "), "clear each with: adit umount MOUNTPOINT"),
+        false => Check::warning(NAME, dead.join("; "), "what was closed or synced is there after the next mount"),
+    }
+}
+
+fn silent_mounts() -> Check {
+    const NAME: &str = "mounts that hang";
+    let silent: Vec<String> = super::mounts::silent_mounts(&Registry::of_this_user().list())
+        .into_iter()
+        .map(|mount| {
+            let at = Path::new(&mount.mountpoint);
+            format!("{}: process {1} does not answer: {2}", at.display(), mount.pid, how_to_go_on(at, mount.pid))
+        })
+        .collect();
+    match silent.is_empty() {
+        true => Check::ok(NAME, "none"),
+        false => Check::warning(NAME, silent.join("; "), "such a process is stopped, or waits for a disk or a server"),
     }
 }

@@ -7,7 +7,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::args::{self, EXIT_CODES_TITLE};
-use crate::exit_code::{Code, TABLE};
+use crate::exit_code::{Code, TABLE, of_several};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 
@@ -84,16 +84,14 @@ fn page(command: &Command, name: &str) -> Result<Vec<u8>> {
 /// The text below the options: each paragraph that begins with a title line ending in a colon is a section.
 fn notes(roff: &mut Roff, text: &str) {
     let mut section = "";
-    for paragraph in text.split("\n\n").filter(|p| !p.trim().is_empty()) {
+    let of_codes = |p: &&str| p.starts_with(EXIT_CODES_TITLE) || **p == of_several();
+    for paragraph in text.split("\n\n").filter(|p| !p.trim().is_empty() && !of_codes(p)) {
         let (title, body) = match paragraph.split_once('\n') {
             Some((first, rest)) if first.ends_with(':') && first.len() <= TITLE_LEN_MAX => {
                 (first.trim_end_matches(':'), rest)
             }
             _ => ("Notes", paragraph),
         };
-        if paragraph.starts_with(EXIT_CODES_TITLE) {
-            continue;
-        }
         match section == title {
             true => roff.control("PP", []),
             false => roff.control("SH", [title.to_uppercase().as_str()]),
@@ -122,4 +120,6 @@ fn exit_status(roff: &mut Roff) {
         roff.text([bold((code as u8).to_string())]);
         roff.text([roman(meaning)]);
     }
+    roff.control("PP", []);
+    roff.text([roman(of_several())]);
 }

@@ -3,6 +3,7 @@
 //! Order in the background: the password is read, then the process forks (before any thread), and the child unlocks,
 //! mounts and says that it is ready. Every failure up to there is the parent's message and exit code.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use adit_core::engine::{CacheStats, Engine, EngineOptions};
 use adit_mount::control::{ControlError, MountInfo, Registry};
 use adit_mount::daemon::{self, Readiness, Side, StartFailure};
 use adit_mount::{MountError, Session, SessionHandle, Signals, Until, mountpoint};
+use rustix::io::Errno;
 use serde_json::{Map, Value, json};
 
 use crate::args::low::{GlobalArgs, MountArgs};
@@ -19,8 +21,9 @@ use crate::args::mount_options::MountRequest;
 use crate::exit_code::{Code, NOT_A_MOUNT};
 use crate::failure::{Failure, Result};
 use crate::open::{self, Purpose};
+use crate::process::Inherited;
 use crate::secrets::{self, Origin, Password, Role};
-use crate::{logging, output, source, state_dir};
+use crate::{live, logging, output, source, state_dir};
 
 /// Memory of each serving thread that is not in the engine's budget: its receive buffer and stack, in bytes.
 const THREAD_LEN_BYTES: u64 = 2 << 20;
@@ -47,12 +50,19 @@ impl Plan {
     }
 }
 
-/// `adit mount`
-pub fn mount(args: MountArgs, global: &GlobalArgs) -> Result<()> {
-    let request = MountRequest::new(args)?;
+/// `adit mount`. What the caller had open (`inherited`) is closed in the background; in the foreground it is the caller's
+/// business.
+pub fn mount(args: MountArgs, global: &GlobalArgs, inherited: Inherited) -> Result<()> {
+    let mut request = MountRequest::new(args)?;
     let vault = source::vault_dir(&request.source)?;
-    let mountpoint = check_mountpoint(&request.mountpoint, &vault)?;
-    open::respect_mounts(&vault, request.exclusive)?;
+    if source::without_prefix(&request.source) == OsStr::new(&request.options.source)
+        && Path::new(&request.options.source).is_relative()
+    {
+        // What the kernel's table shows is read by others, and when this process's folder is long forgotten.
+        request.options.source = vault.display().to_string();
+    }
+    let mountpoint = check_mountpoint(&request.mountpoint, &vault, request.nonempty)?;
+    live::respect_mounts(&vault, request.exclusive)?;
     let given = request.state_dir.as_deref().or(global.state_dir.as_deref());
     // Relative paths mean something only before the daemon leaves its folder.
     let state = state_dir::locate(given).ok();
@@ -73,6 +83,9 @@ pub fn mount(args: MountArgs, global: &GlobalArgs) -> Result<()> {
     match daemon::daemonize().map_err(|e| Failure::io("mount", &e))? {
         Side::Parent(word) => word.map_err(|f| Failure::new(Code::from_number(f.exit_code), f.message)),
         Side::Child(readiness) => {
+            // Not earlier: the password may have come from one of them.
+            inherited.close();
+            adit_vault::memory::lock_again();
             if let Some(Err(failure)) = plan.log().map(|path| logging::to_file(global, &path)) {
                 eprintln!("adit: no log: {}", failure.text());
             }
@@ -99,39 +112,75 @@ fn in_background(served: Result<()>, readiness: Option<Readiness>) -> Result<()>
 }
 
 /// The absolute mountpoint; refuses what cannot end well.
-fn check_mountpoint(path: &Path, vault: &Path) -> Result<PathBuf> {
-    let stale = || MountError::Stale(path.into());
-    if mountpoint::is_stale(path) {
-        return Err(mount_failure(&stale()));
+fn check_mountpoint(path: &Path, vault: &Path, nonempty: bool) -> Result<PathBuf> {
+    if let Some(dead) = mountpoint::resolve(path).ok().and_then(|path| mountpoint::find_dead(&path)) {
+        return Err(mount_failure(&MountError::Stale(dead.mountpoint)));
+    }
+    let absolute = mountpoint::resolve(path).map_err(|e| Failure::io(path.display(), &e).on("mountpoint"))?;
+    // Before anything asks what is mounted there, for that may hang.
+    if mountpoint::find(&absolute).is_some_and(|entry| entry.fs_type == mountpoint::FS_TYPE) {
+        let what = format!("mountpoint {}: something is mounted there already", absolute.display());
+        return Err(Failure::new(Code::Busy, what).hint("`adit mounts` lists what; `adit umount` ends it"));
     }
     let meta = std::fs::metadata(path).map_err(|e| Failure::io(path.display(), &e).on("mountpoint"))?;
     if !meta.is_dir() {
         return Err(Failure::new(Code::Failure, format!("mountpoint: {}: not a folder", path.display())));
     }
-    let absolute = mountpoint::resolve(path).map_err(|e| Failure::io(path.display(), &e).on("mountpoint"))?;
     if absolute.starts_with(vault) || vault.starts_with(&absolute) {
         let what = format!("mountpoint {}: it overlaps the vault {}", absolute.display(), vault.display());
         return Err(Failure::usage(what).hint("mount it on a folder beside the vault"));
     }
-    if mountpoint::find(&absolute).is_some_and(|entry| entry.fs_type == mountpoint::FS_TYPE) {
-        let what = format!("mountpoint {}: something is mounted there already", absolute.display());
-        return Err(Failure::new(Code::Busy, what).hint("`adit mounts` lists what; `adit umount` ends it"));
+    // A folder that may not be listed may hold anything; nobody who may not look there will miss it.
+    let holds_something = std::fs::read_dir(&absolute).is_ok_and(|mut entries| entries.next().is_some());
+    if holds_something && !nonempty {
+        let what =
+            format!("mountpoint {}: the folder is not empty, and a mount would hide what it holds", path.display());
+        return Err(Failure::new(Code::Failure, what).hint("mount on an empty folder, or say -o nonempty"));
     }
     Ok(absolute)
+}
+
+/// Why nothing can be changed in the vault in `dir`, whatever is asked for; None if it can.
+///
+/// New folders and all that is in them need write permission on its folder `d`. Who lacks that may still be allowed to
+/// write below, in a vault that several users share: `-o rw` says so.
+fn why_read_only(dir: &Path, rw: bool) -> Option<String> {
+    use rustix::fs::{Access, AtFlags, CWD};
+    let data = dir.join("d");
+    match rustix::fs::accessat(CWD, &data, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
+        Err(Errno::ROFS) => Some("it lies on a read-only filesystem".to_owned()),
+        Err(Errno::ACCESS) if !rw => {
+            Some(format!("you have no permission to write to {}; -o rw tries all the same", data.display()))
+        }
+        _ => None,
+    }
 }
 
 /// Opens the vault, mounts it, and serves until it is unmounted. Takes the readiness once the mount is usable.
 fn serve(plan: Plan, password: Password, readiness: Option<&mut Option<Readiness>>) -> Result<()> {
     let signals = Signals::install().map_err(|e| Failure::io("signals", &e))?;
-    let purpose = match plan.request.options.read_only {
+    let mut options = plan.request.options.clone();
+    let why = why_read_only(&plan.vault, plan.request.rw).filter(|_| !options.read_only);
+    if let Some(why) = &why {
+        options.read_only = true;
+        open::remark(&format!("{}: mounted read-only: {why}", plan.vault.display()));
+    }
+    let purpose = match options.read_only {
         true => Purpose::Read,
         // Whoever names the place wants it used.
         false if plan.request.state_dir.is_some() => Purpose::Write,
         false => Purpose::WriteIfPossible,
     };
     let state = plan.state.clone().ok_or_else(|| Failure::usage("no state directory is known"));
-    let vault = open::vault(&plan.vault, password, state, purpose)?;
-    let mut options = plan.request.options.clone();
+    // Checked at the beginning as well, when nobody had typed a password; but others may have come since.
+    let vault = open::vault(&plan.vault, password, state, purpose, plan.request.exclusive)?;
+    // What was refused may be gone by now: a password is read into more than it needs.
+    adit_vault::memory::lock_again();
+    if !adit_vault::memory::is_locked() {
+        tracing::warn!(
+            "keys could be swapped to disk: the limit of locked memory is too low; `adit doctor` tells more"
+        );
+    }
     options.read_only |= vault.read_only;
     let engine = Engine::new(vault.store.clone(), engine_options(&plan.request, options.read_only));
     let session = Session::mount(engine.clone(), &plan.mountpoint, &options).map_err(|e| mount_failure(&e))?;
@@ -143,6 +192,7 @@ fn serve(plan: Plan, password: Password, readiness: Option<&mut Option<Readiness
         session: session.handle(),
         info: info.clone(),
         exclusive: plan.request.exclusive,
+        why_read_only: why,
         log: plan.log().filter(|_| !plan.request.foreground),
         began: Instant::now(),
     };
@@ -187,10 +237,29 @@ fn engine_options(request: &MountRequest, read_only: bool) -> EngineOptions {
 /// What a failed mount or unmount is to the user.
 pub fn mount_failure(error: &MountError) -> Failure {
     let code = match error {
+        MountError::AnotherUsers { path, user } => {
+            let what = format!("{}: mounted by another user ({})", path.display(), user_name(*user));
+            return Failure::new(Code::of(error.kind()), what).hint("only that user and root can unmount it");
+        }
         MountError::NotAMount(_) => Code::NotAMount,
         other => Code::of(other.kind()),
     };
-    Failure::new(code, error)
+    let failure = Failure::new(code, error);
+    match error.advice() {
+        Some(advice) => failure.hint(advice),
+        None => failure,
+    }
+}
+
+/// The name that the machine's own table of users has for a number; else the number.
+fn user_name(uid: u32) -> String {
+    let table = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name = table.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
+    });
+    name.unwrap_or_else(|| format!("uid {uid}"))
 }
 
 /// What a mount's process answers on its socket.
@@ -199,6 +268,8 @@ struct Verbs {
     session: SessionHandle,
     info: MountInfo,
     exclusive: bool,
+    /// Why nothing can be changed, where nobody asked for that.
+    why_read_only: Option<String>,
     /// Where warnings are; none in the foreground.
     log: Option<PathBuf>,
     began: Instant,
@@ -254,7 +325,9 @@ impl Verbs {
             "kind": self.info.kind,
             "mountpoint": self.info.mountpoint,
             "pid": self.info.pid,
+            "state": if self.info.is_attached() { "mounted" } else { "detached" },
             "read_only": self.info.read_only,
+            "read_only_because": self.why_read_only,
             "started": output::iso_text(self.info.started),
             "uptime_secs": self.began.elapsed().as_secs(),
             "exclusive": self.exclusive,
@@ -272,10 +345,10 @@ impl Verbs {
     /// Unmounts. Unless `lazy`, it answers when everything is written back, or why that failed.
     fn umount(&self, lazy: bool) -> Result<Value, ControlError> {
         let engine = self.engine()?;
-        let synced = if self.info.read_only { Ok(()) } else { engine.store().sync_all() };
+        // What is detached is written back when it ends, and before that as always; nobody waits for it.
+        let synced = if self.info.read_only || lazy { Ok(()) } else { engine.store().sync_all() };
         drop(engine);
         if let Err(e) = &synced
-            && !lazy
             && can_be_mended(e.kind())
         {
             return Err(ControlError::answer(e.kind(), format!("{e}; it stays mounted, so that you can make room")));
@@ -309,10 +382,26 @@ fn rss_bytes() -> u64 {
     1024 * (kib("RssAnon:").unwrap_or(0) + kib("RssShmem:").unwrap_or(0))
 }
 
+/// A mount whose process lives and says nothing, and how to go on.
+fn silent(mountpoint: &Path, pid: u32) -> Failure {
+    Failure::new(Code::Failure, format!("{}: process {pid} does not answer", mountpoint.display()))
+        .hint(how_to_go_on(mountpoint, pid))
+}
+
+/// What to do about a mount whose process does not answer.
+pub fn how_to_go_on(mountpoint: &Path, pid: u32) -> String {
+    let at = mountpoint.display();
+    format!(
+        "if it is only stopped, let it go on: kill -CONT {pid}; else end it: kill -KILL {pid}, then adit umount {at} (what was closed or synced is there after the next mount)"
+    )
+}
+
 /// What a failed request to a mount's process is to the user.
 pub fn answered(error: &ControlError) -> Failure {
     let code = match error {
         ControlError::NotAMount(_) => Code::NotAMount,
+        ControlError::Dead(dead) => return mount_failure(dead),
+        ControlError::Silent { mountpoint, pid } => return silent(mountpoint, *pid),
         ControlError::Answered { kind, .. } => Code::of_word(kind),
         ControlError::UnsafeDirectory { .. } => Code::Failure,
         ControlError::Io { source, .. } => Code::of(adit_core::error::kind_of_io(source)),

@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use adit_mount::control::{MountInfo, Registry};
+use adit_mount::control::{ControlError, MountInfo, Registry};
+use adit_mount::holders::{self, Holder};
 use adit_mount::mountpoint::{self, MountEntry};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::mount::answered;
+use super::mount::{answered, how_to_go_on};
 use crate::args::low::{JsonArgs, StatsArgs, StatusArgs};
 use crate::failure::Result;
 use crate::output::{self, Output, printable};
+use crate::{live, source};
 
 /// Between two prints of `stats --watch`.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -31,6 +33,8 @@ struct MountJson {
     /// When it was mounted, in UTC (ISO 8601); null if nobody is left to tell.
     started: Option<String>,
     state: State,
+    /// Whether its process answers requests; null if that is dead.
+    answers: Option<bool>,
     #[serde(skip)]
     started_secs: u64,
 }
@@ -47,31 +51,47 @@ enum State {
     Dead,
 }
 
+/// Mounts in the kernel's table that are none of the `live` ones and have no process any more.
+pub fn dead_mounts(live: &[MountInfo]) -> Vec<MountEntry> {
+    let is_live = |entry: &MountEntry| live.iter().any(|mount| mount.device == entry.device);
+    let table = mountpoint::ours().into_iter();
+    table.filter(|entry| !is_live(entry) && mountpoint::is_stale(&entry.mountpoint)).collect()
+}
+
+/// Those of the `live` mounts whose process does not answer. All are asked at once, so that several that hang take no
+/// longer than one.
+pub fn silent_mounts(live: &[MountInfo]) -> Vec<MountInfo> {
+    let registry = Registry::of_this_user();
+    let is_silent = |mount: &MountInfo| matches!(registry.ping(mount), Err(ControlError::Silent { .. }));
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = live.iter().map(|mount| (mount, scope.spawn(move || is_silent(mount)))).collect();
+        let silent = asked.into_iter().filter_map(|(mount, asked)| asked.join().unwrap_or(false).then_some(mount));
+        silent.cloned().collect()
+    })
+}
+
 /// The living mounts of this user, oldest first, then the dead ones.
 fn every_mount() -> Vec<MountJson> {
-    let table = mountpoint::ours();
-    let at = |entry: &MountEntry| entry.mountpoint.to_string_lossy().into_owned();
     let live = Registry::of_this_user().list();
-    let dead: Vec<MountJson> = table
-        .iter()
-        .filter(|entry| {
-            live.iter().all(|mount| mount.mountpoint != at(entry)) && mountpoint::is_stale(&entry.mountpoint)
-        })
+    let silent = silent_mounts(&live);
+    let dead: Vec<MountJson> = dead_mounts(&live)
+        .into_iter()
         .map(|entry| MountJson {
-            source: entry.source.to_string_lossy().into_owned(),
+            source: source::without_prefix(&entry.source).to_string_lossy().into_owned(),
             kind: "vault".to_owned(),
-            mountpoint: at(entry),
+            mountpoint: entry.mountpoint.to_string_lossy().into_owned(),
             pid: None,
             read_only: None,
             started: None,
             state: State::Dead,
+            answers: None,
             started_secs: 0,
         })
         .collect();
-    let in_place = |mount: &MountInfo| table.iter().any(|entry| at(entry) == mount.mountpoint);
     live.into_iter()
         .map(|mount| MountJson {
-            state: if in_place(&mount) { State::Mounted } else { State::Detached },
+            state: if mount.is_attached() { State::Mounted } else { State::Detached },
+            answers: Some(!silent.contains(&mount)),
             source: mount.source,
             kind: mount.kind,
             mountpoint: mount.mountpoint,
@@ -105,9 +125,16 @@ pub fn mounts(args: &JsonArgs) -> Result<()> {
                 "{source} was on {mountpoint} ({kind}, {how}, process {pid}, since {since}; detached: it ends when its last \
                  file is closed)"
             ))?,
-            State::Dead => out.line(format_args!(
-                "{source} on {mountpoint} ({kind}, DEAD: its process is gone; clear it with: adit umount {mountpoint})"
-            ))?,
+            State::Dead => {
+                let what_to_do = mountpoint::how_to_clear(mount.mountpoint.as_ref());
+                let what_to_do = printable(what_to_do.as_bytes());
+                out.line(format_args!("{source} on {mountpoint} ({kind}, DEAD: {what_to_do})"))?;
+            }
+        }
+        if mount.answers == Some(false) {
+            let what_to_do = how_to_go_on(mount.mountpoint.as_ref(), pid);
+            let what_to_do = printable(what_to_do.as_bytes());
+            out.line(format_args!("  process {pid} does not answer: {what_to_do}"))?;
         }
     }
     out.finish()
@@ -137,8 +164,17 @@ pub fn stats(args: &StatsArgs) -> Result<()> {
 
 /// `adit status`
 pub fn status(args: &StatusArgs) -> Result<()> {
-    let mut status =
-        Registry::of_this_user().call(&args.mountpoint, "status", &Value::Null).map_err(|e| answered(&e))?;
+    let registry = Registry::of_this_user();
+    let mount = registry.find(&args.mountpoint).map_err(|e| answered(&e))?;
+    let mut status = registry.call_entry(&mount, "status", &Value::Null).map_err(|e| answered(&e))?;
+    if status["state"] == "detached" {
+        // Whose open files keep it; this process may look into more than that of the mount, and has more time.
+        let holders = holders::of(&mount.device);
+        status["held_by"] = match args.json {
+            true => holders.iter().map(|Holder { pid, name }| json!({"pid": pid, "name": name})).collect(),
+            false => holders.iter().map(live::show).collect::<Vec<_>>().join(", ").into(),
+        };
+    }
     let mut out = Output::new();
     if args.json {
         out.json(&status)?;

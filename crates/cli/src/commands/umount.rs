@@ -5,16 +5,18 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use adit_mount::control::{ControlError, MountInfo, Registry};
-use adit_mount::mountpoint;
+use adit_mount::{MountError, mountpoint};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::confirm;
 use super::mount::{answered, mount_failure};
 use crate::args::low::{GlobalArgs, UmountArgs};
-use crate::exit_code::Code;
+use crate::args::units::show_size;
+use crate::exit_code::{Code, NOT_A_MOUNT};
 use crate::failure::{Failure, Failures, Result};
+use crate::live;
 
 /// How long a process may take to write everything back after its mount is gone, before a word is said about it.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -49,13 +51,21 @@ fn one(path: &Path, args: &UmountArgs, global: &GlobalArgs) -> Result<()> {
     };
     // Taken before the request, while the number surely means that process.
     let process = open_process(live.pid);
-    match registry.call(path, "umount", &json!({"lazy": args.lazy})) {
+    if let Err(silent @ ControlError::Silent { .. }) = registry.ping(&live) {
+        return if args.lazy { detach_silent(path, &live, global.quiet) } else { Err(answered(&silent)) };
+    }
+    let mut told = global.quiet;
+    let mut waiting = || still_waiting(&registry, &live, &mut told);
+    match registry.call_patiently(&live, "umount", &json!({"lazy": args.lazy}), &mut waiting) {
         Ok(_) => {}
+        Err(ControlError::Answered { kind, .. }) if kind == NOT_A_MOUNT && !live.is_attached() => {
+            return Err(live::ending(&path.display().to_string(), &live));
+        }
         Err(ControlError::Io { .. } | ControlError::NotAMount(_)) => {
             // It ended before it answered, or it does not answer at all; then the kernel may still let go of it.
             let ended = process.as_ref().is_some_and(|process| ended_within(process, KILL_TIMEOUT).unwrap_or(false));
             match adit_mount::umount(path, args.lazy) {
-                Err(adit_mount::MountError::NotAMount(_)) if ended || !is_mounted(path) => {}
+                Err(MountError::NotAMount(_)) if ended || !is_mounted(path) => {}
                 other => other.map_err(|e| mount_failure(&e))?,
             }
         }
@@ -68,14 +78,51 @@ fn one(path: &Path, args: &UmountArgs, global: &GlobalArgs) -> Result<()> {
     }
 }
 
+/// Takes a mount out of the tree whose process says nothing, and says what is left.
+fn detach_silent(path: &Path, live: &MountInfo, quiet: bool) -> Result<()> {
+    match adit_mount::umount(path, true) {
+        Err(MountError::NotAMount(_)) if !live.is_attached() => {
+            return Err(live::ending(&path.display().to_string(), live));
+        }
+        other => other.map_err(|e| mount_failure(&e))?,
+    }
+    if !quiet {
+        let pid = live.pid;
+        eprintln!(
+            "adit: {}: detached; but process {pid} does not answer, and what it has not written back is still in its memory: let it go on (kill -CONT {pid}), or end it (kill -KILL {pid})",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+/// The mount's process has not answered yet: says once what it does, and fails if it does nothing any more.
+fn still_waiting(registry: &Registry, live: &MountInfo, told: &mut bool) -> Result<(), ControlError> {
+    if let Err(silent @ ControlError::Silent { .. }) = registry.ping(live) {
+        return Err(silent);
+    }
+    if !std::mem::replace(told, true) {
+        let (mountpoint, pid) = (&live.mountpoint, live.pid);
+        let status = registry.call_entry(live, "status", &Value::Null).unwrap_or_default();
+        let what = match status["dirty_bytes"].as_u64() {
+            Some(bytes) if bytes > 0 => format!("{} of it are still in memory", show_size(bytes)),
+            _ => "the disk has not taken all of it yet".to_owned(),
+        };
+        eprintln!(
+            "adit: {mountpoint}: writing back: {what}; process {pid} goes on if this is interrupted. `adit umount --lazy` detaches it now and lets that go on"
+        );
+    }
+    Ok(())
+}
+
 /// The live mount of this user at `path`.
 fn find(registry: &Registry, path: &Path) -> Result<Option<MountInfo>> {
-    let resolved = mountpoint::resolve(path).map_err(|e| {
-        let failure = Failure::io(path.display(), &e);
-        Failure::new(Code::NotAMount, failure.text())
-    })?;
-    let wanted = resolved.to_string_lossy();
-    Ok(registry.list().into_iter().rev().find(|mount| mount.mountpoint == wanted))
+    mountpoint::resolve(path).map_err(|e| Failure::new(Code::NotAMount, Failure::io(path.display(), &e).text()))?;
+    match registry.find(path) {
+        Ok(mount) => Ok(Some(mount)),
+        Err(ControlError::NotAMount(_) | ControlError::Dead(_)) => Ok(None),
+        Err(e) => Err(answered(&e)),
+    }
 }
 
 fn is_mounted(path: &Path) -> bool {
@@ -123,5 +170,9 @@ fn end_at_once(path: &Path, live: Option<&MountInfo>) -> Result<()> {
             return Err(Failure::new(Code::Busy, format!("{}: its process does not end", path.display())));
         }
     }
-    adit_mount::umount(path, true).map_err(|e| mount_failure(&e))
+    match adit_mount::umount(path, true) {
+        // It was detached before; with its process it is gone.
+        Err(MountError::NotAMount(_)) if live.is_some() => Ok(()),
+        other => other.map_err(|e| mount_failure(&e)),
+    }
 }

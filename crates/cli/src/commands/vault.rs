@@ -5,7 +5,7 @@ use std::path::Path;
 use adit_media::HostDirectory;
 use adit_vault::CreateOptions;
 use adit_vault::format::{CipherCombo, KeyId, ScryptParams};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::args::low::{Cipher, GlobalArgs, InfoArgs, InitArgs, PasswdArgs, VaultCommand};
 use crate::exit_code::Code;
@@ -86,7 +86,16 @@ fn warn_if_short(password: &Password, global: &GlobalArgs) {
 fn info(args: &InfoArgs) -> Result<()> {
     let dir = source::vault_dir(args.dir.as_os_str())?;
     let root = HostDirectory::open(&dir).map_err(|e| Failure::io(dir.display(), &e))?;
-    let config = adit_vault::info(&root).map_err(|e| open::locked_out(&dir, &e))?;
+    let mut out = Output::new();
+    let config = match adit_vault::info(&root) {
+        Ok(config) => config,
+        Err(e) => {
+            // What is there is told all the same; the error and its exit code say what is missing.
+            describe(&mut out, &json!({"path": dir.to_string_lossy(), "kind": "vault", "verified": false}), args.json)?;
+            out.finish()?;
+            return Err(open::locked_out(&dir, &e));
+        }
+    };
     let key = match &config.key_id {
         KeyId::MasterkeyFile(name) => format!("file {name}"),
         KeyId::Hub(url) => format!("Cryptomator Hub {url}"),
@@ -101,15 +110,14 @@ fn info(args: &InfoArgs) -> Result<()> {
         // The signature can be checked with the key only: see `vault check`.
         "verified": false,
     });
-    let mut out = Output::new();
-    if args.json {
-        out.json(&value)?;
-    } else {
-        output::human(&mut out, &value, 0)?;
-    }
+    describe(&mut out, &value, args.json)?;
     out.finish()?;
     // What it is was told; whether it can be opened here is the exit code.
     open::check_openable(&dir)
+}
+
+fn describe(out: &mut Output, value: &Value, as_json: bool) -> Result<()> {
+    if as_json { out.json(value) } else { output::human(out, value, 0) }
 }
 
 fn passwd(args: &PasswdArgs, global: &GlobalArgs) -> Result<()> {

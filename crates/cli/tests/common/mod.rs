@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -43,6 +43,16 @@ impl Ran {
     pub fn says(self, what: &str) -> Ran {
         assert!(self.stderr.contains(what), "{what:?} is not in: {}", self.stderr);
         self
+    }
+}
+
+/// A process that is killed on drop.
+pub struct Killed(pub Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -89,7 +99,12 @@ impl Bench {
 
     /// The program with an environment of its own.
     pub fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_adit"));
+        self.command_of(env!("CARGO_BIN_EXE_adit"))
+    }
+
+    /// Another program in the same environment.
+    pub fn command_of(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
         command
             .env("XDG_STATE_HOME", self.path("state"))
             .env("XDG_RUNTIME_DIR", self.path("run"))
@@ -115,6 +130,25 @@ impl Bench {
         let mut line = vec![verb, self.vault_str()];
         line.extend_from_slice(args);
         line.extend_from_slice(&["--password-file", self.password_str()]);
+        self.run(line)
+    }
+
+    /// Writes files with these contents, and the folders above them, and puts the topmost of those into the vault's root.
+    pub fn put_tree(&self, files: &[(&str, &str)]) {
+        for (name, content) in files {
+            let path = self.path(name);
+            std::fs::create_dir_all(path.parent().expect("below the bench")).unwrap();
+            std::fs::write(path, content).unwrap();
+        }
+        let mut tops: Vec<&str> = files.iter().filter_map(|(name, _)| name.split('/').next()).collect();
+        tops.dedup();
+        self.open("put", &[&tops[..], &["/"]].concat()).expect(0);
+    }
+
+    /// `adit vault check` with these further options.
+    pub fn check(&self, more: &[&str]) -> Ran {
+        let mut line = vec!["vault", "check", self.vault_str(), "--password-file", self.password_str()];
+        line.extend_from_slice(more);
         self.run(line)
     }
 
@@ -249,4 +283,15 @@ pub fn make_tree(root: &Path) {
         let file = std::fs::File::open(root.join(name)).unwrap();
         file.set_modified(time).unwrap();
     }
+}
+
+/// Whether this process is root; says which part of a test it leaves out if not, which is a failure under CI.
+pub fn is_root(what: &str) -> bool {
+    // SAFETY: a plain system call.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root {
+        assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{what} needs root");
+        eprintln!("left out: {what} needs root");
+    }
+    root
 }

@@ -8,7 +8,9 @@ use std::process::Command;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use super::common::{Bench, Ran, eventually};
+#[allow(unused_imports, reason = "as above")]
+pub use super::common::is_root;
+use super::common::{Bench, PASSWORD, Ran, eventually, run};
 
 /// No test takes longer, unless a mount hangs.
 const TEST_TIMEOUT: Duration = Duration::from_secs(180);
@@ -84,11 +86,16 @@ impl Mounts {
 
     /// Kills the server without warning and takes the dead mount away.
     pub fn kill(&self) {
+        self.kill_and_leave();
+        force_off(&self.mnt());
+    }
+
+    /// Kills the server without warning; the dead mount stays.
+    pub fn kill_and_leave(&self) {
         let pid = self.pid();
         // SAFETY: a plain system call; the process is one that this test started.
         assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
         eventually("the server is gone", || !is_running(pid));
-        force_off(&self.mnt());
     }
 
     /// `adit vault check` finds nothing.
@@ -139,12 +146,51 @@ pub fn force_off(mountpoint: &Path) {
     }
 }
 
-/// Whether this process is root; says which part of a test it leaves out if not.
-pub fn is_root(what: &str) -> bool {
-    // SAFETY: a plain system call.
-    let root = unsafe { libc::geteuid() } == 0;
-    if !root {
-        eprintln!("left out: {what} needs root");
+/// The user of [`OrdinaryUser`].
+pub const NOBODY: u32 = 65_534;
+
+/// A folder of a user without privilege, with the program, a password file and a folder `mnt`.
+pub struct OrdinaryUser {
+    home: tempfile::TempDir,
+}
+
+impl OrdinaryUser {
+    /// `None` where this process cannot become another user, or where mounts are impossible.
+    pub fn new() -> Option<OrdinaryUser> {
+        let _mounts_work = Mounts::new()?;
+        if !is_root("becoming another user") {
+            return None;
+        }
+        let user = OrdinaryUser { home: tempfile::tempdir().unwrap() };
+        fs::copy(env!("CARGO_BIN_EXE_adit"), user.path("adit")).unwrap();
+        fs::write(user.path("password"), PASSWORD).unwrap();
+        fs::create_dir(user.path("mnt")).unwrap();
+        for name in ["", "password", "mnt"] {
+            std::os::unix::fs::chown(user.path(name), Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+        Some(user)
     }
-    root
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    /// `script` as that user, in a mount namespace of its own with a device that this user may open, whatever the
+    /// machine's rights are; after `prepare`, which root runs there.
+    pub fn command(&self, prepare: &str, script: &str) -> Command {
+        let as_root = format!(
+            "test -e fuse || mknod fuse c 10 229
+            chmod 666 fuse && mount --bind fuse /dev/fuse
+            {prepare}
+            exec setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups sh -euc \"$0\""
+        );
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-euc", &as_root, script]).current_dir(self.home.path());
+        command.env("HOME", self.home.path()).env_remove("XDG_RUNTIME_DIR").env_remove("XDG_STATE_HOME");
+        command
+    }
+
+    pub fn run(&self, script: &str) -> Ran {
+        run(self.command("", script), b"")
+    }
 }

@@ -91,6 +91,7 @@ impl Notices {
 #[derive(Default)]
 struct FlusherState {
     dirty: bool,
+    crowded: bool,
     stopped: bool,
 }
 
@@ -111,35 +112,46 @@ impl Flusher {
         }
     }
 
+    /// A writer found no room, and has nothing to write out itself: what is buffered goes to the store now.
+    pub(crate) fn crowded(&self) {
+        let mut state = self.state.lock();
+        if !state.crowded {
+            (state.dirty, state.crowded) = (true, true);
+            self.changed.notify_one();
+        }
+    }
+
     pub(crate) fn stop(&self) {
         self.state.lock().stopped = true;
         self.changed.notify_all();
     }
 
-    /// Waits until there is something to do, and then a little. False when stopped.
-    fn wait(&self) -> bool {
+    /// Waits until there is something to do, and then a little unless there is no room. How old is old now; `None` when
+    /// stopped.
+    fn wait(&self) -> Option<Duration> {
         let mut state = self.state.lock();
         while !state.dirty && !state.stopped {
             self.changed.wait(&mut state);
         }
-        if !state.stopped {
+        if !state.stopped && !state.crowded {
             self.changed.wait_for(&mut state, LOOK_EVERY);
         }
-        state.dirty = false;
-        !state.stopped
+        let age_max = if state.crowded { Duration::ZERO } else { DIRTY_AGE_MAX };
+        (state.dirty, state.crowded) = (false, false);
+        (!state.stopped).then_some(age_max)
     }
 }
 
-/// Starts the thread that writes back what is older than a second.
+/// Starts the thread that writes back what is older than a second, or everything where there is no room for more.
 pub(crate) fn start_flusher(engine: &Arc<Engine>) {
     let (flusher, engine) = (engine.flusher.clone(), Arc::downgrade(engine));
     let spawned = std::thread::Builder::new().name("adit-flush".into()).spawn(move || {
-        while flusher.wait() {
+        while let Some(age_max) = flusher.wait() {
             let Some(engine) = engine.upgrade() else {
                 return;
             };
             // A panic of a store ends one round, not the thread.
-            let round = std::panic::AssertUnwindSafe(|| engine.flush_old());
+            let round = std::panic::AssertUnwindSafe(|| engine.flush_old(age_max));
             let again = std::panic::catch_unwind(round).unwrap_or(true);
             if again {
                 flusher.wake();
@@ -178,12 +190,13 @@ impl Engine {
     }
 
     /// Writes back what is old; true if something is buffered still. Failures are kept for the handles.
-    fn flush_old(&self) -> bool {
-        let age_ticks = self.clock.expiry(0, DIRTY_AGE_MAX);
-        let born_max: Tick = self.clock.now().saturating_sub(age_ticks);
+    fn flush_old(&self, age_max: Duration) -> bool {
+        let age_ticks = self.clock.expiry(0, age_max);
+        let now = self.clock.now();
+        let born_max: Tick = now.saturating_sub(age_ticks);
         let dirty = self.open.dirty();
         for &ino in &dirty {
-            let old = self.open.get(ino).and_then(|f| f.oldest()).is_some_and(|born| born <= born_max);
+            let old = self.open.get(ino).and_then(|f| f.oldest(now)).is_some_and(|born| born <= born_max);
             if old && let Err(error) = self.flush_inode(ino, born_max) {
                 tracing::debug!(ino = ino.0, %error, "write-back failed");
             }

@@ -204,6 +204,13 @@ impl WriteBuffer {
         units
     }
 
+    /// What is buffered of `unit`, if it lies in one block.
+    pub(crate) fn only_piece(&self, unit: u64) -> Option<(u64, &[u8])> {
+        let mut blocks = self.blocks.range(self.blocks_of(unit));
+        let (block, d) = blocks.next()?;
+        blocks.next().is_none().then(|| (block * self.block_len as u64 + d.lo as u64, &d.data[d.lo..d.hi]))
+    }
+
     /// What is buffered of the first of `units`, which ascend: as many as have `bytes_max`, at least one.
     pub(crate) fn gather(&self, units: &[u64], bytes_max: usize) -> Gathered {
         let unit_len = self.blocks_per_unit as usize * self.block_len;

@@ -149,8 +149,8 @@ pub(crate) fn remaining(now: Tick, expiry: Tick, full: Duration) -> Duration {
     if expiry == NEVER {
         return full;
     }
-    // Not more than `full`: an expiry is rounded down, and no time that is read later lies before the one it was made at.
-    Duration::from_nanos(u64::from(expiry.saturating_sub(now)) << TICK_NS_LOG2)
+    // `now` can be older than the time at which another thread made this expiry.
+    Duration::from_nanos(u64::from(expiry.saturating_sub(now)) << TICK_NS_LOG2).min(full)
 }
 
 #[cfg(target_os = "linux")]
@@ -196,6 +196,7 @@ mod tests {
         assert_eq!(c.expiry(10, Duration::MAX), NEVER - 1);
         assert_eq!(remaining(70, 72, Duration::from_secs(1)), Duration::from_nanos(2 << 24));
         assert_eq!(remaining(80, 72, Duration::from_secs(1)), Duration::ZERO);
+        assert_eq!(remaining(10, 72, Duration::from_secs(1)), Duration::from_secs(1), "made after it was now");
         assert_eq!(remaining(80, NEVER, Duration::from_secs(7)), Duration::from_secs(7));
     }
 }

@@ -463,5 +463,4 @@ fn tiny_word(bytes: &[u8]) -> u64 {
 }
 
 #[cfg(test)]
-#[path = "dentries_tests.rs"]
 mod tests;

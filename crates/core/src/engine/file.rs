@@ -53,7 +53,21 @@ pub(crate) struct FileState {
     written_to: Option<u64>,
     failures: u64,
     failure: Option<ErrorKind>,
+    /// Why what is buffered could not be stored, until a flush succeeds.
+    failing: Option<Failing>,
 }
+
+/// A flush that fails again and again.
+struct Failing {
+    kind: ErrorKind,
+    times: u32,
+    /// Before that the background does not try again.
+    retry_at: Tick,
+}
+
+/// How long the background waits after the first failure; twice as long after each further one, up to 32 s.
+const RETRY_AFTER: Duration = Duration::from_millis(500);
+const RETRY_DOUBLINGS_MAX: u32 = 6;
 
 /// Tells a writer's client, at most once, that its write is accepted; `None` if it may not be, or was.
 struct Acceptor<'a>(Option<&'a mut dyn FnMut()>);
@@ -90,6 +104,7 @@ impl OpenInode {
             written_to: None,
             failures: 0,
             failure: None,
+            failing: None,
         };
         OpenInode { ino, state: RwLock::new(state), dirty: AtomicBool::new(false) }
     }
@@ -107,9 +122,14 @@ impl OpenInode {
         self.state.write()
     }
 
-    /// When its oldest buffered write came; `None` if there is none, or the file is busy.
-    pub(crate) fn oldest(&self) -> Option<Tick> {
-        self.state.try_read()?.buffer.oldest()
+    /// When its oldest buffered write came; `None` if there is none, the file is busy, or it could not be stored a moment
+    /// ago.
+    pub(crate) fn oldest(&self, now: Tick) -> Option<Tick> {
+        let state = self.state.try_read()?;
+        if state.failing.as_ref().is_some_and(|failing| now < failing.retry_at) {
+            return None;
+        }
+        state.buffer.oldest()
     }
 }
 
@@ -134,6 +154,11 @@ impl FileState {
     fn writable(&self) -> Result<&Arc<dyn StoreFile>> {
         self.writer.as_ref().ok_or_else(|| ErrorKind::NotPermitted.into())
     }
+}
+
+/// Whether the store gave the same open file twice.
+fn is_same(one: &Arc<dyn StoreFile>, other: &Arc<dyn StoreFile>) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
 }
 
 impl Engine {
@@ -176,7 +201,10 @@ impl Engine {
     /// Creates and opens a regular file.
     pub fn create(&self, parent: Ino, name: FileName<'_>, new: &NewNode, access: Access) -> Result<(Entry, Opened)> {
         self.counters.op(|o| &o.creates);
-        let (entry, store_file) = self.make(parent, name, || self.store.create(parent, name, new))?;
+        let (entry, store_file) = self.make_in(parent, name, || {
+            let made = self.store.create_in(parent, name, new)?;
+            Ok((made.attr, made.file, made.parent))
+        })?;
         let ino = entry.attr.ino;
         let file = self.acquire_open(ino).inspect_err(|_| self.drop_ref(ino))?;
         {
@@ -218,16 +246,31 @@ impl Engine {
             self.setattr_open(file, &SetAttr { size: Some(0), ..SetAttr::default() })?;
         }
         let mut state = file.write();
+        // The store is asked also where the file is open already: what lies there may be another file by now, which someone
+        // else put in its place. With unstored data there is no changing over: that belongs to the former one.
         match access {
-            Access::Write => {
-                if state.writer.is_none() {
-                    state.writer = Some(self.store.open(ino, Access::Write)?);
+            Access::Write if state.writer.is_none() || !state.is_dirty() => {
+                let writer = self.store.open(ino, Access::Write)?;
+                if state.writer.as_ref().is_some_and(|former| !is_same(former, &writer)) {
+                    state.reader = None;
+                }
+                state.writer = Some(writer);
+            }
+            Access::Read if state.readable().is_err() || (state.write_handles == 0 && !state.is_dirty()) => {
+                let reader = self.store.open(ino, Access::Read)?;
+                if !state.readable().is_ok_and(|former| is_same(former, &reader)) {
+                    (state.writer, state.reader) = (None, Some(reader));
                 }
             }
-            Access::Read if state.reader.is_none() && state.writer.is_none() => {
-                state.reader = Some(self.store.open(ino, Access::Read)?);
+            Access::Read if !state.is_dirty() => {
+                // Those who write go over as well.
+                if let Ok(writer) = self.store.open(ino, Access::Write)
+                    && !state.readable().is_ok_and(|former| is_same(former, &writer))
+                {
+                    (state.writer, state.reader) = (Some(writer), None);
+                }
             }
-            Access::Read => {}
+            Access::Write | Access::Read => {}
         }
         if state.is_dirty() {
             state.write_handles += u64::from(access == Access::Write);
@@ -395,11 +438,9 @@ impl Engine {
         acceptor: &mut Acceptor<'_>,
     ) -> bool {
         let len = state.buffer.growth_bytes(offset, data.len());
-        let room = self.budget.used_bytes(Part::Dirty) + len <= self.budget.allowance_bytes(Part::Dirty);
-        if !room || acceptor.0.is_none() {
+        if acceptor.0.is_none() || !self.budget.take(Part::Dirty, len) {
             return false;
         }
-        self.budget.add(Part::Dirty, len);
         file.dirty.store(true, SeqCst);
         self.inodes.changed(file.ino);
         acceptor.accept();
@@ -412,11 +453,11 @@ impl Engine {
             Ok(()) => file.dirty.store(false, SeqCst),
             Err(e) => self.keep_unwritten(file, state, writer, (offset, data), e),
         }
-        self.budget.sub(Part::Dirty, len);
+        self.budget.sub(Part::Dirty, len - state.buffer.held_bytes());
         true
     }
 
-    /// Buffers what was accepted and could not be written. There was nothing buffered before.
+    /// Buffers what was accepted and could not be written. There was nothing buffered before; its bytes are counted.
     fn keep_unwritten(
         &self,
         file: &OpenInode,
@@ -430,7 +471,6 @@ impl Engine {
         // Whole units are whole blocks, which have no gaps to fill.
         let kept = state.buffer.write(offset, data, self.clock.now(), state.store_len, |_, _| Ok(()));
         debug_assert!(kept.is_ok(), "only a gap can fail");
-        self.budget.add(Part::Dirty, state.buffer.held_bytes());
         state.size = state.store_len.max(offset + data.len() as u64);
         state.last_write = Timestamp::now();
         self.inodes.changed(file.ino);
@@ -465,20 +505,34 @@ impl Engine {
 
     fn write_buffered(&self, file: &OpenInode, state: &mut FileState, offset: u64, data: &[u8]) -> Result<()> {
         let more = state.buffer.growth_bytes(offset, data.len());
-        if self.budget.used_bytes(Part::Dirty) + more > self.budget.allowance_bytes(Part::Dirty) {
+        if !self.budget.take(Part::Dirty, more) {
             self.relieve(file, state)?;
+            if !self.budget.take(Part::Dirty, more) {
+                // Others hold the share. They are not waited for: this writer may be one whom they wait for.
+                self.flusher.crowded();
+                self.flush_units(file, state, NEVER)?;
+                let writer = state.writable()?.clone();
+                return self.write_through(file, state, &writer, &[(offset, data)]);
+            }
         }
+        let held_before = state.buffer.held_bytes();
+        let written = self.write_to_buffer(file, state, offset, data);
+        self.budget.sub(Part::Dirty, more - (state.buffer.held_bytes() - held_before));
+        written
+    }
+
+    /// Buffers a write, for whose growth there is room.
+    fn write_to_buffer(&self, file: &OpenInode, state: &mut FileState, offset: u64, data: &[u8]) -> Result<()> {
         let writer = state.writable()?.clone();
         let was_dirty = state.is_dirty();
         if !was_dirty {
             state.store_len = writer.len()?;
             state.size = state.store_len;
         }
-        let (held_before, store_len) = (state.buffer.held_bytes(), state.store_len);
+        let store_len = state.store_len;
         let written = state.buffer.write(offset, data, self.clock.now(), store_len, |at, gap| {
             self.read_clean(file.ino, &writer, at, gap).map(drop)
         });
-        self.budget.add(Part::Dirty, state.buffer.held_bytes() - held_before);
         if !state.is_dirty() {
             return written;
         }
@@ -525,10 +579,18 @@ impl Engine {
         let (mut rest, mut run_len_bytes, mut damaged) = (units, FLUSH_RUN_BYTES, None);
         while !rest.is_empty() {
             let Some(writer) = state.writer.clone() else { break };
-            let gathered = state.buffer.gather(rest, run_len_bytes);
-            let (now, later) = rest.split_at(gathered.units);
-            let pieces = gathered.pieces();
-            let written = writer.write_at(&pieces);
+            let (units, written, end) = if let [unit] = rest
+                && let Some((at, bytes)) = state.buffer.only_piece(*unit)
+            {
+                // A small file as a whole: nothing to put together.
+                (1, writer.write_at(&[(at, bytes)]), at + bytes.len() as u64)
+            } else {
+                let gathered = state.buffer.gather(rest, run_len_bytes);
+                let pieces = gathered.pieces();
+                let end = pieces.last().map_or(0, |(at, bytes)| at + bytes.len() as u64);
+                (gathered.units, writer.write_at(&pieces), end)
+            };
+            let (now, later) = rest.split_at(units);
             state.unsettled = true;
             for &unit in now {
                 self.units.drop_range(file.ino, unit, unit + 1);
@@ -536,7 +598,6 @@ impl Engine {
             self.inodes.changed(file.ino);
             match written {
                 Ok(()) => {
-                    let end = pieces.last().map_or(0, |(at, bytes)| at + bytes.len() as u64);
                     state.store_len = state.store_len.max(end);
                     self.with_buffer(file, state, |buffer| buffer.remove_units(now));
                     rest = later;
@@ -553,15 +614,27 @@ impl Engine {
                 }
             }
         }
+        if damaged.is_none() {
+            state.failing = None;
+        }
         damaged.map_or(Ok(()), Err)
     }
 
-    /// Numbers a failure, and says it in the log.
+    /// Numbers a failure and says it in the log, unless it is the same one again: nothing was stored since, so who has
+    /// heard of it knows.
     fn flush_failed(&self, file: &OpenInode, state: &mut FileState, e: FsError) -> FsError {
-        state.failures += 1;
-        state.failure = Some(e.kind());
         let path = self.store.path_of(file.ino).unwrap_or_else(|| format!("{:?}", file.ino));
-        tracing::warn!(path, error = %e, "buffered writes could not be stored; they are kept for another try");
+        let times = match &state.failing {
+            Some(failing) if failing.kind == e.kind() => failing.times + 1,
+            _ => {
+                state.failures += 1;
+                state.failure = Some(e.kind());
+                tracing::warn!(path, error = %e, "buffered writes could not be stored; they are kept for another try");
+                0
+            }
+        };
+        let wait = RETRY_AFTER * (1 << times.min(RETRY_DOUBLINGS_MAX));
+        state.failing = Some(Failing { kind: e.kind(), times, retry_at: self.clock.expiry(self.clock.now(), wait) });
         e.on("flush", path)
     }
 

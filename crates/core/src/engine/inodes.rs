@@ -523,5 +523,4 @@ impl Shard {
 }
 
 #[cfg(test)]
-#[path = "inodes_tests.rs"]
 mod tests;

@@ -10,7 +10,8 @@ use super::dentries::Dentry;
 use super::inodes::Fill;
 use super::{Engine, Entry, Lookup};
 use crate::error::{ErrorKind, Result};
-use crate::store::NewNode;
+use crate::media::Remains;
+use crate::store::{NewNode, Spelling};
 use crate::types::{Attr, Caller, FileName, Ino, Kind, RenameFlags};
 
 impl Engine {
@@ -65,6 +66,15 @@ impl Engine {
         }
     }
 
+    /// How long it may be cached that `name` leads somewhere, or nowhere.
+    fn name_ttl(&self, name: FileName<'_>, leads_somewhere: bool) -> Duration {
+        match (self.store.spelling(name), leads_somewhere) {
+            (Spelling::Only | Spelling::Stored, true) => self.options.entry_ttl,
+            (Spelling::Only, false) => self.options.negative_ttl,
+            (Spelling::Stored, false) | (Spelling::Other, _) => Duration::ZERO,
+        }
+    }
+
     /// Asks the store, and caches what it says.
     pub(super) fn lookup_store(&self, parent: Ino, name: FileName<'_>) -> Result<Lookup> {
         let knowing = self.knowing();
@@ -75,19 +85,22 @@ impl Engine {
                 self.inodes.add_ref(attr.ino)?;
                 drop(knowing);
                 self.make_room();
-                let expiry = self.expiry(now, self.options.entry_ttl);
-                self.dentries.insert(parent, name, Some(attr.ino), expiry, since_dir);
+                let entry_ttl = self.name_ttl(name, true);
+                let expiry = self.expiry(now, entry_ttl);
+                if expiry > now {
+                    self.dentries.insert(parent, name, Some(attr.ino), expiry, since_dir);
+                }
                 let (attr, attr_ttl) = self.settle(attr, since);
-                let entry_ttl = self.options.entry_ttl;
                 Ok(Lookup::Found(Entry { attr, generation: 0, attr_ttl, entry_ttl }))
             }
             Err(e) if e.is_not_found() => {
-                let expiry = self.expiry(now, self.options.negative_ttl);
+                let ttl = self.name_ttl(name, false);
+                let expiry = self.expiry(now, ttl);
                 if expiry > now {
                     self.dentries.insert(parent, name, None, expiry, since_dir);
                 }
                 self.counters.negative.miss();
-                Ok(Lookup::Absent { ttl: self.options.negative_ttl })
+                Ok(Lookup::Absent { ttl })
             }
             Err(e) => Err(e),
         }
@@ -127,15 +140,29 @@ impl Engine {
 
     /// What every own change of a directory needs. Returns a mark for caching its outcome, if no other change ran.
     fn dir_changed(&self, dir: Ino, before: u32) -> Option<u32> {
+        self.inodes.changed(dir);
+        self.entries_changed(dir, before)
+    }
+
+    /// As [`Engine::dir_changed`], where the directory's attributes after the change may be known; `since` was taken
+    /// before it.
+    fn dir_changed_to(&self, dir: Ino, attr: Option<Attr>, before: u32, since: u32) -> Option<u32> {
+        match attr.filter(|attr| attr.ino == dir) {
+            Some(attr) => drop(self.inodes.own(&attr, self.expiry(self.clock.now(), self.options.attr_ttl), since)),
+            None => self.inodes.changed(dir),
+        }
+        self.entries_changed(dir, before)
+    }
+
+    fn entries_changed(&self, dir: Ino, before: u32) -> Option<u32> {
         let now = self.dentries.changed(dir);
         self.listings.remove(dir);
-        self.inodes.changed(dir);
         (now == before.wrapping_add(1)).then_some(now)
     }
 
     /// Keeps the outcome of an own change of one name.
     fn entry_changed(&self, parent: Ino, name: FileName<'_>, child: Option<Ino>, mark: Option<u32>) {
-        let ttl = if child.is_some() { self.options.entry_ttl } else { self.options.negative_ttl };
+        let ttl = self.name_ttl(name, child.is_some());
         let now = self.clock.now();
         let expiry = self.expiry(now, ttl);
         match mark {
@@ -145,18 +172,24 @@ impl Engine {
     }
 
     /// Runs `make`, which makes `name` in `parent`, and counts the reference.
-    pub(super) fn make<T>(
+    fn make<T>(&self, parent: Ino, name: FileName<'_>, make: impl FnOnce() -> Result<(Attr, T)>) -> Result<(Entry, T)> {
+        self.make_in(parent, name, || make().map(|(attr, rest)| (attr, rest, None)))
+    }
+
+    /// As [`Engine::make`]; third of what `make` returns are the attributes of `parent` after it, if they are known.
+    pub(super) fn make_in<T>(
         &self,
         parent: Ino,
         name: FileName<'_>,
-        make: impl FnOnce() -> Result<(Attr, T)>,
+        make: impl FnOnce() -> Result<(Attr, T, Option<Attr>)>,
     ) -> Result<(Entry, T)> {
         self.check_writable("create")?;
         let knowing = self.knowing();
         let (before, since) = (self.dentries.since(parent), self.inodes.since());
         let made = make();
-        let mark = self.dir_changed(parent, before);
-        let (attr, rest) = match made {
+        let dir_attr = made.as_ref().ok().and_then(|(.., dir_attr)| *dir_attr);
+        let mark = self.dir_changed_to(parent, dir_attr, before, since);
+        let (attr, rest, _) = match made {
             Ok(made) => made,
             Err(e) => {
                 // It may exist after all, made by someone else or in part.
@@ -169,7 +202,7 @@ impl Engine {
         drop(knowing);
         self.make_room();
         let (attr, attr_ttl) = self.own_attr(attr, since);
-        Ok((Entry { attr, generation: 0, attr_ttl, entry_ttl: self.options.entry_ttl }, rest))
+        Ok((Entry { attr, generation: 0, attr_ttl, entry_ttl: self.name_ttl(name, true) }, rest))
     }
 
     /// Creates a directory.
@@ -212,9 +245,9 @@ impl Engine {
         self.store.readlink(ino)
     }
 
-    /// Removes a name that is not a directory.
-    pub fn unlink(&self, parent: Ino, name: FileName<'_>) -> Result<()> {
-        self.remove(parent, name, || self.store.unlink(parent, name))
+    /// Removes a name that is not a directory. What is left to free is dropped by the caller, after its answer.
+    pub fn unlink(&self, parent: Ino, name: FileName<'_>) -> Result<Remains> {
+        self.remove(parent, name, || self.store.unlink_at_once(parent, name))
     }
 
     /// Removes an empty directory.
@@ -222,7 +255,7 @@ impl Engine {
         self.remove(parent, name, || self.store.rmdir(parent, name))
     }
 
-    fn remove(&self, parent: Ino, name: FileName<'_>, remove: impl FnOnce() -> Result<()>) -> Result<()> {
+    fn remove<T>(&self, parent: Ino, name: FileName<'_>, remove: impl FnOnce() -> Result<T>) -> Result<T> {
         self.counters.op(|o| &o.removes);
         self.check_writable("unlink")?;
         let target = self.target_of(parent, name);
@@ -230,7 +263,7 @@ impl Engine {
         let removed = remove();
         let mark = self.dir_changed(parent, before);
         match &removed {
-            Ok(()) => self.entry_changed(parent, name, None, mark),
+            Ok(_) => self.entry_changed(parent, name, None, mark),
             Err(_) => self.dentries.remove(parent, name),
         }
         if let Some(ino) = target {

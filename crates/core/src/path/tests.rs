@@ -384,3 +384,32 @@ fn a_caller_can_stop_a_copy() {
         assert!(!paths(tree, "/").iter().any(|p| p.contains(".part")));
     });
 }
+
+#[test]
+fn a_directory_that_two_names_lead_to_is_shown_once_and_told() {
+    let store = MemStore::new();
+    with_tree(&store, |tree| {
+        drop(tree.mkdir_all(b"a/b", &NEW).unwrap());
+        write(tree, "a/b/f", b"x");
+        let (a, b) = (tree.resolve(b"a", Last::Keep).unwrap().ino(), tree.resolve(b"a/b", Last::Keep).unwrap().ino());
+        store.enter_again(b, Ino::ROOT, b"c");
+        // And one that holds itself.
+        store.enter_again(a, b, b"itself");
+        let shown = ["/", "/a", "/a/b", "/a/b/f", "/a/b/itself: Corrupt", "/a/b/", "/a/", "/c: Corrupt", "//"];
+        assert_eq!(paths(tree, "/"), shown);
+        let dest = tempfile::tempdir().unwrap();
+        let (copied, failures) = get(tree, "/", as_new(&dest.path().join("copy"))).unwrap();
+        assert_eq!((copied.files, copied.failed), (1, 2));
+        assert_eq!(failures, [ErrorKind::Corrupt, ErrorKind::Corrupt]);
+        let mut told = String::new();
+        let root = tree.root().unwrap();
+        tree.walk(root, &mut |visit| {
+            if let Visit::Failed { path: b"c", error } = visit {
+                told = error.to_string();
+            }
+            Ok(Step::Into)
+        })
+        .unwrap();
+        assert!(told.contains("/c: ") && told.contains("the same directory as /a/b"), "{told}");
+    });
+}

@@ -1,7 +1,8 @@
 //! Copies trees between a store and the host: [`copy_out`] (`adit get`) and [`copy_in`] (`adit put`).
 //!
-//! Modes and modification times are kept, owners are not; therefore neither are the set-id bits. Symbolic links are
-//! copied as links. On the host every step is relative to an open directory and follows no link, so nothing is read or
+//! Modes and modification times are kept, owners are not. A set-id bit stays where the copy belongs to the same user or
+//! group all the same; elsewhere it would give rights to whoever copies, so it goes, and that is told
+//! ([`Event::Altered`]). Symbolic links are copied as links. On the host every step is relative to an open directory and follows no link, so nothing is read or
 //! written outside of what the caller named, whatever changes meanwhile. A file appears under its name only when it is
 //! complete, in place of what was there; directories are merged.
 //!
@@ -13,21 +14,26 @@ mod inward;
 mod outward;
 
 use std::fmt;
-use std::io::Read;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 
-use super::{Node, Tree, about, show};
+use super::{about, show};
 use crate::error::{ErrorKind, FsError, Result};
 use crate::types::Kind;
 
 pub use host::{HostPlace, open_dir};
+pub use inward::{copy_in, copy_stream_in};
+pub use outward::copy_out;
 
 /// How many bytes one read or write moves.
 pub const COPY_LEN_BYTES: usize = 1 << 20;
 
-/// Mode bits that a copy keeps. Without an owner the set-id bits would give rights to whoever runs this.
-const PERM_KEPT: u32 = 0o1777;
+/// All mode bits.
+const PERM_ALL: u32 = 0o7777;
+/// Acts as the owner.
+const SET_UID: u32 = 0o4000;
+/// Acts as the group; on a directory, hands the group on.
+const SET_GID: u32 = 0o2000;
 
 /// How to copy.
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +88,27 @@ pub enum Event<'a> {
         /// Why, in a few words.
         why: &'a str,
     },
+    /// An entry was copied, but the copy differs in its attributes.
+    Altered {
+        /// Its path in the store.
+        path: &'a str,
+        /// In what, in a few words.
+        what: &'a str,
+    },
+}
+
+/// Whose something is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Owner {
+    uid: u32,
+    gid: u32,
+}
+
+/// The mode bits that a copy gets: those of the original, without the set-id bits that meant another owner.
+fn perm_kept(mode: u32, original: Owner, copy: Owner) -> u32 {
+    let foreign = |differs: bool, bit: u32| if differs { bit } else { 0 };
+    let dropped = foreign(original.uid != copy.uid, SET_UID) | foreign(original.gid != copy.gid, SET_GID);
+    mode & PERM_ALL & !dropped
 }
 
 /// Hears about the progress of a copy, and may end it ([`ErrorKind::Interrupted`]).
@@ -94,61 +121,6 @@ pub enum Outward {
     As(HostPlace),
     /// The entries of the start, a directory, go directly into this one, whose own attributes stay.
     Into(OwnedFd),
-}
-
-/// Copies `start` and what is below it to the host.
-///
-/// # Errors
-/// Of what ends the whole copy; entries that failed alone are in [`Copied::failed`].
-pub fn copy_out<'t>(
-    tree: &'t Tree<'t>,
-    start: Node<'t>,
-    to: Outward,
-    options: &CopyOptions,
-    progress: &mut Progress<'_>,
-) -> Result<Copied> {
-    let mut log = Log::new(progress);
-    outward::copy(tree, start, to, options, &mut log)?;
-    Ok(log.copied)
-}
-
-/// Copies `from`, an entry of the host, and what is below it, to the entry `name` of the directory `to`.
-///
-/// Nothing is durable before [`crate::store::Store::sync_all`].
-///
-/// # Errors
-/// Of what ends the whole copy; entries that failed alone are in [`Copied::failed`].
-pub fn copy_in<'t>(
-    tree: &'t Tree<'t>,
-    from: &HostPlace,
-    to: &Node<'t>,
-    name: &[u8],
-    options: &CopyOptions,
-    progress: &mut Progress<'_>,
-) -> Result<Copied> {
-    let mut log = Log::new(progress);
-    inward::copy(tree, from, to, name, options, &mut log)?;
-    Ok(log.copied)
-}
-
-/// Writes all that `from` gives into a new file, the entry `name` of the directory `to`, with the permission bits `perm`.
-///
-/// The file appears under its name when it is complete. Nothing is durable before [`crate::store::Store::sync_all`].
-///
-/// # Errors
-/// What `from` or the store says, and `Exists` without [`CopyOptions::replace`]; then nothing has appeared.
-pub fn copy_stream_in<'t>(
-    tree: &'t Tree<'t>,
-    from: &mut dyn Read,
-    to: &Node<'t>,
-    name: &[u8],
-    perm: u16,
-    options: &CopyOptions,
-    progress: &mut Progress<'_>,
-) -> Result<Copied> {
-    let mut log = Log::new(progress);
-    inward::copy_stream(tree, from, to, name, perm, options, &mut log)?;
-    Ok(log.copied)
 }
 
 /// Which side of a copy failed: messages name what the user can look at.
@@ -215,6 +187,17 @@ impl<'p, 'f> Log<'p, 'f> {
         }
     }
 
+    /// Tells of the set-id bits that `kept` lacks of `mode`.
+    fn perm(&mut self, path: &[u8], mode: u32, kept: u32) -> Result<()> {
+        let what = match mode & !kept & (SET_UID | SET_GID) {
+            0 => return Ok(()),
+            SET_UID => "without its set-user-id bit, for its copy has another owner",
+            SET_GID => "without its set-group-id bit, for its copy has another group",
+            _ => "without its set-id bits, for its copy has another owner and group",
+        };
+        self.tell(Event::Altered { path: &show(path), what })
+    }
+
     fn left_out(&mut self, path: &[u8], why: &str) -> Result<()> {
         self.copied.left_out += 1;
         self.tell(Event::LeftOut { path: &show(path), why })
@@ -228,5 +211,20 @@ impl<'p, 'f> Log<'p, 'f> {
         }
         self.copied.failed += 1;
         self.tell(Event::Failed(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_id_bit_stays_with_the_owner_that_it_means() {
+        let owner = |uid, gid| Owner { uid, gid };
+        let kept = |copy| perm_kept(0o107_755, owner(1, 2), copy);
+        assert_eq!(kept(owner(1, 2)), 0o7755);
+        assert_eq!(kept(owner(1, 3)), 0o5755);
+        assert_eq!(kept(owner(0, 2)), 0o3755);
+        assert_eq!(kept(owner(0, 0)), 0o1755);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use adit_core::engine::{Engine, EngineOptions, Fh, SinkFlow};
-use adit_core::store::{Capabilities, DirEntry, NewNode, Store, StoreFile};
+use adit_core::store::{Capabilities, Created, DirEntry, NewNode, Spelling, Store, StoreFile};
 use adit_core::types::*;
 use adit_core::{ErrorKind, Result};
 use adit_testkit::model::{Limits, MemoryStore};
@@ -71,6 +71,13 @@ impl Store for FaultyStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities { shared: self.limits.shared, ..self.inner.capabilities() }
     }
+    fn spelling(&self, name: FileName<'_>) -> Spelling {
+        match name.as_bytes() {
+            name if name.is_ascii() => Spelling::Only,
+            name if name == "\u{e9}".as_bytes() => Spelling::Stored,
+            _ => Spelling::Other,
+        }
+    }
     fn lookup(&self, parent: Ino, name: FileName<'_>) -> Result<Attr> {
         self.faults.lookups.fetch_add(1, Relaxed);
         self.knowing(|| {
@@ -104,6 +111,10 @@ impl Store for FaultyStore {
     fn create(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<(Attr, Arc<dyn StoreFile>)> {
         let (attr, file) = self.knowing(|| self.inner.create(parent, name, new))?;
         Ok((attr, self.wrap(file)))
+    }
+    fn create_in(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<Created> {
+        let (attr, file) = self.create(parent, name, new)?;
+        Ok(Created { attr, file, parent: self.inner.getattr(parent).ok() })
     }
     fn mkdir(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<Attr> {
         self.knowing(|| self.inner.mkdir(parent, name, new))
@@ -237,7 +248,7 @@ impl Store for EngineStore {
         self.0.readlink(ino)
     }
     fn unlink(&self, parent: Ino, name: FileName<'_>) -> Result<()> {
-        self.0.unlink(parent, name)
+        self.0.unlink(parent, name).map(drop)
     }
     fn rmdir(&self, parent: Ino, name: FileName<'_>) -> Result<()> {
         self.0.rmdir(parent, name)

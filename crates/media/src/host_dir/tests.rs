@@ -121,6 +121,43 @@ fn a_set_group_id_directory_hands_its_group_and_bit_on() {
     assert_eq!((file.uid, file.gid, file.perm), (12, 77, 0o644));
 }
 
+/// What someone puts in the place of a directory that a mount by root has just made, before it gets its owner.
+#[test]
+fn a_directory_that_is_not_our_own_is_given_to_nobody() {
+    let f = fixture();
+    if !f.host.uid.is_root() {
+        return; // Only root can make somebody else's directory for the test.
+    }
+    f.host.make_dir(Path::new("theirs"), 0o700, Some(Caller { uid: 77, gid: 77 })).unwrap();
+    let fd = f.host.open_at(Path::new("theirs"), OFlags::PATH, Mode::empty()).unwrap();
+    f.host.finish_dir(&fd, 0o700, Some(Caller { uid: 12, gid: 34 })).unwrap();
+    let theirs = f.host.stat(Path::new("theirs")).unwrap();
+    assert_eq!((theirs.uid, theirs.gid), (77, 77));
+}
+
+#[test]
+fn a_set_group_id_directory_hands_our_own_group_on_as_well() {
+    let f = fixture();
+    if !f.host.uid.is_root() {
+        return; // Only root could give the file another group.
+    }
+    f.host.make_dir(Path::new("d"), 0o2775, Some(Caller { uid: 0, gid: f.host.gid.as_raw() })).unwrap();
+    let owner = Some(Caller { uid: 12, gid: 34 });
+    f.host.publish(Path::new("d/f"), &NewFile { content: b"", perm: 0o644, owner, durable: false }).unwrap();
+    let file = f.host.stat(Path::new("d/f")).unwrap();
+    assert_eq!((file.uid, file.gid), (12, f.host.gid.as_raw()));
+}
+
+#[test]
+fn publishing_tells_what_came_of_it() {
+    each_way(|f| {
+        f.host.make_dir(Path::new("d"), 0o755, None).unwrap();
+        let made = f.host.publish_known(Path::new("d/f"), &content(b"12345")).unwrap();
+        assert_eq!(made.attr, f.host.stat(Path::new("d/f")).unwrap());
+        assert_eq!(made.dir, Some(f.host.stat(Path::new("d")).unwrap()));
+    });
+}
+
 #[test]
 fn attributes_are_set_by_path_and_by_file() {
     let f = fixture();
@@ -273,11 +310,44 @@ fn files_outlive_their_names() {
 }
 
 #[test]
+fn what_is_removed_at_once_is_freed_with_its_remains() {
+    let mut f = fixture();
+    // Whatever filesystem this is.
+    f.host.freeing = Arc::new(Freeing::holding(2));
+    let path = |n: usize| format!("f{n}");
+    let numbers: Vec<_> =
+        (0..3).map(|n| f.host.publish(Path::new(&path(n)), &content(b"abc")).unwrap().stat().unwrap().ino.0).collect();
+    let exists = |number: u64| {
+        let fds = fs::read_dir("/proc/self/fd").unwrap();
+        fds.flatten().any(|fd| fs::metadata(fd.path()).is_ok_and(|m| m.ino() == number && m.nlink() == 0))
+    };
+    let remains: Vec<_> = (0..3).map(|n| f.host.remove_at_once(Path::new(&path(n))).unwrap()).collect();
+    assert!(names(&f.host, "").is_empty(), "the names are gone");
+    // Each takes a thread when it is freed: there are few of them, and what comes then is freed in its removal.
+    assert_eq!(remains.iter().map(Remains::is_some).collect::<Vec<_>>(), [true, true, false]);
+    assert_eq!(numbers.iter().map(|&n| exists(n)).collect::<Vec<_>>(), [true, true, false]);
+    drop(remains);
+    assert!(!numbers.iter().any(|&n| exists(n)));
+    f.host.publish(Path::new("f"), &content(b"abc")).unwrap();
+    assert!(f.host.remove_at_once(Path::new("f")).unwrap().is_some(), "there is room again");
+    // As any removal: no directories, and nothing through a link.
+    f.host.make_dir(Path::new("d"), 0o755, None).unwrap();
+    assert_eq!(errno(f.host.remove_at_once(Path::new("d"))), Some(libc::EISDIR));
+    assert_eq!(errno(f.host.remove_at_once(Path::new("absent"))), Some(libc::ENOENT));
+    assert!(!f.host.remove_at_once(Path::new("absent")).is_ok_and(|r| r.is_some()));
+    fs::write(f.dir.path().join("outside"), b"stays").unwrap();
+    symlink("outside", f.dir.path().join("link")).unwrap();
+    drop(f.host.remove_at_once(Path::new("link")).unwrap());
+    assert_eq!(names(&f.host, ""), ["d", "outside"].map(String::from).into());
+    f.host.statfs().unwrap();
+}
+
+#[test]
 fn temporaries_do_not_collide() {
     let names: BTreeSet<_> = (0..1000).map(|_| temporary_name()).collect();
     assert!(names.len() > 990);
     let name = names.first().unwrap();
-    assert!(name.starts_with(".adit-") && name.ends_with(".tmp") && name.len() == ".adit-XXXXXXXX.tmp".len());
+    assert!(name.starts_with(".adit-") && name.ends_with(".tmp") && name.len() == ".adit-89abcdef.tmp".len());
 }
 
 /// Runs `check` with and without `openat2`.

@@ -86,3 +86,49 @@ fn rubbish_on_the_socket_gets_an_answer() {
     let second: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
     assert_eq!(second["ok"], true);
 }
+
+/// A process that is stopped: its socket takes connections and requests, as many as its queue holds, and answers none.
+#[test]
+fn who_says_nothing_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = Registry::at(dir.path().join("run"));
+    let mount = info("/m", 1);
+    create_private(&dir.path().join("run")).unwrap();
+    let entry = dir.path().join("run/1-0.json");
+    let _lock = write_locked(&entry, &mount).unwrap();
+    let listener = UnixListener::bind(entry.with_extension("sock")).unwrap();
+    let is_silent = |result: Result<(), ControlError>| match result {
+        Err(ControlError::Silent { mountpoint, pid }) => assert_eq!((mountpoint, pid), ("/m".into(), 1)),
+        other => panic!("{other:?}"),
+    };
+    is_silent(registry.ping(&mount));
+    // Whoever waits for long is asked whether to go on, and what came in the meantime is part of the answer.
+    let server = std::thread::spawn(move || {
+        let _the_ping_before = listener.accept().unwrap();
+        let (mut client, _) = listener.accept().unwrap();
+        client.write_all(b"{\"ok\": true, ").unwrap();
+        BufReader::new(&client).read_line(&mut String::new()).unwrap();
+        (client, listener)
+    });
+    let socket = registry.socket_of(&mount).unwrap();
+    let (mut asked, mut server) = (0, Some(server));
+    let mut rest = None;
+    let answer = ask(&mount, &socket, "umount", &Value::Null, Duration::from_millis(200), &mut || {
+        asked += 1;
+        if asked == 2 {
+            let (mut client, listener) = server.take().expect("once").join().unwrap();
+            client.write_all(b"\"result\": 7}\n").unwrap();
+            rest = Some((client, listener));
+        }
+        Ok(())
+    });
+    assert_eq!(answer.unwrap(), 7);
+    assert!(asked >= 2);
+    // A queue that is full is silence as well.
+    let (_client, listener) = rest.expect("it was answered");
+    rustix::net::listen(&listener, 1).unwrap();
+    let connected: Vec<_> = (0..10).map(|_| connect(&socket, Duration::from_millis(50))).collect();
+    let failed = connected.iter().filter_map(|stream| stream.as_ref().err()).collect::<Vec<_>>();
+    assert!(!failed.is_empty() && failed.iter().all(|e| is_timeout(e)), "{failed:?}");
+    is_silent(registry.ping(&mount));
+}

@@ -118,6 +118,13 @@ impl Front {
         }
     }
 
+    /// Runs what is no request of a user, or comes after its answer: it is not counted, and nobody hears how it ends.
+    fn quietly(&self, op: &'static str, ino: Ino, call: impl FnOnce(&Engine)) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call(&self.engine))) {
+            tracing::error!(op, ino = ino.0, "panic: {}", panic_text(&*panic));
+        }
+    }
+
     fn attr(&self, attr: &Attr) -> fuser::FileAttr {
         convert::file_attr(attr, self.block_len)
     }
@@ -300,9 +307,7 @@ impl Filesystem for Front {
     // The kernel forgets when it needs memory: not a request of a user, so it does not count as activity.
     // fuser splits BATCH_FORGET into these (its type for a batch is private).
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.engine.forget(Ino(ino.0), nlookup))) {
-            tracing::error!(op = "forget", ino = ino.0, "panic: {}", panic_text(&*panic));
-        }
+        self.quietly("forget", Ino(ino.0), |engine| engine.forget(Ino(ino.0), nlookup));
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
@@ -390,7 +395,14 @@ impl Filesystem for Front {
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        answer_empty(self.ask("unlink", parent, |engine| engine.unlink(Ino(parent.0), name_of(name)?)), reply);
+        match self.ask("unlink", parent, |engine| engine.unlink(Ino(parent.0), name_of(name)?)) {
+            Ok(remains) => {
+                reply.ok();
+                // Most of the work, and nobody waits for it.
+                self.quietly("unlink", Ino(parent.0), |_| drop(remains));
+            }
+            Err(e) => reply.error(e),
+        }
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use adit_core::FsError;
 use adit_core::engine::{Engine, EngineOptions};
+use adit_core::store::Store;
 use adit_mount::{Ended, MountError, MountOptions, Session, SessionHandle, Until};
 use rustix::mount::UnmountFlags;
 use tempfile::TempDir;
@@ -43,9 +44,9 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A mounted engine over a [`MemStore`], served by threads of this process.
-pub struct Mounted {
-    pub store: Arc<MemStore>,
+/// A mounted engine over a store, served by threads of this process.
+pub struct Mounted<S = MemStore> {
+    pub store: Arc<S>,
     pub engine: Arc<Engine>,
     pub handle: SessionHandle,
     serving: Option<JoinHandle<Result<Ended, FsError>>>,
@@ -53,17 +54,17 @@ pub struct Mounted {
     _watchdog: Watchdog,
 }
 
-impl Mounted {
-    pub fn new(store: MemStore) -> Mounted {
+impl<S: Store + 'static> Mounted<S> {
+    pub fn new(store: S) -> Self {
         Mounted::with(store, EngineOptions::default(), Until::default())
     }
 
-    pub fn with(store: MemStore, options: EngineOptions, until: Until) -> Mounted {
+    pub fn with(store: S, options: EngineOptions, until: Until) -> Self {
         let mount = MountOptions { source: "memory, test".into(), ..MountOptions::default() };
         Mounted::attached(store, options, until, &mount)
     }
 
-    pub fn attached(store: MemStore, options: EngineOptions, until: Until, mount: &MountOptions) -> Mounted {
+    pub fn attached(store: S, options: EngineOptions, until: Until, mount: &MountOptions) -> Self {
         let folder = tempfile::tempdir().expect("temporary folder");
         let watchdog = Watchdog::start(folder.path());
         let store = Arc::new(store);
@@ -73,7 +74,9 @@ impl Mounted {
         let serving = std::thread::spawn(move || session.wait(until));
         Mounted { store, engine, handle, serving: Some(serving), folder: Some(folder), _watchdog: watchdog }
     }
+}
 
+impl<S> Mounted<S> {
     /// A path in the mount.
     pub fn path(&self, name: &str) -> PathBuf {
         self.handle.mountpoint().join(name)
@@ -85,12 +88,17 @@ impl Mounted {
 
     /// Unmounts, once those who were in it have left, and returns how it ended.
     pub fn end(mut self) -> Ended {
+        self.unmount();
+        self.ended()
+    }
+
+    /// Unmounts, once those who were in it have left.
+    pub fn unmount(&self) {
         await_that("unmount", || match self.handle.unmount(false) {
             Ok(()) => true,
             Err(MountError::Busy(_)) => false,
             Err(e) => panic!("unmount: {e}"),
         });
-        self.ended()
     }
 
     /// Waits for an end that came from elsewhere.
@@ -104,7 +112,7 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl<S> Drop for Mounted<S> {
     fn drop(&mut self) {
         take_off(self.handle.mountpoint());
         if let Some(serving) = self.serving.take() {

@@ -7,7 +7,7 @@ use adit_core::types::Kind;
 use super::content::{Fault, fault_of};
 use super::name::{NAME_FILE_LEN_MAX_BYTES, Naming, Reading};
 use super::walk::{Listing, Walk, is_temporary};
-use super::{Fix, ProblemKind};
+use super::{Fix, Place, ProblemKind};
 use crate::format::DirId;
 use crate::format::names::{C9R, C9S, CONTENTS_FILE, DIR_FILE, NAME_FILE, SYMLINK_FILE, nfc};
 use crate::format::names::{is_long, shorten};
@@ -35,8 +35,8 @@ struct Subject {
     at: String,
     /// Cleartext name, if it is known.
     clear: Option<String>,
-    /// Cleartext path, if it is known.
-    path: Option<String>,
+    /// Where it is in cleartext.
+    path: Place,
 }
 
 impl Walk<'_> {
@@ -46,7 +46,7 @@ impl Walk<'_> {
             None => match self.root.stat(Path::new(&at)) {
                 Ok(attr) => attr.kind,
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => return,
-                Err(e) => return self.host_error(self.path_of(parent), &at, &e.into()),
+                Err(e) => return self.host_error(self.place_of(parent), &at, &e.into()),
             },
         };
         let parts = match (kind, stored.ends_with(C9S)) {
@@ -58,14 +58,15 @@ impl Walk<'_> {
         };
         let naming = match self.naming(dir, stored, &at, parts.as_ref()) {
             Ok(Naming::Foreign(detail)) => return self.note(at, detail),
+            Ok(Naming::Version { clear, stored }) => return self.second_version(parent, &clear, &stored, at),
             Ok(naming) => naming,
-            Err(e) => return self.host_error(self.path_of(parent), &at, &e),
+            Err(e) => return self.host_error(self.place_of(parent), &at, &e),
         };
         let clear = match &naming {
             Naming::Sound(clear) | Naming::Wrong { clear, .. } => Some(clear.clone()),
             _ => None,
         };
-        let path = self.path_in(parent, clear.as_deref());
+        let path = self.place_in(parent, clear.as_deref());
         let subject = Subject { parent, at, clear, path };
         let in_place = match (kind, &parts) {
             (Kind::File, _) if stored.ends_with(C9R) => {
@@ -85,13 +86,32 @@ impl Walk<'_> {
         }
     }
 
+    /// Notes a second version of the entry `clear`, which is stored, or would be, as `stored`.
+    fn second_version(&mut self, parent: u32, clear: &str, stored: &str, at: String) {
+        let path = self.place_in(parent, Some(clear)).known().map(str::to_owned);
+        let shown = path.as_deref().unwrap_or(clear);
+        let folder = at.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let how = match self.root.stat(Path::new(&format!("{folder}/{stored}"))) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                format!("while nothing has the vault open, name it {stored}")
+            }
+            _ => format!(
+                "copy {shown} out of the vault; then, while nothing has the vault open, move {stored} out of this folder \
+                 and give its name to this"
+            ),
+        };
+        let detail =
+            format!("a second version of {shown}, as sync programs make them; no mount shows it. To get at it, {how}");
+        self.note_of(path, at, detail);
+    }
+
     /// What the folder at `at` holds; None if it cannot be listed, which is then reported.
     fn parts(&mut self, parent: u32, at: &str) -> Option<Parts> {
         let listing = match Listing::read(self.root, at) {
             Ok(listing) => listing,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return None,
             Err(e) => {
-                self.host_error(self.path_of(parent), at, &e.into());
+                self.host_error(self.place_of(parent), at, &e.into());
                 return None;
             }
         };
@@ -102,7 +122,7 @@ impl Walk<'_> {
                 CONTENTS_FILE => parts.contents = true,
                 DIR_FILE => parts.dir = true,
                 SYMLINK_FILE => parts.link = true,
-                other if is_temporary(other) => self.interrupted(self.path_of(parent), format!("{at}/{other}")),
+                other if is_temporary(other) => self.interrupted(self.place_of(parent), format!("{at}/{other}")),
                 other => self.note(format!("{at}/{other}"), "not a part of the entry".to_owned()),
             }
         }
@@ -139,8 +159,8 @@ impl Walk<'_> {
     fn judge(&mut self, subject: Subject, dir: Option<&DirId>, naming: Naming) {
         let Subject { at, path, .. } = subject;
         match naming {
-            Naming::Sound(_) | Naming::Sealed | Naming::Foreign(_) => {}
-            Naming::Broken { kind, detail } => self.problem(kind, None, at, detail, Some(Fix::Adopt)),
+            Naming::Sound(_) | Naming::Sealed | Naming::Foreign(_) | Naming::Version { .. } => {}
+            Naming::Broken { kind, detail } => self.problem(kind, path, at, detail, Some(Fix::Adopt)),
             Naming::Wrong { clear, kind, detail, fix } => {
                 let twin = match (&fix, dir) {
                     (Fix::Rename { .. }, Some(dir)) => self.has_twin(dir, &clear, &at),
@@ -174,7 +194,7 @@ impl Walk<'_> {
         self.report.files += 1;
         match self.file_fault(at) {
             Some(fault) => self.fault(subject, at.to_owned(), fault),
-            None => self.look_for_note(subject.path.as_deref(), at),
+            None => self.look_for_note(subject.path.known(), at),
         }
     }
 

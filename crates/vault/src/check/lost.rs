@@ -7,6 +7,7 @@ use adit_core::Result;
 use adit_core::media::HostDir;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::Place;
 use super::moves::{LOST_AND_FOUND, Mover};
 use super::walk::Walk;
 use crate::format::content::object;
@@ -41,11 +42,16 @@ fn name_of(id: &DirId, path: Option<&str>) -> String {
     format!("{PREFIX}{stem}{between}{:016x}{SUFFIX}", xxh3_64(id.as_str().as_bytes()))
 }
 
-fn text(path: Option<&str>, content_dir: &str) -> String {
-    let first = path.unwrap_or_default();
+fn text(place: &Place, content_dir: &str) -> String {
+    let first = place.known().unwrap_or_default();
+    let which = match (place.known(), place.path.as_deref()) {
+        (None, Some(folder)) => format!("A directory in {folder}, whose name was not known,"),
+        (None, None) => "A directory whose path was not known".to_owned(),
+        _ => "The directory named above".to_owned(),
+    };
     format!(
         "{first}\n\n\
-         The directory named above had lost its content when this vault was repaired: the folder\n\
+         {which} had lost its content when this vault was repaired: the folder\n\
          {content_dir}\n\
          was missing from the vault, with everything that the directory held. It was made again, empty.\n\n\
          If the vault is synchronised, the content may still be on another device or on the server; otherwise look for\n\
@@ -55,12 +61,12 @@ fn text(path: Option<&str>, content_dir: &str) -> String {
 }
 
 /// Puts the note about the directory `id` into `/lost+found`, unless it is there already.
-pub(super) fn leave_note(mover: &mut Mover<'_>, id: &DirId, path: Option<&str>) -> Result<String> {
-    let name = name_of(id, path);
+pub(super) fn leave_note(mover: &mut Mover<'_>, id: &DirId, place: &Place) -> Result<String> {
+    let name = name_of(id, place.known());
     let lost = mover.lost_and_found()?;
     let content_dir = mover.names.dir_hash_path(id);
     // Taken means: by an earlier attempt.
-    mover.put_file(&lost, &name, text(path, &content_dir).as_bytes())?;
+    mover.put_file(&lost, &name, text(place, &content_dir).as_bytes())?;
     Ok(format!("/{LOST_AND_FOUND}/{name}"))
 }
 
@@ -87,11 +93,15 @@ fn first_line(root: &dyn HostDir, content: &ContentCipher, at: &str) -> Option<S
 }
 
 impl Walk<'_> {
-    /// Reminds of what recovery and repair have saved, if the directory `at` is the place for it.
+    /// Reminds of what recovery and repair have saved, if the directory `at` is the place for it. Its notes, of which the
+    /// report tells one by one, do not count.
     pub(super) fn tell_of_rescues(&mut self, at: u32, content: &str, entries: usize) {
         let Some(name) = self.name_in_root(at).filter(|name| is_lost_and_found(name)).map(str::to_owned) else {
             return;
         };
+        let folder = format!("/{name}/");
+        let own = self.report.lost.iter().filter(|lost| lost.note.starts_with(&folder)).count();
+        let entries = entries.saturating_sub(own);
         if entries > 0 {
             let what = if entries == 1 { "1 entry".to_owned() } else { format!("{entries} entries") };
             let detail = format!("/{name} holds {what} that recovery or repair has saved; look through it");

@@ -22,7 +22,7 @@ mod content;
 mod entry;
 mod lost;
 mod moves;
-mod name;
+pub(crate) mod name;
 mod repair;
 mod walk;
 
@@ -158,8 +158,11 @@ impl fmt::Display for ProblemKind {
 pub struct Problem {
     /// What.
     pub kind: ProblemKind,
-    /// Cleartext path, from `/`; None where a name on the way to it is not known.
+    /// Cleartext path, from `/`, if [`Problem::name_known`]. Else that of the last folder on the way whose name is known,
+    /// ending in `/`: it is in there. None where no folder is known.
     pub path: Option<String>,
+    /// Whether every name of its cleartext path is known.
+    pub name_known: bool,
     /// Path of the host's file or folder, relative to the vault.
     pub ciphertext_path: String,
     /// A sentence for people.
@@ -169,9 +172,38 @@ pub struct Problem {
     pub(super) fix: Option<Fix>,
 }
 
+/// Where something is in cleartext, as far as names are known.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Place {
+    /// As [`Problem::path`].
+    path: Option<String>,
+    name_known: bool,
+}
+
+impl Place {
+    /// Somewhere in a folder, under a name that is not known.
+    fn within(folder: &str) -> Self {
+        Place { path: Some(format!("{}/", folder.trim_end_matches('/'))), name_known: false }
+    }
+
+    /// The whole path.
+    fn known(&self) -> Option<&str> {
+        self.path.as_deref().filter(|_| self.name_known)
+    }
+}
+
+/// Of a whole path.
+impl From<Option<String>> for Place {
+    fn from(path: Option<String>) -> Self {
+        Place { name_known: path.is_some(), path }
+    }
+}
+
 /// Something that is no problem but worth knowing: a file of another program, a conflict copy. It is left alone.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Note {
+    /// Of a second version: the cleartext path of the entry that it is a version of.
+    pub path: Option<String>,
     /// Path of the host's file or folder, relative to the vault.
     pub ciphertext_path: String,
     /// A sentence for people.

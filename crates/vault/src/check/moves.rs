@@ -12,8 +12,8 @@ use crate::format::content::object;
 use crate::format::names::{CONTENTS_FILE, DATA_DIR, DIR_FILE, DIRID_FILE, MAX_DIR_ID_BYTES, NAME_FILE, SYMLINK_FILE};
 use crate::format::names::{is_long, shorten};
 use crate::format::{ContentCipher, DirId, NameCipher};
-use crate::journal::owner_beside;
 use crate::journal::recover::{ASIDE_DIR, read_small};
+use crate::journal::{owner_beside, temporary};
 
 /// Name of the vault's directory for what was found without a name.
 pub(super) const LOST_AND_FOUND: &str = "lost+found";
@@ -52,8 +52,8 @@ fn exists(e: &io::Error) -> bool {
     e.kind() == io::ErrorKind::AlreadyExists || e.kind() == io::ErrorKind::DirectoryNotEmpty
 }
 
-fn temporary(folder: &str) -> String {
-    format!("{folder}/.adit-{}.tmp", uuid::Uuid::new_v4().simple())
+fn new_temporary(folder: &str) -> String {
+    format!("{folder}/{}", temporary::name_to_move())
 }
 
 impl<'a> Mover<'a> {
@@ -166,7 +166,7 @@ impl<'a> Mover<'a> {
         if self.find(&path)?.is_none() {
             return self.publish(&path, content);
         }
-        let fresh = temporary(folder);
+        let fresh = new_temporary(folder);
         self.publish(&fresh, content)?;
         match self.root.rename(Path::new(&fresh), Path::new(&path), RenameFlags::EXCHANGE) {
             Ok(()) => self.aside(&fresh).map(drop),
@@ -245,7 +245,7 @@ impl<'a> Mover<'a> {
     /// Makes the folder of an entry, whole, with the given `part`; false if the name is taken.
     fn make_entry(&self, to: &str, full: &str, long: bool, part: Option<(&str, &[u8])>) -> Result<bool> {
         let parent = to.rsplit_once('/').map_or("", |(parent, _)| parent);
-        let fresh = temporary(parent);
+        let fresh = new_temporary(parent);
         self.make_dir(&fresh, FOLDER_PERM)?;
         if long {
             self.publish(&format!("{fresh}/{NAME_FILE}"), full.as_bytes())?;

@@ -29,6 +29,8 @@ pub(super) enum Naming {
     Sealed,
     /// It is another program's: a note says what.
     Foreign(String),
+    /// It is a second version, as sync programs make them, of the entry `clear`, whose place is `stored`.
+    Version { clear: String, stored: String },
 }
 
 /// Reads names of one directory.
@@ -55,8 +57,8 @@ impl Reading<'_> {
             let detail = "the encrypted name has lost its padding".to_owned();
             return Naming::Wrong { clear, kind: ProblemKind::UnauthenticName, detail, fix };
         }
-        if let Some(clear) = self.copied_from(stored, context) {
-            return Naming::Foreign(format!("a second version of {clear:?}, as sync programs make them"));
+        if let Some(version) = self.copied_from(stored, context) {
+            return version;
         }
         if looks_sealed(stored) {
             return Naming::Broken { kind: ProblemKind::UnauthenticName, detail: unauthentic.to_string() };
@@ -98,7 +100,7 @@ impl Reading<'_> {
         let own = shorten(guess);
         match self.names.decrypt_name_in(guess, context) {
             Ok(clear) if own.strip_suffix(C9S).is_some_and(|stem| stored.contains(stem)) => {
-                Naming::Foreign(format!("a second version of {clear:?}, as sync programs make them"))
+                Naming::Version { clear, stored: own }
             }
             Ok(clear) if !taken(&own) && FileName::new(clear.as_bytes()).is_ok() => Naming::Wrong {
                 fix: Fix::Rename { dir: dir.clone(), name: clear.clone() },
@@ -141,12 +143,12 @@ impl Reading<'_> {
         Some(clear)
     }
 
-    /// The name that a conflict copy is a copy of: its authentic name is a part of the stored one.
-    fn copied_from(&self, stored: &str, context: DirContext) -> Option<String> {
+    /// What a conflict copy is a copy of: its authentic name is a part of the stored one.
+    fn copied_from(&self, stored: &str, context: DirContext) -> Option<Naming> {
         let (start, end) = longest_run(stored);
-        let part = stored.get(start..end)?;
-        let clear = self.names.decrypt_name_in(&format!("{part}{C9R}"), context).ok()?;
-        Some(clear)
+        let original = format!("{}{C9R}", stored.get(start..end)?);
+        let clear = self.names.decrypt_name_in(&original, context).ok()?;
+        Some(Naming::Version { clear, stored: original })
     }
 }
 
@@ -186,6 +188,17 @@ fn proven<'a>(stored: &str, bytes: &'a [u8]) -> Option<(&'a str, bool)> {
 fn looks_sealed(stored: &str) -> bool {
     let (start, end) = longest_run(stored);
     end - start >= SEALED_LEN_MIN
+}
+
+/// Whether an entry whose name cannot be read was one: not another program's file, and not a second version that a sync
+/// program made of one.
+pub(crate) fn was_an_entry(names: &NameCipher, dir: (&DirId, DirContext), threshold: u32, stored: &str) -> bool {
+    let reading = Reading { names, dir: Some(dir), threshold };
+    let naming = match stored.ends_with(C9S) {
+        true => reading.long(stored, None, &|_| true),
+        false => reading.short(stored),
+    };
+    !matches!(naming, Naming::Foreign(_) | Naming::Version { .. })
 }
 
 /// The longest run of base64url characters, with up to two of padding behind it.

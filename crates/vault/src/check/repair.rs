@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::lost;
 use super::moves::{Mover, Shape};
 use super::walk::Listing;
-use super::{Fix, Options, Problem, ProblemKind, Progress, Report, check};
+use super::{Fix, Options, Place, Problem, ProblemKind, Progress, Report, check};
 use crate::format::names::{C9R, C9S, CONTENTS_FILE, DIR_FILE, DIRID_FILE, NAME_FILE, SYMLINK_FILE, nfc};
 use crate::format::{ContentCipher, DirId, NameCipher};
 use crate::vault::Unlocked;
@@ -18,13 +18,18 @@ const ROUNDS_MAX: usize = 8;
 /// Longest name, in bytes, that still has room for a number behind it.
 const NAME_LEN_ROOM_BYTES: usize = 240;
 
+/// Bytes of a folder's name that become part of a made-up one.
+const FOLDER_LEN_MAX_BYTES: usize = 80;
+
 /// One thing that a repair did, or could not do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Repair {
     /// The problem that it was for.
     pub kind: ProblemKind,
-    /// Its cleartext path, if known.
+    /// Its cleartext path, as [`Problem::path`].
     pub path: Option<String>,
+    /// As [`Problem::name_known`].
+    pub name_known: bool,
     /// Its ciphertext path, as it was.
     pub ciphertext_path: String,
     /// What was done, or why nothing was: a sentence for people.
@@ -66,7 +71,8 @@ pub fn repair(
         let mover =
             Mover::new(root, NameCipher::new(&keys.masterkey), content.clone(), keys.config.shortening_threshold);
         report.failed.clear();
-        let mut round = Round { mover, done: Vec::new(), failed: Vec::new() };
+        let nameless = Nameless::among(&report.after.problems);
+        let mut round = Round { mover, nameless, done: Vec::new(), failed: Vec::new() };
         round.all(&report.after.problems);
         let changed = !round.done.is_empty();
         report.failed.append(&mut round.failed);
@@ -97,8 +103,62 @@ fn carry_over(root: &dyn HostDir, report: &mut RepairReport) {
     }
 }
 
+/// What is known of the names that directories without an entry had: entries whose id is lost go aside in the same round
+/// as the directories whose entry is lost are entered anew, and the ones were those of the others.
+#[derive(Default)]
+struct Nameless {
+    /// Cleartext paths of the entries.
+    entries: Vec<String>,
+    /// How many directories there are for them.
+    orphans: usize,
+}
+
+impl Nameless {
+    fn among(problems: &[Problem]) -> Self {
+        let lost_its_id = |p: &&Problem| {
+            let kind =
+                matches!(p.kind, ProblemKind::BadDirFile | ProblemKind::UnknownEntry | ProblemKind::BrokenLongName);
+            kind && matches!(p.fix, Some(Fix::Aside))
+        };
+        let orphans = problems.iter().filter(|p| matches!(p.fix, Some(Fix::LinkOrphan(_)))).count();
+        Nameless {
+            entries: problems
+                .iter()
+                .filter(lost_its_id)
+                .filter(|p| p.name_known)
+                .filter_map(|p| p.path.clone())
+                .collect(),
+            orphans,
+        }
+    }
+
+    /// The name of the only directory that it can be.
+    fn only(&self) -> Option<&str> {
+        let [path] = self.entries.as_slice() else { return None };
+        path.rsplit('/').next().filter(|name| self.orphans == 1 && !name.is_empty())
+    }
+
+    /// What an entry that was made for one of the directories may have been, for people; empty if nothing is known.
+    fn tell(&self) -> String {
+        const SHOWN_MAX: usize = 10;
+        let shown = self.entries.iter().take(SHOWN_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+        match (self.entries.len(), self.only()) {
+            (0, _) => String::new(),
+            (_, Some(_)) => format!("; it is most likely {shown}, whose entry had lost its id"),
+            (count, None) if count > SHOWN_MAX => {
+                format!(
+                    "; it may be one of these, whose entries had lost their ids: {shown} and {} more",
+                    count - SHOWN_MAX
+                )
+            }
+            _ => format!("; it may be one of these, whose entries had lost their ids: {shown}"),
+        }
+    }
+}
+
 struct Round<'a> {
     mover: Mover<'a>,
+    nameless: Nameless,
     done: Vec<Repair>,
     failed: Vec<Repair>,
 }
@@ -130,10 +190,12 @@ impl Round<'_> {
                 let told = |action| Repair {
                     kind: problem.kind,
                     path: problem.path.clone(),
+                    name_known: problem.name_known,
                     ciphertext_path: problem.ciphertext_path.clone(),
                     action,
                 };
-                match self.one(fix, &problem.ciphertext_path, problem.path.as_deref()) {
+                let place = Place { path: problem.path.clone(), name_known: problem.name_known };
+                match self.one(fix, &problem.ciphertext_path, &place) {
                     Ok(Outcome::Done(action)) => self.done.push(told(action)),
                     Ok(Outcome::Settled) => {}
                     Ok(Outcome::Left(why)) => self.failed.push(told(why)),
@@ -144,7 +206,7 @@ impl Round<'_> {
         }
     }
 
-    fn one(&mut self, fix: &Fix, at: &str, path: Option<&str>) -> Result<Outcome> {
+    fn one(&mut self, fix: &Fix, at: &str, place: &Place) -> Result<Outcome> {
         let mover = &mut self.mover;
         Ok(Outcome::Done(match fix {
             Fix::MakeContentDir(id) => {
@@ -153,7 +215,7 @@ impl Round<'_> {
                 if id.is_root() {
                     mover.make_content(id)?;
                 }
-                let note = lost::leave_note(mover, id, path)?;
+                let note = lost::leave_note(mover, id, place)?;
                 format!(
                     "made the empty directory {}; what was in it is not in this vault: if a sync is still running, its \
                      files may come yet, else they are lost; the note {note} keeps this in mind",
@@ -177,20 +239,25 @@ impl Round<'_> {
                     mover.put_in_lost_and_found(&room(name), |m, dir, n| m.move_entry(at, dir, n))?
                 ),
             },
-            Fix::Adopt => return self.adopt(at),
-            Fix::Split { name } => return self.split(at, name.as_deref()),
+            Fix::Adopt => return self.adopt(at, place),
+            Fix::Split { name } => return self.split(at, name.as_deref(), place),
             Fix::LinkOrphan(id) => {
-                let name =
+                let by_id =
                     Some(id.as_str()).filter(|n| FileName::new(n.as_bytes()).is_ok() && n.len() <= NAME_LEN_ROOM_BYTES);
-                let name = name.map_or_else(|| made_up("directory", at), str::to_owned);
-                format!("entered as {}", mover.put_in_lost_and_found(&name, |m, dir, n| m.link_dir(id, dir, n))?)
+                let name = match (self.nameless.only(), by_id) {
+                    (Some(name), _) => room(name),
+                    (None, Some(id)) => id.to_owned(),
+                    (None, None) => made_up("directory", at),
+                };
+                let to = mover.put_in_lost_and_found(&name, |m, dir, n| m.link_dir(id, dir, n))?;
+                format!("entered as {to}{}", self.nameless.tell())
             }
-            Fix::EmptyOrphan => return self.empty_orphan(at),
+            Fix::EmptyOrphan => return self.empty_orphan(at, place),
         }))
     }
 
     /// Moves an entry without a known name to lost+found, if it holds anything authentic.
-    fn adopt(&mut self, at: &str) -> Result<Outcome> {
+    fn adopt(&mut self, at: &str, place: &Place) -> Result<Outcome> {
         let Some(shape) = self.mover.shape(at)? else { return Ok(Outcome::Settled) };
         let fault = match shape {
             Shape::File => self.mover.reader.file(at, true, &mut |_| {}),
@@ -216,12 +283,12 @@ impl Round<'_> {
             _ => "file",
         };
         let put = |m: &Mover<'_>, dir: &DirId, name: &str| m.move_entry(at, dir, name);
-        let to = self.mover.put_in_lost_and_found(&made_up(kind, at), put)?;
+        let to = self.mover.put_in_lost_and_found(&found_in(place, &made_up(kind, at)), put)?;
         Ok(Outcome::Done(format!("moved to {to}")))
     }
 
     /// Leaves a folder the part that the store shows.
-    fn split(&mut self, at: &str, name: Option<&str>) -> Result<Outcome> {
+    fn split(&mut self, at: &str, name: Option<&str>, place: &Place) -> Result<Outcome> {
         let order = match at.ends_with(C9S) {
             true => [CONTENTS_FILE, DIR_FILE, SYMLINK_FILE],
             false => [DIR_FILE, SYMLINK_FILE, CONTENTS_FILE],
@@ -240,7 +307,7 @@ impl Round<'_> {
                 SYMLINK_FILE => matches!(self.mover.reader.link(&path), Some(Ok(_))),
                 _ => true,
             };
-            let name = |kind| name.map_or_else(|| made_up(kind, at), room);
+            let name = |kind| name.map_or_else(|| found_in(place, &made_up(kind, at)), room);
             let to = match part {
                 CONTENTS_FILE if sound => {
                     self.mover.put_in_lost_and_found(&name("file"), |m, d, n| m.move_entry(&path, d, n))?
@@ -266,13 +333,13 @@ impl Round<'_> {
     }
 
     /// Takes everything authentic out of a content directory that does not tell its id, and moves the rest aside.
-    fn empty_orphan(&mut self, at: &str) -> Result<Outcome> {
+    fn empty_orphan(&mut self, at: &str, place: &Place) -> Result<Outcome> {
         let listing = Listing::read(self.mover.root, at).map_err(|e| FsError::from(e).on("list", at))?;
         let mut saved = 0;
         for (name, _) in listing.iter() {
             if name != DIRID_FILE
                 && (name.ends_with(C9R) || name.ends_with(C9S))
-                && let Outcome::Done(_) = self.adopt(&format!("{at}/{name}"))?
+                && let Outcome::Done(_) = self.adopt(&format!("{at}/{name}"), place)?
             {
                 saved += 1;
             }
@@ -285,6 +352,21 @@ impl Round<'_> {
 /// A name for something that has lost its own: the same in each attempt.
 fn made_up(kind: &str, ciphertext_path: &str) -> String {
     format!("{kind}-{:016x}", xxh3_64(ciphertext_path.as_bytes()))
+}
+
+/// A made-up name with the one of the folder that the nameless thing was in, so that it tells also later where it is from.
+fn found_in(place: &Place, name: &str) -> String {
+    let folder = place.path.as_deref().filter(|_| !place.name_known).unwrap_or_default();
+    let folder = match folder.trim_end_matches('/').rsplit('/').next() {
+        Some(folder) if !folder.is_empty() => folder,
+        _ if folder == "/" => "the root",
+        _ => return name.to_owned(),
+    };
+    let mut from = nfc(folder).into_owned();
+    while from.len() > FOLDER_LEN_MAX_BYTES {
+        from.pop();
+    }
+    format!("{name} (from {from})")
 }
 
 /// The name in NFC, cut so that a number fits behind it.

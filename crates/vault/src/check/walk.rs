@@ -9,11 +9,12 @@ use adit_core::types::Kind;
 use adit_core::{ErrorKind, FsError, Result};
 
 use super::content::{Reader, fault_of};
-use super::{Fix, NOTES_MAX, Note, Options, PROBLEMS_MAX, Problem, ProblemKind, Progress, Report};
+use super::{Fix, NOTES_MAX, Note, Options, PROBLEMS_MAX, Place, Problem, ProblemKind, Progress, Report};
 use crate::format::content::object;
 use crate::format::names::{C9R, C9S, DATA_DIR, DIRID_FILE};
 use crate::format::{ContentCipher, DirHash, DirId, NameCipher};
 use crate::journal::recover::{ASIDE_DIR, read_small};
+use crate::journal::temporary;
 use crate::vault::Unlocked;
 
 /// The directory at which a walk begins has no parent.
@@ -64,7 +65,12 @@ impl Listing {
 
 /// A temporary of ours: of the store, or of the medium below it.
 pub(super) fn is_temporary(name: &str) -> bool {
-    name.starts_with(".adit-") && name.ends_with(".tmp")
+    temporary::whose(name).is_some()
+}
+
+/// Whether a name in a content directory has the form of an entry's.
+fn is_entry(name: &str) -> bool {
+    (name.ends_with(C9R) || name.ends_with(C9S)) && name != DIRID_FILE && !is_temporary(name)
 }
 
 pub(super) struct Walk<'a> {
@@ -143,18 +149,34 @@ impl<'a> Walk<'a> {
     /// Temporaries beside `d`, and what recovery and repair put there.
     fn vault_folder(&mut self) {
         match Listing::read(self.root, "") {
-            Err(e) => self.host_error(None, "", &e.into()),
+            Err(e) => self.host_error(Place::default(), "", &e.into()),
             Ok(listing) => {
                 for (name, _) in listing.iter() {
                     if is_temporary(&name) {
-                        self.interrupted(None, name.into_owned());
-                    } else if name == ASIDE_DIR {
+                        self.interrupted(Place::default(), name.into_owned());
+                    } else if name == ASIDE_DIR && self.holds_something(ASIDE_DIR) {
                         let detail = "what recovery or repair found no place for; look through it, then remove it";
                         self.note(name.into_owned(), detail.to_owned());
                     }
                 }
             }
         }
+    }
+
+    /// Whether there is anything but folders in a folder of the host; also if that cannot be told.
+    fn holds_something(&self, folder: &str) -> bool {
+        let mut queue = vec![folder.to_owned()];
+        while let Some(folder) = queue.pop() {
+            let Ok(listing) = Listing::read(self.root, &folder) else { return true };
+            for (name, kind) in listing.iter() {
+                let path = format!("{folder}/{name}");
+                match kind.or_else(|| self.root.stat(Path::new(&path)).ok().map(|attr| attr.kind)) {
+                    Some(Kind::Directory) => queue.push(path),
+                    _ => return true,
+                }
+            }
+        }
+        false
     }
 
     fn directory(&mut self, at: u32) {
@@ -177,23 +199,23 @@ impl<'a> Walk<'a> {
                 has_id = true;
                 self.dir_id_file(at, id.as_ref(), &path);
             } else if is_temporary(&name) {
-                self.interrupted(self.path_of(at), path);
-            } else if name.ends_with(C9R) || name.ends_with(C9S) {
+                self.interrupted(self.place_of(at), path);
+            } else if is_entry(&name) {
                 self.entry(at, id.as_ref(), &name, kind, path);
             } else {
                 self.note(path, "not an entry of the vault".to_owned());
             }
         }
-        self.tell_of_rescues(at, &content, listing.iter().filter(|(name, _)| name != DIRID_FILE).count());
+        self.tell_of_rescues(at, &content, listing.iter().filter(|(name, _)| is_entry(name)).count());
         if let (false, Some(id)) = (has_id, id) {
-            let (path, fix) = (self.path_of(at), Fix::WriteDirId(id));
+            let (path, fix) = (self.place_of(at), Fix::WriteDirId(id));
             let detail = "the content directory lacks its dirid.c9r, so its names are lost if its entry is";
             self.problem(ProblemKind::MissingDirId, path, format!("{content}/{DIRID_FILE}"), detail, Some(fix));
         }
     }
 
     fn unlistable(&mut self, at: u32, id: Option<DirId>, content: &str, e: std::io::Error) {
-        let path = self.path_of(at);
+        let path = self.place_of(at);
         match e.kind() {
             std::io::ErrorKind::NotFound => {
                 let fix = id.map(Fix::MakeContentDir);
@@ -218,16 +240,16 @@ impl<'a> Walk<'a> {
                 Err(e) => e.to_string(),
             },
             Err(e) => match fault_of(&e) {
-                (ProblemKind::HostError, _) => return self.host_error(self.path_of(at), path, &e),
+                (ProblemKind::HostError, _) => return self.host_error(self.place_of(at), path, &e),
                 (_, detail) => detail,
             },
         };
         let fix = Fix::WriteDirId(id.clone());
-        self.problem(ProblemKind::BadDirId, self.path_of(at), path.to_owned(), detail, Some(fix));
+        self.problem(ProblemKind::BadDirId, self.place_of(at), path.to_owned(), detail, Some(fix));
     }
 
     /// The directory entry at `entry` in `parent` names `id`. Its content is queued, unless another one has it.
-    pub(super) fn claim(&mut self, parent: u32, name: Option<&str>, id: DirId, entry: &str, path: Option<String>) {
+    pub(super) fn claim(&mut self, parent: u32, name: Option<&str>, id: DirId, entry: &str, path: Place) {
         let hash = self.names.dir_hash(&id);
         if let Some(&first) = self.claims.get(&hash) {
             if self.joins(first, parent) {
@@ -294,7 +316,7 @@ impl<'a> Walk<'a> {
             let id = match self.told_id(&hash) {
                 Ok(id) => id,
                 Err(e) => {
-                    self.host_error(None, &format!("{hash}/{DIRID_FILE}"), &e);
+                    self.host_error(Place::default(), &format!("{hash}/{DIRID_FILE}"), &e);
                     continue;
                 }
             };
@@ -312,7 +334,7 @@ impl<'a> Walk<'a> {
                 (None, _) => "no directory leads to it, and it does not tell its id, so its names are lost".to_owned(),
             };
             let fix = self.complete.then_some(id.map_or(Fix::EmptyOrphan, Fix::LinkOrphan));
-            self.problem(ProblemKind::OrphanedContentDir, None, content, detail, fix);
+            self.problem(ProblemKind::OrphanedContentDir, Place::default(), content, detail, fix);
         }
     }
 
@@ -334,7 +356,7 @@ impl<'a> Walk<'a> {
             Ok(listing) => listing,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return found,
             Err(e) => {
-                self.host_error(None, DATA_DIR, &e.into());
+                self.host_error(Place::default(), DATA_DIR, &e.into());
                 return found;
             }
         };
@@ -350,17 +372,17 @@ impl<'a> Walk<'a> {
                                 Ok(attr) if attr.kind == Kind::Directory => found.push(hash),
                                 Ok(_) => self.note(hash.path(), "not a folder".to_owned()),
                                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-                                Err(e) => self.host_error(None, &hash.path(), &e.into()),
+                                Err(e) => self.host_error(Place::default(), &hash.path(), &e.into()),
                             },
-                            None if is_temporary(&rest) => self.interrupted(None, format!("{path}/{rest}")),
+                            None if is_temporary(&rest) => self.interrupted(Place::default(), format!("{path}/{rest}")),
                             None => self.note(format!("{path}/{rest}"), "not a content directory".to_owned()),
                         }
                     }
                 }
                 Err(e) if looks_right && e.kind() != std::io::ErrorKind::NotADirectory => {
-                    self.host_error(None, &path, &e.into());
+                    self.host_error(Place::default(), &path, &e.into());
                 }
-                _ if is_temporary(&prefix) => self.interrupted(None, path),
+                _ if is_temporary(&prefix) => self.interrupted(Place::default(), path),
                 _ => self.note(path, "not a folder of content directories".to_owned()),
             }
         }
@@ -387,16 +409,35 @@ impl<'a> Walk<'a> {
         Some(if names.len() == 1 { "/".to_owned() } else { names.join("/") })
     }
 
-    /// The cleartext path of an entry.
-    pub(super) fn path_in(&self, dir: u32, name: Option<&str>) -> Option<String> {
-        let (dir, name) = (self.path_of(dir)?, name?);
-        Some(if dir == "/" { format!("/{name}") } else { format!("{dir}/{name}") })
+    /// Where a directory is; if its path is not known, in which one it is whose path is.
+    pub(super) fn place_of(&self, at: u32) -> Place {
+        let mut above = at;
+        loop {
+            if let Some(path) = self.path_of(above) {
+                return if above == at { Some(path).into() } else { Place::within(&path) };
+            }
+            match self.dirs.get(above as usize) {
+                Some(dir) if dir.parent != NO_PARENT => above = dir.parent,
+                _ => return Place::default(),
+            }
+        }
+    }
+
+    /// Where an entry is.
+    pub(super) fn place_in(&self, dir: u32, name: Option<&str>) -> Place {
+        match (self.place_of(dir), name) {
+            (Place { path: Some(dir), name_known: true }, Some(name)) => {
+                Some(format!("{}/{name}", dir.trim_end_matches('/'))).into()
+            }
+            (Place { path: Some(dir), name_known: true }, None) => Place::within(&dir),
+            (below, _) => below,
+        }
     }
 
     pub(super) fn problem(
         &mut self,
         kind: ProblemKind,
-        path: Option<String>,
+        place: Place,
         ciphertext_path: String,
         detail: impl Into<String>,
         fix: Option<Fix>,
@@ -405,27 +446,32 @@ impl<'a> Walk<'a> {
             self.report.problems_omitted += 1;
             return;
         }
-        let (detail, repairable) = (detail.into(), fix.is_some());
-        self.report.problems.push(Problem { kind, path, ciphertext_path, detail, repairable, fix });
+        let (detail, repairable, Place { path, name_known }) = (detail.into(), fix.is_some(), place);
+        self.report.problems.push(Problem { kind, path, name_known, ciphertext_path, detail, repairable, fix });
     }
 
     pub(super) fn note(&mut self, ciphertext_path: String, detail: String) {
+        self.note_of(None, ciphertext_path, detail);
+    }
+
+    /// A note about a second version of the entry at `path`.
+    pub(super) fn note_of(&mut self, path: Option<String>, ciphertext_path: String, detail: String) {
         if self.report.notes.len() >= NOTES_MAX {
             self.report.notes_omitted += 1;
         } else {
-            self.report.notes.push(Note { ciphertext_path, detail });
+            self.report.notes.push(Note { path, ciphertext_path, detail });
         }
     }
 
     /// Something that could name directories was not read.
-    pub(super) fn host_error(&mut self, path: Option<String>, ciphertext_path: &str, e: &FsError) {
+    pub(super) fn host_error(&mut self, place: Place, ciphertext_path: &str, e: &FsError) {
         self.complete = false;
-        self.problem(ProblemKind::HostError, path, ciphertext_path.to_owned(), e.to_string(), None);
+        self.problem(ProblemKind::HostError, place, ciphertext_path.to_owned(), e.to_string(), None);
     }
 
-    pub(super) fn interrupted(&mut self, path: Option<String>, ciphertext_path: String) {
+    pub(super) fn interrupted(&mut self, place: Place, ciphertext_path: String) {
         let detail = "an operation was interrupted; no entry names this";
-        self.problem(ProblemKind::InterruptedOperation, path, ciphertext_path, detail, Some(Fix::Aside));
+        self.problem(ProblemKind::InterruptedOperation, place, ciphertext_path, detail, Some(Fix::Aside));
     }
 
     /// Reports progress, `bytes` more than before.

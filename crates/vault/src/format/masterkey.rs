@@ -11,11 +11,11 @@ use aws_lc_rs::key_wrap::{AES_256, AesKek, KeyWrap};
 use data_encoding::BASE64;
 use serde::{Deserialize, Serialize};
 use unicode_normalization::UnicodeNormalization;
-use zeroize::Zeroizing;
 
 use super::error::{FormatError, Result};
 use super::random;
 use super::secret::Locked;
+use crate::memory::LockedBytes;
 
 /// The name that the file has in every vault of format 8.
 pub const MASTERKEY_FILE_NAME: &str = "masterkey.cryptomator";
@@ -251,15 +251,17 @@ impl MasterkeyFile {
     }
 }
 
-fn derive_kek(password: &str, salt: &[u8], params: ScryptParams) -> Result<Zeroizing<[u8; KEY_BYTES]>> {
+fn derive_kek(password: &str, salt: &[u8], params: ScryptParams) -> Result<Locked<[u8; KEY_BYTES]>> {
+    const FAILED: FormatError = FormatError::Crypto { operation: "scrypt" };
     let params = params.checked()?;
-    // Normalising may lengthen up to threefold; reserving that keeps growth from leaving unwiped copies.
-    let mut normalised = Zeroizing::new(String::with_capacity(3 * password.len()));
-    normalised.extend(password.nfc());
-    let mut kek = Zeroizing::new([0; KEY_BYTES]);
-    scrypt::scrypt(normalised.as_bytes(), salt, &params, kek.as_mut_slice())
-        .map_err(|_| FormatError::Crypto { operation: "scrypt" })?;
-    Ok(kek)
+    // Normalising may lengthen up to threefold.
+    let mut normalised = LockedBytes::zeroed(3 * password.len());
+    let mut len = 0;
+    for c in password.nfc() {
+        let room = normalised.get_mut(len..len + c.len_utf8()).ok_or(FAILED)?;
+        len += c.encode_utf8(room).len();
+    }
+    Locked::try_fill(|kek| scrypt::scrypt(&normalised[..len], salt, &params, kek).map_err(|_| FAILED))
 }
 
 fn wrap(kek: &[u8; KEY_BYTES], key: &[u8]) -> Result<Vec<u8>> {

@@ -14,7 +14,7 @@
 pub mod config;
 pub mod content;
 pub mod error;
-#[doc(hidden)]
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod masterkey;
 pub mod names;

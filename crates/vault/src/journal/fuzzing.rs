@@ -13,7 +13,7 @@ pub(crate) fn fuzz(data: &[u8]) {
     if let Some(found) = record::decode(data, 0) {
         written_again(&found, data);
     }
-    let (mut story, mut segment) = (Story::default(), Segment::new(0, [7; 16], 12));
+    let (mut story, mut segment) = (Story::default(), Segment::new((0, 0), [7; 16], 12));
     let (mut rest, mut at) = (data, 0u64);
     while let Some((&len, after)) = rest.split_first_chunk() {
         let Some((payload, next)) = after.split_at_checked(usize::from(u16::from_le_bytes(len))) else { break };
@@ -27,11 +27,12 @@ pub(crate) fn fuzz(data: &[u8]) {
         at += frame.len() as u64;
         rest = next;
     }
+    story.told();
     for state in story.files.values() {
         assert!(!state.paths.is_empty() && state.header.len() >= 12);
         for (&number, chunk) in &state.chunks {
             assert!(number < record::CHUNKS_MAX, "its end is an offset");
-            assert!(chunk.newest().1.offset < at);
+            assert!(chunk.newest().at.1.offset < at);
         }
     }
 }

@@ -11,17 +11,19 @@
 //!   *floor*): recovery cuts at the last chunk that authenticates, never below the floor.
 //! - **New objects.** Their header nonces come from the epoch's seed, so recovery can tell a file that was made in
 //!   this epoch; the content directories that hold such files are named durably, once per epoch, before the first one
-//!   is made ([`Op::intent`]). So a create costs no sync.
+//!   is made ([`Op::intent`]). So a create costs no sync. A directory that was made in this epoch itself is found
+//!   through the one above it ([`Op::covered`]), so a new tree costs one.
 //! - **Several host operations that must be one** (a rename between long and short names) are a plan that recovery
 //!   completes ([`Op::run_plan`]).
 //!
 //! Locking: operations hold the gate shared for as long as they touch the vault ([`Journal::begin`]); the
 //! switch of epochs holds it alone, for moments. The writer's mutex is held for one write of a frame.
 
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod record;
 pub(crate) mod recover;
-mod temporary;
+pub(crate) mod temporary;
 #[cfg(test)]
 mod tests;
 
@@ -188,7 +190,9 @@ impl Journal {
         self.written.load(Ordering::Acquire) > SEGMENT_LEN_MAX_BYTES
     }
 
-    fn check_sound(&self) -> Result<()> {
+    /// # Errors
+    /// If an earlier sync failed, or the vault holds what only the journal can mend.
+    pub fn check_sound(&self) -> Result<()> {
         if !self.broken.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -200,11 +204,6 @@ impl Journal {
     #[cfg(test)]
     pub fn pretend_full(&self) {
         self.written.store(SEGMENT_LEN_MAX_BYTES + 1, Ordering::Release);
-    }
-
-    /// Something changed that needs no record, but a sync at the next checkpoint.
-    pub fn touch(&self) {
-        self.dirty.store(true, Ordering::Relaxed);
     }
 
     /// Whether the segment has grown so that a checkpoint is due.
@@ -318,6 +317,8 @@ impl Journal {
         if self.synced.load(Ordering::Acquire) >= at {
             return Ok(());
         }
+        // The host tells each failure once: after the sync of whoever came first has failed, ours would succeed.
+        self.check_sound()?;
         let (file, written) = {
             let writer = self.writer.lock();
             (writer.file.clone(), writer.at)
@@ -391,6 +392,12 @@ impl Op<'_> {
         self.append_durable(&Record::Intent { dir: dir.path() })?;
         self.epoch.intents.write().insert(key);
         Ok(())
+    }
+
+    /// The content directory `made` was made in this epoch, with an id file under a nonce of it, below a directory that an
+    /// intent names: recovery comes to it from there, and it needs none of its own.
+    pub fn covered(&self, made: &crate::format::DirHash) {
+        self.epoch.intents.write().insert(dir_key(made));
     }
 
     /// A header nonce of this epoch, never given out before.
@@ -570,6 +577,11 @@ impl Op<'_> {
         if fresh { self.journal.append(&record(number)).map(drop) } else { self.append_durable(&record(number)) }
     }
 
+    /// Something is about to change that needs no record, but a sync at the next checkpoint.
+    pub fn touch(&self) {
+        self.journal.dirty.store(true, Ordering::Relaxed);
+    }
+
     /// See [`Journal::keep`].
     pub fn keep(&self, why: &str) {
         self.journal.keep(why);
@@ -597,16 +609,29 @@ impl Op<'_> {
                 Err(e) => Err(self.give_up_plan(e)),
             };
         }
-        // A step that failed may have been made in part or not be durable: it is taken back as well.
-        let back: Option<Vec<Step>> = steps[..=made].iter().rev().map(Step::undo).collect();
+        // A step that failed may have been made in part or not be durable: it is taken back as well. Not a move that met
+        // another client's: what lies at its ends is not ours.
+        let met = matches!(steps[made], Step::Rename { .. }) && is_met(&e);
+        let taken = if met { &steps[..made] } else { &steps[..=made] };
+        let back: Option<Vec<Step>> = taken.iter().rev().map(Step::undo).collect();
         let Some(back) = back else { return Err(self.give_up_plan(e)) };
-        let undone = self
-            .append_durable(&Record::Plan { id, steps: back.clone() })
-            .and_then(|()| self.make_steps(id, &back).map_err(|(_, e)| e));
-        match undone {
+        match self.append_durable(&Record::Plan { id, steps: back.clone() }).and_then(|()| self.take_back(id, &back)) {
             Ok(()) => Err(e),
             Err(_) => Err(self.give_up_plan(e)),
         }
+    }
+
+    /// Makes the steps back. Where one meets what another client made, that stays, and ours under its temporary name, where
+    /// `check` finds it; the others are made all the same.
+    fn take_back(&self, id: u64, back: &[Step]) -> Result<()> {
+        for (n, step) in back.iter().enumerate() {
+            match make_step(&*self.journal.vault, step) {
+                Err(e) if is_met(&e) => tracing::error!("a rename that failed left something behind: {e}"),
+                other => other?,
+            }
+            self.append_durable(&Record::Progress { id, done: n as u32 + 1 })?;
+        }
+        Ok(())
     }
 
     /// Makes steps one by one. On an error, how many were made before.
@@ -624,6 +649,11 @@ impl Op<'_> {
         self.keep("a rename could not be finished, and is completed at the next mount");
         e
     }
+}
+
+/// Whether a step of a plan met what another client did, and so did nothing.
+fn is_met(e: &FsError) -> bool {
+    matches!(e.kind(), ErrorKind::Exists | ErrorKind::NotFound | ErrorKind::NotEmpty)
 }
 
 /// A file that loses its name: its inode number, and the nonce of its header if it was known.
@@ -714,7 +744,7 @@ fn rewrite(vault: &dyn HostDir, path: &str, bytes: &[u8]) -> std::io::Result<()>
         return Ok(());
     }
     // One that was cut off before the rename left the same content under the same name.
-    let fresh = parent_of(path).join(format!(".adit-{:032x}.tmp", xxhash_rust::xxh3::xxh3_128(bytes)));
+    let fresh = parent_of(path).join(temporary::name_of_content(bytes));
     let (perm, owner) = match vault.stat(Path::new(path)) {
         Ok(old) => (old.perm, Some(Caller { uid: old.uid, gid: old.gid })),
         Err(_) => (0o600, owner_beside(vault, path)),

@@ -76,7 +76,12 @@ pub(super) enum Record {
     Gone { nonce: Vec<u8> },
     /// The first `done` steps of the plan are made.
     Progress { id: u64, done: u32 },
+    /// Recovery is through with these segments, this one among them: what they tell is durable in the vault.
+    Recovered { segments: Vec<SegmentId> },
 }
+
+/// What tells a segment from any other, of whatever slot: the first half of HMAC-SHA256(its seed, `recovered`).
+pub(super) type SegmentId = [u8; 16];
 
 /// Where the ciphertext of a [`Record::Run`] lies in its segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,6 +103,7 @@ const PLAN: u8 = 10;
 const PROGRESS: u8 = 11;
 const CANCEL: u8 = 12;
 const GONE: u8 = 13;
+const RECOVERED: u8 = 14;
 
 /// A frame under construction: room for the frame's head, then the payload.
 #[derive(Default)]
@@ -195,6 +201,10 @@ impl Frame {
                 self.u8(PROGRESS);
                 self.u64(*id);
                 self.u32(*done);
+            }
+            Record::Recovered { segments } => {
+                self.u8(RECOVERED);
+                self.bytes(segments.as_flattened());
             }
         }
     }
@@ -366,6 +376,10 @@ pub(super) fn decode(payload: &[u8], offset: u64) -> Option<Record> {
         }
         CANCEL => Record::Cancel { file: r.u32()?, first: r.u64()?, count: r.u32()? },
         PROGRESS => Record::Progress { id: r.u64()?, done: r.u32()? },
+        RECOVERED => {
+            let (segments, []) = r.bytes()?.as_chunks() else { return None };
+            Record::Recovered { segments: segments.to_vec() }
+        }
         _ => return None,
     })
 }
@@ -448,6 +462,7 @@ mod tests {
             Record::Floor { file: 3, floor: 1 },
             Record::Settled { file: 3, len: 1 << 40 },
             Record::Progress { id: 5, done: 2 },
+            Record::Recovered { segments: vec![[1; 16], [2; 16]] },
             Record::Cancel { file: 3, first: 9, count: 2 },
             Record::Plan {
                 id: 5,

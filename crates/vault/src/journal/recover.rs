@@ -73,6 +73,8 @@ pub(crate) struct Rescue<'a> {
 /// A segment that some mount left behind.
 pub(crate) struct Leftover {
     state: Arc<dyn HostDir>,
+    /// Which of the state directories that are recovered together.
+    slot: usize,
     name: PathBuf,
     number: u64,
 }
@@ -82,14 +84,14 @@ pub(crate) fn is_journal(name: &[u8]) -> bool {
     segment_number(name).is_some()
 }
 
-/// Segments in `state`, oldest first.
-pub(crate) fn leftovers(state: &Arc<dyn HostDir>) -> Result<Vec<Leftover>> {
+/// Segments in `state`, which is number `slot` of those that are recovered together, oldest first.
+pub(crate) fn leftovers(state: &Arc<dyn HostDir>, slot: usize) -> Result<Vec<Leftover>> {
     let mut numbers = Vec::new();
     state
         .list(Path::new(""), &mut |e| numbers.extend(segment_number(e.name)))
         .map_err(|e| FsError::from(e).on("list", "the state directory"))?;
     numbers.sort_unstable();
-    let leftover = |number| Leftover { state: state.clone(), name: segment_name(number), number };
+    let leftover = |number| Leftover { state: state.clone(), slot, name: segment_name(number), number };
     Ok(numbers.into_iter().map(leftover).collect())
 }
 
@@ -110,13 +112,8 @@ pub(crate) fn recover(
     if leftovers.is_empty() {
         return Ok(report);
     }
-    let mut story = Story::default();
-    let nonce_len = content.layout().nonce_len as usize;
-    for left in leftovers {
-        if story.read(left, id, nonce_len)? {
-            report.segments += 1;
-        }
-    }
+    let (mut story, segments) = Story::of(leftovers, id, content.layout().nonce_len as usize)?;
+    report.segments = segments;
     let (handled, lost) = (HashSet::new(), BTreeMap::new());
     let (buf, clear) = (Vec::new(), Zeroizing::new(Vec::new()));
     let lost_since = story.lost_since(vault.incarnation());
@@ -131,7 +128,7 @@ pub(crate) fn recover(
     }
     // A file whose first header could not be written again would look like one that never became whole.
     work.failed.stage_ends()?;
-    work.intents(&story);
+    work.intents(&mut story);
     // A file that was not found may be in a directory that could not be searched.
     work.failed.stage_ends()?;
     for (nonce, state) in &story.files {
@@ -140,14 +137,22 @@ pub(crate) fn recover(
     work.rescue(&story, rescue)?;
     let report = work.report;
     vault.sync(SyncTarget::All).map_err(|e| FsError::from(e).on("sync", "the vault"))?;
-    for left in leftovers {
+    retire(&mut story, leftovers)?;
+    Ok(report)
+}
+
+/// Removes the segments, durably, now that all that they tell is durable in the vault.
+fn retire(story: &mut Story, leftovers: &[Leftover]) -> Result<()> {
+    let last = story.recovered()?;
+    let others = (0..leftovers.len()).filter(|&n| Some(n) != last);
+    for left in others.chain(last).map(|n| &leftovers[n]) {
         tracing::info!("recovered from journal segment {}", left.number);
         left.state
             .remove(&left.name, Kind::File)
             .and_then(|()| left.state.sync(SyncTarget::Dir(Path::new(""))))
             .map_err(|e| FsError::from(e).on("retire", left.name.display()))?;
     }
-    Ok(report)
+    Ok(())
 }
 
 /// What could not be recovered now.
@@ -335,21 +340,21 @@ impl Work<'_> {
             let overhead = u64::from(cipher.layout().overhead());
             let (mut found, mut pieces) = (Vec::new(), Vec::new());
             for (&chunk, at) in state.chunks.iter().filter(|(chunk, _)| chunks.contains(chunk)) {
-                let (Some(offset), (_, data)) = (chunk.checked_mul(u64::from(CHUNK_CLEAR_BYTES)), at.newest()) else {
+                let at = at.newest();
+                let (Some(offset), (_, data)) = (chunk.checked_mul(u64::from(CHUNK_CLEAR_BYTES)), at.at) else {
                     continue;
                 };
                 found.push((chunk, at));
                 pieces.push((offset, u64::from(data.len).saturating_sub(overhead)));
             }
-            // The newest of all: segments are removed oldest first, so it is there as long as there is anything.
-            let Some(newest) = found.iter().map(|(_, at)| at).max_by_key(|at| (at.newest().0, at.newest().1.offset))
-            else {
+            // The newest of all: segments are removed only when all of them are recovered, so it is there until then.
+            let Some(newest) = found.iter().map(|(_, tip)| tip).max_by_key(|tip| (tip.at.0, tip.at.1.offset)) else {
                 continue;
             };
-            let tag = newest.ours.last().map_or_else(String::new, |nonce| data_encoding::HEXLOWER.encode(nonce));
+            let tag = data_encoding::HEXLOWER.encode(&newest.nonce);
             let read = |n: usize| {
-                let (chunk, at) = &found[n];
-                let sealed = story.data(at.newest())?;
+                let (chunk, tip) = &found[n];
+                let sealed = story.data(tip.at)?;
                 let mut clear = Zeroizing::new(vec![0; sealed.len()]);
                 let path = || state.paths.last().cloned().unwrap_or_default();
                 let len = cipher
@@ -378,32 +383,46 @@ impl Work<'_> {
         let fresh = story.session.contains_key(cipher.header_nonce());
         let failed = |e: std::io::Error| FsError::from(e).on("recover", path);
         let Ok(offset) = layout.chunk_offset(chunk) else { return Ok(()) };
-        let new = story.data(at.newest())?;
+        let versions = at.tips.iter().map(|tip| story.data(tip.at)).collect::<Result<Vec<_>>>()?;
         let full = layout.chunk_cipher() as usize;
         self.buf.resize(full, 0);
         let got = file.read_at(offset, &mut self.buf).map_err(failed)?;
         let found = &self.buf[..got];
-        if !found.starts_with(&new) {
+        let new = if let Some(new) = versions.iter().find(|new| found.starts_with(new)) {
+            new
+        } else {
             self.clear.resize(full, 0);
             let authentic = cipher.decrypt_chunk(chunk, found, &mut self.clear).is_ok();
-            let ours = found.get(..layout.nonce_len as usize).is_some_and(|n| at.ours.iter().any(|o| o == n));
-            let beyond = file.stat().map_err(failed)?.size <= offset;
+            let nonce = found.get(..layout.nonce_len as usize).unwrap_or_default();
             let durable = chunk * u64::from(CHUNK_CLEAR_BYTES) < state.floor;
-            if authentic && !ours && (fresh || !durable) {
+            let new = match authentic {
+                true => at.tips.iter().rposition(|tip| tip.replaces(nonce)).map(|n| &versions[n]),
+                // Torn by the writer of one of them: the one that it has most of. Where a mount cut the file and it grew
+                // again, a chunk that has nothing of another mount's version is newer than that.
+                false => {
+                    let of_cut = |n: usize| !durable && at.tips[n].cut_elsewhere && !has_part_of(&versions[n], found);
+                    let candidates = (0..versions.len()).filter(|&n| !of_cut(n));
+                    candidates.max_by_key(|&n| alike(&versions[n], found)).map(|n| &versions[n])
+                }
+            };
+            let beyond = file.stat().map_err(failed)?.size <= offset;
+            if new.is_none() && (fresh || !durable || at.settled.iter().any(|settled| settled == nonce)) {
                 // Not every version of such a chunk is recorded: of a file of this epoch this may be a later one, and
-                // above the floor one from before the file was cut. What was promised, it keeps.
+                // above the floor one from before the file was cut. What was promised, it keeps. Nor is it someone else's
+                // if another mount of ours has made it durable.
                 return Ok(());
             }
-            if (authentic && !ours) || (beyond && durable) {
+            let Some(new) = new.filter(|_| !(beyond && durable)) else {
                 self.save(state, cipher, chunk);
                 return Ok(());
-            }
+            };
             if beyond {
                 return Ok(()); // it grew on ground that was not durable, and that is gone
             }
-            file.write_at(offset, &new).map_err(failed)?;
+            file.write_at(offset, new).map_err(failed)?;
             self.report.chunks_rewritten += 1;
-        }
+            new
+        };
         // A short chunk was the last one; anything behind it is what a cut had not removed yet.
         let end = offset + new.len() as u64;
         if new.len() < full && file.stat().map_err(failed)?.size > end {
@@ -442,7 +461,7 @@ impl Work<'_> {
         }
     }
 
-    fn intents(&mut self, story: &Story) {
+    fn intents(&mut self, story: &mut Story) {
         let mut queue: Vec<String> = story.intents.clone();
         let mut seen = HashSet::new();
         while let Some(dir) = queue.pop() {
@@ -540,7 +559,7 @@ impl Work<'_> {
     }
 
     /// Looks at a folder in an unsettled directory. Returns the content directory to search next, if it is new too.
-    fn folder(&mut self, story: &Story, path: &str) -> Result<Option<String>> {
+    fn folder(&mut self, story: &mut Story, path: &str) -> Result<Option<String>> {
         let has = |name: &str| absent(self.vault.stat(Path::new(&format!("{path}/{name}")))).map(|a| a.is_some());
         if path.ends_with(C9S) && !self.is_named(path)? {
             // Its name was durable before the folder got here, so it was being taken apart.
@@ -572,14 +591,14 @@ impl Work<'_> {
 
     /// Makes the content directory of `id`, which the folder `entry` names, whole. Returns its path if its entries may be
     /// new as well.
-    fn content_dir(&mut self, story: &Story, id: &DirId, entry: &str) -> Result<Option<String>> {
+    fn content_dir(&mut self, story: &mut Story, id: &DirId, entry: &str) -> Result<Option<String>> {
         let hash = self.names.dir_hash(id);
         let dir = hash.path();
         let id_path = format!("{dir}/{DIRID_FILE}");
         let failed = |e: std::io::Error| FsError::from(e).on("recover", &dir);
         let known = read_small(self.vault, &id_path, object::max_encoded_bytes(self.content))?;
-        if let Some(bytes) = known {
-            if let Ok(found) = object::decode_dir_id(self.content, &bytes) {
+        if let Some(bytes) = &known {
+            if let Ok(found) = object::decode_dir_id(self.content, bytes) {
                 let ours = bytes
                     .get(..self.content.layout().nonce_len as usize)
                     .is_some_and(|n| story.session.contains_key(n));
@@ -588,10 +607,14 @@ impl Work<'_> {
             if bytes.iter().any(|&b| b != 0) || self.lost_since.is_none() {
                 return Ok(None); // damaged, but not by us
             }
-            self.vault.remove(Path::new(&id_path), Kind::File).map_err(failed)?;
         }
         if self.lost_since.is_none() {
             return Ok(None); // another client is at it: we make the content directory first
+        }
+        // Its new id file will not show that it is of a lost epoch: should recovery be cut off, the next one must know.
+        story.intent(&dir)?;
+        if known.is_some() {
+            self.vault.remove(Path::new(&id_path), Kind::File).map_err(failed)?;
         }
         let exists_is_fine = |r: std::io::Result<()>| match r {
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
@@ -655,6 +678,20 @@ impl Work<'_> {
         }
         Ok(())
     }
+}
+
+/// How many bytes of the one are those of the other. Of what has nothing to do with it, one in 256.
+fn alike(version: &[u8], found: &[u8]) -> usize {
+    version.iter().zip(found).filter(|(a, b)| a == b).count()
+}
+
+/// Whether some bytes of the version lie where they belong: more than chance puts there.
+fn has_part_of(version: &[u8], found: &[u8]) -> bool {
+    let mut run = 0;
+    version.iter().zip(found).any(|(a, b)| {
+        run = if a == b { run + 1 } else { 0 };
+        run >= 8
+    })
 }
 
 /// The content of a small file, or None if it is not there; at most `max` bytes.

@@ -21,6 +21,35 @@ const PREFIX: &str = ".adit-";
 const SUFFIX: &str = ".tmp";
 /// Hex digits of each half of a name: one random, one that the seed makes of it.
 const HALF_LEN: usize = 16;
+/// Hex digits of the names under which the medium publishes a file where the host has no unnamed ones.
+const MEDIUM_LEN: usize = 8;
+
+/// Who gives temporary names, as far as the name tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Whose {
+    /// The medium: a file whose publication has not ended.
+    Medium,
+    /// The store, of this mount or another one, or a repair. It can hold what is a user's: a plan moves objects through
+    /// such names, and leaves there what it had to give up.
+    Store,
+}
+
+/// Whose a temporary name is; None if it is none of ours.
+pub(crate) fn whose(name: &str) -> Option<Whose> {
+    let middle = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
+    let is_medium = middle.len() == MEDIUM_LEN && middle.bytes().all(|b| b.is_ascii_hexdigit());
+    Some(if is_medium { Whose::Medium } else { Whose::Store })
+}
+
+/// A new name for what a plan or a repair moves, which recovery leaves alone.
+pub(crate) fn name_to_move() -> String {
+    format!("{PREFIX}{}{SUFFIX}", uuid::Uuid::new_v4().simple())
+}
+
+/// The name for a file of this content that is about to replace another one: the same after each crash.
+pub(super) fn name_of_content(bytes: &[u8]) -> String {
+    format!("{PREFIX}{:032x}{SUFFIX}", xxhash_rust::xxh3::xxh3_128(bytes))
+}
 
 fn mark(seed: &hmac::Key, random: &str) -> String {
     let tag = hmac::sign(seed, format!("temporary {random}").as_bytes());
@@ -99,7 +128,11 @@ mod tests {
         for other in [".adit-.tmp", ".adit-é.tmp", "dir.c9r", &ours[1..], &format!("{ours}.tmp")] {
             assert!(!is_of(&one, other), "{other}");
         }
-        let uuid = format!(".adit-{}.tmp", uuid::Uuid::new_v4().simple());
-        assert!(!is_of(&one, &uuid), "as the medium and plans name theirs");
+        assert!(!is_of(&one, &name_to_move()), "as plans name theirs");
+        for name in [&ours, &name_to_move(), &name_of_content(b"x"), ".adit-1.tmp", ".adit-0123456z.tmp"] {
+            assert_eq!(whose(name), Some(Whose::Store), "{name}");
+        }
+        assert_eq!(whose(".adit-0123abcd.tmp"), Some(Whose::Medium));
+        assert!([".adit-0123abcd", "x.tmp", "dir.c9r"].into_iter().all(|name| whose(name).is_none()));
     }
 }

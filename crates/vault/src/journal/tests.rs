@@ -1,6 +1,6 @@
-//! What becomes of finished segments.
+//! What becomes of finished segments, and of those who wait for a sync that fails.
 
-use adit_testkit::crash::{CrashWorld, Mode};
+use adit_testkit::crash::{CrashWorld, Mode, SyncKind};
 use adit_testkit::faults::{CallClass, Fault, Faults};
 
 use super::*;
@@ -23,7 +23,7 @@ fn segments(world: &CrashWorld) -> Vec<(String, u64)> {
 fn a_segment_that_cannot_be_removed_tells_nothing_and_goes_later() {
     let (world, faults) = (CrashWorld::new(Mode::Kill), Faults::new());
     let journal = journal(&world, &faults);
-    journal.touch();
+    journal.begin().unwrap().touch();
     faults.arm(Fault::IO, &[CallClass::Remove], 0, 1);
     assert!(journal.checkpoint(Journal::is_dirty).unwrap());
     assert_eq!(faults.fired().len(), 1);
@@ -40,7 +40,7 @@ fn a_segment_that_cannot_be_removed_tells_nothing_and_goes_later() {
 fn a_segment_that_can_be_neither_removed_nor_emptied_is_told_and_goes_later() {
     let (world, faults) = (CrashWorld::new(Mode::Kill), Faults::new());
     let journal = journal(&world, &faults);
-    journal.touch();
+    journal.begin().unwrap().touch();
     faults.arm(Fault::IO, &[CallClass::Remove, CallClass::SetLen], 0, 2);
     journal.checkpoint(Journal::is_dirty).unwrap_err();
     assert_eq!(segments(&world).len(), 2);
@@ -54,7 +54,7 @@ fn a_segment_that_could_not_be_started_leaves_nothing() {
     let (world, faults) = (CrashWorld::new(Mode::Kill), Faults::new());
     let journal = journal(&world, &faults);
     let before = segments(&world);
-    journal.touch();
+    journal.begin().unwrap().touch();
     faults.arm(Fault::NO_SPACE, &[CallClass::Sync], 0, 1);
     journal.checkpoint(Journal::is_dirty).unwrap_err();
     assert_eq!(segments(&world), before);
@@ -67,9 +67,38 @@ fn a_checkpoint_that_is_not_due_any_more_is_not_made() {
     let world = CrashWorld::new(Mode::Kill);
     let journal = journal(&world, &Faults::new());
     journal.pretend_full();
-    journal.touch();
+    journal.begin().unwrap().touch();
     assert!(journal.checkpoint(Journal::is_full).unwrap());
     let calls = world.calls();
     assert!(!journal.checkpoint(Journal::is_full).unwrap());
     assert_eq!(world.calls(), calls);
+}
+
+/// The host tells the failure of a sync once. Whoever waited for that sync must not take the next one's success for its own.
+#[test]
+fn who_waits_for_a_sync_that_fails_fails_too() {
+    let world = CrashWorld::new(Mode::Kill);
+    let journal = journal(&world, &Faults::new());
+    let declare = |host_ino: u64| {
+        let path = || Some(format!("d/AB/{host_ino}.c9r"));
+        let header = [host_ino as u8; 68];
+        let op = journal.begin()?;
+        op.declare(&FileId { host_ino, header: &header, nonce_len: 12, path: &path }, 40_000)
+    };
+    let (held, waiting) = std::sync::mpsc::channel();
+    world.hold_syncs(move |call| call.kind == SyncKind::FileData && held.send(()).is_ok());
+    world.fail_sync_after(0);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| declare(1));
+        waiting.recv().unwrap();
+        let before = journal.written.load(Ordering::Acquire);
+        let second = scope.spawn(|| declare(2));
+        // Its record is written, so that it is past the check of whoever begins.
+        while journal.written.load(Ordering::Acquire) == before {
+            std::thread::yield_now();
+        }
+        world.release();
+        assert!(first.join().unwrap().is_err());
+        assert!(second.join().unwrap().is_err());
+    });
 }

@@ -6,18 +6,19 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use adit_core::media::NewFile;
+use adit_core::media::{NewFile, Published, Remains};
 use adit_core::store::NewNode;
 use adit_core::types::{Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr};
 use adit_core::{ErrorKind, FsError, Result};
 
 use super::Shared;
 use super::entries::{Sealed, Shape, new_name, text};
-use super::file::{Handle, HeaderOrBytes, VaultFile};
+use super::file::{Handle, HeaderOrBytes, VaultFile, version};
 use super::nodes::{DirNode, What};
 use crate::format::DirId;
 use crate::format::content::object::MAX_SYMLINK_BYTES;
 use crate::format::names::{CONTENTS_FILE, DATA_DIR, DIR_FILE, DIRID_FILE, NAME_FILE, SYMLINK_FILE, nfc};
+use crate::journal::temporary::{Whose, name_to_move, whose};
 use crate::journal::{FileId, Op, make_prefix};
 
 /// Mode of the folders and small files that only carry structure.
@@ -26,6 +27,8 @@ const SMALL_FILE_PERM: u16 = 0o600;
 /// Directories above one another. What is known of places that other clients change may contradict itself, even make a
 /// ring: every walk towards the root ends here.
 pub(super) const DEPTH_MAX: usize = 1 << 16;
+/// Folders remembered because they could not be removed. Others wait for `check`.
+const DISCARDED_MAX: usize = 1024;
 /// Set-group-id: entries of such a directory belong to its group.
 const SET_GID: u16 = 0o2000;
 
@@ -34,26 +37,30 @@ fn passage(op: &Op<'_>, dir: &DirNode) -> String {
     format!("{}/{}", dir.hash, op.temporary_name())
 }
 
-/// A temporary name in `dir` for what a plan moves, which recovery leaves alone. Names that begin with a dot and do not end
-/// with `.c9r` are no entries to any client.
+/// A temporary name in `dir` for what a plan moves, which recovery leaves alone.
 pub(super) fn temporary(dir: &DirNode) -> String {
-    format!("{}/.adit-{}.tmp", dir.hash, uuid::Uuid::new_v4().simple())
+    format!("{}/{}", dir.hash, name_to_move())
 }
 
 /// Owner and mode of a new object, after its parent's set-group-id bit.
 fn inherit(shared: &Shared, dir: &DirNode, kind: Kind, new: &NewNode) -> Result<NewNode> {
     let path = dir.hash.path();
-    let parent = shared.root.stat(Path::new(&path)).map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => FsError::new(ErrorKind::Corrupt)
-            .on("create in", &path)
-            .because("the directory's content folder is not there"),
-        _ => FsError::from(e).on("create in", &path),
-    })?;
+    let parent = shared.root.stat(Path::new(&path)).map_err(|e| cannot_make_in(e, &path))?;
     if parent.perm & SET_GID == 0 {
         return Ok(*new);
     }
     let perm = if kind == Kind::Directory { new.perm | SET_GID } else { new.perm };
     Ok(NewNode { perm, caller: Caller { gid: parent.gid, ..new.caller } })
+}
+
+/// Why nothing can be made in the content folder `dir`.
+fn cannot_make_in(e: std::io::Error, dir: &str) -> FsError {
+    match e.kind() {
+        std::io::ErrorKind::NotFound => {
+            FsError::new(ErrorKind::Corrupt).on("create in", dir).because("the directory's content folder is not there")
+        }
+        _ => FsError::from(e).on("create in", dir),
+    }
 }
 
 /// `Exists` unless `name` is free in `dir`, in either normal form.
@@ -70,7 +77,7 @@ pub(super) fn create(
     parent: Ino,
     name: FileName<'_>,
     new: &NewNode,
-) -> Result<(Attr, Arc<VaultFile>)> {
+) -> Result<(Attr, Arc<VaultFile>, Option<Attr>)> {
     let (_naming, op) = shared.begin_naming()?;
     let dir = shared.directory(parent)?;
     let clear = new_name(name)?;
@@ -78,7 +85,6 @@ pub(super) fn create(
     if *clear != *text(name)? {
         check_free(shared, &dir, name)?;
     }
-    let new = inherit(shared, &dir, Kind::File, new)?;
     shared.before_reuse(&dir, &sealed.stored)?;
     op.intent(&dir.hash)?;
     let nonce = op.header_nonce(shared.layout.nonce_len as usize)?;
@@ -87,30 +93,38 @@ pub(super) fn create(
         shared.content.create_file_from(&nonce).map_err(|e| failed(FsError::new(ErrorKind::Io).because(e)))?;
     let whole = NewFile { content: &header, perm: new.perm, owner: Some(new.caller), durable: false };
     let path = format!("{}/{}", dir.hash, sealed.stored);
-    let host = if sealed.long {
+    let made = if sealed.long {
+        let new = inherit(shared, &dir, Kind::File, new)?;
+        let whole = NewFile { owner: Some(new.caller), ..whole };
         let folder = passage(&op, &dir);
         make_folder(shared, &folder, &sealed, new.caller).map_err(failed)?;
         let inner = format!("{folder}/{CONTENTS_FILE}");
-        let host = shared.root.publish(Path::new(&inner), &whole).map_err(FsError::from);
-        host.and_then(|host| place_folder(shared, &folder, &path).map(|()| host)).map_err(|e| {
+        let made = shared.root.publish_known(Path::new(&inner), &whole).map_err(FsError::from);
+        // Its directory is the folder here, and not yet that of the entry.
+        let made = made.map(|made| Published { dir: None, ..made });
+        made.and_then(|made| place_folder(shared, &folder, &path).map(|()| made)).map_err(|e| {
             discard_folder(shared, &folder);
             failed(e)
         })?
     } else {
-        shared.root.publish(Path::new(&path), &whole).map_err(|e| failed(e.into()))?
+        // The host hands a set-group-ID directory's group on by itself.
+        shared.root.publish_known(Path::new(&path), &whole).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => cannot_make_in(e, &dir.hash.path()),
+            _ => failed(e.into()),
+        })?
     };
     shared.touched(&dir);
-    let host: Arc<dyn adit_core::media::HostFile> = Arc::from(host);
-    let stat = host.stat().map_err(|e| failed(e.into()))?;
+    let host: Arc<dyn adit_core::media::HostFile> = Arc::from(made.file);
     let shape = if sealed.long { Shape::LongFile } else { Shape::PlainFile };
-    let attr = Attr { kind: Kind::File, size: 0, nlink: 1, ..stat };
+    let attr = Attr { kind: Kind::File, size: 0, nlink: 1, ..made.attr };
     let (attr, host_ino) = shared.know_new(&dir, &clear, &shape, attr);
     shared.unsynced.lock().made(attr.ino);
     let header_nonce = header[..nonce.len()].to_vec();
     op.created(&FileId { host_ino, header: &header_nonce, nonce_len: nonce.len(), path: &|| None });
-    let io = Handle { file: host, writable: true };
-    let made = VaultFile::new(shared.clone(), attr.ino, host_ino, HeaderOrBytes::Made(header), cipher, io);
-    Ok((attr, shared.nodes.share_file(attr.ino, Arc::new(made))))
+    let io = Handle { file: host, writable: true, seen: Some(version(&made.attr)) };
+    let dir_attr = made.dir.map(|attr| Attr { ino: parent, ..attr });
+    let file = VaultFile::new(shared.clone(), attr.ino, host_ino, HeaderOrBytes::Made(header), cipher, io);
+    Ok((attr, shared.nodes.share_file(attr.ino, Arc::new(file)), dir_attr))
 }
 
 /// Makes the folder of a directory, link or long name, with `name.c9s` if it needs one.
@@ -137,13 +151,20 @@ fn place_folder(shared: &Shared, folder: &str, path: &str) -> Result<()> {
     Ok(shared.root.rename(Path::new(folder), Path::new(path), RenameFlags::NOREPLACE)?)
 }
 
-/// Removes a folder that no entry names. What cannot be removed stays, for `check`.
+/// Removes a folder that no entry names. What cannot be removed stays: until its directory is removed, or for `check`.
 pub(super) fn discard_folder(shared: &Shared, folder: &str) {
     for file in [NAME_FILE, CONTENTS_FILE, DIR_FILE, SYMLINK_FILE] {
         let _ = shared.root.remove(Path::new(&format!("{folder}/{file}")), Kind::File);
     }
-    if let Err(e) = shared.root.remove(Path::new(folder), Kind::Directory) {
-        tracing::warn!("{folder}: could not be removed: {e}");
+    match shared.root.remove(Path::new(folder), Kind::Directory) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!("{folder}: could not be removed: {e}");
+            let mut discarded = shared.discarded.lock();
+            if discarded.len() < DISCARDED_MAX {
+                discarded.insert(folder.to_owned());
+            }
+        }
+        _ => drop(shared.discarded.lock().remove(folder)),
     }
 }
 
@@ -184,6 +205,7 @@ pub(super) fn mkdir(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>, new: 
         .and_then(|()| make_content(shared, &op, &id, &new))
         .and_then(|()| place_folder(shared, &folder, &path))
         .map_err(undo)?;
+    op.covered(&content);
     shared.touched(&dir);
     shared.unsynced.lock().touch(&id, true);
     let attr = shared.root.stat(Path::new(&content.path())).map_err(|e| FsError::from(e).on("mkdir", &path))?;
@@ -247,10 +269,14 @@ pub(super) fn symlink(
     shared.touched(&dir);
     let entry = shared.root.stat(Path::new(&path)).map_err(|e| FsError::from(e).on("symlink", &path))?;
     let (shape, attr) = shared.examine(&path, sealed.long, entry)?;
-    Ok(shared.know_new(&dir, &clear, &shape, attr).0)
+    let attr = shared.know_new(&dir, &clear, &shape, attr).0;
+    // Its content is durable, but the name of that in the folder is not.
+    shared.unsynced.lock().made(attr.ino);
+    Ok(attr)
 }
 
-pub(super) fn unlink(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>) -> Result<()> {
+/// Removes a file or link. What is returned is best dropped when nobody waits any more.
+pub(super) fn unlink(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>) -> Result<Remains> {
     let (_naming, op) = shared.begin_naming()?;
     let dir = shared.directory(parent)?;
     let found = find_any(shared, &dir, name)?;
@@ -260,20 +286,21 @@ pub(super) fn unlink(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>) -> R
     let failed = |e: std::io::Error| FsError::from(e).on("unlink", &found.path);
     let unlinking = op.unlinking(found.host_ino, || shared.header_nonce(&found))?;
     shared.kept.remove(found.attr.ino);
-    if found.shape == Shape::PlainFile {
-        shared.root.remove(Path::new(&found.path), Kind::File).map_err(failed)?;
+    let remains = if found.shape == Shape::PlainFile {
+        shared.root.remove_at_once(Path::new(&found.path)).map_err(failed)?
     } else {
         // A power cut can take it apart before it is moved away.
         op.intent(&dir.hash)?;
         let folder = passage(&op, &dir);
         shared.root.rename(Path::new(&found.path), Path::new(&folder), RenameFlags::NOREPLACE).map_err(failed)?;
         discard_folder(shared, &folder);
-    }
+        Remains::default()
+    };
     // From here on the host may have given its number to a file that another thread makes.
     op.unlinked(unlinking);
     shared.nodes.unlinked(found.attr.ino, &dir.id, &found.name);
     shared.touched(&dir);
-    Ok(())
+    Ok(remains)
 }
 
 /// Finds an entry that is to be removed. A file whose size is not a vault file's is found as well: it can be removed.
@@ -331,12 +358,12 @@ pub(super) fn remove_directory(shared: &Shared, op: &Op<'_>, dir: &DirNode, path
 
 /// `NotEmpty` unless the content directory holds nothing but its id file. Foreign files count: they are left alone.
 pub(super) fn check_empty(shared: &Shared, content: &str) -> Result<()> {
-    let (mut entries, mut stale, mut foreign) = (0, Vec::new(), None);
+    let (mut entries, mut temporaries, mut foreign) = (0, Vec::new(), None);
     let count = shared.root.list(Path::new(content), &mut |e| {
         let name = String::from_utf8_lossy(e.name);
         if name == DIRID_FILE {
-        } else if name.starts_with(".adit-") && name.ends_with(".tmp") {
-            stale.push(format!("{content}/{name}"));
+        } else if let Some(whose) = whose(&name) {
+            temporaries.push((format!("{content}/{name}"), whose));
         } else {
             entries += 1;
             if !(name.ends_with(".c9r") || name.ends_with(".c9s")) {
@@ -354,13 +381,35 @@ pub(super) fn check_empty(shared: &Shared, content: &str) -> Result<()> {
     if entries > 0 {
         return Err(ErrorKind::NotEmpty.into());
     }
-    for path in stale {
-        // What an interrupted operation left; nothing names it. Files first: a folder may need its parts removed.
-        if shared.root.remove(Path::new(&path), Kind::File).is_err() {
-            discard_folder(shared, &path);
-        }
+    temporaries.iter().try_for_each(|(path, whose)| clear_temporary(shared, path, *whose))
+}
+
+/// Removes what lies under a temporary name in a directory that is to be removed, if it is nobody's: what this store
+/// discarded, an empty folder or file, a file that the medium never published. Anything else can be a user's, which a plan
+/// moves at this moment or had to give up: `NotEmpty`. What a kill left of ours, recovery has removed.
+fn clear_temporary(shared: &Shared, path: &str, whose: Whose) -> Result<()> {
+    let is_ours = shared.discarded.lock().contains(path);
+    if is_ours {
+        discard_folder(shared, path);
+        return Ok(());
     }
-    Ok(())
+    let at = Path::new(path);
+    let removed = shared.root.stat(at).and_then(|found| match found.kind {
+        // Fails unless it is empty.
+        Kind::Directory => shared.root.remove(at, Kind::Directory),
+        Kind::File if found.size == 0 || whose == Whose::Medium => shared.root.remove(at, Kind::File),
+        _ => Err(std::io::ErrorKind::DirectoryNotEmpty.into()),
+    });
+    match removed {
+        Err(e) if e.kind() == std::io::ErrorKind::DirectoryNotEmpty => {
+            let why = "something lies there under a temporary name; where no other mount is moving it, \
+                       `adit vault check --repair` puts it where it can be looked through";
+            tracing::warn!("{path} keeps its directory from being removed: {why}");
+            Err(FsError::new(ErrorKind::NotEmpty).on("remove", path).because(why))
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other.map_err(|e| FsError::from(e).on("remove", path)),
+    }
 }
 
 /// Removes an empty content directory, or leaves it whole.

@@ -5,18 +5,22 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
-use adit_core::store::DirEntry;
+use adit_core::store::{DirEntry, Spelling};
 use adit_core::types::{Access, Attr, FileName, Ino, Kind, NAME_LEN_MAX_BYTES, SetAttr};
 use adit_core::{ErrorKind, FsError, Result};
+use unicode_normalization::is_nfd;
 
 use super::change::{DEPTH_MAX, lies_below};
 use super::nodes::{DirNode, Place, Seen, What};
 use super::{Shared, VaultFile};
+use crate::check::name::was_an_entry;
 use crate::format::DirId;
 use crate::format::content::object;
 use crate::format::names::{C9R, C9S, CONTENTS_FILE, DIR_FILE, NAME_FILE, SYMLINK_FILE, is_long, nfc, shorten};
 use crate::journal::recover::read_small;
 
+/// Directories, and entries in each, of which is kept that listings left something out; in a mount nobody asks.
+const LEFT_OUT_MAX: usize = 100;
 /// Longest `name.c9s` that is read.
 const NAME_FILE_LEN_MAX_BYTES: usize = 4096;
 
@@ -105,6 +109,16 @@ pub(super) fn check_new_name(name: FileName<'_>, clear: &str) -> Result<()> {
     Err(FsError::new(ErrorKind::NameTooLong)
         .on("use the name", name.display())
         .because(format!("it has {} bytes once it is normalised (NFC)", clear.len())))
+}
+
+/// How a name is spelt: entries are stored in normal form C, and found by other forms as well.
+pub(super) fn spelling(name: FileName<'_>) -> Spelling {
+    let Ok(name) = text(name) else { return Spelling::Only };
+    match nfc(name) {
+        Cow::Owned(_) => Spelling::Other,
+        Cow::Borrowed(_) if is_nfd(name) => Spelling::Only,
+        Cow::Borrowed(_) => Spelling::Stored,
+    }
 }
 
 impl Shared {
@@ -329,10 +343,27 @@ impl Shared {
         (Attr { ino, ..attr }, host_ino)
     }
 
+    /// The open file of `ino` with its attributes, if there is one. Not one that is kept open only, while another client
+    /// has put another file in its place.
+    fn used_file(&self, ino: Ino) -> Result<Option<(Arc<VaultFile>, Attr)>> {
+        let failed = |e: std::io::Error| {
+            FsError::from(e).on("stat", self.object_path(ino).unwrap_or_else(|| "an unlinked file".to_owned()))
+        };
+        let Some(file) = self.live_file(ino) else { return Ok(None) };
+        let host = file.host().stat().map_err(failed)?;
+        if host.nlink > 0 || self.nodes.place(ino).is_none() {
+            return Ok(Some((file, host)));
+        }
+        self.kept.remove(ino);
+        drop(file);
+        // Who has it open goes on with what was replaced.
+        Ok(self.live_file(ino).map(|file| (file, host)))
+    }
+
     pub(super) fn attr_of(&self, ino: Ino) -> Result<Attr> {
-        if let Some(file) = self.live_file(ino) {
+        if let Some((file, host)) = self.used_file(ino)? {
+            drop(file);
             let path = || self.object_path(ino).unwrap_or_else(|| "an unlinked file".to_owned());
-            let host = file.host().stat().map_err(|e| FsError::from(e).on("stat", path()))?;
             let size = self.layout.cleartext_size(host.size).map_err(|e| corrupt(&path(), e))?;
             return Ok(Attr { ino, size, nlink: u32::from(self.nodes.place(ino).is_some()), ..host });
         }
@@ -356,8 +387,8 @@ impl Shared {
         let path = self.object_path(ino);
         let failed =
             |e: std::io::Error| FsError::from(e).on("set attributes of", path.as_deref().unwrap_or("an unlinked file"));
-        match (self.live_file(ino), &path) {
-            (Some(file), _) => file.host().set_attr(&set).map_err(failed),
+        match (self.used_file(ino)?, &path) {
+            (Some((file, _)), _) => file.host().set_attr(&set).map_err(failed),
             (None, Some(path)) => self.root.set_attr(Path::new(path), &set).map_err(failed),
             (None, None) => Err(ErrorKind::Stale.into()),
         }
@@ -424,12 +455,16 @@ impl Shared {
             std::io::ErrorKind::NotFound => corrupt(&content, "the directory's content folder is not there"),
             _ => FsError::from(e).on("list", &content),
         })?;
+        if start == 0 {
+            self.left_out.lock().remove(&dir.ino);
+        }
         for (n, (stored, host_ino, kind)) in entries.into_iter().enumerate().skip(start as usize) {
             let path = format!("{content}/{stored}");
             let name = match self.open_name(dir, &stored)? {
                 Ok(name) => name,
                 Err(why) => {
                     tracing::warn!("{path}: left out of its directory: {why}");
+                    self.note_left_out(dir, &stored, &why);
                     continue;
                 }
             };
@@ -441,6 +476,24 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    /// Keeps for [`Store::left_out`](adit_core::store::Store::left_out) what is neither another program's file nor a
+    /// second version that a sync program made.
+    fn note_left_out(&self, dir: &DirNode, stored: &str, why: &str) {
+        if !was_an_entry(&self.names, (&dir.id, dir.context), self.threshold, stored) {
+            return;
+        }
+        let mut left_out = self.left_out.lock();
+        if left_out.len() >= LEFT_OUT_MAX {
+            left_out.clear();
+        }
+        let errors = left_out.entry(dir.ino).or_default();
+        if errors.len() < LEFT_OUT_MAX {
+            let path = format!("{}/{stored}", dir.hash);
+            let why = format!("an entry is left out, its name cannot be used ({path}: {why})");
+            errors.push(FsError::new(ErrorKind::Corrupt).because(why));
+        }
     }
 
     /// Inode number and kind of an entry, for a listing. What cannot be read is shown all the same.

@@ -2,7 +2,8 @@
 //!
 //! Programs open the same small files again and again: compilers headers, shells scripts, git its objects. A file that
 //! is kept costs its next opening neither a walk of the host's path nor a header to decrypt. Nothing is taken on trust:
-//! whoever finds a file here compares its header with the host's ([`VaultFile::is_current`]).
+//! whoever finds a file here asks the host whether it is still at its place, with the same header
+//! ([`VaultFile::is_current`]).
 //!
 //! It is a moment only, because the host cannot free what another client removes while it is open.
 
@@ -45,6 +46,11 @@ pub(crate) struct Kept {
 }
 
 impl Files {
+    /// Whether the time of the first of the queue is over.
+    fn is_over(&self, now: Instant) -> bool {
+        self.queue.front().is_some_and(|(opened, ..)| now.duration_since(*opened) >= KEPT_FOR)
+    }
+
     /// Takes the first of the queue out; None in it if it is kept by a later entry.
     fn pop(&mut self) -> Option<Option<Arc<VaultFile>>> {
         let (_, ino, stamp) = self.queue.pop_front()?;
@@ -65,10 +71,11 @@ impl Kept {
         let mut gone = Vec::new();
         let mut files = self.files.lock();
         files.stamps += 1;
-        let stamp = files.stamps;
-        files.queue.push_back((Instant::now(), ino, stamp));
+        let (stamp, now) = (files.stamps, Instant::now());
+        files.queue.push_back((now, ino, stamp));
         gone.extend(files.by_ino.insert(ino, KeptFile { file: file.clone(), stamp }).map(|k| k.file));
-        while files.by_ino.len() > self.max || files.queue.len() > 4 * self.max {
+        // Where a store has no thread that looks, whoever opens the next file does.
+        while files.by_ino.len() > self.max || files.queue.len() > 4 * self.max || files.is_over(now) {
             match files.pop() {
                 Some(file) => gone.extend(file),
                 None => break,
@@ -88,7 +95,7 @@ impl Kept {
         let now = Instant::now();
         let mut gone = Vec::new();
         let mut files = self.files.lock();
-        while files.queue.front().is_some_and(|(opened, ..)| now.duration_since(*opened) >= KEPT_FOR) {
+        while files.is_over(now) {
             gone.extend(files.pop().flatten());
         }
         drop(files);

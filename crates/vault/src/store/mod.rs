@@ -8,7 +8,7 @@
 //!
 //! Locking: `naming` is held shared by everything that goes from a name to an object or back, and alone by what takes
 //! several host operations to look like one (rename, rmdir). Order: `naming`, then the journal's gate, then a file's
-//! own lock, then a shard of the nodes.
+//! own lock, then the advisory lock of the host's file, then a shard of the nodes.
 
 mod buffers;
 mod change;
@@ -29,8 +29,8 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use adit_core::media::{HostDir, SyncTarget};
-use adit_core::store::{Capabilities, DirEntry, NewNode, Store, StoreFile};
+use adit_core::media::{HostDir, Remains, SyncTarget};
+use adit_core::store::{Capabilities, Created, DirEntry, NewNode, Spelling, Store, StoreFile};
 use adit_core::types::{Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, StatFs};
 use adit_core::{ErrorKind, FsError, Result};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -62,7 +62,8 @@ pub struct OpenOptions<'a> {
     pub masterkey: &'a Masterkey,
     /// The verified configuration.
     pub config: &'a VaultConfig,
-    /// Whether a thread makes checkpoints. Without it, only `sync_all` and closing do (crash tests).
+    /// Whether a thread makes checkpoints and closes files that were kept open, also of a read-only store. Without it, only
+    /// `sync_all` and closing make any (crash tests).
     pub background: bool,
 }
 
@@ -81,7 +82,7 @@ struct UnsyncedDirs {
     dirs: HashMap<DirId, Unsynced>,
     /// Stored names in these directories that objects left for another one in the same directory.
     vacated: HashMap<DirId, HashSet<String>>,
-    /// Files and directories that were made and not synced since, each with the count of changes then.
+    /// Files, directories and links that were made and not synced since, each with the count of changes then.
     fresh: HashMap<Ino, u64>,
     changes: u64,
 }
@@ -128,6 +129,10 @@ pub(crate) struct Shared {
     unsynced: Mutex<UnsyncedDirs>,
     buffers: Buffers,
     kept: Kept,
+    /// Per directory, what its latest listing left out, until somebody asks.
+    left_out: Mutex<HashMap<Ino, Vec<FsError>>>,
+    /// Folders under names of passage that could not be removed: nothing in them is anybody's.
+    discarded: Mutex<HashSet<String>>,
 }
 
 /// A vault, open.
@@ -162,8 +167,8 @@ impl VaultStore {
         let id = vault_id(masterkey);
         let root_dir = DirNode::new(Ino::ROOT, DirId::root(), &names);
         let mut left = Vec::new();
-        for dir in abandoned.iter().chain(&state) {
-            left.extend(recover::leftovers(dir)?);
+        for (slot, dir) in abandoned.iter().chain(&state).enumerate() {
+            left.extend(recover::leftovers(dir, slot)?);
         }
         let journal = match state {
             Some(state) => Some(Journal::create(root.clone(), state, id)?),
@@ -181,7 +186,9 @@ impl VaultStore {
             journal,
             unsynced: Mutex::default(),
             buffers: Buffers::default(),
+            left_out: Mutex::default(),
             kept: Kept::new(),
+            discarded: Mutex::default(),
         });
         // From here on an error closes the journal: nobody is to find one that tells nothing.
         let mut store = VaultStore { shared, keeper: None };
@@ -265,7 +272,8 @@ impl Shared {
     }
 
     /// Begins an operation during which names stay as they are. A checkpoint that is due comes before the lock: whoever
-    /// waits for `naming` does not wait for the disk.
+    /// waits for `naming` does not wait for that. What must be durable before or behind a change of names (a record, the
+    /// directories of a move between two) is synced with the lock held, and is waited for.
     fn begin_naming(&self) -> Result<(RwLockReadGuard<'_, ()>, Op<'_>)> {
         let journal = self.make_room()?;
         let naming = self.naming.read();
@@ -311,12 +319,12 @@ impl Shared {
         if vacated { self.sync_entries(dir) } else { Ok(()) }
     }
 
-    /// Whether some file or directory in `dir` was made and not synced since. One that nobody knows any more may be.
+    /// Whether some file, directory or link in `dir` was made and not synced since. One that nobody knows any more may be.
     fn has_fresh(&self, dir: Ino) -> Result<bool> {
         let _naming = self.naming.read();
         let dir = self.directory(dir)?;
-        let fresh: Vec<Ino> = self.unsynced.lock().fresh.keys().copied().collect();
-        Ok(fresh.into_iter().any(|ino| self.nodes.place(ino).is_none_or(|place| place.parent.id == dir.id)))
+        let unsynced = self.unsynced.lock();
+        Ok(unsynced.fresh.keys().any(|&ino| self.nodes.lies_in(ino, &dir.id).unwrap_or(true)))
     }
 
     /// Makes the names that lead to `ino` durable.
@@ -455,10 +463,11 @@ fn open_file(shared: &Arc<Shared>, ino: Ino, access: Access) -> Result<Arc<Vault
     }
     let path = shared.object_path(ino).ok_or(ErrorKind::Stale)?;
     let host = open_host(shared, &path, access)?;
+    // Before its header is read: that one is of this version, or a later one that is looked at again.
+    let stat = host.stat().map_err(|e| FsError::from(e).on("open", &path))?;
     let (header, cipher) = file::open_content(shared, &path, &*host)?;
-    let host_ino = host.stat().map_err(|e| FsError::from(e).on("open", &path))?.ino.0;
-    let io = Handle { file: host.clone(), writable: file::writable(access) };
-    let made = VaultFile::new(shared.clone(), ino, host_ino, HeaderOrBytes::Read(header), cipher, io);
+    let io = Handle { file: host.clone(), writable: file::writable(access), seen: Some(file::version(&stat)) };
+    let made = VaultFile::new(shared.clone(), ino, stat.ino.0, HeaderOrBytes::Read(header), cipher, io);
     let file = shared.nodes.share_file(ino, Arc::new(made));
     if file::writable(access) {
         file.ensure_writable(|| Ok(host))?;
@@ -492,6 +501,10 @@ impl Store for VaultStore {
         }
     }
 
+    fn spelling(&self, name: FileName<'_>) -> Spelling {
+        entries::spelling(name)
+    }
+
     fn lookup(&self, parent: Ino, name: FileName<'_>) -> Result<Attr> {
         let _naming = self.shared.naming.read();
         let dir = self.shared.directory(parent)?;
@@ -516,11 +529,14 @@ impl Store for VaultStore {
             self.open_file(ino, Access::Write)?.set_len(size)?;
         }
         let rest = SetAttr { size: None, ..*set };
-        self.shared.journal.iter().for_each(Journal::touch);
-        let _naming = self.shared.naming.read();
-        if !rest.is_empty() {
-            self.shared.set_attr(ino, &rest)?;
+        if rest.is_empty() {
+            let _naming = self.shared.naming.read();
+            return self.shared.attr_of(ino);
         }
+        // The epoch does not end between the note and the change: a checkpoint that covers the one covers the other.
+        let (_naming, op) = self.shared.begin_naming()?;
+        op.touch();
+        self.shared.set_attr(ino, &rest)?;
         self.shared.attr_of(ino)
     }
 
@@ -530,10 +546,18 @@ impl Store for VaultStore {
         self.shared.list(&dir, start, sink)
     }
 
+    fn left_out(&self, dir: Ino) -> Vec<FsError> {
+        self.shared.left_out.lock().remove(&dir).unwrap_or_default()
+    }
+
     fn create(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<(Attr, Arc<dyn StoreFile>)> {
-        let (attr, file) = change::create(&self.shared, parent, name, new)?;
+        self.create_in(parent, name, new).map(|made| (made.attr, made.file))
+    }
+
+    fn create_in(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<Created> {
+        let (attr, file, parent) = change::create(&self.shared, parent, name, new)?;
         self.shared.kept.keep(attr.ino, &file);
-        Ok((attr, file))
+        Ok(Created { attr, file, parent })
     }
 
     fn mkdir(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<Attr> {
@@ -550,6 +574,10 @@ impl Store for VaultStore {
     }
 
     fn unlink(&self, parent: Ino, name: FileName<'_>) -> Result<()> {
+        self.unlink_at_once(parent, name).map(drop)
+    }
+
+    fn unlink_at_once(&self, parent: Ino, name: FileName<'_>) -> Result<Remains> {
         change::unlink(&self.shared, parent, name)
     }
 

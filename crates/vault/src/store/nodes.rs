@@ -318,6 +318,13 @@ impl Nodes {
         self.place_of(&shard.node(ino)?)
     }
 
+    /// Whether `ino` lies in the directory with this id; None if it is not known, or has no name.
+    pub fn lies_in(&self, ino: Ino, dir: &DirId) -> Option<bool> {
+        let shard = self.shard(ino).read();
+        let (parent, _) = shard.node(ino)?.place?;
+        Some(self.parents.read().get(parent)?.id == *dir)
+    }
+
     /// The directory `ino`, if it is a known one that still has its name. The root is not among the nodes.
     pub fn directory(&self, ino: Ino) -> Option<(Arc<DirNode>, bool)> {
         let shard = self.shard(ino).read();
@@ -325,14 +332,17 @@ impl Nodes {
         Some((dir.clone(), shard.node(ino)?.place.is_some()))
     }
 
-    /// The file object shared by all who have `ino` open; `file` becomes it if there is none.
+    /// The file object shared by all who have `ino` open; `file` becomes it if there is none, or one of another content
+    /// that another client has replaced.
     pub fn share_file(&self, ino: Ino, file: Arc<VaultFile>) -> Arc<VaultFile> {
+        let other; // outlives the lock: dropping it may close a file
         let mut shard = self.shard(ino).write();
         if shard.node(ino).is_none_or(|node| node.kind != Kind::File) {
             return file;
         }
-        if let Some(other) = shard.files.get(&ino).and_then(Weak::upgrade) {
-            return other;
+        other = shard.files.get(&ino).and_then(Weak::upgrade);
+        if let Some(other) = other.as_ref().filter(|other| other.is_same(&file)) {
+            return other.clone();
         }
         if shard.files.len() == shard.files.capacity() {
             // Before the table grows: most of them were closed long ago.

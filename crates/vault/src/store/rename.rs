@@ -14,9 +14,10 @@ use adit_core::{ErrorKind, FsError, Result};
 use super::Shared;
 use super::change::{check_empty, lies_below, temporary};
 use super::entries::{Found, Sealed, Shape, check_new_name, text};
+use super::file::open_content;
 use super::nodes::{DirNode, Place};
 use crate::format::names::{CONTENTS_FILE, DIR_FILE, DIRID_FILE, NAME_FILE, SYMLINK_FILE, nfc};
-use crate::journal::{Op, Step};
+use crate::journal::{FileId, Op, Step};
 
 /// One side of a rename: a directory, a name in it, and what is there.
 struct Side {
@@ -74,14 +75,11 @@ pub(super) fn rename(
         return Ok(());
     }
     check_move(shared, source, &to)?;
-    if to.found.is_none() {
-        check_new_name(new_name, &to.clear)?;
-    }
-    if let Some(target) = &to.found {
-        if lies_below(shared, from.dir.ino, target.attr.ino) {
-            return Err(ErrorKind::NotEmpty.into()); // the source is in it
-        }
-        check_replace(shared, source, target)?;
+    match &to.found {
+        None => check_new_name(new_name, &to.clear)?,
+        // The source is in it.
+        Some(target) if lies_below(shared, from.dir.ino, target.attr.ino) => return Err(ErrorKind::NotEmpty.into()),
+        Some(target) => check_replace(shared, source, target)?,
     }
     op.intent(&to.dir.hash)?;
     op.intent(&from.dir.hash)?;
@@ -90,28 +88,14 @@ pub(super) fn rename(
     shared.before_reuse(&to.dir, &to.sealed.stored)?;
     if to.found.is_some() && op.is_unsettled(source.host_ino) {
         // Else a power cut could show the new name with nothing in it, and the old content gone.
-        settle(shared, source)?;
+        settle(shared, &op, source)?;
     }
     op.moving(source.host_ino, || shared.header_nonce(source), &object_at(&source.shape, &to))?;
     let replaced = match &to.found {
         Some(target) => Some((op.unlinking(target.host_ino, || shared.header_nonce(target))?, target)),
         None => None,
     };
-    let simple = !from.sealed.long
-        && !to.sealed.long
-        && match &to.found {
-            None => true,
-            Some(target) => source.shape == Shape::PlainFile && target.shape == Shape::PlainFile,
-        };
-    if simple {
-        let flags = if to.found.is_some() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
-        let done = shared.root.rename(Path::new(&source.path), Path::new(&to.path()), flags);
-        done.map_err(|e| FsError::from(e).on("rename", &source.path))?;
-    } else {
-        settle_entries(shared, &[&from, &to])?;
-        let (steps, essential) = plan(shared, &from, &to, source);
-        op.run_plan(&steps, essential)?;
-    }
+    move_on_host(shared, &op, &from, &to, source)?;
     if let Some((unlinking, target)) = replaced {
         op.unlinked(unlinking);
         shared.kept.remove(target.attr.ino);
@@ -134,6 +118,25 @@ pub(super) fn rename(
     Ok(())
 }
 
+/// Moves the object, by one operation of the host or by a plan.
+fn move_on_host(shared: &Shared, op: &Op<'_>, from: &Side, to: &Side, source: &Found) -> Result<()> {
+    let simple = !from.sealed.long
+        && !to.sealed.long
+        && match &to.found {
+            None => true,
+            Some(target) => source.shape == Shape::PlainFile && target.shape == Shape::PlainFile,
+        };
+    if simple {
+        let flags = if to.found.is_some() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+        let done = shared.root.rename(Path::new(&source.path), Path::new(&to.path()), flags);
+        done.map_err(|e| FsError::from(e).on("rename", &source.path))
+    } else {
+        settle_entries(shared, &[from, to])?;
+        let (steps, essential) = plan(shared, from, to, source);
+        op.run_plan(&steps, essential)
+    }
+}
+
 /// A plan counts on what it moves: the entries that are there become durable before it does.
 fn settle_entries(shared: &Shared, sides: &[&Side]) -> Result<()> {
     for side in sides {
@@ -146,15 +149,23 @@ fn settle_entries(shared: &Shared, sides: &[&Side]) -> Result<()> {
     Ok(())
 }
 
-/// The content of a file that is about to replace another one becomes durable first.
-fn settle(shared: &Shared, source: &Found) -> Result<()> {
+/// The content of a file that is about to replace another one becomes durable first. The journal knows then that later
+/// changes are to be recorded durably: should one tear a chunk, there would be neither this content nor the replaced one.
+fn settle(shared: &Arc<Shared>, op: &Op<'_>, source: &Found) -> Result<()> {
     let failed = |e: std::io::Error| FsError::from(e).on("rename", &source.path);
     let Some(path) = source.content_path() else { return Ok(()) };
-    let host = match shared.live_file(source.attr.ino) {
-        Some(file) => file.host(),
-        None => shared.root.open(Path::new(&path), adit_core::types::Access::Read).map(Arc::from).map_err(failed)?,
-    };
-    host.sync(true).map_err(|e| shared.sync_failed(e, &path))
+    if let Some(file) = shared.live_file(source.attr.ino) {
+        return file.settle(op, None, true);
+    }
+    let host = shared.root.open(Path::new(&path), adit_core::types::Access::Read).map_err(failed)?;
+    host.sync(true).map_err(|e| shared.sync_failed(e, &path))?;
+    let attr = host.stat().map_err(failed)?;
+    // With names locked, nobody can open it meanwhile. One that cannot be read is none that the journal knows.
+    let Ok((header, _)) = open_content(shared, &path, &*host) else { return Ok(()) };
+    let Ok(len) = shared.layout.cleartext_size(attr.size) else { return Ok(()) };
+    let nonce_len = shared.layout.nonce_len as usize;
+    let place = || Some(path.clone());
+    op.settled(&FileId { host_ino: attr.ino.0, header: &header, nonce_len, path: &place }, len)
 }
 
 /// A move changes the ctime of what it moves; the host does not do that where only a folder around the object moved.

@@ -74,7 +74,7 @@ fn keep_file(
     for n in 1u32.. {
         let file_name = FileName::new(tried.as_bytes())?;
         let file = match change::create(shared, dir, file_name, &NewNode { perm: 0o600, caller }) {
-            Ok((_, file)) => Some(file),
+            Ok((_, file, _)) => Some(file),
             Err(e) if e.kind() == ErrorKind::Exists => {
                 let attr = shared.find(&shared.directory(dir)?, file_name)?.attr;
                 let there =

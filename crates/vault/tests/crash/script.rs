@@ -64,6 +64,8 @@ pub struct Script {
     pub synced_dirs: Vec<(usize, String)>,
     /// How many of 100 random operations sync a directory.
     sync_dirs_percent: u64,
+    /// Whether random operations only change and sync files that are there.
+    contents_only: bool,
 }
 
 pub fn parent(path: &str) -> &str {
@@ -114,6 +116,20 @@ impl Script {
         script
     }
 
+    /// A script that writes, cuts and syncs two files, which are durable before the test begins, and nothing else.
+    pub fn random_contents(rng: &mut Rng, len: usize) -> Script {
+        let file = |path: &str| {
+            let write = Op::Write { path: path.to_owned(), offset: 0, len: 3 * CHUNK + 500 };
+            [Op::Create(path.to_owned()), write]
+        };
+        let mut script = Script::fixed(4, [file("a"), file("b")].concat());
+        script.contents_only = true;
+        while script.ops.len() < 4 + len {
+            script.step(rng);
+        }
+        script
+    }
+
     /// The script of these operations, the first `base` of which are meant to be durable before the test begins.
     pub fn fixed(base: usize, ops: Vec<Op>) -> Script {
         let mut script = Script::empty();
@@ -135,6 +151,7 @@ impl Script {
             replaced: Vec::new(),
             synced_dirs: Vec::new(),
             sync_dirs_percent: 0,
+            contents_only: false,
         }
     }
 
@@ -166,7 +183,8 @@ impl Script {
             let dir = if rng.percent(40) { None } else { self.pick(rng, |o| *o == Object::Directory) };
             return self.apply(Op::SyncDir(dir.unwrap_or_default()));
         }
-        let op = match rng.below(20) {
+        let kind = if self.contents_only { 3 + rng.below(9) } else { rng.below(20) };
+        let op = match kind {
             0..=2 => Some(Op::Create(self.new_path(rng))),
             3..=7 => self.pick(rng, is_file).map(|path| {
                 let len = self.content(&path).len();

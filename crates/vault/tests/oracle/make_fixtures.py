@@ -103,7 +103,7 @@ def make_good(root, oracle):
         if name.startswith("gcm-hs"):
             drop_backup(vault)
             sign_config(Vault(vault, password), alg=name.removeprefix("gcm-").upper())
-        # Opening writes vault.cryptomator.XXXXXXXX.bkup: part of every vault that has been used.
+        # Opening writes vault.cryptomator.<8 hex digits>.bkup: part of every vault that has been used.
         entries = oracle.ask(cmd="dump", dir=vault, password=password)
         assert not oracle.ask(cmd="health", dir=vault, password=password)
         write_jsonl(os.path.join(target, "expected.jsonl"), entries)

@@ -50,6 +50,13 @@ impl MemStore {
         self.0.lock().broken.insert(name.to_vec());
     }
 
+    /// Enters the directory `ino` in `dir` as well.
+    pub(super) fn enter_again(&self, ino: Ino, dir: Ino, name: &[u8]) {
+        if let Some(Object { body: Body::Dir(entries), .. }) = self.0.lock().objects.get_mut(&dir.0) {
+            entries.insert(name.to_vec(), ino.0);
+        }
+    }
+
     pub(super) fn limit(&self, bytes: usize) {
         self.0.lock().room = Some(bytes);
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Stat};
 
 use super::host::{self, HostPlace};
-use super::{COPY_LEN_BYTES, CopyOptions, Fault, Log, PERM_KEPT};
+use super::{COPY_LEN_BYTES, Copied, CopyOptions, Fault, Log, Owner, Progress, perm_kept};
 use crate::error::{ErrorKind, FsError, Result};
 use crate::path::{Node, Tree, about, show, this_process};
 use crate::store::NewNode;
@@ -33,15 +33,22 @@ struct Copier<'t, 'l, 'p, 'f> {
     buffer: Vec<u8>,
 }
 
-pub(super) fn copy<'t>(
+/// Copies `from`, an entry of the host, and what is below it, to the entry `name` of the directory `to`.
+///
+/// Nothing is durable before [`crate::store::Store::sync_all`].
+///
+/// # Errors
+/// Of what ends the whole copy; entries that failed alone are in [`Copied::failed`].
+pub fn copy_in<'t>(
     tree: &'t Tree<'t>,
     from: &HostPlace,
     to: &Node<'t>,
     name: &[u8],
     options: &CopyOptions,
-    log: &mut Log<'_, '_>,
-) -> Result<()> {
-    let mut copier = Copier { tree, options: *options, log, buffer: Vec::new() };
+    progress: &mut Progress<'_>,
+) -> Result<Copied> {
+    let mut log = Log::new(progress);
+    let mut copier = Copier { tree, options: *options, log: &mut log, buffer: Vec::new() };
     let mut levels: Vec<Level<'t>> = Vec::new();
     let start = Source { dir: from.dir.as_fd(), name: from.name(), path: &from.path, named: true };
     levels.extend(copier.entry(&start, to, name)?);
@@ -55,12 +62,13 @@ pub(super) fn copy<'t>(
         }
         let Some(done) = levels.pop() else { break };
         // Last, because entries change a directory's time, and its mode may forbid to create them.
-        let set = attributes(&done.stat, Kind::Directory);
-        let finished = tree.store().setattr(done.to.ino(), &set).map(drop);
-        finished.or_else(|e| copier.log.failed(about("copy", done.to.path(), e)))?;
+        match finish(tree, &done.to, &done.stat) {
+            Ok(kept) => copier.log.perm(done.to.path(), done.stat.st_mode, kept)?,
+            Err(e) => copier.log.failed(about("copy", done.to.path(), e))?,
+        }
         copier.log.done(Kind::Directory);
     }
-    Ok(())
+    Ok(log.copied)
 }
 
 /// An entry of the host that is to be copied.
@@ -132,7 +140,7 @@ impl<'t> Copier<'t, '_, '_, '_> {
         let mut draft = Draft::new(self.tree, to);
         let attr = self.tree.store().symlink(to.ino(), draft.name()?, target, this_process())?;
         let node = draft.hold(attr);
-        self.tree.store().setattr(node.ino(), &attributes(stat, Kind::Symlink))?;
+        self.tree.store().setattr(node.ino(), &time(stat))?;
         draft.place(name, self.options.replace)?;
         self.log.done(Kind::Symlink);
         Ok(())
@@ -144,19 +152,19 @@ impl<'t> Copier<'t, '_, '_, '_> {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(from.fault(FsError::new(ErrorKind::Stale).because("it was replaced by something else")));
         }
-        let set = attributes(&stat, Kind::File);
-        self.content(&mut file, &|e| from.fault(e), &set, to, name)
+        let kept = self.content(&mut file, &|e| from.fault(e), &|tree, node| finish(tree, node, &stat), to, name)?;
+        Ok(self.log.perm(&to.join(name), stat.st_mode, kept)?)
     }
 
-    /// Makes the file `name` with all that `from` gives, and with the attributes `set`.
-    fn content(
+    /// Makes the file `name` with all that `from` gives; `finish` sets its attributes at the end. Returns what that does.
+    fn content<T>(
         &mut self,
         from: &mut dyn Read,
         fault: &dyn Fn(io::Error) -> Fault,
-        set: &SetAttr,
+        finish: &dyn Fn(&Tree<'_>, &Node<'_>) -> Result<T>,
         to: &Node<'_>,
         name: &[u8],
-    ) -> Result<(), Fault> {
+    ) -> Result<T, Fault> {
         // Private until it is complete: the mode comes with the time, at the end.
         let new = NewNode { perm: 0o600, caller: this_process() };
         let mut draft = Draft::new(self.tree, to);
@@ -172,29 +180,37 @@ impl<'t> Copier<'t, '_, '_, '_> {
             self.log.bytes(len)?;
         }
         drop(file);
-        self.tree.store().setattr(node.ino(), set)?;
+        let finished = finish(self.tree, &node)?;
         draft.place(name, self.options.replace)?;
         self.log.done(Kind::File);
-        Ok(())
+        Ok(finished)
     }
 }
 
-/// [`super::copy_stream_in`].
-pub(super) fn copy_stream<'t>(
+/// Writes all that `from` gives into a new file, the entry `name` of the directory `to`, with the permission bits `perm`.
+///
+/// The file appears under its name when it is complete. Nothing is durable before [`crate::store::Store::sync_all`].
+///
+/// # Errors
+/// What `from` or the store says, and `Exists` without [`CopyOptions::replace`]; then nothing has appeared.
+pub fn copy_stream_in<'t>(
     tree: &'t Tree<'t>,
     from: &mut dyn Read,
     to: &Node<'t>,
     name: &[u8],
     perm: u16,
     options: &CopyOptions,
-    log: &mut Log<'_, '_>,
-) -> Result<()> {
+    progress: &mut Progress<'_>,
+) -> Result<Copied> {
+    let mut log = Log::new(progress);
     let path = to.join(name);
     log.begin(&path, Kind::File)?;
-    let mut copier = Copier { tree, options: *options, log, buffer: Vec::new() };
+    let mut copier = Copier { tree, options: *options, log: &mut log, buffer: Vec::new() };
     let set = SetAttr { perm: Some(perm), ..SetAttr::default() };
     let fault = |e| Fault::host("read", "standard input", e);
-    copier.content(from, &fault, &set, to, name).map_err(|fault| fault.about(&path))
+    let finish = |tree: &Tree<'_>, node: &Node<'_>| tree.store().setattr(node.ino(), &set).map(drop);
+    copier.content(from, &fault, &finish, to, name).map_err(|fault| fault.about(&path))?;
+    Ok(log.copied)
 }
 
 /// A new entry of a store under a temporary name, removed on drop unless it was put in place.
@@ -254,13 +270,17 @@ fn make_dir<'t>(tree: &'t Tree<'t>, to: &Node<'_>, name: &[u8]) -> Result<Node<'
     Ok(node)
 }
 
-/// Mode and modification time of a host entry, as far as `kind` has them.
-fn attributes(stat: &Stat, kind: Kind) -> SetAttr {
-    let perm = match kind {
-        Kind::Symlink => None,
-        _ => Some((stat.st_mode & PERM_KEPT) as u16),
-    };
-    SetAttr { perm, mtime: Some(SetTime::At(host::mtime_of(stat))), ..SetAttr::default() }
+/// Gives the copy `node` the mode and modification time of a file or directory of the host; returns the mode bits.
+fn finish(tree: &Tree<'_>, node: &Node<'_>, stat: &Stat) -> Result<u32> {
+    let copy = Owner { uid: node.attr().uid, gid: node.attr().gid };
+    let kept = perm_kept(stat.st_mode, Owner { uid: stat.st_uid, gid: stat.st_gid }, copy);
+    let set = SetAttr { perm: Some(kept as u16), ..time(stat) };
+    tree.store().setattr(node.ino(), &set).map(|_| kept)
+}
+
+/// The modification time of a host entry.
+fn time(stat: &Stat) -> SetAttr {
+    SetAttr { mtime: Some(SetTime::At(host::mtime_of(stat))), ..SetAttr::default() }
 }
 
 /// Reads until the buffer is full or the file ends, so that a store sees whole units.

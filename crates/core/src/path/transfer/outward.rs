@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::host::{Draft, HostPlace, mtime_only, open_dir_in};
-use super::{COPY_LEN_BYTES, CopyOptions, Fault, Log, Outward, PERM_KEPT};
+use super::{COPY_LEN_BYTES, Copied, CopyOptions, Fault, Log, Outward, Owner, Progress, perm_kept};
 use crate::error::{ErrorKind, FsError, Result};
 use crate::path::{Node, Step, Tree, Visit, show};
 use crate::types::{Access, Kind};
@@ -25,14 +25,19 @@ struct Copier<'a, 'p, 'f> {
     buffer: Vec<u8>,
 }
 
-pub(super) fn copy<'t>(
+/// Copies `start` and what is below it to the host.
+///
+/// # Errors
+/// Of what ends the whole copy; entries that failed alone are in [`Copied::failed`].
+pub fn copy_out<'t>(
     tree: &'t Tree<'t>,
     start: Node<'t>,
     to: Outward,
     options: &CopyOptions,
-    log: &mut Log<'_, '_>,
-) -> Result<()> {
-    let mut copier = Copier { tree, options, log, dirs: Vec::new(), buffer: Vec::new() };
+    progress: &mut Progress<'_>,
+) -> Result<Copied> {
+    let mut log = Log::new(progress);
+    let mut copier = Copier { tree, options, log: &mut log, dirs: Vec::new(), buffer: Vec::new() };
     let (place, mut into) = match to {
         Outward::As(place) => (Some(place), None),
         Outward::Into(dir) => (None, Some(dir)),
@@ -51,14 +56,17 @@ pub(super) fn copy<'t>(
         Visit::Leave { node, parent } => {
             let dir = copier.dirs.pop().filter(|_| parent.is_some() || !keep_outermost);
             if let Some(dir) = dir {
-                let finished = set_mode_and_mtime(dir.as_fd(), node).map_err(|e| unwritten(node, e).about(node.path()));
-                finished.or_else(|e| copier.log.failed(e))?;
+                match set_mode_and_mtime(dir.as_fd(), node) {
+                    Ok(kept) => copier.log.perm(node.path(), node.attr().perm.into(), kept)?,
+                    Err(e) => copier.log.failed(unwritten(node, e).about(node.path()))?,
+                }
             }
             copier.log.done(Kind::Directory);
             Ok(Step::Past)
         }
         Visit::Failed { error, .. } => copier.log.failed(error).map(|()| Step::Past),
-    })
+    })?;
+    Ok(log.copied)
 }
 
 impl Copier<'_, '_, '_> {
@@ -124,10 +132,10 @@ impl Copier<'_, '_, '_> {
             offset += len as u64;
             self.log.bytes(len)?;
         }
-        set_mode_and_mtime(target.as_fd(), node).map_err(|e| self::unwritten(node, e))?;
+        let kept = set_mode_and_mtime(target.as_fd(), node).map_err(|e| self::unwritten(node, e))?;
         draft.place(name, self.options.replace).map_err(unwritten)?;
         self.log.done(Kind::File);
-        Ok(())
+        Ok(self.log.perm(node.path(), node.attr().perm.into(), kept)?)
     }
 }
 
@@ -151,9 +159,12 @@ fn make_dir(dir: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd> {
     })
 }
 
-fn set_mode_and_mtime(fd: BorrowedFd<'_>, node: &Node<'_>) -> Result<()> {
-    let perm = Mode::from_raw_mode(u32::from(node.attr().perm) & PERM_KEPT);
-    rustix::fs::fchmod(fd, perm).map_err(io::Error::from)?;
-    rustix::fs::futimens(fd, &mtime_only(node.attr().mtime)).map_err(io::Error::from)?;
-    Ok(())
+/// Gives the copy of `node` its mode and modification time; returns the mode bits.
+fn set_mode_and_mtime(fd: BorrowedFd<'_>, node: &Node<'_>) -> Result<u32> {
+    let (attr, stat) = (node.attr(), rustix::fs::fstat(fd).map_err(io::Error::from)?);
+    let original = Owner { uid: attr.uid, gid: attr.gid };
+    let kept = perm_kept(attr.perm.into(), original, Owner { uid: stat.st_uid, gid: stat.st_gid });
+    rustix::fs::fchmod(fd, Mode::from_raw_mode(kept)).map_err(io::Error::from)?;
+    rustix::fs::futimens(fd, &mtime_only(attr.mtime)).map_err(io::Error::from)?;
+    Ok(kept)
 }

@@ -10,14 +10,14 @@ use aws_lc_rs::hmac;
 use aws_lc_rs::iv::FixedLength;
 
 use crate::format::error::{FormatError, Result};
+use crate::format::secret::Locked;
 
 const SEAL_FAILED: FormatError = FormatError::Crypto { operation: "seal" };
 
 /// The key of a vault's headers, or of one file's chunks.
 pub(super) enum Key {
     Gcm(Gcm),
-    /// Boxed: several hundred bytes of key schedule.
-    CtrMac(Box<CtrMac>),
+    CtrMac(CtrMac),
 }
 
 /// AES-256-GCM.
@@ -46,14 +46,14 @@ impl Gcm {
 
 /// AES-256-CTR, then HMAC-SHA256 over associated data ‖ nonce ‖ ciphertext. The MAC key is the vault's.
 pub(super) struct CtrMac {
-    ctr: EncryptingKey,
+    ctr: Locked<EncryptingKey>,
     /// Shared by all files: it has more than a kilobyte.
-    mac: Arc<hmac::Key>,
+    mac: Arc<Locked<hmac::Key>>,
 }
 
 impl CtrMac {
     pub(super) fn new(enc: &[u8; 32], mac: &[u8; 32]) -> Result<Self> {
-        Ok(Self { ctr: ctr_key(enc)?, mac: Arc::new(hmac::Key::new(hmac::HMAC_SHA256, mac)) })
+        Ok(Self { ctr: ctr_key(enc)?, mac: Arc::new(Locked::new(hmac::Key::new(hmac::HMAC_SHA256, mac))) })
     }
 
     /// The same MAC key with a file's content key.
@@ -93,8 +93,9 @@ impl CtrMac {
     }
 }
 
-fn ctr_key(key: &[u8; 32]) -> Result<EncryptingKey> {
+fn ctr_key(key: &[u8; 32]) -> Result<Locked<EncryptingKey>> {
     UnboundCipherKey::new(&AES_256, key)
         .and_then(EncryptingKey::ctr)
+        .map(Locked::new)
         .map_err(|_| FormatError::Crypto { operation: "CTR key" })
 }

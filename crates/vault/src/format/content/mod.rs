@@ -127,7 +127,7 @@ impl ContentCipher {
     pub fn new(masterkey: &Masterkey, combo: CipherCombo) -> Result<Self> {
         let keys = match combo {
             CipherCombo::SivGcm => Key::Gcm(Gcm::new(masterkey.enc())?),
-            CipherCombo::SivCtrmac => Key::CtrMac(Box::new(CtrMac::new(masterkey.enc(), masterkey.mac())?)),
+            CipherCombo::SivCtrmac => Key::CtrMac(CtrMac::new(masterkey.enc(), masterkey.mac())?),
         };
         Ok(Self { combo, keys: Arc::new(keys) })
     }
@@ -208,7 +208,7 @@ impl ContentCipher {
     pub fn file_cipher(&self, header: &Header) -> Result<FileCipher> {
         let key = match &*self.keys {
             Key::Gcm(_) => Key::Gcm(Gcm::new(&header.content_key)?),
-            Key::CtrMac(vault) => Key::CtrMac(Box::new(vault.with_content_key(&header.content_key)?)),
+            Key::CtrMac(vault) => Key::CtrMac(vault.with_content_key(&header.content_key)?),
         };
         Ok(FileCipher { nonce: header.nonce, key })
     }

@@ -12,10 +12,9 @@ const INO: u64 = 5;
 
 fn read(world: &CrashWorld) -> Story {
     let state: Arc<dyn HostDir> = Arc::new(world.dir("state"));
-    let mut story = Story::default();
-    for left in leftovers(&state).unwrap() {
-        assert!(story.read(&left, ID, NONCE_LEN).unwrap());
-    }
+    let left = leftovers(&state, 0).unwrap();
+    let (story, known) = Story::of(&left, ID, NONCE_LEN).unwrap();
+    assert_eq!(known, left.len());
     story
 }
 
@@ -92,7 +91,7 @@ fn only_what_changed_since_the_loss_may_be_ours() {
         let mut story = Story::default();
         for (n, &(incarnation, began_secs)) in incarnations.iter().enumerate() {
             let begin = Record::Begin { version: 2, vault: ID, seed: [0; 32], incarnation, began_secs };
-            assert!(story.take(&mut story::Segment::new(n, ID, NONCE_LEN), begin, &[], 0));
+            assert!(story.take(&mut story::Segment::new((0, n), ID, NONCE_LEN), begin, &[], 0));
         }
         story
     };

@@ -1,0 +1,101 @@
+//! The mounts that live, as verbs meet them: in their place, or detached and ending.
+
+use std::path::Path;
+
+use adit_mount::control::{MountInfo, Registry};
+use adit_mount::holders::{self, Holder};
+use serde_json::Value;
+
+use crate::exit_code::Code;
+use crate::failure::{Failure, Result};
+
+/// Most holders that a message names.
+const NAMED_MAX: usize = 5;
+
+/// The mounts of this user by which the vault in `dir` is in use: those whose source is the vault in `dir`, those in their place first.
+pub fn of_vault(dir: &Path) -> Vec<MountInfo> {
+    let mut mounts = Registry::of_this_user().list();
+    mounts.retain(|mount| Path::new(&mount.source) == dir);
+    mounts.sort_by_key(|mount| !mount.is_attached());
+    mounts
+}
+
+/// Fails if a mount of this user has promised that nobody else changes the vault in `dir`, or if that is to be promised
+/// (`exclusive`) while there is a mount.
+pub fn respect_mounts(dir: &Path, exclusive: bool) -> Result<()> {
+    for mount in of_vault(dir) {
+        let status = Registry::of_this_user().call_entry(&mount, "status", &Value::Null);
+        let promised = status.as_ref().is_ok_and(|status| status["exclusive"] == true);
+        if exclusive || promised {
+            let how = if promised { "mounted exclusively" } else { "mounted already" };
+            return Err(in_the_way(dir, &mount, how, &format!("work in {}, or", mount.mountpoint)));
+        }
+    }
+    Ok(())
+}
+
+/// The vault in `dir` cannot be used because it is `how`; `instead` begins the hint for a mount that is in its place.
+pub fn in_the_way(dir: &Path, mount: &MountInfo, how: &str, instead: &str) -> Failure {
+    let (vault, mountpoint, pid) = (dir.display(), &mount.mountpoint, mount.pid);
+    if mount.is_attached() {
+        let hint = format!("{instead} unmount it first: adit umount {mountpoint}");
+        return Failure::new(Code::Busy, format!("{vault}: {how} on {mountpoint}")).hint(hint.trim_start());
+    }
+    if is_elsewhere(mount) {
+        return Failure::new(Code::Busy, format!("{vault}: {how} on {mountpoint}, in another mount namespace"))
+            .hint(format!("unmount it there, or end its process, which writes everything back: kill {pid}"));
+    }
+    ending(&vault.to_string(), mount)
+}
+
+/// The mount was detached from its place, and is still ending.
+pub fn ending(subject: &str, mount: &MountInfo) -> Failure {
+    let (mountpoint, pid) = (&mount.mountpoint, mount.pid);
+    let what = format!(
+        "{subject}: the mount on {mountpoint} was detached and is still ending; {mountpoint} is an ordinary folder now, and \
+         what is written there is not encrypted"
+    );
+    Failure::new(Code::Busy, what).hint(format!(
+        "{}; or end it within seconds, with everything written back: kill {pid}",
+        who_holds(&holders::of(&mount.device))
+    ))
+}
+
+/// Whether a mount that this process does not see is in its place for the process that serves it.
+fn is_elsewhere(mount: &MountInfo) -> bool {
+    let status = Registry::of_this_user().call_entry(mount, "status", &Value::Null);
+    status.is_ok_and(|status| status["state"] == "mounted")
+}
+
+/// What is to be closed, for a hint.
+fn who_holds(holders: &[Holder]) -> String {
+    let mut named: Vec<String> = holders.iter().take(NAMED_MAX).map(show).collect();
+    match holders.len() {
+        0 => {
+            return "close what has files open there: processes of other users or of containers, which root can find"
+                .to_owned();
+        }
+        count if count > NAMED_MAX => named.push(format!("{} more", count - NAMED_MAX)),
+        _ => {}
+    }
+    format!("close what has files open there: {}", named.join(", "))
+}
+
+/// `process 123 (vim)`
+pub fn show(holder: &Holder) -> String {
+    format!("process {} ({})", holder.pid, crate::output::printable(holder.name.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_holders_are_not_all_named() {
+        let holder = |pid| Holder { pid, name: "vim".to_owned() };
+        assert!(who_holds(&[]).contains("other users"));
+        assert!(who_holds(&[holder(7)]).ends_with(": process 7 (vim)"));
+        let many: Vec<Holder> = (1..=8).map(holder).collect();
+        assert!(who_holds(&many).ends_with("process 5 (vim), 3 more"));
+    }
+}
