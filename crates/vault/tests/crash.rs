@@ -693,6 +693,14 @@ fn fixed_scripts() -> Vec<(&'static str, Trial)> {
             let both = [&file(&long)[..], &[rename(&long, "a"), create("later")]].concat();
             Trial::fixed(2, &both)
         }),
+        ("a long name beside one that is synced", {
+            let both = [create(&long), write(&long, 10), sync("a"), sync(&long), create("later")];
+            Trial::fixed(2, &base_of_two(&both))
+        }),
+        ("a new long name beside one that is synced", {
+            let moved = [rename("a", &long), write("b", 20), sync("b"), write(&long, 50_000), sync(&long), create("later")];
+            Trial::fixed(4, &[&file("a")[..], &file("b"), &moved].concat())
+        }),
         ("a name is used again", Trial::fixed(2, &base_of_two(&[rename("a", "b"), create("a")]))),
         ("a name is used again by a move", {
             let both = [file("a"), file("b")].concat();

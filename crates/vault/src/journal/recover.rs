@@ -400,7 +400,8 @@ impl Work<'_> {
                 // Torn by the writer of one of them: the one that it has most of. Where a mount cut the file and it grew
                 // again, a chunk that has nothing of another mount's version is newer than that.
                 false => {
-                    let of_cut = |n: usize| !durable && at.tips[n].cut_elsewhere && !has_part_of(&versions[n], found);
+                    let has_part = |n: usize| at.tips[n].has_begun(found) || has_part_of(&versions[n], found);
+                    let of_cut = |n: usize| !durable && at.tips[n].cut_elsewhere && !has_part(n);
                     let candidates = (0..versions.len()).filter(|&n| !of_cut(n));
                     candidates.max_by_key(|&n| alike(&versions[n], found)).map(|n| &versions[n])
                 }

@@ -331,7 +331,12 @@ impl Shared {
     pub(crate) fn sync_names(&self, ino: Ino) -> Result<()> {
         let Some(place) = self.nodes.place(ino) else { return Ok(()) };
         let (stored, long) = self.stored_name(&place.parent, &place.name)?;
-        if long && self.unsynced.lock().dirs.contains_key(&place.parent.id) {
+        // That the entries of the directory are durable says nothing of those of a folder in it: another file's sync may
+        // have made them so.
+        let unsynced = |unsynced: &UnsyncedDirs| {
+            unsynced.fresh.contains_key(&ino) || unsynced.dirs.contains_key(&place.parent.id)
+        };
+        if long && unsynced(&self.unsynced.lock()) {
             self.sync_dir_at(&format!("{}/{stored}", place.parent.hash))?;
         }
         self.sync_entries(&place.parent)

@@ -52,6 +52,8 @@ pub struct Tip {
     pub nonce: Vec<u8>,
     /// Index of its segment, and where in that it lies.
     pub at: (usize, Data),
+    /// Nonce of the version that it was written over.
+    old: Vec<u8>,
     /// Nonces of all that it replaces.
     before: Vec<Vec<u8>>,
     /// Another mount cut the file to below it, before it or after.
@@ -62,6 +64,15 @@ impl Tip {
     /// Whether the version with this nonce is to give way to it.
     pub fn replaces(&self, nonce: &[u8]) -> bool {
         self.before.iter().any(|before| before == nonce)
+    }
+
+    /// Whether `found` is what it was written over, but for the first few bytes, which are its own: its nonce up to some
+    /// byte, and from there on the old one.
+    pub fn has_begun(&self, found: &[u8]) -> bool {
+        let (new, old) = (&self.nonce, &self.old);
+        let Some(found) = found.get(..new.len()).filter(|_| old.len() == new.len()) else { return false };
+        let own = found.iter().zip(new).take_while(|(a, b)| a == b).count();
+        (0..=own).rev().any(|from| found[from..] == old[from..])
     }
 }
 
@@ -92,7 +103,8 @@ impl ChunkState {
             let unsettled = versions.iter().filter(|v| v.fate != Fate::Settled);
             let before = unsettled.flat_map(|v| [v.old.clone(), v.nonce.clone()]).collect();
             let cut_elsewhere = cut_beside(slot);
-            tips.push(Tip { nonce: last.nonce.clone(), at: (segment, data), before, cut_elsewhere });
+            let (nonce, old) = (last.nonce.clone(), last.old.clone());
+            tips.push(Tip { nonce, at: (segment, data), old, before, cut_elsewhere });
         }
         (!tips.is_empty()).then_some(ChunkState { tips, settled })
     }
