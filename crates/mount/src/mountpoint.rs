@@ -19,6 +19,7 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use adit_core::ErrorKind;
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
@@ -295,17 +296,49 @@ pub fn umount(path: &Path, lazy: bool) -> Result<(), MountError> {
     }
 }
 
-/// Detaches whatever is topmost at the resolved `mountpoint`.
+/// Detaches the mount of this program that is topmost at the resolved `mountpoint`.
 pub(crate) fn detach(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
     let mut how = UnmountFlags::NOFOLLOW;
     how.set(UnmountFlags::DETACH, lazy);
-    match rustix::mount::unmount(mountpoint, how) {
+    match unmount_ours(mountpoint, how) {
         Ok(()) => Ok(()),
         Err(Errno::BUSY) => Err(MountError::Busy(mountpoint.into())),
-        Err(Errno::INVAL | Errno::NOENT) => Err(MountError::NotAMount(mountpoint.into())),
-        Err(Errno::PERM) => detach_with_helper(mountpoint, lazy),
+        Err(Errno::INVAL | Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Err(MountError::NotAMount(mountpoint.into())),
+        Err(Errno::PERM | Errno::ACCESS) => detach_with_helper(mountpoint, lazy),
         Err(e) => Err(MountError::Refused { path: mountpoint.into(), reason: format!("umount failed: {e}") }),
     }
+}
+
+/// `umount2(2)` in a folder that is held, so that the one that was looked at is the one that goes: for root the path may
+/// lead through folders of a user, who could put another one in its place between the two.
+fn unmount_ours(mountpoint: &Path, how: UnmountFlags) -> rustix::io::Result<()> {
+    let (Some(parent), Some(name)) = (mountpoint.parent(), mountpoint.file_name()) else {
+        return Err(Errno::INVAL);
+    };
+    let parent = match hold_folder(parent) {
+        Err(Errno::NOSYS) => return rustix::mount::unmount(mountpoint, how), // Linux before 5.6
+        other => other?,
+    };
+    let id = mount_id(&parent, name)?;
+    if !ours().iter().any(|entry| entry.id == id) {
+        return Err(Errno::INVAL);
+    }
+    rustix::mount::unmount(Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string()).join(name), how)
+}
+
+/// Opens a folder by a path without symbolic links.
+fn hold_folder(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+}
+
+/// The kernel's number of the mount that is topmost at `name` in `parent`. Asks nothing of the filesystem there.
+fn mount_id(parent: &OwnedFd, name: &OsStr) -> rustix::io::Result<u64> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let root = rustix::fs::openat(parent, name, flags, Mode::empty())?;
+    let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", root.as_raw_fd())).map_err(|_| Errno::INVAL)?;
+    let id = told.lines().find_map(|line| line.strip_prefix("mnt_id:")).and_then(|id| id.trim().parse().ok());
+    id.ok_or(Errno::INVAL)
 }
 
 fn detach_with_helper(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
@@ -382,6 +415,8 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
 /// A line of the kernel's mount table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountEntry {
+    /// The kernel's number of the mount.
+    pub id: u64,
     /// Where it is mounted.
     pub mountpoint: PathBuf,
     /// Type with subtype, such as `fuse.adit`.
@@ -420,14 +455,15 @@ fn read_table() -> io::Result<Vec<MountEntry>> {
 /// A line of `mountinfo` (proc(5)): id, parent, major:minor, root, mountpoint, options, tags… `-` type, source, options.
 fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&b| b == b' ');
-    let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let device = String::from_utf8(fields.nth(1)?.to_vec()).ok()?;
     let mountpoint = unescape(fields.nth(1)?);
     let mut after_tags = fields.skip_while(|field| *field != b"-").skip(1);
     let fs_type = String::from_utf8_lossy(after_tags.next()?).into_owned();
     let source = unescape(after_tags.next()?);
     let mut options = after_tags.next().unwrap_or_default().split(|&b| b == b',');
     let user = options.find_map(|option| std::str::from_utf8(option.strip_prefix(b"user_id=")?).ok()?.parse().ok());
-    Some(MountEntry { mountpoint: mountpoint.into(), fs_type, source, device, user })
+    Some(MountEntry { id, mountpoint: mountpoint.into(), fs_type, source, device, user })
 }
 
 /// Undoes the octal escapes (`\040`) of blanks and backslashes.
@@ -485,7 +521,7 @@ mod tests {
         let line = br"36 35 0:98 / /mnt/a\040b\134c rw,nosuid shared:1 master:2 - fuse.adit /home/v\040x rw,user_id=0";
         let entry = parse_line(line).expect("valid line");
         assert_eq!(entry.mountpoint, Path::new(r"/mnt/a b\c"));
-        assert_eq!((entry.fs_type.as_str(), entry.device.as_str()), ("fuse.adit", "0:98"));
+        assert_eq!((entry.id, entry.fs_type.as_str(), entry.device.as_str()), (36, "fuse.adit", "0:98"));
         assert_eq!((entry.source.to_str(), entry.user), (Some("/home/v x"), Some(0)));
         assert_eq!(parse_line(b""), None);
         assert_eq!(parse_line(b"36 35 0:98 / /mnt rw shared:1 -"), None);
@@ -503,6 +539,21 @@ mod tests {
         assert!(matches!(umount(Path::new("/"), false), Err(MountError::NotAMount(_))));
         assert!(!is_stale(Path::new("/")));
         assert!(!is_stale(Path::new("/no/such/path")));
+    }
+
+    #[test]
+    fn a_folder_that_became_a_link_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        std::fs::create_dir_all(dir.join("real/mnt")).unwrap();
+        std::os::unix::fs::symlink("real", dir.join("link")).unwrap();
+        let held = hold_folder(&dir.join("real")).unwrap();
+        assert_eq!(mount_id(&held, OsStr::new("mnt")), mount_id(&held, OsStr::new("..")));
+        assert_eq!(hold_folder(&dir.join("link")).unwrap_err(), Errno::LOOP);
+        for way in ["real/mnt", "link/mnt", "none/mnt"] {
+            let refused = detach(&dir.join(way), false);
+            assert!(matches!(refused, Err(MountError::NotAMount(_))), "{way}: {refused:?}");
+        }
     }
 
     #[test]
