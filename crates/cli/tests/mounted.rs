@@ -473,6 +473,27 @@ fn mounted_status_counts_what_was_warned_of() {
 }
 
 #[test]
+fn mounted_folder_with_a_damaged_name_does_not_pass_for_whole() {
+    let Some(m) = Mounts::new() else { return };
+    m.bench.put_tree(&[("folder/good", "good"), ("folder/bad", "bad"), ("other/f", "f")]);
+    let bad = m.bench.content_files().into_iter().find(|path| {
+        // 68 bytes of header, 28 around the content.
+        fs::metadata(path).unwrap().len() == 68 + 28 + 3
+    });
+    let bad = bad.unwrap();
+    fs::rename(&bad, bad.with_file_name("bm90IGEgbmFtZSBvZiB0aGlz.c9r")).unwrap();
+    m.mount(&[]).expect(0);
+    for _ in 0..2 {
+        let listed: Vec<_> = fs::read_dir(m.mnt().join("folder")).unwrap().collect();
+        let [Ok(good), Err(told)] = &listed[..] else { panic!("{listed:?}") };
+        assert_eq!((good.file_name().to_str(), told.raw_os_error()), (Some("good"), Some(libc::EIO)));
+    }
+    assert_eq!(fs::read(m.mnt().join("folder/good")).unwrap(), b"good");
+    assert_eq!(fs::read_dir(m.mnt().join("other")).unwrap().map(|e| e.unwrap()).count(), 1);
+    m.umount();
+}
+
+#[test]
 fn mounted_several_are_unmounted_in_one_call() {
     let Some(m) = Mounts::new() else { return };
     m.mount(&[]).expect(0);

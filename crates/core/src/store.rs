@@ -112,9 +112,9 @@ pub trait Store: Send + Sync {
     /// One unreadable entry does not hide the others: it is logged and left out, or shown with what is known of it.
     fn read_dir(&self, dir: Ino, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<()>;
 
-    /// Why entries were left out of the latest listing of `dir`, one error for each; tells it once.
+    /// Why entries were left out of the latest whole listing of `dir`, one error for each.
     ///
-    /// A mount has no way to pass this on beside the entries. Who walks by path has, and asks after each listing.
+    /// Whoever lists asks after each listing: the engine ends it with an error, once all that could be read was handed out.
     fn left_out(&self, _dir: Ino) -> Vec<FsError> {
         Vec::new()
     }

@@ -12,7 +12,7 @@ use super::clock::remaining;
 use super::handles::DirHandle;
 use super::listing::{Listing, ListingBuilder};
 use super::{Engine, Entry, Fh, Lookup, SinkFlow};
-use crate::error::{ErrorKind, Result};
+use crate::error::{ErrorKind, FsError, Result};
 use crate::store::DirEntry;
 use crate::types::Ino;
 
@@ -62,7 +62,8 @@ impl Engine {
             return Err(ErrorKind::Exhausted.into());
         }
         let expiry = self.expiry(now, self.options.entry_ttl);
-        let listing = Arc::new(builder.finish(since, expiry));
+        let incomplete = !self.store.left_out(dir).is_empty();
+        let listing = Arc::new(builder.finish(since, expiry, incomplete));
         if expiry > now && self.dentries.since(dir) == since {
             self.listings.insert(dir, listing.clone());
         }
@@ -70,6 +71,8 @@ impl Engine {
     }
 
     /// Hands the entries after the cookie `start` (0: from the first, with a fresh view) to `sink` until it is full.
+    ///
+    /// `Corrupt` after the last entry if the store had to leave some out.
     pub fn read_dir(&self, fh: Fh, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> SinkFlow) -> Result<()> {
         self.counters.op(|o| &o.readdirs);
         let handle = self.dirs.get(fh)?;
@@ -82,10 +85,21 @@ impl Engine {
         let listing = self.listing_of(&handle, start)?;
         for entry in listing.entries_from(usize::try_from(start).unwrap_or(usize::MAX)) {
             if sink(entry) == SinkFlow::Full {
-                break;
+                return Ok(());
             }
         }
-        Ok(())
+        self.end_of(handle.dir, &listing)
+    }
+
+    /// What comes after the last entry. A directory of which something is missing must not pass for all of it.
+    fn end_of(&self, dir: Ino, listing: &Listing) -> Result<()> {
+        if !listing.incomplete {
+            return Ok(());
+        }
+        let dir = self.store.path_of(dir).unwrap_or_default();
+        Err(FsError::new(ErrorKind::Corrupt)
+            .on("list", dir)
+            .because("entries are left out, their names cannot be used"))
     }
 
     /// As [`Engine::read_dir`], each entry with its attributes and as a reference, if the sink took it.
@@ -106,10 +120,10 @@ impl Engine {
         let listing = self.listing_of(&handle, start)?;
         for entry in listing.entries_from(usize::try_from(start).unwrap_or(usize::MAX)) {
             if self.emit(dir, &entry, Some(&listing), sink) == SinkFlow::Full {
-                break;
+                return Ok(());
             }
         }
-        Ok(())
+        self.end_of(dir, &listing)
     }
 
     /// The store's callback may run under a lock of the store: entries are collected first, and looked up after.
@@ -131,7 +145,7 @@ impl Engine {
             let Some(&last) = cookies.last() else {
                 return Ok(());
             };
-            let batch = batch.finish(0, 0);
+            let batch = batch.finish(0, 0, false);
             for (entry, &cookie) in batch.entries_from(0).zip(&cookies) {
                 if self.emit(dir, &DirEntry { cookie, ..entry }, None, sink) == SinkFlow::Full {
                     return Ok(());

@@ -20,6 +20,8 @@ const SHARDS: usize = 16;
 pub struct Listing {
     records: Box<[Record]>,
     names: Box<[u8]>,
+    /// Whether the store had to leave entries out.
+    pub(crate) incomplete: bool,
     /// Mark of the directory's own changes when the store was asked.
     pub(crate) since: u32,
     pub(crate) expiry: Tick,
@@ -55,8 +57,8 @@ impl ListingBuilder {
         self.records.len()
     }
 
-    pub(crate) fn finish(self, since: u32, expiry: Tick) -> Listing {
-        Listing { records: self.records.into(), names: self.names.into(), since, expiry }
+    pub(crate) fn finish(self, since: u32, expiry: Tick, incomplete: bool) -> Listing {
+        Listing { records: self.records.into(), names: self.names.into(), incomplete, since, expiry }
     }
 }
 

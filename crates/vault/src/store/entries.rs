@@ -455,16 +455,14 @@ impl Shared {
             std::io::ErrorKind::NotFound => corrupt(&content, "the directory's content folder is not there"),
             _ => FsError::from(e).on("list", &content),
         })?;
-        if start == 0 {
-            self.left_out.lock().remove(&dir.ino);
-        }
+        let mut left_out = Vec::new();
         for (n, (stored, host_ino, kind)) in entries.into_iter().enumerate().skip(start as usize) {
             let path = format!("{content}/{stored}");
             let name = match self.open_name(dir, &stored)? {
                 Ok(name) => name,
                 Err(why) => {
                     tracing::warn!("{path}: left out of its directory: {why}");
-                    self.note_left_out(dir, &stored, &why);
+                    left_out.extend(self.why_left_out(dir, &stored, &why));
                     continue;
                 }
             };
@@ -472,28 +470,34 @@ impl Shared {
             let Ok(name) = FileName::new(name.as_bytes()) else { continue };
             let entry = DirEntry { cookie: n as u64 + 1, ino, kind, name };
             if sink(entry).is_break() {
-                break;
+                return Ok(());
             }
+        }
+        // Replaced as a whole: another listing of the directory may ask at any time.
+        if start == 0 {
+            self.note_left_out(dir.ino, left_out);
         }
         Ok(())
     }
 
-    /// Keeps for [`Store::left_out`](adit_core::store::Store::left_out) what is neither another program's file nor a
-    /// second version that a sync program made.
-    fn note_left_out(&self, dir: &DirNode, stored: &str, why: &str) {
-        if !was_an_entry(&self.names, (&dir.id, dir.context), self.threshold, stored) {
+    /// Keeps for [`Store::left_out`](adit_core::store::Store::left_out) what a listing found.
+    fn note_left_out(&self, dir: Ino, mut why: Vec<String>) {
+        let mut left_out = self.left_out.lock();
+        if why.is_empty() {
+            left_out.remove(&dir);
             return;
         }
-        let mut left_out = self.left_out.lock();
         if left_out.len() >= LEFT_OUT_MAX {
             left_out.clear();
         }
-        let errors = left_out.entry(dir.ino).or_default();
-        if errors.len() < LEFT_OUT_MAX {
-            let path = format!("{}/{stored}", dir.hash);
-            let why = format!("an entry is left out, its name cannot be used ({path}: {why})");
-            errors.push(FsError::new(ErrorKind::Corrupt).because(why));
-        }
+        why.truncate(LEFT_OUT_MAX);
+        left_out.insert(dir, why);
+    }
+
+    /// None of what is another program's file, or a second version that a sync program made.
+    fn why_left_out(&self, dir: &DirNode, stored: &str, why: &str) -> Option<String> {
+        was_an_entry(&self.names, (&dir.id, dir.context), self.threshold, stored)
+            .then(|| format!("an entry is left out, its name cannot be used ({}/{stored}: {why})", dir.hash))
     }
 
     /// Inode number and kind of an entry, for a listing. What cannot be read is shown all the same.

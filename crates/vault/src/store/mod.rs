@@ -129,8 +129,8 @@ pub(crate) struct Shared {
     unsynced: Mutex<UnsyncedDirs>,
     buffers: Buffers,
     kept: Kept,
-    /// Per directory, what its latest listing left out, until somebody asks.
-    left_out: Mutex<HashMap<Ino, Vec<FsError>>>,
+    /// Per directory, what its latest whole listing left out.
+    left_out: Mutex<HashMap<Ino, Vec<String>>>,
     /// Folders under names of passage that could not be removed: nothing in them is anybody's.
     discarded: Mutex<HashSet<String>>,
 }
@@ -333,9 +333,8 @@ impl Shared {
         let (stored, long) = self.stored_name(&place.parent, &place.name)?;
         // That the entries of the directory are durable says nothing of those of a folder in it: another file's sync may
         // have made them so.
-        let unsynced = |unsynced: &UnsyncedDirs| {
-            unsynced.fresh.contains_key(&ino) || unsynced.dirs.contains_key(&place.parent.id)
-        };
+        let unsynced =
+            |unsynced: &UnsyncedDirs| unsynced.fresh.contains_key(&ino) || unsynced.dirs.contains_key(&place.parent.id);
         if long && unsynced(&self.unsynced.lock()) {
             self.sync_dir_at(&format!("{}/{stored}", place.parent.hash))?;
         }
@@ -552,7 +551,8 @@ impl Store for VaultStore {
     }
 
     fn left_out(&self, dir: Ino) -> Vec<FsError> {
-        self.shared.left_out.lock().remove(&dir).unwrap_or_default()
+        let told = self.shared.left_out.lock().get(&dir).cloned().unwrap_or_default();
+        told.into_iter().map(|why| FsError::new(ErrorKind::Corrupt).because(why)).collect()
     }
 
     fn create(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<(Attr, Arc<dyn StoreFile>)> {
