@@ -4,17 +4,20 @@
 //! * [`faults`]: media that fail at chosen calls.
 //! * [`model`]: [`model::MemoryStore`], the filesystem that is obviously right.
 //! * [`ops`]: random operations, run on a store or through a mount, and compared with the model.
+//! * [`Through`]: a medium that passes everything on, but for what a test does to its files.
 
 pub mod crash;
 pub mod faults;
 pub mod model;
 pub mod ops;
 mod rng;
+mod through;
 mod tree;
 
 use adit_core::types::Caller;
 
 pub use rng::{Rng, scaled, seeds};
+pub use through::Through;
 
 /// This process's own user and group.
 pub fn own_caller() -> Caller {

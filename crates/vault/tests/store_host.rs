@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use adit_core::media::{HostDir, HostEntry, HostFile, NewFile, SyncTarget};
+use adit_core::media::HostFile;
 use adit_core::store::{NewNode, Store, StoreFile};
-use adit_core::types::{Access, Attr, Caller, Ino, Kind, RenameFlags, SetAttr, StatFs};
+use adit_core::types::{Access, Attr, Caller, Ino, RenameFlags, SetAttr, StatFs};
 use adit_core::{ErrorKind, Result};
 use adit_media::HostDirectory;
+use adit_testkit::Through;
 use adit_testkit::crash::{CrashWorld, Mode};
 use adit_testkit::faults::{CallClass, Fault, Faults};
 use adit_vault::check::{Options, ProblemKind, check, repair};
@@ -190,14 +191,8 @@ fn what_a_repair_makes_is_the_vaults_owners() {
     assert_owned(&vault, owner, "a repair");
 }
 
-/// A host with a disk of any size, on which what is written to a file beyond its first bytes takes a moment and is not
-/// kept; it fails when the test has seen enough.
-struct Endless {
-    inner: Box<dyn HostDir>,
-    disk: Arc<Disk>,
-}
-
-/// What an [`Endless`] host is asked to do.
+/// What a host with a disk of any size is asked to do. What is written to a file beyond its first bytes takes a moment and is
+/// not kept; it fails when the test has seen enough.
 #[derive(Default)]
 struct Disk {
     /// Bytes written behind [`KEPT_LEN_BYTES`].
@@ -210,48 +205,6 @@ struct Disk {
 const KEPT_LEN_BYTES: u64 = 1 << 20;
 /// By then all others have got through, or never will.
 const WRITTEN_MAX_BYTES: u64 = 3 << 30;
-
-impl HostDir for Endless {
-    fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn HostFile>> {
-        Ok(EndlessFile::wrap(self.inner.open(path, access)?, &self.disk))
-    }
-
-    fn publish(&self, path: &Path, new: &NewFile<'_>) -> io::Result<Box<dyn HostFile>> {
-        Ok(EndlessFile::wrap(self.inner.publish(path, new)?, &self.disk))
-    }
-
-    fn stat(&self, path: &Path) -> io::Result<Attr> {
-        self.inner.stat(path)
-    }
-
-    fn set_attr(&self, path: &Path, set: &SetAttr) -> io::Result<()> {
-        self.inner.set_attr(path, set)
-    }
-
-    fn list(&self, path: &Path, sink: &mut dyn FnMut(HostEntry<'_>)) -> io::Result<()> {
-        self.inner.list(path, sink)
-    }
-
-    fn make_dir(&self, path: &Path, perm: u16, owner: Option<Caller>) -> io::Result<()> {
-        self.inner.make_dir(path, perm, owner)
-    }
-
-    fn remove(&self, path: &Path, kind: Kind) -> io::Result<()> {
-        self.inner.remove(path, kind)
-    }
-
-    fn rename(&self, from: &Path, to: &Path, flags: RenameFlags) -> io::Result<()> {
-        self.inner.rename(from, to, flags)
-    }
-
-    fn sync(&self, target: SyncTarget<'_>) -> io::Result<()> {
-        self.inner.sync(target)
-    }
-
-    fn statfs(&self) -> io::Result<StatFs> {
-        Ok(StatFs { blocks_free: 1 << 40, ..self.inner.statfs()? })
-    }
-}
 
 struct EndlessFile {
     inner: Box<dyn HostFile>,
@@ -313,7 +266,9 @@ fn others_go_on_during(extend: impl Fn(&dyn StoreFile) -> Result<()> + Sync) {
     adit_vault::create(&world.dir("vault"), PASSWORD, &options).unwrap();
     let keys = unlock(&world.dir("vault"), PASSWORD).unwrap();
     let disk = Arc::new(Disk::default());
-    let root = Endless { inner: Box::new(world.dir("vault")), disk: disk.clone() };
+    let on_disk = disk.clone();
+    let root = Through::files(world.dir("vault"), move |file| EndlessFile::wrap(file, &on_disk))
+        .with_space(|space| StatFs { blocks_free: 1 << 40, ..space });
     let store = open_with(&keys, Arc::new(root), Some(Arc::new(world.dir("state")))).unwrap();
     let (attr, file) = store.create(Ino::ROOT, name("endless"), &new(0o644)).unwrap();
     let content = vec![7; 100_000];
@@ -437,66 +392,13 @@ fn what_could_not_be_cleared_away_does_not_keep_its_directory() {
     store.rmdir(Ino::ROOT, name("dir")).unwrap();
 }
 
-/// A host on which something happens between a reading of a file's content and what follows it.
-struct Between {
-    inner: Box<dyn HostDir>,
-    then: Arc<Then>,
-}
-
 /// What happens, once, after the next reading behind a header.
 type Then = Mutex<Option<Box<dyn FnOnce() + Send>>>;
 
+/// A file with which something happens between a reading of its content and what follows it.
 struct BetweenFile {
     inner: Box<dyn HostFile>,
     then: Arc<Then>,
-}
-
-impl Between {
-    fn wrap(&self, inner: io::Result<Box<dyn HostFile>>) -> io::Result<Box<dyn HostFile>> {
-        Ok(Box::new(BetweenFile { inner: inner?, then: self.then.clone() }))
-    }
-}
-
-impl HostDir for Between {
-    fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn HostFile>> {
-        self.wrap(self.inner.open(path, access))
-    }
-
-    fn publish(&self, path: &Path, new: &NewFile<'_>) -> io::Result<Box<dyn HostFile>> {
-        self.wrap(self.inner.publish(path, new))
-    }
-
-    fn stat(&self, path: &Path) -> io::Result<Attr> {
-        self.inner.stat(path)
-    }
-
-    fn set_attr(&self, path: &Path, set: &SetAttr) -> io::Result<()> {
-        self.inner.set_attr(path, set)
-    }
-
-    fn list(&self, path: &Path, sink: &mut dyn FnMut(HostEntry<'_>)) -> io::Result<()> {
-        self.inner.list(path, sink)
-    }
-
-    fn make_dir(&self, path: &Path, perm: u16, owner: Option<Caller>) -> io::Result<()> {
-        self.inner.make_dir(path, perm, owner)
-    }
-
-    fn remove(&self, path: &Path, kind: Kind) -> io::Result<()> {
-        self.inner.remove(path, kind)
-    }
-
-    fn rename(&self, from: &Path, to: &Path, flags: RenameFlags) -> io::Result<()> {
-        self.inner.rename(from, to, flags)
-    }
-
-    fn sync(&self, target: SyncTarget<'_>) -> io::Result<()> {
-        self.inner.sync(target)
-    }
-
-    fn statfs(&self) -> io::Result<StatFs> {
-        self.inner.statfs()
-    }
 }
 
 impl HostFile for BetweenFile {
@@ -535,7 +437,7 @@ impl HostFile for BetweenFile {
 fn a_length_that_another_mount_changed_meanwhile_leaves_whole_chunks() {
     type Change = &'static (dyn Fn(&dyn StoreFile) -> Result<()> + Sync);
     let (a, b) = (|n| vec![b'a'; n], |n| vec![b'b'; n]);
-    let cases: [(&str, usize, Change, Change, Vec<u8>); 6] = [
+    let cases: [(&str, usize, Change, Change, Vec<u8>); 7] = [
         (
             "overwritten and made longer",
             100,
@@ -557,12 +459,17 @@ fn a_length_that_another_mount_changed_meanwhile_leaves_whole_chunks() {
             [a(100), b"HERE".to_vec(), b(96)].concat()
         }),
         ("both extended", 100, &|f| f.set_len(300), &|f| f.write_at(&[(100, &[b'b'; 900])]), [a(100), b(200)].concat()),
+        ("both cut, the other one deeper", 40_000, &|f| f.set_len(33_000), &|f| f.set_len(10), {
+            [a(10), vec![0; 32_990]].concat()
+        }),
         ("cut and made longer", 100, &|f| f.set_len(50), &|f| f.write_at(&[(100, &[b'b'; 100])]), a(50)),
     ];
     for (what, len, ours, theirs, wanted) in cases {
         let vault = Vault::create(CipherCombo::SivGcm, 220);
         let then = Arc::new(Then::default());
-        let root = Between { inner: Box::new(HostDirectory::open(&vault.path).unwrap()), then: then.clone() };
+        let on_file = then.clone();
+        let wrap = move |inner| Box::new(BetweenFile { inner, then: on_file.clone() }) as Box<dyn HostFile>;
+        let root = Through::files(HostDirectory::open(&vault.path).unwrap(), wrap);
         let store = vault.open_on(Arc::new(root), Some(vault.state())).unwrap();
         let (attr, file) = store.create(Ino::ROOT, name("f"), &new(0o644)).unwrap();
         file.write_at(&[(0, &a(len))]).unwrap();
