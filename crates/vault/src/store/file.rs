@@ -36,6 +36,8 @@ const EXTEND_STEP_LEN_BYTES: u64 = 16 << 20;
 const SEAL_AGAIN: u32 = 100;
 /// How often a write that failed in the middle of an existing chunk is tried again.
 const WRITE_AGAIN: u32 = 3;
+/// How often a sync goes after what was written meanwhile, before it keeps writers waiting.
+const SYNCS_MAX: u32 = 4;
 
 thread_local! {
     /// Ciphertext of reads. Kept per thread: a read allocates nothing.
@@ -258,12 +260,15 @@ impl StoreFile for VaultFile {
             return Ok(());
         }
         // Neither with the journal's gate nor with the file's lock: the medium can take seconds, and whoever waits for them
-        // would have all others wait behind.
-        let (file, changes) = {
-            let io = self.io.read();
-            (io.file.clone(), self.changes.load(Ordering::Relaxed))
-        };
-        self.sync_host(&*file, data_only)?;
+        // would have all others wait behind. What was written meanwhile is little, and takes little time to sync: only a file
+        // that is changed on and on is synced once more with both held.
+        let mut changes = self.sync_now(data_only)?;
+        for _ in 1..SYNCS_MAX {
+            if changes == self.changes.load(Ordering::Relaxed) {
+                break;
+            }
+            changes = self.sync_now(data_only)?;
+        }
         self.shared.sync_names(self.ino)?;
         self.shared.unsynced.lock().fresh.remove(&self.ino);
         let op = self.shared.begin()?;
@@ -290,6 +295,16 @@ impl StoreFile for VaultFile {
 }
 
 impl VaultFile {
+    /// Makes the host's file durable as it is; returns how many changes that takes in.
+    fn sync_now(&self, data_only: bool) -> Result<u64> {
+        let (file, changes) = {
+            let io = self.io.read();
+            (io.file.clone(), self.changes.load(Ordering::Relaxed))
+        };
+        self.sync_host(&*file, data_only)?;
+        Ok(changes)
+    }
+
     /// Makes the host's file durable, one caller after the other: a failure is one for those who waited, too.
     fn sync_host(&self, file: &dyn HostFile, data_only: bool) -> Result<()> {
         let _turn = self.sync_turn.lock();
@@ -313,8 +328,6 @@ impl VaultFile {
         self.with_id(|id| op.settled(id, len))
     }
 }
-
-impl VaultFile {}
 
 /// Opens the content file at `host`: its header is read and checked.
 pub(crate) fn open_content(shared: &Shared, path: &str, host: &dyn HostFile) -> Result<(Box<[u8]>, FileCipher)> {

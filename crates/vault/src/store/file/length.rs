@@ -32,6 +32,9 @@ impl VaultFile {
     /// `gap` is the one that the extension is part of, if it is.
     pub(super) fn resize(&self, to: u64, may_cut: bool, gap: &mut Option<Gap>) -> Result<()> {
         let (mut begun, mut again): (Option<Extension>, _) = (None, SEAL_AGAIN);
+        if to > self.len()? {
+            self.wait_for_space();
+        }
         loop {
             // Both are taken anew for each step, and in this order: with the file's lock held, waiting for the gate could
             // be waiting for someone who waits for the file.
@@ -80,6 +83,13 @@ impl VaultFile {
         }
     }
 
+    /// Waits for what was removed before to be freed, which the host does before it tells how much is free: with a lock held,
+    /// others would wait as well.
+    pub(super) fn wait_for_space(&self) {
+        let _ = self.shared.root.statfs();
+    }
+
+    /// Fails if there is no room for `len` more bytes.
     pub(super) fn check_space(&self, len: u64) -> Result<()> {
         let free = self.shared.root.statfs().map(|s| s.blocks_free * u64::from(s.block_size));
         match free {

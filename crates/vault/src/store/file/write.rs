@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use adit_core::media::HostFile;
+use adit_core::store::StoreFile;
 use adit_core::{ErrorKind, FsError, Result};
 
 use super::{CHUNK, CLEAR, EXTEND_STEP_LEN_BYTES, RUN_CHUNKS, SEAL_AGAIN, SEALED, VaultFile, WRITE_AGAIN, too_large};
@@ -90,6 +91,13 @@ pub(super) struct Gap {
 
 impl VaultFile {
     pub(super) fn write_all(&self, mut pieces: &[(u64, &[u8])], gap: &mut Option<Gap>) -> Result<()> {
+        // Pieces that leave gaps between them are taken for such that leave one before them.
+        let mut ends = pieces.iter().map(|&(at, data)| (at, at.saturating_add(data.len() as u64)));
+        let first = ends.next().unwrap_or_default();
+        let gaps = ends.try_fold(first.1, |end, (at, next)| (at <= end).then_some(next)).is_none();
+        if gaps || (first.0 > 0 && first.0 > self.len()?) {
+            self.wait_for_space();
+        }
         while let Some((at, later)) = self.write_near(pieces, gap)? {
             self.resize(at, false, gap)?;
             pieces = later;
