@@ -156,6 +156,7 @@ Mount options:
   nonempty                cover a folder that holds something
   threads=N               threads that serve the mount
   memory=SIZE, idle=DURATION, foreground, state_dir=DIR
+  log=LEVEL, verbose, quiet
   password_file=FILE, password_command=COMMAND, password_env=NAME,
   password_stdin
   _netdev, nofail, noauto, user and x-* are for others, and ignored

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use adit_mount::options::{Applied, MountOptions};
 
-use super::low::{MountArgs, PasswordArgs};
+use super::low::{GlobalArgs, MountArgs, PasswordArgs};
 use super::units;
 use crate::failure::{Failure, Result};
 use crate::secrets::Origin;
@@ -46,6 +46,12 @@ pub struct MountRequest {
     pub state_dir: Option<PathBuf>,
     /// Where the password comes from.
     pub password: Origin,
+    /// What to log, where the options say so.
+    pub log: Option<String>,
+    /// How much more to say.
+    pub verbose: u8,
+    /// Say nothing.
+    pub quiet: bool,
 }
 
 /// See [`MountRequest::timeouts`].
@@ -79,6 +85,9 @@ impl MountRequest {
             fake: args.fake,
             state_dir: None,
             password: Origin::Ask,
+            log: None,
+            verbose: 0,
+            quiet: false,
         };
         request.options.source = request.source.to_string_lossy().into_owned();
         request.options.kind = "vault".to_owned();
@@ -111,6 +120,16 @@ impl MountRequest {
         Ok(request)
     }
 
+    /// What was said of the log, in flags and options. The flags win.
+    pub fn global(&self, flags: &GlobalArgs) -> GlobalArgs {
+        GlobalArgs {
+            verbose: flags.verbose.saturating_add(self.verbose),
+            log: flags.log.clone().or_else(|| self.log.clone()),
+            quiet: flags.quiet || self.quiet,
+            state_dir: flags.state_dir.clone(),
+        }
+    }
+
     fn apply(&mut self, option: &OsStr, password: &mut PasswordArgs, sloppy: bool) -> Result<()> {
         let (key, value) = match option.as_bytes().iter().position(|&b| b == b'=') {
             Some(at) => {
@@ -130,6 +149,9 @@ impl MountRequest {
             ("exclusive", None) => self.exclusive = true,
             ("nonempty", None) => self.nonempty = true,
             ("foreground", None) => self.foreground = true,
+            ("log", Some(level)) => self.log = Some(level.to_string_lossy().into_owned()),
+            ("verbose", None) => self.verbose += 1,
+            ("quiet", None) => self.quiet = true,
             ("read_only" | "read-only", None) => self.options.read_only = true,
             ("allow-other", None) => self.options.allow_other = true,
             ("state_dir" | "state-dir", Some(dir)) => self.state_dir = Some(dir.into()),

@@ -54,6 +54,7 @@ impl Plan {
 /// business.
 pub fn mount(args: MountArgs, global: &GlobalArgs, inherited: Inherited) -> Result<()> {
     let mut request = MountRequest::new(args)?;
+    let global = &request.global(global);
     let vault = source::vault_dir(&request.source)?;
     if source::without_prefix(&request.source) == OsStr::new(&request.options.source)
         && Path::new(&request.options.source).is_relative()
