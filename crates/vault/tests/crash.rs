@@ -698,7 +698,8 @@ fn fixed_scripts() -> Vec<(&'static str, Trial)> {
             Trial::fixed(2, &base_of_two(&both))
         }),
         ("a new long name beside one that is synced", {
-            let moved = [rename("a", &long), write("b", 20), sync("b"), write(&long, 50_000), sync(&long), create("later")];
+            let moved =
+                [rename("a", &long), write("b", 20), sync("b"), write(&long, 50_000), sync(&long), create("later")];
             Trial::fixed(4, &[&file("a")[..], &file("b"), &moved].concat())
         }),
         ("a name is used again", Trial::fixed(2, &base_of_two(&[rename("a", "b"), create("a")]))),
