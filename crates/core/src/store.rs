@@ -196,6 +196,9 @@ pub trait Store: Send + Sync {
         None
     }
 
+    /// The mount is about to end, by force: what would take long gives up with `Interrupted`, and takes back what it did.
+    fn wind_up(&self) {}
+
     /// Counters for `adit stats`: name and value.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()

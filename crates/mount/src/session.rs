@@ -187,6 +187,9 @@ impl Session {
     /// Flushes, stops the engine, and says how it ended. `transport` is `None` when the kernel still holds on.
     fn finish(mut self, transport: Option<io::Result<()>>) -> Result<Ended, FsError> {
         let ended = if transport.is_some() { Ended::Unmounted } else { Ended::Forced };
+        if ended == Ended::Forced {
+            self.engine.store().wind_up();
+        }
         if !self.handle.activity.close(LAST_REQUESTS) {
             tracing::warn!("requests still in progress did not end in time");
         }

@@ -258,8 +258,8 @@ impl HostFile for EndlessFile {
     }
 }
 
-/// Extends a file without end by `extend`, while others make files and make all durable.
-fn others_go_on_during(extend: impl Fn(&dyn StoreFile) -> Result<()> + Sync) {
+/// A store on a host with a disk of any size.
+fn endless() -> (VaultStore, Arc<Disk>) {
     let world = CrashWorld::new(Mode::Kill);
     let scrypt = ScryptParams { cost: 1 << 2, block_size: 8 };
     let options = CreateOptions { cipher_combo: CipherCombo::SivGcm, shortening_threshold: 220, scrypt };
@@ -269,7 +269,31 @@ fn others_go_on_during(extend: impl Fn(&dyn StoreFile) -> Result<()> + Sync) {
     let on_disk = disk.clone();
     let root = Through::files(world.dir("vault"), move |file| EndlessFile::wrap(file, &on_disk))
         .with_space(|space| StatFs { blocks_free: 1 << 40, ..space });
-    let store = open_with(&keys, Arc::new(root), Some(Arc::new(world.dir("state")))).unwrap();
+    (open_with(&keys, Arc::new(root), Some(Arc::new(world.dir("state")))).unwrap(), disk)
+}
+
+#[test]
+fn an_extension_is_given_up_when_the_mount_ends() {
+    let (store, disk) = endless();
+    let (attr, file) = store.create(Ino::ROOT, name("endless"), &new(0o644)).unwrap();
+    let content = vec![7; 100_000];
+    file.write_at(&[(0, &content)]).unwrap();
+    std::thread::scope(|scope| {
+        let extending = scope.spawn(|| file.set_len(1 << 40));
+        let mut begun = disk.begun.0.lock().unwrap();
+        while !*begun {
+            begun = disk.begun.1.wait(begun).unwrap();
+        }
+        drop(begun);
+        store.wind_up();
+        assert_eq!(extending.join().unwrap().unwrap_err().kind(), ErrorKind::Interrupted);
+    });
+    assert_eq!(read(&store, attr.ino).unwrap(), content);
+}
+
+/// Extends a file without end by `extend`, while others make files and make all durable.
+fn others_go_on_during(extend: impl Fn(&dyn StoreFile) -> Result<()> + Sync) {
+    let (store, disk) = endless();
     let (attr, file) = store.create(Ino::ROOT, name("endless"), &new(0o644)).unwrap();
     let content = vec![7; 100_000];
     file.write_at(&[(0, &content)]).unwrap();

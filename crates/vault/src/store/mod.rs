@@ -25,6 +25,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -133,6 +134,8 @@ pub(crate) struct Shared {
     left_out: Mutex<HashMap<Ino, Vec<String>>>,
     /// Folders under names of passage that could not be removed: nothing in them is anybody's.
     discarded: Mutex<HashSet<String>>,
+    /// See [`Store::wind_up`].
+    winding_up: AtomicBool,
 }
 
 /// A vault, open.
@@ -189,6 +192,7 @@ impl VaultStore {
             left_out: Mutex::default(),
             kept: Kept::new(),
             discarded: Mutex::default(),
+            winding_up: AtomicBool::new(false),
         });
         // From here on an error closes the journal: nobody is to find one that tells nothing.
         let mut store = VaultStore { shared, keeper: None };
@@ -638,6 +642,10 @@ impl Store for VaultStore {
         let known = self.shared.nodes.get(ino)?;
         let place = known.place.filter(|_| known.what.kind() != Kind::Directory)?;
         Some((place.parent.ino, place.name.into_string().into_bytes()))
+    }
+
+    fn wind_up(&self) {
+        self.shared.winding_up.store(true, Ordering::Relaxed);
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -63,7 +63,8 @@ impl VaultFile {
             let reached = to.min((len - len % CHUNK).saturating_add(EXTEND_STEP_LEN_BYTES));
             // All of the space is asked for at once: no step that can be foreseen to fail is made.
             let step = self
-                .check_space(to - len)
+                .check_going_on()
+                .and_then(|()| self.check_space(to - len))
                 .and_then(|()| self.with_id(|id| op.declare(id, len)))
                 .and_then(|()| self.extend(&op, file, len, reached));
             match step {
@@ -80,6 +81,14 @@ impl VaultFile {
                 }
             }
             begun = Some(Extension { from, reached, changes: self.changed_in(gap), alone });
+        }
+    }
+
+    /// Fails if the mount is about to end.
+    fn check_going_on(&self) -> Result<()> {
+        match self.shared.winding_up.load(Ordering::Relaxed) {
+            true => Err(self.failed("extend", ErrorKind::Interrupted)),
+            false => Ok(()),
         }
     }
 
