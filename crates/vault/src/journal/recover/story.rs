@@ -71,8 +71,9 @@ impl Tip {
     pub fn has_begun(&self, found: &[u8]) -> bool {
         let (new, old) = (&self.nonce, &self.old);
         let Some(found) = found.get(..new.len()).filter(|_| old.len() == new.len()) else { return false };
+        // Where several bytes can be the border, because the two are alike there, this is the last of them.
         let own = found.iter().zip(new).take_while(|(a, b)| a == b).count();
-        (0..=own).rev().any(|from| found[from..] == old[from..])
+        found[own..] == old[own..]
     }
 }
 
@@ -469,5 +470,56 @@ impl Story {
             return Err(FsError::new(ErrorKind::Corrupt).on("read", "the vault's journal"));
         }
         Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tip(nonce: &[u8], old: &[u8]) -> Tip {
+        let at = (0, Data { offset: 0, len: 100 });
+        Tip { nonce: nonce.to_vec(), at, old: old.to_vec(), before: Vec::new(), cut_elsewhere: true }
+    }
+
+    /// What a kill leaves of a chunk that was being rewritten, when it comes within the nonce.
+    #[test]
+    fn a_rewriting_has_begun_where_its_nonce_goes_over_into_the_old_one() {
+        let (new, old) = ([1u8; 12], [2u8; 12]);
+        let tip = tip(&new, &old);
+        for own in 0..=new.len() {
+            let found = [&new[..own], &old[own..], &[9; 50]].concat();
+            assert!(tip.has_begun(&found), "{own} bytes of its own");
+        }
+        let refused: [(&str, Vec<u8>); 6] = [
+            ("another's", vec![3; 62]),
+            ("another's from some byte on", [&new[..5], &[3; 57][..]].concat()),
+            ("another's at the end", [&new[..5], &old[5..11], &[3; 51]].concat()),
+            ("the old one first", [&old[..5], &new[5..], &[9; 50]].concat()),
+            ("shorter than a nonce", [&new[..5], &old[5..11]].concat()),
+            ("nothing", Vec::new()),
+        ];
+        for (what, found) in refused {
+            assert!(!tip.has_begun(&found), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_rewriting_has_begun_where_the_nonces_are_alike_in_places() {
+        let (new, old) = ([1, 1, 7, 1, 1, 7, 1, 1, 1, 1, 1, 7], [2, 2, 7, 2, 2, 7, 2, 2, 2, 2, 2, 7]);
+        let tip = tip(&new, &old);
+        for own in 0..=new.len() {
+            assert!(tip.has_begun(&[&new[..own], &old[own..]].concat()), "{own} bytes of its own");
+        }
+        assert!(!tip.has_begun(&[&new[..2], &[8], &old[3..]].concat()));
+    }
+
+    /// A chunk that was not there before has no old nonce, and one of another length was not written by this format.
+    #[test]
+    fn nothing_has_begun_over_what_was_not_there() {
+        let new = [1u8; 12];
+        for old in [&[][..], &[2; 11], &[2; 16]] {
+            assert!(!tip(&new, old).has_begun(&[&new[..], &[9; 50]].concat()), "{} bytes", old.len());
+        }
     }
 }
