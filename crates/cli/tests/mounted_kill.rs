@@ -39,8 +39,18 @@ struct Doubt {
     path: PathBuf,
     before: Content,
     after: Content,
-    /// Whether it may also be found in between: each byte old, new, or zero where nothing was before.
-    in_place: bool,
+    between: Between,
+}
+
+/// What an operation under way may show besides old and new.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Between {
+    /// Nothing.
+    Nothing,
+    /// Each byte old or new, or zero where nothing was before; and a length between the two.
+    InPlace,
+    /// The same, of a file that was emptied first: then nothing was before.
+    Emptied,
 }
 
 /// What a writer was promised.
@@ -61,14 +71,14 @@ impl Ledger {
     fn run(
         &mut self,
         changes: &[(&Path, Content)],
-        in_place: bool,
+        between: Between,
         act: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
         let doubt = |(path, after): &(&Path, Content)| Doubt {
             path: path.to_path_buf(),
             before: self.content(path),
             after: after.clone(),
-            in_place,
+            between,
         };
         self.doubts = changes.iter().map(doubt).collect();
         act()?;
@@ -133,7 +143,7 @@ impl Writer<'_> {
             (4..=5, Some(before)) => self.append(&path, before),
             (6, _) => self.save_by_rename(&path),
             (7, Some(before)) => self.rename(&path, before),
-            (8, Some(_)) => self.ledger.run(&[(&path, None)], false, || fs::remove_file(&path)),
+            (8, Some(_)) => self.ledger.run(&[(&path, None)], Between::Nothing, || fs::remove_file(&path)),
             (_, None) => self.write_whole(&path),
             (_, Some(before)) => self.truncate(&path, before),
         }
@@ -143,7 +153,7 @@ impl Writer<'_> {
     fn write_whole(&mut self, path: &Path) -> io::Result<()> {
         let len = self.rng.below(LEN_MAX);
         let (content, piece) = (self.bytes(len), 1 + self.rng.below(LEN_MAX) as usize);
-        self.ledger.run(&[(path, Some(content.clone()))], true, || {
+        self.ledger.run(&[(path, Some(content.clone()))], Between::Emptied, || {
             let mut file = File::create(path)?;
             content.chunks(piece).try_for_each(|part| file.write_all(part))?;
             close(file)
@@ -161,7 +171,7 @@ impl Writer<'_> {
             content[at as usize..end].copy_from_slice(&bytes);
             writes.push((at, bytes));
         }
-        self.ledger.run(&[(path, Some(content))], true, || {
+        self.ledger.run(&[(path, Some(content))], Between::InPlace, || {
             let file = OpenOptions::new().read(true).write(true).open(path)?;
             writes.iter().try_for_each(|(at, bytes)| file.write_all_at(bytes, *at))?;
             close(file)
@@ -177,7 +187,7 @@ impl Writer<'_> {
         if content.len() == 2 * LEN_MAX as usize {
             return self.write_whole(path);
         }
-        self.ledger.run(&[(path, Some(content.clone()))], true, || {
+        self.ledger.run(&[(path, Some(content.clone()))], Between::InPlace, || {
             let mut file = OpenOptions::new().append(true).open(path)?;
             file.write_all(more)?;
             close(file)
@@ -187,7 +197,7 @@ impl Writer<'_> {
     fn truncate(&mut self, path: &Path, mut content: Vec<u8>) -> io::Result<()> {
         let len = self.rng.below(LEN_MAX);
         content.resize(len as usize, 0);
-        self.ledger.run(&[(path, Some(content))], true, || {
+        self.ledger.run(&[(path, Some(content))], Between::InPlace, || {
             let file = OpenOptions::new().write(true).open(path)?;
             file.set_len(len)?;
             close(file)
@@ -199,7 +209,7 @@ impl Writer<'_> {
         let temporary = self.root.join("temporary");
         self.write_whole(&temporary)?;
         let content = self.ledger.content(&temporary);
-        self.ledger.run(&[(path, content), (&temporary, None)], false, || fs::rename(&temporary, path))
+        self.ledger.run(&[(path, content), (&temporary, None)], Between::Nothing, || fs::rename(&temporary, path))
     }
 
     fn rename(&mut self, path: &Path, content: Vec<u8>) -> io::Result<()> {
@@ -207,7 +217,7 @@ impl Writer<'_> {
         if to == path {
             return Ok(());
         }
-        self.ledger.run(&[(&to, Some(content)), (path, None)], false, || fs::rename(path, &to))
+        self.ledger.run(&[(&to, Some(content)), (path, None)], Between::Nothing, || fs::rename(path, &to))
     }
 }
 
@@ -256,16 +266,24 @@ fn settle(doubt: &Doubt, got: Option<&[u8]>) -> Result<(), String> {
     if got == before || got == after {
         return Ok(());
     }
-    let (true, Some(got)) = (doubt.in_place, got) else {
-        return Err(format!("{:?} bytes, neither old nor new", got.map(<[u8]>::len)));
+    let before = match doubt.between {
+        Between::Nothing => return Err(format!("{:?} bytes, neither old nor new", got.map(<[u8]>::len))),
+        Between::InPlace => before.unwrap_or_default(),
+        Between::Emptied => &[],
     };
-    let (before, after) = (before.unwrap_or_default(), after.unwrap_or_default());
-    let at = |bytes: &[u8], i: usize| bytes.get(i).copied().unwrap_or(0);
-    let foreign = (0..got.len()).find(|&i| got[i] != at(before, i) && got[i] != at(after, i) && got[i] != 0);
-    match foreign {
-        Some(i) => Err(format!("byte {i} of {} is neither old nor new", got.len())),
-        None if got.len() > before.len().max(after.len()) => {
-            Err(format!("{} bytes are more than {} before and {} after", got.len(), before.len(), after.len()))
+    let Some(got) = got else { return Err("it is gone".to_owned()) };
+    let after = after.unwrap_or_default();
+    let lens = before.len().min(after.len())..=before.len().max(after.len());
+    if !lens.contains(&got.len()) {
+        return Err(format!("{} bytes, {} before and {} after", got.len(), before.len(), after.len()));
+    }
+    let fits = |(i, byte): (usize, &u8)| {
+        before.get(i).or((*byte == 0).then_some(&0)) == Some(byte) || after.get(i) == Some(byte)
+    };
+    match got.iter().enumerate().position(|at| !fits(at)) {
+        Some(i) => {
+            let (was, will) = (before.get(i), after.get(i));
+            Err(format!("byte {i} of {} is {}, and was {was:?} and becomes {will:?}", got.len(), got[i]))
         }
         None => Ok(()),
     }
