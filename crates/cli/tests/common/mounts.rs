@@ -118,9 +118,13 @@ impl Drop for Mounts {
 }
 
 /// Whether the process is there and not a zombie.
+/// Whether any thread of the process is there that is not a zombie: as long as one is, the process holds its locks.
 fn is_running(pid: i32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|stat| !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')))
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    threads.flatten().any(|thread| {
+        fs::read_to_string(thread.path().join("stat"))
+            .is_ok_and(|stat| !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')))
+    })
 }
 
 fn table() -> String {
