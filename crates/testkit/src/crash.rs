@@ -2,7 +2,7 @@
 //!
 //! A [`CrashWorld`] holds several roots (a vault's folder and the journal's, say) on one timeline. [`CrashDir`] is a
 //! root as a [`HostDir`](adit_core::media::HostDir). A test lets a store work, stops the world after some number of
-//! calls, and opens what [`CrashWorld::crash`] says is left. [`crash_everywhere`] does so for every number.
+//! calls, and opens what [`CrashWorld::crash`] says is left. [`crash_everywhere`] does so for every number, or for some.
 //!
 //! **Files.** The durable image, plus every version of each 512-byte sector since the last completed sync. At a power
 //! cut each sector takes any of them, and the length likewise, on its own. A failed sync leaves the versions in doubt
@@ -27,7 +27,7 @@ use std::thread::ThreadId;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::rng::Rng;
+use crate::rng::{Rng, scaled};
 
 mod dir;
 mod disk;
@@ -309,7 +309,7 @@ fn calls_in_flight(state: &State) -> Vec<&Call> {
 /// How much [`crash_everywhere`] tries.
 #[derive(Clone, Copy, Debug)]
 pub struct CrashPlan {
-    /// Most points of the timeline; if there are more, some of them by chance, the first and the last always.
+    /// Most points of the timeline, [`scaled`]; if there are more, some of them by chance, the first and the last always.
     pub points_max: usize,
     /// Random patterns at each point, besides the fixed ones.
     pub randoms: usize,
@@ -326,8 +326,9 @@ pub struct CrashPoint {
     pub finished: bool,
 }
 
-/// Runs `work` on copies of `base` that stop after 0, 1, 2, … calls, until it gets through, and hands what each
-/// pattern leaves to `check`, with what `work` returned (what it was promised, say) and the point for messages.
+/// Runs `work` on copies of `base` that stop after 0, 1, 2, … calls, until it gets through, or after some of these numbers
+/// where there are more than `plan` allows. Hands what each pattern leaves to `check`, with what `work` returned (what it
+/// was promised, say) and the point for messages.
 ///
 /// `work` must take errors as they come: the world is dead. To crash again during recovery, call this in `check`.
 pub fn crash_everywhere<T>(
@@ -340,7 +341,7 @@ pub fn crash_everywhere<T>(
     let whole = base.fork();
     work(&whole);
     let calls = whole.calls();
-    for stop in points(calls, plan.points_max, rng) {
+    for stop in points(calls, scaled(plan.points_max), rng) {
         let world = base.fork();
         world.stop_after(stop);
         let promised = work(&world);

@@ -12,7 +12,7 @@ use adit_core::types::{Access, Kind};
 use adit_media::HostDirectory;
 use adit_testkit::crash::{CrashPlan, CrashWorld, Mode, crash_everywhere};
 use adit_testkit::faults::{CallClass, Fault, Faults};
-use adit_testkit::{Rng, scaled, seeds};
+use adit_testkit::{Rng, seeds};
 use adit_vault::check::{Options, ProblemKind, RepairReport, Report, check, repair};
 use adit_vault::format::content::object;
 use adit_vault::format::names::{self, DirId};
@@ -745,7 +745,7 @@ fn files_in(root: &dyn HostDir) -> BTreeMap<String, Vec<u8>> {
 
 #[test]
 fn a_power_cut_during_repair_loses_nothing() {
-    let plan = CrashPlan { points_max: scaled(12), randoms: 1 };
+    let plan = CrashPlan { points_max: 12, randoms: 1 };
     for seed in seeds(1) {
         let mut rng = Rng::new(seed);
         for mode in [Mode::Kill, Mode::Journalled, Mode::Adversarial] {
