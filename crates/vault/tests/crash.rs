@@ -4,6 +4,8 @@
 //! A kill leaves exactly the completed operations, and of the one in flight each chunk and name before or after. A power
 //! cut leaves of each chunk the last synced or a later version, and each durable object under a name that it had since.
 
+#[path = "crash/failed_sync.rs"]
+mod failed_sync;
 #[path = "crash/script.rs"]
 mod script;
 
