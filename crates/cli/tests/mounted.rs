@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use common::{Killed, PASSWORD, eventually, facts, make_tree, run};
-use mounts::{Mounts, OrdinaryUser, force_off, mount_line};
+use mounts::{Mounts, OrdinaryUser, force_off, is_root, mount_line};
 
 fn is_mounted(path: &Path) -> bool {
     mount_line(path).is_some()
@@ -634,29 +634,39 @@ fn mounted_by_an_ordinary_user() {
     user.run(as_user).expect(0);
 }
 
-/// The link that an installation makes, for the time of a test.
-struct HelperLink(PathBuf);
+/// The link that an installation makes, for the time of a test. What was there before comes back, from the next run if
+/// this one is killed.
+struct HelperLink {
+    link: PathBuf,
+    saved: PathBuf,
+}
+
+impl HelperLink {
+    fn make() -> HelperLink {
+        let made = HelperLink { link: "/sbin/mount.fuse.adit".into(), saved: "/sbin/mount.fuse.adit.saved".into() };
+        if made.saved.symlink_metadata().is_err() && made.link.symlink_metadata().is_ok() {
+            fs::rename(&made.link, &made.saved).unwrap();
+        }
+        let _ = fs::remove_file(&made.link);
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_adit"), &made.link).unwrap();
+        made
+    }
+}
 
 impl Drop for HelperLink {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        let _ = fs::remove_file(&self.link);
+        let _ = fs::rename(&self.saved, &self.link);
     }
 }
 
 #[test]
 fn mounted_by_mount_8() {
     let Some(m) = Mounts::new() else { return };
-    // SAFETY: a plain system call.
-    if unsafe { libc::geteuid() } != 0 {
-        eprintln!("left out: only root can use mount(8) and install its helper");
+    if !is_root("mount(8), and to install its link,") {
         return;
     }
-    let link = PathBuf::from("/sbin/mount.fuse.adit");
-    if link.symlink_metadata().is_ok() {
-        fs::remove_file(&link).unwrap();
-    }
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_adit"), &link).unwrap();
-    let _link = HelperLink(link);
+    let _link = HelperLink::make();
     let mount = |options: String| {
         let mut command = Command::new("mount");
         command.env("XDG_RUNTIME_DIR", m.bench.path("run")).env("XDG_STATE_HOME", m.bench.path("state"));
