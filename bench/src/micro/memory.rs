@@ -82,6 +82,7 @@ fn populate(work: &Path) -> Result<Unlocked> {
     let store = open(work, &keys, true)?;
     let new = NewNode {
         perm: 0o755,
+        umask: 0,
         caller: Caller { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() },
     };
     for number in 0..FILES / FILES_A_DIR {

@@ -52,14 +52,7 @@ fn refused<T>() -> Result<T> {
 
 impl Store for TableStore {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            kind: "table",
-            read_only: true,
-            unit_len_bytes: 32 << 10,
-            buffer_writes: false,
-            stable_cookies: false,
-            shared: true,
-        }
+        Capabilities { read_only: true, unit_len_bytes: 32 << 10, shared: true, ..Capabilities::plain("table") }
     }
 
     fn lookup(&self, _parent: Ino, name: FileName<'_>) -> Result<Attr> {

@@ -53,7 +53,7 @@ fn name(text: &str) -> FileName<'_> {
 
 fn new_node() -> NewNode {
     let Caller { uid, gid } = own_caller();
-    NewNode { perm: 0o755, caller: Caller { uid, gid } }
+    NewNode { perm: 0o755, umask: 0, caller: Caller { uid, gid } }
 }
 
 fn inodes(m: &Mounts) -> u64 {

@@ -176,6 +176,13 @@ impl From<crate::types::NameError> for FsError {
     }
 }
 
+impl From<crate::types::XattrNameError> for FsError {
+    fn from(_: crate::types::XattrNameError) -> Self {
+        // What Linux says of a name that is empty or too long.
+        FsError::new(ErrorKind::OutOfRange)
+    }
+}
+
 /// The number of an input/output error.
 const EIO: i32 = 5;
 

@@ -14,7 +14,9 @@ use std::sync::Arc;
 
 use crate::error::{ErrorKind, FsError, Result};
 use crate::media::Remains;
-use crate::types::{Access, AllocateMode, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, StatFs};
+use crate::types::{
+    Access, AllocateMode, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, StatFs, XattrName, XattrSet,
+};
 
 /// What a store can do, asked once at mount.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +35,36 @@ pub struct Capabilities {
     pub stable_cookies: bool,
     /// Whether someone else may change the store underneath, so that caches must expire.
     pub shared: bool,
+    /// Whether it keeps extended attributes. Where it does not, a front end can say so once and for all, which spares
+    /// the kernel's question for `security.capability` before writes.
+    pub xattrs: bool,
+    /// Whether it keeps POSIX ACLs, as the attributes [`XattrName::ACL_ACCESS`] and [`XattrName::ACL_DEFAULT`], by the
+    /// rules of [`crate::acl`]: they and the permission bits always agree, and what is made in a directory gets the
+    /// directory's default one. The kernel enforces them. Needs `xattrs`.
+    pub acls: bool,
+    /// Whether a rename can leave a whiteout ([`RenameFlags::WHITEOUT`]).
+    pub whiteouts: bool,
+    /// Whether the kernel had better buffer writes itself, and own sizes and times of what it writes to: right for a
+    /// store that only this mount changes (`shared` is false) and that takes whole pages well.
+    pub kernel_writeback: bool,
+}
+
+impl Capabilities {
+    /// A store of this `kind` that can do nothing optional, in units of 4 KiB.
+    pub const fn plain(kind: &'static str) -> Self {
+        Capabilities {
+            kind,
+            read_only: false,
+            unit_len_bytes: 4096,
+            buffer_writes: false,
+            stable_cookies: false,
+            shared: false,
+            xattrs: false,
+            acls: false,
+            whiteouts: false,
+            kernel_writeback: false,
+        }
+    }
 }
 
 /// One entry of a directory listing. `.` and `..` are not among them.
@@ -61,10 +93,34 @@ pub struct Created {
 /// The new object of `mknod`, `create` or `mkdir`.
 #[derive(Clone, Copy, Debug)]
 pub struct NewNode {
-    /// Permission bits, the umask already applied.
+    /// Permission bits.
     pub perm: u16,
+    /// Permission bits to leave out, unless the directory has a default ACL. 0 where they have been left out already:
+    /// always, but for stores with [`Capabilities::acls`].
+    pub umask: u16,
     /// Owner of the new object.
     pub caller: Caller,
+}
+
+impl NewNode {
+    /// Permission bits without those of the umask.
+    pub fn masked_perm(&self) -> u16 {
+        self.perm & !self.umask
+    }
+
+    /// With what a directory with the set-group-id bit gives to what is made in it: its group, and the bit itself to
+    /// directories.
+    #[must_use]
+    pub fn in_directory(mut self, parent: &Attr, kind: Kind) -> Self {
+        const SET_GID: u16 = 0o2000;
+        if parent.perm & SET_GID != 0 {
+            self.caller.gid = parent.gid;
+            if kind == Kind::Directory {
+                self.perm |= SET_GID;
+            }
+        }
+        self
+    }
 }
 
 /// How a name in a directory relates to others for the same entry.
@@ -95,6 +151,13 @@ pub trait Store: Send + Sync {
     ///
     /// `NotFound` only if it is truly absent: an entry that cannot be read is `Corrupt` or `Io`.
     fn lookup(&self, parent: Ino, name: FileName<'_>) -> Result<Attr>;
+
+    /// As [`Store::lookup`] for each of `entries`, which a listing of `parent` gave a moment ago; answers in their order.
+    ///
+    /// A store may go by their inode numbers, and read many at once. An entry that is gone is `NotFound`.
+    fn lookup_listed(&self, parent: Ino, entries: &[DirEntry<'_>]) -> Vec<Result<Attr>> {
+        entries.iter().map(|entry| self.lookup(parent, entry.name)).collect()
+    }
 
     /// The engine holds no more reference to `ino` (never the root).
     fn forget(&self, ino: Ino);
@@ -172,6 +235,32 @@ pub trait Store: Send + Sync {
 
     /// Opens a known regular file.
     fn open(&self, ino: Ino, access: Access) -> Result<Arc<dyn StoreFile>>;
+
+    /// The value of an extended attribute of a known inode; `NoAttribute` if it has none of that name.
+    fn xattr(&self, ino: Ino, name: XattrName<'_>) -> Result<Vec<u8>> {
+        let _ = ino;
+        Err(FsError::new(ErrorKind::NotSupported).on("getxattr", name.display()))
+    }
+
+    /// The names of all extended attributes of a known inode, each followed by a NUL byte, as `listxattr(2)` has them.
+    fn xattr_names(&self, ino: Ino) -> Result<Vec<u8>> {
+        let _ = ino;
+        Err(FsError::new(ErrorKind::NotSupported).on("listxattr", ""))
+    }
+
+    /// Sets an extended attribute of a known inode, and its ctime. `NoSpace` for a value that it has no room for.
+    ///
+    /// An ACL sets the permission bits, too, in the same step; see [`Capabilities::acls`].
+    fn set_xattr(&self, ino: Ino, name: XattrName<'_>, value: &[u8], set: XattrSet) -> Result<()> {
+        let _ = (ino, value, set);
+        Err(FsError::new(ErrorKind::NotSupported).on("setxattr", name.display()))
+    }
+
+    /// Removes an extended attribute of a known inode; `NoAttribute` if it has none of that name.
+    fn remove_xattr(&self, ino: Ino, name: XattrName<'_>) -> Result<()> {
+        let _ = ino;
+        Err(FsError::new(ErrorKind::NotSupported).on("removexattr", name.display()))
+    }
 
     /// Makes the entries of a directory durable.
     fn sync_dir(&self, dir: Ino) -> Result<()>;

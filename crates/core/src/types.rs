@@ -232,6 +232,65 @@ pub struct Caller {
     pub gid: u32,
 }
 
+/// Longest name of an extended attribute, in bytes (`XATTR_NAME_MAX` on Linux).
+pub const XATTR_NAME_LEN_MAX_BYTES: usize = 255;
+/// Longest value of an extended attribute, in bytes (`XATTR_SIZE_MAX` on Linux). A store may have room for less.
+pub const XATTR_VALUE_LEN_MAX_BYTES: usize = 64 << 10;
+
+/// Full name of an extended attribute, with its namespace (`user.comment`): 1 to 255 bytes without NUL.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct XattrName<'a>(&'a [u8]);
+
+impl<'a> XattrName<'a> {
+    /// The access ACL of `acl(5)`.
+    pub const ACL_ACCESS: XattrName<'static> = XattrName(b"system.posix_acl_access");
+    /// The default ACL of `acl(5)`, which what is made in a directory gets.
+    pub const ACL_DEFAULT: XattrName<'static> = XattrName(b"system.posix_acl_default");
+
+    /// Checks `bytes`.
+    ///
+    /// # Errors
+    /// [`XattrNameError`] for one that is empty or too long, or holds a NUL byte.
+    pub fn new(bytes: &'a [u8]) -> Result<Self, XattrNameError> {
+        match bytes.len() {
+            1..=XATTR_NAME_LEN_MAX_BYTES if !bytes.contains(&0) => Ok(XattrName(bytes)),
+            _ => Err(XattrNameError),
+        }
+    }
+
+    /// The bytes.
+    pub fn as_bytes(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// For messages; bytes that are not UTF-8 are replaced.
+    pub fn display(self) -> std::borrow::Cow<'a, str> {
+        String::from_utf8_lossy(self.0)
+    }
+}
+
+impl fmt::Debug for XattrName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.display())
+    }
+}
+
+/// Bytes that are no [`XattrName`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("not a name of an extended attribute")]
+pub struct XattrNameError;
+
+/// Whether an extended attribute may exist when it is set (`setxattr(2)`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum XattrSet {
+    /// It may, or not.
+    Either,
+    /// It must not, else `Exists` (`XATTR_CREATE`).
+    Create,
+    /// It must, else `NoAttribute` (`XATTR_REPLACE`).
+    Replace,
+}
+
 bitflags::bitflags! {
     /// Flags of a rename, with the meaning of `renameat2(2)`.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -240,6 +299,8 @@ bitflags::bitflags! {
         const NOREPLACE = 1;
         /// Exchange source and target atomically; both must exist.
         const EXCHANGE = 2;
+        /// Leave a whiteout under the old name: a character device 0/0 of root's. Not together with `EXCHANGE`.
+        const WHITEOUT = 4;
     }
 }
 

@@ -182,12 +182,10 @@ impl MemoryStore {
 impl Store for MemoryStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            kind: "memory",
-            read_only: false,
             unit_len_bytes: self.limits.unit_len_bytes,
             buffer_writes: self.limits.buffer_writes,
-            stable_cookies: false,
             shared: self.limits.shared,
+            ..Capabilities::plain("memory")
         }
     }
 
@@ -461,7 +459,7 @@ mod tests {
     }
 
     fn new_node() -> NewNode {
-        NewNode { perm: 0o644, caller: crate::own_caller() }
+        NewNode { perm: 0o644, umask: 0, caller: crate::own_caller() }
     }
 
     #[test]

@@ -71,7 +71,7 @@ fn base_name(path: &str) -> FileName<'_> {
 
 fn run(store: &VaultStore, op: &Op, now: usize, script: &Script) -> Result<()> {
     let dir = |path: &str| walk(store, parent(path)).map(|a| a.ino);
-    let new = NewNode { perm: 0o700, caller: CALLER };
+    let new = NewNode { perm: 0o700, umask: 0, caller: CALLER };
     match op {
         Op::Create(path) => store.create(dir(path)?, base_name(path), &new).map(drop),
         Op::Mkdir(path) => store.mkdir(dir(path)?, base_name(path), &new).map(drop),
@@ -643,7 +643,7 @@ fn an_fsync_beside_the_background_checkpoint_is_as_good_as_alone() {
     let (store, _) = open_with(&world, &keys, true).unwrap();
     let (held, waiting) = channel();
     world.hold_syncs(move |call| is_checkpoint(call) && held.send(()).is_ok());
-    let new = NewNode { perm: 0o700, caller: CALLER };
+    let new = NewNode { perm: 0o700, umask: 0, caller: CALLER };
     let dir = store.mkdir(Ino::ROOT, base_name("dir"), &new).unwrap().ino;
     let (_, old) = store.create(dir, base_name("old"), &new).unwrap();
     old.write_at(&[(0, &[1; 3 * CHUNK])]).unwrap();

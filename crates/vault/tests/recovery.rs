@@ -15,7 +15,7 @@ use adit_testkit::faults::{CallClass, Fault, Faults};
 use adit_vault::format::{CipherCombo, ScryptParams};
 use adit_vault::{CreateOptions, OpenOptions, RecoveryReport, Unlocked, VaultStore};
 
-const NEW: NewNode = NewNode { perm: 0o600, caller: Caller { uid: 0, gid: 0 } };
+const NEW: NewNode = NewNode { perm: 0o600, umask: 0, caller: Caller { uid: 0, gid: 0 } };
 
 fn name(text: &str) -> FileName<'_> {
     FileName::new(text.as_bytes()).unwrap()

@@ -20,7 +20,7 @@ fn name(text: &str) -> FileName<'_> {
 fn new(perm: u16) -> NewNode {
     // SAFETY: these two calls cannot fail and touch no memory of ours.
     let caller = unsafe { Caller { uid: libc::geteuid(), gid: libc::getegid() } };
-    NewNode { perm, caller }
+    NewNode { perm, umask: 0, caller }
 }
 
 struct Folder {

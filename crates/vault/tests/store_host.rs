@@ -133,7 +133,7 @@ fn everything_of_an_entry_is_its_makers_also_on_a_mount_by_root() {
     let owner = user(1000);
     let vault = vault_of(owner);
     let store = vault.open();
-    let new = |perm| NewNode { perm, caller: owner };
+    let new = |perm| NewNode { perm, umask: 0, caller: owner };
     let long = |n: u32| format!("a name that is stored under its hash, number {n}");
     let move_to = |from: &str, to: &str| {
         store.rename(Ino::ROOT, name(from), Ino::ROOT, name(to), RenameFlags::empty()).unwrap();
@@ -159,7 +159,7 @@ fn what_no_entry_owns_is_the_vaults_owners() {
     let (owner, other) = (user(1000), user(2000));
     let vault = vault_of(owner);
     let store = vault.open();
-    let new = NewNode { perm: 0o755, caller: other };
+    let new = NewNode { perm: 0o755, umask: 0, caller: other };
     for n in 0..8 {
         store.mkdir(Ino::ROOT, name(&format!("dir {n}")), &new).unwrap();
     }
@@ -178,7 +178,7 @@ fn what_a_repair_makes_is_the_vaults_owners() {
     let owner = user(1000);
     let vault = vault_of(owner);
     let store = vault.open();
-    let new = NewNode { perm: 0o755, caller: owner };
+    let new = NewNode { perm: 0o755, umask: 0, caller: owner };
     let dirs = ["gone", "no id"].map(|n| store.mkdir(Ino::ROOT, name(n), &new).unwrap().ino);
     let [gone, no_id] = dirs.map(|ino| vault.path.join(store.path_of(ino).unwrap()));
     drop(store);

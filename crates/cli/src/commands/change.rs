@@ -16,7 +16,7 @@ use crate::progress::Progress;
 /// `adit mkdir`
 pub fn mkdir(args: &MkdirArgs, global: &GlobalArgs) -> Result<()> {
     let perm = 0o777 & !crate::process::umask() as u16;
-    let new = NewNode { perm, caller: this_process() };
+    let new = NewNode { perm, umask: 0, caller: this_process() };
     let (dir, vault) = open::source(&args.source, global, Purpose::Write)?;
     let tree = Tree::new(&*vault.store);
     let fail = |e: FsError| Failure::fs(dir.display(), &e);

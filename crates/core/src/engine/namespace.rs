@@ -284,7 +284,10 @@ impl Engine {
     ) -> Result<()> {
         self.counters.op(|o| &o.renames);
         self.check_writable("rename")?;
-        if flags.contains(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE) {
+        let together = [RenameFlags::NOREPLACE, RenameFlags::WHITEOUT].iter().any(|other| flags.contains(*other));
+        if flags.contains(RenameFlags::EXCHANGE) && together
+            || flags.contains(RenameFlags::WHITEOUT) && !self.caps.whiteouts
+        {
             return Err(ErrorKind::InvalidInput.into());
         }
         let targets = [self.target_of(parent, name), self.target_of(new_parent, new_name)];

@@ -10,7 +10,7 @@ use self::mem::MemStore;
 use super::transfer::{Copied, CopyOptions, Event, HostPlace, Outward, copy_in, copy_out, open_dir};
 use super::*;
 
-const NEW: NewNode = NewNode { perm: 0o755, caller: Caller { uid: 0, gid: 0 } };
+const NEW: NewNode = NewNode { perm: 0o755, umask: 0, caller: Caller { uid: 0, gid: 0 } };
 
 /// Runs `work` on a tree of `store` and checks that every reference was given back.
 fn with_tree<T>(store: &MemStore, work: impl FnOnce(&Tree<'_>) -> T) -> T {

@@ -17,7 +17,7 @@ pub fn name(s: &str) -> FileName<'_> {
 }
 
 pub fn new_node() -> NewNode {
-    NewNode { perm: 0o644, caller: adit_testkit::own_caller() }
+    NewNode { perm: 0o644, umask: 0, caller: adit_testkit::own_caller() }
 }
 
 pub fn options(ttl: Duration, memory_bytes: u64) -> EngineOptions {

@@ -232,7 +232,7 @@ fn caller_of(req: &Request) -> Caller {
 
 /// The kernel has applied the umask already; doing so again changes nothing.
 fn new_node(req: &Request, mode: u32, umask: u32) -> NewNode {
-    NewNode { perm: (mode & !umask & 0o7777) as u16, caller: caller_of(req) }
+    NewNode { perm: (mode & !umask & 0o7777) as u16, umask: 0, caller: caller_of(req) }
 }
 
 fn fh_of(fh: FileHandle) -> Fh {

@@ -167,7 +167,7 @@ impl MemStore {
 
     /// `dirs` folders `d…` of `files` empty files `f…` each, made behind the engine's back.
     pub fn fill(&self, dirs: usize, files: usize) {
-        let new = NewNode { perm: 0o755, caller: me() };
+        let new = NewNode { perm: 0o755, umask: 0, caller: me() };
         let mut tree = self.tree();
         for d in 0..dirs {
             let name = format!("d{d:04}");
@@ -189,7 +189,8 @@ impl MemStore {
         let name = FileName::new(name.as_bytes()).expect("name");
         let content_len = content.len() as u64;
         let content = Content::File(content.to_vec(), Weak::new());
-        let attr = tree.add(Ino::ROOT, name, &NewNode { perm: 0o644, caller }, Kind::File, content).expect("new");
+        let attr =
+            tree.add(Ino::ROOT, name, &NewNode { perm: 0o644, umask: 0, caller }, Kind::File, content).expect("new");
         tree.nodes.get_mut(&attr.ino.0).expect("just made").attr.size = content_len;
         tree.known.remove(&attr.ino.0);
     }
@@ -240,12 +241,10 @@ impl MemStore {
 impl Store for MemStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            kind: "memory",
-            read_only: false,
             unit_len_bytes: 32 << 10,
             buffer_writes: true,
-            stable_cookies: false,
             shared: self.shared,
+            ..Capabilities::plain("memory")
         }
     }
 
@@ -319,7 +318,7 @@ impl Store for MemStore {
     }
 
     fn symlink(&self, parent: Ino, name: FileName<'_>, target: &[u8], caller: Caller) -> Result<Attr> {
-        let new = NewNode { perm: 0o777, caller };
+        let new = NewNode { perm: 0o777, umask: 0, caller };
         self.tree().add(parent, name, &new, Kind::Symlink, Content::Link(target.to_vec()))
     }
 

@@ -152,12 +152,12 @@ impl<'a> StoreSubject<'a> {
         match op {
             Op::Create(place, perm) => {
                 let (parent, name) = self.parent(place)?;
-                let (attr, _file) = self.store.create(parent, name, &NewNode { perm: *perm, caller })?;
+                let (attr, _file) = self.store.create(parent, name, &NewNode { perm: *perm, umask: 0, caller })?;
                 self.learn(attr);
             }
             Op::Mkdir(place, perm) => {
                 let (parent, name) = self.parent(place)?;
-                let attr = self.store.mkdir(parent, name, &NewNode { perm: *perm, caller })?;
+                let attr = self.store.mkdir(parent, name, &NewNode { perm: *perm, umask: 0, caller })?;
                 self.learn(attr);
             }
             Op::Symlink(place, target) => {

@@ -50,7 +50,7 @@ fn inherit(shared: &Shared, dir: &DirNode, kind: Kind, new: &NewNode) -> Result<
         return Ok(*new);
     }
     let perm = if kind == Kind::Directory { new.perm | SET_GID } else { new.perm };
-    Ok(NewNode { perm, caller: Caller { gid: parent.gid, ..new.caller } })
+    Ok(NewNode { perm, umask: 0, caller: Caller { gid: parent.gid, ..new.caller } })
 }
 
 /// Why nothing can be made in the content folder `dir`.
@@ -251,7 +251,7 @@ pub(super) fn symlink(
     let clear = new_name(name)?;
     let sealed = shared.seal_name(&dir, &clear)?;
     check_free(shared, &dir, name)?;
-    let new = inherit(shared, &dir, Kind::Symlink, &NewNode { perm: SMALL_FILE_PERM, caller })?;
+    let new = inherit(shared, &dir, Kind::Symlink, &NewNode { perm: SMALL_FILE_PERM, umask: 0, caller })?;
     shared.before_reuse(&dir, &sealed.stored)?;
     op.intent(&dir.hash)?;
     let bytes = seal_small(shared, &op, target.as_bytes())?;

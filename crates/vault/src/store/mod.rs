@@ -500,12 +500,11 @@ fn is_out_of_descriptors(e: &std::io::Error) -> bool {
 impl Store for VaultStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            kind: "vault",
             read_only: self.shared.journal.is_none(),
             unit_len_bytes: CHUNK_CLEAR_BYTES,
             buffer_writes: true,
-            stable_cookies: false,
             shared: true,
+            ..Capabilities::plain("vault")
         }
     }
 

@@ -23,7 +23,7 @@ fn lost_and_found(shared: &Arc<Shared>, caller: Caller) -> Result<Attr> {
     let mut name = "lost+found".to_owned();
     for n in 1u32.. {
         let found = FileName::new(name.as_bytes())?;
-        match change::mkdir(shared, Ino::ROOT, found, &NewNode { perm: 0o700, caller }) {
+        match change::mkdir(shared, Ino::ROOT, found, &NewNode { perm: 0o700, umask: 0, caller }) {
             Err(e) if e.kind() == ErrorKind::Exists => {
                 let attr = shared.find(&shared.root_dir, found)?.attr;
                 if attr.kind == Kind::Directory {
@@ -73,7 +73,7 @@ fn keep_file(
     let mut tried = name.to_owned();
     for n in 1u32.. {
         let file_name = FileName::new(tried.as_bytes())?;
-        let file = match change::create(shared, dir, file_name, &NewNode { perm: 0o600, caller }) {
+        let file = match change::create(shared, dir, file_name, &NewNode { perm: 0o600, umask: 0, caller }) {
             Ok((_, file, _)) => Some(file),
             Err(e) if e.kind() == ErrorKind::Exists => {
                 let attr = shared.find(&shared.directory(dir)?, file_name)?.attr;

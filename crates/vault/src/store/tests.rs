@@ -33,7 +33,7 @@ fn open(world: &CrashWorld) -> VaultStore {
     VaultStore::open(options).unwrap().0
 }
 
-const NEW: NewNode = NewNode { perm: 0o700, caller: CALLER };
+const NEW: NewNode = NewNode { perm: 0o700, umask: 0, caller: CALLER };
 
 /// Makes the file `name` with three chunks.
 fn three_chunks(store: &VaultStore, text: &str) -> Arc<dyn StoreFile> {

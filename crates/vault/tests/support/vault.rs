@@ -100,7 +100,7 @@ pub fn name(text: &str) -> FileName<'_> {
 
 /// A new object of this process's user.
 pub fn new(perm: u16) -> NewNode {
-    NewNode { perm, caller: adit_testkit::own_caller() }
+    NewNode { perm, umask: 0, caller: adit_testkit::own_caller() }
 }
 
 /// What is at the absolute path `path`.

@@ -125,14 +125,7 @@ impl MemStore {
 
 impl Store for MemStore {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            kind: "memory",
-            read_only: false,
-            unit_len_bytes: 4096,
-            buffer_writes: false,
-            stable_cookies: false,
-            shared: false,
-        }
+        Capabilities::plain("memory")
     }
 
     fn lookup(&self, parent: Ino, name: FileName<'_>) -> Result<Attr> {

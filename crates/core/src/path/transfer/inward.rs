@@ -166,7 +166,7 @@ impl<'t> Copier<'t, '_, '_, '_> {
         name: &[u8],
     ) -> Result<T, Fault> {
         // Private until it is complete: the mode comes with the time, at the end.
-        let new = NewNode { perm: 0o600, caller: this_process() };
+        let new = NewNode { perm: 0o600, umask: 0, caller: this_process() };
         let mut draft = Draft::new(self.tree, to);
         let (attr, file) = self.tree.store().create(to.ino(), draft.name()?, &new)?;
         let node = draft.hold(attr);
@@ -256,7 +256,7 @@ impl Drop for Draft<'_, '_> {
 
 /// Creates the directory, or takes the one that is there.
 fn make_dir<'t>(tree: &'t Tree<'t>, to: &Node<'_>, name: &[u8]) -> Result<Node<'t>> {
-    let new = NewNode { perm: 0o700, caller: this_process() };
+    let new = NewNode { perm: 0o700, umask: 0, caller: this_process() };
     match tree.mkdir_in(to, name, &new) {
         Err(e) if e.kind() == ErrorKind::Exists => {}
         other => return other,
