@@ -22,6 +22,10 @@ const LIMITS: Limits = Limits {
     unit_len_bytes: 32 << 10,
     buffer_writes: true,
     shared: true,
+    xattrs: false,
+    acls: false,
+    whiteouts: false,
+    stable_cookies: false,
 };
 
 /// Sequences of each mount.

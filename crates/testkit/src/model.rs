@@ -5,17 +5,23 @@
 //! is strict: an inode that the caller does not hold a reference to is `Stale`, even if it exists.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hasher};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use adit_core::store::{Capabilities, DirEntry, NewNode, Store, StoreFile};
-use adit_core::types::{Access, AllocateMode, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, StatFs};
-use adit_core::{ErrorKind, Result};
+use adit_core::types::{
+    Access, AllocateMode, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, StatFs, Timestamp, XattrName,
+    XattrSet,
+};
+use adit_core::{ErrorKind, Result, acl};
 use parking_lot::Mutex;
 
 use crate::tree::{self, Body, NodeId, Tree};
 
+/// A block of this many zeros, in its place, is a hole. Whether it was ever written plays no part, as POSIX allows.
+const HOLE_LEN_BYTES: usize = 4096;
 /// Longest file of the memory store, in bytes.
 pub const FILE_LEN_MAX_BYTES: u64 = 1 << 30;
 
@@ -38,10 +44,18 @@ pub struct Limits {
     pub buffer_writes: bool,
     /// Whether caches above must expire (see [`Capabilities`]).
     pub shared: bool,
+    /// Extended attributes; else `NotSupported`.
+    pub xattrs: bool,
+    /// POSIX ACLs; else they are as any other extended attribute.
+    pub acls: bool,
+    /// Renames that leave a whiteout; else `InvalidInput`. Through a mount only root may.
+    pub whiteouts: bool,
+    /// Whether a listing goes on from any cookie (see [`Capabilities`]).
+    pub stable_cookies: bool,
 }
 
 impl Default for Limits {
-    /// Everything that POSIX has, in units of 32 KiB.
+    /// Everything that POSIX has and any user may do, in units of 32 KiB.
     fn default() -> Self {
         Limits {
             hard_links: true,
@@ -52,6 +66,10 @@ impl Default for Limits {
             unit_len_bytes: 32 << 10,
             buffer_writes: true,
             shared: false,
+            xattrs: true,
+            acls: true,
+            whiteouts: false,
+            stable_cookies: false,
         }
     }
 }
@@ -103,7 +121,7 @@ impl State {
 
     fn touch(&mut self, id: NodeId) {
         let attr = &mut self.tree.node_mut(id).attr;
-        attr.mtime = adit_core::types::Timestamp::now();
+        attr.mtime = Timestamp::now();
         attr.ctime = attr.mtime;
     }
 
@@ -166,12 +184,58 @@ impl MemoryStore {
         Ok(())
     }
 
-    fn insert(&self, parent: Ino, name: FileName<'_>, attr: Attr, body: Body<Vec<u8>>) -> Result<Attr> {
+    fn insert(
+        &self,
+        parent: Ino,
+        name: FileName<'_>,
+        kind: Kind,
+        new: &NewNode,
+        (rdev, body): (u32, Body<Vec<u8>>),
+    ) -> Result<Attr> {
         self.check_name(name)?;
         let mut state = self.state.lock();
         let parent = state.known(parent)?;
+        let new = new.in_directory(&state.tree.node(parent)?.attr, kind);
+        let default = state.tree.node(parent)?.xattrs.get(XattrName::ACL_DEFAULT.as_bytes()).cloned();
+        let inherited = acl::inherit(default.as_deref().filter(|_| self.limits.acls), kind, &new)?;
+        let attr = Attr { rdev, ..tree::fresh(kind, inherited.access.perm, new.caller) };
         let id = state.tree.insert(parent, name.as_bytes(), attr, body)?;
+        let xattrs = &mut state.tree.node_mut(id).xattrs;
+        for (name, value) in
+            [(XattrName::ACL_ACCESS, inherited.access.acl), (XattrName::ACL_DEFAULT, inherited.default)]
+        {
+            if let Some(value) = value {
+                xattrs.insert(name.as_bytes().to_vec(), value);
+            }
+        }
         state.learn(id)
+    }
+
+    /// Applies what ACLs ask for: the permission bits that go with the value, and what to keep of it.
+    fn acl_of(&self, name: XattrName<'_>, value: &[u8], attr: &Attr) -> Result<(u16, Option<Vec<u8>>)> {
+        match name {
+            XattrName::ACL_ACCESS if self.limits.acls => {
+                let access = acl::access(value, attr.perm)?;
+                Ok((access.perm, access.acl))
+            }
+            XattrName::ACL_DEFAULT if self.limits.acls => Ok((attr.perm, acl::default(value, attr.kind)?)),
+            _ => Ok((attr.perm, Some(value.to_vec()))),
+        }
+    }
+
+    /// The cookie of the entry with this number and name: its number, or where cookies are stable a hash of its name, of
+    /// which two that agree are not to be expected.
+    fn cookie(&self, number: usize, name: &[u8]) -> u64 {
+        if !self.limits.stable_cookies {
+            return number as u64 + 1;
+        }
+        let mut hasher = DefaultHasher::new();
+        hasher.write(name);
+        hasher.finish() >> 2 | 1
+    }
+
+    fn check_xattrs(&self) -> Result<()> {
+        if self.limits.xattrs { Ok(()) } else { Err(ErrorKind::NotSupported.into()) }
     }
 
     fn handle(&self, id: NodeId) -> Arc<dyn StoreFile> {
@@ -185,6 +249,10 @@ impl Store for MemoryStore {
             unit_len_bytes: self.limits.unit_len_bytes,
             buffer_writes: self.limits.buffer_writes,
             shared: self.limits.shared,
+            stable_cookies: self.limits.stable_cookies,
+            xattrs: self.limits.xattrs,
+            acls: self.limits.acls,
+            whiteouts: self.limits.whiteouts,
             ..Capabilities::plain("memory")
         }
     }
@@ -215,19 +283,28 @@ impl Store for MemoryStore {
         if let Some(size) = set.size {
             set_len(&mut state, id, size)?;
         }
-        tree::apply(&mut state.tree.node_mut(id).attr, set);
+        let node = state.tree.node_mut(id);
+        tree::apply(&mut node.attr, set);
+        if let Some(acl) = node.xattrs.get_mut(XattrName::ACL_ACCESS.as_bytes())
+            && self.limits.acls
+            && let Some(perm) = set.perm
+        {
+            *acl = acl::chmod(acl, perm)?;
+        }
         state.attr(id)
     }
 
     fn read_dir(&self, dir: Ino, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<()> {
         // Copied out, so that the sink may call the store.
-        let entries: Vec<_> = {
+        let mut entries: Vec<(u64, Vec<u8>, NodeId, Kind)> = {
             let state = self.state.lock();
-            let entries = state.tree.entries(state.known(dir)?)?;
-            entries.iter().map(|(name, &id)| (name.clone(), id, state.tree.nodes[&id].attr.kind)).collect()
+            let entries = state.tree.entries(state.known(dir)?)?.iter().enumerate();
+            let kind = |id| state.tree.nodes[id].attr.kind;
+            entries.map(|(i, (name, id))| (self.cookie(i, name), name.clone(), *id, kind(id))).collect()
         };
-        for (i, (name, id, kind)) in entries.iter().enumerate().skip(start as usize) {
-            let entry = DirEntry { cookie: i as u64 + 1, ino: Ino(*id), kind: *kind, name: FileName::new(name)? };
+        entries.sort_unstable_by_key(|(cookie, ..)| *cookie);
+        for (cookie, name, id, kind) in entries.iter().filter(|(cookie, ..)| *cookie > start) {
+            let entry = DirEntry { cookie: *cookie, ino: Ino(*id), kind: *kind, name: FileName::new(name)? };
             if sink(entry).is_break() {
                 break;
             }
@@ -236,21 +313,21 @@ impl Store for MemoryStore {
     }
 
     fn create(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<(Attr, Arc<dyn StoreFile>)> {
-        let attr = tree::fresh(Kind::File, new.perm, new.caller);
-        let attr = self.insert(parent, name, attr, Body::File(Vec::new()))?;
+        let attr = self.insert(parent, name, Kind::File, new, (0, Body::File(Vec::new())))?;
         self.state.lock().open(attr.ino.0);
         Ok((attr, self.handle(attr.ino.0)))
     }
 
     fn mkdir(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<Attr> {
-        self.insert(parent, name, tree::fresh(Kind::Directory, new.perm, new.caller), tree::empty_directory())
+        self.insert(parent, name, Kind::Directory, new, (0, tree::empty_directory()))
     }
 
     fn symlink(&self, parent: Ino, name: FileName<'_>, target: &[u8], caller: Caller) -> Result<Attr> {
         if target.is_empty() || target.len() > 4095 || target.contains(&0) {
             return Err(ErrorKind::InvalidInput.into());
         }
-        self.insert(parent, name, tree::fresh(Kind::Symlink, 0o777, caller), Body::Symlink(target.to_vec()))
+        let new = NewNode { perm: 0o777, umask: 0, caller };
+        self.insert(parent, name, Kind::Symlink, &new, (0, Body::Symlink(target.to_vec())))
     }
 
     fn mknod(&self, parent: Ino, name: FileName<'_>, kind: Kind, rdev: u32, new: &NewNode) -> Result<Attr> {
@@ -260,7 +337,7 @@ impl Store for MemoryStore {
             _ if !self.limits.special_nodes => return Err(ErrorKind::NotPermitted.into()),
             _ => Body::Special,
         };
-        self.insert(parent, name, Attr { rdev, ..tree::fresh(kind, new.perm, new.caller) }, body)
+        self.insert(parent, name, kind, new, (rdev, body))
     }
 
     fn link(&self, ino: Ino, parent: Ino, name: FileName<'_>) -> Result<Attr> {
@@ -308,6 +385,9 @@ impl Store for MemoryStore {
     ) -> Result<()> {
         let mut state = self.state.lock();
         let (parent, new_parent) = (state.known(parent)?, state.known(new_parent)?);
+        if flags.contains(RenameFlags::WHITEOUT) && !self.limits.whiteouts {
+            return Err(ErrorKind::InvalidInput.into());
+        }
         let replaced = state.tree.lookup(new_parent, new_name.as_bytes()).ok();
         self.check_name(new_name)?;
         state.tree.rename(parent, name.as_bytes(), new_parent, new_name.as_bytes(), flags)?;
@@ -323,6 +403,49 @@ impl Store for MemoryStore {
         state.content(id)?;
         state.open(id);
         Ok(self.handle(id))
+    }
+
+    fn xattr(&self, ino: Ino, name: XattrName<'_>) -> Result<Vec<u8>> {
+        self.check_xattrs()?;
+        let state = self.state.lock();
+        let node = state.tree.node(state.known(ino)?)?;
+        Ok(node.xattrs.get(name.as_bytes()).ok_or(ErrorKind::NoAttribute)?.clone())
+    }
+
+    fn xattr_names(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.check_xattrs()?;
+        let state = self.state.lock();
+        let node = state.tree.node(state.known(ino)?)?;
+        Ok(node.xattrs.keys().flat_map(|name| [name, &b"\0"[..]].concat()).collect())
+    }
+
+    fn set_xattr(&self, ino: Ino, name: XattrName<'_>, value: &[u8], set: XattrSet) -> Result<()> {
+        self.check_xattrs()?;
+        let mut state = self.state.lock();
+        let id = state.known(ino)?;
+        let (perm, value) = self.acl_of(name, value, &state.attr(id)?)?;
+        let node = state.tree.node_mut(id);
+        match (set, node.xattrs.contains_key(name.as_bytes())) {
+            (XattrSet::Create, true) => return Err(ErrorKind::Exists.into()),
+            (XattrSet::Replace, false) => return Err(ErrorKind::NoAttribute.into()),
+            _ => {}
+        }
+        match value {
+            Some(value) => node.xattrs.insert(name.as_bytes().to_vec(), value),
+            None => node.xattrs.remove(name.as_bytes()),
+        };
+        (node.attr.perm, node.attr.ctime) = (perm, Timestamp::now());
+        Ok(())
+    }
+
+    fn remove_xattr(&self, ino: Ino, name: XattrName<'_>) -> Result<()> {
+        self.check_xattrs()?;
+        let mut state = self.state.lock();
+        let id = state.known(ino)?;
+        let node = state.tree.node_mut(id);
+        node.xattrs.remove(name.as_bytes()).ok_or(ErrorKind::NoAttribute)?;
+        node.attr.ctime = Timestamp::now();
+        Ok(())
     }
 
     fn sync_dir(&self, dir: Ino) -> Result<()> {
@@ -430,6 +553,19 @@ impl StoreFile for MemoryFile {
         Ok(())
     }
 
+    fn seek_data(&self, offset: u64) -> Result<u64> {
+        let mut state = self.state.lock();
+        next_block(state.content(self.id)?, offset, true).ok_or_else(|| ErrorKind::NoData.into())
+    }
+
+    fn seek_hole(&self, offset: u64) -> Result<u64> {
+        let mut state = self.state.lock();
+        let content = state.content(self.id)?;
+        let len = content.len() as u64;
+        let hole = next_block(content, offset, false);
+        if offset < len { Ok(hole.unwrap_or(len)) } else { Err(ErrorKind::NoData.into()) }
+    }
+
     fn allocate(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
         let end = end_of(offset, len)?;
         let mut state = self.state.lock();
@@ -448,6 +584,16 @@ impl StoreFile for MemoryFile {
         state.touch(self.id);
         Ok(())
     }
+}
+
+/// The first offset at or after `offset` whose block holds data, or does not; the end of the file, a hole, if there is
+/// none. `None` where `offset` is not before the end.
+fn next_block(content: &[u8], offset: u64, data: bool) -> Option<u64> {
+    let offset = usize::try_from(offset).ok().filter(|&offset| offset < content.len())?;
+    let first = offset / HOLE_LEN_BYTES;
+    let blocks = content.chunks(HOLE_LEN_BYTES).enumerate().skip(first);
+    let found = blocks.filter(|(_, block)| block.iter().any(|&b| b != 0) == data).map(|(at, _)| at * HOLE_LEN_BYTES);
+    found.map(|at| at.max(offset) as u64).next()
 }
 
 #[cfg(test)]
@@ -492,6 +638,45 @@ mod tests {
     }
 
     #[test]
+    fn holes_are_blocks_of_zeros() {
+        let store = MemoryStore::default();
+        let (_, file) = store.create(Ino::ROOT, name("f"), &new_node()).unwrap();
+        file.write_at(&[(5000, b"x"), (20000, b"y")]).unwrap();
+        assert_eq!((file.seek_data(0).unwrap(), file.seek_hole(0).unwrap()), (4096, 0));
+        assert_eq!((file.seek_data(5001).unwrap(), file.seek_hole(5001).unwrap()), (5001, 8192));
+        assert_eq!((file.seek_data(8192).unwrap(), file.seek_hole(16384).unwrap()), (16384, 20001));
+        assert_eq!(file.seek_data(20001).unwrap_err().kind(), ErrorKind::NoData);
+        file.set_len(40000).unwrap();
+        assert_eq!(file.seek_data(24576).unwrap_err().kind(), ErrorKind::NoData, "nothing but a hole follows");
+    }
+
+    #[test]
+    fn a_directory_passes_on_its_group_and_its_default_acl() {
+        let store = MemoryStore::default();
+        let dir = store.mkdir(Ino::ROOT, name("d"), &new_node()).unwrap();
+        let gid = dir.gid + 7;
+        let set = SetAttr { perm: Some(0o2755), gid: Some(gid), ..SetAttr::default() };
+        store.setattr(dir.ino, &set).unwrap();
+        let (file, _) = store.create(dir.ino, name("f"), &new_node()).unwrap();
+        assert_eq!((file.gid, file.perm), (gid, 0o644));
+        let below = store.mkdir(dir.ino, name("e"), &new_node()).unwrap();
+        assert_eq!((below.gid, below.perm), (gid, 0o2644));
+        // user::rwx, user:9:rwx, group::r-x, mask::rwx, other::---
+        let entries = [(1u16, 7u16, u32::MAX), (2, 7, 9), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 0, u32::MAX)];
+        let bytes = entries
+            .iter()
+            .flat_map(|(tag, perm, id)| [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat());
+        let acl: Vec<u8> = [2, 0, 0, 0].into_iter().chain(bytes).collect();
+        store.set_xattr(dir.ino, XattrName::ACL_DEFAULT, &acl, XattrSet::Either).unwrap();
+        let new = NewNode { perm: 0o666, umask: 0o077, ..new_node() };
+        let (file, _) = store.create(dir.ino, name("g"), &new).unwrap();
+        assert_eq!(file.perm, 0o660, "the default ACL takes the umask's place");
+        assert!(store.xattr(file.ino, XattrName::ACL_ACCESS).is_ok());
+        let (file, _) = store.create(Ino::ROOT, name("g"), &new).unwrap();
+        assert_eq!(file.perm, 0o600);
+    }
+
+    #[test]
     fn removed_directories_take_nothing() {
         let store = MemoryStore::default();
         let dir = store.mkdir(Ino::ROOT, name("d"), &new_node()).unwrap();
@@ -508,6 +693,7 @@ mod tests {
             special_nodes: false,
             holes: false,
             any_bytes: false,
+            xattrs: false,
             name_len_max: 3,
             ..Limits::default()
         };
@@ -521,6 +707,10 @@ mod tests {
         );
         assert_eq!(kind(file.allocate(0, 1, AllocateMode::PunchHole)), ErrorKind::NotSupported);
         assert_eq!(kind(store.mkdir(Ino::ROOT, name("abcd"), &new_node()).map(drop)), ErrorKind::NameTooLong);
+        let user = XattrName::new(b"user.a").unwrap();
+        assert_eq!(kind(store.set_xattr(attr.ino, user, b"", XattrSet::Either)), ErrorKind::NotSupported);
+        let whiteout = store.rename(Ino::ROOT, name("abc"), Ino::ROOT, name("b"), RenameFlags::WHITEOUT);
+        assert_eq!(kind(whiteout), ErrorKind::InvalidInput);
         let bytes = FileName::new(&[0xff]).unwrap();
         assert_eq!(kind(store.mkdir(Ino::ROOT, bytes, &new_node()).map(drop)), ErrorKind::IllegalName);
     }

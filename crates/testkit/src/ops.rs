@@ -11,7 +11,7 @@ use std::fmt;
 use std::path::Path;
 
 use adit_core::store::Store;
-use adit_core::types::{AllocateMode, Kind, RenameFlags, Timestamp};
+use adit_core::types::{AllocateMode, Kind, RenameFlags, Timestamp, XattrSet};
 
 use crate::model::{Limits, MemoryStore};
 use crate::rng::{Rng, seeds};
@@ -46,6 +46,8 @@ pub enum Op {
     Create(Shown, u16),
     /// Creates a directory with these permissions.
     Mkdir(Shown, u16),
+    /// Creates a FIFO or a socket with these permissions.
+    Mknod(Shown, Kind, u16),
     /// Creates a symbolic link to a target that does not exist.
     Symlink(Shown, Vec<u8>),
     /// Gives the first a further name, the second.
@@ -60,6 +62,8 @@ pub enum Op {
     Write(Target, Vec<(u64, usize)>, u64),
     /// Reads (offset, length).
     Read(Target, u64, usize),
+    /// Reads all that `SEEK_DATA` and `SEEK_HOLE` find to be data, the rest being zeros.
+    ReadSparse(Target),
     /// Sets the length; through the inode, not the handle, if the flag is set.
     Truncate(Target, u64, bool),
     /// `fallocate(2)` of (offset, length).
@@ -80,6 +84,14 @@ pub enum Op {
     Chmod(Shown, u16),
     /// Sets both times, and reads them back.
     SetTimes(Shown, Timestamp, Timestamp),
+    /// Sets an extended attribute (name, length of the value, seed) of a file or directory.
+    SetXattr(Shown, Vec<u8>, (usize, u64), XattrSet),
+    /// An extended attribute of a file or directory.
+    GetXattr(Shown, Vec<u8>),
+    /// Removes an extended attribute of a file or directory.
+    RemoveXattr(Shown, Vec<u8>),
+    /// The names of the extended attributes in `user.` of a file or directory.
+    ListXattrs(Shown),
     /// Makes a directory's entries durable.
     SyncDir(Shown),
     /// Makes everything durable.
@@ -164,22 +176,41 @@ pub struct Seen {
     pub owner: (u32, u32),
 }
 
-/// A whole tree: by path, the attributes, and a file's content or a link's target.
+/// What lies at a path.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Its attributes.
+    pub seen: Seen,
+    /// A file's content or a link's target.
+    pub content: Vec<u8>,
+    /// Extended attributes in `user.`; of files and directories only.
+    pub xattrs: Xattrs,
+}
+
+/// Extended attributes with their values.
+pub type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// A whole tree, by path.
 #[derive(Clone, PartialEq, Eq, Default)]
-pub struct Snapshot(pub BTreeMap<Shown, (Seen, Vec<u8>)>);
+pub struct Snapshot(pub BTreeMap<Shown, Found>);
 
 impl Snapshot {
     /// How `got` differs from this, in one line; `None` if it does not.
     pub fn difference(&self, got: &Snapshot) -> Option<String> {
-        for (place, (seen, bytes)) in &self.0 {
-            let Some((got_seen, got_bytes)) = got.0.get(place) else {
+        for (place, expected) in &self.0 {
+            let Some(got) = got.0.get(place) else {
                 return Some(format!("{place:?} is missing"));
             };
-            if seen != got_seen {
-                return Some(format!("{place:?} is {got_seen:?}, expected {seen:?}"));
+            if expected.seen != got.seen {
+                return Some(format!("{place:?} is {:?}, expected {:?}", got.seen, expected.seen));
             }
-            if let Some(at) = first_difference(bytes, got_bytes) {
+            if let Some(at) = first_difference(&expected.content, &got.content) {
                 return Some(format!("{place:?} differs from byte {at} on"));
+            }
+            if expected.xattrs != got.xattrs {
+                let names = |xattrs: &Xattrs| xattrs.keys().map(|name| shown_name(name)).collect::<Vec<_>>();
+                let (expected, got) = (names(&expected.xattrs), names(&got.xattrs));
+                return Some(format!("{place:?} has the attributes {got:?}, expected {expected:?}, or other values"));
             }
         }
         let extra = got.0.keys().find(|place| !self.0.contains_key(place));
@@ -206,6 +237,19 @@ pub fn pattern(seed: u64, offset: u64, len: usize) -> Vec<u8> {
     (offset..offset + len as u64).map(|at| (Rng::new(seed ^ (at >> 3)).next_u64() >> (at & 7)) as u8 | 1).collect()
 }
 
+/// Extended attributes are set and read on these kinds only: `user.` is refused elsewhere.
+fn takes_xattrs(kind: Kind) -> bool {
+    matches!(kind, Kind::File | Kind::Directory)
+}
+
+/// The names in `user.` of a list in which each ends with a NUL byte, sorted.
+fn user_names(list: &[u8]) -> Vec<Vec<u8>> {
+    let names = list.split(|&byte| byte == 0).filter(|name| name.starts_with(b"user."));
+    let mut names: Vec<Vec<u8>> = names.map(<[u8]>::to_vec).collect();
+    names.sort_unstable();
+    names
+}
+
 /// Where a subject and the model part.
 #[derive(Debug)]
 pub struct Mismatch {
@@ -229,11 +273,19 @@ fn agree(op: &Op, limits: &Limits, expected: &Outcome, got: &Outcome) -> bool {
         |name: &Vec<u8>| name.len() > limits.name_len_max || (!limits.any_bytes && std::str::from_utf8(name).is_err());
     let places: &[&Shown] = match op {
         Op::Link(..) if !limits.hard_links => return true,
+        Op::Mknod(..) if !limits.special_nodes => return true,
+        Op::SetXattr(..) | Op::GetXattr(..) | Op::RemoveXattr(..) | Op::ListXattrs(_) if !limits.xattrs => return true,
+        Op::SetXattr(p, ..) | Op::GetXattr(p, _) | Op::RemoveXattr(p, _) | Op::ListXattrs(p) | Op::Mknod(p, ..) => &[p],
         Op::Create(p, _) | Op::Mkdir(p, _) | Op::Symlink(p, _) | Op::Chmod(p, _) | Op::SetTimes(p, ..) => &[p],
         Op::Unlink(p) | Op::Rmdir(p) | Op::List(p) | Op::Stat(p) | Op::ReadLink(p) | Op::SyncDir(p) => &[p],
         Op::Open(_, p) => &[p],
         Op::Rename(a, b, _) | Op::Link(a, b) => &[a, b],
-        Op::Write(t, ..) | Op::Read(t, ..) | Op::Truncate(t, ..) | Op::Allocate(t, ..) | Op::Sync(t, _) => match t {
+        Op::Write(t, ..)
+        | Op::Read(t, ..)
+        | Op::Truncate(t, ..)
+        | Op::Allocate(t, ..)
+        | Op::Sync(t, _)
+        | Op::ReadSparse(t) => match t {
             Target::At(place) => return place.iter().any(unfit),
             Target::Slot(_) => &[],
         },

@@ -29,6 +29,8 @@ pub(crate) enum Body<F> {
 pub(crate) struct Node<F> {
     pub attr: Attr,
     pub body: Body<F>,
+    /// Extended attributes.
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 #[derive(Clone, Debug)]
@@ -92,7 +94,7 @@ impl<F> Tree<F> {
         let id = self.next;
         self.next += 1;
         attr.ino = Ino(id);
-        self.nodes.insert(id, Node { attr, body });
+        self.nodes.insert(id, Node { attr, body, xattrs: BTreeMap::new() });
         id
     }
 
@@ -229,7 +231,7 @@ impl<F> Tree<F> {
         flags: RenameFlags,
     ) -> TreeResult<()> {
         let exchange = flags.contains(RenameFlags::EXCHANGE);
-        if exchange && flags.contains(RenameFlags::NOREPLACE) {
+        if exchange && flags.intersects(RenameFlags::NOREPLACE | RenameFlags::WHITEOUT) {
             return Err(ErrorKind::InvalidInput);
         }
         self.entries(new_dir)?;
@@ -268,6 +270,10 @@ impl<F> Tree<F> {
         }
         self.detach(dir, name);
         self.attach(new_dir, new_name, id);
+        if flags.contains(RenameFlags::WHITEOUT) {
+            let whiteout = self.add(fresh(Kind::CharDevice, 0, Caller { uid: 0, gid: 0 }), Body::Special);
+            self.attach(dir, name, whiteout);
+        }
         Ok(())
     }
 

@@ -30,6 +30,10 @@ const LIMITS: Limits = Limits {
     unit_len_bytes: vault::CHUNK as u32,
     buffer_writes: true,
     shared: true,
+    xattrs: false,
+    acls: false,
+    whiteouts: false,
+    stable_cookies: false,
 };
 
 /// A vault that is unmounted and mounted again at each `sync_all`.

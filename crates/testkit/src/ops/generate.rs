@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use adit_core::store::Store;
-use adit_core::types::{AllocateMode, Ino, Kind, RenameFlags, Timestamp};
+use adit_core::types::{AllocateMode, Ino, Kind, RenameFlags, Timestamp, XattrSet};
 
 use super::{Op, Place, Shown, StoreSubject, Subject, Target};
 use crate::model::{Limits, MemoryStore};
@@ -20,7 +20,8 @@ const ENTRIES_MAX: usize = 60;
 pub fn generate(seed: u64, count: usize, limits: &Limits) -> Vec<Op> {
     let store = MemoryStore::new(*limits);
     let mut model = StoreSubject::new(&store);
-    let mut generator = Generator { rng: Rng::new(seed), limits: *limits, names: names(limits), live: Vec::new() };
+    let (live, xattrs) = (Vec::new(), Vec::new());
+    let mut generator = Generator { rng: Rng::new(seed), limits: *limits, names: names(limits), live, xattrs };
     (0..count)
         .map(|_| {
             generator.live.clear();
@@ -73,6 +74,8 @@ struct Generator {
     limits: Limits,
     names: Vec<Vec<u8>>,
     live: Vec<(Place, Kind)>,
+    /// Extended attributes that were set, or tried to.
+    xattrs: Vec<(Shown, Vec<u8>)>,
 }
 
 impl Generator {
@@ -83,14 +86,17 @@ impl Generator {
             12..19 if !crowded => Op::Mkdir(self.vacant(), self.perm(true)),
             19..22 if !crowded => Op::Symlink(self.vacant(), self.link_target()),
             22..24 if !crowded => Op::Link(self.any(), self.vacant()),
+            24 if !crowded => Op::Mknod(self.vacant(), *self.rng.pick(&[Kind::Fifo, Kind::Socket]), self.perm(false)),
             0..28 => Op::Unlink(self.mostly(Kind::File)),
             28..31 => Op::Rmdir(self.mostly(Kind::Directory)),
             31..41 => self.rename(),
-            41..60 => Op::Write(self.target(), self.pieces(), self.rng.next_u64()),
-            60..67 => Op::Read(self.target(), self.offset(), self.len()),
-            67..73 => Op::Truncate(self.target(), self.offset(), self.rng.percent(50)),
-            73..76 => Op::Allocate(self.target(), self.offset(), self.len() as u64, self.allocate_mode()),
-            76..80 => Op::Sync(self.target(), self.rng.percent(50)),
+            41..58 => Op::Write(self.target(), self.pieces(), self.rng.next_u64()),
+            60 => Op::ReadSparse(self.target()),
+            61..66 => Op::Read(self.target(), self.offset(), self.len()),
+            66..72 => Op::Truncate(self.target(), self.offset(), self.rng.percent(50)),
+            72..75 => Op::Allocate(self.target(), self.offset(), self.len() as u64, self.allocate_mode()),
+            58..60 | 75..78 => self.xattr(),
+            78..80 => Op::Sync(self.target(), self.rng.percent(50)),
             80..85 => Op::Open(self.rng.below(SLOTS) as u8, self.mostly(Kind::File)),
             85..87 => Op::Close(self.rng.below(SLOTS) as u8),
             87..90 => Op::List(self.mostly(Kind::Directory)),
@@ -103,14 +109,41 @@ impl Generator {
         }
     }
 
+    /// Few names, so that they meet again, and values that fit into any store together.
+    fn xattr(&mut self) -> Op {
+        let place = match self.rng.below(3) {
+            0 => Shown(Place::new()),
+            1 => self.mostly(Kind::Directory),
+            _ => self.mostly(Kind::File),
+        };
+        let name = self.rng.pick(&[&b"user.a"[..], b"user.\xff"]).to_vec();
+        // One that was set before, most of the time.
+        let set_before = self.xattrs.get(self.rng.below(self.xattrs.len() as u64 + 1) as usize).cloned();
+        let (old_place, old_name) = set_before.unwrap_or_else(|| (place.clone(), name.clone()));
+        match self.rng.below(8) {
+            0 => Op::RemoveXattr(old_place, old_name),
+            1 => Op::ListXattrs(old_place),
+            2 | 3 => Op::GetXattr(old_place, old_name),
+            _ => {
+                self.xattrs.push((place.clone(), name.clone()));
+                let len = *self.rng.pick(&[0, 1, 30, 300, 900]);
+                let set = *self.rng.pick(&[XattrSet::Either, XattrSet::Either, XattrSet::Create, XattrSet::Replace]);
+                Op::SetXattr(place, name, (len, self.rng.next_u64()), set)
+            }
+        }
+    }
+
     fn rename(&mut self) -> Op {
-        let flags = *self.rng.pick(&[
+        let mut flags = *self.rng.pick(&[
             RenameFlags::empty(),
             RenameFlags::empty(),
             RenameFlags::NOREPLACE,
             RenameFlags::EXCHANGE,
             RenameFlags::EXCHANGE,
         ]);
+        if self.limits.whiteouts && !flags.contains(RenameFlags::EXCHANGE) && self.rng.percent(20) {
+            flags |= RenameFlags::WHITEOUT;
+        }
         let from = self.any();
         let to = match self.rng.below(10) {
             // Into its own subtree, or over a directory above it.

@@ -2,15 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use adit_core::types::{AllocateMode, Kind, Timestamp};
-use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps};
+use adit_core::types::{AllocateMode, Kind, Timestamp, XATTR_VALUE_LEN_MAX_BYTES, XattrSet};
+use rustix::fs::{
+    AtFlags, FallocateFlags, FileType, Mode, OFlags, RenameFlags, SeekFrom, Stat, Timespec, Timestamps, XattrFlags,
+};
 use rustix::io::Errno;
 
-use super::{Op, Outcome, Place, Seen, Shown, Snapshot, Subject, Target, pattern};
+use super::{
+    Found, Op, Outcome, Place, Seen, Shown, Snapshot, Subject, Target, Xattrs, pattern, takes_xattrs, user_names,
+};
 
 type Run<T> = Result<T, Errno>;
 
@@ -34,6 +38,7 @@ impl PathSubject {
 
     fn with_file(&self, target: &Target, flags: OFlags, act: impl FnOnce(&OwnedFd) -> Run<Outcome>) -> Run<Outcome> {
         match target {
+            Target::At(place) if self.is_special(place)? => Ok(Outcome::Skipped),
             Target::At(place) => act(&self.open(place, flags, 0)?),
             Target::Slot(slot) => self.slots.get(slot).map_or(Ok(Outcome::Skipped), act),
         }
@@ -47,6 +52,12 @@ impl PathSubject {
         Ok(FileType::from_raw_mode(self.stat(place)?.st_mode) == FileType::Symlink)
     }
 
+    /// Whether it is a node that is not the filesystem's to open: a FIFO, a socket or a device.
+    fn is_special(&self, place: &Place) -> Run<bool> {
+        let kind = kind_of(&self.stat(place)?);
+        Ok(!matches!(kind, Kind::File | Kind::Directory | Kind::Symlink))
+    }
+
     fn on_names(&mut self, op: &Op) -> Run<Outcome> {
         let root = &self.root;
         match op {
@@ -55,6 +66,10 @@ impl PathSubject {
             }
             Op::Mkdir(place, perm) => {
                 rustix::fs::mkdirat(root, path(&place.0), Mode::from_raw_mode((*perm).into()))?;
+            }
+            Op::Mknod(place, kind, perm) => {
+                let kind = if *kind == Kind::Fifo { FileType::Fifo } else { FileType::Socket };
+                rustix::fs::mknodat(root, path(&place.0), kind, Mode::from_raw_mode((*perm).into()), 0)?;
             }
             Op::Symlink(place, target) => rustix::fs::symlinkat(&target[..], root, path(&place.0))?,
             Op::Link(from, to) => rustix::fs::linkat(root, path(&from.0), root, path(&to.0), AtFlags::empty())?,
@@ -85,6 +100,7 @@ impl PathSubject {
                     Target::Slot(_) => self.with_file(target, OFlags::RDWR, read),
                 }
             }
+            Op::ReadSparse(target) => self.with_file(target, OFlags::RDWR, |fd| Ok(Outcome::Bytes(read_sparse(fd)?))),
             Op::Truncate(target, len, _) => self.with_file(target, OFlags::WRONLY, |fd| {
                 rustix::fs::ftruncate(fd, *len)?;
                 Ok(Outcome::Done)
@@ -103,6 +119,9 @@ impl PathSubject {
             }),
             Op::Open(slot, place) => {
                 self.slots.remove(slot);
+                if self.is_special(&place.0)? {
+                    return Ok(Outcome::Skipped);
+                }
                 let fd = self.open(&place.0, OFlags::RDWR, 0)?;
                 self.slots.insert(*slot, fd);
                 Ok(Outcome::Done)
@@ -157,6 +176,51 @@ impl PathSubject {
         }
     }
 
+    /// A path that leads to `place` without the working directory, for calls that take no directory.
+    fn whole_path(&self, place: &Place) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/self/fd/{}", self.root.as_raw_fd()));
+        root.join(path(place))
+    }
+
+    fn on_xattrs(&self, place: &Place, op: &Op) -> Run<Outcome> {
+        let kind = kind_of(&self.stat(place)?);
+        if !takes_xattrs(kind) {
+            return Ok(Outcome::Skipped);
+        }
+        let at = self.whole_path(place);
+        match op {
+            Op::SetXattr(_, name, (len, seed), set) => {
+                let flags = match set {
+                    XattrSet::Either => XattrFlags::empty(),
+                    XattrSet::Create => XattrFlags::CREATE,
+                    XattrSet::Replace => XattrFlags::REPLACE,
+                };
+                rustix::fs::lsetxattr(&at, &name[..], &pattern(*seed, 0, *len), flags)?;
+                Ok(Outcome::Done)
+            }
+            Op::GetXattr(_, name) => Ok(Outcome::Bytes(xattr(&at, name)?)),
+            Op::RemoveXattr(_, name) => {
+                rustix::fs::lremovexattr(&at, &name[..])?;
+                Ok(Outcome::Done)
+            }
+            Op::ListXattrs(_) => Ok(Outcome::Names(xattr_names(&at)?.into_iter().map(|name| (name, kind)).collect())),
+            _ => unreachable!("not an operation on extended attributes"),
+        }
+    }
+
+    /// Extended attributes for a snapshot; none where the filesystem has none.
+    fn xattrs(&self, place: &Place, kind: Kind) -> Run<Xattrs> {
+        if !takes_xattrs(kind) {
+            return Ok(Xattrs::new());
+        }
+        let at = self.whole_path(place);
+        let names = match xattr_names(&at) {
+            Err(Errno::OPNOTSUPP) => Vec::new(),
+            names => names?,
+        };
+        names.into_iter().map(|name| Ok((name.clone(), xattr(&at, &name)?))).collect()
+    }
+
     fn list(&self, place: &Place) -> Run<Vec<(Vec<u8>, Kind)>> {
         let fd = self.open(place, OFlags::RDONLY | OFlags::DIRECTORY, 0)?;
         let mut names = Vec::new();
@@ -186,7 +250,8 @@ impl PathSubject {
                     .map_err(|e| fail(at, "read link", e)),
                 _ => Ok(Vec::new()),
             };
-            found.0.insert(Shown(at.clone()), (seen(&st), content?));
+            let xattrs = self.xattrs(at, kind).map_err(|e| fail(at, "extended attributes of", e))?;
+            found.0.insert(Shown(at.clone()), Found { seen: seen(&st), content: content?, xattrs });
             if kind == Kind::Directory {
                 self.walk(at, found)?;
             }
@@ -203,10 +268,12 @@ impl PathSubject {
 impl Subject for PathSubject {
     fn run(&mut self, op: &Op) -> Outcome {
         let outcome = match op {
-            Op::Create(..) | Op::Mkdir(..) | Op::Symlink(..) | Op::Link(..) => self.on_names(op),
+            Op::Create(..) | Op::Mkdir(..) | Op::Mknod(..) | Op::Symlink(..) | Op::Link(..) => self.on_names(op),
             Op::Unlink(..) | Op::Rmdir(..) | Op::Rename(..) => self.on_names(op),
             Op::Write(..) | Op::Read(..) | Op::Truncate(..) | Op::Allocate(..) => self.on_content(op),
-            Op::Sync(..) | Op::Open(..) | Op::Close(..) => self.on_content(op),
+            Op::Sync(..) | Op::Open(..) | Op::Close(..) | Op::ReadSparse(_) => self.on_content(op),
+            Op::SetXattr(Shown(at), ..) | Op::GetXattr(Shown(at), _) => self.on_xattrs(at, op),
+            Op::RemoveXattr(Shown(at), _) | Op::ListXattrs(Shown(at)) => self.on_xattrs(at, op),
             _ => self.on_attributes(op),
         };
         outcome.unwrap_or_else(|e| Outcome::Failed(e.raw_os_error()))
@@ -224,6 +291,37 @@ fn path(place: &Place) -> PathBuf {
         return PathBuf::from(".");
     }
     place.iter().map(|name| OsString::from_vec(name.clone())).collect()
+}
+
+/// The value of an extended attribute, of any length that a store can have.
+fn xattr(at: &Path, name: &[u8]) -> Run<Vec<u8>> {
+    let mut value = vec![0; XATTR_VALUE_LEN_MAX_BYTES];
+    let len = rustix::fs::lgetxattr(at, name, &mut value[..])?;
+    value.truncate(len);
+    Ok(value)
+}
+
+fn xattr_names(at: &Path) -> Run<Vec<Vec<u8>>> {
+    let mut list = vec![0; XATTR_VALUE_LEN_MAX_BYTES];
+    let len = rustix::fs::llistxattr(at, &mut list[..])?;
+    Ok(user_names(&list[..len]))
+}
+
+/// What lies in the ranges that are said to be data, and zeros between them.
+fn read_sparse(fd: &OwnedFd) -> Run<Vec<u8>> {
+    let mut content = vec![0; rustix::fs::fstat(fd)?.st_size as usize];
+    let mut at = 0;
+    loop {
+        let data = match rustix::fs::seek(fd, SeekFrom::Data(at)) {
+            Err(Errno::NXIO) => return Ok(content),
+            data => data?,
+        };
+        let hole = rustix::fs::seek(fd, SeekFrom::Hole(data))?;
+        assert!(at <= data && data < hole && hole <= content.len() as u64, "data at {data}..{hole}, asked at {at}");
+        let read = read_up_to(fd, data, (hole - data) as usize)?;
+        content[data as usize..][..read.len()].copy_from_slice(&read);
+        at = hole;
+    }
 }
 
 fn fallocate_flags(mode: AllocateMode) -> FallocateFlags {

@@ -5,10 +5,12 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use adit_core::store::{DirEntry, NewNode, Store, StoreFile};
-use adit_core::types::{Access, Attr, FileName, Ino, Kind, SetAttr, SetTime};
+use adit_core::types::{Access, Attr, FileName, Ino, Kind, SetAttr, SetTime, XattrName};
 use adit_core::{ErrorKind, FsError};
 
-use super::{Op, Outcome, Place, Seen, Shown, Snapshot, Subject, Target, pattern};
+use super::{
+    Found, Op, Outcome, Place, Seen, Shown, Snapshot, Subject, Target, Xattrs, pattern, takes_xattrs, user_names,
+};
 use crate::tree::errno_of;
 
 /// References that are held for a while after their operation, so that the store meets old and forgotten inodes.
@@ -104,13 +106,14 @@ impl<'a> StoreSubject<'a> {
         Ok((self.directory(parents)?, FileName::new(name)?))
     }
 
-    /// The inode of the regular file at `place`.
-    fn file(&mut self, place: &Place) -> Run<Ino> {
+    /// The inode of the regular file at `place`; `None` for a node that only the kernel can open.
+    fn file(&mut self, place: &Place) -> Run<Option<Ino>> {
         let attr = self.resolve(place)?;
         match attr.kind {
-            Kind::File => Ok(attr.ino),
+            Kind::File => Ok(Some(attr.ino)),
             Kind::Directory => Err(ErrorKind::IsDirectory.into()),
-            _ => Err(ErrorKind::Loop.into()),
+            Kind::Symlink => Err(ErrorKind::Loop.into()),
+            Kind::BlockDevice | Kind::CharDevice | Kind::Fifo | Kind::Socket => Ok(None),
         }
     }
 
@@ -122,7 +125,7 @@ impl<'a> StoreSubject<'a> {
     ) -> Run<Outcome> {
         match target {
             Target::At(place) => {
-                let ino = self.file(place)?;
+                let Some(ino) = self.file(place)? else { return Ok(Outcome::Skipped) };
                 let file = self.store.open(ino, access)?;
                 act(self.store, ino, &*file)
             }
@@ -158,6 +161,11 @@ impl<'a> StoreSubject<'a> {
             Op::Mkdir(place, perm) => {
                 let (parent, name) = self.parent(place)?;
                 let attr = self.store.mkdir(parent, name, &NewNode { perm: *perm, umask: 0, caller })?;
+                self.learn(attr);
+            }
+            Op::Mknod(place, kind, perm) => {
+                let (parent, name) = self.parent(place)?;
+                let attr = self.store.mknod(parent, name, *kind, 0, &NewNode { perm: *perm, umask: 0, caller })?;
                 self.learn(attr);
             }
             Op::Symlink(place, target) => {
@@ -206,6 +214,9 @@ impl<'a> StoreSubject<'a> {
                 buf.truncate(len);
                 Ok(Outcome::Bytes(buf))
             }),
+            Op::ReadSparse(target) => {
+                self.with_file(target, Access::Read, |_, _, file| Ok(Outcome::Bytes(read_sparse(file)?)))
+            }
             Op::Truncate(target, len, by_inode) => self.with_file(target, Access::Write, |store, ino, file| {
                 if *by_inode {
                     let attr = store.setattr(ino, &SetAttr { size: Some(*len), ..SetAttr::default() })?;
@@ -226,7 +237,7 @@ impl<'a> StoreSubject<'a> {
             }),
             Op::Open(slot, place) => {
                 self.set_slot(*slot, None);
-                let ino = self.file(&place.0)?;
+                let Some(ino) = self.file(&place.0)? else { return Ok(Outcome::Skipped) };
                 let file = self.store.open(ino, Access::Write)?;
                 self.set_slot(*slot, Some((ino, file)));
                 Ok(Outcome::Done)
@@ -286,6 +297,39 @@ impl<'a> StoreSubject<'a> {
         }
     }
 
+    fn on_xattrs(&mut self, place: &Place, op: &Op) -> Run<Outcome> {
+        let attr = self.resolve(place)?;
+        if !takes_xattrs(attr.kind) {
+            return Ok(Outcome::Skipped);
+        }
+        let ino = attr.ino;
+        match op {
+            Op::SetXattr(_, name, (len, seed), set) => {
+                self.store.set_xattr(ino, XattrName::new(name)?, &pattern(*seed, 0, *len), *set)?;
+                Ok(Outcome::Done)
+            }
+            Op::GetXattr(_, name) => Ok(Outcome::Bytes(self.store.xattr(ino, XattrName::new(name)?)?)),
+            Op::RemoveXattr(_, name) => {
+                self.store.remove_xattr(ino, XattrName::new(name)?)?;
+                Ok(Outcome::Done)
+            }
+            Op::ListXattrs(_) => {
+                let names = user_names(&self.store.xattr_names(ino)?);
+                Ok(Outcome::Names(names.into_iter().map(|name| (name, attr.kind)).collect()))
+            }
+            _ => unreachable!("not an operation on extended attributes"),
+        }
+    }
+
+    /// Extended attributes for a snapshot; none where the store has none.
+    fn xattrs(&self, attr: &Attr) -> Run<Xattrs> {
+        if !takes_xattrs(attr.kind) || !self.store.capabilities().xattrs {
+            return Ok(Xattrs::new());
+        }
+        let names = user_names(&self.store.xattr_names(attr.ino)?);
+        names.into_iter().map(|name| Ok((name.clone(), self.store.xattr(attr.ino, XattrName::new(&name)?)?))).collect()
+    }
+
     /// Sorted entries; read in parts where cookies allow it.
     fn list(&mut self, dir: Ino) -> Run<Vec<(Vec<u8>, Kind)>> {
         let part = if self.store.capabilities().stable_cookies { 3 } else { usize::MAX };
@@ -322,7 +366,8 @@ impl<'a> StoreSubject<'a> {
                 Kind::Symlink => self.store.readlink(attr.ino).map_err(|e| fail(at, "read link", e)),
                 _ => Ok(Vec::new()),
             };
-            found.0.insert(Shown(at.clone()), (seen(&attr), content?));
+            let xattrs = self.xattrs(&attr).map_err(|e| fail(at, "extended attributes of", e))?;
+            found.0.insert(Shown(at.clone()), Found { seen: seen(&attr), content: content?, xattrs });
             if kind == Kind::Directory {
                 self.walk(attr.ino, at, found)?;
             }
@@ -342,6 +387,24 @@ impl<'a> StoreSubject<'a> {
     }
 }
 
+/// What lies in the ranges that are said to be data, and zeros between them.
+fn read_sparse(file: &dyn StoreFile) -> Run<Vec<u8>> {
+    let mut content = vec![0; file.len()? as usize];
+    let mut at = 0;
+    loop {
+        let data = match file.seek_data(at) {
+            Ok(data) => data,
+            Err(e) if e.kind() == ErrorKind::NoData => return Ok(content),
+            Err(e) => return Err(e),
+        };
+        let hole = file.seek_hole(data)?;
+        assert!(at <= data && data < hole && hole <= content.len() as u64, "data at {data}..{hole}, asked at {at}");
+        let range = data as usize..hole as usize;
+        assert_eq!(file.read_at(data, &mut content[range.clone()])?, range.len(), "data can be read");
+        at = hole;
+    }
+}
+
 fn seen(attr: &Attr) -> Seen {
     let directory = attr.kind == Kind::Directory;
     Seen {
@@ -356,10 +419,12 @@ fn seen(attr: &Attr) -> Seen {
 impl Subject for StoreSubject<'_> {
     fn run(&mut self, op: &Op) -> Outcome {
         let outcome = match op {
-            Op::Create(..) | Op::Mkdir(..) | Op::Symlink(..) | Op::Link(..) => self.on_names(op),
+            Op::Create(..) | Op::Mkdir(..) | Op::Mknod(..) | Op::Symlink(..) | Op::Link(..) => self.on_names(op),
             Op::Unlink(..) | Op::Rmdir(..) | Op::Rename(..) => self.on_names(op),
             Op::Write(..) | Op::Read(..) | Op::Truncate(..) | Op::Allocate(..) => self.on_content(op),
-            Op::Sync(..) | Op::Open(..) | Op::Close(..) => self.on_content(op),
+            Op::Sync(..) | Op::Open(..) | Op::Close(..) | Op::ReadSparse(_) => self.on_content(op),
+            Op::SetXattr(Shown(at), ..) | Op::GetXattr(Shown(at), _) => self.on_xattrs(at, op),
+            Op::RemoveXattr(Shown(at), _) | Op::ListXattrs(Shown(at)) => self.on_xattrs(at, op),
             _ => self.on_attributes(op),
         };
         outcome.unwrap_or_else(|e| Outcome::Failed(errno_of(e.kind())))

@@ -5,6 +5,8 @@
 
 use std::time::{Duration, Instant};
 
+use adit_core::types::RenameFlags;
+
 use super::{Mismatch, Op, Place, Shown, Target};
 
 /// How long one sequence may take.
@@ -67,9 +69,10 @@ impl Found {
     fn leave_out_detours(&mut self, check: Check<'_>) {
         let mut at = 0;
         while at < self.ops.len() && !self.is_late() {
-            let (gone, instead) = match &self.ops[at] {
-                Op::Rename(from, to, _) | Op::Link(from, to) => (to.0.clone(), from.0.clone()),
-                Op::Mkdir(dir, _) if !dir.0.is_empty() => (dir.0.clone(), dir.0[..dir.0.len() - 1].to_vec()),
+            let (gone, instead, both_ways) = match &self.ops[at] {
+                Op::Rename(from, to, flags) => (to.0.clone(), from.0.clone(), flags.contains(RenameFlags::EXCHANGE)),
+                Op::Link(from, to) => (to.0.clone(), from.0.clone(), false),
+                Op::Mkdir(dir, _) if !dir.0.is_empty() => (dir.0.clone(), dir.0[..dir.0.len() - 1].to_vec(), false),
                 _ => {
                     at += 1;
                     continue;
@@ -78,7 +81,9 @@ impl Found {
             let mut fewer = self.ops.clone();
             fewer.remove(at);
             for op in &mut fewer[at..] {
-                op.places_mut().into_iter().for_each(|place| redirect(place, &gone, &instead));
+                for place in op.places_mut() {
+                    let _ = redirect(place, &gone, &instead) || both_ways && redirect(place, &instead, &gone);
+                }
             }
             if !self.try_these(fewer, check) {
                 at += 1;
@@ -87,11 +92,11 @@ impl Found {
     }
 }
 
-/// A place at or below `gone` becomes the same one at or below `instead`.
-fn redirect(place: &mut Place, gone: &Place, instead: &Place) {
-    if let Some(rest) = place.strip_prefix(&gone[..]) {
-        *place = [instead, rest].concat();
-    }
+/// A place at or below `gone` becomes the same one at or below `instead`. False if it is elsewhere.
+fn redirect(place: &mut Place, gone: &Place, instead: &Place) -> bool {
+    let Some(rest) = place.strip_prefix(&gone[..]) else { return false };
+    *place = [instead, rest].concat();
+    true
 }
 
 impl Op {
@@ -108,8 +113,10 @@ impl Op {
             Op::Chmod(Shown(p), _) | Op::SetTimes(Shown(p), ..) | Op::Open(_, Shown(p)) => vec![p],
             Op::Unlink(Shown(p)) | Op::Rmdir(Shown(p)) | Op::List(Shown(p)) => vec![p],
             Op::Stat(Shown(p)) | Op::ReadLink(Shown(p)) | Op::SyncDir(Shown(p)) => vec![p],
+            Op::Mknod(Shown(p), ..) | Op::SetXattr(Shown(p), ..) | Op::GetXattr(Shown(p), _) => vec![p],
+            Op::RemoveXattr(Shown(p), _) | Op::ListXattrs(Shown(p)) => vec![p],
             Op::Rename(Shown(a), Shown(b), _) | Op::Link(Shown(a), Shown(b)) => vec![a, b],
-            Op::Write(t, ..) | Op::Read(t, ..) | Op::Truncate(t, ..) => target(t),
+            Op::Write(t, ..) | Op::Read(t, ..) | Op::Truncate(t, ..) | Op::ReadSparse(t) => target(t),
             Op::Allocate(t, ..) | Op::Sync(t, _) => target(t),
             Op::Close(_) | Op::SyncAll => Vec::new(),
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use adit_core::Result;
 use adit_core::store::{Capabilities, DirEntry, NewNode, Store, StoreFile};
-use adit_core::types::{Access, Attr, Caller, FileName, Ino, RenameFlags, SetAttr, StatFs};
+use adit_core::types::{Access, Attr, Caller, FileName, Ino, RenameFlags, SetAttr, StatFs, XattrName};
 
 use super::*;
 use crate::model::MemoryStore;
@@ -44,7 +44,7 @@ fn generated_operations_mostly_succeed_and_cover_all_kinds() {
             if failed { counts.1 += 1 } else { counts.0 += 1 }
         }
     }
-    assert_eq!(kinds.len(), 21, "{kinds:?}");
+    assert_eq!(kinds.len(), 27, "{kinds:?}");
     for (kind, (good, bad)) in kinds {
         assert!(good >= 10, "{kind}: {good} succeed, {bad} fail");
     }
@@ -114,8 +114,23 @@ impl Store for Faulty {
     fn symlink(&self, parent: Ino, name: FileName<'_>, target: &[u8], caller: Caller) -> Result<Attr> {
         self.inner.symlink(parent, name, target, caller)
     }
+    fn mknod(&self, parent: Ino, name: FileName<'_>, kind: Kind, rdev: u32, new: &NewNode) -> Result<Attr> {
+        self.inner.mknod(parent, name, kind, rdev, new)
+    }
     fn link(&self, ino: Ino, parent: Ino, name: FileName<'_>) -> Result<Attr> {
         self.inner.link(ino, parent, name)
+    }
+    fn xattr(&self, ino: Ino, name: XattrName<'_>) -> Result<Vec<u8>> {
+        self.inner.xattr(ino, name)
+    }
+    fn xattr_names(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.inner.xattr_names(ino)
+    }
+    fn set_xattr(&self, ino: Ino, name: XattrName<'_>, value: &[u8], set: XattrSet) -> Result<()> {
+        self.inner.set_xattr(ino, name, value, set)
+    }
+    fn remove_xattr(&self, ino: Ino, name: XattrName<'_>) -> Result<()> {
+        self.inner.remove_xattr(ino, name)
     }
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
         self.inner.readlink(ino)
@@ -152,7 +167,7 @@ const HARD_SEEDS: [u64; 7] = [1151431999, 292210342, 464498547, 90573182, 425143
 fn faults_are_found_and_shrunk() {
     for (refuse_replace, forget_tail, len_max) in [(true, false, 5), (false, true, 6)] {
         let mut found = 0;
-        for seed in (1..=20).chain(HARD_SEEDS) {
+        for seed in (1..=25).chain(HARD_SEEDS) {
             let limits = Limits::default();
             let mut check = |ops: &[Op]| {
                 check_store(&Faulty { inner: MemoryStore::default(), refuse_replace, forget_tail }, ops, &limits)
