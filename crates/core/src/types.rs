@@ -125,6 +125,21 @@ pub struct Attr {
     pub rdev: u32,
 }
 
+impl Attr {
+    /// The permission bits after its content or owner was changed: no set-user-id; set-group-id only where it is a mark
+    /// for locking, without execution by the group. Those of a directory stay.
+    pub fn perm_without_set_id(&self) -> u16 {
+        const SET_UID: u16 = 0o4000;
+        const SET_GID: u16 = 0o2000;
+        const SET_GID_EXEC: u16 = 0o2010;
+        match self.kind {
+            Kind::Directory => self.perm,
+            _ if self.perm & SET_GID_EXEC == SET_GID_EXEC => self.perm & !(SET_UID | SET_GID),
+            _ => self.perm & !SET_UID,
+        }
+    }
+}
+
 /// A time to set: a given one, or the moment of the call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SetTime {
@@ -372,6 +387,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn set_id_bits_go_with_a_change() {
+        let time = Timestamp::default();
+        let ino = Ino(7);
+        let file = |kind, perm| {
+            let (size, blocks, nlink, uid, gid, rdev) = (0, 0, 1, 0, 0, 0);
+            let (atime, mtime, ctime) = (time, time, time);
+            Attr { ino, size, blocks, atime, mtime, ctime, kind, perm, nlink, uid, gid, rdev }.perm_without_set_id()
+        };
+        assert_eq!(file(Kind::File, 0o6755), 0o755);
+        assert_eq!(file(Kind::File, 0o5644), 0o1644);
+        assert_eq!(file(Kind::File, 0o2745), 0o2745, "without group execution it is a lock mark, not a set-id bit");
+        assert_eq!(file(Kind::File, 0o2755), 0o755);
+        assert_eq!(file(Kind::Directory, 0o6755), 0o6755);
     }
 
     #[test]

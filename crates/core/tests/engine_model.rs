@@ -51,6 +51,13 @@ fn buffered_without_cached_attributes() {
 }
 
 #[test]
+fn with_all_that_posix_has_and_stable_cookies() {
+    let limits = Limits { unit_len_bytes: 4096, stable_cookies: true, whiteouts: true, ..Limits::default() };
+    fuzz(60, limits, Duration::from_secs(60), 64 << 20);
+    fuzz(20, Limits { buffer_writes: false, ..limits }, Duration::from_secs(60), 64 << 20);
+}
+
+#[test]
 fn written_through() {
     let limits = Limits { buffer_writes: false, ..Limits::default() };
     fuzz(40, limits, Duration::from_secs(60), 64 << 20);

@@ -1,5 +1,6 @@
 //! Attributes: cached in the inode table, corrected by what is buffered.
 
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use super::clock::{NEVER, Tick, remaining};
@@ -94,12 +95,45 @@ impl Engine {
             return self.getattr(ino, None);
         }
         self.check_writable("setattr")?;
-        if set.size.is_none() && self.open.get(ino).is_none() {
+        let changed = if set.size.is_none() && self.open.get(ino).is_none() {
             let since = self.inodes.since();
-            let attr = self.store.setattr(ino, set).inspect_err(|_| self.inodes.changed(ino))?;
-            return Ok(self.own_attr(attr, since));
+            let attr = self.store.setattr(ino, set).inspect_err(|_| self.inodes.changed(ino));
+            attr.map(|attr| self.own_attr(attr, since))
+        } else {
+            self.with_open_inode(ino, |file| self.setattr_open(file, set))
+        };
+        if set.perm.is_some()
+            && let Some(file) = self.open.get(ino)
+        {
+            file.perm_changed();
         }
-        self.with_open_inode(ino, |file| self.setattr_open(file, set))
+        changed
+    }
+
+    /// The content of an open file is about to be changed by someone without privilege: its set-id bits go first.
+    ///
+    /// For front ends whose kernel leaves that to the server. It asks for attributes once, and again after permissions
+    /// changed, not with every write.
+    pub fn drop_set_id(&self, fh: Fh) -> Result<()> {
+        let handle = self.files.get(fh)?;
+        let file = &handle.file;
+        let changes = file.perm_changes.load(SeqCst);
+        if file.seen_without_set_id.load(SeqCst) == changes + 1 {
+            return Ok(());
+        }
+        let (attr, _) = self.getattr(file.ino, Some(fh))?;
+        let kept = attr.perm_without_set_id();
+        if kept != attr.perm {
+            self.setattr(file.ino, &SetAttr { perm: Some(kept), ..SetAttr::default() }, Some(fh))?;
+        } else if !self.caps.shared {
+            file.seen_without_set_id.store(changes + 1, SeqCst);
+        }
+        Ok(())
+    }
+
+    /// Whether a handle for writing is open on `ino`: the kernel may hold pages of it that were not written yet.
+    pub fn is_open_for_writing(&self, ino: Ino) -> bool {
+        self.open.get(ino).is_some_and(|file| file.read().write_handles > 0)
     }
 
     /// Size and use of the store.

@@ -1,7 +1,8 @@
 //! Open directories: listings by handle, with and without attributes.
 //!
 //! A store without stable cookies gets a snapshot per handle, shared through the cache: whatever changes meanwhile, no
-//! entry comes twice, and none that stayed is missing. `.` and `..` are not listed: a front end that shows them adds them.
+//! entry comes twice, and none that stayed is missing. One with stable cookies promises the same itself: each request
+//! goes on at its cookie, and no listing is held in memory, however long it is. `.` and `..` are not listed: a front end that shows them adds them.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,8 +17,9 @@ use crate::error::{ErrorKind, FsError, Result};
 use crate::store::DirEntry;
 use crate::types::Ino;
 
-/// Entries of a store with stable cookies that are read ahead of their lookups.
-const PLUS_BATCH: usize = 128;
+/// Entries of a store with stable cookies that are looked up together. The kernel's buffer takes about 190 of them, or 25
+/// of an older kernel, and what it has no room for was looked up in vain.
+const PLUS_BATCH: usize = 32;
 
 impl Engine {
     /// Opens a directory.
@@ -77,10 +79,12 @@ impl Engine {
         self.counters.op(|o| &o.readdirs);
         let handle = self.dirs.get(fh)?;
         if self.caps.stable_cookies {
-            return self.store.read_dir(handle.dir, start, &mut |e| match sink(e) {
-                SinkFlow::More => ControlFlow::Continue(()),
-                SinkFlow::Full => ControlFlow::Break(()),
-            });
+            let mut full = false;
+            self.store.read_dir(handle.dir, start, &mut |e| {
+                full = sink(e) == SinkFlow::Full;
+                if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })?;
+            return if full { Ok(()) } else { self.end_of(handle.dir, !self.store.left_out(handle.dir).is_empty()) };
         }
         let listing = self.listing_of(&handle, start)?;
         for entry in listing.entries_from(usize::try_from(start).unwrap_or(usize::MAX)) {
@@ -88,12 +92,12 @@ impl Engine {
                 return Ok(());
             }
         }
-        self.end_of(handle.dir, &listing)
+        self.end_of(handle.dir, listing.incomplete)
     }
 
     /// What comes after the last entry. A directory of which something is missing must not pass for all of it.
-    fn end_of(&self, dir: Ino, listing: &Listing) -> Result<()> {
-        if !listing.incomplete {
+    fn end_of(&self, dir: Ino, incomplete: bool) -> Result<()> {
+        if !incomplete {
             return Ok(());
         }
         let dir = self.store.path_of(dir).unwrap_or_default();
@@ -119,14 +123,14 @@ impl Engine {
         }
         let listing = self.listing_of(&handle, start)?;
         for entry in listing.entries_from(usize::try_from(start).unwrap_or(usize::MAX)) {
-            if self.emit(dir, &entry, Some(&listing), sink) == SinkFlow::Full {
+            if self.emit(dir, &entry, &listing, sink) == SinkFlow::Full {
                 return Ok(());
             }
         }
-        self.end_of(dir, &listing)
+        self.end_of(dir, listing.incomplete)
     }
 
-    /// The store's callback may run under a lock of the store: entries are collected first, and looked up after.
+    /// The store's callback may run under a lock of the store: entries are collected first, and looked up after, together.
     fn read_dir_plus_stable(
         &self,
         dir: Ino,
@@ -135,22 +139,33 @@ impl Engine {
     ) -> Result<()> {
         loop {
             let (mut batch, mut cookies) = (ListingBuilder::default(), Vec::new());
-            self.store.read_dir(dir, start, &mut |e| {
+            // What comes before an error is handed out before it.
+            let listed = self.store.read_dir(dir, start, &mut |e| {
                 if !batch.push(&e) {
                     return ControlFlow::Break(());
                 }
                 cookies.push(e.cookie);
                 if batch.len() < PLUS_BATCH { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-            })?;
+            });
             let Some(&last) = cookies.last() else {
-                return Ok(());
+                listed?;
+                return self.end_of(dir, !self.store.left_out(dir).is_empty());
             };
             let batch = batch.finish(0, 0, false);
-            for (entry, &cookie) in batch.entries_from(0).zip(&cookies) {
-                if self.emit(dir, &DirEntry { cookie, ..entry }, None, sink) == SinkFlow::Full {
-                    return Ok(());
+            let entries: Vec<DirEntry<'_>> =
+                batch.entries_from(0).zip(&cookies).map(|(entry, &cookie)| DirEntry { cookie, ..entry }).collect();
+            let mut flow = SinkFlow::More;
+            for (entry, found) in entries.iter().zip(self.lookup_entries(dir, &entries)) {
+                match (flow, found) {
+                    (SinkFlow::More, found) => flow = self.emit_found(dir, entry, found, sink),
+                    (SinkFlow::Full, Ok(Lookup::Found(beyond))) => self.drop_ref(beyond.attr.ino),
+                    (SinkFlow::Full, _) => {}
                 }
             }
+            if flow == SinkFlow::Full {
+                return Ok(());
+            }
+            listed?;
             start = last;
         }
     }
@@ -172,13 +187,24 @@ impl Engine {
         &self,
         dir: Ino,
         entry: &DirEntry<'_>,
-        listing: Option<&Listing>,
+        listing: &Listing,
         sink: &mut dyn FnMut(DirEntry<'_>, Option<&Entry>) -> SinkFlow,
     ) -> SinkFlow {
-        let found = match listing.and_then(|l| self.lookup_listed(dir, entry, l)) {
+        let found = match self.lookup_listed(dir, entry, listing) {
             Some(found) => Ok(Lookup::Found(found)),
             None => self.lookup_or_absent(dir, entry.name),
         };
+        self.emit_found(dir, entry, found, sink)
+    }
+
+    /// Hands an entry with what a lookup of it found to the sink; the reference stays only if it was taken.
+    fn emit_found(
+        &self,
+        dir: Ino,
+        entry: &DirEntry<'_>,
+        found: Result<Lookup>,
+        sink: &mut dyn FnMut(DirEntry<'_>, Option<&Entry>) -> SinkFlow,
+    ) -> SinkFlow {
         match found {
             Ok(Lookup::Found(found)) => {
                 let listed = DirEntry { ino: found.attr.ino, kind: found.attr.kind, ..*entry };

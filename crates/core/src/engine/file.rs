@@ -20,22 +20,24 @@ use super::{Engine, Entry, Fh, Opened};
 use crate::error::{ErrorKind, FsError, Result};
 use crate::memory::Part;
 use crate::store::{NewNode, StoreFile};
-use crate::types::{Access, AllocateMode, Attr, FileName, Ino, SetAttr, Timestamp};
+use crate::types::{Access, Attr, FileName, Ino, SetAttr, Timestamp};
 
 /// A write that covers this many whole units is not copied.
 const DIRECT_UNITS_MIN: u64 = 4;
 /// Buffered units go to the store in runs of this many bytes.
 const FLUSH_RUN_BYTES: usize = 1 << 20;
 /// Largest file offset, as `off_t` has it.
-const OFFSET_MAX: u64 = i64::MAX as u64;
-/// One step of [`Engine::copy_range`].
-const COPY_STEP_BYTES: usize = 1 << 20;
+pub(super) const OFFSET_MAX: u64 = i64::MAX as u64;
 
 /// The shared state of an inode with open handles.
 pub(crate) struct OpenInode {
     pub(crate) ino: Ino,
     state: RwLock<FileState>,
     dirty: AtomicBool,
+    /// Changes of permission bits since it was opened.
+    pub(super) perm_changes: AtomicU64,
+    /// How many of these there had been when it was last seen without set-id bits, plus one; 0 if it never was.
+    pub(super) seen_without_set_id: AtomicU64,
 }
 
 /// What the lock of an open inode guards.
@@ -46,9 +48,9 @@ pub(crate) struct FileState {
     pub(crate) size: u64,
     pub(crate) store_len: u64,
     last_write: Timestamp,
-    write_handles: u64,
+    pub(super) write_handles: u64,
     /// Whether the store's attributes moved by our writes, and were not read since.
-    unsettled: bool,
+    pub(super) unsettled: bool,
     /// Where the latest write ended: one that begins there is part of a sequence.
     written_to: Option<u64>,
     failures: u64,
@@ -106,7 +108,18 @@ impl OpenInode {
             failure: None,
             failing: None,
         };
-        OpenInode { ino, state: RwLock::new(state), dirty: AtomicBool::new(false) }
+        OpenInode {
+            ino,
+            state: RwLock::new(state),
+            dirty: AtomicBool::new(false),
+            perm_changes: AtomicU64::new(0),
+            seen_without_set_id: AtomicU64::new(0),
+        }
+    }
+
+    /// Its permission bits are others now.
+    pub(crate) fn perm_changed(&self) {
+        self.perm_changes.fetch_add(1, SeqCst);
     }
 
     /// Whether writes are buffered, or one that was accepted is on its way: whoever wants to know more takes the lock.
@@ -151,7 +164,7 @@ impl FileState {
         self.writer.as_ref().or(self.reader.as_ref()).ok_or_else(|| ErrorKind::Stale.into())
     }
 
-    fn writable(&self) -> Result<&Arc<dyn StoreFile>> {
+    pub(super) fn writable(&self) -> Result<&Arc<dyn StoreFile>> {
         self.writer.as_ref().ok_or_else(|| ErrorKind::NotPermitted.into())
     }
 }
@@ -723,72 +736,5 @@ impl Engine {
         };
         self.release_open(handle.file.clone());
         flushed
-    }
-
-    /// `fallocate(2)`. What is buffered goes to the store first.
-    pub fn allocate(&self, fh: Fh, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
-        self.counters.op(|o| &o.allocates);
-        self.check_writable("allocate")?;
-        let handle = self.files.get(fh)?;
-        if handle.access != Access::Write {
-            return Err(ErrorKind::NotPermitted.into());
-        }
-        if len == 0 {
-            return Err(ErrorKind::InvalidInput.into());
-        }
-        let end = offset.checked_add(len).filter(|&e| e <= OFFSET_MAX).ok_or(ErrorKind::FileTooLarge)?;
-        let file = &handle.file;
-        let mut state = file.write();
-        self.flush_units(file, &mut state, NEVER)?;
-        let allocated = state.writable()?.allocate(offset, len, mode);
-        let unit = self.unit_len() as u64;
-        self.units.drop_range(file.ino, offset / unit, end.div_ceil(unit));
-        state.unsettled = true;
-        self.inodes.changed(file.ino);
-        self.refresh(file, &mut state);
-        allocated
-    }
-
-    /// The next data, or the next hole, at or after `offset`.
-    pub fn seek(&self, fh: Fh, offset: u64, data: bool) -> Result<u64> {
-        self.counters.op(|o| &o.seeks);
-        let handle = self.files.get(fh)?;
-        if handle.file.is_dirty() {
-            self.flush_units(&handle.file, &mut handle.file.write(), NEVER)?;
-        }
-        let state = handle.file.read();
-        let file = state.readable()?;
-        if data { file.seek_data(offset) } else { file.seek_hole(offset) }
-    }
-
-    /// Copies up to `len` bytes from one file to another, or within one where the ranges do not overlap. Returns how
-    /// many; fewer at the end of the source, or where an error came after the first bytes.
-    pub fn copy_range(&self, fh_in: Fh, off_in: u64, fh_out: Fh, off_out: u64, len: u64) -> Result<u64> {
-        self.counters.op(|o| &o.copies);
-        self.check_writable("copy")?;
-        let same = self.files.get(fh_in)?.file.ino == self.files.get(fh_out)?.file.ino;
-        let (end_in, end_out) = match (off_in.checked_add(len), off_out.checked_add(len)) {
-            (Some(a), Some(b)) if a <= OFFSET_MAX && b <= OFFSET_MAX => (a, b),
-            _ => return Err(ErrorKind::FileTooLarge.into()),
-        };
-        if same && off_in < end_out && off_out < end_in {
-            return Err(ErrorKind::InvalidInput.into());
-        }
-        let mut buf = vec![0; COPY_STEP_BYTES.min(usize::try_from(len).unwrap_or(COPY_STEP_BYTES))];
-        let mut done = 0;
-        while done < len {
-            let want = buf.len().min(usize::try_from(len - done).unwrap_or(buf.len()));
-            let step = self.read(fh_in, off_in + done, &mut buf[..want]).and_then(|n| match n {
-                0 => Ok(0),
-                n => self.write(fh_out, off_out + done, &buf[..n]),
-            });
-            match step {
-                Ok(0) => break,
-                Ok(n) => done += n as u64,
-                Err(e) if done == 0 => return Err(e),
-                Err(_) => break,
-            }
-        }
-        Ok(done)
     }
 }

@@ -23,9 +23,11 @@ mod handles;
 mod inodes;
 mod listing;
 mod namespace;
+mod ranges;
 mod read;
 mod segments;
 mod stats;
+mod xattrs;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst, fence};

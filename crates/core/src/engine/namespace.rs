@@ -11,7 +11,7 @@ use super::inodes::Fill;
 use super::{Engine, Entry, Lookup};
 use crate::error::{ErrorKind, Result};
 use crate::media::Remains;
-use crate::store::{NewNode, Spelling};
+use crate::store::{DirEntry, NewNode, Spelling};
 use crate::types::{Attr, Caller, FileName, Ino, Kind, RenameFlags};
 
 impl Engine {
@@ -85,13 +85,7 @@ impl Engine {
                 self.inodes.add_ref(attr.ino)?;
                 drop(knowing);
                 self.make_room();
-                let entry_ttl = self.name_ttl(name, true);
-                let expiry = self.expiry(now, entry_ttl);
-                if expiry > now {
-                    self.dentries.insert(parent, name, Some(attr.ino), expiry, since_dir);
-                }
-                let (attr, attr_ttl) = self.settle(attr, since);
-                Ok(Lookup::Found(Entry { attr, generation: 0, attr_ttl, entry_ttl }))
+                Ok(Lookup::Found(self.found(parent, name, attr, (since_dir, since), now)))
             }
             Err(e) if e.is_not_found() => {
                 let ttl = self.name_ttl(name, false);
@@ -104,6 +98,57 @@ impl Engine {
             }
             Err(e) => Err(e),
         }
+    }
+
+    /// Caches what the store found, whose reference is counted; `since` are the marks of the directory and of all inodes.
+    fn found(&self, parent: Ino, name: FileName<'_>, attr: Attr, since: (u32, u32), now: Tick) -> Entry {
+        let entry_ttl = self.name_ttl(name, true);
+        let expiry = self.expiry(now, entry_ttl);
+        if expiry > now {
+            self.dentries.insert(parent, name, Some(attr.ino), expiry, since.0);
+        }
+        let (attr, attr_ttl) = self.settle(attr, since.1);
+        Entry { attr, generation: 0, attr_ttl, entry_ttl }
+    }
+
+    /// As [`Engine::lookup_or_absent`] for each of `entries`, which the store has just listed in `parent`; answers in
+    /// their order. What is not cached is asked for together.
+    pub(super) fn lookup_entries(&self, parent: Ino, entries: &[DirEntry<'_>]) -> Vec<Result<Lookup>> {
+        let now = self.clock.now();
+        let cached = |entry: &DirEntry<'_>| match self.dentries.get(parent, entry.name) {
+            Some(Dentry { child: Some(ino), expiry }) if expiry > now => self.lookup_cached(ino, expiry, now),
+            _ => None,
+        };
+        let mut found: Vec<Option<Result<Lookup>>> = entries.iter().map(|entry| cached(entry).map(Ok)).collect();
+        let asked: Vec<DirEntry<'_>> =
+            entries.iter().zip(&found).filter(|(_, found)| found.is_none()).map(|(entry, _)| *entry).collect();
+        let mut answers = if asked.is_empty() { Vec::new() } else { self.ask_listed(parent, &asked) }.into_iter();
+        // A store that answers too few has lost these.
+        found.iter_mut().filter(|found| found.is_none()).for_each(|found| *found = answers.next());
+        found.into_iter().map(|found| found.unwrap_or_else(|| Err(ErrorKind::Io.into()))).collect()
+    }
+
+    fn ask_listed(&self, parent: Ino, entries: &[DirEntry<'_>]) -> Vec<Result<Lookup>> {
+        self.counters.dentry.misses(entries.len());
+        let knowing = self.knowing();
+        let since = (self.dentries.since(parent), self.inodes.since());
+        let now = self.clock.now();
+        let mut answers = self.store.lookup_listed(parent, entries);
+        for answer in &mut answers {
+            if let Ok(attr) = answer
+                && let Err(e) = self.inodes.add_ref(attr.ino)
+            {
+                *answer = Err(e);
+            }
+        }
+        drop(knowing);
+        self.make_room();
+        let settle = |(entry, answer): (&DirEntry<'_>, Result<Attr>)| match answer {
+            Ok(attr) => Ok(Lookup::Found(self.found(parent, entry.name, attr, since, now))),
+            Err(e) if e.is_not_found() => Ok(Lookup::Absent { ttl: Duration::ZERO }),
+            Err(e) => Err(e),
+        };
+        entries.iter().zip(answers).map(settle).collect()
     }
 
     /// Asks the front end to forget inodes if there are too many.

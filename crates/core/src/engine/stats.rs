@@ -30,6 +30,10 @@ impl HitCounter {
         self.stripes[stripe()].misses.fetch_add(1, Relaxed);
     }
 
+    pub(crate) fn misses(&self, count: usize) {
+        self.stripes[stripe()].misses.fetch_add(count as u64, Relaxed);
+    }
+
     fn sums(&self) -> (u64, u64) {
         let sum = |f: fn(&Stripe) -> &AtomicU64| self.stripes.iter().map(|s| f(s).load(Relaxed)).sum();
         (sum(|s| &s.hits), sum(|s| &s.misses))
@@ -116,6 +120,8 @@ ops! {
     allocates,
     /// Searches for data or holes.
     seeks,
+    /// Extended attributes read, listed and changed.
+    xattrs,
     /// Copies of ranges.
     copies,
     /// Directories opened.

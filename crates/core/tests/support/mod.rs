@@ -37,6 +37,10 @@ pub struct Faults {
     /// Writes wait for it.
     pub write_gate: Mutex<()>,
     pub listings: AtomicU64,
+    /// Entries that these handed out.
+    pub listed: AtomicU64,
+    /// Lookups of several entries at once.
+    pub batches: AtomicU64,
     lookups_running: AtomicU64,
     pub overlaps: AtomicU64,
 }
@@ -88,6 +92,10 @@ impl Store for FaultyStore {
             Ok(attr)
         })
     }
+    fn lookup_listed(&self, parent: Ino, entries: &[DirEntry<'_>]) -> Vec<Result<Attr>> {
+        self.faults.batches.fetch_add(1, Relaxed);
+        entries.iter().map(|entry| self.lookup(parent, entry.name)).collect()
+    }
     fn forget(&self, ino: Ino) {
         if self.faults.lookups_running.load(Relaxed) > 0 {
             self.faults.overlaps.fetch_add(1, Relaxed);
@@ -106,7 +114,10 @@ impl Store for FaultyStore {
     }
     fn read_dir(&self, dir: Ino, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<()> {
         self.faults.listings.fetch_add(1, Relaxed);
-        self.inner.read_dir(dir, start, sink)
+        self.inner.read_dir(dir, start, &mut |entry| {
+            self.faults.listed.fetch_add(1, Relaxed);
+            sink(entry)
+        })
     }
     fn create(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<(Attr, Arc<dyn StoreFile>)> {
         let (attr, file) = self.knowing(|| self.inner.create(parent, name, new))?;
@@ -142,6 +153,18 @@ impl Store for FaultyStore {
     }
     fn open(&self, ino: Ino, access: Access) -> Result<Arc<dyn StoreFile>> {
         Ok(self.wrap(self.inner.open(ino, access)?))
+    }
+    fn xattr(&self, ino: Ino, name: XattrName<'_>) -> Result<Vec<u8>> {
+        self.inner.xattr(ino, name)
+    }
+    fn xattr_names(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.inner.xattr_names(ino)
+    }
+    fn set_xattr(&self, ino: Ino, name: XattrName<'_>, value: &[u8], set: XattrSet) -> Result<()> {
+        self.inner.set_xattr(ino, name, value, set)
+    }
+    fn remove_xattr(&self, ino: Ino, name: XattrName<'_>) -> Result<()> {
+        self.inner.remove_xattr(ino, name)
     }
     fn sync_dir(&self, dir: Ino) -> Result<()> {
         self.inner.sync_dir(dir)
@@ -188,6 +211,12 @@ impl StoreFile for FaultyFile {
     fn allocate(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
         self.inner.allocate(offset, len, mode)
     }
+    fn seek_data(&self, offset: u64) -> Result<u64> {
+        self.inner.seek_data(offset)
+    }
+    fn seek_hole(&self, offset: u64) -> Result<u64> {
+        self.inner.seek_hole(offset)
+    }
 }
 
 /// An engine seen as a store, so that whatever tests stores tests engines.
@@ -214,15 +243,26 @@ impl Store for EngineStore {
         // In several calls, as a kernel does it.
         let (mut at, mut stop, mut listed) = (start, false, Ok(()));
         while !stop {
-            let mut taken = 0;
-            listed = self.0.read_dir(fh, at, &mut |e| {
-                if taken == 3 {
+            let (mut taken, from) = (0, at);
+            let mut take = |e: DirEntry<'_>| {
+                if taken == 3 || stop {
                     return SinkFlow::Full;
                 }
                 (taken, at) = (taken + 1, e.cookie);
                 stop = sink(e).is_break();
-                if stop { SinkFlow::Full } else { SinkFlow::More }
-            });
+                // What is taken with attributes is a reference, also where nobody wants more.
+                SinkFlow::More
+            };
+            listed = match dir.0 % 2 {
+                0 => self.0.read_dir(fh, from, &mut take),
+                _ => self.0.read_dir_plus(fh, from, &mut |e, found| {
+                    let flow = take(e);
+                    if let (SinkFlow::More, Some(found)) = (flow, found) {
+                        self.0.forget(found.attr.ino, 1);
+                    }
+                    flow
+                }),
+            };
             stop |= taken == 0;
         }
         self.0.releasedir(fh)?;
@@ -259,6 +299,18 @@ impl Store for EngineStore {
     fn open(&self, ino: Ino, access: Access) -> Result<Arc<dyn StoreFile>> {
         let opened = self.0.open(ino, access, false)?;
         Ok(self.file(ino, opened.fh))
+    }
+    fn xattr(&self, ino: Ino, name: XattrName<'_>) -> Result<Vec<u8>> {
+        self.0.xattr(ino, name)
+    }
+    fn xattr_names(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.0.xattr_names(ino)
+    }
+    fn set_xattr(&self, ino: Ino, name: XattrName<'_>, value: &[u8], set: XattrSet) -> Result<()> {
+        self.0.set_xattr(ino, name, value, set)
+    }
+    fn remove_xattr(&self, ino: Ino, name: XattrName<'_>) -> Result<()> {
+        self.0.remove_xattr(ino, name)
     }
     fn sync_dir(&self, dir: Ino) -> Result<()> {
         let fh = self.0.opendir(dir)?;
@@ -307,6 +359,12 @@ impl StoreFile for EngineFile {
     }
     fn allocate(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
         self.engine.allocate(self.fh, offset, len, mode)
+    }
+    fn seek_data(&self, offset: u64) -> Result<u64> {
+        self.engine.seek(self.fh, offset, true)
+    }
+    fn seek_hole(&self, offset: u64) -> Result<u64> {
+        self.engine.seek(self.fh, offset, false)
     }
 }
 

@@ -1,39 +1,47 @@
 //! [`Front`]: each request of the kernel decoded, given to the engine, and answered exactly once.
 //!
-//! No request gets past [`Front::ask`]: it counts the request, catches a panic (which would end fuser's worker, and after
-//! the last of them the mount), logs what an errno hides, and turns the error into one. Reply objects stay outside, so
-//! that they are consumed once whatever happens inside.
+//! No request gets past [`Requests::ask`]. Reply objects stay outside of it, so that they are consumed once whatever happens
+//! inside.
 //!
-//! What the kernel does for us, and so is not here: permission checks (`default_permissions`), the umask, file locks,
-//! `.` and `..` on lookup, and clearing set-id bits on write, truncate and chown. `HANDLE_KILLPRIV` would move the last
-//! to the store, which writes as a privileged process and would not clear them; without it the kernel sends the new mode.
+//! What the kernel does for us, and so is not here: permission checks by mode and ACL (`default_permissions`), the sticky
+//! bit, file locks, `.` and `..` on lookup; and for stores without extended attributes clearing set-id bits ([`set_id`]).
+//!
+//! Missing in the transport, fuser 0.18: O_TMPFILE (its request is answered ENOSYS, and the kernel says EOPNOTSUPP), birth
+//! times, SYNCFS.
 
 mod convert;
+mod init;
+mod listing;
+mod open;
+mod requests;
+mod seek;
+mod set_id;
+mod xattrs;
 
-use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use adit_core::engine::{Engine, Entry, Fh, Lookup, Opened, SinkFlow};
+use adit_core::engine::{Engine, Entry, Fh, Lookup};
 use adit_core::store::NewNode;
-use adit_core::types::{Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr};
+use adit_core::types::{Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, XattrName};
 use adit_core::{ErrorKind, FsError};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, IoctlFlags, KernelConfig, LockOwner, Notifier, OpenAccMode, OpenFlags, PollEvents, PollFlags,
-    PollNotifier, ReplyAttr, ReplyBmap, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
-    WriteFlags,
+    IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags, PollEvents, PollFlags, PollNotifier, ReplyAttr,
+    ReplyBmap, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
+    ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
+use self::init::Agreed;
+use self::open::{access_of, fopen_flags};
+use self::requests::Requests;
+use self::seek::{Seek, Seeks};
 use crate::activity::Activity;
-use crate::errno::{ErrorLog, errno_of};
 
 /// Largest read and write of one request, in bytes. 16 MiB gained nothing over it.
 const TRANSFER_LEN_MAX: u32 = 1 << 20;
@@ -41,10 +49,6 @@ const TRANSFER_LEN_MAX: u32 = 1 << 20;
 const BACKGROUND_MAX: u16 = 64;
 /// Most bytes that one copy_file_range request copies: it cannot be interrupted, and its caller asks again for the rest.
 const COPY_LEN_MAX: u64 = 64 << 20;
-/// Files up to this length are given to the kernel whole when they are opened, in bytes.
-const GIVEN_LEN_MAX: usize = 32 << 10;
-/// The inode number that a listing shows for `..` of a directory whose parent is not at hand (as libfuse does).
-const UNKNOWN_INO: u64 = 0xffff_ffff;
 
 thread_local! {
     /// What a worker decrypts into for a read reply. It is zeroed once, when it grows.
@@ -53,9 +57,9 @@ thread_local! {
 
 /// The kernel's requests on one mount, served from several threads at once.
 pub(crate) struct Front {
-    engine: Arc<Engine>,
-    activity: Arc<Activity>,
-    errors: ErrorLog,
+    requests: Arc<Requests>,
+    agreed: Agreed,
+    seeks: Seeks,
     /// `st_blksize`: the store's unit, because stdio writes in such pieces, and each is a request.
     block_len: u32,
     /// For content that is given before it is asked for.
@@ -65,7 +69,9 @@ pub(crate) struct Front {
 impl Front {
     pub(crate) fn new(engine: Arc<Engine>, activity: Arc<Activity>) -> Self {
         let block_len = engine.store().capabilities().unit_len_bytes.clamp(4 << 10, 128 << 10);
-        Front { engine, activity, errors: ErrorLog::default(), block_len, kernel: Arc::default() }
+        let requests = Arc::new(Requests::new(engine, activity));
+        let (agreed, seeks) = (Agreed::default(), Seeks::default());
+        Front { requests, agreed, seeks, block_len, kernel: Arc::default() }
     }
 
     /// Where the session puts the way to the kernel, once it has one.
@@ -73,56 +79,22 @@ impl Front {
         self.kernel.clone()
     }
 
-    /// Puts the content of a small file into the kernel's cache before its open is answered, so that the first read needs
-    /// no request. True when it is there.
-    ///
-    /// Notifications from a thread that serves requests are dangerous: this one waits for the pages' locks. They are free,
-    /// because nobody else has the file open ([`Engine::give_whole`]), and a request for a page of it would need a handle.
-    fn give_whole(&self, ino: INodeNo, opened: &Opened, flags: OpenFlags) -> bool {
-        if !opened.unread || flags.0 & libc::O_DIRECT != 0 || self.engine.options().kernel_writeback {
-            return false;
-        }
-        let Some(kernel) = self.kernel.get() else { return false };
-        READ_BUFFER.with_borrow_mut(|buffer| {
-            if buffer.len() < GIVEN_LEN_MAX {
-                buffer.resize(GIVEN_LEN_MAX, 0);
-            }
-            let into = &mut buffer[..GIVEN_LEN_MAX];
-            let given = self.ask("open", ino, |engine| {
-                Ok(engine.give_whole(opened.fh, into, |content| kernel.store(ino, 0, content).is_ok()))
-            });
-            given.unwrap_or(false)
-        })
-    }
-
-    /// Runs one request. See the module's notes.
+    /// Runs one request. See [`Requests`].
     fn ask<T>(
         &self,
         op: &'static str,
         ino: INodeNo,
         call: impl FnOnce(&Engine) -> Result<T, FsError>,
     ) -> Result<T, Errno> {
-        let Some(_request) = self.activity.begin() else {
-            return Err(Errno::ENOTCONN);
-        };
-        match catch_unwind(AssertUnwindSafe(|| call(&self.engine))) {
-            Ok(Ok(done)) => Ok(done),
-            Ok(Err(error)) => {
-                self.errors.note(op, &error, || self.engine.store().path_of(Ino(ino.0)));
-                Err(Errno::from_i32(errno_of(error.kind())))
-            }
-            Err(panic) => {
-                tracing::error!(op, ino = ino.0, "panic: {}", panic_text(&*panic));
-                Err(Errno::EIO)
-            }
-        }
+        self.requests.ask(op, ino, call)
     }
 
-    /// Runs what is no request of a user, or comes after its answer: it is not counted, and nobody hears how it ends.
-    fn quietly(&self, op: &'static str, ino: Ino, call: impl FnOnce(&Engine)) {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call(&self.engine))) {
-            tracing::error!(op, ino = ino.0, "panic: {}", panic_text(&*panic));
-        }
+    /// Where ACLs were agreed on, the umask is left to the store. Else the kernel has applied it already; doing so again
+    /// changes nothing.
+    fn new_node(&self, req: &Request, mode: u32, umask: u32) -> NewNode {
+        let (perm, umask) = ((mode & 0o7777) as u16, (umask & 0o777) as u16);
+        let new = NewNode { perm, umask, caller: caller_of(req) };
+        if self.agreed.acls { new } else { NewNode { perm: new.masked_perm(), umask: 0, ..new } }
     }
 
     fn attr(&self, attr: &Attr) -> fuser::FileAttr {
@@ -147,79 +119,6 @@ impl Front {
             Err(e) => reply.error(e),
         }
     }
-
-    /// Creates and opens. If the name came into being since the kernel looked, and the caller did not insist on making
-    /// it (O_EXCL), the file that is there is opened, as `open(2)` promises.
-    fn create_or_open(
-        &self,
-        engine: &Engine,
-        parent: Ino,
-        name: FileName<'_>,
-        new: &NewNode,
-        flags: OpenFlags,
-    ) -> Result<(Entry, Opened), FsError> {
-        match engine.create(parent, name, new, access_of(flags)) {
-            Err(e) if e.kind() == ErrorKind::Exists && flags.0 & libc::O_EXCL == 0 => {}
-            other => return other,
-        }
-        let entry = engine.lookup(parent, name)?;
-        let ino = entry.attr.ino;
-        let opened = match entry.attr.kind {
-            Kind::File => self.open_and_truncate(engine, ino, flags, new.caller),
-            // ESTALE makes the kernel walk the path again and find the directory or link.
-            _ => Err(ErrorKind::Stale.into()),
-        };
-        match opened {
-            Ok(opened) => Ok((entry, opened)),
-            Err(e) => {
-                engine.forget(ino, 1);
-                Err(e)
-            }
-        }
-    }
-
-    /// Opens what a create found, with the truncation that the kernel leaves out because it believes the file to be new.
-    /// Truncation clears set-id bits unless the caller is root.
-    fn open_and_truncate(
-        &self,
-        engine: &Engine,
-        ino: Ino,
-        flags: OpenFlags,
-        caller: Caller,
-    ) -> Result<Opened, FsError> {
-        let truncate = flags.0 & libc::O_TRUNC != 0;
-        if truncate && caller.uid != 0 {
-            let (attr, _) = engine.getattr(ino, None)?;
-            let kept = without_set_id(attr.perm);
-            if kept != attr.perm {
-                engine.setattr(ino, &SetAttr { perm: Some(kept), ..SetAttr::default() }, None)?;
-            }
-        }
-        engine.open(ino, access_of(flags), truncate)
-    }
-}
-
-/// What a panic said.
-fn panic_text(panic: &(dyn Any + Send)) -> &str {
-    panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("without a message")
-}
-
-/// Permission bits after a write by someone without privilege: no set-user-id; set-group-id only where it means locking.
-fn without_set_id(perm: u16) -> u16 {
-    const SET_GID_EXEC: u16 = 0o2010;
-    let perm = perm & !0o4000;
-    if perm & SET_GID_EXEC == SET_GID_EXEC { perm & !0o2000 } else { perm }
-}
-
-fn access_of(flags: OpenFlags) -> Access {
-    match flags.acc_mode() {
-        OpenAccMode::O_RDONLY => Access::Read,
-        OpenAccMode::O_WRONLY | OpenAccMode::O_RDWR => Access::Write,
-    }
 }
 
 fn name_of(name: &OsStr) -> Result<FileName<'_>, FsError> {
@@ -230,21 +129,8 @@ fn caller_of(req: &Request) -> Caller {
     Caller { uid: req.uid(), gid: req.gid() }
 }
 
-/// The kernel has applied the umask already; doing so again changes nothing.
-fn new_node(req: &Request, mode: u32, umask: u32) -> NewNode {
-    NewNode { perm: (mode & !umask & 0o7777) as u16, umask: 0, caller: caller_of(req) }
-}
-
 fn fh_of(fh: FileHandle) -> Fh {
     Fh(fh.0)
-}
-
-/// Parallel direct writes are always fine: the engine orders writes to the same bytes itself.
-fn fopen_flags(opened: &Opened) -> FopenFlags {
-    let mut flags = FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
-    flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_cache);
-    flags.set(FopenFlags::FOPEN_NOFLUSH, opened.no_flush);
-    flags
 }
 
 fn answer_empty(result: Result<(), Errno>, reply: ReplyEmpty) {
@@ -254,41 +140,11 @@ fn answer_empty(result: Result<(), Errno>, reply: ReplyEmpty) {
     }
 }
 
-/// Which capabilities to ask for: a list of the wanted, never all that the kernel offers (SETXATTR_EXT makes fuser 0.18
-/// panic, OVER_IO_URING leaves it without queues, HANDLE_KILLPRIV_V2 has flags that it drops).
-///
-/// ATOMIC_O_TRUNC would save a request, but it truncates before the kernel has looked whether the file is being executed
-/// (ETXTBSY): pjdfstest's `open::etxtbsy` killed the program.
-fn capabilities(shared: bool, kernel_writeback: bool) -> InitFlags {
-    let mut wanted = InitFlags::FUSE_ASYNC_READ
-        | InitFlags::FUSE_BIG_WRITES
-        | InitFlags::FUSE_MAX_PAGES
-        | InitFlags::FUSE_ASYNC_DIO
-        | InitFlags::FUSE_PARALLEL_DIROPS
-        | InitFlags::FUSE_DO_READDIRPLUS
-        | InitFlags::FUSE_READDIRPLUS_AUTO;
-    if shared && !kernel_writeback {
-        // Someone else may change the store. The kernel then compares size and time at each revalidation, also for reads
-        // of an open file, and drops its pages in the same step. Explicit invalidation would leave a moment in which a
-        // grown file reads as zeros, and open files that are never looked at again.
-        wanted |= InitFlags::FUSE_AUTO_INVAL_DATA;
-    } else {
-        wanted |= InitFlags::FUSE_EXPLICIT_INVAL_DATA | InitFlags::FUSE_CACHE_SYMLINKS;
-    }
-    if kernel_writeback {
-        wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
-    }
-    wanted
-}
-
 impl Filesystem for Front {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let shared = self.engine.store().capabilities().shared;
-        let wanted = capabilities(shared, self.engine.options().kernel_writeback);
-        let unsupported = |_| io::Error::from(io::ErrorKind::Unsupported);
-        config.add_capabilities(wanted & config.capabilities()).map_err(unsupported)?;
-        config.set_max_write(TRANSFER_LEN_MAX).map_err(|_| io::Error::from(io::ErrorKind::Unsupported))?;
-        config.set_max_background(BACKGROUND_MAX).map_err(|_| io::Error::from(io::ErrorKind::Unsupported))?;
+        let engine = &self.requests.engine;
+        let store = engine.store().capabilities();
+        self.agreed = init::agree(&store, engine.options().kernel_writeback, config)?;
         Ok(())
     }
 
@@ -307,7 +163,7 @@ impl Filesystem for Front {
     // The kernel forgets when it needs memory: not a request of a user, so it does not count as activity.
     // fuser splits BATCH_FORGET into these (its type for a batch is private).
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
-        self.quietly("forget", Ino(ino.0), |engine| engine.forget(Ino(ino.0), nlookup));
+        self.requests.quietly("forget", Ino(ino.0), |engine| engine.forget(Ino(ino.0), nlookup));
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
@@ -317,7 +173,7 @@ impl Filesystem for Front {
 
     fn setattr(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -345,7 +201,10 @@ impl Filesystem for Front {
             let done = match set.is_empty() {
                 // A change of ctime alone (kernel write-back sends it): the store sets ctime itself.
                 true => engine.getattr(Ino(ino.0), fh.map(fh_of)),
-                false => engine.setattr(Ino(ino.0), &set, fh.map(fh_of)),
+                false => {
+                    let set = self.with_set_id(engine, req, Ino(ino.0), set)?;
+                    engine.setattr(Ino(ino.0), &set, fh.map(fh_of))
+                }
             };
             match done {
                 // Kernel write-back stores the times of a file also after its last name went. It ignores the answer,
@@ -371,7 +230,7 @@ impl Filesystem for Front {
     }
 
     fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
-        let new = new_node(req, mode, umask);
+        let new = self.new_node(req, mode, umask);
         let result = self.ask("mknod", parent, |engine| {
             let name = name_of(name)?;
             match convert::kind_of_mode(mode) {
@@ -389,7 +248,7 @@ impl Filesystem for Front {
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        let new = new_node(req, mode, umask);
+        let new = self.new_node(req, mode, umask);
         let result = self.ask("mkdir", parent, |engine| engine.mkdir(Ino(parent.0), name_of(name)?, &new));
         self.answer_entry(result, reply);
     }
@@ -399,7 +258,7 @@ impl Filesystem for Front {
             Ok(remains) => {
                 reply.ok();
                 // Most of the work, and nobody waits for it.
-                self.quietly("unlink", Ino(parent.0), |_| drop(remains));
+                self.requests.quietly("unlink", Ino(parent.0), |_| drop(remains));
             }
             Err(e) => reply.error(e),
         }
@@ -443,7 +302,7 @@ impl Filesystem for Front {
     fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         match self.ask("open", ino, |engine| engine.open(Ino(ino.0), access_of(flags), false)) {
             Ok(mut opened) => {
-                self.activity.opened();
+                self.requests.activity.opened();
                 opened.keep_cache |= self.give_whole(ino, &opened, flags);
                 reply.opened(FileHandle(opened.fh.0), fopen_flags(&opened));
             }
@@ -461,13 +320,13 @@ impl Filesystem for Front {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let new = new_node(req, mode, umask);
+        let new = self.new_node(req, mode, umask);
         let result = self.ask("create", parent, |engine| {
             self.create_or_open(engine, Ino(parent.0), name_of(name)?, &new, OpenFlags(flags))
         });
         match result {
             Ok((entry, opened)) => {
-                self.activity.opened();
+                self.requests.activity.opened();
                 // fuser takes one time for both; the shorter is true for both.
                 let ttl = entry.attr_ttl.min(entry.entry_ttl);
                 let fh = FileHandle(opened.fh.0);
@@ -510,7 +369,7 @@ impl Filesystem for Front {
         fh: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
+        write_flags: WriteFlags,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
@@ -521,7 +380,10 @@ impl Filesystem for Front {
                 reply.written(data.len() as u32);
             }
         };
-        let result = self.ask("write", ino, |engine| engine.write_behind(fh_of(fh), offset, data, &mut accept));
+        let result = self.ask("write", ino, |engine| {
+            self.before_write(engine, fh_of(fh), write_flags)?;
+            engine.write_behind(fh_of(fh), offset, data, &mut accept)
+        });
         match (result, reply) {
             (Ok(len), Some(reply)) => reply.written(len.min(data.len()) as u32),
             (Err(e), Some(reply)) => reply.error(e),
@@ -545,7 +407,7 @@ impl Filesystem for Front {
         reply: ReplyEmpty,
     ) {
         let result = self.ask("release", ino, |engine| engine.release(fh_of(fh)));
-        self.activity.released();
+        self.requests.activity.released();
         answer_empty(result, reply);
     }
 
@@ -558,87 +420,24 @@ impl Filesystem for Front {
     fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         match self.ask("opendir", ino, |engine| engine.opendir(Ino(ino.0))) {
             Ok(fh) => {
-                self.activity.opened();
+                self.requests.activity.opened();
                 reply.opened(FileHandle(fh.0), FopenFlags::empty());
             }
             Err(e) => reply.error(e),
         }
     }
 
-    fn readdir(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let mut taken = 0u32;
-        let listed = self.ask("readdir", ino, |engine| {
-            for (dot, dot_ino, at) in dots(ino).into_iter().filter(|(_, _, at)| *at > offset) {
-                if reply.add(dot_ino, at, fuser::FileType::Directory, dot) {
-                    return Ok(());
-                }
-                taken += 1;
-            }
-            let mut overflow = Ok(());
-            engine.read_dir(fh_of(fh), offset.saturating_sub(convert::DOTS), &mut |entry| {
-                let Some(at) = convert::offset_of_cookie(entry.cookie) else {
-                    overflow = Err(cookie_too_large());
-                    return SinkFlow::Full;
-                };
-                let name = OsStr::from_bytes(entry.name.as_bytes());
-                if reply.add(INodeNo(entry.ino.0), at, convert::file_type(entry.kind), name) {
-                    return SinkFlow::Full;
-                }
-                taken += 1;
-                SinkFlow::More
-            })?;
-            overflow
-        });
-        match listed {
-            // What was taken is delivered; the next request meets the error again.
-            Err(e) if taken == 0 => reply.error(e),
-            _ => reply.ok(),
-        }
+    fn readdir(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
+        self.list(ino, fh, offset, reply);
     }
 
-    fn readdirplus(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
-        let mut taken = 0u32;
-        let listed = self.ask("readdirplus", ino, |engine| {
-            for (dot, dot_ino, at) in dots(ino).into_iter().filter(|(_, _, at)| *at > offset) {
-                // The kernel counts no lookup for these two, whatever their node id.
-                let attr = convert::no_inode(Kind::Directory, Ino(dot_ino.0));
-                if reply.add(dot_ino, at, dot, &Duration::ZERO, &attr, Generation(0)) {
-                    return Ok(());
-                }
-                taken += 1;
-            }
-            let mut overflow = Ok(());
-            engine.read_dir_plus(fh_of(fh), offset.saturating_sub(convert::DOTS), &mut |entry, found| {
-                let Some(at) = convert::offset_of_cookie(entry.cookie) else {
-                    overflow = Err(cookie_too_large());
-                    return SinkFlow::Full;
-                };
-                // Without attributes nothing must be linked or counted. Node id 0 says so, but fuser sends it as the
-                // entry's inode number, too, and readdir(3) skips entries with number 0. The root's id names the entry,
-                // and the kernel refuses to link it and forgets the root once, which the engine ignores.
-                let (attr, ttl, generation) = match found {
-                    Some(e) => (self.attr(&e.attr), e.attr_ttl.min(e.entry_ttl), e.generation),
-                    None => (convert::no_inode(entry.kind, Ino::ROOT), Duration::ZERO, 0),
-                };
-                let name = OsStr::from_bytes(entry.name.as_bytes());
-                if reply.add(attr.ino, at, name, &ttl, &attr, Generation(generation)) {
-                    return SinkFlow::Full;
-                }
-                taken += 1;
-                SinkFlow::More
-            })?;
-            overflow
-        });
-        match listed {
-            // The engine counted a lookup for each entry that was taken, so they must reach the kernel.
-            Err(e) if taken == 0 => reply.error(e),
-            _ => reply.ok(),
-        }
+    fn readdirplus(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
+        self.list_with_attributes(ino, fh, offset, reply);
     }
 
     fn releasedir(&self, _req: &Request, ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
         let result = self.ask("releasedir", ino, |engine| engine.releasedir(fh_of(fh)));
-        self.activity.released();
+        self.requests.activity.released();
         answer_empty(result, reply);
     }
 
@@ -664,7 +463,7 @@ impl Filesystem for Front {
 
     fn fallocate(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -674,31 +473,20 @@ impl Filesystem for Front {
     ) {
         let result = self.ask("fallocate", ino, |engine| {
             let mode = convert::allocate_mode(mode).ok_or(ErrorKind::NotSupported)?;
+            self.before_change(engine, fh_of(fh), req)?;
             engine.allocate(fh_of(fh), offset, length, mode)
         });
         answer_empty(result, reply);
     }
 
     fn lseek(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        let found = self.ask("lseek", ino, |engine| {
-            let data = match whence {
-                libc::SEEK_DATA => true,
-                libc::SEEK_HOLE => false,
-                _ => return Err(ErrorKind::InvalidInput.into()),
-            };
-            let offset = u64::try_from(offset).map_err(|_| ErrorKind::NoData)?;
-            let found = engine.seek(fh_of(fh), offset, data)?;
-            i64::try_from(found).map_err(|_| ErrorKind::FileTooLarge.into())
-        });
-        match found {
-            Ok(offset) => reply.offset(offset),
-            Err(e) => reply.error(e),
-        }
+        let seek = Seek { ino, fh: fh_of(fh), offset, whence };
+        self.seeks.answer(&self.requests, &self.kernel, seek, reply);
     }
 
     fn copy_file_range(
         &self,
-        _req: &Request,
+        req: &Request,
         ino_in: INodeNo,
         fh_in: FileHandle,
         offset_in: u64,
@@ -713,6 +501,7 @@ impl Filesystem for Front {
             if !flags.is_empty() {
                 return Err(ErrorKind::InvalidInput.into());
             }
+            self.before_change(engine, fh_of(fh_out), req)?;
             engine.copy_range(fh_of(fh_in), offset_in, fh_of(fh_out), offset_out, len.min(COPY_LEN_MAX))
         });
         match result {
@@ -721,31 +510,55 @@ impl Filesystem for Front {
         }
     }
 
-    // Stores have no extended attributes yet. ENOSYS is said once; the kernel then answers EOPNOTSUPP itself, which also
-    // spares a getxattr of security.capability with every write.
-    fn getxattr(&self, _req: &Request, _ino: INodeNo, _name: &OsStr, _size: u32, reply: ReplyXattr) {
-        reply.error(Errno::ENOSYS);
+    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        if !self.has_xattrs() {
+            return reply.error(Errno::ENOSYS);
+        }
+        let value = self.ask("getxattr", ino, |engine| {
+            let name = XattrName::new(name.as_bytes())?;
+            self.check_acl(name)?;
+            engine.xattr(Ino(ino.0), name)
+        });
+        xattrs::answer(value, size, reply);
     }
 
     fn setxattr(
         &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _name: &OsStr,
-        _value: &[u8],
-        _flags: i32,
+        req: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        reply.error(Errno::ENOSYS);
+        if !self.has_xattrs() {
+            return reply.error(Errno::ENOSYS);
+        }
+        let set = self.ask("setxattr", ino, |engine| {
+            let name = XattrName::new(name.as_bytes())?;
+            self.set_xattr(engine, req, Ino(ino.0), name, (value, flags))
+        });
+        answer_empty(set, reply);
     }
 
-    fn listxattr(&self, _req: &Request, _ino: INodeNo, _size: u32, reply: ReplyXattr) {
-        reply.error(Errno::ENOSYS);
+    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        if !self.has_xattrs() {
+            return reply.error(Errno::ENOSYS);
+        }
+        xattrs::answer(self.ask("listxattr", ino, |engine| self.list_xattrs(engine, req, Ino(ino.0))), size, reply);
     }
 
-    fn removexattr(&self, _req: &Request, _ino: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
+    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        if !self.has_xattrs() {
+            return reply.error(Errno::ENOSYS);
+        }
+        let removed = self.ask("removexattr", ino, |engine| {
+            let name = XattrName::new(name.as_bytes())?;
+            self.check_acl(name)?;
+            engine.remove_xattr(Ino(ino.0), name)
+        });
+        answer_empty(removed, reply);
     }
 
     // Never asked with `default_permissions`; ENOSYS means "as the mode bits say".
@@ -783,48 +596,5 @@ impl Filesystem for Front {
         reply: ReplyPoll,
     ) {
         reply.error(Errno::ENOSYS);
-    }
-}
-
-/// `.` and `..` of the directory `ino` with their inode numbers and the offsets behind them.
-fn dots(ino: INodeNo) -> [(&'static OsStr, INodeNo, u64); 2] {
-    let above = if ino.0 == Ino::ROOT.0 { ino } else { INodeNo(UNKNOWN_INO) };
-    [(OsStr::new("."), ino, 1), (OsStr::new(".."), above, 2)]
-}
-
-fn cookie_too_large() -> FsError {
-    FsError::new(ErrorKind::Io).because("a directory cookie of the store exceeds the kernel's offsets")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dangerous_capabilities_are_never_asked_for() {
-        for (shared, writeback) in [(false, false), (false, true), (true, false), (true, true)] {
-            let asked = capabilities(shared, writeback);
-            let never = InitFlags::FUSE_SETXATTR_EXT
-                | InitFlags::FUSE_OVER_IO_URING
-                | InitFlags::FUSE_ATOMIC_O_TRUNC
-                | InitFlags::FUSE_HANDLE_KILLPRIV
-                | InitFlags::FUSE_HANDLE_KILLPRIV_V2
-                | InitFlags::FUSE_EXPORT_SUPPORT
-                | InitFlags::FUSE_POSIX_ACL
-                | InitFlags::FUSE_DONT_MASK
-                | InitFlags::FUSE_NO_OPENDIR_SUPPORT;
-            assert!((asked & never).is_empty());
-            assert_eq!(asked.contains(InitFlags::FUSE_WRITEBACK_CACHE), writeback);
-            let auto = asked.contains(InitFlags::FUSE_AUTO_INVAL_DATA);
-            assert_ne!(auto, asked.contains(InitFlags::FUSE_EXPLICIT_INVAL_DATA));
-        }
-    }
-
-    #[test]
-    fn set_id_bits_go_with_a_truncation() {
-        assert_eq!(without_set_id(0o6755), 0o755);
-        assert_eq!(without_set_id(0o4644), 0o644);
-        assert_eq!(without_set_id(0o2745), 0o2745, "without group execution it is a lock mark, not a set-id bit");
-        assert_eq!(without_set_id(0o2755), 0o755);
     }
 }

@@ -1,0 +1,79 @@
+//! Calls on ranges of open files: `fallocate`, data and holes, copies.
+
+use super::clock::NEVER;
+use super::file::OFFSET_MAX;
+use super::{Engine, Fh};
+use crate::error::{ErrorKind, Result};
+use crate::types::{Access, AllocateMode};
+
+/// One step of [`Engine::copy_range`].
+const COPY_STEP_BYTES: usize = 1 << 20;
+
+impl Engine {
+    /// `fallocate(2)`. What is buffered goes to the store first.
+    pub fn allocate(&self, fh: Fh, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
+        self.counters.op(|o| &o.allocates);
+        self.check_writable("allocate")?;
+        let handle = self.files.get(fh)?;
+        if handle.access != Access::Write {
+            return Err(ErrorKind::NotPermitted.into());
+        }
+        if len == 0 {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        let end = offset.checked_add(len).filter(|&e| e <= OFFSET_MAX).ok_or(ErrorKind::FileTooLarge)?;
+        let file = &handle.file;
+        let mut state = file.write();
+        self.flush_units(file, &mut state, NEVER)?;
+        let allocated = state.writable()?.allocate(offset, len, mode);
+        let unit = self.unit_len() as u64;
+        self.units.drop_range(file.ino, offset / unit, end.div_ceil(unit));
+        state.unsettled = true;
+        self.inodes.changed(file.ino);
+        self.refresh(file, &mut state);
+        allocated
+    }
+
+    /// The next data, or the next hole, at or after `offset`.
+    pub fn seek(&self, fh: Fh, offset: u64, data: bool) -> Result<u64> {
+        self.counters.op(|o| &o.seeks);
+        let handle = self.files.get(fh)?;
+        if handle.file.is_dirty() {
+            self.flush_units(&handle.file, &mut handle.file.write(), NEVER)?;
+        }
+        let state = handle.file.read();
+        let file = state.readable()?;
+        if data { file.seek_data(offset) } else { file.seek_hole(offset) }
+    }
+
+    /// Copies up to `len` bytes from one file to another, or within one where the ranges do not overlap. Returns how
+    /// many; fewer at the end of the source, or where an error came after the first bytes.
+    pub fn copy_range(&self, fh_in: Fh, off_in: u64, fh_out: Fh, off_out: u64, len: u64) -> Result<u64> {
+        self.counters.op(|o| &o.copies);
+        self.check_writable("copy")?;
+        let same = self.files.get(fh_in)?.file.ino == self.files.get(fh_out)?.file.ino;
+        let (end_in, end_out) = match (off_in.checked_add(len), off_out.checked_add(len)) {
+            (Some(a), Some(b)) if a <= OFFSET_MAX && b <= OFFSET_MAX => (a, b),
+            _ => return Err(ErrorKind::FileTooLarge.into()),
+        };
+        if same && off_in < end_out && off_out < end_in {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        let mut buf = vec![0; COPY_STEP_BYTES.min(usize::try_from(len).unwrap_or(COPY_STEP_BYTES))];
+        let mut done = 0;
+        while done < len {
+            let want = buf.len().min(usize::try_from(len - done).unwrap_or(buf.len()));
+            let step = self.read(fh_in, off_in + done, &mut buf[..want]).and_then(|n| match n {
+                0 => Ok(0),
+                n => self.write(fh_out, off_out + done, &buf[..n]),
+            });
+            match step {
+                Ok(0) => break,
+                Ok(n) => done += n as u64,
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+}
