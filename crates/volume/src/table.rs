@@ -1,0 +1,114 @@
+//! The seam between the tree above and the file below: an ordered table that crashes cannot tear, and a place for extents.
+//!
+//! Everything that the tree knows is in a [`Table`]; file content that is not inline is in [`Extents`]. One [`Batch`] is one
+//! operation: after any crash the table is what some prefix of the batches made of it, and the blocks that those batches
+//! allocated hold what was written to them before.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use adit_core::Result;
+
+/// Bytes in a block, the unit of extents.
+pub const BLOCK_LEN_BYTES: usize = 4096;
+
+/// Longest key, in bytes.
+pub const KEY_LEN_MAX_BYTES: usize = 512;
+
+/// Longest value, in bytes.
+pub const VALUE_LEN_MAX_BYTES: usize = 8192;
+
+/// A value, shared.
+pub type Bytes = Arc<[u8]>;
+
+/// The number of a batch: 1 for a volume's first, one more for each after it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
+pub struct Seq(pub u64);
+
+/// Consecutive blocks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct Run {
+    /// The first one's number in the volume's data space.
+    pub start: u64,
+    /// How many, at least 1.
+    pub count: u32,
+}
+
+impl Run {
+    /// The number after the last block, at most `u64::MAX`.
+    pub fn end(&self) -> u64 {
+        self.start.saturating_add(u64::from(self.count))
+    }
+
+    /// The numbers of its blocks.
+    pub fn blocks(&self) -> std::ops::Range<u64> {
+        self.start..self.end()
+    }
+}
+
+/// What one operation changes, all or nothing.
+#[derive(Clone, Default, Debug)]
+pub struct Batch {
+    /// Keys with their new values; `None` removes a key. Of several for one key the last counts.
+    pub writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    /// Blocks that this batch makes part of the tree, with the CRC-32C of each. They were reserved, and written before.
+    pub allocated: Vec<(Run, Vec<u32>)>,
+    /// Blocks that nobody refers to any more once this batch is applied.
+    pub freed: Vec<Run>,
+    /// Whether it may use the space kept back for deletes, gc and the like. Others end with `NoSpace` before.
+    pub uses_reserve: bool,
+}
+
+/// An ordered map from keys to values. All methods may be called from any thread at any time.
+pub trait Table: Send + Sync {
+    /// The value of `key`.
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>>;
+
+    /// The values of `keys`, in their order, all as of one moment.
+    fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>>;
+
+    /// Hands out what is from `start` (inclusive) to `end` (exclusive), ascending, until `sink` breaks. All as of one moment,
+    /// at which every batch is in that was applied before the call. The sink may call this table.
+    fn scan(&self, start: &[u8], end: &[u8], sink: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()>;
+
+    /// Applies the batch as one. When this returns, a kill of the process loses nothing of it. Batches are ordered by their
+    /// calls. `NoSpace`, `ReadOnly`, `InvalidInput` (a key or value too long): nothing was changed.
+    fn apply(&self, batch: Batch) -> Result<Seq>;
+
+    /// Makes everything durable that was applied before, with the data written for it. After an error the table is
+    /// read-only for good.
+    fn sync(&self) -> Result<()>;
+
+    /// Moves what the log holds into the key-value store, durably, and empties the log.
+    fn checkpoint(&self) -> Result<()>;
+}
+
+/// Blocks of data: in the same file, in a folder, later in an object store.
+pub trait Extents: Send + Sync {
+    /// Takes `blocks` free blocks, as few runs as possible, near `hint`. They belong to nobody until a batch has them in
+    /// `allocated`, and return with [`release`](Extents::release). `NoSpace` takes none.
+    fn reserve(&self, blocks: u32, hint: Option<u64>) -> Result<Vec<Run>>;
+
+    /// Returns reserved blocks that no batch took.
+    fn release(&self, runs: &[Run]);
+
+    /// Writes whole blocks, the first of which is `block`. They are reserved.
+    fn write(&self, block: u64, bytes: &[u8]) -> Result<()>;
+
+    /// Reads whole blocks. Not verified here.
+    fn read(&self, block: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// How much there is.
+    fn space(&self) -> Space;
+}
+
+/// Room for data, in blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Space {
+    /// All that could be data in an otherwise empty volume.
+    pub total: u64,
+    /// Not in use. Blocks freed by a batch that is not durable yet count.
+    pub free: u64,
+    /// Of the free ones, those kept back for deletes, gc and commits.
+    pub reserved: u64,
+}
