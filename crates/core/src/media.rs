@@ -167,3 +167,37 @@ pub trait HostFile: Send + Sync {
     /// Ends [`HostFile::hold_others`].
     fn admit_others(&self) {}
 }
+
+/// One file of the host that a store lies in as a whole. All of a volume's bytes go through this.
+///
+/// All methods may be called from any thread at any time; writes to ranges that do not overlap are independent.
+#[allow(clippy::len_without_is_empty)]
+pub trait BlockFile: Send + Sync {
+    /// Reads at `offset`; short only at the end of the file.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
+
+    /// Writes all of `bytes` at `offset`, extending the file as needed. On an error any part may be written.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Length in bytes.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Sets the length; a longer one reads as zeros and takes no space.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Makes content and length durable. After an error nothing is known about what was written since the last success,
+    /// and another call says nothing either.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Makes the range read as zeros and gives its space back; the length stays. `Unsupported` where the host cannot.
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
+
+    /// Starts to write the range back to the disk without waiting. A hint.
+    fn start_writeback(&self, offset: u64, len: u64) {
+        let _ = (offset, len);
+    }
+
+    /// Takes the file for this handle alone until it is dropped; false if another handle has it, of this process or of
+    /// another. A host without locks says true.
+    fn try_lock(&self) -> io::Result<bool>;
+}

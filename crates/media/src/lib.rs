@@ -1,8 +1,10 @@
 //! Where the bytes of a store live: implementations of the seam [`adit_core::media`] on the host.
 //!
-//! [`HostDirectory`] is a folder of the host. Nothing here knows a store's format, and nothing above knows a file
+//! [`HostDirectory`] is a folder of the host, [`HostBlockFile`] a single file. Nothing here knows a store's format, and nothing above knows a file
 //! descriptor.
 
+mod block_file;
 mod host_dir;
 
+pub use block_file::HostBlockFile;
 pub use host_dir::HostDirectory;

@@ -1,12 +1,13 @@
 //! Media in memory that lose power, or whose process is killed, at any call.
 //!
 //! A [`CrashWorld`] holds several roots (a vault's folder and the journal's, say) on one timeline. [`CrashDir`] is a
-//! root as a [`HostDir`](adit_core::media::HostDir). A test lets a store work, stops the world after some number of
+//! root as a [`HostDir`](adit_core::media::HostDir), and [`CrashBlockFile`] a file in it as a
+//! [`BlockFile`](adit_core::media::BlockFile). A test lets a store work, stops the world after some number of
 //! calls, and opens what [`CrashWorld::crash`] says is left. [`crash_everywhere`] does so for every number, or for some.
 //!
 //! **Files.** The durable image, plus every version of each 512-byte sector since the last completed sync. At a power
 //! cut each sector takes any of them, and the length likewise, on its own. A failed sync leaves the versions in doubt
-//! until the sector is written again, and the next sync succeeds. Shrinking zeroes the rest of the last 4 KiB page as
+//! until the sector is written again, and the next sync succeeds. Punching is an unsynced write of zeros. Shrinking zeroes the rest of the last 4 KiB page as
 //! an unsynced write of its own.
 //!
 //! **Names.** [`Mode::Journalled`]: the namespace operations of each root persist as a prefix. [`Mode::Adversarial`]:
@@ -19,7 +20,7 @@
 //!
 //! Not modelled: link counts other than by names, access times, symbolic links (the seam cannot make them).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use std::thread::ThreadId;
 use parking_lot::{Condvar, Mutex};
 
 use crate::rng::{Rng, scaled};
+use crate::tree::NodeId;
 
 mod dir;
 mod disk;
@@ -37,7 +39,7 @@ mod names;
 #[cfg(test)]
 mod tests;
 
-pub use dir::CrashDir;
+pub use dir::{CrashBlockFile, CrashDir};
 use disk::{Call, Disk, Reply};
 
 /// What a crash does to what was not synced. See the module's notes.
@@ -113,6 +115,9 @@ struct State {
     hold: Option<Omission>,
     fail_sync_at: Option<u64>,
     trace: Option<Vec<String>>,
+    /// Who has a file for itself, and how many handles there were.
+    locks: BTreeMap<NodeId, u64>,
+    handles: u64,
 }
 
 /// Several roots on one timeline. Clones share it; [`fork`](CrashWorld::fork) copies it.
@@ -144,6 +149,8 @@ impl CrashWorld {
             hold: None,
             fail_sync_at: None,
             trace: None,
+            locks: BTreeMap::new(),
+            handles: 0,
         };
         CrashWorld { state: Arc::new(Mutex::new(state)), released: Arc::default() }
     }
@@ -279,6 +286,25 @@ impl CrashWorld {
             return Err(dead());
         }
         state.disk.apply(&call)
+    }
+
+    /// A number that no other handle of this world has.
+    fn new_handle(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.handles += 1;
+        state.handles
+    }
+
+    /// Whether `handle` has the file `id` for itself now.
+    fn lock(&self, id: NodeId, handle: u64) -> bool {
+        *self.state.lock().locks.entry(id).or_insert(handle) == handle
+    }
+
+    fn unlock(&self, id: NodeId, handle: u64) {
+        let mut state = self.state.lock();
+        if state.locks.get(&id) == Some(&handle) {
+            state.locks.remove(&id);
+        }
     }
 
     /// Runs something that changes nothing.

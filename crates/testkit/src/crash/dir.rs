@@ -1,4 +1,4 @@
-//! A root of a world as a [`HostDir`], and its open files.
+//! A root of a world as a [`HostDir`], and its open files, as a [`HostFile`] or a [`BlockFile`].
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use adit_core::ErrorKind;
-use adit_core::media::{HostDir, HostEntry, HostFile, NewFile, SyncTarget};
+use adit_core::media::{BlockFile, HostDir, HostEntry, HostFile, NewFile, SyncTarget};
 use adit_core::types::{Access, Attr, Caller, Kind, NAME_LEN_MAX_BYTES, RenameFlags, SetAttr, StatFs};
 
 use super::disk::{Call, Disk, Reply, error};
@@ -68,6 +68,21 @@ impl CrashDir {
 
     fn file(&self, id: NodeId, path: &Path, access: Access) -> Box<dyn HostFile> {
         Box::new(CrashFile { dir: self.clone(), id, path: path.to_owned(), access })
+    }
+
+    /// The file `path` of this root as one that a store lies in. It is made, durable and empty, if it is new.
+    pub fn block_file(&self, path: &Path) -> io::Result<CrashBlockFile> {
+        let id = match self.resolve(path) {
+            Ok(id) => id,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                drop(self.publish(path, &NewFile { content: &[], perm: 0o644, owner: None, durable: true })?);
+                self.sync(SyncTarget::Dir(path.parent().unwrap_or(Path::new(""))))?;
+                self.resolve(path)?
+            }
+            Err(e) => return Err(e),
+        };
+        let file = CrashFile { dir: self.clone(), id, path: path.to_owned(), access: Access::Write };
+        Ok(CrashBlockFile { file, handle: self.world.new_handle() })
     }
 }
 
@@ -201,5 +216,47 @@ impl HostFile for CrashFile {
         let kind = if data_only { SyncKind::FileData } else { SyncKind::File };
         let sync = self.dir.sync_call(kind, &self.path);
         self.dir.world.call(Call::SyncFile { id: self.id, data_only }, Some(sync)).map(drop)
+    }
+}
+
+/// A file of a [`CrashDir`] that a store lies in.
+pub struct CrashBlockFile {
+    file: CrashFile,
+    handle: u64,
+}
+
+impl BlockFile for CrashBlockFile {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        self.file.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_at(offset, bytes)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.file.dir.world.look(|disk| Ok(disk.content(self.file.id)?.live.len() as u64))
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync(true)
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.file.change(Call::Punch { id: self.file.id, offset, len })
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        Ok(self.file.dir.world.lock(self.file.id, self.handle))
+    }
+}
+
+impl Drop for CrashBlockFile {
+    fn drop(&mut self) {
+        self.file.dir.world.unlock(self.file.id, self.handle);
     }
 }

@@ -25,6 +25,7 @@ pub(super) enum Call {
     SetAttr { id: NodeId, set: SetAttr },
     Write { id: NodeId, offset: u64, bytes: Vec<u8> },
     SetLen { id: NodeId, len: u64 },
+    Punch { id: NodeId, offset: u64, len: u64 },
     SyncFile { id: NodeId, data_only: bool },
     SyncDir { id: NodeId },
     SyncAll { root: NodeId },
@@ -57,6 +58,7 @@ impl fmt::Debug for Call {
             Call::SetAttr { id, set } => write!(f, "set attributes of {id}: {set:?}"),
             Call::Write { id, offset, bytes } => write!(f, "write {id} at {offset}, {} bytes", bytes.len()),
             Call::SetLen { id, len } => write!(f, "set length of {id} to {len}"),
+            Call::Punch { id, offset, len } => write!(f, "punch {id} at {offset}, {len} bytes"),
             Call::SyncFile { id, data_only } => write!(f, "sync file {id}, data only {data_only}"),
             Call::SyncDir { id } => write!(f, "sync directory {id}"),
             Call::SyncAll { root } => write!(f, "sync all of {root}"),
@@ -175,6 +177,11 @@ impl Disk {
                 self.touch(*id);
             }
             Call::SetLen { id, len } => self.set_len(*id, *len)?,
+            Call::Punch { id, offset, len } => {
+                let (content, seq) = self.content_mut(*id)?;
+                let offset = usize::try_from(*offset).unwrap_or(usize::MAX);
+                content.punch(seq, offset, usize::try_from(*len).unwrap_or(usize::MAX));
+            }
             Call::SyncFile { id, data_only } => {
                 self.content_mut(*id)?.0.sync();
                 if !data_only {

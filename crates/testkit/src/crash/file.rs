@@ -74,6 +74,15 @@ impl Content {
         }
     }
 
+    /// Zeros the range, as far as the file goes.
+    pub fn punch(&mut self, seqs: &mut Seq, offset: usize, len: usize) {
+        let end = offset.saturating_add(len).min(self.live.len());
+        if offset < end {
+            self.live[offset..end].fill(0);
+            self.note(seqs, offset, end);
+        }
+    }
+
     fn change_len(&mut self, seqs: &mut Seq, len: usize) {
         let old = self.live.len();
         self.live.resize(len, 0);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use adit_core::media::{HostDir, HostFile, NewFile, SyncTarget};
+use adit_core::media::{BlockFile, HostDir, HostFile, NewFile, SyncTarget};
 use adit_core::types::{Access, Kind, RenameFlags, SetAttr};
 
 use super::*;
@@ -420,4 +420,29 @@ fn random_call(dir: &dyn HostDir, rng: &mut Rng) -> String {
         }
     };
     format!("{what}: {:?}", result.map_err(|e| e.raw_os_error()))
+}
+
+#[test]
+fn a_block_file_punches_unsynced_and_is_locked_until_dropped() {
+    let world = CrashWorld::new(Mode::Journalled);
+    let dir = world.dir("v");
+    let path = Path::new("f");
+    let file = dir.block_file(path).unwrap();
+    file.write_at(0, &[1; 1024]).unwrap();
+    file.sync().unwrap();
+    file.punch(0, 512).unwrap();
+    file.punch(1000, 5000).unwrap();
+    assert_eq!(file.len().unwrap(), 1024);
+    let seen = outcomes(&world, |dir| {
+        let bytes = read(dir, "f").unwrap();
+        (bytes[0], bytes[999], bytes[1000])
+    });
+    assert_eq!(seen, [(0, 1, 0), (0, 1, 1), (1, 1, 0), (1, 1, 1)].into());
+    let other = dir.block_file(path).unwrap();
+    assert!(file.try_lock().unwrap() && file.try_lock().unwrap() && !other.try_lock().unwrap());
+    let mut rng = Rng::new(0);
+    let left = world.crash(Pattern::All, &mut rng).dir("v").block_file(path).unwrap();
+    assert!(left.try_lock().unwrap(), "a lock dies with its process");
+    drop(file);
+    assert!(other.try_lock().unwrap());
 }

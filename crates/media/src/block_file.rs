@@ -1,0 +1,107 @@
+//! A file of the host as a [`BlockFile`].
+//!
+//! The lock is one on the open file description (`F_OFD_SETLK`): it holds between threads and processes, survives a fork,
+//! and the host drops it with the last descriptor, however the process ends.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use adit_core::media::BlockFile;
+use adit_core::types::Access;
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::{Errno, retry_on_intr};
+
+#[cfg(test)]
+mod tests;
+
+/// An open file of the host. Errors are the host's.
+pub struct HostBlockFile {
+    file: File,
+    access: Access,
+}
+
+impl HostBlockFile {
+    /// Opens an existing regular file.
+    pub fn open(path: &Path, access: Access) -> io::Result<HostBlockFile> {
+        let write = access == Access::Write;
+        let file =
+            File::options().read(true).write(write).custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK).open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        Ok(HostBlockFile { file, access })
+    }
+
+    /// Makes a new, empty file with the process's umask applied to 0666. `AlreadyExists` if the name is taken. The name is
+    /// durable only once the directory is synced.
+    pub fn create(path: &Path) -> io::Result<HostBlockFile> {
+        let file = File::options().read(true).write(true).create_new(true).custom_flags(libc::O_CLOEXEC).open(path)?;
+        Ok(HostBlockFile { file, access: Access::Write })
+    }
+}
+
+impl BlockFile for HostBlockFile {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let mut done = 0;
+        while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            let at = offset.checked_add(done as u64).ok_or(io::ErrorKind::InvalidInput)?;
+            match retry_on_intr(|| rustix::io::pread(&self.file, &mut *rest, at))? {
+                0 => break,
+                read => done += read,
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, offset)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match retry_on_intr(|| fallocate(&self.file, flags, offset, len)) {
+            Err(Errno::NOSYS | Errno::OPNOTSUPP) => Err(io::ErrorKind::Unsupported.into()),
+            result => Ok(result?),
+        }
+    }
+
+    fn start_writeback(&self, offset: u64, len: u64) {
+        let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return };
+        // SAFETY: takes a descriptor that is open and three numbers, and touches no memory of ours.
+        // A hint: whatever it returns, the data is as safe as before.
+        unsafe { libc::sync_file_range(self.file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        // A lock to write needs a descriptor that may. Who only reads keeps writers out, and they him.
+        let kind = if self.access == Access::Write { libc::F_WRLCK } else { libc::F_RDLCK };
+        let lock = libc::flock { l_type: kind as _, l_whence: libc::SEEK_SET as _, l_start: 0, l_len: 0, l_pid: 0 };
+        // SAFETY: takes a descriptor that is open and a `flock` that outlives the call, which only reads it.
+        let result = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_SETLK, &lock) };
+        if result == 0 {
+            return Ok(true);
+        }
+        let e = io::Error::last_os_error();
+        match e.raw_os_error() {
+            Some(libc::EAGAIN | libc::EACCES) => Ok(false),
+            // A host without locks.
+            Some(libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS) => Ok(true),
+            _ => Err(e),
+        }
+    }
+}
