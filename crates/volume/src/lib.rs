@@ -1,15 +1,17 @@
 //! The volume: a transactional POSIX filesystem inside one file.
 //!
-//! From the bottom up: [`container`] divides the file into segments and keeps who owns which; [`kv`] is an ordered
+//! From the bottom up: `container` divides the file into segments and keeps who owns which; `kv` is an ordered
 //! key-value store inside it; [`table`] makes of both, and of a log, one crash-safe ordered table and a place for extents.
 //! What a filesystem means is above that seam.
 //!
 //! All bytes go through [`adit_core::media::BlockFile`], so that power cuts can be injected at every call. The bits are in
 //! `docs/formats/volume.md`.
 
+mod container;
 pub mod format;
+mod kv;
 pub mod table;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use table::{Batch, Bytes, Extents, Run, Seq, Space, Table};
+pub use table::{Base, Batch, Bytes, Extents, NewVolume, Options, Run, Seq, Sink, Space, Table};

@@ -9,6 +9,17 @@ use std::sync::Arc;
 
 use adit_core::Result;
 
+mod background;
+mod base;
+mod checkpoint;
+mod log;
+mod memory;
+mod options;
+mod recovery;
+
+pub use base::Base;
+pub use options::{Info, NewVolume, Options};
+
 /// Bytes in a block, the unit of extents.
 pub const BLOCK_LEN_BYTES: usize = 4096;
 
@@ -18,8 +29,14 @@ pub const KEY_LEN_MAX_BYTES: usize = 512;
 /// Longest value, in bytes.
 pub const VALUE_LEN_MAX_BYTES: usize = 8192;
 
+/// The first byte of keys that the base keeps for itself: batches may not write them, and scans leave them out.
+pub const OWN_PREFIX: u8 = b'F';
+
 /// A value, shared.
 pub type Bytes = Arc<[u8]>;
+
+/// What takes the entries of a scan: a key and its value. It may end it.
+pub type Sink<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
 /// The number of a batch: 1 for a volume's first, one more for each after it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
@@ -67,12 +84,14 @@ pub trait Table: Send + Sync {
     /// The values of `keys`, in their order, all as of one moment.
     fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>>;
 
-    /// Hands out what is from `start` (inclusive) to `end` (exclusive), ascending, until `sink` breaks. All as of one moment,
-    /// at which every batch is in that was applied before the call. The sink may call this table.
-    fn scan(&self, start: &[u8], end: &[u8], sink: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()>;
+    /// Hands out what is from `start` (inclusive) to `end` (exclusive), ascending, until `sink` breaks. It goes in stretches:
+    /// the first 16 entries at least are as of one moment after the call began, later ones of later moments. The sink may
+    /// call this table.
+    fn scan(&self, start: &[u8], end: &[u8], sink: &mut Sink<'_>) -> Result<()>;
 
     /// Applies the batch as one. When this returns, a kill of the process loses nothing of it. Batches are ordered by their
-    /// calls. `NoSpace`, `ReadOnly`, `InvalidInput` (a key or value too long): nothing was changed.
+    /// calls. `NoSpace`, `ReadOnly`, `InvalidInput` (a key or value too long, blocks that are not reserved or not
+    /// allocated, more than a segment of the log holds): nothing was changed.
     fn apply(&self, batch: Batch) -> Result<Seq>;
 
     /// Makes everything durable that was applied before, with the data written for it. After an error the table is
@@ -102,10 +121,10 @@ pub trait Extents: Send + Sync {
     fn space(&self) -> Space;
 }
 
-/// Room for data, in blocks.
+/// Room, in blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Space {
-    /// All that could be data in an otherwise empty volume.
+    /// The volume's capacity.
     pub total: u64,
     /// Not in use. Blocks freed by a batch that is not durable yet count.
     pub free: u64,

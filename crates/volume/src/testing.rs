@@ -4,13 +4,13 @@
 //! not reserved, allocates one that was not, frees one twice, names a wrong checksum).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{Bound, ControlFlow};
+use std::ops::Bound;
 
 use adit_core::{ErrorKind, FsError, Result};
 use parking_lot::Mutex;
 
 use crate::table::{
-    BLOCK_LEN_BYTES, Batch, Bytes, Extents, KEY_LEN_MAX_BYTES, Run, Seq, Space, Table, VALUE_LEN_MAX_BYTES,
+    BLOCK_LEN_BYTES, Batch, Bytes, Extents, KEY_LEN_MAX_BYTES, Run, Seq, Sink, Space, Table, VALUE_LEN_MAX_BYTES,
 };
 
 /// All that a [`MemBase`] holds.
@@ -89,7 +89,7 @@ impl Table for MemBase {
         Ok(keys.iter().map(|key| state.map.get(*key).cloned()).collect())
     }
 
-    fn scan(&self, start: &[u8], end: &[u8], sink: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
+    fn scan(&self, start: &[u8], end: &[u8], sink: &mut Sink<'_>) -> Result<()> {
         if start >= end {
             return Ok(());
         }

@@ -1,0 +1,339 @@
+//! The file as a whole: superblocks, syncs, and the space.
+//!
+//! [`Container`] writes a superblock only by [`Container::flip`], which syncs one slot while the other one stays whole. After a failed sync, or a failed write of anything but a file's data, nothing more is written: what is known then is
+//! what the next opening finds.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use adit_core::media::BlockFile;
+use adit_core::{ErrorKind, FsError, Result};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::format::container::{SLOT_LEN_BYTES, SLOT_OFFSETS, SegmentRun, Superblock, newest};
+use crate::table::BLOCK_LEN_BYTES;
+
+pub(crate) mod bitmap;
+pub(crate) mod space;
+
+pub(crate) use space::{Geometry, Space};
+
+/// Least space kept back for deletes, gc and commits, unless the volume is small.
+const KEPT_BACK_MIN_BYTES: u64 = 16 << 20;
+
+/// How syncs stand. A caller waits for one that began after its call.
+#[derive(Default)]
+struct Syncs {
+    started: u64,
+    finished: u64,
+    running: bool,
+    /// Batches up to this one are durable.
+    durable: u64,
+}
+
+/// An open volume file. Locking: `superblock` before `space`; neither is held while waiting for a sync, but `superblock`
+/// for its own.
+pub(crate) struct Container {
+    file: Arc<dyn BlockFile>,
+    name: String,
+    segment_len: u32,
+    superblock: Mutex<Superblock>,
+    space: Mutex<Space>,
+    syncs: Mutex<Syncs>,
+    synced: Condvar,
+    /// The number of the last batch that is in the log.
+    appended: AtomicU64,
+    failure: OnceLock<String>,
+    /// Whether nothing may be written at all.
+    read_only: bool,
+    punches: AtomicBool,
+    /// Of the file, in bytes.
+    len: Mutex<u64>,
+}
+
+/// The geometry that `superblock` implies, with so many segments for the log.
+fn geometry(superblock: &Superblock, log_segments: u32) -> Geometry {
+    let segments = (superblock.capacity / u64::from(superblock.segment_len)).min(u64::from(u32::MAX / 2)) as u32;
+    let kept_back = KEPT_BACK_MIN_BYTES.max(superblock.capacity / 100).min(superblock.capacity / 8);
+    Geometry {
+        segments,
+        blocks: superblock.segment_len / BLOCK_LEN_BYTES as u32,
+        log_segments,
+        kept_back: kept_back.div_ceil(u64::from(superblock.segment_len)) as u32,
+    }
+}
+
+impl Container {
+    /// Writes the first superblock of a volume to both slots, durably.
+    pub fn init(file: &dyn BlockFile, name: &str, superblock: &Superblock) -> Result<()> {
+        let failed = |e: std::io::Error| FsError::from(e).on("write", name);
+        let bytes = superblock.encode().ok_or_else(|| FsError::new(ErrorKind::InvalidInput).on("format", name))?;
+        file.set_len(2 * u64::from(superblock.segment_len)).map_err(failed)?;
+        for offset in SLOT_OFFSETS {
+            file.write_at(offset, &bytes).map_err(failed)?;
+        }
+        file.sync().map_err(failed)
+    }
+
+    /// What the superblocks of `file` say. `InvalidInput` if it is not a volume.
+    pub fn read_superblock(file: &dyn BlockFile, name: &str) -> Result<Superblock> {
+        let slot = |offset| -> std::io::Result<_> {
+            let mut bytes = vec![0; SLOT_LEN_BYTES];
+            let len = file.read_at(offset, &mut bytes)?;
+            Ok(Superblock::decode(bytes.get(..len).unwrap_or_default()))
+        };
+        let slots = (|| Ok([slot(SLOT_OFFSETS[0])?, slot(SLOT_OFFSETS[1])?]))();
+        let slots = slots.map_err(|e: std::io::Error| FsError::from(e).on("read", name))?;
+        newest(slots).map_err(|e| {
+            use crate::format::container::SuperblockError as E;
+            let kind = match e {
+                E::NotAVolume => ErrorKind::InvalidInput,
+                E::Damaged => ErrorKind::Corrupt,
+                E::Version(_) | E::Features(_) => ErrorKind::NotSupported,
+            };
+            FsError::new(kind).on("open", name).because(e)
+        })
+    }
+
+    /// Opens `file`, whose lock the caller has. `log_segments`: how many the log may take.
+    pub fn open(file: Arc<dyn BlockFile>, name: &str, read_only: bool, log_segments: u32) -> Result<Container> {
+        let superblock = Container::read_superblock(&*file, name)?;
+        let len = file.len().map_err(|e| FsError::from(e).on("open", name))?;
+        let limit = len.div_ceil(u64::from(superblock.segment_len)).min(u64::from(u32::MAX / 2)) as u32;
+        Ok(Container {
+            file,
+            name: name.to_owned(),
+            segment_len: superblock.segment_len,
+            space: Mutex::new(Space::new(geometry(&superblock, log_segments), limit)),
+            superblock: Mutex::new(superblock),
+            syncs: Mutex::default(),
+            synced: Condvar::new(),
+            appended: AtomicU64::new(0),
+            failure: OnceLock::new(),
+            read_only,
+            punches: AtomicBool::new(true),
+            len: Mutex::new(len),
+        })
+    }
+
+    /// The file's name, for messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn segment_len(&self) -> u32 {
+        self.segment_len
+    }
+
+    /// A copy of the superblock as it is on disk.
+    pub fn superblock(&self) -> Superblock {
+        self.superblock.lock().clone()
+    }
+
+    pub fn space(&self) -> MutexGuard<'_, Space> {
+        self.space.lock()
+    }
+
+    /// Where a segment begins in the file.
+    pub fn segment_offset(&self, segment: u32) -> u64 {
+        u64::from(segment) * u64::from(self.segment_len)
+    }
+
+    /// `Corrupt`, naming the file.
+    pub fn corrupt(&self, what: impl std::fmt::Display) -> FsError {
+        FsError::new(ErrorKind::Corrupt).on("read", &self.name).because(what.to_string())
+    }
+
+    /// Ends all writing, for good. Gives the error for who found it.
+    pub fn fail(&self, what: &'static str, e: std::io::Error) -> FsError {
+        let text = format!("{what} failed ({e}); nothing more is written to it, reopen it to go on");
+        let _ = self.failure.set(text.clone());
+        tracing::error!(file = self.name, "{text}");
+        FsError::new(adit_core::error::kind_of_io(&e)).on(what, &self.name).because(text)
+    }
+
+    /// Ends all writing, quietly.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn abandon(&self) {
+        let _ = self.failure.set("abandoned".into());
+    }
+
+    /// Whether writing ended.
+    pub fn has_failed(&self) -> bool {
+        self.failure.get().is_some()
+    }
+
+    /// `ReadOnly` if nothing may be written, or writing ended.
+    pub fn check_writable(&self) -> Result<()> {
+        if let Some(text) = self.failure.get() {
+            return Err(FsError::new(ErrorKind::ReadOnly).on("write", &self.name).because(text.clone()));
+        }
+        if self.read_only {
+            return Err(FsError::new(ErrorKind::ReadOnly).on("write", &self.name));
+        }
+        Ok(())
+    }
+
+    /// Reads; what is beyond the file's end is zeros. Returns how many bytes there were.
+    pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let len = self.file.read_at(offset, buf).map_err(|e| FsError::from(e).on("read", &self.name))?;
+        buf.get_mut(len..).unwrap_or_default().fill(0);
+        Ok(len)
+    }
+
+    /// Writes what the volume needs to go on; a failure ends all writing.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        self.file.write_at(offset, bytes).map_err(|e| self.fail("write", e))
+    }
+
+    /// Writes data that nobody refers to yet; a failure is the caller's.
+    pub fn write_data(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        self.file.write_at(offset, bytes).map_err(|e| FsError::from(e).on("write", &self.name))?;
+        Ok(())
+    }
+
+    /// Makes the file long enough for a segment. Whoever binds one does this before writing to it.
+    pub fn extend_to(&self, segment: u32) -> Result<()> {
+        self.check_writable()?;
+        let end = self.segment_offset(segment) + u64::from(self.segment_len);
+        // Nothing else makes the file longer, so this never makes it shorter.
+        let mut len = self.len.lock();
+        if *len < end {
+            self.file.set_len(end).map_err(|e| self.fail("extend", e))?;
+            *len = end;
+        }
+        Ok(())
+    }
+
+    /// Starts to write the range back.
+    pub fn start_writeback(&self, offset: u64, len: u64) {
+        self.file.start_writeback(offset, len);
+    }
+
+    /// Gives a segment's space back to the host, if it takes it.
+    pub fn punch_segment(&self, segment: u32) {
+        self.punch(self.segment_offset(segment), u64::from(self.segment_len));
+    }
+
+    /// Gives the space of a range back to the host, if it takes it. What is there then is undefined.
+    pub fn punch(&self, offset: u64, len: u64) {
+        // Nothing relies on it, so a failure costs space and no more.
+        if self.punches.load(Ordering::Relaxed)
+            && let Err(e) = self.file.punch(offset, len)
+            && e.kind() == std::io::ErrorKind::Unsupported
+        {
+            self.punches.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Changes the capacity. `InvalidInput` if no volume can have it, `NoSpace` if what is there would not fit.
+    pub fn set_capacity(&self, capacity: u64) -> Result<()> {
+        let wanted = Superblock { capacity, ..self.superblock() };
+        if wanted.encode().is_none_or(|bytes| Superblock::decode(&bytes).is_err()) {
+            return Err(FsError::new(ErrorKind::InvalidInput).on("resize", &self.name));
+        }
+        let (old, fits) = {
+            let mut space = self.space.lock();
+            let old = space.geometry();
+            (old, space.resize(geometry(&wanted, old.log_segments)))
+        };
+        if !fits {
+            return Err(FsError::new(ErrorKind::NoSpace).on("resize", &self.name));
+        }
+        self.flip(|superblock| superblock.capacity = capacity).inspect_err(|_| {
+            self.space.lock().resize(old);
+        })
+    }
+
+    /// The log holds batch `seq` now.
+    pub fn set_appended(&self, seq: u64) {
+        self.appended.store(seq, Ordering::Release);
+    }
+
+    /// The number of the last batch in the log.
+    pub fn appended(&self) -> u64 {
+        self.appended.load(Ordering::Acquire)
+    }
+
+    /// Batches up to this one are known to be durable.
+    pub fn durable(&self) -> u64 {
+        self.syncs.lock().durable
+    }
+
+    /// Waits until batch `seq` is durable, with what was written before it.
+    pub fn sync_up_to(&self, seq: u64) -> Result<()> {
+        if self.durable() >= seq {
+            return Ok(());
+        }
+        self.sync()
+    }
+
+    /// Makes everything durable that was written before the call. One sync serves all who wait for one.
+    pub fn sync(&self) -> Result<()> {
+        let mut syncs = self.syncs.lock();
+        let wanted = syncs.started + 1;
+        loop {
+            if let Some(text) = self.failure.get() {
+                return Err(FsError::new(ErrorKind::Io).on("sync", &self.name).because(text.clone()));
+            }
+            if self.read_only || syncs.finished >= wanted {
+                return Ok(());
+            }
+            if !syncs.running {
+                break;
+            }
+            self.synced.wait(&mut syncs);
+        }
+        syncs.running = true;
+        syncs.started += 1;
+        let number = syncs.started;
+        drop(syncs);
+        let covered = self.appended();
+        let result = self.file.sync();
+        // Before the others look.
+        let result = result.map_err(|e| self.fail("sync", e));
+        let mut syncs = self.syncs.lock();
+        syncs.running = false;
+        syncs.finished = number;
+        if result.is_ok() {
+            syncs.durable = syncs.durable.max(covered);
+        }
+        self.synced.notify_all();
+        result
+    }
+
+    /// Writes a changed superblock over the one slot, syncs it, and then copies it to the other slot, so that a slot which
+    /// goes bad later costs nothing. What it refers to is durable already.
+    ///
+    /// The next flip overwrites that copy: until it has synced, the slot of this one stays as it is.
+    pub fn flip(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+        self.check_writable()?;
+        let mut current = self.superblock.lock();
+        let mut new = current.clone();
+        change(&mut new);
+        new.generation = current.generation.wrapping_add(1);
+        let too_long = || std::io::Error::new(std::io::ErrorKind::StorageFull, "the superblock has no more room");
+        let bytes = new.encode().ok_or_else(|| self.fail("write", too_long()))?;
+        let (slot, other) = if new.generation.is_multiple_of(2) { (0, 1) } else { (1, 0) };
+        self.write(SLOT_OFFSETS[slot], &bytes)?;
+        self.sync()?;
+        *current = new;
+        self.write(SLOT_OFFSETS[other], &bytes)
+    }
+}
+
+/// The runs of a list of segments, 0 for a hole.
+pub(crate) fn runs_of(segments: impl Iterator<Item = u32>) -> Vec<SegmentRun> {
+    let mut runs: Vec<SegmentRun> = Vec::new();
+    for start in segments {
+        match runs.last_mut() {
+            Some(last) if last.start == 0 && start == 0 => last.count += 1,
+            Some(last) if last.start != 0 && last.start.checked_add(last.count) == Some(start) => last.count += 1,
+            _ => runs.push(SegmentRun { start, count: 1 }),
+        }
+    }
+    runs
+}

@@ -1,0 +1,577 @@
+//! Who owns which segment, and in DATA segments which block. In memory only.
+//!
+//! Each block of a DATA segment is *allocated* (the tree's, as of the last batch), *taken* (that, or reserved, or freed by a
+//! batch that is not durable yet), or free. What is allocated is taken.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::bitmap::Bitmap;
+use crate::table::Run;
+
+/// How a file is divided.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Geometry {
+    /// Segments within the capacity, the first one included.
+    pub segments: u32,
+    /// Blocks in a segment.
+    pub blocks: u32,
+    /// Segments that the log may take without that being anyone's loss.
+    pub log_segments: u32,
+    /// Segments kept back for deletes, gc and commits.
+    pub kept_back: u32,
+}
+
+/// What a segment is used for.
+enum Use {
+    Free,
+    /// By the superblock, by the key-value store, or by the log; or being emptied.
+    Taken,
+    Data(Box<DataSegment>),
+}
+
+struct DataSegment {
+    allocated: Bitmap,
+    taken: Bitmap,
+    free: u32,
+    /// Whether `allocated` changed since the last checkpoint began.
+    dirty: bool,
+}
+
+/// The bitmap of a segment as a checkpoint stores it; `None` if nothing is allocated there.
+pub(crate) type StoredBitmap = (u32, Option<Vec<u8>>);
+
+/// A contradiction in what the file says of its space.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Contradiction(pub String);
+
+pub(crate) struct Space {
+    geometry: Geometry,
+    /// What the file says of segments from here on is wrong: it is not that long.
+    limit: u32,
+    /// Up to the last segment that was ever used.
+    segments: Vec<Use>,
+    free: BTreeSet<u32>,
+    /// DATA segments with free blocks.
+    partial: BTreeSet<u32>,
+    /// Where the last reservation without a hint ended.
+    cursor: u32,
+    free_blocks: u64,
+    data_segments: u32,
+    /// Taken ones, but for those of the log.
+    fixed_segments: u32,
+    /// Freed by batches that may not be durable, with their numbers, ascending.
+    pending: VecDeque<(u64, Run)>,
+    pending_blocks: u64,
+}
+
+impl Space {
+    /// All free, but for the first segment. The file has `limit` segments so far.
+    pub fn new(geometry: Geometry, limit: u32) -> Space {
+        Space {
+            geometry,
+            limit,
+            segments: vec![Use::Taken],
+            free: BTreeSet::new(),
+            partial: BTreeSet::new(),
+            cursor: 0,
+            free_blocks: 0,
+            data_segments: 0,
+            fixed_segments: 1,
+            pending: VecDeque::new(),
+            pending_blocks: 0,
+        }
+    }
+
+    /// How the file is divided.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// The log begins in this segment, which may be new: a power cut can keep the superblock that names it and lose the
+    /// file's new length.
+    pub fn raise_limit(&mut self, log_segment: u32) {
+        /// Segments that may have been bound between two syncs.
+        const NEW_MAX: u32 = 64;
+        if log_segment < self.limit.saturating_add(NEW_MAX) {
+            self.limit = self.limit.max(log_segment + 1);
+        }
+    }
+
+    /// Changes how much there is, unless what is in use, and what must stay free, would not fit.
+    pub fn resize(&mut self, geometry: Geometry) -> bool {
+        let needed = self.used().saturating_add(u64::from(geometry.kept_back));
+        let fits = needed <= u64::from(geometry.segments);
+        if fits {
+            self.geometry = geometry;
+        }
+        fits
+    }
+
+    /// Segments in use, with the log's share.
+    fn used(&self) -> u64 {
+        u64::from(self.data_segments) + u64::from(self.fixed_segments) + u64::from(self.geometry.log_segments)
+    }
+
+    /// Segments that the file had when it was opened.
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Segments that may still be bound, those kept back counted, the log's share not.
+    pub fn available(&self) -> u32 {
+        u64::from(self.geometry.segments).saturating_sub(self.used()) as u32
+    }
+
+    /// Free blocks in all, and those kept back.
+    pub fn blocks(&self) -> (u64, u64) {
+        let blocks = u64::from(self.geometry.blocks);
+        let free = self.free_blocks + self.pending_blocks + u64::from(self.available()) * blocks;
+        (free, u64::from(self.geometry.kept_back.min(self.available())) * blocks)
+    }
+
+    /// Binds a segment for something else than data; `fixed` unless it is for the log. Where the capacity is used up, it is
+    /// one beyond: what is promised must be kept, and batches are refused long before.
+    pub fn bind(&mut self, fixed: bool) -> u32 {
+        let segment = self.free.pop_first().unwrap_or(self.segments.len() as u32);
+        self.put(segment, Use::Taken);
+        self.fixed_segments += u32::from(fixed);
+        segment
+    }
+
+    /// Marks the segment as bound by what the file says; see [`Space::bind`].
+    pub fn claim(&mut self, segment: u32, fixed: bool) -> Result<(), Contradiction> {
+        self.check_free(segment)?;
+        self.put(segment, Use::Taken);
+        self.fixed_segments += u32::from(fixed);
+        Ok(())
+    }
+
+    /// Frees a segment that was bound.
+    pub fn unbind(&mut self, segment: u32, fixed: bool) {
+        self.fixed_segments -= u32::from(fixed);
+        self.put(segment, Use::Free);
+    }
+
+    /// Whether the file may say that the segment is used for something.
+    fn check_free(&self, segment: u32) -> Result<(), Contradiction> {
+        if segment >= self.limit {
+            return Err(Contradiction(format!("segment {segment} lies beyond the end of the file")));
+        }
+        if !self.is_free(segment) {
+            return Err(Contradiction(format!("segment {segment} is used twice")));
+        }
+        Ok(())
+    }
+
+    fn is_free(&self, segment: u32) -> bool {
+        self.segments.get(segment as usize).is_none_or(|s| matches!(s, Use::Free))
+    }
+
+    fn put(&mut self, segment: u32, new: Use) {
+        while self.segments.len() <= segment as usize {
+            self.free.insert(self.segments.len() as u32);
+            self.segments.push(Use::Free);
+        }
+        if matches!(new, Use::Free) {
+            self.free.insert(segment);
+        } else {
+            self.free.remove(&segment);
+        }
+        self.segments[segment as usize] = new;
+    }
+
+    fn bind_data(&mut self, segment: u32) {
+        let blocks = self.geometry.blocks;
+        let data =
+            DataSegment { allocated: Bitmap::new(blocks), taken: Bitmap::new(blocks), free: blocks, dirty: false };
+        self.put(segment, Use::Data(Box::new(data)));
+        self.partial.insert(segment);
+        self.data_segments += 1;
+        self.free_blocks += u64::from(blocks);
+    }
+
+    fn data(&mut self, segment: u32) -> Option<&mut DataSegment> {
+        match self.segments.get_mut(segment as usize) {
+            Some(Use::Data(data)) => Some(data),
+            _ => None,
+        }
+    }
+
+    fn split(&self, block: u64) -> (u32, u32) {
+        let blocks = u64::from(self.geometry.blocks);
+        (u32::try_from(block / blocks).unwrap_or(u32::MAX), (block % blocks) as u32)
+    }
+
+    fn take(&mut self, segment: u32, start: u32, count: u32) -> Run {
+        let data = self.data(segment).expect("only free blocks of DATA segments are taken");
+        (start..start + count).for_each(|at| data.taken.set(at));
+        data.free -= count;
+        if data.free == 0 {
+            self.partial.remove(&segment);
+        }
+        self.free_blocks -= u64::from(count);
+        Run { start: u64::from(segment) * u64::from(self.geometry.blocks) + u64::from(start), count }
+    }
+
+    fn untake(&mut self, block: u64) {
+        let (segment, at) = self.split(block);
+        if let Some(data) = self.data(segment)
+            && data.taken.get(at)
+            && !data.allocated.get(at)
+        {
+            data.taken.clear(at);
+            data.free += 1;
+            self.partial.insert(segment);
+            self.free_blocks += 1;
+        }
+    }
+
+    /// Takes so many blocks, or none.
+    pub fn reserve(&mut self, count: u32, hint: Option<u64>) -> Option<Vec<Run>> {
+        let spare = self.available().saturating_sub(self.geometry.kept_back);
+        if self.free_blocks + u64::from(spare) * u64::from(self.geometry.blocks) < u64::from(count) {
+            return None;
+        }
+        let mut runs: Vec<Run> = Vec::new();
+        let mut left = count;
+        if let Some(run) = hint.and_then(|hint| self.take_at(hint, left)) {
+            left -= run.count;
+            runs.push(run);
+        }
+        while left > 0 {
+            let run = self.take_best(left);
+            left -= run.count;
+            match runs.last_mut() {
+                Some(last) if last.end() == run.start => last.count += run.count,
+                _ => runs.push(run),
+            }
+        }
+        Some(runs)
+    }
+
+    /// Free blocks from `block` on, at most `want`.
+    fn take_at(&mut self, block: u64, want: u32) -> Option<Run> {
+        let (segment, at) = self.split(block);
+        let blocks = self.geometry.blocks;
+        let data = self.data(segment)?;
+        let count = (at..blocks).take(want as usize).take_while(|at| !data.taken.get(*at)).count() as u32;
+        (count > 0).then(|| self.take(segment, at, count))
+    }
+
+    /// One run, as long as may be, but not longer than `want`. There is one.
+    fn take_best(&mut self, want: u32) -> Run {
+        /// How many segments are looked at for a run that is long enough, before another segment is bound.
+        const LOOKED_AT_MAX: usize = 32;
+        let want = want.min(self.geometry.blocks);
+        let candidates = self.partial.range(self.cursor..).chain(self.partial.range(..self.cursor));
+        let mut best: Option<(u32, u32, u32)> = None;
+        let can_bind = self.available() > self.geometry.kept_back;
+        for (looked_at, &segment) in candidates.enumerate() {
+            if can_bind && looked_at >= LOOKED_AT_MAX {
+                break;
+            }
+            let Some(Use::Data(data)) = self.segments.get(segment as usize) else { continue };
+            if data.free <= best.map_or(0, |(.., count)| count) {
+                continue;
+            }
+            for (start, count) in data.taken.clear_runs() {
+                if count > best.map_or(0, |(.., count)| count) {
+                    best = Some((segment, start, count));
+                }
+                if count >= want {
+                    break;
+                }
+            }
+            if best.is_some_and(|(.., count)| count >= want) {
+                break;
+            }
+        }
+        if can_bind && best.is_none_or(|(.., count)| count < want) {
+            let segment = self.free.first().copied().unwrap_or(self.segments.len() as u32);
+            self.bind_data(segment);
+            best = Some((segment, 0, self.geometry.blocks));
+        }
+        let (segment, start, count) = best.expect("free blocks were counted before");
+        self.cursor = segment;
+        self.take(segment, start, count.min(want))
+    }
+
+    /// Whether the block was reserved, and is not the tree's yet.
+    pub fn is_reserved(&self, block: u64) -> bool {
+        let (segment, at) = self.split(block);
+        match self.segments.get(segment as usize) {
+            Some(Use::Data(data)) => data.taken.get(at) && !data.allocated.get(at),
+            _ => false,
+        }
+    }
+
+    /// Returns reserved blocks.
+    pub fn release(&mut self, runs: &[Run]) {
+        for block in runs.iter().flat_map(Run::blocks) {
+            self.untake(block);
+        }
+    }
+
+    /// Whether a batch may allocate and free these: reserved ones and allocated ones, each once.
+    pub fn admits(&mut self, allocated: &[Run], freed: &[Run]) -> bool {
+        self.all(allocated, |data, at| data.taken.get(at) && !data.allocated.get(at))
+            && self.all(freed, |data, at| data.allocated.get(at))
+            && no_block_twice(allocated)
+            && no_block_twice(freed)
+    }
+
+    fn all(&mut self, runs: &[Run], test: impl Fn(&DataSegment, u32) -> bool) -> bool {
+        runs.iter().all(|run| {
+            run.blocks().all(|block| {
+                let (segment, at) = self.split(block);
+                self.data(segment).is_some_and(|data| test(data, at))
+            })
+        })
+    }
+
+    /// What batch `seq` did, which was admitted.
+    pub fn apply(&mut self, allocated: impl Iterator<Item = Run>, freed: &[Run], seq: u64) {
+        self.mark(allocated);
+        for run in freed {
+            for block in run.blocks() {
+                let (segment, at) = self.split(block);
+                if let Some(data) = self.data(segment) {
+                    data.allocated.clear(at);
+                    data.dirty = true;
+                }
+            }
+            self.pending.push_back((seq, *run));
+            self.pending_blocks += u64::from(run.count);
+        }
+    }
+
+    fn mark(&mut self, allocated: impl Iterator<Item = Run>) {
+        for block in allocated.flat_map(|run| run.blocks()) {
+            let (segment, at) = self.split(block);
+            if let Some(data) = self.data(segment) {
+                data.allocated.set(at);
+                data.dirty = true;
+            }
+        }
+    }
+
+    /// What a batch did that is found in the log.
+    pub fn replay(&mut self, allocated: &[Run], freed: &[Run], seq: u64) -> Result<(), Contradiction> {
+        for block in allocated.iter().flat_map(Run::blocks) {
+            let (segment, at) = self.split(block);
+            if self.is_free(segment) && segment < self.limit {
+                self.bind_data(segment);
+            }
+            let untaken = self.data(segment).map(|data| !data.taken.get(at));
+            match untaken {
+                Some(true) => drop(self.take(segment, at, 1)),
+                // Freed by an earlier batch of this log.
+                Some(false) if self.data(segment).is_some_and(|data| !data.allocated.get(at)) => {
+                    self.forget_pending(block);
+                }
+                _ => return Err(Contradiction(format!("block {block} is allocated twice"))),
+            }
+            self.mark(std::iter::once(Run { start: block, count: 1 }));
+        }
+        if !self.all(freed, |data, at| data.allocated.get(at)) {
+            return Err(Contradiction(format!("{freed:?} was freed, and not allocated")));
+        }
+        self.apply(std::iter::empty(), freed, seq);
+        Ok(())
+    }
+
+    /// The pending run that holds `block` loses it.
+    fn forget_pending(&mut self, block: u64) {
+        let Some(at) = self.pending.iter().position(|(_, run)| run.blocks().contains(&block)) else { return };
+        let Some((seq, run)) = self.pending.remove(at) else { return };
+        let before = Run { start: run.start, count: (block - run.start) as u32 };
+        let after = Run { start: block + 1, count: (run.end() - block - 1) as u32 };
+        for part in [after, before].into_iter().filter(|part| part.count > 0) {
+            self.pending.insert(at, (seq, part));
+        }
+        self.pending_blocks -= 1;
+    }
+
+    /// What batches up to `durable` freed may be used again.
+    pub fn settle(&mut self, durable: u64) {
+        while let Some((_, run)) = self.pending.pop_front_if(|(seq, _)| *seq <= durable) {
+            self.pending_blocks -= u64::from(run.count);
+            run.blocks().for_each(|block| self.untake(block));
+        }
+    }
+
+    /// Whether there is something to settle.
+    pub fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// The bitmaps that changed since this was called last.
+    pub fn take_dirty(&mut self) -> Vec<StoredBitmap> {
+        let mut dirty = Vec::new();
+        for (segment, data) in (0..).zip(&mut self.segments) {
+            if let Use::Data(data) = data
+                && std::mem::take(&mut data.dirty)
+            {
+                dirty.push((segment, (!data.allocated.is_empty()).then(|| data.allocated.to_bytes())));
+            }
+        }
+        dirty
+    }
+
+    /// A bitmap that a checkpoint stored.
+    pub fn load(&mut self, segment: u32, bytes: &[u8]) -> Result<(), Contradiction> {
+        let bitmap = Bitmap::from_bytes(self.geometry.blocks, bytes);
+        let bitmap = bitmap.ok_or_else(|| Contradiction(format!("the bitmap of segment {segment} is none")))?;
+        self.check_free(segment)?;
+        self.bind_data(segment);
+        for (start, count) in bitmap.set_runs() {
+            self.take(segment, start, count);
+        }
+        if let Some(data) = self.data(segment) {
+            data.allocated = bitmap;
+        }
+        Ok(())
+    }
+
+    /// DATA segments of which nothing is taken, and a checkpoint knows it: they are bound by the caller now.
+    pub fn take_empty(&mut self) -> Vec<u32> {
+        let blocks = self.geometry.blocks;
+        let is_empty = |s: &u32| matches!(&self.segments[*s as usize], Use::Data(d) if d.free == blocks && !d.dirty);
+        let empty: Vec<u32> = self.partial.iter().copied().filter(is_empty).collect();
+        for &segment in &empty {
+            self.partial.remove(&segment);
+            self.put(segment, Use::Taken);
+            self.data_segments -= 1;
+            self.fixed_segments += 1;
+            self.free_blocks -= u64::from(blocks);
+        }
+        empty
+    }
+
+    /// All allocated blocks, ascending.
+    pub fn allocated(&self) -> Vec<Run> {
+        let mut runs = Vec::new();
+        for (segment, data) in (0_u64..).zip(&self.segments) {
+            if let Use::Data(data) = data {
+                let first = segment * u64::from(self.geometry.blocks);
+                let run = |(start, count)| Run { start: first + u64::from(start), count };
+                runs.extend(data.allocated.set_runs().map(run));
+            }
+        }
+        runs
+    }
+
+    /// Free stretches of DATA segments, ascending.
+    pub fn free_runs(&self) -> Vec<Run> {
+        let mut runs = Vec::new();
+        for &segment in &self.partial {
+            if let Some(Use::Data(data)) = self.segments.get(segment as usize) {
+                let first = u64::from(segment) * u64::from(self.geometry.blocks);
+                let run = |(start, count)| Run { start: first + u64::from(start), count };
+                runs.extend(data.taken.clear_runs().map(run));
+            }
+        }
+        runs
+    }
+}
+
+fn no_block_twice(runs: &[Run]) -> bool {
+    let mut sorted = runs.to_vec();
+    sorted.sort_unstable();
+    sorted.windows(2).all(|pair| pair[0].end() <= pair[1].start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use adit_testkit::{Rng, seeds};
+    use std::collections::BTreeMap;
+
+    fn geometry() -> Geometry {
+        Geometry { segments: 12, blocks: 32, log_segments: 2, kept_back: 1 }
+    }
+
+    #[test]
+    fn one_run_where_there_is_room_and_near_the_hint() {
+        let mut space = Space::new(geometry(), 12);
+        assert_eq!(space.reserve(20, None).unwrap(), [Run { start: 32, count: 20 }]);
+        assert_eq!(space.reserve(20, None).unwrap(), [Run { start: 64, count: 20 }]);
+        assert_eq!(space.reserve(4, Some(52)).unwrap(), [Run { start: 52, count: 4 }]);
+        assert_eq!(space.reserve(70, Some(84)).unwrap(), [Run { start: 84, count: 70 }]);
+    }
+
+    #[test]
+    fn the_last_segments_are_kept_back_and_nothing_is_taken_in_vain() {
+        let mut space = Space::new(geometry(), 12);
+        let all = (12 - 1 - 2 - 1) * 32;
+        assert!(space.reserve(all + 1, None).is_none());
+        let (free, kept) = space.blocks();
+        assert_eq!((free, kept), (u64::from(all) + 32, 32));
+        let runs = space.reserve(all, None).unwrap();
+        assert_eq!((space.blocks().0, space.reserve(1, None)), (32, None));
+        space.release(&runs);
+        assert_eq!(space.blocks().0, free);
+        assert_eq!(space.take_empty().len(), 8);
+    }
+
+    #[test]
+    fn random_use_agrees_with_sets_and_no_block_has_two_owners() {
+        for seed in seeds(30) {
+            let mut rng = Rng::new(seed);
+            let mut space = Space::new(geometry(), 12);
+            let mut reserved: Vec<Run> = Vec::new();
+            let mut allocated: Vec<Run> = Vec::new();
+            let mut pending: BTreeMap<u64, Vec<Run>> = BTreeMap::new();
+            let mut bound: Vec<u32> = Vec::new();
+            for seq in 1..300 {
+                match rng.below(7) {
+                    0 | 1 => {
+                        let hint = rng.percent(50).then(|| rng.below(12 * 32));
+                        reserved.extend(space.reserve(1 + rng.below(50) as u32, hint).unwrap_or_default());
+                    }
+                    2 if !reserved.is_empty() => {
+                        let run = reserved.swap_remove(rng.below(reserved.len() as u64) as usize);
+                        assert!(space.admits(&[run], &[]) && !space.admits(&[run, run], &[]));
+                        space.apply(std::iter::once(run), &[], seq);
+                        allocated.push(run);
+                    }
+                    3 if !reserved.is_empty() => {
+                        space.release(&[reserved.swap_remove(rng.below(reserved.len() as u64) as usize)]);
+                    }
+                    4 if !allocated.is_empty() => {
+                        let run = allocated.swap_remove(rng.below(allocated.len() as u64) as usize);
+                        assert!(space.admits(&[], &[run]) && !space.admits(&[run], &[]));
+                        space.apply(std::iter::empty(), &[run], seq);
+                        pending.entry(seq).or_default().push(run);
+                    }
+                    5 => {
+                        let durable = rng.below(seq);
+                        space.settle(durable);
+                        pending.retain(|seq, _| *seq > durable);
+                    }
+                    _ if rng.percent(30) => match bound.pop() {
+                        Some(segment) => space.unbind(segment, true),
+                        None => bound.push(space.bind(true)),
+                    },
+                    _ => {}
+                }
+                let taken: Vec<Run> =
+                    reserved.iter().chain(&allocated).chain(pending.values().flatten()).copied().collect();
+                assert!(no_block_twice(&taken), "ADIT_TEST_SEED={seed}");
+                assert!(!taken.iter().any(|run| bound.contains(&((run.start / 32) as u32))));
+                let blocks: u64 = allocated.iter().map(|run| u64::from(run.count)).sum();
+                let counted: u64 = space.allocated().iter().map(|run| u64::from(run.count)).sum();
+                assert_eq!(counted, blocks, "ADIT_TEST_SEED={seed}");
+            }
+            // What a checkpoint stores is what is there.
+            let mut other = Space::new(geometry(), 12);
+            for (segment, bitmap) in space.take_dirty() {
+                if let Some(bitmap) = bitmap {
+                    other.load(segment, &bitmap).unwrap();
+                }
+            }
+            assert_eq!(other.allocated(), space.allocated(), "ADIT_TEST_SEED={seed}");
+            assert!(space.take_dirty().is_empty());
+        }
+    }
+}

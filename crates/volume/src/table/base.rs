@@ -1,0 +1,508 @@
+//! [`Base`]: the table and the extents of a volume file.
+//!
+//! What is applied is in the log and in memory; a checkpoint moves it into the key-value store, and the log begins anew.
+//! Locks, in this order: `checkpointing`, `writer`, `tables`, then the container's. Readers take `tables` alone, shared.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use adit_core::media::BlockFile;
+use adit_core::{ErrorKind, FsError, Result};
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use super::background::Work;
+use super::log::Log;
+use super::memory::Tables;
+use super::recovery::find;
+use super::{
+    BLOCK_LEN_BYTES, Batch, Bytes, Extents, Info, KEY_LEN_MAX_BYTES, NewVolume, OWN_PREFIX, Options, Run, Seq, Sink,
+    Space, Table, VALUE_LEN_MAX_BYTES,
+};
+use crate::container::Container;
+use crate::format::container::{Durability, SEGMENT_LEN_MAX_BYTES, SEGMENT_LEN_MIN_BYTES, SLOT_LEN_BYTES, Superblock};
+use crate::format::log::{Draft, Seed};
+use crate::kv::{Kv, Redb, View};
+
+/// Smallest volume, in bytes.
+const CAPACITY_MIN_BYTES: u64 = 4 << 20;
+/// Log that a checkpoint is made at, unless the volume is small.
+const LOG_MAX_BYTES: u64 = 32 << 20;
+/// Memory that a checkpoint is made at, unless the volume is small.
+const MEMORY_MAX_BYTES: u64 = 16 << 20;
+
+pub(super) struct Shared {
+    pub container: Arc<Container>,
+    pub kv: Redb,
+    pub durability: Durability,
+    pub options: Options,
+    pub log_bytes_max: u64,
+    pub memory_bytes_max: usize,
+    pub replayed: usize,
+    pub writer: Mutex<Log>,
+    pub tables: RwLock<Tables>,
+    pub checkpointing: Mutex<()>,
+    /// With `writer`: a checkpoint ended.
+    pub room: Condvar,
+    pub reviving: Mutex<()>,
+    pub work: Mutex<Work>,
+    pub wake: Condvar,
+}
+
+/// An open volume file. Dropping it makes a checkpoint; [`Base::close`] says whether that worked.
+pub struct Base {
+    shared: Arc<Shared>,
+    worker: Mutex<Option<JoinHandle<()>>>,
+}
+
+fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|e| FsError::new(ErrorKind::Io).because(e.to_string()))?;
+    Ok(bytes)
+}
+
+fn lock(file: &dyn BlockFile, name: &str) -> Result<()> {
+    match file.try_lock() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(FsError::new(ErrorKind::Busy)
+            .on("open", name)
+            .because("another process, or mount, has this volume open")),
+        Err(e) => Err(FsError::from(e).on("lock", name)),
+    }
+}
+
+impl Base {
+    /// Makes `file`, which is empty, a volume, and opens it. `name` is for messages.
+    pub fn create(file: Arc<dyn BlockFile>, name: &str, new: &NewVolume, options: Options) -> Result<Base> {
+        let invalid = |why: &'static str| Err(FsError::new(ErrorKind::InvalidInput).on("create", name).because(why));
+        if new.capacity < CAPACITY_MIN_BYTES {
+            return invalid("a volume needs at least 4 MiB");
+        }
+        let segment_len = new.segment_len.unwrap_or_else(|| {
+            let len = (new.capacity / 256).clamp(SEGMENT_LEN_MIN_BYTES.into(), SEGMENT_LEN_MAX_BYTES.into());
+            1 << len.ilog2()
+        });
+        let superblock = Superblock {
+            generation: 1,
+            epoch: 0,
+            uuid: random()?,
+            secret: random()?,
+            segment_len,
+            capacity: new.capacity,
+            durability: new.durability,
+            data: new.data,
+            log_segment: 1,
+            log_seq: 1,
+            kv_len: 0,
+            kv_segments: Vec::new(),
+            kv_head: Vec::new(),
+        };
+        let bytes = superblock.encode();
+        if !bytes.is_some_and(|bytes| bytes.len() <= SLOT_LEN_BYTES && Superblock::decode(&bytes).is_ok()) {
+            return invalid("no volume can have this capacity and segment length");
+        }
+        lock(&*file, name)?;
+        if file.len().map_err(|e| FsError::from(e).on("create", name))? > 0 {
+            return Err(FsError::new(ErrorKind::Exists).on("create", name).because("the file is not empty"));
+        }
+        Container::init(&*file, name, &superblock)?;
+        Base::open(file, name, options)
+    }
+
+    /// Opens the volume in `file`, and brings it to a consistent state if it was not closed. `name` is for messages.
+    ///
+    /// # Errors
+    /// `Busy` if another handle has it; `InvalidInput` if it is not a volume; `NotSupported` if it is one of a later version;
+    /// `Corrupt`.
+    pub fn open(file: Arc<dyn BlockFile>, name: &str, options: Options) -> Result<Base> {
+        lock(&*file, name)?;
+        let superblock = Container::read_superblock(&*file, name)?;
+        let log_bytes_max = options.log_bytes_max.unwrap_or(LOG_MAX_BYTES.min(superblock.capacity / 8));
+        let memory = MEMORY_MAX_BYTES.min(superblock.capacity / 16) as usize;
+        let log_segments = (log_bytes_max / u64::from(superblock.segment_len)).min(64) as u32 + 3;
+        let container = Arc::new(Container::open(file, name, options.read_only, log_segments)?);
+        let kv = Redb::open(container.clone(), options.cache_bytes)?;
+        let found = find(&container, &*kv.view()?)?;
+        container.set_appended(found.seq);
+        let replayed = found.batches;
+        let tables = Tables { active: found.table, frozen: None, view: kv.view()? };
+        let log = Log::new(Seed::of(&superblock), superblock.log_segment, found.seq);
+        let shared = Shared {
+            durability: options.durability.unwrap_or(superblock.durability),
+            log_bytes_max,
+            memory_bytes_max: options.memory_bytes_max.unwrap_or(memory),
+            replayed,
+            writer: Mutex::new(log),
+            tables: RwLock::new(tables),
+            checkpointing: Mutex::default(),
+            room: Condvar::new(),
+            reviving: Mutex::default(),
+            work: Mutex::default(),
+            wake: Condvar::new(),
+            container,
+            kv,
+            options,
+        };
+        if !options.read_only {
+            shared.begin_epoch(found.seq, found.segments)?;
+        }
+        let shared = Arc::new(shared);
+        let worker = (options.background && !options.read_only).then(|| {
+            let shared = shared.clone();
+            let thread = std::thread::Builder::new().name("adit-volume".into());
+            thread.spawn(move || shared.work()).map_err(|e| FsError::from(e).on("open", name))
+        });
+        Ok(Base { shared, worker: Mutex::new(worker.transpose()?) })
+    }
+
+    /// What the volume is.
+    pub fn info(&self) -> Info {
+        let superblock = self.shared.container.superblock();
+        Info {
+            uuid: superblock.uuid,
+            secret: superblock.secret,
+            capacity: superblock.capacity,
+            segment_len: superblock.segment_len,
+            durability: superblock.durability,
+            data: superblock.data,
+            epoch: superblock.epoch,
+            replayed: self.shared.replayed,
+            kv_segments: superblock.kv_segments.iter().filter(|run| run.start > 0).map(|run| run.count).sum(),
+        }
+    }
+
+    /// The blocks that belong to the tree, ascending.
+    pub fn allocated(&self) -> Vec<Run> {
+        self.shared.container.space().allocated()
+    }
+
+    /// Reads every page of the key-value store. Returns the numbers of the damaged ones.
+    pub fn damaged_pages(&self) -> Vec<u64> {
+        self.shared.kv.verify()
+    }
+
+    /// Gives space back: checkpoints, packs the key-value store, and punches what is free.
+    pub fn gc(&self) -> Result<()> {
+        self.checkpoint()?;
+        self.shared.compact()?;
+        self.checkpoint()?;
+        // Held, so that nobody takes what is punched.
+        let space = self.shared.container.space();
+        for run in space.free_runs() {
+            let block_len = BLOCK_LEN_BYTES as u64;
+            self.shared.container.punch(run.start * block_len, u64::from(run.count) * block_len);
+        }
+        Ok(())
+    }
+
+    /// Changes the capacity, durably. `InvalidInput` if no volume can have it, `NoSpace` if what is there would not fit.
+    pub fn set_capacity(&self, capacity: u64) -> Result<()> {
+        if capacity < CAPACITY_MIN_BYTES {
+            return Err(FsError::new(ErrorKind::InvalidInput).on("resize", self.shared.container.name()));
+        }
+        self.shared.container.set_capacity(capacity)
+    }
+
+    /// Makes a checkpoint and ends the background thread. What is left in the log after an error is there at the next opening.
+    pub fn close(self) -> Result<()> {
+        self.stop();
+        if self.shared.options.read_only { Ok(()) } else { self.shared.checkpoint() }
+    }
+
+    /// Goes as a killed process would: writes nothing more.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn abandon(self) {
+        self.shared.container.abandon();
+    }
+
+    fn stop(&self) {
+        let Some(worker) = self.worker.lock().take() else { return };
+        self.shared.work.lock().stop = true;
+        self.shared.wake.notify_all();
+        if worker.join().is_err() {
+            tracing::error!(file = self.shared.container.name(), "the background thread of the volume died");
+        }
+    }
+}
+
+impl Drop for Base {
+    fn drop(&mut self) {
+        self.stop();
+        if self.shared.container.check_writable().is_ok()
+            && let Err(e) = self.shared.checkpoint()
+        {
+            tracing::error!("{e}");
+        }
+    }
+}
+
+impl Shared {
+    /// After an error of `view`: opens the store anew, unless someone did already.
+    pub(super) fn revive(&self, view: &Arc<dyn View>) {
+        let _one_at_a_time = self.reviving.lock();
+        if !Arc::ptr_eq(view, &self.tables.read().view) {
+            return;
+        }
+        match self.kv.revive().and_then(|()| self.kv.view()) {
+            Ok(view) => self.tables.write().view = view,
+            Err(e) => tracing::error!("{e}"),
+        }
+    }
+
+    /// Reads from a view of the store; an error of another reader is no reason to fail.
+    fn read<T>(&self, view: &Arc<dyn View>, read: impl Fn(&dyn View) -> Result<T>) -> Result<T> {
+        match read(&**view) {
+            Err(e) if e.kind() == ErrorKind::Corrupt => {
+                self.revive(view);
+                Err(e)
+            }
+            Err(_) => {
+                self.revive(view);
+                let view = self.tables.read().view.clone();
+                read(&*view)
+            }
+            result => result,
+        }
+    }
+
+    /// Segments that what is in memory may need in the store, roughly.
+    fn pending_segments(&self) -> u32 {
+        let tables = self.tables.read();
+        let bytes = tables.active.bytes() + tables.frozen.as_ref().map_or(0, |frozen| frozen.bytes());
+        (2 * bytes as u64 / u64::from(self.container.segment_len())).min(u32::MAX.into()) as u32
+    }
+
+    fn has_room(&self) -> bool {
+        let pending = self.pending_segments();
+        let space = self.container.space();
+        space.available() >= space.geometry().kept_back.saturating_add(pending)
+    }
+
+    /// `NoSpace` if only what is kept back is left.
+    fn check_room(&self, batch: &Batch) -> Result<()> {
+        if batch.uses_reserve || self.has_room() {
+            return Ok(());
+        }
+        self.checkpoint()?;
+        if self.has_room() { Ok(()) } else { Err(self.no_space("apply")) }
+    }
+
+    fn no_space(&self, op: &'static str) -> FsError {
+        FsError::new(ErrorKind::NoSpace).on(op, self.container.name())
+    }
+
+    fn check_batch(&self, batch: &Batch, draft: &Draft) -> Result<()> {
+        let invalid = |why: &'static str| FsError::new(ErrorKind::InvalidInput).on("apply a batch", why);
+        for (key, value) in &batch.writes {
+            let value_len = value.as_ref().map_or(0, Vec::len);
+            if key.is_empty() || key.len() > KEY_LEN_MAX_BYTES || value_len > VALUE_LEN_MAX_BYTES {
+                return Err(invalid("a key or value is too long"));
+            }
+            if key.first() == Some(&OWN_PREFIX) {
+                return Err(invalid("a key that the base keeps for itself"));
+            }
+        }
+        if batch.allocated.iter().any(|(run, sums)| run.count as usize != sums.len()) {
+            return Err(invalid("a block without a checksum"));
+        }
+        let mut runs = batch.allocated.iter().map(|(run, _)| run).chain(&batch.freed);
+        if runs.any(|run| run.count == 0 || run.start.checked_add(run.count.into()).is_none()) {
+            return Err(invalid("a run without blocks"));
+        }
+        if !Log::admits(&self.container, draft.record_len()) {
+            return Err(invalid("more than a segment holds"));
+        }
+        Ok(())
+    }
+
+    fn apply(&self, batch: Batch) -> Result<Seq> {
+        self.container.check_writable()?;
+        let draft = Draft::new(&batch);
+        self.check_batch(&batch, &draft)?;
+        self.check_room(&batch)?;
+        let allocated: Vec<Run> = batch.allocated.iter().map(|(run, _)| *run).collect();
+        let mut log = self.writer.lock();
+        while self.is_full(&log) {
+            if self.options.background {
+                self.ask(|work| &mut work.checkpoint);
+                // As long as the log has room and there is no more than one table to be moved, nobody waits for that.
+                if self.tables.read().frozen.is_none() {
+                    break;
+                }
+                self.room.wait(&mut log);
+            } else {
+                drop(log);
+                self.checkpoint()?;
+                log = self.writer.lock();
+            }
+            self.container.check_writable()?;
+        }
+        if !self.container.space().admits(&allocated, &batch.freed) {
+            let why = "blocks that are not reserved, or not allocated";
+            return Err(FsError::new(ErrorKind::InvalidInput).on("apply a batch", why));
+        }
+        let seq = log.append(&self.container, draft)?;
+        self.container.space().apply(allocated.into_iter(), &batch.freed, seq);
+        let mut tables = self.tables.write();
+        for (key, value) in batch.writes {
+            tables.active.insert(key, value);
+        }
+        drop(tables);
+        let wants_spare = self.options.background && log.wants_spare(&self.container);
+        drop(log);
+        if wants_spare {
+            self.ask(|work| &mut work.prepare);
+        }
+        match self.durability {
+            Durability::Sync => self.container.sync_up_to(seq)?,
+            Durability::Fsync if self.options.background => self.note_unsynced(),
+            Durability::Fsync => {}
+        }
+        Ok(Seq(seq))
+    }
+
+    fn is_full(&self, log: &Log) -> bool {
+        log.bytes() >= self.log_bytes_max || self.tables.read().active.bytes() >= self.memory_bytes_max
+    }
+}
+
+impl Table for Base {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        let tables = self.shared.tables.read();
+        if let Some(known) = tables.get(key) {
+            return Ok(known.clone());
+        }
+        let view = tables.view.clone();
+        drop(tables);
+        Ok(self.shared.read(&view, |view| view.get_many(&[key]))?.pop().flatten())
+    }
+
+    fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+        let tables = self.shared.tables.read();
+        let known: Vec<Option<Option<Bytes>>> = keys.iter().map(|key| tables.get(key).cloned()).collect();
+        let view = tables.view.clone();
+        drop(tables);
+        let unknown = keys.iter().zip(&known).filter(|(_, known)| known.is_none());
+        let unknown: Vec<&[u8]> = unknown.map(|(key, _)| *key).collect();
+        let mut stored = Vec::new().into_iter();
+        if !unknown.is_empty() {
+            stored = self.shared.read(&view, |view| view.get_many(&unknown))?.into_iter();
+        }
+        Ok(known.into_iter().map(|known| known.unwrap_or_else(|| stored.next().flatten())).collect())
+    }
+
+    fn scan(&self, start: &[u8], end: &[u8], sink: &mut Sink<'_>) -> Result<()> {
+        const STRETCH_MIN: usize = 16;
+        const STRETCH_MAX: usize = 1024;
+        let (mut start, mut limit) = (start.to_vec(), STRETCH_MIN);
+        while start.as_slice() < end {
+            // An error of the store may be another reader's: then it is opened anew, and this is tried again.
+            let mut tries_left = 1;
+            let stretch = loop {
+                let part = self.shared.tables.read().stretch(&start, end, limit);
+                let view = part.view.clone();
+                match part.merge(&start, end, limit) {
+                    Err(e) => {
+                        self.shared.revive(&view);
+                        if e.kind() == ErrorKind::Corrupt || tries_left == 0 {
+                            return Err(e);
+                        }
+                        tries_left -= 1;
+                    }
+                    Ok(stretch) => break stretch,
+                }
+            };
+            for (key, value) in &stretch.entries {
+                if sink(key, value).is_break() {
+                    return Ok(());
+                }
+            }
+            let Some(next) = stretch.next else { return Ok(()) };
+            (start, limit) = (next, (2 * limit).min(STRETCH_MAX));
+        }
+        Ok(())
+    }
+
+    fn apply(&self, batch: Batch) -> Result<Seq> {
+        self.shared.apply(batch)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.shared.container.sync_up_to(self.shared.container.appended())
+    }
+
+    fn checkpoint(&self) -> Result<()> {
+        self.shared.checkpoint()
+    }
+}
+
+/// Where a block is in the file.
+fn offset_of(block: u64) -> Result<u64> {
+    block.checked_mul(BLOCK_LEN_BYTES as u64).ok_or_else(|| ErrorKind::InvalidInput.into())
+}
+
+impl Extents for Base {
+    fn reserve(&self, blocks: u32, hint: Option<u64>) -> Result<Vec<Run>> {
+        let container = &self.shared.container;
+        container.check_writable()?;
+        let try_now = || {
+            let durable = container.durable();
+            let mut space = container.space();
+            space.settle(durable);
+            space.reserve(blocks, hint).ok_or(space.has_pending())
+        };
+        let runs = match try_now() {
+            Ok(runs) => runs,
+            Err(_) => {
+                // What was freed is not durable yet, or lies in segments that only a checkpoint gives back.
+                self.shared.checkpoint()?;
+                container.sync_up_to(container.appended())?;
+                try_now().map_err(|_| self.shared.no_space("reserve"))?
+            }
+        };
+        let last = runs.iter().map(Run::end).max().unwrap_or(0);
+        let per_segment = u64::from(container.segment_len()) / BLOCK_LEN_BYTES as u64;
+        if last > 0 {
+            container.extend_to(((last - 1) / per_segment) as u32)?;
+        }
+        Ok(runs)
+    }
+
+    fn release(&self, runs: &[Run]) {
+        self.shared.container.space().release(runs);
+    }
+
+    fn write(&self, block: u64, bytes: &[u8]) -> Result<()> {
+        let offset = offset_of(block)?;
+        // Cheap, and nothing else keeps a wrong number from overwriting the superblock.
+        let last = block + (bytes.len().div_ceil(BLOCK_LEN_BYTES) as u64).saturating_sub(1);
+        let is_reserved = {
+            let space = self.shared.container.space();
+            bytes.len().is_multiple_of(BLOCK_LEN_BYTES) && space.is_reserved(block) && space.is_reserved(last)
+        };
+        if !is_reserved {
+            return Err(FsError::new(ErrorKind::InvalidInput).on("write", "blocks that are not reserved"));
+        }
+        self.shared.container.write_data(offset, bytes)?;
+        // Early, so that a sync finds little to do.
+        const WRITEBACK_MIN_LEN: usize = 256 << 10;
+        if bytes.len() >= WRITEBACK_MIN_LEN {
+            self.shared.container.start_writeback(offset, bytes.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn read(&self, block: u64, buf: &mut [u8]) -> Result<()> {
+        let read = self.shared.container.read(offset_of(block)?, buf)?;
+        if read < buf.len() {
+            return Err(self.shared.container.corrupt(format!("block {block} lies beyond the end of the file")));
+        }
+        Ok(())
+    }
+
+    fn space(&self) -> Space {
+        let space = self.shared.container.space();
+        let (free, reserved) = space.blocks();
+        let geometry = space.geometry();
+        Space { total: u64::from(geometry.segments) * u64::from(geometry.blocks), free, reserved }
+    }
+}

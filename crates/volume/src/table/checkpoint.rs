@@ -1,0 +1,140 @@
+//! Checkpoints: what the log and memory hold moves into the key-value store.
+
+use std::sync::Arc;
+
+use adit_core::{ErrorKind, Result};
+
+use super::base::Shared;
+use super::log::{Cut, Log, new_segment};
+use super::memory::MemTable;
+use super::recovery::{APPLIED_KEY, bitmap_key, own_value};
+use super::{Bytes, Sink};
+use crate::container::space::StoredBitmap;
+use crate::format::log::Seed;
+use crate::kv::{Kv, View};
+
+impl Shared {
+    /// Moves what was found into the store, and starts an empty log of a new epoch after batch `seq`.
+    pub(super) fn begin_epoch(&self, seq: u64, old_log: Vec<u32>) -> Result<()> {
+        self.kv.go_live()?;
+        let replayed = std::mem::take(&mut self.tables.write().active);
+        if self.replayed > 0 {
+            self.commit(&replayed, seq)?;
+        }
+        self.tables.write().view = self.kv.view()?;
+        let segment = new_segment(&self.container)?;
+        let mut seed = None;
+        self.container.flip(|superblock| {
+            superblock.epoch = superblock.epoch.wrapping_add(1);
+            superblock.log_segment = segment;
+            superblock.log_seq = seq + 1;
+            seed = Some(Seed::of(superblock));
+        })?;
+        *self.writer.lock() = Log::new(seed.expect("the flip set it"), segment, seq);
+        self.free_log(old_log);
+        Ok(())
+    }
+
+    /// Commits to the store what `table` holds, and the bitmaps, which are as of batch `seq`.
+    fn commit(&self, table: &MemTable, seq: u64) -> Result<()> {
+        let bitmaps = self.container.space().take_dirty();
+        self.commit_with(table, bitmaps, seq)
+    }
+
+    fn commit_with(&self, table: &MemTable, bitmaps: Vec<StoredBitmap>, seq: u64) -> Result<()> {
+        let bitmap = |(segment, bits): StoredBitmap| (bitmap_key(segment), bits.map(|bits| own_value(&bits)));
+        let bitmaps: Vec<_> = bitmaps.into_iter().map(bitmap).collect();
+        let applied = own_value(&seq.to_le_bytes());
+        let own = bitmaps.iter().map(|(key, value)| (&key[..], value.as_deref()));
+        let own = own.chain(std::iter::once((&APPLIED_KEY[..], Some(&applied[..]))));
+        self.kv.commit(&mut table.iter().chain(own))
+    }
+
+    /// Segments of the log that hold nothing any more, and what else a checkpoint made free.
+    pub(super) fn free_log(&self, segments: Vec<u32>) {
+        let surplus = self.writer.lock().recycle(segments);
+        for segment in surplus {
+            self.container.punch_segment(segment);
+            self.container.space().unbind(segment, false);
+        }
+        let durable = self.container.durable();
+        let empty = {
+            let mut space = self.container.space();
+            space.settle(durable);
+            space.take_empty()
+        };
+        for segment in empty {
+            self.container.punch_segment(segment);
+            self.container.space().unbind(segment, true);
+        }
+    }
+
+    pub(super) fn checkpoint(&self) -> Result<()> {
+        let _one_at_a_time = self.checkpointing.lock();
+        self.container.check_writable()?;
+        let result = self.move_log();
+        if let Err(e) = &result
+            && !self.container.has_failed()
+        {
+            // The log holds it all, but nothing can be moved out of it any more.
+            self.container.fail("checkpoint", std::io::Error::other(e.to_string()));
+        }
+        if result.is_err() {
+            let view = self.tables.read().view.clone();
+            self.revive(&view);
+        }
+        // Also those who wait in vain.
+        let _writer = self.writer.lock();
+        self.room.notify_all();
+        result
+    }
+
+    fn move_log(&self) -> Result<()> {
+        let (cut, frozen, bitmaps) = {
+            let mut log = self.writer.lock();
+            if log.bytes() == 0 {
+                return Ok(());
+            }
+            let cut: Cut = log.cut(&self.container)?;
+            let mut tables = self.tables.write();
+            let frozen = Arc::new(std::mem::take(&mut tables.active));
+            tables.frozen = Some(frozen.clone());
+            (cut, frozen, self.container.space().take_dirty())
+        };
+        self.commit_with(&frozen, bitmaps, cut.seq)?;
+        self.container.flip(|superblock| {
+            superblock.log_segment = cut.segment;
+            superblock.log_seq = cut.seq + 1;
+        })?;
+        let view = self.kv.view()?;
+        let mut tables = self.tables.write();
+        (tables.view, tables.frozen) = (view, None);
+        drop(tables);
+        self.free_log(cut.before);
+        Ok(())
+    }
+
+    pub(super) fn compact(&self) -> Result<()> {
+        let _one_at_a_time = self.checkpointing.lock();
+        self.container.check_writable()?;
+        let mut tables = self.tables.write();
+        // Nobody reads meanwhile. A view that a reader still has keeps the store from being packed, and that is all.
+        tables.view = Arc::new(NoView);
+        let result = self.kv.compact();
+        tables.view = self.kv.view()?;
+        result.map(drop)
+    }
+}
+
+/// In place of a view while there is none.
+struct NoView;
+
+impl View for NoView {
+    fn get_many(&self, _keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+        Err(ErrorKind::Io.into())
+    }
+
+    fn scan(&self, _: &[u8], _: &[u8], _: &mut Sink<'_>) -> Result<()> {
+        Err(ErrorKind::Io.into())
+    }
+}

@@ -1,0 +1,215 @@
+//! What opening finds: the bitmaps of the last checkpoint, and the log since.
+//!
+//! A crash leaves a prefix of the batches. The chain of records ends at the first that is not valid; of those, what was not
+//! durable may name blocks that never reached the disk. So the table is what the longest prefix makes of it all of
+//! whose blocks are as the batches say.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Bound, ControlFlow};
+
+use adit_core::Result;
+
+use super::memory::MemTable;
+use super::{BLOCK_LEN_BYTES, Batch, OWN_PREFIX};
+use crate::container::Container;
+use crate::format::container::Superblock;
+use crate::format::log::{self, ALIGNMENT, Kind, Seed};
+use crate::kv::View;
+
+/// The key under which the store holds the number of the last batch in it.
+pub(super) const APPLIED_KEY: [u8; 1] = [OWN_PREFIX];
+
+/// The key of a segment's bitmap.
+pub(super) fn bitmap_key(segment: u32) -> [u8; 5] {
+    let mut key = [OWN_PREFIX; 5];
+    key[1..].copy_from_slice(&segment.to_be_bytes());
+    key
+}
+
+/// The version of the base's own values, their first byte.
+const VERSION: u8 = 1;
+
+/// Puts the version in front.
+pub(super) fn own_value(bytes: &[u8]) -> Vec<u8> {
+    [&[VERSION], bytes].concat()
+}
+
+fn own_bytes(value: &[u8]) -> Option<&[u8]> {
+    value.split_first().filter(|(version, _)| **version == VERSION).map(|(_, bytes)| bytes)
+}
+
+/// What the file holds besides the store.
+pub(super) struct Found {
+    /// What the store lacks.
+    pub table: MemTable,
+    /// The last batch of the prefix.
+    pub seq: u64,
+    /// Segments of the log.
+    pub segments: Vec<u32>,
+    /// How many batches the store lacks.
+    pub batches: usize,
+}
+
+/// Reads it, and fills the container's space.
+pub(super) fn find(container: &Container, view: &dyn View) -> Result<Found> {
+    let superblock = container.superblock();
+    let applied = load(container, view)?;
+    if applied.is_some_and(|applied| applied + 1 < superblock.log_seq) {
+        return Err(container.corrupt("the key-value store is older than the log"));
+    }
+    // A volume whose first opening was cut short has an empty store.
+    let applied = applied.unwrap_or(superblock.log_seq - 1);
+    let chain = Chain::read(container, &superblock)?;
+    container.space().raise_limit(superblock.log_segment);
+    for segment in &chain.segments {
+        let claimed = container.space().claim(*segment, false);
+        claimed.map_err(|e| container.corrupt(e.0))?;
+    }
+    let durable = chain.durable.max(applied);
+    let seq = longest_prefix(container, &chain, durable)?;
+    if seq < applied {
+        return Err(container.corrupt(format!("the log ends at {seq}, the key-value store at {applied}")));
+    }
+    let mut found = Found { table: MemTable::default(), seq, segments: chain.segments, batches: 0 };
+    for (number, batch) in chain.batches.range((Bound::Excluded(applied), Bound::Included(seq))) {
+        let allocated: Vec<_> = batch.allocated.iter().map(|(run, _)| *run).collect();
+        let replayed = container.space().replay(&allocated, &batch.freed, *number);
+        replayed.map_err(|e| container.corrupt(e.0))?;
+        for (key, value) in &batch.writes {
+            found.table.insert(key.clone(), value.clone());
+        }
+        found.batches += 1;
+    }
+    Ok(found)
+}
+
+/// Loads the bitmaps. Returns the number of the last batch in the store.
+fn load(container: &Container, view: &dyn View) -> Result<Option<u64>> {
+    let mut applied = None;
+    let mut problem = None;
+    view.scan(&[OWN_PREFIX], &[OWN_PREFIX + 1], &mut |key, value| {
+        let result = match (key.get(1..), own_bytes(value)) {
+            (Some([]), Some(value)) => match value.try_into() {
+                Ok(bytes) => {
+                    applied = Some(u64::from_le_bytes(bytes));
+                    Ok(())
+                }
+                Err(_) => Err("the number of the last batch is none".to_owned()),
+            },
+            (Some(segment), Some(bitmap)) => match segment.try_into() {
+                Ok(segment) => container.space().load(u32::from_be_bytes(segment), bitmap).map_err(|e| e.0),
+                Err(_) => Err("an unknown record".to_owned()),
+            },
+            _ => Err("a record of an unknown version".to_owned()),
+        };
+        match result {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(e) => {
+                problem = Some(e);
+                ControlFlow::Break(())
+            }
+        }
+    })?;
+    match problem {
+        Some(e) => Err(container.corrupt(e)),
+        None => Ok(applied),
+    }
+}
+
+/// The valid records from the log's start on.
+struct Chain {
+    batches: BTreeMap<u64, Batch>,
+    segments: Vec<u32>,
+    /// The last batch that a record says was durable.
+    durable: u64,
+    /// The last batch.
+    end: u64,
+}
+
+impl Chain {
+    fn read(container: &Container, superblock: &Superblock) -> Result<Chain> {
+        let seed = Seed::of(superblock);
+        let first = superblock.log_segment;
+        let mut chain =
+            Chain { batches: BTreeMap::new(), segments: vec![first], durable: 0, end: superblock.log_seq - 1 };
+        let mut segment = first;
+        loop {
+            let mut bytes = vec![0; container.segment_len() as usize];
+            container.read(container.segment_offset(segment), &mut bytes)?;
+            match chain.read_segment(container, seed, &bytes)? {
+                // Beyond the file's end: it was named, but nothing of it reached the disk.
+                Some(next) if next >= container.space().limit() => return Ok(chain),
+                Some(next) if chain.segments.contains(&next) || next == 0 => {
+                    return Err(container.corrupt(format!("the log runs in a circle at segment {next}")));
+                }
+                Some(next) => {
+                    chain.segments.push(next);
+                    segment = next;
+                }
+                None => return Ok(chain),
+            }
+        }
+    }
+
+    /// Takes in the records of a segment. Returns the one that the log goes on in, if it does.
+    fn read_segment(&mut self, container: &Container, seed: Seed, bytes: &[u8]) -> Result<Option<u32>> {
+        let mut rest = bytes;
+        while let Some((record, len)) = log::decode(seed, rest).filter(|(record, _)| record.seq == self.end + 1) {
+            let unknown = || container.corrupt(format!("record {} of the log makes no sense", record.seq));
+            self.durable = self.durable.max(record.durable);
+            match record.kind {
+                Kind::Next => return log::decode_next(record.payload).ok_or_else(unknown).map(Some),
+                Kind::Batch => {
+                    let batch = log::decode_batch(record.payload).ok_or_else(unknown)?;
+                    self.batches.insert(record.seq, batch);
+                    self.end = record.seq;
+                }
+            }
+            rest = rest.get(len..).unwrap_or_default();
+        }
+        self.check_end(container, seed, rest)?;
+        Ok(None)
+    }
+
+    /// A crash ends the log; damage makes a hole in it. What comes after a hole may say that what was there was durable.
+    fn check_end(&self, container: &Container, seed: Seed, rest: &[u8]) -> Result<()> {
+        for at in (0..rest.len()).step_by(ALIGNMENT) {
+            let later = rest.get(at..).and_then(|bytes| log::decode_after(seed, bytes, self.end));
+            if later.is_some_and(|record| record.durable > self.end) {
+                return Err(container.corrupt(format!("record {} of the log is damaged", self.end + 1)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The last batch up to which all blocks of batches after `durable` are as they say.
+fn longest_prefix(container: &Container, chain: &Chain, durable: u64) -> Result<u64> {
+    // Which batch freed a block: then what is in it does not matter any more.
+    let mut freed: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    for (seq, batch) in chain.batches.range(durable.saturating_add(1)..) {
+        for block in batch.freed.iter().flat_map(|run| run.blocks()) {
+            freed.entry(block).or_default().push(*seq);
+        }
+    }
+    // Prefixes that end in one of these show a block that is not as it should be.
+    let mut bad: BTreeSet<(u64, u64)> = BTreeSet::new();
+    let mut bytes = vec![0; BLOCK_LEN_BYTES];
+    for (seq, batch) in chain.batches.range(durable.saturating_add(1)..) {
+        for (run, sums) in &batch.allocated {
+            for (block, sum) in run.blocks().zip(sums) {
+                let offset = block.saturating_mul(BLOCK_LEN_BYTES as u64);
+                let len = container.read(offset, &mut bytes)?;
+                if len < BLOCK_LEN_BYTES || crc32c::crc32c(&bytes) != *sum {
+                    let until = freed.get(&block).and_then(|seqs| seqs.iter().find(|freed| *freed > seq).copied());
+                    bad.insert((*seq, until.unwrap_or(u64::MAX)));
+                }
+            }
+        }
+    }
+    let mut end = chain.end;
+    while let Some((from, _)) = bad.iter().find(|(from, until)| (*from..*until).contains(&end)) {
+        end = from - 1;
+    }
+    Ok(end)
+}

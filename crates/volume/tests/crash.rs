@@ -1,0 +1,283 @@
+//! Crashes at every call of the file: after reopening, the table is what a prefix of the batches made of it, at least up to
+//! the last sync (power cut) or the last acknowledged batch (kill), and all blocks hold what was written to them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_testkit::crash::{CrashPlan, CrashPoint, CrashWorld, Mode, crash_everywhere};
+use adit_testkit::{Rng, scaled, seeds};
+use adit_volume::format::container::Durability;
+use adit_volume::{Base, Options, Table};
+
+mod support;
+use support::*;
+
+const MODES: [Mode; 3] = [Mode::Kill, Mode::Journalled, Mode::Adversarial];
+
+/// A world with a closed volume that holds something.
+fn world(mode: Mode, rng: &mut Rng) -> (CrashWorld, State) {
+    let world = CrashWorld::new(mode);
+    let base = Base::create(file(&world), "volume", &small(), options()).unwrap();
+    let told = run_script(&base, State::default(), 15, rng);
+    base.close().unwrap();
+    world.settle();
+    (world, told.states.last().unwrap().clone())
+}
+
+/// What is left of a world after a crash: which state it is in, counted from the first one.
+fn reopened(world: &CrashWorld, told: &Told, least: usize) -> Result<usize, String> {
+    let base = Base::open(file(world), "volume", options()).map_err(|e| format!("cannot be opened: {e}"))?;
+    let state = state_of(&base).map_err(|e| format!("cannot be read: {e}"))?;
+    let place = told.place(&state, least).ok_or_else(|| {
+        let any = told.place(&state, 0);
+        format!("it is the state after {any:?} of {} batches, at least {least} were due", told.states.len() - 1)
+    })?;
+    // It goes on from there.
+    let mut rng = Rng::new(5);
+    let more = run_script(&base, state, 6, &mut rng);
+    base.close().map_err(|e| format!("cannot be closed: {e}"))?;
+    let base = Base::open(file(world), "volume", options()).map_err(|e| format!("cannot be opened again: {e}"))?;
+    let state = state_of(&base).map_err(|e| e.to_string())?;
+    (Some(&state) == more.states.last()).then_some(place).ok_or_else(|| "what came after is not there".into())
+}
+
+/// Opens the volume, runs a script, and closes it, in whatever state the world is then.
+fn work(world: &CrashWorld, start: &State, seed: u64, steps: usize) -> Told {
+    work_with(world, options(), start, seed, steps)
+}
+
+fn work_with(world: &CrashWorld, options: Options, start: &State, seed: u64, steps: usize) -> Told {
+    let nothing = Told { states: vec![start.clone()], acknowledged: 0, synced: 0 };
+    let Ok(base) = Base::open(file(world), "volume", options) else { return nothing };
+    let mut told = run_script(&base, start.clone(), steps, &mut Rng::new(seed));
+    if base.close().is_ok() {
+        told.synced = told.acknowledged;
+    }
+    told
+}
+
+fn least(mode: Mode, told: &Told) -> usize {
+    if mode == Mode::Kill { told.acknowledged } else { told.synced }
+}
+
+#[test]
+fn a_prefix_is_left_of_every_crash() {
+    for seed in seeds(1) {
+        for mode in MODES {
+            let mut rng = Rng::new(seed);
+            let (base, start) = world(mode, &mut rng);
+            let plan = CrashPlan { points_max: scaled(60), randoms: 3 };
+            let run = |world: &CrashWorld| work(world, &start, seed, 40);
+            crash_everywhere(&base, &plan, &mut rng, run, |told, point, left| {
+                if let Err(e) = reopened(&left, told, least(mode, told)) {
+                    panic!("{mode:?}, {point:?}: {e}. ADIT_TEST_SEED={seed}");
+                }
+            });
+        }
+    }
+}
+
+/// With the thread, which makes its calls when it likes, so that no two runs are the same.
+#[test]
+fn a_prefix_is_left_with_checkpoints_in_the_background() {
+    for seed in seeds(1) {
+        for mode in MODES {
+            let mut rng = Rng::new(seed);
+            let (base, start) = world(mode, &mut rng);
+            let plan = CrashPlan { points_max: scaled(25), randoms: 3 };
+            let sync_interval = Duration::from_micros(100 + 400 * rng.below(10));
+            let options = Options { background: true, sync_interval, ..options() };
+            let run = |world: &CrashWorld| work_with(world, options, &start, seed, 60);
+            crash_everywhere(&base, &plan, &mut rng, run, |told, point, left| {
+                if let Err(e) = reopened(&left, told, least(mode, told)) {
+                    panic!("{mode:?}, {point:?}: {e}. ADIT_TEST_SEED={seed}");
+                }
+            });
+        }
+    }
+}
+
+/// Each batch is safe when its call returns.
+#[test]
+fn with_durability_sync_a_power_cut_loses_nothing() {
+    for seed in seeds(1) {
+        let mut rng = Rng::new(seed);
+        let (base, start) = world(Mode::Adversarial, &mut rng);
+        let plan = CrashPlan { points_max: scaled(25), randoms: 2 };
+        let options = Options { durability: Some(Durability::Sync), ..options() };
+        let run = |world: &CrashWorld| work_with(world, options, &start, seed, 30);
+        crash_everywhere(&base, &plan, &mut rng, run, |told, point, left| {
+            if let Err(e) = reopened(&left, told, told.acknowledged) {
+                panic!("{point:?}: {e}. ADIT_TEST_SEED={seed}");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_crash_of_the_recovery_takes_nothing_more() {
+    for seed in seeds(1) {
+        for mode in MODES {
+            let mut rng = Rng::new(seed);
+            let (base, start) = world(mode, &mut rng);
+            let plan = CrashPlan { points_max: scaled(5), randoms: 1 };
+            let mut again = Rng::new(seed ^ 1);
+            let run = |world: &CrashWorld| work(world, &start, seed, 30);
+            crash_everywhere(&base, &plan, &mut rng, run, |told, first, left| {
+                let plan = CrashPlan { points_max: scaled(6), randoms: 1 };
+                let open = |world: &CrashWorld| {
+                    drop(Base::open(file(world), "volume", options()));
+                };
+                crash_everywhere(&left, &plan, &mut again, open, |(), second: CrashPoint, left| {
+                    if let Err(e) = reopened(&left, told, least(mode, told)) {
+                        panic!("{mode:?}, {first:?}, then {second:?}: {e}. ADIT_TEST_SEED={seed}");
+                    }
+                });
+            });
+        }
+    }
+}
+
+#[test]
+fn a_volume_whose_making_was_cut_short_is_empty_or_none() {
+    for seed in seeds(2) {
+        for mode in MODES {
+            let mut rng = Rng::new(seed);
+            let fresh = CrashWorld::new(mode);
+            drop(file(&fresh));
+            fresh.settle();
+            let make = |world: &CrashWorld| Base::create(file(world), "volume", &small(), options()).is_ok();
+            let plan = CrashPlan { points_max: scaled(100), randoms: 3 };
+            crash_everywhere(&fresh, &plan, &mut rng, make, |made, point, left| {
+                match Base::open(file(&left), "volume", options()) {
+                    Ok(base) => assert_eq!(state_of(&base).unwrap(), State::default()),
+                    Err(e) => assert!(!*made, "{mode:?}, {point:?}: {e}. ADIT_TEST_SEED={seed}"),
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn what_one_handle_has_open_another_does_not_get() {
+    let world = CrashWorld::new(Mode::Kill);
+    let base = Base::create(file(&world), "volume", &small(), options()).unwrap();
+    let refused = Base::open(file(&world), "volume", options()).err().unwrap();
+    assert_eq!(refused.kind(), adit_core::ErrorKind::Busy);
+    drop(base);
+    assert!(Base::open(file(&world), "volume", options()).is_ok());
+}
+
+/// Syncs by what they are for.
+mod sieve {
+    use std::io;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use adit_core::media::BlockFile;
+
+    /// What a sync is for.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub enum Purpose {
+        /// A superblock that was written before it.
+        Superblock,
+        /// What a superblock that is written after it relies on.
+        Pages,
+        /// Whoever asked for it.
+        User,
+    }
+
+    /// A file that leaves out the syncs of one purpose.
+    pub struct Sieve {
+        pub file: Arc<dyn BlockFile>,
+        pub left_out: Purpose,
+        pub slot_written: AtomicBool,
+        /// Set while the user syncs.
+        pub user: Arc<AtomicBool>,
+    }
+
+    impl BlockFile for Sieve {
+        fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+            self.file.read_at(offset, buf)
+        }
+
+        fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+            self.slot_written.store(offset == 0 || offset == 64 << 10, Ordering::Relaxed);
+            self.file.write_at(offset, bytes)
+        }
+
+        fn len(&self) -> io::Result<u64> {
+            self.file.len()
+        }
+
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.file.set_len(len)
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            let purpose = match (self.user.load(Ordering::Relaxed), self.slot_written.load(Ordering::Relaxed)) {
+                (true, _) => Purpose::User,
+                (_, true) => Purpose::Superblock,
+                _ => Purpose::Pages,
+            };
+            if purpose == self.left_out { Ok(()) } else { self.file.sync() }
+        }
+
+        fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+            self.file.punch(offset, len)
+        }
+
+        fn try_lock(&self) -> io::Result<bool> {
+            self.file.try_lock()
+        }
+    }
+}
+
+/// As [`work`], on a file that leaves out some syncs.
+fn work_without(world: &CrashWorld, start: &State, seed: u64, left_out: sieve::Purpose) -> Told {
+    let user = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let sieve = sieve::Sieve { file: file(world), left_out, slot_written: Default::default(), user: user.clone() };
+    let mut told = Told { states: vec![start.clone()], acknowledged: 0, synced: 0 };
+    let Ok(base) = Base::open(Arc::new(sieve), "volume", options()) else { return told };
+    let mut rng = Rng::new(seed);
+    for step in 0..40 {
+        let done = match step % 8 {
+            3 => {
+                user.store(true, std::sync::atomic::Ordering::Relaxed);
+                let done = base.sync();
+                user.store(false, std::sync::atomic::Ordering::Relaxed);
+                done.map(|()| told.synced = told.acknowledged)
+            }
+            7 => base.checkpoint().map(|()| told.synced = told.acknowledged),
+            _ => random_batch(&base, told.states.last().unwrap(), &mut rng).and_then(|(batch, after)| {
+                told.states.push(after);
+                base.apply(batch)?;
+                told.acknowledged += 1;
+                Ok(())
+            }),
+        };
+        if done.is_err() {
+            break;
+        }
+    }
+    told
+}
+
+#[test]
+fn each_kind_of_sync_is_needed() {
+    use sieve::Purpose::{Pages, Superblock, User};
+    for left_out in [User, Pages, Superblock] {
+        let missed = (1..=12).any(|seed| {
+            let mut rng = Rng::new(seed);
+            let (base, start) = world(Mode::Journalled, &mut rng);
+            let plan = CrashPlan { points_max: 60, randoms: 3 };
+            let mut missed = false;
+            let run = |world: &CrashWorld| work_without(world, &start, seed, left_out);
+            crash_everywhere(&base, &plan, &mut rng, run, |told, _, left| {
+                missed = missed || reopened(&left, told, told.synced).is_err();
+            });
+            missed
+        });
+        assert!(missed, "nothing fails without the syncs of {left_out:?}");
+    }
+}
