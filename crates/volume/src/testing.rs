@@ -13,6 +13,9 @@ use crate::table::{
     BLOCK_LEN_BYTES, Batch, Bytes, Extents, KEY_LEN_MAX_BYTES, Run, Seq, Sink, Space, Table, VALUE_LEN_MAX_BYTES,
 };
 
+/// Entries of a scan that are as of one moment.
+const SCAN_AT_ONCE: usize = 16;
+
 /// All that a [`MemBase`] holds.
 #[derive(Clone, Default)]
 pub struct MemState {
@@ -93,17 +96,25 @@ impl Table for MemBase {
         if start >= end {
             return Ok(());
         }
-        // Copied out, so that the sink may call this table.
-        let range = (Bound::Included(start), Bound::Excluded(end));
-        let found: Vec<(Vec<u8>, Bytes)> =
-            self.state.lock().map.range::<[u8], _>(range).map(|(k, v)| (k.clone(), v.clone())).collect();
-        for (key, value) in &found {
-            self.state.lock().keys_read += 1;
-            if sink(key, value).is_break() {
-                break;
+        let mut from = Bound::Included(start.to_vec());
+        loop {
+            // Copied out in stretches, so that the sink may call this table.
+            let range = (from, Bound::Excluded(end.to_vec()));
+            let found: Vec<(Vec<u8>, Bytes)> = {
+                let state = self.state.lock();
+                state.map.range::<Vec<u8>, _>(range).take(SCAN_AT_ONCE).map(|(k, v)| (k.clone(), v.clone())).collect()
+            };
+            for (key, value) in &found {
+                self.state.lock().keys_read += 1;
+                if sink(key, value).is_break() {
+                    return Ok(());
+                }
+            }
+            match found.into_iter().nth(SCAN_AT_ONCE - 1) {
+                Some((last, _)) => from = Bound::Excluded(last),
+                None => return Ok(()),
             }
         }
-        Ok(())
     }
 
     fn apply(&self, batch: Batch) -> Result<Seq> {

@@ -1,11 +1,14 @@
 //! What lies in a volume's file, as pure functions between bytes and values: no I/O, no panic on any input.
 //!
-//! [`container`]: the superblock. [`log`]: the records of the log. Integers are little-endian.
+//! [`container`]: the superblock. [`log`]: the records of the log. [`keys`] and [`records`]: what the tree keeps in the table.
+//! Integers are little-endian, but big-endian in keys.
 
 pub mod container;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+pub mod keys;
 pub mod log;
+pub mod records;
 
 /// Reads integers off the front of bytes; `None` once they are used up.
 pub(crate) struct Reader<'a>(pub &'a [u8]);

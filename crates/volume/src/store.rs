@@ -1,0 +1,496 @@
+//! A branch or a snapshot as a [`Store`].
+//!
+//! What the engine knows and has open is kept here: an inode that loses its last name is dropped when nobody has it any
+//! more. (After a crash its record as an orphan tells; see [`Tree::reap_all`].) No call of a stranger is made with a
+//! [`View`] in hand.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use adit_core::store::{Capabilities, Created, DirEntry, NewNode, Store, StoreFile};
+use adit_core::types::{
+    Access, AllocateMode, Attr, Caller, FileName, Ino, Kind, NAME_LEN_MAX_BYTES, RenameFlags, SetAttr, StatFs,
+    XattrName, XattrSet,
+};
+use adit_core::{ErrorKind, FsError, Result};
+use parking_lot::Mutex;
+
+use crate::format::keys::{Key, range_of, space};
+use crate::format::records::{Entry, Inode};
+use crate::table::BLOCK_LEN_BYTES;
+use crate::tree::content::Node;
+use crate::tree::{Change, Gone, Hold, NewInode, Source, Tree, View};
+
+/// Entries that are read of a directory before they are handed out.
+const LIST_AT_ONCE: usize = 128;
+
+/// Shards of what is in use.
+const SHARDS: usize = 16;
+
+/// What a volume says of free inodes: their numbers do not run out.
+const INODES: u64 = 1 << 40;
+
+#[derive(Default)]
+struct Uses {
+    known: HashSet<u64>,
+    open: HashMap<u64, (Arc<Node>, usize)>,
+    /// Those of both that have no name any more.
+    orphans: HashSet<u64>,
+}
+
+struct Inner {
+    hold: Hold,
+    writable: bool,
+    uses: [Mutex<Uses>; SHARDS],
+}
+
+/// See the module's notes. Cheap to clone: clones share one use of the branch.
+#[derive(Clone)]
+pub struct VolumeStore(Arc<Inner>);
+
+/// A use of an inode's locks. While one lives, the inode is not dropped.
+struct Opened {
+    inner: Arc<Inner>,
+    ino: u64,
+    node: Arc<Node>,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let mut uses = self.inner.uses(self.ino).lock();
+        let Some((_, count)) = uses.open.get_mut(&self.ino) else { return };
+        *count -= 1;
+        if *count > 0 {
+            return;
+        }
+        uses.open.remove(&self.ino);
+        let drop_it = !uses.known.contains(&self.ino) && uses.orphans.remove(&self.ino);
+        drop(uses);
+        if drop_it {
+            self.inner.reap(self.ino);
+        }
+    }
+}
+
+impl Inner {
+    fn tree(&self) -> &Tree {
+        self.hold.tree()
+    }
+
+    fn view(&self) -> Result<View<'_>> {
+        self.tree().view(self.hold.source())
+    }
+
+    fn uses(&self, ino: u64) -> &Mutex<Uses> {
+        &self.uses[ino as usize % SHARDS]
+    }
+
+    /// Runs one operation as one batch.
+    fn change<R>(&self, work: impl for<'c, 't> FnOnce(&mut Change<'c, 't>) -> Result<R>) -> Result<R> {
+        let view = self.view()?;
+        self.tree().change(&view, work)
+    }
+
+    fn learn(&self, ino: u64) {
+        if self.writable {
+            self.uses(ino).lock().known.insert(ino);
+        }
+    }
+
+    fn forget(&self, ino: u64) {
+        let mut uses = self.uses(ino).lock();
+        uses.known.remove(&ino);
+        let drop_it = !uses.open.contains_key(&ino) && uses.orphans.remove(&ino);
+        drop(uses);
+        if drop_it {
+            self.reap(ino);
+        }
+    }
+
+    /// Drops what lost its last name, or has who uses it last do that.
+    fn settle(&self, gone: Option<Gone>) {
+        let Some(Gone(ino)) = gone else { return };
+        let mut uses = self.uses(ino).lock();
+        if uses.known.contains(&ino) || uses.open.contains_key(&ino) {
+            uses.orphans.insert(ino);
+            return;
+        }
+        drop(uses);
+        self.reap(ino);
+    }
+
+    /// A failure costs space until the next mount, and nothing else.
+    fn reap(&self, ino: u64) {
+        if let Err(e) = self.tree().reap(self.hold.source(), ino) {
+            tracing::warn!("what inode {ino} took is given back at the next mount: {e}");
+        }
+    }
+}
+
+fn new_inode<'a>(kind: Kind, node: &NewNode) -> NewInode<'a> {
+    NewInode { kind, node: *node, rdev: 0, target: &[] }
+}
+
+impl VolumeStore {
+    /// Opens a branch to read and write, or a snapshot to read. What a crash left of removed files is dropped first.
+    ///
+    /// # Errors
+    /// `NotFound`, `Stale` if there is none such; `Busy` for a branch that is open already.
+    pub fn open(tree: &Arc<Tree>, source: Source) -> Result<Self> {
+        let writable = matches!(source, Source::Branch(_));
+        let hold = tree.hold(source)?;
+        if writable {
+            tree.reap_all(hold.source())?;
+        }
+        Ok(VolumeStore(Arc::new(Inner { hold, writable, uses: Default::default() })))
+    }
+
+    /// The tree that it belongs to.
+    pub fn tree(&self) -> &Arc<Tree> {
+        self.0.hold.tree()
+    }
+
+    /// Sets one path back to what it is in a snapshot; see [`Tree::restore_path`]. Files that go by this and are open stay usable.
+    ///
+    /// Whoever caches what the store says has to forget it.
+    pub fn restore_path(&self, snapshot: &str, path: &[&[u8]]) -> Result<()> {
+        let Source::Branch(branch) = self.0.hold.source() else { return Err(ErrorKind::ReadOnly.into()) };
+        for gone in self.tree().restore_path(branch, snapshot, path)? {
+            self.0.settle(Some(gone));
+        }
+        Ok(())
+    }
+
+    /// A further handle on an inode's locks.
+    fn opened(&self, ino: u64) -> Opened {
+        let mut uses = self.0.uses(ino).lock();
+        let (node, count) = uses.open.entry(ino).or_default();
+        *count += 1;
+        Opened { inner: self.0.clone(), ino, node: node.clone() }
+    }
+
+    fn add(&self, parent: Ino, name: FileName<'_>, new: &NewInode<'_>) -> Result<(Attr, Attr)> {
+        let attrs = self.0.change(|change| {
+            let ino = change.create(parent.0, name, new)?;
+            Ok((change.inode(ino)?.attr(ino), change.inode(parent.0)?.attr(parent.0)))
+        })?;
+        self.0.learn(attrs.0.ino.0);
+        Ok(attrs)
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        if self.0.writable { Ok(()) } else { Err(ErrorKind::ReadOnly.into()) }
+    }
+}
+
+impl Store for VolumeStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            read_only: !self.0.writable,
+            unit_len_bytes: BLOCK_LEN_BYTES as u32,
+            stable_cookies: true,
+            xattrs: true,
+            acls: true,
+            whiteouts: true,
+            kernel_writeback: self.0.writable,
+            ..Capabilities::plain("volume")
+        }
+    }
+
+    fn lookup(&self, parent: Ino, name: FileName<'_>) -> Result<Attr> {
+        let view = self.0.view()?;
+        let Some((_, ino, _)) = view.entry(parent.0, name.as_bytes())? else {
+            let dir = view.inode(parent.0)?.kind == Kind::Directory;
+            return Err(if dir { ErrorKind::NotFound } else { ErrorKind::NotDirectory }.into());
+        };
+        // Known first: from here on nobody drops it.
+        self.0.learn(ino);
+        match view.inode(ino) {
+            Ok(inode) if inode.nlink > 0 => Ok(inode.attr(ino)),
+            other => {
+                drop(view);
+                self.0.forget(ino);
+                match other {
+                    Ok(_) => Err(ErrorKind::NotFound.into()),
+                    Err(e) if e.kind() == ErrorKind::Stale => Err(ErrorKind::NotFound.into()),
+                    Err(e) => Err(e),
+                }
+            }
+        }
+    }
+
+    fn lookup_listed(&self, _parent: Ino, entries: &[DirEntry<'_>]) -> Vec<Result<Attr>> {
+        let inos: Vec<u64> = entries.iter().map(|entry| entry.ino.0).collect();
+        // Known first, as in a lookup.
+        inos.iter().for_each(|&ino| self.0.learn(ino));
+        let inodes = match self.0.view() {
+            Ok(view) => view.inodes(&inos),
+            Err(e) => inos.iter().map(|_| Err(FsError::new(e.kind()))).collect(),
+        };
+        let attr = |(inode, ino): (Result<Inode>, u64)| match inode {
+            Ok(inode) if inode.nlink > 0 => Ok(inode.attr(ino)),
+            other => {
+                self.0.forget(ino);
+                Err(other.err().filter(|e| e.kind() != ErrorKind::Stale).unwrap_or(ErrorKind::NotFound.into()))
+            }
+        };
+        inodes.into_iter().zip(inos).map(attr).collect()
+    }
+
+    fn forget(&self, ino: Ino) {
+        if self.0.writable {
+            self.0.forget(ino.0);
+        }
+    }
+
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        self.0.view()?.inode(ino.0).map(|inode| inode.attr(ino.0))
+    }
+
+    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        self.check_writable()?;
+        if let Some(len) = set.size {
+            let opened = self.opened(ino.0);
+            let view = self.0.view()?;
+            opened.node.set_len(&view, ino.0, len, set)?;
+            let attr = view.inode(ino.0).map(|inode| inode.attr(ino.0));
+            // Before the use of the inode ends, which may want a view of its own.
+            drop(view);
+            return attr;
+        }
+        self.0.change(|change| {
+            change.set_attr(ino.0, set)?;
+            Ok(change.inode(ino.0)?.attr(ino.0))
+        })
+    }
+
+    fn read_dir(&self, dir: Ino, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<()> {
+        let mut start = start;
+        loop {
+            let mut entries: Vec<(u64, u64, Kind, Vec<u8>)> = Vec::with_capacity(LIST_AT_ONCE);
+            {
+                let view = self.0.view()?;
+                if view.inode(dir.0)?.kind != Kind::Directory {
+                    return Err(ErrorKind::NotDirectory.into());
+                }
+                let (_, end) = range_of(space::ENTRY, dir.0);
+                let from = Key::entry(dir.0, start.saturating_add(1));
+                view.scan(from.as_bytes(), &end, &mut |key, value| {
+                    let cookie = crate::tree::cookie_in(key)?;
+                    match Entry::decode(value) {
+                        Ok(entry) => entries.push((cookie, entry.ino, entry.kind, entry.name.to_vec())),
+                        // One that cannot be read does not hide the others.
+                        Err(why) => tracing::error!("an entry of inode {} cannot be read: {why}", dir.0),
+                    }
+                    let more = entries.len() < LIST_AT_ONCE;
+                    Ok(if more { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+                })?;
+            }
+            for (cookie, ino, kind, name) in &entries {
+                let entry = DirEntry { cookie: *cookie, ino: Ino(*ino), kind: *kind, name: FileName::new(name)? };
+                if sink(entry).is_break() {
+                    return Ok(());
+                }
+                start = *cookie;
+            }
+            if entries.len() < LIST_AT_ONCE {
+                return Ok(());
+            }
+        }
+    }
+
+    fn create(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<(Attr, Arc<dyn StoreFile>)> {
+        self.create_in(parent, name, new).map(|created| (created.attr, created.file))
+    }
+
+    fn create_in(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<Created> {
+        let (attr, dir) = self.add(parent, name, &new_inode(Kind::File, new))?;
+        let file = Arc::new(VolumeFile { opened: self.opened(attr.ino.0) });
+        Ok(Created { attr, file, parent: Some(dir) })
+    }
+
+    fn mkdir(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<Attr> {
+        self.add(parent, name, &new_inode(Kind::Directory, new)).map(|(attr, _)| attr)
+    }
+
+    fn symlink(&self, parent: Ino, name: FileName<'_>, target: &[u8], caller: Caller) -> Result<Attr> {
+        if target.is_empty() || target.len() > crate::format::records::TARGET_LEN_MAX_BYTES || target.contains(&0) {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        let node = NewNode { perm: 0o777, umask: 0, caller };
+        let new = NewInode { target, ..new_inode(Kind::Symlink, &node) };
+        self.add(parent, name, &new).map(|(attr, _)| attr)
+    }
+
+    fn mknod(&self, parent: Ino, name: FileName<'_>, kind: Kind, rdev: u32, new: &NewNode) -> Result<Attr> {
+        if matches!(kind, Kind::Directory | Kind::Symlink) {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        self.add(parent, name, &NewInode { rdev, ..new_inode(kind, new) }).map(|(attr, _)| attr)
+    }
+
+    fn link(&self, ino: Ino, parent: Ino, name: FileName<'_>) -> Result<Attr> {
+        let attr = self.0.change(|change| {
+            change.link(ino.0, parent.0, name)?;
+            Ok(change.inode(ino.0)?.attr(ino.0))
+        })?;
+        self.0.learn(ino.0);
+        Ok(attr)
+    }
+
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        let inode = self.0.view()?.inode(ino.0)?;
+        if inode.kind == Kind::Symlink { Ok(inode.inline) } else { Err(ErrorKind::InvalidInput.into()) }
+    }
+
+    fn unlink(&self, parent: Ino, name: FileName<'_>) -> Result<()> {
+        let gone = self.0.change(|change| change.unlink(parent.0, name))?;
+        self.0.settle(gone);
+        Ok(())
+    }
+
+    fn rmdir(&self, parent: Ino, name: FileName<'_>) -> Result<()> {
+        let gone = self.0.change(|change| change.rmdir(parent.0, name))?;
+        self.0.settle(gone);
+        Ok(())
+    }
+
+    fn rename(
+        &self,
+        parent: Ino,
+        name: FileName<'_>,
+        new_parent: Ino,
+        new_name: FileName<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let root = NewNode { perm: 0, umask: 0, caller: Caller { uid: 0, gid: 0 } };
+        let white = new_inode(Kind::CharDevice, &root);
+        let whiteout = flags.contains(RenameFlags::WHITEOUT).then_some(&white);
+        let gone =
+            self.0.change(|change| change.rename((parent.0, name), (new_parent.0, new_name), flags, whiteout))?;
+        self.0.settle(gone);
+        Ok(())
+    }
+
+    fn open(&self, ino: Ino, access: Access) -> Result<Arc<dyn StoreFile>> {
+        if access == Access::Write {
+            self.check_writable()?;
+        }
+        let opened = self.opened(ino.0);
+        let kind = self.0.view()?.inode(ino.0)?.kind;
+        match kind {
+            Kind::File => Ok(Arc::new(VolumeFile { opened })),
+            Kind::Directory => Err(ErrorKind::IsDirectory.into()),
+            _ => Err(ErrorKind::InvalidInput.into()),
+        }
+    }
+
+    fn xattr(&self, ino: Ino, name: XattrName<'_>) -> Result<Vec<u8>> {
+        self.0.view()?.xattr(ino.0, name.as_bytes())
+    }
+
+    fn xattr_names(&self, ino: Ino) -> Result<Vec<u8>> {
+        let names = self.0.view()?.xattr_names(ino.0)?;
+        Ok(names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect())
+    }
+
+    fn set_xattr(&self, ino: Ino, name: XattrName<'_>, value: &[u8], set: XattrSet) -> Result<()> {
+        self.0.change(|change| change.set_xattr(ino.0, name, value, set))
+    }
+
+    fn remove_xattr(&self, ino: Ino, name: XattrName<'_>) -> Result<()> {
+        self.0.change(|change| change.remove_xattr(ino.0, name))
+    }
+
+    fn sync_dir(&self, dir: Ino) -> Result<()> {
+        if self.0.view()?.inode(dir.0)?.kind != Kind::Directory {
+            return Err(ErrorKind::NotDirectory.into());
+        }
+        self.sync_all()
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        if self.0.writable { self.tree().table.sync() } else { Ok(()) }
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        let space = self.tree().extents.space();
+        Ok(StatFs {
+            block_size: BLOCK_LEN_BYTES as u32,
+            blocks: space.total,
+            blocks_free: space.free,
+            blocks_available: space.free.saturating_sub(space.reserved),
+            files: INODES,
+            files_free: INODES,
+            name_len_max: NAME_LEN_MAX_BYTES as u32,
+        })
+    }
+
+    fn path_of(&self, ino: Ino) -> Option<String> {
+        self.0.view().ok()?.path_of(ino.0).ok()?
+    }
+
+    fn name_of(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
+        let view = self.0.view().ok()?;
+        let inode = view.inode(ino.0).ok()?;
+        if inode.kind == Kind::Directory {
+            return None;
+        }
+        let name = view.name_at(inode.place).ok()??;
+        Some((Ino(inode.place.dir), name))
+    }
+}
+
+/// An open file of a [`VolumeStore`].
+struct VolumeFile {
+    opened: Opened,
+}
+
+impl VolumeFile {
+    fn with<R>(&self, work: impl FnOnce(&Node, &View<'_>, u64) -> Result<R>) -> Result<R> {
+        work(&self.opened.node, &self.opened.inner.view()?, self.opened.ino)
+    }
+
+    fn named(&self, op: &'static str) -> impl Fn(FsError) -> FsError + '_ {
+        move |e| match e.kind() {
+            ErrorKind::Corrupt | ErrorKind::Io => e.on(op, format!("inode {}", self.opened.ino)),
+            _ => e,
+        }
+    }
+}
+
+impl StoreFile for VolumeFile {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.with(|node, view, ino| node.read(view, ino, offset, buf)).map_err(self.named("read"))
+    }
+
+    fn write_at(&self, pieces: &[(u64, &[u8])]) -> Result<()> {
+        self.with(|node, view, ino| node.write(view, ino, pieces)).map_err(self.named("write"))
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.with(|node, view, ino| node.set_len(view, ino, len, &SetAttr::default()))
+    }
+
+    fn len(&self) -> Result<u64> {
+        self.with(|_, view, ino| Ok(view.inode(ino)?.size))
+    }
+
+    fn sync(&self, _data_only: bool) -> Result<()> {
+        if self.opened.inner.writable { self.opened.inner.tree().table.sync() } else { Ok(()) }
+    }
+
+    fn allocate(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
+        let end = offset.checked_add(len).ok_or(ErrorKind::FileTooLarge)?;
+        self.with(|node, view, ino| node.allocate(view, ino, offset..end, mode))
+    }
+
+    fn seek_data(&self, offset: u64) -> Result<u64> {
+        self.with(|_, view, ino| view.seek_data(ino, offset))
+    }
+
+    fn seek_hole(&self, offset: u64) -> Result<u64> {
+        self.with(|_, view, ino| view.seek_hole(ino, offset))
+    }
+}

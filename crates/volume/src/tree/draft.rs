@@ -1,0 +1,130 @@
+//! A batch that is being made: writes over the table, readable before they are applied.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+
+use adit_core::Result;
+
+use super::Tree;
+use super::view::{corrupt_inode, corrupt_key};
+use crate::format::keys::{self, Id, Key, Parts};
+use crate::format::records::{self, Block, Window};
+use crate::table::{Batch, Run};
+
+/// See the module's notes.
+pub(crate) struct Draft<'t> {
+    pub tree: &'t Tree,
+    writes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    pub allocated: Vec<(Run, Vec<u32>)>,
+    freed: BTreeSet<u64>,
+    /// See [`Batch::uses_reserve`].
+    pub uses_reserve: bool,
+}
+
+impl<'t> Draft<'t> {
+    pub fn new(tree: &'t Tree) -> Self {
+        let (writes, freed) = (BTreeMap::new(), BTreeSet::new());
+        Draft { tree, writes, allocated: Vec::new(), freed, uses_reserve: false }
+    }
+
+    /// Sets or removes a key of the table.
+    pub fn set(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
+        self.writes.insert(key, value);
+    }
+
+    /// Whether nothing of the range was written yet.
+    pub fn is_untouched(&self, start: &[u8], end: &[u8]) -> bool {
+        self.writes
+            .range::<[u8], _>((std::ops::Bound::Included(start), std::ops::Bound::Excluded(end)))
+            .next()
+            .is_none()
+    }
+
+    /// What the table will hold from `start` to `end`. For short ranges.
+    pub fn range(&self, start: &[u8], end: &[u8]) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+        let mut all = BTreeMap::new();
+        self.tree.table.scan(start, end, &mut |key, value| {
+            all.insert(key.to_vec(), value.to_vec());
+            ControlFlow::Continue(())
+        })?;
+        let bounds = (std::ops::Bound::Included(start), std::ops::Bound::Excluded(end));
+        for (key, value) in self.writes.range::<[u8], _>(bounds) {
+            match value {
+                Some(value) => all.insert(key.clone(), value.clone()),
+                None => all.remove(key),
+            };
+        }
+        Ok(all)
+    }
+
+    /// All versions of a key, the greatest id first, whoever sees them.
+    pub fn versions(&self, key: &Key) -> Result<Vec<(Id, Vec<u8>)>> {
+        let all = self.range(&key.at(Id::MAX), &key.end())?;
+        let id = |bytes: &[u8]| keys::split(bytes).map(|(_, id)| id).ok_or_else(|| corrupt_key(bytes, "it is no key"));
+        all.into_iter().map(|(bytes, value)| Ok((id(&bytes)?, value))).collect()
+    }
+
+    /// Frees those of `blocks` that no version of the window `key` refers to any more, and that are born under another id
+    /// than `exclusive`; those born under it are freed in any case: only their own key's version at it had them.
+    pub fn free(&mut self, key: &Key, blocks: &[Block], exclusive: Option<Id>) -> Result<()> {
+        let own = |block: &Block| exclusive == Some(block.birth);
+        self.freed.extend(blocks.iter().filter(|b| own(b)).map(|b| b.at));
+        if blocks.iter().all(own) {
+            return Ok(());
+        }
+        let mut kept = BTreeSet::new();
+        for (_, value) in self.versions(key)? {
+            if !records::is_tombstone(&value) {
+                let window = decode_window(key, &value)?;
+                kept.extend(window.iter().map(|(_, block)| block.at));
+            }
+        }
+        self.freed.extend(blocks.iter().filter(|b| !own(b) && !kept.contains(&b.at)).map(|b| b.at));
+        Ok(())
+    }
+
+    /// Drops versions of a key, what says that it was touched under their ids, and the blocks that nothing else has.
+    pub fn drop_versions(&mut self, key: &Key, versions: &[(Id, Vec<u8>)]) -> Result<()> {
+        let mut blocks = Vec::new();
+        for (id, value) in versions {
+            if matches!(key.parts(), Some(Parts::Window(..))) && !records::is_tombstone(value) {
+                blocks.extend(decode_window(key, value)?.iter().map(|(_, block)| block));
+            }
+            self.set(key.at(*id), None);
+            if *id != super::topology::FIRST_ID {
+                self.set(keys::touched(*id, key.as_bytes()), None);
+            }
+        }
+        if blocks.is_empty() { Ok(()) } else { self.free(key, &blocks, None) }
+    }
+
+    /// Applies it.
+    pub fn apply(self) -> Result<()> {
+        if self.writes.is_empty() && self.allocated.is_empty() && self.freed.is_empty() {
+            return Ok(());
+        }
+        let mut freed: Vec<Run> = Vec::new();
+        for block in self.freed {
+            match freed.last_mut() {
+                Some(run) if run.end() == block && run.count < u32::MAX => run.count += 1,
+                _ => freed.push(Run { start: block, count: 1 }),
+            }
+        }
+        let batch = Batch {
+            writes: self.writes.into_iter().collect(),
+            allocated: self.allocated,
+            freed,
+            uses_reserve: self.uses_reserve,
+        };
+        self.tree.table.apply(batch).map(drop)
+    }
+}
+
+/// The window in the value of a window's key.
+pub(crate) fn decode_window(key: &Key, value: &[u8]) -> Result<Window> {
+    let ino = match key.parts() {
+        Some(Parts::Window(ino, _)) => ino,
+        _ => 0,
+    };
+    Window::decode(value).map_err(|why| corrupt_inode(ino, why))
+}

@@ -1,0 +1,81 @@
+//! From an inode back to its names.
+
+use std::ops::ControlFlow;
+
+use adit_core::Result;
+use adit_core::types::Kind;
+
+use super::ROOT_INO;
+use super::view::{View, corrupt_inode};
+use crate::format::keys::{self, Key, Parts};
+use crate::format::records::{Entry, Place};
+
+/// Deepest directory whose path is told.
+const DEPTH_MAX: usize = 4096;
+
+impl View<'_> {
+    /// All names of an inode, the first one first.
+    pub fn places(&self, ino: u64) -> Result<Vec<Place>> {
+        let inode = self.inode(ino)?;
+        let mut places = Vec::new();
+        if inode.place == Place::default() {
+            return Ok(places);
+        }
+        places.push(inode.place);
+        if inode.kind != Kind::Directory && inode.nlink > 1 {
+            let (start, end) = keys::range_of(keys::space::NAME, ino);
+            self.scan(&start, &end, &mut |key, _| {
+                if let Some(Parts::Name(_, dir, cookie)) = Key::from_logical(key).as_ref().and_then(Key::parts) {
+                    places.push(Place { dir, cookie });
+                }
+                Ok(ControlFlow::Continue(()))
+            })?;
+        }
+        Ok(places)
+    }
+
+    /// The name at a place.
+    pub fn name_at(&self, place: Place) -> Result<Option<Vec<u8>>> {
+        match self.find(&Key::entry(place.dir, place.cookie))?.value {
+            None => Ok(None),
+            Some(value) => {
+                let entry = Entry::decode(&value).map_err(|why| corrupt_inode(place.dir, why))?;
+                Ok(Some(entry.name.to_vec()))
+            }
+        }
+    }
+
+    /// The path to a place from the root, with a leading slash. `None` where something on the way has no name.
+    pub fn path_to(&self, place: Place) -> Result<Option<Vec<u8>>> {
+        let (mut names, mut at) = (Vec::new(), place);
+        while names.len() < DEPTH_MAX {
+            let Some(name) = self.name_at(at)? else { return Ok(None) };
+            names.push(name);
+            if at.dir == ROOT_INO {
+                let mut path = Vec::new();
+                for name in names.iter().rev() {
+                    path.push(b'/');
+                    path.extend_from_slice(name);
+                }
+                return Ok(Some(path));
+            }
+            at = self.inode(at.dir)?.place;
+            if at == Place::default() {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+
+    /// A path of an inode, for messages.
+    pub fn path_of(&self, ino: u64) -> Result<Option<String>> {
+        if ino == ROOT_INO {
+            return Ok(Some("/".to_owned()));
+        }
+        let place = self.inode(ino)?.place;
+        if place == Place::default() {
+            return Ok(None);
+        }
+        Ok(self.path_to(place)?.map(|path| String::from_utf8_lossy(&path).into_owned()))
+    }
+}

@@ -1,0 +1,350 @@
+//! Setting one path of a branch back to what it was in a snapshot, as one step.
+//!
+//! It is built on an id of its own, a child of the branch's, operation by operation, while nobody else uses the tree. The last
+//! batch makes this id the branch. So whatever lies below the path, others see it as it was or as it is, and so they do after
+//! a crash: what was being built is dropped when the volume is opened.
+//!
+//! An inode that has no name in the branch but below the path gets back its number and its content. One that has a name
+//! elsewhere is left alone: if it is still what it was, it gets a further name here, else this name gets a copy.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use adit_core::types::{FileName, Kind, Timestamp};
+use adit_core::{ErrorKind, FsError, Result};
+
+use super::content::Node;
+use super::namespace::Gone;
+use super::topology::Topology;
+use super::view::{Lines, View, corrupt_inode};
+use super::{Change, ROOT_INO, Tree};
+use crate::format::keys::{self, Id, Key, Parts};
+use crate::format::records::{Entry, Inode, Place, Snapshot, State};
+
+/// Bytes of content that are copied at once.
+const COPY_AT_ONCE_BYTES: usize = 1 << 20;
+
+/// Deepest tree that is restored.
+const DEPTH_MAX: usize = 4096;
+
+impl Tree {
+    /// Sets `path` (names from the root) of `branch` back to what it is in `snapshot`; where it is not there, it is removed.
+    /// Tells which inodes lost their last name by this.
+    ///
+    /// # Errors
+    /// `NotFound` if the branch has no directory to put it in, or neither has it; `InvalidInput` for the root, which is
+    /// [`Tree::restore`]'s.
+    pub fn restore_path(&self, branch: &str, snapshot: &str, path: &[&[u8]]) -> Result<Vec<Gone>> {
+        let Some((name, parents)) = path.split_last() else { return Err(ErrorKind::InvalidInput.into()) };
+        let name = FileName::new(name)?;
+        let _alone = self.collecting.lock();
+        let mut topology = self.topology.write();
+        let of_state = |name: &str, state: State| match topology.named(name) {
+            Some((id, record)) if record.state == state => Ok((id, record.clone())),
+            _ => Err(FsError::new(ErrorKind::NotFound).on("restore", name)),
+        };
+        let (from, _) = of_state(snapshot, State::Frozen)?;
+        let (live, record) = of_state(branch, State::Live)?;
+        let next = topology.last_id().checked_add(1).ok_or(ErrorKind::Exhausted)?;
+        let staging = Snapshot { state: State::Staging, parent: live, created: Timestamp::now(), ..record.clone() };
+        self.write_snapshots(&[(next, Some(&staging))])?;
+        topology.insert(next, staging.clone());
+        let built = self.build(&topology, (from, next), parents, name);
+        let switched = built.and_then(|gone| {
+            let old = Snapshot { state: State::Merging, ..record.clone() };
+            let new = Snapshot { state: State::Live, created: record.created, ..staging };
+            self.write_snapshots(&[(live, Some(&old)), (next, Some(&new))])?;
+            topology.replace(live, old);
+            topology.replace(next, new);
+            Ok(gone)
+        });
+        if switched.is_err() {
+            // Before anybody writes: the live branch may take blocks for its own that this one refers to as well.
+            while self.drop_batch(next)? {}
+            self.end_drop_in(&mut topology, next)?;
+        }
+        switched
+    }
+
+    fn build(
+        &self,
+        topology: &Topology,
+        (from, to): (Id, Id),
+        parents: &[&[u8]],
+        name: FileName<'_>,
+    ) -> Result<Vec<Gone>> {
+        let topology = Arc::new(topology.clone());
+        let view = |id: Id| {
+            let chain = topology.live_chain(id).cloned();
+            View { tree: self, topology: Lines::Own(topology.clone()), id, chain }
+        };
+        let (old, new) = (view(from), view(to));
+        let dir = new.walk(parents)?.ok_or(ErrorKind::NotFound)?;
+        let source = match old.walk(parents) {
+            Ok(Some(dir)) => old.entry(dir, name.as_bytes())?,
+            // What was no directory then had nothing in it.
+            Ok(None) => None,
+            Err(e) if e.kind() == ErrorKind::NotDirectory => None,
+            Err(e) => return Err(e),
+        };
+        let there = new.entry(dir, name.as_bytes())?.is_some();
+        if !there && source.is_none() {
+            return Err(ErrorKind::NotFound.into());
+        }
+        let mut restore = Restore { old, new, inodes: HashMap::new(), gone: Vec::new() };
+        if there {
+            restore.remove(dir, name, 0)?;
+        }
+        if let Some((_, ino, kind)) = source {
+            restore.put_back(ino, kind, (dir, name), 0)?;
+        }
+        let Restore { new, gone, .. } = restore;
+        let lost = |gone: &Gone| new.inode(gone.0).is_ok_and(|inode| inode.nlink == 0);
+        Ok(gone.into_iter().filter(lost).collect())
+    }
+}
+
+impl View<'_> {
+    /// The directory to which these names lead.
+    fn walk(&self, names: &[&[u8]]) -> Result<Option<u64>> {
+        let mut at = ROOT_INO;
+        for name in names {
+            match self.entry(at, name)? {
+                Some((_, ino, Kind::Directory)) => at = ino,
+                Some(_) => return Err(ErrorKind::NotDirectory.into()),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(at))
+    }
+
+    /// All entries of a directory.
+    fn entries(&self, dir: u64) -> Result<Vec<(Vec<u8>, u64, Kind)>> {
+        let (start, end) = keys::range_of(keys::space::ENTRY, dir);
+        let mut entries = Vec::new();
+        self.scan(&start, &end, &mut |_, value| {
+            let entry = Entry::decode(value).map_err(|why| corrupt_inode(dir, why))?;
+            entries.push((entry.name.to_vec(), entry.ino, entry.kind));
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(entries)
+    }
+
+    /// Logical keys and values of an inode's windows or extended attributes.
+    fn parts_of(&self, space: u8, ino: u64) -> Result<HashMap<Key, Vec<u8>>> {
+        let (start, end) = keys::range_of(space, ino);
+        let mut parts = HashMap::new();
+        self.scan(&start, &end, &mut |key, value| {
+            if let Some(key) = Key::from_logical(key) {
+                parts.insert(key, value.to_vec());
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(parts)
+    }
+}
+
+struct Restore<'t> {
+    old: View<'t>,
+    new: View<'t>,
+    /// Inodes of the snapshot that were put back, and as which.
+    inodes: HashMap<u64, u64>,
+    gone: Vec<Gone>,
+}
+
+impl<'t> Restore<'t> {
+    fn change<R>(&self, work: impl FnOnce(&mut Change<'_, 't>) -> Result<R>) -> Result<R> {
+        self.new.tree.change(&self.new, work)
+    }
+
+    /// Removes a name with all that is below it.
+    fn remove(&mut self, dir: u64, name: FileName<'_>, depth: usize) -> Result<()> {
+        let (_, ino, kind) = self.new.entry(dir, name.as_bytes())?.ok_or(ErrorKind::NotFound)?;
+        if depth > DEPTH_MAX {
+            return Err(ErrorKind::NotSupported.into());
+        }
+        let gone = if kind == Kind::Directory {
+            for (name, ..) in self.new.entries(ino)? {
+                self.remove(ino, FileName::new(&name)?, depth + 1)?;
+            }
+            self.change(|change| change.rmdir(dir, name))?
+        } else {
+            self.change(|change| change.unlink(dir, name))?
+        };
+        self.gone.extend(gone);
+        Ok(())
+    }
+
+    /// Puts an inode of the snapshot under a name that is free, with all that is below it.
+    fn put_back(&mut self, ino: u64, kind: Kind, (dir, name): (u64, FileName<'_>), depth: usize) -> Result<()> {
+        if depth > DEPTH_MAX {
+            return Err(ErrorKind::NotSupported.into());
+        }
+        if kind != Kind::Directory
+            && let Some(&known) = self.inodes.get(&ino)
+        {
+            return self.change(|change| change.link(known, dir, name));
+        }
+        let record = self.old.inode(ino)?;
+        let (lives, has_record) = match self.new.inode(ino) {
+            Ok(inode) => (inode.nlink > 0, true),
+            Err(e) if e.kind() == ErrorKind::Stale => (false, false),
+            Err(e) => return Err(e),
+        };
+        let to = if !lives {
+            self.revive(ino, &record, has_record, (dir, name))?;
+            ino
+        } else if kind != Kind::Directory && self.is_same(ino, &record)? {
+            self.change(|change| change.link(ino, dir, name))?;
+            ino
+        } else {
+            self.copy(ino, &record, (dir, name))?
+        };
+        self.inodes.insert(ino, to);
+        if kind == Kind::Directory {
+            for (name, child, kind) in self.old.entries(ino)? {
+                self.put_back(child, kind, (to, FileName::new(&name)?), depth + 1)?;
+            }
+            // Their making changed these.
+            self.change(|change| {
+                let inode = change.edit(to)?;
+                (inode.mtime, inode.ctime) = (record.mtime, record.ctime);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Whether an inode is in the branch what it was, but for its names.
+    fn is_same(&self, ino: u64, record: &Inode) -> Result<bool> {
+        let now = self.new.inode(ino)?;
+        let names_aside =
+            Inode { nlink: now.nlink, ctime: now.ctime, atime: now.atime, place: now.place, ..record.clone() };
+        let parts = |view: &View<'_>| -> Result<_> {
+            Ok((view.parts_of(keys::space::WINDOW, ino)?, view.parts_of(keys::space::XATTR, ino)?))
+        };
+        Ok(now == names_aside && parts(&self.old)? == parts(&self.new)?)
+    }
+
+    /// Gives an inode that has no name in the branch its number, its content and a name.
+    fn revive(&self, ino: u64, record: &Inode, has_record: bool, to: (u64, FileName<'_>)) -> Result<()> {
+        for space in [keys::space::WINDOW, keys::space::XATTR] {
+            let mut wanted = self.old.parts_of(space, ino)?;
+            let have = self.new.parts_of(space, ino)?;
+            let differs = |key: &Key| wanted.get(key) != have.get(key);
+            let mut keys: Vec<Key> = wanted.keys().chain(have.keys()).filter(|key| differs(key)).cloned().collect();
+            keys.sort_unstable();
+            keys.dedup();
+            for keys in keys.chunks(128) {
+                self.change(|change| keys.iter().try_for_each(|key| change.put_part(key, wanted.remove(key))))?;
+            }
+        }
+        self.change(|change| {
+            let key = Key::orphan(ino);
+            let found = change.find(&key)?;
+            if found.value.is_some() {
+                change.delete(&key, found.owner)?;
+            }
+            let fresh = Inode { nlink: if record.kind == Kind::Directory { 2 } else { 0 }, ..record.clone() };
+            change.adopt(ino, has_record, fresh, to)
+        })
+    }
+
+    /// Makes an inode like one of the snapshot, with a number of its own. (A directory without its entries.)
+    fn copy(&self, ino: u64, record: &Inode, to: (u64, FileName<'_>)) -> Result<u64> {
+        let xattrs = self.old.parts_of(keys::space::XATTR, ino)?;
+        let copy = self.change(|change| {
+            let fresh = Inode {
+                nlink: if record.kind == Kind::Directory { 2 } else { 0 },
+                in_windows: false,
+                size: if record.in_windows { 0 } else { record.size },
+                blocks: 0,
+                ..record.clone()
+            };
+            let copy = change.adopt_new(fresh, to)?;
+            for (key, value) in &xattrs {
+                if let Some(Parts::Xattr(_, name)) = key.parts() {
+                    change.put(&Key::xattr(copy, name), None, value.clone());
+                }
+            }
+            Ok(copy)
+        })?;
+        if record.kind == Kind::File && record.in_windows {
+            let node = Node::default();
+            let mut buf = vec![0; COPY_AT_ONCE_BYTES];
+            let mut at = 0;
+            while let Some(data) = self.data_from(ino, at)? {
+                let len = self.old.read(ino, data, &mut buf)?;
+                node.write(&self.new, copy, &[(data, &buf[..len])])?;
+                at = data + len as u64;
+            }
+            node.set_len(&self.new, copy, record.size, &Default::default())?;
+            self.change(|change| {
+                let inode = change.edit(copy)?;
+                (inode.mtime, inode.ctime) = (record.mtime, record.ctime);
+                Ok(())
+            })?;
+        }
+        Ok(copy)
+    }
+
+    fn data_from(&self, ino: u64, at: u64) -> Result<Option<u64>> {
+        match self.old.seek_data(ino, at) {
+            Ok(at) => Ok(Some(at)),
+            Err(e) if e.kind() == ErrorKind::NoData => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+impl Change<'_, '_> {
+    /// Sets a window or an extended attribute as it is, or removes it.
+    fn put_part(&mut self, key: &Key, value: Option<Vec<u8>>) -> Result<()> {
+        let owner = self.find(key)?.owner;
+        match value {
+            Some(value) => {
+                self.put(key, owner, value);
+                Ok(())
+            }
+            None => self.delete(key, owner),
+        }
+    }
+
+    /// Gives an inode that has no name a record and a name.
+    fn adopt(&mut self, ino: u64, has_record: bool, record: Inode, (dir, name): (u64, FileName<'_>)) -> Result<()> {
+        let (kind, ctime) = (record.kind, record.ctime);
+        if has_record {
+            *self.edit(ino)? = record;
+        } else {
+            let owner = self.find(&Key::inode(ino))?.owner;
+            self.set_inode(ino, owner, record);
+        }
+        self.name_it(ino, kind, (dir, name))?;
+        self.edit(ino)?.ctime = ctime;
+        Ok(())
+    }
+
+    /// Adds an inode with a name.
+    fn adopt_new(&mut self, record: Inode, to: (u64, FileName<'_>)) -> Result<u64> {
+        let kind = record.kind;
+        let ino = self.add_inode(record);
+        self.name_it(ino, kind, to)?;
+        Ok(ino)
+    }
+
+    fn name_it(&mut self, ino: u64, kind: Kind, (dir, name): (u64, FileName<'_>)) -> Result<()> {
+        let super::change::Spot::Free { cookie, owner } = self.spot(dir, name.as_bytes())? else {
+            return Err(ErrorKind::Exists.into());
+        };
+        self.put_entry(dir, cookie, owner, &Entry { ino, kind, name: name.as_bytes() });
+        let inode = self.edit(ino)?;
+        inode.place = Place { dir, cookie };
+        if kind == Kind::Directory {
+            inode.size = 0;
+        } else {
+            inode.nlink = 1;
+        }
+        self.touch_directory(dir, 1, i32::from(kind == Kind::Directory))
+    }
+}

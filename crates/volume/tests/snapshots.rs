@@ -1,0 +1,318 @@
+//! Snapshots and branches, at random: each stays what the model was, whatever is changed, deleted or restored elsewhere; and
+//! after every step the tree keeps its rules and the space adds up.
+
+#[path = "support/tree.rs"]
+mod support;
+
+use std::collections::BTreeMap;
+
+use adit_core::types::Kind;
+use adit_testkit::model::{Limits, MemoryStore};
+use adit_testkit::ops::{Op, Outcome, Seen, Shown, Snapshot, StoreSubject, Subject, generate};
+use adit_testkit::{Rng, seeds};
+use adit_volume::tree::{Difference, Differing, MAIN};
+use adit_volume::{Source, VolumeStore};
+
+use support::World;
+
+fn limits() -> Limits {
+    Limits { unit_len_bytes: 3000, buffer_writes: false, ..Limits::default() }
+}
+
+fn agree(expected: &Outcome, got: &Outcome) -> bool {
+    expected == got || matches!((expected, got), (Outcome::Failed(_), Outcome::Failed(_)))
+}
+
+/// A history: the operations that lead to a tree, and the tree.
+#[derive(Clone, Default)]
+struct Saved {
+    ops: Vec<Op>,
+    tree: Snapshot,
+}
+
+struct Run {
+    world: World,
+    rng: Rng,
+    branches: BTreeMap<String, Saved>,
+    snapshots: BTreeMap<String, Saved>,
+    count: usize,
+}
+
+impl Run {
+    fn new(seed: u64, hash_bits: u32) -> Run {
+        let branches = BTreeMap::from([(MAIN.to_owned(), Saved::default())]);
+        let world = World::with(support::BLOCKS, hash_bits);
+        Run { world, rng: Rng::new(seed), branches, snapshots: BTreeMap::new(), count: 0 }
+    }
+
+    fn pick(&mut self, of_branches: bool) -> Option<String> {
+        let names: Vec<_> = if of_branches { self.branches.keys() } else { self.snapshots.keys() }.cloned().collect();
+        (!names.is_empty()).then(|| self.rng.pick(&names).clone())
+    }
+
+    /// Operations on a branch, with snapshots made in between, also while files are open that have no name any more.
+    fn work(&mut self) {
+        let branch = self.pick(true).unwrap();
+        let store = self.world.branch(&branch);
+        let model = MemoryStore::new(limits());
+        let (mut subject, mut expected) = (StoreSubject::new(&store), StoreSubject::new(&model));
+        let mut done = self.branches[&branch].ops.clone();
+        for op in &done {
+            expected.run(op);
+        }
+        // What was open is closed in the branch.
+        for slot in 0..5 {
+            expected.run(&Op::Close(slot));
+        }
+        done.extend((0..5).map(Op::Close));
+        for op in generate(self.rng.next_u64(), 40, &limits()) {
+            let (a, b) = (expected.run(&op), subject.run(&op));
+            assert!(agree(&a, &b), "{op:?} on {branch}: got {b:?}, expected {a:?}");
+            done.push(op);
+            if self.rng.percent(4) {
+                self.count += 1;
+                let name = format!("s{}", self.count);
+                self.world.tree.snapshot(&branch, &name).unwrap();
+                let tree = expected.snapshot().unwrap();
+                self.snapshots.insert(name, Saved { ops: done.clone(), tree });
+            }
+            if self.rng.percent(10) {
+                self.world.tree.collect_some().unwrap();
+            }
+        }
+        let tree = expected.snapshot().unwrap();
+        drop(subject);
+        self.branches.insert(branch, Saved { ops: done, tree });
+    }
+
+    fn structure(&mut self) {
+        let tree = self.world.tree.clone();
+        match self.rng.below(12) {
+            0..3 => {
+                let Some(from) = self.pick(false) else { return };
+                self.count += 1;
+                let name = format!("b{}", self.count);
+                tree.branch(&from, &name).unwrap();
+                self.branches.insert(name, self.snapshots[&from].clone());
+            }
+            3..7 => {
+                let Some(name) = self.pick(false) else { return };
+                tree.delete_snapshot(&name).unwrap();
+                self.snapshots.remove(&name);
+            }
+            7..8 => {
+                let Some(name) = self.pick(true).filter(|name| name != MAIN) else { return };
+                tree.delete_branch(&name).unwrap();
+                self.branches.remove(&name);
+            }
+            8..10 => {
+                let (Some(branch), Some(from)) = (self.pick(true), self.pick(false)) else { return };
+                tree.restore(&branch, &from).unwrap();
+                self.branches.insert(branch, self.snapshots[&from].clone());
+            }
+            10 => tree.collect().unwrap(),
+            _ => {
+                drop(tree);
+                let empty = World::with(16, 64);
+                self.world = std::mem::replace(&mut self.world, empty).reopen();
+            }
+        }
+    }
+
+    fn check(&mut self, whole: bool) {
+        let report = self.world.tree.verify().unwrap();
+        assert_eq!(report.problems, [""; 0]);
+        let state = self.world.base.state();
+        assert_eq!(report.blocks, state.allocated, "blocks in use are those that something refers to");
+        assert_eq!(state.reserved.len(), 0);
+        if !whole {
+            return;
+        }
+        let shows = |source: Source, saved: &Saved| {
+            let store = VolumeStore::open(&self.world.tree, source.clone()).unwrap();
+            let got = StoreSubject::new(&store).snapshot().unwrap();
+            assert_eq!(saved.tree.difference(&got), None, "{source:?}");
+        };
+        for (name, saved) in &self.branches {
+            shows(Source::Branch(name.clone()), saved);
+        }
+        for (name, saved) in &self.snapshots {
+            shows(Source::Snapshot(self.world.tree.find_snapshot(name).unwrap()), saved);
+        }
+    }
+
+    /// What the diff of two snapshots tells is what happened between them.
+    fn diff(&mut self) {
+        let (Some(a), Some(b)) = (self.pick(false), self.pick(false)) else { return };
+        let told = self.world.tree.diff(&a, &b).unwrap();
+        let differences = check_diff(&self.snapshots[&a].tree, &self.snapshots[&b].tree, &told);
+        assert_eq!(differences, [""; 0], "from {a} to {b}: {told:?}");
+    }
+
+    /// A path of a branch that is set back, in a branch of its own.
+    fn restore_path(&mut self) {
+        let (Some(a), Some(b)) = (self.pick(false), self.pick(false)) else { return };
+        let places = self.snapshots[&a].tree.0.keys().chain(self.snapshots[&b].tree.0.keys());
+        let places: Vec<Shown> = places.cloned().collect();
+        if places.is_empty() {
+            return;
+        }
+        let place = self.rng.pick(&places).clone();
+        let tree = &self.world.tree;
+        tree.branch(&a, "trial").unwrap();
+        let (from, to) = (&self.snapshots[&b].tree.0, &self.snapshots[&a].tree.0);
+        let path: Vec<&[u8]> = place.0.iter().map(|name| &name[..]).collect();
+        let parent = Shown(place.0[..place.0.len() - 1].to_vec());
+        let parent_there = parent.0.is_empty() || to.get(&parent).is_some_and(|(s, _)| s.kind == Kind::Directory);
+        let result = tree.restore_path("trial", &b, &path);
+        let mut expected = to.clone();
+        if parent_there {
+            expected.retain(|at, _| !at.0.starts_with(&place.0));
+            expected.extend(
+                from.iter().filter(|(at, _)| at.0.starts_with(&place.0)).map(|(at, s)| (at.clone(), s.clone())),
+            );
+            let gone = result.unwrap();
+            for ino in gone {
+                tree.reap(&Source::Branch("trial".into()), ino.0).unwrap();
+            }
+        } else {
+            assert!(result.is_err());
+        }
+        let store = VolumeStore::open(tree, Source::Branch("trial".into())).unwrap();
+        let mut got = StoreSubject::new(&store).snapshot().unwrap();
+        drop(store);
+        for (seen, _) in expected.values_mut().chain(got.0.values_mut()) {
+            seen.nlink = 0;
+        }
+        assert_eq!(Snapshot(expected).difference(&got), None, "{place:?} of {a} as in {b}");
+        let report = tree.verify().unwrap();
+        assert_eq!(report.problems, [""; 0], "after {place:?} of {a} was restored as in {b}");
+        tree.delete_branch("trial").unwrap();
+    }
+
+    /// Deletes all, and nothing is left.
+    fn clear(mut self) {
+        let tree = self.world.tree.clone();
+        let mut names: Vec<(bool, String)> = self.snapshots.keys().map(|name| (false, name.clone())).collect();
+        names.extend(self.branches.keys().filter(|name| *name != MAIN).map(|name| (true, name.clone())));
+        while !names.is_empty() {
+            let (is_branch, name) = names.swap_remove(self.rng.below(names.len() as u64) as usize);
+            if is_branch {
+                tree.delete_branch(&name).unwrap()
+            } else {
+                tree.delete_snapshot(&name).unwrap()
+            }
+            if self.rng.percent(50) {
+                tree.collect_some().unwrap();
+            }
+        }
+        tree.collect().unwrap();
+        assert_eq!(tree.verify().unwrap().problems, [""; 0]);
+        let store = self.world.main();
+        empty(&store, adit_core::types::Ino::ROOT);
+        drop(store);
+        self.check(false);
+        let state = self.world.base.state();
+        assert_eq!(state.allocated.len(), 0);
+        let of_root = |key: &Vec<u8>| matches!(key[0], b'I' | b'X') && key[1..9] == [0, 0, 0, 0, 0, 0, 0, 1];
+        let left: Vec<_> = state.map.keys().filter(|key| !matches!(key[0], b'S' | b'M') && !of_root(key)).collect();
+        assert_eq!(left, [&[]; 0], "only the root is left");
+    }
+}
+
+fn empty(store: &VolumeStore, dir: adit_core::types::Ino) {
+    use adit_core::store::Store;
+    let mut entries = Vec::new();
+    store
+        .read_dir(dir, 0, &mut |e| {
+            entries.push((e.ino, e.kind, e.name.as_bytes().to_vec()));
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap();
+    for (ino, kind, name) in entries {
+        let name = adit_core::types::FileName::new(&name).unwrap();
+        if kind == Kind::Directory {
+            empty(store, ino);
+            store.rmdir(dir, name).unwrap();
+        } else {
+            store.unlink(dir, name).unwrap();
+        }
+    }
+}
+
+#[test]
+fn snapshots_and_branches_keep_what_they_were() {
+    for seed in seeds(25) {
+        let on_panic = Named(seed);
+        let mut run = Run::new(seed, if seed % 2 == 0 { 64 } else { 1 });
+        for step in 0..24 {
+            run.work();
+            run.check(false);
+            run.structure();
+            run.diff();
+            run.restore_path();
+            run.check(step % 4 == 3);
+        }
+        run.check(true);
+        run.clear();
+        drop(on_panic);
+    }
+}
+
+/// What the told differences leave open, or say too much.
+fn check_diff(old: &Snapshot, new: &Snapshot, told: &[Difference]) -> Vec<String> {
+    let place = |path: &[u8]| Shown(path.split(|&b| b == b'/').skip(1).map(<[u8]>::to_vec).collect());
+    let told: Vec<(Shown, &Differing)> = told.iter().map(|d| (place(&d.path), &d.what)).collect();
+    let is = |at: &Shown, what: &Differing| told.iter().any(|(place, w)| place == at && *w == what);
+    let mut wrong = Vec::new();
+    let mut origins: BTreeMap<Shown, Option<Shown>> = BTreeMap::from([(Shown::default(), Some(Shown::default()))]);
+    for (at, (seen, bytes)) in &new.0 {
+        let parent = &origins[&Shown(at.0[..at.0.len() - 1].to_vec())];
+        let renamed = told.iter().find_map(|(place, what)| match what {
+            Differing::Renamed(from) if place == at => Some(from),
+            _ => None,
+        });
+        let origin = match (renamed, parent) {
+            (Some(from), _) => Some(place(from)),
+            (None, _) if is(at, &Differing::Added) => None,
+            (None, None) => {
+                wrong.push(format!("{at:?} is in something new and not told"));
+                None
+            }
+            (None, Some(parent)) => Some(Shown(parent.0.iter().chain(at.0.last()).cloned().collect())),
+        };
+        if let Some(origin) = &origin {
+            let same = |(s, b): &(Seen, Vec<u8>)| Seen { nlink: 0, ..*s } == Seen { nlink: 0, ..*seen } && b == bytes;
+            match old.0.get(origin) {
+                None => wrong.push(format!("{at:?} was not there, at {origin:?}")),
+                Some(before) if !same(before) && !is(at, &Differing::Changed) => {
+                    wrong.push(format!("{at:?} is not told as changed"));
+                }
+                _ => {}
+            }
+        }
+        origins.insert(at.clone(), origin);
+    }
+    let kept: Vec<&Shown> = origins.values().flatten().collect();
+    for at in old.0.keys() {
+        let above = |at: &Shown| (1..=at.0.len()).any(|n| is(&Shown(at.0[..n].to_vec()), &Differing::Removed));
+        if !kept.contains(&at) && !above(at) {
+            wrong.push(format!("{at:?} is not told as removed"));
+        }
+        if kept.contains(&at) && is(at, &Differing::Removed) && !new.0.contains_key(at) {
+            wrong.push(format!("{at:?} is told as removed and kept"));
+        }
+    }
+    wrong
+}
+
+/// Says which seed it was.
+struct Named(u64);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("ADIT_TEST_SEED={}", self.0);
+        }
+    }
+}
