@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use adit_core::types::Kind;
 use adit_testkit::model::{Limits, MemoryStore};
-use adit_testkit::ops::{Op, Outcome, Seen, Shown, Snapshot, StoreSubject, Subject, generate};
+use adit_testkit::ops::{Found, Op, Outcome, Seen, Shown, Snapshot, StoreSubject, Subject, generate};
 use adit_testkit::{Rng, seeds};
 use adit_volume::tree::{Difference, Differing, MAIN};
 use adit_volume::{Source, VolumeStore};
@@ -16,7 +16,7 @@ use adit_volume::{Source, VolumeStore};
 use support::World;
 
 fn limits() -> Limits {
-    Limits { unit_len_bytes: 3000, buffer_writes: false, ..Limits::default() }
+    Limits { unit_len_bytes: 3000, buffer_writes: false, whiteouts: true, ..Limits::default() }
 }
 
 fn agree(expected: &Outcome, got: &Outcome) -> bool {
@@ -163,7 +163,8 @@ impl Run {
         let (from, to) = (&self.snapshots[&b].tree.0, &self.snapshots[&a].tree.0);
         let path: Vec<&[u8]> = place.0.iter().map(|name| &name[..]).collect();
         let parent = Shown(place.0[..place.0.len() - 1].to_vec());
-        let parent_there = parent.0.is_empty() || to.get(&parent).is_some_and(|(s, _)| s.kind == Kind::Directory);
+        let parent_there =
+            parent.0.is_empty() || to.get(&parent).is_some_and(|found| found.seen.kind == Kind::Directory);
         let result = tree.restore_path("trial", &b, &path);
         let mut expected = to.clone();
         if parent_there {
@@ -181,8 +182,8 @@ impl Run {
         let store = VolumeStore::open(tree, Source::Branch("trial".into())).unwrap();
         let mut got = StoreSubject::new(&store).snapshot().unwrap();
         drop(store);
-        for (seen, _) in expected.values_mut().chain(got.0.values_mut()) {
-            seen.nlink = 0;
+        for found in expected.values_mut().chain(got.0.values_mut()) {
+            found.seen.nlink = 0;
         }
         assert_eq!(Snapshot(expected).difference(&got), None, "{place:?} of {a} as in {b}");
         let report = tree.verify().unwrap();
@@ -266,7 +267,7 @@ fn check_diff(old: &Snapshot, new: &Snapshot, told: &[Difference]) -> Vec<String
     let is = |at: &Shown, what: &Differing| told.iter().any(|(place, w)| place == at && *w == what);
     let mut wrong = Vec::new();
     let mut origins: BTreeMap<Shown, Option<Shown>> = BTreeMap::from([(Shown::default(), Some(Shown::default()))]);
-    for (at, (seen, bytes)) in &new.0 {
+    for (at, found) in &new.0 {
         let parent = &origins[&Shown(at.0[..at.0.len() - 1].to_vec())];
         let renamed = told.iter().find_map(|(place, what)| match what {
             Differing::Renamed(from) if place == at => Some(from),
@@ -282,7 +283,8 @@ fn check_diff(old: &Snapshot, new: &Snapshot, told: &[Difference]) -> Vec<String
             (None, Some(parent)) => Some(Shown(parent.0.iter().chain(at.0.last()).cloned().collect())),
         };
         if let Some(origin) = &origin {
-            let same = |(s, b): &(Seen, Vec<u8>)| Seen { nlink: 0, ..*s } == Seen { nlink: 0, ..*seen } && b == bytes;
+            let but_links = |f: &Found| Found { seen: Seen { nlink: 0, ..f.seen }, ..f.clone() };
+            let same = |before: &Found| but_links(before) == but_links(found);
             match old.0.get(origin) {
                 None => wrong.push(format!("{at:?} was not there, at {origin:?}")),
                 Some(before) if !same(before) && !is(at, &Differing::Changed) => {

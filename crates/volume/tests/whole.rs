@@ -18,7 +18,7 @@ use adit_volume::{Base, Run, Source, Table, Tree, VolumeStore};
 use base::{file, options, small};
 
 fn limits() -> Limits {
-    Limits { unit_len_bytes: 3000, buffer_writes: false, ..Limits::default() }
+    Limits { unit_len_bytes: 3000, buffer_writes: false, whiteouts: true, ..Limits::default() }
 }
 
 fn create(world: &CrashWorld) {
