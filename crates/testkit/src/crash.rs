@@ -7,8 +7,8 @@
 //!
 //! **Files.** The durable image, plus every version of each 512-byte sector since the last completed sync. At a power
 //! cut each sector takes any of them, and the length likewise, on its own. A failed sync leaves the versions in doubt
-//! until the sector is written again, and the next sync succeeds. Punching is an unsynced write of zeros. Shrinking zeroes the rest of the last 4 KiB page as
-//! an unsynced write of its own.
+//! until the sector is written again, and the next sync succeeds. Punching is an unsynced write of zeros. Shrinking
+//! zeroes the rest of the last 4 KiB page as an unsynced write of its own.
 //!
 //! **Names.** [`Mode::Journalled`]: the namespace operations of each root persist as a prefix. [`Mode::Adversarial`]:
 //! each persists on its own until the sync of that directory; a rename within one directory, an exchange and the move

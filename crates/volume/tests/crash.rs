@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_testkit::crash::{CrashPlan, CrashPoint, CrashWorld, Mode, crash_everywhere};
-use adit_testkit::{Rng, scaled, seeds};
+use adit_testkit::{Rng, seeds};
 use adit_volume::format::container::Durability;
 use adit_volume::{Base, Options, Table};
 
@@ -66,7 +66,7 @@ fn a_prefix_is_left_of_every_crash() {
         for mode in MODES {
             let mut rng = Rng::new(seed);
             let (base, start) = world(mode, &mut rng);
-            let plan = CrashPlan { points_max: scaled(60), randoms: 3 };
+            let plan = CrashPlan { points_max: 60, randoms: 3 };
             let run = |world: &CrashWorld| work(world, &start, seed, 40);
             crash_everywhere(&base, &plan, &mut rng, run, |told, point, left| {
                 if let Err(e) = reopened(&left, told, least(mode, told)) {
@@ -84,7 +84,7 @@ fn a_prefix_is_left_with_checkpoints_in_the_background() {
         for mode in MODES {
             let mut rng = Rng::new(seed);
             let (base, start) = world(mode, &mut rng);
-            let plan = CrashPlan { points_max: scaled(25), randoms: 3 };
+            let plan = CrashPlan { points_max: 25, randoms: 3 };
             let sync_interval = Duration::from_micros(100 + 400 * rng.below(10));
             let options = Options { background: true, sync_interval, ..options() };
             let run = |world: &CrashWorld| work_with(world, options, &start, seed, 60);
@@ -103,7 +103,7 @@ fn with_durability_sync_a_power_cut_loses_nothing() {
     for seed in seeds(1) {
         let mut rng = Rng::new(seed);
         let (base, start) = world(Mode::Adversarial, &mut rng);
-        let plan = CrashPlan { points_max: scaled(25), randoms: 2 };
+        let plan = CrashPlan { points_max: 25, randoms: 2 };
         let options = Options { durability: Some(Durability::Sync), ..options() };
         let run = |world: &CrashWorld| work_with(world, options, &start, seed, 30);
         crash_everywhere(&base, &plan, &mut rng, run, |told, point, left| {
@@ -120,11 +120,11 @@ fn a_crash_of_the_recovery_takes_nothing_more() {
         for mode in MODES {
             let mut rng = Rng::new(seed);
             let (base, start) = world(mode, &mut rng);
-            let plan = CrashPlan { points_max: scaled(5), randoms: 1 };
+            let plan = CrashPlan { points_max: 5, randoms: 1 };
             let mut again = Rng::new(seed ^ 1);
             let run = |world: &CrashWorld| work(world, &start, seed, 30);
             crash_everywhere(&base, &plan, &mut rng, run, |told, first, left| {
-                let plan = CrashPlan { points_max: scaled(6), randoms: 1 };
+                let plan = CrashPlan { points_max: 6, randoms: 1 };
                 let open = |world: &CrashWorld| {
                     drop(Base::open(file(world), "volume", options()));
                 };
@@ -147,7 +147,7 @@ fn a_volume_whose_making_was_cut_short_is_empty_or_none() {
             drop(file(&fresh));
             fresh.settle();
             let make = |world: &CrashWorld| Base::create(file(world), "volume", &small(), options()).is_ok();
-            let plan = CrashPlan { points_max: scaled(100), randoms: 3 };
+            let plan = CrashPlan { points_max: 100, randoms: 3 };
             crash_everywhere(&fresh, &plan, &mut rng, make, |made, point, left| {
                 match Base::open(file(&left), "volume", options()) {
                     Ok(base) => assert_eq!(state_of(&base).unwrap(), State::default()),
