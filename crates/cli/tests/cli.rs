@@ -452,6 +452,24 @@ fn cli_vaults_of_old_formats_are_named_with_their_format() {
 }
 
 #[test]
+fn cli_get_takes_no_place_of_a_device_or_fifo() {
+    let bench = Bench::new();
+    bench.put_tree(&[("f", "content")]);
+    let fifo = bench.path("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    std::os::unix::fs::symlink("fifo", bench.path("link")).unwrap();
+    fs::write(bench.path("file"), "old").unwrap();
+    std::os::unix::fs::symlink("file", bench.path("to-file")).unwrap();
+    for place in ["fifo", "link"] {
+        bench.open("get", &["/f", place]).expect(10).says("a device, FIFO or socket is in its place");
+        assert!(!fs::metadata(bench.path(place)).unwrap().is_file(), "{place}");
+    }
+    bench.open("get", &["/f", "to-file"]).expect(0);
+    assert_eq!(fs::read_to_string(bench.path("to-file")).unwrap(), "content");
+    assert_eq!(fs::read_to_string(bench.path("file")).unwrap(), "old", "the link was replaced");
+}
+
+#[test]
 fn cli_entries_with_damaged_names_are_4_and_not_just_absent() {
     let bench = Bench::new();
     let (long_dir, long_file) = ("d".repeat(200), "f".repeat(200));

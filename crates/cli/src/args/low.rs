@@ -272,7 +272,7 @@ pub struct MountArgs {
     /// Let other users in, as the file modes allow
     #[arg(long)]
     pub allow_other: bool,
-    /// Unmount when unused for so long, such as 10m
+    /// Unmount when unused for so long, such as 10m; 0 is never
     #[arg(long, value_name = "DURATION", value_parser = units::duration)]
     pub idle: Option<Duration>,
     /// Most memory to use, such as 128M [default: 256M]

@@ -101,7 +101,8 @@ impl MountRequest {
         request.options.read_only |= args.read_only;
         request.options.allow_other |= args.allow_other;
         request.foreground |= args.foreground;
-        request.idle = args.idle.or(request.idle);
+        // Zero, as elsewhere, is never.
+        request.idle = args.idle.or(request.idle).filter(|idle| !idle.is_zero());
         request.memory_bytes = args.memory.unwrap_or(request.memory_bytes);
         if request.memory_bytes < MEMORY_MIN_BYTES {
             let least = units::show_size(MEMORY_MIN_BYTES);

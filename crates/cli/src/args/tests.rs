@@ -70,6 +70,7 @@ fn options_of_others_are_ignored_and_unknown_ones_refused() {
     assert_eq!(request.timeouts.negative, Some(Duration::ZERO));
     assert!(request.exclusive);
     assert_eq!(request.options.threads.get(), 3);
+    assert_eq!(mount(&["adit", "mount", "v", "m", "--idle", "0"]).unwrap().idle, None);
     let logged = mount(&["adit", "mount", "v", "m", "-o", "log=warn,verbose,quiet"]).unwrap();
     assert_eq!((logged.log.as_deref(), logged.verbose, logged.quiet), (Some("warn"), 1, true));
     for bad in ["nonsense", "attr_timeout=x", "attr_timeout", "threads=0", "memory=1K", "cas=s3://x", "exclusive=1"] {

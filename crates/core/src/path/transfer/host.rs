@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps};
 
 use crate::error::{ErrorKind, FsError, Result};
 use crate::types::Timestamp;
@@ -69,6 +69,21 @@ pub(super) fn open_file_in(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<Owne
 /// Attributes of the entry itself.
 pub(super) fn stat_in(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<Stat> {
     Ok(rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?)
+}
+
+/// Fails if a copy must not take the place of what is there: a device, a FIFO or a socket, also at the end of a link.
+pub(super) fn check_replaceable(dir: BorrowedFd<'_>, name: &OsStr) -> Result<()> {
+    let kind = |flags| rustix::fs::statat(dir, name, flags).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    let kind = match kind(AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(FileType::Symlink) => kind(AtFlags::empty()),
+        other => other,
+    };
+    match kind {
+        // What is not there, or cannot be looked at, is for the call that puts the copy in its place.
+        Ok(FileType::RegularFile | FileType::Directory | FileType::Symlink) | Err(_) => Ok(()),
+        Ok(_) => Err(FsError::new(ErrorKind::NotSupported)
+            .because("a device, FIFO or socket is in its place; `-` as the destination writes to standard output")),
+    }
 }
 
 /// The names in a directory, sorted.

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::host::{Draft, HostPlace, mtime_only, open_dir_in};
+use super::host::{Draft, HostPlace, check_replaceable, mtime_only, open_dir_in};
 use super::{COPY_LEN_BYTES, Copied, CopyOptions, Fault, Log, Outward, Owner, Progress, perm_kept};
 use crate::error::{ErrorKind, FsError, Result};
 use crate::path::{Node, Step, Tree, Visit, show};
@@ -102,6 +102,7 @@ impl Copier<'_, '_, '_> {
     }
 
     fn link(&mut self, node: &Node<'_>, dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Fault> {
+        check_replaceable(dir, name).map_err(|e| unwritten(node, e))?;
         let unwritten = |e: io::Error| unwritten(node, e);
         let target = self.tree.read_link(node)?;
         let target = OsStr::from_bytes(&target);
@@ -116,6 +117,7 @@ impl Copier<'_, '_, '_> {
     }
 
     fn file(&mut self, node: &Node<'_>, dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Fault> {
+        check_replaceable(dir, name).map_err(|e| unwritten(node, e))?;
         let unwritten = |e: io::Error| unwritten(node, e);
         let source = self.tree.store().open(node.ino(), Access::Read)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
