@@ -31,29 +31,69 @@ enum Kind {
     Dir,
 }
 
+/// What is opened, with its absolute path.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// The folder of a Cryptomator vault.
+    Vault(PathBuf),
+}
+
+impl Source {
+    /// What `source` names.
+    ///
+    /// # Errors
+    /// `NotSupported` for kinds that cannot be opened yet; `Failure` if nothing is there.
+    pub fn recognise(source: &OsStr) -> Result<Source> {
+        let (kind, path) = match forced(source) {
+            Some((kind, rest)) => (kind, Path::new(rest)),
+            None => {
+                let path = Path::new(source);
+                (recognise(path)?, path)
+            }
+        };
+        let refused = |what: &str| {
+            Err(Failure::new(Code::NotSupported, format!("{}: {what}", path.display()))
+                .hint("this version of adit opens Cryptomator vaults: folders with a file vault.cryptomator"))
+        };
+        match kind {
+            Kind::Vault => check_vault(path).map(Source::Vault),
+            Kind::Manifest => refused("manifests are not supported yet"),
+            Kind::Volume => refused("volumes are not supported yet"),
+            Kind::Dir => {
+                refused(&format!("not a vault: it has no file {VAULT_FILE}, and other folders are not supported yet"))
+            }
+        }
+    }
+
+    /// Its kind, as `adit mounts` prints it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Source::Vault(_) => "vault",
+        }
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        match self {
+            Source::Vault(path) => path,
+        }
+    }
+
+    /// Where it lies.
+    pub fn into_path(self) -> PathBuf {
+        match self {
+            Source::Vault(path) => path,
+        }
+    }
+}
+
 /// The folder of the vault that `source` names.
 ///
 /// # Errors
-/// `NotSupported` for other kinds of source and for older vaults; `Failure` if nothing is there.
+/// As [`Source::recognise`]; `NotSupported` if it is something else.
 pub fn vault_dir(source: &OsStr) -> Result<PathBuf> {
-    let (kind, path) = match forced(source) {
-        Some((kind, rest)) => (kind, Path::new(rest)),
-        None => {
-            let path = Path::new(source);
-            (recognise(path)?, path)
-        }
-    };
-    let refused = |what: &str| {
-        Err(Failure::new(Code::NotSupported, format!("{}: {what}", path.display()))
-            .hint("this version of adit opens Cryptomator vaults: folders with a file vault.cryptomator"))
-    };
-    match kind {
-        Kind::Vault => check_vault(path),
-        Kind::Manifest => refused("manifests are not supported yet"),
-        Kind::Volume => refused("volumes are not supported yet"),
-        Kind::Dir => {
-            refused(&format!("not a vault: it has no file {VAULT_FILE}, and other folders are not supported yet"))
-        }
+    match Source::recognise(source)? {
+        Source::Vault(dir) => Ok(dir),
     }
 }
 

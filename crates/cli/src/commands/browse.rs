@@ -64,8 +64,8 @@ fn named<'t>(tree: &'t Tree<'_>, path: &[u8]) -> Result<Node<'t>, FsError> {
 
 /// `adit ls`
 pub fn ls(args: &LsArgs, global: &GlobalArgs) -> Result<()> {
-    let (dir, vault) = open::source(&args.source, global, Purpose::Read)?;
-    let tree = Tree::new(&*vault.store);
+    let (dir, opened) = open::source(&args.source, global, Purpose::Read)?;
+    let tree = Tree::new(&*opened.store);
     let path = args.path.as_deref().map_or(&b"/"[..], bytes);
     let start = named(&tree, path).map_err(|e| Failure::fs(dir.display(), &e))?;
     let is_dir = start.kind() == Kind::Directory;
@@ -102,8 +102,8 @@ pub fn ls(args: &LsArgs, global: &GlobalArgs) -> Result<()> {
 
 /// `adit tree`
 pub fn tree(args: &TreeArgs, global: &GlobalArgs) -> Result<()> {
-    let (dir, vault) = open::source(&args.source, global, Purpose::Read)?;
-    let tree = Tree::new(&*vault.store);
+    let (dir, opened) = open::source(&args.source, global, Purpose::Read)?;
+    let tree = Tree::new(&*opened.store);
     let path = args.path.as_deref().map_or(&b"/"[..], bytes);
     let start = named(&tree, path).map_err(|e| Failure::fs(dir.display(), &e))?;
     let mut failures = Failures::default();
@@ -156,8 +156,8 @@ fn counted(count: u64, noun: &str) -> String {
 
 /// `adit cat`
 pub fn cat(args: &CatArgs, global: &GlobalArgs) -> Result<()> {
-    let (_, vault) = open::source(&args.source, global, Purpose::Read)?;
-    let tree = Tree::new(&*vault.store);
+    let (_, opened) = open::source(&args.source, global, Purpose::Read)?;
+    let tree = Tree::new(&*opened.store);
     let mut out = Output::new();
     let mut failures = Failures::default();
     let mut buffer = vec![0; READ_LEN_BYTES];

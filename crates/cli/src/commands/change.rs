@@ -2,7 +2,7 @@
 
 use adit_core::FsError;
 use adit_core::path::{Tree, this_process};
-use adit_core::store::{NewNode, Store};
+use adit_core::store::NewNode;
 use adit_core::types::{Kind, RenameFlags};
 
 use super::{bytes, confirm};
@@ -17,8 +17,8 @@ use crate::progress::Progress;
 pub fn mkdir(args: &MkdirArgs, global: &GlobalArgs) -> Result<()> {
     let perm = 0o777 & !crate::process::umask() as u16;
     let new = NewNode { perm, umask: 0, caller: this_process() };
-    let (dir, vault) = open::source(&args.source, global, Purpose::Write)?;
-    let tree = Tree::new(&*vault.store);
+    let (dir, opened) = open::source(&args.source, global, Purpose::Write)?;
+    let tree = Tree::new(&*opened.store);
     let fail = |e: FsError| Failure::fs(dir.display(), &e);
     let mut failures = Failures::default();
     for path in args.paths.iter().map(|path| bytes(path)) {
@@ -27,7 +27,7 @@ pub fn mkdir(args: &MkdirArgs, global: &GlobalArgs) -> Result<()> {
             failures.add(&fail(e));
         }
     }
-    if let Err(e) = vault.store.sync_all() {
+    if let Err(e) = opened.store.sync_all() {
         failures.add(&fail(e));
     }
     failures.result()
@@ -35,8 +35,8 @@ pub fn mkdir(args: &MkdirArgs, global: &GlobalArgs) -> Result<()> {
 
 /// `adit mv`
 pub fn mv(args: &MvArgs, global: &GlobalArgs) -> Result<()> {
-    let (dir, vault) = open::source(&args.source, global, Purpose::Write)?;
-    let tree = Tree::new(&*vault.store);
+    let (dir, opened) = open::source(&args.source, global, Purpose::Write)?;
+    let tree = Tree::new(&*opened.store);
     let fail = |e: FsError| Failure::fs(dir.display(), &e);
     let (from, to) = (bytes(&args.from), bytes(&args.to));
     let gentle = tree.rename(from, to, RenameFlags::NOREPLACE);
@@ -48,13 +48,13 @@ pub fn mv(args: &MvArgs, global: &GlobalArgs) -> Result<()> {
         }
         Err(e) => return Err(fail(e)),
     }
-    vault.store.sync_all().map_err(fail)
+    opened.store.sync_all().map_err(fail)
 }
 
 /// `adit rm`
 pub fn rm(args: &RmArgs, global: &GlobalArgs) -> Result<()> {
-    let (_, vault) = open::source(&args.source, global, Purpose::Write)?;
-    let tree = Tree::new(&*vault.store);
+    let (_, opened) = open::source(&args.source, global, Purpose::Write)?;
+    let tree = Tree::new(&*opened.store);
     // What is there is known before anybody is asked.
     let (mut failures, mut targets) = (Failures::default(), Vec::new());
     for path in &args.paths {
@@ -73,7 +73,7 @@ pub fn rm(args: &RmArgs, global: &GlobalArgs) -> Result<()> {
             progress.failed(&Failure::fs("rm", &e));
         }
     }
-    if let Err(e) = vault.store.sync_all() {
+    if let Err(e) = opened.store.sync_all() {
         progress.failed(&Failure::fs("rm", &e));
     }
     progress.finish().err().iter().for_each(|failure| failures.add(failure));

@@ -33,7 +33,7 @@ pub fn check(args: &CheckArgs, global: &GlobalArgs) -> Result<()> {
             let places = places.join(", ");
             eprintln!("adit: {subject}: mounted on {places}; what changes meanwhile may show as a problem");
         }
-        [] if !args.repair && !global.quiet && open::is_in_use(&dir) => {
+        [] if !args.repair && !global.quiet && open::vault::is_in_use(&dir) => {
             eprintln!("adit: {subject}: another process has it open; what changes meanwhile may show as a problem");
         }
         _ => {}
@@ -41,7 +41,7 @@ pub fn check(args: &CheckArgs, global: &GlobalArgs) -> Result<()> {
     if args.repair {
         confirm(&format!("Repair {subject}? Nothing is deleted, but things may be moved."), args.yes)?;
     }
-    let (password, keys) = open::password(&dir, &args.password.origin())?;
+    let (password, keys) = open::vault::password(&dir, &args.password.origin())?;
     drop(password);
     let options = Options { contents: !args.no_contents };
     let found = if args.repair { repair(&dir, &keys, options, global)? } else { look(&dir, &keys, options, global)? };
@@ -72,10 +72,10 @@ fn look(dir: &Path, keys: &Unlocked, options: Options, global: &GlobalArgs) -> R
 fn repair(dir: &Path, keys: &Unlocked, options: Options, global: &GlobalArgs) -> Result<Found> {
     let state = state_dir::locate(global.state_dir.as_deref());
     // Until the end, also where the vault cannot be opened.
-    let claim = open::claim(dir, keys, state, Purpose::Alone, false)?;
+    let claim = open::vault::claim(dir, keys, state, Purpose::Alone, false)?;
     // First what dead mounts left in their journals: it is newer than what lies in the vault, and tells what is half-made
     // there on purpose. A vault too damaged to be opened is repaired without a store, once no journal waits for it.
-    let _store = match open::claimed_alone(dir, keys, &claim) {
+    let _store = match open::vault::claimed_alone(dir, keys, &claim) {
         Ok(store) => Some(store),
         Err(failure) if failure.code() == Code::Corrupt && !claim.has_journals() => None,
         Err(failure) => return Err(failure),

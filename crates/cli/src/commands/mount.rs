@@ -20,10 +20,11 @@ use crate::args::low::{GlobalArgs, MountArgs};
 use crate::args::mount_options::MountRequest;
 use crate::exit_code::{Code, NOT_A_MOUNT};
 use crate::failure::{Failure, Result};
-use crate::open::{self, Purpose};
+use crate::open::{self, Opened, Purpose};
 use crate::process::Inherited;
 use crate::secrets::{self, Origin, Password, Role};
-use crate::{live, logging, output, source, state_dir};
+use crate::source::{self, Source};
+use crate::{live, logging, output, state_dir};
 
 /// Memory of each serving thread that is not in the engine's budget: its receive buffer and stack, in bytes.
 const THREAD_LEN_BYTES: u64 = 2 << 20;
@@ -38,7 +39,7 @@ const OUTCOME_PATIENCE: Duration = Duration::from_secs(90);
 /// A mount that is fully described; only the password is apart.
 struct Plan {
     request: MountRequest,
-    vault: PathBuf,
+    source: Source,
     mountpoint: PathBuf,
     state: Option<PathBuf>,
 }
@@ -55,28 +56,30 @@ impl Plan {
 pub fn mount(args: MountArgs, global: &GlobalArgs, inherited: Inherited) -> Result<()> {
     let mut request = MountRequest::new(args)?;
     let global = &request.global(global);
-    let vault = source::vault_dir(&request.source)?;
+    let source = Source::recognise(&request.source)?;
+    let Source::Vault(vault) = &source;
+    request.options.kind = source.kind().to_owned();
     if source::without_prefix(&request.source) == OsStr::new(&request.options.source)
         && Path::new(&request.options.source).is_relative()
     {
         // What the kernel's table shows is read by others, and when this process's folder is long forgotten.
-        request.options.source = vault.display().to_string();
+        request.options.source = source.path().display().to_string();
     }
-    let mountpoint = check_mountpoint(&request.mountpoint, &vault, request.nonempty)?;
-    live::respect_mounts(&vault, request.exclusive)?;
+    let mountpoint = check_mountpoint(&request.mountpoint, source.path(), request.nonempty)?;
+    live::respect_mounts(vault, request.exclusive)?;
     let given = request.state_dir.as_deref().or(global.state_dir.as_deref());
     // Relative paths mean something only before the daemon leaves its folder.
     let state = state_dir::locate(given).ok();
-    open::check_openable(&vault)?;
+    open::vault::check_openable(vault)?;
     if request.fake {
         return Ok(());
     }
     let password = match request.password {
         // Whoever sits at the terminal may try again; the keys are made anew in the process that needs them.
-        Origin::Ask => open::password(&vault, &Origin::Ask)?.0,
+        Origin::Ask => open::vault::password(vault, &Origin::Ask)?.0,
         ref origin => secrets::read(origin, Role::Current, &vault.display().to_string())?,
     };
-    let plan = Plan { request, vault, mountpoint, state };
+    let plan = Plan { request, source, mountpoint, state };
     if plan.request.foreground {
         logging::of_foreground(global)?;
         return serve(plan, password, None);
@@ -113,7 +116,7 @@ fn in_background(served: Result<()>, readiness: Option<Readiness>) -> Result<()>
 }
 
 /// The absolute mountpoint; refuses what cannot end well.
-fn check_mountpoint(path: &Path, vault: &Path, nonempty: bool) -> Result<PathBuf> {
+fn check_mountpoint(path: &Path, source: &Path, nonempty: bool) -> Result<PathBuf> {
     if let Some(dead) = mountpoint::resolve(path).ok().and_then(|path| mountpoint::find_dead(&path)) {
         return Err(mount_failure(&MountError::Stale(dead.mountpoint)));
     }
@@ -127,9 +130,9 @@ fn check_mountpoint(path: &Path, vault: &Path, nonempty: bool) -> Result<PathBuf
     if !meta.is_dir() {
         return Err(Failure::new(Code::Failure, format!("mountpoint: {}: not a folder", path.display())));
     }
-    if absolute.starts_with(vault) || vault.starts_with(&absolute) {
-        let what = format!("mountpoint {}: it overlaps the vault {}", absolute.display(), vault.display());
-        return Err(Failure::usage(what).hint("mount it on a folder beside the vault"));
+    if absolute.starts_with(source) || source.starts_with(&absolute) {
+        let what = format!("mountpoint {}: it overlaps {}", absolute.display(), source.display());
+        return Err(Failure::usage(what).hint("mount it on a folder beside that"));
     }
     // A folder that may not be listed may hold anything; nobody who may not look there will miss it.
     let holds_something = std::fs::read_dir(&absolute).is_ok_and(|mut entries| entries.next().is_some());
@@ -161,10 +164,11 @@ fn why_read_only(dir: &Path, rw: bool) -> Option<String> {
 fn serve(plan: Plan, password: Password, readiness: Option<&mut Option<Readiness>>) -> Result<()> {
     let signals = Signals::install().map_err(|e| Failure::io("signals", &e))?;
     let mut options = plan.request.options.clone();
-    let why = why_read_only(&plan.vault, plan.request.rw).filter(|_| !options.read_only);
+    let Source::Vault(vault) = &plan.source;
+    let why = why_read_only(vault, plan.request.rw).filter(|_| !options.read_only);
     if let Some(why) = &why {
         options.read_only = true;
-        open::remark(&format!("{}: mounted read-only: {why}", plan.vault.display()));
+        open::remark(&format!("{}: mounted read-only: {why}", plan.source.path().display()));
     }
     let purpose = match options.read_only {
         true => Purpose::Read,
@@ -174,7 +178,7 @@ fn serve(plan: Plan, password: Password, readiness: Option<&mut Option<Readiness
     };
     let state = plan.state.clone().ok_or_else(|| Failure::usage("no state directory is known"));
     // Checked at the beginning as well, when nobody had typed a password; but others may have come since.
-    let vault = open::vault(&plan.vault, password, state, purpose, plan.request.exclusive)?;
+    let opened: Opened = open::vault::open(vault, password, state, purpose, plan.request.exclusive)?.into();
     // What was refused may be gone by now: a password is read into more than it needs.
     adit_vault::memory::lock_again();
     if !adit_vault::memory::is_locked() {
@@ -182,11 +186,15 @@ fn serve(plan: Plan, password: Password, readiness: Option<&mut Option<Readiness
             "keys could be swapped to disk: the limit of locked memory is too low; `adit doctor` tells more"
         );
     }
-    options.read_only |= vault.read_only;
-    let engine = Engine::new(vault.store.clone(), engine_options(&plan.request, options.read_only));
+    options.read_only |= opened.read_only;
+    let engine = Engine::new(opened.store.clone(), engine_options(&plan.request, options.read_only));
     let session = Session::mount(engine.clone(), &plan.mountpoint, &options).map_err(|e| mount_failure(&e))?;
-    let info =
-        MountInfo::new(&plan.vault.display().to_string(), &options.kind, session.mountpoint(), options.read_only);
+    let info = MountInfo::new(
+        &plan.source.path().display().to_string(),
+        &options.kind,
+        session.mountpoint(),
+        options.read_only,
+    );
     let verbs = Verbs {
         // Weak: the control thread lives as long as the process, and must not keep the vault open.
         engine: Arc::downgrade(&engine),
@@ -202,7 +210,7 @@ fn serve(plan: Plan, password: Password, readiness: Option<&mut Option<Readiness
         // The mount works without; it can be ended with umount(8) or fusermount3.
         tracing::warn!("`adit mounts` will not show this mount: {e}");
     }
-    tracing::info!("{} is mounted on {}", plan.vault.display(), session.mountpoint().display());
+    tracing::info!("{} is mounted on {}", plan.source.path().display(), session.mountpoint().display());
     if let Some(waiting) = readiness.and_then(Option::take) {
         waiting.ready().map_err(|e| Failure::io("daemon", &e))?;
     }

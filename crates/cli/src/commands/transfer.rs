@@ -7,7 +7,6 @@ use std::path::Path;
 
 use adit_core::path::transfer::{CopyOptions, HostPlace, Outward, copy_in, copy_out, copy_stream_in, open_dir};
 use adit_core::path::{Last, Node, Tree};
-use adit_core::store::Store;
 use adit_core::types::Kind;
 use adit_core::{ErrorKind, FsError};
 
@@ -24,8 +23,8 @@ const STANDARD_STREAM: &str = "-";
 
 /// `adit get`
 pub fn get(args: &GetArgs, global: &GlobalArgs) -> Result<()> {
-    let (dir, vault) = open::source(&args.source, global, Purpose::Read)?;
-    let tree = Tree::new(&*vault.store);
+    let (dir, opened) = open::source(&args.source, global, Purpose::Read)?;
+    let tree = Tree::new(&*opened.store);
     if args.dest == Path::new(STANDARD_STREAM) {
         return super::browse::print_file(&tree, bytes(&args.path));
     }
@@ -62,8 +61,8 @@ pub fn put(args: &PutArgs, global: &GlobalArgs) -> Result<()> {
     if args.host.iter().any(|host| host == Path::new(STANDARD_STREAM)) {
         return put_stream(args, global);
     }
-    let (dir, vault) = open::source(&args.source, global, Purpose::Write)?;
-    let tree = Tree::new(&*vault.store);
+    let (dir, opened) = open::source(&args.source, global, Purpose::Write)?;
+    let tree = Tree::new(&*opened.store);
     let fail = |e: FsError| Failure::fs(dir.display(), &e);
     let own = std::fs::metadata(&dir).map_err(|e| Failure::io(dir.display(), &e))?;
     let options = CopyOptions { replace: !args.no_replace, leave_out: Some((own.dev(), own.ino())) };
@@ -101,7 +100,7 @@ pub fn put(args: &PutArgs, global: &GlobalArgs) -> Result<()> {
             Err(e) => progress.failed(&fail(e)),
         }
     }
-    let synced = vault.store.sync_all().map_err(fail);
+    let synced = opened.store.sync_all().map_err(fail);
     let finished = progress.finish();
     result?;
     synced?;
@@ -119,8 +118,8 @@ fn put_stream(args: &PutArgs, global: &GlobalArgs) -> Result<()> {
         return Err(Failure::usage("put: standard input cannot give both the password and the file"));
     }
     let perm = 0o666 & !crate::process::umask() as u16;
-    let (dir, vault) = open::source(&args.source, global, Purpose::Write)?;
-    let tree = Tree::new(&*vault.store);
+    let (dir, opened) = open::source(&args.source, global, Purpose::Write)?;
+    let tree = Tree::new(&*opened.store);
     let fail = |e: FsError| Failure::fs(dir.display(), &e);
     let path = bytes(&args.path);
     match tree.resolve(path, Last::Follow) {
@@ -139,7 +138,7 @@ fn put_stream(args: &PutArgs, global: &GlobalArgs) -> Result<()> {
     let done = copy_stream_in(&tree, &mut stream, &parent, &name, perm, &options, &mut |event| progress.event(event));
     let finished = progress.finish();
     done.map_err(fail)?;
-    vault.store.sync_all().map_err(fail)?;
+    opened.store.sync_all().map_err(fail)?;
     finished
 }
 

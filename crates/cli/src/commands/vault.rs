@@ -93,7 +93,7 @@ fn info(args: &InfoArgs) -> Result<()> {
             // What is there is told all the same; the error and its exit code say what is missing.
             describe(&mut out, &json!({"path": dir.to_string_lossy(), "kind": "vault", "verified": false}), args.json)?;
             out.finish()?;
-            return Err(open::locked_out(&dir, &e));
+            return Err(open::vault::locked_out(&dir, &e));
         }
     };
     let key = match &config.key_id {
@@ -113,7 +113,7 @@ fn info(args: &InfoArgs) -> Result<()> {
     describe(&mut out, &value, args.json)?;
     out.finish()?;
     // What it is was told; whether it can be opened here is the exit code.
-    open::check_openable(&dir)
+    open::vault::check_openable(&dir)
 }
 
 fn describe(out: &mut Output, value: &Value, as_json: bool) -> Result<()> {
@@ -124,16 +124,16 @@ fn passwd(args: &PasswdArgs, global: &GlobalArgs) -> Result<()> {
     let dir = source::vault_dir(args.dir.as_os_str())?;
     let subject = dir.display().to_string();
     let (current, fresh) = (args.password.origin(), args.new_password.origin());
-    open::check_openable(&dir)?;
+    open::vault::check_openable(&dir)?;
     let (old, new) = match current {
         // A person learns of a wrong password before typing a new one twice.
-        Origin::Ask => (open::password(&dir, &current)?.0, secrets::read(&fresh, Role::New, &subject)?),
+        Origin::Ask => (open::vault::password(&dir, &current)?.0, secrets::read(&fresh, Role::New, &subject)?),
         _ => secrets::read_both(&current, &fresh, &subject)?,
     };
     warn_if_short(&new, global);
     let root = HostDirectory::open(&dir).map_err(|e| Failure::io(&subject, &e))?;
     let backup = adit_vault::change_password(&root, old.as_str(), new.as_str(), ScryptParams::default())
-        .map_err(|e| open::locked_out(&dir, &e))?;
+        .map_err(|e| open::vault::locked_out(&dir, &e))?;
     if !global.quiet {
         eprintln!("adit: {subject}: password changed; the old key file is kept as {backup}");
     }

@@ -1,4 +1,4 @@
-//! Opening a vault: from a source and a password to a store.
+//! Opening a vault: from a folder and a password to a store.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use adit_core::{ErrorKind, FsError};
 use adit_media::HostDirectory;
 use adit_vault::{FolderLock, OpenOptions, RecoveryReport, StateDir, Unlocked, VaultStore, vault_id};
 
-use crate::args::low::{GlobalArgs, SourceArgs};
+use super::{Purpose, remark};
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
+use crate::live;
 use crate::secrets::{self, Origin, Password, Role};
-use crate::{live, source, state_dir};
 
 /// How often a person may type the password.
 const PASSWORD_TRIES: u32 = 3;
@@ -25,8 +25,8 @@ pub struct OpenVault {
     pub store: Arc<VaultStore>,
     /// Whether nothing can be changed: asked for, or because there is no place for a journal.
     pub read_only: bool,
-    /// Held until the store is gone; fields drop in order.
-    _claim: Claim,
+    /// To be held until the store is gone; fields drop in order.
+    pub claim: Claim,
 }
 
 /// This process's part in a vault: nobody repairs it meanwhile, and its journal's folder is ours. Ends with the value.
@@ -45,37 +45,11 @@ impl Claim {
     }
 }
 
-/// What to do with the vault.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Purpose {
-    /// Read it, after recovering what a dead process left in its journal, where that is possible.
-    Read,
-    /// Change it.
-    Write,
-    /// Change it if there is a place for a journal, else only read it (a mount).
-    WriteIfPossible,
-    /// Repair it: change it while no other process has it open.
-    Alone,
-}
-
-/// Opens the vault of a mountless verb: asks for the password, and opens with [`vault`].
-pub fn source(args: &SourceArgs, global: &GlobalArgs, purpose: Purpose) -> Result<(PathBuf, OpenVault)> {
-    let dir = source::vault_dir(&args.source)?;
-    if purpose == Purpose::Write {
-        live::respect_mounts(&dir, false)?;
-    }
-    let (password, keys) = password(&dir, &args.password.origin())?;
-    drop(password);
-    let state = state_dir::locate(global.state_dir.as_deref());
-    let open = unlocked(&dir, &keys, state, purpose, false)?;
-    Ok((dir, open))
-}
-
 /// The password of the vault in `dir`, and the keys that it unlocks. A person at a terminal may try three times; nothing
 /// is asked if no password could open the vault.
 ///
 /// # Errors
-/// As [`vault`].
+/// As [`open`].
 pub fn password(dir: &Path, origin: &Origin) -> Result<(Password, Unlocked)> {
     check_openable(dir)?;
     let subject = dir.display().to_string();
@@ -135,7 +109,7 @@ fn newest_backup(dir: &Path, file: &str) -> Option<String> {
 /// # Errors
 /// `WrongPassword`; `NotSupported` for Hub vaults and other formats; `Corrupt`; `Busy` if others change it or nobody else
 /// may; what the host says.
-pub fn vault(
+pub fn open(
     dir: &Path,
     password: Password,
     state: Result<PathBuf>,
@@ -159,7 +133,7 @@ pub fn unlock(dir: &Path, password: &Password) -> Result<Unlocked> {
     })
 }
 
-/// Opens a vault whose keys are known; see [`vault`].
+/// Opens a vault whose keys are known; see [`open`].
 pub fn unlocked(
     dir: &Path,
     keys: &Unlocked,
@@ -172,7 +146,7 @@ pub fn unlocked(
         Err(failure) => unrecovered(dir, keys, &mut claim, purpose, failure)?,
         Ok(store) => store,
     };
-    Ok(OpenVault { store: Arc::new(store), read_only: claim.slot.is_none(), _claim: claim })
+    Ok(OpenVault { store: Arc::new(store), read_only: claim.slot.is_none(), claim })
 }
 
 /// The vault read-only, if that works where its journal could not be recovered or begun because of `failure`, and
@@ -380,10 +354,4 @@ fn tell(report: &RecoveryReport, subject: &str) {
              the log names them"
         ));
     }
-}
-
-/// Says something to the person who waits, and to the log of a mount, which that person will not see.
-pub fn remark(text: &str) {
-    tracing::info!("{text}");
-    eprintln!("adit: {text}");
 }

@@ -1,0 +1,68 @@
+//! Opening a source: from what was named, and a password where one is needed, to a store.
+
+pub mod vault;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use adit_core::store::Store;
+
+use crate::args::low::{GlobalArgs, SourceArgs};
+use crate::failure::Result;
+use crate::source::Source;
+use crate::{live, state_dir};
+
+/// What to do with a source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// Read it, after recovering what a dead process left of it, where that is possible.
+    Read,
+    /// Change it.
+    Write,
+    /// Change it if that is possible, else only read it (a mount).
+    WriteIfPossible,
+    /// Repair it: change it while no other process has it open.
+    Alone,
+}
+
+/// A source that is open, for as long as the value lives.
+pub struct Opened {
+    /// Its store.
+    pub store: Arc<dyn Store>,
+    /// Whether nothing can be changed: asked for, or because that is impossible.
+    pub read_only: bool,
+    /// What keeps it ours. It goes after the store: fields drop in order.
+    _held: vault::Claim,
+}
+
+/// Opens the source of a mountless verb; asks for its password where it has one. The path is its place, absolute.
+///
+/// # Errors
+/// Those of the kind of source; `Busy` if others have it in a way that does not allow for `purpose`.
+pub fn source(args: &SourceArgs, global: &GlobalArgs, purpose: Purpose) -> Result<(PathBuf, Opened)> {
+    let source = Source::recognise(&args.source)?;
+    let opened = match &source {
+        Source::Vault(dir) => {
+            if purpose == Purpose::Write {
+                live::respect_mounts(dir, false)?;
+            }
+            let (password, keys) = vault::password(dir, &args.password.origin())?;
+            drop(password);
+            let state = state_dir::locate(global.state_dir.as_deref());
+            vault::unlocked(dir, &keys, state, purpose, false)?.into()
+        }
+    };
+    Ok((source.into_path(), opened))
+}
+
+impl From<vault::OpenVault> for Opened {
+    fn from(open: vault::OpenVault) -> Opened {
+        Opened { store: open.store, read_only: open.read_only, _held: open.claim }
+    }
+}
+
+/// Says something to the person who waits, and to the log of a mount, which that person will not see.
+pub fn remark(text: &str) {
+    tracing::info!("{text}");
+    eprintln!("adit: {text}");
+}
