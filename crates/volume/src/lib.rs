@@ -7,6 +7,7 @@
 //! All bytes go through [`adit_core::media::BlockFile`], so that power cuts can be injected at every call. The bits are in
 //! `docs/formats/volume.md`.
 
+pub mod check;
 mod container;
 pub mod format;
 mod kv;
@@ -15,7 +16,9 @@ pub mod table;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod tree;
+pub mod volume;
 
 pub use store::VolumeStore;
 pub use table::{Base, Batch, Bytes, Extents, NewVolume, Options, Run, Seq, Sink, Space, Table};
 pub use tree::{Source, Tree};
+pub use volume::Volume;

@@ -143,7 +143,19 @@ impl VolumeStore {
         if writable {
             tree.reap_all(hold.source())?;
         }
-        Ok(VolumeStore(Arc::new(Inner { hold, writable, uses: Default::default() })))
+        Ok(Self::with(hold, writable))
+    }
+
+    /// Opens a branch or a snapshot to read: for a volume that cannot be changed.
+    ///
+    /// # Errors
+    /// As [`VolumeStore::open`].
+    pub fn open_to_read(tree: &Arc<Tree>, source: Source) -> Result<Self> {
+        Ok(Self::with(tree.hold(source)?, false))
+    }
+
+    fn with(hold: Hold, writable: bool) -> Self {
+        VolumeStore(Arc::new(Inner { hold, writable, uses: Default::default() }))
     }
 
     /// The tree that it belongs to.
