@@ -13,7 +13,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::thread::Builder;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -24,8 +24,10 @@ use serde_json::{Value, json};
 
 use crate::mountpoint::{self, MountError};
 
-/// Longest line that either side accepts, in bytes.
+/// Longest request, in bytes.
 const LINE_LEN_MAX: u64 = 1 << 20;
+/// Longest answer, in bytes: a list of everything that differs between two snapshots may be long.
+const ANSWER_LEN_MAX: u64 = 1 << 30;
 /// How long a client may be silent, and how long an answer may take to be written.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a caller waits for an answer, and for a process to take its request: far more than a healthy one needs.
@@ -55,6 +57,12 @@ pub struct MountInfo {
     /// `major:minor` of its device, which tells it from others at the same mountpoint; empty if not known.
     #[serde(default)]
     pub device: String,
+    /// The snapshot that it shows, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
+    /// The branch that it shows, of a store that has branches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
 }
 
 impl MountInfo {
@@ -69,6 +77,8 @@ impl MountInfo {
             read_only,
             started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
             device: own.map(|entry| entry.device).unwrap_or_default(),
+            snapshot: None,
+            branch: None,
         }
     }
 
@@ -202,9 +212,10 @@ impl Registry {
         let _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket).map_err(ControlError::io(socket.display()))?;
         let lock = write_locked(&entry, info).inspect_err(|_| drop(std::fs::remove_file(&socket)))?;
-        let answering = Arc::new(AtomicUsize::new(0));
-        let registered = Registered { entry, socket, answering: answering.clone(), _lock: lock };
-        let server = Arc::new(Server { verbs: Box::new(verbs), clients: AtomicUsize::new(0), answering });
+        let (answering, stopped) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let registered =
+            Registered { entry, socket, answering: answering.clone(), stopped: stopped.clone(), _lock: lock };
+        let server = Arc::new(Server { verbs: Box::new(verbs), clients: AtomicUsize::new(0), answering, stopped });
         Builder::new()
             .name("adit-control".into())
             .spawn(move || server.serve(&listener))
@@ -322,6 +333,7 @@ pub struct Registered {
     entry: PathBuf,
     socket: PathBuf,
     answering: Arc<AtomicUsize>,
+    stopped: Arc<AtomicBool>,
     /// Held for the life of the process; the kernel frees it if we die.
     _lock: File,
 }
@@ -329,6 +341,9 @@ pub struct Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.entry);
+        self.stopped.store(true, Ordering::SeqCst);
+        // The thread that waits for clients sees this one, and ends. Without it, it stays until the process ends.
+        let _ = UnixStream::connect(&self.socket);
         let _ = std::fs::remove_file(&self.socket);
         let deadline = Instant::now() + LAST_ANSWERS;
         while self.answering.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
@@ -405,6 +420,7 @@ struct Server {
     verbs: Box<dyn Verbs>,
     clients: AtomicUsize,
     answering: Arc<AtomicUsize>,
+    stopped: Arc<AtomicBool>,
 }
 
 /// Counts up while it lives.
@@ -424,9 +440,12 @@ impl Drop for Counted<'_> {
 }
 
 impl Server {
-    /// Answers clients until the process ends. The listener's file is removed by [`Registered`].
+    /// Answers clients until [`Registered`] is dropped, which removes the listener's file.
     fn serve(self: Arc<Self>, listener: &UnixListener) {
         for client in listener.incoming() {
+            if self.stopped.load(Ordering::SeqCst) {
+                return;
+            }
             let Ok(client) = client else {
                 // Out of descriptors: do not spin.
                 std::thread::sleep(Duration::from_millis(50));
@@ -511,7 +530,7 @@ fn ask(
     let mut line = json!({"verb": verb, "args": args}).to_string();
     line.push('\n');
     (&stream).write_all(line.as_bytes()).map_err(|e| if is_timeout(&e) { mount.silent() } else { failed()(e) })?;
-    let mut lines = BufReader::new(&stream).take(LINE_LEN_MAX);
+    let mut lines = BufReader::new(&stream).take(ANSWER_LEN_MAX);
     // What came before a timeout stays in it.
     let mut line = Vec::new();
     loop {

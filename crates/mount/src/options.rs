@@ -6,13 +6,15 @@
 use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
 
+use serde::{Deserialize, Serialize};
+
 /// Most threads that serve one mount by default; more only add contention on the kernel's queue.
 const THREADS_DEFAULT_MAX: usize = 8;
 /// Most threads that can be asked for.
 const THREADS_MAX: usize = 64;
 
 /// How a store is attached to a mountpoint.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MountOptions {
     /// What `mount` and `/proc/mounts` show as the device: the source as the user wrote it.
     pub source: String,

@@ -7,8 +7,8 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -55,6 +55,7 @@ pub struct Session {
     events: Receiver<Event>,
     serving: Option<JoinHandle<()>>,
     kernel_writeback: bool,
+    _kernel: Arc<Kernel>,
 }
 
 /// Ends a [`Session`] from another thread. Cheap to clone.
@@ -64,7 +65,13 @@ pub struct SessionHandle {
     activity: Arc<Activity>,
     outcome: Arc<Outcome>,
     events: Sender<Event>,
+    /// Weak: it holds the connection open.
+    kernel: Weak<Kernel>,
 }
+
+/// The way to tell the kernel something. The engine tells it from a thread that serves no requests.
+#[derive(Clone, Debug)]
+struct Kernel(fuser::Notifier);
 
 /// How the session ended, once it has, for those who asked for it. An error is kept as kind and message.
 #[derive(Debug, Default)]
@@ -106,7 +113,8 @@ impl Session {
         // The kernel keeps other users out unless `allow_other`; fuser's second check would refuse what the kernel does
         // on its own account, such as write-back.
         let session = fuser::Session::from_fd(front, device, fuser::SessionACL::All, config).map_err(unusable)?;
-        engine.set_notifier(Box::new(KernelNotifier(session.notifier())));
+        let teller = Arc::new(Kernel(session.notifier()));
+        engine.set_notifier(Box::new(Kernel::clone(&teller)));
         let _ = kernel.set(session.notifier());
 
         let (events, received) = channel();
@@ -122,8 +130,9 @@ impl Session {
         probe(&mountpoint).map_err(unusable)?;
         let kernel_writeback = engine.options().kernel_writeback;
         mountpoint::tune_backing_device(&mountpoint, kernel_writeback);
-        let handle = SessionHandle { mountpoint, activity, outcome: Arc::default(), events };
-        Ok(Session { handle, engine, events: received, serving: Some(serving), kernel_writeback })
+        let handle =
+            SessionHandle { mountpoint, activity, outcome: Arc::default(), events, kernel: Arc::downgrade(&teller) };
+        Ok(Session { handle, engine, events: received, serving: Some(serving), kernel_writeback, _kernel: teller })
     }
 
     /// A handle that other threads may use.
@@ -350,6 +359,27 @@ impl SessionHandle {
         Some(ended.as_ref().copied().map_err(|(kind, message)| FsError::new(*kind).because(message.clone())))
     }
 
+    /// Has the kernel write what it holds of this mount: all that was written before the call has reached the store when it
+    /// returns. `written` are the inodes that are open for writing; of others it holds nothing. Not from a thread that serves
+    /// requests.
+    ///
+    /// # Errors
+    /// What the kernel says: not all may have been written.
+    pub fn flush_kernel(&self, written: &[Ino]) -> io::Result<()> {
+        // Starts everything at once, and writes times as well; but the kernel does not wait for pages of FUSE.
+        let Some(kernel) = self.kernel.upgrade() else { return Ok(()) };
+        let root = std::fs::File::open(&self.mountpoint)?;
+        rustix::fs::syncfs(&root)?;
+        for &ino in written {
+            // Waits for each page, or writes it.
+            match kernel.0.inval_inode(fuser::INodeNo(ino.0), 0, 0) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Ends the mount as a signal would: unmount, and if it is busy detach lazily and give open files ten seconds.
     pub fn end(&self) {
         // The receiver is gone only after the end.
@@ -408,10 +438,7 @@ fn flush_kernel_cache(mountpoint: &Path) {
     }
 }
 
-/// Hands the engine's invalidations to the kernel. The engine calls it from a thread that serves no requests.
-struct KernelNotifier(fuser::Notifier);
-
-impl adit_core::engine::Notifier for KernelNotifier {
+impl adit_core::engine::Notifier for Kernel {
     fn inval_inode(&self, ino: Ino, offset: i64, len: i64) {
         if let Err(e) = self.0.inval_inode(fuser::INodeNo(ino.0), offset, len) {
             tracing::debug!(?ino, "invalidation not delivered: {e}");

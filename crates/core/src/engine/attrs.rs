@@ -136,6 +136,13 @@ impl Engine {
         self.open.get(ino).is_some_and(|file| file.read().write_handles > 0)
     }
 
+    /// Every inode that a handle for writing is open on; see [`Engine::is_open_for_writing`].
+    pub fn open_for_writing(&self) -> Vec<Ino> {
+        // Collected first: a file's own lock may be held for long.
+        let open = self.open.those(|_| true);
+        open.into_iter().filter(|&ino| self.is_open_for_writing(ino)).collect()
+    }
+
     /// Size and use of the store.
     pub fn statfs(&self) -> Result<StatFs> {
         self.counters.op(|o| &o.statfs);

@@ -137,9 +137,14 @@ impl OpenInodes {
 
     /// The numbers of the open inodes that hold buffered writes.
     pub(crate) fn dirty(&self) -> Vec<Ino> {
+        self.those(OpenInode::is_dirty)
+    }
+
+    /// The numbers of the open inodes that `so` is true of.
+    pub(crate) fn those(&self, so: impl Fn(&OpenInode) -> bool) -> Vec<Ino> {
         let mut found = Vec::new();
         for shard in &self.shards {
-            found.extend(shard.lock().iter().filter(|(_, u)| u.file.is_dirty()).map(|(&ino, _)| ino));
+            found.extend(shard.lock().iter().filter(|(_, u)| so(&u.file)).map(|(&ino, _)| ino));
         }
         found
     }
