@@ -76,6 +76,8 @@ pub fn of_several() -> String {
 
 /// The word of a mount's process for [`Code::NotAMount`], which is no [`ErrorKind`].
 pub const NOT_A_MOUNT: &str = "NotAMount";
+/// What the word of a code begins with.
+const EXIT: &str = "exit ";
 
 impl Code {
     /// The code for a kind of error.
@@ -95,8 +97,16 @@ impl Code {
     pub fn of_word(word: &str) -> Code {
         match word {
             NOT_A_MOUNT => Code::NotAMount,
-            word => ErrorKind::from_word(word).map_or(Code::Failure, Code::of),
+            word => match word.strip_prefix(EXIT).and_then(|number| number.parse().ok()) {
+                Some(number) => Code::from_number(number),
+                None => ErrorKind::from_word(word).map_or(Code::Failure, Code::of),
+            },
         }
+    }
+
+    /// The word for a failure of a mount's process that has a code and no kind: [`Code::of_word`] reads it.
+    pub fn word(self) -> String {
+        format!("{EXIT}{}", self as u8)
     }
 
     /// Of two failures of one command, the one that it ends with; see [`of_several`].
@@ -141,6 +151,9 @@ mod tests {
         }
         assert_eq!(Code::of_word(NOT_A_MOUNT), Code::NotAMount);
         assert_eq!(Code::of_word("something new"), Code::Failure);
+        for (code, _) in TABLE {
+            assert_eq!(Code::of_word(&code.word()), code);
+        }
     }
 
     #[test]

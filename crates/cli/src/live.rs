@@ -12,10 +12,11 @@ use crate::failure::{Failure, Result};
 /// Most holders that a message names.
 const NAMED_MAX: usize = 5;
 
-/// The mounts of this user by which the vault in `dir` is in use: those whose source is the vault in `dir`, those in their place first.
-pub fn of_vault(dir: &Path) -> Vec<MountInfo> {
+/// The mounts of this user whose source is at `path`, those in their place first.
+pub fn of_source(path: &Path) -> Vec<MountInfo> {
+    let shown = path.display().to_string();
     let mut mounts = Registry::of_this_user().list();
-    mounts.retain(|mount| Path::new(&mount.source) == dir);
+    mounts.retain(|mount| mount.source == shown);
     mounts.sort_by_key(|mount| !mount.is_attached());
     mounts
 }
@@ -23,7 +24,7 @@ pub fn of_vault(dir: &Path) -> Vec<MountInfo> {
 /// Fails if a mount of this user has promised that nobody else changes the vault in `dir`, or if that is to be promised
 /// (`exclusive`) while there is a mount.
 pub fn respect_mounts(dir: &Path, exclusive: bool) -> Result<()> {
-    for mount in of_vault(dir) {
+    for mount in of_source(dir) {
         let status = Registry::of_this_user().call_entry(&mount, "status", &Value::Null);
         let promised = status.as_ref().is_ok_and(|status| status["exclusive"] == true);
         if exclusive || promised {
@@ -34,26 +35,27 @@ pub fn respect_mounts(dir: &Path, exclusive: bool) -> Result<()> {
     Ok(())
 }
 
-/// The vault in `dir` cannot be used because it is `how`; `instead` begins the hint for a mount that is in its place.
-pub fn in_the_way(dir: &Path, mount: &MountInfo, how: &str, instead: &str) -> Failure {
-    let (vault, mountpoint, pid) = (dir.display(), &mount.mountpoint, mount.pid);
+/// The source at `path` cannot be used because it is `how`; `instead` begins the hint for a mount that is in its place.
+pub fn in_the_way(path: &Path, mount: &MountInfo, how: &str, instead: &str) -> Failure {
+    let (source, mountpoint, pid) = (path.display(), &mount.mountpoint, mount.pid);
     if mount.is_attached() {
         let hint = format!("{instead} unmount it first: adit umount {mountpoint}");
-        return Failure::new(Code::Busy, format!("{vault}: {how} on {mountpoint}")).hint(hint.trim_start());
+        return Failure::new(Code::Busy, format!("{source}: {how} on {mountpoint}")).hint(hint.trim_start());
     }
     if is_elsewhere(mount) {
-        return Failure::new(Code::Busy, format!("{vault}: {how} on {mountpoint}, in another mount namespace"))
+        return Failure::new(Code::Busy, format!("{source}: {how} on {mountpoint}, in another mount namespace"))
             .hint(format!("unmount it there, or end its process, which writes everything back: kill {pid}"));
     }
-    ending(&vault.to_string(), mount)
+    ending(&source.to_string(), mount)
 }
 
 /// The mount was detached from its place, and is still ending.
 pub fn ending(subject: &str, mount: &MountInfo) -> Failure {
     let (mountpoint, pid) = (&mount.mountpoint, mount.pid);
+    let written = if mount.kind == "vault" { "is not encrypted" } else { "stays in that folder" };
     let what = format!(
         "{subject}: the mount on {mountpoint} was detached and is still ending; {mountpoint} is an ordinary folder now, and \
-         what is written there is not encrypted"
+         what is written there {written}"
     );
     Failure::new(Code::Busy, what).hint(format!(
         "{}; or end it within seconds, with everything written back: kill {pid}",

@@ -2,8 +2,8 @@
 //!
 //! - [`args`]: what was typed, and what it means;
 //! - [`commands`]: a module for each family of verbs;
-//! - [`source`], [`secrets`], [`open`], [`live`]: from a name and a password to an open vault, beside those that have it
-//!   mounted;
+//! - [`source`], [`secrets`], [`open`], [`live`]: from a name and a password to an open source, beside those that have it
+//!   mounted; [`volume_work`]: what is asked of a volume, whoever has it open;
 //! - [`output`], [`progress`], [`failure`], [`exit_code`]: what the user gets to see;
 //! - [`process`], [`interrupt`], [`logging`], [`state_dir`]: the process itself.
 //!
@@ -23,6 +23,7 @@ mod progress;
 mod secrets;
 mod source;
 mod state_dir;
+mod volume_work;
 
 use std::process::ExitCode;
 
@@ -83,6 +84,9 @@ fn run(args: LowArgs, inherited: process::Inherited) -> Result<()> {
         Command::Mv(args) => commands::change::mv(args, global),
         Command::Rm(args) => commands::change::rm(args, global),
         Command::Vault(command) => commands::vault::vault(command, global),
+        Command::Volume(command) => commands::volume::volume(command, global),
+        Command::Snapshot(command) => commands::snapshot::snapshot(command, global),
+        Command::Clone(command) => commands::snapshot::clone(command),
         Command::Doctor(args) => commands::doctor::doctor(args, global),
         Command::Completions { shell } => commands::generate::completions(*shell),
         Command::Man { verb, dir } => commands::generate::man(verb, dir.as_deref()),

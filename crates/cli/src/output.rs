@@ -76,7 +76,7 @@ impl JsonList {
 pub struct EntryJson {
     /// From the root of the source, with a leading slash; bytes that are not UTF-8 are replaced.
     path: String,
-    /// `file`, `directory` or `symlink`.
+    /// `file`, `directory`, `symlink`, or what else a volume holds.
     kind: &'static str,
     /// Bytes.
     size: u64,

@@ -1,5 +1,5 @@
-//! What a SOURCE is: recognised by a prefix or by what lies there. Only vaults are opened yet; the other kinds are named
-//! so that the refusal is clear.
+//! What a SOURCE is: recognised by a prefix or by what lies there. Kinds that cannot be opened yet are named so that the
+//! refusal is clear.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -36,6 +36,8 @@ enum Kind {
 pub enum Source {
     /// The folder of a Cryptomator vault.
     Vault(PathBuf),
+    /// The file of a volume.
+    Volume(PathBuf),
 }
 
 impl Source {
@@ -52,13 +54,14 @@ impl Source {
             }
         };
         let refused = |what: &str| {
-            Err(Failure::new(Code::NotSupported, format!("{}: {what}", path.display()))
-                .hint("this version of adit opens Cryptomator vaults: folders with a file vault.cryptomator"))
+            Err(Failure::new(Code::NotSupported, format!("{}: {what}", path.display())).hint(
+                "this version of adit opens volumes, and Cryptomator vaults: folders with a file vault.cryptomator",
+            ))
         };
         match kind {
             Kind::Vault => check_vault(path).map(Source::Vault),
             Kind::Manifest => refused("manifests are not supported yet"),
-            Kind::Volume => refused("volumes are not supported yet"),
+            Kind::Volume => check_volume(path).map(Source::Volume),
             Kind::Dir => {
                 refused(&format!("not a vault: it has no file {VAULT_FILE}, and other folders are not supported yet"))
             }
@@ -69,20 +72,21 @@ impl Source {
     pub fn kind(&self) -> &'static str {
         match self {
             Source::Vault(_) => "vault",
+            Source::Volume(_) => "volume",
         }
     }
 
     /// Where it lies.
     pub fn path(&self) -> &Path {
         match self {
-            Source::Vault(path) => path,
+            Source::Vault(path) | Source::Volume(path) => path,
         }
     }
 
     /// Where it lies.
     pub fn into_path(self) -> PathBuf {
         match self {
-            Source::Vault(path) => path,
+            Source::Vault(path) | Source::Volume(path) => path,
         }
     }
 }
@@ -94,7 +98,36 @@ impl Source {
 pub fn vault_dir(source: &OsStr) -> Result<PathBuf> {
     match Source::recognise(source)? {
         Source::Vault(dir) => Ok(dir),
+        other => Err(not_a("vault", &other)),
     }
+}
+
+/// The file of the volume that `source` names.
+///
+/// # Errors
+/// As [`Source::recognise`]; `NotSupported` if it is something else.
+pub fn volume_file(source: &OsStr) -> Result<PathBuf> {
+    match Source::recognise(source)? {
+        Source::Volume(file) => Ok(file),
+        other => Err(not_a("volume", &other)),
+    }
+}
+
+fn not_a(wanted: &str, found: &Source) -> Failure {
+    let what = format!("{}: a {}, and not a {wanted}", found.path().display(), found.kind());
+    Failure::new(Code::NotSupported, what)
+        .hint(format!("`adit {} --help` lists what can be done with it", found.kind()))
+}
+
+/// The file of a volume, absolute. What opens it says more about one that is damaged.
+fn check_volume(path: &Path) -> Result<PathBuf> {
+    let file = path.canonicalize().map_err(|e| Failure::io(path.display(), &e))?;
+    let meta = file.metadata().map_err(|e| Failure::io(path.display(), &e))?;
+    if !meta.is_file() {
+        return Err(Failure::new(Code::NotSupported, format!("{}: not a volume: it is not a file", path.display()))
+            .hint("`adit volume init` makes one"));
+    }
+    Ok(file)
 }
 
 /// `source` without the prefix that forces its kind.
@@ -123,7 +156,14 @@ fn recognise(path: &Path) -> Result<Kind> {
     if matches!(path.file_name().and_then(OsStr::to_str), Some(VAULT_FILE | KEY_FILE)) {
         return Ok(Kind::Vault);
     }
+    if !meta.is_file() {
+        let what = format!("{}: not a source that adit knows: it is no file and no folder", path.display());
+        return Err(Failure::new(Code::NotSupported, what));
+    }
     let head = head(path).map_err(|e| Failure::io(path.display(), &e))?;
+    if head.starts_with(&adit_volume::format::container::MAGIC) {
+        return Ok(Kind::Volume);
+    }
     let text = String::from_utf8_lossy(&head);
     // Both versions of a job-attachment manifest name themselves in their first object.
     if text.trim_start().starts_with('{')
@@ -132,7 +172,8 @@ fn recognise(path: &Path) -> Result<Kind> {
         return Ok(Kind::Manifest);
     }
     Err(Failure::new(Code::NotSupported, format!("{}: not a source that adit knows", path.display()))
-        .hint("a vault is a folder with a file vault.cryptomator"))
+        .hint("a vault is a folder with a file vault.cryptomator; a volume is made by `adit volume init`; a volume whose first \
+               block is damaged is still opened as volume:FILE"))
 }
 
 /// Whether the folder is a vault: by one of its two files or, where both are lost, by the folders that hold everything.
@@ -214,5 +255,19 @@ mod tests {
         assert!(vault_dir(OsStr::new(&manifest)).unwrap_err().text().contains("manifests are not supported yet"));
         std::fs::write(&manifest, "something").unwrap();
         assert_eq!(code(&manifest), Code::NotSupported);
+    }
+
+    #[test]
+    fn a_volume_is_found_by_its_first_bytes_and_by_its_prefix() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().canonicalize().unwrap().join("v");
+        let text = file.to_str().unwrap();
+        std::fs::write(&file, b"ADITVOL1 and more").unwrap();
+        assert_eq!(Source::recognise(OsStr::new(text)).unwrap(), Source::Volume(file.clone()));
+        assert_eq!(vault_dir(OsStr::new(text)).unwrap_err().code(), Code::NotSupported);
+        std::fs::write(&file, b"lost").unwrap();
+        assert_eq!(code(text), Code::NotSupported);
+        assert_eq!(volume_file(OsStr::new(&format!("volume:{text}"))).unwrap(), file);
+        assert_eq!(code(&format!("volume:{}", folder.path().display())), Code::NotSupported);
     }
 }

@@ -159,7 +159,9 @@ fn cli_exit_codes() {
     bench.run(["stats", "."]).expect(6);
     bench.run(["status", "."]).expect(6);
     bench.run(["ls", "s3://bucket/x"]).expect(10);
-    bench.run(["ls", "volume:x"]).expect(10);
+    bench.run(["ls", "manifest:x"]).expect(10);
+    bench.run(["ls", "volume:x"]).expect(1).says("no such file");
+    bench.run(["ls", "volume:password"]).expect(1).says("not a volume");
     bench.run(["ls", "."]).expect(10).says("not a vault");
     bench.run(["ls", "missing"]).expect(1).says("missing");
     bench.open("cat", &["/missing"]).expect(1).says("/missing");

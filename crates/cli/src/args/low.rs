@@ -8,11 +8,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
 use super::units;
+use super::volume::{CloneCommand, DurabilityArg, SnapshotCommand, VolumeCommand};
 
-/// Mount encrypted vaults, and work in them without a mount
+/// Mount encrypted vaults and volumes, and work in them without a mount
 ///
 /// adit opens Cryptomator vaults (format 8) as ordinary folders. Other Cryptomator clients may use the same vault at the
-/// same time. What is written is encrypted at once; nothing readable is kept on disk.
+/// same time. What is written is encrypted at once; nothing readable is kept on disk. A volume is a whole filesystem in one
+/// file, with snapshots, clones and rollback.
 #[derive(Parser, Debug)]
 #[command(name = "adit", version, after_long_help = AFTER_HELP, max_term_width = 110)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
@@ -35,6 +37,11 @@ Examples:
   adit put ~/Vault photos/ /         copy a folder in, without a mount
   adit ls ~/Vault /photos --long     list, without a mount
   adit vault check ~/Vault           look for damage
+
+  adit volume init box.adit          make a volume: a filesystem in one file
+  adit mount box.adit ~/box          work in it
+  adit snapshot create ~/box monday  keep it as it is now
+  adit snapshot diff ~/box monday    see what has changed since
 
 Passwords:
 A password is asked for on the terminal, where you may try three times, or read with --password-stdin, \
@@ -68,7 +75,7 @@ pub struct GlobalArgs {
 /// The verbs.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Mount a vault on a folder
+    /// Mount a vault or a volume on a folder
     #[command(after_long_help = MOUNT_HELP)]
     Mount(MountArgs),
     /// Write everything back and unmount
@@ -81,29 +88,38 @@ pub enum Command {
     Stats(StatsArgs),
     /// Show the state of a mount
     Status(StatusArgs),
-    /// List a folder in a vault, without a mount
+    /// List a folder in a source, without a mount
     Ls(LsArgs),
-    /// Show a folder in a vault as a tree, without a mount
+    /// Show a folder in a source as a tree, without a mount
     Tree(TreeArgs),
-    /// Print files of a vault, without a mount
+    /// Print files of a source, without a mount
     Cat(CatArgs),
-    /// Copy out of a vault, without a mount
+    /// Copy out of a source, without a mount
     #[command(after_long_help = GET_HELP)]
     Get(GetArgs),
-    /// Copy into a vault, without a mount
+    /// Copy into a source, without a mount
     #[command(after_long_help = PUT_HELP)]
     Put(PutArgs),
-    /// Create folders in a vault, without a mount
+    /// Create folders in a source, without a mount
     #[command(after_long_help = MANY_HELP)]
     Mkdir(MkdirArgs),
-    /// Rename or move in a vault, without a mount
+    /// Rename or move in a source, without a mount
     Mv(MvArgs),
-    /// Remove from a vault, without a mount
+    /// Remove from a source, without a mount
     #[command(after_long_help = MANY_HELP)]
     Rm(RmArgs),
     /// Create, describe and check vaults
     #[command(subcommand)]
     Vault(VaultCommand),
+    /// Create, describe and check volumes
+    #[command(subcommand)]
+    Volume(VolumeCommand),
+    /// Keep a volume as it is, compare it with that, and set it back
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
+    /// Make writable branches of a volume that begin as a snapshot
+    #[command(subcommand)]
+    Clone(CloneCommand),
     /// Look for what could keep mounts from working here
     Doctor(JsonArgs),
     /// Print a completion script for a shell
@@ -128,7 +144,7 @@ Examples:
     },
 }
 
-const SOURCE_HELP: &str = "The vault's folder; `vault:` in front says that it is one";
+const SOURCE_HELP: &str = "A vault's folder or a volume's file; `vault:` or `volume:` in front says which it is";
 
 const MOUNT_HELP: &str = "\
 The command returns when the mount is usable; otherwise its exit code and message say why it is not. The files are \
@@ -141,6 +157,10 @@ A vault on a read-only filesystem, or one that you may not write to, is mounted 
 
 --read-only refuses changes through the mount. What an earlier mount that was killed has left in its journal is written \
 back into the vault all the same, because the files are not whole without it; `adit ls`, `cat` and `get` do so too.
+
+A volume is mounted by one process at a time, which keeps others from its file. Its snapshots and branches can be mounted \
+beside it: each further mount joins that process, which ends with the last of its mounts. One that a mount \
+with --read-only has opened is open to reading only, until that mount ends.
 
 Mount options:
   (after -o, with commas between them; a backslash before a comma keeps it)
@@ -156,6 +176,8 @@ Mount options:
   nonempty                cover a folder that holds something
   threads=N               threads that serve the mount
   memory=SIZE, idle=DURATION, foreground, state_dir=DIR
+  snapshot=NAME, branch=NAME, durability=sync|fsync
+                          of a volume
   log=LEVEL, verbose, quiet
   password_file=FILE, password_command=COMMAND, password_env=NAME,
   password_stdin
@@ -275,6 +297,15 @@ pub struct MountArgs {
     /// Unmount when unused for so long, such as 10m; 0 is never
     #[arg(long, value_name = "DURATION", value_parser = units::duration)]
     pub idle: Option<Duration>,
+    /// Mount this snapshot of a volume, to read
+    #[arg(long, value_name = "NAME", conflicts_with = "branch")]
+    pub snapshot: Option<String>,
+    /// Mount this branch of a volume instead of its main one
+    #[arg(long, value_name = "NAME")]
+    pub branch: Option<String>,
+    /// When changes of a volume are safe from a power cut, instead of what it says itself
+    #[arg(long, value_enum)]
+    pub durability: Option<DurabilityArg>,
     /// Most memory to use, such as 128M [default: 256M]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub memory: Option<u64>,

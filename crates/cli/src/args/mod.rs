@@ -1,8 +1,9 @@
-//! The command line: [`low`] is what was typed, [`mount_options`] and [`secrets`](Secrets) what it means.
+//! The command line: [`low`] and [`volume`] are what was typed, [`mount_options`] and [`secrets`](Secrets) what it means.
 
 pub mod low;
 pub mod mount_options;
 pub mod units;
+pub mod volume;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

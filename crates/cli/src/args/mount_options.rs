@@ -6,9 +6,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use adit_mount::options::{Applied, MountOptions};
+use adit_volume::volume::Durability;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 
 use super::low::{GlobalArgs, MountArgs, PasswordArgs};
 use super::units;
+use super::volume::DurabilityArg;
 use crate::failure::{Failure, Result};
 use crate::secrets::Origin;
 
@@ -28,6 +32,10 @@ pub struct MountRequest {
     pub options: MountOptions,
     /// How long the kernel and the engine believe what they know; `None` is the default.
     pub timeouts: Timeouts,
+    /// What of a volume is mounted.
+    pub part: Part,
+    /// When changes of a volume are safe from a power cut, if the mount says so.
+    pub durability: Option<Durability>,
     /// Nobody else changes the vault.
     pub exclusive: bool,
     /// Whether a folder that holds something may be covered.
@@ -54,8 +62,21 @@ pub struct MountRequest {
     pub quiet: bool,
 }
 
+/// What of a volume is mounted.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Part {
+    /// Its main branch.
+    #[default]
+    Live,
+    /// A snapshot, to read.
+    Snapshot(String),
+    /// Another branch.
+    Branch(String),
+}
+
 /// See [`MountRequest::timeouts`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Timeouts {
     /// Of attributes.
     pub attr: Option<Duration>,
@@ -76,6 +97,8 @@ impl MountRequest {
             mountpoint: args.mountpoint,
             options: MountOptions::default(),
             timeouts: Timeouts::default(),
+            part: Part::Live,
+            durability: None,
             exclusive: false,
             nonempty: false,
             rw: false,
@@ -103,6 +126,10 @@ impl MountRequest {
         request.foreground |= args.foreground;
         // Zero, as elsewhere, is never.
         request.idle = args.idle.or(request.idle).filter(|idle| !idle.is_zero());
+        request.durability = args.durability.map(Durability::from).or(request.durability);
+        for part in [args.snapshot.map(Part::Snapshot), args.branch.map(Part::Branch)].into_iter().flatten() {
+            request.choose(part)?;
+        }
         request.memory_bytes = args.memory.unwrap_or(request.memory_bytes);
         if request.memory_bytes < MEMORY_MIN_BYTES {
             let least = units::show_size(MEMORY_MIN_BYTES);
@@ -119,6 +146,15 @@ impl MountRequest {
         }
         request.password = password.origin();
         Ok(request)
+    }
+
+    /// Only one part is mounted.
+    fn choose(&mut self, part: Part) -> Result<()> {
+        if self.part != Part::Live {
+            return Err(Failure::usage("more than one snapshot or branch to be mounted"));
+        }
+        self.part = part;
+        Ok(())
     }
 
     /// What was said of the log, in flags and options. The flags win.
@@ -147,6 +183,13 @@ impl MountRequest {
             ("negative_timeout", Some(_)) => self.timeouts.negative = Some(duration()?),
             ("idle", Some(_)) => self.idle = Some(duration()?),
             ("memory", Some(_)) => self.memory_bytes = units::size(text.unwrap_or("")).map_err(bad)?,
+            ("snapshot", Some(_)) => self.choose(Part::Snapshot(name_of(text, option)?))?,
+            ("branch", Some(_)) => self.choose(Part::Branch(name_of(text, option)?))?,
+            ("durability", Some(_)) => {
+                let word = text.unwrap_or("");
+                let known = DurabilityArg::from_str(word, false).map_err(|_| bad("it is sync or fsync".to_owned()))?;
+                self.durability = Some(known.into());
+            }
             ("exclusive", None) => self.exclusive = true,
             ("nonempty", None) => self.nonempty = true,
             ("foreground", None) => self.foreground = true,
@@ -179,6 +222,21 @@ impl MountRequest {
             Applied::BadValue => Err(Failure::usage(format!("-o {shown}: the value makes no sense"))),
         }
     }
+}
+
+impl From<DurabilityArg> for Durability {
+    fn from(arg: DurabilityArg) -> Durability {
+        match arg {
+            DurabilityArg::Sync => Durability::Sync,
+            DurabilityArg::Fsync => Durability::Fsync,
+        }
+    }
+}
+
+/// The name of a snapshot or branch, which is text.
+fn name_of(text: Option<&str>, option: &OsStr) -> Result<String> {
+    let named = text.filter(|name| !name.is_empty()).map(str::to_owned);
+    named.ok_or_else(|| Failure::usage(format!("-o {}: the name makes no sense", option.display())))
 }
 
 /// Splits at commas; a backslash keeps the comma or backslash after it.

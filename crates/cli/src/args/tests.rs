@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 
-use super::mount_options::{MEMORY_DEFAULT_BYTES, MountRequest};
+use super::mount_options::{MEMORY_DEFAULT_BYTES, MountRequest, Part};
 use super::*;
 use crate::exit_code::Code;
 
@@ -26,10 +26,10 @@ fn the_definition_is_sound() {
 
 #[test]
 fn verbs_of_later_stores_are_not_offered() {
-    for verb in ["diff", "volume", "snapshot", "clone", "manifest", "index"] {
+    for verb in ["diff", "manifest", "index"] {
         assert_eq!(parsed(&["adit", verb]).unwrap_err().kind(), ErrorKind::InvalidSubcommand, "{verb}");
     }
-    for flag in ["--upper=v", "--cas=u", "--snapshot=s", "--password=secret"] {
+    for flag in ["--upper=v", "--cas=u", "--password=secret"] {
         assert_eq!(
             parsed(&["adit", "mount", "v", "m", flag]).unwrap_err().kind(),
             ErrorKind::UnknownArgument,
@@ -76,6 +76,21 @@ fn options_of_others_are_ignored_and_unknown_ones_refused() {
     for bad in ["nonsense", "attr_timeout=x", "attr_timeout", "threads=0", "memory=1K", "cas=s3://x", "exclusive=1"] {
         assert_eq!(mount(&["adit", "mount", "v", "m", "-o", bad]).unwrap_err().code(), Code::Usage, "{bad}");
     }
+}
+
+#[test]
+fn one_part_of_a_volume_is_mounted() {
+    let part = |more: &[&str]| mount(&[&["adit", "mount", "v", "m"], more].concat()).map(|request| request.part);
+    assert_eq!(part(&[]).unwrap(), Part::Live);
+    assert_eq!(part(&["--snapshot", "s"]).unwrap(), Part::Snapshot("s".into()));
+    assert_eq!(part(&["-o", "snapshot=s"]).unwrap(), Part::Snapshot("s".into()));
+    assert_eq!(part(&["--branch=b"]).unwrap(), Part::Branch("b".into()));
+    for both in [&["--branch=b", "-o", "snapshot=s"][..], &["-o", "branch=b,branch=c"], &["-o", "branch="]] {
+        assert_eq!(part(both).unwrap_err().code(), Code::Usage, "{both:?}");
+    }
+    let sync = mount(&["adit", "mount", "v", "m", "-o", "durability=sync"]).unwrap();
+    assert_eq!(sync.durability, Some(adit_volume::volume::Durability::Sync));
+    assert_eq!(mount(&["adit", "mount", "v", "m", "-o", "durability=no"]).unwrap_err().code(), Code::Usage);
 }
 
 #[test]

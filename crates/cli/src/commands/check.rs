@@ -22,7 +22,7 @@ use crate::{live, source, state_dir};
 pub fn check(args: &CheckArgs, global: &GlobalArgs) -> Result<()> {
     let dir = source::vault_dir(args.dir.as_os_str())?;
     let subject = dir.display().to_string();
-    match live::of_vault(&dir).as_slice() {
+    match live::of_source(&dir).as_slice() {
         mounts @ [_, ..] if args.repair => {
             let mut failures = Failures::default();
             mounts.iter().for_each(|mount| failures.add(&live::in_the_way(&dir, mount, "mounted", "")));

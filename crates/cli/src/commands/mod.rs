@@ -7,9 +7,11 @@ pub mod doctor;
 pub mod generate;
 pub mod mount;
 pub mod mounts;
+pub mod snapshot;
 pub mod transfer;
 pub mod umount;
 pub mod vault;
+pub mod volume;
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, Write};

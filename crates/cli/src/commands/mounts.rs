@@ -11,8 +11,9 @@ use serde_json::{Value, json};
 use super::mount::{answered, how_to_go_on};
 use crate::args::low::{JsonArgs, StatsArgs, StatusArgs};
 use crate::failure::Result;
+use crate::live;
 use crate::output::{self, Output, printable};
-use crate::{live, source};
+use crate::source::{self, Source};
 
 /// Between two prints of `stats --watch`.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -22,8 +23,12 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 struct MountJson {
     /// What is mounted.
     source: String,
-    /// `vault`.
+    /// `vault` or `volume`.
     kind: String,
+    /// The snapshot that is mounted, if it is one.
+    snapshot: Option<String>,
+    /// The branch that is mounted, of a volume.
+    branch: Option<String>,
     /// Where.
     mountpoint: String,
     /// The process that serves it; null if that is dead.
@@ -78,7 +83,9 @@ fn every_mount() -> Vec<MountJson> {
         .into_iter()
         .map(|entry| MountJson {
             source: source::without_prefix(&entry.source).to_string_lossy().into_owned(),
-            kind: "vault".to_owned(),
+            kind: Source::recognise(&entry.source).map_or("vault", |source| source.kind()).to_owned(),
+            snapshot: None,
+            branch: None,
             mountpoint: entry.mountpoint.to_string_lossy().into_owned(),
             pid: None,
             read_only: None,
@@ -94,6 +101,8 @@ fn every_mount() -> Vec<MountJson> {
             answers: Some(!silent.contains(&mount)),
             source: mount.source,
             kind: mount.kind,
+            snapshot: mount.snapshot,
+            branch: mount.branch,
             mountpoint: mount.mountpoint,
             pid: Some(mount.pid),
             read_only: Some(mount.read_only),
@@ -114,7 +123,12 @@ pub fn mounts(args: &JsonArgs) -> Result<()> {
     }
     for mount in mounts {
         let (source, mountpoint) = (printable(mount.source.as_bytes()), printable(mount.mountpoint.as_bytes()));
-        let (kind, pid) = (&mount.kind, mount.pid.unwrap_or(0));
+        let kind = match (&mount.snapshot, &mount.branch) {
+            (Some(name), _) => format!("{}, snapshot {}", mount.kind, printable(name.as_bytes())),
+            (None, Some(name)) => format!("{}, branch {}", mount.kind, printable(name.as_bytes())),
+            (None, None) => mount.kind.clone(),
+        };
+        let pid = mount.pid.unwrap_or(0);
         let how = if mount.read_only == Some(true) { "read-only" } else { "read-write" };
         let since = output::since_text(mount.started_secs);
         match mount.state {

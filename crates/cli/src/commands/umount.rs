@@ -41,6 +41,12 @@ fn one(path: &Path, args: &UmountArgs, global: &GlobalArgs) -> Result<()> {
     let registry = Registry::of_this_user();
     let live = find(&registry, path)?;
     if args.no_flush {
+        if let Some(other) = live.as_ref().and_then(|live| other_mount(&registry, live)) {
+            let what = format!("{}: its process also serves the mount on {}", path.display(), other.mountpoint);
+            return Err(
+                Failure::new(Code::Busy, what).hint("unmount that first, or unmount this one without --no-flush")
+            );
+        }
         let question = format!("End {} without writing back what is still in memory?", path.display());
         confirm(&question, args.yes)?;
         return end_at_once(path, live.as_ref());
@@ -57,6 +63,8 @@ fn one(path: &Path, args: &UmountArgs, global: &GlobalArgs) -> Result<()> {
     let mut told = global.quiet;
     let mut waiting = || still_waiting(&registry, &live, &mut told);
     match registry.call_patiently(&live, "umount", &json!({"lazy": args.lazy}), &mut waiting) {
+        // It has other mounts of the same volume.
+        Ok(answer) if answer["goes_on"] == true => return Ok(()),
         Ok(_) => {}
         Err(ControlError::Answered { kind, .. }) if kind == NOT_A_MOUNT && !live.is_attached() => {
             return Err(live::ending(&path.display().to_string(), &live));
@@ -123,6 +131,11 @@ fn find(registry: &Registry, path: &Path) -> Result<Option<MountInfo>> {
         Err(ControlError::NotAMount(_) | ControlError::Dead(_)) => Ok(None),
         Err(e) => Err(answered(&e)),
     }
+}
+
+/// Another mount by the same process.
+fn other_mount(registry: &Registry, live: &MountInfo) -> Option<MountInfo> {
+    registry.list().into_iter().find(|other| other.pid == live.pid && other != live)
 }
 
 fn is_mounted(path: &Path) -> bool {

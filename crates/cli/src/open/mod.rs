@@ -1,14 +1,17 @@
 //! Opening a source: from what was named, and a password where one is needed, to a store.
 
 pub mod vault;
+pub mod volume;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use adit_core::store::Store;
+use adit_volume::Volume;
 
 use crate::args::low::{GlobalArgs, SourceArgs};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
+use crate::secrets::Origin;
 use crate::source::Source;
 use crate::{live, state_dir};
 
@@ -32,7 +35,13 @@ pub struct Opened {
     /// Whether nothing can be changed: asked for, or because that is impossible.
     pub read_only: bool,
     /// What keeps it ours. It goes after the store: fields drop in order.
-    _held: vault::Claim,
+    _held: Held,
+}
+
+/// What keeps a source ours.
+enum Held {
+    Vault { _claim: vault::Claim },
+    Volume { _volume: Volume },
 }
 
 /// Opens the source of a mountless verb; asks for its password where it has one. The path is its place, absolute.
@@ -51,13 +60,28 @@ pub fn source(args: &SourceArgs, global: &GlobalArgs, purpose: Purpose) -> Resul
             let state = state_dir::locate(global.state_dir.as_deref());
             vault::unlocked(dir, &keys, state, purpose, false)?.into()
         }
+        Source::Volume(file) => {
+            no_password(&source, &args.password.origin())?;
+            let volume = volume::open(file, purpose)?;
+            let store = volume.live().map_err(|e| Failure::fs(file.display(), &e))?;
+            Opened { store: Arc::new(store), read_only: volume.is_read_only(), _held: Held::Volume { _volume: volume } }
+        }
     };
     Ok((source.into_path(), opened))
 }
 
+/// Refuses a password that would not be used.
+pub fn no_password(source: &Source, origin: &Origin) -> Result<()> {
+    match origin {
+        Origin::Ask => Ok(()),
+        _ => Err(Failure::usage(format!("{}: a {} has no password", source.path().display(), source.kind()))
+            .hint("leave out the options that say where it is")),
+    }
+}
+
 impl From<vault::OpenVault> for Opened {
     fn from(open: vault::OpenVault) -> Opened {
-        Opened { store: open.store, read_only: open.read_only, _held: open.claim }
+        Opened { store: open.store, read_only: open.read_only, _held: Held::Vault { _claim: open.claim } }
     }
 }
 

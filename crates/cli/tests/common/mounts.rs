@@ -117,9 +117,8 @@ impl Drop for Mounts {
     }
 }
 
-/// Whether the process is there and not a zombie.
 /// Whether any thread of the process is there that is not a zombie: as long as one is, the process holds its locks.
-fn is_running(pid: i32) -> bool {
+pub fn is_running(pid: i32) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
     threads.flatten().any(|thread| {
         fs::read_to_string(thread.path().join("stat"))

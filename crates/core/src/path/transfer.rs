@@ -40,7 +40,7 @@ const SET_GID: u32 = 0o2000;
 pub struct CopyOptions {
     /// Whether existing files and links are replaced; otherwise they fail with `Exists`.
     pub replace: bool,
-    /// A directory of the host (device, inode number) that [`copy_in`] leaves out: the store's own.
+    /// A directory or file of the host (device, inode number) that [`copy_in`] leaves out: the store's own.
     pub leave_out: Option<(u64, u64)>,
 }
 

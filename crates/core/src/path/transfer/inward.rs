@@ -100,7 +100,9 @@ impl<'t> Copier<'t, '_, '_, '_> {
         let stat = host::stat_in(from.dir, from.name).map_err(|e| from.fault(e))?;
         let path = to.join(name);
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory if self.options.leave_out == Some((stat.st_dev, stat.st_ino)) => {
+            FileType::Directory | FileType::RegularFile
+                if self.options.leave_out == Some((stat.st_dev, stat.st_ino)) =>
+            {
                 self.log.left_out(&path, "it is the store itself")?;
             }
             FileType::Directory => {

@@ -1,0 +1,260 @@
+//! What was typed of volumes, their snapshots and branches, as clap sees it. The text here is the help and the manual.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
+
+use super::units;
+
+/// When changes of a volume are safe from a power cut.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DurabilityArg {
+    /// Each before it is acknowledged
+    Sync,
+    /// At fsync, else within a second
+    Fsync,
+}
+
+/// `volume …`
+#[derive(Subcommand, Debug)]
+pub enum VolumeCommand {
+    /// Create a volume in a new file
+    #[command(after_long_help = "\
+The file grows with what it holds, up to its capacity; free space in it is given back to the host by `adit volume gc`. While \
+nobody has it open, a copy of it is a backup.
+
+Examples:
+  adit volume init box.adit
+  adit volume init box.adit --capacity 20G --durability sync")]
+    Init(VolumeInitArgs),
+    /// Describe a volume
+    Info(VolumeInfoArgs),
+    /// Look for damage, and repair what can be
+    #[command(after_long_help = "\
+Everything is read and compared: the pages of its metadata, the tree with all snapshots and branches, who owns which block, and \
+what files hold with its checksums. Exit code 5 says that problems were found. A volume that a process has open is refused \
+(exit code 7).
+
+--repair gives back space that belongs to nobody. It changes nothing else, and deletes nothing.")]
+    Check(VolumeCheckArgs),
+    /// Give the space of what was deleted back to the host
+    Gc(VolumeGcArgs),
+}
+
+/// `volume init`
+#[derive(Args, Debug)]
+pub struct VolumeInitArgs {
+    /// The file, which must not exist yet
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+    /// How large it may become, such as 20G [default: 1T]
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub capacity: Option<u64>,
+    /// When changes are safe from a power cut, unless a mount says otherwise
+    #[arg(long, value_enum, default_value_t = DurabilityArg::Fsync)]
+    pub durability: DurabilityArg,
+}
+
+/// `volume info`
+#[derive(Args, Debug)]
+pub struct VolumeInfoArgs {
+    /// The volume's file
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub file: OsString,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `volume check`
+#[derive(Args, Debug)]
+pub struct VolumeCheckArgs {
+    /// The volume's file
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub file: OsString,
+    /// Give back space that belongs to nobody
+    #[arg(long)]
+    pub repair: bool,
+    /// Do not read what files hold
+    #[arg(long)]
+    pub no_contents: bool,
+    /// Do not ask before repairing
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `volume gc`
+#[derive(Args, Debug)]
+pub struct VolumeGcArgs {
+    /// The volume's file, or where it is mounted
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub volume: OsString,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+const X_HELP: &str = "The volume's file, or where it is mounted";
+
+/// A volume, and which branch of it is meant.
+#[derive(Args, Debug, Clone)]
+pub struct BranchArgs {
+    #[arg(value_name = "VOLUME", value_hint = ValueHint::AnyPath, help = X_HELP)]
+    /// The volume.
+    pub volume: OsString,
+    /// Which branch [default: the one that is mounted there, else the main one]
+    #[arg(long, value_name = "NAME")]
+    pub branch: Option<String>,
+}
+
+/// `snapshot …`
+#[derive(Subcommand, Debug)]
+pub enum SnapshotCommand {
+    /// Keep the volume as it is now
+    #[command(after_long_help = "\
+All changes are in it that returned before. Of a volume that is mounted, what the kernel has not handed over yet is written \
+first, and a line tells how long that took; the snapshot itself is one step, whatever the volume holds. A snapshot costs \
+nothing but what is changed after it.
+
+Examples:
+  adit snapshot create box.adit monday
+  adit snapshot create ~/box before-upgrade
+  adit mount --snapshot monday box.adit ~/monday")]
+    Create(SnapshotCreateArgs),
+    /// Delete a snapshot; what only it holds is given back
+    Delete(SnapshotDeleteArgs),
+    /// List the snapshots
+    List(VolumeListArgs),
+    /// Set the volume, or a folder or file in it, back to a snapshot
+    #[command(after_long_help = "\
+It is one step, also after a power cut: either nothing or all of it has happened. What was not there then is gone. A branch \
+that is mounted is unmounted for it and mounted again at once; that is refused (exit code 7) while files on it are open or a \
+process works there.
+
+Examples:
+  adit snapshot restore box.adit monday
+  adit snapshot restore box.adit monday /etc/passwd")]
+    Restore(SnapshotRestoreArgs),
+    /// List what differs between a snapshot and now, or another snapshot
+    #[command(after_long_help = "\
+Paths are told as added, changed, removed or renamed. What is in a folder that was renamed moved with it, and is not told.
+
+Examples:
+  adit snapshot diff box.adit monday
+  adit snapshot diff box.adit monday tuesday --json")]
+    Diff(SnapshotDiffArgs),
+}
+
+/// `snapshot create`
+#[derive(Args, Debug)]
+pub struct SnapshotCreateArgs {
+    /// Of what.
+    #[command(flatten)]
+    pub of: BranchArgs,
+    /// Its name
+    pub name: String,
+    /// Print what it cost as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `snapshot delete`
+#[derive(Args, Debug)]
+pub struct SnapshotDeleteArgs {
+    #[arg(value_name = "VOLUME", value_hint = ValueHint::AnyPath, help = X_HELP)]
+    /// The volume.
+    pub volume: OsString,
+    /// Its name
+    pub name: String,
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// `snapshot list`, `clone list`
+#[derive(Args, Debug)]
+pub struct VolumeListArgs {
+    #[arg(value_name = "VOLUME", value_hint = ValueHint::AnyPath, help = X_HELP)]
+    /// The volume.
+    pub volume: OsString,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `snapshot restore`
+#[derive(Args, Debug)]
+pub struct SnapshotRestoreArgs {
+    /// What.
+    #[command(flatten)]
+    pub of: BranchArgs,
+    /// The snapshot
+    pub name: String,
+    /// A folder or file in it [default: everything]
+    pub path: Option<OsString>,
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// `snapshot diff`
+#[derive(Args, Debug)]
+pub struct SnapshotDiffArgs {
+    /// Of what.
+    #[command(flatten)]
+    pub of: BranchArgs,
+    /// The older one
+    pub name: String,
+    /// The newer one: a snapshot or a branch [default: the branch]
+    pub name2: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `clone …`
+#[derive(Subcommand, Debug)]
+pub enum CloneCommand {
+    /// Make a branch that begins as a snapshot
+    #[command(after_long_help = "\
+It shares all that it has with the snapshot, and takes space only for what is changed. Snapshots and branches have names of \
+their own, all different.
+
+Examples:
+  adit clone create box.adit monday experiment
+  adit mount --branch experiment box.adit ~/experiment")]
+    Create(CloneCreateArgs),
+    /// List the branches
+    List(VolumeListArgs),
+    /// Delete a branch with everything in it
+    Delete(CloneDeleteArgs),
+}
+
+/// `clone create`
+#[derive(Args, Debug)]
+pub struct CloneCreateArgs {
+    #[arg(value_name = "VOLUME", value_hint = ValueHint::AnyPath, help = X_HELP)]
+    /// The volume.
+    pub volume: OsString,
+    /// The snapshot that it begins as
+    pub snapshot: String,
+    /// Its name
+    pub branch: String,
+}
+
+/// `clone delete`
+#[derive(Args, Debug)]
+pub struct CloneDeleteArgs {
+    #[arg(value_name = "VOLUME", value_hint = ValueHint::AnyPath, help = X_HELP)]
+    /// The volume.
+    pub volume: OsString,
+    /// Its name
+    pub branch: String,
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
+}

@@ -1,0 +1,190 @@
+//! `mount`: from a request to a served mount, in the foreground or in a background process that reports how it went.
+//!
+//! Order in the background: the password is read, then the process forks (before any thread), and the child unlocks,
+//! mounts and says that it is ready. Every failure up to there is the parent's message and exit code. What a kind of source
+//! does in the child is in [`vault`] and [`volume`], what all do in [`serve`].
+
+pub mod serve;
+mod vault;
+pub mod volume;
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use adit_mount::control::ControlError;
+use adit_mount::daemon::{self, Readiness, Side, StartFailure};
+use adit_mount::{MountError, mountpoint};
+
+use crate::args::low::{GlobalArgs, MountArgs};
+use crate::args::mount_options::MountRequest;
+use crate::exit_code::Code;
+use crate::failure::{Failure, Result};
+use crate::process::Inherited;
+use crate::source::{self, Source};
+use crate::{logging, state_dir};
+
+/// A mount that is fully described; only the password is apart.
+struct Plan {
+    request: MountRequest,
+    source: Source,
+    mountpoint: PathBuf,
+    state: Option<PathBuf>,
+}
+
+impl Plan {
+    /// The log of mounts in the background.
+    fn log(&self) -> Option<PathBuf> {
+        Some(self.state.as_ref()?.join("log"))
+    }
+}
+
+/// `adit mount`. What the caller had open (`inherited`) is closed in the background; in the foreground it is the caller's
+/// business.
+pub fn mount(args: MountArgs, global: &GlobalArgs, inherited: Inherited) -> Result<()> {
+    let mut request = MountRequest::new(args)?;
+    let global = &request.global(global);
+    let source = Source::recognise(&request.source)?;
+    request.options.kind = source.kind().to_owned();
+    if source::without_prefix(&request.source) == OsStr::new(&request.options.source)
+        && Path::new(&request.options.source).is_relative()
+    {
+        // What the kernel's table shows is read by others, and when this process's folder is long forgotten.
+        request.options.source = source.path().display().to_string();
+    }
+    let mountpoint = check_mountpoint(&request.mountpoint, source.path(), request.nonempty)?;
+    let given = request.state_dir.as_deref().or(global.state_dir.as_deref());
+    // Relative paths mean something only before the daemon leaves its folder.
+    let state = state_dir::locate(given).ok();
+    let plan = Plan { request, source, mountpoint, state };
+    match plan.source {
+        Source::Vault(_) => vault::mount(plan, global, inherited),
+        Source::Volume(_) => volume::mount(plan, global, inherited),
+    }
+}
+
+/// Goes to the background, unless the foreground was asked for, and has `serve` do the rest there. `serve` takes the
+/// readiness once the mount is usable.
+fn start(
+    plan: Plan,
+    global: &GlobalArgs,
+    inherited: Inherited,
+    serve: impl FnOnce(Plan, Option<&mut Option<Readiness>>) -> Result<()>,
+) -> Result<()> {
+    if plan.request.foreground {
+        logging::of_foreground(global)?;
+        return serve(plan, None);
+    }
+    match daemon::daemonize().map_err(|e| Failure::io("mount", &e))? {
+        Side::Parent(word) => word.map_err(|f| Failure::new(Code::from_number(f.exit_code), f.message)),
+        Side::Child(readiness) => {
+            // Not earlier: the password may have come from one of them.
+            inherited.close();
+            adit_vault::memory::lock_again();
+            if let Some(Err(failure)) = plan.log().map(|path| logging::to_file(global, &path)) {
+                eprintln!("adit: no log: {}", failure.text());
+            }
+            let mut readiness = Some(readiness);
+            let served = serve(plan, Some(&mut readiness));
+            in_background(served, readiness)
+        }
+    }
+}
+
+/// The end of the background process: to its parent if that still waits, else to the log.
+fn in_background(served: Result<()>, readiness: Option<Readiness>) -> Result<()> {
+    let Err(failure) = served else { return Ok(()) };
+    let code = failure.code();
+    match readiness {
+        Some(waiting) => {
+            let word = StartFailure { exit_code: code as u8, message: failure.text() };
+            // If the parent is gone, nobody is left to tell.
+            let _ = waiting.failed(word);
+        }
+        None => tracing::error!("{}", failure.text()),
+    }
+    Err(Failure::said(code))
+}
+
+/// The absolute mountpoint; refuses what cannot end well.
+fn check_mountpoint(path: &Path, source: &Path, nonempty: bool) -> Result<PathBuf> {
+    if let Some(dead) = mountpoint::resolve(path).ok().and_then(|path| mountpoint::find_dead(&path)) {
+        return Err(mount_failure(&MountError::Stale(dead.mountpoint)));
+    }
+    let absolute = mountpoint::resolve(path).map_err(|e| Failure::io(path.display(), &e).on("mountpoint"))?;
+    // Before anything asks what is mounted there, for that may hang.
+    if mountpoint::find(&absolute).is_some_and(|entry| entry.fs_type == mountpoint::FS_TYPE) {
+        let what = format!("mountpoint {}: something is mounted there already", absolute.display());
+        return Err(Failure::new(Code::Busy, what).hint("`adit mounts` lists what; `adit umount` ends it"));
+    }
+    let meta = std::fs::metadata(path).map_err(|e| Failure::io(path.display(), &e).on("mountpoint"))?;
+    if !meta.is_dir() {
+        return Err(Failure::new(Code::Failure, format!("mountpoint: {}: not a folder", path.display())));
+    }
+    if absolute.starts_with(source) || source.starts_with(&absolute) {
+        let what = format!("mountpoint {}: it overlaps {}", absolute.display(), source.display());
+        return Err(Failure::usage(what).hint("mount it on a folder beside that"));
+    }
+    // A folder that may not be listed may hold anything; nobody who may not look there will miss it.
+    let holds_something = std::fs::read_dir(&absolute).is_ok_and(|mut entries| entries.next().is_some());
+    if holds_something && !nonempty {
+        let what =
+            format!("mountpoint {}: the folder is not empty, and a mount would hide what it holds", path.display());
+        return Err(Failure::new(Code::Failure, what).hint("mount on an empty folder, or say -o nonempty"));
+    }
+    Ok(absolute)
+}
+
+/// What a failed mount or unmount is to the user.
+pub fn mount_failure(error: &MountError) -> Failure {
+    let code = match error {
+        MountError::AnotherUsers { path, user } => {
+            let what = format!("{}: mounted by another user ({})", path.display(), user_name(*user));
+            return Failure::new(Code::of(error.kind()), what).hint("only that user and root can unmount it");
+        }
+        MountError::NotAMount(_) => Code::NotAMount,
+        other => Code::of(other.kind()),
+    };
+    let failure = Failure::new(code, error);
+    match error.advice() {
+        Some(advice) => failure.hint(advice),
+        None => failure,
+    }
+}
+
+/// The name that the machine's own table of users has for a number; else the number.
+fn user_name(uid: u32) -> String {
+    let table = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name = table.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
+    });
+    name.unwrap_or_else(|| format!("uid {uid}"))
+}
+
+/// A mount whose process lives and says nothing, and how to go on.
+fn silent(mountpoint: &Path, pid: u32) -> Failure {
+    Failure::new(Code::Failure, format!("{}: process {pid} does not answer", mountpoint.display()))
+        .hint(how_to_go_on(mountpoint, pid))
+}
+
+/// What to do about a mount whose process does not answer.
+pub fn how_to_go_on(mountpoint: &Path, pid: u32) -> String {
+    let at = mountpoint.display();
+    format!(
+        "if it is only stopped, let it go on: kill -CONT {pid}; else end it: kill -KILL {pid}, then adit umount {at} (what was closed or synced is there after the next mount)"
+    )
+}
+
+/// What a failed request to a mount's process is to the user.
+pub fn answered(error: &ControlError) -> Failure {
+    let code = match error {
+        ControlError::NotAMount(_) => Code::NotAMount,
+        ControlError::Dead(dead) => return mount_failure(dead),
+        ControlError::Silent { mountpoint, pid } => return silent(mountpoint, *pid),
+        ControlError::Answered { kind, .. } => Code::of_word(kind),
+        ControlError::UnsafeDirectory { .. } => Code::Failure,
+        ControlError::Io { source, .. } => Code::of(adit_core::error::kind_of_io(source)),
+    };
+    Failure::new(code, error)
+}

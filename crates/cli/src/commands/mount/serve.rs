@@ -1,0 +1,251 @@
+//! What every mount has: an engine over its store, a session with the kernel, an entry in the registry, and the answers that
+//! its process gives on its socket.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use adit_core::ErrorKind;
+use adit_core::engine::{CacheStats, Engine, EngineOptions};
+use adit_core::store::Store;
+use adit_mount::control::{ControlError, MountInfo, Registered, Registry};
+use adit_mount::{MountError, MountOptions, Session, SessionHandle, Until};
+use serde_json::{Map, Value, json};
+
+use super::mount_failure;
+use super::volume::Place;
+use crate::args::mount_options::{Part, Timeouts};
+use crate::exit_code::NOT_A_MOUNT;
+use crate::failure::{Failure, Result};
+use crate::{logging, output};
+
+/// Memory of each serving thread that is not in the engine's budget: its receive buffer and stack, in bytes.
+const THREAD_LEN_BYTES: u64 = 2 << 20;
+/// Memory of the process besides budget and threads, in bytes.
+const BASE_LEN_BYTES: u64 = 12 << 20;
+
+/// How long an answer about the end of the mount is waited for; whoever asked then waits for the process's end.
+const OUTCOME_PATIENCE: Duration = Duration::from_secs(90);
+
+/// What a mount's process says of it.
+pub struct About {
+    /// What is mounted: its place.
+    pub source: String,
+    /// Nobody else changes it.
+    pub exclusive: bool,
+    /// Why nothing can be changed, where nobody asked for that.
+    pub why_read_only: Option<String>,
+    /// Where warnings are; none in the foreground.
+    pub log: Option<PathBuf>,
+    /// When it was mounted.
+    pub began: Instant,
+    /// What of a volume is mounted.
+    pub part: Option<Part>,
+}
+
+/// A mount that is usable.
+pub struct Served {
+    engine: Arc<Engine>,
+    session: Session,
+    registered: Option<Registered>,
+    source: String,
+}
+
+/// Mounts `store` and announces it. `place` is its place in the process that has a volume open.
+///
+/// # Errors
+/// What [`Session::mount`] says; nothing stays mounted then.
+pub fn serve(
+    store: Arc<dyn Store>,
+    mountpoint: &Path,
+    options: &MountOptions,
+    engine: EngineOptions,
+    about: About,
+    place: Option<Place>,
+) -> Result<Served> {
+    let engine = Engine::new(store, engine);
+    let session = Session::mount(engine.clone(), mountpoint, options).map_err(|e| mount_failure(&e))?;
+    let mut info = MountInfo::new(&about.source, &options.kind, session.mountpoint(), options.read_only);
+    match &about.part {
+        Some(Part::Snapshot(name)) => info.snapshot = Some(name.clone()),
+        Some(Part::Branch(name)) => info.branch = Some(name.clone()),
+        Some(Part::Live) => info.branch = Some(adit_volume::tree::MAIN.to_owned()),
+        None => {}
+    }
+    let source = about.source.clone();
+    tracing::info!("{source} is mounted on {}", session.mountpoint().display());
+    // Weak: the control thread may outlive the mount, and must not keep the source open.
+    let verbs = Verbs { engine: Arc::downgrade(&engine), session: session.handle(), info: info.clone(), about, place };
+    let registered = Registry::of_this_user().register(&info, move |verb: &str, args: &Value| verbs.call(verb, args));
+    if let Err(e) = &registered {
+        // The mount works without; it can be ended with umount(8) or fusermount3.
+        tracing::warn!("`adit mounts` will not show this mount: {e}");
+    }
+    Ok(Served { engine, session, registered: registered.ok(), source })
+}
+
+impl Served {
+    /// Ends it from another thread.
+    pub fn handle(&self) -> SessionHandle {
+        self.session.handle()
+    }
+
+    /// Its engine.
+    pub fn engine(&self) -> Weak<Engine> {
+        Arc::downgrade(&self.engine)
+    }
+
+    /// Serves until it is unmounted, and everything is written back. `released` runs when its store is given back, and
+    /// before those who asked for the end have their answer.
+    pub fn wait(self, until: Until, released: impl FnOnce()) -> Result<()> {
+        let mountpoint = self.session.mountpoint().to_owned();
+        let ended = self.session.wait(until);
+        drop(self.engine);
+        released();
+        // Waits until those who asked for the end have their answer.
+        drop(self.registered);
+        let ended = ended.map_err(|e| Failure::fs(mountpoint.display(), &e))?;
+        tracing::info!("{} is no longer mounted on {} ({ended:?})", self.source, mountpoint.display());
+        Ok(())
+    }
+}
+
+/// The engine's options; `ttl` is how long names and attributes are believed where nobody else changes the source.
+pub fn engine_options(
+    timeouts: &Timeouts,
+    memory_bytes: u64,
+    options: &MountOptions,
+    ttl: Option<Duration>,
+) -> EngineOptions {
+    let defaults = EngineOptions::default();
+    let others = BASE_LEN_BYTES + options.threads.get() as u64 * THREAD_LEN_BYTES;
+    EngineOptions {
+        attr_ttl: timeouts.attr.or(ttl).unwrap_or(defaults.attr_ttl),
+        entry_ttl: timeouts.entry.or(ttl).unwrap_or(defaults.entry_ttl),
+        negative_ttl: timeouts.negative.or(ttl).unwrap_or(defaults.negative_ttl),
+        // The process as a whole is to stay within what was asked for; caches get at least half of it.
+        memory_bytes: memory_bytes.saturating_sub(others).max(memory_bytes / 2),
+        read_only: options.read_only,
+        kernel_writeback: false,
+    }
+}
+
+/// What a mount's process answers on its socket.
+struct Verbs {
+    engine: Weak<Engine>,
+    session: SessionHandle,
+    info: MountInfo,
+    about: About,
+    place: Option<Place>,
+}
+
+impl Verbs {
+    fn call(&self, verb: &str, args: &Value) -> Option<Result<Value, ControlError>> {
+        match verb {
+            "stats" => Some(self.stats()),
+            "status" => Some(self.status()),
+            "umount" => Some(self.umount(args["lazy"].as_bool().unwrap_or(false))),
+            verb => self.place.as_ref()?.call(verb, args),
+        }
+    }
+
+    fn engine(&self) -> Result<Arc<Engine>, ControlError> {
+        self.engine.upgrade().ok_or_else(|| ControlError::answer(ErrorKind::Stale, "the mount is ending"))
+    }
+
+    fn stats(&self) -> Result<Value, ControlError> {
+        let stats = self.engine()?.stats();
+        let cache =
+            |c: CacheStats| json!({"hits": c.hits, "misses": c.misses, "size": c.entries, "size_bytes": c.bytes});
+        let named = |pairs: &mut dyn Iterator<Item = (&'static str, u64)>| {
+            Value::Object(pairs.map(|(name, value)| (name.to_owned(), json!(value))).collect::<Map<_, _>>())
+        };
+        Ok(json!({
+            "inodes": stats.inodes,
+            "inode_bytes": stats.inode_bytes,
+            "rss_bytes": rss_bytes(),
+            "budget_bytes": stats.budget_bytes,
+            "used_bytes": stats.used_bytes,
+            "dirty_bytes": stats.dirty_bytes,
+            "open_files": stats.open_files,
+            "open_dirs": stats.open_dirs,
+            "caches": {
+                "attributes": cache(stats.attrs),
+                "dentries": cache(stats.dentries),
+                "negative": cache(stats.negatives),
+                "listings": cache(stats.listings),
+                "content": cache(stats.units),
+            },
+            "operations": named(&mut stats.ops.iter()),
+            "store": named(&mut stats.store.iter().copied()),
+        }))
+    }
+
+    fn status(&self) -> Result<Value, ControlError> {
+        let engine = self.engine()?;
+        let (stats, options) = (engine.stats(), engine.options());
+        Ok(json!({
+            "source": self.info.source,
+            "kind": self.info.kind,
+            "mountpoint": self.info.mountpoint,
+            "pid": self.info.pid,
+            "state": if self.info.is_attached() { "mounted" } else { "detached" },
+            "read_only": self.info.read_only,
+            "read_only_because": self.about.why_read_only,
+            "started": output::iso_text(self.info.started),
+            "uptime_secs": self.about.began.elapsed().as_secs(),
+            "snapshot": self.info.snapshot,
+            "branch": self.info.branch,
+            "exclusive": self.about.exclusive,
+            "attr_timeout_secs": options.attr_ttl.as_secs_f64(),
+            "entry_timeout_secs": options.entry_ttl.as_secs_f64(),
+            "negative_timeout_secs": options.negative_ttl.as_secs_f64(),
+            "open_files": stats.open_files,
+            "dirty_bytes": stats.dirty_bytes,
+            // Among them: entries that are left out of their folders, such as conflict copies of sync programs.
+            "warnings": logging::warnings(),
+            "log": self.about.log.as_ref().map(|log| log.to_string_lossy()),
+        }))
+    }
+
+    /// Unmounts. Unless `lazy`, it answers when everything is written back, or why that failed, and whether the process goes
+    /// on with other mounts.
+    fn umount(&self, lazy: bool) -> Result<Value, ControlError> {
+        let engine = self.engine()?;
+        // What is detached is written back when it ends, and before that as always; nobody waits for it.
+        let synced = if self.info.read_only || lazy { Ok(()) } else { engine.store().sync_all() };
+        drop(engine);
+        if let Err(e) = &synced
+            && can_be_mended(e.kind())
+        {
+            return Err(ControlError::answer(e.kind(), format!("{e}; it stays mounted, so that you can make room")));
+        }
+        self.session.unmount(lazy).map_err(|e| match e {
+            MountError::NotAMount(_) => ControlError::Answered { kind: NOT_A_MOUNT.to_owned(), message: e.to_string() },
+            other => ControlError::answer(other.kind(), &other),
+        })?;
+        if let Some(Err(e)) = (!lazy).then(|| self.session.outcome(OUTCOME_PATIENCE)).flatten() {
+            return Err(ControlError::answer(e.kind(), &e));
+        }
+        let what =
+            "it is unmounted, but not all of it may be on the disk; the next mount recovers what is in the journal";
+        let goes_on = !lazy && self.place.as_ref().is_some_and(Place::left);
+        synced.map(|()| json!({"goes_on": goes_on})).map_err(|e| ControlError::answer(e.kind(), format!("{e}; {what}")))
+    }
+}
+
+/// Whether an unmount that meets this failure is better refused, because its user can do something while the mount lives.
+/// After a failed sync nothing gets better by staying.
+fn can_be_mended(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::NoSpace | ErrorKind::QuotaExceeded)
+}
+
+/// Memory that is this process's own (RssAnon + RssShmem of proc(5)), in bytes; 0 if the system does not tell.
+fn rss_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kib = |key: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+        line.split_ascii_whitespace().next()?.parse::<u64>().ok()
+    };
+    1024 * (kib("RssAnon:").unwrap_or(0) + kib("RssShmem:").unwrap_or(0))
+}

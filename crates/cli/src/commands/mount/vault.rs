@@ -1,0 +1,102 @@
+//! A vault's mount: the password, what else is asked before anything is mounted, and the one mount of the process.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use adit_mount::daemon::Readiness;
+use adit_mount::{Signals, Until};
+use rustix::io::Errno;
+
+use super::serve::{self, About};
+use super::{Plan, start};
+use crate::args::low::GlobalArgs;
+use crate::args::mount_options::Part;
+use crate::failure::{Failure, Result};
+use crate::live;
+use crate::open::{self, Opened, Purpose};
+use crate::process::Inherited;
+use crate::secrets::{self, Origin, Password, Role};
+
+/// How long names and attributes are believed when nobody else changes the vault.
+const EXCLUSIVE_TTL: Duration = Duration::from_secs(3600);
+
+/// Mounts the vault that `plan` names.
+pub(super) fn mount(plan: Plan, global: &GlobalArgs, inherited: Inherited) -> Result<()> {
+    let dir = plan.source.path().to_owned();
+    let request = &plan.request;
+    if request.part != Part::Live || request.durability.is_some() {
+        return Err(Failure::usage(format!("{}: a vault has no snapshots, branches or durability", dir.display())));
+    }
+    live::respect_mounts(&dir, request.exclusive)?;
+    open::vault::check_openable(&dir)?;
+    if request.fake {
+        return Ok(());
+    }
+    let password = match request.password {
+        // Whoever sits at the terminal may try again; the keys are made anew in the process that needs them.
+        Origin::Ask => open::vault::password(&dir, &Origin::Ask)?.0,
+        ref origin => secrets::read(origin, Role::Current, &dir.display().to_string())?,
+    };
+    start(plan, global, inherited, |plan, readiness| serve(&plan, &dir, password, readiness))
+}
+
+/// Opens the vault, mounts it, and serves until it is unmounted. Takes the readiness once the mount is usable.
+fn serve(plan: &Plan, dir: &Path, password: Password, readiness: Option<&mut Option<Readiness>>) -> Result<()> {
+    let signals = Signals::install().map_err(|e| Failure::io("signals", &e))?;
+    let request = &plan.request;
+    let mut options = request.options.clone();
+    let why = why_read_only(dir, request.rw).filter(|_| !options.read_only);
+    if let Some(why) = &why {
+        options.read_only = true;
+        open::remark(&format!("{}: mounted read-only: {why}", dir.display()));
+    }
+    let purpose = match options.read_only {
+        true => Purpose::Read,
+        // Whoever names the place wants it used.
+        false if request.state_dir.is_some() => Purpose::Write,
+        false => Purpose::WriteIfPossible,
+    };
+    let state = plan.state.clone().ok_or_else(|| Failure::usage("no state directory is known"));
+    // Checked at the beginning as well, when nobody had typed a password; but others may have come since.
+    let opened: Opened = open::vault::open(dir, password, state, purpose, request.exclusive)?.into();
+    // What was refused may be gone by now: a password is read into more than it needs.
+    adit_vault::memory::lock_again();
+    if !adit_vault::memory::is_locked() {
+        tracing::warn!(
+            "keys could be swapped to disk: the limit of locked memory is too low; `adit doctor` tells more"
+        );
+    }
+    options.read_only |= opened.read_only;
+    let ttl = request.exclusive.then_some(EXCLUSIVE_TTL);
+    let mut engine = serve::engine_options(&request.timeouts, request.memory_bytes, &options, ttl);
+    engine.kernel_writeback = request.exclusive && !options.read_only;
+    let about = About {
+        source: dir.display().to_string(),
+        exclusive: request.exclusive,
+        why_read_only: why,
+        log: plan.log().filter(|_| !request.foreground),
+        began: Instant::now(),
+        part: None,
+    };
+    let served = serve::serve(opened.store.clone(), &plan.mountpoint, &options, engine, about, None)?;
+    if let Some(waiting) = readiness.and_then(Option::take) {
+        waiting.ready().map_err(|e| Failure::io("daemon", &e))?;
+    }
+    served.wait(Until { signals: Some(signals), idle: request.idle }, || ())
+}
+
+/// Why nothing can be changed in the vault in `dir`, whatever is asked for; None if it can.
+///
+/// New folders and all that is in them need write permission on its folder `d`. Who lacks that may still be allowed to
+/// write below, in a vault that several users share: `-o rw` says so.
+fn why_read_only(dir: &Path, rw: bool) -> Option<String> {
+    use rustix::fs::{Access, AtFlags, CWD};
+    let data = dir.join("d");
+    match rustix::fs::accessat(CWD, &data, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
+        Err(Errno::ROFS) => Some("it lies on a read-only filesystem".to_owned()),
+        Err(Errno::ACCESS) if !rw => {
+            Some(format!("you have no permission to write to {}; -o rw tries all the same", data.display()))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,452 @@
+//! The mounts of a volume: one process has its file, and every mount of it is a session of that process.
+//!
+//! `adit mount` finds the process in the registry and asks it for a further mount ([`Wish`]), or becomes that process
+//! ([`Process`]), which lives until its last mount ends. Two that begin at once are told apart by the lock on the file: the
+//! later one looks into the registry again.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use adit_core::engine::Engine;
+use adit_core::{ErrorKind, FsError};
+use adit_mount::control::{ControlError, MountInfo, Registry};
+use adit_mount::daemon::Readiness;
+use adit_mount::{MountOptions, SessionHandle, Signals, Until, mountpoint};
+use adit_volume::tree::MAIN;
+use adit_volume::volume::OpenOptions;
+use adit_volume::{Volume, VolumeStore};
+use parking_lot::{Condvar, Mutex};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::serve::{self, About, Served};
+use super::{Plan, answered, mount_failure, start};
+use crate::args::low::GlobalArgs;
+use crate::args::mount_options::{Part, Timeouts};
+use crate::exit_code::Code;
+use crate::failure::{Failure, Result};
+use crate::process::Inherited;
+use crate::volume_work::{self, Asked};
+use crate::{live, open};
+
+/// The request for a further mount.
+const MOUNT_VERB: &str = "mount";
+/// The request for something else that a volume can do.
+pub const VOLUME_VERB: &str = "volume";
+
+/// How long names and attributes are believed: only the mount itself changes what it shows.
+const TTL: Duration = Duration::from_secs(3600);
+/// How long to look for the process that has a volume locked, and how often.
+const JOIN_PATIENCE: Duration = Duration::from_secs(2);
+const JOIN_STEP: Duration = Duration::from_millis(20);
+/// How long the store of a mount that ended may be in use by requests that were under way.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A mount, as one process asks another for it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Wish {
+    /// Absolute; bytes, as paths are.
+    mountpoint: Vec<u8>,
+    part: Part,
+    options: MountOptions,
+    timeouts: Timeouts,
+    memory_bytes: u64,
+    idle: Option<Duration>,
+}
+
+impl Wish {
+    fn of(plan: &Plan) -> Wish {
+        let request = &plan.request;
+        Wish {
+            mountpoint: plan.mountpoint.as_os_str().as_bytes().to_vec(),
+            part: request.part.clone(),
+            options: request.options.clone(),
+            timeouts: request.timeouts,
+            memory_bytes: request.memory_bytes,
+            idle: request.idle,
+        }
+    }
+
+    fn mountpoint(&self) -> PathBuf {
+        OsString::from_vec(self.mountpoint.clone()).into()
+    }
+}
+
+/// The branch that a part of a volume is; `None` for a snapshot.
+fn branch_of(part: &Part) -> Option<&str> {
+    match part {
+        Part::Live => Some(MAIN),
+        Part::Branch(name) => Some(name),
+        Part::Snapshot(_) => None,
+    }
+}
+
+/// Mounts what `plan` names of a volume.
+pub(super) fn mount(plan: Plan, global: &GlobalArgs, inherited: Inherited) -> Result<()> {
+    open::no_password(&plan.source, &plan.request.password)?;
+    if plan.request.fake {
+        return Ok(());
+    }
+    let file = plan.source.path().to_owned();
+    if let Some(process) = process_of(&file) {
+        return join(&process, &plan);
+    }
+    start(plan, global, inherited, |plan, readiness| {
+        let mut readiness = readiness;
+        match open_file(&plan, &file) {
+            Ok(volume) => Process::run(&plan, file, volume, readiness),
+            // Somebody was faster.
+            Err(busy) if busy.code() == Code::Busy => {
+                let deadline = Instant::now() + JOIN_PATIENCE;
+                let process = loop {
+                    match process_of(&file) {
+                        Some(process) => break process,
+                        None if Instant::now() > deadline => return Err(busy),
+                        None => std::thread::sleep(JOIN_STEP),
+                    }
+                };
+                join(&process, &plan)?;
+                if let Some(waiting) = readiness.as_mut().and_then(|readiness| readiness.take()) {
+                    waiting.ready().map_err(|e| Failure::io("daemon", &e))?;
+                }
+                Ok(())
+            }
+            Err(failure) => Err(failure),
+        }
+    })
+}
+
+fn open_file(plan: &Plan, file: &Path) -> Result<Volume> {
+    let request = &plan.request;
+    let access = open::volume::access_for_mount(file, request.options.read_only && request.part == Part::Live);
+    let options = OpenOptions {
+        durability: request.durability,
+        memory_bytes: volume_memory(request.memory_bytes),
+        ..OpenOptions::new(access)
+    };
+    open::volume::opened(file, &options)
+}
+
+/// How much of the memory of a mount is the volume's; its engine has the rest.
+fn volume_memory(memory_bytes: u64) -> u64 {
+    memory_bytes / 4
+}
+
+/// A mount of the process of this user that has the volume in `file` open.
+fn process_of(file: &Path) -> Option<MountInfo> {
+    let registry = Registry::of_this_user();
+    live::of_source(file).into_iter().find(|mount| registry.ping(mount).is_ok())
+}
+
+/// Has the process of `mount` make the mount that `plan` asks for.
+fn join(mount: &MountInfo, plan: &Plan) -> Result<()> {
+    let file = plan.source.path().display();
+    if plan.request.foreground {
+        let what = format!("{file}: process {} has it open, and a further mount is made by that process", mount.pid);
+        return Err(Failure::new(Code::Busy, what).hint("leave out --foreground"));
+    }
+    if plan.request.durability.is_some() {
+        let what = format!("{file}: mounted on {} already, whose durability is that of every mount", mount.mountpoint);
+        return Err(Failure::new(Code::Busy, what).hint("leave out --durability, or unmount it first"));
+    }
+    let wish = serde_json::to_value(Wish::of(plan)).map_err(|e| Failure::new(Code::Failure, e))?;
+    let registry = Registry::of_this_user();
+    let mut waiting = || registry.ping(mount);
+    match registry.call_patiently(mount, MOUNT_VERB, &wish, &mut waiting) {
+        Ok(_) => {}
+        Err(ControlError::Answered { kind, message }) => return Err(Failure::new(Code::of_word(&kind), message)),
+        Err(e) => return Err(answered(&e)),
+    }
+    // Made in that process's view of the machine, which may be another one.
+    if mountpoint::find(&plan.mountpoint).is_some_and(|entry| entry.fs_type == mountpoint::FS_TYPE) {
+        return Ok(());
+    }
+    let what = format!("{}: mounted where process {} sees it, which you do not", plan.mountpoint.display(), mount.pid);
+    Err(Failure::new(Code::Failure, what).hint("it runs in another mount namespace: unmount and mount it there"))
+}
+
+/// A session of the process.
+struct Live {
+    wish: Wish,
+    session: SessionHandle,
+    engine: Weak<Engine>,
+}
+
+#[derive(Default)]
+struct Sessions {
+    next: u64,
+    live: BTreeMap<u64, Live>,
+    /// Threads of sessions, and mounts that are being made.
+    running: usize,
+    /// Nothing more is mounted: the process is to end.
+    over: bool,
+    /// What one of them failed with at its end.
+    failed: Option<Failure>,
+}
+
+/// The process that has a volume open.
+pub struct Process {
+    file: PathBuf,
+    volume: Volume,
+    log: Option<PathBuf>,
+    sessions: Mutex<Sessions>,
+    changed: Condvar,
+}
+
+/// The place of one session in its process.
+pub struct Place {
+    process: Weak<Process>,
+    id: u64,
+}
+
+impl Place {
+    /// Answers a request that is about the whole volume.
+    pub fn call(&self, verb: &str, args: &Value) -> Option<Result<Value, ControlError>> {
+        if ![MOUNT_VERB, VOLUME_VERB].contains(&verb) {
+            return None;
+        }
+        let Some(process) = self.process.upgrade() else {
+            return Some(Err(ControlError::answer(ErrorKind::Busy, "the process is ending")));
+        };
+        let told = |failure: Failure| ControlError::Answered { kind: failure.code().word(), message: failure.text() };
+        Some(match verb {
+            MOUNT_VERB => process.join(args).map(|()| Value::Null).map_err(told),
+            _ => process.work(args).map_err(told),
+        })
+    }
+
+    /// Waits until the session's store is given back; whether other sessions go on.
+    pub fn left(&self) -> bool {
+        let Some(process) = self.process.upgrade() else { return false };
+        process.await_release(self.id);
+        process.sessions.lock().live.keys().any(|&id| id != self.id)
+    }
+}
+
+impl Process {
+    /// Serves the first mount, and all that join, until the last one has ended.
+    fn run(plan: &Plan, file: PathBuf, volume: Volume, readiness: Option<&mut Option<Readiness>>) -> Result<()> {
+        let signals = Signals::install().map_err(|e| Failure::io("signals", &e))?;
+        let log = plan.log().filter(|_| !plan.request.foreground);
+        let process = Process { file, volume, log, sessions: Mutex::default(), changed: Condvar::new() };
+        let process = Arc::new(process);
+        process.mount(&Wish::of(plan))?;
+        process.obey(signals).map_err(|e| Failure::io("signals", &e))?;
+        if let Some(waiting) = readiness.and_then(Option::take) {
+            waiting.ready().map_err(|e| Failure::io("daemon", &e))?;
+        }
+        let failed = {
+            let mut sessions = process.sessions.lock();
+            while sessions.running > 0 {
+                process.changed.wait(&mut sessions);
+            }
+            sessions.over = true;
+            sessions.failed.take()
+        };
+        let closed = process.volume.close().map_err(|e| open::volume::failure(&process.file, &e));
+        tracing::info!("{} is closed", process.file.display());
+        match failed {
+            Some(failure) => Err(failure),
+            None => closed,
+        }
+    }
+
+    /// Ends every session at a signal, as each does by itself: a second one does not wait, a third one kills.
+    fn obey(self: &Arc<Process>, mut signals: Signals) -> std::io::Result<()> {
+        let process = Arc::downgrade(self);
+        std::thread::Builder::new().name("adit-signals".into()).spawn(move || {
+            while signals.wait().is_ok() {
+                let Some(process) = process.upgrade() else { return };
+                let mut sessions = process.sessions.lock();
+                sessions.over = true;
+                sessions.live.values().for_each(|live| live.session.end());
+            }
+        })?;
+        Ok(())
+    }
+
+    /// A request of another process for a further mount.
+    fn join(self: &Arc<Process>, args: &Value) -> Result<()> {
+        let wish = Wish::deserialize(args).map_err(|e| Failure::usage(format!("not a mount: {e}")))?;
+        self.mount(&wish)
+    }
+
+    /// Makes a mount, with a thread that waits for its end.
+    fn mount(self: &Arc<Process>, wish: &Wish) -> Result<()> {
+        let id = {
+            let mut sessions = self.sessions.lock();
+            if sessions.over {
+                let what = format!("{}: the process that has it open is ending", self.file.display());
+                return Err(Failure::new(Code::Busy, what).hint("try again"));
+            }
+            sessions.running += 1;
+            sessions.next += 1;
+            sessions.next
+        };
+        let begun = self.begin(id, wish);
+        if begun.is_err() {
+            self.sessions.lock().running -= 1;
+            self.changed.notify_all();
+        }
+        begun
+    }
+
+    fn begin(self: &Arc<Process>, id: u64, wish: &Wish) -> Result<()> {
+        let mut options = wish.options.clone();
+        let store = self.store(wish)?;
+        options.read_only |= self.volume.is_read_only() || branch_of(&wish.part).is_none();
+        let memory_bytes = wish.memory_bytes - volume_memory(wish.memory_bytes);
+        let mut engine = serve::engine_options(&wish.timeouts, memory_bytes, &options, Some(TTL));
+        engine.kernel_writeback = !options.read_only;
+        let about = About {
+            source: self.file.display().to_string(),
+            exclusive: true,
+            why_read_only: None,
+            log: self.log.clone(),
+            began: Instant::now(),
+            part: Some(wish.part.clone()),
+        };
+        let place = Place { process: Arc::downgrade(self), id };
+        let served = serve::serve(Arc::new(store), &wish.mountpoint(), &options, engine, about, Some(place))?;
+        let live = Live { wish: wish.clone(), session: served.handle(), engine: served.engine() };
+        self.sessions.lock().live.insert(id, live);
+        let (process, idle) = (self.clone(), wish.idle);
+        let waiting = std::thread::Builder::new().name("adit-mount".into());
+        let spawned = waiting.spawn(move || process.wait(id, served, idle));
+        spawned.map(drop).map_err(|e| {
+            // The session went with the closure, and is detached.
+            self.sessions.lock().live.remove(&id);
+            Failure::io("mount", &e)
+        })
+    }
+
+    /// What `wish` wants to see.
+    fn store(&self, wish: &Wish) -> Result<VolumeStore> {
+        let fail = |e: FsError| open::volume::failure(&self.file, &e);
+        let Some(branch) = branch_of(&wish.part) else {
+            let Part::Snapshot(name) = &wish.part else { return Err(fail(ErrorKind::InvalidInput.into())) };
+            return self.volume.snapshot(name).map_err(fail);
+        };
+        if self.volume.is_read_only() && !wish.options.read_only {
+            let what =
+                format!("{}: a mount with --read-only has it open, so nothing can be changed", self.file.display());
+            let hint = "end that mount (`adit mounts` lists it), or say --read-only";
+            // The first mount of a process on a read-only medium is not refused: it says why it is read-only.
+            if self.sessions.lock().live.values().next().is_some() {
+                return Err(Failure::new(Code::Busy, what).hint(hint));
+            }
+        }
+        self.volume.branch(branch).map_err(|e| match self.mountpoint_of(branch) {
+            Some(at) if e.kind() == ErrorKind::Busy => {
+                Failure::new(Code::Busy, format!("{}: branch {branch} is mounted on {at}", self.file.display()))
+                    .hint(format!("work in {at}, or mount a snapshot or another branch of it"))
+            }
+            _ => fail(e),
+        })
+    }
+
+    /// Waits until the store of a session that has ended is given back; false if that takes too long.
+    fn await_release(&self, id: u64) -> bool {
+        let mut sessions = self.sessions.lock();
+        let deadline = Instant::now() + RELEASE_PATIENCE;
+        while sessions.live.contains_key(&id) {
+            if self.changed.wait_until(&mut sessions, deadline).timed_out() {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn mountpoint_of(&self, branch: &str) -> Option<String> {
+        let sessions = self.sessions.lock();
+        let live = sessions.live.values().find(|live| branch_of(&live.wish.part) == Some(branch))?;
+        Some(live.session.mountpoint().display().to_string())
+    }
+
+    /// A session's thread.
+    fn wait(self: Arc<Process>, id: u64, served: Served, idle: Option<Duration>) {
+        let ended = served.wait(Until { signals: None, idle }, || {
+            self.sessions.lock().live.remove(&id);
+            self.changed.notify_all();
+        });
+        let mut sessions = self.sessions.lock();
+        if let Err(failure) = ended {
+            tracing::error!("{}", failure.text());
+            sessions.failed.get_or_insert(failure);
+        }
+        sessions.running -= 1;
+        drop(sessions);
+        self.changed.notify_all();
+    }
+
+    /// A request of another process for something else.
+    fn work(self: &Arc<Process>, args: &Value) -> Result<Value> {
+        let asked = Asked::deserialize(args).map_err(|e| Failure::usage(format!("not a request: {e}")))?;
+        match &asked {
+            Asked::Restore { branch, .. } => self.apart(branch, || self.perform(&asked)),
+            _ => self.perform(&asked),
+        }
+    }
+
+    /// Does `what` while `branch` is not mounted; if it was, it is mounted again after that.
+    ///
+    /// Neither the kernel nor the engine could forget all that they know of a branch and of its open files; a new mount
+    /// knows nothing.
+    fn apart(self: &Arc<Process>, branch: &str, what: impl FnOnce() -> Result<Value>) -> Result<Value> {
+        let found = {
+            let mut sessions = self.sessions.lock();
+            let live = sessions.live.iter().find(|(_, live)| branch_of(&live.wish.part) == Some(branch));
+            let found = live.map(|(&id, live)| (id, live.session.clone(), live.wish.clone()));
+            // The process goes on meanwhile, also if this is its only mount.
+            sessions.running += usize::from(found.is_some());
+            found
+        };
+        let Some((id, session, wish)) = found else { return what() };
+        let unmounted = session.unmount(false).map_err(|e| mount_failure(&e));
+        let done = unmounted.and_then(|()| {
+            let released = self.await_release(id);
+            let done = if released { what() } else { Err(self.still_in_use(branch)) };
+            let again = self.mount(&wish).map_err(|e| e.on("it is unmounted now, and could not be mounted again"));
+            done.and_then(|value| again.map(|()| value))
+        });
+        self.sessions.lock().running -= 1;
+        self.changed.notify_all();
+        done
+    }
+
+    fn still_in_use(&self, branch: &str) -> Failure {
+        let what = format!("{}: branch {branch} is unmounted, but requests are still under way", self.file.display());
+        Failure::new(Code::Busy, what).hint("try again")
+    }
+
+    fn perform(&self, asked: &Asked) -> Result<Value> {
+        let mut flush = |branch: &str| self.flush(branch);
+        volume_work::perform(&self.volume, asked, &mut flush).map_err(|e| {
+            let failure = Failure::fs(self.file.display(), &e);
+            let at = asked.branch().and_then(|branch| self.mountpoint_of(branch));
+            match at {
+                Some(at) if e.kind() == ErrorKind::Busy => failure.hint(format!("unmount it first: adit umount {at}")),
+                None if e.kind() == ErrorKind::Busy => failure.hint("unmount it first; `adit mounts` lists where"),
+                _ => failure,
+            }
+        })
+    }
+
+    /// Has the kernel hand over what it holds of the mount of `branch`, if there is one.
+    fn flush(&self, branch: &str) -> Result<(), FsError> {
+        let found = {
+            let sessions = self.sessions.lock();
+            let live = sessions.live.values().find(|live| branch_of(&live.wish.part) == Some(branch));
+            live.map(|live| (live.session.clone(), live.engine.clone()))
+        };
+        let Some((session, engine)) = found else { return Ok(()) };
+        let Some(engine) = engine.upgrade() else { return Ok(()) };
+        let written = engine.open_for_writing();
+        drop(engine);
+        session.flush_kernel(&written).map_err(|e| FsError::from(e).on("flush", session.mountpoint().display()))
+    }
+}

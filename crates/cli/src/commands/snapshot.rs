@@ -1,0 +1,142 @@
+//! `snapshot …` and `clone …`: of a volume's file, or through the mount of one.
+
+use std::ffi::OsStr;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{bytes, confirm};
+use crate::args::low::GlobalArgs;
+use crate::args::volume::{
+    CloneCommand, SnapshotCommand, SnapshotCreateArgs, SnapshotDiffArgs, SnapshotRestoreArgs, VolumeListArgs,
+};
+use crate::failure::{Failure, Result};
+use crate::output::{self, Output, printable};
+use crate::volume_work::{Asked, Named};
+
+/// Writing back what the kernel held is worth a line from here on.
+const WORTH_TELLING: Duration = Duration::from_secs(1);
+
+/// `adit snapshot …`
+pub fn snapshot(command: &SnapshotCommand, global: &GlobalArgs) -> Result<()> {
+    match command {
+        SnapshotCommand::Create(args) => create(args, global),
+        SnapshotCommand::Delete(args) => {
+            let named = Named::find(&args.volume)?;
+            confirm(&format!("Delete snapshot {} of {} for good?", args.name, named.subject), args.yes)?;
+            named.ask(&Asked::DeleteSnapshot { name: args.name.clone() }).map(drop)
+        }
+        SnapshotCommand::List(args) => list(args, false),
+        SnapshotCommand::Restore(args) => restore(args),
+        SnapshotCommand::Diff(args) => diff(args),
+    }
+}
+
+/// `adit clone …`
+pub fn clone(command: &CloneCommand) -> Result<()> {
+    match command {
+        CloneCommand::Create(args) => {
+            let asked = Asked::Clone { snapshot: args.snapshot.clone(), name: args.branch.clone() };
+            Named::find(&args.volume)?.ask(&asked).map(drop)
+        }
+        CloneCommand::List(args) => list(args, true),
+        CloneCommand::Delete(args) => {
+            let named = Named::find(&args.volume)?;
+            let question = format!("Delete branch {} of {} with everything in it?", args.branch, named.subject);
+            confirm(&question, args.yes)?;
+            named.ask(&Asked::DeleteClone { name: args.branch.clone() }).map(drop)
+        }
+    }
+}
+
+fn create(args: &SnapshotCreateArgs, global: &GlobalArgs) -> Result<()> {
+    let named = Named::find(&args.of.volume)?;
+    let branch = named.branch(args.of.branch.as_deref())?;
+    let made = named.ask(&Asked::Snapshot { branch, name: args.name.clone() })?;
+    if args.json {
+        let mut out = Output::new();
+        out.json(&made)?;
+        return out.finish();
+    }
+    let flushed = Duration::try_from_secs_f64(made["flush_secs"].as_f64().unwrap_or(0.0)).unwrap_or_default();
+    if !global.quiet && flushed >= WORTH_TELLING {
+        eprintln!("adit: {}: {:.1} s to write back what was in memory", named.subject, flushed.as_secs_f64());
+    }
+    Ok(())
+}
+
+fn list(args: &VolumeListArgs, branches: bool) -> Result<()> {
+    let named = Named::find(&args.volume)?;
+    let mut listed = named.ask(&Asked::List)?;
+    let mut shown: Vec<Value> = Vec::new();
+    for entry in listed.as_array_mut().into_iter().flatten() {
+        let Some(fields) = entry.as_object_mut() else { continue };
+        if fields.remove("branch") == Some(Value::Bool(branches)) {
+            shown.push(entry.take());
+        }
+    }
+    let mut out = Output::new();
+    if args.json {
+        out.json(&shown)?;
+        return out.finish();
+    }
+    for entry in &shown {
+        let text = |key: &str| entry[key].as_str().unwrap_or_default();
+        let name = printable(text("name").as_bytes());
+        let since = output::iso_for_people(text("created"));
+        match text("origin") {
+            "" => out.line(format_args!("{name}  {since}"))?,
+            origin => out.line(format_args!("{name}  {since}, from {}", printable(origin.as_bytes())))?,
+        }
+    }
+    out.finish()
+}
+
+/// The names of a path from the root; `.` and `..` make no sense here.
+fn names(path: &OsStr) -> Result<Vec<Vec<u8>>> {
+    let parts = bytes(path).split(|&b| b == b'/').filter(|part| !part.is_empty() && *part != b".");
+    let names: Vec<Vec<u8>> = parts.map(<[u8]>::to_vec).collect();
+    match names.iter().any(|name| name == b"..") {
+        true => Err(Failure::usage(format!("{}: name the path from the root of the volume", path.display()))),
+        false => Ok(names),
+    }
+}
+
+fn restore(args: &SnapshotRestoreArgs) -> Result<()> {
+    let named = Named::find(&args.of.volume)?;
+    let branch = named.branch(args.of.branch.as_deref())?;
+    let path = args.path.as_deref().map(names).transpose()?.unwrap_or_default();
+    let what = match &args.path {
+        Some(path) if !bytes(path).iter().all(|&b| b == b'/') => format!("{} in ", printable(bytes(path))),
+        _ => String::new(),
+    };
+    let question = format!(
+        "Set {what}branch {branch} of {} back to snapshot {}? What was changed there since is lost",
+        named.subject, args.name
+    );
+    confirm(&format!("{question}."), args.yes)?;
+    named.ask(&Asked::Restore { branch, name: args.name.clone(), path }).map(drop)
+}
+
+fn diff(args: &SnapshotDiffArgs) -> Result<()> {
+    let named = Named::find(&args.of.volume)?;
+    let new = match &args.name2 {
+        Some(name) => name.clone(),
+        None => named.branch(args.of.branch.as_deref())?,
+    };
+    let found = named.ask(&Asked::Diff { old: args.name.clone(), new })?;
+    let mut out = Output::new();
+    if args.json {
+        out.json(&found)?;
+        return out.finish();
+    }
+    for difference in found.as_array().into_iter().flatten() {
+        let text = |key: &str| printable(difference[key].as_str().unwrap_or_default().as_bytes());
+        let folder = if difference["kind"] == "directory" { "/" } else { "" };
+        match difference["change"].as_str().unwrap_or_default() {
+            "renamed" => out.line(format_args!("renamed  {}{folder} -> {}{folder}", text("from"), text("path")))?,
+            change => out.line(format_args!("{change:<8} {}{folder}", text("path")))?,
+        }
+    }
+    out.finish()
+}

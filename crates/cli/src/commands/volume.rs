@@ -1,0 +1,159 @@
+//! `volume init|info|check|gc`.
+
+use std::os::unix::fs::MetadataExt;
+
+use adit_core::path::this_process;
+use adit_core::types::Access;
+use adit_volume::Volume;
+use adit_volume::check::{self, Options, Problem, Report};
+use adit_volume::volume::{CreateOptions, OpenOptions};
+use serde_json::{Value, json};
+
+use super::confirm;
+use crate::args::low::GlobalArgs;
+use crate::args::units::show_size;
+use crate::args::volume::{VolumeCheckArgs, VolumeCommand, VolumeGcArgs, VolumeInfoArgs, VolumeInitArgs};
+use crate::exit_code::Code;
+use crate::failure::{Failure, Result};
+use crate::open::{self, Purpose};
+use crate::output::{self, Output, printable};
+use crate::progress::Progress;
+use crate::source;
+use crate::volume_work::{Asked, Named};
+
+/// `adit volume …`
+pub fn volume(command: &VolumeCommand, global: &GlobalArgs) -> Result<()> {
+    match command {
+        VolumeCommand::Init(args) => init(args, global),
+        VolumeCommand::Info(args) => info(args),
+        VolumeCommand::Check(args) => check(args, global),
+        VolumeCommand::Gc(args) => gc(args, global),
+    }
+}
+
+fn init(args: &VolumeInitArgs, global: &GlobalArgs) -> Result<()> {
+    let perm = 0o777 & !crate::process::umask() as u16;
+    let new = CreateOptions {
+        capacity_bytes: args.capacity,
+        durability: args.durability.into(),
+        owner: this_process(),
+        perm,
+    };
+    let options = OpenOptions { background: false, ..OpenOptions::new(Access::Write) };
+    let fail = |e| Failure::fs(args.file.display(), &e);
+    let volume = Volume::create(&args.file, &new, &options).map_err(|e| match e.kind() {
+        adit_core::ErrorKind::Exists => fail(e).hint("nothing was changed; name a file that does not exist yet"),
+        _ => fail(e),
+    })?;
+    volume.close().map_err(fail)?;
+    if !global.quiet {
+        let capacity = show_size(volume.info().capacity_bytes);
+        eprintln!("adit: {}: volume created, with room for {capacity}", args.file.display());
+    }
+    Ok(())
+}
+
+fn info(args: &VolumeInfoArgs) -> Result<()> {
+    let named = Named::find(&args.file)?;
+    let mut info = named.ask(&Asked::Info)?;
+    let meta = std::fs::metadata(named.file()).map_err(|e| Failure::io(named.file().display(), &e))?;
+    info["file_bytes"] = meta.len().into();
+    // In units of 512 bytes, whatever the filesystem; see stat(2).
+    info["allocated_bytes"] = (meta.blocks() * 512).into();
+    info["mountpoint"] = named.mount().map(|mount| mount.mountpoint.clone()).into();
+    let mut out = Output::new();
+    if args.json {
+        out.json(&info)?;
+    } else {
+        output::human(&mut out, &info, 0)?;
+    }
+    out.finish()
+}
+
+fn gc(args: &VolumeGcArgs, global: &GlobalArgs) -> Result<()> {
+    let named = Named::find(&args.volume)?;
+    let allocated = || std::fs::metadata(named.file()).map_or(0, |meta| meta.blocks() * 512);
+    let before = allocated();
+    let mut report = named.ask(&Asked::Gc)?;
+    let after = allocated();
+    report["allocated_bytes_before"] = before.into();
+    report["allocated_bytes"] = after.into();
+    if args.json {
+        let mut out = Output::new();
+        out.json(&report)?;
+        return out.finish();
+    }
+    if !global.quiet {
+        let (before, after) = (show_size(before), show_size(after));
+        eprintln!("adit: {}: it took {before} of the host's disk, and takes {after} now", named.subject);
+    }
+    Ok(())
+}
+
+fn check(args: &VolumeCheckArgs, global: &GlobalArgs) -> Result<()> {
+    let file = source::volume_file(&args.file)?;
+    let subject = file.display().to_string();
+    if args.repair {
+        confirm(&format!("Repair {subject}? Nothing is deleted."), args.yes)?;
+    }
+    let purpose = if args.repair { Purpose::Alone } else { Purpose::Read };
+    let volume = open::volume::open(&file, purpose)?;
+    let options = Options { contents: !args.no_contents, repair: args.repair };
+    let mut progress = Progress::new("check", global.quiet);
+    let report = check::check(&volume, options, &mut |p| progress.reached(p.windows, p.bytes));
+    progress.finish()?;
+    let report = report.map_err(|e| open::volume::failure(&file, &e))?;
+    volume.close().map_err(|e| open::volume::failure(&file, &e))?;
+    print(&report, args)?;
+    match report.problems.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::said(Code::ProblemsFound)),
+    }
+}
+
+fn problem_json(problem: &Problem) -> Value {
+    json!({
+        "kind": problem.kind.as_str(),
+        "path": problem.path,
+        "in": problem.part,
+        "detail": problem.detail,
+        "repairable": problem.kind.is_repairable(),
+    })
+}
+
+fn print(report: &Report, args: &VolumeCheckArgs) -> Result<()> {
+    let mut out = Output::new();
+    if args.json {
+        let mut document = json!({
+            "problems": report.problems.iter().map(problem_json).collect::<Vec<_>>(),
+            "inodes": report.inodes,
+            "bytes": report.bytes,
+            "blocks": report.blocks,
+        });
+        if args.repair {
+            document["repaired"] = report.repaired.iter().map(problem_json).collect();
+        }
+        out.json(&document)?;
+        return out.finish();
+    }
+    for problem in &report.repaired {
+        out.line(format_args!("repaired: {}: {}", problem.kind.as_str(), printable(problem.detail.as_bytes())))?;
+    }
+    for problem in &report.problems {
+        let more = if problem.kind.is_repairable() && !args.repair { " (--repair can mend it)" } else { "" };
+        let place = match (&problem.path, &problem.part) {
+            (Some(path), Some(part)) => format!("{} in {}", printable(path.as_bytes()), printable(part.as_bytes())),
+            (Some(path), None) => printable(path.as_bytes()),
+            (None, _) => "the volume".to_owned(),
+        };
+        let detail = printable(problem.detail.as_bytes());
+        out.line(format_args!("{}: {place}\n  {detail}{more}", problem.kind.as_str()))?;
+    }
+    let problems = match report.problems.len() {
+        0 => "no problems".to_owned(),
+        1 => "1 problem".to_owned(),
+        count => format!("{count} problems"),
+    };
+    out.line(format_args!("{} inodes ({} of content read): {problems}", report.inodes, show_size(report.bytes)))?;
+    out.finish()
+}

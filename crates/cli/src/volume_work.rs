@@ -1,0 +1,245 @@
+//! What can be asked of a volume, whoever has it open: this process, or the one that has it mounted, through its socket.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use adit_core::FsError;
+use adit_mount::control::{ControlError, MountInfo, Registry};
+use adit_volume::Volume;
+use adit_volume::table::BLOCK_LEN_BYTES;
+use adit_volume::tree::{Difference, Differing, MAIN, SnapshotInfo};
+use adit_volume::volume::Durability;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::commands::mount::answered;
+use crate::commands::mount::volume::VOLUME_VERB;
+use crate::exit_code::Code;
+use crate::failure::{Failure, Result};
+use crate::open::{self, Purpose};
+use crate::source::Source;
+use crate::{live, output};
+
+/// A request.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "kebab-case")]
+pub enum Asked {
+    /// Make a snapshot of a branch.
+    Snapshot { branch: String, name: String },
+    /// Delete a snapshot.
+    DeleteSnapshot { name: String },
+    /// List snapshots and branches.
+    List,
+    /// Set a branch, or what is at a path (names) in it, back to a snapshot.
+    Restore { branch: String, name: String, path: Vec<Vec<u8>> },
+    /// What differs.
+    Diff { old: String, new: String },
+    /// Make a branch from a snapshot.
+    Clone { snapshot: String, name: String },
+    /// Delete a branch.
+    DeleteClone { name: String },
+    /// Describe the volume.
+    Info,
+    /// Give space back.
+    Gc,
+}
+
+impl Asked {
+    /// Whether it changes nothing.
+    fn only_reads(&self) -> bool {
+        matches!(self, Asked::List | Asked::Diff { .. } | Asked::Info)
+    }
+
+    /// The branch that it is about.
+    pub fn branch(&self) -> Option<&str> {
+        match self {
+            Asked::Snapshot { branch, .. } | Asked::Restore { branch, .. } => Some(branch),
+            Asked::DeleteClone { name } => Some(name),
+            _ => None,
+        }
+    }
+}
+
+/// Does what was asked. `flush` has the kernel hand over what it holds of the mount of a branch.
+pub fn perform(
+    volume: &Volume,
+    asked: &Asked,
+    flush: &mut dyn FnMut(&str) -> Result<(), FsError>,
+) -> Result<Value, FsError> {
+    match asked {
+        Asked::Snapshot { branch, name } => {
+            let began = Instant::now();
+            flush(branch)?;
+            let flushed = began.elapsed();
+            volume.create_snapshot(branch, name)?;
+            let made = began.elapsed() - flushed;
+            return Ok(json!({
+                "name": name,
+                "branch": branch,
+                "flush_secs": flushed.as_secs_f64(),
+                "store_secs": made.as_secs_f64(),
+            }));
+        }
+        Asked::DeleteSnapshot { name } => volume.delete_snapshot(name)?,
+        Asked::List => return Ok(volume.snapshots().iter().map(info_json).collect()),
+        Asked::Restore { branch, name, path } => {
+            let path: Vec<&[u8]> = path.iter().map(Vec::as_slice).collect();
+            volume.restore(branch, name, &path)?;
+        }
+        Asked::Diff { old, new } => {
+            for branch in [old, new] {
+                flush(branch)?;
+            }
+            return Ok(volume.diff(old, new)?.iter().map(difference_json).collect());
+        }
+        Asked::Clone { snapshot, name } => volume.create_clone(snapshot, name)?,
+        Asked::DeleteClone { name } => volume.delete_clone(name)?,
+        Asked::Info => return Ok(describe(volume)),
+        Asked::Gc => {
+            let report = volume.gc()?;
+            let block = BLOCK_LEN_BYTES as u64;
+            return Ok(json!({
+                "free_bytes_before": report.free_before * block,
+                "free_bytes": report.free_after * block,
+            }));
+        }
+    }
+    Ok(Value::Null)
+}
+
+fn info_json(info: &SnapshotInfo) -> Value {
+    json!({
+        "name": info.name,
+        "branch": info.is_branch,
+        "created": output::iso_text(u64::try_from(info.created.secs).unwrap_or(0)),
+        "origin": info.origin,
+    })
+}
+
+fn difference_json(difference: &Difference) -> Value {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (change, from) = match &difference.what {
+        Differing::Added => ("added", None),
+        Differing::Changed => ("changed", None),
+        Differing::Removed => ("removed", None),
+        Differing::Renamed(from) => ("renamed", Some(text(from))),
+    };
+    json!({"path": text(&difference.path), "kind": difference.kind.as_str(), "change": change, "from": from})
+}
+
+fn describe(volume: &Volume) -> Value {
+    let info = volume.info();
+    let block = BLOCK_LEN_BYTES as u64;
+    let uuid: String = info.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    json!({
+        "path": volume.name(),
+        "kind": "volume",
+        "format": info.format,
+        "uuid": uuid,
+        "capacity_bytes": info.capacity_bytes,
+        "free_bytes": info.space.free * block,
+        "reserved_bytes": info.space.reserved * block,
+        "segment_len_bytes": info.segment_len_bytes,
+        "durability": match info.durability {
+            Durability::Sync => "sync",
+            Durability::Fsync => "fsync",
+        },
+        "data": if info.external_data { "folder" } else { "inline" },
+        "snapshots": info.snapshots,
+        "branches": info.branches,
+        "replayed": info.replayed,
+        "collected": info.collected,
+    })
+}
+
+/// What was named is a source without snapshots.
+fn without(x: &OsStr) -> Failure {
+    let kind = Source::recognise(x).map_or("source", |source| source.kind());
+    Failure::new(Code::NotSupported, format!("{}: a {kind}, and not a volume", x.display()))
+}
+
+/// A volume, as it was named: its file, or a mount of it.
+pub struct Named {
+    /// For messages.
+    pub subject: String,
+    file: PathBuf,
+    /// A mount of it by a process of this user.
+    mount: Option<MountInfo>,
+    /// The branch or the snapshot that is mounted where it was named.
+    branch: Option<String>,
+    snapshot: Option<String>,
+}
+
+impl Named {
+    /// Finds the volume that `x` names.
+    ///
+    /// # Errors
+    /// `NotAMount` for a folder that is none; as [`Source::recognise`].
+    pub fn find(x: &OsStr) -> Result<Named> {
+        let path = Path::new(x);
+        if path.is_dir()
+            || adit_mount::mountpoint::resolve(path).is_ok_and(|at| adit_mount::mountpoint::find(&at).is_some())
+        {
+            let mount = match Registry::of_this_user().find(path) {
+                Err(ControlError::NotAMount(_)) if Source::recognise(x).is_ok() => return Err(without(x)),
+                found => found.map_err(|e| answered(&e))?,
+            };
+            if mount.kind != "volume" {
+                let what = format!("{}: a mount of a {}, which has no snapshots", path.display(), mount.kind);
+                return Err(Failure::new(Code::NotSupported, what));
+            }
+            let (branch, snapshot) = (mount.branch.clone(), mount.snapshot.clone());
+            let file = PathBuf::from(&mount.source);
+            return Ok(Named { subject: path.display().to_string(), file, mount: Some(mount), branch, snapshot });
+        }
+        let file = match Source::recognise(x)? {
+            Source::Volume(file) => file,
+            _ => return Err(without(x)),
+        };
+        let mount = live::of_source(&file).into_iter().next();
+        Ok(Named { subject: file.display().to_string(), file, mount, branch: None, snapshot: None })
+    }
+
+    /// Its file.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// A mount of it by a process of this user.
+    pub fn mount(&self) -> Option<&MountInfo> {
+        self.mount.as_ref()
+    }
+
+    /// The branch that is meant: `given`, else what is mounted where it was named, else the main one.
+    pub fn branch(&self, given: Option<&str>) -> Result<String> {
+        match (given, &self.branch, &self.snapshot) {
+            (Some(given), ..) => Ok(given.to_owned()),
+            (None, Some(branch), _) => Ok(branch.clone()),
+            (None, None, Some(snapshot)) => {
+                Err(Failure::usage(format!("{}: snapshot {snapshot} is mounted there, and no branch", self.subject))
+                    .hint("name the branch: --branch NAME"))
+            }
+            (None, None, None) => Ok(MAIN.to_owned()),
+        }
+    }
+
+    /// Has it done: by the process that has the volume mounted, or here.
+    pub fn ask(&self, asked: &Asked) -> Result<Value> {
+        let Some(mount) = &self.mount else {
+            let purpose = if asked.only_reads() { Purpose::Read } else { Purpose::Write };
+            let volume = open::volume::open(&self.file, purpose)?;
+            let fail = |e: FsError| open::volume::failure(&self.file, &e);
+            let done = perform(&volume, asked, &mut |_| Ok(())).map_err(fail)?;
+            volume.close().map_err(fail)?;
+            return Ok(done);
+        };
+        let args = serde_json::to_value(asked).map_err(|e| Failure::new(Code::Failure, e))?;
+        let registry = Registry::of_this_user();
+        let mut waiting = || registry.ping(mount);
+        registry.call_patiently(mount, VOLUME_VERB, &args, &mut waiting).map_err(|e| match e {
+            ControlError::Answered { kind, message } => Failure::new(Code::of_word(&kind), message),
+            e => answered(&e),
+        })
+    }
+}

@@ -1,0 +1,249 @@
+//! Volumes without a mount: making, filling, comparing, setting back, checking.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use common::{Bench, Ran, facts, make_tree, pattern};
+use serde_json::Value;
+
+/// A bench with a volume.
+struct Boxed {
+    bench: Bench,
+}
+
+impl Boxed {
+    fn new(init: &[&str]) -> Boxed {
+        let bench = Bench::bare();
+        let file = bench.str("box");
+        bench.run(["volume", "init", &file].iter().chain(init)).expect(0);
+        Boxed { bench }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.bench.path("box")
+    }
+
+    /// `do_it("ls", &["/"])` is `adit ls BOX /`.
+    fn run(&self, verb: &str, args: &[&str]) -> Ran {
+        self.bench.run([verb, &self.bench.str("box")].iter().chain(args))
+    }
+
+    /// `of("snapshot create", &["s"])` is `adit snapshot create BOX s`.
+    fn of(&self, verbs: &str, args: &[&str]) -> Ran {
+        let file = self.bench.str("box");
+        let mut line: Vec<&str> = verbs.split(' ').collect();
+        line.push(&file);
+        line.extend_from_slice(args);
+        self.bench.run(line)
+    }
+
+    fn write(&self, path: &str, content: &str) {
+        self.bench.run_with(["put", &self.bench.str("box"), "-", path], content.as_bytes()).expect(0);
+    }
+
+    fn read(&self, path: &str) -> String {
+        self.run("cat", &[path]).expect(0).text()
+    }
+
+    /// The paths that `diff` tells, with how they differ.
+    fn diff(&self, args: &[&str]) -> Vec<(String, String)> {
+        let found = self.of("snapshot diff", &[args, &["--json"]].concat()).expect(0).json();
+        let text = |difference: &Value, key: &str| difference[key].as_str().unwrap().to_owned();
+        found.as_array().unwrap().iter().map(|d| (text(d, "change"), text(d, "path"))).collect()
+    }
+}
+
+fn told(change: &str, path: &str) -> (String, String) {
+    (change.to_owned(), path.to_owned())
+}
+
+#[test]
+fn a_tree_goes_in_and_comes_out_as_it_was() {
+    let boxed = Boxed::new(&[]);
+    let tree = boxed.bench.path("tree");
+    make_tree(&tree);
+    boxed.run("put", &[tree.to_str().unwrap(), "/"]).expect(0);
+    boxed.run("get", &["/tree", &boxed.bench.str("out")]).expect(0);
+    assert_eq!(facts(&tree), facts(&boxed.bench.path("out")));
+
+    // A copy of a volume that nobody has open is a backup.
+    fs::copy(boxed.file(), boxed.bench.path("backup")).unwrap();
+    boxed.run("rm", &["-ry", "/tree"]).expect(0);
+    boxed.bench.run(["get", &boxed.bench.str("backup"), "/tree", &boxed.bench.str("again")]).expect(0);
+    assert_eq!(facts(&tree), facts(&boxed.bench.path("again")));
+
+    boxed.run("mkdir", &["-p", "/a/b"]).expect(0);
+    boxed.write("/a/f", "text");
+    boxed.run("mv", &["/a/f", "/a/b/g"]).expect(0);
+    let listed = boxed.run("ls", &["-R", "--json"]).expect(0).json();
+    let paths: Vec<&str> = listed.as_array().unwrap().iter().map(|e| e["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, ["/a", "/a/b", "/a/b/g"]);
+    boxed.of("volume check", &[]).expect(0);
+}
+
+#[test]
+fn a_volume_is_what_was_asked_for() {
+    let boxed = Boxed::new(&["--capacity", "64M", "--durability", "sync"]);
+    let info = boxed.of("volume info", &["--json"]).expect(0).json();
+    assert_eq!(info["kind"], "volume");
+    assert_eq!((info["capacity_bytes"].as_u64(), info["durability"].as_str()), (Some(64 << 20), Some("sync")));
+    assert_eq!((info["snapshots"].as_u64(), info["branches"].as_u64()), (Some(0), Some(1)));
+    assert!(info["allocated_bytes"].as_u64().unwrap() < 8 << 20, "{info}");
+    assert_eq!(info["mountpoint"], Value::Null);
+    // What is there is never overwritten.
+    let before = fs::read(boxed.file()).unwrap();
+    boxed.of("volume init", &[]).expect(1).says("exists already");
+    assert!(before == fs::read(boxed.file()).unwrap());
+    // Reading leaves the file as it is.
+    boxed.run("ls", &[]).expect(0);
+    boxed.of("volume check", &[]).expect(0);
+    assert!(before == fs::read(boxed.file()).unwrap());
+}
+
+#[test]
+fn what_only_vaults_have_is_refused() {
+    let boxed = Boxed::new(&[]);
+    boxed.run("ls", &["--password-stdin"]).expect(2).says("has no password");
+    boxed.of("vault info", &[]).expect(10).says("a volume, and not a vault");
+    let vault = Bench::new();
+    vault.run(["volume", "info", vault.vault_str()]).expect(10);
+    vault.run(["volume", "info", &vault.str("run")]).expect(6);
+    vault.run(["volume", "check", vault.vault_str()]).expect(10).says("a vault, and not a volume");
+    vault.run(["snapshot", "list", &vault.str("password")]).expect(10);
+    // A volume whose first bytes are lost is one all the same: the second superblock has the rest.
+    let mut bytes = fs::read(boxed.file()).unwrap();
+    bytes[..512].fill(0);
+    fs::write(boxed.file(), bytes).unwrap();
+    boxed.run("ls", &[]).expect(10);
+    boxed.bench.run(["ls", &format!("volume:{}", boxed.bench.str("box"))]).expect(0);
+}
+
+#[test]
+fn a_full_volume_says_so_and_can_be_emptied() {
+    let boxed = Boxed::new(&["--capacity", "16M"]);
+    fs::write(boxed.bench.path("big"), pattern(4 << 20)).unwrap();
+    let big = boxed.bench.str("big");
+    let full = (0..8).map(|n| boxed.run("put", &[&big, &format!("/{n}")])).find(|ran| ran.code != Some(0));
+    full.expect("it gets full").expect(8);
+    boxed.of("volume check", &[]).expect(0);
+    boxed.run("rm", &["-y", "/0"]).expect(0);
+    boxed.of("volume gc", &[]).expect(0);
+    boxed.run("put", &[&big, "/again"]).expect(0);
+}
+
+#[test]
+fn space_is_given_back() {
+    let boxed = Boxed::new(&[]);
+    fs::write(boxed.bench.path("big"), pattern(32 << 20)).unwrap();
+    boxed.run("put", &[&boxed.bench.str("big"), "/big"]).expect(0);
+    let taken = || fs::metadata(boxed.file()).unwrap().blocks() * 512;
+    assert!(taken() >= 32 << 20);
+    boxed.of("snapshot create", &["s"]).expect(0);
+    boxed.run("rm", &["-y", "/big"]).expect(0);
+    boxed.of("volume gc", &[]).expect(0);
+    assert!(taken() >= 32 << 20, "the snapshot has it");
+    boxed.of("snapshot delete", &["s", "-y"]).expect(0);
+    let report = boxed.of("volume gc", &["--json"]).expect(0).json();
+    assert!(taken() < 16 << 20, "{} {report}", taken());
+}
+
+#[test]
+fn snapshots_keep_differ_and_are_set_back() {
+    let boxed = Boxed::new(&[]);
+    boxed.run("mkdir", &["/d", "/e"]).expect(0);
+    for (path, content) in [("/d/same", "1"), ("/d/changed", "old"), ("/d/gone", "2"), ("/e/moved", "3")] {
+        boxed.write(path, content);
+    }
+    let made = boxed.of("snapshot create", &["one", "--json"]).expect(0).json();
+    assert_eq!((made["name"].as_str(), made["branch"].as_str()), (Some("one"), Some("main")));
+    assert!(made["store_secs"].as_f64().is_some() && made["flush_secs"].as_f64().is_some());
+    assert_eq!(boxed.diff(&["one"]), []);
+    boxed.of("snapshot create", &["one"]).expect(1).says("exists already");
+
+    boxed.write("/d/changed", "new");
+    boxed.write("/d/added", "4");
+    boxed.run("rm", &["-y", "/d/gone"]).expect(0);
+    boxed.run("mv", &["/e", "/f"]).expect(0);
+    let expected =
+        [told("added", "/d/added"), told("changed", "/d/changed"), told("removed", "/d/gone"), told("renamed", "/f")];
+    assert_eq!(boxed.diff(&["one"]), expected);
+    boxed.of("snapshot create", &["two"]).expect(0);
+    assert_eq!(boxed.diff(&["one", "two"]), expected);
+    let text = boxed.of("snapshot diff", &["one"]).expect(0).text();
+    assert!(text.contains("renamed  /e/ -> /f/"), "{text}");
+
+    // One file, then everything.
+    boxed.of("snapshot restore", &["one", "/d/gone"]).expect(2).says("no terminal");
+    boxed.of("snapshot restore", &["one", "/d/gone", "-y"]).expect(0);
+    assert_eq!(boxed.read("/d/gone"), "2");
+    assert_eq!(boxed.read("/d/changed"), "new");
+    boxed.of("snapshot restore", &["one", "-y"]).expect(0);
+    assert_eq!(boxed.diff(&["one"]), []);
+    assert_eq!((boxed.read("/d/changed"), boxed.read("/e/moved")), ("old".to_owned(), "3".to_owned()));
+    boxed.of("snapshot restore", &["two", "-y"]).expect(0);
+    assert_eq!(boxed.read("/d/changed"), "new");
+
+    let list = boxed.of("snapshot list", &["--json"]).expect(0).json();
+    let names: Vec<&str> = list.as_array().unwrap().iter().map(|s| s["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["one", "two"]);
+    boxed.of("snapshot delete", &["one", "-y"]).expect(0);
+    boxed.of("snapshot delete", &["none", "-y"]).expect(1);
+    boxed.of("volume check", &[]).expect(0);
+}
+
+#[test]
+fn branches_go_their_own_ways() {
+    let boxed = Boxed::new(&[]);
+    boxed.write("/f", "base");
+    boxed.of("snapshot create", &["s"]).expect(0);
+    boxed.of("clone create", &["s", "b"]).expect(0);
+    boxed.of("clone create", &["s", "b"]).expect(1);
+    boxed.of("clone create", &["none", "c"]).expect(1);
+    boxed.write("/f", "main");
+    assert_eq!(boxed.diff(&["b", "main"]), [told("changed", "/f")]);
+    let list = boxed.of("clone list", &["--json"]).expect(0).json();
+    assert_eq!(list[1]["name"], "b");
+    assert_eq!(list[1]["origin"], "s");
+    assert!(boxed.of("clone list", &[]).expect(0).text().contains(", from s"));
+    boxed.of("snapshot create", &["of-b", "--branch", "b"]).expect(0);
+    boxed.of("clone delete", &["main", "-y"]).expect(1);
+    boxed.of("clone delete", &["b", "-y"]).expect(0);
+    assert_eq!(boxed.diff(&["s", "of-b"]), []);
+    boxed.of("volume check", &[]).expect(0);
+}
+
+#[test]
+fn a_flipped_bit_is_found_and_named() {
+    let boxed = Boxed::new(&[]);
+    let content = pattern(256 << 10);
+    fs::write(boxed.bench.path("f"), &content).unwrap();
+    boxed.run("mkdir", &["/d"]).expect(0);
+    boxed.run("put", &[&boxed.bench.str("f"), "/d"]).expect(0);
+    let mut bytes = fs::read(boxed.file()).unwrap();
+    let block = &content[128 << 10..][..4096];
+    let at = bytes.chunks(4096).position(|chunk| chunk == block).expect("it lies as it is") * 4096;
+    bytes[at + 1234] ^= 0x10;
+    fs::write(boxed.file(), bytes).unwrap();
+    let found = boxed.of("volume check", &["--json"]).expect(5).json();
+    let problem = &found["problems"][0];
+    assert_eq!((problem["kind"].as_str(), problem["path"].as_str()), (Some("damaged-content"), Some("/d/f")));
+    boxed.of("volume check", &["--no-contents"]).expect(0);
+    let ran = boxed.run("cat", &["/d/f"]).expect(4);
+    assert!(content.starts_with(&ran.stdout), "damage is never returned as data");
+    boxed.of("volume check", &["--repair", "-y"]).expect(5);
+}
+
+#[test]
+fn a_volume_does_not_swallow_itself() {
+    let boxed = Boxed::new(&[]);
+    fs::create_dir(boxed.bench.path("folder")).unwrap();
+    fs::rename(boxed.file(), boxed.bench.path("folder/box")).unwrap();
+    fs::write(boxed.bench.path("folder/other"), "x").unwrap();
+    let (file, folder) = (boxed.bench.str("folder/box"), boxed.bench.str("folder"));
+    boxed.bench.run(["put", &file, &folder, "/"]).expect(0);
+    let listed = boxed.bench.run(["ls", &file, "/folder"]).expect(0).text();
+    assert_eq!(listed, "other\n");
+}

@@ -1,0 +1,351 @@
+//! Mounted volumes: one process for all mounts of one file, what a snapshot holds, what a kill costs.
+
+mod common;
+#[path = "common/mounts.rs"]
+mod mounts;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use common::{Bench, Ran, eventually, facts, make_tree, pattern};
+use mounts::{force_off, is_running};
+use serde_json::Value;
+
+/// No test takes longer, unless a mount hangs.
+const TEST_TIMEOUT: Duration = Duration::from_secs(180);
+/// Folders to mount on.
+const POINTS: [&str; 3] = ["mnt", "mnt2", "mnt3"];
+
+/// A volume `box` with folders to mount it on. Dropping it kills whatever serves there and detaches it.
+struct Boxed {
+    bench: Bench,
+    done: Option<Sender<()>>,
+}
+
+impl Boxed {
+    /// `None` where mounts are impossible; under CI that is a failure.
+    fn new() -> Option<Boxed> {
+        if let Err(e) = OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+            assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "/dev/fuse: {e}");
+            eprintln!("left out: /dev/fuse: {e}");
+            return None;
+        }
+        let bench = Bench::bare();
+        bench.run(["volume", "init", &bench.str("box"), "--capacity", "1G"]).expect(0);
+        let (done, ended) = channel::<()>();
+        let points: Vec<PathBuf> = POINTS.iter().map(|name| bench.path(name)).collect();
+        points.iter().for_each(|point| fs::create_dir(point).unwrap());
+        std::thread::spawn(move || {
+            if ended.recv_timeout(TEST_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("watchdog: it hangs");
+                points.iter().for_each(|point| force_off(point));
+            }
+        });
+        Some(Boxed { bench, done: Some(done) })
+    }
+
+    fn mount(&self, point: &str, more: &[&str]) -> Ran {
+        self.bench.run(["mount", &self.bench.str("box"), &self.bench.str(point)].iter().chain(more))
+    }
+
+    fn umount(&self, point: &str) {
+        self.bench.run(["umount", point]).expect(0);
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.bench.path(path)
+    }
+
+    /// `of("snapshot create", "mnt", &["s"])` is `adit snapshot create MNT s`.
+    fn of(&self, verbs: &str, x: &str, args: &[&str]) -> Ran {
+        let mut line: Vec<String> = verbs.split(' ').map(str::to_owned).collect();
+        line.push(self.bench.str(x));
+        line.extend(args.iter().map(|arg| (*arg).to_owned()));
+        self.bench.run(line)
+    }
+
+    /// The one process of all mounts.
+    fn pid(&self) -> i32 {
+        let mounts = self.bench.mounts();
+        let pids: Vec<i64> = mounts.iter().map(|mount| mount["pid"].as_i64().unwrap()).collect();
+        assert!(pids.iter().all(|pid| *pid == pids[0]), "{pids:?}");
+        pids[0] as i32
+    }
+
+    fn kill(&self) {
+        let pid = self.pid();
+        // SAFETY: a plain system call; the process is one that this test started.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+        eventually("the server is gone", || !is_running(pid));
+        POINTS.iter().for_each(|point| force_off(&self.bench.path(point)));
+    }
+
+    fn expect_sound(&self) {
+        self.of("volume check", "box", &[]).expect(0);
+    }
+}
+
+impl Drop for Boxed {
+    fn drop(&mut self) {
+        POINTS.iter().for_each(|point| force_off(&self.bench.path(point)));
+        drop(self.done.take());
+    }
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+#[test]
+fn what_is_written_is_there_after_the_next_mount() {
+    let Some(b) = Boxed::new() else { return };
+    b.mount("mnt", &[]).expect(0);
+    make_tree(&b.at("tree"));
+    let copied = std::process::Command::new("cp").arg("-a").arg(b.at("tree")).arg(b.at("mnt")).status().unwrap();
+    assert!(copied.success());
+    let f = b.at("mnt/f");
+    fs::write(&f, "text").unwrap();
+    fs::hard_link(&f, b.at("mnt/g")).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, b.at("mnt/fifo"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    fs::set_permissions(&f, fs::Permissions::from_mode(0o4711)).unwrap();
+    rustix::fs::setxattr(&f, "user.x", b"1", rustix::fs::XattrFlags::CREATE).unwrap();
+    // A hole of a terabyte costs nothing.
+    File::create(b.at("mnt/hole")).unwrap().write_all_at(b"x", 1 << 40).unwrap();
+    let mounts = b.bench.mounts();
+    assert_eq!((&mounts[0]["kind"], &mounts[0]["branch"]), (&Value::from("volume"), &Value::from("main")));
+    assert_eq!(mounts[0]["read_only"], false);
+    b.umount("mnt");
+    b.mount("mnt", &[]).expect(0);
+    assert_eq!(facts(&b.at("tree")), facts(&b.at("mnt/tree")));
+    let meta = fs::metadata(b.at("mnt/g")).unwrap();
+    assert_eq!((meta.nlink(), meta.mode() & 0o7777, read(&f).as_str()), (2, 0o4711, "text"));
+    assert_eq!(meta.ino(), fs::metadata(&f).unwrap().ino());
+    let hole = fs::metadata(b.at("mnt/hole")).unwrap();
+    assert_eq!((hole.len(), hole.blocks()), ((1 << 40) + 1, 8));
+    assert!(fs::metadata(b.at("box")).unwrap().blocks() * 512 < 64 << 20);
+    let mut value = [0; 8];
+    assert_eq!(rustix::fs::getxattr(&f, "user.x", &mut value[..]).unwrap(), 1);
+    b.umount("mnt");
+    b.expect_sound();
+}
+
+#[test]
+fn one_process_has_the_file() {
+    let Some(b) = Boxed::new() else { return };
+    b.mount("mnt", &[]).expect(0);
+    fs::write(b.at("mnt/f"), "text").unwrap();
+    let mnt = b.at("mnt").canonicalize().unwrap().display().to_string();
+    // The same branch a second time, and verbs on the file.
+    b.mount("mnt2", &[]).expect(7).says(&mnt);
+    b.mount("mnt2", &["--foreground", "--snapshot", "s"]).expect(7).says("--foreground");
+    let file = b.bench.str("box");
+    for verb in [&["ls"][..], &["cat", "/f"], &["mkdir", "/d"], &["rm", "-y", "/f"]] {
+        let line = [&verb[..1], &[file.as_str()], &verb[1..]].concat();
+        b.bench.run(line).expect(7).says(&mnt);
+    }
+    b.of("volume check", "box", &[]).expect(7).says(&mnt);
+    // A process that has no mount is kept out by the lock.
+    let other = Bench::bare();
+    other.run(["ls", &b.bench.str("box")]).expect(7).says("another process");
+    b.of("volume info", "box", &[]).expect(0);
+    b.umount("mnt");
+    b.bench.run(["cat", &b.bench.str("box"), "/f"]).expect(0);
+}
+
+#[test]
+fn further_mounts_join_the_process() {
+    let Some(b) = Boxed::new() else { return };
+    b.mount("mnt", &[]).expect(0);
+    fs::write(b.at("mnt/f"), "one").unwrap();
+    b.of("snapshot create", "mnt", &["s"]).expect(0);
+    b.of("clone create", "mnt", &["s", "branch"]).expect(0);
+    fs::write(b.at("mnt/f"), "two").unwrap();
+    b.mount("mnt2", &["--snapshot", "s"]).expect(0);
+    b.mount("mnt3", &["--branch", "branch"]).expect(0);
+    let pid = b.pid();
+    fs::write(b.at("mnt3/f"), "three").unwrap();
+    let contents = || ["mnt/f", "mnt2/f", "mnt3/f"].map(|path| read(&b.at(path)));
+    assert_eq!(contents(), ["two", "one", "three"]);
+    assert_eq!(fs::write(b.at("mnt2/f"), "no").unwrap_err().raw_os_error(), Some(libc::EROFS));
+    let parts = b.bench.mounts();
+    assert_eq!(parts.iter().filter(|m| m["snapshot"] == "s" && m["read_only"] == true).count(), 1);
+    assert_eq!(parts.iter().filter(|m| m["branch"] == "branch").count(), 1);
+
+    // What is mounted is not deleted.
+    b.of("snapshot delete", "box", &["s", "-y"]).expect(7);
+    b.of("clone delete", "box", &["branch", "-y"]).expect(7).says("mnt3");
+    b.of("snapshot create", "mnt2", &["t"]).expect(2).says("--branch");
+
+    // They end one by one, and the process with the last.
+    b.umount("mnt");
+    assert_eq!(b.pid(), pid);
+    assert_eq!((read(&b.at("mnt2/f")), read(&b.at("mnt3/f"))), ("one".to_owned(), "three".to_owned()));
+    b.mount("mnt", &[]).expect(0);
+    assert_eq!((b.pid(), read(&b.at("mnt/f"))), (pid, "two".to_owned()));
+    b.umount("mnt3");
+    b.umount("mnt");
+    b.of("clone delete", "mnt2", &["branch", "-y"]).expect(0);
+    b.umount("mnt2");
+    b.expect_sound();
+    b.bench.run(["cat", &b.bench.str("box"), "/f"]).expect(0);
+}
+
+#[test]
+fn mounts_that_begin_at_once_find_each_other() {
+    let Some(b) = Boxed::new() else { return };
+    b.of("snapshot create", "box", &["s"]).expect(0);
+    b.of("clone create", "box", &["s", "x"]).expect(0);
+    let parts: [&[&str]; 3] = [&[], &["--snapshot", "s"], &["--branch", "x"]];
+    let begun: Vec<Child> = POINTS
+        .iter()
+        .zip(parts)
+        .map(|(point, part)| {
+            let mut command = b.bench.command();
+            command.arg("mount").arg(b.at("box")).arg(b.at(point)).args(part);
+            command.spawn().unwrap()
+        })
+        .collect();
+    for mut child in begun {
+        assert!(child.wait().unwrap().success());
+    }
+    assert_eq!(b.bench.mounts().len(), 3);
+    let pid = b.pid();
+    // A signal ends all of them.
+    // SAFETY: a plain system call; the process is one that this test started.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
+    eventually("all are unmounted", || POINTS.iter().all(|p| mounts::mount_line(&b.at(p)).is_none()));
+    eventually("the file is free", || b.of("volume check", "box", &[]).code == Some(0));
+}
+
+#[test]
+fn a_snapshot_holds_every_write_that_returned() {
+    let Some(b) = Boxed::new() else { return };
+    b.mount("mnt", &[]).expect(0);
+    // Neither synced nor closed: most of it is in the kernel only.
+    let content = pattern(24 << 20);
+    let mut open = Vec::new();
+    for n in 0..4 {
+        let mut file = File::create(b.at(&format!("mnt/{n}"))).unwrap();
+        file.write_all(&content).unwrap();
+        open.push(file);
+    }
+    let made = b.of("snapshot create", "mnt", &["s", "--json"]).expect(0).json();
+    assert!(made["flush_secs"].as_f64().unwrap() > 0.0);
+    for file in &open {
+        file.write_all_at(b"later", 1 << 20).unwrap();
+        file.set_len(2 << 20).unwrap();
+    }
+    b.mount("mnt2", &["--snapshot", "s"]).expect(0);
+    for n in 0..4 {
+        assert!(fs::read(b.at(&format!("mnt2/{n}"))).unwrap() == content, "{n}");
+    }
+    drop(open);
+    let found = b.of("snapshot diff", "mnt", &["s", "--json"]).expect(0).json();
+    assert_eq!(found.as_array().unwrap().len(), 4);
+    // What was open goes on as if nothing had happened.
+    let changed = fs::read(b.at("mnt/0")).unwrap();
+    assert!(changed.len() == 2 << 20 && changed[1 << 20..].starts_with(b"later"));
+    b.umount("mnt");
+    b.umount("mnt2");
+    b.expect_sound();
+}
+
+#[test]
+fn a_mounted_branch_is_set_back() {
+    let Some(b) = Boxed::new() else { return };
+    b.mount("mnt", &[]).expect(0);
+    fs::create_dir(b.at("mnt/d")).unwrap();
+    fs::write(b.at("mnt/d/f"), "old, and longer").unwrap();
+    fs::write(b.at("mnt/g"), "old").unwrap();
+    b.of("snapshot create", "mnt", &["s"]).expect(0);
+    let pid = b.pid();
+    let inos = || ["mnt/d/f", "mnt/g"].map(|path| fs::metadata(b.at(path)).unwrap().ino());
+    let before = inos();
+    fs::write(b.at("mnt/d/f"), "new").unwrap();
+    fs::write(b.at("mnt/g"), "new").unwrap();
+    fs::write(b.at("mnt/d/h"), "added").unwrap();
+    let open = File::open(b.at("mnt/g")).unwrap();
+    b.of("snapshot restore", "mnt", &["s", "-y"]).expect(7).says("busy");
+    assert_eq!(read(&b.at("mnt/g")), "new");
+    drop(open);
+    b.of("snapshot restore", "mnt", &["s", "/d", "-y"]).expect(0);
+    assert_eq!((read(&b.at("mnt/d/f")).as_str(), read(&b.at("mnt/g")).as_str()), ("old, and longer", "new"));
+    assert!(!b.at("mnt/d/h").exists());
+    b.of("snapshot restore", "box", &["s", "-y"]).expect(0);
+    assert_eq!((read(&b.at("mnt/g")), inos()), ("old".to_owned(), before));
+    assert_eq!(b.pid(), pid);
+    b.umount("mnt");
+    b.expect_sound();
+}
+
+#[test]
+fn a_kill_loses_nothing_that_was_closed() {
+    let Some(b) = Boxed::new() else { return };
+    b.mount("mnt", &[]).expect(0);
+    for round in 0..3 {
+        let dir = b.at(&format!("mnt/{round}"));
+        fs::create_dir(&dir).unwrap();
+        for n in 0..50 {
+            fs::write(dir.join(n.to_string()), pattern(1 + n * 700)).unwrap();
+        }
+        fs::rename(dir.join("0"), dir.join("renamed")).unwrap();
+        let unfinished = File::create(dir.join("unfinished")).unwrap();
+        b.kill();
+        drop(unfinished);
+        b.mount("mnt", &[]).expect(0);
+        for n in 1..50 {
+            assert!(fs::read(dir.join(n.to_string())).unwrap() == pattern(1 + n * 700), "{round} {n}");
+        }
+        assert_eq!(fs::read(dir.join("renamed")).unwrap(), pattern(1));
+        assert!(!dir.join("0").exists());
+    }
+    b.umount("mnt");
+    b.expect_sound();
+}
+
+#[test]
+fn a_mount_to_read_leaves_the_file_as_it_is() {
+    let Some(b) = Boxed::new() else { return };
+    b.mount("mnt", &[]).expect(0);
+    fs::write(b.at("mnt/f"), "text").unwrap();
+    b.of("snapshot create", "mnt", &["s"]).expect(0);
+    b.umount("mnt");
+    let before = fs::read(b.at("box")).unwrap();
+    b.mount("mnt", &["--read-only"]).expect(0);
+    assert_eq!(read(&b.at("mnt/f")), "text");
+    assert_eq!(fs::write(b.at("mnt/g"), "no").unwrap_err().raw_os_error(), Some(libc::EROFS));
+    b.mount("mnt2", &["--snapshot", "s"]).expect(0);
+    b.umount("mnt");
+    b.mount("mnt", &[]).expect(7).says("--read-only");
+    b.umount("mnt2");
+    assert!(before == fs::read(b.at("box")).unwrap());
+    b.mount("mnt", &[]).expect(0);
+    b.umount("mnt");
+}
+
+#[test]
+fn a_full_volume_can_be_emptied_through_its_mount() {
+    let Some(b) = Boxed::new() else { return };
+    fs::remove_file(b.at("box")).unwrap();
+    b.bench.run(["volume", "init", &b.bench.str("box"), "--capacity", "32M"]).expect(0);
+    b.mount("mnt", &[]).expect(0);
+    let full = (0..32).find_map(|n| {
+        let mut file = File::create(b.at(&format!("mnt/{n}"))).ok()?;
+        let written = file.write_all(&pattern(2 << 20)).and_then(|()| file.sync_all());
+        written.err()
+    });
+    assert_eq!(full.expect("it gets full").raw_os_error(), Some(libc::ENOSPC));
+    let space = rustix::fs::statvfs(b.at("mnt")).unwrap();
+    assert!(space.f_bavail * space.f_frsize < 4 << 20, "{} blocks", space.f_bavail);
+    for n in 0..4 {
+        fs::remove_file(b.at(&format!("mnt/{n}"))).unwrap();
+    }
+    fs::write(b.at("mnt/again"), pattern(2 << 20)).unwrap();
+    b.umount("mnt");
+    b.expect_sound();
+}
