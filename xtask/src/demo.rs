@@ -1,10 +1,11 @@
 //! `cargo xtask demo`: a tour on the real thing, for someone who has just cloned the repository.
 //!
 //! Every step runs the release build of `adit` as a user would, and checks what it shows: the tour fails if a byte
-//! comes back different or if a plaintext name or content is found in the vault's folder.
+//! comes back different or if a plaintext name or content is found in the vault's folder. Then the same with a volume.
 
 mod proof;
 mod tree;
+mod volume;
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
@@ -26,7 +27,7 @@ const SECRET_DIR: &str = "my-secret-plans-ümlaut";
 
 /// Runs the tour; the vault, the mount and the copies are removed at its end, also after a failure or an interrupt.
 pub fn run() -> Result<()> {
-    println!("adit: an encrypted vault, from nothing to proof\n");
+    println!("adit: an encrypted vault, from nothing to proof; and a volume, there and back\n");
     let mut tour = Tour::new();
 
     tour.step("Look for what the demo needs");
@@ -75,8 +76,9 @@ pub fn run() -> Result<()> {
     tour.done("read");
 
     search_for_plaintext(&mut tour, &bench, &plain)?;
+    volume::tour(&mut tour, &adit, &plain)?;
     println!(
-        "The tour took {:.1} s. For a vault of your own, see the quick start in README.md.",
+        "The tour took {:.1} s. For a vault or volume of your own, see the quick start in README.md.",
         tour.began.elapsed().as_secs_f64()
     );
     Ok(())

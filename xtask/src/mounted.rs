@@ -1,6 +1,6 @@
-//! A fresh vault, mounted by the built `adit`, and unmounted whatever happens.
+//! A fresh vault or volume, mounted by the built `adit`, and unmounted whatever happens.
 //!
-//! Invariant: when a [`MountedVault`] or a [`Janitor`] is gone, so are its mount and its folder. The janitor is a
+//! Invariant: when a [`Mounted`] or a [`Janitor`] is gone, so are its mount and its folder. The janitor is a
 //! child process that waits for the end of a pipe, so this holds even when xtask itself is killed.
 
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{process, workplace};
 
-/// How long a vault may take to be created, mounted or unmounted.
+/// How long a source may take to be created, mounted or unmounted.
 const STEP_LIMIT: Duration = Duration::from_secs(120);
 
 /// Builds the program in the dev profile and returns its path.
@@ -53,6 +53,11 @@ impl Workbench {
     /// Where the vault lies.
     pub fn vault(&self) -> PathBuf {
         self.dir.join("vault")
+    }
+
+    /// Where the file of the volume lies.
+    pub fn volume(&self) -> PathBuf {
+        self.dir.join("volume")
     }
 
     /// Where it is mounted.
@@ -103,10 +108,12 @@ impl Janitor {
         let chores = r#"
             trap '' INT TERM HUP
             cat >/dev/null
-            if grep -qF " $1/mnt " /proc/self/mounts; then
-                umount "$1/mnt" 2>/dev/null || fusermount3 -u "$1/mnt" 2>/dev/null \
-                    || umount -l "$1/mnt" 2>/dev/null || fusermount3 -u -z "$1/mnt"
-            fi
+            for at in "$1/mnt" "$1/snapshot"; do
+                if grep -qF " $at " /proc/self/mounts; then
+                    umount "$at" 2>/dev/null || fusermount3 -u "$at" 2>/dev/null \
+                        || umount -l "$at" 2>/dev/null || fusermount3 -u -z "$at"
+                fi
+            done
             rm -rf --one-file-system "$1"
         "#;
         let mut child = Command::new("sh")
@@ -129,34 +136,71 @@ impl Janitor {
     }
 }
 
-/// A vault that is mounted by a foreground `adit mount`, whose messages go to a log file.
-pub struct MountedVault {
+/// What is mounted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A vault with this cipher combination.
+    Vault(&'static str),
+    /// A volume.
+    Volume,
+}
+
+impl Kind {
+    fn word(self) -> &'static str {
+        match self {
+            Kind::Vault(_) => "vault",
+            Kind::Volume => "volume",
+        }
+    }
+
+    fn source(self, bench: &Workbench) -> PathBuf {
+        match self {
+            Kind::Vault(_) => bench.vault(),
+            Kind::Volume => bench.volume(),
+        }
+    }
+
+    /// Names the source in a command that opens it, and says where its password is.
+    fn open(self, bench: &Workbench, command: &mut Command) {
+        command.arg(self.source(bench));
+        if matches!(self, Kind::Vault(_)) {
+            command.arg("--password-file").arg(bench.password_file());
+        }
+    }
+}
+
+/// A source that is mounted by a foreground `adit mount`, whose messages go to a log file.
+pub struct Mounted {
+    kind: Kind,
     bench: Workbench,
     adit: PathBuf,
     daemon: Child,
     log: PathBuf,
 }
 
-impl MountedVault {
-    /// Creates a vault with this cipher combination and mounts it for every user, with these further options of
-    /// `adit mount`.
-    pub fn start(adit: &Path, purpose: &str, cipher: &str, options: &[&str]) -> Result<Self> {
+impl Mounted {
+    /// Creates a source of this kind and mounts it for every user, with these further options of `adit mount`.
+    pub fn start(adit: &Path, purpose: &str, kind: Kind, options: &[&str]) -> Result<Self> {
         let bench = Workbench::new(purpose)?;
         let mut init = Command::new(adit);
-        init.args(["vault", "init", "--cipher", cipher]).arg(bench.vault());
-        init.arg("--password-file").arg(bench.password_file()).stdout(Stdio::null());
-        process::run(&mut init, STEP_LIMIT)?;
+        init.args([kind.word(), "init"]);
+        if let Kind::Vault(cipher) = kind {
+            init.args(["--cipher", cipher]);
+        }
+        kind.open(&bench, &mut init);
+        process::run(init.stdout(Stdio::null()), STEP_LIMIT)?;
 
         let log = bench.dir.join("mount.log");
         let sink = File::create(&log)?;
         let mut mount = Command::new(adit);
-        mount.arg("mount").arg(bench.vault()).arg(bench.mountpoint());
-        mount.arg("--password-file").arg(bench.password_file());
+        mount.arg("mount");
+        kind.open(&bench, &mut mount);
+        mount.arg(bench.mountpoint());
         mount.args(["--foreground", "--allow-other"]).args(options);
         mount.stdin(Stdio::null()).stdout(sink.try_clone()?).stderr(sink);
         eprintln!("$ {}", process::shown(&mount));
         let daemon = mount.spawn().context("cannot start adit mount")?;
-        let mut mounted = Self { bench, adit: adit.to_path_buf(), daemon, log };
+        let mut mounted = Self { kind, bench, adit: adit.to_path_buf(), daemon, log };
         mounted.wait_until_usable()?;
         Ok(mounted)
     }
@@ -185,7 +229,7 @@ impl MountedVault {
         &self.bench.dir
     }
 
-    /// Unmounts; fails unless the server ends well and `adit vault check` finds a sound vault.
+    /// Unmounts; fails unless the server ends well and `adit vault|volume check` finds a sound source.
     pub fn finish(mut self) -> Result<()> {
         let mut umount = Command::new(&self.adit);
         umount.arg("umount").arg(self.mountpoint());
@@ -197,9 +241,10 @@ impl MountedVault {
             None => bail!("adit mount still runs after the unmount:\n{}", self.log_tail()),
         }
         let mut check = Command::new(&self.adit);
-        check.args(["vault", "check"]).arg(self.bench.vault());
-        check.arg("--password-file").arg(self.bench.password_file());
-        process::run(&mut check, STEP_LIMIT).context("the vault is not sound after the suite")
+        check.args([self.kind.word(), "check"]);
+        self.kind.open(&self.bench, &mut check);
+        process::run(&mut check, STEP_LIMIT)
+            .with_context(|| format!("the {} is not sound after the suite", self.kind.word()))
     }
 
     /// The last lines that the server wrote.
@@ -212,7 +257,7 @@ impl MountedVault {
     }
 }
 
-impl Drop for MountedVault {
+impl Drop for Mounted {
     fn drop(&mut self) {
         if matches!(self.daemon.try_wait(), Ok(None)) {
             // Killing the server frees every caller that waits in the mount; the janitor removes the rest.

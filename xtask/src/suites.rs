@@ -1,4 +1,4 @@
-//! The suites of others that run against a mounted vault: pjdfstest, fsx, fio with verification.
+//! The suites of others that run against a mounted vault and a mounted volume: pjdfstest, fsx, fio with verification.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,19 +9,24 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::mounted::{self, MountedVault};
+use crate::mounted::{self, Kind, Mounted};
 use crate::stage::{Outcome, Run};
 use crate::{apt, process, tools, workplace};
 
 /// The suites' time limit: many times what they take, so that only a hang meets it.
 const SUITE_LIMIT: Duration = Duration::from_secs(1200);
 
-/// The cipher combination of a vault that nobody chose another for, and the other one.
-const DEFAULT_CIPHER: &str = "siv-gcm";
-const OTHER_CIPHER: &str = "siv-ctrmac";
+/// A vault with the cipher combination that it has if nobody chose another, and with the other one.
+const VAULT: Kind = Kind::Vault("siv-gcm");
+const OTHER_VAULT: Kind = Kind::Vault("siv-ctrmac");
 
-/// pjdfstest's tests that a vault cannot pass, with the reason.
-const PJDFSTEST_EXPECTED: &str = "xtask/suites/pjdfstest-vault.expected";
+/// pjdfstest's tests that a source cannot pass, with the reason.
+fn pjdfstest_expected(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Vault(_) => "xtask/suites/pjdfstest-vault.expected",
+        Kind::Volume => "xtask/suites/pjdfstest-volume.expected",
+    }
+}
 
 /// Runs pjdfstest, with both cipher combinations: a failure that the list does not expect is red, and so is an expected one
 /// that passes or that no longer runs.
@@ -31,42 +36,42 @@ pub fn pjdfstest(_: &Run) -> Result<Outcome> {
     }
     apt::ensure(apt::ACL.iter().chain([&apt::FUSE]))?;
     let program = tools::PJDFSTEST.ensure()?;
-    let expected = fs::read_to_string(workplace::root().join(PJDFSTEST_EXPECTED))
-        .with_context(|| format!("cannot read {PJDFSTEST_EXPECTED}"))?;
-    let expected = parse_expected(&expected)?;
-
     let adit = mounted::build_debug()?;
-    for cipher in [DEFAULT_CIPHER, OTHER_CIPHER] {
-        pjdfstest_on(MountedVault::start(&adit, "pjdfstest", cipher, &[])?, &program, &expected)?;
+    for kind in [VAULT, OTHER_VAULT, Kind::Volume] {
+        pjdfstest_on(&adit, kind, &program)?;
     }
     Ok(Outcome::Passed)
 }
 
-fn pjdfstest_on(vault: MountedVault, program: &Path, expected: &BTreeMap<String, String>) -> Result<()> {
-    let config = vault.scratch().join("pjdfstest.toml");
-    fs::write(&config, pjdfstest_config(expected))?;
-    let elsewhere = vault.scratch().join("elsewhere");
+fn pjdfstest_on(adit: &Path, kind: Kind, program: &Path) -> Result<()> {
+    let list = pjdfstest_expected(kind);
+    let expected = fs::read_to_string(workplace::root().join(list)).with_context(|| format!("cannot read {list}"))?;
+    let expected = parse_expected(list, &expected)?;
+    let mount = Mounted::start(adit, "pjdfstest", kind, &[])?;
+    let config = mount.scratch().join("pjdfstest.toml");
+    fs::write(&config, pjdfstest_config(&expected))?;
+    let elsewhere = mount.scratch().join("elsewhere");
     fs::create_dir(&elsewhere)?;
-    let report = vault.scratch().join("pjdfstest.out");
+    let report = mount.scratch().join("pjdfstest.out");
     let mut suite = Command::new(program);
-    suite.arg("-c").arg(&config).arg("-p").arg(vault.mountpoint()).arg("-s").arg(&elsewhere);
+    suite.arg("-c").arg(&config).arg("-p").arg(mount.mountpoint()).arg("-s").arg(&elsewhere);
     suite.env("NO_COLOR", "1").stdout(File::create(&report)?);
     eprintln!("$ {}", process::shown(&suite));
     let status = process::status(&mut suite, SUITE_LIMIT)?;
     let report = fs::read_to_string(&report)?;
     print!("{}", worth_showing(&report));
-    let absent = not_failed_as_expected(&report, expected);
+    let absent = not_failed_as_expected(&report, &expected);
     if !absent.is_empty() {
-        bail!("{PJDFSTEST_EXPECTED} lists tests that did not fail as expected: {}", absent.join(", "));
+        bail!("{list} lists tests that did not fail as expected: {}", absent.join(", "));
     }
     if !status.success() {
-        bail!("pjdfstest: {status}; the mount's log:\n{}", vault.log_tail());
+        bail!("pjdfstest: {status}; the mount's log:\n{}", mount.log_tail());
     }
-    vault.finish()
+    mount.finish()
 }
 
 /// Reads the lines `test::name  # reason`; a line without a reason is an error.
-fn parse_expected(text: &str) -> Result<BTreeMap<String, String>> {
+fn parse_expected(list: &str, text: &str) -> Result<BTreeMap<String, String>> {
     let mut expected = BTreeMap::new();
     for (number, line) in text.lines().enumerate() {
         if line.trim().is_empty() || line.starts_with('#') {
@@ -75,10 +80,10 @@ fn parse_expected(text: &str) -> Result<BTreeMap<String, String>> {
         let (name, reason) = line.split_once('#').unwrap_or((line, ""));
         let (name, reason) = (name.trim(), reason.trim());
         if name.is_empty() || reason.is_empty() {
-            bail!("{PJDFSTEST_EXPECTED}:{}: expected `test::name  # reason`", number + 1);
+            bail!("{list}:{}: expected `test::name  # reason`", number + 1);
         }
         if expected.insert(name.to_owned(), reason.to_owned()).is_some() {
-            bail!("{PJDFSTEST_EXPECTED}:{}: {name} is listed twice", number + 1);
+            bail!("{list}:{}: {name} is listed twice", number + 1);
         }
     }
     Ok(expected)
@@ -154,8 +159,11 @@ posix_fadvise = 1.0
 copy_file_range = 2.0
 ";
 
-/// Runs fsx with several seeds: through the default mount, through an exclusive one (kernel write-back), and with the other
-/// cipher combination.
+/// What a volume offers besides.
+const FSX_PUNCHING: &str = "punch_hole = 3.0\n";
+
+/// Runs fsx with several seeds: on a vault through the default mount, through an exclusive one (kernel write-back), and with
+/// the other cipher combination; and on a volume.
 pub fn fsx(run: &Run) -> Result<Outcome> {
     if let Some(why) = workplace::mount_obstacle() {
         return Ok(Outcome::NotRun(why.to_owned()));
@@ -165,25 +173,26 @@ pub fn fsx(run: &Run) -> Result<Outcome> {
     let adit = mounted::build_debug()?;
     let (seeds, operations) = if run.long { (8, 100_000) } else { (3, 4_000 * u64::from(run.scale)) };
     let exclusive = &["-o", "exclusive"][..];
-    for (cipher, options) in [(DEFAULT_CIPHER, &[][..]), (DEFAULT_CIPHER, exclusive), (OTHER_CIPHER, &[])] {
-        let vault = MountedVault::start(&adit, "fsx", cipher, options)?;
+    for (kind, options) in [(VAULT, &[][..]), (VAULT, exclusive), (OTHER_VAULT, &[]), (Kind::Volume, &[])] {
+        let mount = Mounted::start(&adit, "fsx", kind, options)?;
         for seed in 1..=seeds {
-            fsx_once(&program, &vault, seed, operations)?;
+            fsx_once(&program, &mount, kind, seed, operations)?;
         }
-        vault.finish()?;
+        mount.finish()?;
     }
     Ok(Outcome::Passed)
 }
 
-fn fsx_once(program: &Path, vault: &MountedVault, seed: u64, operations: u64) -> Result<()> {
-    let config = vault.scratch().join("fsx.toml");
-    fs::write(&config, FSX_CONFIG)?;
+fn fsx_once(program: &Path, mount: &Mounted, kind: Kind, seed: u64, operations: u64) -> Result<()> {
+    let config = mount.scratch().join("fsx.toml");
+    let more = if kind == Kind::Volume { FSX_PUNCHING } else { "" };
+    fs::write(&config, format!("{FSX_CONFIG}{more}"))?;
     let mut command = Command::new(program);
-    command.arg("-f").arg(&config).arg("-P").arg(vault.scratch());
+    command.arg("-f").arg(&config).arg("-P").arg(mount.scratch());
     command.args(["-S", &seed.to_string(), "-N", &operations.to_string()]);
-    command.arg(vault.mountpoint().join(format!("fsx-{seed}")));
+    command.arg(mount.mountpoint().join(format!("fsx-{seed}")));
     process::run(&mut command, SUITE_LIMIT)
-        .with_context(|| format!("fsx with seed {seed}; the mount's log:\n{}", vault.log_tail()))
+        .with_context(|| format!("fsx with seed {seed}; the mount's log:\n{}", mount.log_tail()))
 }
 
 /// Runs fio with verification: random reads and writes, through system calls and through mmap.
@@ -193,28 +202,28 @@ pub fn fio(run: &Run) -> Result<Outcome> {
     }
     apt::ensure([&apt::FUSE, &apt::FIO])?;
     let adit = mounted::build_debug()?;
-    for cipher in [DEFAULT_CIPHER, OTHER_CIPHER] {
-        let vault = MountedVault::start(&adit, "fio", cipher, &[])?;
+    for kind in [VAULT, OTHER_VAULT, Kind::Volume] {
+        let mount = Mounted::start(&adit, "fio", kind, &[])?;
         let size = format!("--size={}m", if run.long { 512 } else { 64 });
         for engine in ["psync", "mmap"] {
-            fio_once(&vault, engine, &size)?;
+            fio_once(&mount, engine, &size)?;
         }
-        vault.finish()?;
+        mount.finish()?;
     }
     Ok(Outcome::Passed)
 }
 
-fn fio_once(vault: &MountedVault, engine: &str, size: &str) -> Result<()> {
+fn fio_once(mount: &Mounted, engine: &str, size: &str) -> Result<()> {
     let mut fio = Command::new("fio");
     fio.args(["--rw=randrw", "--bs=4k-64k", "--numjobs=2"]);
     fio.args(["--verify=crc32c", "--do_verify=1", "--verify_fatal=1"]);
     fio.arg(format!("--name={engine}")).arg(format!("--ioengine={engine}")).arg(size);
-    fio.arg(format!("--directory={}", vault.mountpoint().display()));
+    fio.arg(format!("--directory={}", mount.mountpoint().display()));
     // Its report is of no interest unless it fails. The state files that fio leaves belong to the scratch folder.
-    let report = vault.scratch().join("fio.out");
-    fio.arg("--output").arg(&report).current_dir(vault.scratch());
+    let report = mount.scratch().join("fio.out");
+    fio.arg("--output").arg(&report).current_dir(mount.scratch());
     process::run(&mut fio, SUITE_LIMIT)
-        .with_context(|| format!("fio with {engine}; the mount's log:\n{}", vault.log_tail()))
+        .with_context(|| format!("fio with {engine}; the mount's log:\n{}", mount.log_tail()))
 }
 
 #[cfg(test)]
@@ -223,16 +232,16 @@ mod tests {
 
     #[test]
     fn an_expected_failure_needs_a_reason() {
-        let parsed = parse_expected("# head\n\nlink::enoent  # no hard links\n").expect("well-formed");
+        let parsed = parse_expected("list", "# head\n\nlink::enoent  # no hard links\n").expect("well-formed");
         assert_eq!(parsed["link::enoent"], "no hard links");
-        assert!(parse_expected("link::enoent\n").is_err());
-        assert!(parse_expected("link::enoent #\n").is_err());
-        assert!(parse_expected("a # x\na # y\n").is_err());
+        assert!(parse_expected("list", "link::enoent\n").is_err());
+        assert!(parse_expected("list", "link::enoent #\n").is_err());
+        assert!(parse_expected("list", "a # x\na # y\n").is_err());
     }
 
     #[test]
     fn a_listed_test_must_have_failed() {
-        let expected = parse_expected("a::b # r\nc::d # r\ne # r\n").expect("well-formed");
+        let expected = parse_expected("list", "a::b # r\nc::d # r\ne # r\n").expect("well-formed");
         let report = "a::b       failed as expected\nc::d    PASSED UNEXPECTEDLY\n";
         assert_eq!(not_failed_as_expected(report, &expected), ["c::d", "e"]);
     }
