@@ -1,8 +1,9 @@
 //! Benchmarks of adit: each prints both sides of a ratio, measured in the same run.
 //!
-//! `adit-bench vault` measures the vault store. [`mounted`] runs one script on mounts of adit and of its rivals; [`micro`]
+//! `adit-bench vault` measures the vault store, `adit-bench volume` the volume. [`mounted`] runs one script on mounts of adit and of its rivals; [`micro`]
 //! calls the crates directly. The rivals are known in this crate alone ([`sides`], [`rivals`]).
 
+mod aims;
 mod machine;
 mod micro;
 mod mounted;
@@ -33,7 +34,9 @@ struct Cli {
 #[derive(Subcommand)]
 enum What {
     /// The vault store
-    Vault(VaultArgs),
+    Vault(RunArgs),
+    /// The volume
+    Volume(RunArgs),
     /// Serves small constant files; started by the benchmark itself
     #[command(hide = true)]
     NullServer {
@@ -53,9 +56,22 @@ enum Part {
     All,
 }
 
-/// What `vault` takes.
+/// Which store is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Subject {
+    /// Encrypted vaults, beside gocryptfs and the official stack.
+    #[default]
+    Vault,
+    /// A filesystem in one file, beside the host's own.
+    Volume,
+}
+
+/// What `vault` and `volume` take.
 #[derive(Args)]
-pub struct VaultArgs {
+pub struct RunArgs {
+    /// Said by the subcommand.
+    #[arg(skip)]
+    subject: Subject,
     /// What to measure
     #[arg(value_enum, default_value = "all")]
     part: Part,
@@ -85,7 +101,7 @@ pub struct VaultArgs {
     list: bool,
 }
 
-impl VaultArgs {
+impl RunArgs {
     /// Whether the group of rows is asked for.
     fn wants(&self, group: &str) -> bool {
         self.rows.is_empty() || self.rows.iter().any(|row| row == group)
@@ -104,7 +120,8 @@ impl VaultArgs {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().what {
-        What::Vault(args) => vault(&args),
+        What::Vault(args) => run(&args),
+        What::Volume(args) => run(&RunArgs { subject: Subject::Volume, ..args }),
         What::NullServer { mountpoint } => null_server::serve(&mountpoint).map(|()| true),
     };
     match done {
@@ -117,18 +134,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures the vault store; false if a side failed in a row.
-fn vault(args: &VaultArgs) -> Result<bool> {
+/// Measures a store; false if a side failed in a row.
+fn run(args: &RunArgs) -> Result<bool> {
+    let (micro_groups, macro_groups) = (micro::groups(args.subject), mounted::group_names(args.subject));
     if args.list {
-        println!("micro groups: {}", micro::GROUPS.join(", "));
-        println!("macro groups: {}", mounted::group_names().join(", "));
-        println!("sides:        {}", sides::NAMES.join(", "));
+        println!("micro groups: {}", micro_groups.join(", "));
+        println!("macro groups: {}", macro_groups.join(", "));
+        println!("sides:        {}", sides::names(args.subject).join(", "));
         return Ok(true);
     }
-    let unknown = args
-        .rows
-        .iter()
-        .find(|row| !micro::GROUPS.contains(&row.as_str()) && !mounted::group_names().contains(&row.as_str()));
+    let unknown =
+        args.rows.iter().find(|row| !micro_groups.contains(&row.as_str()) && !macro_groups.contains(&row.as_str()));
     if let Some(unknown) = unknown {
         anyhow::bail!("there is no group {unknown}; --list names them");
     }

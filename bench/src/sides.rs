@@ -17,11 +17,17 @@ use anyhow::{Context, Result, anyhow, bail};
 use rustix::fs::IFlags;
 use rustix::mount::UnmountFlags;
 
+use crate::Subject;
 use crate::report::{ADIT, HOST, NULL};
 use crate::rivals::{self, Official};
 
 /// All sides, in the order in which they take turns.
-pub const NAMES: [&str; 6] = [HOST, "gocryptfs-2.3", "gocryptfs-2.6.1", "official", ADIT, NULL];
+pub fn names(subject: Subject) -> &'static [&'static str] {
+    match subject {
+        Subject::Vault => &[HOST, "gocryptfs-2.3", "gocryptfs-2.6.1", "official", ADIT, NULL],
+        Subject::Volume => &[HOST, ADIT, NULL],
+    }
+}
 
 /// Of the file systems that FUSE serves (`statfs(2)`).
 const FUSE_MAGIC: u64 = 0x6573_5546;
@@ -41,6 +47,8 @@ enum Kind {
     /// The official stack; its vaults are made by the adit beside it.
     Official(Official, PathBuf),
     Adit(PathBuf),
+    /// A volume of it.
+    AditVolume(PathBuf),
     Null,
 }
 
@@ -68,6 +76,11 @@ impl Place {
         PASSWORD
     }
 
+    /// The file of the volume, as the host sees it.
+    fn volume(&self) -> PathBuf {
+        self.backing.join("volume")
+    }
+
     /// The folder of the vault, as the host sees it.
     pub fn backing(&self) -> &Path {
         &self.backing
@@ -84,8 +97,14 @@ pub struct Memory {
 }
 
 /// Prepares the sides asked for. A rival that cannot be had is reported to `missing`; a wrong name is an error.
-pub fn prepare(asked: &[String], adit: Option<&Path>, missing: &mut dyn FnMut(String)) -> Result<Vec<Side>> {
-    if let Some(unknown) = asked.iter().find(|name| !NAMES.contains(&name.as_str())) {
+pub fn prepare(
+    subject: Subject,
+    asked: &[String],
+    adit: Option<&Path>,
+    missing: &mut dyn FnMut(String),
+) -> Result<Vec<Side>> {
+    let names = names(subject);
+    if let Some(unknown) = asked.iter().find(|name| !names.contains(&name.as_str())) {
         bail!("there is no side {unknown}; --list names them");
     }
     let adit = || match adit {
@@ -93,13 +112,14 @@ pub fn prepare(asked: &[String], adit: Option<&Path>, missing: &mut dyn FnMut(St
         None => rivals::adit(),
     };
     let mut sides = Vec::new();
-    for name in NAMES {
+    for &name in names {
         if !asked.is_empty() && asked.iter().all(|other| other != name) {
             continue;
         }
         let kind = match name {
             HOST => Ok(Kind::Host),
             NULL => Ok(Kind::Null),
+            ADIT if subject == Subject::Volume => adit().map(Kind::AditVolume),
             ADIT => adit().map(Kind::Adit),
             "official" => rivals::official().and_then(|official| Ok(Kind::Official(official, adit()?))),
             "gocryptfs-2.3" => rivals::gocryptfs_of_apt().map(Kind::Gocryptfs),
@@ -138,7 +158,7 @@ impl Side {
                 "org.cryptomator:cryptofs 2.9.0, fuse-nio-adapter 5.1.0, jfuse 0.7.3, its default flags, {}",
                 official.java.display()
             ),
-            Kind::Adit(_) => "default options".into(),
+            Kind::Adit(_) | Kind::AditVolume(_) => "default options".into(),
             Kind::Null => "a fuser server with adit's flags and timeouts, constant files of 4 KiB".into(),
         }
     }
@@ -168,6 +188,9 @@ impl Side {
                     .arg(&place.password_file)
                     .arg(&place.backing),
             )?,
+            Kind::AditVolume(program) => {
+                self.init(Command::new(program).args(["--quiet", "volume", "init"]).arg(place.volume()))?;
+            }
         }
         Ok(place)
     }
@@ -200,6 +223,12 @@ impl Side {
                 command.args(["mount", "--foreground", "--state-dir"]).arg(place.work.join("state"));
                 command.arg("--password-file").arg(&place.password_file);
                 command.arg(&place.backing).arg(&place.mountpoint);
+                command
+            }
+            Kind::AditVolume(program) => {
+                let mut command = Command::new(program);
+                command.args(["mount", "--foreground", "--state-dir"]).arg(place.work.join("state"));
+                command.arg(place.volume()).arg(&place.mountpoint);
                 command
             }
             Kind::Official(official, _) => {
@@ -450,6 +479,6 @@ pub fn mount_command(side: &Side, place: &Place) -> Option<[Command; 2]> {
             let end = [&state[..], &["umount".as_ref(), point][..]].concat();
             Some([command(program, &mount), command(program, &end)])
         }
-        Kind::Host | Kind::Official(..) | Kind::Null => None,
+        Kind::Host | Kind::Official(..) | Kind::AditVolume(_) | Kind::Null => None,
     }
 }

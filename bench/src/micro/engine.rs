@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::table_store::{self, LISTED, LISTED_LEN, TableStore};
 use super::{SAMPLES, counting, one_sample, samples};
-use crate::VaultArgs;
+use crate::RunArgs;
 use crate::report::{ADIT, Aim, Report, Row, Unit};
 
 const HOT: usize = 10_000;
@@ -177,7 +177,7 @@ const OPERATIONS: [Operation; 5] = [
 ];
 
 /// Measures the caches.
-pub fn run(args: &VaultArgs, report: &mut Report) -> Result<()> {
+pub fn run(args: &RunArgs, report: &mut Report) -> Result<()> {
     let hot = Hot::new(HOT)?;
     let before = hot.engine.stats();
     let one = "micro-engine: 10,000 entries, one thread";

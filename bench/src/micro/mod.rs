@@ -16,11 +16,19 @@ use std::time::Duration;
 use anyhow::Result;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::VaultArgs;
 use crate::report::Report;
+use crate::{RunArgs, Subject};
 
-/// Groups of rows, for `--rows`.
-pub const GROUPS: [&str; 4] = ["micro-engine", "micro-format", "micro-memory", "micro-unlock"];
+/// Groups of rows, for `--rows`. The engine is the same for every store.
+const VAULT_GROUPS: [&str; 4] = ["micro-engine", "micro-format", "micro-memory", "micro-unlock"];
+
+/// Groups of rows of a store, for `--rows`.
+pub fn groups(subject: Subject) -> &'static [&'static str] {
+    match subject {
+        Subject::Vault => &VAULT_GROUPS,
+        Subject::Volume => &[],
+    }
+}
 
 /// Samples of a figure.
 const SAMPLES: usize = 21;
@@ -28,17 +36,18 @@ const SAMPLES: usize = 21;
 const SAMPLE_MIN: Duration = Duration::from_millis(10);
 
 /// Measures everything asked for.
-pub fn run(args: &VaultArgs, dir: &Path, report: &mut Report) -> Result<()> {
-    if args.wants(GROUPS[0]) {
+pub fn run(args: &RunArgs, dir: &Path, report: &mut Report) -> Result<()> {
+    let wants = |group: &str| groups(args.subject).contains(&group) && args.wants(group);
+    if wants(VAULT_GROUPS[0]) {
         engine::run(args, report)?;
     }
-    if args.wants(GROUPS[1]) {
+    if wants(VAULT_GROUPS[1]) {
         format::run(report)?;
     }
-    if args.wants(GROUPS[2]) {
+    if wants(VAULT_GROUPS[2]) {
         memory::run(dir, report)?;
     }
-    if args.wants(GROUPS[3]) {
+    if wants(VAULT_GROUPS[3]) {
         unlock::run(dir, report)?;
     }
     Ok(())

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 use super::bytes::Stream;
 use super::{Group, Turn, nothing_to_prepare};
-use crate::VaultArgs;
+use crate::RunArgs;
 use crate::report::{Aim, Row, Unit};
 
 const MIB: u64 = 1 << 20;
@@ -180,7 +180,7 @@ pub const REWRITE: Group = Group {
     script: rewrite,
 };
 
-fn small_calls(args: &VaultArgs) -> u64 {
+fn small_calls(args: &RunArgs) -> u64 {
     args.scaled(65_536)
 }
 

@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::VaultArgs;
 use crate::report::{Aim, Report, Row, Unit};
 use crate::sides::{self, Memory, Mounted, Place, Side};
+use crate::{RunArgs, Subject, aims};
 
 /// What a group's script is given.
 pub struct Turn<'a> {
     /// The arguments.
-    pub args: &'a VaultArgs,
+    pub args: &'a RunArgs,
     /// The side whose turn it is.
     pub side: &'a Side,
     /// Its empty vault.
@@ -40,18 +40,18 @@ pub struct Group {
     /// For `--rows` and the heading.
     pub name: &'static str,
     /// What is done, for the text above the table.
-    pub about: fn(&VaultArgs) -> String,
+    pub about: fn(&RunArgs) -> String,
     /// Which sides take part.
     pub takes: fn(&Side) -> bool,
     /// Whether one round is enough, because it takes minutes.
     pub once: bool,
     /// Makes what all sides share, untimed.
-    pub prepare: fn(&VaultArgs, &Path) -> Result<()>,
+    pub prepare: fn(&RunArgs, &Path) -> Result<()>,
     /// The script of one turn.
     pub script: fn(&mut Turn<'_>) -> Result<()>,
 }
 
-const GROUPS: &[&Group] = &[
+const VAULT_GROUPS: &[&Group] = &[
     &large::SEQUENTIAL,
     &large::RANDOM,
     &small::FEW,
@@ -62,25 +62,35 @@ const GROUPS: &[&Group] = &[
     &large::REWRITE,
 ];
 
+const VOLUME_GROUPS: &[&Group] =
+    &[&large::SEQUENTIAL, &large::RANDOM, &small::FEW, &small::MANY, &tree::TREE, &open_file::OPEN_FILE];
+
+fn groups(subject: Subject) -> &'static [&'static Group] {
+    match subject {
+        Subject::Vault => VAULT_GROUPS,
+        Subject::Volume => VOLUME_GROUPS,
+    }
+}
+
 const MEMORY_RESIDENT: Row = Row { name: "peak memory, VmHWM", unit: Unit::Mib, aim: Aim::None };
 const MEMORY_ANONYMOUS: Row =
     Row { name: "peak memory, RssAnon + RssShmem", unit: Unit::Mib, aim: Aim::Gocryptfs(1.0) };
 
 /// The names of all groups.
-pub fn group_names() -> Vec<&'static str> {
-    GROUPS.iter().map(|group| group.name).collect()
+pub fn group_names(subject: Subject) -> Vec<&'static str> {
+    groups(subject).iter().map(|group| group.name).collect()
 }
 
 /// Measures everything asked for. A side that fails is left out of the rest of its group and noted.
-pub fn run(args: &VaultArgs, dir: &Path, report: &mut Report) -> Result<()> {
-    let groups: Vec<_> = GROUPS.iter().filter(|group| args.wants(group.name)).collect();
+pub fn run(args: &RunArgs, dir: &Path, report: &mut Report) -> Result<()> {
+    let groups: Vec<_> = groups(args.subject).iter().filter(|group| args.wants(group.name)).collect();
     if groups.is_empty() {
         return Ok(());
     }
     if !rustix::process::geteuid().is_root() {
         bail!("the macro benchmarks need root: they mount, and drop the kernel's caches");
     }
-    let sides = sides::prepare(&args.sides, args.adit.as_deref(), &mut |text| report.failed(text))?;
+    let sides = sides::prepare(args.subject, &args.sides, args.adit.as_deref(), &mut |text| report.failed(text))?;
     for side in &sides {
         report.fact("side", format!("{}: {}", side.name, side.describe()));
     }
@@ -92,7 +102,7 @@ pub fn run(args: &VaultArgs, dir: &Path, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn run_group(group: &Group, args: &VaultArgs, dir: &Path, sides: &[Side], report: &mut Report) {
+fn run_group(group: &Group, args: &RunArgs, dir: &Path, sides: &[Side], report: &mut Report) {
     let rounds = if group.once { 1 } else { args.rounds() };
     report.group(group.name, &format!("{} Rounds: {rounds}.", (group.about)(args)));
     if let Err(error) = (group.prepare)(args, dir) {
@@ -115,19 +125,23 @@ fn run_group(group: &Group, args: &VaultArgs, dir: &Path, sides: &[Side], report
     }
 }
 
-fn run_turn(group: &Group, args: &VaultArgs, dir: &Path, side: &Side, report: &mut Report) -> Result<()> {
+fn run_turn(group: &Group, args: &RunArgs, dir: &Path, side: &Side, report: &mut Report) -> Result<()> {
     let place = side.fresh(dir)?;
     let mut turn =
         Turn { args, side, place: &place, dir, group: group.name, samples: Vec::new(), memory: Memory::default() };
     (group.script)(&mut turn)?;
     // Samples of a turn that failed half way would make the medians of a row incomparable.
+    let mut add = |row: &Row, value| {
+        let row = Row { aim: aims::of(args.subject, row), ..*row };
+        report.add(group.name, &row, side.name, value);
+    };
     for (row, value) in &turn.samples {
-        report.add(group.name, row, side.name, *value);
+        add(row, *value);
     }
     if turn.memory.resident > 0 {
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-        report.add(group.name, &MEMORY_RESIDENT, side.name, mib(turn.memory.resident));
-        report.add(group.name, &MEMORY_ANONYMOUS, side.name, mib(turn.memory.anonymous));
+        add(&MEMORY_RESIDENT, mib(turn.memory.resident));
+        add(&MEMORY_ANONYMOUS, mib(turn.memory.anonymous));
     }
     std::fs::remove_dir_all(&place.work).with_context(|| format!("cannot remove {}", place.work.display()))?;
     // The next side does not pay for what this one left in the disk's queue.
@@ -203,6 +217,6 @@ const fn change(names: [&'static str; 3], aim: Aim) -> Change {
 }
 
 /// For groups without anything to share.
-fn nothing_to_prepare(_: &VaultArgs, _: &Path) -> Result<()> {
+fn nothing_to_prepare(_: &RunArgs, _: &Path) -> Result<()> {
     Ok(())
 }

@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 
 use super::bytes::Stream;
 use super::{Change, Group, Turn, change, nothing_to_prepare};
-use crate::VaultArgs;
+use crate::RunArgs;
 use crate::report::{Aim, Row, Unit};
 
 const FILE_LEN: usize = 4096;
@@ -55,7 +55,7 @@ pub const MANY: Group = Group {
     script: |turn| script(turn, 20_000),
 };
 
-fn about(args: &VaultArgs, full: u64) -> String {
+fn about(args: &RunArgs, full: u64) -> String {
     format!("{} files of 4 KiB, {FILES_A_DIR} a directory; each create is open, write, close.", args.scaled(full))
 }
 

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 
 use super::{Change, Group, Turn, change};
-use crate::VaultArgs;
+use crate::RunArgs;
 use crate::report::{Aim, Row, Unit};
 
 const TREE_MIB: u64 = 160;
@@ -86,7 +86,7 @@ fn status(root: &Path) -> Result<()> {
     Ok(())
 }
 
-fn prepare(args: &VaultArgs, dir: &Path) -> Result<()> {
+fn prepare(args: &RunArgs, dir: &Path) -> Result<()> {
     let source = dir.join("source");
     fs::create_dir_all(&source)?;
     let mut left = args.scaled(TREE_MIB) << 20;
