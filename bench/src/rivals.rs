@@ -55,18 +55,23 @@ fn run(command: &mut Command) -> Result<String> {
 
 /// gocryptfs of the distribution, installed if it is missing.
 pub fn gocryptfs_of_apt() -> Result<PathBuf> {
-    if let Some(program) = on_path("gocryptfs") {
-        return Ok(program);
+    if on_path("gocryptfs").is_none() {
+        apt("gocryptfs")?;
     }
-    run(Command::new("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args([
-        "install",
-        "-y",
-        "-qq",
-        "--no-install-recommends",
-        "gocryptfs",
-    ]))
-    .context("gocryptfs is missing; run: sudo apt-get install -y gocryptfs")?;
+    fusermount()?;
     on_path("gocryptfs").context("apt-get brought no gocryptfs")
+}
+
+/// Installs a package of the distribution.
+fn apt(package: &str) -> Result<()> {
+    let mut install = Command::new("apt-get");
+    install.env("DEBIAN_FRONTEND", "noninteractive").args(["install", "-y", "-qq", "--no-install-recommends", package]);
+    run(&mut install).map(drop).with_context(|| format!("it is missing; run: sudo apt-get install -y {package}"))
+}
+
+/// What every gocryptfs mounts with.
+fn fusermount() -> Result<()> {
+    if on_path("fusermount").is_some() { Ok(()) } else { apt("fuse3") }
 }
 
 /// What a gocryptfs says of its version.
@@ -79,6 +84,7 @@ pub fn gocryptfs_version(program: &Path) -> Result<String> {
 ///
 /// `go install module@version` would ask for the list of all versions, which a proxy need not serve.
 pub fn gocryptfs_of_go() -> Result<PathBuf> {
+    fusermount()?;
     let home = cache_dir()?.join("tools/gocryptfs-2.6.1/bin");
     let program = home.join("gocryptfs");
     if program.is_file() {
@@ -104,6 +110,12 @@ pub fn gocryptfs_of_go() -> Result<PathBuf> {
 /// The official library with its FUSE adapter, fetched by Maven and compiled if the cache does not have it.
 pub fn official() -> Result<Official> {
     let java_home = java_home().with_context(|| format!("no JDK {JAVA_MIN} or later is installed"))?;
+    let library = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/lib64"]
+        .iter()
+        .any(|dir| Path::new(dir).join("libfuse3.so").exists());
+    if !library {
+        apt("libfuse3-dev")?;
+    }
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("official");
     let home = cache_dir()?.join("tools/official-mount-5.1.0");
     let (lib, classes) = (home.join("lib"), home.join("classes"));
