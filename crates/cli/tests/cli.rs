@@ -472,6 +472,28 @@ fn cli_get_takes_no_place_of_a_device_or_fifo() {
 }
 
 #[test]
+fn cli_a_link_that_cannot_be_read_is_4_also_in_listings() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("t")).unwrap();
+    std::os::unix::fs::symlink("target", bench.path("t/link")).unwrap();
+    bench.open("put", &["t", "/"]).expect(0);
+    let mut todo = vec![bench.vault().join("d")];
+    while let Some(path) = todo.pop() {
+        todo.extend(fs::read_dir(&path).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_dir()));
+        let link = path.join("symlink.c9r");
+        if let Ok(mut bytes) = fs::read(&link) {
+            *bytes.last_mut().unwrap() ^= 1;
+            fs::write(&link, bytes).unwrap();
+        }
+    }
+    for verb in [&["/t", "-l"][..], &["/t/link", "-l"], &["/t", "--json"]] {
+        bench.open("ls", verb).expect(4).says("/t/link");
+    }
+    bench.open("tree", &["/"]).expect(4).says("/t/link");
+    assert_eq!(bench.open("ls", &["/t"]).expect(0).text(), "link\n");
+}
+
+#[test]
 fn cli_entries_with_damaged_names_are_4_and_not_just_absent() {
     let bench = Bench::new();
     let (long_dir, long_file) = ("d".repeat(200), "f".repeat(200));

@@ -1,5 +1,7 @@
 //! `ls`, `tree`, `cat`: reading a source without a mount.
 
+use std::cell::RefCell;
+
 use adit_core::path::{Last, Node, Step, Tree, Visit, show};
 use adit_core::types::{Access, Kind};
 use adit_core::{ErrorKind, FsError};
@@ -21,7 +23,7 @@ fn each<'t>(
     tree: &'t Tree<'t>,
     start: Node<'t>,
     depth_max: usize,
-    failures: &mut Failures,
+    failures: &RefCell<Failures>,
     shown: &mut Shown<'_>,
 ) -> Result<()> {
     let mut stopped = None;
@@ -36,7 +38,7 @@ fn each<'t>(
         },
         Visit::Leave { .. } => Ok(Step::Past),
         Visit::Failed { error, path } => {
-            failures.add(&Failure::fs(show(path), &error));
+            failures.borrow_mut().add(&Failure::fs(show(path), &error));
             Ok(Step::Past)
         }
     });
@@ -46,12 +48,12 @@ fn each<'t>(
     }
 }
 
-/// The target, if `node` is a symbolic link; a link that cannot be read is reported and shown without.
-fn target_of(tree: &Tree<'_>, node: &Node<'_>) -> Option<Vec<u8>> {
+/// The target, if `node` is a symbolic link; a link that cannot be read is a failure, and shown without.
+fn target_of(tree: &Tree<'_>, node: &Node<'_>, failures: &RefCell<Failures>) -> Option<Vec<u8>> {
     if node.kind() != Kind::Symlink {
         return None;
     }
-    tree.read_link(node).inspect_err(|e| Failure::fs(show(node.path()), e).print()).ok()
+    tree.read_link(node).inspect_err(|e| failures.borrow_mut().add(&Failure::fs(show(node.path()), e))).ok()
 }
 
 /// What a listing of `path` begins with: a folder, also where a link leads to it; any other link is shown itself.
@@ -71,14 +73,14 @@ pub fn ls(args: &LsArgs, global: &GlobalArgs) -> Result<()> {
     let is_dir = start.kind() == Kind::Directory;
     let cut = if start.path().is_empty() { 0 } else { start.path().len() + 1 };
     let depth_max = if args.recursive { usize::MAX } else { 1 };
-    let mut failures = Failures::default();
+    let failures = RefCell::new(Failures::default());
     let mut out = Output::new();
     let mut list = if args.json { Some(JsonList::begin(&mut out)?) } else { None };
-    each(&tree, start, depth_max, &mut failures, &mut |node, depth, _| {
+    each(&tree, start, depth_max, &failures, &mut |node, depth, _| {
         if is_dir && depth == 0 {
             return Ok(());
         }
-        let target = if args.json || args.long { target_of(&tree, node) } else { None };
+        let target = if args.json || args.long { target_of(&tree, node, &failures) } else { None };
         if let Some(list) = &mut list {
             return list.add(&mut out, &EntryJson::new(node, target.as_deref()));
         }
@@ -97,7 +99,7 @@ pub fn ls(args: &LsArgs, global: &GlobalArgs) -> Result<()> {
         list.end(&mut out)?;
     }
     out.finish()?;
-    failures.result()
+    failures.into_inner().result()
 }
 
 /// `adit tree`
@@ -106,14 +108,14 @@ pub fn tree(args: &TreeArgs, global: &GlobalArgs) -> Result<()> {
     let tree = Tree::new(&*opened.store);
     let path = args.path.as_deref().map_or(&b"/"[..], bytes);
     let start = named(&tree, path).map_err(|e| Failure::fs(dir.display(), &e))?;
-    let mut failures = Failures::default();
+    let failures = RefCell::new(Failures::default());
     let mut out = Output::new();
     let mut list = if args.json { Some(JsonList::begin(&mut out)?) } else { None };
     let (mut folders, mut files, mut links) = (0u64, 0u64, 0u64);
     // For each level above the entry, whether something still comes after it there.
     let mut more: Vec<bool> = Vec::new();
-    each(&tree, start, args.depth.unwrap_or(usize::MAX), &mut failures, &mut |node, depth, last| {
-        let target = target_of(&tree, node);
+    each(&tree, start, args.depth.unwrap_or(usize::MAX), &failures, &mut |node, depth, last| {
+        let target = target_of(&tree, node, &failures);
         if let Some(list) = &mut list {
             return if depth == 0 { Ok(()) } else { list.add(&mut out, &EntryJson::new(node, target.as_deref())) };
         }
@@ -146,7 +148,7 @@ pub fn tree(args: &TreeArgs, global: &GlobalArgs) -> Result<()> {
         ))?,
     }
     out.finish()?;
-    failures.result()
+    failures.into_inner().result()
 }
 
 /// `1 file`, `2 files`

@@ -43,6 +43,12 @@ pub fn check(args: &CheckArgs, global: &GlobalArgs) -> Result<()> {
     }
     let (password, keys) = open::vault::password(&dir, &args.password.origin())?;
     drop(password);
+    if !args.repair {
+        // What a dead process left in its journal is written back first, as by whatever else reads the vault: half-made things
+        // are not problems. A vault too damaged to be opened is looked at as it is.
+        let state = state_dir::locate(global.state_dir.as_deref());
+        drop(open::vault::unlocked(&dir, &keys, state, Purpose::Read, false));
+    }
     let options = Options { contents: !args.no_contents };
     let found = if args.repair { repair(&dir, &keys, options, global)? } else { look(&dir, &keys, options, global)? };
     print(&found, args.json)?;
