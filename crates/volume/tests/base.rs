@@ -13,6 +13,7 @@ use adit_core::types::Access;
 use adit_media::HostBlockFile;
 use adit_testkit::crash::{CrashWorld, Mode};
 use adit_testkit::{Rng, seeds};
+use adit_volume::format::container::{SegmentRun, Superblock};
 use adit_volume::table::{BLOCK_LEN_BYTES, OWN_PREFIX};
 use adit_volume::{Base, Batch, Extents, NewVolume, Options, Run, Table};
 
@@ -389,7 +390,7 @@ fn damage_in_the_log_before_what_was_synced_is_no_end_of_it() {
 /// Superblocks that somebody made up, their checksums right: whatever they say, it is an error or a volume.
 #[test]
 fn no_superblock_makes_it_panic() {
-    for seed in seeds(3) {
+    for seed in seeds(8) {
         let (mut bytes, _) = closed_volume(seed % 3);
         for (offset, end) in [(0, 64 << 10), (64 << 10, 128 << 10)] {
             let slot = &mut bytes[offset..end];
@@ -409,6 +410,41 @@ fn no_superblock_makes_it_panic() {
             let _ = (state_of(&base), base.checkpoint(), base.gc());
         }
     }
+}
+
+/// `bytes` with a changed superblock in both slots.
+fn with_superblock(bytes: &[u8], change: impl Fn(&mut Superblock)) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    for offset in [0, 64 << 10] {
+        let mut superblock = Superblock::decode(&bytes[offset..]).unwrap();
+        change(&mut superblock);
+        let slot = superblock.encode().unwrap();
+        bytes[offset..offset + slot.len()].copy_from_slice(&slot);
+    }
+    bytes
+}
+
+#[test]
+fn what_a_superblock_names_lies_within_the_file() {
+    let (bytes, _) = closed_volume(1);
+    let segments = (bytes.len() / (128 << 10)) as u32;
+    let corrupt = |what: &str, change: &dyn Fn(&mut Superblock)| {
+        let world = world_of(&with_superblock(&bytes, change));
+        let e = Base::open(file(&world), "volume", options()).err().unwrap_or_else(|| panic!("{what}"));
+        assert_eq!(e.kind(), ErrorKind::Corrupt, "{what}: {e}");
+        assert_eq!(file(&world).len().unwrap(), bytes.len() as u64, "{what}");
+    };
+    corrupt("log", &|s| s.log_segment = segments);
+    corrupt("log, far off", &|s| s.log_segment = u32::MAX);
+    corrupt("length of the store", &|s| s.kv_len = 1 << 40);
+    corrupt("its segments", &|s| s.kv_segments.push(SegmentRun { start: segments, count: 1 }));
+    corrupt("a hole", &|s| s.kv_segments.push(SegmentRun { start: 0, count: u32::MAX }));
+    // A capacity names nothing.
+    let world = world_of(&with_superblock(&bytes, |s| s.capacity = 128 << 40));
+    let base = Base::open(file(&world), "volume", options()).unwrap();
+    put(&base, "a", b"1");
+    base.close().unwrap();
+    assert!(file(&world).len().unwrap() < 2 * bytes.len() as u64);
 }
 
 #[test]

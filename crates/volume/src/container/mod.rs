@@ -70,6 +70,8 @@ impl Container {
         let failed = |e: std::io::Error| FsError::from(e).on("write", name);
         let bytes = superblock.encode().ok_or_else(|| FsError::new(ErrorKind::InvalidInput).on("format", name))?;
         file.set_len(2 * u64::from(superblock.segment_len)).map_err(failed)?;
+        // What a superblock names lies within the file: its length first.
+        file.sync().map_err(failed)?;
         for offset in SLOT_OFFSETS {
             file.write_at(offset, &bytes).map_err(failed)?;
         }
@@ -120,6 +122,11 @@ impl Container {
     /// The file's name, for messages.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The file's length in bytes.
+    pub fn len(&self) -> u64 {
+        *self.len.lock()
     }
 
     pub fn segment_len(&self) -> u32 {

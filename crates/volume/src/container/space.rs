@@ -87,16 +87,6 @@ impl Space {
         self.geometry
     }
 
-    /// The log begins in this segment, which may be new: a power cut can keep the superblock that names it and lose the
-    /// file's new length.
-    pub fn raise_limit(&mut self, log_segment: u32) {
-        /// Segments that may have been bound between two syncs.
-        const NEW_MAX: u32 = 64;
-        if log_segment < self.limit.saturating_add(NEW_MAX) {
-            self.limit = self.limit.max(log_segment + 1);
-        }
-    }
-
     /// Changes how much there is, unless what is in use, and what must stay free, would not fit.
     pub fn resize(&mut self, geometry: Geometry) -> bool {
         let needed = self.used().saturating_add(u64::from(geometry.kept_back));

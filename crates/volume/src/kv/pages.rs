@@ -23,6 +23,12 @@ const PAGE: u64 = PAGE_LEN as u64;
 /// Most segments of the space: 4 TiB of the longest.
 const PLACES_MAX: u64 = 1 << 20;
 
+/// How long the space may be in a file of `file_len` bytes. The store doubles its space when it is full, and once that is more
+/// than its regions of 4 GiB adds up to two of them; so a longer one was made up, and would only cost memory.
+fn len_max(file_len: u64) -> u64 {
+    file_len.saturating_mul(8).saturating_add(64 << 20)
+}
+
 /// The store writes these first bytes of page 0 last when it is made.
 const MAGIC_LEN: usize = 9;
 
@@ -84,6 +90,9 @@ impl Pages {
         let per_segment = u64::from(container.segment_len()) / PAGE - 1;
         let superblock = container.superblock();
         let (len, head) = (superblock.kv_len, superblock.kv_head);
+        if len > len_max(container.len()) {
+            return Err(container.corrupt("the key-value store is longer than the file can hold"));
+        }
         let places: u64 = superblock.kv_segments.iter().map(|run| u64::from(run.count)).sum();
         if places > len.div_ceil(PAGE).div_ceil(per_segment).min(PLACES_MAX) {
             return Err(container.corrupt("the key-value store has more segments than pages"));

@@ -16,13 +16,15 @@ use crate::kv::{Kv, View};
 impl Shared {
     /// Moves what was found into the store, and starts an empty log of a new epoch after batch `seq`.
     pub(super) fn begin_epoch(&self, seq: u64, old_log: Vec<u32>) -> Result<()> {
+        let segment = new_segment(&self.container)?;
+        // The superblock that names the segment may reach the disk alone: the file is long enough before it is written.
+        self.container.sync()?;
         self.kv.go_live()?;
         let replayed = std::mem::take(&mut self.tables.write().active);
         if self.replayed > 0 {
             self.commit(&replayed, seq)?;
         }
         self.tables.write().view = self.kv.view()?;
-        let segment = new_segment(&self.container)?;
         let mut seed = None;
         self.container.flip(|superblock| {
             superblock.epoch = superblock.epoch.wrapping_add(1);

@@ -59,8 +59,10 @@ pub(super) fn find(container: &Container, view: &dyn View) -> Result<Found> {
     }
     // A volume whose first opening was cut short has an empty store.
     let applied = applied.unwrap_or(superblock.log_seq - 1);
+    if superblock.log_segment >= container.space().limit() {
+        return Err(container.corrupt("the log begins beyond the end of the file"));
+    }
     let chain = Chain::read(container, &superblock)?;
-    container.space().raise_limit(superblock.log_segment);
     for segment in &chain.segments {
         let claimed = container.space().claim(*segment, false);
         claimed.map_err(|e| container.corrupt(e.0))?;
