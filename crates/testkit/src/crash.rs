@@ -62,6 +62,8 @@ pub enum Pattern {
     All,
     /// All but the one of this index, in the order of their making; see [`CrashWorld::pending`].
     AllButOne(usize),
+    /// All but the lengths of files, which stay as they were.
+    AllButLengths,
     /// Only the last.
     OnlyLast,
     /// Names, lengths, and of each write the first sector.
@@ -212,6 +214,12 @@ impl CrashWorld {
     pub fn pending(&self) -> usize {
         let state = self.state.lock();
         image::with_in_flight(&state.disk, calls_in_flight(&state)).pending().len()
+    }
+
+    /// Whether a file's length changed without a sync.
+    fn has_new_lengths(&self) -> bool {
+        let state = self.state.lock();
+        !image::with_in_flight(&state.disk, calls_in_flight(&state)).lengths().is_empty()
     }
 
     /// Leaves out the sync calls for which `omit` says so: they return success and do nothing.
@@ -398,6 +406,7 @@ pub fn patterns(world: &CrashWorld, randoms: usize) -> Vec<Pattern> {
         patterns.push(Pattern::All);
         if world.mode() != Mode::Kill {
             patterns.extend([Pattern::OnlyLast, Pattern::HeadersOnly]);
+            patterns.extend(world.has_new_lengths().then_some(Pattern::AllButLengths));
             let step = pending.div_ceil(ALL_BUT_ONE_MAX);
             patterns.extend((0..pending).step_by(step).map(Pattern::AllButOne));
         }

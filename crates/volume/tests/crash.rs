@@ -4,10 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_testkit::crash::{CrashPlan, CrashPoint, CrashWorld, Mode, crash_everywhere};
+use adit_testkit::crash::{CrashPlan, CrashPoint, CrashWorld, Mode, Pattern, crash_everywhere};
 use adit_testkit::{Rng, seeds};
 use adit_volume::format::container::Durability;
-use adit_volume::{Base, Options, Table};
+use adit_volume::table::BLOCK_LEN_BYTES;
+use adit_volume::{Base, Batch, Extents, Options, Run, Table};
 
 mod support;
 use support::*;
@@ -155,6 +156,30 @@ fn a_volume_whose_making_was_cut_short_is_empty_or_none() {
                 }
             });
         }
+    }
+}
+
+/// What was written to a new part of the file, and freed again, before any sync.
+#[test]
+fn a_power_cut_may_take_the_length_of_the_file() {
+    let world = CrashWorld::new(Mode::Journalled);
+    let base = Base::create(file(&world), "volume", &small(), options()).unwrap();
+    base.close().unwrap();
+    world.settle();
+    let base = Base::open(file(&world), "volume", options()).unwrap();
+    let block = vec![7; BLOCK_LEN_BYTES];
+    let runs = base.reserve(2, None).unwrap();
+    let sums = |run: &Run| vec![crc32c::crc32c(&block); run.count as usize];
+    runs.iter().for_each(|run| base.write(run.start, &block.repeat(run.count as usize)).unwrap());
+    let allocated = runs.iter().map(|run| (*run, sums(run))).collect();
+    base.apply(Batch { allocated, ..Batch::default() }).unwrap();
+    base.apply(Batch { freed: runs, writes: vec![(b"a".to_vec(), Some(vec![1]))], ..Batch::default() }).unwrap();
+    let left = world.crash(Pattern::AllButLengths, &mut Rng::new(1));
+    assert!(file(&left).len().unwrap() < file(&world).len().unwrap());
+    for read_only in [true, false] {
+        let base = Base::open(file(&left), "volume", Options { read_only, ..options() }).unwrap();
+        let state = state_of(&base).unwrap();
+        assert_eq!((state.map.len(), state.blocks.len()), (1, 0));
     }
 }
 

@@ -334,4 +334,13 @@ impl Disk {
         }
         seqs
     }
+
+    /// The numbers of those that changed the length of a file.
+    pub fn lengths(&self) -> BTreeSet<Seq> {
+        let files = self.tree.nodes.values().filter_map(|node| match &node.body {
+            Body::File(content) => Some(content),
+            _ => None,
+        });
+        files.flat_map(|content| &content.lens).map(|(seq, _)| *seq).collect()
+    }
 }

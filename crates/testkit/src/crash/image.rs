@@ -18,7 +18,7 @@ enum Choice<'a> {
 }
 
 impl<'a> Choice<'a> {
-    fn new(pattern: Pattern, pending: &BTreeSet<Seq>, rng: &'a mut Rng) -> Self {
+    fn new(pattern: Pattern, disk: &Disk, pending: &BTreeSet<Seq>, rng: &'a mut Rng) -> Self {
         let nth = |n: usize| pending.iter().nth(n % pending.len().max(1)).copied();
         let (left_out, last) = match pattern {
             Pattern::AllButOne(n) => (nth(n), None),
@@ -28,6 +28,10 @@ impl<'a> Choice<'a> {
             Pattern::None => Box::new(|_, _| false),
             Pattern::All => Box::new(|_, _| true),
             Pattern::AllButOne(_) => Box::new(move |seq, _| Some(seq) != left_out),
+            Pattern::AllButLengths => {
+                let lengths = disk.lengths();
+                Box::new(move |seq, _| !lengths.contains(&seq))
+            }
             Pattern::OnlyLast => Box::new(move |seq, _| Some(seq) == last),
             Pattern::HeadersOnly => Box::new(|_, head| head),
             Pattern::Random => {
@@ -80,7 +84,7 @@ pub(super) fn survivors(disk: &Disk, in_flight: Vec<&Call>, pattern: Pattern, rn
     let mut disk = with_in_flight(disk, in_flight);
     disk.power_cuts += 1;
     let pending = disk.pending();
-    let mut choice = Choice::new(pattern, &pending, rng);
+    let mut choice = Choice::new(pattern, &disk, &pending, rng);
     for node in disk.tree.nodes.values_mut() {
         if let Body::File(content) = &mut node.body {
             *content = content_left(content, &mut choice);

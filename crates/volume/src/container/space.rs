@@ -62,6 +62,8 @@ pub(crate) struct Space {
     /// Freed by batches that may not be durable, with their numbers, ascending.
     pending: VecDeque<(u64, Run)>,
     pending_blocks: u64,
+    /// Allocated so far by what was replayed, beyond `limit`: a power cut took the length of the file.
+    lost: BTreeSet<u64>,
 }
 
 impl Space {
@@ -79,6 +81,7 @@ impl Space {
             fixed_segments: 1,
             pending: VecDeque::new(),
             pending_blocks: 0,
+            lost: BTreeSet::new(),
         }
     }
 
@@ -345,11 +348,17 @@ impl Space {
         }
     }
 
-    /// What a batch did that is found in the log.
+    /// What a batch did that is found in the log; [`Space::check_replayed`] comes after the last.
     pub fn replay(&mut self, allocated: &[Run], freed: &[Run], seq: u64) -> Result<(), Contradiction> {
         for block in allocated.iter().flat_map(Run::blocks) {
             let (segment, at) = self.split(block);
-            if self.is_free(segment) && segment < self.limit {
+            if segment >= self.limit {
+                if !self.lost.insert(block) {
+                    return Err(Contradiction(format!("block {block} is allocated twice")));
+                }
+                continue;
+            }
+            if self.is_free(segment) {
                 self.bind_data(segment);
             }
             let untaken = self.data(segment).map(|data| !data.taken.get(at));
@@ -363,11 +372,31 @@ impl Space {
             }
             self.mark(std::iter::once(Run { start: block, count: 1 }));
         }
-        if !self.all(freed, |data, at| data.allocated.get(at)) {
-            return Err(Contradiction(format!("{freed:?} was freed, and not allocated")));
+        let mut there = Vec::with_capacity(freed.len());
+        let end = u64::from(self.limit) * u64::from(self.geometry.blocks);
+        for run in freed {
+            let count = run.count.min(u32::try_from(end.saturating_sub(run.start)).unwrap_or(u32::MAX));
+            let inside = Run { count, ..*run };
+            let is_known = self.all(&[inside], |data, at| data.allocated.get(at))
+                && (inside.end()..run.end()).all(|block| self.lost.remove(&block));
+            if !is_known {
+                return Err(Contradiction(format!("{run:?} was freed, and not allocated")));
+            }
+            there.extend((count > 0).then_some(inside));
         }
-        self.apply(std::iter::empty(), freed, seq);
+        if !no_block_twice(&there) {
+            return Err(Contradiction(format!("batch {seq} frees a block twice")));
+        }
+        self.apply(std::iter::empty(), &there, seq);
         Ok(())
+    }
+
+    /// Whether all that is allocated lies in the file, once all is replayed.
+    pub fn check_replayed(&self) -> Result<(), Contradiction> {
+        match self.lost.first() {
+            Some(block) => Err(Contradiction(format!("block {block} lies beyond the end of the file"))),
+            None => Ok(()),
+        }
     }
 
     /// The pending run that holds `block` loses it.
@@ -502,6 +531,27 @@ mod tests {
         space.release(&runs);
         assert_eq!(space.blocks().0, free);
         assert_eq!(space.take_empty().len(), 8);
+    }
+
+    #[test]
+    fn a_lost_length_of_the_file_contradicts_nothing_that_was_freed_since() {
+        let run = |start, count| Run { start, count };
+        // Of twelve segments only two are left.
+        let mut space = Space::new(geometry(), 2);
+        space.replay(&[run(40, 2), run(100, 4), run(62, 4)], &[], 1).unwrap();
+        assert!(space.check_replayed().is_err(), "what is allocated must be there");
+        assert!(space.replay(&[run(100, 1)], &[], 2).is_err(), "twice");
+        assert!(space.replay(&[], &[run(104, 1)], 2).is_err(), "never allocated");
+        assert!(space.replay(&[], &[run(104, u32::MAX)], 2).is_err(), "never allocated");
+        assert!(space.replay(&[], &[run(40, 1), run(40, 1)], 2).is_err(), "freed twice");
+        space.replay(&[run(106, 1)], &[run(100, 4), run(62, 4)], 2).unwrap();
+        space.replay(&[], &[run(106, 1), run(40, 1)], 3).unwrap();
+        space.check_replayed().unwrap();
+        assert_eq!(space.allocated(), [run(41, 1)]);
+        let other = space.reserve(40, None).unwrap();
+        assert!(other.iter().all(|r| !r.blocks().contains(&40)), "{other:?}");
+        space.settle(3);
+        assert_eq!(space.reserve(1, Some(40)).unwrap(), [run(40, 1)]);
     }
 
     #[test]

@@ -82,6 +82,7 @@ pub(super) fn find(container: &Container, view: &dyn View) -> Result<Found> {
         }
         found.batches += 1;
     }
+    container.space().check_replayed().map_err(|e| container.corrupt(e.0))?;
     Ok(found)
 }
 
