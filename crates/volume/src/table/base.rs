@@ -242,9 +242,14 @@ impl Shared {
         if !Arc::ptr_eq(view, &self.tables.read().view) {
             return;
         }
-        match self.kv.revive().and_then(|()| self.kv.view()) {
-            Ok(view) => self.tables.write().view = view,
-            Err(e) => tracing::error!("{e}"),
+        let result = self.kv.revive().and_then(|()| {
+            // Locked first: a checkpoint that ends meanwhile must not get an older view over its own.
+            let mut tables = self.tables.write();
+            tables.view = self.kv.view()?;
+            Ok(())
+        });
+        if let Err(e) = result {
+            tracing::error!("{e}");
         }
     }
 

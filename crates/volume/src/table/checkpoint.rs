@@ -108,9 +108,8 @@ impl Shared {
             superblock.log_segment = cut.segment;
             superblock.log_seq = cut.seq + 1;
         })?;
-        let view = self.kv.view()?;
         let mut tables = self.tables.write();
-        (tables.view, tables.frozen) = (view, None);
+        (tables.view, tables.frozen) = (self.kv.view()?, None);
         drop(tables);
         self.free_log(cut.before);
         Ok(())
