@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use adit_testkit::crash::{CrashPlan, CrashPoint, CrashWorld, Mode, Pattern, crash_everywhere};
 use adit_testkit::{Rng, seeds};
-use adit_volume::format::container::Durability;
+use adit_volume::format::container::{Durability, Superblock};
 use adit_volume::table::BLOCK_LEN_BYTES;
 use adit_volume::{Base, Batch, Extents, Options, Run, Table};
 
@@ -154,6 +154,52 @@ fn a_volume_whose_making_was_cut_short_is_empty_or_none() {
                     Ok(base) => assert_eq!(state_of(&base).unwrap(), State::default()),
                     Err(e) => assert!(!*made, "{mode:?}, {point:?}: {e}. ADIT_TEST_SEED={seed}"),
                 }
+            });
+        }
+    }
+}
+
+/// A kill while one slot is written, or damage to one, then a power cut while the next opening writes the other.
+#[test]
+fn the_first_flip_of_an_opening_leaves_one_superblock() {
+    for seed in seeds(1) {
+        let mut rng = Rng::new(seed);
+        let (world, start) = world(Mode::Journalled, &mut rng);
+        // Of many sectors, so that it can be torn.
+        for offset in [0, 64 << 10] {
+            let mut bytes = vec![0; 64 << 10];
+            file(&world).read_at(offset, &mut bytes).unwrap();
+            let mut superblock = Superblock::decode(&bytes).unwrap();
+            superblock.kv_head.resize(3000, 7);
+            file(&world).write_at(offset, &superblock.encode().unwrap()).unwrap();
+        }
+        world.settle();
+        let open = |world: &CrashWorld| drop(Base::open(file(world), "volume", options()));
+        for stop in 0.. {
+            let first = world.fork();
+            first.stop_after(stop);
+            open(&first);
+            // The page cache outlives the process.
+            let plan = CrashPlan { points_max: 6, randoms: 4 };
+            crash_everywhere(&first.fork(), &plan, &mut rng, open, |(), point, left| {
+                let base = Base::open(file(&left), "volume", options());
+                let base = base.unwrap_or_else(|e| panic!("{stop}, {point:?}: {e}. ADIT_TEST_SEED={seed}"));
+                assert_eq!(state_of(&base).unwrap(), start, "{stop}, {point:?}, ADIT_TEST_SEED={seed}");
+            });
+            if !first.is_dead() {
+                break;
+            }
+        }
+        // The newer slot is damaged, and the volume opens from the copy of it.
+        for offset in [0, 64 << 10] {
+            let damaged = world.fork();
+            file(&damaged).write_at(offset + 700, &[1]).unwrap();
+            damaged.settle();
+            let plan = CrashPlan { points_max: 20, randoms: 4 };
+            crash_everywhere(&damaged, &plan, &mut rng, open, |(), point, left| {
+                let base = Base::open(file(&left), "volume", options());
+                let base = base.unwrap_or_else(|e| panic!("{offset}, {point:?}: {e}. ADIT_TEST_SEED={seed}"));
+                assert_eq!(state_of(&base).unwrap(), start, "{offset}, {point:?}, ADIT_TEST_SEED={seed}");
             });
         }
     }

@@ -312,6 +312,16 @@ impl Container {
         result
     }
 
+    /// Writes the superblock that counts to its own slot again, and syncs. What was read may be in the host's cache alone after a
+    /// kill, or come from the copy; the first flip of an opening overwrites the other slot.
+    pub fn secure_superblock(&self) -> Result<()> {
+        self.check_writable()?;
+        let current = self.superblock.lock();
+        let bytes = current.encode().ok_or_else(|| self.corrupt("the superblock is too long"))?;
+        self.write(slot_offset(current.generation), &bytes)?;
+        self.sync()
+    }
+
     /// Writes a changed superblock over the one slot, syncs it, and then copies it to the other slot, so that a slot which
     /// goes bad later costs nothing. What it refers to is durable already.
     ///
@@ -324,12 +334,17 @@ impl Container {
         new.generation = current.generation.wrapping_add(1);
         let too_long = || std::io::Error::new(std::io::ErrorKind::StorageFull, "the superblock has no more room");
         let bytes = new.encode().ok_or_else(|| self.fail("write", too_long()))?;
-        let (slot, other) = if new.generation.is_multiple_of(2) { (0, 1) } else { (1, 0) };
-        self.write(SLOT_OFFSETS[slot], &bytes)?;
+        self.write(slot_offset(new.generation), &bytes)?;
         self.sync()?;
+        let other = slot_offset(new.generation.wrapping_add(1));
         *current = new;
-        self.write(SLOT_OFFSETS[other], &bytes)
+        self.write(other, &bytes)
     }
+}
+
+/// Where the superblock of a generation is written first.
+fn slot_offset(generation: u64) -> u64 {
+    if generation.is_multiple_of(2) { SLOT_OFFSETS[0] } else { SLOT_OFFSETS[1] }
 }
 
 /// The runs of a list of segments, 0 for a hole.

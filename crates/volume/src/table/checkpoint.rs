@@ -18,7 +18,7 @@ impl Shared {
     pub(super) fn begin_epoch(&self, seq: u64, old_log: Vec<u32>) -> Result<()> {
         let segment = new_segment(&self.container)?;
         // The superblock that names the segment may reach the disk alone: the file is long enough before it is written.
-        self.container.sync()?;
+        self.container.secure_superblock()?;
         self.kv.go_live()?;
         let replayed = std::mem::take(&mut self.tables.write().active);
         if self.replayed > 0 {
