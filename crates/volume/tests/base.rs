@@ -188,18 +188,23 @@ struct Switched {
     file: Arc<dyn BlockFile>,
     full: AtomicBool,
     sync_fails: AtomicBool,
+    /// The next read fails.
+    read_fails: AtomicBool,
     writes: AtomicU64,
 }
 
 impl Switched {
     fn new(file: Arc<dyn BlockFile>) -> Arc<Switched> {
         let (full, sync_fails) = (AtomicBool::new(false), AtomicBool::new(false));
-        Arc::new(Switched { file, full, sync_fails, writes: AtomicU64::new(0) })
+        Arc::new(Switched { file, full, sync_fails, read_fails: AtomicBool::new(false), writes: AtomicU64::new(0) })
     }
 }
 
 impl BlockFile for Switched {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        if self.read_fails.swap(false, Ordering::Relaxed) {
+            return Err(io::Error::from_raw_os_error(5));
+        }
         self.file.read_at(offset, buf)
     }
 
@@ -270,6 +275,26 @@ fn a_full_host_makes_it_read_only_and_loses_nothing() {
         let base = Base::open(file(&world), "volume", options()).unwrap();
         assert_eq!(scan_all(&base).unwrap(), map);
     }
+}
+
+#[test]
+fn a_read_that_fails_once_does_not_end_writing() {
+    let (world, base) = fresh();
+    for n in 0..200 {
+        put(&base, &format!("key {n:03}"), &[n as u8; 500]);
+    }
+    base.close().unwrap();
+    let file_of = Switched::new(file(&world));
+    let base = Base::open(file_of.clone(), "volume", options()).unwrap();
+    put(&base, "key 100", b"new");
+    file_of.read_fails.store(true, Ordering::Relaxed);
+    base.checkpoint().unwrap();
+    assert!(!file_of.read_fails.load(Ordering::Relaxed), "nothing was read");
+    put(&base, "key 101", b"newer");
+    base.checkpoint().unwrap();
+    let value = |key| get(&base, key).unwrap();
+    assert_eq!((value("key 100"), value("key 101"), value("key 102")), (b"new".into(), b"newer".into(), vec![102; 500]));
+    assert!(base.damaged_pages().is_empty());
 }
 
 #[test]

@@ -40,12 +40,12 @@ impl Shared {
     /// Commits to the store what `table` holds, and the bitmaps, which are as of batch `seq`.
     fn commit(&self, table: &MemTable, seq: u64) -> Result<()> {
         let bitmaps = self.container.space().take_dirty();
-        self.commit_with(table, bitmaps, seq)
+        self.commit_with(table, &bitmaps, seq)
     }
 
-    fn commit_with(&self, table: &MemTable, bitmaps: Vec<StoredBitmap>, seq: u64) -> Result<()> {
-        let bitmap = |(segment, bits): StoredBitmap| (bitmap_key(segment), bits.map(|bits| own_value(&bits)));
-        let bitmaps: Vec<_> = bitmaps.into_iter().map(bitmap).collect();
+    fn commit_with(&self, table: &MemTable, bitmaps: &[StoredBitmap], seq: u64) -> Result<()> {
+        let bitmap = |(segment, bits): &StoredBitmap| (bitmap_key(*segment), bits.as_ref().map(|bits| own_value(bits)));
+        let bitmaps: Vec<_> = bitmaps.iter().map(bitmap).collect();
         let applied = own_value(&seq.to_le_bytes());
         let own = bitmaps.iter().map(|(key, value)| (&key[..], value.as_deref()));
         let own = own.chain(std::iter::once((&APPLIED_KEY[..], Some(&applied[..]))));
@@ -79,7 +79,8 @@ impl Shared {
             && !self.container.has_failed()
         {
             // The log holds it all, but nothing can be moved out of it any more.
-            self.container.fail("checkpoint", std::io::Error::other(e.to_string()));
+            let due = if e.kind() == ErrorKind::Corrupt { "; a check or a repair is due" } else { "" };
+            self.container.fail("checkpoint", std::io::Error::other(format!("{e}{due}")));
         }
         if result.is_err() {
             let view = self.tables.read().view.clone();
@@ -103,16 +104,31 @@ impl Shared {
             tables.frozen = Some(frozen.clone());
             (cut, frozen, self.container.space().take_dirty())
         };
-        self.commit_with(&frozen, bitmaps, cut.seq)?;
+        self.twice(|| self.commit_with(&frozen, &bitmaps, cut.seq))?;
         self.container.flip(|superblock| {
             superblock.log_segment = cut.segment;
             superblock.log_seq = cut.seq + 1;
         })?;
-        let mut tables = self.tables.write();
-        (tables.view, tables.frozen) = (self.kv.view()?, None);
-        drop(tables);
+        self.twice(|| {
+            let mut tables = self.tables.write();
+            (tables.view, tables.frozen) = (self.kv.view()?, None);
+            Ok(())
+        })?;
         self.free_log(cut.before);
         Ok(())
+    }
+
+    /// Once more after an error, with the store opened anew: an error latches it, also a reader's, or one that passes.
+    fn twice<T>(&self, run: impl Fn() -> Result<T>) -> Result<T> {
+        match run() {
+            Err(e) if !self.container.has_failed() => {
+                tracing::warn!("{e}; trying once more");
+                let view = self.tables.read().view.clone();
+                self.revive(&view);
+                run()
+            }
+            result => result,
+        }
     }
 
     pub(super) fn compact(&self) -> Result<()> {
@@ -122,8 +138,13 @@ impl Shared {
         // Nobody reads meanwhile. A view that a reader still has keeps the store from being packed, and that is all.
         tables.view = Arc::new(NoView);
         let result = self.kv.compact();
-        tables.view = self.kv.view()?;
-        result.map(drop)
+        let viewed = self.kv.view().map(|view| tables.view = view);
+        let view = tables.view.clone();
+        drop(tables);
+        if result.is_err() || viewed.is_err() {
+            self.revive(&view);
+        }
+        result.and(viewed)
     }
 }
 
