@@ -394,6 +394,26 @@ fn a_damaged_page_costs_its_own_keys_only() {
 }
 
 #[test]
+fn lost_checksums_are_damage_and_no_zeros() {
+    let (bytes, state) = closed_volume(1);
+    let superblock = Superblock::decode(&bytes).unwrap();
+    for run in superblock.kv_segments.iter().filter(|run| run.start > 0) {
+        for segment in run.start..run.start + run.count {
+            let mut bytes = bytes.clone();
+            let at = segment as usize * (128 << 10);
+            bytes[at..at + BLOCK_LEN_BYTES].fill(0);
+            match Base::open(file(&world_of(&bytes)), "volume", options()) {
+                Ok(base) => {
+                    assert!(!base.damaged_pages().is_empty(), "segment {segment}");
+                    assert!(scan_all(&base).is_ok_and(|map| map == state.map) || scan_all(&base).is_err());
+                }
+                Err(e) => assert!(e.to_string().contains("is damaged"), "segment {segment}: {e}"),
+            }
+        }
+    }
+}
+
+#[test]
 fn damage_in_the_log_before_what_was_synced_is_no_end_of_it() {
     let (world, base) = fresh();
     put(&base, "first", &[7; 100]);

@@ -32,12 +32,16 @@ fn len_max(file_len: u64) -> u64 {
 /// The store writes these first bytes of page 0 last when it is made.
 const MAGIC_LEN: usize = 9;
 
-/// The entry of a page that was never written: it reads as zeros.
-const UNWRITTEN: u32 = 0;
+/// The entry of a page that was never written: it reads as zeros. Not 0, so that a block of entries that got lost, and reads as
+/// zeros itself, is damage.
+const UNWRITTEN: u32 = u32::MAX;
 
-/// The checksum of a page, never [`UNWRITTEN`].
+/// The checksum of a page, never [`UNWRITTEN`] and never 0.
 fn checksum(page: &[u8]) -> u32 {
-    crc32c::crc32c(page).max(1)
+    match crc32c::crc32c(page) {
+        0 | UNWRITTEN => 1,
+        sum => sum,
+    }
 }
 
 /// A segment of the space.
