@@ -5,7 +5,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use adit_core::ErrorKind;
 use adit_core::media::BlockFile;
@@ -190,13 +190,16 @@ struct Switched {
     sync_fails: AtomicBool,
     /// The next read fails.
     read_fails: AtomicBool,
+    /// Writes of this length find no room.
+    write_len_max: AtomicUsize,
     writes: AtomicU64,
 }
 
 impl Switched {
     fn new(file: Arc<dyn BlockFile>) -> Arc<Switched> {
         let (full, sync_fails) = (AtomicBool::new(false), AtomicBool::new(false));
-        Arc::new(Switched { file, full, sync_fails, read_fails: AtomicBool::new(false), writes: AtomicU64::new(0) })
+        let write_len_max = AtomicUsize::new(usize::MAX);
+        Arc::new(Switched { file, full, sync_fails, read_fails: false.into(), write_len_max, writes: 0.into() })
     }
 }
 
@@ -210,7 +213,7 @@ impl BlockFile for Switched {
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.writes.fetch_add(1, Ordering::Relaxed);
-        if self.full.load(Ordering::Relaxed) {
+        if self.full.load(Ordering::Relaxed) || bytes.len() >= self.write_len_max.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::StorageFull.into());
         }
         self.file.write_at(offset, bytes)
@@ -295,6 +298,19 @@ fn a_read_that_fails_once_does_not_end_writing() {
     let value = |key| get(&base, key).unwrap();
     assert_eq!((value("key 100"), value("key 101"), value("key 102")), (b"new".into(), b"newer".into(), vec![102; 500]));
     assert!(base.damaged_pages().is_empty());
+}
+
+#[test]
+fn without_room_for_a_spare_segment_of_the_log_writing_goes_on() {
+    let world = CrashWorld::new(Mode::Kill);
+    let file_of = Switched::new(file(&world));
+    let options = Options { background: true, log_bytes_max: Some(1 << 20), ..options() };
+    let base = Base::create(file_of.clone(), "volume", &small(), options).unwrap();
+    file_of.write_len_max.store(128 << 10, Ordering::Relaxed);
+    for n in 0..1000 {
+        put(&base, "key", &[n as u8; 500]);
+    }
+    base.close().unwrap();
 }
 
 #[test]

@@ -124,14 +124,16 @@ pub(super) fn new_segment(container: &Container) -> Result<u32> {
     Ok(segment)
 }
 
-/// As [`new_segment`], but written with zeros, so that later syncs write data and no more of the host's metadata.
+/// As [`new_segment`], but written with zeros, so that later syncs write data and no more of the host's metadata. Nobody needs it
+/// yet, so a failed write is no reason to end writing.
 pub(super) fn new_written_segment(container: &Container) -> Result<u32> {
     const PIECE_LEN: usize = 256 << 10;
     let segment = new_segment(container)?;
     let (start, len) = (container.segment_offset(segment), container.segment_len() as usize);
     let piece = vec![0; PIECE_LEN.min(len)];
     for offset in (0..len).step_by(piece.len()) {
-        container.write(start + offset as u64, &piece)?;
+        let written = container.write_data(start + offset as u64, &piece);
+        written.inspect_err(|_| container.space().unbind(segment, false))?;
     }
     container.start_writeback(start, len as u64);
     Ok(segment)
