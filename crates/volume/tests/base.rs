@@ -14,6 +14,7 @@ use adit_media::HostBlockFile;
 use adit_testkit::crash::{CrashWorld, Mode};
 use adit_testkit::{Rng, seeds};
 use adit_volume::format::container::{SegmentRun, Superblock};
+use adit_volume::format::log::{Draft, Seed};
 use adit_volume::table::{BLOCK_LEN_BYTES, OWN_PREFIX};
 use adit_volume::{Base, Batch, Extents, NewVolume, Options, Run, Table};
 
@@ -506,6 +507,24 @@ fn what_a_superblock_names_lies_within_the_file() {
     put(&base, "a", b"1");
     base.close().unwrap();
     assert!(file(&world).len().unwrap() < 2 * bytes.len() as u64);
+}
+
+#[test]
+fn made_up_numbers_of_batches_and_blocks_are_damage() {
+    let (bytes, _) = closed_volume(1);
+    let refused = |bytes: &[u8]| {
+        let e = Base::open(file(&world_of(bytes)), "volume", options()).err().unwrap();
+        assert_eq!(e.kind(), ErrorKind::Corrupt, "{e}");
+    };
+    refused(&with_superblock(&bytes, |s| s.log_seq = u64::MAX));
+    refused(&with_superblock(&bytes, |s| s.log_seq = 1 << 62));
+    let superblock = Superblock::decode(&bytes).unwrap();
+    let freed = vec![Run { start: 32, count: u32::MAX }; 1000];
+    let record = Draft::new(&Batch { freed, ..Batch::default() }).seal(Seed::of(&superblock), superblock.log_seq, 0);
+    let mut bytes = bytes.clone();
+    let at = superblock.log_segment as usize * (128 << 10);
+    bytes[at..at + record.len()].copy_from_slice(&record);
+    refused(&bytes);
 }
 
 #[test]

@@ -237,7 +237,8 @@ impl Superblock {
             && (SEGMENT_LEN_MIN_BYTES..=SEGMENT_LEN_MAX_BYTES).contains(&self.segment_len)
             && (1..=u64::from(u32::MAX / 2)).contains(&segments)
             && self.log_segment > 0
-            && self.log_seq > 0
+            // Far enough from the end of the numbers that none is ever met.
+            && (1..=u64::MAX / 2).contains(&self.log_seq)
             && self.kv_head.len() <= KV_HEAD_LEN_MAX_BYTES
     }
 }

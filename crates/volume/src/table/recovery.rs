@@ -54,7 +54,7 @@ pub(super) struct Found {
 pub(super) fn find(container: &Container, view: &dyn View) -> Result<Found> {
     let superblock = container.superblock();
     let applied = load(container, view)?;
-    if applied.is_some_and(|applied| applied + 1 < superblock.log_seq) {
+    if applied.is_some_and(|applied| applied.saturating_add(1) < superblock.log_seq) {
         return Err(container.corrupt("the key-value store is older than the log"));
     }
     // A volume whose first opening was cut short has an empty store.
@@ -189,16 +189,19 @@ impl Chain {
 /// The last batch up to which all blocks of batches after `durable` are as they say.
 fn longest_prefix(container: &Container, chain: &Chain, durable: u64) -> Result<u64> {
     // Which batch freed a block: then what is in it does not matter any more.
-    let mut freed: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
-    for (seq, batch) in chain.batches.range(durable.saturating_add(1)..) {
-        for block in batch.freed.iter().flat_map(|run| run.blocks()) {
-            freed.entry(block).or_default().push(*seq);
+    let batches = || chain.batches.range(durable.saturating_add(1)..);
+    let allocated = batches().flat_map(|(_, batch)| &batch.allocated).flat_map(|(run, _)| run.blocks());
+    let mut freed: BTreeMap<u64, Vec<u64>> = allocated.map(|block| (block, Vec::new())).collect();
+    for (seq, batch) in batches() {
+        for run in &batch.freed {
+            // A made-up run can be as long as it likes.
+            freed.range_mut(run.blocks()).for_each(|(_, seqs)| seqs.push(*seq));
         }
     }
     // Prefixes that end in one of these show a block that is not as it should be.
     let mut bad: BTreeSet<(u64, u64)> = BTreeSet::new();
     let mut bytes = vec![0; BLOCK_LEN_BYTES];
-    for (seq, batch) in chain.batches.range(durable.saturating_add(1)..) {
+    for (seq, batch) in batches() {
         for (run, sums) in &batch.allocated {
             for (block, sum) in run.blocks().zip(sums) {
                 let offset = block.saturating_mul(BLOCK_LEN_BYTES as u64);
