@@ -528,6 +528,17 @@ fn made_up_numbers_of_batches_and_blocks_are_damage() {
 }
 
 #[test]
+fn no_memory_and_no_log_still_take_a_batch() {
+    for (log_bytes_max, memory_bytes_max) in [(Some(0), None), (None, Some(0))] {
+        let options = Options { log_bytes_max, memory_bytes_max, ..options() };
+        let base = Base::create(file(&CrashWorld::new(Mode::Kill)), "volume", &small(), options).unwrap();
+        put(&base, "a", b"1");
+        put(&base, "b", b"2");
+        base.close().unwrap();
+    }
+}
+
+#[test]
 fn a_capacity_can_change_as_long_as_all_fits() {
     let (world, base) = fresh();
     while allocate(&base, 8, 3).is_ok() {}

@@ -116,7 +116,7 @@ impl Base {
     pub fn open(file: Arc<dyn BlockFile>, name: &str, options: Options) -> Result<Base> {
         lock(&*file, name)?;
         let superblock = Container::read_superblock(&*file, name)?;
-        let log_bytes_max = options.log_bytes_max.unwrap_or(LOG_MAX_BYTES.min(superblock.capacity / 8));
+        let log_bytes_max = options.log_bytes_max.unwrap_or(LOG_MAX_BYTES.min(superblock.capacity / 8)).max(1);
         let memory = MEMORY_MAX_BYTES.min(superblock.capacity / 16) as usize;
         let log_segments = (log_bytes_max / u64::from(superblock.segment_len)).min(64) as u32 + 3;
         let container = Arc::new(Container::open(file, name, options.read_only, log_segments)?);
@@ -129,7 +129,7 @@ impl Base {
         let shared = Shared {
             durability: options.durability.unwrap_or(superblock.durability),
             log_bytes_max,
-            memory_bytes_max: options.memory_bytes_max.unwrap_or(memory),
+            memory_bytes_max: options.memory_bytes_max.unwrap_or(memory).max(1),
             replayed,
             writer: Mutex::new(log),
             tables: RwLock::new(tables),
