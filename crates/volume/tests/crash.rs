@@ -205,6 +205,28 @@ fn the_first_flip_of_an_opening_leaves_one_superblock() {
     }
 }
 
+/// The host's cache shows what a failed sync lost, and the next sync does not write it.
+#[test]
+fn what_a_failed_sync_left_in_the_cache_is_written_again() {
+    let world = CrashWorld::new(Mode::Journalled);
+    Base::create(file(&world), "volume", &small(), options()).unwrap().close().unwrap();
+    world.settle();
+    let base = Base::open(file(&world), "volume", options()).unwrap();
+    let block = vec![7; BLOCK_LEN_BYTES];
+    let run = base.reserve(1, None).unwrap()[0];
+    base.write(run.start, &block).unwrap();
+    base.apply(Batch { allocated: vec![(run, vec![crc32c::crc32c(&block)])], ..Batch::default() }).unwrap();
+    world.fail_sync_after(0);
+    base.sync().unwrap_err();
+    drop(base);
+    let base = Base::open(file(&world), "volume", options()).unwrap();
+    let state = state_of(&base).unwrap();
+    base.sync().unwrap();
+    let left = world.crash(Pattern::None, &mut Rng::new(1));
+    let base = Base::open(file(&left), "volume", options()).unwrap();
+    assert_eq!(state_of(&base).unwrap(), state);
+}
+
 /// What was written to a new part of the file, and freed again, before any sync.
 #[test]
 fn a_power_cut_may_take_the_length_of_the_file() {

@@ -298,6 +298,12 @@ impl Space {
         }
     }
 
+    /// Whether the block is the tree's.
+    pub fn is_allocated(&self, block: u64) -> bool {
+        let (segment, at) = self.split(block);
+        matches!(self.segments.get(segment as usize), Some(Use::Data(data)) if data.allocated.get(at))
+    }
+
     /// Returns reserved blocks.
     pub fn release(&mut self, runs: &[Run]) {
         for block in runs.iter().flat_map(Run::blocks) {

@@ -143,6 +143,7 @@ impl Base {
             options,
         };
         if !options.read_only {
+            shared.write_again(&found.unsynced)?;
             shared.begin_epoch(found.seq, found.segments)?;
         }
         let shared = Arc::new(shared);

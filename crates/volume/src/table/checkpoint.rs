@@ -8,7 +8,7 @@ use super::base::Shared;
 use super::log::{Cut, Log, new_segment};
 use super::memory::MemTable;
 use super::recovery::{APPLIED_KEY, bitmap_key, own_value};
-use super::{Bytes, Sink};
+use super::{BLOCK_LEN_BYTES, Bytes, Run, Sink};
 use crate::container::space::StoredBitmap;
 use crate::format::log::Seed;
 use crate::kv::{Kv, View};
@@ -34,6 +34,22 @@ impl Shared {
         })?;
         *self.writer.lock() = Log::new(seed.expect("the flip set it"), segment, seq);
         self.free_log(old_log);
+        Ok(())
+    }
+
+    /// Writes what is in the blocks to them once more. After a failed sync the host counts pages as written that are not, and
+    /// the next sync says nothing of them.
+    pub(super) fn write_again(&self, runs: &[Run]) -> Result<()> {
+        let mut bytes = vec![0; BLOCK_LEN_BYTES];
+        for block in runs.iter().flat_map(Run::blocks) {
+            // Not what a later batch freed: it may lie beyond the end, and nobody looks at it.
+            if !self.container.space().is_allocated(block) {
+                continue;
+            }
+            let offset = block * BLOCK_LEN_BYTES as u64;
+            self.container.read(offset, &mut bytes)?;
+            self.container.write(offset, &bytes)?;
+        }
         Ok(())
     }
 

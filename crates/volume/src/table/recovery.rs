@@ -10,7 +10,7 @@ use std::ops::{Bound, ControlFlow};
 use adit_core::Result;
 
 use super::memory::MemTable;
-use super::{BLOCK_LEN_BYTES, Batch, OWN_PREFIX};
+use super::{BLOCK_LEN_BYTES, Batch, OWN_PREFIX, Run};
 use crate::container::Container;
 use crate::format::container::Superblock;
 use crate::format::log::{self, ALIGNMENT, Kind, Seed};
@@ -48,6 +48,8 @@ pub(super) struct Found {
     pub segments: Vec<u32>,
     /// How many batches the store lacks.
     pub batches: usize,
+    /// Runs that verify, but that no record says are durable: after a failed sync they may be in the host's cache alone.
+    pub unsynced: Vec<Run>,
 }
 
 /// Reads it, and fills the container's space.
@@ -72,13 +74,16 @@ pub(super) fn find(container: &Container, view: &dyn View) -> Result<Found> {
     if seq < applied {
         return Err(container.corrupt(format!("the log ends at {seq}, the key-value store at {applied}")));
     }
-    let mut found = Found { table: MemTable::default(), seq, segments: chain.segments, batches: 0 };
+    let mut found = Found { table: MemTable::default(), seq, segments: chain.segments, batches: 0, unsynced: Vec::new() };
     for (number, batch) in chain.batches.range((Bound::Excluded(applied), Bound::Included(seq))) {
         let allocated: Vec<_> = batch.allocated.iter().map(|(run, _)| *run).collect();
         let replayed = container.space().replay(&allocated, &batch.freed, *number);
         replayed.map_err(|e| container.corrupt(e.0))?;
         for (key, value) in &batch.writes {
             found.table.insert(key.clone(), value.clone());
+        }
+        if *number > durable {
+            found.unsynced.extend(allocated);
         }
         found.batches += 1;
     }
