@@ -315,6 +315,18 @@ fn without_room_for_a_spare_segment_of_the_log_writing_goes_on() {
 }
 
 #[test]
+fn a_slot_that_cannot_be_read_leaves_the_other() {
+    let (world, base) = fresh();
+    put(&base, "a", b"1");
+    base.close().unwrap();
+    let file_of = Switched::new(file(&world));
+    file_of.read_fails.store(true, Ordering::Relaxed);
+    let base = Base::open(file_of.clone(), "volume", options()).unwrap();
+    assert!(!file_of.read_fails.load(Ordering::Relaxed));
+    assert_eq!(get(&base, "a").as_deref(), Some(&b"1"[..]));
+}
+
+#[test]
 fn after_a_failed_sync_nothing_is_written_and_nothing_is_tried_again() {
     let world = CrashWorld::new(Mode::Kill);
     let file_of = Switched::new(file(&world));

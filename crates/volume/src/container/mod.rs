@@ -11,7 +11,7 @@ use adit_core::media::BlockFile;
 use adit_core::{ErrorKind, FsError, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::format::container::{SLOT_LEN_BYTES, SLOT_OFFSETS, SegmentRun, Superblock, newest};
+use crate::format::container::{SLOT_LEN_BYTES, SLOT_OFFSETS, SegmentRun, Superblock, SuperblockError, newest};
 use crate::table::BLOCK_LEN_BYTES;
 
 pub(crate) mod bitmap;
@@ -85,10 +85,13 @@ impl Container {
             let len = file.read_at(offset, &mut bytes)?;
             Ok(Superblock::decode(bytes.get(..len).unwrap_or_default()))
         };
-        let slots = (|| Ok([slot(SLOT_OFFSETS[0])?, slot(SLOT_OFFSETS[1])?]))();
-        let slots = slots.map_err(|e: std::io::Error| FsError::from(e).on("read", name))?;
+        // One that cannot be read is as good as a damaged one.
+        let slots = match SLOT_OFFSETS.map(slot) {
+            [Err(e), Err(_)] => return Err(FsError::from(e).on("read", name)),
+            slots => slots.map(|slot| slot.unwrap_or(Err(SuperblockError::Damaged))),
+        };
         newest(slots).map_err(|e| {
-            use crate::format::container::SuperblockError as E;
+            use SuperblockError as E;
             let kind = match e {
                 E::NotAVolume => ErrorKind::InvalidInput,
                 E::Damaged => ErrorKind::Corrupt,
