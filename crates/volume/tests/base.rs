@@ -262,6 +262,7 @@ fn a_full_host_makes_it_read_only_and_loses_nothing() {
             base.apply(Batch { writes: vec![(b"x".to_vec(), Some(vec![]))], ..Batch::default() }).unwrap_err()
         };
         assert!(e.to_string().contains("the.volume"), "{e}");
+        assert_eq!(e.kind(), ErrorKind::Io, "{e}");
         file_of.full.store(false, Ordering::Relaxed);
         let writes = file_of.writes.load(Ordering::Relaxed);
         let e = base.apply(Batch { writes: vec![(b"x".to_vec(), None)], ..Batch::default() }).unwrap_err();

@@ -155,12 +155,13 @@ impl Container {
         FsError::new(ErrorKind::Corrupt).on("read", &self.name).because(what.to_string())
     }
 
-    /// Ends all writing, for good. Gives the error for who found it.
+    /// Ends all writing, for good. Gives the error for who found it: `Io`, also on a full host, since what was applied stays
+    /// applied.
     pub fn fail(&self, what: &'static str, e: std::io::Error) -> FsError {
         let text = format!("{what} failed ({e}); nothing more is written to it, reopen it to go on");
         let _ = self.failure.set(text.clone());
         tracing::error!(file = self.name, "{text}");
-        FsError::new(adit_core::error::kind_of_io(&e)).on(what, &self.name).because(text)
+        FsError::new(ErrorKind::Io).on(what, &self.name).because(text)
     }
 
     /// Ends all writing, quietly.
