@@ -383,17 +383,31 @@ impl Table for Base {
     }
 
     fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
-        let tables = self.shared.tables.read();
-        let known: Vec<Option<Option<Bytes>>> = keys.iter().map(|key| tables.get(key).cloned()).collect();
-        let view = tables.view.clone();
-        drop(tables);
-        let unknown = keys.iter().zip(&known).filter(|(_, known)| known.is_none());
-        let unknown: Vec<&[u8]> = unknown.map(|(key, _)| *key).collect();
-        let mut stored = Vec::new().into_iter();
-        if !unknown.is_empty() {
-            stored = self.shared.read(&view, |view| view.get_many(&unknown))?.into_iter();
+        // As of one moment: after an error all of it is looked up again.
+        let mut tries_left = 1;
+        loop {
+            let tables = self.shared.tables.read();
+            let known: Vec<Option<Option<Bytes>>> = keys.iter().map(|key| tables.get(key).cloned()).collect();
+            let view = tables.view.clone();
+            drop(tables);
+            let unknown = keys.iter().zip(&known).filter(|(_, known)| known.is_none());
+            let unknown: Vec<&[u8]> = unknown.map(|(key, _)| *key).collect();
+            let stored = if unknown.is_empty() { Ok(Vec::new()) } else { view.get_many(&unknown) };
+            match stored {
+                Ok(stored) => {
+                    let mut stored = stored.into_iter();
+                    let value = |known: Option<_>| known.unwrap_or_else(|| stored.next().flatten());
+                    return Ok(known.into_iter().map(value).collect());
+                }
+                Err(e) => {
+                    self.shared.revive(&view);
+                    if e.kind() == ErrorKind::Corrupt || tries_left == 0 {
+                        return Err(e);
+                    }
+                    tries_left -= 1;
+                }
+            }
         }
-        Ok(known.into_iter().map(|known| known.unwrap_or_else(|| stored.next().flatten())).collect())
     }
 
     fn scan(&self, start: &[u8], end: &[u8], sink: &mut Sink<'_>) -> Result<()> {
