@@ -298,7 +298,10 @@ fn a_read_that_fails_once_does_not_end_writing() {
     put(&base, "key 101", b"newer");
     base.checkpoint().unwrap();
     let value = |key| get(&base, key).unwrap();
-    assert_eq!((value("key 100"), value("key 101"), value("key 102")), (b"new".into(), b"newer".into(), vec![102; 500]));
+    assert_eq!(
+        (value("key 100"), value("key 101"), value("key 102")),
+        (b"new".into(), b"newer".into(), vec![102; 500])
+    );
     assert!(base.damaged_pages().is_empty());
 }
 

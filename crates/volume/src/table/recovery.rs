@@ -74,7 +74,8 @@ pub(super) fn find(container: &Container, view: &dyn View) -> Result<Found> {
     if seq < applied {
         return Err(container.corrupt(format!("the log ends at {seq}, the key-value store at {applied}")));
     }
-    let mut found = Found { table: MemTable::default(), seq, segments: chain.segments, batches: 0, unsynced: Vec::new() };
+    let mut found =
+        Found { table: MemTable::default(), seq, segments: chain.segments, batches: 0, unsynced: Vec::new() };
     for (number, batch) in chain.batches.range((Bound::Excluded(applied), Bound::Included(seq))) {
         let allocated: Vec<_> = batch.allocated.iter().map(|(run, _)| *run).collect();
         let replayed = container.space().replay(&allocated, &batch.freed, *number);
