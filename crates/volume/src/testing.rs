@@ -1,7 +1,8 @@
 //! The seam in memory: a table and extents without files, for tests of what is above.
 //!
 //! [`MemBase`] is stricter than the real one: it panics where the tree breaks a rule of the seam (writes a block that was
-//! not reserved, allocates one that was not, frees one twice, names a wrong checksum).
+//! not reserved, allocates one that was not, frees one twice, names a wrong checksum), and takes no batch that the smallest
+//! volume would not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -9,9 +10,13 @@ use std::ops::Bound;
 use adit_core::{ErrorKind, FsError, Result};
 use parking_lot::Mutex;
 
+use crate::format::log;
 use crate::table::{
     BLOCK_LEN_BYTES, Batch, Bytes, Extents, KEY_LEN_MAX_BYTES, Run, Seq, Sink, Space, Table, VALUE_LEN_MAX_BYTES,
 };
+
+/// Longest record of a batch, in bytes: what the smallest segment of a log takes beside the record that leads to the next.
+pub const RECORD_LEN_MAX_BYTES: usize = (128 << 10) - 64;
 
 /// Entries of a scan that are as of one moment.
 const SCAN_AT_ONCE: usize = 16;
@@ -75,6 +80,10 @@ fn check_lengths(batch: &Batch) -> Result<()> {
         if key.is_empty() || key.len() > KEY_LEN_MAX_BYTES || value_len > VALUE_LEN_MAX_BYTES {
             return Err(FsError::new(ErrorKind::InvalidInput).on("apply", format!("a key of {} bytes", key.len())));
         }
+    }
+    let len = log::Draft::new(batch).record_len();
+    if len > RECORD_LEN_MAX_BYTES {
+        return Err(FsError::new(ErrorKind::InvalidInput).on("apply", format!("a batch of {len} bytes")));
     }
     Ok(())
 }

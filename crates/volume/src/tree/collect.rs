@@ -102,6 +102,9 @@ impl Tree {
                 Some(value) => draft.drop_versions(key, &[(id, value.to_vec())])?,
                 None => draft.set(keys::touched(id, key.as_bytes()), None),
             }
+            if draft.is_full() {
+                break;
+            }
         }
         draft.apply()?;
         Ok(true)
@@ -147,13 +150,16 @@ impl Tree {
         let (mut draft, mut count, mut last) = (Draft::new(self), 0, None);
         draft.uses_reserve = true;
         for &writer in &below {
-            if count >= KEYS_AT_ONCE {
+            if count >= KEYS_AT_ONCE || draft.is_full() {
                 break;
             }
             for key in self.touched(writer, &from)? {
                 count += 1;
                 last = Some(keys::touched(writer, key.as_bytes()));
                 merge_key(&mut draft, &topology, &key, (writer, id), (&merged, above.topmost))?;
+                if draft.is_full() {
+                    break;
+                }
             }
         }
         let Some(last) = last else { return Ok(false) };

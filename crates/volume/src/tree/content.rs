@@ -4,7 +4,7 @@
 //! [`Orphan`] record says are still to be dropped. Content of at most [`INLINE_LEN_MAX_BYTES`] that was never longer is
 //! in the inode's record.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -25,6 +25,11 @@ const WINDOWS_AT_ONCE: usize = 512;
 
 /// Bytes that one batch writes at most.
 const WRITE_AT_ONCE_BYTES: usize = 8 << 20;
+
+/// What one batch adds to the log at most, reckoned for the worst case: each block lies by itself, and replaces one that does.
+const WRITE_LOG_LEN_MAX_BYTES: u64 = 112 << 10;
+const BLOCK_LOG_LEN_BYTES: u64 = 16 + 12;
+const WINDOW_LOG_LEN_BYTES: u64 = 4700;
 
 /// The locks of an inode whose content is in use. All who use it share one.
 #[derive(Debug, Default)]
@@ -74,16 +79,20 @@ impl Node {
         let _writer = self.writer.lock();
         view.tree.drain_before(view, ino)?;
         let mut group: Vec<(u64, &[u8])> = Vec::new();
-        let mut group_len = 0;
+        let (mut group_len, mut log_len, mut last) = (0, 0, None);
         for &(mut at, mut bytes) in pieces {
             while !bytes.is_empty() {
                 let room = WRITE_AT_ONCE_BYTES - (at % BLOCK) as usize;
                 let (part, rest) = bytes.split_at(bytes.len().min(room));
-                if group_len + part.len() > WRITE_AT_ONCE_BYTES {
+                let (from, to) = (at / BLOCK, (at + part.len() as u64 - 1) / BLOCK);
+                let windows = to / WINDOW + 1 - from / WINDOW - u64::from(last == Some(from / WINDOW));
+                let part_log_len = (to + 1 - from) * BLOCK_LOG_LEN_BYTES + windows * WINDOW_LOG_LEN_BYTES;
+                if group_len + part.len() > WRITE_AT_ONCE_BYTES || log_len + part_log_len > WRITE_LOG_LEN_MAX_BYTES {
                     self.write_group(view, ino, &group)?;
-                    (group_len, group) = (0, Vec::new());
+                    (group_len, log_len, group) = (0, WINDOW_LOG_LEN_BYTES, Vec::new());
                 }
                 group.push((at, part));
+                (log_len, last) = (log_len + part_log_len, Some(to / WINDOW));
                 (group_len, at, bytes) = (group_len + part.len(), at + part.len() as u64, rest);
             }
         }
@@ -139,24 +148,26 @@ impl Node {
         puts.extend(edges.iter().map(|(block, bytes)| (*block, &bytes[..])));
         puts.sort_unstable_by_key(|(block, _)| *block);
         let edit = Edit { puts, ..Edit::default() };
-        self.apply(view, ino, edit, |change| {
+        let all = self.apply(view, ino, edit, |change, _| {
             let now = change.now;
             let inode = change.edit(ino)?;
             (inode.in_windows, inode.inline) = (true, Vec::new());
             inode.size = inode.size.max(end);
             (inode.mtime, inode.ctime) = (now, now);
             Ok(())
-        })
+        });
+        all.map(drop)
     }
 
-    /// Writes new blocks, then makes them and all else of the edit the file's in one batch.
+    /// Writes new blocks, then makes them and all else of the edit the file's in one batch. Where that gets too long, it leaves
+    /// out windows that nothing is written to; the first of these is what `finish` and the caller get.
     fn apply<'t>(
         &self,
         view: &View<'t>,
         ino: u64,
         edit: Edit<'_>,
-        finish: impl FnOnce(&mut Change<'_, 't>) -> Result<()>,
-    ) -> Result<()> {
+        finish: impl FnOnce(&mut Change<'_, 't>, Option<u64>) -> Result<()>,
+    ) -> Result<Option<u64>> {
         let tree = view.tree;
         let count: usize = edit.puts.iter().map(|(_, bytes)| bytes.len() / BLOCK_LEN_BYTES).sum();
         let mut reserved = Reserved { tree, runs: Vec::new() };
@@ -170,14 +181,18 @@ impl Node {
                 tree.hint.store(last.end(), Relaxed);
             }
         }
-        let mut windows: BTreeSet<u64> = placed.keys().copied().collect();
-        windows.extend(&edit.windows);
+        let others = edit.windows.iter().copied().filter(|index| !placed.contains_key(index));
+        let windows: Vec<u64> = placed.keys().copied().chain(others).collect();
         let _content = self.content.write();
-        tree.change(view, |change| {
+        let left = tree.change(view, |change| {
             // What only takes away may use what is kept back.
             change.draft.uses_reserve = count == 0;
-            let mut delta = 0_i64;
+            let (mut delta, mut left) = (0_i64, None);
             for index in windows {
+                if change.draft.is_full() && !placed.contains_key(&index) {
+                    left = Some(index);
+                    break;
+                }
                 let found = change.find(&Key::window(ino, index))?;
                 let key = Key::window(ino, index);
                 let old = match found.value {
@@ -202,10 +217,11 @@ impl Node {
             }
             let inode = change.edit(ino)?;
             inode.blocks = inode.blocks.saturating_add_signed(delta);
-            finish(change)
+            finish(change, left)?;
+            Ok(left)
         })?;
         reserved.runs.clear();
-        Ok(())
+        Ok(left)
     }
 
     /// Sets the length, and with it what else is in `set`. A longer file reads as zeros.
@@ -246,8 +262,8 @@ impl Node {
         if rest {
             edit.windows.retain(|&index| index < from);
         }
-        self.apply(view, ino, edit, |change| {
-            let now = change.now;
+        let left = self.apply(view, ino, edit, |change, left| {
+            let (now, rest) = (change.now, rest || left.is_some());
             let inode = change.edit(ino)?;
             if inline {
                 inode.inline.resize(len as usize, 0);
@@ -267,7 +283,7 @@ impl Node {
             }
             Ok(())
         })?;
-        if rest { view.tree.drain(view, ino) } else { Ok(()) }
+        if rest || left.is_some() { view.tree.drain(view, ino) } else { Ok(()) }
     }
 
     /// `fallocate(2)`. Space is not set aside: blocks are always new ones. It is checked that there is as much.
@@ -333,16 +349,17 @@ impl Node {
                 (edit.windows, more) = some_windows(view, ino, first, whole.end.div_ceil(WINDOW))?;
                 first = edit.windows.last().map_or(first, |last| last + 1);
             }
-            self.apply(view, ino, edit, |change| {
+            let left = self.apply(view, ino, edit, |change, left| {
                 let now = change.now;
                 let inode = change.edit(ino)?;
-                inode.size = if more { inode.size } else { len };
+                inode.size = if more || left.is_some() { inode.size } else { len };
                 (inode.mtime, inode.ctime) = (now, now);
                 Ok(())
             })?;
-            if !more {
+            if !more && left.is_none() {
                 return Ok(());
             }
+            first = left.unwrap_or(first);
         }
     }
 
@@ -358,14 +375,15 @@ impl Node {
             edge[..content.len()].copy_from_slice(&content);
             edit.puts.push((0, &edge));
         }
-        self.apply(view, ino, edit, |change| {
+        let all = self.apply(view, ino, edit, |change, _| {
             let now = change.now;
             let inode = change.edit(ino)?;
             (inode.in_windows, inode.inline) = if inline { (false, content) } else { (true, Vec::new()) };
             inode.size = len;
             (inode.mtime, inode.ctime) = (now, now);
             Ok(())
-        })
+        });
+        all.map(drop)
     }
 }
 
@@ -439,9 +457,13 @@ impl Tree {
             let Some(value) = found.value else { return Ok(false) };
             let orphan = Orphan::decode(&value).map_err(|why| super::view::corrupt_inode(ino, why))?;
             change.draft.uses_reserve = true;
-            let (windows, more) = some_windows(view, ino, orphan.windows_from, u64::MAX)?;
+            let (windows, mut more) = some_windows(view, ino, orphan.windows_from, u64::MAX)?;
             let mut dropped = 0;
             for &index in &windows {
+                if change.draft.is_full() {
+                    more = true;
+                    break;
+                }
                 dropped += change.drop_window(ino, index)?;
             }
             let inode = change.edit(ino)?;
@@ -475,13 +497,19 @@ impl Tree {
             }
             change.draft.uses_reserve = true;
             let (windows, more) = some_windows(view, ino, 0, u64::MAX)?;
-            for &index in &windows {
-                change.drop_window(ino, index)?;
+            let mut dropped = 0;
+            for &index in windows.iter() {
+                if change.draft.is_full() {
+                    break;
+                }
+                dropped += change.drop_window(ino, index)?;
             }
-            if more {
+            if more || change.draft.is_full() || change.drop_xattrs(ino)? {
+                // What is left says how much it is.
+                let inode = change.edit(ino)?;
+                inode.blocks = inode.blocks.saturating_sub(dropped);
                 return Ok(true);
             }
-            change.drop_xattrs(ino)?;
             change.delete(&key, found.owner)?;
             change.delete_inode(ino)?;
             Ok(false)

@@ -11,12 +11,19 @@ use crate::format::keys::{self, Id, Key, Parts};
 use crate::format::records::{self, Block, Window};
 use crate::table::{Batch, Run};
 
+/// A batch of several steps ends once it has so many bytes in the log. What one step adds is far less: with it, a batch is
+/// shorter than the smallest segment of a log, 128 KiB.
+const FULL_LEN_BYTES: usize = 64 << 10;
+
 /// See the module's notes.
 pub(crate) struct Draft<'t> {
     pub tree: &'t Tree,
     writes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
     pub allocated: Vec<(Run, Vec<u32>)>,
     freed: BTreeSet<u64>,
+    /// Bytes of `writes`, and runs in `freed`.
+    writes_len: usize,
+    freed_runs: usize,
     /// See [`Batch::uses_reserve`].
     pub uses_reserve: bool,
 }
@@ -24,12 +31,30 @@ pub(crate) struct Draft<'t> {
 impl<'t> Draft<'t> {
     pub fn new(tree: &'t Tree) -> Self {
         let (writes, freed) = (BTreeMap::new(), BTreeSet::new());
-        Draft { tree, writes, allocated: Vec::new(), freed, uses_reserve: false }
+        Draft { tree, writes, allocated: Vec::new(), freed, writes_len: 0, freed_runs: 0, uses_reserve: false }
+    }
+
+    /// Whether what is left to do belongs into another batch.
+    pub fn is_full(&self) -> bool {
+        let allocated: usize = self.allocated.iter().map(|(_, sums)| 16 + 4 * sums.len()).sum();
+        self.writes_len + allocated + 12 * self.freed_runs >= FULL_LEN_BYTES
+    }
+
+    fn free_block(&mut self, block: u64) {
+        if self.freed.insert(block) {
+            let joined = [block.checked_sub(1), block.checked_add(1)].into_iter().flatten();
+            self.freed_runs = self.freed_runs + 1 - joined.filter(|next| self.freed.contains(next)).count();
+        }
     }
 
     /// Sets or removes a key of the table.
     pub fn set(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
-        self.writes.insert(key, value);
+        let len = |value: &Option<Vec<u8>>| value.as_ref().map_or(0, Vec::len);
+        let (key_len, new_len) = (6 + key.len(), len(&value));
+        match self.writes.insert(key, value) {
+            Some(old) => self.writes_len = self.writes_len + new_len - len(&old),
+            None => self.writes_len += key_len + new_len,
+        }
     }
 
     /// Whether nothing of the range was written yet.
@@ -68,7 +93,7 @@ impl<'t> Draft<'t> {
     /// than `exclusive`; those born under it are freed in any case: only their own key's version at it had them.
     pub fn free(&mut self, key: &Key, blocks: &[Block], exclusive: Option<Id>) -> Result<()> {
         let own = |block: &Block| exclusive == Some(block.birth);
-        self.freed.extend(blocks.iter().filter(|b| own(b)).map(|b| b.at));
+        blocks.iter().filter(|b| own(b)).for_each(|b| self.free_block(b.at));
         if blocks.iter().all(own) {
             return Ok(());
         }
@@ -79,7 +104,7 @@ impl<'t> Draft<'t> {
                 kept.extend(window.iter().map(|(_, block)| block.at));
             }
         }
-        self.freed.extend(blocks.iter().filter(|b| !own(b) && !kept.contains(&b.at)).map(|b| b.at));
+        blocks.iter().filter(|b| !own(b) && !kept.contains(&b.at)).for_each(|b| self.free_block(b.at));
         Ok(())
     }
 

@@ -236,8 +236,16 @@ impl<'t> Restore<'t> {
             let mut keys: Vec<Key> = wanted.keys().chain(have.keys()).filter(|key| differs(key)).cloned().collect();
             keys.sort_unstable();
             keys.dedup();
-            for keys in keys.chunks(128) {
-                self.change(|change| keys.iter().try_for_each(|key| change.put_part(key, wanted.remove(key))))?;
+            let mut keys = keys.into_iter().peekable();
+            while keys.peek().is_some() {
+                self.change(|change| {
+                    while !change.draft.is_full()
+                        && let Some(key) = keys.next()
+                    {
+                        change.put_part(&key, wanted.remove(&key))?;
+                    }
+                    Ok(())
+                })?;
             }
         }
         self.change(|change| {
@@ -262,14 +270,21 @@ impl<'t> Restore<'t> {
                 blocks: 0,
                 ..record.clone()
             };
-            let copy = change.adopt_new(fresh, to)?;
-            for (key, value) in &xattrs {
-                if let Some(Parts::Xattr(_, name)) = key.parts() {
-                    change.put(&Key::xattr(copy, name), None, value.clone());
-                }
-            }
-            Ok(copy)
+            change.adopt_new(fresh, to)
         })?;
+        let mut xattrs = xattrs.into_iter().peekable();
+        while xattrs.peek().is_some() {
+            self.change(|change| {
+                while !change.draft.is_full()
+                    && let Some((key, value)) = xattrs.next()
+                {
+                    if let Some(Parts::Xattr(_, name)) = key.parts() {
+                        change.put(&Key::xattr(copy, name), None, value);
+                    }
+                }
+                Ok(())
+            })?;
+        }
         if record.kind == Kind::File && record.in_windows {
             let node = Node::default();
             let mut buf = vec![0; COPY_AT_ONCE_BYTES];

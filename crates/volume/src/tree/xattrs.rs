@@ -13,6 +13,9 @@ use crate::format::records;
 /// Longest value, in bytes: what fits into one value of the table.
 pub const XATTR_LEN_MAX_BYTES: usize = crate::table::VALUE_LEN_MAX_BYTES - 64;
 
+/// Attributes that one batch removes at most.
+const DROPPED_AT_ONCE: usize = 1024;
+
 /// Most bytes of names of one inode, each with a NUL (`XATTR_LIST_MAX`).
 const NAMES_LEN_MAX_BYTES: usize = 65536;
 
@@ -113,15 +116,27 @@ impl Change<'_, '_> {
         Ok(())
     }
 
-    /// Removes all attributes.
-    pub fn drop_xattrs(&mut self, ino: u64) -> Result<()> {
+    /// Removes attributes, of which this operation wrote none, as long as the batch takes them. Whether there are more.
+    pub fn drop_xattrs(&mut self, ino: u64) -> Result<bool> {
         if !self.inode(ino)?.has_xattrs {
-            return Ok(());
+            return Ok(false);
         }
-        for (name, owner) in self.xattr_names(ino)? {
-            self.delete(&Key::xattr(ino, &name), Some(owner))?;
+        let (start, end) = keys::range_of(keys::space::XATTR, ino);
+        let mut names = Vec::new();
+        self.view.scan(&start, &end, &mut |key, _| {
+            names.extend(Key::from_logical(key));
+            let more = names.len() < DROPPED_AT_ONCE;
+            Ok(if more { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+        })?;
+        let all = names.len() < DROPPED_AT_ONCE;
+        for key in names {
+            if self.draft.is_full() {
+                return Ok(true);
+            }
+            let owner = self.find(&key)?.owner;
+            self.delete(&key, owner)?;
         }
-        Ok(())
+        Ok(!all)
     }
 
     /// The names of all attributes, and who wrote each.
