@@ -137,6 +137,8 @@ pub struct Inode {
     pub has_xattrs: bool,
     /// Whether content is in windows; else it is in `inline`.
     pub in_windows: bool,
+    /// Whether there may be windows behind the end, which a cut left to be dropped. Nothing is written before they are.
+    pub is_cut: bool,
     /// Number of names; 2 and one for each directory in it for a directory that has one.
     pub nlink: u32,
     /// Owner.
@@ -166,11 +168,13 @@ pub struct Inode {
 impl Inode {
     const XATTRS: u8 = 1;
     const WINDOWS: u8 = 2;
+    const CUT: u8 = 4;
 
     /// As bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(120 + self.inline.len());
-        let flags = if self.has_xattrs { Self::XATTRS } else { 0 } | if self.in_windows { Self::WINDOWS } else { 0 };
+        let flags = [(self.has_xattrs, Self::XATTRS), (self.in_windows, Self::WINDOWS), (self.is_cut, Self::CUT)];
+        let flags = flags.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag);
         out.extend_from_slice(&[tag::INODE, VERSION, kind_number(self.kind), flags]);
         out.extend_from_slice(&self.perm.to_le_bytes());
         for number in [self.nlink, self.uid, self.gid, self.rdev] {
@@ -193,13 +197,14 @@ impl Inode {
     pub fn decode(bytes: &[u8]) -> Decoded<Inode> {
         let mut f = Fields::of(bytes, tag::INODE, "not an inode")?;
         let (kind, flags) = (kind_of(f.u8()?)?, f.u8()?);
-        if flags & !(Self::XATTRS | Self::WINDOWS) != 0 {
+        if flags & !(Self::XATTRS | Self::WINDOWS | Self::CUT) != 0 {
             return Err(Malformed("flags"));
         }
         let inode = Inode {
             kind,
             has_xattrs: flags & Self::XATTRS != 0,
             in_windows: flags & Self::WINDOWS != 0,
+            is_cut: flags & Self::CUT != 0,
             perm: f.u16()?,
             nlink: f.u32()?,
             uid: f.u32()?,
@@ -223,7 +228,11 @@ impl Inode {
             }
             _ => inline_len == 0 && !inode.in_windows,
         };
-        if fits && inode.perm <= 0o7777 { Ok(inode) } else { Err(Malformed("length or permissions")) }
+        if fits && inode.perm <= 0o7777 && (inode.in_windows || !inode.is_cut) {
+            Ok(inode)
+        } else {
+            Err(Malformed("length or permissions"))
+        }
     }
 }
 
@@ -374,18 +383,14 @@ impl Window {
 /// What is to be dropped of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Orphan {
-    /// All of it: it has no name any more.
+    /// All of it: it has no name any more. Else what is behind its end, as its record says.
     pub removed: bool,
-    /// Content from this window on; `u64::MAX` for none.
-    pub windows_from: u64,
 }
 
 impl Orphan {
     /// As bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![tag::ORPHAN, VERSION, u8::from(self.removed)];
-        out.extend_from_slice(&self.windows_from.to_le_bytes());
-        out
+        vec![tag::ORPHAN, VERSION, u8::from(self.removed)]
     }
 
     /// From bytes.
@@ -396,8 +401,7 @@ impl Orphan {
             1 => true,
             _ => return Err(Malformed("orphan")),
         };
-        let orphan = Orphan { removed, windows_from: f.u64()? };
-        f.end().map(|()| orphan)
+        f.end().map(|()| Orphan { removed })
     }
 }
 

@@ -1,7 +1,8 @@
 //! Changing content: always to new blocks, which become the file's with the batch that says so.
 //!
-//! Bytes behind the end of a file are zeros in its last block; windows behind the end do not exist, but for those that an
-//! [`Orphan`] record says are still to be dropped. Content of at most [`INLINE_LEN_MAX_BYTES`] that was never longer is
+//! Bytes behind the end of a file are zeros in its last block; windows behind the end do not exist, but where a cut took
+//! several batches: the inode's record says so from the first of them to the last, and whoever writes in between (because the
+//! cut failed, or in a snapshot's branch) drops the rest first. Content of at most [`INLINE_LEN_MAX_BYTES`] that was never longer is
 //! in the inode's record.
 
 use std::collections::BTreeMap;
@@ -77,7 +78,6 @@ impl Node {
             return Err(ErrorKind::FileTooLarge.into());
         }
         let _writer = self.writer.lock();
-        view.tree.drain_before(view, ino)?;
         let mut group: Vec<(u64, &[u8])> = Vec::new();
         let (mut group_len, mut log_len, mut last) = (0, 0, None);
         for &(mut at, mut bytes) in pieces {
@@ -100,7 +100,7 @@ impl Node {
     }
 
     fn write_group(&self, view: &View<'_>, ino: u64, pieces: &[(u64, &[u8])]) -> Result<()> {
-        let inode = view.inode(ino)?;
+        let inode = view.tree.drained(view, ino)?;
         file(&inode)?;
         let end = pieces.last().map_or(0, |(at, bytes)| at + bytes.len() as u64);
         if !inode.in_windows && end <= INLINE_LEN_MAX_BYTES as u64 {
@@ -227,12 +227,11 @@ impl Node {
     /// Sets the length, and with it what else is in `set`. A longer file reads as zeros.
     pub fn set_len(&self, view: &View<'_>, ino: u64, len: u64, set: &SetAttr) -> Result<()> {
         let _writer = self.writer.lock();
-        view.tree.drain_before(view, ino)?;
         self.set_len_locked(view, ino, len, set, false)
     }
 
     fn set_len_locked(&self, view: &View<'_>, ino: u64, len: u64, set: &SetAttr, only_longer: bool) -> Result<()> {
-        let inode = view.inode(ino)?;
+        let inode = view.tree.drained(view, ino)?;
         file(&inode)?;
         if len > FILE_LEN_MAX_BYTES {
             return Err(ErrorKind::FileTooLarge.into());
@@ -272,14 +271,14 @@ impl Node {
             } else {
                 (inode.in_windows, inode.inline) = (true, Vec::new());
             }
-            inode.size = len;
+            (inode.size, inode.is_cut) = (len, rest);
             inode.mtime = now;
             change.set_attr(ino, set)?;
             if rest {
                 let key = Key::orphan(ino);
                 let found = change.find(&key)?;
                 let removed = change.inode(ino)?.nlink == 0;
-                change.put(&key, found.owner, Orphan { removed, windows_from: from }.encode());
+                change.put(&key, found.owner, Orphan { removed }.encode());
             }
             Ok(())
         })?;
@@ -289,8 +288,7 @@ impl Node {
     /// `fallocate(2)`. Space is not set aside: blocks are always new ones. It is checked that there is as much.
     pub fn allocate(&self, view: &View<'_>, ino: u64, range: Range<u64>, mode: AllocateMode) -> Result<()> {
         let _writer = self.writer.lock();
-        view.tree.drain_before(view, ino)?;
-        let inode = view.inode(ino)?;
+        let inode = view.tree.drained(view, ino)?;
         file(&inode)?;
         if range.end > FILE_LEN_MAX_BYTES {
             return Err(ErrorKind::FileTooLarge.into());
@@ -421,6 +419,11 @@ fn place(
     Ok(sums)
 }
 
+/// The number of the first window behind the end of a file of that length.
+pub(super) fn first_behind(len: u64) -> u64 {
+    len.div_ceil(BLOCK * WINDOW)
+}
+
 /// The numbers of windows that exist from `first` to `end`, as many as one batch takes, and whether there are more.
 fn some_windows(view: &View<'_>, ino: u64, first: u64, end: u64) -> Result<(Vec<u64>, bool)> {
     let (mut indexes, mut more) = (Vec::new(), false);
@@ -436,16 +439,20 @@ fn some_windows(view: &View<'_>, ino: u64, first: u64, end: u64) -> Result<(Vec<
 }
 
 impl Tree {
-    /// Before content changes: drops what an earlier cut left over because it failed.
-    fn drain_before(&self, view: &View<'_>, ino: u64) -> Result<()> {
-        if self.undrained.lock().contains(&ino) { self.drain(view, ino) } else { Ok(()) }
+    /// The record of an inode whose content is about to change; what an earlier cut left over is dropped before.
+    fn drained(&self, view: &View<'_>, ino: u64) -> Result<Inode> {
+        let inode = view.inode(ino)?;
+        if !inode.is_cut {
+            return Ok(inode);
+        }
+        self.drain(view, ino)?;
+        view.inode(ino)
     }
 
-    /// Drops the windows that an orphan's record names. Whoever could write the inode is kept out.
+    /// Drops the windows behind the end of an inode that was cut. Each batch looks at what the inode is then, so that others
+    /// may do the same, and write.
     fn drain(&self, view: &View<'_>, ino: u64) -> Result<()> {
-        self.undrained.lock().insert(ino);
         while self.drain_some(view, ino)? {}
-        self.undrained.lock().remove(&ino);
         Ok(())
     }
 
@@ -454,10 +461,14 @@ impl Tree {
         self.change(view, |change| {
             let key = Key::orphan(ino);
             let found = change.find(&key)?;
-            let Some(value) = found.value else { return Ok(false) };
-            let orphan = Orphan::decode(&value).map_err(|why| super::view::corrupt_inode(ino, why))?;
             change.draft.uses_reserve = true;
-            let (windows, mut more) = some_windows(view, ino, orphan.windows_from, u64::MAX)?;
+            let inode = change.inode(ino)?;
+            if !inode.is_cut {
+                let removed = inode.nlink == 0;
+                return if removed { Ok(false) } else { change.delete(&key, found.owner).map(|()| false) };
+            }
+            let first = first_behind(inode.size);
+            let (windows, mut more) = some_windows(view, ino, first, u64::MAX)?;
             let mut dropped = 0;
             for &index in &windows {
                 if change.draft.is_full() {
@@ -468,13 +479,9 @@ impl Tree {
             }
             let inode = change.edit(ino)?;
             inode.blocks = inode.blocks.saturating_sub(dropped);
-            match (more, orphan.removed) {
-                (true, _) => {}
-                (false, true) => {
-                    let rest = Orphan { removed: true, windows_from: u64::MAX };
-                    change.put(&key, found.owner, rest.encode());
-                }
-                (false, false) => change.delete(&key, found.owner)?,
+            inode.is_cut = more;
+            if !more && inode.nlink > 0 && found.value.is_some() {
+                change.delete(&key, found.owner)?;
             }
             Ok(more)
         })

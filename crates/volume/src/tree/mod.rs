@@ -19,7 +19,7 @@ pub mod verify;
 mod view;
 mod xattrs;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -91,8 +91,6 @@ pub struct Tree {
     pub(crate) topology: RwLock<Topology>,
     pub(crate) numbers: Mutex<Numbers>,
     uses: Mutex<BTreeMap<Source, usize>>,
-    /// Inodes whose cut failed half way.
-    undrained: Mutex<BTreeSet<u64>>,
     /// Held by who drops what nobody sees.
     collecting: Mutex<()>,
     /// Behind the blocks that were reserved last.
@@ -108,6 +106,7 @@ impl Tree {
             perm: perm & 0o7777,
             has_xattrs: false,
             in_windows: false,
+            is_cut: false,
             nlink: 2,
             uid: owner.uid,
             gid: owner.gid,
@@ -156,7 +155,6 @@ impl Tree {
             topology: RwLock::new(topology),
             numbers,
             uses: Mutex::default(),
-            undrained: Mutex::default(),
             collecting: Mutex::default(),
             hint: AtomicU64::new(0),
         };

@@ -138,6 +138,7 @@ impl Change<'_, '_> {
             perm: inherited.access.perm & 0o7777,
             has_xattrs: false,
             in_windows: false,
+            is_cut: false,
             nlink: if new.kind == Kind::Directory { 2 } else { 1 },
             uid: node.caller.uid,
             gid: node.caller.gid,
@@ -205,7 +206,7 @@ impl Change<'_, '_> {
         }
         let key = Key::orphan(ino);
         let owner = self.find(&key)?.owner;
-        self.put(&key, owner, Orphan { removed: true, windows_from: u64::MAX }.encode());
+        self.put(&key, owner, Orphan { removed: true }.encode());
         Ok(Some(Gone(ino)))
     }
 

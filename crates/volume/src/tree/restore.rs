@@ -229,8 +229,16 @@ impl<'t> Restore<'t> {
 
     /// Gives an inode that has no name in the branch its number, its content and a name.
     fn revive(&self, ino: u64, record: &Inode, has_record: bool, to: (u64, FileName<'_>)) -> Result<()> {
+        let mut dropped = 0;
         for space in [keys::space::WINDOW, keys::space::XATTR] {
             let mut wanted = self.old.parts_of(space, ino)?;
+            if space == keys::space::WINDOW && record.is_cut {
+                let first = super::content::first_behind(record.size);
+                let is_behind = |key: &Key| matches!(key.parts(), Some(Parts::Window(_, index)) if index >= first);
+                for (key, value) in wanted.extract_if(|key, _| is_behind(key)) {
+                    dropped += super::draft::decode_window(&key, &value)?.count();
+                }
+            }
             let have = self.new.parts_of(space, ino)?;
             let differs = |key: &Key| wanted.get(key) != have.get(key);
             let mut keys: Vec<Key> = wanted.keys().chain(have.keys()).filter(|key| differs(key)).cloned().collect();
@@ -254,7 +262,12 @@ impl<'t> Restore<'t> {
             if found.value.is_some() {
                 change.delete(&key, found.owner)?;
             }
-            let fresh = Inode { nlink: if record.kind == Kind::Directory { 2 } else { 0 }, ..record.clone() };
+            let fresh = Inode {
+                nlink: if record.kind == Kind::Directory { 2 } else { 0 },
+                blocks: record.blocks.saturating_sub(dropped),
+                is_cut: false,
+                ..record.clone()
+            };
             change.adopt(ino, has_record, fresh, to)
         })
     }
@@ -266,6 +279,7 @@ impl<'t> Restore<'t> {
             let fresh = Inode {
                 nlink: if record.kind == Kind::Directory { 2 } else { 0 },
                 in_windows: false,
+                is_cut: false,
                 size: if record.in_windows { 0 } else { record.size },
                 blocks: 0,
                 ..record.clone()

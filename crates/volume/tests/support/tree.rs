@@ -82,6 +82,11 @@ impl Failing {
         Arc::new(Failing { base, left: AtomicUsize::new(batches) })
     }
 
+    /// From now on they take so many batches.
+    pub fn set_left(&self, batches: usize) {
+        self.left.store(batches, Relaxed);
+    }
+
     /// The tree on it.
     pub fn tree(self: &Arc<Self>) -> Arc<Tree> {
         Arc::new(Tree::open(self.clone(), self.base.clone(), hash(64)).unwrap())
