@@ -163,6 +163,17 @@ impl VolumeStore {
         self.0.hold.tree()
     }
 
+    /// Sets the branch back to a snapshot; see [`Tree::restore`]. Open files that are there, with a name or not, stay usable.
+    ///
+    /// Whoever caches what the store says has to forget it.
+    pub fn restore(&self, snapshot: &str) -> Result<()> {
+        let Source::Branch(branch) = self.0.hold.source() else { return Err(ErrorKind::ReadOnly.into()) };
+        for gone in self.tree().restore(branch, snapshot)? {
+            self.0.settle(Some(gone));
+        }
+        Ok(())
+    }
+
     /// Sets one path back to what it is in a snapshot; see [`Tree::restore_path`]. Files that go by this and are open stay usable.
     ///
     /// Whoever caches what the store says has to forget it.

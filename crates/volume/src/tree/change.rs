@@ -11,7 +11,7 @@ use std::sync::Arc;
 use adit_core::types::{Kind, Timestamp};
 use adit_core::{ErrorKind, Result};
 
-use super::draft::{Draft, decode_window};
+use super::draft::{Draft, blocks_of};
 use super::topology::Chain;
 use super::view::{Found, View, cookie_in, corrupt_inode, corrupt_key};
 use super::{INOS_AT_ONCE, Numbers, meta};
@@ -40,6 +40,8 @@ pub(crate) enum Spot {
 pub(crate) struct Change<'c, 't> {
     pub view: &'c View<'t>,
     chain: Arc<Chain>,
+    /// The id that is written, if nobody else sees what it writes: what a restore that failed left below it does.
+    exclusive: Option<Id>,
     pub draft: Draft<'t>,
     numbers: &'c mut Numbers,
     limit: u64,
@@ -54,7 +56,8 @@ impl<'c, 't> Change<'c, 't> {
         let chain = view.chain.clone().ok_or(ErrorKind::ReadOnly)?;
         let limit = numbers.limit;
         let draft = Draft::new(view.tree);
-        Ok(Change { view, chain, draft, numbers, limit, inodes: BTreeMap::new(), now: Timestamp::now() })
+        let exclusive = Some(view.id).filter(|&id| view.topology.node(id).is_ok_and(|node| node.children.is_empty()));
+        Ok(Change { view, chain, exclusive, draft, numbers, limit, inodes: BTreeMap::new(), now: Timestamp::now() })
     }
 
     /// The nearest version of a key.
@@ -117,8 +120,7 @@ impl<'c, 't> Change<'c, 't> {
             let found = self.find(key)?;
             self.draft.set(key.at(owner), None);
             if let Some(value) = found.value {
-                let blocks: Vec<Block> = decode_window(key, &value)?.iter().map(|(_, b)| b).collect();
-                self.draft.free(key, &blocks, Some(self.view.id))?;
+                self.draft.free(key, &blocks_of(key, &value), self.exclusive)?;
             }
             return Ok(());
         }
@@ -135,7 +137,7 @@ impl<'c, 't> Change<'c, 't> {
         if owner.is_some_and(|owner| self.chain.contains(owner)) {
             // No block ever moves within its window.
             let gone: Vec<Block> = old.iter().filter(|(at, b)| new.get(*at) != Some(*b)).map(|(_, b)| b).collect();
-            self.draft.free(key, &gone, Some(self.view.id))?;
+            self.draft.free(key, &gone, self.exclusive)?;
         }
         Ok(())
     }

@@ -7,10 +7,10 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use adit_core::Result;
+use adit_core::{ErrorKind, Result};
 
 use super::draft::Draft;
-use super::topology::{FIRST_ID, Topology};
+use super::topology::{FIRST_ID, Node, Topology};
 use super::view::corrupt_key;
 use super::{Source, Tree};
 use crate::format::keys::{self, Id, Key};
@@ -22,34 +22,35 @@ const KEYS_AT_ONCE: usize = 256;
 impl Tree {
     /// Whether there is anything to collect.
     pub fn is_collected(&self) -> bool {
-        next_work(&self.topology.read()).is_none()
+        next_work(&self.topology.read(), &self.damaged.lock()).is_none()
     }
 
-    /// Does one batch of what is to be dropped; whether there may be more.
+    /// Does one batch of what is to be dropped; whether there may be more. After `Corrupt` the next call goes on elsewhere.
     pub fn collect_some(&self) -> Result<bool> {
         let _alone = self.collecting.lock();
-        let work = next_work(&self.topology.read());
-        match work {
-            None => Ok(false),
-            Some((id, State::Merging)) => {
-                if !self.merge_some(id)? {
-                    self.end_merge(id)?;
-                }
-                Ok(true)
-            }
-            Some((id, _)) => {
-                if !self.drop_some(id)? {
-                    self.end_drop(id)?;
-                }
-                Ok(true)
-            }
+        let work = next_work(&self.topology.read(), &self.damaged.lock());
+        let Some((id, state)) = work else { return Ok(false) };
+        let done = match state {
+            State::Merging => self.merge_some(id).and_then(|more| if more { Ok(()) } else { self.end_merge(id) }),
+            _ => self.drop_some(id).and_then(|more| if more { Ok(()) } else { self.end_drop(id) }),
+        };
+        if done.as_ref().is_err_and(|e| e.kind() == ErrorKind::Corrupt) {
+            self.damaged.lock().insert(id);
         }
+        done.map(|()| true)
     }
 
-    /// Does all of it.
+    /// Does all of it that is not damaged.
     pub fn collect(&self) -> Result<()> {
-        while self.collect_some()? {}
-        Ok(())
+        let mut damage = None;
+        loop {
+            match self.collect_some() {
+                Ok(true) => {}
+                Ok(false) => return damage.map_or(Ok(()), Err),
+                Err(e) if e.kind() == ErrorKind::Corrupt => damage = damage.or(Some(e)),
+                Err(e) => return Err(e),
+            }
+        }
     }
 
     /// Drops what a crash left of branches that were being built: before anybody writes, for it may share blocks with a
@@ -58,10 +59,29 @@ impl Tree {
         let staging = |node: &super::topology::Node| node.record.state == State::Staging;
         let ids: Vec<Id> = self.topology.read().nodes().filter(|(_, node)| staging(node)).map(|(id, _)| id).collect();
         for id in ids {
-            while self.drop_some(id)? {}
-            self.end_drop(id)?;
+            match self.drop_staging_in(&mut self.topology.write(), id) {
+                // The branch above it is written so that it keeps its blocks. Collecting tells of it.
+                Err(e) if e.kind() == ErrorKind::Corrupt => tracing::warn!("what a restore left stays: {e}"),
+                done => done?,
+            }
         }
         Ok(())
+    }
+
+    /// Drops a branch that was being built.
+    pub(super) fn drop_staging_in(&self, topology: &mut Topology, id: Id) -> Result<()> {
+        while self.drop_batch(id)? {}
+        self.end_drop_in(topology, id)
+    }
+
+    /// Drops what restores that failed left below the id of a branch, which is about to go itself.
+    pub(super) fn drop_staging_below(&self, topology: &mut Topology, id: Id) -> Result<()> {
+        for child in topology.node(id)?.children.clone() {
+            if topology.node(child)?.record.state == State::Staging {
+                self.drop_staging_in(topology, child)?;
+            }
+        }
+        if topology.node(id)?.children.is_empty() { Ok(()) } else { Err(ErrorKind::Busy.into()) }
     }
 
     /// Touched keys from `from` (a key of the table) to the end of `id`, at most as many as one batch takes.
@@ -116,13 +136,16 @@ impl Tree {
 
     /// As [`Tree::end_drop`], for whoever holds the topology.
     pub(super) fn end_drop_in(&self, topology: &mut Topology, id: Id) -> Result<()> {
-        let parent = topology.node(id)?.record.parent;
+        let Ok(node) = topology.node(id) else {
+            return Ok(()); // Somebody else did that.
+        };
+        let parent = node.record.parent;
         let above = topology.node(parent)?;
         let record = &above.record;
         let left: Vec<Id> = above.children.iter().copied().filter(|&child| child != id).collect();
         let state = match (record.state, left.as_slice()) {
             (State::Nameless | State::Merging, []) => State::Dropping,
-            (State::Nameless, &[child]) if topology.node(child)?.record.state != State::Dropping => State::Merging,
+            (State::Nameless, &[child]) if !topology.node(child)?.is_going() => State::Merging,
             (state, _) => state,
         };
         let record = Snapshot { state, ..record.clone() };
@@ -187,18 +210,17 @@ impl Tree {
     pub fn reap_unused(&self) -> Result<()> {
         for info in self.snapshots().into_iter().filter(|info| info.is_branch) {
             let source = Source::Branch(info.name);
-            if !self.is_held(&source) {
-                self.reap_all(&source)?;
-            }
+            self.reap_all_unused(&source)?;
         }
         Ok(())
     }
 }
 
 /// An id with something to drop.
-fn next_work(topology: &Topology) -> Option<(Id, State)> {
-    let to_do = |state| matches!(state, State::Merging | State::Dropping);
-    topology.nodes().map(|(id, node)| (id, node.record.state)).find(|&(_, state)| to_do(state))
+fn next_work(topology: &Topology, damaged: &BTreeSet<Id>) -> Option<(Id, State)> {
+    let to_do = |node: &Node| node.record.state == State::Merging || (node.is_going() && node.children.is_empty());
+    let mut works = topology.nodes().filter(|(id, node)| to_do(node) && !damaged.contains(id));
+    works.next().map(|(id, node)| (id, node.record.state))
 }
 
 /// Of a key that `writer` touched: drops all that is hidden within `merged`, and a tombstone that hides nothing beyond.

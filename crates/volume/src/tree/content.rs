@@ -14,7 +14,7 @@ use adit_core::{ErrorKind, Result};
 use parking_lot::{Mutex, RwLock};
 
 use super::change::Change;
-use super::read::{BLOCK, WINDOW, file, window_of};
+use super::read::{BLOCK, WINDOW, file, window_in, window_of};
 use super::view::View;
 use super::{FILE_LEN_MAX_BYTES, Source, Tree};
 use crate::format::keys::{self, Key, Parts};
@@ -427,13 +427,15 @@ pub(super) fn first_behind(len: u64) -> u64 {
 /// The numbers of windows that exist from `first` to `end`, as many as one batch takes, and whether there are more.
 fn some_windows(view: &View<'_>, ino: u64, first: u64, end: u64) -> Result<(Vec<u64>, bool)> {
     let (mut indexes, mut more) = (Vec::new(), false);
-    view.windows(ino, first, &mut |index, _| {
+    let (_, last) = keys::range_of(keys::space::WINDOW, ino);
+    view.scan(Key::window(ino, first).as_bytes(), &last, &mut |key, _| {
+        let index = window_in(key)?;
         more = index < end && indexes.len() == WINDOWS_AT_ONCE;
         if more || index >= end {
-            return ControlFlow::Break(());
+            return Ok(ControlFlow::Break(()));
         }
         indexes.push(index);
-        ControlFlow::Continue(())
+        Ok(ControlFlow::Continue(()))
     })?;
     Ok((indexes, more))
 }
@@ -523,19 +525,34 @@ impl Tree {
         })
     }
 
-    /// Drops what was removed while it was in use, in a branch that nobody uses yet.
-    pub fn reap_all(&self, source: &Source) -> Result<()> {
+    /// Inodes of which something is to be dropped, and what. A damaged record is left alone.
+    pub(super) fn orphans(&self, source: &Source) -> Result<Vec<(u64, Orphan)>> {
         let mut orphans = Vec::new();
         let (start, end) = ([keys::space::ORPHAN], [keys::space::ORPHAN + 1]);
         self.view(source)?.scan(&start, &end, &mut |key, value| {
-            let orphan = Orphan::decode(value).map_err(|_| super::view::corrupt_key(key, "it is no orphan"))?;
-            if let Some(Parts::Orphan(ino)) = Key::from_logical(key).as_ref().and_then(Key::parts) {
-                orphans.push((ino, orphan));
+            match (Key::from_logical(key).as_ref().and_then(Key::parts), Orphan::decode(value)) {
+                (Some(Parts::Orphan(ino)), Ok(orphan)) => orphans.push((ino, orphan)),
+                _ => tracing::warn!("key {} is no orphan's, or damaged", key.escape_ascii()),
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        for (ino, orphan) in orphans {
-            if orphan.removed { self.reap(source, ino)? } else { self.drain(&self.view(source)?, ino)? }
+        Ok(orphans)
+    }
+
+    /// Drops what was removed while it was in use, in a branch that nobody uses yet. What is damaged stays, for a check.
+    pub fn reap_all(&self, source: &Source) -> Result<()> {
+        for (ino, orphan) in self.orphans(source)? {
+            let done = match orphan.removed {
+                true => self.reap(source, ino),
+                false => self.view(source).and_then(|view| self.drain(&view, ino)),
+            };
+            match done {
+                Err(e) if matches!(e.kind(), ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::ReadOnly) => {
+                    return Err(e);
+                }
+                Err(e) => tracing::warn!("what is left of inode {ino} cannot be dropped: {e}"),
+                Ok(()) => {}
+            }
         }
         Ok(())
     }
@@ -547,7 +564,10 @@ impl Change<'_, '_> {
         let key = Key::window(ino, index);
         let found = self.find(&key)?;
         let Some(value) = found.value else { return Ok(0) };
-        let old = super::draft::decode_window(&key, &value)?;
+        let Ok(old) = Window::decode(&value) else {
+            self.delete(&key, found.owner)?;
+            return Ok(0);
+        };
         self.put_window(&key, found.owner, &old, &Window::default())?;
         Ok(old.count())
     }

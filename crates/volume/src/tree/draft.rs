@@ -99,9 +99,16 @@ impl<'t> Draft<'t> {
         }
         let mut kept = BTreeSet::new();
         for (_, value) in self.versions(key)? {
-            if !records::is_tombstone(&value) {
-                let window = decode_window(key, &value)?;
-                kept.extend(window.iter().map(|(_, block)| block.at));
+            if records::is_tombstone(&value) {
+                continue;
+            }
+            match Window::decode(&value) {
+                Ok(window) => kept.extend(window.iter().map(|(_, block)| block.at)),
+                Err(why) => {
+                    // Nobody knows which of them it has.
+                    tracing::warn!("blocks of {key:?} stay in use, for one of its versions is {why}");
+                    return Ok(());
+                }
             }
         }
         blocks.iter().filter(|b| !own(b) && !kept.contains(&b.at)).for_each(|b| self.free_block(b.at));
@@ -113,7 +120,7 @@ impl<'t> Draft<'t> {
         let mut blocks = Vec::new();
         for (id, value) in versions {
             if matches!(key.parts(), Some(Parts::Window(..))) && !records::is_tombstone(value) {
-                blocks.extend(decode_window(key, value)?.iter().map(|(_, block)| block));
+                blocks.extend(blocks_of(key, value));
             }
             self.set(key.at(*id), None);
             if *id != super::topology::FIRST_ID {
@@ -142,6 +149,17 @@ impl<'t> Draft<'t> {
             uses_reserve: self.uses_reserve,
         };
         self.tree.table.apply(batch).map(drop)
+    }
+}
+
+/// The blocks of a window that goes. Those of a damaged one stay in use: nobody knows which they are.
+pub(crate) fn blocks_of(key: &Key, value: &[u8]) -> Vec<Block> {
+    match Window::decode(value) {
+        Ok(window) => window.iter().map(|(_, block)| block).collect(),
+        Err(why) => {
+            tracing::warn!("blocks of {key:?} stay in use, for what is dropped is {why}");
+            Vec::new()
+        }
     }
 }
 

@@ -19,7 +19,7 @@ pub mod verify;
 mod view;
 mod xattrs;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -93,6 +93,8 @@ pub struct Tree {
     uses: Mutex<BTreeMap<Source, usize>>,
     /// Held by who drops what nobody sees.
     collecting: Mutex<()>,
+    /// Ids that cannot be collected, for a record is damaged. They are left alone until the volume is opened again.
+    damaged: Mutex<BTreeSet<Id>>,
     /// Behind the blocks that were reserved last.
     hint: AtomicU64,
 }
@@ -156,6 +158,7 @@ impl Tree {
             numbers,
             uses: Mutex::default(),
             collecting: Mutex::default(),
+            damaged: Mutex::default(),
             hint: AtomicU64::new(0),
         };
         tree.drop_staging()?;
@@ -194,15 +197,39 @@ impl Tree {
     /// Notes that `source` is in use, until the guard is dropped: it is not deleted meanwhile. `Busy` for a branch that is in
     /// use already.
     pub fn hold(self: &Arc<Self>, source: Source) -> Result<Hold> {
+        self.begin_use(&source)?;
+        Ok(Hold { tree: self.clone(), source })
+    }
+
+    fn begin_use(&self, source: &Source) -> Result<()> {
         // Held until it is noted: who deletes asks with the topology for itself.
-        let _view = self.view(&source)?;
+        let _view = self.view(source)?;
         let mut uses = self.uses.lock();
         let count = uses.entry(source.clone()).or_insert(0);
         if *count > 0 && matches!(source, Source::Branch(_)) {
             return Err(FsError::new(ErrorKind::Busy).on("open", format!("{source:?}")));
         }
         *count += 1;
-        Ok(Hold { tree: self.clone(), source })
+        Ok(())
+    }
+
+    fn end_use(&self, source: &Source) {
+        let mut uses = self.uses.lock();
+        match uses.get_mut(source) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(uses.remove(source)),
+        }
+    }
+
+    /// [`Tree::reap_all`] unless the branch is in use. `false`: it is. Nobody begins to use it meanwhile.
+    fn reap_all_unused(&self, branch: &Source) -> Result<bool> {
+        match self.begin_use(branch) {
+            Err(e) if e.kind() == ErrorKind::Busy => return Ok(false),
+            begun => begun?,
+        }
+        let done = self.reap_all(branch);
+        self.end_use(branch);
+        done.map(|()| true)
     }
 
     fn is_held(&self, source: &Source) -> bool {
@@ -230,11 +257,7 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let mut uses = self.tree.uses.lock();
-        match uses.get_mut(&self.source) {
-            Some(count) if *count > 1 => *count -= 1,
-            _ => drop(uses.remove(&self.source)),
-        }
+        self.tree.end_use(&self.source);
     }
 }
 

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use adit_core::types::Kind;
 use adit_core::{ErrorKind, FsError, Result};
 
+use super::FILE_LEN_MAX_BYTES;
 use super::view::{View, corrupt_key};
 use crate::format::keys::{self, Key, Parts};
 use crate::format::records::{Block, Inode, WINDOW_LEN_BLOCKS, Window};
@@ -16,6 +17,14 @@ pub(super) const WINDOW: u64 = WINDOW_LEN_BLOCKS as u64;
 /// A block of a file as window and place in it.
 pub(super) fn window_of(block: u64) -> (u64, usize) {
     (block / WINDOW, (block % WINDOW) as usize)
+}
+
+/// The number of the window in its logical key: small enough that its blocks have numbers.
+pub(super) fn window_in(key: &[u8]) -> Result<u64> {
+    match Key::from_logical(key).as_ref().and_then(Key::parts) {
+        Some(Parts::Window(_, index)) if index <= FILE_LEN_MAX_BYTES / (BLOCK * WINDOW) => Ok(index),
+        _ => Err(corrupt_key(key, "it is no window's")),
+    }
 }
 
 /// Checks that an inode has content.
@@ -77,7 +86,7 @@ impl View<'_> {
                 done += part;
                 continue;
             }
-            let follows = |i: &usize| window.get(first + i).filter(|b| b.at == block.at + *i as u64);
+            let follows = |i: &usize| window.get(first + i).filter(|b| block.at.checked_add(*i as u64) == Some(b.at));
             let run: Vec<Block> = (0..left / BLOCK_LEN_BYTES).map_while(|i| follows(&i)).collect();
             let bytes = run.len() * BLOCK_LEN_BYTES;
             self.read_blocks(ino, at, &run, &mut buf[done..done + bytes])?;
@@ -142,7 +151,8 @@ impl View<'_> {
             .as_ref()
             .and_then(Key::parts)
         {
-            Some(Parts::Window(_, index)) => {
+            Some(Parts::Window(..)) => {
+                let index = window_in(key)?;
                 let window = Window::decode(value).map_err(|why| super::view::corrupt_inode(ino, why))?;
                 Ok(sink(index, &window))
             }

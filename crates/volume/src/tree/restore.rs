@@ -46,6 +46,7 @@ impl Tree {
         };
         let (from, _) = of_state(snapshot, State::Frozen)?;
         let (live, record) = of_state(branch, State::Live)?;
+        self.drop_staging_below(&mut topology, live)?;
         let next = topology.last_id().checked_add(1).ok_or(ErrorKind::Exhausted)?;
         let staging = Snapshot { state: State::Staging, parent: live, created: Timestamp::now(), ..record.clone() };
         self.write_snapshots(&[(next, Some(&staging))])?;
@@ -61,8 +62,10 @@ impl Tree {
         });
         if switched.is_err() {
             // Before anybody writes: the live branch may take blocks for its own that this one refers to as well.
-            while self.drop_batch(next)? {}
-            self.end_drop_in(&mut topology, next)?;
+            // If that fails as well, it is done later: see [`Tree::collect`].
+            if let Err(e) = self.drop_staging_in(&mut topology, next) {
+                tracing::warn!("what the restore of a path made is dropped later: {e}");
+            }
         }
         switched
     }

@@ -7,7 +7,7 @@ use adit_core::types::{FileName, Timestamp};
 use adit_core::{ErrorKind, FsError, Result};
 
 use super::topology::Topology;
-use super::{MAIN, Source, Tree};
+use super::{Gone, MAIN, Source, Tree};
 use crate::format::keys::{self, Id};
 use crate::format::records::{Snapshot, State};
 use crate::table::Batch;
@@ -100,7 +100,7 @@ impl Tree {
         }
         let state = match topology.node(id)?.children.as_slice() {
             [] => State::Dropping,
-            &[child] if topology.node(child)?.record.state != State::Dropping => State::Merging,
+            &[child] if !topology.node(child)?.is_going() => State::Merging,
             _ => State::Nameless,
         };
         let record = Snapshot { state, done: Vec::new(), ..record };
@@ -120,20 +120,23 @@ impl Tree {
         if self.is_held(&Source::Branch(name.to_owned())) {
             return Err(FsError::new(ErrorKind::Busy).on("delete", format!("branch {name}")));
         }
+        self.drop_staging_below(&mut topology, id)?;
         let record = Snapshot { state: State::Dropping, ..record };
         self.write_snapshots(&[(id, Some(&record))])?;
         topology.replace(id, record);
         Ok(())
     }
 
-    /// Sets a branch back to a snapshot, whole and at once. What was written since is dropped by [`Tree::collect`].
+    /// Sets a branch back to a snapshot, whole and at once. What was written since is dropped by [`Tree::collect`]. Tells
+    /// which inodes have no name there, if somebody has the branch mounted and so may use them.
     ///
     /// Who has the branch mounted has to forget what it cached.
-    pub fn restore(&self, branch: &str, snapshot: &str) -> Result<()> {
+    pub fn restore(&self, branch: &str, snapshot: &str) -> Result<Vec<Gone>> {
         {
             let mut topology = self.topology.write();
             let (parent, _) = topology.of_state(State::Frozen, "snapshot", snapshot)?;
             let (live, record) = topology.of_state(State::Live, "branch", branch)?;
+            self.drop_staging_below(&mut topology, live)?;
             let next = topology.next_id()?;
             let old = Snapshot { state: State::Dropping, ..record.clone() };
             let record = Snapshot { parent, ..record };
@@ -141,7 +144,20 @@ impl Tree {
             topology.replace(live, old);
             topology.insert(next, record);
         }
-        self.reap_all(&Source::Branch(branch.to_owned()))
+        let branch = Source::Branch(branch.to_owned());
+        match self.reap_all_unused(&branch) {
+            Ok(true) => Ok(Vec::new()),
+            Ok(false) => {
+                let removed = self.orphans(&branch)?.into_iter().filter(|(_, orphan)| orphan.removed);
+                Ok(removed.map(|(ino, _)| Gone(ino)).collect())
+            }
+            Err(e) => {
+                tracing::warn!(
+                    "the branch is restored, and what its removed files take comes back when it is next opened: {e}"
+                );
+                Ok(Vec::new())
+            }
+        }
     }
 
     /// The snapshot of that name.

@@ -63,6 +63,13 @@ pub struct Topology {
     chains: HashMap<Id, Arc<Chain>>,
 }
 
+impl Node {
+    /// Whether all that it wrote is to be dropped.
+    pub fn is_going(&self) -> bool {
+        matches!(self.record.state, State::Dropping | State::Staging)
+    }
+}
+
 fn corrupt(id: Id, what: &str) -> FsError {
     FsError::new(ErrorKind::Corrupt).on("open", format!("snapshot {id}")).because(what.to_owned())
 }
@@ -84,8 +91,26 @@ impl Topology {
         if !topology.nodes.contains_key(&FIRST_ID) {
             return Err(corrupt(FIRST_ID, "it is missing"));
         }
+        topology.check_children()?;
         topology.update_chains();
         Ok(topology)
+    }
+
+    /// Refuses what nobody makes: to drop or to merge such ids would take away what others see.
+    fn check_children(&self) -> Result<()> {
+        let is_staging = |id: &Id| self.nodes.get(id).is_some_and(|node| node.record.state == State::Staging);
+        for (&id, node) in &self.nodes {
+            let sound = match node.record.state {
+                State::Live => node.children.iter().all(is_staging),
+                State::Merging => node.children.len() == 1,
+                State::Dropping | State::Staging => node.children.is_empty(),
+                State::Frozen | State::Nameless => true,
+            };
+            if !sound {
+                return Err(corrupt(id, "its state does not fit what descends from it"));
+            }
+        }
+        Ok(())
     }
 
     fn add(&mut self, id: Id, record: Snapshot) {
