@@ -193,13 +193,32 @@ impl VolumeStore {
         Opened { inner: self.0.clone(), ino, node: node.clone() }
     }
 
+    /// What a lookup says of an inode, which is learned if it is there. A failure changes nothing for who knows it already.
+    fn found(&self, ino: u64, inode: Result<Inode>) -> Result<Attr> {
+        match inode {
+            Ok(inode) if inode.nlink > 0 => {
+                self.0.learn(ino);
+                Ok(inode.attr(ino))
+            }
+            Ok(_) => Err(ErrorKind::NotFound.into()),
+            Err(e) if e.kind() == ErrorKind::Stale => Err(ErrorKind::NotFound.into()),
+            Err(e) => Err(e),
+        }
+    }
+
     fn add(&self, parent: Ino, name: FileName<'_>, new: &NewInode<'_>) -> Result<(Attr, Attr)> {
+        let mut made = None;
         let attrs = self.0.change(|change| {
             let ino = change.create(parent.0, name, new)?;
+            // Before anybody else can find it, and unlink and forget it.
+            self.0.learn(ino);
+            made = Some(ino);
             Ok((change.inode(ino)?.attr(ino), change.inode(parent.0)?.attr(parent.0)))
-        })?;
-        self.0.learn(attrs.0.ino.0);
-        Ok(attrs)
+        });
+        if let (Err(_), Some(ino)) = (&attrs, made) {
+            self.0.uses(ino).lock().known.remove(&ino);
+        }
+        attrs
     }
 
     fn check_writable(&self) -> Result<()> {
@@ -222,43 +241,27 @@ impl Store for VolumeStore {
     }
 
     fn lookup(&self, parent: Ino, name: FileName<'_>) -> Result<Attr> {
+        // Dropped after the view: its end may want one of its own.
+        let _opened;
         let view = self.0.view()?;
         let Some((_, ino, _)) = view.entry(parent.0, name.as_bytes())? else {
             let dir = view.inode(parent.0)?.kind == Kind::Directory;
             return Err(if dir { ErrorKind::NotFound } else { ErrorKind::NotDirectory }.into());
         };
-        // Known first: from here on nobody drops it.
-        self.0.learn(ino);
-        match view.inode(ino) {
-            Ok(inode) if inode.nlink > 0 => Ok(inode.attr(ino)),
-            other => {
-                drop(view);
-                self.0.forget(ino);
-                match other {
-                    Ok(_) => Err(ErrorKind::NotFound.into()),
-                    Err(e) if e.kind() == ErrorKind::Stale => Err(ErrorKind::NotFound.into()),
-                    Err(e) => Err(e),
-                }
-            }
-        }
+        // In use first: from here on nobody drops it.
+        _opened = self.opened(ino);
+        self.found(ino, view.inode(ino))
     }
 
     fn lookup_listed(&self, _parent: Ino, entries: &[DirEntry<'_>]) -> Vec<Result<Attr>> {
         let inos: Vec<u64> = entries.iter().map(|entry| entry.ino.0).collect();
-        // Known first, as in a lookup.
-        inos.iter().for_each(|&ino| self.0.learn(ino));
+        // In use first, as in a lookup.
+        let _opened: Vec<Opened> = inos.iter().map(|&ino| self.opened(ino)).collect();
         let inodes = match self.0.view() {
             Ok(view) => view.inodes(&inos),
             Err(e) => inos.iter().map(|_| Err(FsError::new(e.kind()))).collect(),
         };
-        let attr = |(inode, ino): (Result<Inode>, u64)| match inode {
-            Ok(inode) if inode.nlink > 0 => Ok(inode.attr(ino)),
-            other => {
-                self.0.forget(ino);
-                Err(other.err().filter(|e| e.kind() != ErrorKind::Stale).unwrap_or(ErrorKind::NotFound.into()))
-            }
-        };
-        inodes.into_iter().zip(inos).map(attr).collect()
+        inodes.into_iter().zip(inos).map(|(inode, ino)| self.found(ino, inode)).collect()
     }
 
     fn forget(&self, ino: Ino) {

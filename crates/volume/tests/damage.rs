@@ -199,3 +199,48 @@ fn ids_that_contradict_each_other_are_damage() {
     };
     assert_eq!(opens(&childless), Err(ErrorKind::Corrupt));
 }
+
+#[test]
+fn a_lookup_that_fails_forgets_nothing() {
+    let world = World::new();
+    let store = world.main();
+    let ino = file(&store, "f", &[1; 10_000]);
+    let key = Key::inode(ino.0).at(1);
+    let mut whole = world.base.state();
+    let mut damaged = whole.clone();
+    let value = damaged.map.get_mut(&key).unwrap();
+    *value = value[..5].into();
+    world.base.restore(damaged);
+    assert_eq!(store.lookup(Ino::ROOT, name("f")).unwrap_err().kind(), ErrorKind::Corrupt);
+    whole.reserved.clear();
+    world.base.restore(whole);
+    // Whoever made it still knows it.
+    store.unlink(Ino::ROOT, name("f")).unwrap();
+    assert_eq!(store.getattr(ino).unwrap().nlink, 0);
+    store.forget(ino);
+    assert_eq!(store.getattr(ino).unwrap_err().kind(), ErrorKind::Stale);
+}
+
+#[test]
+fn numbers_beyond_all_sense_are_damage() {
+    let world = World::new();
+    let store = world.main();
+    let ino = file(&store, "f", &[1; 10_000]);
+    let mut state = world.base.state();
+    let window = state.map[&Key::window(ino.0, 0).at(1)].clone();
+    state.map.insert(Key::window(ino.0, u64::MAX - 1).at(1), window);
+    world.base.restore(state);
+    let open = store.open(ino, Access::Write).unwrap();
+    assert_eq!(open.seek_data(0).unwrap(), 0);
+    open.write_at(&[(1 << 21, b"far")]).unwrap();
+    assert_eq!(open.seek_hole(1 << 21).unwrap(), (1 << 21) + 3);
+    assert_eq!(open.set_len(5).unwrap_err().kind(), ErrorKind::Corrupt);
+    drop((open, store));
+    let mut state = world.base.state();
+    let counter = adit_volume::format::records::encode_meta(u64::MAX - 3);
+    state.map.insert(keys::meta("next-ino"), counter.into());
+    world.base.restore(state);
+    let base = std::sync::Arc::new(world.base.reopen());
+    let error = Tree::open(base.clone(), base, support::hash(64)).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+}

@@ -376,6 +376,13 @@ impl Window {
             }
             free = start + count;
         }
+        let mut numbers: Vec<u64> = window.iter().map(|(_, block)| block.at).collect();
+        if !numbers.is_sorted() {
+            numbers.sort_unstable();
+        }
+        if numbers.windows(2).any(|two| two[0] == two[1]) {
+            return Err(Malformed("one block at two places"));
+        }
         Ok(window)
     }
 }

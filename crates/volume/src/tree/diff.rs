@@ -181,7 +181,12 @@ impl Found {
             if ino == super::ROOT_INO {
                 self.tell(Some(b"/".to_vec()), b.kind, Differing::Changed);
             }
-            for place in new.places(ino)? {
+            let places = match new.places(ino) {
+                // It goes while we look.
+                Err(e) if e.kind() == ErrorKind::Stale => continue,
+                places => places?,
+            };
+            for place in places {
                 if !self.done.contains(&place) {
                     let path = new.path_to(place)?;
                     self.tell(path, b.kind, Differing::Changed);

@@ -51,6 +51,9 @@ pub const ROOT_INO: u64 = 1;
 /// Inode numbers that are taken from the volume's counter at once. A crash loses at most so many.
 const INOS_AT_ONCE: u64 = 4096;
 
+/// The counter of inodes is not greater in any volume that was in use for less than a million years.
+const INOS_MAX: u64 = 1 << 62;
+
 /// Longest file, in bytes.
 pub const FILE_LEN_MAX_BYTES: u64 = i64::MAX as u64;
 
@@ -145,8 +148,8 @@ impl Tree {
             return Err(FsError::new(ErrorKind::NotSupported).on("open", "volume").because(why));
         }
         let next = counter(meta::NEXT_INO)?;
-        if next <= ROOT_INO {
-            return Err(FsError::new(ErrorKind::Corrupt).on("open", "counter of inodes").because("it is too small"));
+        if !(ROOT_INO + 1..=INOS_MAX).contains(&next) {
+            return Err(FsError::new(ErrorKind::Corrupt).on("open", "counter of inodes").because("it cannot be right"));
         }
         let topology = Topology::build(load_snapshots(&*table)?)?;
         let numbers = Mutex::new(Numbers { next, limit: next });

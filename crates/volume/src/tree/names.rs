@@ -2,8 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use adit_core::Result;
 use adit_core::types::Kind;
+use adit_core::{ErrorKind, Result};
 
 use super::ROOT_INO;
 use super::view::{View, corrupt_inode};
@@ -59,7 +59,11 @@ impl View<'_> {
                 }
                 return Ok(Some(path));
             }
-            at = self.inode(at.dir)?.place;
+            at = match self.inode(at.dir) {
+                // It goes while we look.
+                Err(e) if e.kind() == ErrorKind::Stale => return Ok(None),
+                inode => inode?.place,
+            };
             if at == Place::default() {
                 return Ok(None);
             }

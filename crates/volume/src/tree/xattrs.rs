@@ -111,6 +111,7 @@ impl Change<'_, '_> {
         if found.value.is_none() {
             return Err(ErrorKind::NoAttribute.into());
         }
+        self.draft.uses_reserve = true;
         self.delete(&key, found.owner)?;
         self.edit(ino)?.ctime = now;
         Ok(())

@@ -123,6 +123,7 @@ fn what_contradicts_itself_is_refused() {
     assert!(window(&[fragment(0, 2, 5), fragment(2, 1, 9)]).is_ok());
     assert!(window(&[fragment(0, 2, 5), fragment(1, 1, 9)]).is_err());
     assert!(window(&[fragment(255, 2, 5)]).is_err());
+    assert!(window(&[fragment(0, 2, 5), fragment(2, 1, 6)]).is_err(), "one block at two places");
     assert!(window(&[fragment(0, 2, u64::MAX - 1)]).is_err());
 }
 
