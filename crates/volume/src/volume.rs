@@ -265,6 +265,8 @@ impl Volume {
         let hold = self.tree.hold(source.clone())?;
         if path.is_empty() {
             self.tree.restore(branch, snapshot)?;
+            // It is held here, but nobody has a file of it open.
+            self.tree.reap_all(&source)?;
         } else {
             for gone in self.tree.restore_path(branch, snapshot, path)? {
                 self.tree.reap(&source, gone.0)?;
@@ -404,6 +406,9 @@ fn collect(tree: &Tree, (state, changed): &(Mutex<ToCollect>, Condvar)) {
             match tree.collect_some() {
                 Ok(true) if !state.lock().stop => {}
                 Ok(_) => break,
+                Err(e) if e.kind() == ErrorKind::Corrupt => {
+                    tracing::warn!("something that was deleted still takes space: {e}");
+                }
                 Err(e) => {
                     // It is tried again after the next deletion, and at the next opening.
                     tracing::warn!("what was deleted still takes space: {e}");
