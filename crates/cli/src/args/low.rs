@@ -220,7 +220,7 @@ A FIFO, socket or device that is named is refused (exit code 10); below a folder
 Examples:
   adit put ~/Vault letter.odt /letters
   adit put ~/Vault ~/photos ~/films /
-  tar -c ~/mail | adit put ~/Vault - /mail.tar";
+  tar -c ~/mail | adit put --password-file ~/.pw ~/Vault - /mail.tar";
 
 const MANY_HELP: &str = "\
 One that fails does not keep the others from being done; each failure is told, and the exit code is that of the worst, \
