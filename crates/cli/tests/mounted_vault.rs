@@ -81,11 +81,11 @@ fn the_inode_table_is_empty_after_a_walk_of_100_000_entries() {
     assert_eq!(fs::metadata(m.at("dir-0/file-0")).unwrap().len(), 0);
 
     // With less memory than they need, the kernel is asked to forget some; what is in use stays.
-    m.remount(&["--memory", "16M"]);
+    m.remount(&["--memory", "24M"]);
     fs::write(m.at("dir-0/file-0"), "open").unwrap();
     let open = File::open(m.at("dir-0/file-0")).unwrap();
     assert_eq!(walk(&m), (DIRS * FILES, 4));
-    eventually("the kernel forgets a part", || inodes(&m) <= 65_536);
+    eventually("the kernel forgets a part", || inodes(&m) <= 98_304);
     assert!(inodes(&m) > 1000, "only a part: {}", inodes(&m));
     let mut text = [0; 4];
     open.read_exact_at(&mut text, 0).unwrap();

@@ -19,7 +19,7 @@ use crate::secrets::Origin;
 /// Most memory that a mount uses unless told otherwise, in bytes.
 pub const MEMORY_DEFAULT_BYTES: u64 = 256 << 20;
 /// Less than this cannot hold the buffers of one mount.
-pub const MEMORY_MIN_BYTES: u64 = 16 << 20;
+pub const MEMORY_MIN_BYTES: u64 = 24 << 20;
 
 /// A mount, as it is meant.
 #[derive(Debug)]
