@@ -94,6 +94,25 @@ fn a_name_that_another_client_made_too_long_is_told_by_check() {
     assert_eq!(list(&store, lost.ino).unwrap().len(), 1, "a repair makes it visible");
 }
 
+/// What the host does not give is not damage.
+#[test]
+fn a_name_that_the_host_does_not_read_is_left_out_for_that() {
+    let vault = Vault::create(CipherCombo::SivGcm, 40);
+    let faults = Faults::new();
+    let root = faults.wrap(HostDirectory::open(&vault.path).unwrap());
+    let store = vault.open_on(Arc::new(root), Some(vault.state())).unwrap();
+    store.create(Ino::ROOT, name("a name that is stored under its hash"), &new(0o644)).unwrap();
+    store.create(Ino::ROOT, name("short"), &new(0o644)).unwrap();
+    let listed = || list(&store, Ino::ROOT).unwrap().len();
+    assert_eq!((listed(), store.left_out(Ino::ROOT).len()), (2, 0));
+    faults.arm(Fault::IO, &[CallClass::Open], 0, u64::MAX);
+    assert_eq!(listed(), 1);
+    let kinds: Vec<_> = store.left_out(Ino::ROOT).iter().map(|e| e.kind()).collect();
+    assert_eq!(kinds, [ErrorKind::Io]);
+    faults.disarm();
+    assert_eq!((listed(), store.left_out(Ino::ROOT).len()), (2, 0));
+}
+
 /// A user whom this process may act for: root for anyone, others for themselves.
 fn user(uid: u32) -> Caller {
     let own = adit_testkit::own_caller();

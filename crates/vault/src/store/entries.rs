@@ -21,6 +21,9 @@ use crate::journal::recover::read_small;
 
 /// Directories, and entries in each, of which is kept that listings left something out; in a mount nobody asks.
 const LEFT_OUT_MAX: usize = 100;
+
+/// Why an entry has no name that can be shown.
+pub(super) type Unnamed = (ErrorKind, String);
 /// Longest `name.c9s` that is read.
 const NAME_FILE_LEN_MAX_BYTES: usize = 4096;
 
@@ -407,32 +410,34 @@ impl Shared {
     ///
     /// # Errors
     /// `Exhausted`: what could be read with more memory or handles is not to be left out.
-    pub(super) fn open_name(&self, dir: &DirNode, stored: &str) -> Result<std::result::Result<String, String>> {
+    pub(super) fn open_name(&self, dir: &DirNode, stored: &str) -> Result<std::result::Result<String, Unnamed>> {
+        let damaged = |why: &str| Ok(Err((ErrorKind::Corrupt, why.to_owned())));
         let full = if stored.ends_with(C9S) {
             let path = format!("{}/{stored}/{NAME_FILE}", dir.hash);
             match read_small(&*self.root, &path, NAME_FILE_LEN_MAX_BYTES) {
                 Ok(Some(bytes)) => match String::from_utf8(bytes) {
                     Ok(full) if shorten(&full) == stored => full,
-                    _ => return Ok(Err("name.c9s does not belong to this folder".to_owned())),
+                    _ => return damaged("name.c9s does not belong to this folder"),
                 },
-                Ok(None) => return Ok(Err("name.c9s is missing".to_owned())),
+                Ok(None) => return damaged("name.c9s is missing"),
                 Err(e) if e.kind() == ErrorKind::Exhausted => return Err(e),
-                Err(e) => return Ok(Err(e.to_string())),
+                Err(e) => return Ok(Err((e.kind(), e.to_string()))),
             }
         } else {
             stored.to_owned()
         };
         if is_long(&full, self.threshold) != stored.ends_with(C9S) {
             // No client looks for it there: what is listed must be found.
-            return Ok(Err("the name's length asks for the other form".to_owned()));
+            return damaged("the name's length asks for the other form");
         }
         let name = self.names.decrypt_name_in(&full, dir.context).map_err(|e| e.to_string());
-        Ok(name.and_then(|n| match FileName::new(n.as_bytes()) {
+        let name = name.and_then(|n| match FileName::new(n.as_bytes()) {
             Ok(_) => Ok(n),
             // Nobody here makes one: see `new_name`.
             Err(e) if n.len() > NAME_LEN_MAX_BYTES => Err(format!("{e}: it has {}", n.len())),
             Err(e) => Err(e.to_string()),
-        }))
+        });
+        Ok(name.map_err(|why| (ErrorKind::Corrupt, why)))
     }
 
     pub(super) fn list(
@@ -460,9 +465,9 @@ impl Shared {
             let path = format!("{content}/{stored}");
             let name = match self.open_name(dir, &stored)? {
                 Ok(name) => name,
-                Err(why) => {
+                Err((kind, why)) => {
                     tracing::warn!("{path}: left out of its directory: {why}");
-                    left_out.extend(self.why_left_out(dir, &stored, &why));
+                    left_out.extend(self.why_left_out(dir, &stored, &why).map(|why| (kind, why)));
                     continue;
                 }
             };
@@ -481,7 +486,7 @@ impl Shared {
     }
 
     /// Keeps for [`Store::left_out`](adit_core::store::Store::left_out) what a listing found.
-    fn note_left_out(&self, dir: Ino, mut why: Vec<String>) {
+    fn note_left_out(&self, dir: Ino, mut why: Vec<Unnamed>) {
         let mut left_out = self.left_out.lock();
         if why.is_empty() {
             left_out.remove(&dir);

@@ -131,7 +131,7 @@ pub(crate) struct Shared {
     buffers: Buffers,
     kept: Kept,
     /// Per directory, what its latest whole listing left out.
-    left_out: Mutex<HashMap<Ino, Vec<String>>>,
+    left_out: Mutex<HashMap<Ino, Vec<entries::Unnamed>>>,
     /// Folders under names of passage that could not be removed: nothing in them is anybody's.
     discarded: Mutex<HashSet<String>>,
     /// See [`Store::wind_up`].
@@ -555,7 +555,7 @@ impl Store for VaultStore {
 
     fn left_out(&self, dir: Ino) -> Vec<FsError> {
         let told = self.shared.left_out.lock().get(&dir).cloned().unwrap_or_default();
-        told.into_iter().map(|why| FsError::new(ErrorKind::Corrupt).because(why)).collect()
+        told.into_iter().map(|(kind, why)| FsError::new(kind).because(why)).collect()
     }
 
     fn create(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<(Attr, Arc<dyn StoreFile>)> {
