@@ -29,7 +29,7 @@ use std::process::ExitCode;
 
 use args::{Command, LowArgs};
 use exit_code::Code;
-use failure::Result;
+use failure::{Failure, Result};
 
 fn main() -> ExitCode {
     let inherited = process::Inherited::note();
@@ -54,11 +54,15 @@ fn main() -> ExitCode {
 
 /// Help and version are answers; anything else is a mistake.
 fn usage(error: &clap::Error) -> ExitCode {
-    // Standard output or error may be closed; there is nowhere to say so.
-    let _ = error.print();
-    match error.use_stderr() {
-        true => Code::Usage.into(),
-        false => Code::Done.into(),
+    match (error.use_stderr(), error.print()) {
+        // Standard error may be closed; there is nowhere to say so.
+        (true, _) => Code::Usage.into(),
+        (false, Err(e)) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            let failure = Failure::io("standard output", &e);
+            failure.print();
+            failure.code().into()
+        }
+        (false, _) => Code::Done.into(),
     }
 }
 

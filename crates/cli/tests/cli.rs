@@ -494,6 +494,16 @@ fn cli_a_link_that_cannot_be_read_is_4_also_in_listings() {
 }
 
 #[test]
+fn cli_help_that_finds_no_room_is_a_failure() {
+    let bench = Bench::new();
+    for verb in [&["--help"][..], &["ls", "--help"], &["--version"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let status = bench.command().args(verb).stdout(full).stderr(std::process::Stdio::null()).status().unwrap();
+        assert_eq!(status.code(), Some(8), "{verb:?}");
+    }
+}
+
+#[test]
 fn cli_entries_with_damaged_names_are_4_and_not_just_absent() {
     let bench = Bench::new();
     let (long_dir, long_file) = ("d".repeat(200), "f".repeat(200));
