@@ -9,6 +9,7 @@ pub mod media;
 pub mod memory;
 pub mod path;
 pub mod store;
+pub mod transaction;
 pub mod types;
 
 pub use error::{ErrorKind, FsError, Result};
