@@ -105,8 +105,9 @@ pub trait Table: Send + Sync {
 /// Blocks of data: in the same file, in a folder, later in an object store.
 pub trait Extents: Send + Sync {
     /// Takes `blocks` free blocks, as few runs as possible, near `hint`. They belong to nobody until a batch has them in
-    /// `allocated`, and return with [`release`](Extents::release). `NoSpace` takes none.
-    fn reserve(&self, blocks: u32, hint: Option<u64>) -> Result<Vec<Run>>;
+    /// `allocated`, and return with [`release`](Extents::release). `NoSpace` takes none. `uses_reserve` is for what takes away
+    /// more than it adds, as in a [`Batch`]; a part of what is kept back stays for the batches themselves.
+    fn reserve(&self, blocks: u32, hint: Option<u64>, uses_reserve: bool) -> Result<Vec<Run>>;
 
     /// Returns reserved blocks that no batch took.
     fn release(&self, runs: &[Run]);

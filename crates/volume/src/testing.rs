@@ -167,12 +167,13 @@ impl Table for MemBase {
 }
 
 impl Extents for MemBase {
-    fn reserve(&self, blocks: u32, hint: Option<u64>) -> Result<Vec<Run>> {
+    fn reserve(&self, blocks: u32, hint: Option<u64>, uses_reserve: bool) -> Result<Vec<Run>> {
+        let kept_back = if uses_reserve { self.kept_back.div_ceil(2) } else { self.kept_back };
         let state = &mut *self.state.lock();
         let used = |state: &MemState| (state.allocated.len() + state.reserved.len() + state.freed.len()) as u64;
-        if used(state) + u64::from(blocks) + self.kept_back > self.total {
+        if used(state) + u64::from(blocks) + kept_back > self.total {
             state.freed.clear(); // As if it had synced to get room.
-            if used(state) + u64::from(blocks) + self.kept_back > self.total {
+            if used(state) + u64::from(blocks) + kept_back > self.total {
                 return Err(ErrorKind::NoSpace.into());
             }
         }
@@ -238,7 +239,7 @@ mod tests {
     #[test]
     fn a_batch_takes_what_was_reserved_and_frees_it_for_after_the_sync() {
         let base = MemBase::new(200);
-        let runs = base.reserve(3, Some(10)).unwrap();
+        let runs = base.reserve(3, Some(10), false).unwrap();
         assert_eq!(runs, [Run { start: 10, count: 3 }]);
         let bytes = vec![7; 3 * BLOCK_LEN_BYTES];
         base.write(10, &bytes).unwrap();
@@ -251,9 +252,9 @@ mod tests {
         })
         .unwrap();
         base.apply(Batch { freed: runs, ..Batch::default() }).unwrap();
-        assert_eq!(base.reserve(1, Some(10)).unwrap(), [Run { start: 13, count: 1 }]);
+        assert_eq!(base.reserve(1, Some(10), false).unwrap(), [Run { start: 13, count: 1 }]);
         base.sync().unwrap();
-        assert_eq!(base.reserve(1, Some(10)).unwrap(), [Run { start: 10, count: 1 }]);
+        assert_eq!(base.reserve(1, Some(10), false).unwrap(), [Run { start: 10, count: 1 }]);
         assert_eq!(base.get(b"a").unwrap().as_deref(), Some(&b"1"[..]));
         base.restore(before);
         assert_eq!((base.get(b"a").unwrap(), base.state().reserved.len()), (None, 0));

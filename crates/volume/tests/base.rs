@@ -31,7 +31,7 @@ fn get(base: &Base, key: &str) -> Option<Vec<u8>> {
 
 /// Writes `count` blocks of `byte` and makes them part of the tree.
 fn allocate(base: &Base, count: u32, byte: u8) -> adit_core::Result<Vec<Run>> {
-    let runs = base.reserve(count, None)?;
+    let runs = base.reserve(count, None, false)?;
     let block = vec![byte; BLOCK_LEN_BYTES];
     let sum = crc32c::crc32c(&block);
     let mut batch = Batch::default();
@@ -109,7 +109,7 @@ fn a_scan_goes_through_more_than_one_stretch_and_stops_when_told() {
 fn what_breaks_the_rules_changes_nothing() {
     let (_world, base) = fresh();
     let runs = allocate(&base, 2, 1).unwrap();
-    let reserved = base.reserve(1, None).unwrap()[0];
+    let reserved = base.reserve(1, None, false).unwrap()[0];
     let refused = |batch: Batch| {
         let e = base.apply(batch).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::InvalidInput, "{e}");
@@ -178,10 +178,10 @@ fn blocks_come_back_only_after_a_sync() {
     let runs = allocate(&base, 4, 1).unwrap();
     base.sync().unwrap();
     base.apply(Batch { freed: runs.clone(), ..Batch::default() }).unwrap();
-    let taken = base.reserve(4, Some(runs[0].start)).unwrap();
+    let taken = base.reserve(4, Some(runs[0].start), false).unwrap();
     assert!(taken.iter().all(|run| run.start >= runs[0].end()), "{taken:?}");
     base.sync().unwrap();
-    assert_eq!(base.reserve(4, Some(runs[0].start)).unwrap(), runs);
+    assert_eq!(base.reserve(4, Some(runs[0].start), false).unwrap(), runs);
 }
 
 /// A file with a switch.
@@ -268,7 +268,7 @@ fn a_full_host_makes_it_read_only_and_loses_nothing() {
         let e = base.apply(Batch { writes: vec![(b"x".to_vec(), None)], ..Batch::default() }).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::ReadOnly);
         assert!(e.to_string().contains("reopen"), "{e}");
-        assert!(base.sync().is_err() && base.checkpoint().is_err() && base.reserve(1, None).is_err());
+        assert!(base.sync().is_err() && base.checkpoint().is_err() && base.reserve(1, None, false).is_err());
         let map = scan_all(&base).unwrap();
         assert_eq!(
             (map.len(), get(&base, "logged").as_deref(), get(&base, "stored 7")),

@@ -213,7 +213,7 @@ fn what_a_failed_sync_left_in_the_cache_is_written_again() {
     world.settle();
     let base = Base::open(file(&world), "volume", options()).unwrap();
     let block = vec![7; BLOCK_LEN_BYTES];
-    let run = base.reserve(1, None).unwrap()[0];
+    let run = base.reserve(1, None, false).unwrap()[0];
     base.write(run.start, &block).unwrap();
     base.apply(Batch { allocated: vec![(run, vec![crc32c::crc32c(&block)])], ..Batch::default() }).unwrap();
     world.fail_sync_after(0);
@@ -236,7 +236,7 @@ fn a_power_cut_may_take_the_length_of_the_file() {
     world.settle();
     let base = Base::open(file(&world), "volume", options()).unwrap();
     let block = vec![7; BLOCK_LEN_BYTES];
-    let runs = base.reserve(2, None).unwrap();
+    let runs = base.reserve(2, None, false).unwrap();
     let sums = |run: &Run| vec![crc32c::crc32c(&block); run.count as usize];
     runs.iter().for_each(|run| base.write(run.start, &block.repeat(run.count as usize)).unwrap());
     let allocated = runs.iter().map(|run| (*run, sums(run))).collect();

@@ -4,8 +4,9 @@
 #[path = "support/tree.rs"]
 mod support;
 
+use adit_core::ErrorKind;
 use adit_core::store::Store;
-use adit_core::types::{Access, Attr, Ino, XattrName, XattrSet};
+use adit_core::types::{Access, AllocateMode, Attr, Ino, XattrName, XattrSet};
 use adit_volume::VolumeStore;
 use adit_volume::tree::MAIN;
 
@@ -118,4 +119,25 @@ fn scattered_pieces_are_written_in_several_batches() {
     file.set_len(0).unwrap();
     check(&world);
     assert_eq!(world.base.state().allocated.len(), 0);
+}
+
+#[test]
+fn cuts_and_holes_inside_of_blocks_need_no_ordinary_space() {
+    let world = World::with(1000, 64);
+    let store = world.main();
+    let ino = create(&store, "f").ino;
+    let file = store.open(ino, Access::Write).unwrap();
+    file.write_at(&[(0, &[1; 10 * 4096])]).unwrap();
+    let fill = store.open(create(&store, "fill").ino, Access::Write).unwrap();
+    let full = (0..1000_u64).find_map(|at| fill.write_at(&[(at << 12, &[2; 4096])]).err()).unwrap();
+    assert_eq!(full.kind(), ErrorKind::NoSpace);
+    file.allocate(100, 5000, AllocateMode::PunchHole).unwrap();
+    file.allocate(9000, 100, AllocateMode::Zero { keep_size: true }).unwrap();
+    file.set_len(15_000).unwrap();
+    assert_eq!(fill.write_at(&[(0, &[3; 20 * 4096])]).unwrap_err().kind(), ErrorKind::NoSpace);
+    let mut read = vec![9; 15_000];
+    assert_eq!(file.read_at(0, &mut read).unwrap(), 15_000);
+    let zero = |at: &usize| (100..5100).contains(at) || (9000..9100).contains(at);
+    assert!(read.iter().enumerate().all(|(at, &byte)| byte == u8::from(!zero(&at))));
+    check(&world);
 }

@@ -219,9 +219,10 @@ impl Space {
         }
     }
 
-    /// Takes so many blocks, or none.
-    pub fn reserve(&mut self, count: u32, hint: Option<u64>) -> Option<Vec<Run>> {
-        let spare = self.available().saturating_sub(self.geometry.kept_back);
+    /// Takes so many blocks, or none; with `uses_reserve` also from one half of what is kept back.
+    pub fn reserve(&mut self, count: u32, hint: Option<u64>, uses_reserve: bool) -> Option<Vec<Run>> {
+        let kept_back = if uses_reserve { self.geometry.kept_back.div_ceil(2) } else { self.geometry.kept_back };
+        let spare = self.available().saturating_sub(kept_back);
         if self.free_blocks + u64::from(spare) * u64::from(self.geometry.blocks) < u64::from(count) {
             return None;
         }
@@ -232,7 +233,7 @@ impl Space {
             runs.push(run);
         }
         while left > 0 {
-            let run = self.take_best(left);
+            let run = self.take_best(left, kept_back);
             left -= run.count;
             match runs.last_mut() {
                 Some(last) if last.end() == run.start => last.count += run.count,
@@ -252,13 +253,13 @@ impl Space {
     }
 
     /// One run, as long as may be, but not longer than `want`. There is one.
-    fn take_best(&mut self, want: u32) -> Run {
+    fn take_best(&mut self, want: u32, kept_back: u32) -> Run {
         /// How many segments are looked at for a run that is long enough, before another segment is bound.
         const LOOKED_AT_MAX: usize = 32;
         let want = want.min(self.geometry.blocks);
         let candidates = self.partial.range(self.cursor..).chain(self.partial.range(..self.cursor));
         let mut best: Option<(u32, u32, u32)> = None;
-        let can_bind = self.available() > self.geometry.kept_back;
+        let can_bind = self.available() > kept_back;
         for (looked_at, &segment) in candidates.enumerate() {
             if can_bind && looked_at >= LOOKED_AT_MAX {
                 break;
@@ -519,24 +520,35 @@ mod tests {
     #[test]
     fn one_run_where_there_is_room_and_near_the_hint() {
         let mut space = Space::new(geometry(), 12);
-        assert_eq!(space.reserve(20, None).unwrap(), [Run { start: 32, count: 20 }]);
-        assert_eq!(space.reserve(20, None).unwrap(), [Run { start: 64, count: 20 }]);
-        assert_eq!(space.reserve(4, Some(52)).unwrap(), [Run { start: 52, count: 4 }]);
-        assert_eq!(space.reserve(70, Some(84)).unwrap(), [Run { start: 84, count: 70 }]);
+        assert_eq!(space.reserve(20, None, false).unwrap(), [Run { start: 32, count: 20 }]);
+        assert_eq!(space.reserve(20, None, false).unwrap(), [Run { start: 64, count: 20 }]);
+        assert_eq!(space.reserve(4, Some(52), false).unwrap(), [Run { start: 52, count: 4 }]);
+        assert_eq!(space.reserve(70, Some(84), false).unwrap(), [Run { start: 84, count: 70 }]);
     }
 
     #[test]
     fn the_last_segments_are_kept_back_and_nothing_is_taken_in_vain() {
         let mut space = Space::new(geometry(), 12);
         let all = (12 - 1 - 2 - 1) * 32;
-        assert!(space.reserve(all + 1, None).is_none());
+        assert!(space.reserve(all + 1, None, false).is_none());
         let (free, kept) = space.blocks();
         assert_eq!((free, kept), (u64::from(all) + 32, 32));
-        let runs = space.reserve(all, None).unwrap();
-        assert_eq!((space.blocks().0, space.reserve(1, None)), (32, None));
+        let runs = space.reserve(all, None, false).unwrap();
+        assert_eq!((space.blocks().0, space.reserve(1, None, false)), (32, None));
         space.release(&runs);
         assert_eq!(space.blocks().0, free);
         assert_eq!(space.take_empty().len(), 8);
+    }
+
+    #[test]
+    fn what_takes_away_gets_half_of_what_is_kept_back() {
+        let mut space = Space::new(Geometry { kept_back: 3, ..geometry() }, 12);
+        let all = (12 - 1 - 2 - 3) * 32;
+        assert!(space.reserve(all, None, false).is_some());
+        assert_eq!(space.reserve(1, None, false), None);
+        assert_eq!(space.reserve(33, None, true), None);
+        assert!(space.reserve(32, None, true).is_some());
+        assert_eq!(space.reserve(1, None, true), None);
     }
 
     #[test]
@@ -554,10 +566,10 @@ mod tests {
         space.replay(&[], &[run(106, 1), run(40, 1)], 3).unwrap();
         space.check_replayed().unwrap();
         assert_eq!(space.allocated(), [run(41, 1)]);
-        let other = space.reserve(40, None).unwrap();
+        let other = space.reserve(40, None, false).unwrap();
         assert!(other.iter().all(|r| !r.blocks().contains(&40)), "{other:?}");
         space.settle(3);
-        assert_eq!(space.reserve(1, Some(40)).unwrap(), [run(40, 1)]);
+        assert_eq!(space.reserve(1, Some(40), false).unwrap(), [run(40, 1)]);
     }
 
     #[test]
@@ -573,7 +585,7 @@ mod tests {
                 match rng.below(7) {
                     0 | 1 => {
                         let hint = rng.percent(50).then(|| rng.below(12 * 32));
-                        reserved.extend(space.reserve(1 + rng.below(50) as u32, hint).unwrap_or_default());
+                        reserved.extend(space.reserve(1 + rng.below(50) as u32, hint, false).unwrap_or_default());
                     }
                     2 if !reserved.is_empty() => {
                         let run = reserved.swap_remove(rng.below(reserved.len() as u64) as usize);

@@ -461,14 +461,14 @@ fn offset_of(block: u64) -> Result<u64> {
 }
 
 impl Extents for Base {
-    fn reserve(&self, blocks: u32, hint: Option<u64>) -> Result<Vec<Run>> {
+    fn reserve(&self, blocks: u32, hint: Option<u64>, uses_reserve: bool) -> Result<Vec<Run>> {
         let container = &self.shared.container;
         container.check_writable()?;
         let try_now = || {
             let durable = container.durable();
             let mut space = container.space();
             space.settle(durable);
-            space.reserve(blocks, hint).ok_or(space.has_pending())
+            space.reserve(blocks, hint, uses_reserve).ok_or(space.has_pending())
         };
         let runs = match try_now() {
             Ok(runs) => runs,

@@ -48,6 +48,8 @@ struct Edit<'b> {
     puts: Vec<(u64, &'b [u8])>,
     removed: Range<u64>,
     windows: Vec<u64>,
+    /// Whether it only takes away, but for blocks in the place of others: then it may use what is kept back.
+    takes_away: bool,
 }
 
 /// Reserved blocks; those that no batch took go back.
@@ -175,7 +177,7 @@ impl Node {
         let mut sums = Vec::new();
         if count > 0 {
             let hint = tree.hint.load(Relaxed);
-            reserved.runs = tree.extents.reserve(count as u32, Some(hint))?;
+            reserved.runs = tree.extents.reserve(count as u32, Some(hint), edit.takes_away)?;
             sums = place(view, &edit.puts, &reserved.runs, &mut placed)?;
             if let Some(last) = reserved.runs.last() {
                 tree.hint.store(last.end(), Relaxed);
@@ -185,8 +187,7 @@ impl Node {
         let windows: Vec<u64> = placed.keys().copied().chain(others).collect();
         let _content = self.content.write();
         let left = tree.change(view, |change| {
-            // What only takes away may use what is kept back.
-            change.draft.uses_reserve = count == 0;
+            change.draft.uses_reserve = count == 0 || edit.takes_away;
             let (mut delta, mut left) = (0_i64, None);
             for index in windows {
                 if change.draft.is_full() && !placed.contains_key(&index) {
@@ -251,6 +252,7 @@ impl Node {
                 edit.puts.push((block, &edge));
             }
             edit.removed = len.div_ceil(BLOCK)..u64::MAX;
+            edit.takes_away = true;
         }
         let mut rest = false;
         if !edit.removed.is_empty() {
@@ -341,7 +343,8 @@ impl Node {
         let mut puts: Vec<(u64, &[u8])> = edges.iter().map(|(block, bytes)| (*block, &bytes[..])).collect();
         let mut first = whole.start / WINDOW;
         loop {
-            let mut edit = Edit { puts: std::mem::take(&mut puts), removed: whole.clone(), windows: Vec::new() };
+            let puts = std::mem::take(&mut puts);
+            let mut edit = Edit { puts, removed: whole.clone(), windows: Vec::new(), takes_away: true };
             let mut more = false;
             if !whole.is_empty() {
                 (edit.windows, more) = some_windows(view, ino, first, whole.end.div_ceil(WINDOW))?;

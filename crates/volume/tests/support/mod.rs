@@ -104,7 +104,7 @@ pub fn random_batch(base: &dyn Extents, state: &State, rng: &mut Rng) -> Result<
     }
     if rng.percent(50) {
         let hint = rng.percent(50).then(|| state.blocks.keys().last().map_or(32, |last| last + 1));
-        for run in base.reserve(1 + rng.below(4) as u32, hint)? {
+        for run in base.reserve(1 + rng.below(4) as u32, hint, false)? {
             let mut bytes = vec![0; run.count as usize * BLOCK_LEN_BYTES];
             bytes.chunks_mut(64).for_each(|part| rng.fill(&mut part[..8]));
             base.write(run.start, &bytes)?;
@@ -124,7 +124,7 @@ pub fn run_script(base: &Base, start: State, steps: usize, rng: &mut Rng) -> Tol
             0..12 => base.sync().map(|()| told.synced = told.acknowledged),
             12..16 => base.checkpoint().map(|()| told.synced = told.acknowledged),
             16..18 => base.gc().map(|()| told.synced = told.acknowledged),
-            18..21 => base.reserve(2, None).map(|runs| base.release(&runs)),
+            18..21 => base.reserve(2, None, false).map(|runs| base.release(&runs)),
             _ => random_batch(base, told.states.last().unwrap(), rng).and_then(|(batch, after)| {
                 told.states.push(after);
                 base.apply(batch)?;

@@ -135,10 +135,10 @@ impl Yielding {
 }
 
 impl Extents for Yielding {
-    fn reserve(&self, blocks: u32, hint: Option<u64>) -> Result<Vec<Run>> {
+    fn reserve(&self, blocks: u32, hint: Option<u64>, uses_reserve: bool) -> Result<Vec<Run>> {
         // Always from the start, so that what was freed is used again soon.
         let _ = hint;
-        self.0.reserve(blocks, None)
+        self.0.reserve(blocks, None, uses_reserve)
     }
     fn release(&self, runs: &[Run]) {
         self.0.release(runs);
