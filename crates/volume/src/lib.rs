@@ -15,6 +15,7 @@ pub mod store;
 pub mod table;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod transaction;
 pub mod tree;
 pub mod volume;
 

@@ -17,7 +17,7 @@ use adit_core::{ErrorKind, FsError, Result};
 use parking_lot::Mutex;
 
 use crate::format::keys::{Key, range_of, space};
-use crate::format::records::{Entry, Inode};
+use crate::format::records::{Entry, Inode, TARGET_LEN_MAX_BYTES};
 use crate::table::BLOCK_LEN_BYTES;
 use crate::tree::content::Node;
 use crate::tree::{Change, Gone, Hold, NewInode, Source, Tree, View};
@@ -39,7 +39,7 @@ struct Uses {
     orphans: HashSet<u64>,
 }
 
-struct Inner {
+pub(crate) struct Inner {
     hold: Hold,
     writable: bool,
     uses: [Mutex<Uses>; SHARDS],
@@ -47,13 +47,20 @@ struct Inner {
 
 /// See the module's notes. Cheap to clone: clones share one use of the branch.
 #[derive(Clone)]
-pub struct VolumeStore(Arc<Inner>);
+pub struct VolumeStore(pub(crate) Arc<Inner>);
 
 /// A use of an inode's locks. While one lives, the inode is not dropped.
-struct Opened {
+pub(crate) struct Opened {
     inner: Arc<Inner>,
     ino: u64,
     node: Arc<Node>,
+}
+
+impl Opened {
+    /// The locks.
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
 }
 
 impl Drop for Opened {
@@ -78,7 +85,7 @@ impl Inner {
         self.hold.tree()
     }
 
-    fn view(&self) -> Result<View<'_>> {
+    pub fn view(&self) -> Result<View<'_>> {
         self.tree().view(self.hold.source())
     }
 
@@ -92,7 +99,7 @@ impl Inner {
         self.tree().change(&view, work)
     }
 
-    fn learn(&self, ino: u64) {
+    pub fn learn(&self, ino: u64) {
         if self.writable {
             self.uses(ino).lock().known.insert(ino);
         }
@@ -109,7 +116,7 @@ impl Inner {
     }
 
     /// Drops what lost its last name, or has who uses it last do that.
-    fn settle(&self, gone: Option<Gone>) {
+    pub fn settle(&self, gone: Option<Gone>) {
         let Some(Gone(ino)) = gone else { return };
         let mut uses = self.uses(ino).lock();
         if uses.known.contains(&ino) || uses.open.contains_key(&ino) {
@@ -128,8 +135,32 @@ impl Inner {
     }
 }
 
-fn new_inode<'a>(kind: Kind, node: &NewNode) -> NewInode<'a> {
+/// A new inode of a kind that needs no more than that.
+pub(crate) fn new_inode<'a>(kind: Kind, node: &NewNode) -> NewInode<'a> {
     NewInode { kind, node: *node, rdev: 0, target: &[] }
+}
+
+/// A new symbolic link.
+pub(crate) fn link_of(target: &[u8], caller: Caller) -> Result<NewInode<'_>> {
+    if target.is_empty() || target.len() > TARGET_LEN_MAX_BYTES || target.contains(&0) {
+        return Err(ErrorKind::InvalidInput.into());
+    }
+    let node = NewNode { perm: 0o777, umask: 0, caller };
+    Ok(NewInode { target, ..new_inode(Kind::Symlink, &node) })
+}
+
+/// What `mknod` makes.
+pub(crate) fn node_of<'a>(kind: Kind, rdev: u32, new: &NewNode) -> Result<NewInode<'a>> {
+    if matches!(kind, Kind::Directory | Kind::Symlink) {
+        return Err(ErrorKind::InvalidInput.into());
+    }
+    Ok(NewInode { rdev, ..new_inode(kind, new) })
+}
+
+/// What a rename leaves under the old name if it is asked to.
+pub(crate) fn whiteout<'a>() -> NewInode<'a> {
+    let root = NewNode { perm: 0, umask: 0, caller: Caller { uid: 0, gid: 0 } };
+    new_inode(Kind::CharDevice, &root)
 }
 
 impl VolumeStore {
@@ -186,7 +217,7 @@ impl VolumeStore {
     }
 
     /// A further handle on an inode's locks.
-    fn opened(&self, ino: u64) -> Opened {
+    pub(crate) fn opened(&self, ino: u64) -> Opened {
         let mut uses = self.0.uses(ino).lock();
         let (node, count) = uses.open.entry(ino).or_default();
         *count += 1;
@@ -221,7 +252,7 @@ impl VolumeStore {
         attrs
     }
 
-    fn check_writable(&self) -> Result<()> {
+    pub(crate) fn check_writable(&self) -> Result<()> {
         if self.0.writable { Ok(()) } else { Err(ErrorKind::ReadOnly.into()) }
     }
 }
@@ -341,19 +372,11 @@ impl Store for VolumeStore {
     }
 
     fn symlink(&self, parent: Ino, name: FileName<'_>, target: &[u8], caller: Caller) -> Result<Attr> {
-        if target.is_empty() || target.len() > crate::format::records::TARGET_LEN_MAX_BYTES || target.contains(&0) {
-            return Err(ErrorKind::InvalidInput.into());
-        }
-        let node = NewNode { perm: 0o777, umask: 0, caller };
-        let new = NewInode { target, ..new_inode(Kind::Symlink, &node) };
-        self.add(parent, name, &new).map(|(attr, _)| attr)
+        self.add(parent, name, &link_of(target, caller)?).map(|(attr, _)| attr)
     }
 
     fn mknod(&self, parent: Ino, name: FileName<'_>, kind: Kind, rdev: u32, new: &NewNode) -> Result<Attr> {
-        if matches!(kind, Kind::Directory | Kind::Symlink) {
-            return Err(ErrorKind::InvalidInput.into());
-        }
-        self.add(parent, name, &NewInode { rdev, ..new_inode(kind, new) }).map(|(attr, _)| attr)
+        self.add(parent, name, &node_of(kind, rdev, new)?).map(|(attr, _)| attr)
     }
 
     fn link(&self, ino: Ino, parent: Ino, name: FileName<'_>) -> Result<Attr> {
@@ -390,11 +413,9 @@ impl Store for VolumeStore {
         new_name: FileName<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
-        let root = NewNode { perm: 0, umask: 0, caller: Caller { uid: 0, gid: 0 } };
-        let white = new_inode(Kind::CharDevice, &root);
-        let whiteout = flags.contains(RenameFlags::WHITEOUT).then_some(&white);
-        let gone =
-            self.0.change(|change| change.rename((parent.0, name), (new_parent.0, new_name), flags, whiteout))?;
+        let white = flags.contains(RenameFlags::WHITEOUT).then(whiteout);
+        let (from, to) = ((parent.0, name), (new_parent.0, new_name));
+        let gone = self.0.change(|change| change.rename(from, to, flags, white.as_ref()))?;
         self.0.settle(gone);
         Ok(())
     }

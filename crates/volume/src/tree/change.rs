@@ -20,6 +20,7 @@ use crate::format::records::{self, Block, Entry, Inode, Place, Window};
 use crate::table::Run;
 
 /// An inode that an operation looks at.
+#[derive(Clone)]
 struct Held {
     owner: Option<Id>,
     inode: Inode,
@@ -46,6 +47,8 @@ pub(crate) struct Change<'c, 't> {
     numbers: &'c mut Numbers,
     limit: u64,
     inodes: BTreeMap<u64, Held>,
+    /// While a part is going on that may be taken back: the inodes that it changed, as they were before it.
+    before: Option<BTreeMap<u64, Option<Held>>>,
     /// The time of the operation.
     pub now: Timestamp,
 }
@@ -57,7 +60,45 @@ impl<'c, 't> Change<'c, 't> {
         let limit = numbers.limit;
         let draft = Draft::new(view.tree);
         let exclusive = Some(view.id).filter(|&id| view.topology.node(id).is_ok_and(|node| node.children.is_empty()));
-        Ok(Change { view, chain, exclusive, draft, numbers, limit, inodes: BTreeMap::new(), now: Timestamp::now() })
+        let inodes = BTreeMap::new();
+        Ok(Change { view, chain, exclusive, draft, numbers, limit, inodes, before: None, now: Timestamp::now() })
+    }
+
+    /// Runs a part of the operation. If it fails, nothing of it is left.
+    pub fn attempt<R>(&mut self, part: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
+        let limit = self.limit;
+        self.before = Some(BTreeMap::new());
+        self.draft.begin();
+        let result = part(self);
+        self.draft.end(result.is_ok());
+        let before = self.before.take().filter(|_| result.is_err());
+        if result.is_err() {
+            // Numbers that were given out are not given out again.
+            self.limit = limit;
+        }
+        for (ino, held) in before.into_iter().flatten() {
+            match held {
+                Some(held) => self.inodes.insert(ino, held),
+                None => self.inodes.remove(&ino),
+            };
+        }
+        result
+    }
+
+    /// Keeps an inode as it is, in case that the part is taken back.
+    fn keep(&mut self, ino: u64) {
+        if let Some(before) = &mut self.before
+            && let Slot::Vacant(slot) = before.entry(ino)
+        {
+            slot.insert(self.inodes.get(&ino).cloned());
+        }
+    }
+
+    /// About how long it is in the log, in bytes.
+    pub fn len_bytes(&self) -> usize {
+        /// Of an inode's record, without what is inline.
+        const INODE_LEN_BYTES: usize = 160;
+        self.draft.len_bytes() + self.inodes.len() * INODE_LEN_BYTES
     }
 
     /// The nearest version of a key.
@@ -147,8 +188,25 @@ impl<'c, 't> Change<'c, 't> {
         self.held(ino).map(|held| &held.inode)
     }
 
+    /// The record of an inode that is only looked at.
+    pub fn peek(&self, ino: u64) -> Result<Inode> {
+        match self.inodes.get(&ino) {
+            Some(held) => Ok(held.inode.clone()),
+            None => self.load(ino).map(|held| held.inode),
+        }
+    }
+
+    fn load(&self, ino: u64) -> Result<Held> {
+        let found = self.find(&Key::inode(ino))?;
+        let value = found.value.ok_or(ErrorKind::Stale)?;
+        let inode = Inode::decode(&value).map_err(|why| corrupt_inode(ino, why))?;
+        Ok(Held { owner: found.owner, inode, changed: false })
+    }
+
     /// The record of an inode, to change it.
     pub fn edit(&mut self, ino: u64) -> Result<&mut Inode> {
+        self.held(ino)?;
+        self.keep(ino);
         let held = self.held(ino)?;
         held.changed = true;
         Ok(&mut held.inode)
@@ -156,10 +214,8 @@ impl<'c, 't> Change<'c, 't> {
 
     fn held(&mut self, ino: u64) -> Result<&mut Held> {
         if !self.inodes.contains_key(&ino) {
-            let found = self.find(&Key::inode(ino))?;
-            let value = found.value.ok_or(ErrorKind::Stale)?;
-            let inode = Inode::decode(&value).map_err(|why| corrupt_inode(ino, why))?;
-            self.inodes.insert(ino, Held { owner: found.owner, inode, changed: false });
+            let held = self.load(ino)?;
+            self.inodes.insert(ino, held);
         }
         match self.inodes.entry(ino) {
             Slot::Occupied(held) => Ok(held.into_mut()),
@@ -175,18 +231,20 @@ impl<'c, 't> Change<'c, 't> {
             self.limit = self.numbers.next + INOS_AT_ONCE;
             self.draft.set(keys::meta(meta::NEXT_INO), Some(records::encode_meta(self.limit)));
         }
-        self.inodes.insert(ino, Held { owner: None, inode, changed: true });
+        self.set_inode(ino, None, inode);
         ino
     }
 
     /// Adds or replaces the record of an inode whose nearest version `owner` wrote.
     pub fn set_inode(&mut self, ino: u64, owner: Option<Id>, inode: Inode) {
+        self.keep(ino);
         self.inodes.insert(ino, Held { owner, inode, changed: true });
     }
 
     /// Removes the record of an inode.
     pub fn delete_inode(&mut self, ino: u64) -> Result<()> {
         let owner = self.held(ino)?.owner;
+        self.keep(ino);
         self.inodes.remove(&ino);
         self.delete(&Key::inode(ino), owner)
     }

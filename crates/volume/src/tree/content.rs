@@ -7,19 +7,19 @@
 
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
-use std::sync::atomic::Ordering::Relaxed;
 
 use adit_core::types::{AllocateMode, SetAttr};
 use adit_core::{ErrorKind, Result};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::change::Change;
-use super::read::{BLOCK, WINDOW, file, window_in, window_of};
+use super::edit::{Blocks, Edit, NewLen, Pieces, Placed};
+use super::read::{BLOCK, WINDOW, file, window_in};
 use super::view::View;
 use super::{FILE_LEN_MAX_BYTES, Source, Tree};
 use crate::format::keys::{self, Key, Parts};
-use crate::format::records::{Block, INLINE_LEN_MAX_BYTES, Inode, Orphan, Window};
-use crate::table::{BLOCK_LEN_BYTES, Run};
+use crate::format::records::{INLINE_LEN_MAX_BYTES, Inode, Orphan, Window};
+use crate::table::BLOCK_LEN_BYTES;
 
 /// Windows that one batch takes away at most.
 const WINDOWS_AT_ONCE: usize = 512;
@@ -40,30 +40,6 @@ pub struct Node {
     /// Held shared while blocks of it are read, alone for the moment in which they change: so nobody reads a block that
     /// somebody else got meanwhile.
     content: RwLock<()>,
-}
-
-/// Changes to the blocks of a file: new ones by number, and ranges that become holes in windows that exist.
-#[derive(Default)]
-struct Edit<'b> {
-    puts: Vec<(u64, &'b [u8])>,
-    removed: Range<u64>,
-    windows: Vec<u64>,
-    /// Whether it only takes away, but for blocks in the place of others: then it may use what is kept back.
-    takes_away: bool,
-}
-
-/// Reserved blocks; those that no batch took go back.
-struct Reserved<'t> {
-    tree: &'t Tree,
-    runs: Vec<Run>,
-}
-
-impl Drop for Reserved<'_> {
-    fn drop(&mut self) {
-        if !self.runs.is_empty() {
-            self.tree.extents.release(&self.runs);
-        }
-    }
 }
 
 impl Node {
@@ -102,63 +78,13 @@ impl Node {
     }
 
     fn write_group(&self, view: &View<'_>, ino: u64, pieces: &[(u64, &[u8])]) -> Result<()> {
-        let inode = view.tree.drained(view, ino)?;
-        file(&inode)?;
+        let (_joined, inode) = view.tree.begin(view, ino)?;
         let end = pieces.last().map_or(0, |(at, bytes)| at + bytes.len() as u64);
         if !inode.in_windows && end <= INLINE_LEN_MAX_BYTES as u64 {
-            return view.tree.change(view, |change| {
-                let now = change.now;
-                let inode = change.edit(ino)?;
-                inode.inline.resize(inode.inline.len().max(end as usize), 0);
-                for (at, bytes) in pieces {
-                    // At most the end, which is small.
-                    inode.inline[*at as usize..*at as usize + bytes.len()].copy_from_slice(bytes);
-                }
-                inode.size = inode.inline.len() as u64;
-                (inode.mtime, inode.ctime) = (now, now);
-                Ok(())
-            });
+            return view.tree.change(view, |change| change.write_inline(ino, pieces, end));
         }
-        let mut edges: BTreeMap<u64, Box<[u8; BLOCK_LEN_BYTES]>> = BTreeMap::new();
-        let mut wholes: Vec<(u64, &[u8])> = Vec::new();
-        if !inode.in_windows && inode.size > 0 {
-            edges.insert(0, Box::new(view.load_block(ino, &inode, 0)?));
-        }
-        for &(mut at, mut bytes) in pieces {
-            while !bytes.is_empty() {
-                let (block, from) = (at / BLOCK, (at % BLOCK) as usize);
-                let whole = if from == 0 { bytes.len() - bytes.len() % BLOCK_LEN_BYTES } else { 0 };
-                let taken = if whole > 0 { whole } else { bytes.len().min(BLOCK_LEN_BYTES - from) };
-                let (part, rest) = bytes.split_at(taken);
-                if whole > 0 {
-                    // What was inline is overwritten whole.
-                    edges.remove(&block);
-                    wholes.push((block, part));
-                } else {
-                    let edge = match edges.entry(block) {
-                        std::collections::btree_map::Entry::Occupied(edge) => edge.into_mut(),
-                        std::collections::btree_map::Entry::Vacant(slot) => {
-                            slot.insert(Box::new(view.load_block(ino, &inode, block)?))
-                        }
-                    };
-                    edge[from..from + taken].copy_from_slice(part);
-                }
-                (at, bytes) = (at + taken as u64, rest);
-            }
-        }
-        let mut puts = wholes;
-        puts.extend(edges.iter().map(|(block, bytes)| (*block, &bytes[..])));
-        puts.sort_unstable_by_key(|(block, _)| *block);
-        let edit = Edit { puts, ..Edit::default() };
-        let all = self.apply(view, ino, edit, |change, _| {
-            let now = change.now;
-            let inode = change.edit(ino)?;
-            (inode.in_windows, inode.inline) = (true, Vec::new());
-            inode.size = inode.size.max(end);
-            (inode.mtime, inode.ctime) = (now, now);
-            Ok(())
-        });
-        all.map(drop)
+        let pieces = Pieces::new(view, ino, &inode, pieces)?;
+        self.apply(view, ino, &pieces.edit(), |change, _| change.note_written(ino, end)).map(drop)
     }
 
     /// Writes new blocks, then makes them and all else of the edit the file's in one batch. Where that gets too long, it leaves
@@ -167,62 +93,25 @@ impl Node {
         &self,
         view: &View<'t>,
         ino: u64,
-        edit: Edit<'_>,
+        edit: &Edit<'_>,
         finish: impl FnOnce(&mut Change<'_, 't>, Option<u64>) -> Result<()>,
     ) -> Result<Option<u64>> {
-        let tree = view.tree;
-        let count: usize = edit.puts.iter().map(|(_, bytes)| bytes.len() / BLOCK_LEN_BYTES).sum();
-        let mut reserved = Reserved { tree, runs: Vec::new() };
-        let mut placed: BTreeMap<u64, Vec<(usize, Block)>> = BTreeMap::new();
-        let mut sums = Vec::new();
-        if count > 0 {
-            let hint = tree.hint.load(Relaxed);
-            reserved.runs = tree.extents.reserve(count as u32, Some(hint), edit.takes_away)?;
-            sums = place(view, &edit.puts, &reserved.runs, &mut placed)?;
-            if let Some(last) = reserved.runs.last() {
-                tree.hint.store(last.end(), Relaxed);
-            }
-        }
-        let others = edit.windows.iter().copied().filter(|index| !placed.contains_key(index));
-        let windows: Vec<u64> = placed.keys().copied().chain(others).collect();
+        let placed = Placed::write(view.tree, view.id, edit)?;
         let _content = self.content.write();
-        let left = tree.change(view, |change| {
-            change.draft.uses_reserve = count == 0 || edit.takes_away;
-            let (mut delta, mut left) = (0_i64, None);
-            for index in windows {
-                if change.draft.is_full() && !placed.contains_key(&index) {
-                    left = Some(index);
-                    break;
-                }
-                let found = change.find(&Key::window(ino, index))?;
-                let key = Key::window(ino, index);
-                let old = match found.value {
-                    Some(value) => super::draft::decode_window(&key, &value)?,
-                    None => Window::default(),
-                };
-                let mut new = old.clone();
-                for at in 0..WINDOW {
-                    if edit.removed.contains(&(index * WINDOW + at)) {
-                        new.set(at as usize, None);
-                    }
-                }
-                for &(at, block) in placed.get(&index).into_iter().flatten() {
-                    new.set(at, Some(block));
-                }
-                delta += new.count() as i64 - old.count() as i64;
-                change.put_window(&key, found.owner, &old, &new)?;
-            }
-            let mut sums = sums.iter().copied();
-            for run in &reserved.runs {
-                change.allocate(*run, sums.by_ref().take(run.count as usize).collect());
-            }
-            let inode = change.edit(ino)?;
-            inode.blocks = inode.blocks.saturating_add_signed(delta);
+        let left = view.tree.change(view, |change| {
+            // What only takes away may use what is kept back.
+            change.draft.uses_reserve = placed.is_empty() || edit.takes_away;
+            let left = change.put_blocks(ino, edit, &placed)?;
             finish(change, left)?;
             Ok(left)
         })?;
-        reserved.runs.clear();
+        placed.keep();
         Ok(left)
+    }
+
+    /// Keeps readers of the content out, for who changes it without [`Node`]'s other locks.
+    pub(crate) fn exclude_readers(&self) -> RwLockWriteGuard<'_, ()> {
+        self.content.write()
     }
 
     /// Sets the length, and with it what else is in `set`. A longer file reads as zeros.
@@ -232,66 +121,33 @@ impl Node {
     }
 
     fn set_len_locked(&self, view: &View<'_>, ino: u64, len: u64, set: &SetAttr, only_longer: bool) -> Result<()> {
-        let inode = view.tree.drained(view, ino)?;
-        file(&inode)?;
+        let (joined, inode) = view.tree.begin(view, ino)?;
         if len > FILE_LEN_MAX_BYTES {
             return Err(ErrorKind::FileTooLarge.into());
         }
         let len = if only_longer { len.max(inode.size) } else { len };
-        let inline = !inode.in_windows && len <= INLINE_LEN_MAX_BYTES as u64;
-        let mut edge;
-        let mut edit = Edit::default();
-        if !inline && !inode.in_windows && inode.size > 0 {
-            edge = view.load_block(ino, &inode, 0)?;
-            edit.puts.push((0, &edge));
-        } else if inode.in_windows && len < inode.size {
-            let (block, from) = (len / BLOCK, (len % BLOCK) as usize);
-            if from > 0 && view.has_block(ino, &inode, block)? {
-                edge = view.load_block(ino, &inode, block)?;
-                edge[from..].fill(0);
-                edit.puts.push((block, &edge));
-            }
-            edit.removed = len.div_ceil(BLOCK)..u64::MAX;
-            edit.takes_away = true;
-        }
+        let new = NewLen::new(view, ino, &inode, len)?;
+        let mut edit = new.edit();
         let mut rest = false;
         if !edit.removed.is_empty() {
-            (edit.windows, rest) = some_windows(view, ino, edit.removed.start / WINDOW, u64::MAX)?;
+            (edit.windows, rest) = some_windows(view, ino, edit.removed.start / WINDOW..u64::MAX, WINDOWS_AT_ONCE)?;
         }
         // The first window that keeps nothing.
         let from = edit.removed.start.div_ceil(WINDOW);
         if rest {
             edit.windows.retain(|&index| index < from);
         }
-        let left = self.apply(view, ino, edit, |change, left| {
-            let (now, rest) = (change.now, rest || left.is_some());
-            let inode = change.edit(ino)?;
-            if inline {
-                inode.inline.resize(len as usize, 0);
-            } else if len == 0 && !rest {
-                (inode.in_windows, inode.inline) = (false, Vec::new());
-            } else {
-                (inode.in_windows, inode.inline) = (true, Vec::new());
-            }
-            (inode.size, inode.is_cut) = (len, rest);
-            inode.mtime = now;
-            change.set_attr(ino, set)?;
-            if rest {
-                let key = Key::orphan(ino);
-                let found = change.find(&key)?;
-                let removed = change.inode(ino)?.nlink == 0;
-                change.put(&key, found.owner, Orphan { removed }.encode());
-            }
-            Ok(())
+        let left = self.apply(view, ino, &edit, |change, left| {
+            change.note_len(ino, len, new.inline, rest || left.is_some(), set)
         })?;
+        drop(joined);
         if rest || left.is_some() { view.tree.drain(view, ino) } else { Ok(()) }
     }
 
     /// `fallocate(2)`. Space is not set aside: blocks are always new ones. It is checked that there is as much.
     pub fn allocate(&self, view: &View<'_>, ino: u64, range: Range<u64>, mode: AllocateMode) -> Result<()> {
         let _writer = self.writer.lock();
-        let inode = view.tree.drained(view, ino)?;
-        file(&inode)?;
+        let (joined, inode) = view.tree.begin(view, ino)?;
         if range.end > FILE_LEN_MAX_BYTES {
             return Err(ErrorKind::FileTooLarge.into());
         }
@@ -303,7 +159,10 @@ impl Node {
             }
         }
         match mode {
-            AllocateMode::Extend => self.set_len_locked(view, ino, range.end, &SetAttr::default(), true),
+            AllocateMode::Extend => {
+                drop(joined);
+                self.set_len_locked(view, ino, range.end, &SetAttr::default(), true)
+            }
             AllocateMode::KeepSize => view.tree.change(view, |change| {
                 let now = change.now;
                 let inode = change.edit(ino)?;
@@ -347,10 +206,10 @@ impl Node {
             let mut edit = Edit { puts, removed: whole.clone(), windows: Vec::new(), takes_away: true };
             let mut more = false;
             if !whole.is_empty() {
-                (edit.windows, more) = some_windows(view, ino, first, whole.end.div_ceil(WINDOW))?;
+                (edit.windows, more) = some_windows(view, ino, first..whole.end.div_ceil(WINDOW), WINDOWS_AT_ONCE)?;
                 first = edit.windows.last().map_or(first, |last| last + 1);
             }
-            let left = self.apply(view, ino, edit, |change, left| {
+            let left = self.apply(view, ino, &edit, |change, left| {
                 let now = change.now;
                 let inode = change.edit(ino)?;
                 inode.size = if more || left.is_some() { inode.size } else { len };
@@ -376,7 +235,7 @@ impl Node {
             edge[..content.len()].copy_from_slice(&content);
             edit.puts.push((0, &edge));
         }
-        let all = self.apply(view, ino, edit, |change, _| {
+        let all = self.apply(view, ino, &edit, |change, _| {
             let now = change.now;
             let inode = change.edit(ino)?;
             (inode.in_windows, inode.inline) = if inline { (false, content) } else { (true, Vec::new()) };
@@ -388,53 +247,19 @@ impl Node {
     }
 }
 
-/// Writes `puts` to `runs` one behind the other; where each block came to lie, by window, and all checksums in order.
-fn place(
-    view: &View<'_>,
-    puts: &[(u64, &[u8])],
-    runs: &[Run],
-    placed: &mut BTreeMap<u64, Vec<(usize, Block)>>,
-) -> Result<Vec<u32>> {
-    let mut sums = Vec::new();
-    let mut runs = runs.iter().copied();
-    let mut room = Run { start: 0, count: 0 };
-    for &(mut block, mut bytes) in puts {
-        while !bytes.is_empty() {
-            if room.count == 0 {
-                // As many were reserved as there are blocks to write.
-                room = runs.next().ok_or(ErrorKind::NoSpace)?;
-                continue;
-            }
-            let count = (bytes.len() / BLOCK_LEN_BYTES).min(room.count as usize);
-            let (part, rest) = bytes.split_at(count * BLOCK_LEN_BYTES);
-            view.tree.extents.write(room.start, part)?;
-            for (i, bytes) in part.chunks_exact(BLOCK_LEN_BYTES).enumerate() {
-                let sum = crc32c::crc32c(bytes);
-                let (index, at) = window_of(block + i as u64);
-                let to = Block { at: room.start + i as u64, birth: view.id, sum };
-                placed.entry(index).or_default().push((at, to));
-                sums.push(sum);
-            }
-            room = Run { start: room.start + count as u64, count: room.count - count as u32 };
-            (block, bytes) = (block + count as u64, rest);
-        }
-    }
-    Ok(sums)
-}
-
 /// The number of the first window behind the end of a file of that length.
 pub(super) fn first_behind(len: u64) -> u64 {
     len.div_ceil(BLOCK * WINDOW)
 }
 
-/// The numbers of windows that exist from `first` to `end`, as many as one batch takes, and whether there are more.
-fn some_windows(view: &View<'_>, ino: u64, first: u64, end: u64) -> Result<(Vec<u64>, bool)> {
+/// The numbers of windows that exist in `range`, ascending, at most `count`, and whether there are more.
+pub(super) fn some_windows(view: &View<'_>, ino: u64, range: Range<u64>, count: usize) -> Result<(Vec<u64>, bool)> {
     let (mut indexes, mut more) = (Vec::new(), false);
     let (_, last) = keys::range_of(keys::space::WINDOW, ino);
-    view.scan(Key::window(ino, first).as_bytes(), &last, &mut |key, _| {
+    view.scan(Key::window(ino, range.start).as_bytes(), &last, &mut |key, _| {
         let index = window_in(key)?;
-        more = index < end && indexes.len() == WINDOWS_AT_ONCE;
-        if more || index >= end {
+        more = index < range.end && indexes.len() == count;
+        if more || index >= range.end {
             return Ok(ControlFlow::Break(()));
         }
         indexes.push(index);
@@ -444,19 +269,24 @@ fn some_windows(view: &View<'_>, ino: u64, first: u64, end: u64) -> Result<(Vec<
 }
 
 impl Tree {
-    /// The record of an inode whose content is about to change; what an earlier cut left over is dropped before.
-    fn drained(&self, view: &View<'_>, ino: u64) -> Result<Inode> {
-        let inode = view.inode(ino)?;
-        if !inode.is_cut {
-            return Ok(inode);
+    /// The record of a file whose content is about to change; what an earlier cut left over is dropped before. No transaction
+    /// changes it as long as the guard lives.
+    fn begin<'t>(&'t self, view: &View<'_>, ino: u64) -> Result<(RwLockReadGuard<'t, ()>, Inode)> {
+        loop {
+            let joined = self.transactions.read();
+            let inode = view.inode(ino)?;
+            file(&inode)?;
+            if !inode.is_cut {
+                return Ok((joined, inode));
+            }
+            drop(joined);
+            self.drain(view, ino)?;
         }
-        self.drain(view, ino)?;
-        view.inode(ino)
     }
 
     /// Drops the windows behind the end of an inode that was cut. Each batch looks at what the inode is then, so that others
     /// may do the same, and write.
-    fn drain(&self, view: &View<'_>, ino: u64) -> Result<()> {
+    pub(crate) fn drain(&self, view: &View<'_>, ino: u64) -> Result<()> {
         while self.drain_some(view, ino)? {}
         Ok(())
     }
@@ -473,7 +303,7 @@ impl Tree {
                 return if removed { Ok(false) } else { change.delete(&key, found.owner).map(|()| false) };
             }
             let first = first_behind(inode.size);
-            let (windows, mut more) = some_windows(view, ino, first, u64::MAX)?;
+            let (windows, mut more) = some_windows(view, ino, first..u64::MAX, WINDOWS_AT_ONCE)?;
             let mut dropped = 0;
             for &index in &windows {
                 if change.draft.is_full() {
@@ -508,7 +338,7 @@ impl Tree {
                 return Ok(false);
             }
             change.draft.uses_reserve = true;
-            let (windows, more) = some_windows(view, ino, 0, u64::MAX)?;
+            let (windows, more) = some_windows(view, ino, 0..u64::MAX, WINDOWS_AT_ONCE)?;
             let mut dropped = 0;
             for &index in windows.iter() {
                 if change.draft.is_full() {

@@ -18,7 +18,7 @@ const FULL_LEN_BYTES: usize = 64 << 10;
 /// See the module's notes.
 pub(crate) struct Draft<'t> {
     pub tree: &'t Tree,
-    writes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    writes: BTreeMap<Vec<u8>, Write>,
     pub allocated: Vec<(Run, Vec<u32>)>,
     freed: BTreeSet<u64>,
     /// Bytes of `writes`, and runs in `freed`.
@@ -26,22 +26,83 @@ pub(crate) struct Draft<'t> {
     freed_runs: usize,
     /// See [`Batch::uses_reserve`].
     pub uses_reserve: bool,
+    /// How it was when the part began that may be taken back.
+    undo: Option<Undo>,
+}
+
+/// What a batch makes of a key: a value, or its removal.
+type Write = Option<Vec<u8>>;
+
+/// What of a [`Draft`] changed since a moment.
+struct Undo {
+    /// What keys had before, one entry for each change.
+    writes: Vec<(Vec<u8>, Option<Write>)>,
+    freed: Vec<u64>,
+    allocated: usize,
+    writes_len: usize,
+    freed_runs: usize,
+    uses_reserve: bool,
 }
 
 impl<'t> Draft<'t> {
     pub fn new(tree: &'t Tree) -> Self {
-        let (writes, freed) = (BTreeMap::new(), BTreeSet::new());
-        Draft { tree, writes, allocated: Vec::new(), freed, writes_len: 0, freed_runs: 0, uses_reserve: false }
+        Draft {
+            tree,
+            writes: BTreeMap::new(),
+            allocated: Vec::new(),
+            freed: BTreeSet::new(),
+            writes_len: 0,
+            freed_runs: 0,
+            uses_reserve: false,
+            undo: None,
+        }
+    }
+
+    /// Begins a part that may be taken back as a whole.
+    pub fn begin(&mut self) {
+        self.undo = Some(Undo {
+            writes: Vec::new(),
+            freed: Vec::new(),
+            allocated: self.allocated.len(),
+            writes_len: self.writes_len,
+            freed_runs: self.freed_runs,
+            uses_reserve: self.uses_reserve,
+        });
+    }
+
+    /// Ends the part, which stays or is taken back.
+    pub fn end(&mut self, stays: bool) {
+        let Some(undo) = self.undo.take().filter(|_| !stays) else { return };
+        for (key, before) in undo.writes.into_iter().rev() {
+            match before {
+                Some(value) => self.writes.insert(key, value),
+                None => self.writes.remove(&key),
+            };
+        }
+        for block in undo.freed {
+            self.freed.remove(&block);
+        }
+        self.allocated.truncate(undo.allocated);
+        (self.writes_len, self.freed_runs) = (undo.writes_len, undo.freed_runs);
+        self.uses_reserve = undo.uses_reserve;
+    }
+
+    /// About how long it is in the log, in bytes.
+    pub fn len_bytes(&self) -> usize {
+        let allocated: usize = self.allocated.iter().map(|(_, sums)| 16 + 4 * sums.len()).sum();
+        self.writes_len + allocated + 12 * self.freed_runs
     }
 
     /// Whether what is left to do belongs into another batch.
     pub fn is_full(&self) -> bool {
-        let allocated: usize = self.allocated.iter().map(|(_, sums)| 16 + 4 * sums.len()).sum();
-        self.writes_len + allocated + 12 * self.freed_runs >= FULL_LEN_BYTES
+        self.len_bytes() >= FULL_LEN_BYTES
     }
 
     fn free_block(&mut self, block: u64) {
         if self.freed.insert(block) {
+            if let Some(undo) = &mut self.undo {
+                undo.freed.push(block);
+            }
             let joined = [block.checked_sub(1), block.checked_add(1)].into_iter().flatten();
             self.freed_runs = self.freed_runs + 1 - joined.filter(|next| self.freed.contains(next)).count();
         }
@@ -51,18 +112,26 @@ impl<'t> Draft<'t> {
     pub fn set(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
         let len = |value: &Option<Vec<u8>>| value.as_ref().map_or(0, Vec::len);
         let (key_len, new_len) = (6 + key.len(), len(&value));
-        match self.writes.insert(key, value) {
-            Some(old) => self.writes_len = self.writes_len + new_len - len(&old),
+        let name = self.undo.is_some().then(|| key.clone());
+        let old = self.writes.insert(key, value);
+        match &old {
+            Some(old) => self.writes_len = self.writes_len + new_len - len(old),
             None => self.writes_len += key_len + new_len,
         }
+        if let (Some(undo), Some(name)) = (&mut self.undo, name) {
+            undo.writes.push((name, old));
+        }
+    }
+
+    /// The keys from `start` to `end` that were written or removed so far.
+    pub fn written(&self, start: &[u8], end: &[u8]) -> impl Iterator<Item = &[u8]> {
+        let bounds = (std::ops::Bound::Included(start), std::ops::Bound::Excluded(end));
+        self.writes.range::<[u8], _>(bounds).map(|(key, _)| key.as_slice())
     }
 
     /// Whether nothing of the range was written yet.
     pub fn is_untouched(&self, start: &[u8], end: &[u8]) -> bool {
-        self.writes
-            .range::<[u8], _>((std::ops::Bound::Included(start), std::ops::Bound::Excluded(end)))
-            .next()
-            .is_none()
+        self.written(start, end).next().is_none()
     }
 
     /// What the table will hold from `start` to `end`. For short ranges.
@@ -128,6 +197,37 @@ impl<'t> Draft<'t> {
             }
         }
         if blocks.is_empty() { Ok(()) } else { self.free(key, &blocks, None) }
+    }
+
+    /// Takes out the blocks that are allocated and freed by this batch: they never become the tree's. They are the caller's
+    /// to release once it is applied.
+    pub fn take_passing(&mut self) -> Vec<Run> {
+        let mut passing = Vec::new();
+        if self.freed.is_empty() {
+            return passing;
+        }
+        let mut allocated: Vec<(Run, Vec<u32>)> = Vec::new();
+        for (run, sums) in std::mem::take(&mut self.allocated) {
+            // Whether the last of `allocated` is a part of this run.
+            let mut open = false;
+            for (block, sum) in run.blocks().zip(sums) {
+                if self.freed.remove(&block) {
+                    passing.push(Run { start: block, count: 1 });
+                    open = false;
+                    continue;
+                }
+                match allocated.last_mut().filter(|_| open) {
+                    Some((last, sums)) => {
+                        last.count += 1;
+                        sums.push(sum);
+                    }
+                    None => allocated.push((Run { start: block, count: 1 }, vec![sum])),
+                }
+                open = true;
+            }
+        }
+        self.allocated = allocated;
+        passing
     }
 
     /// Applies it.

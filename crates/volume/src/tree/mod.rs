@@ -2,13 +2,15 @@
 //!
 //! A [`Tree`] is all of it; a [`View`] is what one snapshot or branch sees; a [`change::Change`] is one operation, applied as
 //! one batch. Locks, in this order: the topology (shared by every view, alone for what changes which id a branch has), an
-//! inode's writer, an inode's content ([`content::Node`]), the numbers (whoever holds them is the only one to change the tree).
+//! inode's writer, the transactions (shared by who changes content, alone for a transaction), an inode's content
+//! ([`content::Node`]), the numbers (whoever holds them is the only one to change the tree).
 
 mod change;
 mod collect;
 pub mod content;
 mod diff;
 mod draft;
+pub(crate) mod edit;
 mod names;
 mod namespace;
 mod read;
@@ -92,6 +94,8 @@ pub struct Tree {
     pub(crate) extents: Arc<dyn Extents>,
     pub(crate) hash: NameHash,
     pub(crate) topology: RwLock<Topology>,
+    /// Who changes content reads it before it takes the numbers. Shared, so that no transaction comes between.
+    pub(crate) transactions: RwLock<()>,
     pub(crate) numbers: Mutex<Numbers>,
     uses: Mutex<BTreeMap<Source, usize>>,
     /// Held by who drops what nobody sees.
@@ -158,6 +162,7 @@ impl Tree {
             extents,
             hash,
             topology: RwLock::new(topology),
+            transactions: RwLock::default(),
             numbers,
             uses: Mutex::default(),
             collecting: Mutex::default(),

@@ -237,6 +237,11 @@ impl Change<'_, '_> {
         self.unname(ino, Place { dir, cookie })
     }
 
+    /// The inode that has a name.
+    pub fn entry(&mut self, dir: u64, name: FileName<'_>) -> Result<u64> {
+        self.taken(dir, name).map(|(_, _, ino, _)| ino)
+    }
+
     /// Whether directory `ino` is `below` or one of those above it.
     fn holds(&mut self, ino: u64, below: u64) -> Result<bool> {
         let mut at = below;

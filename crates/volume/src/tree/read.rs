@@ -96,7 +96,7 @@ impl View<'_> {
     }
 
     /// Reads blocks that lie one behind the other, and verifies each.
-    fn read_blocks(&self, ino: u64, offset: u64, blocks: &[Block], buf: &mut [u8]) -> Result<()> {
+    pub(super) fn read_blocks(&self, ino: u64, offset: u64, blocks: &[Block], buf: &mut [u8]) -> Result<()> {
         let Some(first) = blocks.first() else { return Ok(()) };
         let named = |e: FsError| e.on("read", self.name_for_messages(ino));
         self.tree.extents.read(first.at, buf).map_err(named)?;
@@ -112,31 +112,6 @@ impl View<'_> {
 
     fn name_for_messages(&self, ino: u64) -> String {
         self.path_of(ino).ok().flatten().unwrap_or_else(|| format!("inode {ino}"))
-    }
-
-    /// One block of content, zeros where there is none.
-    pub(super) fn load_block(&self, ino: u64, inode: &Inode, block: u64) -> Result<[u8; BLOCK_LEN_BYTES]> {
-        let mut bytes = [0; BLOCK_LEN_BYTES];
-        let offset = block * BLOCK;
-        if offset >= inode.size {
-            return Ok(bytes);
-        }
-        if !inode.in_windows {
-            // Inline content is shorter than a block.
-            bytes[..inode.inline.len().min(BLOCK_LEN_BYTES)].copy_from_slice(&inode.inline);
-            return Ok(bytes);
-        }
-        let (index, at) = window_of(block);
-        if let Some(block) = self.window(ino, index)?.1.and_then(|window| window.get(at)) {
-            self.read_blocks(ino, offset, &[block], &mut bytes)?;
-        }
-        Ok(bytes)
-    }
-
-    /// Whether there is a block, or a hole.
-    pub(super) fn has_block(&self, ino: u64, inode: &Inode, block: u64) -> Result<bool> {
-        let (index, at) = window_of(block);
-        Ok(inode.in_windows && self.window(ino, index)?.1.is_some_and(|window| window.get(at).is_some()))
     }
 
     /// Hands out the windows of `ino` from number `first` on.
