@@ -14,7 +14,7 @@
 //!
 //! A removed file can be [held](freeing) until its remover has answered, because freeing its space takes long.
 
-use std::ffi::{CStr, OsStr};
+use std::ffi::OsStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -23,11 +23,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use adit_core::media::{HostDir, HostEntry, HostFile, NewFile, Published, Remains, SyncTarget};
-use adit_core::types::{Access, Attr, Caller, Ino, Kind, RenameFlags, SetAttr, SetTime, StatFs, Timestamp};
-use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, RawDir, ResolveFlags, Stat, StatxFlags, Timespec, Timestamps,
-    UTIME_NOW, UTIME_OMIT, Uid,
-};
+use adit_core::types::{Access, Attr, Caller, Kind, RenameFlags, SetAttr, StatFs, Timestamp};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, RawDir, ResolveFlags, Stat, StatxFlags, Uid};
 use rustix::io::{Errno, retry_on_intr};
 
 mod freeing;
@@ -35,6 +32,7 @@ mod freeing;
 mod tests;
 
 use self::freeing::Freeing;
+use crate::host::{attr_of, chmod, ids, kind_of, mode, statfs_of, times, unless_refused, with_proc_path, write_all_at};
 
 /// Bytes that one `getdents64` may return: some 500 vault entries. On the stack, untouched until filled.
 const LIST_BUFFER_LEN_BYTES: usize = 32 << 10;
@@ -340,12 +338,6 @@ fn rename_without_flags(from: Named<'_>, to: Named<'_>) -> io::Result<()> {
     })
 }
 
-/// Changes permission bits of what `fd` is, which may be opened as a place only.
-fn chmod(fd: &OwnedFd, perm: u16) -> io::Result<()> {
-    // The call that takes such a descriptor is newer than the kernels that we run on.
-    with_proc_path(fd, |path| Ok(rustix::fs::chmod(path, mode(perm))?))
-}
-
 impl HostDir for HostDirectory {
     fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn HostFile>> {
         let flags = match access {
@@ -452,16 +444,7 @@ impl HostDir for HostDirectory {
 
     fn statfs(&self) -> io::Result<StatFs> {
         self.freeing.settle();
-        let st = rustix::fs::fstatvfs(&self.root)?;
-        Ok(StatFs {
-            block_size: u32::try_from(st.f_frsize).unwrap_or(4096),
-            blocks: st.f_blocks,
-            blocks_free: st.f_bfree,
-            blocks_available: st.f_bavail,
-            files: st.f_files,
-            files_free: st.f_ffree,
-            name_len_max: u32::try_from(st.f_namemax).unwrap_or(u32::MAX),
-        })
+        Ok(statfs_of(&rustix::fs::fstatvfs(&self.root)?))
     }
 
     /// The boot and the mount. Linux before 6.8 gives the number of a mount out again.
@@ -563,43 +546,10 @@ fn or_root(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new(".") } else { path }
 }
 
-fn mode(perm: u16) -> Mode {
-    Mode::from_raw_mode((perm & 0o7777).into())
-}
-
 /// Whether `e` says that the host lacks what was asked, rather than that it failed. `EISDIR` is how a kernel without
 /// `O_TMPFILE` reads it; `EPERM` and `EXDEV` are how some filesystems refuse to link an unnamed file.
 fn lacks_feature(e: Errno) -> bool {
     matches!(e, Errno::OPNOTSUPP | Errno::INVAL | Errno::ISDIR | Errno::NOSYS | Errno::PERM | Errno::XDEV)
-}
-
-/// An owner that the host does not let us choose stays as it is (vfat, a user namespace).
-fn unless_refused(result: Result<(), Errno>) -> Result<(), Errno> {
-    match result {
-        Err(Errno::PERM | Errno::INVAL | Errno::OPNOTSUPP) => Ok(()),
-        other => other,
-    }
-}
-
-fn write_all_at(fd: &OwnedFd, offset: u64, bytes: &[u8]) -> io::Result<()> {
-    let mut done = 0;
-    while done < bytes.len() {
-        match rustix::io::pwrite(fd, &bytes[done..], offset + done as u64) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(n) => done += n,
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-    Ok(())
-}
-
-/// Calls `f` with the path of `fd` below `/proc`, without allocating.
-fn with_proc_path<T>(fd: &OwnedFd, f: impl FnOnce(&CStr) -> io::Result<T>) -> io::Result<T> {
-    use io::Write as _;
-    let mut buffer = [0; 32];
-    write!(&mut buffer[..], "/proc/self/fd/{}\0", fd.as_raw_fd())?;
-    f(CStr::from_bytes_until_nul(&buffer).map_err(io::Error::other)?)
 }
 
 /// A name for a temporary. Unpredictable enough to seldom collide; `EXCL` decides.
@@ -614,52 +564,4 @@ fn temporary_name() -> String {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     format!(".adit-{:08x}.tmp", (x >> 32) as u32)
-}
-
-fn ids(set: &SetAttr) -> (Option<Uid>, Option<Gid>) {
-    (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw))
-}
-
-/// The times to set, `None` if neither is.
-fn times(set: &SetAttr) -> Option<Timestamps> {
-    let spec = |t: Option<SetTime>| match t {
-        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
-        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
-        Some(SetTime::At(t)) => Timespec { tv_sec: t.secs, tv_nsec: t.nanos.into() },
-    };
-    (set.atime.is_some() || set.mtime.is_some())
-        .then(|| Timestamps { last_access: spec(set.atime), last_modification: spec(set.mtime) })
-}
-
-fn kind_of(file_type: FileType) -> Option<Kind> {
-    Some(match file_type {
-        FileType::RegularFile => Kind::File,
-        FileType::Directory => Kind::Directory,
-        FileType::Symlink => Kind::Symlink,
-        FileType::BlockDevice => Kind::BlockDevice,
-        FileType::CharacterDevice => Kind::CharDevice,
-        FileType::Fifo => Kind::Fifo,
-        FileType::Socket => Kind::Socket,
-        FileType::Unknown => return None,
-    })
-}
-
-// The fields' types differ between architectures and between rustix's backends.
-#[allow(clippy::unnecessary_cast)]
-fn attr_of(st: &Stat) -> Attr {
-    Attr {
-        ino: Ino(st.st_ino as u64),
-        size: st.st_size as u64,
-        blocks: st.st_blocks as u64,
-        atime: Timestamp { secs: st.st_atime as i64, nanos: st.st_atime_nsec as u32 },
-        mtime: Timestamp { secs: st.st_mtime as i64, nanos: st.st_mtime_nsec as u32 },
-        ctime: Timestamp { secs: st.st_ctime as i64, nanos: st.st_ctime_nsec as u32 },
-        // A type that the kernel does not name cannot be opened as a file either.
-        kind: kind_of(FileType::from_raw_mode(st.st_mode)).unwrap_or(Kind::Socket),
-        perm: (st.st_mode & 0o7777) as u16,
-        nlink: st.st_nlink as u32,
-        uid: st.st_uid,
-        gid: st.st_gid,
-        rdev: st.st_rdev as u32,
-    }
 }

@@ -4,6 +4,7 @@
 //! descriptor.
 
 mod block_file;
+pub mod host;
 mod host_dir;
 
 pub use block_file::HostBlockFile;

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
+use adit_core::types::SetTime;
+
 use super::*;
 
 struct Fixture {

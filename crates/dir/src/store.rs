@@ -1,0 +1,634 @@
+//! The store.
+
+use std::ffi::{CStr, CString};
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use adit_core::store::{Capabilities, DirEntry, NewNode, Store, StoreFile};
+use adit_core::types::{
+    Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, StatFs, XATTR_VALUE_LEN_MAX_BYTES, XattrName,
+    XattrSet,
+};
+use adit_core::{ErrorKind, FsError, Result};
+use adit_media::host::{chmod, ids, kind_of, mode, statfs_of, times, unless_refused, with_proc_path};
+use parking_lot::RwLock;
+use rustix::fs::{AtFlags, CWD, FileType, Gid, OFlags, RawDir, Uid, XattrFlags};
+use rustix::io::{Errno, retry_on_intr};
+
+use crate::directories::Directories;
+use crate::file::{OpenFile, told};
+use crate::folder::{Folder, Found, fail, listing_buffer};
+use crate::known::{Gone, Known, Name};
+
+/// Deepest directory that is walked to: more means that others move directories into each other all the time.
+const DEPTH_MAX: usize = 1 << 16;
+
+/// What a folder is on this host, for who wants to find it again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Identity {
+    /// Its device.
+    pub dev: u64,
+    /// Its number there.
+    pub ino: u64,
+}
+
+/// A folder of the host as a [`Store`].
+///
+/// Locking: `naming` is shared by whatever goes from a name to an object, and held alone by what moves or removes names, so
+/// that a path never leads elsewhere by our own doing. Nothing is held while a listing is handed out.
+pub struct DirStore {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) folder: Folder,
+    known: Known,
+    dirs: Directories,
+    naming: RwLock<()>,
+    capabilities: Capabilities,
+    /// Who we are on the host.
+    uid: Uid,
+}
+
+/// A known inode, open as a place at least.
+enum Held {
+    Dir(Arc<OwnedFd>),
+    File(Arc<OpenFile>),
+    Place(OwnedFd),
+}
+
+impl AsFd for Held {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Held::Dir(fd) => fd.as_fd(),
+            Held::File(file) => file.as_fd(),
+            Held::Place(fd) => fd.as_fd(),
+        }
+    }
+}
+
+impl DirStore {
+    /// Opens the folder `path`; a symbolic link to a folder is one. Nothing in it is changed through the store if
+    /// `read_only`, nor are access times where the host lets us leave them.
+    ///
+    /// # Errors
+    /// The host's, with the path.
+    pub fn open(path: &Path, read_only: bool) -> Result<DirStore> {
+        let folder = Folder::open(path, read_only)?;
+        let keeps = |name: XattrName<'_>| {
+            let asked = with_proc_path(&**folder.root(), |at| Ok(get_xattr(at, name)));
+            !matches!(asked, Ok(Err(e)) if e.kind() == ErrorKind::NotSupported)
+        };
+        let probe = XattrName::new(b"user.adit").map_err(FsError::from)?;
+        let capabilities = Capabilities {
+            read_only,
+            // Whole pages come from the host's own cache.
+            unit_len_bytes: 4096,
+            shared: true,
+            xattrs: keeps(probe),
+            acls: keeps(probe) && keeps(XattrName::ACL_ACCESS),
+            ..Capabilities::plain("dir")
+        };
+        let inner = Inner {
+            folder,
+            known: Known::new(),
+            dirs: Directories::default(),
+            naming: RwLock::new(()),
+            capabilities,
+            uid: rustix::process::geteuid(),
+        };
+        Ok(DirStore { inner: Arc::new(inner) })
+    }
+
+    /// What the folder is on this host.
+    pub fn identity(&self) -> Identity {
+        let (dev, ino) = self.inner.folder.identity();
+        Identity { dev, ino }
+    }
+}
+
+impl Inner {
+    /// A path of `ino` for messages.
+    pub(crate) fn shown(&self, ino: Ino) -> String {
+        match self.known.path(ino) {
+            Some(parts) => parts.iter().fold(String::new(), |path, name| path + "/" + &String::from_utf8_lossy(name)),
+            None => format!("{ino:?}"),
+        }
+    }
+
+    fn stale(&self, ino: Ino) -> FsError {
+        FsError::new(ErrorKind::Stale).on("open", self.shown(ino))
+    }
+
+    fn gone(&self, gone: Gone) {
+        gone.into_iter().for_each(|dir| self.dirs.drop(dir));
+    }
+
+    /// Refuses a change of what is read-only.
+    fn to_change(&self, op: &'static str, subject: impl FnOnce() -> String) -> Result<()> {
+        if self.folder.read_only { Err(FsError::new(ErrorKind::ReadOnly).on(op, subject())) } else { Ok(()) }
+    }
+
+    /// The known directory `ino`, open as a place.
+    fn dir(&self, ino: Ino) -> Result<Held> {
+        if ino == Ino::ROOT {
+            return Ok(Held::Dir(self.folder.root().clone()));
+        }
+        let (mut way, mut at) = (Vec::new(), ino);
+        let mut fd = loop {
+            if let Some(fd) = self.dirs.get(at) {
+                break Held::Dir(fd);
+            }
+            if at == Ino::ROOT {
+                break self.dir(Ino::ROOT)?;
+            }
+            if way.len() > DEPTH_MAX {
+                return Err(self.stale(ino));
+            }
+            let name = self.known.name(at, 0).ok_or_else(|| self.stale(ino))?;
+            let above = name.dir;
+            way.push((at, name.name));
+            at = above;
+        };
+        while let Some((number, name)) = way.pop() {
+            let found = self.folder.find(&fd, &name).map_err(|e| match e.kind() {
+                ErrorKind::NotFound | ErrorKind::NotDirectory => self.stale(ino),
+                _ => e.on("open", self.shown(number)),
+            })?;
+            if found.attr.ino != number {
+                return Err(self.stale(ino));
+            }
+            if found.attr.kind != Kind::Directory {
+                return Err(ErrorKind::NotDirectory.into());
+            }
+            let found = Arc::new(found.fd);
+            self.dirs.put(number, found.clone());
+            fd = Held::Dir(found);
+        }
+        Ok(fd)
+    }
+
+    /// The known inode `ino`, open as a place at least.
+    fn held(&self, ino: Ino) -> Result<Held> {
+        if ino == Ino::ROOT || self.known.kind(ino) == Some(Kind::Directory) {
+            return self.dir(ino);
+        }
+        if let Some(file) = self.known.open_file(ino, false) {
+            return Ok(Held::File(file));
+        }
+        while let Some(name) = self.known.name(ino, 0) {
+            let found = self.dir(name.dir).and_then(|dir| self.folder.find(&dir, &name.name));
+            match found {
+                Ok(found) if found.attr.ino == ino && Some(found.attr.kind) == self.known.kind(ino) => {
+                    return Ok(Held::Place(found.fd));
+                }
+                Err(e) if !matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotDirectory | ErrorKind::Stale) => {
+                    return Err(e.on("open", self.shown(ino)));
+                }
+                // Somebody else's doing. One of its other names may still lead here.
+                _ => {
+                    let subject = self.stale(ino);
+                    self.gone(self.known.unname(ino, &name));
+                    if self.known.name(ino, 0).is_none() {
+                        return Err(subject);
+                    }
+                }
+            }
+        }
+        Err(self.stale(ino))
+    }
+
+    /// Makes what was found known, as the entry `name` of `dir`.
+    fn learn(&self, dir: Ino, name: FileName<'_>, found: Found, fresh: bool) -> Result<Attr> {
+        let Found { fd, attr } = found;
+        if !self.known.learn(attr.ino, attr.kind, Name::new(dir, name.as_bytes()), fresh) {
+            return Err(self.stale(dir));
+        }
+        if attr.kind == Kind::Directory {
+            self.dirs.put(attr.ino, Arc::new(fd));
+        }
+        Ok(attr)
+    }
+
+    /// What the entry `name` of `dir` is, should it be known: for what the table is to learn of a change.
+    fn number_of(&self, dir: &Held, name: FileName<'_>) -> Option<Ino> {
+        self.folder.find(dir, name.as_bytes()).ok().map(|found| found.attr.ino)
+    }
+
+    /// Gives the new object `fd` in the directory `parent` its owner and permissions.
+    ///
+    /// One that is not our own is given to nobody: the host chose its owner, or someone else has put it there since.
+    fn finish(&self, parent: &Held, fd: impl AsFd, new: &NewNode, kind: Kind) -> Result<Attr> {
+        let attr = self.folder.attr(&fd)?;
+        let wanted = new.in_directory(&self.folder.attr(parent)?, kind);
+        let mut changed = false;
+        if self.uid.is_root() && attr.uid == self.uid.as_raw() {
+            let uid = (wanted.caller.uid != attr.uid).then(|| Uid::from_raw(wanted.caller.uid));
+            let gid = (wanted.caller.gid != attr.gid).then(|| Gid::from_raw(wanted.caller.gid));
+            if uid.is_some() || gid.is_some() {
+                unless_refused(rustix::fs::chownat(&fd, c"", uid, gid, AtFlags::EMPTY_PATH)).map_err(fail)?;
+                changed = true;
+            }
+        }
+        // With a default ACL the host has applied that, and no umask.
+        if kind != Kind::Symlink && !self.has_default_acl(parent)? {
+            let perm = wanted.masked_perm();
+            if changed || attr.perm != perm {
+                told(chmod(&fd, perm))?;
+                changed = true;
+            }
+        }
+        if changed { self.folder.attr(&fd) } else { Ok(attr) }
+    }
+
+    fn has_default_acl(&self, dir: &Held) -> Result<bool> {
+        if !self.capabilities.acls {
+            return Ok(false);
+        }
+        let asked =
+            told(with_proc_path(dir, |at| Ok(rustix::fs::getxattr_query(at, XattrName::ACL_DEFAULT.as_bytes())?)));
+        match asked {
+            Ok(_) => Ok(true),
+            Err(e) if matches!(e.kind(), ErrorKind::NoAttribute | ErrorKind::NotSupported) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn open(self: &Arc<Inner>, ino: Ino, write: bool) -> Result<Arc<OpenFile>> {
+        if let Some(file) = self.known.open_file(ino, write) {
+            return Ok(file);
+        }
+        let place = self.held(ino)?;
+        match self.folder.attr(&place)?.kind {
+            Kind::File => {}
+            Kind::Directory => return Err(ErrorKind::IsDirectory.into()),
+            _ => return Err(ErrorKind::InvalidInput.into()),
+        }
+        let fd = self.folder.again(&place, if write { OFlags::RDWR } else { OFlags::RDONLY })?;
+        let file = Arc::new(OpenFile { fd, writable: write, ino, inner: self.clone() });
+        Ok(self.known.opened(ino, file))
+    }
+
+    /// Makes the names of `ino` durable that were given here, and those of the directories on the way.
+    pub(crate) fn sync_names(&self, ino: Ino) -> Result<()> {
+        let _naming = self.naming.read();
+        let mut todo = vec![ino];
+        while let Some(at) = todo.pop() {
+            let dirs = self.known.fresh_dirs(at);
+            if dirs.is_empty() {
+                continue;
+            }
+            // Before, so that a name that is given meanwhile is not taken for durable.
+            self.known.set_fresh(at, false);
+            for dir in dirs {
+                if let Err(e) = self.sync_dir(dir) {
+                    self.known.set_fresh(at, true);
+                    return Err(e);
+                }
+                todo.push(dir);
+            }
+        }
+        Ok(())
+    }
+
+    fn sync_dir(&self, dir: Ino) -> Result<()> {
+        let fd = self.folder.listing(self.dir(dir)?)?;
+        retry_on_intr(|| rustix::fs::fsync(&fd)).map_err(fail)
+    }
+
+    /// Makes an entry with `make`, which gets the open directory and the name.
+    fn make(
+        &self,
+        op: &'static str,
+        parent: Ino,
+        name: FileName<'_>,
+        new: &NewNode,
+        kind: Kind,
+        make: impl FnOnce(&Held, &[u8]) -> Result<(), Errno>,
+    ) -> Result<Attr> {
+        self.to_change(op, || name.display().into_owned())?;
+        let _naming = self.naming.read();
+        let dir = self.dir(parent)?;
+        make(&dir, name.as_bytes()).map_err(|e| fail(e).on(op, name.display()))?;
+        let found = self.folder.find(&dir, name.as_bytes())?;
+        let attr = self.finish(&dir, &found.fd, new, kind)?;
+        self.learn(parent, name, Found { attr, ..found }, true)
+    }
+}
+
+impl Store for DirStore {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities
+    }
+
+    fn lookup(&self, parent: Ino, name: FileName<'_>) -> Result<Attr> {
+        let inner = &*self.inner;
+        let _naming = inner.naming.read();
+        let found = inner.folder.find(inner.dir(parent)?, name.as_bytes()).map_err(|e| match e.is_not_found() {
+            true => e,
+            false => e.on("look up", format!("{}/{}", inner.shown(parent).trim_end_matches('/'), name.display())),
+        })?;
+        inner.learn(parent, name, found, false)
+    }
+
+    fn forget(&self, ino: Ino) {
+        self.inner.gone(self.inner.known.forget(ino));
+    }
+
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        let _naming = self.inner.naming.read();
+        self.inner.folder.attr(self.inner.held(ino)?)
+    }
+
+    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        let inner = &self.inner;
+        inner.to_change("change", || inner.shown(ino))?;
+        let _naming = inner.naming.read();
+        if let Some(size) = set.size {
+            inner.open(ino, true)?.set_len(size)?;
+        }
+        let held = inner.held(ino)?;
+        if set.uid.is_some() || set.gid.is_some() {
+            let (uid, gid) = ids(set);
+            rustix::fs::chownat(&held, c"", uid, gid, AtFlags::EMPTY_PATH).map_err(fail)?;
+        }
+        if let Some(perm) = set.perm {
+            told(chmod(&held, perm))?;
+        }
+        if let Some(times) = times(set) {
+            rustix::fs::utimensat(&held, c"", &times, AtFlags::EMPTY_PATH).map_err(fail)?;
+        }
+        inner.folder.attr(&held)
+    }
+
+    fn read_dir(&self, dir: Ino, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<()> {
+        let inner = &*self.inner;
+        let (dir, fd) = {
+            let _naming = inner.naming.read();
+            let dir = inner.dir(dir)?;
+            let fd = inner.folder.listing(&dir)?;
+            (dir, fd)
+        };
+        let mut buffer = listing_buffer();
+        let (mut entries, mut cookie) = (RawDir::new(fd, &mut buffer), 0);
+        while let Some(entry) = entries.next() {
+            let entry = match entry {
+                Err(Errno::INTR) => continue,
+                other => other.map_err(fail)?,
+            };
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            cookie += 1;
+            if cookie <= start {
+                continue;
+            }
+            let Some(kind) = kind_of(entry.file_type()).or_else(|| {
+                // Some hosts do not say.
+                inner.folder.find(&dir, name).ok().map(|found| found.attr.kind)
+            }) else {
+                continue;
+            };
+            let entry = DirEntry { cookie, ino: inner.folder.listed(entry.ino()), kind, name: FileName::new(name)? };
+            if sink(entry).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn create(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<(Attr, Arc<dyn StoreFile>)> {
+        let inner = &self.inner;
+        inner.to_change("create", || name.display().into_owned())?;
+        let _naming = inner.naming.read();
+        let dir = inner.dir(parent)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        let fd = inner.folder.open_in(&dir, name.as_bytes(), flags, mode(new.perm));
+        let fd = fd.map_err(|e| fail(e).on("create", name.display()))?;
+        let attr = inner.finish(&dir, &fd, new, Kind::File)?;
+        if !inner.known.learn(attr.ino, attr.kind, Name::new(parent, name.as_bytes()), true) {
+            return Err(inner.stale(parent));
+        }
+        let file = Arc::new(OpenFile { fd, writable: true, ino: attr.ino, inner: inner.clone() });
+        Ok((attr, inner.known.opened(attr.ino, file)))
+    }
+
+    fn mkdir(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<Attr> {
+        self.inner.make("mkdir", parent, name, new, Kind::Directory, |dir, name| {
+            rustix::fs::mkdirat(dir, name, mode(new.perm))
+        })
+    }
+
+    fn symlink(&self, parent: Ino, name: FileName<'_>, target: &[u8], caller: Caller) -> Result<Attr> {
+        let new = NewNode { perm: 0o777, umask: 0, caller };
+        self.inner
+            .make("symlink", parent, name, &new, Kind::Symlink, |dir, name| rustix::fs::symlinkat(target, dir, name))
+    }
+
+    fn mknod(&self, parent: Ino, name: FileName<'_>, kind: Kind, rdev: u32, new: &NewNode) -> Result<Attr> {
+        let file_type = match kind {
+            Kind::File => FileType::RegularFile,
+            Kind::BlockDevice => FileType::BlockDevice,
+            Kind::CharDevice => FileType::CharacterDevice,
+            Kind::Fifo => FileType::Fifo,
+            Kind::Socket => FileType::Socket,
+            Kind::Directory | Kind::Symlink => return Err(ErrorKind::InvalidInput.into()),
+        };
+        self.inner.make("mknod", parent, name, new, kind, |dir, name| {
+            rustix::fs::mknodat(dir, name, file_type, mode(new.perm), rdev.into())
+        })
+    }
+
+    fn link(&self, ino: Ino, parent: Ino, name: FileName<'_>) -> Result<Attr> {
+        let inner = &*self.inner;
+        inner.to_change("link", || name.display().into_owned())?;
+        let _naming = inner.naming.read();
+        let (held, dir) = (inner.held(ino)?, inner.dir(parent)?);
+        told(with_proc_path(&held, |from| {
+            Ok(rustix::fs::linkat(CWD, from, &dir, name.as_bytes(), AtFlags::SYMLINK_FOLLOW)?)
+        }))
+        .map_err(|e| e.on("link", name.display()))?;
+        let attr = inner.folder.attr(&held)?;
+        if !inner.known.learn(attr.ino, attr.kind, Name::new(parent, name.as_bytes()), true) {
+            return Err(inner.stale(parent));
+        }
+        Ok(attr)
+    }
+
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        let _naming = self.inner.naming.read();
+        let held = self.inner.held(ino)?;
+        rustix::fs::readlinkat(held, c"", Vec::new()).map(CString::into_bytes).map_err(|e| match e {
+            // What the host says of something that is no link.
+            Errno::NOENT => ErrorKind::InvalidInput.into(),
+            e => fail(e),
+        })
+    }
+
+    fn unlink(&self, parent: Ino, name: FileName<'_>) -> Result<()> {
+        self.remove("unlink", parent, name, AtFlags::empty())
+    }
+
+    fn rmdir(&self, parent: Ino, name: FileName<'_>) -> Result<()> {
+        self.remove("rmdir", parent, name, AtFlags::REMOVEDIR)
+    }
+
+    fn rename(
+        &self,
+        parent: Ino,
+        name: FileName<'_>,
+        new_parent: Ino,
+        new_name: FileName<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let inner = &*self.inner;
+        inner.to_change("rename", || name.display().into_owned())?;
+        if flags.contains(RenameFlags::WHITEOUT) {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        let _naming = inner.naming.write();
+        let (from_dir, to_dir) = (inner.dir(parent)?, inner.dir(new_parent)?);
+        let (from, to) = (inner.number_of(&from_dir, name), inner.number_of(&to_dir, new_name));
+        let (old, new) = (name.as_bytes(), new_name.as_bytes());
+        match flags.is_empty() {
+            // Not every host knows flags.
+            true => rustix::fs::renameat(&from_dir, old, &to_dir, new),
+            false => {
+                let flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
+                rustix::fs::renameat_with(&from_dir, old, &to_dir, new, flags)
+            }
+        }
+        .map_err(|e| fail(e).on("rename", name.display()))?;
+        if from == to {
+            // Two names of one inode: nothing was moved.
+            return Ok(());
+        }
+        let (old, new) = (Name::new(parent, old), Name::new(new_parent, new));
+        let exchanged = flags.contains(RenameFlags::EXCHANGE);
+        if let Some(to) = to.filter(|_| !exchanged) {
+            inner.dirs.drop(to);
+            inner.gone(inner.known.unname(to, &new));
+        }
+        if let Some(from) = from {
+            inner.gone(inner.known.moved(from, &old, new.clone()));
+        }
+        if let Some(to) = to.filter(|_| exchanged) {
+            inner.gone(inner.known.moved(to, &new, old));
+        }
+        Ok(())
+    }
+
+    fn open(&self, ino: Ino, access: Access) -> Result<Arc<dyn StoreFile>> {
+        let write = access == Access::Write;
+        if write {
+            self.inner.to_change("open", || self.inner.shown(ino))?;
+        }
+        let _naming = self.inner.naming.read();
+        Ok(self.inner.open(ino, write)?)
+    }
+
+    fn xattr(&self, ino: Ino, name: XattrName<'_>) -> Result<Vec<u8>> {
+        let _naming = self.inner.naming.read();
+        let held = self.inner.held(ino)?;
+        told(with_proc_path(&held, |at| Ok(get_xattr(at, name))))?
+    }
+
+    fn xattr_names(&self, ino: Ino) -> Result<Vec<u8>> {
+        let _naming = self.inner.naming.read();
+        let held = self.inner.held(ino)?;
+        told(with_proc_path(&held, |at| {
+            // The kernel hands out no more than this.
+            let mut names = vec![0; XATTR_VALUE_LEN_MAX_BYTES];
+            let len = rustix::fs::listxattr(at, &mut names[..])?;
+            names.truncate(len);
+            Ok(names)
+        }))
+    }
+
+    fn set_xattr(&self, ino: Ino, name: XattrName<'_>, value: &[u8], set: XattrSet) -> Result<()> {
+        self.inner.to_change("setxattr", || name.display().into_owned())?;
+        let _naming = self.inner.naming.read();
+        let held = self.inner.held(ino)?;
+        let flags = match set {
+            XattrSet::Either => XattrFlags::empty(),
+            XattrSet::Create => XattrFlags::CREATE,
+            XattrSet::Replace => XattrFlags::REPLACE,
+        };
+        told(with_proc_path(&held, |at| Ok(rustix::fs::setxattr(at, name.as_bytes(), value, flags)?)))
+    }
+
+    fn remove_xattr(&self, ino: Ino, name: XattrName<'_>) -> Result<()> {
+        self.inner.to_change("removexattr", || name.display().into_owned())?;
+        let _naming = self.inner.naming.read();
+        let held = self.inner.held(ino)?;
+        told(with_proc_path(&held, |at| Ok(rustix::fs::removexattr(at, name.as_bytes())?)))
+    }
+
+    fn sync_dir(&self, dir: Ino) -> Result<()> {
+        let _naming = self.inner.naming.read();
+        self.inner.sync_dir(dir)
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        let fd = self.inner.folder.listing(&**self.inner.folder.root())?;
+        retry_on_intr(|| rustix::fs::syncfs(&fd)).map_err(fail)
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        Ok(statfs_of(&rustix::fs::fstatvfs(&**self.inner.folder.root()).map_err(fail)?))
+    }
+
+    fn path_of(&self, ino: Ino) -> Option<String> {
+        self.inner.known.path(ino).map(|_| match ino {
+            Ino::ROOT => "/".to_owned(),
+            ino => self.inner.shown(ino),
+        })
+    }
+
+    fn name_of(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
+        if self.inner.known.kind(ino)? == Kind::Directory {
+            return None;
+        }
+        let name = self.inner.known.name(ino, 0)?;
+        Some((name.dir, name.name.into()))
+    }
+}
+
+impl DirStore {
+    fn remove(&self, op: &'static str, parent: Ino, name: FileName<'_>, flags: AtFlags) -> Result<()> {
+        let inner = &*self.inner;
+        inner.to_change(op, || name.display().into_owned())?;
+        let _naming = inner.naming.write();
+        let dir = inner.dir(parent)?;
+        let ino = inner.number_of(&dir, name);
+        rustix::fs::unlinkat(&dir, name.as_bytes(), flags).map_err(|e| fail(e).on(op, name.display()))?;
+        if let Some(ino) = ino {
+            inner.dirs.drop(ino);
+            inner.gone(inner.known.unname(ino, &Name::new(parent, name.as_bytes())));
+        }
+        Ok(())
+    }
+}
+
+/// The value of an extended attribute of what is at `at`.
+fn get_xattr(at: &CStr, name: XattrName<'_>) -> Result<Vec<u8>> {
+    loop {
+        let len = rustix::fs::getxattr_query(at, name.as_bytes()).map_err(fail)?;
+        let mut value = vec![0; len.min(XATTR_VALUE_LEN_MAX_BYTES)];
+        if value.is_empty() {
+            return Ok(value);
+        }
+        match rustix::fs::getxattr(at, name.as_bytes(), &mut value[..]) {
+            Ok(len) => {
+                value.truncate(len);
+                return Ok(value);
+            }
+            // It has grown meanwhile.
+            Err(Errno::RANGE) if len < XATTR_VALUE_LEN_MAX_BYTES => {}
+            Err(e) => return Err(fail(e)),
+        }
+    }
+}
