@@ -3,13 +3,16 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Counters that every request touches; two relaxed additions, no clock.
+use crate::request::{Counts, Kind};
+
+/// Counters that every request touches; a few additions, no clock.
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
     begun: AtomicU64,
     done: AtomicU64,
     handles: AtomicU64,
     closed: AtomicBool,
+    kinds: Counts,
 }
 
 /// A request in progress, counted until it is dropped, also by a panic.
@@ -28,6 +31,16 @@ impl Activity {
         self.begun.fetch_add(1, Ordering::SeqCst);
         let request = InProgress(self);
         if self.closed.load(Ordering::SeqCst) { None } else { Some(request) }
+    }
+
+    /// A request of this kind came.
+    pub(crate) fn count(&self, kind: Kind) {
+        self.kinds.count(kind);
+    }
+
+    /// How many requests of each kind came: name and count.
+    pub(crate) fn kinds(&self) -> Vec<(&'static str, u64)> {
+        self.kinds.asked()
     }
 
     /// A file or directory handle was given out.

@@ -18,6 +18,7 @@ mod fuse;
 pub mod holders;
 pub mod mountpoint;
 pub mod options;
+mod request;
 pub mod session;
 pub mod signals;
 

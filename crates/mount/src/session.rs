@@ -339,6 +339,11 @@ impl SessionHandle {
         self.activity.requests()
     }
 
+    /// Requests of the kernel by kind: their name in the protocol, and how many. Kinds that were never asked are left out.
+    pub fn requests_by_kind(&self) -> Vec<(&'static str, u64)> {
+        self.activity.kinds()
+    }
+
     /// Unmounts; [`Session::wait`] then flushes and returns. `lazy` detaches at once while open files live on.
     ///
     /// # Errors

@@ -22,6 +22,7 @@ use rustix::io::Errno;
 
 const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";
+const LABEL: &str = "security.selinux";
 /// Another user and group than those who mount.
 const OTHER: u32 = 65534;
 
@@ -131,6 +132,77 @@ fn names_of_one_inode_share_all_of_it() {
     let linked = rustix::fs::linkat(CWD, by_descriptor.as_str(), CWD, &b, AtFlags::SYMLINK_FOLLOW);
     assert_eq!(linked, Err(Errno::NOENT), "what lost its last name gets none again");
     drop(open);
+    mounted.end();
+}
+
+#[test]
+fn what_the_kernel_knows_is_not_asked_again() {
+    if !usable("warm requests", false) {
+        return;
+    }
+    for kernel_writeback in [false, true] {
+        let mounted = mounted(kernel_writeback);
+        let dir = mounted.path("d");
+        fs::create_dir(&dir).expect("makes");
+        for n in 0..500 {
+            fs::write(dir.join(format!("f{n}")), b"text").expect("writes");
+        }
+        // As `ls -l` does: names, attributes, the label, and whether there is an ACL.
+        let list = || {
+            let entries = fs::read_dir(&dir).expect("lists");
+            let names = entries.map(|entry| entry.expect("entry").file_name().into_string().expect("UTF-8"));
+            let listed: BTreeSet<String> = names.collect();
+            for name in &listed {
+                let path = dir.join(name);
+                fs::symlink_metadata(&path).expect("stat");
+                assert_eq!(xattr(&path, ACCESS), Err(Errno::NODATA));
+            }
+            listed
+        };
+        assert_eq!(list().len(), 500);
+        // Times that reading has made uncertain are asked for once.
+        list();
+        let asked = || {
+            let mut asked = mounted.handle.requests_by_kind();
+            // Nobody waits for these: some may come late.
+            asked.retain(|(kind, _)| !["release", "forget"].contains(kind));
+            asked
+        };
+        let before = asked();
+        assert_eq!(list().len(), 500);
+        assert_eq!(asked(), before);
+        // A close writes what the kernel holds, but has nothing to ask.
+        fs::read(dir.join("f0")).expect("reads");
+        let asked = asked();
+        let count = |name: &str| asked.iter().find(|(asked, _)| *asked == name).map_or(0, |(_, count)| *count);
+        assert_eq!((count("flush"), count("opendir")), (0, 0), "{asked:?}");
+        // What the mount itself changes shows at once.
+        fs::remove_file(dir.join("f7")).expect("unlinks");
+        fs::rename(dir.join("f8"), dir.join("g8")).expect("renames");
+        fs::write(dir.join("new"), b"").expect("writes");
+        let listed = list();
+        assert_eq!(listed.len(), 500);
+        assert!(["g8", "new"].iter().all(|name| listed.contains(*name)) && !listed.contains("f8"));
+        mounted.end();
+    }
+}
+
+#[test]
+fn a_label_is_kept_and_its_absence_is_said_once_for_all() {
+    if !usable("labels", true) {
+        return;
+    }
+    let mounted = mounted(false);
+    let (a, b) = (mounted.path("a"), mounted.path("b"));
+    fs::write(&a, b"").expect("writes");
+    fs::write(&b, b"").expect("writes");
+    set_xattr(&a, LABEL, b"system_u:object_r:tmp_t:s0").expect("sets");
+    assert_eq!(xattr(&a, LABEL).expect("reads"), b"system_u:object_r:tmp_t:s0");
+    // EOPNOTSUPP keeps `ls -l` from asking each file.
+    let has_selinux = Path::new("/sys/fs/selinux").exists();
+    let absent = if has_selinux { Errno::NODATA } else { Errno::OPNOTSUPP };
+    assert_eq!(xattr(&b, LABEL), Err(absent));
+    assert_eq!(xattr(&b, "security.other"), Err(Errno::NODATA));
     mounted.end();
 }
 

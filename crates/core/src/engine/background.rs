@@ -3,6 +3,7 @@
 //! Neither holds the engine alive: the notifier's thread ends with its channel, the flusher's when it finds the engine
 //! gone or is told to stop.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Weak};
@@ -178,12 +179,18 @@ impl Engine {
                 return false;
             }
             left = left.saturating_sub(batch.len());
+            let mut parents = BTreeSet::new();
             for ino in batch {
                 if let Some((parent, name)) = self.store.name_of(ino)
                     && let Ok(name) = FileName::new(&name)
                 {
                     notifier.inval_entry(parent, name);
+                    parents.insert(parent);
                 }
+            }
+            if self.lists_by_inode() {
+                // Its listings, too: by a kept one each name that was dropped costs a lookup, by a new one next to nothing.
+                parents.into_iter().for_each(|parent| notifier.inval_inode(parent, 0, 0));
             }
         }
         self.inodes.len() <= goal

@@ -40,9 +40,19 @@ impl Engine {
 
     /// Makes the entries of a directory durable.
     pub fn fsyncdir(&self, fh: Fh) -> Result<()> {
+        self.sync_dir(self.dirs.get(fh)?.dir)
+    }
+
+    /// As [`Engine::fsyncdir`], by the inode of a known directory.
+    pub fn sync_dir(&self, dir: Ino) -> Result<()> {
         self.counters.op(|o| &o.syncs);
-        let handle = self.dirs.get(fh)?;
-        if self.is_read_only() { Ok(()) } else { self.store.sync_dir(handle.dir) }
+        if self.is_read_only() { Ok(()) } else { self.store.sync_dir(dir) }
+    }
+
+    /// Whether a directory is listed without being opened, by [`Engine::list`] and [`Engine::list_plus`], and whoever listed
+    /// it may keep the listing until it changes the directory itself: cookies are stable, and nobody else changes the store.
+    pub fn lists_by_inode(&self) -> bool {
+        self.caps.stable_cookies && !self.caps.shared
     }
 
     /// The entries of `dir`, from the cache or the store, as a snapshot that all share.
@@ -76,16 +86,11 @@ impl Engine {
     ///
     /// `Corrupt` after the last entry if the store had to leave some out.
     pub fn read_dir(&self, fh: Fh, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> SinkFlow) -> Result<()> {
-        self.counters.op(|o| &o.readdirs);
         let handle = self.dirs.get(fh)?;
         if self.caps.stable_cookies {
-            let mut full = false;
-            self.store.read_dir(handle.dir, start, &mut |e| {
-                full = sink(e) == SinkFlow::Full;
-                if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            })?;
-            return if full { Ok(()) } else { self.end_of(handle.dir, !self.store.left_out(handle.dir).is_empty()) };
+            return self.list(handle.dir, start, sink);
         }
+        self.counters.op(|o| &o.readdirs);
         let listing = self.listing_of(&handle, start)?;
         for entry in listing.entries_from(usize::try_from(start).unwrap_or(usize::MAX)) {
             if sink(entry) == SinkFlow::Full {
@@ -93,6 +98,17 @@ impl Engine {
             }
         }
         self.end_of(handle.dir, listing.incomplete)
+    }
+
+    /// As [`Engine::read_dir`], by the inode of a known directory of a store with stable cookies.
+    pub fn list(&self, dir: Ino, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> SinkFlow) -> Result<()> {
+        self.counters.op(|o| &o.readdirs);
+        let mut full = false;
+        self.store.read_dir(dir, start, &mut |e| {
+            full = sink(e) == SinkFlow::Full;
+            if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        if full { Ok(()) } else { self.end_of(dir, !self.store.left_out(dir).is_empty()) }
     }
 
     /// What comes after the last entry. A directory of which something is missing must not pass for all of it.
@@ -115,12 +131,12 @@ impl Engine {
         start: u64,
         sink: &mut dyn FnMut(DirEntry<'_>, Option<&Entry>) -> SinkFlow,
     ) -> Result<()> {
-        self.counters.op(|o| &o.readdirs);
         let handle = self.dirs.get(fh)?;
         let dir = handle.dir;
         if self.caps.stable_cookies {
-            return self.read_dir_plus_stable(dir, start, sink);
+            return self.list_plus(dir, start, sink);
         }
+        self.counters.op(|o| &o.readdirs);
         let listing = self.listing_of(&handle, start)?;
         for entry in listing.entries_from(usize::try_from(start).unwrap_or(usize::MAX)) {
             if self.emit(dir, &entry, &listing, sink) == SinkFlow::Full {
@@ -130,13 +146,16 @@ impl Engine {
         self.end_of(dir, listing.incomplete)
     }
 
+    /// As [`Engine::read_dir_plus`], by the inode of a known directory of a store with stable cookies.
+    ///
     /// The store's callback may run under a lock of the store: entries are collected first, and looked up after, together.
-    fn read_dir_plus_stable(
+    pub fn list_plus(
         &self,
         dir: Ino,
         mut start: u64,
         sink: &mut dyn FnMut(DirEntry<'_>, Option<&Entry>) -> SinkFlow,
     ) -> Result<()> {
+        self.counters.op(|o| &o.readdirs);
         loop {
             let (mut batch, mut cookies) = (ListingBuilder::default(), Vec::new());
             // What comes before an error is handed out before it.

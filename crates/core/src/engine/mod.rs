@@ -282,6 +282,11 @@ impl Engine {
         if self.is_read_only() { Err(FsError::new(ErrorKind::ReadOnly).on(op, "")) } else { Ok(()) }
     }
 
+    /// Whether closing a file has anything to do here: without buffered writes, what was written is with the store.
+    pub fn flushes_at_close(&self) -> bool {
+        self.buffers_writes()
+    }
+
     fn buffers_writes(&self) -> bool {
         self.caps.buffer_writes && !self.is_read_only()
     }

@@ -1,6 +1,7 @@
 //! What is agreed with the kernel when a mount begins.
 
 use std::io;
+use std::path::Path;
 
 use adit_core::store::Capabilities;
 use fuser::{InitFlags, KernelConfig};
@@ -14,6 +15,8 @@ pub(super) struct Agreed {
     pub(super) acls: bool,
     /// The kernel leaves it to us to clear set-id bits; see [`super::set_id`].
     pub(super) set_id: bool,
+    /// Labels of SELinux mean something on this machine.
+    pub(super) labels: bool,
 }
 
 /// Agrees with the kernel on what `store` asks for, as far as the kernel offers it.
@@ -25,8 +28,15 @@ pub(super) fn agree(store: &Capabilities, kernel_writeback: bool, config: &mut K
     config.add_capabilities(granted).map_err(unsupported)?;
     config.set_max_write(TRANSFER_LEN_MAX).map_err(|_| io::Error::from(io::ErrorKind::Unsupported))?;
     config.set_max_background(BACKGROUND_MAX).map_err(|_| io::Error::from(io::ErrorKind::Unsupported))?;
-    Ok(Agreed { acls: granted.contains(ACLS), set_id: granted.contains(InitFlags::FUSE_HANDLE_KILLPRIV_V2) })
+    Ok(Agreed {
+        acls: granted.contains(ACLS),
+        set_id: granted.contains(InitFlags::FUSE_HANDLE_KILLPRIV_V2),
+        labels: Path::new(SELINUX).exists(),
+    })
 }
+
+/// There when the kernel runs with SELinux.
+const SELINUX: &str = "/sys/fs/selinux";
 
 /// Only together.
 const ACLS: InitFlags = InitFlags::FUSE_POSIX_ACL.union(InitFlags::FUSE_DONT_MASK);
@@ -42,8 +52,12 @@ fn wanted(store: &Capabilities, kernel_writeback: bool) -> InitFlags {
         | InitFlags::FUSE_MAX_PAGES
         | InitFlags::FUSE_ASYNC_DIO
         | InitFlags::FUSE_PARALLEL_DIROPS
-        | InitFlags::FUSE_DO_READDIRPLUS
-        | InitFlags::FUSE_READDIRPLUS_AUTO;
+        | InitFlags::FUSE_DO_READDIRPLUS;
+    if store.shared || !store.stable_cookies {
+        // The kernel guesses who will look at attributes. Where listings and attributes stay, guessing wrong costs a lookup
+        // for each entry, and guessing right saves its attributes once.
+        wanted |= InitFlags::FUSE_READDIRPLUS_AUTO;
+    }
     if store.shared && !kernel_writeback {
         // Someone else may change the store. The kernel then compares size and time at each revalidation, also for reads
         // of an open file, and drops its pages in the same step. Explicit invalidation would leave a moment in which a

@@ -4,20 +4,51 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use adit_core::engine::SinkFlow;
+use adit_core::engine::{Engine, Entry, SinkFlow};
+use adit_core::store::DirEntry;
 use adit_core::types::{Ino, Kind};
 use adit_core::{ErrorKind, FsError};
 use fuser::{FileHandle, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 
 use super::{Front, convert, fh_of};
+use crate::request::Kind as Asked;
 
 /// The inode number that a listing shows for `..` of a directory whose parent is not at hand (as libfuse does).
 const UNKNOWN_INO: u64 = 0xffff_ffff;
 
+/// A directory of the kernel's: its inode, and its handle where there are any.
+type Directory = (INodeNo, FileHandle);
+
 impl Front {
+    fn read_dir(
+        &self,
+        engine: &Engine,
+        (ino, fh): Directory,
+        start: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> SinkFlow,
+    ) -> Result<(), FsError> {
+        match engine.lists_by_inode() {
+            true => engine.list(Ino(ino.0), start, sink),
+            false => engine.read_dir(fh_of(fh), start, sink),
+        }
+    }
+
+    fn read_dir_plus(
+        &self,
+        engine: &Engine,
+        (ino, fh): Directory,
+        start: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>, Option<&Entry>) -> SinkFlow,
+    ) -> Result<(), FsError> {
+        match engine.lists_by_inode() {
+            true => engine.list_plus(Ino(ino.0), start, sink),
+            false => engine.read_dir_plus(fh_of(fh), start, sink),
+        }
+    }
+
     pub(super) fn list(&self, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let mut taken = 0u32;
-        let listed = self.ask("readdir", ino, |engine| {
+        let listed = self.ask(Asked::Readdir, ino, |engine| {
             for (dot, dot_ino, at) in dots(ino).into_iter().filter(|(_, _, at)| *at > offset) {
                 if reply.add(dot_ino, at, fuser::FileType::Directory, dot) {
                     return Ok(());
@@ -25,7 +56,7 @@ impl Front {
                 taken += 1;
             }
             let mut overflow = Ok(());
-            engine.read_dir(fh_of(fh), offset.saturating_sub(convert::DOTS), &mut |entry| {
+            self.read_dir(engine, (ino, fh), offset.saturating_sub(convert::DOTS), &mut |entry| {
                 let Some(at) = convert::offset_of_cookie(entry.cookie) else {
                     overflow = Err(cookie_too_large());
                     return SinkFlow::Full;
@@ -55,7 +86,7 @@ impl Front {
         mut reply: ReplyDirectoryPlus,
     ) {
         let mut taken = 0u32;
-        let listed = self.ask("readdirplus", ino, |engine| {
+        let listed = self.ask(Asked::Readdirplus, ino, |engine| {
             for (dot, dot_ino, at) in dots(ino).into_iter().filter(|(_, _, at)| *at > offset) {
                 // The kernel counts no lookup for these two, whatever their node id.
                 let attr = convert::no_inode(Kind::Directory, Ino(dot_ino.0));
@@ -65,7 +96,7 @@ impl Front {
                 taken += 1;
             }
             let mut overflow = Ok(());
-            engine.read_dir_plus(fh_of(fh), offset.saturating_sub(convert::DOTS), &mut |entry, found| {
+            self.read_dir_plus(engine, (ino, fh), offset.saturating_sub(convert::DOTS), &mut |entry, found| {
                 let Some(at) = convert::offset_of_cookie(entry.cookie) else {
                     overflow = Err(cookie_too_large());
                     return SinkFlow::Full;

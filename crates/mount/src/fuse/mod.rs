@@ -42,6 +42,7 @@ use self::open::{access_of, fopen_flags};
 use self::requests::Requests;
 use self::seek::{Seek, Seeks};
 use crate::activity::Activity;
+use crate::request::Kind as Asked;
 
 /// Largest read and write of one request, in bytes. 16 MiB gained nothing over it.
 const TRANSFER_LEN_MAX: u32 = 1 << 20;
@@ -80,13 +81,8 @@ impl Front {
     }
 
     /// Runs one request. See [`Requests`].
-    fn ask<T>(
-        &self,
-        op: &'static str,
-        ino: INodeNo,
-        call: impl FnOnce(&Engine) -> Result<T, FsError>,
-    ) -> Result<T, Errno> {
-        self.requests.ask(op, ino, call)
+    fn ask<T>(&self, asked: Asked, ino: INodeNo, call: impl FnOnce(&Engine) -> Result<T, FsError>) -> Result<T, Errno> {
+        self.requests.ask(asked, ino, call)
     }
 
     /// Where ACLs were agreed on, the umask is left to the store. Else the kernel has applied it already; doing so again
@@ -149,7 +145,7 @@ impl Filesystem for Front {
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match self.ask("lookup", parent, |engine| engine.lookup_or_absent(Ino(parent.0), name_of(name)?)) {
+        match self.ask(Asked::Lookup, parent, |engine| engine.lookup_or_absent(Ino(parent.0), name_of(name)?)) {
             Ok(Lookup::Found(entry)) => self.answer_entry(Ok(entry), reply),
             Ok(Lookup::Absent { ttl }) if ttl.is_zero() => reply.error(Errno::ENOENT),
             Ok(Lookup::Absent { ttl }) => {
@@ -163,11 +159,12 @@ impl Filesystem for Front {
     // The kernel forgets when it needs memory: not a request of a user, so it does not count as activity.
     // fuser splits BATCH_FORGET into these (its type for a batch is private).
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
-        self.requests.quietly("forget", Ino(ino.0), |engine| engine.forget(Ino(ino.0), nlookup));
+        self.requests.activity.count(Asked::Forget);
+        self.requests.quietly(Asked::Forget, Ino(ino.0), |engine| engine.forget(Ino(ino.0), nlookup));
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
-        let result = self.ask("getattr", ino, |engine| engine.getattr(Ino(ino.0), fh.map(fh_of)));
+        let result = self.ask(Asked::Getattr, ino, |engine| engine.getattr(Ino(ino.0), fh.map(fh_of)));
         self.answer_attr(result, reply);
     }
 
@@ -197,7 +194,7 @@ impl Filesystem for Front {
             atime: atime.map(convert::set_time),
             mtime: mtime.map(convert::set_time),
         };
-        let result = self.ask("setattr", ino, |engine| {
+        let result = self.ask(Asked::Setattr, ino, |engine| {
             let done = match set.is_empty() {
                 // A change of ctime alone (kernel write-back sends it): the store sets ctime itself.
                 true => engine.getattr(Ino(ino.0), fh.map(fh_of)),
@@ -223,7 +220,7 @@ impl Filesystem for Front {
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
-        match self.ask("readlink", ino, |engine| engine.readlink(Ino(ino.0))) {
+        match self.ask(Asked::Readlink, ino, |engine| engine.readlink(Ino(ino.0))) {
             Ok(target) => reply.data(&target),
             Err(e) => reply.error(e),
         }
@@ -231,7 +228,7 @@ impl Filesystem for Front {
 
     fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
         let new = self.new_node(req, mode, umask);
-        let result = self.ask("mknod", parent, |engine| {
+        let result = self.ask(Asked::Mknod, parent, |engine| {
             let name = name_of(name)?;
             match convert::kind_of_mode(mode) {
                 Some(Kind::File) => {
@@ -249,28 +246,28 @@ impl Filesystem for Front {
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
         let new = self.new_node(req, mode, umask);
-        let result = self.ask("mkdir", parent, |engine| engine.mkdir(Ino(parent.0), name_of(name)?, &new));
+        let result = self.ask(Asked::Mkdir, parent, |engine| engine.mkdir(Ino(parent.0), name_of(name)?, &new));
         self.answer_entry(result, reply);
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        match self.ask("unlink", parent, |engine| engine.unlink(Ino(parent.0), name_of(name)?)) {
+        match self.ask(Asked::Unlink, parent, |engine| engine.unlink(Ino(parent.0), name_of(name)?)) {
             Ok(remains) => {
                 reply.ok();
                 // Most of the work, and nobody waits for it.
-                self.requests.quietly("unlink", Ino(parent.0), |_| drop(remains));
+                self.requests.quietly(Asked::Unlink, Ino(parent.0), |_| drop(remains));
             }
             Err(e) => reply.error(e),
         }
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        answer_empty(self.ask("rmdir", parent, |engine| engine.rmdir(Ino(parent.0), name_of(name)?)), reply);
+        answer_empty(self.ask(Asked::Rmdir, parent, |engine| engine.rmdir(Ino(parent.0), name_of(name)?)), reply);
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
         let target = target.as_os_str().as_bytes();
-        let result = self.ask("symlink", parent, |engine| {
+        let result = self.ask(Asked::Symlink, parent, |engine| {
             engine.symlink(Ino(parent.0), name_of(link_name)?, target, caller_of(req))
         });
         self.answer_entry(result, reply);
@@ -286,7 +283,7 @@ impl Filesystem for Front {
         flags: fuser::RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let result = self.ask("rename", parent, |engine| {
+        let result = self.ask(Asked::Rename, parent, |engine| {
             let flags = RenameFlags::from_bits(flags.bits()).ok_or(ErrorKind::InvalidInput)?;
             engine.rename(Ino(parent.0), name_of(name)?, Ino(newparent.0), name_of(newname)?, flags)
         });
@@ -294,13 +291,13 @@ impl Filesystem for Front {
     }
 
     fn link(&self, _req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        let result = self.ask("link", ino, |engine| engine.link(Ino(ino.0), Ino(newparent.0), name_of(newname)?));
+        let result = self.ask(Asked::Link, ino, |engine| engine.link(Ino(ino.0), Ino(newparent.0), name_of(newname)?));
         self.answer_entry(result, reply);
     }
 
     // The kernel keeps O_TRUNC to itself and sends a setattr.
     fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        match self.ask("open", ino, |engine| engine.open(Ino(ino.0), access_of(flags), false)) {
+        match self.ask(Asked::Open, ino, |engine| engine.open(Ino(ino.0), access_of(flags), false)) {
             Ok(mut opened) => {
                 self.requests.activity.opened();
                 opened.keep_cache |= self.give_whole(ino, &opened, flags);
@@ -321,7 +318,7 @@ impl Filesystem for Front {
         reply: ReplyCreate,
     ) {
         let new = self.new_node(req, mode, umask);
-        let result = self.ask("create", parent, |engine| {
+        let result = self.ask(Asked::Create, parent, |engine| {
             self.create_or_open(engine, Ino(parent.0), name_of(name)?, &new, OpenFlags(flags))
         });
         match result {
@@ -354,7 +351,7 @@ impl Filesystem for Front {
                 buffer.resize(size, 0);
             }
             let into = &mut buffer[..size];
-            match self.ask("read", ino, |engine| engine.read(fh_of(fh), offset, into)) {
+            match self.ask(Asked::Read, ino, |engine| engine.read(fh_of(fh), offset, into)) {
                 // What lies behind `len` is of an earlier read.
                 Ok(len) => reply.data(&buffer[..len.min(size)]),
                 Err(e) => reply.error(e),
@@ -380,7 +377,7 @@ impl Filesystem for Front {
                 reply.written(data.len() as u32);
             }
         };
-        let result = self.ask("write", ino, |engine| {
+        let result = self.ask(Asked::Write, ino, |engine| {
             self.before_write(engine, fh_of(fh), write_flags)?;
             engine.write_behind(fh_of(fh), offset, data, &mut accept)
         });
@@ -392,8 +389,12 @@ impl Filesystem for Front {
         }
     }
 
+    // The kernel has written its dirty pages before it asks, and reports their errors itself. ENOSYS, once: it asks no more.
     fn flush(&self, _req: &Request, ino: INodeNo, fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
-        answer_empty(self.ask("flush", ino, |engine| engine.flush(fh_of(fh))), reply);
+        if !self.requests.engine.flushes_at_close() {
+            return reply.error(Errno::ENOSYS);
+        }
+        answer_empty(self.ask(Asked::Flush, ino, |engine| engine.flush(fh_of(fh))), reply);
     }
 
     fn release(
@@ -406,19 +407,23 @@ impl Filesystem for Front {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        let result = self.ask("release", ino, |engine| engine.release(fh_of(fh)));
+        let result = self.ask(Asked::Release, ino, |engine| engine.release(fh_of(fh)));
         self.requests.activity.released();
         answer_empty(result, reply);
     }
 
     fn fsync(&self, _req: &Request, ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
-        answer_empty(self.ask("fsync", ino, |engine| engine.fsync(fh_of(fh), datasync)), reply);
+        answer_empty(self.ask(Asked::Fsync, ino, |engine| engine.fsync(fh_of(fh), datasync)), reply);
     }
 
-    // FOPEN_CACHE_DIR is left out: the kernel's own listing saves 20 ns an entry, but it bypasses READDIRPLUS, so that
-    // `ls -l` after the entries' timeout costs a lookup each.
+    // ENOSYS, once: the kernel opens directories itself, and keeps their listings until it changes them. Where entries
+    // expire that is left out (FOPEN_CACHE_DIR): a listing of the kernel's bypasses READDIRPLUS, so that `ls -l` after the
+    // entries' timeout would cost a lookup each.
     fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        match self.ask("opendir", ino, |engine| engine.opendir(Ino(ino.0))) {
+        if self.requests.engine.lists_by_inode() {
+            return reply.error(Errno::ENOSYS);
+        }
+        match self.ask(Asked::Opendir, ino, |engine| engine.opendir(Ino(ino.0))) {
             Ok(fh) => {
                 self.requests.activity.opened();
                 reply.opened(FileHandle(fh.0), FopenFlags::empty());
@@ -436,17 +441,21 @@ impl Filesystem for Front {
     }
 
     fn releasedir(&self, _req: &Request, ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
-        let result = self.ask("releasedir", ino, |engine| engine.releasedir(fh_of(fh)));
+        let result = self.ask(Asked::Releasedir, ino, |engine| engine.releasedir(fh_of(fh)));
         self.requests.activity.released();
         answer_empty(result, reply);
     }
 
     fn fsyncdir(&self, _req: &Request, ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        answer_empty(self.ask("fsyncdir", ino, |engine| engine.fsyncdir(fh_of(fh))), reply);
+        let synced = self.ask(Asked::Fsyncdir, ino, |engine| match engine.lists_by_inode() {
+            true => engine.sync_dir(Ino(ino.0)),
+            false => engine.fsyncdir(fh_of(fh)),
+        });
+        answer_empty(synced, reply);
     }
 
     fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        match self.ask("statfs", ino, Engine::statfs) {
+        match self.ask(Asked::Statfs, ino, Engine::statfs) {
             Ok(s) => reply.statfs(
                 s.blocks,
                 s.blocks_free,
@@ -471,7 +480,7 @@ impl Filesystem for Front {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let result = self.ask("fallocate", ino, |engine| {
+        let result = self.ask(Asked::Fallocate, ino, |engine| {
             let mode = convert::allocate_mode(mode).ok_or(ErrorKind::NotSupported)?;
             self.before_change(engine, fh_of(fh), req)?;
             engine.allocate(fh_of(fh), offset, length, mode)
@@ -497,7 +506,7 @@ impl Filesystem for Front {
         flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let result = self.ask("copy_file_range", ino_in, |engine| {
+        let result = self.ask(Asked::CopyFileRange, ino_in, |engine| {
             if !flags.is_empty() {
                 return Err(ErrorKind::InvalidInput.into());
             }
@@ -514,10 +523,10 @@ impl Filesystem for Front {
         if !self.has_xattrs() {
             return reply.error(Errno::ENOSYS);
         }
-        let value = self.ask("getxattr", ino, |engine| {
+        let value = self.ask(Asked::Getxattr, ino, |engine| {
             let name = XattrName::new(name.as_bytes())?;
             self.check_acl(name)?;
-            engine.xattr(Ino(ino.0), name)
+            engine.xattr(Ino(ino.0), name).map_err(|e| self.without_labels(name, e))
         });
         xattrs::answer(value, size, reply);
     }
@@ -535,7 +544,7 @@ impl Filesystem for Front {
         if !self.has_xattrs() {
             return reply.error(Errno::ENOSYS);
         }
-        let set = self.ask("setxattr", ino, |engine| {
+        let set = self.ask(Asked::Setxattr, ino, |engine| {
             let name = XattrName::new(name.as_bytes())?;
             self.set_xattr(engine, req, Ino(ino.0), name, (value, flags))
         });
@@ -546,14 +555,18 @@ impl Filesystem for Front {
         if !self.has_xattrs() {
             return reply.error(Errno::ENOSYS);
         }
-        xattrs::answer(self.ask("listxattr", ino, |engine| self.list_xattrs(engine, req, Ino(ino.0))), size, reply);
+        xattrs::answer(
+            self.ask(Asked::Listxattr, ino, |engine| self.list_xattrs(engine, req, Ino(ino.0))),
+            size,
+            reply,
+        );
     }
 
     fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         if !self.has_xattrs() {
             return reply.error(Errno::ENOSYS);
         }
-        let removed = self.ask("removexattr", ino, |engine| {
+        let removed = self.ask(Asked::Removexattr, ino, |engine| {
             let name = XattrName::new(name.as_bytes())?;
             self.check_acl(name)?;
             engine.remove_xattr(Ino(ino.0), name)

@@ -7,6 +7,7 @@ use adit_core::{ErrorKind, FsError};
 use fuser::{FopenFlags, INodeNo, OpenAccMode, OpenFlags};
 
 use super::{Front, READ_BUFFER};
+use crate::request::Kind as Asked;
 
 /// Files up to this length are given to the kernel whole when they are opened, in bytes.
 const GIVEN_LEN_MAX: usize = 32 << 10;
@@ -27,7 +28,7 @@ impl Front {
                 buffer.resize(GIVEN_LEN_MAX, 0);
             }
             let into = &mut buffer[..GIVEN_LEN_MAX];
-            let given = self.ask("open", ino, |engine| {
+            let given = self.ask(Asked::Open, ino, |engine| {
                 Ok(engine.give_whole(opened.fh, into, |content| kernel.store(ino, 0, content).is_ok()))
             });
             given.unwrap_or(false)

@@ -11,6 +11,7 @@ use fuser::{Errno, INodeNo};
 
 use crate::activity::Activity;
 use crate::errno::{ErrorLog, errno_of};
+use crate::request::Kind as Asked;
 
 /// The engine, and what is kept of each request to it: it is counted, a panic (which would end fuser's worker, and after
 /// the last of them the mount) is caught, what an errno hides is logged, and the error becomes one.
@@ -28,10 +29,12 @@ impl Requests {
     /// Runs one request.
     pub(super) fn ask<T>(
         &self,
-        op: &'static str,
+        asked: Asked,
         ino: INodeNo,
         call: impl FnOnce(&Engine) -> Result<T, FsError>,
     ) -> Result<T, Errno> {
+        let op = asked.name();
+        self.activity.count(asked);
         let Some(_request) = self.activity.begin() else {
             return Err(Errno::ENOTCONN);
         };
@@ -49,9 +52,9 @@ impl Requests {
     }
 
     /// Runs what is no request of a user, or comes after its answer: it is not counted, and nobody hears how it ends.
-    pub(super) fn quietly(&self, op: &'static str, ino: Ino, call: impl FnOnce(&Engine)) {
+    pub(super) fn quietly(&self, asked: Asked, ino: Ino, call: impl FnOnce(&Engine)) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call(&self.engine))) {
-            tracing::error!(op, ino = ino.0, "panic: {}", panic_text(&*panic));
+            tracing::error!(op = asked.name(), ino = ino.0, "panic: {}", panic_text(&*panic));
         }
     }
 }

@@ -14,6 +14,7 @@ use adit_core::types::Ino;
 use fuser::{INodeNo, Notifier, ReplyLseek};
 
 use super::requests::Requests;
+use crate::request::Kind as Asked;
 
 /// One request.
 pub(super) struct Seek {
@@ -62,7 +63,7 @@ fn start(requests: Arc<Requests>, kernel: Notifier) -> Sender<(Seek, ReplyLseek)
 
 impl Seek {
     fn run(&self, requests: &Requests, reply: ReplyLseek) {
-        let found = requests.ask("lseek", self.ino, |engine| {
+        let found = requests.ask(Asked::Lseek, self.ino, |engine| {
             let data = match self.whence {
                 libc::SEEK_DATA => true,
                 libc::SEEK_HOLE => false,

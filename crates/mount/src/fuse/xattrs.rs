@@ -53,6 +53,13 @@ impl Front {
         Ok(())
     }
 
+    /// What to say of an attribute that is not there. `ls -l` asks each file for its label, unless it hears that there are
+    /// none on this filesystem; on a machine without SELinux that is so, but for those that were copied from elsewhere.
+    pub(super) fn without_labels(&self, name: XattrName<'_>, error: FsError) -> FsError {
+        let is_label = name.as_bytes() == SELINUX_LABEL && !self.agreed.labels;
+        if is_label && error.kind() == ErrorKind::NoAttribute { ErrorKind::NotSupported.into() } else { error }
+    }
+
     /// ACLs that nobody enforces are refused: they would promise what does not hold.
     pub(super) fn check_acl(&self, name: XattrName<'_>) -> Result<(), FsError> {
         let is_acl = name == XattrName::ACL_ACCESS || name == XattrName::ACL_DEFAULT;
@@ -61,6 +68,8 @@ impl Front {
 }
 
 const SET_GID: u16 = 0o2000;
+/// The attribute in which SELinux keeps an inode's label.
+const SELINUX_LABEL: &[u8] = b"security.selinux";
 
 /// Whether who asks is in the group of the file. Other groups than the caller's first are looked up; where that cannot be,
 /// it counts as not.

@@ -176,6 +176,7 @@ impl Verbs {
                 "listings": cache(stats.listings),
                 "content": cache(stats.units),
             },
+            "requests": named(&mut self.session.requests_by_kind().into_iter()),
             "operations": named(&mut stats.ops.iter()),
             "store": named(&mut stats.store.iter().copied()),
         }))
