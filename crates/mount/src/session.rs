@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use adit_core::engine::Engine;
+use adit_core::engine::{Engine, Notifier};
 use adit_core::types::{FileName, Ino};
 use adit_core::{ErrorKind, FsError};
 use parking_lot::{Condvar, Mutex};
@@ -385,6 +385,14 @@ impl SessionHandle {
         Ok(())
     }
 
+    /// Has the kernel forget an entry, with what it knows below it, and its directory's listing. Not from a thread that serves
+    /// requests. What the kernel does not know needs no forgetting.
+    pub fn forget_entry(&self, parent: Ino, name: FileName<'_>) {
+        let Some(kernel) = self.kernel.upgrade() else { return };
+        kernel.inval_entry(parent, name);
+        kernel.inval_inode(parent, 0, 0);
+    }
+
     /// Ends the mount as a signal would: unmount, and if it is busy detach lazily and give open files ten seconds.
     pub fn end(&self) {
         // The receiver is gone only after the end.
@@ -443,7 +451,7 @@ fn flush_kernel_cache(mountpoint: &Path) {
     }
 }
 
-impl adit_core::engine::Notifier for Kernel {
+impl Notifier for Kernel {
     fn inval_inode(&self, ino: Ino, offset: i64, len: i64) {
         if let Err(e) = self.0.inval_inode(fuser::INodeNo(ino.0), offset, len) {
             tracing::debug!(?ino, "invalidation not delivered: {e}");

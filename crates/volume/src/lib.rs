@@ -11,6 +11,7 @@ pub mod check;
 mod container;
 pub mod format;
 mod kv;
+pub mod snapshots_dir;
 pub mod store;
 pub mod table;
 #[cfg(any(test, feature = "testing"))]
@@ -19,6 +20,7 @@ pub mod transaction;
 pub mod tree;
 pub mod volume;
 
+pub use snapshots_dir::SnapshotsDir;
 pub use store::VolumeStore;
 pub use table::{Base, Batch, Bytes, Extents, NewVolume, Options, Run, Seq, Sink, Space, Table};
 pub use tree::{Source, Tree};

@@ -345,6 +345,13 @@ impl Engine {
         renamed
     }
 
+    /// An entry came, went or changed without a call of this engine: what is cached of it, and of its directory, is void. What
+    /// the front end caches is for the caller to see to.
+    pub fn entry_changed_below(&self, parent: Ino, name: FileName<'_>) {
+        self.dir_changed(parent, 0);
+        self.dentries.remove(parent, name);
+    }
+
     /// The inode that `name` leads to, for the sake of its attributes (link count, change time).
     ///
     /// An expired entry is good enough. Without one, the store is asked only if someone could see the old attributes

@@ -173,6 +173,11 @@ impl Tree {
         Ok(tree)
     }
 
+    /// The first inode number that was never used.
+    pub(crate) fn next_ino(&self) -> u64 {
+        self.numbers.lock().next
+    }
+
     /// What `source` sees. Hold it for one call, and only one at a time in a thread.
     pub fn view(&self, source: &Source) -> Result<View<'_>> {
         let topology = self.topology.read();

@@ -12,13 +12,16 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use adit_core::engine::Engine;
+use adit_core::store::Store;
+use adit_core::types::FileName;
 use adit_core::{ErrorKind, FsError};
 use adit_mount::control::{ControlError, MountInfo, Registry};
 use adit_mount::daemon::Readiness;
 use adit_mount::{MountOptions, SessionHandle, Signals, Until, mountpoint};
+use adit_volume::snapshots_dir::{Retired, SNAPSHOTS_INO, SNAPSHOTS_NAME};
 use adit_volume::tree::MAIN;
 use adit_volume::volume::OpenOptions;
-use adit_volume::{Volume, VolumeStore};
+use adit_volume::{SnapshotsDir, Volume, VolumeStore};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -174,6 +177,21 @@ struct Live {
     wish: Wish,
     session: SessionHandle,
     engine: Weak<Engine>,
+    /// Of a branch.
+    snapshots: Option<SnapshotsDir>,
+}
+
+impl Live {
+    /// A snapshot came or went.
+    fn tell(&self, name: FileName<'_>) {
+        if self.snapshots.is_none() {
+            return;
+        }
+        if let Some(engine) = self.engine.upgrade() {
+            engine.entry_changed_below(SNAPSHOTS_INO, name);
+        }
+        self.session.forget_entry(SNAPSHOTS_INO, name);
+    }
 }
 
 #[derive(Default)]
@@ -298,7 +316,12 @@ impl Process {
     fn begin(self: &Arc<Process>, id: u64, wish: &Wish) -> Result<()> {
         let mut options = wish.options.clone();
         let store = self.store(wish)?;
-        options.read_only |= self.volume.is_read_only() || branch_of(&wish.part).is_none();
+        let is_branch = branch_of(&wish.part).is_some();
+        let (store, snapshots): (Arc<dyn Store>, _) = match is_branch.then(|| SnapshotsDir::new(store.clone())) {
+            Some(dir) => (Arc::new(dir.clone()), Some(dir)),
+            None => (Arc::new(store), None),
+        };
+        options.read_only |= self.volume.is_read_only() || !is_branch;
         let memory_bytes = wish.memory_bytes - volume_memory(wish.memory_bytes);
         let mut engine = serve::engine_options(&wish.timeouts, memory_bytes, &options, Some(TTL));
         engine.kernel_writeback = !options.read_only;
@@ -311,8 +334,8 @@ impl Process {
             part: Some(wish.part.clone()),
         };
         let place = Place { process: Arc::downgrade(self), id };
-        let served = serve::serve(Arc::new(store), &wish.mountpoint(), &options, engine, about, Some(place))?;
-        let live = Live { wish: wish.clone(), session: served.handle(), engine: served.engine() };
+        let served = serve::serve(store, &wish.mountpoint(), &options, engine, about, Some(place))?;
+        let live = Live { wish: wish.clone(), session: served.handle(), engine: served.engine(), snapshots };
         self.sessions.lock().live.insert(id, live);
         let (process, idle) = (self.clone(), wish.idle);
         let waiting = std::thread::Builder::new().name("adit-mount".into());
@@ -388,6 +411,12 @@ impl Process {
         let asked = Asked::deserialize(args).map_err(|e| Failure::usage(format!("not a request: {e}")))?;
         match &asked {
             Asked::Restore { branch, .. } => self.apart(branch, || self.perform(&asked)),
+            Asked::Snapshot { name, .. } => self.perform(&asked).inspect(|_| self.tell(name)),
+            Asked::DeleteSnapshot { name } => {
+                // Out of use first, on every mount.
+                let _retired = self.retire(name)?;
+                self.perform(&asked).inspect(|_| self.tell(name))
+            }
             _ => self.perform(&asked),
         }
     }
@@ -416,6 +445,30 @@ impl Process {
         self.sessions.lock().running -= 1;
         self.changed.notify_all();
         done
+    }
+
+    /// Lets go of a snapshot wherever `.snapshots` shows it, for as long as the answer lives.
+    fn retire(&self, name: &str) -> Result<Vec<Retired>> {
+        let shown: Vec<_> = {
+            let sessions = self.sessions.lock();
+            let live = sessions.live.values();
+            live.filter_map(|live| Some((live.snapshots.clone()?, live.session.mountpoint().display().to_string())))
+                .collect()
+        };
+        let retire = |(dir, at): (SnapshotsDir, String)| {
+            dir.retire(name).map_err(|e| {
+                let failure = Failure::fs(self.file.display(), &e);
+                failure.hint(format!("close what has files open in {at}/{SNAPSHOTS_NAME}/{name}"))
+            })
+        };
+        shown.into_iter().map(retire).collect()
+    }
+
+    /// A snapshot came or went: what the mounts know of its name is void.
+    fn tell(&self, name: &str) {
+        let Ok(name) = FileName::new(name.as_bytes()) else { return };
+        let sessions = self.sessions.lock();
+        sessions.live.values().for_each(|live| live.tell(name));
     }
 
     fn still_in_use(&self, branch: &str) -> Failure {
