@@ -377,6 +377,117 @@ fn a_mounted_branch_is_set_back() {
     b.expect_sound();
 }
 
+/// What tells one mount from the next in the same place.
+fn mount_id(point: &Path) -> String {
+    mounts::mount_line(point).expect("mounted").split(' ').next().unwrap().to_owned()
+}
+
+#[test]
+fn a_mounted_branch_is_set_back_in_its_place() {
+    let Some(b) = Boxed::new() else { return };
+    b.mount("mnt", &[]).expect(0);
+    let mnt = b.at("mnt");
+    make_tree(&mnt.join("tree"));
+    shell(
+        "mkdir d d/sub gone; echo same > d/same; echo log > log; echo short > d/cut; echo long > d/grown; echo r > d/removed
+         echo l > link1; ln link1 d/link2; ln -s same d/symlink; echo a > d/from; echo p > d/perm; echo m > gone/in",
+        &mnt,
+    );
+    let before = facts(&mnt);
+    b.of("snapshot create", "mnt", &["s"]).expect(0);
+    shell(
+        "ls -lR . >/dev/null; printf s > d/cut; seq 20000 >> d/grown; rm d/removed; ls d/removed 2>/dev/null || true; rm -r gone
+         echo more >> link1; ln -sf other d/symlink; mv d/from to; chmod 600 d/perm; mkdir new; echo n > new/n; ls -lR . >/dev/null
+         ls gone 2>/dev/null || true; cat d/* link1 to >/dev/null 2>&1 || true; mv d/sub moved; rm -r tree/deep",
+        &mnt,
+    );
+    // In use, and the same before and after: to read, to write, to stand in.
+    let same = File::open(mnt.join("d/same")).unwrap();
+    let log = OpenOptions::new().append(true).open(mnt.join("log")).unwrap();
+    let folder = File::open(mnt.join("d")).unwrap();
+    let mut stands = std::process::Command::new("sh");
+    let mut stands = stands.args(["-c", "read line; ls | wc -l; cat grown"]).current_dir(mnt.join("d"));
+    stands = stands.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    let mut stands = stands.spawn().unwrap();
+    let id = mount_id(&mnt);
+
+    // What is open and would change keeps it from being set back.
+    let open = File::open(mnt.join("d/grown")).unwrap();
+    b.of("snapshot restore", "mnt", &["s", "-y"]).expect(7).says("busy");
+    assert_eq!(read(&mnt.join("new/n")), "n\n");
+    drop(open);
+    b.of("snapshot restore", "mnt", &["s", "-y"]).expect(0);
+    assert_eq!(mount_id(&mnt), id);
+    assert_eq!(facts(&mnt), before);
+    assert_eq!((read(&mnt.join("d/grown")).as_str(), fs::metadata(mnt.join("d/grown")).unwrap().len()), ("long\n", 5));
+    assert_eq!(fs::metadata(mnt.join("link1")).unwrap().nlink(), 2);
+    assert!(!mnt.join("new").exists() && !mnt.join("to").exists() && !mnt.join("moved").exists());
+    assert_eq!(shell("ls -A d | wc -l", &mnt).trim(), "9");
+
+    let mut text = [0; 5];
+    same.read_exact_at(&mut text, 0).unwrap();
+    assert_eq!(&text, b"same\n");
+    (&log).write_all(b"more\n").unwrap();
+    assert_eq!(read(&mnt.join("log")), "log\nmore\n");
+    let removed = rustix::fs::openat(&folder, "removed", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty());
+    removed.expect("it is there again");
+    stands.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    let said = stands.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "9\nlong\n");
+    drop((same, log, folder));
+    b.umount("mnt");
+    b.expect_sound();
+    b.mount("mnt", &[]).expect(0);
+    fs::write(mnt.join("log"), "log\n").unwrap();
+    let times = |facts: Vec<String>| facts.into_iter().filter(|fact| !fact.starts_with("log ")).collect::<Vec<_>>();
+    assert_eq!(times(facts(&mnt)), times(before));
+    b.umount("mnt");
+}
+
+#[test]
+fn a_mounted_branch_is_set_back_again_and_again() {
+    let Some(b) = Boxed::new() else { return };
+    b.mount("mnt", &[]).expect(0);
+    let mnt = b.at("mnt");
+    let id = mount_id(&mnt);
+    let mut rng = adit_testkit::Rng::new(0x5e7_bac4);
+    let mut made = 0;
+    for step in 0..400 {
+        // Whether each works is not the point.
+        let pick = |rng: &mut adit_testkit::Rng| {
+            mnt.join(["a", "b", "a/c", "b/c", "a/d", "b/d/e", "b/d"][rng.below(7) as usize])
+        };
+        let (one, other) = (pick(&mut rng), pick(&mut rng));
+        let _ = match rng.below(12) {
+            0 => fs::create_dir(&one),
+            1 | 2 => fs::write(&one, pattern(rng.below(9000) as usize)),
+            3 => fs::remove_file(&one),
+            4 => fs::remove_dir_all(&one),
+            5 => fs::rename(&one, &other),
+            6 => fs::hard_link(&one, &other),
+            7 => std::os::unix::fs::symlink("c", &one),
+            8 => OpenOptions::new().append(true).open(&one).and_then(|mut file| file.write_all(b"more")),
+            9 => OpenOptions::new().write(true).open(&one).and_then(|file| file.set_len(rng.below(5000))),
+            10 => fs::set_permissions(&one, fs::Permissions::from_mode(0o700 + rng.below(8) as u32)),
+            _ => fs::metadata(&one).map(drop),
+        };
+        if step % 10 == 4 {
+            b.of("snapshot create", "mnt", &[&format!("s{made}")]).expect(0);
+            made += 1;
+        }
+        if step % 10 == 9 {
+            facts(&mnt);
+            let name = format!("s{}", rng.below(made));
+            let held = facts(&mnt.join(".snapshots").join(&name));
+            b.of("snapshot restore", "mnt", &[&name, "-y"]).expect(0);
+            assert_eq!(facts(&mnt), held, "step {step}, {name}");
+            assert_eq!(mount_id(&mnt), id, "step {step}");
+        }
+    }
+    b.umount("mnt");
+    b.expect_sound();
+}
+
 #[test]
 fn a_kill_loses_nothing_that_was_closed() {
     let Some(b) = Boxed::new() else { return };

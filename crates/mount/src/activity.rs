@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
+
 use crate::request::{Counts, Kind};
 
 /// Counters that every request touches; a few additions, no clock.
@@ -12,7 +14,22 @@ pub(crate) struct Activity {
     done: AtomicU64,
     handles: AtomicU64,
     closed: AtomicBool,
+    /// Requests wait at the gate until it is opened again.
+    held: AtomicBool,
+    gate: Mutex<()>,
+    opened: Condvar,
     kinds: Counts,
+}
+
+/// Holds requests off until it is dropped.
+pub(crate) struct Hold<'a>(&'a Activity);
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        let _gate = self.0.gate.lock();
+        self.0.held.store(false, Ordering::SeqCst);
+        self.0.opened.notify_all();
+    }
 }
 
 /// A request in progress, counted until it is dropped, also by a panic.
@@ -25,12 +42,35 @@ impl Drop for InProgress<'_> {
 }
 
 impl Activity {
-    /// Begins a request; `None` once the mount is closed, so that nothing is accepted after the last flush.
+    /// Begins a request, once nobody holds them off; `None` once the mount is closed, so that nothing is accepted after the
+    /// last flush.
     pub(crate) fn begin(&self) -> Option<InProgress<'_>> {
-        // The order (count, then look) pairs with `close` (close, then count): one of the two sees the other.
-        self.begun.fetch_add(1, Ordering::SeqCst);
-        let request = InProgress(self);
-        if self.closed.load(Ordering::SeqCst) { None } else { Some(request) }
+        loop {
+            // The order (count, then look) pairs with `close` and `hold` (set, then count): one of the two sees the other.
+            self.begun.fetch_add(1, Ordering::SeqCst);
+            let request = InProgress(self);
+            if self.closed.load(Ordering::SeqCst) {
+                return None;
+            }
+            if !self.held.load(Ordering::SeqCst) {
+                return Some(request);
+            }
+            drop(request);
+            let mut gate = self.gate.lock();
+            while self.held.load(Ordering::SeqCst) {
+                self.opened.wait(&mut gate);
+            }
+        }
+    }
+
+    /// Holds new requests off, once those in progress have ended; `None` if that takes longer than `patience`, or somebody
+    /// holds them off already.
+    pub(crate) fn hold(&self, patience: Duration) -> Option<Hold<'_>> {
+        if self.held.swap(true, Ordering::SeqCst) {
+            return None;
+        }
+        let hold = Hold(self);
+        self.drain(patience).then_some(hold)
     }
 
     /// A request of this kind came.
@@ -65,8 +105,13 @@ impl Activity {
 
     /// Refuses requests from here on and waits, at most `patience`, for those in progress. True if none is left.
     pub(crate) fn close(&self, patience: Duration) -> bool {
-        const STEP: Duration = Duration::from_millis(2);
         self.closed.store(true, Ordering::SeqCst);
+        self.drain(patience)
+    }
+
+    /// Waits, at most `patience`, for the requests in progress. True if none is left.
+    fn drain(&self, patience: Duration) -> bool {
+        const STEP: Duration = Duration::from_millis(2);
         let deadline = Instant::now() + patience;
         while self.in_progress() > 0 {
             if Instant::now() >= deadline {
@@ -135,6 +180,25 @@ mod tests {
         assert!(activity.begin().is_none());
         drop(running);
         assert!(activity.close(Duration::ZERO));
+    }
+
+    #[test]
+    fn requests_that_are_held_off_go_on_later() {
+        let activity = Activity::default();
+        let running = activity.begin().expect("open");
+        assert!(activity.hold(Duration::ZERO).is_none(), "one is in progress");
+        drop(running);
+        let hold = activity.hold(Duration::ZERO).expect("nothing is in progress");
+        assert!(activity.hold(Duration::ZERO).is_none(), "held already");
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| activity.begin().is_some());
+            while activity.requests() < 2 {
+                std::thread::yield_now();
+            }
+            assert!(!waiting.is_finished());
+            drop(hold);
+            assert!(waiting.join().expect("no panic"));
+        });
     }
 
     #[test]

@@ -393,6 +393,21 @@ impl SessionHandle {
         kernel.inval_inode(parent, 0, 0);
     }
 
+    /// Runs `work` while no request is served: those in progress have ended, new ones wait. `None`, and `work` does not run,
+    /// if they do not end within seconds. `work` must ask nothing of this mount, and tell the kernel nothing, for either
+    /// may wait for a request.
+    pub fn apart<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        let _hold = self.activity.hold(LAST_REQUESTS)?;
+        Some(work())
+    }
+
+    /// Has the kernel forget attributes, ACLs and pages of an inode. Not from a thread that serves requests.
+    pub fn forget_inode(&self, ino: Ino) {
+        if let Some(kernel) = self.kernel.upgrade() {
+            kernel.inval_inode(ino, 0, 0);
+        }
+    }
+
     /// Ends the mount as a signal would: unmount, and if it is busy detach lazily and give open files ten seconds.
     pub fn end(&self) {
         // The receiver is gone only after the end.

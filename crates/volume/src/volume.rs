@@ -276,6 +276,16 @@ impl Volume {
         self.dropped()
     }
 
+    /// As [`Volume::restore`], of the branch that `store` shows. Whoever caches what the store says has to forget it, and must
+    /// ask nothing meanwhile; [`Tree::between`] tells what.
+    pub fn restore_in(&self, store: &VolumeStore, snapshot: &str, path: &[&[u8]]) -> Result<()> {
+        match path {
+            [] => store.restore(snapshot)?,
+            path => store.restore_path(snapshot, path)?,
+        }
+        self.dropped()
+    }
+
     /// How `new` differs from `old`: names of snapshots or branches.
     pub fn diff(&self, old: &str, new: &str) -> Result<Vec<Difference>> {
         self.tree.diff(old, new)

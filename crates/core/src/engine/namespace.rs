@@ -352,6 +352,13 @@ impl Engine {
         self.dentries.remove(parent, name);
     }
 
+    /// As [`Engine::entry_changed_below`], for attributes and content of an inode.
+    pub fn inode_changed_below(&self, ino: Ino) {
+        self.inodes.changed(ino);
+        self.units.drop_inode(ino);
+        self.listings.remove(ino);
+    }
+
     /// The inode that `name` leads to, for the sake of its attributes (link count, change time).
     ///
     /// An expired entry is good enough. Without one, the store is asked only if someone could see the old attributes

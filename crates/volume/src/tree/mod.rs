@@ -5,6 +5,7 @@
 //! inode's writer, the transactions (shared by who changes content, alone for a transaction), an inode's content
 //! ([`content::Node`]), the numbers (whoever holds them is the only one to change the tree).
 
+mod between;
 mod change;
 mod collect;
 pub mod content;
@@ -30,6 +31,7 @@ use adit_core::types::{Caller, Kind, Timestamp};
 use adit_core::{ErrorKind, FsError, Result};
 use parking_lot::{Mutex, RwLock};
 
+pub use between::Between;
 pub(crate) use change::Change;
 pub use diff::{Difference, Differing};
 pub use namespace::{Gone, NewInode};

@@ -110,7 +110,7 @@ impl Tree {
 
 impl View<'_> {
     /// The directory to which these names lead.
-    fn walk(&self, names: &[&[u8]]) -> Result<Option<u64>> {
+    pub(super) fn walk(&self, names: &[&[u8]]) -> Result<Option<u64>> {
         let mut at = ROOT_INO;
         for name in names {
             match self.entry(at, name)? {

@@ -4,6 +4,8 @@
 //! ([`Process`]), which lives until its last mount ends. Two that begin at once are told apart by the lock on the file: the
 //! later one looks into the registry again.
 
+mod restore;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -410,7 +412,7 @@ impl Process {
     fn work(self: &Arc<Process>, args: &Value) -> Result<Value> {
         let asked = Asked::deserialize(args).map_err(|e| Failure::usage(format!("not a request: {e}")))?;
         match &asked {
-            Asked::Restore { branch, .. } => self.apart(branch, || self.perform(&asked)),
+            Asked::Restore { branch, name, path } => self.restore(&asked, branch, name, path),
             Asked::Snapshot { name, .. } => self.perform(&asked).inspect(|_| self.tell(name)),
             Asked::DeleteSnapshot { name } => {
                 // Out of use first, on every mount.
@@ -423,8 +425,7 @@ impl Process {
 
     /// Does `what` while `branch` is not mounted; if it was, it is mounted again after that.
     ///
-    /// Neither the kernel nor the engine could forget all that they know of a branch and of its open files; a new mount
-    /// knows nothing.
+    /// A new mount knows nothing of what was there before.
     fn apart(self: &Arc<Process>, branch: &str, what: impl FnOnce() -> Result<Value>) -> Result<Value> {
         let found = {
             let mut sessions = self.sessions.lock();
