@@ -1,7 +1,7 @@
 //! What adit is to reach in a row where that depends on the store: rows carry the aims of the vault.
 
 use crate::Subject;
-use crate::report::{Aim, Row};
+use crate::report::{Aim, JUICEFS_SQLITE, Row};
 
 /// The aim of a row.
 pub fn of(subject: Subject, row: &Row) -> Aim {
@@ -14,6 +14,8 @@ pub fn of(subject: Subject, row: &Row) -> Aim {
 /// Of the volume, by the row's name.
 fn of_volume(row: &Row) -> Aim {
     match row.name {
+        "create + clean unmount + syncfs of the disk" => Aim::Side(JUICEFS_SQLITE, 20.0),
+        "unlink + clean unmount + syncfs of the disk" => Aim::Side(JUICEFS_SQLITE, 10.0),
         "stat of each, warm"
         | "`ls -lR`, warm"
         | "fstat of an open file"
@@ -23,7 +25,7 @@ fn of_volume(row: &Row) -> Aim {
         "`ls -lR`, cold" | "untar + clean unmount + syncfs of the disk" => Aim::Host(0.5),
         "sequential write, fsync included" | "sequential read, cold" | "random 4 KiB read, cold" => Aim::Host(0.7),
         // The same whatever the store.
-        _ if matches!(row.aim, Aim::Null(_)) => row.aim,
-        _ => Aim::None,
+        _ if matches!(row.aim, Aim::Gocryptfs(_)) => Aim::None,
+        _ => row.aim,
     }
 }

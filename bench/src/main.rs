@@ -11,6 +11,7 @@ mod null_server;
 mod report;
 mod rivals;
 mod sides;
+mod watch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -102,9 +103,9 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// Whether the group of rows is asked for.
-    fn wants(&self, group: &str) -> bool {
-        self.rows.is_empty() || self.rows.iter().any(|row| row == group)
+    /// Whether the group of rows is asked for; some are only if they are named.
+    fn wants(&self, group: &str, on_request: bool) -> bool {
+        (self.rows.is_empty() && !on_request) || self.rows.iter().any(|row| row == group)
     }
 
     /// Rounds to run.
@@ -134,12 +135,18 @@ fn main() -> ExitCode {
     }
 }
 
+/// The groups of both kinds that are run only if they are asked for by name.
+fn on_request(subject: Subject) -> Vec<&'static str> {
+    micro::on_request(subject).into_iter().chain(mounted::on_request(subject)).collect()
+}
+
 /// Measures a store; false if a side failed in a row.
 fn run(args: &RunArgs) -> Result<bool> {
     let (micro_groups, macro_groups) = (micro::groups(args.subject), mounted::group_names(args.subject));
     if args.list {
         println!("micro groups: {}", micro_groups.join(", "));
         println!("macro groups: {}", macro_groups.join(", "));
+        println!("by name only: {}", on_request(args.subject).join(", "));
         println!("sides:        {}", sides::names(args.subject).join(", "));
         return Ok(true);
     }
@@ -162,4 +169,36 @@ fn run(args: &RunArgs) -> Result<bool> {
         report.write_json(path)?;
     }
     Ok(report.failures().is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_very_long_runs_only_by_its_name() {
+        let wants = |arguments: &[&str], group, on_request| {
+            let typed = ["adit-bench", "volume"].iter().chain(arguments);
+            match Cli::try_parse_from(typed).unwrap().what {
+                What::Volume(args) => args.wants(group, on_request),
+                _ => unreachable!("volume was typed"),
+            }
+        };
+        assert!(wants(&[], "random", false));
+        assert!(!wants(&[], "micro-kv", true));
+        assert!(wants(&["--rows", "random,micro-kv"], "micro-kv", true));
+        assert!(!wants(&["--rows", "micro-kv"], "random", false));
+    }
+
+    #[test]
+    fn names_of_groups_are_unique() {
+        for subject in [Subject::Vault, Subject::Volume] {
+            let mut names: Vec<&str> = micro::groups(subject);
+            names.extend(mounted::group_names(subject));
+            let count = names.len();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), count, "{subject:?}");
+        }
+    }
 }

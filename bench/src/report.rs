@@ -18,6 +18,10 @@ pub const HOST: &str = "ext4";
 const GOCRYPTFS: &str = "gocryptfs";
 /// The server that does nothing.
 pub const NULL: &str = "null";
+/// JuiceFS with its metadata in SQLite.
+pub const JUICEFS_SQLITE: &str = "juicefs-sqlite";
+/// Rivals that get a column of ratios, by how the names of their sides start.
+const RIVALS: [&str; 2] = [GOCRYPTFS, JUICEFS_SQLITE];
 
 /// What a figure counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,6 +84,8 @@ pub enum Aim {
     Null(f64),
     /// So many times as good as the library below, the side `library`.
     Library(f64),
+    /// So many times as good as the side of that name.
+    Side(&'static str, f64),
     /// The figure itself, in the row's unit.
     Bound(f64),
 }
@@ -227,11 +233,11 @@ impl Report {
         for side in &sides {
             let _ = write!(out, " {side} |");
         }
-        let is_compared = sides.iter().any(|side| *side == HOST || side.starts_with(GOCRYPTFS));
-        if is_compared {
-            let _ = write!(out, " adit : gocryptfs | adit : ext4 |");
+        let others: Vec<&str> = RIVALS.into_iter().chain([HOST]).filter(|other| is_among(other, &sides)).collect();
+        for other in &others {
+            let _ = write!(out, " adit : {other} |");
         }
-        let columns = sides.len() + if is_compared { 3 } else { 1 };
+        let columns = sides.len() + others.len() + 1;
         let _ = writeln!(out, " aim |\n|---|---|{}", "---:|".repeat(columns));
         for (row, samples) in &group.rows {
             let _ = write!(out, "| {} | {} |", row.name, row.unit.text());
@@ -240,10 +246,8 @@ impl Report {
                 let _ = write!(out, " {} |", cell.map_or_else(|| "–".into(), |s| s.text()));
             }
             let medians = Medians::of(samples);
-            if is_compared {
-                for other in [medians.gocryptfs(row.unit), medians.side(HOST)] {
-                    let _ = write!(out, " {} |", medians.ratio_text(row.unit, other));
-                }
+            for other in &others {
+                let _ = write!(out, " {} |", medians.ratio_text(row.unit, medians.best(other, row.unit)));
             }
             let verdict = medians.judge(row);
             let _ = writeln!(out, " {} |", verdict.text);
@@ -281,6 +285,11 @@ impl Report {
     }
 }
 
+/// Whether a side's name is `other` or, for the versions of one program, starts with it.
+fn is_among(other: &str, sides: &[&String]) -> bool {
+    sides.iter().any(|side| side.starts_with(other))
+}
+
 /// The medians of one row.
 struct Medians(BTreeMap<String, f64>);
 
@@ -300,9 +309,9 @@ impl Medians {
         self.0.get(name).copied()
     }
 
-    /// The best of all gocryptfs versions.
-    fn gocryptfs(&self, unit: Unit) -> Option<f64> {
-        let versions = self.0.iter().filter(|(side, _)| side.starts_with(GOCRYPTFS));
+    /// The best of the sides whose names start so: all versions of one program.
+    fn best(&self, prefix: &str, unit: Unit) -> Option<f64> {
+        let versions = self.0.iter().filter(|(side, _)| side.starts_with(prefix));
         versions.map(|(_, median)| *median).reduce(|a, b| if unit.ratio(a, b) >= 1.0 { a } else { b })
     }
 
@@ -317,10 +326,11 @@ impl Medians {
         let nothing = |text: &str| Verdict { text: text.into(), worth: None };
         let (other, factor, name) = match row.aim {
             Aim::None => return nothing(""),
-            Aim::Gocryptfs(factor) => (self.gocryptfs(row.unit), factor, "gocryptfs"),
+            Aim::Gocryptfs(factor) => (self.best(GOCRYPTFS, row.unit), factor, GOCRYPTFS),
             Aim::Host(factor) => (self.side(HOST), factor, HOST),
             Aim::Null(factor) => (self.side(NULL), factor, "null server"),
             Aim::Library(factor) => (self.side("library"), factor, "library"),
+            Aim::Side(name, factor) => (self.side(name), factor, name),
             Aim::Bound(bound) => (Some(bound), 1.0, "bound"),
         };
         let (Some(adit), Some(other)) = (self.side(ADIT), other) else {
@@ -369,6 +379,14 @@ mod tests {
         assert!(report(Aim::Gocryptfs(1.5), Unit::Seconds, sides).contains("met: 2.00 of 1.50"));
         // As rates the same figures mean the opposite, and the other version is the better one.
         assert!(report(Aim::Gocryptfs(1.0), Unit::PerSec, sides).contains("SHORT: 0.333 of 1.00"));
+    }
+
+    #[test]
+    fn each_rival_that_took_part_has_a_column() {
+        let sides: &[(&str, &[f64])] = &[("ext4", &[1.0]), ("juicefs-sqlite", &[40.0]), ("adit", &[2.0])];
+        let text = report(Aim::Side(JUICEFS_SQLITE, 10.0), Unit::Seconds, sides);
+        assert!(text.contains("| adit : juicefs-sqlite | adit : ext4 | aim |"), "{text}");
+        assert!(text.contains("| 20.0 × | 0.500 × | met: 20.0 of 10.0 × juicefs-sqlite |"), "{text}");
     }
 
     #[test]

@@ -11,6 +11,10 @@ use anyhow::{Context, Result, bail};
 
 const GOCRYPTFS_MODULE: &str = "github.com/rfjakob/gocryptfs/v2@v2.6.1";
 const GOCRYPTFS_VERSION: &str = "v2.6.1";
+const JUICEFS_MODULE: &str = "github.com/juicedata/juicefs@v1.3.1";
+/// Object stores, metadata stores and gateways that are not measured: without them a build takes a fraction of the time.
+const JUICEFS_TAGS: &str = "nogateway,nowebdav,nocos,nobos,nohdfs,noibmcos,noobs,nooss,noqingstor,nosftp,noswift,noazure,nogs,\
+                            noufile,nob2,nonfs,nodragonfly,nocifs,nomysql,nopg,notikv,noetcd,noredis";
 /// The oldest Java that the official stack runs on.
 const JAVA_MIN: u32 = 23;
 const COPY_DEPENDENCIES: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies";
@@ -62,6 +66,11 @@ pub fn gocryptfs_of_apt() -> Result<PathBuf> {
     on_path("gocryptfs").context("apt-get brought no gocryptfs")
 }
 
+/// SQLite's shell, installed if it is missing.
+pub fn sqlite() -> Result<()> {
+    if on_path("sqlite3").is_some() { Ok(()) } else { apt("sqlite3") }
+}
+
 /// Installs a package of the distribution.
 fn apt(package: &str) -> Result<()> {
     let mut install = Command::new("apt-get");
@@ -81,30 +90,66 @@ pub fn gocryptfs_version(program: &Path) -> Result<String> {
 }
 
 /// The current gocryptfs, built from the Go proxy's module; with OpenSSL if its headers are there, as its authors do.
-///
-/// `go install module@version` would ask for the list of all versions, which a proxy need not serve.
 pub fn gocryptfs_of_go() -> Result<PathBuf> {
     fusermount()?;
-    let home = cache_dir()?.join("tools/gocryptfs-2.6.1/bin");
-    let program = home.join("gocryptfs");
+    let has_openssl = Path::new("/usr/include/openssl/evp.h").exists() && on_path("pkg-config").is_some();
+    let tags = if has_openssl { "" } else { "without_openssl" };
+    let flags = format!("-s -w -X main.GitVersion={GOCRYPTFS_VERSION}");
+    of_go(GOCRYPTFS_MODULE, "tools/gocryptfs-2.6.1/bin/gocryptfs", tags, &flags)
+}
+
+/// JuiceFS with SQLite and Badger as metadata stores, built from the Go proxy's module. It takes five minutes of two cores.
+pub fn juicefs() -> Result<PathBuf> {
+    fusermount()?;
+    of_go(JUICEFS_MODULE, "tools/juicefs-1.3.1/bin/juicefs", JUICEFS_TAGS, "-s -w")
+}
+
+/// Builds the program of a Go module, unless the cache has it under `place`.
+///
+/// `go install module@version` would ask for the list of all versions, which a proxy need not serve; and it refuses modules
+/// that replace others, as JuiceFS does.
+fn of_go(module: &str, place: &str, tags: &str, linker_flags: &str) -> Result<PathBuf> {
+    let program = cache_dir()?.join(place);
     if program.is_file() {
         return Ok(program);
     }
-    fs::create_dir_all(&home)?;
-    let download = run(Command::new("go").args(["mod", "download", "-json", GOCRYPTFS_MODULE]).current_dir(&home))?;
+    let home = program.parent().context("a program lies in a folder")?;
+    fs::create_dir_all(home)?;
+    let download = run(Command::new("go").args(["mod", "download", "-json", module]).current_dir(home))
+        .with_context(|| format!("cannot fetch {module}"))?;
     let module: serde_json::Value = serde_json::from_str(&download).context("go said no JSON")?;
     let sources = module["Dir"].as_str().context("go did not say where the module lies")?;
+    eprintln!("building {}", program.display());
     let mut build = Command::new("go");
-    build
-        .args(["build", "-mod=readonly", "-ldflags"])
-        .arg(format!("-s -w -X main.GitVersion={GOCRYPTFS_VERSION}"))
-        .current_dir(sources);
-    let has_openssl = Path::new("/usr/include/openssl/evp.h").exists() && on_path("pkg-config").is_some();
-    if !has_openssl {
-        build.args(["-tags", "without_openssl"]);
-    }
+    build.args(["build", "-mod=readonly", "-ldflags", linker_flags, "-tags", tags]).current_dir(sources);
     run(build.arg("-o").arg(&program).arg("."))?;
     Ok(program)
+}
+
+/// AgentFS behind the program of ours that calls its library: its own command, which mounts, is in no registry. Built from
+/// crates.io, which takes ten minutes of two cores.
+pub fn agentfs() -> Result<PathBuf> {
+    of_cargo("agentfs")
+}
+
+/// The program that runs the volume's tree over several key-value stores.
+pub fn kv() -> Result<PathBuf> {
+    of_cargo("kv")
+}
+
+/// Builds the program under `bench/rivals` into the cache.
+fn of_cargo(name: &str) -> Result<PathBuf> {
+    let target = cache_dir()?.join("tools").join(format!("{name}-bench"));
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("rivals").join(name);
+    let mut build = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    build.args(["build", "--quiet", "--locked", "--target-dir"]).arg(&target).current_dir(sources);
+    let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+    if profile == "release" {
+        build.arg("--release");
+    }
+    // Cargo knows better than a file's presence whether the program is that of these sources.
+    run(&mut build).context("cannot build it")?;
+    Ok(target.join(profile).join(format!("{name}-bench")))
 }
 
 /// The official library with its FUSE adapter, fetched by Maven and compiled if the cache does not have it.

@@ -8,9 +8,8 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -18,16 +17,21 @@ use rustix::fs::IFlags;
 use rustix::mount::UnmountFlags;
 
 use crate::Subject;
-use crate::report::{ADIT, HOST, NULL};
+use crate::report::{ADIT, HOST, JUICEFS_SQLITE, NULL};
 use crate::rivals::{self, Official};
+pub use crate::watch::Memory;
+use crate::watch::Watch;
 
 /// All sides, in the order in which they take turns.
 pub fn names(subject: Subject) -> &'static [&'static str] {
     match subject {
         Subject::Vault => &[HOST, "gocryptfs-2.3", "gocryptfs-2.6.1", "official", ADIT, NULL],
-        Subject::Volume => &[HOST, ADIT, NULL],
+        Subject::Volume => &[HOST, JUICEFS_SQLITE, JUICEFS_BADGER, ADIT, NULL],
     }
 }
+
+/// JuiceFS with its metadata in Badger.
+const JUICEFS_BADGER: &str = "juicefs-badger";
 
 /// Of the file systems that FUSE serves (`statfs(2)`).
 const FUSE_MAGIC: u64 = 0x6573_5546;
@@ -35,8 +39,6 @@ const FUSE_MAGIC: u64 = 0x6573_5546;
 const MOUNT_LIMIT: Duration = Duration::from_secs(30);
 /// How long a server may take to write everything back and end.
 const END_LIMIT: Duration = Duration::from_secs(120);
-/// How often the memory of the server is looked at.
-const SAMPLE_INTERVAL: Duration = Duration::from_millis(25);
 /// No secret: the vaults are made for one run.
 const PASSWORD: &str = "benchmark";
 
@@ -49,7 +51,15 @@ enum Kind {
     Adit(PathBuf),
     /// A volume of it.
     AditVolume(PathBuf),
+    JuiceFs(PathBuf, MetaStore),
     Null,
+}
+
+/// Where JuiceFS keeps its metadata.
+#[derive(Clone, Copy, Debug)]
+enum MetaStore {
+    Sqlite,
+    Badger,
 }
 
 /// One side of the comparison.
@@ -81,19 +91,19 @@ impl Place {
         self.backing.join("volume")
     }
 
+    /// The address of JuiceFS's metadata.
+    fn juicefs_meta(&self, store: MetaStore) -> String {
+        let scheme = match store {
+            MetaStore::Sqlite => "sqlite3",
+            MetaStore::Badger => "badger",
+        };
+        format!("{scheme}://{}", self.backing.join("meta").display())
+    }
+
     /// The folder of the vault, as the host sees it.
     pub fn backing(&self) -> &Path {
         &self.backing
     }
-}
-
-/// The most memory that a server used, in bytes.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct Memory {
-    /// Peak resident set (`VmHWM`), program text and mapped files included.
-    pub resident: u64,
-    /// Largest sample of `RssAnon` + `RssShmem`: what it allocated.
-    pub anonymous: u64,
 }
 
 /// Prepares the sides asked for. A rival that cannot be had is reported to `missing`; a wrong name is an error.
@@ -121,6 +131,8 @@ pub fn prepare(
             NULL => Ok(Kind::Null),
             ADIT if subject == Subject::Volume => adit().map(Kind::AditVolume),
             ADIT => adit().map(Kind::Adit),
+            JUICEFS_SQLITE => rivals::juicefs().map(|program| Kind::JuiceFs(program, MetaStore::Sqlite)),
+            JUICEFS_BADGER => rivals::juicefs().map(|program| Kind::JuiceFs(program, MetaStore::Badger)),
             "official" => rivals::official().and_then(|official| Ok(Kind::Official(official, adit()?))),
             "gocryptfs-2.3" => rivals::gocryptfs_of_apt().map(Kind::Gocryptfs),
             _ => rivals::gocryptfs_of_go().map(Kind::Gocryptfs),
@@ -159,6 +171,9 @@ impl Side {
                 official.java.display()
             ),
             Kind::Adit(_) | Kind::AditVolume(_) => "default options".into(),
+            Kind::JuiceFs(..) => {
+                "JuiceFS 1.3.1 from its Go module, data in a folder, no trash, its default flags otherwise".into()
+            }
             Kind::Null => "a fuser server with adit's flags and timeouts, constant files of 4 KiB".into(),
         }
     }
@@ -179,6 +194,13 @@ impl Side {
         fs::write(&place.password_file, PASSWORD)?;
         match &self.kind {
             Kind::Host | Kind::Null => {}
+            // With a trash, which is the default, an unlink would be a rename.
+            Kind::JuiceFs(program, store) => self.init(
+                Command::new(program)
+                    .args(["format", "--storage", "file", "--trash-days", "0", "--bucket"])
+                    .arg(format!("{}/", place.backing.join("data").display()))
+                    .args([&place.juicefs_meta(*store), "bench"]),
+            )?,
             Kind::Gocryptfs(program) => self.init(
                 Command::new(program).args(["-init", "-q", "-passfile"]).arg(&place.password_file).arg(&place.backing),
             )?,
@@ -229,6 +251,14 @@ impl Side {
                 let mut command = Command::new(program);
                 command.args(["mount", "--foreground", "--state-dir"]).arg(place.work.join("state"));
                 command.arg(place.volume()).arg(&place.mountpoint);
+                command
+            }
+            Kind::JuiceFs(program, store) => {
+                let mut command = Command::new(program);
+                command.args(["mount", "--no-usage-report", "--cache-dir"]).arg(place.work.join("cache"));
+                command.arg(place.juicefs_meta(*store)).arg(&place.mountpoint);
+                // The serving process itself, without the one that would only watch it and start it again.
+                command.env("JFS_SUPERVISOR", "1");
                 command
             }
             Kind::Official(official, _) => {
@@ -377,60 +407,6 @@ impl Served {
     }
 }
 
-/// A thread that looks at a process's memory.
-struct Watch {
-    pid: u32,
-    stop: Arc<AtomicBool>,
-    anonymous: Arc<AtomicU64>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Watch {
-    fn start(pid: u32) -> Watch {
-        let stop = Arc::new(AtomicBool::new(false));
-        let anonymous = Arc::new(AtomicU64::new(0));
-        let thread = {
-            let (stop, anonymous) = (stop.clone(), anonymous.clone());
-            thread::spawn(move || {
-                while !stop.load(Relaxed) {
-                    if let Some(memory) = memory_of(pid) {
-                        anonymous.fetch_max(memory.anonymous, Relaxed);
-                    }
-                    thread::park_timeout(SAMPLE_INTERVAL);
-                }
-            })
-        };
-        Watch { pid, stop, anonymous, thread: Some(thread) }
-    }
-
-    fn look(&self) -> Memory {
-        let now = memory_of(self.pid).unwrap_or_default();
-        Memory { resident: now.resident, anonymous: self.anonymous.load(Relaxed).max(now.anonymous) }
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            // It holds nothing that a panic of it could spoil.
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Peak resident set, and anonymous memory now.
-fn memory_of(pid: u32) -> Option<Memory> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        let kib: u64 = line.trim_start_matches(':').trim().trim_end_matches("kB").trim().parse().ok()?;
-        Some(kib << 10)
-    };
-    Some(Memory { resident: field("VmHWM")?, anonymous: field("RssAnon")? + field("RssShmem")? })
-}
-
 fn is_fuse(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|found| found.f_type as u64 == FUSE_MAGIC)
 }
@@ -479,6 +455,6 @@ pub fn mount_command(side: &Side, place: &Place) -> Option<[Command; 2]> {
             let end = [&state[..], &["umount".as_ref(), point][..]].concat();
             Some([command(program, &mount), command(program, &end)])
         }
-        Kind::Host | Kind::Official(..) | Kind::AditVolume(_) | Kind::Null => None,
+        Kind::Host | Kind::Official(..) | Kind::AditVolume(_) | Kind::JuiceFs(..) | Kind::Null => None,
     }
 }

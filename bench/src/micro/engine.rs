@@ -9,7 +9,7 @@ use adit_core::types::{FileName, Ino};
 use anyhow::{Context, Result, ensure};
 
 use super::table_store::{self, LISTED, LISTED_LEN, TableStore};
-use super::{SAMPLES, counting, one_sample, samples};
+use super::{SAMPLES, counting, one_sample, samples, shuffle};
 use crate::RunArgs;
 use crate::report::{ADIT, Aim, Report, Row, Unit};
 
@@ -250,13 +250,4 @@ fn by_two(hot: &Hot, operation: fn(&Hot), count: usize) -> Vec<f64> {
 
 fn file_name(name: &str) -> Result<FileName<'_>> {
     FileName::new(name.as_bytes()).map_err(|e| anyhow::anyhow!("{name}: {e:?}"))
-}
-
-/// Fisher and Yates with a small congruential generator.
-fn shuffle(indexes: &mut [usize]) {
-    let mut state = 1u64;
-    for at in (1..indexes.len()).rev() {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        indexes.swap(at, (state >> 33) as usize % (at + 1));
-    }
 }

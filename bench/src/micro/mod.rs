@@ -9,6 +9,7 @@ mod format;
 mod memory;
 mod table_store;
 mod unlock;
+mod volume;
 
 use std::path::Path;
 use std::time::Duration;
@@ -23,10 +24,18 @@ use crate::{RunArgs, Subject};
 const VAULT_GROUPS: [&str; 4] = ["micro-engine", "micro-format", "micro-memory", "micro-unlock"];
 
 /// Groups of rows of a store, for `--rows`.
-pub fn groups(subject: Subject) -> &'static [&'static str] {
+pub fn groups(subject: Subject) -> Vec<&'static str> {
     match subject {
-        Subject::Vault => &VAULT_GROUPS,
-        Subject::Volume => &[],
+        Subject::Vault => VAULT_GROUPS.to_vec(),
+        Subject::Volume => volume::GROUPS.iter().map(|(name, ..)| *name).collect(),
+    }
+}
+
+/// Those that are run only if they are asked for.
+pub fn on_request(subject: Subject) -> Vec<&'static str> {
+    match subject {
+        Subject::Vault => Vec::new(),
+        Subject::Volume => volume::GROUPS.iter().filter(|(_, slow, _)| *slow).map(|(name, ..)| *name).collect(),
     }
 }
 
@@ -37,7 +46,20 @@ const SAMPLE_MIN: Duration = Duration::from_millis(10);
 
 /// Measures everything asked for.
 pub fn run(args: &RunArgs, dir: &Path, report: &mut Report) -> Result<()> {
-    let wants = |group: &str| groups(args.subject).contains(&group) && args.wants(group);
+    match args.subject {
+        Subject::Vault => run_vault(args, dir, report),
+        Subject::Volume => {
+            let wanted = volume::GROUPS.iter().filter(|(name, on_request, _)| args.wants(name, *on_request));
+            for (_, _, measure) in wanted {
+                measure(args, dir, report)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn run_vault(args: &RunArgs, dir: &Path, report: &mut Report) -> Result<()> {
+    let wants = |group: &str| args.wants(group, false);
     if wants(VAULT_GROUPS[0]) {
         engine::run(args, report)?;
     }
@@ -77,4 +99,13 @@ fn cpu_time() -> Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     // The kernel counts up from zero and keeps nanoseconds below a second.
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+/// Fisher and Yates with a small congruential generator.
+fn shuffle(indexes: &mut [usize]) {
+    let mut state = 1u64;
+    for at in (1..indexes.len()).rev() {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        indexes.swap(at, (state >> 33) as usize % (at + 1));
+    }
 }

@@ -34,6 +34,7 @@ pub const SEQUENTIAL: Group = Group {
     about: |args| format!("One file of {} MiB in calls of 1 MiB.", args.scaled(512)),
     takes: |side| side.keeps(),
     once: false,
+    on_request: false,
     prepare: nothing_to_prepare,
     script: sequential,
 };
@@ -106,6 +107,7 @@ pub const RANDOM: Group = Group {
     },
     takes: |side| side.keeps(),
     once: false,
+    on_request: false,
     prepare: nothing_to_prepare,
     script: random,
 };
@@ -176,6 +178,7 @@ pub const REWRITE: Group = Group {
     },
     takes: |side| side.keeps(),
     once: true,
+    on_request: false,
     prepare: nothing_to_prepare,
     script: rewrite,
 };

@@ -4,10 +4,12 @@
 //! disk, and cold caches. "Cold" is after an unmount, a sync, `drop_caches`, and a new mount, so that neither the kernel nor a
 //! server remembers anything; "warm" repeats the same at once.
 
+mod build;
 mod bytes;
 mod large;
 mod open_file;
 mod small;
+mod sqlite;
 mod tree;
 mod unlock;
 
@@ -45,6 +47,8 @@ pub struct Group {
     pub takes: fn(&Side) -> bool,
     /// Whether one round is enough, because it takes minutes.
     pub once: bool,
+    /// Whether it is run only if it is asked for by its name, because it takes very long.
+    pub on_request: bool,
     /// Makes what all sides share, untimed.
     pub prepare: fn(&RunArgs, &Path) -> Result<()>,
     /// The script of one turn.
@@ -62,8 +66,18 @@ const VAULT_GROUPS: &[&Group] = &[
     &large::REWRITE,
 ];
 
-const VOLUME_GROUPS: &[&Group] =
-    &[&large::SEQUENTIAL, &large::RANDOM, &small::FEW, &small::MANY, &tree::TREE, &open_file::OPEN_FILE];
+const VOLUME_GROUPS: &[&Group] = &[
+    &large::SEQUENTIAL,
+    &large::RANDOM,
+    &small::FEW,
+    &small::MANY,
+    &tree::TREE,
+    &tree::CLONE,
+    &open_file::OPEN_FILE,
+    &sqlite::SQLITE,
+    &build::CRATE,
+    &build::WHOLE,
+];
 
 fn groups(subject: Subject) -> &'static [&'static Group] {
     match subject {
@@ -81,9 +95,14 @@ pub fn group_names(subject: Subject) -> Vec<&'static str> {
     groups(subject).iter().map(|group| group.name).collect()
 }
 
+/// The names of those that are run only if they are asked for.
+pub fn on_request(subject: Subject) -> Vec<&'static str> {
+    groups(subject).iter().filter(|group| group.on_request).map(|group| group.name).collect()
+}
+
 /// Measures everything asked for. A side that fails is left out of the rest of its group and noted.
 pub fn run(args: &RunArgs, dir: &Path, report: &mut Report) -> Result<()> {
-    let groups: Vec<_> = groups(args.subject).iter().filter(|group| args.wants(group.name)).collect();
+    let groups: Vec<_> = groups(args.subject).iter().filter(|group| args.wants(group.name, group.on_request)).collect();
     if groups.is_empty() {
         return Ok(());
     }

@@ -41,6 +41,7 @@ pub const OPEN_FILE: Group = Group {
     },
     takes: |_| true,
     once: false,
+    on_request: false,
     prepare: nothing_to_prepare,
     script,
 };

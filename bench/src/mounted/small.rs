@@ -41,6 +41,7 @@ pub const FEW: Group = Group {
     about: |args| about(args, 2_000),
     takes: |side| side.keeps(),
     once: false,
+    on_request: false,
     prepare: nothing_to_prepare,
     script: |turn| script(turn, 2_000),
 };
@@ -51,6 +52,7 @@ pub const MANY: Group = Group {
     about: |args| about(args, 20_000),
     takes: |side| side.keeps(),
     once: false,
+    on_request: false,
     prepare: nothing_to_prepare,
     script: |turn| script(turn, 20_000),
 };

@@ -37,6 +37,7 @@ pub const UNLOCK_GROUP: Group = Group {
     },
     takes: |side| side.is_served() && side.keeps(),
     once: false,
+    on_request: false,
     prepare: nothing_to_prepare,
     script,
 };
