@@ -1,12 +1,13 @@
 //! The stores: redb, fjall and LMDB, each as it comes.
 
 use std::fs;
+use std::ops::Bound;
 use std::path::Path;
 
 use adit_volume::{Bytes, Sink};
 use anyhow::Result;
 use fjall::{Keyspace, KeyspaceCreateOptions, PersistMode};
-use heed::EnvOpenOptions;
+use heed::{CommitOrAbort, EnvOpenOptions};
 use parking_lot::RwLock;
 use redb::{Builder, Database, Durability, ReadOnlyTable, ReadableDatabase, TableDefinition};
 
@@ -117,7 +118,7 @@ impl Backend for Fjall {
 /// LMDB: a tree in a file that is mapped.
 pub struct Lmdb {
     env: heed::Env,
-    database: heed::Database<heed::types::Bytes, heed::types::Bytes>,
+    database: heed::Database<'static, heed::types::Bytes, heed::types::Bytes>,
 }
 
 impl Lmdb {
@@ -127,9 +128,12 @@ impl Lmdb {
         fs::create_dir_all(&dir)?;
         // SAFETY: the folder is this run's own; nothing else changes its files while they are mapped.
         let env = unsafe { EnvOpenOptions::new().map_size(MAP_BYTES).open(&dir)? };
-        let mut transaction = env.write_txn()?;
-        let database = env.create_database(&mut transaction, None)?;
-        transaction.commit()?;
+        let transaction = env.write_txn()?;
+        let database = env
+            .create_databases_and_commit(transaction, |opener, transaction| {
+                opener.create_database(transaction, None).map(CommitOrAbort::<_, ()>::Commit)
+            })?
+            .unwrap_commit();
         Ok(Lmdb { env, database })
     }
 }
@@ -142,7 +146,7 @@ impl Backend for Lmdb {
 
     fn scan(&self, start: &[u8], end: &[u8], sink: &mut Sink<'_>) -> Result<()> {
         let transaction = self.env.read_txn()?;
-        for entry in self.database.range(&transaction, &(start..end))? {
+        for entry in self.database.range(&transaction, &(Bound::Included(start), Bound::Excluded(end)))? {
             let (key, value) = entry?;
             if sink(key, value).is_break() {
                 break;
