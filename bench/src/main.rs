@@ -43,6 +43,9 @@ enum What {
     NullServer {
         /// Where to mount
         mountpoint: PathBuf,
+        /// What to behave like
+        #[arg(value_enum)]
+        like: Subject,
     },
 }
 
@@ -58,7 +61,7 @@ enum Part {
 }
 
 /// Which store is measured.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum Subject {
     /// Encrypted vaults, beside gocryptfs and the official stack.
     #[default]
@@ -123,7 +126,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().what {
         What::Vault(args) => run(&args),
         What::Volume(args) => run(&RunArgs { subject: Subject::Volume, ..args }),
-        What::NullServer { mountpoint } => null_server::serve(&mountpoint).map(|()| true),
+        What::NullServer { mountpoint, like } => null_server::serve(&mountpoint, like).map(|()| true),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

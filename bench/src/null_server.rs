@@ -1,7 +1,8 @@
 //! A FUSE server that does nothing: one directory whose files `f0`, `f1`, … are all the same 4 KiB.
 //!
-//! It asks for the capabilities that adit's mount asks for, gives the same times to live and open flags, and is served by as
-//! many threads: the difference between the two is what adit itself costs. (`crates/mount/src/fuse` has the originals.)
+//! It asks for the capabilities that adit's mount of such a store asks for, gives the same times to live and open flags, and is
+//! served by as many threads: the difference between the two is what adit itself costs. (`crates/mount/src/fuse` has the
+//! originals, `crates/cli/src/commands/mount` the times.)
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,19 +13,51 @@ use std::time::{Duration, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
-    LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, Request,
+    LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyXattr, Request,
 };
+
+use crate::Subject;
 
 /// Length of each file in bytes.
 pub const FILE_LEN: usize = 4096;
-const TTL: Duration = Duration::from_secs(1);
 const TRANSFER_LEN_MAX: u32 = 1 << 20;
 const BACKGROUND_MAX: u16 = 64;
 /// The first inode number of a file.
 const FIRST_INO: u64 = 2;
 
 struct Null {
+    like: Subject,
+    ttl: Duration,
     content: [u8; FILE_LEN],
+}
+
+/// What the kernel is told to cache, and for how long.
+fn time_to_live(like: Subject) -> Duration {
+    match like {
+        // Somebody else may change it.
+        Subject::Vault => Duration::from_secs(1),
+        Subject::Volume => Duration::from_secs(3600),
+    }
+}
+
+fn capabilities(like: Subject) -> InitFlags {
+    let all = InitFlags::FUSE_ASYNC_READ
+        | InitFlags::FUSE_BIG_WRITES
+        | InitFlags::FUSE_MAX_PAGES
+        | InitFlags::FUSE_ASYNC_DIO
+        | InitFlags::FUSE_PARALLEL_DIROPS
+        | InitFlags::FUSE_DO_READDIRPLUS;
+    match like {
+        Subject::Vault => all | InitFlags::FUSE_READDIRPLUS_AUTO | InitFlags::FUSE_AUTO_INVAL_DATA,
+        Subject::Volume => {
+            all | InitFlags::FUSE_EXPLICIT_INVAL_DATA
+                | InitFlags::FUSE_CACHE_SYMLINKS
+                | InitFlags::FUSE_WRITEBACK_CACHE
+                | InitFlags::FUSE_HANDLE_KILLPRIV_V2
+                | InitFlags::FUSE_POSIX_ACL
+                | InitFlags::FUSE_DONT_MASK
+        }
+    }
 }
 
 fn attr(ino: INodeNo) -> FileAttr {
@@ -50,15 +83,7 @@ fn attr(ino: INodeNo) -> FileAttr {
 
 impl Filesystem for Null {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let wanted = InitFlags::FUSE_ASYNC_READ
-            | InitFlags::FUSE_BIG_WRITES
-            | InitFlags::FUSE_MAX_PAGES
-            | InitFlags::FUSE_ASYNC_DIO
-            | InitFlags::FUSE_PARALLEL_DIROPS
-            | InitFlags::FUSE_DO_READDIRPLUS
-            | InitFlags::FUSE_READDIRPLUS_AUTO
-            | InitFlags::FUSE_ATOMIC_O_TRUNC
-            | InitFlags::FUSE_AUTO_INVAL_DATA;
+        let wanted = capabilities(self.like);
         let refused = || io::Error::from(io::ErrorKind::Unsupported);
         config.add_capabilities(wanted & config.capabilities()).map_err(|_| refused())?;
         config.set_max_write(TRANSFER_LEN_MAX).map_err(|_| refused())?;
@@ -69,13 +94,21 @@ impl Filesystem for Null {
     fn lookup(&self, _req: &Request, _parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let number = name.to_str().and_then(|name| name.strip_prefix('f')?.parse::<u64>().ok());
         match number {
-            Some(number) => reply.entry(&TTL, &attr(INodeNo(FIRST_INO + number)), Generation(0)),
+            Some(number) => reply.entry(&self.ttl, &attr(INodeNo(FIRST_INO + number)), Generation(0)),
             None => reply.error(Errno::ENOENT),
         }
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        reply.attr(&TTL, &attr(ino));
+        reply.attr(&self.ttl, &attr(ino));
+    }
+
+    fn getxattr(&self, _req: &Request, _ino: INodeNo, _name: &OsStr, _size: u32, reply: ReplyXattr) {
+        match self.like {
+            // No store of that kind has any: the kernel asks once.
+            Subject::Vault => reply.error(Errno::ENOSYS),
+            Subject::Volume => reply.error(Errno::NO_XATTR),
+        }
     }
 
     fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -113,8 +146,8 @@ impl Filesystem for Null {
     }
 }
 
-/// Serves at `mountpoint` until it is unmounted.
-pub fn serve(mountpoint: &Path) -> Result<()> {
+/// Serves at `mountpoint`, like a mount of such a store, until it is unmounted.
+pub fn serve(mountpoint: &Path, like: Subject) -> Result<()> {
     let cores = available_parallelism().map_or(1, usize::from);
     let mut config = fuser::Config::default();
     config.mount_options = vec![
@@ -125,6 +158,6 @@ pub fn serve(mountpoint: &Path) -> Result<()> {
     ];
     config.n_threads = Some((2 * cores).clamp(2, 8));
     config.clone_fd = true;
-    let null = Null { content: [b'n'; FILE_LEN] };
+    let null = Null { like, ttl: time_to_live(like), content: [b'n'; FILE_LEN] };
     fuser::mount(null, mountpoint, &config).with_context(|| format!("cannot mount on {}", mountpoint.display()))
 }

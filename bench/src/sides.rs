@@ -52,7 +52,8 @@ enum Kind {
     /// A volume of it.
     AditVolume(PathBuf),
     JuiceFs(PathBuf, MetaStore),
-    Null,
+    /// A server that does nothing, like a mount of such a store.
+    Null(Subject),
 }
 
 /// Where JuiceFS keeps its metadata.
@@ -128,7 +129,7 @@ pub fn prepare(
         }
         let kind = match name {
             HOST => Ok(Kind::Host),
-            NULL => Ok(Kind::Null),
+            NULL => Ok(Kind::Null(subject)),
             ADIT if subject == Subject::Volume => adit().map(Kind::AditVolume),
             ADIT => adit().map(Kind::Adit),
             JUICEFS_SQLITE => rivals::juicefs().map(|program| Kind::JuiceFs(program, MetaStore::Sqlite)),
@@ -153,7 +154,7 @@ impl Side {
 
     /// Whether it keeps what is written to it.
     pub fn keeps(&self) -> bool {
-        !matches!(self.kind, Kind::Null)
+        !matches!(self.kind, Kind::Null(_))
     }
 
     /// Whether the vault's key comes from its own file by scrypt with known parameters.
@@ -174,7 +175,7 @@ impl Side {
             Kind::JuiceFs(..) => {
                 "JuiceFS 1.3.1 from its Go module, data in a folder, no trash, its default flags otherwise".into()
             }
-            Kind::Null => "a fuser server with adit's flags and timeouts, constant files of 4 KiB".into(),
+            Kind::Null(_) => "a fuser server with adit's flags and timeouts, constant files of 4 KiB".into(),
         }
     }
 
@@ -193,7 +194,7 @@ impl Side {
         fs::create_dir_all(&place.mountpoint)?;
         fs::write(&place.password_file, PASSWORD)?;
         match &self.kind {
-            Kind::Host | Kind::Null => {}
+            Kind::Host | Kind::Null(_) => {}
             // With a trash, which is the default, an unlink would be a rename.
             Kind::JuiceFs(program, store) => self.init(
                 Command::new(program)
@@ -229,9 +230,13 @@ impl Side {
     fn server(&self, place: &Place) -> Result<Option<Command>> {
         let mut command = match &self.kind {
             Kind::Host => return Ok(None),
-            Kind::Null => {
+            Kind::Null(like) => {
                 let mut command = Command::new(std::env::current_exe()?);
-                command.arg("null-server").arg(&place.mountpoint);
+                let like = match like {
+                    Subject::Vault => "vault",
+                    Subject::Volume => "volume",
+                };
+                command.arg("null-server").arg(&place.mountpoint).arg(like);
                 command
             }
             Kind::Gocryptfs(program) => {
@@ -455,6 +460,6 @@ pub fn mount_command(side: &Side, place: &Place) -> Option<[Command; 2]> {
             let end = [&state[..], &["umount".as_ref(), point][..]].concat();
             Some([command(program, &mount), command(program, &end)])
         }
-        Kind::Host | Kind::Official(..) | Kind::AditVolume(_) | Kind::JuiceFs(..) | Kind::Null => None,
+        Kind::Host | Kind::Official(..) | Kind::AditVolume(_) | Kind::JuiceFs(..) | Kind::Null(_) => None,
     }
 }

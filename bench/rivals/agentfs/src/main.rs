@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::env;
 use std::time::Instant;
 
-use agentfs_sdk::filesystem::File as _;
 use agentfs_sdk::{AgentFS, AgentFSOptions};
 use anyhow::{Context, Result, ensure};
 
