@@ -62,15 +62,19 @@ fn mounted_is_listed_and_counted() {
     assert!(stats["inodes"].as_u64().unwrap() >= 2 && stats["rss_bytes"].as_u64().unwrap() > 0, "{stats}");
     for cache in stats["caches"].as_object().unwrap().values() {
         assert!(cache["hits"].is_u64() && cache["misses"].is_u64() && cache["size"].is_u64(), "{stats}");
+        assert!(cache["max_bytes"].as_u64().unwrap() > 0, "{stats}");
+        let rate =
+            cache["hits"].as_f64().unwrap() / (cache["hits"].as_f64().unwrap() + cache["misses"].as_f64().unwrap());
+        assert!(cache["hit_rate"].as_f64().is_none_or(|told| (told - rate).abs() < 1e-3), "{stats}");
     }
     let status = m.bench.run(["status", "mnt", "--json"]).expect(0).json();
     assert_eq!(status["attr_timeout_secs"].as_f64(), Some(2.5));
     assert_eq!(status["pid"], mount["pid"]);
     // For people each row of a cache has a name of its own.
     let told = m.bench.run(["stats", "mnt"]).expect(0).text();
-    let rows: Vec<&str> = told.lines().skip_while(|line| *line != "  content").skip(1).take(4).collect();
+    let rows: Vec<&str> = told.lines().skip_while(|line| *line != "  content").skip(1).take(6).collect();
     let labels: Vec<&str> = rows.iter().filter_map(|row| row.split_whitespace().next()).collect();
-    assert_eq!(labels, ["hits", "misses", "entries", "size"], "{told}");
+    assert_eq!(labels, ["hit", "hits", "max", "misses", "entries", "size"], "{told}");
     m.bench.run(["status", "mnt"]).expect(0);
     let mut watched = m.bench.command();
     watched.args(["stats", "mnt", "--json", "--watch"]).stdout(Stdio::piped());

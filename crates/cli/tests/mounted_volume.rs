@@ -166,7 +166,7 @@ fn further_mounts_join_the_process() {
     b.of("clone create", "mnt", &["s", "branch"]).expect(0);
     fs::write(b.at("mnt/f"), "two").unwrap();
     b.mount("mnt2", &["--snapshot", "s"]).expect(0);
-    b.mount("mnt3", &["--branch", "branch"]).expect(0);
+    b.mount("mnt3", &["--branch", "branch", "--memory", "64M"]).expect(0);
     let pid = b.pid();
     fs::write(b.at("mnt3/f"), "three").unwrap();
     let contents = || ["mnt/f", "mnt2/f", "mnt3/f"].map(|path| read(&b.at(path)));
@@ -175,6 +175,12 @@ fn further_mounts_join_the_process() {
     let parts = b.bench.mounts();
     assert_eq!(parts.iter().filter(|m| m["snapshot"] == "s" && m["read_only"] == true).count(), 1);
     assert_eq!(parts.iter().filter(|m| m["branch"] == "branch").count(), 1);
+
+    // They share one budget of memory, whatever a further one asks for.
+    let stats = POINTS.map(|point| b.of("stats", point, &["--json"]).expect(0).json());
+    let sum: u64 = stats.iter().map(|stats| stats["used_bytes"].as_u64().unwrap()).sum();
+    let all = stats.iter().map(|stats| (&stats["budget_bytes"], stats["used_by_all_bytes"].as_u64().unwrap()));
+    assert!(all.into_iter().all(|(budget, used)| *budget == stats[0]["budget_bytes"] && used == sum), "{stats:?}");
 
     // What is mounted is not deleted.
     b.of("snapshot delete", "box", &["s", "-y"]).expect(7);

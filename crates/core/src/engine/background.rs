@@ -171,7 +171,7 @@ impl Engine {
     /// Directories stay: a process that works in one would see it as deleted. Runs on the notifier's thread, with no
     /// lock held while the front end is told.
     fn thin_out(&self, notifier: &dyn Notifier, hand: &mut Hand) -> bool {
-        let goal = self.inodes_max - self.inodes_max / 4;
+        let goal = self.inodes_max() / 4 * 3;
         let mut left = self.inodes.len();
         while left > 0 && self.inodes.len() > goal {
             let batch = self.inodes.sweep(hand, THIN_OUT_STEP.min(left));

@@ -47,7 +47,7 @@ use self::listing::Listings;
 use self::read::Units;
 use self::stats::Counters;
 use crate::error::{ErrorKind, FsError, Result};
-use crate::memory::Budget;
+use crate::memory::{Budget, Part};
 use crate::store::{Capabilities, Store};
 use crate::types::{Attr, FileName, Ino};
 
@@ -62,6 +62,9 @@ pub struct EngineOptions {
     pub negative_ttl: Duration,
     /// The memory budget in bytes: caches and buffered writes. Default 256 MiB.
     pub memory_bytes: u64,
+    /// The whole that several engines of this process share, and what is taken of it for as long as this one lives, in bytes.
+    /// Its limit counts then, and not `memory_bytes`. Default: none.
+    pub shared_memory: Option<(Arc<Budget>, u64)>,
     /// Refuse all changes.
     pub read_only: bool,
     /// The kernel buffers writes itself and owns size and times of files that it writes to (`-o exclusive`).
@@ -76,6 +79,7 @@ impl Default for EngineOptions {
             entry_ttl: ttl,
             negative_ttl: ttl,
             memory_bytes: 256 << 20,
+            shared_memory: None,
             read_only: false,
             kernel_writeback: false,
         }
@@ -149,8 +153,6 @@ pub struct Engine {
     budget: Arc<Budget>,
     clock: Clock,
     inodes: InodeTable,
-    /// Known inodes beyond which the front end is asked to forget some.
-    inodes_max: usize,
     dentries: Dentries,
     listings: Listings,
     units: Units,
@@ -186,10 +188,12 @@ impl Engine {
     /// An engine on `store`. Starts a thread that writes buffered data back, if the store wants writes buffered.
     pub fn new(store: Arc<dyn Store>, options: EngineOptions) -> Arc<Engine> {
         let caps = store.capabilities();
-        let budget = Arc::new(Budget::new(options.memory_bytes));
+        let budget = Arc::new(match &options.shared_memory {
+            Some((whole, fixed_bytes)) => Budget::part_of(whole, *fixed_bytes),
+            None => Budget::new(options.memory_bytes),
+        });
         let engine = Arc::new(Engine {
             inodes: InodeTable::new(budget.clone()),
-            inodes_max: (options.memory_bytes / INODES_SHARE / INODE_LEN_BYTES) as usize,
             dentries: Dentries::new(budget.clone()),
             listings: Listings::new(budget.clone()),
             units: Units::new(budget.clone()),
@@ -293,6 +297,12 @@ impl Engine {
 
     fn unit_len(&self) -> usize {
         (self.caps.unit_len_bytes as usize).max(512)
+    }
+
+    /// Known inodes beyond which the front end is asked to forget some.
+    fn inodes_max(&self) -> usize {
+        let share = self.budget.limit_bytes() / INODES_SHARE;
+        (self.budget.left_of_bytes(Part::Inodes, share) / INODE_LEN_BYTES) as usize
     }
 
     /// When something cached now expires.

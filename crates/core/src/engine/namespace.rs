@@ -153,7 +153,7 @@ impl Engine {
 
     /// Asks the front end to forget inodes if there are too many.
     fn make_room(&self) {
-        if self.inodes.len() > self.inodes_max {
+        if self.inodes.len() > self.inodes_max() {
             self.notices.crowded();
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::Engine;
+use super::{Engine, INODE_LEN_BYTES};
 use crate::memory::Part;
 
 /// Hits and misses of a cache, striped so that threads do not share a cache line.
@@ -173,12 +173,21 @@ pub struct CacheStats {
     pub entries: u64,
     /// Memory that it takes, in bytes.
     pub bytes: u64,
+    /// Memory that it may take now, in bytes. The attributes, which are those of the known inodes: beyond it the front end is
+    /// asked to forget some.
+    pub max_bytes: u64,
 }
 
 impl CacheStats {
-    fn new(counter: &HitCounter, (entries, bytes): (u64, u64)) -> Self {
+    fn new(counter: &HitCounter, (entries, bytes): (u64, u64), max_bytes: u64) -> Self {
         let (hits, misses) = counter.sums();
-        CacheStats { hits, misses, entries, bytes }
+        CacheStats { hits, misses, entries, bytes, max_bytes }
+    }
+
+    /// The part of the questions that it answered, from 0 to 1; `None` before the first.
+    pub fn hit_rate(&self) -> Option<f64> {
+        let asked = self.hits + self.misses;
+        (asked > 0).then(|| self.hits as f64 / asked as f64)
     }
 }
 
@@ -199,6 +208,8 @@ pub struct Stats {
     pub budget_bytes: u64,
     /// What is used of it.
     pub used_bytes: u64,
+    /// What is used of it by all who share it, in bytes.
+    pub used_by_all_bytes: u64,
     /// Attributes (they live in the inode table).
     pub attrs: CacheStats,
     /// Directory entries; entries and bytes include the negative ones.
@@ -220,6 +231,8 @@ impl Engine {
     pub fn stats(&self) -> Stats {
         let (b, c) = (&self.budget, &self.counters);
         let dentries = (self.dentries.len() as u64, b.used_bytes(Part::Dentries));
+        let max = |part| b.allowance_bytes(part);
+        let inodes_max_bytes = self.inodes_max() as u64 * INODE_LEN_BYTES;
         Stats {
             inodes: self.inodes.len() as u64,
             inode_bytes: b.used_bytes(Part::Inodes),
@@ -228,11 +241,12 @@ impl Engine {
             dirty_bytes: b.used_bytes(Part::Dirty),
             budget_bytes: b.limit_bytes(),
             used_bytes: b.used_in_all_bytes(),
-            attrs: CacheStats::new(&c.attr, (self.inodes.len() as u64, 0)),
-            dentries: CacheStats::new(&c.dentry, dentries),
-            negatives: CacheStats::new(&c.negative, (0, 0)),
-            listings: CacheStats::new(&c.listing, self.listings.size()),
-            units: CacheStats::new(&c.units, self.units.size()),
+            used_by_all_bytes: b.used_by_all_bytes(),
+            attrs: CacheStats::new(&c.attr, (self.inodes.len() as u64, b.used_bytes(Part::Inodes)), inodes_max_bytes),
+            dentries: CacheStats::new(&c.dentry, dentries, max(Part::Dentries)),
+            negatives: CacheStats::new(&c.negative, (0, 0), max(Part::Dentries)),
+            listings: CacheStats::new(&c.listing, self.listings.size(), max(Part::Listings)),
+            units: CacheStats::new(&c.units, self.units.size(), max(Part::Units)),
             ops: c.ops.snapshot(),
             store: self.store.counters(),
         }

@@ -118,16 +118,22 @@ pub fn engine_options(
     ttl: Option<Duration>,
 ) -> EngineOptions {
     let defaults = EngineOptions::default();
-    let others = BASE_LEN_BYTES + options.threads.get() as u64 * THREAD_LEN_BYTES;
+    let others = BASE_LEN_BYTES + threads_bytes(options);
     EngineOptions {
         attr_ttl: timeouts.attr.or(ttl).unwrap_or(defaults.attr_ttl),
         entry_ttl: timeouts.entry.or(ttl).unwrap_or(defaults.entry_ttl),
         negative_ttl: timeouts.negative.or(ttl).unwrap_or(defaults.negative_ttl),
         // The process as a whole is to stay within what was asked for; caches get at least half of it.
         memory_bytes: memory_bytes.saturating_sub(others).max(memory_bytes / 2),
+        shared_memory: None,
         read_only: options.read_only,
         kernel_writeback: false,
     }
+}
+
+/// Memory of a mount that is not in the engine's budget, in bytes.
+pub fn threads_bytes(options: &MountOptions) -> u64 {
+    options.threads.get() as u64 * THREAD_LEN_BYTES
 }
 
 /// What a mount's process answers on its socket.
@@ -155,8 +161,16 @@ impl Verbs {
 
     fn stats(&self) -> Result<Value, ControlError> {
         let stats = self.engine()?.stats();
-        let cache =
-            |c: CacheStats| json!({"hits": c.hits, "misses": c.misses, "size": c.entries, "size_bytes": c.bytes});
+        let cache = |c: CacheStats| {
+            json!({
+                "hits": c.hits,
+                "misses": c.misses,
+                "size": c.entries,
+                "size_bytes": c.bytes,
+                "max_bytes": c.max_bytes,
+                "hit_rate": c.hit_rate().map(|rate| (rate * 1e4).round() / 1e4),
+            })
+        };
         let named = |pairs: &mut dyn Iterator<Item = (&'static str, u64)>| {
             Value::Object(pairs.map(|(name, value)| (name.to_owned(), json!(value))).collect::<Map<_, _>>())
         };
@@ -166,6 +180,8 @@ impl Verbs {
             "rss_bytes": rss_bytes(),
             "budget_bytes": stats.budget_bytes,
             "used_bytes": stats.used_bytes,
+            // With the other mounts of this process, which share the budget.
+            "used_by_all_bytes": stats.used_by_all_bytes,
             "dirty_bytes": stats.dirty_bytes,
             "open_files": stats.open_files,
             "open_dirs": stats.open_dirs,

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use adit_core::engine::Engine;
+use adit_core::engine::{Engine, EngineOptions};
+use adit_core::memory::Budget;
 use adit_core::store::Store;
 use adit_core::types::FileName;
 use adit_core::{ErrorKind, FsError};
@@ -42,6 +43,9 @@ use crate::{live, open};
 const MOUNT_VERB: &str = "mount";
 /// The request for something else that a volume can do.
 pub const VOLUME_VERB: &str = "volume";
+
+/// The number of the mount that a process begins with.
+const FIRST: u64 = 1;
 
 /// How long names and attributes are believed: only the mount itself changes what it shows.
 const TTL: Duration = Duration::from_secs(3600);
@@ -74,6 +78,11 @@ impl Wish {
             memory_bytes: request.memory_bytes,
             idle: request.idle,
         }
+    }
+
+    fn engine_options(&self, options: &MountOptions) -> EngineOptions {
+        let memory_bytes = self.memory_bytes - volume_memory(self.memory_bytes);
+        serve::engine_options(&self.timeouts, memory_bytes, options, Some(TTL))
     }
 
     fn mountpoint(&self) -> PathBuf {
@@ -213,6 +222,8 @@ pub struct Process {
     file: PathBuf,
     volume: Volume,
     log: Option<PathBuf>,
+    /// Of all engines, as the first mount was given it.
+    memory: Arc<Budget>,
     sessions: Mutex<Sessions>,
     changed: Condvar,
 }
@@ -252,9 +263,11 @@ impl Process {
     fn run(plan: &Plan, file: PathBuf, volume: Volume, readiness: Option<&mut Option<Readiness>>) -> Result<()> {
         let signals = Signals::install().map_err(|e| Failure::io("signals", &e))?;
         let log = plan.log().filter(|_| !plan.request.foreground);
-        let process = Process { file, volume, log, sessions: Mutex::default(), changed: Condvar::new() };
+        let wish = Wish::of(plan);
+        let memory = Arc::new(Budget::new(wish.engine_options(&wish.options).memory_bytes));
+        let process = Process { file, volume, log, memory, sessions: Mutex::default(), changed: Condvar::new() };
         let process = Arc::new(process);
-        process.mount(&Wish::of(plan))?;
+        process.mount(&wish)?;
         process.obey(signals).map_err(|e| Failure::io("signals", &e))?;
         if let Some(waiting) = readiness.and_then(Option::take) {
             waiting.ready().map_err(|e| Failure::io("daemon", &e))?;
@@ -324,8 +337,10 @@ impl Process {
             None => (Arc::new(store), None),
         };
         options.read_only |= self.volume.is_read_only() || !is_branch;
-        let memory_bytes = wish.memory_bytes - volume_memory(wish.memory_bytes);
-        let mut engine = serve::engine_options(&wish.timeouts, memory_bytes, &options, Some(TTL));
+        let mut engine = wish.engine_options(&options);
+        // The threads of the first mount are left out of the whole already.
+        let threads_bytes = if id == FIRST { 0 } else { serve::threads_bytes(&options) };
+        engine.shared_memory = Some((self.memory.clone(), threads_bytes));
         engine.kernel_writeback = !options.read_only;
         let about = About {
             source: self.file.display().to_string(),
