@@ -43,6 +43,8 @@ pub enum Asked {
     Info,
     /// Give space back.
     Gc,
+    /// Change how long the file may become, in bytes.
+    Resize { bytes: u64 },
 }
 
 impl Asked {
@@ -95,6 +97,7 @@ pub fn perform(
         }
         Asked::Clone { snapshot, name } => volume.create_clone(snapshot, name)?,
         Asked::DeleteClone { name } => volume.delete_clone(name)?,
+        Asked::Resize { bytes } => volume.set_capacity(*bytes)?,
         Asked::Info => return Ok(describe(volume)),
         Asked::Gc => {
             let report = volume.gc()?;

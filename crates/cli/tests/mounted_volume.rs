@@ -560,3 +560,31 @@ fn a_full_volume_can_be_emptied_through_its_mount() {
     b.umount("mnt");
     b.expect_sound();
 }
+
+#[test]
+fn a_volume_is_resized() {
+    let Some(b) = Boxed::new() else { return };
+    let capacity = |x: &str| b.of("volume info", x, &["--json"]).expect(0).json()["capacity_bytes"].as_u64().unwrap();
+    let total = || {
+        let space = rustix::fs::statvfs(b.at("mnt")).unwrap();
+        space.f_blocks * space.f_frsize
+    };
+    b.mount("mnt", &[]).expect(0);
+    let before = total();
+    fs::write(b.at("mnt/f"), pattern(96 << 20)).unwrap();
+    b.of("volume resize", "mnt", &["2G"]).expect(0);
+    assert_eq!(capacity("box"), 2 << 30);
+    assert!(total() > before + (900 << 20), "{}", total());
+    // Not below what it holds, and nothing has changed then.
+    b.of("volume resize", "mnt", &["64M"]).expect(8).says("volume gc");
+    b.of("volume resize", "mnt", &["1"]).expect(1);
+    assert_eq!(capacity("box"), 2 << 30);
+    b.of("volume resize", "mnt", &["256M"]).expect(0);
+    assert!(total() <= 256 << 20, "{}", total());
+    assert_eq!(fs::read(b.at("mnt/f")).unwrap(), pattern(96 << 20));
+    b.umount("mnt");
+    b.expect_sound();
+    b.of("volume resize", "box", &["512M"]).expect(0);
+    assert_eq!(capacity("box"), 512 << 20);
+    b.expect_sound();
+}

@@ -311,6 +311,15 @@ impl Volume {
         }
     }
 
+    /// Changes how long the file may become, in bytes, durably. `NoSpace` if what is there would not fit, `InvalidInput` if no volume
+    /// can have that capacity.
+    pub fn set_capacity(&self, bytes: u64) -> Result<()> {
+        if self.read_only {
+            return Err(FsError::new(ErrorKind::ReadOnly).on("resize", &self.name));
+        }
+        self.base.set_capacity(bytes)
+    }
+
     /// Drops what nobody sees any more, packs the metadata, and gives free space back to the host.
     pub fn gc(&self) -> Result<GcReport> {
         if self.read_only {

@@ -40,6 +40,15 @@ what files hold with its checksums. Exit code 5 says that problems were found. A
     Check(VolumeCheckArgs),
     /// Give the space of what was deleted back to the host
     Gc(VolumeGcArgs),
+    /// Change how large a volume may become
+    #[command(after_long_help = "\
+It grows at once, and takes no more of the host's disk by that. It shrinks as far as what it holds allows, snapshots included: \
+otherwise nothing changes (exit code 8). Mounts of it go on, and `df` shows the new size.
+
+Examples:
+  adit volume resize box.adit 2T
+  adit volume resize ~/box 500G")]
+    Resize(VolumeResizeArgs),
 }
 
 /// `volume init`
@@ -96,6 +105,17 @@ pub struct VolumeGcArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// `volume resize`
+#[derive(Args, Debug)]
+pub struct VolumeResizeArgs {
+    /// The volume's file, or where it is mounted
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub volume: OsString,
+    /// How large it may become, such as 20G
+    #[arg(value_parser = units::size)]
+    pub size: u64,
 }
 
 const X_HELP: &str = "The volume's file, or where it is mounted";

@@ -1,4 +1,4 @@
-//! `volume init|info|check|gc`.
+//! `volume init|info|check|gc|resize`.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -12,7 +12,9 @@ use serde_json::{Value, json};
 use super::confirm;
 use crate::args::low::GlobalArgs;
 use crate::args::units::show_size;
-use crate::args::volume::{VolumeCheckArgs, VolumeCommand, VolumeGcArgs, VolumeInfoArgs, VolumeInitArgs};
+use crate::args::volume::{
+    VolumeCheckArgs, VolumeCommand, VolumeGcArgs, VolumeInfoArgs, VolumeInitArgs, VolumeResizeArgs,
+};
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::open::{self, Purpose};
@@ -28,6 +30,7 @@ pub fn volume(command: &VolumeCommand, global: &GlobalArgs) -> Result<()> {
         VolumeCommand::Info(args) => info(args),
         VolumeCommand::Check(args) => check(args, global),
         VolumeCommand::Gc(args) => gc(args, global),
+        VolumeCommand::Resize(args) => resize(args, global),
     }
 }
 
@@ -86,6 +89,20 @@ fn gc(args: &VolumeGcArgs, global: &GlobalArgs) -> Result<()> {
     if !global.quiet {
         let (before, after) = (show_size(before), show_size(after));
         eprintln!("adit: {}: it took {before} of the host's disk, and takes {after} now", named.subject);
+    }
+    Ok(())
+}
+
+fn resize(args: &VolumeResizeArgs, global: &GlobalArgs) -> Result<()> {
+    let named = Named::find(&args.volume)?;
+    named.ask(&Asked::Resize { bytes: args.size }).map_err(|failure| match failure.code() {
+        Code::NoSpace => {
+            failure.hint("it holds more than that: delete something, snapshots too, then `adit volume gc`")
+        }
+        _ => failure,
+    })?;
+    if !global.quiet {
+        eprintln!("adit: {}: room for {}", named.subject, show_size(args.size));
     }
     Ok(())
 }
