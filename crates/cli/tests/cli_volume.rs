@@ -237,6 +237,36 @@ fn a_flipped_bit_is_found_and_named() {
 }
 
 #[test]
+fn a_volume_with_a_data_folder() {
+    let bench = Bench::bare();
+    let (file, data, moved) = (bench.str("box"), bench.str("box.data"), bench.str("moved"));
+    bench.run(["volume", "init", &file, "--capacity", "256M", "--data", &data]).expect(0);
+    fs::write(bench.path("big"), pattern(20 << 20)).unwrap();
+    bench.run(["put", &file, &bench.str("big"), "/big"]).expect(0);
+    bench.run(["snapshot", "create", &file, "s"]).expect(0);
+    assert!(fs::metadata(&file).unwrap().blocks() * 512 < 16 << 20);
+    let info = bench.run(["volume", "info", &file, "--json"]).expect(0).json();
+    assert_eq!(info["data"], "folder");
+    assert!(info["data_dir"].as_str().unwrap().starts_with(&data), "{info}");
+    assert!(info["allocated_bytes"].as_u64().unwrap() >= 20 << 20, "{info}");
+    bench.run(["volume", "check", &file]).expect(0);
+    bench.run(["rm", &file, "-y", "/big"]).expect(0);
+    bench.run(["snapshot", "delete", &file, "s", "-y"]).expect(0);
+    let report = bench.run(["volume", "gc", &file, "--json"]).expect(0).json();
+    assert!(report["allocated_bytes"].as_u64().unwrap() < 8 << 20, "{report}");
+    // A folder that is missing is told, and where it is can be said.
+    fs::rename(&data, &moved).unwrap();
+    bench.run(["ls", &file]).expect(1).says("--data DIR");
+    bench.run(["volume", "check", &file, "--data", &moved]).expect(0);
+    bench.run(["ls", &file]).expect(1);
+    bench.run(["volume", "check", &file, "--data", &moved, "--repair", "-y"]).expect(0);
+    bench.run(["ls", &file]).expect(0);
+    // Nothing is left of one that could not be made.
+    bench.run(["volume", "init", &bench.str("second"), "--data", &bench.str("no/such/folder")]).expect(1);
+    assert!(!bench.path("second").exists());
+}
+
+#[test]
 fn a_volume_does_not_swallow_itself() {
     let boxed = Boxed::new(&[]);
     fs::create_dir(boxed.bench.path("folder")).unwrap();

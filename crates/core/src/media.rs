@@ -166,6 +166,19 @@ pub trait HostFile: Send + Sync {
 
     /// Ends [`HostFile::hold_others`].
     fn admit_others(&self) {}
+
+    /// Makes the range read as zeros and gives its space back; the length stays. `Unsupported` where the host cannot.
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        let _ = (offset, len);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Takes the file until it is dropped: for this handle alone, or against those that want it alone. False if another handle
+    /// is in the way, of this process or of another. A host without locks says true.
+    fn try_lock(&self, alone: bool) -> io::Result<bool> {
+        let _ = alone;
+        Ok(true)
+    }
 }
 
 /// One file of the host that a store lies in as a whole. All of a volume's bytes go through this.
@@ -200,4 +213,40 @@ pub trait BlockFile: Send + Sync {
     /// Takes the file for this handle alone until it is dropped; false if another handle has it, of this process or of
     /// another. A host without locks says true.
     fn try_lock(&self) -> io::Result<bool>;
+}
+
+/// Objects with numbers for names, in which a store keeps blocks outside of its own file: files of a folder now, of an object
+/// store later. An object is as long as the last byte that was written to it, at most as long as the store's segments.
+///
+/// All methods may be called from any thread at any time; writes to ranges that do not overlap are independent. The store
+/// neither reads nor writes an object that it removes at that moment.
+pub trait ExtentObjects: Send + Sync {
+    /// Reads from an object at `offset`; short only at its end. `NotFound` if there is none of that number.
+    fn read_at(&self, object: u32, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
+
+    /// Writes all of `bytes`, and makes the object if it is new. On an error any part may be written.
+    fn write_at(&self, object: u32, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Makes all durable that was written before, with the names of new objects. After an error nothing is known about what
+    /// was written since the last success, and every later call fails.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Gives the space of a range back; what is read there then is undefined. `Unsupported` where that cannot be.
+    fn punch(&self, object: u32, offset: u64, len: u64) -> io::Result<()>;
+
+    /// Removes an object, if it is there. A power cut may bring it back.
+    fn remove(&self, object: u32) -> io::Result<()>;
+
+    /// The number of each object that there is, in any order.
+    fn list(&self) -> io::Result<Vec<u32>>;
+
+    /// What [`write_label`](ExtentObjects::write_label) left, at most 1024 bytes: who these objects belong to.
+    fn label(&self) -> io::Result<Vec<u8>>;
+
+    /// Writes to the label at `offset`, durably. A crash may leave any part of these bytes.
+    fn write_label(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Takes all of it until this is dropped: for this handle alone, or against those that want it alone. False if another
+    /// handle is in the way.
+    fn try_lock(&self, alone: bool) -> io::Result<bool>;
 }

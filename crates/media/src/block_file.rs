@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -73,11 +73,7 @@ impl BlockFile for HostBlockFile {
     }
 
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match retry_on_intr(|| fallocate(&self.file, flags, offset, len)) {
-            Err(Errno::NOSYS | Errno::OPNOTSUPP) => Err(io::ErrorKind::Unsupported.into()),
-            result => Ok(result?),
-        }
+        punch(self.file.as_fd(), offset, len)
     }
 
     fn start_writeback(&self, offset: u64, len: u64) {
@@ -89,19 +85,33 @@ impl BlockFile for HostBlockFile {
 
     fn try_lock(&self) -> io::Result<bool> {
         // A lock to write needs a descriptor that may. Who only reads keeps writers out, and they him.
-        let kind = if self.access == Access::Write { libc::F_WRLCK } else { libc::F_RDLCK };
-        let lock = libc::flock { l_type: kind as _, l_whence: libc::SEEK_SET as _, l_start: 0, l_len: 0, l_pid: 0 };
-        // SAFETY: takes a descriptor that is open and a `flock` that outlives the call, which only reads it.
-        let result = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_SETLK, &lock) };
-        if result == 0 {
-            return Ok(true);
-        }
-        let e = io::Error::last_os_error();
-        match e.raw_os_error() {
-            Some(libc::EAGAIN | libc::EACCES) => Ok(false),
-            // A host without locks.
-            Some(libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS) => Ok(true),
-            _ => Err(e),
-        }
+        lock_whole(self.file.as_fd(), self.access == Access::Write)
+    }
+}
+
+/// Locks all of a file until its last descriptor is closed; false if another one has it.
+pub(crate) fn lock_whole(fd: BorrowedFd<'_>, alone: bool) -> io::Result<bool> {
+    let kind = if alone { libc::F_WRLCK } else { libc::F_RDLCK };
+    let lock = libc::flock { l_type: kind as _, l_whence: libc::SEEK_SET as _, l_start: 0, l_len: 0, l_pid: 0 };
+    // SAFETY: takes a descriptor that is open and a `flock` that outlives the call, which only reads it.
+    let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &lock) };
+    if result == 0 {
+        return Ok(true);
+    }
+    let e = io::Error::last_os_error();
+    match e.raw_os_error() {
+        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
+        // A host without locks.
+        Some(libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS) => Ok(true),
+        _ => Err(e),
+    }
+}
+
+/// Makes a range of a file read as zeros, without a change of its length.
+pub(crate) fn punch(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    match retry_on_intr(|| fallocate(fd, flags, offset, len)) {
+        Err(Errno::NOSYS | Errno::OPNOTSUPP) => Err(io::ErrorKind::Unsupported.into()),
+        result => Ok(result?),
     }
 }

@@ -32,6 +32,7 @@ mod freeing;
 mod tests;
 
 use self::freeing::Freeing;
+use crate::block_file::{lock_whole, punch};
 use crate::host::{attr_of, chmod, ids, kind_of, mode, statfs_of, times, unless_refused, with_proc_path, write_all_at};
 
 /// Bytes that one `getdents64` may return: some 500 vault entries. On the stack, untouched until filled.
@@ -538,6 +539,14 @@ impl HostFile for OpenFile {
         // SAFETY: takes a descriptor that is open and three numbers, and touches no memory of ours.
         // A hint: whatever it returns, the data is as safe as before.
         unsafe { libc::sync_file_range(self.fd.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        punch(self.fd.as_fd(), offset, len)
+    }
+
+    fn try_lock(&self, alone: bool) -> io::Result<bool> {
+        lock_whole(self.fd.as_fd(), alone)
     }
 }
 

@@ -1,11 +1,13 @@
 //! Where the bytes of a store live: implementations of the seam [`adit_core::media`] on the host.
 //!
-//! [`HostDirectory`] is a folder of the host, [`HostBlockFile`] a single file. Nothing here knows a store's format, and nothing above knows a file
-//! descriptor.
+//! [`HostDirectory`] is a folder of the host, [`HostBlockFile`] a single file, [`ExtentFolder`] objects with numbers in a folder of any
+//! medium. Nothing here knows a store's format, and nothing above knows a file descriptor.
 
 mod block_file;
+mod extent_folder;
 pub mod host;
 mod host_dir;
 
 pub use block_file::HostBlockFile;
+pub use extent_folder::ExtentFolder;
 pub use host_dir::HostDirectory;

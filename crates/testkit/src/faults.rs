@@ -362,6 +362,15 @@ impl HostFile for FaultyFile {
     fn start_writeback(&self, offset: u64, len: u64) {
         self.inner.start_writeback(offset, len);
     }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.pass(CallClass::Write)?;
+        self.inner.punch(offset, len)
+    }
+
+    fn try_lock(&self, alone: bool) -> io::Result<bool> {
+        self.inner.try_lock(alone)
+    }
 }
 
 #[cfg(test)]

@@ -4,11 +4,12 @@
 //! key-value store inside it; [`table`] makes of both, and of a log, one crash-safe ordered table and a place for extents.
 //! What a filesystem means is above that seam: [`tree`] has the operations, [`store`] shows a branch or snapshot to the engine.
 //!
-//! All bytes go through [`adit_core::media::BlockFile`], so that power cuts can be injected at every call. The bits are in
+//! All bytes go through [`adit_core::media::BlockFile`] and, where files' blocks lie in a folder, [`adit_core::media::ExtentObjects`], so that power cuts can be injected at every call. The bits are in
 //! `docs/formats/volume.md`.
 
 pub mod check;
 mod container;
+mod data_folder;
 pub mod format;
 mod kv;
 pub mod snapshots_dir;

@@ -17,7 +17,8 @@ mod memory;
 mod options;
 mod recovery;
 
-pub use base::Base;
+pub use crate::container::Folder;
+pub use base::{Base, FindFolder, MakeFolder, NewFolder};
 pub use options::{Info, NewVolume, Options};
 
 /// Bytes in a block, the unit of extents.

@@ -5,7 +5,8 @@
 //! those that change it. What nobody sees any more is dropped by a thread of its own, in small batches. Not here: the check
 //! ([`crate::check`]) and everything about mounts.
 
-use std::path::Path;
+use std::cell::OnceCell;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -15,11 +16,12 @@ use adit_core::{ErrorKind, FsError, Result};
 use adit_media::HostBlockFile;
 use parking_lot::{Condvar, Mutex};
 
+use crate::data_folder;
 pub use crate::format::container::Durability;
 use crate::format::container::{DataLocation, FORMAT_VERSION};
 use crate::format::keys::NameHash;
 use crate::store::VolumeStore;
-use crate::table::{Base, NewVolume, Options, Space, Table};
+use crate::table::{Base, NewFolder, NewVolume, Options, Space, Table};
 use crate::tree::{Difference, MAIN, SnapshotInfo, Source, Tree};
 
 /// How long a volume's file may become unless told otherwise, in bytes. It takes as much room as it holds.
@@ -91,8 +93,8 @@ pub struct VolumeInfo {
     pub segment_len_bytes: u32,
     /// When its operations are safe from a power cut, unless a mount says otherwise.
     pub durability: Durability,
-    /// Whether the content of files lies outside of the file.
-    pub external_data: bool,
+    /// The folder that holds the content of files, if it is not in the file.
+    pub data_dir: Option<PathBuf>,
     /// Room, in blocks.
     pub space: Space,
     /// Operations that were found in the log when it was opened: more than none after a crash.
@@ -126,15 +128,42 @@ pub struct Volume {
 impl Volume {
     /// Makes a volume in a new file, durably, and opens it. `Exists` if the name is taken.
     pub fn create(path: &Path, new: &CreateOptions, options: &OpenOptions) -> Result<Volume> {
+        Volume::create_with_data(path, None, new, options)
+    }
+
+    /// As [`Volume::create`], with the content of files in the folder `data`, which is made if it is not there.
+    pub fn create_with_data(
+        path: &Path,
+        data: Option<&Path>,
+        new: &CreateOptions,
+        options: &OpenOptions,
+    ) -> Result<Volume> {
         let name = path.display().to_string();
         let file = HostBlockFile::create(path).map_err(|e| FsError::from(e).on("create", &name))?;
-        let made = Volume::create_in(Arc::new(file), &name, new, options).and_then(|volume| {
-            sync_parent(path).map_err(|e| FsError::from(e).on("sync", &name))?;
+        let folder_made = OnceCell::new();
+        let make = |dir: &Path, uuid, label: &[u8]| {
+            let folder = data_folder::create(path, dir, uuid, label)?;
+            let _ = folder_made.set(dir.join(data_folder::part(uuid)));
+            Ok(folder)
+        };
+        let made = || {
+            let volume = match data {
+                None => Volume::create_in(Arc::new(file), &name, new, options)?,
+                Some(dir) => {
+                    data_folder::ensure(dir)?;
+                    let make = |uuid, label: &[u8]| make(dir, uuid, label);
+                    let folder = NewFolder { path: data_folder::name_for(path, dir)?, make: &make };
+                    Volume::make(Arc::new(file), Some(folder), &name, new, options)?
+                }
+            };
+            data_folder::sync_parent(path).map_err(|e| FsError::from(e).on("sync", &name))?;
             Ok(volume)
-        });
+        };
+        let made = made();
         if made.is_err() {
             // It was ours and holds nothing; that it cannot be removed changes nothing about the failure.
             let _ = std::fs::remove_file(path);
+            folder_made.get().inspect(|folder| data_folder::discard(folder));
         }
         made
     }
@@ -146,26 +175,53 @@ impl Volume {
         new: &CreateOptions,
         options: &OpenOptions,
     ) -> Result<Volume> {
+        Volume::make(file, None, name, new, options)
+    }
+
+    fn make(
+        file: Arc<dyn BlockFile>,
+        folder: Option<NewFolder<'_>>,
+        name: &str,
+        new: &CreateOptions,
+        options: &OpenOptions,
+    ) -> Result<Volume> {
         let shape = NewVolume {
             capacity: new.capacity_bytes.unwrap_or(CAPACITY_DEFAULT_BYTES),
             segment_len: None,
             durability: new.durability,
-            data: DataLocation::Inline,
         };
-        let base = Base::create(file, name, &shape, options.base())?;
+        let base = Base::create_with(file, name, &shape, folder, options.base())?;
         Tree::format(&base, new.owner, new.perm)?;
         base.checkpoint()?;
         Volume::with(base, name, options)
     }
 
-    /// Opens the volume in a file of the host.
+    /// Opens the volume in a file of the host, with the folder that holds the content of its files, if one does.
     ///
     /// # Errors
-    /// As [`Volume::open_in`].
+    /// As [`Volume::open_in`]. `NotFound` if the folder is not there; `InvalidInput` if it is another volume's; `Stale` if it
+    /// goes with an earlier or later state of the file.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Volume> {
+        Volume::open_with_data(path, None, options)
+    }
+
+    /// As [`Volume::open`], with the content of files in the folder `data`, whatever the file says. If it is opened to be
+    /// changed, it says so from then on.
+    pub fn open_with_data(path: &Path, data: Option<&Path>, options: &OpenOptions) -> Result<Volume> {
         let name = path.display().to_string();
         let file = HostBlockFile::open(path, options.access).map_err(|e| FsError::from(e).on("open", &name))?;
-        Volume::open_in(Arc::new(file), &name, options)
+        let find = |uuid, stored: &[u8]| match data {
+            Some(dir) => data_folder::open(dir, uuid, options.access),
+            None => data_folder::open(&data_folder::place(path, stored), uuid, options.access),
+        };
+        let base = Base::open_with(Arc::new(file), &name, &find, options.base())?;
+        if let Some(dir) = data.filter(|_| options.access == Access::Write) {
+            let stored = data_folder::name_for(path, dir)?;
+            if stored != base.info().data_path {
+                base.set_data_path(&stored)?;
+            }
+        }
+        Volume::with(base, &name, options)
     }
 
     /// Opens the volume in `file`, after bringing it to a consistent state if it was not closed. `name` is for messages.
@@ -302,7 +358,8 @@ impl Volume {
             capacity_bytes: info.capacity,
             segment_len_bytes: info.segment_len,
             durability: info.durability,
-            external_data: info.data == DataLocation::External,
+            data_dir: (info.data == DataLocation::External)
+                .then(|| data_folder::place(Path::new(&self.name), &info.data_path).join(data_folder::part(info.uuid))),
             space: crate::table::Extents::space(&*self.base),
             replayed: info.replayed,
             snapshots: named.len() - branches,
@@ -364,12 +421,6 @@ impl Drop for Volume {
             collector.stop();
         }
     }
-}
-
-/// Makes the name of a new file durable.
-fn sync_parent(path: &Path) -> std::io::Result<()> {
-    let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
-    std::fs::File::open(parent)?.sync_all()
 }
 
 #[derive(Default)]

@@ -193,6 +193,8 @@ struct Switched {
     read_fails: AtomicBool,
     /// Writes of this length find no room.
     write_len_max: AtomicUsize,
+    /// It cannot become longer.
+    len_is_fixed: AtomicBool,
     writes: AtomicU64,
 }
 
@@ -200,7 +202,8 @@ impl Switched {
     fn new(file: Arc<dyn BlockFile>) -> Arc<Switched> {
         let (full, sync_fails) = (AtomicBool::new(false), AtomicBool::new(false));
         let write_len_max = AtomicUsize::new(usize::MAX);
-        Arc::new(Switched { file, full, sync_fails, read_fails: false.into(), write_len_max, writes: 0.into() })
+        let (read_fails, len_is_fixed) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Switched { file, full, sync_fails, read_fails, write_len_max, len_is_fixed, writes: 0.into() })
     }
 }
 
@@ -225,6 +228,9 @@ impl BlockFile for Switched {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
+        if self.len_is_fixed.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         self.file.set_len(len)
     }
 
@@ -315,6 +321,56 @@ fn without_room_for_a_spare_segment_of_the_log_writing_goes_on() {
     for n in 0..1000 {
         put(&base, "key", &[n as u8; 500]);
     }
+    base.close().unwrap();
+}
+
+#[test]
+fn a_file_that_cannot_grow_costs_only_what_needs_more_of_it() {
+    let world = CrashWorld::new(Mode::Kill);
+    let file_of = Switched::new(file(&world));
+    // A spare is asked for when half of the first segment of the log is full, and the next one is not needed before its end.
+    let options = Options { background: true, log_bytes_max: Some(1 << 20), ..options() };
+    let base = Base::create(file_of.clone(), "volume", &small(), options).unwrap();
+    file_of.len_is_fixed.store(true, Ordering::Relaxed);
+    for n in 0..180 {
+        put(&base, "key", &[n as u8; 500]);
+    }
+    let e = base.reserve(1, None, false).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+    put(&base, "after", b"1");
+    file_of.len_is_fixed.store(false, Ordering::Relaxed);
+    allocate(&base, 4, 1).unwrap();
+    base.close().unwrap();
+}
+
+#[test]
+fn a_store_in_too_many_pieces_refuses_and_deleting_works() {
+    let options = Options { kv_runs_max: Some(262), ..options() };
+    let world = CrashWorld::new(Mode::Kill);
+    let base = Base::create(
+        file(&world),
+        "volume",
+        &NewVolume { segment_len: Some(128 << 10), ..NewVolume::new(64 << 20) },
+        options,
+    );
+    let base = base.unwrap();
+    let mut n = 0;
+    let refused = loop {
+        n += 1;
+        let batch = Batch { writes: vec![(format!("{n}").into(), Some(vec![n as u8; 8000]))], ..Batch::default() };
+        match base.apply(batch) {
+            // Data between the segments of the store, so that these are many runs.
+            Ok(_) => drop(allocate(&base, 32, 1).unwrap()),
+            Err(e) => break e,
+        }
+        assert!(n < 5000, "it never ends");
+    };
+    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    assert!(refused.to_string().contains("too many pieces"), "{refused}");
+    let writes = (1..n).map(|n| (format!("{n}").into(), None)).collect();
+    base.apply(Batch { writes, uses_reserve: true, ..Batch::default() }).unwrap();
+    base.gc().unwrap();
+    put(&base, "again", b"room");
     base.close().unwrap();
 }
 
@@ -429,6 +485,7 @@ fn a_damaged_page_costs_its_own_keys_only() {
 #[test]
 fn lost_checksums_are_damage_and_no_zeros() {
     let (bytes, state) = closed_volume(1);
+    let mut found = 0;
     let superblock = Superblock::decode(&bytes).unwrap();
     for run in superblock.kv_segments.iter().filter(|run| run.start > 0) {
         for segment in run.start..run.start + run.count {
@@ -436,14 +493,25 @@ fn lost_checksums_are_damage_and_no_zeros() {
             let at = segment as usize * (128 << 10);
             bytes[at..at + BLOCK_LEN_BYTES].fill(0);
             match Base::open(file(&world_of(&bytes)), "volume", options()) {
+                // A segment that nothing of the durable state leads to may lose what it likes.
+                Ok(base) if base.damaged_pages().is_empty() => {
+                    assert_eq!(scan_all(&base).unwrap(), state.map, "segment {segment}");
+                    put(&base, "after", b"1");
+                    base.gc().unwrap();
+                    assert_eq!(scan_all(&base).unwrap().len(), state.map.len() + 1, "segment {segment}");
+                }
                 Ok(base) => {
-                    assert!(!base.damaged_pages().is_empty(), "segment {segment}");
+                    found += 1;
                     assert!(scan_all(&base).is_ok_and(|map| map == state.map) || scan_all(&base).is_err());
                 }
-                Err(e) => assert!(e.to_string().contains("is damaged"), "segment {segment}: {e}"),
+                Err(e) => {
+                    found += 1;
+                    assert!(e.to_string().contains("is damaged"), "segment {segment}: {e}");
+                }
             }
         }
     }
+    assert!(found > 0);
 }
 
 #[test]
@@ -625,7 +693,7 @@ fn gc_gives_space_back_to_the_host() {
     assert!(base.space().free * 10 > empty.free * 9, "{empty:?}, now {:?}", base.space());
     put(&base, "after", b"gc");
     base.close().unwrap();
-    assert!(taken(&path) < before / 2, "{before} before, {} after", taken(&path));
+    assert!(taken(&path) < 12 << 20, "{before} before, {} after", taken(&path));
     let file = HostBlockFile::open(&path, Access::Write).unwrap();
     let base = Base::open(Arc::new(file), "v", Options::default()).unwrap();
     assert_eq!(scan_all(&base).unwrap(), BTreeMap::from([(b"after".to_vec(), b"gc".to_vec())]));

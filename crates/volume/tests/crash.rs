@@ -4,21 +4,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_testkit::crash::{CrashPlan, CrashPoint, CrashWorld, Mode, Pattern, crash_everywhere};
+use adit_testkit::crash::{
+    CrashPlan, CrashPoint, CrashWorld, Mode, Pattern, SyncCall, SyncKind, crash_everywhere, patterns,
+};
 use adit_testkit::{Rng, seeds};
 use adit_volume::format::container::{Durability, Superblock};
 use adit_volume::table::BLOCK_LEN_BYTES;
-use adit_volume::{Base, Batch, Extents, Options, Run, Table};
+use adit_volume::{Batch, Extents, Options, Run, Table};
 
 mod support;
 use support::*;
 
 const MODES: [Mode; 3] = [Mode::Kill, Mode::Journalled, Mode::Adversarial];
 
+/// Each mode with each place for blocks.
+fn settings() -> impl Iterator<Item = (Mode, Data)> {
+    MODES.into_iter().flat_map(|mode| [(mode, Data::Inline), (mode, Data::Folder)])
+}
+
 /// A world with a closed volume that holds something.
-fn world(mode: Mode, rng: &mut Rng) -> (CrashWorld, State) {
+fn world(mode: Mode, data: Data, rng: &mut Rng) -> (CrashWorld, State) {
     let world = CrashWorld::new(mode);
-    let base = Base::create(file(&world), "volume", &small(), options()).unwrap();
+    let base = create_in(&world, data, options()).unwrap();
     let told = run_script(&base, State::default(), 15, rng);
     base.close().unwrap();
     world.settle();
@@ -27,7 +34,11 @@ fn world(mode: Mode, rng: &mut Rng) -> (CrashWorld, State) {
 
 /// What is left of a world after a crash: which state it is in, counted from the first one.
 fn reopened(world: &CrashWorld, told: &Told, least: usize) -> Result<usize, String> {
-    let base = Base::open(file(world), "volume", options()).map_err(|e| format!("cannot be opened: {e}"))?;
+    let base = open_in(world, options()).map_err(|e| format!("cannot be opened: {e}"))?;
+    let damaged = base.damaged_pages();
+    if !damaged.is_empty() {
+        return Err(format!("pages {damaged:?} seem damaged"));
+    }
     let state = state_of(&base).map_err(|e| format!("cannot be read: {e}"))?;
     let place = told.place(&state, least).ok_or_else(|| {
         let any = told.place(&state, 0);
@@ -37,7 +48,7 @@ fn reopened(world: &CrashWorld, told: &Told, least: usize) -> Result<usize, Stri
     let mut rng = Rng::new(5);
     let more = run_script(&base, state, 6, &mut rng);
     base.close().map_err(|e| format!("cannot be closed: {e}"))?;
-    let base = Base::open(file(world), "volume", options()).map_err(|e| format!("cannot be opened again: {e}"))?;
+    let base = open_in(world, options()).map_err(|e| format!("cannot be opened again: {e}"))?;
     let state = state_of(&base).map_err(|e| e.to_string())?;
     (Some(&state) == more.states.last()).then_some(place).ok_or_else(|| "what came after is not there".into())
 }
@@ -49,7 +60,7 @@ fn work(world: &CrashWorld, start: &State, seed: u64, steps: usize) -> Told {
 
 fn work_with(world: &CrashWorld, options: Options, start: &State, seed: u64, steps: usize) -> Told {
     let nothing = Told { states: vec![start.clone()], acknowledged: 0, synced: 0 };
-    let Ok(base) = Base::open(file(world), "volume", options) else { return nothing };
+    let Ok(base) = open_in(world, options) else { return nothing };
     let mut told = run_script(&base, start.clone(), steps, &mut Rng::new(seed));
     if base.close().is_ok() {
         told.synced = told.acknowledged;
@@ -64,16 +75,34 @@ fn least(mode: Mode, told: &Told) -> usize {
 #[test]
 fn a_prefix_is_left_of_every_crash() {
     for seed in seeds(1) {
-        for mode in MODES {
+        for (mode, data) in settings() {
             let mut rng = Rng::new(seed);
-            let (base, start) = world(mode, &mut rng);
-            let plan = CrashPlan { points_max: 60, randoms: 3 };
+            let (base, start) = world(mode, data, &mut rng);
+            let plan = CrashPlan { points_max: 30, randoms: 3 };
             let run = |world: &CrashWorld| work(world, &start, seed, 40);
             crash_everywhere(&base, &plan, &mut rng, run, |told, point, left| {
                 if let Err(e) = reopened(&left, told, least(mode, told)) {
-                    panic!("{mode:?}, {point:?}: {e}. ADIT_TEST_SEED={seed}");
+                    panic!("{mode:?}, {data:?}, {point:?}: {e}. ADIT_TEST_SEED={seed}");
                 }
             });
+        }
+    }
+}
+
+/// Many seeds with a crash each: thousands in the long run.
+#[test]
+fn a_prefix_is_left_with_many_seeds() {
+    for seed in seeds(300) {
+        let mut rng = Rng::new(seed);
+        let (mode, data) = (*rng.pick(&MODES), *rng.pick(&[Data::Inline, Data::Folder]));
+        let (base, start) = world(mode, data, &mut rng);
+        let point = 1 + rng.below(150);
+        let left = base.fork();
+        left.stop_after(point);
+        let told = work(&left, &start, seed, 40);
+        let pattern = *rng.pick(&patterns(&left, 3));
+        if let Err(e) = reopened(&left.crash(pattern, &mut rng), &told, least(mode, &told)) {
+            panic!("{mode:?}, {data:?}, {pattern:?} after {point} calls: {e}. ADIT_TEST_SEED={seed}");
         }
     }
 }
@@ -82,16 +111,16 @@ fn a_prefix_is_left_of_every_crash() {
 #[test]
 fn a_prefix_is_left_with_checkpoints_in_the_background() {
     for seed in seeds(1) {
-        for mode in MODES {
+        for (mode, data) in settings() {
             let mut rng = Rng::new(seed);
-            let (base, start) = world(mode, &mut rng);
+            let (base, start) = world(mode, data, &mut rng);
             let plan = CrashPlan { points_max: 25, randoms: 3 };
             let sync_interval = Duration::from_micros(100 + 400 * rng.below(10));
             let options = Options { background: true, sync_interval, ..options() };
             let run = |world: &CrashWorld| work_with(world, options, &start, seed, 60);
             crash_everywhere(&base, &plan, &mut rng, run, |told, point, left| {
                 if let Err(e) = reopened(&left, told, least(mode, told)) {
-                    panic!("{mode:?}, {point:?}: {e}. ADIT_TEST_SEED={seed}");
+                    panic!("{mode:?}, {data:?}, {point:?}: {e}. ADIT_TEST_SEED={seed}");
                 }
             });
         }
@@ -101,15 +130,15 @@ fn a_prefix_is_left_with_checkpoints_in_the_background() {
 /// Each batch is safe when its call returns.
 #[test]
 fn with_durability_sync_a_power_cut_loses_nothing() {
-    for seed in seeds(1) {
+    for (seed, data) in seeds(1).flat_map(|seed| [(seed, Data::Inline), (seed, Data::Folder)]) {
         let mut rng = Rng::new(seed);
-        let (base, start) = world(Mode::Adversarial, &mut rng);
+        let (base, start) = world(Mode::Adversarial, data, &mut rng);
         let plan = CrashPlan { points_max: 25, randoms: 2 };
         let options = Options { durability: Some(Durability::Sync), ..options() };
         let run = |world: &CrashWorld| work_with(world, options, &start, seed, 30);
         crash_everywhere(&base, &plan, &mut rng, run, |told, point, left| {
             if let Err(e) = reopened(&left, told, told.acknowledged) {
-                panic!("{point:?}: {e}. ADIT_TEST_SEED={seed}");
+                panic!("{data:?}, {point:?}: {e}. ADIT_TEST_SEED={seed}");
             }
         });
     }
@@ -118,20 +147,20 @@ fn with_durability_sync_a_power_cut_loses_nothing() {
 #[test]
 fn a_crash_of_the_recovery_takes_nothing_more() {
     for seed in seeds(1) {
-        for mode in MODES {
+        for (mode, data) in settings() {
             let mut rng = Rng::new(seed);
-            let (base, start) = world(mode, &mut rng);
-            let plan = CrashPlan { points_max: 5, randoms: 1 };
+            let (base, start) = world(mode, data, &mut rng);
+            let plan = CrashPlan { points_max: 3, randoms: 1 };
             let mut again = Rng::new(seed ^ 1);
             let run = |world: &CrashWorld| work(world, &start, seed, 30);
             crash_everywhere(&base, &plan, &mut rng, run, |told, first, left| {
                 let plan = CrashPlan { points_max: 6, randoms: 1 };
                 let open = |world: &CrashWorld| {
-                    drop(Base::open(file(world), "volume", options()));
+                    drop(open_in(world, options()));
                 };
                 crash_everywhere(&left, &plan, &mut again, open, |(), second: CrashPoint, left| {
                     if let Err(e) = reopened(&left, told, least(mode, told)) {
-                        panic!("{mode:?}, {first:?}, then {second:?}: {e}. ADIT_TEST_SEED={seed}");
+                        panic!("{mode:?}, {data:?}, {first:?}, then {second:?}: {e}. ADIT_TEST_SEED={seed}");
                     }
                 });
             });
@@ -142,18 +171,16 @@ fn a_crash_of_the_recovery_takes_nothing_more() {
 #[test]
 fn a_volume_whose_making_was_cut_short_is_empty_or_none() {
     for seed in seeds(2) {
-        for mode in MODES {
+        for (mode, data) in settings() {
             let mut rng = Rng::new(seed);
             let fresh = CrashWorld::new(mode);
             drop(file(&fresh));
             fresh.settle();
-            let make = |world: &CrashWorld| Base::create(file(world), "volume", &small(), options()).is_ok();
+            let make = |world: &CrashWorld| create_in(world, data, options()).is_ok();
             let plan = CrashPlan { points_max: 100, randoms: 3 };
-            crash_everywhere(&fresh, &plan, &mut rng, make, |made, point, left| {
-                match Base::open(file(&left), "volume", options()) {
-                    Ok(base) => assert_eq!(state_of(&base).unwrap(), State::default()),
-                    Err(e) => assert!(!*made, "{mode:?}, {point:?}: {e}. ADIT_TEST_SEED={seed}"),
-                }
+            crash_everywhere(&fresh, &plan, &mut rng, make, |made, point, left| match open_in(&left, options()) {
+                Ok(base) => assert_eq!(state_of(&base).unwrap(), State::default()),
+                Err(e) => assert!(!*made, "{mode:?}, {data:?}, {point:?}: {e}. ADIT_TEST_SEED={seed}"),
             });
         }
     }
@@ -164,7 +191,7 @@ fn a_volume_whose_making_was_cut_short_is_empty_or_none() {
 fn the_first_flip_of_an_opening_leaves_one_superblock() {
     for seed in seeds(1) {
         let mut rng = Rng::new(seed);
-        let (world, start) = world(Mode::Journalled, &mut rng);
+        let (world, start) = world(Mode::Journalled, Data::Inline, &mut rng);
         // Of many sectors, so that it can be torn.
         for offset in [0, 64 << 10] {
             let mut bytes = vec![0; 64 << 10];
@@ -174,7 +201,7 @@ fn the_first_flip_of_an_opening_leaves_one_superblock() {
             file(&world).write_at(offset, &superblock.encode().unwrap()).unwrap();
         }
         world.settle();
-        let open = |world: &CrashWorld| drop(Base::open(file(world), "volume", options()));
+        let open = |world: &CrashWorld| drop(open_in(world, options()));
         for stop in 0.. {
             let first = world.fork();
             first.stop_after(stop);
@@ -182,7 +209,7 @@ fn the_first_flip_of_an_opening_leaves_one_superblock() {
             // The page cache outlives the process.
             let plan = CrashPlan { points_max: 6, randoms: 4 };
             crash_everywhere(&first.fork(), &plan, &mut rng, open, |(), point, left| {
-                let base = Base::open(file(&left), "volume", options());
+                let base = open_in(&left, options());
                 let base = base.unwrap_or_else(|e| panic!("{stop}, {point:?}: {e}. ADIT_TEST_SEED={seed}"));
                 assert_eq!(state_of(&base).unwrap(), start, "{stop}, {point:?}, ADIT_TEST_SEED={seed}");
             });
@@ -197,7 +224,7 @@ fn the_first_flip_of_an_opening_leaves_one_superblock() {
             damaged.settle();
             let plan = CrashPlan { points_max: 20, randoms: 4 };
             crash_everywhere(&damaged, &plan, &mut rng, open, |(), point, left| {
-                let base = Base::open(file(&left), "volume", options());
+                let base = open_in(&left, options());
                 let base = base.unwrap_or_else(|e| panic!("{offset}, {point:?}: {e}. ADIT_TEST_SEED={seed}"));
                 assert_eq!(state_of(&base).unwrap(), start, "{offset}, {point:?}, ADIT_TEST_SEED={seed}");
             });
@@ -209,9 +236,9 @@ fn the_first_flip_of_an_opening_leaves_one_superblock() {
 #[test]
 fn what_a_failed_sync_left_in_the_cache_is_written_again() {
     let world = CrashWorld::new(Mode::Journalled);
-    Base::create(file(&world), "volume", &small(), options()).unwrap().close().unwrap();
+    create_in(&world, Data::Inline, options()).unwrap().close().unwrap();
     world.settle();
-    let base = Base::open(file(&world), "volume", options()).unwrap();
+    let base = open_in(&world, options()).unwrap();
     let block = vec![7; BLOCK_LEN_BYTES];
     let run = base.reserve(1, None, false).unwrap()[0];
     base.write(run.start, &block).unwrap();
@@ -219,11 +246,11 @@ fn what_a_failed_sync_left_in_the_cache_is_written_again() {
     world.fail_sync_after(0);
     base.sync().unwrap_err();
     drop(base);
-    let base = Base::open(file(&world), "volume", options()).unwrap();
+    let base = open_in(&world, options()).unwrap();
     let state = state_of(&base).unwrap();
     base.sync().unwrap();
     let left = world.crash(Pattern::None, &mut Rng::new(1));
-    let base = Base::open(file(&left), "volume", options()).unwrap();
+    let base = open_in(&left, options()).unwrap();
     assert_eq!(state_of(&base).unwrap(), state);
 }
 
@@ -231,10 +258,10 @@ fn what_a_failed_sync_left_in_the_cache_is_written_again() {
 #[test]
 fn a_power_cut_may_take_the_length_of_the_file() {
     let world = CrashWorld::new(Mode::Journalled);
-    let base = Base::create(file(&world), "volume", &small(), options()).unwrap();
+    let base = create_in(&world, Data::Inline, options()).unwrap();
     base.close().unwrap();
     world.settle();
-    let base = Base::open(file(&world), "volume", options()).unwrap();
+    let base = open_in(&world, options()).unwrap();
     let block = vec![7; BLOCK_LEN_BYTES];
     let runs = base.reserve(2, None, false).unwrap();
     let sums = |run: &Run| vec![crc32c::crc32c(&block); run.count as usize];
@@ -245,7 +272,7 @@ fn a_power_cut_may_take_the_length_of_the_file() {
     let left = world.crash(Pattern::AllButLengths, &mut Rng::new(1));
     assert!(file(&left).len().unwrap() < file(&world).len().unwrap());
     for read_only in [true, false] {
-        let base = Base::open(file(&left), "volume", Options { read_only, ..options() }).unwrap();
+        let base = open_in(&left, Options { read_only, ..options() }).unwrap();
         let state = state_of(&base).unwrap();
         assert_eq!((state.map.len(), state.blocks.len()), (1, 0));
     }
@@ -254,11 +281,11 @@ fn a_power_cut_may_take_the_length_of_the_file() {
 #[test]
 fn what_one_handle_has_open_another_does_not_get() {
     let world = CrashWorld::new(Mode::Kill);
-    let base = Base::create(file(&world), "volume", &small(), options()).unwrap();
-    let refused = Base::open(file(&world), "volume", options()).err().unwrap();
+    let base = create_in(&world, Data::Inline, options()).unwrap();
+    let refused = open_in(&world, options()).err().unwrap();
     assert_eq!(refused.kind(), adit_core::ErrorKind::Busy);
     drop(base);
-    assert!(Base::open(file(&world), "volume", options()).is_ok());
+    assert!(open_in(&world, options()).is_ok());
 }
 
 /// Syncs by what they are for.
@@ -331,7 +358,7 @@ fn work_without(world: &CrashWorld, start: &State, seed: u64, left_out: sieve::P
     let user = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let sieve = sieve::Sieve { file: file(world), left_out, slot_written: Default::default(), user: user.clone() };
     let mut told = Told { states: vec![start.clone()], acknowledged: 0, synced: 0 };
-    let Ok(base) = Base::open(Arc::new(sieve), "volume", options()) else { return told };
+    let Ok(base) = open_file(Arc::new(sieve), world, options()) else { return told };
     let mut rng = Rng::new(seed);
     for step in 0..40 {
         let done = match step % 8 {
@@ -362,7 +389,7 @@ fn each_kind_of_sync_is_needed() {
     for left_out in [User, Pages, Superblock] {
         let missed = (1..=12).any(|seed| {
             let mut rng = Rng::new(seed);
-            let (base, start) = world(Mode::Journalled, &mut rng);
+            let (base, start) = world(Mode::Journalled, Data::Inline, &mut rng);
             let plan = CrashPlan { points_max: 60, randoms: 3 };
             let mut missed = false;
             let run = |world: &CrashWorld| work_without(world, &start, seed, left_out);
@@ -372,5 +399,34 @@ fn each_kind_of_sync_is_needed() {
             missed
         });
         assert!(missed, "nothing fails without the syncs of {left_out:?}");
+    }
+}
+
+/// Without the syncs of the blocks themselves, of the directory that an object is in, or of the folder.
+#[test]
+fn each_sync_of_the_folder_is_needed() {
+    type Kind = fn(&SyncCall) -> bool;
+    let kinds: [(&str, Kind); 3] = [
+        ("an object", |sync| sync.kind == SyncKind::FileData && !sync.path.ends_with("label")),
+        ("a directory", |sync| sync.kind == SyncKind::Dir && sync.path.ends_with("000000")),
+        ("the folder", |sync| sync.kind == SyncKind::Dir && sync.path.ends_with("v")),
+    ];
+    for (left_out, omit) in kinds {
+        let missed = (1..=12).any(|seed| {
+            let fresh = CrashWorld::new(Mode::Adversarial);
+            create_in(&fresh, Data::Folder, options()).unwrap().close().unwrap();
+            fresh.settle();
+            let plan = CrashPlan { points_max: 60, randoms: 3 };
+            let mut missed = false;
+            let run = |world: &CrashWorld| {
+                world.omit_syncs(move |sync| &*sync.root == "data" && omit(sync));
+                work(world, &State::default(), seed, 40)
+            };
+            crash_everywhere(&fresh, &plan, &mut Rng::new(seed), run, |told, _, left| {
+                missed = missed || reopened(&left, told, told.synced).is_err();
+            });
+            missed
+        });
+        assert!(missed, "nothing fails without the syncs of {left_out}");
     }
 }

@@ -9,20 +9,20 @@ use std::sync::Arc;
 
 use adit_testkit::crash::{CrashPlan, CrashWorld, Mode, crash_everywhere};
 use adit_testkit::model::{Limits, MemoryStore};
-use adit_testkit::ops::{Op, Plan, Snapshot, StoreSubject, Subject, check_store, fuzz, generate};
-use adit_testkit::{Rng, own_caller, scaled, seeds};
+use adit_testkit::ops::{Mismatch, Op, Plan, Snapshot, StoreSubject, Subject, check_store, fuzz, generate};
+use adit_testkit::{Rng, own_caller, seeds};
 use adit_volume::format::keys::NameHash;
 use adit_volume::tree::MAIN;
 use adit_volume::{Base, Run, Source, Table, Tree, VolumeStore};
 
-use base::{file, options, small};
+use base::{Data, create_in, open_in, options};
 
 fn limits() -> Limits {
     Limits { unit_len_bytes: 3000, buffer_writes: false, whiteouts: true, ..Limits::default() }
 }
 
-fn create(world: &CrashWorld) {
-    let base = Base::create(file(world), "volume", &small(), options()).unwrap();
+fn create(world: &CrashWorld, data: Data) {
+    let base = create_in(world, data, options()).unwrap();
     Tree::format(&base, own_caller(), 0o755).unwrap();
     base.close().unwrap();
     world.settle();
@@ -41,18 +41,20 @@ fn main_of(tree: &Arc<Tree>) -> adit_core::Result<VolumeStore> {
 #[test]
 fn random_operations_do_what_the_model_does() {
     let plan = Plan { seeds: 6, ops: 250, limits: limits() };
-    fuzz(&plan, |ops| {
-        let world = CrashWorld::new(Mode::Kill);
-        create(&world);
-        let base = Arc::new(Base::open(file(&world), "volume", options()).unwrap());
-        let tree = tree_of(&base).unwrap();
-        let result = check_store(&main_of(&tree).unwrap(), ops, &limits());
-        let report = tree.verify().unwrap();
-        assert_eq!(report.problems, [""; 0]);
-        let used: Vec<u64> = base.allocated().iter().flat_map(Run::blocks).collect();
-        assert_eq!(report.blocks.into_iter().collect::<Vec<_>>(), used);
-        result
-    });
+    fuzz(&plan, |ops| [Data::Inline, Data::Folder].into_iter().try_for_each(|data| do_as_the_model(ops, data)));
+}
+
+fn do_as_the_model(ops: &[Op], data: Data) -> Result<(), Mismatch> {
+    let world = CrashWorld::new(Mode::Kill);
+    create(&world, data);
+    let base = Arc::new(open_in(&world, options()).unwrap());
+    let tree = tree_of(&base).unwrap();
+    let result = check_store(&main_of(&tree).unwrap(), ops, &limits());
+    let report = tree.verify().unwrap();
+    assert_eq!(report.problems, [""; 0]);
+    let used: Vec<u64> = base.allocated().iter().flat_map(Run::blocks).collect();
+    assert_eq!(report.blocks.into_iter().collect::<Vec<_>>(), used);
+    result
 }
 
 /// What a run was told.
@@ -70,7 +72,7 @@ fn run(world: &CrashWorld, ops: &[Op]) -> Told {
     let mut expected = StoreSubject::new(&model);
     let first = expected.snapshot().unwrap();
     let mut told = Told { trees: vec![first], acknowledged: 0, synced: 0, snapshots: Vec::new() };
-    let Ok(base) = Base::open(file(world), "volume", options()) else { return told };
+    let Ok(base) = open_in(world, options()) else { return told };
     let base = Arc::new(base);
     let Ok(tree) = tree_of(&base) else { return told };
     let Ok(store) = main_of(&tree) else { return told };
@@ -113,7 +115,7 @@ fn shown(tree: &Arc<Tree>, source: Source) -> Result<Snapshot, String> {
 
 /// What is left after a crash.
 fn check(world: &CrashWorld, told: &Told, least: usize) -> Result<(), String> {
-    let base = Arc::new(Base::open(file(world), "volume", options()).map_err(|e| format!("cannot be opened: {e}"))?);
+    let base = Arc::new(open_in(world, options()).map_err(|e| format!("cannot be opened: {e}"))?);
     let tree = tree_of(&base).map_err(|e| format!("has no tree: {e}"))?;
     let sound = || {
         let report = tree.verify().map_err(|e| e.to_string())?;
@@ -143,12 +145,13 @@ fn check(world: &CrashWorld, told: &Told, least: usize) -> Result<(), String> {
 #[test]
 fn a_crash_leaves_the_tree_after_some_operation() {
     for seed in seeds(1) {
-        for mode in [Mode::Kill, Mode::Journalled, Mode::Adversarial] {
+        let modes = [Mode::Kill, Mode::Journalled, Mode::Adversarial];
+        for (mode, data) in modes.into_iter().flat_map(|mode| [(mode, Data::Inline), (mode, Data::Folder)]) {
             let mut rng = Rng::new(seed);
             let world = CrashWorld::new(mode);
-            create(&world);
+            create(&world, data);
             let ops = generate(seed, 60, &limits());
-            let plan = CrashPlan { points_max: scaled(60), randoms: 2 };
+            let plan = CrashPlan { points_max: 60, randoms: 2 };
             crash_everywhere(
                 &world,
                 &plan,
@@ -157,7 +160,7 @@ fn a_crash_leaves_the_tree_after_some_operation() {
                 |told, point, left| {
                     let least = if mode == Mode::Kill { told.acknowledged } else { told.synced };
                     if let Err(e) = check(&left, told, least) {
-                        panic!("{mode:?}, {point:?}: {e}. ADIT_TEST_SEED={seed}");
+                        panic!("{mode:?}, {data:?}, {point:?}: {e}. ADIT_TEST_SEED={seed}");
                     }
                 },
             );

@@ -26,7 +26,11 @@ nobody has it open, a copy of it is a backup.
 
 Examples:
   adit volume init box.adit
-  adit volume init box.adit --capacity 20G --durability sync")]
+  adit volume init box.adit --capacity 20G --durability sync
+  adit volume init box.adit --data box.data
+
+With --data DIR, what files hold lies in DIR, and the rest in FILE: both together are the volume. Where DIR lies beside FILE, or \
+below its folder, both can be moved together.")]
     Init(VolumeInitArgs),
     /// Describe a volume
     Info(VolumeInfoArgs),
@@ -63,6 +67,9 @@ pub struct VolumeInitArgs {
     /// When changes are safe from a power cut, unless a mount says otherwise
     #[arg(long, value_enum, default_value_t = DurabilityArg::Fsync)]
     pub durability: DurabilityArg,
+    /// Keep what files hold in this folder instead; it is made if it is not there
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub data: Option<PathBuf>,
 }
 
 /// `volume info`
@@ -88,6 +95,9 @@ pub struct VolumeCheckArgs {
     /// Do not read what files hold
     #[arg(long)]
     pub no_contents: bool,
+    /// Where its data folder is now, if that was moved; with --repair, the volume remembers it
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub data: Option<PathBuf>,
     /// Do not ask before repairing
     #[arg(short, long)]
     pub yes: bool,

@@ -44,10 +44,11 @@ fn init(args: &VolumeInitArgs, global: &GlobalArgs) -> Result<()> {
     };
     let options = OpenOptions { background: false, ..OpenOptions::new(Access::Write) };
     let fail = |e| Failure::fs(args.file.display(), &e);
-    let volume = Volume::create(&args.file, &new, &options).map_err(|e| match e.kind() {
-        adit_core::ErrorKind::Exists => fail(e).hint("nothing was changed; name a file that does not exist yet"),
-        _ => fail(e),
-    })?;
+    let volume =
+        Volume::create_with_data(&args.file, args.data.as_deref(), &new, &options).map_err(|e| match e.kind() {
+            adit_core::ErrorKind::Exists => fail(e).hint("nothing was changed; name a file that does not exist yet"),
+            _ => fail(e),
+        })?;
     volume.close().map_err(fail)?;
     if !global.quiet {
         let capacity = show_size(volume.info().capacity_bytes);
@@ -62,7 +63,7 @@ fn info(args: &VolumeInfoArgs) -> Result<()> {
     let meta = std::fs::metadata(named.file()).map_err(|e| Failure::io(named.file().display(), &e))?;
     info["file_bytes"] = meta.len().into();
     // In units of 512 bytes, whatever the filesystem; see stat(2).
-    info["allocated_bytes"] = (meta.blocks() * 512).into();
+    info["allocated_bytes"] = (meta.blocks() * 512 + in_folder(&info)).into();
     info["mountpoint"] = named.mount().map(|mount| mount.mountpoint.clone()).into();
     let mut out = Output::new();
     if args.json {
@@ -73,9 +74,24 @@ fn info(args: &VolumeInfoArgs) -> Result<()> {
     out.finish()
 }
 
+/// What the data folder of a volume takes of the host's disk, in bytes, if it has one.
+fn in_folder(info: &Value) -> u64 {
+    fn taken(dir: &std::path::Path) -> u64 {
+        let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
+        let each = entries.flatten().map(|entry| match entry.metadata() {
+            Ok(meta) if meta.is_dir() => taken(&entry.path()),
+            Ok(meta) => meta.blocks() * 512,
+            Err(_) => 0,
+        });
+        each.sum()
+    }
+    info["data_dir"].as_str().map_or(0, |dir| taken(dir.as_ref()))
+}
+
 fn gc(args: &VolumeGcArgs, global: &GlobalArgs) -> Result<()> {
     let named = Named::find(&args.volume)?;
-    let allocated = || std::fs::metadata(named.file()).map_or(0, |meta| meta.blocks() * 512);
+    let info = named.ask(&Asked::Info)?;
+    let allocated = || std::fs::metadata(named.file()).map_or(0, |meta| meta.blocks() * 512) + in_folder(&info);
     let before = allocated();
     let mut report = named.ask(&Asked::Gc)?;
     let after = allocated();
@@ -114,7 +130,7 @@ fn check(args: &VolumeCheckArgs, global: &GlobalArgs) -> Result<()> {
         confirm(&format!("Repair {subject}? Nothing is deleted."), args.yes)?;
     }
     let purpose = if args.repair { Purpose::Alone } else { Purpose::Read };
-    let volume = open::volume::open(&file, purpose)?;
+    let volume = open::volume::open_with_data(&file, args.data.as_deref(), purpose)?;
     let options = Options { contents: !args.no_contents, repair: args.repair };
     let mut progress = Progress::new("check", global.quiet);
     let report = check::check(&volume, options, &mut |p| progress.reached(p.windows, p.bytes));

@@ -17,11 +17,17 @@ use crate::live;
 /// # Errors
 /// `Busy`, naming the mountpoint, if a process of this user has it mounted; else as [`opened`].
 pub fn open(file: &Path, purpose: Purpose) -> Result<Volume> {
+    open_with_data(file, None, purpose)
+}
+
+/// As [`open`], with the data folder of the volume where `data` says.
+pub fn open_with_data(file: &Path, data: Option<&Path>, purpose: Purpose) -> Result<Volume> {
     if let Some(mount) = live::of_source(file).first() {
         return Err(live::in_the_way(file, mount, "mounted", &format!("work in {}, or", mount.mountpoint)));
     }
     let access = if purpose == Purpose::Read { Access::Read } else { Access::Write };
-    opened(file, &OpenOptions { background: false, ..OpenOptions::new(access) })
+    let options = OpenOptions { background: false, ..OpenOptions::new(access) };
+    Volume::open_with_data(file, data, &options).map_err(|e| failure(file, &e))
 }
 
 /// Opens the volume in `file`.
@@ -41,6 +47,10 @@ pub fn failure(file: &Path, error: &FsError) -> Failure {
         ),
         ErrorKind::Corrupt => failure.hint(format!(
             "`adit volume check {}` lists what is damaged; restore it from a backup if you can",
+            file.display()
+        )),
+        ErrorKind::NotFound => failure.hint(format!(
+            "if its data folder was moved, `adit volume check {} --data DIR --repair` tells the volume where it is now",
             file.display()
         )),
         _ => failure,

@@ -67,7 +67,7 @@ impl CrashDir {
     }
 
     fn file(&self, id: NodeId, path: &Path, access: Access) -> Box<dyn HostFile> {
-        Box::new(CrashFile { dir: self.clone(), id, path: path.to_owned(), access })
+        Box::new(CrashFile::new(self, id, path, access))
     }
 
     /// The file `path` of this root as one that a store lies in. It is made, durable and empty, if it is new.
@@ -81,8 +81,7 @@ impl CrashDir {
             }
             Err(e) => return Err(e),
         };
-        let file = CrashFile { dir: self.clone(), id, path: path.to_owned(), access: Access::Write };
-        Ok(CrashBlockFile { file, handle: self.world.new_handle() })
+        Ok(CrashBlockFile { file: CrashFile::new(self, id, path, Access::Write) })
     }
 }
 
@@ -179,9 +178,14 @@ struct CrashFile {
     id: NodeId,
     path: PathBuf,
     access: Access,
+    handle: u64,
 }
 
 impl CrashFile {
+    fn new(dir: &CrashDir, id: NodeId, path: &Path, access: Access) -> CrashFile {
+        CrashFile { dir: dir.clone(), id, path: path.to_owned(), access, handle: dir.world.new_handle() }
+    }
+
     fn change(&self, call: Call) -> io::Result<()> {
         if self.access == Access::Read {
             return Err(io::Error::from_raw_os_error(libc::EBADF));
@@ -217,12 +221,26 @@ impl HostFile for CrashFile {
         let sync = self.dir.sync_call(kind, &self.path);
         self.dir.world.call(Call::SyncFile { id: self.id, data_only }, Some(sync)).map(drop)
     }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.change(Call::Punch { id: self.id, offset, len })
+    }
+
+    /// Always for this handle alone.
+    fn try_lock(&self, _alone: bool) -> io::Result<bool> {
+        Ok(self.dir.world.lock(self.id, self.handle))
+    }
+}
+
+impl Drop for CrashFile {
+    fn drop(&mut self) {
+        self.dir.world.unlock(self.id, self.handle);
+    }
 }
 
 /// A file of a [`CrashDir`] that a store lies in.
 pub struct CrashBlockFile {
     file: CrashFile,
-    handle: u64,
 }
 
 impl BlockFile for CrashBlockFile {
@@ -247,16 +265,10 @@ impl BlockFile for CrashBlockFile {
     }
 
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.file.change(Call::Punch { id: self.file.id, offset, len })
+        HostFile::punch(&self.file, offset, len)
     }
 
     fn try_lock(&self) -> io::Result<bool> {
-        Ok(self.file.dir.world.lock(self.file.id, self.handle))
-    }
-}
-
-impl Drop for CrashBlockFile {
-    fn drop(&mut self) {
-        self.file.dir.world.unlock(self.file.id, self.handle);
+        HostFile::try_lock(&self.file, true)
     }
 }

@@ -11,16 +11,23 @@ use adit_core::media::BlockFile;
 use adit_core::{ErrorKind, FsError, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::format::container::{SLOT_LEN_BYTES, SLOT_OFFSETS, SegmentRun, Superblock, SuperblockError, newest};
-use crate::table::BLOCK_LEN_BYTES;
+use crate::format::container::{
+    DataLocation, SLOT_LEN_BYTES, SLOT_OFFSETS, SegmentRun, Superblock, SuperblockError, newest,
+};
+use crate::table::{BLOCK_LEN_BYTES, Run};
 
 pub(crate) mod bitmap;
+pub(crate) mod folder;
 pub(crate) mod space;
 
+pub use folder::Folder;
 pub(crate) use space::{Geometry, Space};
 
 /// Least space kept back for deletes, gc and commits, unless the volume is small.
 const KEPT_BACK_MIN_BYTES: u64 = 16 << 20;
+
+/// How many objects a data folder may lack at its end.
+const OBJECTS_MISSING_MAX: u32 = 1 << 16;
 
 /// How syncs stand. A caller waits for one that began after its call.
 #[derive(Default)]
@@ -36,6 +43,8 @@ struct Syncs {
 /// for its own.
 pub(crate) struct Container {
     file: Arc<dyn BlockFile>,
+    /// Where the blocks of files are, if not in the file.
+    folder: Option<Folder>,
     name: String,
     segment_len: u32,
     superblock: Mutex<Superblock>,
@@ -101,16 +110,40 @@ impl Container {
         })
     }
 
-    /// Opens `file`, whose lock the caller has. `log_segments`: how many the log may take.
-    pub fn open(file: Arc<dyn BlockFile>, name: &str, read_only: bool, log_segments: u32) -> Result<Container> {
+    /// Opens `file`, whose lock the caller has, with the folder that its superblock names, if it does. `log_segments`: how many
+    /// the log may take.
+    pub fn open(
+        file: Arc<dyn BlockFile>,
+        folder: Option<Folder>,
+        name: &str,
+        read_only: bool,
+        log_segments: u32,
+    ) -> Result<Container> {
         let superblock = Container::read_superblock(&*file, name)?;
+        if (superblock.data == DataLocation::External) != folder.is_some() {
+            let why = "the blocks of its files are elsewhere";
+            return Err(FsError::new(ErrorKind::InvalidInput).on("open", name).because(why));
+        }
         let len = file.len().map_err(|e| FsError::from(e).on("open", name))?;
         let limit = len.div_ceil(u64::from(superblock.segment_len)).min(u64::from(u32::MAX / 2)) as u32;
+        let geometry = geometry(&superblock, log_segments);
+        let space = match &folder {
+            None => Space::new(geometry, limit),
+            Some(folder) => {
+                folder.claim(&superblock, read_only)?;
+                // The last ones may be missing, which costs what they held and no more; but a number that was made up would
+                // cost memory for all before it.
+                let end = folder.end()?;
+                let objects = end.max(geometry.segments.min(end.saturating_add(OBJECTS_MISSING_MAX)));
+                Space::with_folder(geometry, limit, objects)
+            }
+        };
         Ok(Container {
             file,
+            folder,
             name: name.to_owned(),
             segment_len: superblock.segment_len,
-            space: Mutex::new(Space::new(geometry(&superblock, log_segments), limit)),
+            space: Mutex::new(space),
             superblock: Mutex::new(superblock),
             syncs: Mutex::default(),
             synced: Condvar::new(),
@@ -139,6 +172,11 @@ impl Container {
     /// A copy of the superblock as it is on disk.
     pub fn superblock(&self) -> Superblock {
         self.superblock.lock().clone()
+    }
+
+    /// In how many runs of segments the key-value store is.
+    pub fn kv_runs(&self) -> usize {
+        self.superblock.lock().kv_segments.len()
     }
 
     pub fn space(&self) -> MutexGuard<'_, Space> {
@@ -199,21 +237,97 @@ impl Container {
         self.file.write_at(offset, bytes).map_err(|e| self.fail("write", e))
     }
 
-    /// Writes data that nobody refers to yet; a failure is the caller's.
-    pub fn write_data(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+    /// As [`Container::write`], for what the log takes along: a failure is the caller's.
+    pub fn write_spare(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check_writable()?;
-        self.file.write_at(offset, bytes).map_err(|e| FsError::from(e).on("write", &self.name))?;
+        self.file.write_at(offset, bytes).map_err(|e| FsError::from(e).on("write", &self.name))
+    }
+
+    /// Reads blocks of files. What is not there is zeros; returns how many bytes there were.
+    pub fn read_blocks(&self, block: u64, buf: &mut [u8]) -> Result<usize> {
+        let offset = offset_of(block)?;
+        let Some(folder) = &self.folder else { return self.read(offset, buf) };
+        let len = folder.read(self.segment_len, offset, buf)?;
+        buf.get_mut(len..).unwrap_or_default().fill(0);
+        Ok(len)
+    }
+
+    /// Writes blocks of files that nobody refers to yet; a failure is the caller's.
+    pub fn write_blocks(&self, block: u64, bytes: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        let offset = offset_of(block)?;
+        match &self.folder {
+            None => self.file.write_at(offset, bytes).map_err(|e| FsError::from(e).on("write", &self.name))?,
+            Some(folder) => {
+                let written = folder.write(self.segment_len, offset, bytes);
+                return written.map_err(|e| FsError::from(e).on("write", &folder.name));
+            }
+        }
+        // Early, so that a sync finds little to do.
+        const WRITEBACK_MIN_LEN: usize = 256 << 10;
+        if bytes.len() >= WRITEBACK_MIN_LEN {
+            self.start_writeback(offset, bytes.len() as u64);
+        }
         Ok(())
     }
 
-    /// Makes the file long enough for a segment. Whoever binds one does this before writing to it.
+    /// Writes blocks of files that somebody refers to, with what is in them already; a failure ends all writing.
+    pub fn write_blocks_again(&self, block: u64, bytes: &[u8]) -> Result<()> {
+        let offset = offset_of(block)?;
+        match &self.folder {
+            None => self.write(offset, bytes),
+            Some(folder) => {
+                self.check_writable()?;
+                folder.write(self.segment_len, offset, bytes).map_err(|e| self.fail("write", e))
+            }
+        }
+    }
+
+    /// The blocks up to `end` of files are about to be written.
+    pub fn extend_to_block(&self, end: u64) -> Result<()> {
+        let per_segment = u64::from(self.segment_len) / BLOCK_LEN_BYTES as u64;
+        match self.folder {
+            None if end > 0 => self.try_extend_to(((end - 1) / per_segment) as u32),
+            _ => Ok(()),
+        }
+    }
+
+    /// What to say of a block that is not there.
+    pub fn missing_block(&self, block: u64) -> FsError {
+        let Some(folder) = &self.folder else {
+            return self.corrupt(format!("block {block} lies beyond the end of the file"));
+        };
+        let why = format!("block {block} is missing");
+        FsError::new(ErrorKind::Corrupt).on("read", &folder.name).because(why)
+    }
+
+    /// The label of the folder, if there is one, says that a superblock of `epoch` is about to be written, or has been.
+    pub fn label_folder(&self, epoch: u64, opening: bool) -> Result<()> {
+        self.check_writable()?;
+        match &self.folder {
+            Some(folder) => folder.set_epoch(&self.superblock(), epoch, opening),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the file long enough for a segment. Whoever binds one does this before writing to it. A failure ends all writing.
     pub fn extend_to(&self, segment: u32) -> Result<()> {
         self.check_writable()?;
+        self.extend(segment).map_err(|e| self.fail("extend", e))
+    }
+
+    /// As [`Container::extend_to`], for what nobody needs yet: a failure is the caller's.
+    pub fn try_extend_to(&self, segment: u32) -> Result<()> {
+        self.check_writable()?;
+        self.extend(segment).map_err(|e| FsError::from(e).on("extend", &self.name))
+    }
+
+    fn extend(&self, segment: u32) -> std::io::Result<()> {
         let end = self.segment_offset(segment) + u64::from(self.segment_len);
         // Nothing else makes the file longer, so this never makes it shorter.
         let mut len = self.len.lock();
         if *len < end {
-            self.file.set_len(end).map_err(|e| self.fail("extend", e))?;
+            self.file.set_len(end)?;
             *len = end;
         }
         Ok(())
@@ -229,15 +343,62 @@ impl Container {
         self.punch(self.segment_offset(segment), u64::from(self.segment_len));
     }
 
+    /// Gives the space of a segment from `from` bytes on back to the host, if it takes it.
+    pub fn punch_tail(&self, segment: u32, from: u64) {
+        self.punch(self.segment_offset(segment) + from, u64::from(self.segment_len).saturating_sub(from));
+    }
+
     /// Gives the space of a range back to the host, if it takes it. What is there then is undefined.
-    pub fn punch(&self, offset: u64, len: u64) {
+    fn punch(&self, offset: u64, len: u64) {
+        self.punch_with(|| self.file.punch(offset, len));
+    }
+
+    fn punch_with(&self, punch: impl FnOnce() -> std::io::Result<()>) {
         // Nothing relies on it, so a failure costs space and no more.
         if self.punches.load(Ordering::Relaxed)
-            && let Err(e) = self.file.punch(offset, len)
+            && let Err(e) = punch()
             && e.kind() == std::io::ErrorKind::Unsupported
         {
             self.punches.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// As [`Container::punch_segment`], for free blocks of files, all in one segment.
+    pub fn punch_blocks(&self, run: Run) {
+        let block_len = BLOCK_LEN_BYTES as u64;
+        let (offset, len) = (run.start * block_len, u64::from(run.count) * block_len);
+        match &self.folder {
+            None => self.punch(offset, len),
+            Some(folder) => {
+                let (object, at) = (offset / u64::from(self.segment_len), offset % u64::from(self.segment_len));
+                self.punch_with(|| folder.objects.punch(object as u32, at, len));
+            }
+        }
+    }
+
+    /// As [`Container::punch_segment`], for a segment without blocks of files.
+    pub fn drop_data_segment(&self, segment: u32) {
+        match &self.folder {
+            None => self.punch_segment(segment),
+            Some(folder) => self.remove_object(folder, segment),
+        }
+    }
+
+    fn remove_object(&self, folder: &Folder, object: u32) {
+        if let Err(e) = folder.objects.remove(object) {
+            tracing::warn!(folder = folder.name, "object {object:08x} could not be removed: {e}");
+        }
+    }
+
+    /// Removes the objects of the folder that a crash left without an owner. Nobody binds a segment meanwhile: the caller has
+    /// `space`.
+    pub fn drop_stray_objects(&self, space: &Space) -> Result<()> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        let objects = folder.objects.list().map_err(|e| FsError::from(e).on("list", &folder.name))?;
+        for object in objects.into_iter().filter(|object| !space.has_data(*object)) {
+            self.remove_object(folder, object);
+        }
+        Ok(())
     }
 
     /// Changes the capacity. `InvalidInput` if no volume can have it, `NoSpace` if what is there would not fit.
@@ -303,7 +464,9 @@ impl Container {
         let number = syncs.started;
         drop(syncs);
         let covered = self.appended();
-        let result = self.file.sync();
+        // Blocks first: a record or a page is not durable before what it refers to.
+        let blocks = self.folder.as_ref().map_or(Ok(()), |folder| folder.objects.sync());
+        let result = blocks.and_then(|()| self.file.sync());
         // Before the others look.
         let result = result.map_err(|e| self.fail("sync", e));
         let mut syncs = self.syncs.lock();
@@ -349,6 +512,11 @@ impl Container {
 /// Where the superblock of a generation is written first.
 fn slot_offset(generation: u64) -> u64 {
     if generation.is_multiple_of(2) { SLOT_OFFSETS[0] } else { SLOT_OFFSETS[1] }
+}
+
+/// Where a block of a file is in the space that has it.
+fn offset_of(block: u64) -> Result<u64> {
+    block.checked_mul(BLOCK_LEN_BYTES as u64).ok_or_else(|| ErrorKind::InvalidInput.into())
 }
 
 /// The runs of a list of segments, 0 for a hole.

@@ -1,5 +1,8 @@
 //! Who owns which segment, and in DATA segments which block. In memory only.
 //!
+//! Where blocks of files lie in a folder, segments with data have numbers of their own, those of the folder's objects, and the
+//! numbers in the file are those of the others. Both count for the capacity.
+//!
 //! Each block of a DATA segment is *allocated* (the tree's, as of the last batch), *taken* (that, or reserved, or freed by a
 //! batch that is not durable yet), or free. What is allocated is taken.
 
@@ -44,10 +47,42 @@ pub(crate) type StoredBitmap = (u32, Option<Vec<u8>>);
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Contradiction(pub String);
 
+/// The segments of the file, where those with data are not among them.
+struct FileSegments {
+    limit: u32,
+    /// Up to the last segment that was ever used.
+    taken: Vec<bool>,
+    free: BTreeSet<u32>,
+}
+
+impl FileSegments {
+    fn is_free(&self, segment: u32) -> bool {
+        !self.taken.get(segment as usize).is_some_and(|taken| *taken)
+    }
+
+    fn put(&mut self, segment: u32, taken: bool) {
+        while self.taken.len() <= segment as usize {
+            self.free.insert(self.taken.len() as u32);
+            self.taken.push(false);
+        }
+        if taken {
+            self.free.remove(&segment);
+        } else {
+            self.free.insert(segment);
+        }
+        self.taken[segment as usize] = taken;
+    }
+}
+
 pub(crate) struct Space {
     geometry: Geometry,
-    /// What the file says of segments from here on is wrong: it is not that long.
+    /// What the file says of segments from here on is wrong: it is not that long, or the folder has no such objects.
     limit: u32,
+    /// If data lies in a folder.
+    file: Option<FileSegments>,
+    /// Segments beside each other that the key-value store takes next. They count as free, and nobody else takes them while
+    /// there are others.
+    kept_together: VecDeque<u32>,
     /// Up to the last segment that was ever used.
     segments: Vec<Use>,
     free: BTreeSet<u32>,
@@ -72,6 +107,8 @@ impl Space {
         Space {
             geometry,
             limit,
+            file: None,
+            kept_together: VecDeque::new(),
             segments: vec![Use::Taken],
             free: BTreeSet::new(),
             partial: BTreeSet::new(),
@@ -83,6 +120,12 @@ impl Space {
             pending_blocks: 0,
             lost: BTreeSet::new(),
         }
+    }
+
+    /// As [`Space::new`], with data in a folder whose objects have numbers below `objects`.
+    pub fn with_folder(geometry: Geometry, limit: u32, objects: u32) -> Space {
+        let file = FileSegments { limit, taken: vec![true], free: BTreeSet::new() };
+        Space { file: Some(file), ..Space::new(geometry, objects) }
     }
 
     /// How the file is divided.
@@ -107,7 +150,7 @@ impl Space {
 
     /// Segments that the file had when it was opened.
     pub fn limit(&self) -> u32 {
-        self.limit
+        self.file.as_ref().map_or(self.limit, |file| file.limit)
     }
 
     /// Segments that may still be bound, those kept back counted, the log's share not.
@@ -125,16 +168,78 @@ impl Space {
     /// Binds a segment for something else than data; `fixed` unless it is for the log. Where the capacity is used up, it is
     /// one beyond: what is promised must be kept, and batches are refused long before.
     pub fn bind(&mut self, fixed: bool) -> u32 {
-        let segment = self.free.pop_first().unwrap_or(self.segments.len() as u32);
-        self.put(segment, Use::Taken);
         self.fixed_segments += u32::from(fixed);
+        if let Some(file) = &mut self.file {
+            let segment = file.free.first().copied().unwrap_or(file.taken.len() as u32);
+            file.put(segment, true);
+            return segment;
+        }
+        let segment = self.next_free();
+        self.put(segment, Use::Taken);
         segment
+    }
+
+    /// As [`Space::bind`], for the key-value store: one beside the last one, so that the list of its segments stays short. As many
+    /// are kept together as make a thirty-second of those that it has.
+    pub fn bind_kv(&mut self) -> u32 {
+        const SHARE: u32 = 32;
+        if self.file.is_some() {
+            // Only those of the log are between them, which are few.
+            return self.bind(true);
+        }
+        if self.kept_together.is_empty() {
+            self.keep_together((self.fixed_segments / SHARE).max(1));
+        }
+        let segment = self.kept_together.pop_front().unwrap_or_else(|| self.next_free());
+        self.fixed_segments += 1;
+        self.put(segment, Use::Taken);
+        segment
+    }
+
+    /// Keeps so many free segments that lie beside each other, if there are.
+    fn keep_together(&mut self, count: u32) {
+        let (mut start, mut end) = (0, 0);
+        for &segment in &self.free {
+            (start, end) = (if segment == end { start } else { segment }, segment + 1);
+            if end - start == count {
+                break;
+            }
+        }
+        if end - start < count {
+            start = self.segments.len() as u32;
+            end = start.saturating_add(count);
+            if end > self.geometry.segments {
+                return;
+            }
+            self.segments.resize_with(end as usize, || Use::Free);
+        }
+        for segment in start..end {
+            self.free.remove(&segment);
+            self.kept_together.push_back(segment);
+        }
+    }
+
+    /// The free segment to take next.
+    fn next_free(&mut self) -> u32 {
+        let len = self.segments.len() as u32;
+        if self.free.is_empty() && len >= self.geometry.segments {
+            self.free.extend(self.kept_together.drain(..));
+        }
+        self.free.first().copied().unwrap_or(len)
     }
 
     /// Marks the segment as bound by what the file says; see [`Space::bind`].
     pub fn claim(&mut self, segment: u32, fixed: bool) -> Result<(), Contradiction> {
-        self.check_free(segment)?;
-        self.put(segment, Use::Taken);
+        match &mut self.file {
+            None => {
+                self.check_free(segment)?;
+                self.put(segment, Use::Taken);
+            }
+            Some(file) => {
+                check_free(segment, file.limit, file.is_free(segment))?;
+                file.put(segment, true);
+            }
+        }
         self.fixed_segments += u32::from(fixed);
         Ok(())
     }
@@ -142,18 +247,21 @@ impl Space {
     /// Frees a segment that was bound.
     pub fn unbind(&mut self, segment: u32, fixed: bool) {
         self.fixed_segments -= u32::from(fixed);
+        match &mut self.file {
+            None => self.put(segment, Use::Free),
+            Some(file) => file.put(segment, false),
+        }
+    }
+
+    /// Frees a segment of [`Space::take_empty`].
+    pub fn unbind_empty(&mut self, segment: u32) {
+        self.fixed_segments -= 1;
         self.put(segment, Use::Free);
     }
 
     /// Whether the file may say that the segment is used for something.
     fn check_free(&self, segment: u32) -> Result<(), Contradiction> {
-        if segment >= self.limit {
-            return Err(Contradiction(format!("segment {segment} lies beyond the end of the file")));
-        }
-        if !self.is_free(segment) {
-            return Err(Contradiction(format!("segment {segment} is used twice")));
-        }
-        Ok(())
+        check_free(segment, self.limit, self.is_free(segment))
     }
 
     fn is_free(&self, segment: u32) -> bool {
@@ -281,7 +389,7 @@ impl Space {
             }
         }
         if can_bind && best.is_none_or(|(.., count)| count < want) {
-            let segment = self.free.first().copied().unwrap_or(self.segments.len() as u32);
+            let segment = self.next_free();
             self.bind_data(segment);
             best = Some((segment, 0, self.geometry.blocks));
         }
@@ -401,7 +509,7 @@ impl Space {
     /// Whether all that is allocated lies in the file, once all is replayed.
     pub fn check_replayed(&self) -> Result<(), Contradiction> {
         match self.lost.first() {
-            Some(block) => Err(Contradiction(format!("block {block} lies beyond the end of the file"))),
+            Some(block) => Err(Contradiction(format!("block {block} lies beyond the end of the file or folder"))),
             None => Ok(()),
         }
     }
@@ -474,6 +582,11 @@ impl Space {
         empty
     }
 
+    /// Whether the segment holds data, or is being emptied.
+    pub fn has_data(&self, segment: u32) -> bool {
+        !self.is_free(segment)
+    }
+
     /// All allocated blocks, ascending.
     pub fn allocated(&self) -> Vec<Run> {
         let mut runs = Vec::new();
@@ -499,6 +612,16 @@ impl Space {
         }
         runs
     }
+}
+
+fn check_free(segment: u32, limit: u32, is_free: bool) -> Result<(), Contradiction> {
+    if segment >= limit {
+        return Err(Contradiction(format!("segment {segment} lies beyond the end of the file or folder")));
+    }
+    if !is_free {
+        return Err(Contradiction(format!("segment {segment} is used twice")));
+    }
+    Ok(())
 }
 
 fn no_block_twice(runs: &[Run]) -> bool {
@@ -573,10 +696,40 @@ mod tests {
     }
 
     #[test]
+    fn segments_of_the_store_lie_together_whatever_is_bound_between() {
+        let big = Geometry { segments: 1 << 20, blocks: 32, log_segments: 2, kept_back: 4 };
+        let mut space = Space::new(big, 12);
+        let mut store = Vec::new();
+        for n in 0..30_000 {
+            store.push(space.bind_kv());
+            // Data, and what a log takes and gives back.
+            space.reserve(32 * (1 + n % 3), None, false).unwrap();
+            if n % 10 == 0 {
+                let log = space.bind(false);
+                space.unbind(log, false);
+            }
+        }
+        let runs = crate::container::runs_of(store.into_iter());
+        assert!(runs.len() < 500, "{}", runs.len());
+    }
+
+    #[test]
+    fn what_is_kept_together_is_taken_before_the_capacity_is_passed() {
+        let big = Geometry { segments: 200, blocks: 32, log_segments: 2, kept_back: 0 };
+        let mut space = Space::new(big, 12);
+        (0..65).for_each(|_| assert!(space.bind_kv() < 200));
+        while space.reserve(1, None, false).is_some() {}
+        assert_eq!(space.blocks().0, 0);
+        assert!(space.segments.len() <= 200, "{}", space.segments.len());
+    }
+
+    #[test]
     fn random_use_agrees_with_sets_and_no_block_has_two_owners() {
         for seed in seeds(30) {
             let mut rng = Rng::new(seed);
-            let mut space = Space::new(geometry(), 12);
+            let apart = rng.percent(50);
+            let new = || if apart { Space::with_folder(geometry(), 12, 12) } else { Space::new(geometry(), 12) };
+            let mut space = new();
             let mut reserved: Vec<Run> = Vec::new();
             let mut allocated: Vec<Run> = Vec::new();
             let mut pending: BTreeMap<u64, Vec<Run>> = BTreeMap::new();
@@ -609,6 +762,7 @@ mod tests {
                     }
                     _ if rng.percent(30) => match bound.pop() {
                         Some(segment) => space.unbind(segment, true),
+                        None if rng.percent(50) => bound.push(space.bind_kv()),
                         None => bound.push(space.bind(true)),
                     },
                     _ => {}
@@ -616,13 +770,15 @@ mod tests {
                 let taken: Vec<Run> =
                     reserved.iter().chain(&allocated).chain(pending.values().flatten()).copied().collect();
                 assert!(no_block_twice(&taken), "ADIT_TEST_SEED={seed}");
-                assert!(!taken.iter().any(|run| bound.contains(&((run.start / 32) as u32))));
+                let shared = taken.iter().any(|run| bound.contains(&((run.start / 32) as u32)));
+                assert!(apart || !shared, "ADIT_TEST_SEED={seed}");
+                assert!((1..bound.len()).all(|at| !bound[..at].contains(&bound[at])), "ADIT_TEST_SEED={seed}");
                 let blocks: u64 = allocated.iter().map(|run| u64::from(run.count)).sum();
                 let counted: u64 = space.allocated().iter().map(|run| u64::from(run.count)).sum();
                 assert_eq!(counted, blocks, "ADIT_TEST_SEED={seed}");
             }
             // What a checkpoint stores is what is there.
-            let mut other = Space::new(geometry(), 12);
+            let mut other = new();
             for (segment, bitmap) in space.take_dirty() {
                 if let Some(bitmap) = bitmap {
                     other.load(segment, &bitmap).unwrap();

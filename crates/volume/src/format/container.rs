@@ -22,8 +22,14 @@ pub const SEGMENT_LEN_MAX_BYTES: u32 = 4 << 20;
 /// Most bytes of the key-value store's own header.
 pub const KV_HEAD_LEN_MAX_BYTES: usize = 4096;
 
+/// Longest path of the folder that holds the blocks of files, in bytes.
+pub const DATA_PATH_LEN_MAX_BYTES: usize = 1024;
+
 /// Bytes before the variable part.
 const FIXED_LEN: usize = 128;
+
+/// As many runs of segments as a slot has room for, whatever else is in it.
+pub const KV_RUNS_MAX: usize = (SLOT_LEN_BYTES - FIXED_LEN - KV_HEAD_LEN_MAX_BYTES - DATA_PATH_LEN_MAX_BYTES - 4) / 8;
 
 /// When a batch is safe from a power cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -73,6 +79,8 @@ pub struct Superblock {
     pub durability: Durability,
     /// Where the blocks of files are.
     pub data: DataLocation,
+    /// The folder that they are in, if they are in one: from the root, or from where the file lies.
+    pub data_path: Vec<u8>,
     /// The segment in which the log begins.
     pub log_segment: u32,
     /// The number of the first record there.
@@ -131,8 +139,9 @@ impl std::error::Error for SuperblockError {}
 impl Superblock {
     /// The bytes of a slot, or `None` if they would not fit in one.
     pub fn encode(&self) -> Option<Vec<u8>> {
-        let len = FIXED_LEN + 8 * self.kv_segments.len() + self.kv_head.len() + 4;
-        if len > SLOT_LEN_BYTES || self.kv_head.len() > KV_HEAD_LEN_MAX_BYTES {
+        let len = FIXED_LEN + 8 * self.kv_segments.len() + self.kv_head.len() + self.data_path.len() + 4;
+        let has_room = self.kv_head.len() <= KV_HEAD_LEN_MAX_BYTES && self.data_path.len() <= DATA_PATH_LEN_MAX_BYTES;
+        if len > SLOT_LEN_BYTES || !has_room {
             return None;
         }
         let mut out = Vec::with_capacity(len);
@@ -154,12 +163,14 @@ impl Superblock {
         out.extend(self.kv_len.to_le_bytes());
         out.extend((self.kv_segments.len() as u32).to_le_bytes());
         out.extend((self.kv_head.len() as u32).to_le_bytes());
+        out.extend((self.data_path.len() as u32).to_le_bytes());
         out.resize(FIXED_LEN, 0);
         for run in &self.kv_segments {
             out.extend(run.start.to_le_bytes());
             out.extend(run.count.to_le_bytes());
         }
         out.extend(&self.kv_head);
+        out.extend(&self.data_path);
         out.extend(crc32c::crc32c(&out).to_le_bytes());
         Some(out)
     }
@@ -207,6 +218,7 @@ impl Superblock {
                 1 => DataLocation::External,
                 _ => return None,
             },
+            data_path: Vec::new(),
             log_segment: {
                 fixed.u16()?;
                 fixed.u32()?
@@ -216,13 +228,14 @@ impl Superblock {
             kv_segments: Vec::new(),
             kv_head: Vec::new(),
         };
-        let (runs, head_len) = (fixed.u32()? as usize, fixed.u32()? as usize);
+        let (runs, head_len, path_len) = (fixed.u32()? as usize, fixed.u32()? as usize, fixed.u32()? as usize);
         let mut rest = Reader(rest);
         let mut runs = Reader(rest.take(runs.checked_mul(8)?)?);
         while let Some(start) = runs.u32() {
             superblock.kv_segments.push(SegmentRun { start, count: runs.u32()? });
         }
         superblock.kv_head = rest.take(head_len)?.to_vec();
+        superblock.data_path = rest.take(path_len)?.to_vec();
         (rest.0.is_empty() && superblock.is_consistent()).then_some(superblock)
     }
 
@@ -240,6 +253,8 @@ impl Superblock {
             // Far enough from the end of the numbers that none is ever met.
             && (1..=u64::MAX / 2).contains(&self.log_seq)
             && self.kv_head.len() <= KV_HEAD_LEN_MAX_BYTES
+            && self.data_path.len() <= DATA_PATH_LEN_MAX_BYTES
+            && self.data_path.is_empty() == (self.data == DataLocation::Inline)
     }
 }
 
@@ -273,13 +288,18 @@ mod tests {
             segment_len: 1 << (17 + rng.below(6)),
             capacity: 1 << 40,
             durability: *rng.pick(&[Durability::Sync, Durability::Fsync]),
-            data: *rng.pick(&[DataLocation::Inline, DataLocation::External]),
+            data: DataLocation::Inline,
+            data_path: Vec::new(),
             log_segment: 1 + rng.below(100) as u32,
             log_seq: 1 + rng.below(1000),
             kv_len: rng.next_u64(),
             kv_segments: Vec::new(),
             kv_head: vec![7; rng.below(KV_HEAD_LEN_MAX_BYTES as u64 + 1) as usize],
         };
+        if rng.percent(50) {
+            superblock.data = DataLocation::External;
+            superblock.data_path = vec![b'x'; 1 + rng.below(DATA_PATH_LEN_MAX_BYTES as u64) as usize];
+        }
         rng.fill(&mut superblock.uuid);
         rng.fill(&mut superblock.secret);
         for _ in 0..rng.below(100) {
@@ -329,6 +349,11 @@ mod tests {
         let mut superblock = some(&mut Rng::new(1));
         superblock.kv_segments = vec![SegmentRun { start: 1, count: 1 }; SLOT_LEN_BYTES / 8];
         assert_eq!(superblock.encode(), None);
+        superblock.kv_segments.truncate(KV_RUNS_MAX);
+        superblock.kv_head.resize(KV_HEAD_LEN_MAX_BYTES, 1);
+        superblock.data = DataLocation::External;
+        superblock.data_path.resize(DATA_PATH_LEN_MAX_BYTES, b'x');
+        assert!(superblock.encode().is_some_and(|bytes| bytes.len() <= SLOT_LEN_BYTES));
     }
 
     #[test]
@@ -362,6 +387,7 @@ mod tests {
             capacity: 1 << 30,
             durability: Durability::Fsync,
             data: DataLocation::Inline,
+            data_path: Vec::new(),
             log_segment: 5,
             log_seq: 42,
             kv_len: 8 << 20,

@@ -1,9 +1,10 @@
 //! What lies in a volume's file, as pure functions between bytes and values: no I/O, no panic on any input.
 //!
-//! [`container`]: the superblock. [`log`]: the records of the log. [`keys`] and [`records`]: what the tree keeps in the table.
+//! [`container`]: the superblock. [`data`]: the label of a folder of blocks. [`log`]: the records of the log. [`keys`] and [`records`]: what the tree keeps in the table.
 //! Integers are little-endian, but big-endian in keys.
 
 pub mod container;
+pub mod data;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod keys;

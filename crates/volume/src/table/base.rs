@@ -13,13 +13,14 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use super::background::Work;
 use super::log::Log;
 use super::memory::Tables;
-use super::recovery::find;
 use super::{
     BLOCK_LEN_BYTES, Batch, Bytes, Extents, Info, KEY_LEN_MAX_BYTES, NewVolume, OWN_PREFIX, Options, Run, Seq, Sink,
     Space, Table, VALUE_LEN_MAX_BYTES,
 };
-use crate::container::Container;
-use crate::format::container::{Durability, SEGMENT_LEN_MAX_BYTES, SEGMENT_LEN_MIN_BYTES, SLOT_LEN_BYTES, Superblock};
+use crate::container::{Container, Folder};
+use crate::format::container::{
+    DataLocation, Durability, KV_RUNS_MAX, SEGMENT_LEN_MAX_BYTES, SEGMENT_LEN_MIN_BYTES, SLOT_LEN_BYTES, Superblock,
+};
 use crate::format::log::{Draft, Seed};
 use crate::kv::{Kv, Redb, View};
 
@@ -30,6 +31,9 @@ const LOG_MAX_BYTES: u64 = 32 << 20;
 /// Memory that a checkpoint is made at, unless the volume is small.
 const MEMORY_MAX_BYTES: u64 = 16 << 20;
 
+/// Runs of segments of the key-value store that are kept back for deletes, gc and the like.
+const KV_RUNS_KEPT_BACK: u64 = 256;
+
 pub(super) struct Shared {
     pub container: Arc<Container>,
     pub kv: Redb,
@@ -37,6 +41,7 @@ pub(super) struct Shared {
     pub options: Options,
     pub log_bytes_max: u64,
     pub memory_bytes_max: usize,
+    kv_runs_max: u64,
     pub replayed: usize,
     pub writer: Mutex<Log>,
     pub tables: RwLock<Tables>,
@@ -70,9 +75,38 @@ fn lock(file: &dyn BlockFile, name: &str) -> Result<()> {
     }
 }
 
+/// Gives the folder that the blocks of a volume's files are in, by the volume's id and the path in its superblock.
+pub type FindFolder<'a> = dyn Fn([u8; 16], &[u8]) -> Result<Folder> + 'a;
+
+/// Makes a folder for the blocks of a volume's files, by the volume's id, with a label.
+pub type MakeFolder<'a> = dyn Fn([u8; 16], &[u8]) -> Result<Folder> + 'a;
+
+/// What to make a folder for the blocks of a volume's files with.
+pub struct NewFolder<'a> {
+    /// Its path for the superblock, not empty.
+    pub path: Vec<u8>,
+    /// How.
+    pub make: &'a MakeFolder<'a>,
+}
+
+fn no_folder(_: [u8; 16], _: &[u8]) -> Result<Folder> {
+    Err(FsError::new(ErrorKind::InvalidInput).because("its data lies in a folder, and none was given"))
+}
+
 impl Base {
     /// Makes `file`, which is empty, a volume, and opens it. `name` is for messages.
     pub fn create(file: Arc<dyn BlockFile>, name: &str, new: &NewVolume, options: Options) -> Result<Base> {
+        Base::create_with(file, name, new, None, options)
+    }
+
+    /// As [`Base::create`], with the blocks of files in a folder if one is given.
+    pub fn create_with(
+        file: Arc<dyn BlockFile>,
+        name: &str,
+        new: &NewVolume,
+        folder: Option<NewFolder<'_>>,
+        options: Options,
+    ) -> Result<Base> {
         let invalid = |why: &'static str| Err(FsError::new(ErrorKind::InvalidInput).on("create", name).because(why));
         if new.capacity < CAPACITY_MIN_BYTES {
             return invalid("a volume needs at least 4 MiB");
@@ -89,7 +123,8 @@ impl Base {
             segment_len,
             capacity: new.capacity,
             durability: new.durability,
-            data: new.data,
+            data: if folder.is_some() { DataLocation::External } else { DataLocation::Inline },
+            data_path: folder.as_ref().map_or(Vec::new(), |folder| folder.path.clone()),
             log_segment: 1,
             log_seq: 1,
             kv_len: 0,
@@ -98,38 +133,65 @@ impl Base {
         };
         let bytes = superblock.encode();
         if !bytes.is_some_and(|bytes| bytes.len() <= SLOT_LEN_BYTES && Superblock::decode(&bytes).is_ok()) {
-            return invalid("no volume can have this capacity and segment length");
+            return invalid("no volume can have this capacity, segment length, and path of its data folder");
         }
         lock(&*file, name)?;
         if file.len().map_err(|e| FsError::from(e).on("create", name))? > 0 {
             return Err(FsError::new(ErrorKind::Exists).on("create", name).because("the file is not empty"));
         }
+        // Before the file is a volume, so that there is none without its folder.
+        let label = Folder::label(&superblock, superblock.epoch, false).encode();
+        let folder = folder.map(|folder| (folder.make)(superblock.uuid, &label)).transpose()?;
         Container::init(&*file, name, &superblock)?;
-        Base::open(file, name, options)
+        Base::open_locked(file, name, options, &superblock, folder)
     }
 
     /// Opens the volume in `file`, and brings it to a consistent state if it was not closed. `name` is for messages.
     ///
     /// # Errors
-    /// `Busy` if another handle has it; `InvalidInput` if it is not a volume; `NotSupported` if it is one of a later version;
-    /// `Corrupt`.
+    /// `Busy` if another handle has it; `InvalidInput` if it is not a volume, or the blocks of its files lie in a folder;
+    /// `NotSupported` if it is one of a later version; `Corrupt`.
     pub fn open(file: Arc<dyn BlockFile>, name: &str, options: Options) -> Result<Base> {
+        Base::open_with(file, name, &no_folder, options)
+    }
+
+    /// As [`Base::open`], with `find` for the folder that the blocks of files lie in, if they do.
+    ///
+    /// # Errors
+    /// Also what `find` says, and, of the folder, `Busy`, `Corrupt`, `InvalidInput` (it is another volume's) and `Stale` (it goes
+    /// with an earlier or later state of the file).
+    pub fn open_with(file: Arc<dyn BlockFile>, name: &str, find: &FindFolder<'_>, options: Options) -> Result<Base> {
         lock(&*file, name)?;
         let superblock = Container::read_superblock(&*file, name)?;
+        let folder = match superblock.data {
+            DataLocation::Inline => None,
+            DataLocation::External => Some(find(superblock.uuid, &superblock.data_path)?),
+        };
+        Base::open_locked(file, name, options, &superblock, folder)
+    }
+
+    fn open_locked(
+        file: Arc<dyn BlockFile>,
+        name: &str,
+        options: Options,
+        superblock: &Superblock,
+        folder: Option<Folder>,
+    ) -> Result<Base> {
         let log_bytes_max = options.log_bytes_max.unwrap_or(LOG_MAX_BYTES.min(superblock.capacity / 8)).max(1);
         let memory = MEMORY_MAX_BYTES.min(superblock.capacity / 16) as usize;
         let log_segments = (log_bytes_max / u64::from(superblock.segment_len)).min(64) as u32 + 3;
-        let container = Arc::new(Container::open(file, name, options.read_only, log_segments)?);
+        let container = Arc::new(Container::open(file, folder, name, options.read_only, log_segments)?);
         let kv = Redb::open(container.clone(), options.cache_bytes)?;
-        let found = find(&container, &*kv.view()?)?;
+        let found = super::recovery::find(&container, &*kv.view()?)?;
         container.set_appended(found.seq);
         let replayed = found.batches;
         let tables = Tables { active: found.table, frozen: None, view: kv.view()? };
-        let log = Log::new(Seed::of(&superblock), superblock.log_segment, found.seq);
+        let log = Log::new(Seed::of(superblock), superblock.log_segment, found.seq);
         let shared = Shared {
             durability: options.durability.unwrap_or(superblock.durability),
             log_bytes_max,
             memory_bytes_max: options.memory_bytes_max.unwrap_or(memory).max(1),
+            kv_runs_max: options.kv_runs_max.unwrap_or(KV_RUNS_MAX) as u64,
             replayed,
             writer: Mutex::new(log),
             tables: RwLock::new(tables),
@@ -165,6 +227,7 @@ impl Base {
             segment_len: superblock.segment_len,
             durability: superblock.durability,
             data: superblock.data,
+            data_path: superblock.data_path,
             epoch: superblock.epoch,
             replayed: self.shared.replayed,
             kv_segments: superblock.kv_segments.iter().filter(|run| run.start > 0).map(|run| run.count).sum(),
@@ -178,6 +241,7 @@ impl Base {
 
     /// Reads every page of the key-value store. Returns the numbers of the damaged ones.
     pub fn damaged_pages(&self) -> Vec<u64> {
+        let _no_commit = self.shared.checkpointing.lock();
         self.shared.kv.verify()
     }
 
@@ -186,13 +250,13 @@ impl Base {
         self.checkpoint()?;
         self.shared.compact()?;
         self.checkpoint()?;
+        self.shared.shrink_log();
         // Held, so that nobody takes what is punched.
         let space = self.shared.container.space();
         for run in space.free_runs() {
-            let block_len = BLOCK_LEN_BYTES as u64;
-            self.shared.container.punch(run.start * block_len, u64::from(run.count) * block_len);
+            self.shared.container.punch_blocks(run);
         }
-        Ok(())
+        self.shared.container.drop_stray_objects(&space)
     }
 
     /// Changes the capacity, durably. `InvalidInput` if no volume can have it, `NoSpace` if what is there would not fit.
@@ -201,6 +265,17 @@ impl Base {
             return Err(FsError::new(ErrorKind::InvalidInput).on("resize", self.shared.container.name()));
         }
         self.shared.container.set_capacity(capacity)
+    }
+
+    /// Changes the path of the folder that the blocks of files are in, durably. `InvalidInput` if it is too long, or there is
+    /// no such folder.
+    pub fn set_data_path(&self, path: &[u8]) -> Result<()> {
+        let container = &self.shared.container;
+        let wanted = Superblock { data_path: path.to_vec(), ..container.superblock() };
+        if wanted.encode().is_none_or(|bytes| Superblock::decode(&bytes).is_err()) {
+            return Err(FsError::new(ErrorKind::InvalidInput).on("name the data folder of", container.name()));
+        }
+        container.flip(|superblock| superblock.data_path = path.to_vec())
     }
 
     /// Makes a checkpoint and ends the background thread. What is left in the log after an error is there at the next opening.
@@ -277,19 +352,26 @@ impl Shared {
         (2 * bytes as u64 / u64::from(self.container.segment_len())).min(u32::MAX.into()) as u32
     }
 
-    fn has_room(&self) -> bool {
+    /// What there is too little of for more than deletes and the like.
+    fn shortage(&self) -> Option<&'static str> {
         let pending = self.pending_segments();
+        // A commit that cannot say where its segments are would be none. Each may be a run, with a hole before it.
+        let runs = self.container.kv_runs() as u64 + 2 * u64::from(pending) + KV_RUNS_KEPT_BACK;
+        if runs > self.kv_runs_max {
+            return Some("the metadata lies in too many pieces; `adit volume gc` packs it");
+        }
         let space = self.container.space();
-        space.available() >= space.geometry().kept_back.saturating_add(pending)
+        let needed = space.geometry().kept_back.saturating_add(pending);
+        (space.available() < needed).then_some("the capacity is used up")
     }
 
     /// `NoSpace` if only what is kept back is left.
     fn check_room(&self, batch: &Batch) -> Result<()> {
-        if batch.uses_reserve || self.has_room() {
+        if batch.uses_reserve || self.shortage().is_none() {
             return Ok(());
         }
         self.checkpoint()?;
-        if self.has_room() { Ok(()) } else { Err(self.no_space("apply")) }
+        self.shortage().map_or(Ok(()), |why| Err(self.no_space("apply").because(why)))
     }
 
     fn no_space(&self, op: &'static str) -> FsError {
@@ -455,11 +537,6 @@ impl Table for Base {
     }
 }
 
-/// Where a block is in the file.
-fn offset_of(block: u64) -> Result<u64> {
-    block.checked_mul(BLOCK_LEN_BYTES as u64).ok_or_else(|| ErrorKind::InvalidInput.into())
-}
-
 impl Extents for Base {
     fn reserve(&self, blocks: u32, hint: Option<u64>, uses_reserve: bool) -> Result<Vec<Run>> {
         let container = &self.shared.container;
@@ -479,11 +556,8 @@ impl Extents for Base {
                 try_now().map_err(|_| self.shared.no_space("reserve"))?
             }
         };
-        let last = runs.iter().map(Run::end).max().unwrap_or(0);
-        let per_segment = u64::from(container.segment_len()) / BLOCK_LEN_BYTES as u64;
-        if last > 0 {
-            container.extend_to(((last - 1) / per_segment) as u32)?;
-        }
+        let extended = container.extend_to_block(runs.iter().map(Run::end).max().unwrap_or(0));
+        extended.inspect_err(|_| container.space().release(&runs))?;
         Ok(runs)
     }
 
@@ -492,9 +566,8 @@ impl Extents for Base {
     }
 
     fn write(&self, block: u64, bytes: &[u8]) -> Result<()> {
-        let offset = offset_of(block)?;
         // Cheap, and nothing else keeps a wrong number from overwriting the superblock.
-        let last = block + (bytes.len().div_ceil(BLOCK_LEN_BYTES) as u64).saturating_sub(1);
+        let last = block.saturating_add((bytes.len().div_ceil(BLOCK_LEN_BYTES) as u64).saturating_sub(1));
         let is_reserved = {
             let space = self.shared.container.space();
             bytes.len().is_multiple_of(BLOCK_LEN_BYTES) && space.is_reserved(block) && space.is_reserved(last)
@@ -502,19 +575,14 @@ impl Extents for Base {
         if !is_reserved {
             return Err(FsError::new(ErrorKind::InvalidInput).on("write", "blocks that are not reserved"));
         }
-        self.shared.container.write_data(offset, bytes)?;
-        // Early, so that a sync finds little to do.
-        const WRITEBACK_MIN_LEN: usize = 256 << 10;
-        if bytes.len() >= WRITEBACK_MIN_LEN {
-            self.shared.container.start_writeback(offset, bytes.len() as u64);
-        }
-        Ok(())
+        self.shared.container.write_blocks(block, bytes)
     }
 
     fn read(&self, block: u64, buf: &mut [u8]) -> Result<()> {
-        let read = self.shared.container.read(offset_of(block)?, buf)?;
+        let container = &self.shared.container;
+        let read = container.read_blocks(block, buf)?;
         if read < buf.len() {
-            return Err(self.shared.container.corrupt(format!("block {block} lies beyond the end of the file")));
+            return Err(container.missing_block(block + (read / BLOCK_LEN_BYTES) as u64));
         }
         Ok(())
     }

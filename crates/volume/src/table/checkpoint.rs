@@ -19,6 +19,8 @@ impl Shared {
         let segment = new_segment(&self.container)?;
         // The superblock that names the segment may reach the disk alone: the file is long enough before it is written.
         self.container.secure_superblock()?;
+        let epoch = self.container.superblock().epoch.wrapping_add(1);
+        self.container.label_folder(epoch, true)?;
         self.kv.go_live()?;
         let replayed = std::mem::take(&mut self.tables.write().active);
         if self.replayed > 0 {
@@ -27,11 +29,12 @@ impl Shared {
         self.tables.write().view = self.kv.view()?;
         let mut seed = None;
         self.container.flip(|superblock| {
-            superblock.epoch = superblock.epoch.wrapping_add(1);
+            superblock.epoch = epoch;
             superblock.log_segment = segment;
             superblock.log_seq = seq + 1;
             seed = Some(Seed::of(superblock));
         })?;
+        self.container.label_folder(epoch, false)?;
         *self.writer.lock() = Log::new(seed.expect("the flip set it"), segment, seq);
         self.free_log(old_log);
         Ok(())
@@ -46,9 +49,8 @@ impl Shared {
             if !self.container.space().is_allocated(block) {
                 continue;
             }
-            let offset = block * BLOCK_LEN_BYTES as u64;
-            self.container.read(offset, &mut bytes)?;
-            self.container.write(offset, &bytes)?;
+            self.container.read_blocks(block, &mut bytes)?;
+            self.container.write_blocks_again(block, &bytes)?;
         }
         Ok(())
     }
@@ -82,8 +84,20 @@ impl Shared {
             space.take_empty()
         };
         for segment in empty {
+            self.container.drop_data_segment(segment);
+            self.container.space().unbind_empty(segment);
+        }
+    }
+
+    /// Gives back what the log holds in advance. Syncs that follow write more of the host's metadata until there is some again.
+    pub(super) fn shrink_log(&self) {
+        // Held, so that nobody appends to what is punched.
+        let mut log = self.writer.lock();
+        let (spare, current, used) = log.shrink();
+        self.container.punch_tail(current, used);
+        for segment in spare {
             self.container.punch_segment(segment);
-            self.container.space().unbind(segment, true);
+            self.container.space().unbind(segment, false);
         }
     }
 

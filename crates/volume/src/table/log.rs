@@ -4,6 +4,7 @@ use adit_core::Result;
 
 use crate::container::Container;
 use crate::format::log::{self, Draft, HEADER_LEN, Seed, record_len};
+use crate::table::BLOCK_LEN_BYTES;
 
 /// Bytes that stay free at the end of a segment for the record that names the next one.
 const NEXT_LEN: usize = record_len_of_next();
@@ -111,6 +112,12 @@ impl Log {
         self.spare.is_empty() && self.offset > container.segment_len() as usize / 2
     }
 
+    /// Gives up what it has for later: all segments that wait to be used, and where the rest of the current one begins.
+    pub fn shrink(&mut self) -> (Vec<u32>, u32, u64) {
+        let used = self.offset.next_multiple_of(BLOCK_LEN_BYTES) as u64;
+        (std::mem::take(&mut self.spare), self.segment, used)
+    }
+
     /// Adds a segment for later use.
     pub fn add_spare(&mut self, segment: u32) {
         self.spare.push(segment);
@@ -125,16 +132,21 @@ pub(super) fn new_segment(container: &Container) -> Result<u32> {
 }
 
 /// As [`new_segment`], but written with zeros, so that later syncs write data and no more of the host's metadata. Nobody needs it
-/// yet, so a failed write is no reason to end writing.
+/// yet, so a failure is no reason to end writing.
 pub(super) fn new_written_segment(container: &Container) -> Result<u32> {
+    let segment = container.space().bind(false);
+    let written = container.try_extend_to(segment).and_then(|()| fill_with_zeros(container, segment));
+    written.inspect_err(|_| container.space().unbind(segment, false))?;
+    Ok(segment)
+}
+
+fn fill_with_zeros(container: &Container, segment: u32) -> Result<()> {
     const PIECE_LEN: usize = 256 << 10;
-    let segment = new_segment(container)?;
     let (start, len) = (container.segment_offset(segment), container.segment_len() as usize);
     let piece = vec![0; PIECE_LEN.min(len)];
     for offset in (0..len).step_by(piece.len()) {
-        let written = container.write_data(start + offset as u64, &piece);
-        written.inspect_err(|_| container.space().unbind(segment, false))?;
+        container.write_spare(start + offset as u64, &piece)?;
     }
     container.start_writeback(start, len as u64);
-    Ok(segment)
+    Ok(())
 }

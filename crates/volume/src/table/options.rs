@@ -13,14 +13,12 @@ pub struct NewVolume {
     pub segment_len: Option<u32>,
     /// When its batches are safe from a power cut, unless a mount says otherwise.
     pub durability: Durability,
-    /// Where the blocks of files are.
-    pub data: DataLocation,
 }
 
 impl NewVolume {
     /// An ordinary one of `capacity` bytes.
     pub fn new(capacity: u64) -> NewVolume {
-        NewVolume { capacity, segment_len: None, durability: Durability::default(), data: DataLocation::default() }
+        NewVolume { capacity, segment_len: None, durability: Durability::default() }
     }
 }
 
@@ -43,6 +41,9 @@ pub struct Options {
     /// Memory for what the log holds that a checkpoint is made at, in bytes, of which there can be twice as much; by default a
     /// sixteenth of the capacity, but not more than 16 MiB.
     pub memory_bytes_max: Option<usize>,
+    /// How many runs of segments the key-value store may be in before only deletes and the like are admitted; by default as many
+    /// as a superblock can name.
+    pub kv_runs_max: Option<usize>,
 }
 
 impl Default for Options {
@@ -55,6 +56,7 @@ impl Default for Options {
             cache_bytes: 32 << 20,
             log_bytes_max: None,
             memory_bytes_max: None,
+            kv_runs_max: None,
         }
     }
 }
@@ -74,6 +76,8 @@ pub struct Info {
     pub durability: Durability,
     /// Where the blocks of files are.
     pub data: DataLocation,
+    /// The path of the folder that they are in, if they are in one.
+    pub data_path: Vec<u8>,
     /// How many times it was opened for writing.
     pub epoch: u64,
     /// Batches found in the log when it was opened: more than none after a crash.

@@ -210,8 +210,12 @@ fn longest_prefix(container: &Container, chain: &Chain, durable: u64) -> Result<
     for (seq, batch) in batches() {
         for (run, sums) in &batch.allocated {
             for (block, sum) in run.blocks().zip(sums) {
-                let offset = block.saturating_mul(BLOCK_LEN_BYTES as u64);
-                let len = container.read(offset, &mut bytes)?;
+                // A number that no file has room for is none.
+                let len = if block > u64::MAX / BLOCK_LEN_BYTES as u64 {
+                    0
+                } else {
+                    container.read_blocks(block, &mut bytes)?
+                };
                 if len < BLOCK_LEN_BYTES || crc32c::crc32c(&bytes) != *sum {
                     let until = freed.get(&block).and_then(|seqs| seqs.iter().find(|freed| *freed > seq).copied());
                     bad.insert((*seq, until.unwrap_or(u64::MAX)));

@@ -8,14 +8,50 @@ use std::sync::Arc;
 
 use adit_core::Result;
 use adit_core::media::BlockFile;
+use adit_core::types::Access;
+use adit_media::ExtentFolder;
 use adit_testkit::Rng;
 use adit_testkit::crash::CrashWorld;
-use adit_volume::table::BLOCK_LEN_BYTES;
+use adit_volume::table::{BLOCK_LEN_BYTES, Folder, NewFolder};
 use adit_volume::{Base, Batch, Extents, NewVolume, Options, Run, Table};
 
 /// A file in a world.
 pub fn file(world: &CrashWorld) -> Arc<dyn BlockFile> {
     Arc::new(world.dir("host").block_file(Path::new("volume")).unwrap())
+}
+
+/// Where the blocks of files are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Data {
+    Inline,
+    Folder,
+}
+
+fn extents(folder: std::io::Result<ExtentFolder>) -> Result<Folder> {
+    Ok(Folder { objects: Arc::new(folder?), name: "data".into() })
+}
+
+/// Makes a small volume in a world.
+pub fn create_in(world: &CrashWorld, data: Data, options: Options) -> Result<Base> {
+    let make = |_, label: &[u8]| extents(ExtentFolder::create(Arc::new(world.dir("data")), "v", 0o600, label));
+    let folder = NewFolder { path: b"data".to_vec(), make: &make };
+    Base::create_with(file(world), "volume", &small(), (data == Data::Folder).then_some(folder), options)
+}
+
+/// Opens the volume in a world, wherever its blocks are.
+pub fn open_in(world: &CrashWorld, options: Options) -> Result<Base> {
+    open_file(file(world), world, options)
+}
+
+/// As [`open_in`], with a file that does something else to the one of the world.
+pub fn open_file(file: Arc<dyn BlockFile>, world: &CrashWorld, options: Options) -> Result<Base> {
+    let access = if options.read_only { Access::Read } else { Access::Write };
+    let find = |_, path: &[u8]| extents(ExtentFolder::open(Arc::new(world.dir(str_of(path))), "v", access));
+    Base::open_with(file, "volume", &find, options)
+}
+
+fn str_of(path: &[u8]) -> &str {
+    std::str::from_utf8(path).unwrap()
 }
 
 /// A small volume.
