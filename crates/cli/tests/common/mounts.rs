@@ -1,4 +1,4 @@
-//! Real mounts of a vault of their own, which are gone when the test is, and cannot hang it.
+//! Real mounts of a vault or volume of their own, which are gone when the test is, and cannot hang it.
 
 #![allow(dead_code, missing_docs, reason = "each test program uses a part of it")]
 
@@ -8,16 +8,19 @@ use std::process::Command;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
+use adit_testkit::scaled;
+
 #[allow(unused_imports, reason = "as above")]
 pub use super::common::is_root;
 use super::common::{Bench, PASSWORD, Ran, eventually, run};
 
-/// No test takes longer, unless a mount hangs.
+/// No test takes longer, unless a mount hangs; times the scale.
 const TEST_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// A vault with a folder to mount it on. Dropping it kills whatever serves there and detaches it.
+/// A vault or volume with a folder to mount it on. Dropping it kills whatever serves there and detaches it.
 pub struct Mounts {
     pub bench: Bench,
+    is_volume: bool,
     done: Option<Sender<()>>,
 }
 
@@ -29,25 +32,42 @@ impl Mounts {
 
     /// With these further options of `adit vault init`.
     pub fn with(init: &[&str]) -> Option<Mounts> {
+        let mounts = Mounts::start(false)?;
+        let bench = &mounts.bench;
+        let line = ["vault", "init", bench.vault_str(), "--password-file", bench.password_str()];
+        bench.run(line.iter().chain(init)).expect(0);
+        Some(mounts)
+    }
+
+    /// A volume, with these options of `adit volume init`.
+    pub fn volume(init: &[&str]) -> Option<Mounts> {
+        let mounts = Mounts::start(true)?;
+        mounts.bench.run(["volume", "init", &mounts.volume_str()].iter().chain(init)).expect(0);
+        Some(mounts)
+    }
+
+    fn volume_str(&self) -> String {
+        self.bench.str("box")
+    }
+
+    fn start(is_volume: bool) -> Option<Mounts> {
         if let Err(e) = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
             assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "/dev/fuse: {e}");
             eprintln!("left out: /dev/fuse: {e}");
             return None;
         }
         let bench = Bench::bare();
-        let line = ["vault", "init", bench.vault_str(), "--password-file", bench.password_str()];
-        bench.run(line.iter().chain(init)).expect(0);
         fs::create_dir(bench.path("mnt")).unwrap();
         let (done, ended) = channel::<()>();
         let mountpoint = bench.path("mnt");
         std::thread::spawn(move || {
-            if ended.recv_timeout(TEST_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
+            if ended.recv_timeout(TEST_TIMEOUT * scaled(1) as u32) == Err(RecvTimeoutError::Timeout) {
                 // The test is stuck in a call on the mount; without its server the call fails, and so does the test.
                 eprintln!("watchdog: {} hangs", mountpoint.display());
                 force_off(&mountpoint);
             }
         });
-        Some(Mounts { bench, done: Some(done) })
+        Some(Mounts { bench, is_volume, done: Some(done) })
     }
 
     pub fn mnt(&self) -> PathBuf {
@@ -60,8 +80,12 @@ impl Mounts {
     }
 
     pub fn mount(&self, more: &[&str]) -> Ran {
-        let mnt = self.bench.str("mnt");
-        let mut line = vec!["mount", self.bench.vault_str(), &mnt, "--password-file", self.bench.password_str()];
+        let (mnt, volume) = (self.bench.str("mnt"), self.volume_str());
+        let mut line = if self.is_volume {
+            vec!["mount", &volume, &mnt]
+        } else {
+            vec!["mount", self.bench.vault_str(), &mnt, "--password-file", self.bench.password_str()]
+        };
         line.extend_from_slice(more);
         self.bench.run(line)
     }
@@ -98,8 +122,12 @@ impl Mounts {
         eventually("the server is gone", || !is_running(pid));
     }
 
-    /// `adit vault check` finds nothing.
+    /// `adit vault check` or `adit volume check` finds nothing.
     pub fn expect_sound(&self) {
+        if self.is_volume {
+            self.bench.run(["volume", "check", &self.volume_str()]).expect(0);
+            return;
+        }
         self.bench
             .run(["vault", "check", self.bench.vault_str(), "--password-file", self.bench.password_str()])
             .expect(0);
