@@ -46,7 +46,7 @@ enum Task {
     Demo,
     /// Run everything that CI runs, and print the time of each stage
     Test(test::TestArgs),
-    /// Make those of the frozen vaults under fixtures/ that are missing, with the official library
+    /// Make those of the frozen vaults and volumes under fixtures/ that are missing, the vaults with the official library
     Fixtures,
     /// Run a benchmark of the bench crate in release mode, e.g. `cargo xtask bench vault`
     Bench(bench::BenchArgs),
@@ -56,9 +56,10 @@ fn main() -> ExitCode {
     let outcome = match Args::parse().task {
         Task::Demo => demo::run().map(|()| ExitCode::SUCCESS),
         Task::Test(args) => test::run(&args),
-        Task::Fixtures => {
-            oracle::ensure_oracle().and_then(|paths| oracle::make_fixtures(&paths)).map(|()| ExitCode::SUCCESS)
-        }
+        Task::Fixtures => oracle::ensure_oracle()
+            .and_then(|paths| oracle::make_fixtures(&paths))
+            .and_then(|()| test::make_volumes())
+            .map(|()| ExitCode::SUCCESS),
         Task::Bench(args) => bench::run(&args),
     };
     outcome.unwrap_or_else(|error| {

@@ -159,7 +159,26 @@ fn mounted(run: &Run) -> Result<Outcome> {
         return Ok(Outcome::NotRun(why.to_owned()));
     }
     apt::ensure([&apt::FUSE])?;
-    test_targets_named(run, "mounted", &[], &[])
+    // Part of the load of the kill loop.
+    let fsx = tools::FSX.ensure()?;
+    test_targets_named(run, "mounted", &[], &[("ADIT_FSX", fsx.as_os_str())])
+}
+
+/// Makes the frozen volumes that are missing.
+pub fn make_volumes() -> Result<()> {
+    let mut cargo = workplace::cargo();
+    cargo.args([
+        "test",
+        "--locked",
+        "-p",
+        "adit-volume",
+        "--test",
+        "frozen",
+        "--",
+        "--ignored",
+        "make_those_that_are_missing",
+    ]);
+    process::run(&mut cargo, CARGO_LIMIT)
 }
 
 /// Runs the integration tests whose file name starts with `prefix`; it is an error if there is none.
