@@ -12,12 +12,12 @@ use crate::failure::{Failure, Result};
 /// Most holders that a message names.
 const NAMED_MAX: usize = 5;
 
-/// The mounts of this user whose source is at `path`, those in their place first.
+/// The mounts of this user whose source is at `path`: those in their place first, those of verbs last.
 pub fn of_source(path: &Path) -> Vec<MountInfo> {
     let shown = path.display().to_string();
     let mut mounts = Registry::of_this_user().list();
     mounts.retain(|mount| mount.source == shown);
-    mounts.sort_by_key(|mount| !mount.is_attached());
+    mounts.sort_by_key(|mount| (mount.hidden, !mount.is_attached()));
     mounts
 }
 

@@ -1,4 +1,4 @@
-//! What a SOURCE is: recognised by a prefix or by what lies there. Kinds that cannot be opened yet are named so that the
+//! What a SOURCE is: recognised by a prefix or by what lies there. A kind that cannot be opened yet is named so that the
 //! refusal is clear.
 
 use std::ffi::OsStr;
@@ -38,6 +38,8 @@ pub enum Source {
     Vault(PathBuf),
     /// The file of a volume.
     Volume(PathBuf),
+    /// Any other folder of this machine.
+    Dir(PathBuf),
 }
 
 impl Source {
@@ -53,18 +55,15 @@ impl Source {
                 (recognise(path)?, path)
             }
         };
-        let refused = |what: &str| {
-            Err(Failure::new(Code::NotSupported, format!("{}: {what}", path.display())).hint(
-                "this version of adit opens volumes, and Cryptomator vaults: folders with a file vault.cryptomator",
-            ))
-        };
         match kind {
             Kind::Vault => check_vault(path).map(Source::Vault),
-            Kind::Manifest => refused("manifests are not supported yet"),
-            Kind::Volume => check_volume(path).map(Source::Volume),
-            Kind::Dir => {
-                refused(&format!("not a vault: it has no file {VAULT_FILE}, and other folders are not supported yet"))
+            Kind::Manifest => {
+                let what = format!("{}: manifests are not supported yet", path.display());
+                Err(Failure::new(Code::NotSupported, what)
+                    .hint("this version of adit opens Cryptomator vaults, volumes and folders"))
             }
+            Kind::Volume => check_volume(path).map(Source::Volume),
+            Kind::Dir => check_dir(path).map(Source::Dir),
         }
     }
 
@@ -73,20 +72,21 @@ impl Source {
         match self {
             Source::Vault(_) => "vault",
             Source::Volume(_) => "volume",
+            Source::Dir(_) => "dir",
         }
     }
 
     /// Where it lies.
     pub fn path(&self) -> &Path {
         match self {
-            Source::Vault(path) | Source::Volume(path) => path,
+            Source::Vault(path) | Source::Volume(path) | Source::Dir(path) => path,
         }
     }
 
     /// Where it lies.
     pub fn into_path(self) -> PathBuf {
         match self {
-            Source::Vault(path) | Source::Volume(path) => path,
+            Source::Vault(path) | Source::Volume(path) | Source::Dir(path) => path,
         }
     }
 }
@@ -114,6 +114,13 @@ pub fn volume_file(source: &OsStr) -> Result<PathBuf> {
 }
 
 fn not_a(wanted: &str, found: &Source) -> Failure {
+    if let Source::Dir(dir) = found {
+        let what = match wanted {
+            "vault" => format!("{}: not a vault: it has no file {VAULT_FILE}", dir.display()),
+            _ => format!("{}: a folder, and not a {wanted}", dir.display()),
+        };
+        return Failure::new(Code::NotSupported, what).hint(format!("`adit {wanted} init` makes one"));
+    }
     let what = format!("{}: a {}, and not a {wanted}", found.path().display(), found.kind());
     Failure::new(Code::NotSupported, what)
         .hint(format!("`adit {} --help` lists what can be done with it", found.kind()))
@@ -128,6 +135,15 @@ fn check_volume(path: &Path) -> Result<PathBuf> {
             .hint("`adit volume init` makes one"));
     }
     Ok(file)
+}
+
+/// A folder, absolute.
+fn check_dir(path: &Path) -> Result<PathBuf> {
+    let dir = path.canonicalize().map_err(|e| Failure::io(path.display(), &e))?;
+    if !dir.is_dir() {
+        return Err(Failure::new(Code::NotSupported, format!("{}: not a folder", path.display())));
+    }
+    Ok(dir)
 }
 
 /// `source` without the prefix that forces its kind.
@@ -245,16 +261,22 @@ mod tests {
         assert_eq!(code(dir), Code::NotSupported);
         assert_eq!(code(&format!("vault:{dir}")), Code::Failure);
         assert_eq!(code(&format!("dir:{dir}")), Code::NotSupported);
+        let found = |source: String| Source::recognise(OsStr::new(&source));
+        let real = folder.path().canonicalize().unwrap();
+        assert_eq!(found(dir.to_owned()).unwrap(), Source::Dir(real.clone()));
+        assert_eq!(found(format!("dir:{dir}")).unwrap(), Source::Dir(real));
         let lost = format!("{dir}/lost");
         std::fs::create_dir_all(format!("{lost}/d/AB")).unwrap();
         assert!(vault_dir(OsStr::new(&lost)).is_ok(), "a vault that has lost both files is still one");
         assert_eq!(code("s3://bucket/DeadlineCloud"), Code::NotSupported);
         assert_eq!(code(&format!("{dir}/none")), Code::Failure);
+        assert_eq!(found(format!("dir:{lost}")).unwrap().kind(), "dir", "what the prefix says goes");
         let manifest = format!("{dir}/m");
         std::fs::write(&manifest, r#"{"hashAlg":"xxh128","manifestVersion":"2023-03-03","paths":[]}"#).unwrap();
         assert!(vault_dir(OsStr::new(&manifest)).unwrap_err().text().contains("manifests are not supported yet"));
         std::fs::write(&manifest, "something").unwrap();
         assert_eq!(code(&manifest), Code::NotSupported);
+        assert_eq!(found(format!("dir:{manifest}")).unwrap_err().code(), Code::NotSupported);
     }
 
     #[test]

@@ -186,7 +186,9 @@ impl Named {
             || adit_mount::mountpoint::resolve(path).is_ok_and(|at| adit_mount::mountpoint::find(&at).is_some())
         {
             let mount = match Registry::of_this_user().find(path) {
-                Err(ControlError::NotAMount(_)) if Source::recognise(x).is_ok() => return Err(without(x)),
+                Err(ControlError::NotAMount(_)) if matches!(Source::recognise(x), Ok(Source::Vault(_))) => {
+                    return Err(without(x));
+                }
                 found => found.map_err(|e| answered(&e))?,
             };
             if mount.kind != "volume" {

@@ -162,7 +162,7 @@ fn cli_exit_codes() {
     bench.run(["ls", "manifest:x"]).expect(10);
     bench.run(["ls", "volume:x"]).expect(1).says("no such file");
     bench.run(["ls", "volume:password"]).expect(1).says("not a volume");
-    bench.run(["ls", "."]).expect(10).says("not a vault");
+    bench.run(["vault", "check", "."]).expect(10).says("not a vault");
     bench.run(["ls", "missing"]).expect(1).says("missing");
     bench.open("cat", &["/missing"]).expect(1).says("/missing");
     bench.run(["--help"]).expect(0);

@@ -140,14 +140,9 @@ fn one_process_has_the_file() {
     b.mount("mnt", &[]).expect(0);
     fs::write(b.at("mnt/f"), "text").unwrap();
     let mnt = b.at("mnt").canonicalize().unwrap().display().to_string();
-    // The same branch a second time, and verbs on the file.
+    // The same branch a second time. Verbs on the file go through the process (tests/mounted_verbs.rs).
     b.mount("mnt2", &[]).expect(7).says(&mnt);
     b.mount("mnt2", &["--foreground", "--snapshot", "s"]).expect(7).says("--foreground");
-    let file = b.bench.str("box");
-    for verb in [&["ls"][..], &["cat", "/f"], &["mkdir", "/d"], &["rm", "-y", "/f"]] {
-        let line = [&verb[..1], &[file.as_str()], &verb[1..]].concat();
-        b.bench.run(line).expect(7).says(&mnt);
-    }
     b.of("volume check", "box", &[]).expect(7).says(&mnt);
     // A process that has no mount is kept out by the lock.
     let other = Bench::bare();

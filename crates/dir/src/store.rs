@@ -127,8 +127,8 @@ impl Inner {
     }
 
     /// Refuses a change of what is read-only.
-    fn to_change(&self, op: &'static str, subject: impl FnOnce() -> String) -> Result<()> {
-        if self.folder.read_only { Err(FsError::new(ErrorKind::ReadOnly).on(op, subject())) } else { Ok(()) }
+    fn to_change(&self) -> Result<()> {
+        if self.folder.read_only { Err(ErrorKind::ReadOnly.into()) } else { Ok(()) }
     }
 
     /// The known directory `ino`, open as a place.
@@ -301,17 +301,16 @@ impl Inner {
     /// Makes an entry with `make`, which gets the open directory and the name.
     fn make(
         &self,
-        op: &'static str,
         parent: Ino,
         name: FileName<'_>,
         new: &NewNode,
         kind: Kind,
         make: impl FnOnce(&Held, &[u8]) -> Result<(), Errno>,
     ) -> Result<Attr> {
-        self.to_change(op, || name.display().into_owned())?;
+        self.to_change()?;
         let _naming = self.naming.read();
         let dir = self.dir(parent)?;
-        make(&dir, name.as_bytes()).map_err(|e| fail(e).on(op, name.display()))?;
+        make(&dir, name.as_bytes()).map_err(fail)?;
         let found = self.folder.find(&dir, name.as_bytes())?;
         let attr = self.finish(&dir, &found.fd, new, kind)?;
         self.learn(parent, name, Found { attr, ..found }, true)
@@ -344,7 +343,7 @@ impl Store for DirStore {
 
     fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
         let inner = &self.inner;
-        inner.to_change("change", || inner.shown(ino))?;
+        inner.to_change()?;
         let _naming = inner.naming.read();
         if let Some(size) = set.size {
             inner.open(ino, true)?.set_len(size)?;
@@ -402,12 +401,11 @@ impl Store for DirStore {
 
     fn create(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<(Attr, Arc<dyn StoreFile>)> {
         let inner = &self.inner;
-        inner.to_change("create", || name.display().into_owned())?;
+        inner.to_change()?;
         let _naming = inner.naming.read();
         let dir = inner.dir(parent)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-        let fd = inner.folder.open_in(&dir, name.as_bytes(), flags, mode(new.perm));
-        let fd = fd.map_err(|e| fail(e).on("create", name.display()))?;
+        let fd = inner.folder.open_in(&dir, name.as_bytes(), flags, mode(new.perm)).map_err(fail)?;
         let attr = inner.finish(&dir, &fd, new, Kind::File)?;
         if !inner.known.learn(attr.ino, attr.kind, Name::new(parent, name.as_bytes()), true) {
             return Err(inner.stale(parent));
@@ -417,15 +415,12 @@ impl Store for DirStore {
     }
 
     fn mkdir(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<Attr> {
-        self.inner.make("mkdir", parent, name, new, Kind::Directory, |dir, name| {
-            rustix::fs::mkdirat(dir, name, mode(new.perm))
-        })
+        self.inner.make(parent, name, new, Kind::Directory, |dir, name| rustix::fs::mkdirat(dir, name, mode(new.perm)))
     }
 
     fn symlink(&self, parent: Ino, name: FileName<'_>, target: &[u8], caller: Caller) -> Result<Attr> {
         let new = NewNode { perm: 0o777, umask: 0, caller };
-        self.inner
-            .make("symlink", parent, name, &new, Kind::Symlink, |dir, name| rustix::fs::symlinkat(target, dir, name))
+        self.inner.make(parent, name, &new, Kind::Symlink, |dir, name| rustix::fs::symlinkat(target, dir, name))
     }
 
     fn mknod(&self, parent: Ino, name: FileName<'_>, kind: Kind, rdev: u32, new: &NewNode) -> Result<Attr> {
@@ -437,20 +432,19 @@ impl Store for DirStore {
             Kind::Socket => FileType::Socket,
             Kind::Directory | Kind::Symlink => return Err(ErrorKind::InvalidInput.into()),
         };
-        self.inner.make("mknod", parent, name, new, kind, |dir, name| {
+        self.inner.make(parent, name, new, kind, |dir, name| {
             rustix::fs::mknodat(dir, name, file_type, mode(new.perm), rdev.into())
         })
     }
 
     fn link(&self, ino: Ino, parent: Ino, name: FileName<'_>) -> Result<Attr> {
         let inner = &*self.inner;
-        inner.to_change("link", || name.display().into_owned())?;
+        inner.to_change()?;
         let _naming = inner.naming.read();
         let (held, dir) = (inner.held(ino)?, inner.dir(parent)?);
         told(with_proc_path(&held, |from| {
             Ok(rustix::fs::linkat(CWD, from, &dir, name.as_bytes(), AtFlags::SYMLINK_FOLLOW)?)
-        }))
-        .map_err(|e| e.on("link", name.display()))?;
+        }))?;
         let attr = inner.folder.attr(&held)?;
         if !inner.known.learn(attr.ino, attr.kind, Name::new(parent, name.as_bytes()), true) {
             return Err(inner.stale(parent));
@@ -469,11 +463,11 @@ impl Store for DirStore {
     }
 
     fn unlink(&self, parent: Ino, name: FileName<'_>) -> Result<()> {
-        self.remove("unlink", parent, name, AtFlags::empty())
+        self.remove(parent, name, AtFlags::empty())
     }
 
     fn rmdir(&self, parent: Ino, name: FileName<'_>) -> Result<()> {
-        self.remove("rmdir", parent, name, AtFlags::REMOVEDIR)
+        self.remove(parent, name, AtFlags::REMOVEDIR)
     }
 
     fn rename(
@@ -485,7 +479,7 @@ impl Store for DirStore {
         flags: RenameFlags,
     ) -> Result<()> {
         let inner = &*self.inner;
-        inner.to_change("rename", || name.display().into_owned())?;
+        inner.to_change()?;
         if flags.contains(RenameFlags::WHITEOUT) {
             return Err(ErrorKind::InvalidInput.into());
         }
@@ -501,7 +495,7 @@ impl Store for DirStore {
                 rustix::fs::renameat_with(&from_dir, old, &to_dir, new, flags)
             }
         }
-        .map_err(|e| fail(e).on("rename", name.display()))?;
+        .map_err(fail)?;
         if from == to {
             // Two names of one inode: nothing was moved.
             return Ok(());
@@ -524,7 +518,7 @@ impl Store for DirStore {
     fn open(&self, ino: Ino, access: Access) -> Result<Arc<dyn StoreFile>> {
         let write = access == Access::Write;
         if write {
-            self.inner.to_change("open", || self.inner.shown(ino))?;
+            self.inner.to_change()?;
         }
         let _naming = self.inner.naming.read();
         Ok(self.inner.open(ino, write)?)
@@ -549,7 +543,7 @@ impl Store for DirStore {
     }
 
     fn set_xattr(&self, ino: Ino, name: XattrName<'_>, value: &[u8], set: XattrSet) -> Result<()> {
-        self.inner.to_change("setxattr", || name.display().into_owned())?;
+        self.inner.to_change()?;
         let _naming = self.inner.naming.read();
         let held = self.inner.held(ino)?;
         let flags = match set {
@@ -561,7 +555,7 @@ impl Store for DirStore {
     }
 
     fn remove_xattr(&self, ino: Ino, name: XattrName<'_>) -> Result<()> {
-        self.inner.to_change("removexattr", || name.display().into_owned())?;
+        self.inner.to_change()?;
         let _naming = self.inner.naming.read();
         let held = self.inner.held(ino)?;
         told(with_proc_path(&held, |at| Ok(rustix::fs::removexattr(at, name.as_bytes())?)))
@@ -598,13 +592,13 @@ impl Store for DirStore {
 }
 
 impl DirStore {
-    fn remove(&self, op: &'static str, parent: Ino, name: FileName<'_>, flags: AtFlags) -> Result<()> {
+    fn remove(&self, parent: Ino, name: FileName<'_>, flags: AtFlags) -> Result<()> {
         let inner = &*self.inner;
-        inner.to_change(op, || name.display().into_owned())?;
+        inner.to_change()?;
         let _naming = inner.naming.write();
         let dir = inner.dir(parent)?;
         let ino = inner.number_of(&dir, name);
-        rustix::fs::unlinkat(&dir, name.as_bytes(), flags).map_err(|e| fail(e).on(op, name.display()))?;
+        rustix::fs::unlinkat(&dir, name.as_bytes(), flags).map_err(fail)?;
         if let Some(ino) = ino {
             inner.dirs.drop(ino);
             inner.gone(inner.known.unname(ino, &Name::new(parent, name.as_bytes())));

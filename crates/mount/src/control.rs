@@ -63,6 +63,9 @@ pub struct MountInfo {
     /// The branch that it shows, of a store that has branches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
+    /// Whether it is there for the time of one command, and not to be listed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hidden: bool,
 }
 
 impl MountInfo {
@@ -79,6 +82,7 @@ impl MountInfo {
             device: own.map(|entry| entry.device).unwrap_or_default(),
             snapshot: None,
             branch: None,
+            hidden: false,
         }
     }
 
@@ -193,6 +197,22 @@ impl Registry {
     /// A registry in one directory, which is created if need be.
     pub fn at(directory: impl Into<PathBuf>) -> Self {
         Registry { directories: vec![directory.into()] }
+    }
+
+    /// The directory in which this user's mounts are announced; made for this user alone if need be.
+    ///
+    /// # Errors
+    /// `UnsafeDirectory` if others can get at it; else `Io`.
+    pub fn private_directory(&self) -> Result<PathBuf, ControlError> {
+        let directory = self.directories.first().ok_or_else(|| ControlError::NotAMount(PathBuf::new()))?;
+        create_private(directory)?;
+        // Mounts are told by paths without links.
+        directory.canonicalize().map_err(ControlError::io(directory.display()))
+    }
+
+    /// The directories that are looked into: those of them that are this user's alone.
+    pub fn directories(&self) -> impl Iterator<Item = &Path> {
+        self.directories.iter().map(PathBuf::as_path).filter(|directory| check_private(directory).is_ok())
     }
 
     /// Announces a mount and answers requests for it until the [`Registered`] is dropped.

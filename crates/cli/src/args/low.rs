@@ -144,7 +144,8 @@ Examples:
     },
 }
 
-const SOURCE_HELP: &str = "A vault's folder or a volume's file; `vault:` or `volume:` in front says which it is";
+const SOURCE_HELP: &str =
+    "A vault's folder, a volume's file or any other folder; `vault:`, `volume:` or `dir:` in front says which it is";
 
 const MOUNT_HELP: &str = "\
 The command returns when the mount is usable; otherwise its exit code and message say why it is not. The files are \

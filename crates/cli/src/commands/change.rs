@@ -27,7 +27,7 @@ pub fn mkdir(args: &MkdirArgs, global: &GlobalArgs) -> Result<()> {
             failures.add(&fail(e));
         }
     }
-    if let Err(e) = opened.store.sync_all() {
+    if let Err(e) = opened.sync_all() {
         failures.add(&fail(e));
     }
     failures.result()
@@ -48,7 +48,7 @@ pub fn mv(args: &MvArgs, global: &GlobalArgs) -> Result<()> {
         }
         Err(e) => return Err(fail(e)),
     }
-    opened.store.sync_all().map_err(fail)
+    opened.sync_all().map_err(fail)
 }
 
 /// `adit rm`
@@ -73,7 +73,7 @@ pub fn rm(args: &RmArgs, global: &GlobalArgs) -> Result<()> {
             progress.failed(&Failure::fs("rm", &e));
         }
     }
-    if let Err(e) = opened.store.sync_all() {
+    if let Err(e) = opened.sync_all() {
         progress.failed(&Failure::fs("rm", &e));
     }
     progress.finish().err().iter().for_each(|failure| failures.add(failure));

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use super::mount::{answered, how_to_go_on};
 use crate::args::low::{JsonArgs, StatsArgs, StatusArgs};
 use crate::failure::Result;
-use crate::live;
 use crate::output::{self, Output, printable};
 use crate::source::{self, Source};
+use crate::{live, open};
 
 /// Between two prints of `stats --watch`.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -77,7 +77,9 @@ pub fn silent_mounts(live: &[MountInfo]) -> Vec<MountInfo> {
 
 /// The living mounts of this user, oldest first, then the dead ones.
 fn every_mount() -> Vec<MountJson> {
-    let live = Registry::of_this_user().list();
+    open::mounted::sweep();
+    let mut live = Registry::of_this_user().list();
+    live.retain(|mount| !mount.hidden);
     let silent = silent_mounts(&live);
     let dead: Vec<MountJson> = dead_mounts(&live)
         .into_iter()

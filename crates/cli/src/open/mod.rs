@@ -1,14 +1,19 @@
 //! Opening a source: from what was named, and a password where one is needed, to a store.
 
+pub mod mounted;
 pub mod vault;
 pub mod volume;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use adit_core::FsError;
 use adit_core::store::Store;
+use adit_core::types::Ino;
+use adit_dir::DirStore;
 use adit_volume::Volume;
 
+use self::mounted::Reached;
 use crate::args::low::{GlobalArgs, SourceArgs};
 use crate::failure::{Failure, Result};
 use crate::secrets::Origin;
@@ -35,13 +40,32 @@ pub struct Opened {
     /// Whether nothing can be changed: asked for, or because that is impossible.
     pub read_only: bool,
     /// What keeps it ours. It goes after the store: fields drop in order.
-    _held: Held,
+    held: Held,
 }
 
 /// What keeps a source ours.
 enum Held {
     Vault { _claim: vault::Claim },
     Volume { _volume: Volume },
+    Mounted { _private: Option<mounted::Private> },
+    Nothing,
+}
+
+impl Opened {
+    /// Makes everything durable.
+    pub fn sync_all(&self) -> Result<(), FsError> {
+        self.store.sync_all()?;
+        match self.held {
+            // The kernel hands over what it holds, and tells the process of the mount no more than that.
+            Held::Mounted { .. } => self.store.sync_dir(Ino::ROOT),
+            _ => Ok(()),
+        }
+    }
+
+    /// A folder of this machine.
+    fn of_dir(path: &Path, read_only: bool) -> Result<Opened> {
+        Ok(Opened { store: dir(path, read_only)?, read_only, held: Held::Nothing })
+    }
 }
 
 /// Opens the source of a mountless verb; asks for its password where it has one. The path is its place, absolute.
@@ -62,12 +86,29 @@ pub fn source(args: &SourceArgs, global: &GlobalArgs, purpose: Purpose) -> Resul
         }
         Source::Volume(file) => {
             no_password(&source, &args.password.origin())?;
-            let volume = volume::open(file, purpose)?;
-            let store = volume.live().map_err(|e| Failure::fs(file.display(), &e))?;
-            Opened { store: Arc::new(store), read_only: volume.is_read_only(), _held: Held::Volume { _volume: volume } }
+            match mounted::reach(file, purpose)? {
+                Reached::Closed(volume) => {
+                    let store = volume.live().map_err(|e| Failure::fs(file.display(), &e))?;
+                    let read_only = volume.is_read_only();
+                    Opened { store: Arc::new(store), read_only, held: Held::Volume { _volume: volume } }
+                }
+                Reached::Mounted(store, private) => {
+                    let read_only = store.capabilities().read_only;
+                    Opened { store, read_only, held: Held::Mounted { _private: private } }
+                }
+            }
+        }
+        Source::Dir(dir) => {
+            no_password(&source, &args.password.origin())?;
+            Opened::of_dir(dir, purpose == Purpose::Read)?
         }
     };
     Ok((source.into_path(), opened))
+}
+
+/// A folder of this machine as a store.
+pub fn dir(path: &Path, read_only: bool) -> Result<Arc<DirStore>> {
+    DirStore::open(path, read_only).map(Arc::new).map_err(|e| Failure::fs(path.display(), &e))
 }
 
 /// Refuses a password that would not be used.
@@ -81,7 +122,7 @@ pub fn no_password(source: &Source, origin: &Origin) -> Result<()> {
 
 impl From<vault::OpenVault> for Opened {
     fn from(open: vault::OpenVault) -> Opened {
-        Opened { store: open.store, read_only: open.read_only, _held: Held::Vault { _claim: open.claim } }
+        Opened { store: open.store, read_only: open.read_only, held: Held::Vault { _claim: open.claim } }
     }
 }
 

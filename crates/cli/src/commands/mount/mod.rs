@@ -2,8 +2,9 @@
 //!
 //! Order in the background: the password is read, then the process forks (before any thread), and the child unlocks,
 //! mounts and says that it is ready. Every failure up to there is the parent's message and exit code. What a kind of source
-//! does in the child is in [`vault`] and [`volume`], what all do in [`serve`].
+//! does in the child is in [`vault`], [`volume`] and [`dir`], what all do in [`serve`].
 
+mod dir;
 pub mod serve;
 mod vault;
 pub mod volume;
@@ -59,6 +60,7 @@ pub fn mount(args: MountArgs, global: &GlobalArgs, inherited: Inherited) -> Resu
     match plan.source {
         Source::Vault(_) => vault::mount(plan, global, inherited),
         Source::Volume(_) => volume::mount(plan, global, inherited),
+        Source::Dir(_) => dir::mount(plan, global, inherited),
     }
 }
 

@@ -41,6 +41,8 @@ pub struct About {
     pub began: Instant,
     /// What of a volume is mounted.
     pub part: Option<Part>,
+    /// It is there for one verb alone.
+    pub hidden: bool,
 }
 
 /// A mount that is usable.
@@ -66,6 +68,7 @@ pub fn serve(
     let engine = Engine::new(store, engine);
     let session = Session::mount(engine.clone(), mountpoint, options).map_err(|e| mount_failure(&e))?;
     let mut info = MountInfo::new(&about.source, &options.kind, session.mountpoint(), options.read_only);
+    info.hidden = about.hidden;
     match &about.part {
         Some(Part::Snapshot(name)) => info.snapshot = Some(name.clone()),
         Some(Part::Branch(name)) => info.branch = Some(name.clone()),

@@ -77,6 +77,7 @@ fn serve(plan: &Plan, dir: &Path, password: Password, readiness: Option<&mut Opt
         log: plan.log().filter(|_| !request.foreground),
         began: Instant::now(),
         part: None,
+        hidden: false,
     };
     let served = serve::serve(opened.store.clone(), &plan.mountpoint, &options, engine, about, None)?;
     if let Some(waiting) = readiness.and_then(Option::take) {

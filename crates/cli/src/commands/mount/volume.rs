@@ -8,6 +8,7 @@ mod restore;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::File;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -32,7 +33,7 @@ use serde_json::Value;
 use super::serve::{self, About, Served};
 use super::{Plan, answered, mount_failure, start};
 use crate::args::low::GlobalArgs;
-use crate::args::mount_options::{Part, Timeouts};
+use crate::args::mount_options::{MEMORY_MIN_BYTES, Part, Timeouts};
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::process::Inherited;
@@ -65,6 +66,9 @@ struct Wish {
     timeouts: Timeouts,
     memory_bytes: u64,
     idle: Option<Duration>,
+    /// The lock of the verb that wants it for itself alone: the mount ends when that is free.
+    #[serde(default)]
+    lock: Option<Vec<u8>>,
 }
 
 impl Wish {
@@ -77,6 +81,7 @@ impl Wish {
             timeouts: request.timeouts,
             memory_bytes: request.memory_bytes,
             idle: request.idle,
+            lock: None,
         }
     }
 
@@ -151,7 +156,7 @@ fn volume_memory(memory_bytes: u64) -> u64 {
 }
 
 /// A mount of the process of this user that has the volume in `file` open.
-fn process_of(file: &Path) -> Option<MountInfo> {
+pub fn process_of(file: &Path) -> Option<MountInfo> {
     let registry = Registry::of_this_user();
     live::of_source(file).into_iter().find(|mount| registry.ping(mount).is_ok())
 }
@@ -167,20 +172,62 @@ fn join(mount: &MountInfo, plan: &Plan) -> Result<()> {
         let what = format!("{file}: mounted on {} already, whose durability is that of every mount", mount.mountpoint);
         return Err(Failure::new(Code::Busy, what).hint("leave out --durability, or unmount it first"));
     }
-    let wish = serde_json::to_value(Wish::of(plan)).map_err(|e| Failure::new(Code::Failure, e))?;
-    let registry = Registry::of_this_user();
-    let mut waiting = || registry.ping(mount);
-    match registry.call_patiently(mount, MOUNT_VERB, &wish, &mut waiting) {
-        Ok(_) => {}
-        Err(ControlError::Answered { kind, message }) => return Err(Failure::new(Code::of_word(&kind), message)),
-        Err(e) => return Err(answered(&e)),
-    }
+    ask(mount, &Wish::of(plan))?;
     // Made in that process's view of the machine, which may be another one.
     if mountpoint::find(&plan.mountpoint).is_some_and(|entry| entry.fs_type == mountpoint::FS_TYPE) {
         return Ok(());
     }
     let what = format!("{}: mounted where process {} sees it, which you do not", plan.mountpoint.display(), mount.pid);
     Err(Failure::new(Code::Failure, what).hint("it runs in another mount namespace: unmount and mount it there"))
+}
+
+/// Has the process of `mount` mount the main branch of the volume in `file` on `dir`, for as long as `lock` is held.
+///
+/// # Errors
+/// What the process answers.
+pub fn mount_for_a_verb(mount: &MountInfo, file: &Path, dir: &Path, lock: &Path) -> Result<()> {
+    let options =
+        MountOptions { source: file.display().to_string(), kind: mount.kind.clone(), ..MountOptions::default() };
+    let wish = Wish {
+        mountpoint: dir.as_os_str().as_bytes().to_vec(),
+        part: Part::Live,
+        options,
+        timeouts: Timeouts::default(),
+        memory_bytes: MEMORY_MIN_BYTES,
+        idle: None,
+        lock: Some(lock.as_os_str().as_bytes().to_vec()),
+    };
+    ask(mount, &wish)
+}
+
+/// Has the process of `mount` make a further mount.
+fn ask(mount: &MountInfo, wish: &Wish) -> Result<()> {
+    let wish = serde_json::to_value(wish).map_err(|e| Failure::new(Code::Failure, e))?;
+    let registry = Registry::of_this_user();
+    let mut waiting = || registry.ping(mount);
+    match registry.call_patiently(mount, MOUNT_VERB, &wish, &mut waiting) {
+        Ok(_) => Ok(()),
+        Err(ControlError::Answered { kind, message }) => Err(Failure::new(Code::of_word(&kind), message)),
+        Err(e) => Err(answered(&e)),
+    }
+}
+
+/// Ends a mount when whoever holds `lock` has ended, however that was.
+fn end_with(lock: PathBuf, session: SessionHandle) -> std::io::Result<()> {
+    let file = File::open(&lock)?;
+    let waiting = std::thread::Builder::new().name("adit-verb".into());
+    waiting
+        .spawn(move || {
+            if let Err(e) = file.lock() {
+                tracing::warn!("{}: {e}", lock.display());
+            }
+            // Often it is gone by then: a verb that ends as it should unmounts by itself.
+            if let Err(e) = session.unmount(true) {
+                tracing::debug!("{e}");
+            }
+            open::mounted::clear(&lock);
+        })
+        .map(drop)
 }
 
 /// A session of the process.
@@ -349,10 +396,14 @@ impl Process {
             log: self.log.clone(),
             began: Instant::now(),
             part: Some(wish.part.clone()),
+            hidden: wish.lock.is_some(),
         };
         let place = Place { process: Arc::downgrade(self), id };
         let served = serve::serve(store, &wish.mountpoint(), &options, engine, about, Some(place))?;
         let live = Live { wish: wish.clone(), session: served.handle(), engine: served.engine(), snapshots };
+        if let Some(lock) = &wish.lock {
+            end_with(OsString::from_vec(lock.clone()).into(), served.handle()).map_err(|e| Failure::io("mount", &e))?;
+        }
         self.sessions.lock().live.insert(id, live);
         let (process, idle) = (self.clone(), wish.idle);
         let waiting = std::thread::Builder::new().name("adit-mount".into());

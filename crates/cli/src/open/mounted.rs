@@ -1,0 +1,196 @@
+//! Verbs on a volume that a process of this user has open go through that process: over a mount of its main branch.
+//!
+//! Where that is mounted, it is worked in at its mountpoint. Where only snapshots or other branches are, the process makes a
+//! private mount for the time of the verb, in the runtime directory, hidden from `adit mounts`. The verb holds a lock for
+//! it; the process waits for that lock, and takes the mount away when the verb ends, however it ends. What is left when
+//! both are killed is cleared by whoever looks next ([`sweep`]).
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use adit_dir::DirStore;
+use adit_mount::control::{MountInfo, Registry};
+use adit_mount::mountpoint;
+use adit_volume::tree::MAIN;
+use serde_json::{Value, json};
+
+use super::{Purpose, remark, volume};
+use crate::commands::mount::answered;
+use crate::commands::mount::volume::{mount_for_a_verb, process_of};
+use crate::exit_code::Code;
+use crate::failure::{Failure, Result};
+use crate::live;
+
+/// How long to look for a way in while mounts of the volume come and go, and how often.
+const PATIENCE: Duration = Duration::from_secs(2);
+const STEP: Duration = Duration::from_millis(10);
+/// The names of private mounts, and of their locks.
+const PREFIX: &str = "private-";
+const LOCK: &str = "lock";
+
+/// A volume that is open here, or a mount of it to work through.
+pub enum Reached {
+    /// Open here.
+    Closed(adit_volume::Volume),
+    /// Mounted; the private mount, if one was made, is to be dropped after the store.
+    Mounted(Arc<DirStore>, Option<Private>),
+}
+
+/// Reaches the volume in `file`, here or through the process that has it open.
+///
+/// # Errors
+/// As [`volume::open`]; `Busy` if it is mounted in a way that does not allow for `purpose`.
+pub fn reach(file: &Path, purpose: Purpose) -> Result<Reached> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let (process, before) = (process_of(file), live::of_source(file));
+        let reached = match &process {
+            None => volume::open(file, purpose).map(Reached::Closed),
+            Some(process) => through(file, process, purpose),
+        };
+        let failure = match reached {
+            Err(failure) => failure,
+            reached => return reached,
+        };
+        // A process or a mount came or went in between; or another verb's private mount is being made or taken away, of
+        // which only the branch tells as yet.
+        let passes =
+            process.is_some_and(|process| failure.code() == Code::Busy && main_of(&before, &process).is_none());
+        if Instant::now() > deadline || !(passes || live::of_source(file) != before) {
+            return Err(failure);
+        }
+        tracing::debug!("{}", failure.text());
+        std::thread::sleep(STEP);
+    }
+}
+
+/// The mount of the main branch by the process of `process`.
+fn main_of<'m>(mounts: &'m [MountInfo], process: &MountInfo) -> Option<&'m MountInfo> {
+    mounts.iter().find(|mount| {
+        mount.pid == process.pid
+            && mount.kind == "volume"
+            && mount.branch.as_deref() == Some(MAIN)
+            && mount.is_attached()
+    })
+}
+
+/// Reaches the main branch through the process of `process`.
+fn through(file: &Path, process: &MountInfo, purpose: Purpose) -> Result<Reached> {
+    let mounts = live::of_source(file);
+    let main = main_of(&mounts, process);
+    let Some(main) = main else {
+        let private = Private::mount(file, process)?;
+        let store = at(&private.dir, &private.device()?, purpose)?;
+        return Ok(Reached::Mounted(store, Some(private)));
+    };
+    if main.read_only && purpose != Purpose::Read {
+        return Err(live::in_the_way(file, main, "mounted read-only", ""));
+    }
+    Ok(Reached::Mounted(at(Path::new(&main.mountpoint), &main.device, purpose)?, None))
+}
+
+/// The mount at `dir`, as long as it is the one of this `device`: never the folder below it.
+fn at(dir: &Path, device: &str, purpose: Purpose) -> Result<Arc<DirStore>> {
+    let store = super::dir(dir, purpose == Purpose::Read)?;
+    let dev = store.identity().dev;
+    let found = format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
+    if found != device {
+        let what = format!("{}: unmounted in this moment", dir.display());
+        return Err(Failure::new(Code::Busy, what).hint("try again"));
+    }
+    Ok(store)
+}
+
+/// A mount for one verb; dropping it takes it away.
+pub struct Private {
+    dir: PathBuf,
+    lock: PathBuf,
+    _held: File,
+}
+
+impl Private {
+    /// Has the process of `process` mount the main branch of the volume in `file`.
+    fn mount(file: &Path, process: &MountInfo) -> Result<Private> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        sweep();
+        let base = Registry::of_this_user().private_directory().map_err(|e| answered(&e))?;
+        let name = format!("{PREFIX}{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let (dir, lock) = (base.join(&name), base.join(name).with_extension(LOCK));
+        let failed = |path: &Path, e| Failure::io(path.display(), &e);
+        let held = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&lock);
+        let held = held.and_then(|held| held.lock().map(|()| held)).map_err(|e| failed(&lock, e))?;
+        // From here on dropping it removes what there is.
+        let private = Private { dir, lock, _held: held };
+        DirBuilder::new().mode(0o700).create(&private.dir).map_err(|e| failed(&private.dir, e))?;
+        mount_for_a_verb(process, file, &private.dir, &private.lock)?;
+        Ok(private)
+    }
+
+    /// The device of what is mounted.
+    fn device(&self) -> Result<String> {
+        match mountpoint::find(&self.dir).filter(|entry| entry.fs_type == mountpoint::FS_TYPE) {
+            Some(entry) => Ok(entry.device),
+            None => {
+                let what = format!("{}: mounted where this process does not see it", self.dir.display());
+                Err(Failure::new(Code::Busy, what).hint("the volume's process runs in another mount namespace"))
+            }
+        }
+    }
+}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        if mountpoint::find(&self.dir).is_some() {
+            let registry = Registry::of_this_user();
+            // Lazily only where another verb is at work in it: what comes after this one is to find the branch free.
+            let ended = registry.call(&self.dir, "umount", &Value::Null).or_else(|e| {
+                tracing::debug!("{e}");
+                registry.call(&self.dir, "umount", &json!({"lazy": true}))
+            });
+            if ended.is_err()
+                && let Err(e) = mountpoint::umount(&self.dir, true)
+            {
+                remark(&format!("{}: {e}", self.dir.display()));
+            }
+        }
+        remove(&self.dir, &self.lock);
+    }
+}
+
+/// What was left by verbs and processes that were killed goes.
+pub fn sweep() {
+    for directory in Registry::of_this_user().directories() {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        for lock in entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == LOCK)) {
+            let is_ours = lock.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(PREFIX));
+            let Ok(file) = File::open(&lock) else { continue };
+            // Held by the verb, and then by the process that takes the mount away.
+            if !is_ours || file.try_lock().is_err() {
+                continue;
+            }
+            clear(&lock);
+        }
+    }
+}
+
+/// Takes away what the lock `lock`, which the caller holds, was for.
+pub fn clear(lock: &Path) {
+    let dir = lock.with_extension("");
+    if mountpoint::find(&dir).is_some()
+        && let Err(e) = mountpoint::umount(&dir, true)
+    {
+        tracing::warn!("{}: {e}", dir.display());
+        return;
+    }
+    remove(&dir, lock);
+}
+
+fn remove(dir: &Path, lock: &Path) {
+    // Whoever comes first removes them: the verb, or the process. The folder is empty, or still covered.
+    let _ = fs::remove_dir(dir);
+    let _ = fs::remove_file(lock);
+}

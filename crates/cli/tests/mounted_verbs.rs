@@ -1,0 +1,233 @@
+//! Verbs without a mountpoint on a volume that is mounted: they go through the process that has it.
+
+mod common;
+#[path = "common/mounts.rs"]
+mod mounts;
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use common::{Bench, Killed, Ran, eventually, facts, make_tree};
+use mounts::{force_off, is_running};
+
+/// No test takes longer, unless a mount hangs.
+const TEST_TIMEOUT: Duration = Duration::from_secs(180);
+
+/// A volume `box` and folders to mount on. Dropping it kills whatever serves there and detaches it.
+struct World {
+    bench: Bench,
+    done: Option<Sender<()>>,
+}
+
+impl World {
+    /// `None` where mounts are impossible; under CI that is a failure.
+    fn new() -> Option<World> {
+        if let Err(e) = OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+            assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "/dev/fuse: {e}");
+            eprintln!("left out: /dev/fuse: {e}");
+            return None;
+        }
+        let bench = Bench::bare();
+        bench.run(["volume", "init", "box", "--capacity", "1G"]).expect(0);
+        let (done, ended) = channel::<()>();
+        let points: Vec<PathBuf> = ["mnt", "snap"].iter().map(|name| bench.path(name)).collect();
+        points.iter().for_each(|point| fs::create_dir(point).unwrap());
+        std::thread::spawn(move || {
+            if ended.recv_timeout(TEST_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("watchdog: it hangs");
+                points.iter().for_each(|point| force_off(point));
+            }
+        });
+        Some(World { bench, done: Some(done) })
+    }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        self.bench.run(args)
+    }
+
+    /// The names in the runtime directory of mounts for one verb.
+    fn private(&self) -> Vec<PathBuf> {
+        let run = fs::read_dir(self.bench.path("run/adit")).into_iter().flatten().flatten();
+        let paths = run.map(|entry| entry.path());
+        paths.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("private-")).collect()
+    }
+
+    fn pid(&self) -> i32 {
+        self.bench.mounts()[0]["pid"].as_i64().unwrap() as i32
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        ["mnt", "snap"].iter().for_each(|point| force_off(&self.bench.path(point)));
+        self.private().iter().for_each(|path| force_off(path));
+        drop(self.done.take());
+    }
+}
+
+/// Runs the same verbs on the volume, and returns all that they said, without the folder that the bench is in.
+fn session(world: &World) -> Vec<String> {
+    make_tree(&world.bench.path("tree"));
+    fs::write(world.bench.path("one"), "one\n").unwrap();
+    let mut said = Vec::new();
+    let mut say = |ran: Ran| {
+        let text = format!("{:?} {} {}", ran.code, String::from_utf8_lossy(&ran.stdout), ran.stderr);
+        said.push(text.replace(world.bench.path("").to_str().unwrap(), "DIR/"));
+    };
+    for line in [
+        &["put", "box", "tree", "one", "/"][..],
+        &["put", "box", "one", "/none/one"],
+        &["put", "box", "one", "/one", "-n"],
+        &["mkdir", "box", "/a"],
+        &["mkdir", "box", "/a", "/b", "/c/d"],
+        &["mkdir", "box", "-p", "/c/d"],
+        &["mv", "box", "/one", "/a/two"],
+        &["mv", "box", "/none", "/a/three"],
+        &["mv", "box", "/a", "/a/b"],
+        &["ls", "box", "-R"],
+        &["tree", "box"],
+        &["cat", "box", "/a/two", "/none", "/a"],
+        &["ls", "box", "/none"],
+        &["rm", "box", "/a", "-y"],
+        &["rm", "box", "/b", "/none", "-ry"],
+        &["rm", "box", "/a", "-ry"],
+        &["get", "box", "/tree", "out"],
+        &["get", "box", "/none", "out"],
+        &["ls", "box"],
+    ] {
+        say(world.run(line));
+    }
+    say(world.bench.run_with(["put", "box", "-", "/stream"], b"stream"));
+    say(world.run(&["cat", "box", "/stream"]));
+    let listed = world.run(&["ls", "box", "-R", "--json"]).expect(0).json();
+    for entry in listed.as_array().unwrap() {
+        let kept = ["path", "kind", "size", "mode"].map(|key| entry[key].to_string());
+        said.push(kept.join(" "));
+    }
+    said
+}
+
+#[test]
+fn verbs_say_and_do_the_same_whether_it_is_mounted_or_not() {
+    let (Some(closed), Some(mounted), Some(beside)) = (World::new(), World::new(), World::new()) else { return };
+    mounted.run(&["mount", "box", "mnt"]).expect(0);
+    beside.run(&["snapshot", "create", "box", "s"]).expect(0);
+    beside.run(&["mount", "box", "snap", "--snapshot", "s"]).expect(0);
+    let expected = session(&closed);
+    for (world, how) in [(&mounted, "its main branch is mounted"), (&beside, "a snapshot is mounted")] {
+        let got = session(world);
+        for (expected, got) in expected.iter().zip(&got) {
+            assert_eq!(expected, got, "{how}");
+        }
+        assert_eq!(expected.len(), got.len());
+    }
+    assert_eq!(fs::read_to_string(mounted.bench.path("mnt/stream")).unwrap(), "stream");
+    assert_eq!(fs::read_dir(beside.bench.path("snap")).unwrap().count(), 0, "the snapshot is as it was");
+    assert_eq!(beside.private(), [] as [PathBuf; 0], "what a verb mounts goes with it");
+    for world in [&mounted, &beside] {
+        assert_eq!(world.bench.mounts().len(), 1);
+        world.run(&["umount", if world.bench.path("mnt/stream").exists() { "mnt" } else { "snap" }]).expect(0);
+        world.run(&["cat", "box", "/stream"]).expect(0).says("");
+        world.run(&["volume", "check", "box"]).expect(0);
+    }
+}
+
+#[test]
+fn what_a_verb_put_outlives_a_kill_of_the_mount() {
+    let Some(w) = World::new() else { return };
+    w.run(&["mount", "box", "mnt"]).expect(0);
+    w.bench.run_with(["put", "box", "-", "/f"], b"kept").expect(0);
+    let pid = w.pid();
+    // SAFETY: a plain system call; the process is one that this test started.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+    eventually("the server is gone", || !is_running(pid));
+    force_off(&w.bench.path("mnt"));
+    assert_eq!(w.run(&["cat", "box", "/f"]).expect(0).text(), "kept");
+}
+
+#[test]
+fn a_folder_is_mounted_to_be_read() {
+    let Some(w) = World::new() else { return };
+    make_tree(&w.bench.path("tree"));
+    w.run(&["mount", "tree", "mnt", "--read-only"]).expect(0);
+    assert_eq!(facts(&w.bench.path("mnt")), facts(&w.bench.path("tree")));
+    assert_eq!(w.bench.mounts()[0]["kind"], "dir");
+    assert!(fs::write(w.bench.path("mnt/x"), "x").is_err());
+    // What others change shows.
+    fs::write(w.bench.path("tree/new"), "new").unwrap();
+    eventually("the new file shows", || w.bench.path("mnt/new").exists());
+    w.run(&["umount", "mnt"]).expect(0);
+}
+
+#[test]
+fn a_mount_to_read_refuses_changes() {
+    let Some(w) = World::new() else { return };
+    w.run(&["mount", "box", "mnt", "--read-only"]).expect(0);
+    w.run(&["ls", "box"]).expect(0);
+    w.run(&["mkdir", "box", "/a"]).expect(7).says("mounted read-only on");
+}
+
+#[test]
+fn verbs_at_once_share_what_is_there() {
+    let Some(w) = World::new() else { return };
+    w.bench.run_with(["put", "box", "-", "/f"], b"text").expect(0);
+    w.run(&["snapshot", "create", "box", "s"]).expect(0);
+    w.run(&["mount", "box", "snap", "--snapshot", "s"]).expect(0);
+    std::thread::scope(|scope| {
+        let jobs: Vec<_> = (0..6).map(|_| scope.spawn(|| w.run(&["cat", "box", "/f"]))).collect();
+        for job in jobs {
+            assert_eq!(job.join().unwrap().expect(0).text(), "text");
+        }
+    });
+    eventually("all are gone", || w.private().is_empty());
+}
+
+#[test]
+fn a_verb_that_is_killed_leaves_nothing() {
+    let Some(w) = World::new() else { return };
+    w.run(&["snapshot", "create", "box", "s"]).expect(0);
+    w.run(&["mount", "box", "snap", "--snapshot", "s"]).expect(0);
+    for signal in [libc::SIGKILL, libc::SIGINT] {
+        let mut child =
+            Killed(w.bench.command().args(["put", "box", "-", "/f"]).stdin(Stdio::piped()).spawn().unwrap());
+        let mut stdin = child.0.stdin.take().unwrap();
+        stdin.write_all(b"part").unwrap();
+        eventually("it is at work", || w.private().iter().any(|path| path.is_dir()) && is_mounted(&w));
+        assert_eq!(w.bench.mounts().len(), 1, "what a verb mounts is not listed");
+        // SAFETY: a plain system call; the process is a child of this test.
+        assert_eq!(unsafe { libc::kill(child.0.id() as i32, signal) }, 0);
+        child.0.wait().unwrap();
+        eventually("it is taken away", || w.private().is_empty());
+        drop(stdin);
+        // The branch is free again.
+        eventually("the branch can be mounted", || {
+            w.run(&["mount", "box", "mnt"]).code == Some(0) && w.run(&["umount", "mnt"]).code == Some(0)
+        });
+    }
+    // Both killed: whoever looks next clears it.
+    let mut child = Killed(w.bench.command().args(["put", "box", "-", "/f"]).stdin(Stdio::piped()).spawn().unwrap());
+    let _stdin = child.0.stdin.take().unwrap();
+    eventually("it is at work", || is_mounted(&w));
+    let pid = w.pid();
+    // SAFETY: plain system calls; the processes are ones that this test started.
+    unsafe {
+        libc::kill(pid, libc::SIGKILL);
+        libc::kill(child.0.id() as i32, libc::SIGKILL);
+    }
+    child.0.wait().unwrap();
+    eventually("the server is gone", || !is_running(pid));
+    force_off(&w.bench.path("snap"));
+    assert_eq!(w.bench.mounts().len(), 0);
+    assert_eq!(w.private(), [] as [PathBuf; 0]);
+    w.run(&["ls", "box"]).expect(0);
+}
+
+/// Whether a mount for one verb is there.
+fn is_mounted(w: &World) -> bool {
+    let table = fs::read_to_string("/proc/self/mounts").unwrap();
+    w.private().iter().any(|path| table.contains(path.to_str().unwrap()))
+}
