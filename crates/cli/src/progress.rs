@@ -61,6 +61,7 @@ impl Progress {
             Event::Altered { path, what } => {
                 self.say(&format!("adit: {}: {}: {what}", self.verb, printable(path.as_bytes())));
             }
+            Event::Lost { what } => self.say(&format!("adit: {}: {what}", self.verb)),
         }
         if interrupt::came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use adit_core::path::transfer::{CopyOptions, HostPlace, Outward, copy_in, copy_out, copy_stream_in, open_dir};
+use adit_core::path::transfer::{CopyOptions, HostPlace, Kept, Outward, copy_in, copy_out, copy_stream_in, open_dir};
 use adit_core::path::{Last, Node, Tree};
 use adit_core::types::Kind;
 use adit_core::{ErrorKind, FsError};
@@ -77,7 +77,7 @@ pub fn put(args: &PutArgs, global: &GlobalArgs) -> Result<()> {
         _ => None,
     };
     interrupt::watch();
-    let mut progress = Progress::new("put", global.quiet);
+    let (mut progress, mut kept) = (Progress::new("put", global.quiet), Kept::default());
     let mut result = Ok(());
     for host in &args.host {
         let target = match &into {
@@ -91,7 +91,7 @@ pub fn put(args: &PutArgs, global: &GlobalArgs) -> Result<()> {
                 continue;
             }
         };
-        match put_one(&tree, &from, target, &options, &mut progress) {
+        match put_one(&tree, &from, target, &options, &mut kept, &mut progress) {
             Ok(()) => {}
             Err(e) if is_final(&e) => {
                 result = Err(fail(e));
@@ -100,7 +100,8 @@ pub fn put(args: &PutArgs, global: &GlobalArgs) -> Result<()> {
             Err(e) => progress.failed(&fail(e)),
         }
     }
-    let synced = opened.store.sync_all().map_err(fail);
+    drop(kept);
+    let synced = opened.sync_all().map_err(fail);
     let finished = progress.finish();
     result?;
     synced?;
@@ -138,7 +139,7 @@ fn put_stream(args: &PutArgs, global: &GlobalArgs) -> Result<()> {
     let done = copy_stream_in(&tree, &mut stream, &parent, &name, perm, &options, &mut |event| progress.event(event));
     let finished = progress.finish();
     done.map_err(fail)?;
-    opened.store.sync_all().map_err(fail)?;
+    opened.sync_all().map_err(fail)?;
     finished
 }
 
@@ -149,11 +150,12 @@ enum Target<'a> {
     As(&'a [u8]),
 }
 
-fn put_one(
-    tree: &Tree<'_>,
+fn put_one<'t>(
+    tree: &'t Tree<'t>,
     from: &HostPlace,
     target: Target<'_>,
     options: &CopyOptions,
+    kept: &mut Kept<'t>,
     progress: &mut Progress,
 ) -> Result<(), FsError> {
     let mut tell = |event: adit_core::path::transfer::Event<'_>| progress.event(event);
@@ -161,11 +163,11 @@ fn put_one(
         Target::Into(folder) => {
             // The folder again, as a node of this tree; by its path, which holds no links.
             let folder = tree.resolve(folder.path(), Last::Keep)?;
-            copy_in(tree, from, &folder, from.name().as_bytes(), options, &mut tell).map(drop)
+            copy_in(tree, from, &folder, from.name().as_bytes(), options, kept, &mut tell).map(drop)
         }
         Target::As(path) => {
             let (parent, name) = tree.resolve_parent(path)?;
-            copy_in(tree, from, &parent, &name, options, &mut tell).map(drop)
+            copy_in(tree, from, &parent, &name, options, kept, &mut tell).map(drop)
         }
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 use self::mem::MemStore;
-use super::transfer::{Copied, CopyOptions, Event, HostPlace, Outward, copy_in, copy_out, open_dir};
+use super::transfer::{Copied, CopyOptions, Event, HostPlace, Kept, Outward, copy_in, copy_out, open_dir};
 use super::*;
 
 const NEW: NewNode = NewNode { perm: 0o755, umask: 0, caller: Caller { uid: 0, gid: 0 } };
@@ -66,7 +66,7 @@ fn put(tree: &Tree<'_>, from: &Path, to: &str, options: &CopyOptions) -> Result<
     let place = HostPlace::of(from).unwrap();
     let (dir, name) = tree.resolve_parent(to.as_bytes())?;
     let mut failures = Vec::new();
-    let copied = copy_in(tree, &place, &dir, &name, options, &mut |event| {
+    let copied = copy_in(tree, &place, &dir, &name, options, &mut Kept::default(), &mut |event| {
         if let Event::Failed(e) = event {
             failures.push(e.kind());
         }
@@ -376,10 +376,19 @@ fn a_caller_can_stop_a_copy() {
     with_tree(&MemStore::new(), |tree| {
         let place = HostPlace::of(&host.path().join("t")).unwrap();
         let root = tree.root().unwrap();
-        let stopped = copy_in(tree, &place, &root, b"t", &CopyOptions::default(), &mut |event| match event {
-            Event::Bytes(_) => ControlFlow::Break(()),
-            _ => ControlFlow::Continue(()),
-        });
+        let stopped =
+            copy_in(
+                tree,
+                &place,
+                &root,
+                b"t",
+                &CopyOptions::default(),
+                &mut Kept::default(),
+                &mut |event| match event {
+                    Event::Bytes(_) => ControlFlow::Break(()),
+                    _ => ControlFlow::Continue(()),
+                },
+            );
         assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Interrupted);
         assert!(!paths(tree, "/").iter().any(|p| p.contains(".part")));
     });

@@ -2,7 +2,8 @@
 //!
 //! Modes and modification times are kept, owners are not. A set-id bit stays where the copy belongs to the same user or
 //! group all the same; elsewhere it would give rights to whoever copies, so it goes, and that is told
-//! ([`Event::Altered`]). Symbolic links are copied as links. On the host every step is relative to an open directory and follows no link, so nothing is read or
+//! ([`Event::Altered`]). Holes stay holes. Names of one file stay names of one file, and extended attributes and ACLs are kept,
+//! where the target has such things; where it does not, that is told once ([`Event::Lost`]). Symbolic links are copied as links. On the host every step is relative to an open directory and follows no link, so nothing is read or
 //! written outside of what the caller named, whatever changes meanwhile. A file appears under its name only when it is
 //! complete, in place of what was there; directories are merged.
 //!
@@ -11,7 +12,9 @@
 
 mod host;
 mod inward;
+mod kept;
 mod outward;
+mod pieces;
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -23,6 +26,7 @@ use crate::types::Kind;
 
 pub use host::{HostPlace, open_dir};
 pub use inward::{copy_in, copy_stream_in};
+pub use kept::Kept;
 pub use outward::copy_out;
 
 /// How many bytes one read or write moves.
@@ -95,7 +99,24 @@ pub enum Event<'a> {
         /// In what, in a few words.
         what: &'a str,
     },
+    /// The target has no place for something; told at the first entry that has it.
+    Lost {
+        /// What that does to this entry and to others, in a few words.
+        what: &'a str,
+    },
 }
+
+/// What a target can lack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Lack {
+    Links,
+    Xattrs,
+    Acls,
+}
+
+/// What was told of what the target lacks.
+#[derive(Clone, Copy, Default)]
+struct Told([bool; 3]);
 
 /// Whose something is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -156,11 +177,12 @@ impl Fault {
 struct Log<'p, 'f> {
     progress: &'p mut Progress<'f>,
     copied: Copied,
+    told: Told,
 }
 
 impl<'p, 'f> Log<'p, 'f> {
     fn new(progress: &'p mut Progress<'f>) -> Self {
-        Log { progress, copied: Copied::default() }
+        Log { progress, copied: Copied::default(), told: Told::default() }
     }
 
     fn tell(&mut self, event: Event<'_>) -> Result<()> {
@@ -201,6 +223,26 @@ impl<'p, 'f> Log<'p, 'f> {
     fn left_out(&mut self, path: &[u8], why: &str) -> Result<()> {
         self.copied.left_out += 1;
         self.tell(Event::LeftOut { path: &show(path), why })
+    }
+
+    /// The target lacks something that the original has.
+    fn lost(&mut self, lack: Lack) -> Result<()> {
+        let Some(told) = self.told.0.get_mut(lack as usize) else { return Ok(()) };
+        if std::mem::replace(told, true) {
+            return Ok(());
+        }
+        let what = match lack {
+            Lack::Links => "hard links cannot be made there: each name of a file with several is a copy of its own",
+            Lack::Xattrs => "extended attributes cannot be kept there: the copies have none",
+            Lack::Acls => "ACLs cannot be kept there: the copies have none",
+        };
+        self.tell(Event::Lost { what })
+    }
+
+    /// The copy lacks an extended attribute that the target did not take.
+    fn xattr(&mut self, path: &[u8], name: &[u8], error: &FsError) -> Result<()> {
+        let what = format!("without its extended attribute {}: {error}", String::from_utf8_lossy(name));
+        self.tell(Event::Altered { path: &show(path), what: &what })
     }
 
     /// Reports a failed entry; returns the error if it would meet every other entry as well.

@@ -5,15 +5,22 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, Stat};
 
 use super::host::{self, HostPlace};
-use super::{COPY_LEN_BYTES, Copied, CopyOptions, Fault, Log, Owner, Progress, perm_kept};
+use super::kept::{self, Kept, Linked};
+use super::pieces::{Pieces, Sparse, Stream};
+use super::{COPY_LEN_BYTES, Copied, CopyOptions, Fault, Lack, Log, Owner, Progress, perm_kept};
 use crate::error::{ErrorKind, FsError, Result};
 use crate::path::{Node, Tree, about, show, this_process};
-use crate::store::NewNode;
-use crate::types::{Attr, FileName, Kind, RenameFlags, SetAttr, SetTime};
+use crate::store::{NewNode, StoreFile};
+use crate::types::{Attr, FileName, Kind, RenameFlags, SetAttr, SetTime, XattrName, XattrSet};
+
+/// How far a copy is made longer at once, at first; and twice as far after each time that took less than this.
+const GROW_STEP_LEN_BYTES: u64 = 16 << 20;
+const GROW_QUICK: Duration = Duration::from_millis(20);
 
 /// A host directory that the copy is in, and where it goes.
 struct Level<'t> {
@@ -29,13 +36,15 @@ struct Level<'t> {
 struct Copier<'t, 'l, 'p, 'f> {
     tree: &'t Tree<'t>,
     options: CopyOptions,
+    kept: &'l mut Kept<'t>,
     log: &'l mut Log<'p, 'f>,
     buffer: Vec<u8>,
 }
 
 /// Copies `from`, an entry of the host, and what is below it, to the entry `name` of the directory `to`.
 ///
-/// Nothing is durable before [`crate::store::Store::sync_all`].
+/// What was copied with the same `kept` before may be names of the same files. Nothing is durable before
+/// [`crate::store::Store::sync_all`].
 ///
 /// # Errors
 /// Of what ends the whole copy; entries that failed alone are in [`Copied::failed`].
@@ -45,10 +54,18 @@ pub fn copy_in<'t>(
     to: &Node<'t>,
     name: &[u8],
     options: &CopyOptions,
+    kept: &mut Kept<'t>,
     progress: &mut Progress<'_>,
 ) -> Result<Copied> {
     let mut log = Log::new(progress);
-    let mut copier = Copier { tree, options: *options, log: &mut log, buffer: Vec::new() };
+    log.told = kept.told;
+    let copied =
+        copy_all(&mut Copier { tree, options: *options, kept, log: &mut log, buffer: Vec::new() }, from, to, name);
+    kept.told = log.told;
+    copied.map(|()| log.copied)
+}
+
+fn copy_all<'t>(copier: &mut Copier<'t, '_, '_, '_>, from: &HostPlace, to: &Node<'t>, name: &[u8]) -> Result<()> {
     let mut levels: Vec<Level<'t>> = Vec::new();
     let start = Source { dir: from.dir.as_fd(), name: from.name(), path: &from.path, named: true };
     levels.extend(copier.entry(&start, to, name)?);
@@ -62,13 +79,15 @@ pub fn copy_in<'t>(
         }
         let Some(done) = levels.pop() else { break };
         // Last, because entries change a directory's time, and its mode may forbid to create them.
-        match finish(tree, &done.to, &done.stat) {
+        let finished = copier.attributes(done.from.as_fd(), &done.stat, &done.to, done.to.path());
+        let finished = finished.map_err(|fault| fault.about(done.to.path()));
+        match finished.and_then(|()| finish(copier.tree, &done.to, &done.stat)) {
             Ok(kept) => copier.log.perm(done.to.path(), done.stat.st_mode, kept)?,
             Err(e) => copier.log.failed(about("copy", done.to.path(), e))?,
         }
         copier.log.done(Kind::Directory);
     }
-    Ok(log.copied)
+    Ok(())
 }
 
 /// An entry of the host that is to be copied.
@@ -117,7 +136,9 @@ impl<'t> Copier<'t, '_, '_, '_> {
             }
             FileType::RegularFile => {
                 self.log.begin(&path, Kind::File)?;
-                self.file(from, to, name)?;
+                if stat.st_nlink == 1 || !self.further_name(&stat, to, name)? {
+                    self.file(from, to, name)?;
+                }
             }
             _ if from.named => {
                 let why = "it is neither a file, a folder nor a symbolic link, and cannot be stored";
@@ -149,44 +170,120 @@ impl<'t> Copier<'t, '_, '_, '_> {
     }
 
     fn file(&mut self, from: &Source<'_>, to: &Node<'_>, name: &[u8]) -> Result<(), Fault> {
-        let mut file = File::from(host::open_file_in(from.dir, from.name).map_err(|e| from.fault(e))?);
+        let fault = |e: io::Error| from.fault(e);
+        let file = File::from(host::open_file_in(from.dir, from.name).map_err(fault)?);
         let stat = rustix::fs::fstat(&file).map_err(|e| from.fault(io::Error::from(e)))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(from.fault(FsError::new(ErrorKind::Stale).because("it was replaced by something else")));
         }
-        let kept = self.content(&mut file, &|e| from.fault(e), &|tree, node| finish(tree, node, &stat), to, name)?;
+        let (node, draft) = self.content(&mut Sparse::new(file.try_clone().map_err(fault)?), &fault, to)?;
+        self.attributes(file.as_fd(), &stat, &node, &to.join(name))?;
+        let kept = finish(self.tree, &node, &stat)?;
+        draft.place(name, self.options.replace)?;
+        self.log.done(Kind::File);
+        if stat.st_nlink > 1 {
+            let left = u32::try_from(stat.st_nlink).unwrap_or(u32::MAX) - 1;
+            self.kept.links.insert((stat.st_dev, stat.st_ino), Linked { copy: node, left });
+        }
         Ok(self.log.perm(&to.join(name), stat.st_mode, kept)?)
     }
 
-    /// Makes the file `name` with all that `from` gives; `finish` sets its attributes at the end. Returns what that does.
-    fn content<T>(
+    /// Makes `name` a further name of the copy of a file whose first name was copied before; false if there is none, or no
+    /// place for hard links.
+    fn further_name(&mut self, stat: &Stat, to: &Node<'_>, name: &[u8]) -> Result<bool> {
+        let key = (stat.st_dev, stat.st_ino);
+        let Some(linked) = self.kept.links.get_mut(&key) else { return Ok(false) };
+        let ino = linked.copy.ino();
+        // Renaming one name of a file over another does nothing, and would leave the first.
+        let is_there = self.tree.child(to, name).is_ok_and(|there| there.ino() == ino);
+        if !is_there {
+            let mut draft = Draft::new(self.tree, to);
+            match self.tree.store().link(ino, to.ino(), draft.name()?) {
+                Ok(attr) => drop(draft.hold(attr)),
+                Err(e) if lacks_links(e.kind()) => {
+                    self.kept.links.remove(&key);
+                    self.log.lost(Lack::Links)?;
+                    return Ok(false);
+                }
+                Err(e) => return Err(e),
+            }
+            draft.place(name, self.options.replace)?;
+        }
+        linked.left -= 1;
+        if linked.left == 0 {
+            self.kept.links.remove(&key);
+        }
+        self.log.done(Kind::File);
+        Ok(true)
+    }
+
+    /// Gives the copy `node` the extended attributes of what is open as `fd`. Before its mode: an ACL sets that, too.
+    fn attributes(&mut self, fd: BorrowedFd<'_>, stat: &Stat, node: &Node<'_>, path: &[u8]) -> Result<(), Fault> {
+        let failed = |e: io::Error| Fault::host("read the extended attributes of", show(path), e);
+        let store = self.tree.store();
+        let can = store.capabilities();
+        for name in kept::names(&kept::names_of(fd).map_err(failed)?) {
+            if !kept::is_kept(name, stat.st_uid == node.attr().uid) {
+                continue;
+            }
+            if !can.xattrs || (kept::is_acl(name) && !can.acls) {
+                self.log.lost(if kept::is_acl(name) { Lack::Acls } else { Lack::Xattrs })?;
+                continue;
+            }
+            let Some(value) = kept::value_of(fd, name).map_err(failed)? else { continue };
+            let xattr = XattrName::new(name).map_err(FsError::from)?;
+            if let Err(e) = store.set_xattr(node.ino(), xattr, &value, XattrSet::Either) {
+                self.log.xattr(path, name, &e)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a file, private until it is complete, with all that `from` gives.
+    fn content<'d>(
         &mut self,
-        from: &mut dyn Read,
+        from: &mut dyn Pieces,
         fault: &dyn Fn(io::Error) -> Fault,
-        finish: &dyn Fn(&Tree<'_>, &Node<'_>) -> Result<T>,
-        to: &Node<'_>,
-        name: &[u8],
-    ) -> Result<T, Fault> {
-        // Private until it is complete: the mode comes with the time, at the end.
+        to: &'d Node<'d>,
+    ) -> Result<(Node<'t>, Draft<'t, 'd>), Fault> {
+        // The mode comes with the time, at the end.
         let new = NewNode { perm: 0o600, umask: 0, caller: this_process() };
         let mut draft = Draft::new(self.tree, to);
         let (attr, file) = self.tree.store().create(to.ino(), draft.name()?, &new)?;
         let node = draft.hold(attr);
         self.buffer.resize(COPY_LEN_BYTES, 0);
-        let mut offset = 0;
-        loop {
-            let len = fill(from, &mut self.buffer).map_err(fault)?;
-            let Some(piece) = self.buffer.get(..len).filter(|p| !p.is_empty()) else { break };
+        let mut end = 0;
+        while let Some((offset, len)) = from.next(&mut self.buffer).map_err(fault)? {
+            self.grow(&*file, end, offset)?;
+            let Some(piece) = self.buffer.get(..len) else { break };
             file.write_at(&[(offset, piece)])?;
-            offset += len as u64;
+            end = offset + len as u64;
             self.log.bytes(len)?;
         }
-        drop(file);
-        let finished = finish(self.tree, &node)?;
-        draft.place(name, self.options.replace)?;
-        self.log.done(Kind::File);
-        Ok(finished)
+        self.grow(&*file, end, from.len())?;
+        Ok((node, draft))
     }
+
+    /// Makes the copy longer by a hole, in steps between which the copy can be ended: a vault has no holes, and writes zeros.
+    fn grow(&mut self, file: &dyn StoreFile, from: u64, to: u64) -> Result<()> {
+        let (mut at, mut step) = (from, GROW_STEP_LEN_BYTES);
+        while at < to {
+            let began = Instant::now();
+            at = at.saturating_add(step).min(to);
+            file.set_len(at)?;
+            if began.elapsed() < GROW_QUICK {
+                step = step.saturating_mul(2);
+            }
+            self.log.bytes(0)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a failed `link` says that the store has no place for a further name.
+fn lacks_links(kind: ErrorKind) -> bool {
+    use ErrorKind::*;
+    matches!(kind, NotPermitted | NotSupported | TooManyLinks | CrossDevice | NotFound)
 }
 
 /// Writes all that `from` gives into a new file, the entry `name` of the directory `to`, with the permission bits `perm`.
@@ -207,11 +304,16 @@ pub fn copy_stream_in<'t>(
     let mut log = Log::new(progress);
     let path = to.join(name);
     log.begin(&path, Kind::File)?;
-    let mut copier = Copier { tree, options: *options, log: &mut log, buffer: Vec::new() };
+    let mut kept = Kept::default();
+    let mut copier = Copier { tree, options: *options, kept: &mut kept, log: &mut log, buffer: Vec::new() };
     let set = SetAttr { perm: Some(perm), ..SetAttr::default() };
     let fault = |e| Fault::host("read", "standard input", e);
-    let finish = |tree: &Tree<'_>, node: &Node<'_>| tree.store().setattr(node.ino(), &set).map(drop);
-    copier.content(from, &fault, &finish, to, name).map_err(|fault| fault.about(&path))?;
+    let made = copier.content(&mut Stream { from, offset: 0 }, &fault, to).and_then(|(node, draft)| {
+        tree.store().setattr(node.ino(), &set)?;
+        Ok(draft.place(name, options.replace)?)
+    });
+    made.map_err(|fault| fault.about(&path))?;
+    log.done(Kind::File);
     Ok(log.copied)
 }
 
@@ -283,18 +385,4 @@ fn finish(tree: &Tree<'_>, node: &Node<'_>, stat: &Stat) -> Result<u32> {
 /// The modification time of a host entry.
 fn time(stat: &Stat) -> SetAttr {
     SetAttr { mtime: Some(SetTime::At(host::mtime_of(stat))), ..SetAttr::default() }
-}
-
-/// Reads until the buffer is full or the file ends, so that a store sees whole units.
-fn fill(from: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut len = 0;
-    while len < buffer.len() {
-        match from.read(&mut buffer[len..]) {
-            Ok(0) => break,
-            Ok(n) => len += n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(len)
 }

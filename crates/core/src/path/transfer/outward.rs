@@ -1,28 +1,49 @@
 //! From a store to the host.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::host::{Draft, HostPlace, check_replaceable, mtime_only, open_dir_in};
-use super::{COPY_LEN_BYTES, Copied, CopyOptions, Fault, Log, Outward, Owner, Progress, perm_kept};
+use super::host::{Draft, HostPlace, check_replaceable, mtime_only, open_dir_in, stat_in};
+use super::{COPY_LEN_BYTES, Copied, CopyOptions, Fault, Lack, Log, Outward, Owner, Progress, kept, perm_kept};
 use crate::error::{ErrorKind, FsError, Result};
 use crate::path::{Node, Step, Tree, Visit, show};
-use crate::types::{Access, Kind};
+use crate::store::StoreFile;
+use crate::types::{Access, Ino, Kind, XattrName};
 
 /// What a copy needs besides the walk.
 struct Copier<'a, 'p, 'f> {
     tree: &'a Tree<'a>,
     options: &'a CopyOptions,
     log: &'a mut Log<'p, 'f>,
+    /// The host directory that all copies lie in, and what is left out of a path in the store to get one from there.
+    base: OwnedFd,
+    cut: usize,
+    /// The name in `base` of what the start is copied as, if it is not `base` itself.
+    start: Vec<u8>,
+    /// Files with more names to come: where the first one was copied to.
+    links: HashMap<Ino, Placed>,
     /// Host directories that the walk is in, innermost last.
     dirs: Vec<OwnedFd>,
     buffer: Vec<u8>,
+}
+
+/// The copy of a file with several names.
+struct Placed {
+    /// Its path from the base.
+    path: Vec<u8>,
+    /// Its device and number, which tell whether it is still there.
+    identity: (u64, u64),
+    /// So many names are to come.
+    left: u32,
 }
 
 /// Copies `start` and what is below it to the host.
@@ -37,10 +58,21 @@ pub fn copy_out<'t>(
     progress: &mut Progress<'_>,
 ) -> Result<Copied> {
     let mut log = Log::new(progress);
-    let mut copier = Copier { tree, options, log: &mut log, dirs: Vec::new(), buffer: Vec::new() };
     let (place, mut into) = match to {
         Outward::As(place) => (Some(place), None),
         Outward::Into(dir) => (None, Some(dir)),
+    };
+    let base = place.as_ref().map(|place| &place.dir).or(into.as_ref()).map(OwnedFd::try_clone);
+    let mut copier = Copier {
+        tree,
+        options,
+        log: &mut log,
+        base: base.ok_or(ErrorKind::InvalidInput)?.map_err(FsError::from)?,
+        cut: start.path().len(),
+        start: place.as_ref().map_or_else(Vec::new, |place| place.name().as_bytes().to_vec()),
+        links: HashMap::new(),
+        dirs: Vec::new(),
+        buffer: Vec::new(),
     };
     let keep_outermost = into.is_some();
     if keep_outermost && start.kind() != Kind::Directory {
@@ -56,9 +88,12 @@ pub fn copy_out<'t>(
         Visit::Leave { node, parent } => {
             let dir = copier.dirs.pop().filter(|_| parent.is_some() || !keep_outermost);
             if let Some(dir) = dir {
-                match set_mode_and_mtime(dir.as_fd(), node) {
+                let finished = copier.attributes(node, dir.as_fd());
+                let finished =
+                    finished.and_then(|()| set_mode_and_mtime(dir.as_fd(), node).map_err(|e| unwritten(node, e)));
+                match finished {
                     Ok(kept) => copier.log.perm(node.path(), node.attr().perm.into(), kept)?,
-                    Err(e) => copier.log.failed(unwritten(node, e).about(node.path()))?,
+                    Err(fault) => copier.log.failed(fault.about(node.path()))?,
                 }
             }
             copier.log.done(Kind::Directory);
@@ -89,7 +124,8 @@ impl Copier<'_, '_, '_> {
         let done = match node.kind() {
             Kind::Directory => make_dir(dir, name).map(Some).map_err(|e| unwritten(node, e)),
             Kind::Symlink => self.link(node, dir, name).map(|()| None),
-            Kind::File => self.file(node, dir, name).map(|()| None),
+            Kind::File if node.attr().nlink > 1 => self.linked_file(node, dir, name).map(|()| None),
+            Kind::File => self.file(node, dir, name).map(|_| None),
             _ => {
                 let told = self.log.left_out(node.path(), "neither a file, a folder nor a symbolic link");
                 told.map(|()| None).map_err(Fault::from)
@@ -116,7 +152,89 @@ impl Copier<'_, '_, '_> {
         Ok(())
     }
 
-    fn file(&mut self, node: &Node<'_>, dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Fault> {
+    /// Copies a file that has further names, or makes this one a further name of the copy that is there.
+    fn linked_file(&mut self, node: &Node<'_>, dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Fault> {
+        if let Some(mut placed) = self.links.remove(&node.ino()) {
+            match self.further_name(&placed, dir, name) {
+                Ok(true) => {
+                    placed.left -= 1;
+                    if placed.left > 0 {
+                        self.links.insert(node.ino(), placed);
+                    }
+                    self.log.done(Kind::File);
+                    return Ok(());
+                }
+                Ok(false) => self.log.lost(Lack::Links)?,
+                Err(e) => return Err(unwritten(node, e)),
+            }
+        }
+        let identity = self.file(node, dir, name)?;
+        let below = node.path().get(self.cut..).unwrap_or_default();
+        let path = match self.start.is_empty() {
+            true => below.strip_prefix(b"/").unwrap_or(below).to_vec(),
+            false => [&self.start, below].concat(),
+        };
+        self.links.insert(node.ino(), Placed { path, identity, left: node.attr().nlink - 1 });
+        Ok(())
+    }
+
+    /// Links `name` in `dir` to the copy; false if the host does not, or the copy is not there any more.
+    fn further_name(&self, placed: &Placed, dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<bool> {
+        let path = Path::new(OsStr::from_bytes(&placed.path));
+        let Some(first) = path.file_name() else { return Ok(false) };
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let Ok(above) = rustix::fs::openat2(&self.base, above, flags, Mode::empty(), resolve) else { return Ok(false) };
+        let is_copy = |dir: BorrowedFd<'_>, name: &OsStr| {
+            stat_in(dir, name).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == placed.identity)
+        };
+        if !is_copy(above.as_fd(), first) {
+            return Ok(false);
+        }
+        // Renaming one name of a file over another does nothing, and would leave the first.
+        if is_copy(dir, name) {
+            return Ok(true);
+        }
+        let made =
+            Draft::new(dir, |temporary| Ok(rustix::fs::linkat(&above, first, dir, temporary, AtFlags::empty())?));
+        let Ok((draft, ())) = made else { return Ok(false) };
+        // What someone else has put there in between is not the copy.
+        if !is_copy(dir, draft.name()) {
+            return Ok(false);
+        }
+        draft.place(name, self.options.replace)?;
+        Ok(true)
+    }
+
+    /// Gives the copy `fd` the extended attributes of `node`. Before its mode: an ACL sets that, too.
+    fn attributes(&mut self, node: &Node<'_>, fd: BorrowedFd<'_>) -> Result<(), Fault> {
+        let store = self.tree.store();
+        if !store.capabilities().xattrs {
+            return Ok(());
+        }
+        let owner = rustix::fs::fstat(fd).map_err(|e| unwritten(node, io::Error::from(e)))?.st_uid;
+        for name in kept::names(&store.xattr_names(node.ino())?) {
+            if !kept::is_kept(name, node.attr().uid == owner) {
+                continue;
+            }
+            let value = match store.xattr(node.ino(), XattrName::new(name).map_err(FsError::from)?) {
+                Err(e) if e.kind() == ErrorKind::NoAttribute => continue,
+                other => other?,
+            };
+            match kept::set_value(fd, name, &value).map_err(FsError::from) {
+                Ok(()) => {}
+                Err(e) if e.kind() == ErrorKind::NotSupported => {
+                    self.log.lost(if kept::is_acl(name) { Lack::Acls } else { Lack::Xattrs })?;
+                }
+                Err(e) => self.log.xattr(node.path(), name, &e)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies a file; the device and number of its copy.
+    fn file(&mut self, node: &Node<'_>, dir: BorrowedFd<'_>, name: &OsStr) -> Result<(u64, u64), Fault> {
         check_replaceable(dir, name).map_err(|e| unwritten(node, e))?;
         let unwritten = |e: io::Error| unwritten(node, e);
         let source = self.tree.store().open(node.ino(), Access::Read)?;
@@ -124,20 +242,45 @@ impl Copier<'_, '_, '_> {
         let private = Mode::from_raw_mode(0o600);
         let (draft, target) =
             Draft::new(dir, |temporary| Ok(rustix::fs::openat(dir, temporary, flags, private)?)).map_err(unwritten)?;
-        let mut target = File::from(target);
-        self.buffer.resize(COPY_LEN_BYTES, 0);
-        let mut offset = 0;
-        loop {
-            let len = source.read_at(offset, &mut self.buffer)?;
-            let Some(piece) = self.buffer.get(..len).filter(|p| !p.is_empty()) else { break };
-            target.write_all(piece).map_err(unwritten)?;
-            offset += len as u64;
-            self.log.bytes(len)?;
-        }
+        let target = File::from(target);
+        self.content(&*source, &target, &unwritten)?;
+        self.attributes(node, target.as_fd())?;
         let kept = set_mode_and_mtime(target.as_fd(), node).map_err(|e| self::unwritten(node, e))?;
+        let meta = target.metadata().map_err(unwritten)?;
         draft.place(name, self.options.replace).map_err(unwritten)?;
         self.log.done(Kind::File);
-        Ok(self.log.perm(node.path(), node.attr().perm.into(), kept)?)
+        self.log.perm(node.path(), node.attr().perm.into(), kept)?;
+        Ok((meta.dev(), meta.ino()))
+    }
+
+    /// Writes all that `source` holds; what is a hole there is one here.
+    fn content(
+        &mut self,
+        source: &dyn StoreFile,
+        target: &File,
+        unwritten: &dyn Fn(io::Error) -> Fault,
+    ) -> Result<(), Fault> {
+        self.buffer.resize(COPY_LEN_BYTES, 0);
+        let (len, mut offset) = (source.len()?, 0);
+        loop {
+            offset = match source.seek_data(offset) {
+                Err(e) if e.kind() == ErrorKind::NoData => break,
+                other => other?,
+            };
+            let end = source.seek_hole(offset)?;
+            while offset < end {
+                let want = usize::try_from(end - offset).unwrap_or(usize::MAX).min(COPY_LEN_BYTES);
+                let read = source.read_at(offset, &mut self.buffer[..want])?;
+                if read == 0 {
+                    // Shorter than a moment ago.
+                    return Ok(());
+                }
+                target.write_all_at(&self.buffer[..read], offset).map_err(unwritten)?;
+                offset += read as u64;
+                self.log.bytes(read)?;
+            }
+        }
+        if len > target.metadata().map_err(unwritten)?.len() { target.set_len(len).map_err(unwritten) } else { Ok(()) }
     }
 }
 
