@@ -7,6 +7,7 @@ pub mod engine;
 pub mod error;
 pub mod media;
 pub mod memory;
+pub mod overlay;
 pub mod path;
 pub mod store;
 pub mod transaction;

@@ -1,0 +1,226 @@
+//! What a name leads to: first in the upper, then in the lower.
+
+use std::sync::Arc;
+
+use super::layer::Held;
+use super::node::{Below, Node, Place, State};
+use super::record::{self, Extent, Fingerprint, Own, shown};
+use super::{Shared, name_of};
+use crate::error::{ErrorKind, FsError, Result};
+use crate::store::Spelling;
+use crate::types::{Attr, FileName, Ino, Kind};
+
+/// What the upper says of a name.
+pub(super) enum Above {
+    Nothing,
+    Whiteout,
+    Entry(Attr, Held),
+}
+
+/// What a name leads to.
+pub(super) struct Entry {
+    pub node: Arc<Node>,
+    /// As it is shown.
+    pub attr: Attr,
+    /// Whether the name is the upper's. (Its inode may be there without.)
+    pub in_upper: bool,
+}
+
+impl Shared {
+    /// What the upper has under a name. Hold the names, and go on holding them while what is found matters.
+    pub fn above(&self, dir: &Node, name: FileName<'_>) -> Result<Above> {
+        let Some(upper) = dir.upper() else { return Ok(Above::Nothing) };
+        Ok(match self.upper.find(upper, name)? {
+            None => Above::Nothing,
+            Some((_, held)) if held.ino == self.layout.whiteout.ino => Above::Whiteout,
+            Some((attr, held)) => Above::Entry(attr, held),
+        })
+    }
+
+    /// What the lower has under a name, whether it is hidden or not.
+    pub fn beneath(&self, dir: &Node, name: FileName<'_>) -> Result<Option<(Attr, Held)>> {
+        let Some(below) = self.merged_with(dir)? else { return Ok(None) };
+        // Of a name that the lower also knows by another spelling, only the stored one counts.
+        if self.lower.store.spelling(name) == Spelling::Other {
+            return Ok(None);
+        }
+        self.lower.find(below.held.ino, name)
+    }
+
+    /// The directory of the lower whose entries `dir` shows.
+    pub fn merged_with<'n>(&self, dir: &'n Node) -> Result<Option<&'n Below>> {
+        {
+            let state = dir.state();
+            if state.removed || state.opaque || !dir.is_from_lower() {
+                return Ok(None);
+            }
+        }
+        self.below(dir).map(Some)
+    }
+
+    /// The object of the lower that `node` stands for.
+    ///
+    /// # Errors
+    /// `Stale`, naming its path, if it is not there any more, or not what it was.
+    pub fn below<'n>(&self, node: &'n Node) -> Result<&'n Below> {
+        if let Some(below) = node.below() {
+            return Ok(below);
+        }
+        let upper = node.upper().ok_or(ErrorKind::Stale)?;
+        let origin = self.origin(upper)?.ok_or(ErrorKind::Stale)?;
+        let stale = || {
+            let why = "it is not what it was when it was changed above: put it back, or give another upper layer";
+            FsError::new(ErrorKind::Stale).on("read the layer below", shown(&origin.path)).because(why)
+        };
+        let mut at = self.lower.root();
+        let mut attr = None;
+        for name in &origin.path {
+            let found = self.lower.find(at.ino, name_of(name)?).map_err(|e| match e.kind() {
+                ErrorKind::NotDirectory => stale(),
+                _ => e.on("read the layer below", shown(&origin.path)),
+            })?;
+            let (found, held) = found.ok_or_else(stale)?;
+            (attr, at) = (Some(found), held);
+        }
+        let attr = attr.map_or_else(|| self.lower.store.getattr(Ino::ROOT), Ok)?;
+        if !origin.print.matches(&attr) {
+            return Err(stale());
+        }
+        Ok(node.set_below(Below { held: at, print: origin.print }))
+    }
+
+    /// Checks that the object of the lower is still the one that it was.
+    ///
+    /// # Errors
+    /// As [`Shared::below`].
+    pub fn check_below(&self, node: &Node) -> Result<()> {
+        let below = self.below(node)?;
+        let attr = self.lower.store.getattr(below.held.ino)?;
+        if below.print.matches(&attr) {
+            return Ok(());
+        }
+        let path = self.lower_path(node).map_or_else(|_| format!("inode {}", below.held.ino.0), |path| shown(&path));
+        let why = "it changed while it was in use as the layer below";
+        Err(FsError::new(ErrorKind::Stale).on("read the layer below", path).because(why))
+    }
+
+    /// Where the object that `node` stands for lies in the lower.
+    pub fn lower_path(&self, node: &Node) -> Result<Vec<Vec<u8>>> {
+        if let Some(upper) = node.upper() {
+            return Ok(self.origin(upper)?.ok_or(ErrorKind::Stale)?.path);
+        }
+        // What has no copy lies where it always lay, and so does what is above it, up to the first that has one.
+        let mut names = Vec::new();
+        let mut place: Place = node.place().ok_or(ErrorKind::Stale)?;
+        loop {
+            names.push(place.name.to_vec());
+            if let Some(upper) = place.dir.upper() {
+                let mut path = self.origin(upper)?.ok_or(ErrorKind::Stale)?.path;
+                path.extend(names.into_iter().rev());
+                return Ok(path);
+            }
+            let next = place.dir.place().ok_or(ErrorKind::Stale)?;
+            place = next;
+        }
+    }
+
+    /// What `name` leads to in `dir`. Hold the names.
+    pub fn find(&self, dir: &Arc<Node>, name: FileName<'_>) -> Result<Option<Entry>> {
+        if !dir.is_directory() {
+            return Err(ErrorKind::NotDirectory.into());
+        }
+        match self.above(dir, name)? {
+            Above::Whiteout => return Ok(None),
+            Above::Entry(attr, held) => {
+                let node = self.node_of_upper(&attr, held)?;
+                node.found_at(dir, name.as_bytes());
+                let attr = self.shown(&node, attr);
+                return Ok(Some(Entry { node, attr, in_upper: true }));
+            }
+            Above::Nothing => {}
+        }
+        let Some((attr, held)) = self.beneath(dir, name)? else { return Ok(None) };
+        let node = self.node_of_lower(&attr, held)?;
+        node.found_at(dir, name.as_bytes());
+        let attr = match node.upper() {
+            Some(upper) => self.shown(&node, self.upper.store.getattr(upper)?),
+            None => self.shown(&node, attr),
+        };
+        Ok(Some(Entry { node, attr, in_upper: false }))
+    }
+
+    /// The number under which an inode of the upper is shown, and whether it is opaque.
+    pub fn number_of_upper(&self, upper: Ino) -> Result<(Ino, bool)> {
+        match self.origin(upper)? {
+            Some(origin) => Ok((self.tagged(origin.print.ino)?, origin.opaque)),
+            None if upper.0 < super::TAG => Ok((upper, false)),
+            None => {
+                let why = "its inode number is too large for an overlay";
+                Err(FsError::new(ErrorKind::NotSupported)
+                    .on("look up", format!("inode {} of the upper layer", upper.0))
+                    .because(why))
+            }
+        }
+    }
+
+    /// The node of an inode of the upper. Hold the names.
+    pub fn node_of_upper(&self, attr: &Attr, held: Held) -> Result<Arc<Node>> {
+        let upper = held.ino;
+        let (ino, opaque) = self.number_of_upper(upper)?;
+        if let Some(node) = self.table.get(ino)
+            && node.upper().is_some()
+        {
+            return Ok(node);
+        }
+        let mut state = State { opaque, ..State::default() };
+        if ino != upper && attr.kind != Kind::Directory {
+            (state.links, state.valid) = self.own_counts(upper)?;
+        }
+        let linked = state.links.is_some();
+        Ok(self.table.get_or_make((ino, attr.kind, linked), Some(held), None, state))
+    }
+
+    /// The count of names that are shown of an inode of the upper, and how much of its content is the lower's.
+    fn own_counts(&self, upper: Ino) -> Result<(Option<u32>, u64)> {
+        let subject = format!("inode {} of the upper layer", upper.0);
+        let links =
+            self.own_xattr(upper, Own::Links)?.map(|value| record::decode_links(&value, &subject)).transpose()?;
+        let extent = self.own_xattr(upper, Own::Content)?.map(|value| Extent::decode(&value, &subject)).transpose()?;
+        Ok((links, extent.map_or(0, |extent| extent.valid)))
+    }
+
+    /// The node of an object of the lower that was found under its name there. Hold the names.
+    fn node_of_lower(&self, attr: &Attr, held: Held) -> Result<Arc<Node>> {
+        let ino = self.tagged(attr.ino)?;
+        let linked = attr.kind != Kind::Directory && attr.nlink > 1;
+        if let Some(node) = self.table.get(ino) {
+            return Ok(node);
+        }
+        let below = Below { held, print: Fingerprint::of(attr) };
+        if linked && let Some((_, copy)) = self.indexed(ino)? {
+            let (links, valid) = self.own_counts(copy.ino)?;
+            let state = State { links, valid, ..State::default() };
+            // What it stands for is compared with what its origin says when that is read.
+            return Ok(self.table.get_or_make((ino, attr.kind, true), Some(copy), None, state));
+        }
+        Ok(self.table.get_or_make((ino, attr.kind, linked), None, Some(below), State::default()))
+    }
+
+    /// The attributes of a node as they are shown. `attr` is of its upper inode if it has one, else of the lower's.
+    pub fn shown(&self, node: &Node, mut attr: Attr) -> Attr {
+        let state = node.state();
+        attr.ino = node.ino;
+        if let Some(links) = state.links {
+            attr.nlink = links;
+        }
+        if node.upper().is_none() && state.removed {
+            attr.nlink = 0;
+        } else if node.is_directory() && node.is_from_lower() && attr.nlink > 0 {
+            // Nobody counts the directories of both layers; 1 is what filesystems say that do not count.
+            attr.nlink = 1;
+        }
+        // What is still the lower's is no hole.
+        attr.blocks = attr.blocks.max(if node.upper().is_some() { state.valid.div_ceil(512) } else { 0 });
+        attr
+    }
+}

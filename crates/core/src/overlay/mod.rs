@@ -1,0 +1,285 @@
+//! A store made of two: a lower one that is only read, and an upper one that takes every change.
+//!
+//! [`Overlay`] is a [`Store`]. What nobody changed comes from the lower; what was changed is in the upper, and hides what the
+//! lower has there. Nothing is copied but what changes: of a file its attributes and the blocks of 4 KiB that are written,
+//! of a renamed directory its own entry. What the upper keeps for that is in `docs/formats/volume.md`; why it is so, in
+//! `docs/decisions/0011-overlay.md`.
+//!
+//! **Numbers.** What the lower has keeps its number there, with [`TAG`] set, also when it was copied up, renamed, or mounted
+//! again; what was made above has its number in the upper.
+//!
+//! **Steps.** Each change is one transaction of the upper, and what is copied up for it goes into the same one, or into one
+//! before it that nobody can see.
+//!
+//! **Locks**, in this order: a file's writer ([`content`]); the names (shared by who looks names up, alone for whatever
+//! changes a name or copies something up); a layer's [`layer::Learning`]; the locks of the stores; a node's state and a file's
+//! map, for moments. No call of a stranger is made with one of them held, and nothing within a transaction calls a store:
+//! the lower may be a snapshot of the volume that is the upper. Content is read without any.
+
+mod attributes;
+mod changes;
+mod content;
+mod copy_up;
+mod create;
+mod file;
+mod find;
+mod layer;
+mod listing;
+mod map;
+mod node;
+mod ranges;
+mod record;
+mod remove;
+mod rename;
+mod store;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use parking_lot::{Mutex, RwLock};
+
+pub use changes::{Change, Changed};
+
+use crate::error::{ErrorKind, FsError, Result};
+use crate::store::{NewNode, Store};
+use crate::transaction::{Transaction, Transactional};
+use crate::types::{Attr, Caller, FileName, Ino, Kind, XattrName, XattrSet};
+use layer::{Held, Layer};
+use listing::LowerListings;
+use node::{Below, Node, State, Table};
+use record::{Fingerprint, Origin, Own};
+
+/// The bit of numbers that come from the lower.
+const TAG: u64 = 1 << 62;
+
+/// The unit in which content is copied up, in bytes.
+const BLOCK: u64 = 4096;
+
+/// Names in the upper's root.
+mod names {
+    pub const TREE: &[u8] = b"tree";
+    pub const INDEX: &[u8] = b"index";
+    pub const WHITEOUT: &[u8] = b"whiteout";
+}
+
+/// Which store the lower is: noted in the upper, and compared when the two are put together again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LowerIdentity {
+    /// Bytes that tell it from any other: a snapshot's number with its volume's id, a manifest's hash, a path and device.
+    pub id: Vec<u8>,
+    /// The same for messages.
+    pub text: String,
+}
+
+/// What the overlay has for itself in the upper.
+struct Layout {
+    index: Held,
+    whiteout: Held,
+}
+
+/// Counted for `adit stats`.
+#[derive(Default)]
+struct Counters {
+    copied_up: AtomicU64,
+    blocks_fetched: AtomicU64,
+}
+
+/// What files and the store share; see the module's notes.
+struct Shared {
+    upper: Arc<Layer>,
+    lower: Arc<Layer>,
+    /// The upper once more, to join operations.
+    joined: Arc<dyn Transactional>,
+    /// Whether others may change the lower meanwhile.
+    lower_changes: bool,
+    lower_xattrs: bool,
+    layout: Layout,
+    table: Arc<Table>,
+    root: Arc<Node>,
+    names: RwLock<()>,
+    listings: Mutex<LowerListings>,
+    counters: Counters,
+}
+
+/// See the module's notes. Cheap to clone: clones share one filesystem.
+#[derive(Clone)]
+pub struct Overlay(Arc<Shared>);
+
+fn name_of(name: &[u8]) -> Result<FileName<'_>> {
+    Ok(FileName::new(name)?)
+}
+
+/// Who owns what the overlay makes for itself.
+const OWN: NewNode = NewNode { perm: 0o700, umask: 0, caller: Caller { uid: 0, gid: 0 } };
+
+impl Overlay {
+    /// Whether `upper` is empty: [`Overlay::open`] would begin a new overlay in it.
+    ///
+    /// # Errors
+    /// `InvalidInput` for one that holds something, and no overlay.
+    pub fn is_new(upper: &dyn Store) -> Result<bool> {
+        match upper.xattr(Ino::ROOT, Own::Root.name()) {
+            Ok(_) => return Ok(false),
+            Err(e) if e.kind() == ErrorKind::NoAttribute => {}
+            Err(e) => return Err(e),
+        }
+        let mut first = None;
+        upper.read_dir(Ino::ROOT, 0, &mut |entry| {
+            first = Some(entry.name.display().into_owned());
+            std::ops::ControlFlow::Break(())
+        })?;
+        match first {
+            None => Ok(true),
+            Some(name) => {
+                let why = format!("it holds '{name}', and is not the upper layer of an overlay: give an empty volume");
+                Err(FsError::new(ErrorKind::InvalidInput).on("open", "the upper layer").because(why))
+            }
+        }
+    }
+
+    /// Puts `upper` over `lower`, which must not change from now on. An upper that is empty becomes this lower's.
+    ///
+    /// The upper is for the overlay alone. Its `seek_data` must find every block of 4 KiB that was ever written and not cut
+    /// off or punched, also one of zeros.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an upper that holds something else, or belongs to another lower; `NotSupported` for one of another
+    /// version, or stores that cannot be put together.
+    pub fn open(lower: Arc<dyn Store>, upper: Arc<dyn Transactional>, identity: &LowerIdentity) -> Result<Overlay> {
+        let caps = upper.capabilities();
+        if !caps.xattrs || !caps.stable_cookies {
+            let why = "the upper layer has to keep extended attributes, and to number entries for good";
+            return Err(FsError::new(ErrorKind::NotSupported).on("open", "overlay").because(why));
+        }
+        if Self::is_new(&*upper)? {
+            format(&*lower, &*upper, identity)?;
+        }
+        let found = record::decode_root(&upper.xattr(Ino::ROOT, Own::Root.name())?)?;
+        if found.id != identity.id {
+            let why = format!(
+                "it holds changes of {}, and this is {}: give the layer below that it belongs to, or an empty volume",
+                found.text, identity.text
+            );
+            return Err(FsError::new(ErrorKind::InvalidInput).on("open", "the upper layer").because(why));
+        }
+        let lower_caps = lower.capabilities();
+        let (above, below) = (Layer::new(upper.clone()), Layer::new(lower));
+        let part = |name: &'static [u8], kind| -> Result<Held> {
+            let damaged = |why: String| {
+                let subject = format!("'{}' of the upper layer", String::from_utf8_lossy(name));
+                FsError::new(ErrorKind::Corrupt).on("open", subject).because(why)
+            };
+            match above.find(Ino::ROOT, name_of(name)?)? {
+                Some((attr, held)) if attr.kind == kind => Ok(held),
+                Some(_) => Err(damaged(format!("it is no {}", kind.as_str()))),
+                None => Err(damaged("it is missing".to_owned())),
+            }
+        };
+        let tree = part(names::TREE, Kind::Directory)?;
+        let index = part(names::INDEX, Kind::Directory)?;
+        let whiteout = part(names::WHITEOUT, Kind::CharDevice)?;
+        let layout = Layout { index, whiteout };
+        let table = Arc::new(Table::default());
+        let print = Fingerprint::of(&below.store.getattr(Ino::ROOT)?);
+        let root_below = Below { held: below.root(), print };
+        let root_key = (Ino::ROOT, Kind::Directory, false);
+        let root = table.get_or_make(root_key, Some(tree), Some(root_below), State::default());
+        Ok(Overlay(Arc::new(Shared {
+            upper: above,
+            lower: below,
+            joined: upper,
+            lower_changes: lower_caps.shared,
+            lower_xattrs: lower_caps.xattrs,
+            layout,
+            table,
+            root,
+            names: RwLock::default(),
+            listings: Mutex::default(),
+            counters: Counters::default(),
+        })))
+    }
+}
+
+/// Begins an overlay in an empty upper.
+fn format(lower: &dyn Store, upper: &dyn Transactional, identity: &LowerIdentity) -> Result<()> {
+    let root = copy_up::Looks::of(lower, Ino::ROOT)?;
+    let identity = record::encode_root(identity)?;
+    let origin = Origin { print: Fingerprint::of(&root.attr), opaque: false, path: Vec::new() }.encode()?;
+    upper.transact(&mut |tx| {
+        tx.mkdir(Ino::ROOT, name_of(names::INDEX)?, &OWN)?;
+        tx.mknod(Ino::ROOT, name_of(names::WHITEOUT)?, Kind::CharDevice, 0, &OWN)?;
+        let tree = tx.mkdir(Ino::ROOT, name_of(names::TREE)?, &OWN)?.ino;
+        tx.set_xattr(tree, Own::Origin.name(), &origin, XattrSet::Create)?;
+        root.apply(tx, tree)?;
+        tx.set_xattr(Ino::ROOT, Own::Root.name(), &identity, XattrSet::Create)
+    })
+}
+
+impl Shared {
+    /// The node of a number that the engine knows.
+    fn node(&self, ino: Ino) -> Result<Arc<Node>> {
+        if ino == Ino::ROOT {
+            return Ok(self.root.clone());
+        }
+        self.table.get(ino).ok_or_else(|| ErrorKind::Stale.into())
+    }
+
+    fn directory(&self, ino: Ino) -> Result<Arc<Node>> {
+        let node = self.node(ino)?;
+        if node.is_directory() { Ok(node) } else { Err(ErrorKind::NotDirectory.into()) }
+    }
+
+    /// Ends an operation: what nobody uses any more is forgotten. Call it with nothing locked.
+    fn settle(&self) {
+        self.upper.settle();
+        self.lower.settle();
+    }
+
+    /// Runs one transaction. Whoever makes inodes known in it holds the upper's [`layer::Learning`].
+    fn transact(&self, work: &mut dyn FnMut(&mut dyn Transaction) -> Result<()>) -> Result<()> {
+        self.joined.transact(work)
+    }
+
+    /// The number under which the lower's `ino` is shown.
+    fn tagged(&self, ino: Ino) -> Result<Ino> {
+        if ino == Ino::ROOT {
+            return Ok(Ino::ROOT);
+        }
+        if ino.0 < TAG {
+            return Ok(Ino(ino.0 | TAG));
+        }
+        let why = "its inode number is too large for an overlay";
+        Err(FsError::new(ErrorKind::NotSupported)
+            .on("look up", format!("inode {} of the layer below", ino.0))
+            .because(why))
+    }
+
+    /// An attribute of the overlay's own.
+    fn own_xattr(&self, upper: Ino, own: Own) -> Result<Option<Vec<u8>>> {
+        match self.upper.store.xattr(upper, own.name()) {
+            Ok(value) => Ok(Some(value)),
+            Err(e) if e.kind() == ErrorKind::NoAttribute => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Which object of the lower an inode of the upper stands for.
+    fn origin(&self, upper: Ino) -> Result<Option<Origin>> {
+        let Some(value) = self.own_xattr(upper, Own::Origin)? else { return Ok(None) };
+        Origin::decode(&value, &format!("inode {} of the upper layer", upper.0)).map(Some)
+    }
+
+    fn is_private(name: XattrName<'_>) -> bool {
+        name.as_bytes().starts_with(record::PRIVATE)
+    }
+
+    /// The name of an indexed inode.
+    fn index_name(ino: Ino) -> String {
+        format!("{:016x}", ino.0 & !TAG)
+    }
+
+    /// Where a file is in the index.
+    fn indexed(&self, ino: Ino) -> Result<Option<(Attr, Held)>> {
+        self.upper.find(self.layout.index.ino, name_of(Self::index_name(ino).as_bytes())?)
+    }
+}

@@ -1,0 +1,229 @@
+//! What is known of the inodes in use: a [`Node`] for each, which the [`Table`] finds by number.
+//!
+//! A node lives as long as the engine knows it, a file of it is open, something below it is in use, or an operation looks at
+//! it. It never changes its number. It gets its upper inode once, when it is copied up, and keeps it.
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use hashbrown::HashMap;
+use parking_lot::{Mutex, MutexGuard};
+
+use super::content::Content;
+use super::layer::Held;
+use super::record::Fingerprint;
+use crate::types::{Ino, Kind};
+
+const SHARDS: usize = 16;
+
+/// The object of the lower that a node shows, or stands for.
+pub(super) struct Below {
+    pub held: Held,
+    pub print: Fingerprint,
+}
+
+/// Where a node was found last.
+#[derive(Clone)]
+pub(super) struct Place {
+    pub dir: Arc<Node>,
+    pub name: Box<[u8]>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pub place: Option<Place>,
+    /// It has no name any more, and, of a directory, shows no entries of the lower.
+    pub removed: bool,
+    /// It shows no entries of the lower.
+    pub opaque: bool,
+    /// Names that are shown, where the upper's own count says something else.
+    pub links: Option<u32>,
+    /// How much of the content is the lower's; see [`super::record::Extent`]. Only for `stat`.
+    pub valid: u64,
+}
+
+/// See the module's notes.
+pub(super) struct Node {
+    pub ino: Ino,
+    pub kind: Kind,
+    /// Whether the lower had several names for it.
+    pub linked: bool,
+    upper: OnceLock<Held>,
+    below: OnceLock<Below>,
+    state: Mutex<State>,
+    /// What is shared by all who have it open.
+    pub content: Mutex<Weak<Content>>,
+    table: Weak<Table>,
+}
+
+impl Node {
+    pub fn upper(&self) -> Option<Ino> {
+        self.upper.get().map(|held| held.ino)
+    }
+
+    /// Notes where its copy is; the first one counts.
+    pub fn set_upper(&self, held: Held) {
+        // A second one is of the same inode: nobody copies what has been copied.
+        drop(self.upper.set(held));
+    }
+
+    /// What it stands for in the lower, if that was looked for.
+    pub fn below(&self) -> Option<&Below> {
+        self.below.get()
+    }
+
+    pub fn set_below(&self, below: Below) -> &Below {
+        self.below.get_or_init(|| below)
+    }
+
+    /// Whether it comes from the lower, or is merged with a directory of it.
+    pub fn is_from_lower(&self) -> bool {
+        self.ino == Ino::ROOT || self.ino.0 & super::TAG != 0
+    }
+
+    pub fn is_directory(&self) -> bool {
+        self.kind == Kind::Directory
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Where it was found last.
+    pub fn place(&self) -> Option<Place> {
+        self.state().place.clone()
+    }
+
+    /// Notes where it was found.
+    pub fn found_at(&self, dir: &Arc<Node>, name: &[u8]) {
+        let mut state = self.state();
+        let same = |place: &Place| Arc::ptr_eq(&place.dir, dir) && *place.name == *name;
+        if state.place.as_ref().is_some_and(same) {
+            return;
+        }
+        let old = state.place.replace(Place { dir: dir.clone(), name: name.into() });
+        drop(state);
+        drop(old);
+    }
+
+    /// Notes that it has that name no more. What is only in the lower keeps it: by that it is found there.
+    pub fn lost_name(&self, dir: &Arc<Node>, name: &[u8]) {
+        let mut state = self.state();
+        let same = |place: &Place| Arc::ptr_eq(&place.dir, dir) && *place.name == *name;
+        let old =
+            if self.upper().is_some() && state.place.as_ref().is_some_and(same) { state.place.take() } else { None };
+        drop(state);
+        drop(old);
+    }
+
+    /// Whether it is `below`, or one of the directories above it.
+    pub fn holds(self: &Arc<Self>, below: &Arc<Node>) -> bool {
+        let mut at = below.clone();
+        loop {
+            if Arc::ptr_eq(self, &at) {
+                return true;
+            }
+            let Some(place) = at.place() else { return false };
+            at = place.dir;
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(table) = self.table.upgrade() {
+            table.remove_dead(self.ino);
+        }
+        // One after the other: a path may be longer than the stack is deep.
+        let mut next = self.state.get_mut().place.take();
+        while let Some(place) = next {
+            next = Arc::into_inner(place.dir).and_then(|mut dir| dir.state.get_mut().place.take());
+        }
+    }
+}
+
+struct Slot {
+    node: Weak<Node>,
+    /// While the engine knows it.
+    known: Option<Arc<Node>>,
+}
+
+/// Nodes by number.
+#[derive(Default)]
+pub(super) struct Table {
+    shards: [Mutex<HashMap<Ino, Slot>>; SHARDS],
+}
+
+impl Table {
+    fn shard(&self, ino: Ino) -> MutexGuard<'_, HashMap<Ino, Slot>> {
+        self.shards[ino.0 as usize % SHARDS].lock()
+    }
+
+    pub fn get(&self, ino: Ino) -> Option<Arc<Node>> {
+        self.shard(ino).get(&ino)?.node.upgrade()
+    }
+
+    /// The node of that number; what `upper` and `below` hold is added to it. Made if there is none, with `state`.
+    pub fn get_or_make(
+        self: &Arc<Self>,
+        (ino, kind, linked): (Ino, Kind, bool),
+        upper: Option<Held>,
+        below: Option<Below>,
+        state: State,
+    ) -> Arc<Node> {
+        let mut shard = self.shard(ino);
+        let node = match shard.get(&ino).and_then(|slot| slot.node.upgrade()) {
+            Some(node) => node,
+            None => {
+                let node = Arc::new(Node {
+                    ino,
+                    kind,
+                    linked,
+                    upper: OnceLock::new(),
+                    below: OnceLock::new(),
+                    state: Mutex::new(state),
+                    content: Mutex::default(),
+                    table: Arc::downgrade(self),
+                });
+                shard.insert(ino, Slot { node: Arc::downgrade(&node), known: None });
+                node
+            }
+        };
+        drop(shard);
+        if let Some(upper) = upper {
+            node.set_upper(upper);
+        }
+        if let Some(below) = below {
+            node.set_below(below);
+        }
+        node
+    }
+
+    /// The engine knows it from now on.
+    pub fn learn(&self, node: &Arc<Node>) {
+        if node.ino == Ino::ROOT {
+            return;
+        }
+        if let Some(slot) = self.shard(node.ino).get_mut(&node.ino) {
+            slot.known.get_or_insert_with(|| node.clone());
+        }
+    }
+
+    /// The engine does not know it any more.
+    pub fn forget(&self, ino: Ino) {
+        let known = self.shard(ino).get_mut(&ino).and_then(|slot| slot.known.take());
+        // With the shard free: it may be the last one, and look for its slot.
+        drop(known);
+    }
+
+    fn remove_dead(&self, ino: Ino) {
+        let mut shard = self.shard(ino);
+        if shard.get(&ino).is_some_and(|slot| slot.node.strong_count() == 0) {
+            shard.remove(&ino);
+        }
+    }
+
+    /// Nodes that there are.
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+}

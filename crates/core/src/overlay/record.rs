@@ -1,0 +1,379 @@
+//! What an overlay keeps in its upper beside names: the values of its private attributes.
+//!
+//! The bytes are in `docs/formats/volume.md`, section "What an overlay keeps in its upper". A value that is not as said
+//! there is damage.
+
+use super::ranges::BlockRanges;
+use super::{BLOCK, LowerIdentity};
+use crate::error::{ErrorKind, FsError, Result};
+use crate::types::{Attr, FileName, Ino, Kind, Timestamp, XattrName};
+
+/// Names of attributes that begin so are the engine's own: they are neither shown nor taken.
+pub(super) const PRIVATE: &[u8] = b"trusted.adit.";
+
+const VERSION: u8 = 1;
+
+/// Longest value that is written, in bytes: what the volume has room for.
+const VALUE_LEN_MAX_BYTES: usize = 8000;
+
+/// Attributes of the overlay's own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Own {
+    /// On the upper's root: version and lower.
+    Root,
+    /// Which object of the lower this inode is, or is merged with.
+    Origin,
+    /// How much of the content is the lower's.
+    Content,
+    /// How many names are shown.
+    Links,
+}
+
+impl Own {
+    pub fn name(self) -> XattrName<'static> {
+        let name: &[u8] = match self {
+            Own::Root => b"trusted.adit.overlay.root",
+            Own::Origin => b"trusted.adit.overlay.origin",
+            Own::Content => b"trusted.adit.overlay.content",
+            Own::Links => b"trusted.adit.overlay.links",
+        };
+        XattrName::new(name).expect("a literal without NUL")
+    }
+}
+
+/// What tells whether an object of the lower is still the one that it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Fingerprint {
+    pub ino: Ino,
+    pub kind: Kind,
+    pub size: u64,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
+}
+
+impl Fingerprint {
+    pub fn of(attr: &Attr) -> Fingerprint {
+        Fingerprint { ino: attr.ino, kind: attr.kind, size: attr.size, mtime: attr.mtime, ctime: attr.ctime }
+    }
+
+    /// Whether `attr` is of the same object, unchanged. Of a directory entries may come and go: only what it is counts.
+    pub fn matches(&self, attr: &Attr) -> bool {
+        match self.kind {
+            Kind::Directory => attr.kind == Kind::Directory && attr.ino == self.ino,
+            _ => *self == Fingerprint::of(attr),
+        }
+    }
+}
+
+/// An object of the lower that an inode of the upper stands for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Origin {
+    pub print: Fingerprint,
+    /// Names of the lower directory are not shown any more.
+    pub opaque: bool,
+    /// Where it lies in the lower.
+    pub path: Vec<Vec<u8>>,
+}
+
+/// How much of a file's content is still the lower's.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Extent {
+    /// What lies behind it was never, or is no more, the lower's. It only shrinks. At most a block: nothing was written yet,
+    /// and all of it is the lower's.
+    pub valid: u64,
+    /// Blocks before it that are zeros where the upper has none.
+    pub zeros: BlockRanges,
+}
+
+const KINDS: [Kind; 7] =
+    [Kind::File, Kind::Directory, Kind::Symlink, Kind::BlockDevice, Kind::CharDevice, Kind::Fifo, Kind::Socket];
+
+const OPAQUE: u8 = 1;
+
+/// Bytes that are read front to back.
+struct Reader<'b>(&'b [u8]);
+
+impl<'b> Reader<'b> {
+    fn take(&mut self, len: usize) -> Option<&'b [u8]> {
+        let (taken, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.array().map(|[byte]| byte)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn time(&mut self) -> Option<Timestamp> {
+        let secs = self.array().map(i64::from_le_bytes)?;
+        self.u32().filter(|&nanos| nanos < 1_000_000_000).map(|nanos| Timestamp { secs, nanos })
+    }
+
+    fn version(&mut self) -> Option<()> {
+        self.u8().filter(|&version| version == VERSION).map(drop)
+    }
+
+    fn end(&self) -> Option<()> {
+        self.0.is_empty().then_some(())
+    }
+}
+
+fn damage(own: Own, subject: &str) -> FsError {
+    let why = format!("the attribute {} is not what an overlay writes", own.name().display());
+    FsError::new(ErrorKind::Corrupt).on("read", subject).because(why)
+}
+
+fn time(out: &mut Vec<u8>, time: Timestamp) {
+    out.extend(time.secs.to_le_bytes());
+    out.extend(time.nanos.to_le_bytes());
+}
+
+/// The value on the upper's root.
+///
+/// # Errors
+/// `InvalidInput` for an identity that does not fit.
+pub(super) fn encode_root(lower: &LowerIdentity) -> Result<Vec<u8>> {
+    let mut out = vec![VERSION];
+    for part in [&lower.id[..], lower.text.as_bytes()] {
+        let len = u16::try_from(part.len()).map_err(|_| ErrorKind::InvalidInput)?;
+        out.extend(len.to_le_bytes());
+        out.extend(part);
+    }
+    if out.len() > VALUE_LEN_MAX_BYTES { Err(ErrorKind::InvalidInput.into()) } else { Ok(out) }
+}
+
+/// The lower that the value names.
+///
+/// # Errors
+/// `Corrupt`; `NotSupported` for another version.
+pub(super) fn decode_root(value: &[u8]) -> Result<LowerIdentity> {
+    if let Some(&version) = value.first()
+        && version != VERSION
+    {
+        let why = format!("its version is {version}, and this program knows {VERSION}");
+        return Err(FsError::new(ErrorKind::NotSupported).on("open", "the overlay in the upper").because(why));
+    }
+    let parse = || {
+        let mut from = Reader(value);
+        from.version()?;
+        let len = from.u16()?;
+        let id = from.take(len.into())?.to_vec();
+        let len = from.u16()?;
+        let text = std::str::from_utf8(from.take(len.into())?).ok()?.to_owned();
+        from.end()?;
+        Some(LowerIdentity { id, text })
+    };
+    parse().ok_or_else(|| damage(Own::Root, "the root of the upper"))
+}
+
+impl Origin {
+    /// Its value.
+    ///
+    /// # Errors
+    /// `NameTooLong` for a path that does not fit.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        let kind = KINDS.iter().position(|&kind| kind == self.print.kind).unwrap_or(0) as u8 + 1;
+        let mut out = vec![VERSION, kind, if self.opaque { OPAQUE } else { 0 }];
+        out.extend(self.print.ino.0.to_le_bytes());
+        out.extend(self.print.size.to_le_bytes());
+        time(&mut out, self.print.mtime);
+        time(&mut out, self.print.ctime);
+        // One that does not fit is too long for the value as well.
+        out.extend(u16::try_from(self.path.len()).unwrap_or(u16::MAX).to_le_bytes());
+        for name in &self.path {
+            // A name has at most 255 bytes.
+            out.push(name.len() as u8);
+            out.extend(name);
+        }
+        if out.len() > VALUE_LEN_MAX_BYTES {
+            let why = "the path in the layer below is too long to be noted: change what is above it first";
+            return Err(FsError::new(ErrorKind::NameTooLong).on("copy up", shown(&self.path)).because(why));
+        }
+        Ok(out)
+    }
+
+    /// # Errors
+    /// `Corrupt`, of `subject`.
+    pub fn decode(value: &[u8], subject: &str) -> Result<Origin> {
+        let parse = || {
+            let mut from = Reader(value);
+            from.version()?;
+            let kind = *KINDS.get(usize::from(from.u8()?).checked_sub(1)?)?;
+            let flags = from.u8().filter(|&flags| flags & !OPAQUE == 0)?;
+            let ino = from.u64().filter(|&ino| ino != 0 && ino < super::TAG)?;
+            let (size, mtime, ctime) = (from.u64()?, from.time()?, from.time()?);
+            let mut path = Vec::new();
+            for _ in 0..from.u16()? {
+                let len = from.u8()?;
+                path.push(FileName::new(from.take(len.into())?).ok()?.as_bytes().to_vec());
+            }
+            from.end()?;
+            let print = Fingerprint { ino: Ino(ino), kind, size, mtime, ctime };
+            Some(Origin { print, opaque: flags & OPAQUE != 0, path })
+        };
+        parse().ok_or_else(|| damage(Own::Origin, subject))
+    }
+}
+
+impl Extent {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        out.extend(self.valid.to_le_bytes());
+        out.extend((self.zeros.len() as u16).to_le_bytes());
+        for range in self.zeros.iter() {
+            out.extend(range.start.to_le_bytes());
+            out.extend(range.end.to_le_bytes());
+        }
+        out
+    }
+
+    /// # Errors
+    /// `Corrupt`, of `subject`.
+    pub fn decode(value: &[u8], subject: &str) -> Result<Extent> {
+        let parse = || {
+            let mut from = Reader(value);
+            from.version()?;
+            let valid = from.u64().filter(|&valid| valid > 0 && i64::try_from(valid).is_ok())?;
+            let mut zeros = BlockRanges::default();
+            let mut last = 0;
+            for _ in 0..from.u16()? {
+                let (start, end) = (from.u64()?, from.u64()?);
+                let ascends = zeros.is_empty() || start > last;
+                if !ascends || start >= end || end > valid.div_ceil(BLOCK) {
+                    return None;
+                }
+                zeros.insert(start..end);
+                last = end;
+            }
+            from.end()?;
+            Some(Extent { valid, zeros })
+        };
+        parse().ok_or_else(|| damage(Own::Content, subject))
+    }
+}
+
+pub(super) fn encode_links(count: u32) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    out.extend(count.to_le_bytes());
+    out
+}
+
+/// # Errors
+/// `Corrupt`, of `subject`.
+pub(super) fn decode_links(value: &[u8], subject: &str) -> Result<u32> {
+    let parse = || {
+        let mut from = Reader(value);
+        from.version()?;
+        let count = from.u32()?;
+        from.end().map(|()| count)
+    };
+    parse().ok_or_else(|| damage(Own::Links, subject))
+}
+
+/// A path of the lower, for messages.
+pub(super) fn shown(path: &[Vec<u8>]) -> String {
+    let names: Vec<_> = path.iter().map(|name| String::from_utf8_lossy(name)).collect();
+    format!("/{}", names.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn origin() -> Origin {
+        let time = |secs, nanos| Timestamp { secs, nanos };
+        let (mtime, ctime) = (time(1, 2), time(-1, 3));
+        let print = Fingerprint { ino: Ino(0x1234), kind: Kind::File, size: 5000, mtime, ctime };
+        Origin { print, opaque: false, path: vec![b"d".to_vec(), b"name".to_vec()] }
+    }
+
+    #[test]
+    fn values_are_those_of_the_format() {
+        let origin = origin();
+        let value = origin.encode().unwrap();
+        let expected = "010100341200000000000088130000000000000100000000000000\
+                        02000000ffffffffffffffff0300000002000164046e616d65";
+        assert_eq!(hex(&value), expected);
+        assert_eq!(Origin::decode(&value, "x").unwrap(), origin);
+
+        let mut extent = Extent { valid: 20000, ..Extent::default() };
+        extent.zeros.insert(1..3);
+        assert_eq!(hex(&extent.encode()), "01204e000000000000010001000000000000000300000000000000");
+        assert_eq!(Extent::decode(&extent.encode(), "x").unwrap(), extent);
+
+        assert_eq!(hex(&encode_links(3)), "0103000000");
+        assert_eq!(decode_links(&encode_links(3), "x").unwrap(), 3);
+
+        let lower = LowerIdentity { id: vec![1, 2], text: "s".to_owned() };
+        let value = encode_root(&lower).unwrap();
+        assert_eq!(hex(&value), "0102000102010073");
+        assert_eq!(decode_root(&value).unwrap(), lower);
+    }
+
+    fn decode_origin(value: &[u8]) -> Result<()> {
+        Origin::decode(value, "x").map(drop)
+    }
+
+    fn decode_extent(value: &[u8]) -> Result<()> {
+        Extent::decode(value, "x").map(drop)
+    }
+
+    /// Every shorter value, and every one with a byte more or another version, is damage, and none is a panic.
+    #[test]
+    fn what_is_not_whole_is_damage() {
+        let corrupt = |result: Result<()>| assert_eq!(result.unwrap_err().kind(), ErrorKind::Corrupt);
+        let mut extent = Extent { valid: 20000, ..Extent::default() };
+        extent.zeros.insert(1..3);
+        let (value, content) = (origin().encode().unwrap(), extent.encode());
+        for (value, decode) in [(&value, decode_origin as fn(&[u8]) -> Result<()>), (&content, decode_extent)] {
+            (0..value.len()).for_each(|len| corrupt(decode(&value[..len])));
+            corrupt(decode(&[&value[..], &[0]].concat()));
+            corrupt(decode(&[&[2][..], &value[1..]].concat()));
+        }
+        corrupt(decode_links(&[1, 2, 3, 4], "x").map(drop));
+        corrupt(decode_links(&[1, 2, 3, 4, 5, 6], "x").map(drop));
+        corrupt(decode_root(&[1, 9, 0]).map(drop));
+        assert_eq!(decode_root(&[2]).unwrap_err().kind(), ErrorKind::NotSupported);
+        for at in 0..value.len() {
+            for bit in 0..8 {
+                let mut flipped = value.clone();
+                flipped[at] ^= 1 << bit;
+                drop(Origin::decode(&flipped, "x"));
+            }
+        }
+        // Blocks behind the valid part, and ranges that do not ascend.
+        let zeros = |start: u64, end: u64| [start.to_le_bytes(), end.to_le_bytes()].concat();
+        for bad in [zeros(0, 6), zeros(2, 2), zeros(3, 2), [zeros(2, 3), zeros(1, 2)].concat()] {
+            let count = (bad.len() / 16) as u16;
+            let value = [&[1][..], &20000_u64.to_le_bytes(), &count.to_le_bytes(), &bad].concat();
+            corrupt(Extent::decode(&value, "x").map(drop));
+        }
+    }
+
+    #[test]
+    fn a_path_that_does_not_fit_is_said() {
+        let path = vec![vec![b'n'; 255]; 32];
+        let e = Origin { path, ..origin() }.encode().unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::NameTooLong);
+    }
+}

@@ -1,0 +1,343 @@
+//! Names of an overlay: what hides what, and what keeps its number.
+
+mod overlay;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use adit_core::ErrorKind;
+use adit_core::overlay::{Change, Changed, Overlay};
+use adit_core::store::Store;
+use adit_core::types::{FileName, Ino, Kind, RenameFlags, SetAttr, SetTime, Timestamp};
+use adit_volume::tree::MAIN;
+use adit_volume::{Source, VolumeStore};
+use overlay::volume::{Failing, World, name, new};
+use overlay::{Pair, Words, identity, over};
+
+/// `/d/a`, `/d/e/deep`, `/f`.
+fn some() -> Pair {
+    Pair::new(|lower| {
+        lower.dir("d");
+        lower.put("d/a", b"a");
+        lower.dir("d/e");
+        lower.put("d/e/deep", b"deep");
+        lower.put("f", b"f");
+    })
+}
+
+/// What the upper itself has below a path of its own.
+fn upper_names(pair: &Pair, path: &str) -> Vec<String> {
+    pair.upper.main().names(path)
+}
+
+#[test]
+fn a_renamed_directory_of_the_lower_moves_alone() {
+    let pair = some();
+    let before = {
+        let overlay = pair.open();
+        let before = (overlay.at("d"), overlay.at("d/e"), overlay.at("d/e/deep"));
+        overlay.mv("d", "moved").unwrap();
+        assert_eq!(overlay.names("moved"), ["a", "e"]);
+        assert_eq!(overlay.content("moved/e/deep"), b"deep");
+        assert!(overlay.find("d").unwrap_err().is_not_found());
+        assert_eq!(overlay.names(""), ["f", "moved"]);
+        before
+    };
+    assert_eq!(upper_names(&pair, "tree"), ["d", "moved"], "a whiteout and the directory");
+    assert_eq!(upper_names(&pair, "tree/moved"), [""; 0], "nothing below it was touched");
+    // Moved again, and into another one that moved, and changed inside.
+    let overlay = pair.open();
+    assert_eq!((overlay.at("moved"), overlay.at("moved/e"), overlay.at("moved/e/deep")), before);
+    overlay.mv("moved/e", "e").unwrap();
+    overlay.mv("moved", "e/again").unwrap();
+    overlay.file("e/deep").write_at(&[(0, b"D")]).unwrap();
+    drop(overlay);
+    let overlay = pair.open();
+    assert_eq!((overlay.at("e/again"), overlay.at("e"), overlay.at("e/deep")), before);
+    assert_eq!((overlay.content("e/deep"), overlay.content("e/again/a")), (b"Deep".to_vec(), b"a".to_vec()));
+    assert_eq!(overlay.names("e"), ["again", "deep"]);
+    // The old name can be used again, and shows nothing of before.
+    overlay.dir("d");
+    assert_eq!(overlay.names("d"), [""; 0]);
+    let into_itself = overlay.mv("e", "e/again/x").unwrap_err();
+    assert_eq!(into_itself.kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
+fn a_directory_made_in_the_place_of_another_shows_nothing_of_it() {
+    let pair = some();
+    {
+        let overlay = pair.open();
+        overlay.rm("d/a");
+        overlay.rm("d/e/deep");
+        overlay.rmdir(overlay.at("d"), name("e")).unwrap();
+        overlay.rmdir(Ino::ROOT, name("d")).unwrap();
+        overlay.dir("d");
+        assert_eq!(overlay.names("d"), [""; 0]);
+        overlay.put("d/a", b"new");
+    }
+    let overlay = pair.open();
+    assert_eq!((overlay.names("d"), overlay.content("d/a")), (vec!["a".to_owned()], b"new".to_vec()));
+}
+
+#[test]
+fn a_whiteout_is_nowhere_to_be_seen_and_a_device_is() {
+    let pair = some();
+    {
+        let overlay = pair.open();
+        overlay.rm("f");
+        overlay.rm("d/a");
+        let attr = overlay.mknod(Ino::ROOT, name("f"), Kind::CharDevice, 0, &new(0o600)).unwrap();
+        assert_eq!((attr.kind, attr.rdev, attr.nlink), (Kind::CharDevice, 0, 1));
+        let dir = overlay.at("d");
+        overlay.rename(dir, name("e"), dir, name("x"), RenameFlags::WHITEOUT).unwrap();
+    }
+    let overlay = pair.open();
+    assert_eq!(overlay.stat("f").kind, Kind::CharDevice);
+    assert_eq!(overlay.names("d"), ["e", "x"]);
+    assert_eq!((overlay.stat("d/e").kind, overlay.stat("d/x").kind), (Kind::CharDevice, Kind::Directory));
+    // Removed, it does not bring back what it hid.
+    overlay.rm("f");
+    overlay.rm("d/e");
+    assert_eq!((overlay.names(""), overlay.names("d")), (vec!["d".to_owned()], vec!["x".to_owned()]));
+}
+
+#[test]
+fn all_names_of_a_file_of_the_lower_show_its_copy() {
+    let pair = Pair::new(|lower| {
+        lower.dir("d");
+        let ino = lower.put("one", b"1234");
+        lower.link(ino, lower.at("d"), name("two")).unwrap();
+        lower.link(ino, Ino::ROOT, name("three")).unwrap();
+    });
+    let ino = {
+        let overlay = pair.open();
+        overlay.file("one").write_at(&[(0, b"X")]).unwrap();
+        assert_eq!((overlay.content("d/two"), overlay.stat("three").nlink), (b"X234".to_vec(), 3));
+        overlay.rm("one");
+        assert_eq!(overlay.stat("d/two").nlink, 2);
+        overlay.at("d/two")
+    };
+    let overlay = pair.open();
+    assert_eq!((overlay.at("d/two"), overlay.at("three")), (ino, ino));
+    assert_eq!(overlay.content("three"), b"X234");
+    overlay.mv("d/two", "d/moved").unwrap();
+    assert_eq!(overlay.link(ino, Ino::ROOT, name("four")).unwrap().nlink, 3);
+    overlay.rm("three");
+    overlay.file("four").write_at(&[(3, b"Y")]).unwrap();
+    assert_eq!((overlay.content("d/moved"), overlay.stat("d/moved").nlink), (b"X23Y".to_vec(), 2));
+    overlay.mv("four", "d/moved").unwrap();
+    assert_eq!(overlay.stat("four").nlink, 2, "a rename between names does nothing");
+    overlay.rm("four");
+    overlay.rm("d/moved");
+    drop(overlay);
+    assert_eq!(pair.upper.main().names("index"), [""; 0], "the copy goes with the last name");
+}
+
+#[test]
+fn copying_up_changes_no_time_of_a_directory() {
+    let pair = some();
+    let overlay = pair.open();
+    let old = SetTime::At(Timestamp { secs: 5, nanos: 6 });
+    let before = (overlay.stat("d").mtime, overlay.stat("d/e").mtime, overlay.stat("").mtime);
+    let set = SetAttr { perm: Some(0o600), mtime: Some(old), ..SetAttr::default() };
+    overlay.setattr(overlay.at("d/e/deep"), &set).unwrap();
+    assert_eq!((overlay.stat("d").mtime, overlay.stat("d/e").mtime, overlay.stat("").mtime), before);
+    assert_eq!(overlay.stat("d/e/deep").mtime, Timestamp { secs: 5, nanos: 6 });
+    assert_eq!(overlay.content("d/e/deep"), b"deep");
+}
+
+/// Entries that come and go beside a listing that is read three at a time.
+#[test]
+fn a_listing_goes_on_beside_changes() {
+    let pair = Pair::new(|lower| {
+        for i in 0..40 {
+            lower.put(&format!("l{i}"), b"");
+        }
+    });
+    let overlay = pair.open();
+    for i in 0..40 {
+        overlay.put(&format!("u{i}"), b"");
+    }
+    let (mut seen, mut start, mut step) = (Vec::new(), 0, 0);
+    loop {
+        let mut taken = 0;
+        let listed = overlay.read_dir(Ino::ROOT, start, &mut |entry| {
+            seen.push((entry.name.display().into_owned(), entry.ino));
+            (start, taken) = (entry.cookie, taken + 1);
+            if taken < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        listed.unwrap();
+        if taken == 0 {
+            break;
+        }
+        // New names, copies of old ones, names of the lower that are removed and made again.
+        overlay.put(&format!("new{step}"), b"");
+        overlay.file(&format!("l{}", step % 40)).write_at(&[(0, b"x")]).unwrap();
+        if step % 3 == 0 {
+            let path = format!("l{}", (step + 20) % 40);
+            overlay.rm(&path);
+            overlay.put(&path, b"again");
+        }
+        step += 1;
+    }
+    let mut names: Vec<&String> = seen.iter().map(|(name, _)| name).collect();
+    names.sort_unstable();
+    assert!(names.windows(2).all(|two| two[0] != two[1]), "a name comes once");
+    for i in 0..40 {
+        let (lower, upper) = (format!("l{i}"), format!("u{i}"));
+        assert!(names.contains(&&lower) && names.contains(&&upper), "{i} is missing");
+    }
+    overlay::numbers_of(&overlay).unwrap();
+}
+
+/// More whiteouts than go in one transaction, and a volume that fails after each of them.
+#[test]
+fn a_directory_full_of_whiteouts_goes_whole_or_stays_empty() {
+    const FILES: usize = 300;
+    let below = Pair::new(|lower| {
+        lower.dir("d");
+        for i in 0..FILES {
+            lower.put(&format!("d/{i}"), b"");
+        }
+    });
+    let mut batches = 0;
+    loop {
+        let pair = Pair { lower: below.lower.clone(), upper: World::new() };
+        {
+            let overlay = pair.open();
+            (0..FILES).for_each(|i| overlay.rm(&format!("d/{i}")));
+        }
+        let failing = Failing::new(pair.upper.base.clone(), usize::MAX);
+        let tree = failing.tree();
+        let store = VolumeStore::open(&tree, Source::Branch(MAIN.to_owned())).unwrap();
+        let overlay = Overlay::open(pair.lower.clone(), Arc::new(store), &identity("the lower")).unwrap();
+        failing.set_left(batches);
+        let removed = overlay.rmdir(Ino::ROOT, name("d"));
+        let there = overlay.find("d").is_ok();
+        assert_eq!(removed.is_ok(), !there);
+        if there {
+            assert_eq!(overlay.names("d"), [""; 0]);
+        }
+        drop((overlay, tree, failing));
+        let upper = pair.upper.reopen();
+        let overlay = over(&pair.lower, &upper);
+        assert_eq!(overlay.find("d").is_ok(), there);
+        if !there {
+            assert!(batches > 4, "it took several transactions");
+            return;
+        }
+        assert_eq!(overlay.names("d"), [""; 0], "what was removed stays so");
+        overlay.put("d/7", b"new");
+        overlay.rm("d/7");
+        overlay.rmdir(Ino::ROOT, name("d")).unwrap();
+        batches += 1;
+    }
+}
+
+#[test]
+fn what_is_not_its_upper_is_refused() {
+    let pair = some();
+    let world = World::new();
+    assert!(Overlay::is_new(&world.main()).unwrap());
+    drop(pair.open());
+    assert!(!Overlay::is_new(&pair.upper.main()).unwrap());
+    let open =
+        |upper: VolumeStore, id: &str| Overlay::open(pair.lower.clone(), Arc::new(upper), &identity(id)).err().unwrap();
+    let e = open(pair.upper.main(), "another one");
+    assert_eq!(e.kind(), ErrorKind::InvalidInput);
+    assert!(e.to_string().contains("the lower") && e.to_string().contains("another one"), "{e}");
+    world.main().put("mine", b"");
+    let e = open(world.main(), "the lower");
+    assert_eq!(e.kind(), ErrorKind::InvalidInput);
+    assert!(e.to_string().contains("mine"), "{e}");
+}
+
+#[test]
+fn upper_and_lower_may_be_one_volume() {
+    let world = World::new();
+    world.tree.snapshot(MAIN, "empty").unwrap();
+    world.tree.branch("empty", "upper").unwrap();
+    world.main().dir("d");
+    world.main().put("d/f", &[7; 20000]);
+    let id = world.tree.snapshot(MAIN, "lower").unwrap();
+    let lower: Arc<dyn Store> = Arc::new(VolumeStore::open(&world.tree, Source::Snapshot(id)).unwrap());
+    let overlay = Overlay::open(lower, Arc::new(world.branch("upper")), &identity("the lower")).unwrap();
+    overlay.mv("d", "e").unwrap();
+    overlay.file("e/f").write_at(&[(5000, b"x")]).unwrap();
+    let mut expected = vec![7; 20000];
+    expected[5000] = b'x';
+    assert_eq!(overlay.content("e/f"), expected);
+}
+
+#[test]
+fn changes_are_told_by_path() {
+    let pair = Pair::new(|lower| {
+        for path in ["d", "d/e", "gone", "same"] {
+            lower.dir(path);
+        }
+        for path in ["d/a", "d/b", "d/e/deep", "f", "g", "same/x"] {
+            lower.put(path, &[1; 9000]);
+        }
+        let ino = lower.put("linked", b"l");
+        lower.link(ino, lower.at("d"), name("linked")).unwrap();
+    });
+    {
+        let overlay = pair.open();
+        overlay.mv("d/e", "moved").unwrap();
+        overlay.file("moved/deep").write_at(&[(0, b"x")]).unwrap();
+        overlay.setattr(overlay.at("f"), &SetAttr { perm: Some(0o600), ..SetAttr::default() }).unwrap();
+        overlay.rm("g");
+        overlay.put("g", b"other");
+        overlay.rmdir(Ino::ROOT, name("gone")).unwrap();
+        overlay.put("same/new", b"");
+        overlay.mv("d/a", "d/z").unwrap();
+        overlay.rm("d/b");
+        overlay.dir("d/b");
+        overlay.file("d/linked").set_len(0).unwrap();
+        overlay.setattr(overlay.at("same"), &SetAttr { uid: Some(77), ..SetAttr::default() }).unwrap();
+    }
+    let mut told = Vec::new();
+    pair.open().changes(&mut |change| told.push(change)).unwrap();
+    let shown: Vec<String> = told
+        .into_iter()
+        .map(|Change { path, kind, what }| {
+            let what = match what {
+                Changed::Renamed(from) => format!("from {}", from.escape_ascii()),
+                what => format!("{what:?}"),
+            };
+            format!("{} {} {what}", path.escape_ascii(), kind.as_str())
+        })
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            "/d/b directory Added",
+            "/d/b file Removed",
+            "/d/linked file Content",
+            "/d/z file from /d/a",
+            "/f file Attributes",
+            "/g file Content",
+            "/gone directory Removed",
+            "/moved directory from /d/e",
+            "/moved/deep file Content",
+            "/same directory Attributes",
+            "/same/new file Added",
+        ]
+    );
+}
+
+#[test]
+fn a_path_is_told_for_messages() {
+    let pair = some();
+    let overlay = pair.open();
+    let deep = overlay.at("d/e/deep");
+    assert_eq!(overlay.path_of(deep).as_deref(), Some("/d/e/deep"));
+    overlay.mv("d", "moved").unwrap();
+    assert_eq!(overlay.path_of(deep).as_deref(), Some("/moved/e/deep"));
+    assert_eq!(overlay.name_of(deep), Some((overlay.at("moved/e"), b"deep".to_vec())));
+    overlay.rm("moved/e/deep");
+    assert_eq!((overlay.path_of(deep), overlay.getattr(deep).unwrap().nlink), (None, 0));
+    let too_deep = FileName::new(b"x").unwrap();
+    assert!(overlay.lookup(overlay.at("moved/e"), too_deep).unwrap_err().is_not_found());
+}
