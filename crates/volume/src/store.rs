@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use adit_core::store::{Capabilities, Created, DirEntry, NewNode, Store, StoreFile};
 use adit_core::types::{
@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 
 use crate::format::keys::{Key, range_of, space};
 use crate::format::records::{Entry, Inode, TARGET_LEN_MAX_BYTES};
+use crate::fs::cache::InodeCache;
 use crate::table::BLOCK_LEN_BYTES;
 use crate::tree::content::Node;
 use crate::tree::{Change, Gone, Hold, NewInode, Source, Tree, View};
@@ -42,6 +43,8 @@ struct Uses {
 pub(crate) struct Inner {
     hold: Hold,
     writable: bool,
+    /// What a library keeps of the branch, if one uses it.
+    cache: OnceLock<InodeCache>,
     uses: [Mutex<Uses>; SHARDS],
 }
 
@@ -86,7 +89,7 @@ impl Inner {
     }
 
     pub fn view(&self) -> Result<View<'_>> {
-        self.tree().view(self.hold.source())
+        self.tree().view(self.hold.source()).map(|view| View { cache: Some(&self.cache), ..view })
     }
 
     fn uses(&self, ino: u64) -> &Mutex<Uses> {
@@ -186,7 +189,33 @@ impl VolumeStore {
     }
 
     fn with(hold: Hold, writable: bool) -> Self {
-        VolumeStore(Arc::new(Inner { hold, writable, uses: Default::default() }))
+        VolumeStore(Arc::new(Inner { hold, writable, cache: OnceLock::new(), uses: Default::default() }))
+    }
+
+    /// Has changes of the branch forgotten in `cache` from now on, unless it has one.
+    pub(crate) fn set_cache(&self, cache: InodeCache) {
+        // While nothing is being changed.
+        let _numbers = self.tree().numbers.lock();
+        let _ = self.0.cache.set(cache);
+    }
+
+    /// The cache, if it has one.
+    pub(crate) fn cache(&self) -> Option<&InodeCache> {
+        self.0.cache.get()
+    }
+
+    /// The name of the branch; `ReadOnly` of a snapshot.
+    pub(crate) fn branch_name(&self) -> Result<&str> {
+        match self.0.hold.source() {
+            Source::Branch(name) => Ok(name),
+            Source::Snapshot(_) => Err(ErrorKind::ReadOnly.into()),
+        }
+    }
+
+    fn clear_cache(&self) {
+        if let Some(cache) = self.cache() {
+            cache.clear();
+        }
     }
 
     /// The tree that it belongs to.
@@ -199,9 +228,9 @@ impl VolumeStore {
     /// Whoever caches what the store says has to forget it.
     pub fn restore(&self, snapshot: &str) -> Result<()> {
         let Source::Branch(branch) = self.0.hold.source() else { return Err(ErrorKind::ReadOnly.into()) };
-        for gone in self.tree().restore(branch, snapshot)? {
-            self.0.settle(Some(gone));
-        }
+        let gone = self.tree().restore(branch, snapshot);
+        self.clear_cache();
+        gone?.into_iter().for_each(|gone| self.0.settle(Some(gone)));
         Ok(())
     }
 
@@ -210,9 +239,9 @@ impl VolumeStore {
     /// Whoever caches what the store says has to forget it.
     pub fn restore_path(&self, snapshot: &str, path: &[&[u8]]) -> Result<()> {
         let Source::Branch(branch) = self.0.hold.source() else { return Err(ErrorKind::ReadOnly.into()) };
-        for gone in self.tree().restore_path(branch, snapshot, path)? {
-            self.0.settle(Some(gone));
-        }
+        let gone = self.tree().restore_path(branch, snapshot, path);
+        self.clear_cache();
+        gone?.into_iter().for_each(|gone| self.0.settle(Some(gone)));
         Ok(())
     }
 

@@ -18,6 +18,7 @@ use adit_core::transaction::{Transaction, Transactional};
 use adit_core::types::{Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, XattrName, XattrSet};
 use adit_core::{ErrorKind, Result};
 
+use crate::format::records::Inode;
 use crate::store::{Opened, VolumeStore, link_of, new_inode, node_of, whiteout};
 use crate::tree::edit::{Placed, too_long};
 use crate::tree::{Change, Gone, NewInode};
@@ -27,29 +28,36 @@ pub const WRITE_LEN_MAX_BYTES: usize = 1 << 20;
 
 impl Transactional for VolumeStore {
     fn transact(&self, work: &mut dyn FnMut(&mut dyn Transaction) -> Result<()>) -> Result<()> {
+        self.run(|running| work(running))
+    }
+}
+
+impl VolumeStore {
+    /// As [`Transactional::transact`], with what only this store has.
+    pub(crate) fn run<R>(&self, work: impl FnOnce(&mut Running<'_, '_, '_>) -> Result<R>) -> Result<R> {
         self.check_writable()?;
         // Dropped after the view: the end of a use may want one of its own.
         let mut in_use = BTreeMap::new();
-        let gone = {
+        let (result, gone) = {
             let view = self.0.view()?;
-            let applied = {
+            let (result, applied) = {
                 let _alone = view.tree.transactions.write();
                 let mut numbers = view.tree.numbers.lock();
                 let mut running = Running::new(self, Change::new(&view, &mut numbers)?, &mut in_use);
-                work(&mut running)?;
-                running.apply()?
+                let result = work(&mut running)?;
+                (result, running.apply()?)
             };
             for ino in applied.cut {
                 if let Err(e) = view.tree.drain(&view, ino) {
                     tracing::warn!("what was cut from inode {ino} is given back later: {e}");
                 }
             }
-            applied.gone
+            (result, applied.gone)
         };
         for gone in gone {
             self.0.settle(Some(gone));
         }
-        Ok(())
+        Ok(result)
     }
 }
 
@@ -60,7 +68,7 @@ struct Applied {
 }
 
 /// A transaction that is going on.
-struct Running<'s, 'c, 't> {
+pub(crate) struct Running<'s, 'c, 't> {
     store: &'s VolumeStore,
     change: Change<'c, 't>,
     /// Inodes that were found and made.
@@ -84,6 +92,21 @@ impl<'s, 'c, 't> Running<'s, 'c, 't> {
         let (known, cut) = (BTreeSet::new(), BTreeSet::new());
         let (gone, placed) = (Vec::new(), Vec::new());
         Running { store, change, known, gone, cut, placed, in_use, balance: 0, removed: false, grown: false }
+    }
+
+    /// What a name leads to.
+    pub fn find(&mut self, dir: Ino, name: FileName<'_>) -> Result<(u64, Kind)> {
+        self.change.entry(dir.0, name)
+    }
+
+    /// The record of an inode.
+    pub fn inode(&self, ino: u64) -> Result<Inode> {
+        self.change.peek(ino)
+    }
+
+    /// An inode that was made is not to be known when the transaction ends.
+    pub fn unknow(&mut self, ino: Ino) {
+        self.known.remove(&ino.0);
     }
 
     /// Runs one call, of which nothing is left if it fails.
@@ -141,7 +164,7 @@ impl<'s, 'c, 't> Running<'s, 'c, 't> {
 
 impl Transaction for Running<'_, '_, '_> {
     fn lookup(&mut self, parent: Ino, name: FileName<'_>) -> Result<Attr> {
-        let ino = self.change.entry(parent.0, name)?;
+        let (ino, _) = self.change.entry(parent.0, name)?;
         let inode = match self.change.peek(ino) {
             Ok(inode) if inode.nlink > 0 => inode,
             Ok(_) => return Err(ErrorKind::NotFound.into()),

@@ -405,7 +405,7 @@ impl Volume {
     }
 
     /// After something was deleted.
-    fn dropped(&self) -> Result<()> {
+    pub(crate) fn dropped(&self) -> Result<()> {
         self.base.sync()?;
         match &self.collector {
             Some(collector) => collector.wake(),

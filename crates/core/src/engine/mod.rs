@@ -36,7 +36,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 pub use self::listing::Listing;
-pub use self::stats::{CacheStats, OpStats, Stats};
+pub use self::stats::{CacheStats, HitCounter, OpStats, Stats};
 
 use self::background::{Flusher, Notices};
 use self::clock::{Clock, NEVER, Tick};

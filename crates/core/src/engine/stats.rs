@@ -7,7 +7,7 @@ use crate::memory::Part;
 
 /// Hits and misses of a cache, striped so that threads do not share a cache line.
 #[derive(Default)]
-pub(crate) struct HitCounter {
+pub struct HitCounter {
     stripes: [Stripe; STRIPES],
 }
 
@@ -21,17 +21,24 @@ struct Stripe {
 }
 
 impl HitCounter {
+    /// Counts a hit. Takes no lock, and may lose a count.
     #[inline]
-    pub(crate) fn hit(&self) {
+    pub fn hit(&self) {
         bump(&self.stripes[stripe()].hits);
     }
 
-    pub(crate) fn miss(&self) {
+    /// Counts a miss.
+    pub fn miss(&self) {
         self.stripes[stripe()].misses.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn misses(&self, count: usize) {
         self.stripes[stripe()].misses.fetch_add(count as u64, Relaxed);
+    }
+
+    /// With what the cache holds, and the memory that it takes and may take, in bytes.
+    pub fn stats(&self, entries: u64, bytes: u64, max_bytes: u64) -> CacheStats {
+        CacheStats::new(self, (entries, bytes), max_bytes)
     }
 
     fn sums(&self) -> (u64, u64) {

@@ -33,7 +33,13 @@ impl Tree {
             let missing = || FsError::new(ErrorKind::NotFound).on("find", format!("snapshot or branch {name}"));
             topology.named(name).map(|(id, _)| id).ok_or_else(missing)
         };
-        let view = |id| View { tree: self, topology: Lines::Shared(self.topology.read_recursive()), id, chain: None };
+        let view = |id| View {
+            tree: self,
+            topology: Lines::Shared(self.topology.read_recursive()),
+            id,
+            chain: None,
+            cache: None,
+        };
         let (new, old) = (id(snapshot)?, id(branch)?);
         let common = topology.common(old, new).unwrap_or(0);
         let mut ids = topology.path(old, common);

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use adit_core::types::{Kind, Timestamp};
 use adit_core::{ErrorKind, Result};
@@ -17,6 +17,7 @@ use super::view::{Found, View, cookie_in, corrupt_inode, corrupt_key};
 use super::{INOS_AT_ONCE, Numbers, meta};
 use crate::format::keys::{self, Id, Key};
 use crate::format::records::{self, Block, Entry, Inode, Place, Window};
+use crate::fs::cache::InodeCache;
 use crate::table::Run;
 
 /// An inode that an operation looks at.
@@ -49,6 +50,8 @@ pub(crate) struct Change<'c, 't> {
     inodes: BTreeMap<u64, Held>,
     /// While a part is going on that may be taken back: the inodes that it changed, as they were before it.
     before: Option<BTreeMap<u64, Option<Held>>>,
+    /// Entries that came, went, or lead elsewhere, for who keeps such.
+    names: Vec<(u64, Box<[u8]>)>,
     /// The time of the operation.
     pub now: Timestamp,
 }
@@ -61,7 +64,18 @@ impl<'c, 't> Change<'c, 't> {
         let draft = Draft::new(view.tree);
         let exclusive = Some(view.id).filter(|&id| view.topology.node(id).is_ok_and(|node| node.children.is_empty()));
         let inodes = BTreeMap::new();
-        Ok(Change { view, chain, exclusive, draft, numbers, limit, inodes, before: None, now: Timestamp::now() })
+        Ok(Change {
+            view,
+            chain,
+            exclusive,
+            draft,
+            numbers,
+            limit,
+            inodes,
+            before: None,
+            names: Vec::new(),
+            now: Timestamp::now(),
+        })
     }
 
     /// Runs a part of the operation. If it fails, nothing of it is left.
@@ -291,8 +305,26 @@ impl<'c, 't> Change<'c, 't> {
         Ok(seen)
     }
 
+    fn cache(&self) -> Option<&InodeCache> {
+        self.view.cache.and_then(OnceLock::get)
+    }
+
+    /// Notes that an entry comes, goes, or leads elsewhere.
+    pub fn note_name(&mut self, dir: u64, name: &[u8]) {
+        if self.cache().is_some() {
+            self.names.push((dir, name.into()));
+        }
+    }
+
+    /// Removes an entry.
+    pub fn delete_entry(&mut self, place: Place, owner: Id, name: &[u8]) -> Result<()> {
+        self.note_name(place.dir, name);
+        self.delete(&Key::entry(place.dir, place.cookie), Some(owner))
+    }
+
     /// Makes an entry.
     pub fn put_entry(&mut self, dir: u64, cookie: u64, owner: Option<Id>, entry: &Entry<'_>) {
+        self.note_name(dir, entry.name);
         self.put(&Key::entry(dir, cookie), owner, entry.encode());
     }
 
@@ -346,12 +378,21 @@ impl<'c, 't> Change<'c, 't> {
 
     /// Applies it all.
     pub fn commit(mut self) -> Result<()> {
+        let cache = self.view.cache.and_then(OnceLock::get);
+        let mut changed = Vec::new();
         for (ino, held) in std::mem::take(&mut self.inodes) {
             if held.changed {
                 self.put(&Key::inode(ino), held.owner, held.inode.encode());
+                changed.extend(cache.map(|_| ino));
             }
         }
-        self.draft.apply()?;
+        let applied = self.draft.apply();
+        if let Some(cache) = cache {
+            // Also after an error: nobody knows then.
+            changed.into_iter().for_each(|ino| cache.forget_attr(ino));
+            self.names.iter().for_each(|(dir, name)| cache.forget_entry(*dir, name));
+        }
+        applied?;
         self.numbers.limit = self.limit;
         Ok(())
     }

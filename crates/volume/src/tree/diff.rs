@@ -73,7 +73,13 @@ impl Tree {
             topology.named(name).map(|(id, _)| id).ok_or_else(missing)
         };
         let (old, new) = (id(old)?, id(new)?);
-        let view = |id| View { tree: self, topology: Lines::Shared(self.topology.read_recursive()), id, chain: None };
+        let view = |id| View {
+            tree: self,
+            topology: Lines::Shared(self.topology.read_recursive()),
+            id,
+            chain: None,
+            cache: None,
+        };
         let (old, new) = (view(old), view(new));
         debug_assert!(topology.nodes().all(|(_, node)| node.record.state != State::Staging));
         let common = topology.common(old.id, new.id).unwrap_or(0);

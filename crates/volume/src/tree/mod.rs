@@ -193,7 +193,7 @@ impl Tree {
                 _ => return Err(FsError::new(ErrorKind::Stale).on("open", format!("snapshot {id}"))),
             },
         };
-        Ok(View { tree: self, topology: Lines::Shared(topology), id, chain })
+        Ok(View { tree: self, topology: Lines::Shared(topology), id, chain, cache: None })
     }
 
     /// Runs one operation on what `view` sees.

@@ -47,11 +47,28 @@ impl View<'_> {
 
     /// The path to a place from the root, with a leading slash. `None` where something on the way has no name.
     pub fn path_to(&self, place: Place) -> Result<Option<Vec<u8>>> {
+        self.path_from(ROOT_INO, place)
+    }
+
+    /// The path of a directory from another one above it, with a leading slash. `None` if it is not below it, or has no name.
+    pub fn path_below(&self, above: u64, dir: u64) -> Result<Option<Vec<u8>>> {
+        if dir == above {
+            return Ok(Some(b"/".to_vec()));
+        }
+        match self.inode(dir) {
+            Ok(inode) if inode.place != Place::default() => self.path_from(above, inode.place),
+            Ok(_) => Ok(None),
+            Err(e) if e.kind() == ErrorKind::Stale => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn path_from(&self, above: u64, place: Place) -> Result<Option<Vec<u8>>> {
         let (mut names, mut at) = (Vec::new(), place);
         while names.len() < DEPTH_MAX {
             let Some(name) = self.name_at(at)? else { return Ok(None) };
             names.push(name);
-            if at.dir == ROOT_INO {
+            if at.dir == above {
                 let mut path = Vec::new();
                 for name in names.iter().rev() {
                     path.push(b'/');

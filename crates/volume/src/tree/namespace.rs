@@ -217,7 +217,7 @@ impl Change<'_, '_> {
             return Err(ErrorKind::IsDirectory.into());
         }
         self.draft.uses_reserve = true;
-        self.delete(&Key::entry(dir, cookie), Some(owner))?;
+        self.delete_entry(Place { dir, cookie }, owner, name.as_bytes())?;
         self.touch_directory(dir, -1, 0)?;
         self.unname(ino, Place { dir, cookie })
     }
@@ -232,14 +232,14 @@ impl Change<'_, '_> {
             return Err(ErrorKind::NotEmpty.into());
         }
         self.draft.uses_reserve = true;
-        self.delete(&Key::entry(dir, cookie), Some(owner))?;
+        self.delete_entry(Place { dir, cookie }, owner, name.as_bytes())?;
         self.touch_directory(dir, -1, -1)?;
         self.unname(ino, Place { dir, cookie })
     }
 
-    /// The inode that has a name.
-    pub fn entry(&mut self, dir: u64, name: FileName<'_>) -> Result<u64> {
-        self.taken(dir, name).map(|(_, _, ino, _)| ino)
+    /// The inode that has a name, and what it is.
+    pub fn entry(&mut self, dir: u64, name: FileName<'_>) -> Result<(u64, Kind)> {
+        self.taken(dir, name).map(|(_, _, ino, kind)| (ino, kind))
     }
 
     /// Whether directory `ino` is `below` or one of those above it.
@@ -310,20 +310,20 @@ impl Change<'_, '_> {
                 }
                 let gone = self.unname(target, to)?;
                 self.touch_directory(to_dir, -1, -i32::from(target_directory))?;
-                self.move_entry((from, owner, ino, kind), (to, Some(to_owner), to_name), whiteout.map(|w| (w, name)))?;
+                self.move_entry((from, owner, ino, kind, name), (to, Some(to_owner), to_name), whiteout)?;
                 return Ok(gone);
             }
         };
         let to = Place { dir: to_dir, cookie: to_cookie };
-        self.move_entry((from, owner, ino, kind), (to, to_owner, to_name), whiteout.map(|w| (w, name)))?;
+        self.move_entry((from, owner, ino, kind, name), (to, to_owner, to_name), whiteout)?;
         Ok(None)
     }
 
     fn move_entry(
         &mut self,
-        (from, owner, ino, kind): (Place, u32, u64, Kind),
+        (from, owner, ino, kind, name): (Place, u32, u64, Kind, FileName<'_>),
         (to, to_owner, to_name): (Place, Option<u32>, FileName<'_>),
-        whiteout: Option<(&NewInode<'_>, FileName<'_>)>,
+        whiteout: Option<&NewInode<'_>>,
     ) -> Result<()> {
         let directory = i32::from(kind == Kind::Directory);
         self.put_entry(to.dir, to.cookie, to_owner, &Entry { ino, kind, name: to_name.as_bytes() });
@@ -331,10 +331,10 @@ impl Change<'_, '_> {
         self.touch_directory(to.dir, 1, directory)?;
         match whiteout {
             None => {
-                self.delete(&Key::entry(from.dir, from.cookie), Some(owner))?;
+                self.delete_entry(from, owner, name.as_bytes())?;
                 self.touch_directory(from.dir, -1, -directory)
             }
-            Some((new, name)) => {
+            Some(new) => {
                 let (mut inode, _) = self.new_inode(None, new)?;
                 inode.place = from;
                 let white = self.add_inode(inode);

@@ -80,7 +80,7 @@ impl Tree {
         let topology = Arc::new(topology.clone());
         let view = |id: Id| {
             let chain = topology.live_chain(id).cloned();
-            View { tree: self, topology: Lines::Own(topology.clone()), id, chain }
+            View { tree: self, topology: Lines::Own(topology.clone()), id, chain, cache: None }
         };
         let (old, new) = (view(from), view(to));
         let dir = new.walk(parents)?.ok_or(ErrorKind::NotFound)?;

@@ -53,7 +53,7 @@ impl Tree {
         let ids: Vec<Id> = topology.nodes().filter_map(shown).collect();
         drop(topology);
         for id in ids {
-            let view = View { tree: self, topology: Lines::Shared(self.topology.read()), id, chain: None };
+            let view = View { tree: self, topology: Lines::Shared(self.topology.read()), id, chain: None, cache: None };
             check_view(&view, &mut report)?;
         }
         Ok(report)

@@ -4,7 +4,7 @@
 //! that it sees is dropped. So views are short-lived: one call of a store, no callback of a stranger within.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use adit_core::{ErrorKind, FsError, Result};
 use parking_lot::RwLockReadGuard;
@@ -13,6 +13,7 @@ use super::Tree;
 use super::topology::{Chain, Topology};
 use crate::format::keys::{self, Id, Key};
 use crate::format::records::{self, Entry, Inode, Malformed, Window};
+use crate::fs::cache::InodeCache;
 use crate::table::Bytes;
 
 /// Invisible versions that are stepped over before a scan seeks the next one that could be seen.
@@ -56,6 +57,8 @@ pub struct View<'t> {
     pub(crate) id: Id,
     /// Of a branch.
     pub(crate) chain: Option<Arc<Chain>>,
+    /// What is to forget what an operation changes.
+    pub(crate) cache: Option<&'t OnceLock<InodeCache>>,
 }
 
 /// An error that names an inode.
