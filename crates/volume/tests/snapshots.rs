@@ -5,15 +5,18 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use adit_core::types::Kind;
+use adit_core::ErrorKind;
+use adit_core::store::Store;
+use adit_core::types::{Access, Ino, Kind, RenameFlags};
 use adit_testkit::model::{Limits, MemoryStore};
 use adit_testkit::ops::{Found, Op, Outcome, Seen, Shown, Snapshot, StoreSubject, Subject, generate};
 use adit_testkit::{Rng, seeds};
 use adit_volume::tree::{Difference, Differing, MAIN};
 use adit_volume::{Source, VolumeStore};
 
-use support::World;
+use support::{Failing, ReadOnly, World, name, new};
 
 fn limits() -> Limits {
     Limits { unit_len_bytes: 3000, buffer_writes: false, whiteouts: true, ..Limits::default() }
@@ -317,4 +320,128 @@ impl Drop for Named {
             eprintln!("ADIT_TEST_SEED={}", self.0);
         }
     }
+}
+
+#[test]
+fn a_path_is_restored_however_deep_it_goes() {
+    const DEPTH: usize = 5000;
+    let world = World::new();
+    let store = world.main();
+    let top = store.mkdir(Ino::ROOT, name("top"), &new(0o755)).unwrap().ino;
+    let mut dir = top;
+    for _ in 0..DEPTH {
+        dir = store.mkdir(dir, name("d"), &new(0o755)).unwrap().ino;
+    }
+    store.create(dir, name("f"), &new(0o644)).unwrap().1.write_at(&[(0, b"deep")]).unwrap();
+    world.tree.snapshot(MAIN, "s").unwrap();
+    let found = |store: &VolumeStore| {
+        let mut dir = store.lookup(Ino::ROOT, name("top")).unwrap().ino;
+        for _ in 0..DEPTH {
+            dir = store.lookup(dir, name("d")).unwrap().ino;
+        }
+        let ino = store.lookup(dir, name("f")).unwrap().ino;
+        let mut buf = [0; 10];
+        let len = store.open(ino, Access::Read).unwrap().read_at(0, &mut buf).unwrap();
+        buf[..len].to_vec()
+    };
+    // What is there is removed as deeply.
+    store.create(dir, name("g"), &new(0o644)).unwrap();
+    let f = store.lookup(dir, name("f")).unwrap().ino;
+    store.open(f, Access::Write).unwrap().write_at(&[(0, b"other")]).unwrap();
+    store.restore_path("s", &[b"top"]).unwrap();
+    assert_eq!(found(&store), b"deep");
+    // And put back where nothing is.
+    store.rename(Ino::ROOT, name("top"), Ino::ROOT, name("moved"), RenameFlags::empty()).unwrap();
+    store.restore_path("s", &[b"top"]).unwrap();
+    assert_eq!(found(&store), b"deep");
+    world.tree.collect().unwrap();
+    assert_eq!(world.tree.verify().unwrap().problems, [""; 0]);
+}
+
+#[test]
+fn what_is_opened_to_read_is_left_as_a_crash_left_it() {
+    let world = World::new();
+    let store = world.main();
+    let dir = store.mkdir(Ino::ROOT, name("dir"), &new(0o755)).unwrap().ino;
+    for i in 0..20 {
+        let file = store.create(dir, name(&format!("f{i}")), &new(0o644)).unwrap().1;
+        file.write_at(&[(0, &[i; 9000])]).unwrap();
+    }
+    world.tree.snapshot(MAIN, "s").unwrap();
+    for i in 0..20 {
+        store.unlink(dir, name(&format!("f{i}"))).unwrap();
+    }
+    let expected = StoreSubject::new(&store).snapshot().unwrap();
+    drop(store);
+    let before = world.base.state();
+    let mut crashed = 0;
+    for batches in 1..40 {
+        let world = World::new();
+        world.base.restore(before.clone());
+        let failing = Failing::new(world.base.clone(), usize::MAX);
+        let tree = failing.tree();
+        failing.set_left(batches);
+        if tree.restore_path(MAIN, "s", &[b"dir"]).is_ok() {
+            break;
+        }
+        crashed += 1;
+        drop(tree);
+        let left = world.base.state().map;
+        let tree = ReadOnly::tree(&world.base);
+        let store = VolumeStore::open_to_read(&tree, Source::Branch(MAIN.to_owned())).unwrap();
+        assert_eq!(expected.difference(&StoreSubject::new(&store).snapshot().unwrap()), None, "{batches}");
+        assert_eq!(tree.verify().unwrap().problems, [""; 0], "{batches}");
+        assert_eq!(tree.diff("s", MAIN).unwrap().len(), 20, "{batches}");
+        assert!(world.base.state().map == left, "{batches}: it was written to");
+    }
+    assert!(crashed > 10, "{crashed}");
+}
+
+#[test]
+fn comparing_keeps_nobody_waiting_and_its_snapshots() {
+    const FILES: usize = 600;
+    let world = World::new();
+    let store = world.main();
+    let inos: Vec<Ino> =
+        (0..FILES).map(|i| store.create(Ino::ROOT, name(&format!("f{i}")), &new(0o644)).unwrap().0.ino).collect();
+    store.link(inos[0], Ino::ROOT, name("second")).unwrap();
+    world.tree.snapshot(MAIN, "s").unwrap();
+    for i in 0..FILES {
+        let to = format!("g{}", (i + 7) % FILES);
+        store.rename(Ino::ROOT, name(&format!("f{i}")), Ino::ROOT, name(&to), RenameFlags::empty()).unwrap();
+    }
+    world.tree.snapshot(MAIN, "t").unwrap();
+    let renamed = |told: &[Difference]| told.iter().filter(|d| matches!(d.what, Differing::Renamed(_))).count();
+    assert_eq!(renamed(&world.tree.diff("s", "t").unwrap()), FILES);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (tree, store, done) = (&world.tree, &store, &done);
+        let compares = scope.spawn(move || {
+            for _ in 0..3 {
+                assert_eq!(renamed(&tree.diff("s", "t").unwrap()), FILES);
+                tree.diff("s", MAIN).unwrap();
+            }
+        });
+        scope.spawn(move || {
+            // Not for ever: each one stays a link of the chain.
+            for i in 0..100 {
+                if done.load(Relaxed) {
+                    break;
+                }
+                let (at, made) = (format!("u{i}"), format!("new{i}"));
+                store.create(Ino::ROOT, name(&made), &new(0o644)).unwrap();
+                tree.snapshot(MAIN, &at).unwrap();
+                if let Err(e) = tree.delete_snapshot(&at) {
+                    // The branch was compared when it became this snapshot.
+                    assert_eq!(e.kind(), ErrorKind::Busy);
+                }
+            }
+        });
+        let result = compares.join();
+        done.store(true, Relaxed);
+        result.unwrap();
+    });
+    world.tree.delete_snapshot("s").unwrap();
+    world.tree.collect().unwrap();
+    assert_eq!(world.tree.verify().unwrap().problems, [""; 0]);
 }

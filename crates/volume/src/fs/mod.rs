@@ -5,7 +5,7 @@
 //! permissions are checked: whoever has the file has all that is in it. Everything may be used from many threads at once.
 //!
 //! **Durability** is the volume's: when a call returns, a kill of the process loses nothing of it; [`Fs::sync`] and
-//! [`File::sync`](File::sync) are for power cuts. Each call is one step for others, but [`Fs::copy`], [`Fs::remove_all`], [`Fs::mkdir_all`] and
+//! [`File::sync`] are for power cuts. Each call is one step for others, but [`Fs::copy`], [`Fs::remove_all`], [`Fs::mkdir_all`] and
 //! writes of more than 8 MiB; [`Fs::transact`] makes one step of several.
 //!
 //! **Caching.** Entries and attributes that were asked for are kept, within [`FsOptions::cache_bytes`], and never stale; see

@@ -228,6 +228,12 @@ impl Tree {
         Ok(())
     }
 
+    /// Notes uses of ids as snapshots, for who holds the topology: of a branch's it counts from its next snapshot on.
+    fn note_compared(&self, ids: &[Id]) {
+        let mut uses = self.uses.lock();
+        ids.iter().for_each(|&id| *uses.entry(Source::Snapshot(id)).or_insert(0) += 1);
+    }
+
     fn end_use(&self, source: &Source) {
         let mut uses = self.uses.lock();
         match uses.get_mut(source) {

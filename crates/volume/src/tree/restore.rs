@@ -7,7 +7,7 @@
 //! An inode that has no name in the branch but below the path gets back its number and its content. One that has a name
 //! elsewhere is left alone: if it is still what it was, it gets a further name here, else this name gets a copy.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -20,13 +20,10 @@ use super::topology::Topology;
 use super::view::{Lines, View, corrupt_inode};
 use super::{Change, ROOT_INO, Tree};
 use crate::format::keys::{self, Id, Key, Parts};
-use crate::format::records::{Entry, Inode, Place, Snapshot, State};
+use crate::format::records::{Entry, Inode, Malformed, Place, Snapshot, State};
 
 /// Bytes of content that are copied at once.
 const COPY_AT_ONCE_BYTES: usize = 1 << 20;
-
-/// Deepest tree that is restored.
-const DEPTH_MAX: usize = 4096;
 
 impl Tree {
     /// Sets `path` (names from the root) of `branch` back to what it is in `snapshot`; where it is not there, it is removed.
@@ -97,10 +94,10 @@ impl Tree {
         }
         let mut restore = Restore { old, new, inodes: HashMap::new(), gone: Vec::new() };
         if there {
-            restore.remove(dir, name, 0)?;
+            restore.remove(dir, name)?;
         }
         if let Some((_, ino, kind)) = source {
-            restore.put_back(ino, kind, (dir, name), 0)?;
+            restore.put_back(ino, kind, (dir, name))?;
         }
         let Restore { new, gone, .. } = restore;
         let lost = |gone: &Gone| new.inode(gone.0).is_ok_and(|inode| inode.nlink == 0);
@@ -156,38 +153,77 @@ struct Restore<'t> {
     gone: Vec<Gone>,
 }
 
+/// A directory with two names, which only damage makes. It might hold itself.
+const SEEN_TWICE: Malformed = Malformed("a directory that is in two places");
+
+/// What is to be done to put a tree back.
+enum Step {
+    Put { ino: u64, kind: Kind, dir: u64, name: Vec<u8> },
+    Times { to: u64, mtime: Timestamp, ctime: Timestamp },
+}
+
 impl<'t> Restore<'t> {
     fn change<R>(&self, work: impl FnOnce(&mut Change<'_, 't>) -> Result<R>) -> Result<R> {
         self.new.tree.change(&self.new, work)
     }
 
     /// Removes a name with all that is below it.
-    fn remove(&mut self, dir: u64, name: FileName<'_>, depth: usize) -> Result<()> {
-        let (_, ino, kind) = self.new.entry(dir, name.as_bytes())?.ok_or(ErrorKind::NotFound)?;
-        if depth > DEPTH_MAX {
-            return Err(ErrorKind::NotSupported.into());
+    fn remove(&mut self, dir: u64, name: FileName<'_>) -> Result<()> {
+        // What is still to go, the next one last, and whether what is in it is gone.
+        let mut todo = vec![(dir, name.as_bytes().to_vec(), false)];
+        let mut entered = HashSet::new();
+        while let Some((dir, name, is_empty)) = todo.pop() {
+            let entry = FileName::new(&name)?;
+            let (_, ino, kind) = self.new.entry(dir, &name)?.ok_or(ErrorKind::NotFound)?;
+            let gone = match kind {
+                Kind::Directory if !is_empty => {
+                    if !entered.insert(ino) {
+                        return Err(corrupt_inode(ino, SEEN_TWICE));
+                    }
+                    todo.push((dir, name, true));
+                    todo.extend(self.new.entries(ino)?.into_iter().map(|(name, ..)| (ino, name, false)));
+                    continue;
+                }
+                Kind::Directory => self.change(|change| change.rmdir(dir, entry))?,
+                _ => self.change(|change| change.unlink(dir, entry))?,
+            };
+            self.gone.extend(gone);
         }
-        let gone = if kind == Kind::Directory {
-            for (name, ..) in self.new.entries(ino)? {
-                self.remove(ino, FileName::new(&name)?, depth + 1)?;
-            }
-            self.change(|change| change.rmdir(dir, name))?
-        } else {
-            self.change(|change| change.unlink(dir, name))?
-        };
-        self.gone.extend(gone);
         Ok(())
     }
 
     /// Puts an inode of the snapshot under a name that is free, with all that is below it.
-    fn put_back(&mut self, ino: u64, kind: Kind, (dir, name): (u64, FileName<'_>), depth: usize) -> Result<()> {
-        if depth > DEPTH_MAX {
-            return Err(ErrorKind::NotSupported.into());
+    fn put_back(&mut self, ino: u64, kind: Kind, (dir, name): (u64, FileName<'_>)) -> Result<()> {
+        // What is still to be done, the next one last.
+        let mut todo = vec![Step::Put { ino, kind, dir, name: name.as_bytes().to_vec() }];
+        while let Some(step) = todo.pop() {
+            match step {
+                Step::Put { ino, kind, dir, name } => {
+                    let Some(made) = self.put_one(ino, kind, (dir, FileName::new(&name)?))? else { continue };
+                    todo.push(made);
+                    let Some(Step::Times { to, .. }) = todo.last() else { continue };
+                    let dir = *to;
+                    let below = self.old.entries(ino)?.into_iter();
+                    todo.extend(below.map(|(name, ino, kind)| Step::Put { ino, kind, dir, name }));
+                }
+                // The making of what is in it changed these.
+                Step::Times { to, mtime, ctime } => self.change(|change| {
+                    let inode = change.edit(to)?;
+                    (inode.mtime, inode.ctime) = (mtime, ctime);
+                    Ok(())
+                })?,
+            }
         }
-        if kind != Kind::Directory
-            && let Some(&known) = self.inodes.get(&ino)
-        {
-            return self.change(|change| change.link(known, dir, name));
+        Ok(())
+    }
+
+    /// Puts one inode back, without what is in it; of a directory, what is to be done once that is there.
+    fn put_one(&mut self, ino: u64, kind: Kind, (dir, name): (u64, FileName<'_>)) -> Result<Option<Step>> {
+        let directory = kind == Kind::Directory;
+        match self.inodes.get(&ino) {
+            Some(_) if directory => return Err(corrupt_inode(ino, SEEN_TWICE)),
+            Some(&known) => return self.change(|change| change.link(known, dir, name)).map(|()| None),
+            None => {}
         }
         let record = self.old.inode(ino)?;
         let (lives, has_record) = match self.new.inode(ino) {
@@ -198,25 +234,14 @@ impl<'t> Restore<'t> {
         let to = if !lives {
             self.revive(ino, &record, has_record, (dir, name))?;
             ino
-        } else if kind != Kind::Directory && self.is_same(ino, &record)? {
+        } else if !directory && self.is_same(ino, &record)? {
             self.change(|change| change.link(ino, dir, name))?;
             ino
         } else {
             self.copy(ino, &record, (dir, name))?
         };
         self.inodes.insert(ino, to);
-        if kind == Kind::Directory {
-            for (name, child, kind) in self.old.entries(ino)? {
-                self.put_back(child, kind, (to, FileName::new(&name)?), depth + 1)?;
-            }
-            // Their making changed these.
-            self.change(|change| {
-                let inode = change.edit(to)?;
-                (inode.mtime, inode.ctime) = (record.mtime, record.ctime);
-                Ok(())
-            })?;
-        }
-        Ok(())
+        Ok(directory.then_some(Step::Times { to, mtime: record.mtime, ctime: record.ctime }))
     }
 
     /// Whether an inode is in the branch what it was, but for its names.

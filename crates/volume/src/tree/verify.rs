@@ -41,7 +41,8 @@ impl Tree {
         let topology = self.topology.read();
         let mut report = Report::default();
         let versions = self.all_versions(&mut report)?;
-        let collected = !topology.nodes().any(|(_, n)| matches!(n.record.state, State::Merging | State::Dropping));
+        let to_go = |state| matches!(state, State::Merging | State::Dropping | State::Staging);
+        let collected = !topology.nodes().any(|(_, n)| to_go(n.record.state));
         for (key, versions) in &versions {
             check_versions(&topology, key, versions, collected, &mut report);
         }

@@ -118,6 +118,37 @@ impl Table for Failing {
     }
 }
 
+/// Media that take nothing.
+pub struct ReadOnly(pub Arc<MemBase>);
+
+impl ReadOnly {
+    /// The tree on them.
+    pub fn tree(base: &Arc<MemBase>) -> Arc<Tree> {
+        Arc::new(Tree::open(Arc::new(ReadOnly(base.clone())), base.clone(), hash(64)).unwrap())
+    }
+}
+
+impl Table for ReadOnly {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        self.0.get(key)
+    }
+    fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+        self.0.get_many(keys)
+    }
+    fn scan(&self, start: &[u8], end: &[u8], sink: &mut Sink<'_>) -> Result<()> {
+        self.0.scan(start, end, sink)
+    }
+    fn apply(&self, _: Batch) -> Result<Seq> {
+        Err(ErrorKind::ReadOnly.into())
+    }
+    fn sync(&self) -> Result<()> {
+        Err(ErrorKind::ReadOnly.into())
+    }
+    fn checkpoint(&self) -> Result<()> {
+        Err(ErrorKind::ReadOnly.into())
+    }
+}
+
 /// Extents that let other threads go first at each call.
 pub struct Yielding(pub Arc<MemBase>);
 
