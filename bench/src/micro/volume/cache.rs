@@ -1,4 +1,4 @@
-//! The inode cache, by the engine's public calls over a volume: hits, misses, puts, a whole path.
+//! The caches over a volume: the engine's, which a mount asks by inode, and the library's ([`Fs`]), by path.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -6,12 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_core::engine::{Engine, EngineOptions};
-use adit_core::types::Ino;
+use adit_core::types::{Access, Ino};
+use adit_volume::Volume;
+use adit_volume::fs::{Fs, FsCacheStats, FsOptions};
+use adit_volume::volume::{CreateOptions, Durability, OpenOptions};
 use anyhow::{Result, ensure};
 
 use super::super::table_store::{self, TableStore};
 use super::super::{SAMPLES, counting, cpu_time, samples, shuffle};
-use super::{FILES_A_DIR, World, file_name, name_of};
+use super::{FILES_A_DIR, World, caller, file_name, name_of};
 use crate::RunArgs;
 use crate::report::{ADIT, Aim, Report, Row, Unit};
 
@@ -25,9 +28,12 @@ const fn row(name: &'static str, nanos_max: f64) -> Row {
 const HIT: Row = row("hit (`Engine::getattr`)", 20.0);
 const MISS: Row = row("miss (`Engine::is_known` of an inode that is not)", 20.0);
 const PUT: Row = row("put (`Engine::lookup` of what is not known, the store's answer included)", 200.0);
-const PATH: Row = row("path of 10 names, all known (`Engine::lookup`, ten times)", 200.0);
+const NAME: Row = Row { name: "stat by a path of one name, cached (`Fs::lstat`)", unit: Unit::Nanos, aim: Aim::None };
+const PATH: Row = row("stat by a path of 10 names, cached (`Fs::lstat`)", 200.0);
 const ALLOCATIONS: Row =
-    Row { name: "allocations in a pass of hits and misses", unit: Unit::Count, aim: Aim::Bound(0.0) };
+    Row { name: "allocations in a pass of hits and misses of the engine", unit: Unit::Count, aim: Aim::Bound(0.0) };
+const PATH_ALLOCATIONS: Row =
+    Row { name: "allocations in a stat by a path of 10 names, cached", unit: Unit::Count, aim: Aim::Bound(0.0) };
 
 fn options() -> EngineOptions {
     let hour = Duration::from_secs(3600);
@@ -47,22 +53,12 @@ pub fn run(_: &RunArgs, dir: &Path, report: &mut Report) -> Result<()> {
     );
     let world = World::new(dir)?;
     let filled = world.fill(FILES)?;
-    let levels = world.deepen(DEPTH)?;
     let engine = Engine::new(Arc::new(world.store.clone()), options());
     for (number, _) in filled.files.iter().enumerate() {
         let directory = format!("directory {}", number / FILES_A_DIR);
         let directory = engine.lookup(Ino::ROOT, file_name(&directory)?)?.attr.ino;
         engine.lookup(directory, file_name(&name_of(number))?)?;
     }
-    let walk = || -> Result<()> {
-        let mut ino = Ino::ROOT;
-        for level in &levels {
-            ino = engine.lookup(ino, file_name(level)?)?.attr.ino;
-        }
-        ensure!(black_box(ino) != Ino::ROOT, "the path leads nowhere");
-        Ok(())
-    };
-    walk()?;
     let mut inos = filled.files.clone();
     shuffle_inos(&mut inos);
     let strangers: Vec<Ino> = inos.iter().map(|ino| Ino(ino.0 + (1 << 40))).collect();
@@ -79,9 +75,6 @@ pub fn run(_: &RunArgs, dir: &Path, report: &mut Report) -> Result<()> {
                 report.add(title, row, ADIT, sample);
             }
         }
-        for sample in samples(1, || drop(black_box(walk()))) {
-            report.add(title, &PATH, ADIT, sample);
-        }
         let ((), counts) = counting::counted(|| {
             hits();
             misses();
@@ -93,6 +86,33 @@ pub fn run(_: &RunArgs, dir: &Path, report: &mut Report) -> Result<()> {
     for _ in 0..SAMPLES {
         report.add(title, &PUT, ADIT, put()?);
     }
+    paths(title, dir, report)
+}
+
+/// The library's cache.
+fn paths(title: &str, dir: &Path, report: &mut Report) -> Result<()> {
+    let work = tempfile::Builder::new().prefix("adit-bench-").tempdir_in(dir)?;
+    let new = CreateOptions { capacity_bytes: None, durability: Durability::default(), owner: caller(), perm: 0o755 };
+    let volume = Volume::create(&work.path().join("volume"), &new, &OpenOptions::new(Access::Write))?;
+    let fs = Fs::live(&Arc::new(volume), FsOptions::default())?;
+    let levels: String = (0..DEPTH - 1).map(|level| format!("/level {level}")).collect();
+    fs.mkdir_all(&levels, 0o755)?;
+    let deep = format!("{levels}/file");
+    fs.write(&deep, b"")?;
+    fs.write("/file", b"")?;
+    for (row, path) in [(&NAME, "/file"), (&PATH, deep.as_str())] {
+        fs.lstat(path)?;
+        let before = fs.cache_stats();
+        for sample in samples(1, || drop(black_box(fs.lstat(black_box(path))))) {
+            report.add(title, row, ADIT, sample);
+        }
+        let after = fs.cache_stats();
+        let misses = |stats: &FsCacheStats| stats.inodes.misses + stats.entries.misses;
+        ensure!(misses(&before) == misses(&after), "the cache missed while its hits were measured");
+    }
+    let (found, counts) = counting::counted(|| fs.lstat(&deep));
+    found?;
+    report.add(title, &PATH_ALLOCATIONS, ADIT, counts.calls as f64);
     Ok(())
 }
 

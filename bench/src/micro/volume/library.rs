@@ -6,15 +6,15 @@ use std::hint::black_box;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use adit_core::engine::{Engine, EngineOptions};
-use adit_core::types::{Access, Attr, Ino, Kind};
+use adit_core::types::{Access, Kind};
 use adit_volume::Volume;
+use adit_volume::fs::{Fs, FsOptions};
 use adit_volume::volume::{CreateOptions, Durability, OpenOptions};
 use anyhow::{Context, Result, ensure};
 
-use super::{FILES_A_DIR, caller, file_name, new_node};
+use super::{FILES_A_DIR, caller};
 use crate::report::{ADIT, Aim, Report, Row, Unit};
 use crate::{RunArgs, rivals};
 
@@ -97,73 +97,19 @@ fn micros(started: Instant, count: usize) -> f64 {
 }
 
 fn path(number: usize) -> String {
-    format!("directory {}/file {number}.txt", number / FILES_A_DIR)
+    format!("/directory {}/file {number}.txt", number / FILES_A_DIR)
 }
 
-/// The engine over the live tree of a volume.
-struct Ours {
-    engine: Arc<Engine>,
-    volume: Volume,
+/// Opens the live tree of a volume.
+fn live(volume: Volume) -> Result<Fs> {
+    Ok(Fs::live(&Arc::new(volume), FsOptions { owner: caller(), ..FsOptions::default() })?)
 }
 
-impl Ours {
-    fn with(volume: Volume) -> Result<Ours> {
-        let hour = Duration::from_secs(3600);
-        let options = EngineOptions { attr_ttl: hour, entry_ttl: hour, negative_ttl: hour, ..EngineOptions::default() };
-        Ok(Ours { engine: Engine::new(Arc::new(volume.live()?), options), volume })
-    }
-
-    fn close(self) -> Result<()> {
-        let Ours { engine, volume } = self;
-        engine.shutdown()?;
-        drop(engine);
-        Ok(volume.close()?)
-    }
-
-    fn resolve(&self, path: &str) -> Result<Attr> {
-        let mut found = None;
-        for name in path.split('/') {
-            let dir = found.map_or(Ino::ROOT, |attr: Attr| attr.ino);
-            found = Some(self.engine.lookup(dir, file_name(name)?)?.attr);
-        }
-        found.context("an empty path")
-    }
-
-    fn parent<'p>(&self, path: &'p str) -> Result<(Ino, &'p str)> {
-        match path.rsplit_once('/') {
-            Some((dir, name)) => Ok((self.resolve(dir)?.ino, name)),
-            None => Ok((Ino::ROOT, path)),
-        }
-    }
-
-    fn mkdir(&self, path: &str) -> Result<()> {
-        let (parent, name) = self.parent(path)?;
-        self.engine.mkdir(parent, file_name(name)?, &new_node())?;
-        Ok(())
-    }
-
-    fn create(&self, path: &str, content: &[u8]) -> Result<()> {
-        let (parent, name) = self.parent(path)?;
-        let (_, opened) = self.engine.create(parent, file_name(name)?, &new_node(), Access::Write)?;
-        ensure!(self.engine.write(opened.fh, 0, content)? == content.len(), "a short write");
-        // What was written is safe once its file is flushed, as by close().
-        self.engine.flush(opened.fh)?;
-        self.engine.release(opened.fh)?;
-        Ok(())
-    }
-
-    fn read(&self, path: &str, buf: &mut [u8]) -> Result<usize> {
-        let opened = self.engine.open(self.resolve(path)?.ino, Access::Read, false)?;
-        let len = self.engine.read(opened.fh, 0, buf)?;
-        self.engine.release(opened.fh)?;
-        Ok(len)
-    }
-
-    fn remove(&self, path: &str) -> Result<()> {
-        let (parent, name) = self.parent(path)?;
-        drop(self.engine.unlink(parent, file_name(name)?)?);
-        Ok(())
-    }
+/// Closes the volume; the lock of its file goes with its last user.
+fn close(fs: Fs) -> Result<()> {
+    let volume = fs.volume().clone();
+    drop(fs);
+    Ok(volume.close()?)
 }
 
 fn ours(file: &Path, files: usize) -> Result<Round> {
@@ -173,63 +119,59 @@ fn ours(file: &Path, files: usize) -> Result<Round> {
     };
     let options = OpenOptions::new(Access::Write);
     let new = CreateOptions { capacity_bytes: None, durability: Durability::default(), owner: caller(), perm: 0o755 };
-    let ours = Ours::with(Volume::create(file, &new, &options)?)?;
+    let fs = live(Volume::create(file, &new, &options)?)?;
     let mut content = vec![b'c'; FILE_LEN];
     for dir in 0..files.div_ceil(FILES_A_DIR) {
-        ours.mkdir(&format!("directory {dir}"))?;
+        fs.mkdir(format!("/directory {dir}"), 0o755)?;
     }
     let started = Instant::now();
     for number in 0..files {
         content[..8].copy_from_slice(&(number as u64).to_le_bytes());
-        ours.create(&path(number), &content)?;
+        fs.write(path(number), &content)?;
     }
     add("create", micros(started, files));
-    ours.engine.store().sync_all()?;
+    fs.sync()?;
     add("create-synced", micros(started, files));
-    let levels: Vec<String> = (0..DEPTH - 1).map(|level| format!("level {level}")).collect();
-    for depth in 1..DEPTH {
-        ours.mkdir(&levels[..depth].join("/"))?;
-    }
-    let deep = format!("{}/file", levels.join("/"));
-    ours.create(&deep, b"")?;
-    ours.close()?;
+    let levels: String = (0..DEPTH - 1).map(|level| format!("/level {level}")).collect();
+    fs.mkdir_all(&levels, 0o755)?;
+    let deep = format!("{levels}/file");
+    fs.write(&deep, b"")?;
+    close(fs)?;
 
-    let ours = Ours::with(Volume::open(file, &options)?)?;
+    let fs = live(Volume::open(file, &options)?)?;
     for name in ["stat", "stat-again"] {
         let started = Instant::now();
         for number in 0..files {
-            ensure!(ours.resolve(&path(number))?.size == FILE_LEN as u64, "wrong length");
+            ensure!(fs.lstat(path(number))?.size == FILE_LEN as u64, "wrong length");
         }
         add(name, micros(started, files));
     }
     for (name, count) in [("path", 1), ("path-again", REPEATS)] {
         let started = Instant::now();
         for _ in 0..count {
-            ensure!(ours.resolve(&deep)?.kind == Kind::File, "not a file");
+            ensure!(fs.lstat(&deep)?.kind == Kind::File, "not a file");
         }
         add(name, micros(started, count));
     }
-    let dir = ours.resolve("directory 0")?.ino;
     let started = Instant::now();
     for _ in 0..REPEATS {
-        let listing = ours.engine.listing(dir)?;
-        ensure!(listing.entries_from(0).map(black_box).count() >= files.min(FILES_A_DIR), "entries are missing");
+        let entries = fs.read_dir("/directory 0")?.map(|entry| entry.map(black_box));
+        ensure!(entries.collect::<Result<Vec<_>, _>>()?.len() == files.min(FILES_A_DIR), "entries are missing");
     }
     add("list", micros(started, REPEATS));
-    let mut buf = vec![0; FILE_LEN];
     let started = Instant::now();
     for number in 0..files {
-        ensure!(ours.read(&path(number), &mut buf)? == FILE_LEN, "a short read");
+        ensure!(fs.read(path(number))?.len() == FILE_LEN, "a short read");
     }
     add("read", micros(started, files));
     let started = Instant::now();
     for number in 0..files {
-        ours.remove(&path(number))?;
+        fs.remove(path(number))?;
     }
     add("remove", micros(started, files));
     let started = Instant::now();
-    ours.volume.create_snapshot(adit_volume::tree::MAIN, "one")?;
+    fs.create_snapshot("one")?;
     add("snapshot", micros(started, 1));
-    ours.close()?;
+    close(fs)?;
     Ok(rows)
 }
