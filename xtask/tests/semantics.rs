@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-/// `crate/file::test` in a row: of an integration test, or of the module `file` itself.
+/// `crate/file::test` in a row: of an integration test, or of the module `file` itself or its `tests`.
 fn references(row: &str) -> Vec<(&str, &str, &str)> {
     let words = row.split(|c: char| !(c.is_ascii_alphanumeric() || "_/:".contains(c)));
     words
@@ -43,7 +43,8 @@ fn each_promise_is_run_by_tests_that_exist() {
         let tests = references(row);
         assert!(!tests.is_empty(), "no test is named in: {row}");
         for (krate, file, test) in tests {
-            let places = [format!("crates/{krate}/tests/{file}.rs"), format!("crates/{krate}/src/{file}/tests.rs")];
+            let places = ["tests/{}.rs", "tests/{}/main.rs", "src/{}/tests.rs", "src/{}.rs"];
+            let places = places.map(|place| format!("crates/{krate}/{}", place.replace("{}", file)));
             let found = places.iter().map(|place| root.join(place)).find(|path| path.exists());
             let path = found.unwrap_or_else(|| root.join(&places[0]));
             let source = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
