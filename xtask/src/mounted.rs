@@ -1,4 +1,4 @@
-//! A fresh vault or volume, mounted by the built `adit`, and unmounted whatever happens.
+//! A fresh vault, volume or overlay, mounted by the built `adit`, and unmounted whatever happens.
 //!
 //! Invariant: when a [`Mounted`] or a [`Janitor`] is gone, so are its mount and its folder. The janitor is a
 //! child process that waits for the end of a pipe, so this holds even when xtask itself is killed.
@@ -143,20 +143,22 @@ pub enum Kind {
     Vault(&'static str),
     /// A volume.
     Volume,
+    /// A volume on top of an empty folder.
+    Overlay,
 }
 
 impl Kind {
     fn word(self) -> &'static str {
         match self {
             Kind::Vault(_) => "vault",
-            Kind::Volume => "volume",
+            Kind::Volume | Kind::Overlay => "volume",
         }
     }
 
     fn source(self, bench: &Workbench) -> PathBuf {
         match self {
             Kind::Vault(_) => bench.vault(),
-            Kind::Volume => bench.volume(),
+            Kind::Volume | Kind::Overlay => bench.volume(),
         }
     }
 
@@ -194,6 +196,11 @@ impl Mounted {
         let sink = File::create(&log)?;
         let mut mount = Command::new(adit);
         mount.arg("mount");
+        if kind == Kind::Overlay {
+            let lower = bench.dir.join("lower");
+            fs::create_dir(&lower)?;
+            mount.arg(lower).arg("--upper");
+        }
         kind.open(&bench, &mut mount);
         mount.arg(bench.mountpoint());
         mount.args(["--foreground", "--allow-other"]).args(options);

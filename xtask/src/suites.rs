@@ -1,4 +1,4 @@
-//! The suites of others that run against a mounted vault and a mounted volume: pjdfstest, fsx, fio with verification.
+//! The suites of others that run against a mounted vault, a mounted volume and a mounted overlay: pjdfstest, fsx, fio with verification.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -24,11 +24,11 @@ const OTHER_VAULT: Kind = Kind::Vault("siv-ctrmac");
 fn pjdfstest_expected(kind: Kind) -> &'static str {
     match kind {
         Kind::Vault(_) => "xtask/suites/pjdfstest-vault.expected",
-        Kind::Volume => "xtask/suites/pjdfstest-volume.expected",
+        Kind::Volume | Kind::Overlay => "xtask/suites/pjdfstest-volume.expected",
     }
 }
 
-/// Runs pjdfstest, with both cipher combinations: a failure that the list does not expect is red, and so is an expected one
+/// Runs pjdfstest on each kind of mount, with both cipher combinations: a failure that the list does not expect is red, and so is an expected one
 /// that passes or that no longer runs.
 pub fn pjdfstest(_: &Run) -> Result<Outcome> {
     if let Some(why) = workplace::mount_obstacle() {
@@ -37,7 +37,7 @@ pub fn pjdfstest(_: &Run) -> Result<Outcome> {
     apt::ensure(apt::ACL.iter().chain([&apt::FUSE]))?;
     let program = tools::PJDFSTEST.ensure()?;
     let adit = mounted::build_debug()?;
-    for kind in [VAULT, OTHER_VAULT, Kind::Volume] {
+    for kind in [VAULT, OTHER_VAULT, Kind::Volume, Kind::Overlay] {
         pjdfstest_on(&adit, kind, &program)?;
     }
     Ok(Outcome::Passed)
@@ -163,7 +163,7 @@ copy_file_range = 2.0
 const FSX_PUNCHING: &str = "punch_hole = 3.0\n";
 
 /// Runs fsx with several seeds: on a vault through the default mount, through an exclusive one (kernel write-back), and with
-/// the other cipher combination; and on a volume.
+/// the other cipher combination; on a volume; and on an overlay.
 pub fn fsx(run: &Run) -> Result<Outcome> {
     if let Some(why) = workplace::mount_obstacle() {
         return Ok(Outcome::NotRun(why.to_owned()));
@@ -173,7 +173,8 @@ pub fn fsx(run: &Run) -> Result<Outcome> {
     let adit = mounted::build_debug()?;
     let (seeds, operations) = if run.long { (8, 100_000) } else { (3, 4_000 * u64::from(run.scale)) };
     let exclusive = &["-o", "exclusive"][..];
-    for (kind, options) in [(VAULT, &[][..]), (VAULT, exclusive), (OTHER_VAULT, &[]), (Kind::Volume, &[])] {
+    let mounts = [(VAULT, &[][..]), (VAULT, exclusive), (OTHER_VAULT, &[]), (Kind::Volume, &[]), (Kind::Overlay, &[])];
+    for (kind, options) in mounts {
         let mount = Mounted::start(&adit, "fsx", kind, options)?;
         for seed in 1..=seeds {
             fsx_once(&program, &mount, kind, seed, operations)?;
@@ -185,7 +186,7 @@ pub fn fsx(run: &Run) -> Result<Outcome> {
 
 fn fsx_once(program: &Path, mount: &Mounted, kind: Kind, seed: u64, operations: u64) -> Result<()> {
     let config = mount.scratch().join("fsx.toml");
-    let more = if kind == Kind::Volume { FSX_PUNCHING } else { "" };
+    let more = if matches!(kind, Kind::Volume | Kind::Overlay) { FSX_PUNCHING } else { "" };
     fs::write(&config, format!("{FSX_CONFIG}{more}"))?;
     let mut command = Command::new(program);
     command.arg("-f").arg(&config).arg("-P").arg(mount.scratch());

@@ -44,8 +44,16 @@ const STAGES: &[Stage] = &[
     Stage { name: "corpus", about: "fuzz corpora replayed on stable", body: corpus },
     Stage { name: "interop", about: "both directions with the official library", body: interop },
     Stage { name: "mounted", about: "adit's own tests through a mount", body: mounted },
-    Stage { name: "pjdfstest", about: "POSIX semantics of a mounted vault and volume", body: suites::pjdfstest },
-    Stage { name: "fsx", about: "random file operations with mmap on a mounted vault and volume", body: suites::fsx },
+    Stage {
+        name: "pjdfstest",
+        about: "POSIX semantics of a mounted vault, volume and overlay",
+        body: suites::pjdfstest,
+    },
+    Stage {
+        name: "fsx",
+        about: "random file operations with mmap on a mounted vault, volume and overlay",
+        body: suites::fsx,
+    },
     Stage { name: "fio", about: "verified random writes on a mounted vault and volume", body: suites::fio },
     Stage { name: "fuzz", about: "each fuzz target for 20 s, with a nightly", body: fuzz::run },
 ];

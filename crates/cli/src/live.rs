@@ -12,13 +12,22 @@ use crate::failure::{Failure, Result};
 /// Most holders that a message names.
 const NAMED_MAX: usize = 5;
 
-/// The mounts of this user whose source is at `path`: those in their place first, those of verbs last.
+/// The mounts of this user whose source is at `path`, or that are overlays with it as their upper: those in their place
+/// first, those of verbs last.
 pub fn of_source(path: &Path) -> Vec<MountInfo> {
     let shown = path.display().to_string();
     let mut mounts = Registry::of_this_user().list();
-    mounts.retain(|mount| mount.source == shown);
+    // What lies below an overlay is only read by it.
+    mounts.retain(|mount| mount.upper.as_ref().unwrap_or(&mount.source) == &shown);
     mounts.sort_by_key(|mount| (mount.hidden, !mount.is_attached()));
     mounts
+}
+
+/// An overlay of this user with a snapshot of the volume at `path` below.
+pub fn overlay_on(path: &Path) -> Option<MountInfo> {
+    let shown = path.display().to_string();
+    let mut mounts = Registry::of_this_user().list().into_iter();
+    mounts.find(|mount| mount.upper.is_some() && mount.source == shown)
 }
 
 /// Fails if a mount of this user has promised that nobody else changes the vault in `dir`, or if that is to be promised

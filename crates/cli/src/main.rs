@@ -79,6 +79,7 @@ fn run(args: LowArgs, inherited: process::Inherited) -> Result<()> {
         Command::Mounts(args) => commands::mounts::mounts(args),
         Command::Stats(args) => commands::mounts::stats(args),
         Command::Status(args) => commands::mounts::status(args),
+        Command::Diff(args) => commands::diff::diff(args),
         Command::Ls(args) => commands::browse::ls(args, global),
         Command::Tree(args) => commands::browse::tree(args, global),
         Command::Cat(args) => commands::browse::cat(args, global),

@@ -225,6 +225,19 @@ fn scalar(value: &Value) -> String {
     }
 }
 
+/// Prints a list of objects with `path`, `kind`, `change` and `from`, a line for each.
+pub fn differences(out: &mut Output, found: &Value) -> Result<()> {
+    for difference in found.as_array().into_iter().flatten() {
+        let text = |key: &str| printable(difference[key].as_str().unwrap_or_default().as_bytes());
+        let folder = if difference["kind"] == "directory" { "/" } else { "" };
+        match difference["change"].as_str().unwrap_or_default() {
+            "renamed" => out.line(format_args!("renamed  {}{folder} -> {}{folder}", text("from"), text("path")))?,
+            change => out.line(format_args!("{change:<8} {}{folder}", text("path")))?,
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use adit_core::FsError;
+use adit_core::overlay::{Change, Changed};
 use adit_mount::control::{ControlError, MountInfo, Registry};
 use adit_volume::Volume;
 use adit_volume::table::BLOCK_LEN_BYTES;
@@ -114,6 +115,7 @@ pub fn perform(
 fn info_json(info: &SnapshotInfo) -> Value {
     json!({
         "name": info.name,
+        "id": info.id,
         "branch": info.is_branch,
         "created": output::iso_text(u64::try_from(info.created.secs).unwrap_or(0)),
         "origin": info.origin,
@@ -129,6 +131,19 @@ fn difference_json(difference: &Difference) -> Value {
         Differing::Renamed(from) => ("renamed", Some(text(from))),
     };
     json!({"path": text(&difference.path), "kind": difference.kind.as_str(), "change": change, "from": from})
+}
+
+/// How something on an overlay differs from what lies below.
+pub fn change_json(change: &Change) -> Value {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (word, from) = match &change.what {
+        Changed::Added => ("added", None),
+        Changed::Content => ("changed", None),
+        Changed::Attributes => ("attributes", None),
+        Changed::Removed => ("removed", None),
+        Changed::Renamed(from) => ("renamed", Some(text(from))),
+    };
+    json!({"path": text(&change.path), "kind": change.kind.as_str(), "change": word, "from": from})
 }
 
 fn describe(volume: &Volume) -> Value {
@@ -191,6 +206,12 @@ impl Named {
                 }
                 found => found.map_err(|e| answered(&e))?,
             };
+            if let Some(upper) = &mount.upper {
+                // What an overlay changes is in the main branch of its upper.
+                let (subject, file) = (path.display().to_string(), PathBuf::from(upper));
+                let branch = Some(MAIN.to_owned());
+                return Ok(Named { subject, file, mount: Some(mount), branch, snapshot: None });
+            }
             if mount.kind != "volume" {
                 let what = format!("{}: a mount of a {}, which has no snapshots", path.display(), mount.kind);
                 return Err(Failure::new(Code::NotSupported, what));

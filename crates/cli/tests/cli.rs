@@ -153,7 +153,7 @@ fn cli_exit_codes() {
     bench.run(["ls"]).expect(2);
     bench.run(["nonsense"]).expect(2);
     bench.run(["ls", vault]).expect(2).says("--password-stdin");
-    bench.run(["diff", "x"]).expect(2);
+    bench.run(["diff", "x"]).expect(6);
     bench.run(["umount", "."]).expect(6).says("not a mount");
     bench.run(["umount", "missing"]).expect(6);
     bench.run(["stats", "."]).expect(6);

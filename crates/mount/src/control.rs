@@ -63,6 +63,9 @@ pub struct MountInfo {
     /// The branch that it shows, of a store that has branches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
+    /// The volume that takes the changes, of an overlay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upper: Option<String>,
     /// Whether it is there for the time of one command, and not to be listed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hidden: bool,
@@ -82,6 +85,7 @@ impl MountInfo {
             device: own.map(|entry| entry.device).unwrap_or_default(),
             snapshot: None,
             branch: None,
+            upper: None,
             hidden: false,
         }
     }

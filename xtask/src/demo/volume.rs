@@ -1,4 +1,5 @@
-//! The tour's second part: a volume, with a snapshot that is compared, mounted beside the live tree, and gone back to.
+//! The tour's second part: a volume, with a snapshot that is compared, mounted beside the live tree, and gone back to; and an
+//! overlay.
 
 use std::fs;
 use std::path::Path;
@@ -59,5 +60,15 @@ pub fn tour(tour: &mut Tour, adit: &Adit, plain: &Path) -> Result<()> {
     ensure!(!bench.is_mounted(), "adit umount returned, but {} is still mounted", mountpoint.display());
     adit.run(verb(&["volume", "check"]).arg(&file))?;
     tour.done("no problems");
+
+    tour.step("Mount the tree itself with a volume on top, and ruin that");
+    let upper = bench.dir.join("upper");
+    adit.run(verb(&["mount", "--quiet", "--upper"]).arg(&upper).arg(plain).arg(&mountpoint))?;
+    fs::remove_dir_all(mountpoint.join("adit/crates"))?;
+    fs::write(mountpoint.join("adit/README.md"), "all gone\n")?;
+    adit.run(verb(&["diff", "--json"]).arg(&mountpoint).stdout(std::process::Stdio::null()))?;
+    adit.run(verb(&["umount"]).arg(&mountpoint))?;
+    tree::compare(plain, &expected, plain, &tree::list(plain)?)?;
+    tour.done("the tree is what it was: the volume holds the changes");
     Ok(())
 }

@@ -88,6 +88,9 @@ pub enum Command {
     Stats(StatsArgs),
     /// Show the state of a mount
     Status(StatusArgs),
+    /// Show what was changed on an overlay: what its upper volume holds
+    #[command(after_long_help = DIFF_HELP)]
+    Diff(DiffArgs),
     /// List a folder in a source, without a mount
     Ls(LsArgs),
     /// Show a folder in a source as a tree, without a mount
@@ -163,6 +166,11 @@ A volume is mounted by one process at a time, which keeps others from its file. 
 beside it: each further mount joins that process, which ends with the last of its mounts. One that a mount \
 with --read-only has opened is open to reading only, until that mount ends.
 
+A folder of this machine is mounted with --read-only, or as an overlay: --upper VOLUME puts a volume on top of it that \
+takes what is changed, and the folder stays as it is. So it is with a snapshot (--snapshot NAME). --writable does the same \
+with a volume in the cache directory. `adit diff` shows what was changed. Nothing else may change what lies below meanwhile: \
+what others change there can end in an error (ESTALE).
+
 Mount options:
   (after -o, with commas between them; a backslash before a comma keeps it)
   ro, rw                  read-only or not
@@ -179,6 +187,8 @@ Mount options:
   memory=SIZE, idle=DURATION, foreground, state_dir=DIR
   snapshot=NAME, branch=NAME, durability=sync|fsync
                           of a volume
+  upper=VOLUME, writable, cache_dir=DIR
+                          an overlay on a snapshot or a folder
   log=LEVEL, verbose, quiet
   password_file=FILE, password_command=COMMAND, password_env=NAME,
   password_stdin
@@ -191,12 +201,23 @@ In /etc/fstab:
 Examples:
   adit mount ~/Vault ~/Private
   adit mount --read-only --password-command 'pass show vault' ~/Vault ~/Private
-  adit mount --foreground -v ~/Vault ~/Private";
+  adit mount --foreground -v ~/Vault ~/Private
+  adit mount ~/src ~/work --upper work.adit
+  adit mount box.adit ~/try --snapshot monday --writable";
 
 const MOUNTS_HELP: &str = "\
 A mount whose process was killed is shown as dead: its mountpoint is in the way until `adit umount` clears it. One that \
 was detached (`adit umount --lazy`) is shown as long as files on it are open; `adit status` tells which processes have \
 them.";
+
+const DIFF_HELP: &str = "\
+Each line says how a path differs from the folder or snapshot below: added, changed (its content), attributes (only mode, \
+owner, times or extended attributes), removed, or renamed with its old path. What lies in a folder that was renamed moved \
+with it and is not listed.
+
+Examples:
+  adit mount ~/src ~/work --upper work.adit
+  adit diff ~/work";
 
 const GET_HELP: &str = "\
 If DEST is a folder, the copy goes into it; PATH `/` copies what the vault holds into it. Modes, modification times and \
@@ -304,6 +325,15 @@ pub struct MountArgs {
     /// Mount this branch of a volume instead of its main one
     #[arg(long, value_name = "NAME")]
     pub branch: Option<String>,
+    /// Let this volume take what is changed of a snapshot or a folder, which stay as they are; made if it does not exist
+    #[arg(long, value_name = "VOLUME", value_hint = ValueHint::FilePath, conflicts_with = "writable")]
+    pub upper: Option<PathBuf>,
+    /// The same with a volume in the cache directory, which is found again at the next mount
+    #[arg(long)]
+    pub writable: bool,
+    /// Where the volumes of --writable are kept, instead of $XDG_CACHE_HOME/adit
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub cache_dir: Option<PathBuf>,
     /// When changes of a volume are safe from a power cut, instead of what it says itself
     #[arg(long, value_enum)]
     pub durability: Option<DurabilityArg>,
@@ -364,6 +394,17 @@ pub struct StatsArgs {
 #[derive(Args, Debug)]
 pub struct StatusArgs {
     /// Where it is mounted
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub mountpoint: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `diff`
+#[derive(Args, Debug)]
+pub struct DiffArgs {
+    /// Where the overlay is mounted
     #[arg(value_hint = ValueHint::DirPath)]
     pub mountpoint: PathBuf,
     /// Print JSON

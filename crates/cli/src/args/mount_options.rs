@@ -34,6 +34,12 @@ pub struct MountRequest {
     pub timeouts: Timeouts,
     /// What of a volume is mounted.
     pub part: Part,
+    /// The volume that takes the changes of what is mounted.
+    pub upper: Option<PathBuf>,
+    /// Whether a volume in the cache directory does.
+    pub writable: bool,
+    /// The cache directory, if it is named.
+    pub cache_dir: Option<PathBuf>,
     /// When changes of a volume are safe from a power cut, if the mount says so.
     pub durability: Option<Durability>,
     /// Nobody else changes the vault.
@@ -98,6 +104,9 @@ impl MountRequest {
             options: MountOptions::default(),
             timeouts: Timeouts::default(),
             part: Part::Live,
+            upper: None,
+            writable: false,
+            cache_dir: None,
             durability: None,
             exclusive: false,
             nonempty: false,
@@ -129,6 +138,12 @@ impl MountRequest {
         request.durability = args.durability.map(Durability::from).or(request.durability);
         for part in [args.snapshot.map(Part::Snapshot), args.branch.map(Part::Branch)].into_iter().flatten() {
             request.choose(part)?;
+        }
+        request.upper = args.upper.or(request.upper);
+        request.writable |= args.writable;
+        request.cache_dir = args.cache_dir.or(request.cache_dir);
+        if request.upper.is_some() && request.writable {
+            return Err(Failure::usage("--upper names the volume that takes the changes; leave out --writable"));
         }
         request.memory_bytes = args.memory.unwrap_or(request.memory_bytes);
         if request.memory_bytes < MEMORY_MIN_BYTES {
@@ -190,6 +205,9 @@ impl MountRequest {
                 let known = DurabilityArg::from_str(word, false).map_err(|_| bad("it is sync or fsync".to_owned()))?;
                 self.durability = Some(known.into());
             }
+            ("upper", Some(volume)) => self.upper = Some(volume.into()),
+            ("writable", None) => self.writable = true,
+            ("cache_dir" | "cache-dir", Some(dir)) => self.cache_dir = Some(dir.into()),
             ("exclusive", None) => self.exclusive = true,
             ("nonempty", None) => self.nonempty = true,
             ("foreground", None) => self.foreground = true,

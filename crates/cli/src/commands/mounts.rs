@@ -23,12 +23,14 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 struct MountJson {
     /// What is mounted.
     source: String,
-    /// `vault` or `volume`.
+    /// `vault`, `volume`, `dir` or `overlay`.
     kind: String,
     /// The snapshot that is mounted, if it is one.
     snapshot: Option<String>,
     /// The branch that is mounted, of a volume.
     branch: Option<String>,
+    /// The volume that takes the changes, of an overlay.
+    upper: Option<String>,
     /// Where.
     mountpoint: String,
     /// The process that serves it; null if that is dead.
@@ -88,6 +90,7 @@ fn every_mount() -> Vec<MountJson> {
             kind: Source::recognise(&entry.source).map_or("vault", |source| source.kind()).to_owned(),
             snapshot: None,
             branch: None,
+            upper: None,
             mountpoint: entry.mountpoint.to_string_lossy().into_owned(),
             pid: None,
             read_only: None,
@@ -105,6 +108,7 @@ fn every_mount() -> Vec<MountJson> {
             kind: mount.kind,
             snapshot: mount.snapshot,
             branch: mount.branch,
+            upper: mount.upper,
             mountpoint: mount.mountpoint,
             pid: Some(mount.pid),
             read_only: Some(mount.read_only),
@@ -129,6 +133,10 @@ pub fn mounts(args: &JsonArgs) -> Result<()> {
             (Some(name), _) => format!("{}, snapshot {}", mount.kind, printable(name.as_bytes())),
             (None, Some(name)) => format!("{}, branch {}", mount.kind, printable(name.as_bytes())),
             (None, None) => mount.kind.clone(),
+        };
+        let kind = match &mount.upper {
+            Some(upper) => format!("{kind}, changes go to {}", printable(upper.as_bytes())),
+            None => kind,
         };
         let pid = mount.pid.unwrap_or(0);
         let how = if mount.read_only == Some(true) { "read-only" } else { "read-write" };

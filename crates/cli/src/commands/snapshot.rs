@@ -130,13 +130,6 @@ fn diff(args: &SnapshotDiffArgs) -> Result<()> {
         out.json(&found)?;
         return out.finish();
     }
-    for difference in found.as_array().into_iter().flatten() {
-        let text = |key: &str| printable(difference[key].as_str().unwrap_or_default().as_bytes());
-        let folder = if difference["kind"] == "directory" { "/" } else { "" };
-        match difference["change"].as_str().unwrap_or_default() {
-            "renamed" => out.line(format_args!("renamed  {}{folder} -> {}{folder}", text("from"), text("path")))?,
-            change => out.line(format_args!("{change:<8} {}{folder}", text("path")))?,
-        }
-    }
+    output::differences(&mut out, &found)?;
     out.finish()
 }

@@ -19,8 +19,9 @@ use adit_volume::tree::MAIN;
 use serde_json::{Value, json};
 
 use super::{Purpose, remark, volume};
+use crate::args::mount_options::Part;
 use crate::commands::mount::answered;
-use crate::commands::mount::volume::{mount_for_a_verb, process_of};
+use crate::commands::mount::volume::{process_of, verb};
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::live;
@@ -58,8 +59,12 @@ pub fn reach(file: &Path, purpose: Purpose) -> Result<Reached> {
         };
         // A process or a mount came or went in between; or another verb's private mount is being made or taken away, of
         // which only the branch tells as yet.
-        let passes =
-            process.is_some_and(|process| failure.code() == Code::Busy && main_of(&before, &process).is_none());
+        let passes = process.is_some_and(|process| {
+            failure.code() == Code::Busy
+                && main_of(&before, &process).is_none()
+                // Which has the branch for as long as it is mounted.
+                && !before.iter().any(|mount| mount.upper.is_some() && mount.is_attached())
+        });
         if Instant::now() > deadline || !(passes || live::of_source(file) != before) {
             return Err(failure);
         }
@@ -83,7 +88,7 @@ fn through(file: &Path, process: &MountInfo, purpose: Purpose) -> Result<Reached
     let mounts = live::of_source(file);
     let main = main_of(&mounts, process);
     let Some(main) = main else {
-        let private = Private::mount(file, process)?;
+        let private = Private::mount(file, process, Part::Live)?;
         let store = at(&private.dir, &private.device()?, purpose)?;
         return Ok(Reached::Mounted(store, Some(private)));
     };
@@ -91,6 +96,14 @@ fn through(file: &Path, process: &MountInfo, purpose: Purpose) -> Result<Reached
         return Err(live::in_the_way(file, main, "mounted read-only", ""));
     }
     Ok(Reached::Mounted(at(Path::new(&main.mountpoint), &main.device, purpose)?, None))
+}
+
+/// A snapshot of the volume in `file`, through the process of `process`, for as long as what is returned second lives: it is to
+/// be dropped after the store.
+pub fn snapshot(file: &Path, process: &MountInfo, name: &str) -> Result<(Arc<DirStore>, Private)> {
+    let private = Private::mount(file, process, Part::Snapshot(name.to_owned()))?;
+    let store = at(&private.dir, &private.device()?, Purpose::Read)?;
+    Ok((store, private))
 }
 
 /// The mount at `dir`, as long as it is the one of this `device`: never the folder below it.
@@ -113,8 +126,8 @@ pub struct Private {
 }
 
 impl Private {
-    /// Has the process of `process` mount the main branch of the volume in `file`.
-    fn mount(file: &Path, process: &MountInfo) -> Result<Private> {
+    /// Has the process of `process` mount a part of the volume in `file`.
+    fn mount(file: &Path, process: &MountInfo, part: Part) -> Result<Private> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         sweep();
         let base = Registry::of_this_user().private_directory().map_err(|e| answered(&e))?;
@@ -126,7 +139,7 @@ impl Private {
         // From here on dropping it removes what there is.
         let private = Private { dir, lock, _held: held };
         DirBuilder::new().mode(0o700).create(&private.dir).map_err(|e| failed(&private.dir, e))?;
-        mount_for_a_verb(process, file, &private.dir, &private.lock)?;
+        verb::mount(process, file, part, &private.dir, &private.lock)?;
         Ok(private)
     }
 

@@ -42,6 +42,10 @@ pub fn opened(file: &Path, options: &OpenOptions) -> Result<Volume> {
 pub fn failure(file: &Path, error: &FsError) -> Failure {
     let failure = Failure::fs(file.display(), error);
     match error.kind() {
+        ErrorKind::Busy if live::overlay_on(file).is_some_and(|mount| mount.is_attached()) => {
+            let at = live::overlay_on(file).map(|mount| mount.mountpoint).unwrap_or_default();
+            failure.hint(format!("an overlay on {at} reads a snapshot of it: unmount that, or mount it before the overlay"))
+        }
         ErrorKind::Busy => failure.hint(
             "it is open in another process: a mount of another user, or a command at work in it; try again when that ended",
         ),

@@ -25,8 +25,11 @@ pub(super) fn mount(plan: Plan, global: &GlobalArgs, inherited: Inherited) -> Re
         return Err(Failure::usage(what));
     }
     if !request.options.read_only {
-        let what = format!("{}: a folder of this machine is mounted to be read", dir.display());
-        return Err(Failure::usage(what).hint("say --read-only; to change it, work in the folder itself"));
+        let what =
+            format!("{}: a folder of this machine is mounted to be read, or with a volume on top", dir.display());
+        return Err(Failure::usage(what).hint(
+            "say --read-only; or --upper VOLUME or --writable, and the folder stays as it is, whatever is changed",
+        ));
     }
     if request.fake {
         return Ok(());
@@ -47,6 +50,7 @@ fn serve(plan: &Plan, dir: &Path, readiness: Option<&mut Option<Readiness>>) -> 
         log: plan.log().filter(|_| !request.foreground),
         began: Instant::now(),
         part: None,
+        upper: None,
         hidden: false,
     };
     let served = serve::serve(store, &plan.mountpoint, &request.options, engine, about, None)?;

@@ -2,9 +2,10 @@
 //!
 //! Order in the background: the password is read, then the process forks (before any thread), and the child unlocks,
 //! mounts and says that it is ready. Every failure up to there is the parent's message and exit code. What a kind of source
-//! does in the child is in [`vault`], [`volume`] and [`dir`], what all do in [`serve`].
+//! does in the child is in [`vault`], [`volume`], [`dir`] and [`overlay`], what all do in [`serve`].
 
 mod dir;
+mod overlay;
 pub mod serve;
 mod vault;
 pub mod volume;
@@ -57,6 +58,9 @@ pub fn mount(args: MountArgs, global: &GlobalArgs, inherited: Inherited) -> Resu
     // Relative paths mean something only before the daemon leaves its folder.
     let state = state_dir::locate(given).ok();
     let plan = Plan { request, source, mountpoint, state };
+    if plan.request.upper.is_some() || plan.request.writable {
+        return overlay::mount(plan, global, inherited);
+    }
     match plan.source {
         Source::Vault(_) => vault::mount(plan, global, inherited),
         Source::Volume(_) => volume::mount(plan, global, inherited),

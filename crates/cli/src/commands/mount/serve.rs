@@ -41,6 +41,8 @@ pub struct About {
     pub began: Instant,
     /// What of a volume is mounted.
     pub part: Option<Part>,
+    /// The volume that takes the changes, of an overlay.
+    pub upper: Option<String>,
     /// It is there for one verb alone.
     pub hidden: bool,
 }
@@ -69,6 +71,7 @@ pub fn serve(
     let session = Session::mount(engine.clone(), mountpoint, options).map_err(|e| mount_failure(&e))?;
     let mut info = MountInfo::new(&about.source, &options.kind, session.mountpoint(), options.read_only);
     info.hidden = about.hidden;
+    info.upper = about.upper.clone();
     match &about.part {
         Some(Part::Snapshot(name)) => info.snapshot = Some(name.clone()),
         Some(Part::Branch(name)) => info.branch = Some(name.clone()),
@@ -216,6 +219,7 @@ impl Verbs {
             "uptime_secs": self.about.began.elapsed().as_secs(),
             "snapshot": self.info.snapshot,
             "branch": self.info.branch,
+            "upper": self.info.upper,
             "exclusive": self.about.exclusive,
             "attr_timeout_secs": options.attr_ttl.as_secs_f64(),
             "entry_timeout_secs": options.entry_ttl.as_secs_f64(),

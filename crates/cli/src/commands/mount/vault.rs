@@ -77,6 +77,7 @@ fn serve(plan: &Plan, dir: &Path, password: Password, readiness: Option<&mut Opt
         log: plan.log().filter(|_| !request.foreground),
         began: Instant::now(),
         part: None,
+        upper: None,
         hidden: false,
     };
     let served = serve::serve(opened.store.clone(), &plan.mountpoint, &options, engine, about, None)?;

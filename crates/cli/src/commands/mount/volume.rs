@@ -5,10 +5,10 @@
 //! later one looks into the registry again.
 
 mod restore;
+pub mod verb;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::File;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use adit_core::engine::{Engine, EngineOptions};
 use adit_core::memory::Budget;
+use adit_core::overlay::Overlay;
 use adit_core::store::Store;
 use adit_core::types::FileName;
 use adit_core::{ErrorKind, FsError};
@@ -30,10 +31,11 @@ use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::overlay::Lower;
 use super::serve::{self, About, Served};
 use super::{Plan, answered, mount_failure, start};
 use crate::args::low::GlobalArgs;
-use crate::args::mount_options::{MEMORY_MIN_BYTES, Part, Timeouts};
+use crate::args::mount_options::{Part, Timeouts};
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::process::Inherited;
@@ -44,6 +46,8 @@ use crate::{live, open};
 const MOUNT_VERB: &str = "mount";
 /// The request for something else that a volume can do.
 pub const VOLUME_VERB: &str = "volume";
+/// The request for what the upper of an overlay holds.
+pub const DIFF_VERB: &str = "diff";
 
 /// The number of the mount that a process begins with.
 const FIRST: u64 = 1;
@@ -66,6 +70,9 @@ struct Wish {
     timeouts: Timeouts,
     memory_bytes: u64,
     idle: Option<Duration>,
+    /// Whether the process puts the main branch on the lower that it has open.
+    #[serde(default)]
+    overlay: bool,
     /// The lock of the verb that wants it for itself alone: the mount ends when that is free.
     #[serde(default)]
     lock: Option<Vec<u8>>,
@@ -81,6 +88,7 @@ impl Wish {
             timeouts: request.timeouts,
             memory_bytes: request.memory_bytes,
             idle: request.idle,
+            overlay: false,
             lock: None,
         }
     }
@@ -117,7 +125,7 @@ pub(super) fn mount(plan: Plan, global: &GlobalArgs, inherited: Inherited) -> Re
     start(plan, global, inherited, |plan, readiness| {
         let mut readiness = readiness;
         match open_file(&plan, &file) {
-            Ok(volume) => Process::run(&plan, file, volume, readiness),
+            Ok(volume) => Process::run(&plan, file, volume, None, readiness),
             // Somebody was faster.
             Err(busy) if busy.code() == Code::Busy => {
                 let deadline = Instant::now() + JOIN_PATIENCE;
@@ -136,6 +144,21 @@ pub(super) fn mount(plan: Plan, global: &GlobalArgs, inherited: Inherited) -> Re
             }
             Err(failure) => Err(failure),
         }
+    })
+}
+
+/// Mounts the volume in `upper` on top of what `lower` opens, which it does in the process of the mount.
+pub(super) fn mount_overlay(
+    plan: Plan,
+    global: &GlobalArgs,
+    inherited: Inherited,
+    upper: PathBuf,
+    lower: impl FnOnce(&Plan) -> Result<Lower>,
+) -> Result<()> {
+    start(plan, global, inherited, |plan, readiness| {
+        let lower = lower(&plan)?;
+        let volume = open_file(&plan, &upper)?;
+        Process::run(&plan, upper, volume, Some(lower), readiness)
     })
 }
 
@@ -181,25 +204,6 @@ fn join(mount: &MountInfo, plan: &Plan) -> Result<()> {
     Err(Failure::new(Code::Failure, what).hint("it runs in another mount namespace: unmount and mount it there"))
 }
 
-/// Has the process of `mount` mount the main branch of the volume in `file` on `dir`, for as long as `lock` is held.
-///
-/// # Errors
-/// What the process answers.
-pub fn mount_for_a_verb(mount: &MountInfo, file: &Path, dir: &Path, lock: &Path) -> Result<()> {
-    let options =
-        MountOptions { source: file.display().to_string(), kind: mount.kind.clone(), ..MountOptions::default() };
-    let wish = Wish {
-        mountpoint: dir.as_os_str().as_bytes().to_vec(),
-        part: Part::Live,
-        options,
-        timeouts: Timeouts::default(),
-        memory_bytes: MEMORY_MIN_BYTES,
-        idle: None,
-        lock: Some(lock.as_os_str().as_bytes().to_vec()),
-    };
-    ask(mount, &wish)
-}
-
 /// Has the process of `mount` make a further mount.
 fn ask(mount: &MountInfo, wish: &Wish) -> Result<()> {
     let wish = serde_json::to_value(wish).map_err(|e| Failure::new(Code::Failure, e))?;
@@ -212,24 +216,6 @@ fn ask(mount: &MountInfo, wish: &Wish) -> Result<()> {
     }
 }
 
-/// Ends a mount when whoever holds `lock` has ended, however that was.
-fn end_with(lock: PathBuf, session: SessionHandle) -> std::io::Result<()> {
-    let file = File::open(&lock)?;
-    let waiting = std::thread::Builder::new().name("adit-verb".into());
-    waiting
-        .spawn(move || {
-            if let Err(e) = file.lock() {
-                tracing::warn!("{}: {e}", lock.display());
-            }
-            // Often it is gone by then: a verb that ends as it should unmounts by itself.
-            if let Err(e) = session.unmount(true) {
-                tracing::debug!("{e}");
-            }
-            open::mounted::clear(&lock);
-        })
-        .map(drop)
-}
-
 /// A session of the process.
 struct Live {
     wish: Wish,
@@ -237,6 +223,14 @@ struct Live {
     engine: Weak<Engine>,
     /// Of a branch.
     snapshots: Option<SnapshotsDir>,
+    overlay: Option<Overlay>,
+}
+
+/// What a session shows.
+struct Shown {
+    store: Arc<dyn Store>,
+    snapshots: Option<SnapshotsDir>,
+    overlay: Option<Overlay>,
 }
 
 impl Live {
@@ -268,6 +262,8 @@ struct Sessions {
 pub struct Process {
     file: PathBuf,
     volume: Volume,
+    /// What the volume is the upper of.
+    lower: Option<Lower>,
     log: Option<PathBuf>,
     /// Of all engines, as the first mount was given it.
     memory: Arc<Budget>,
@@ -284,7 +280,7 @@ pub struct Place {
 impl Place {
     /// Answers a request that is about the whole volume.
     pub fn call(&self, verb: &str, args: &Value) -> Option<Result<Value, ControlError>> {
-        if ![MOUNT_VERB, VOLUME_VERB].contains(&verb) {
+        if ![MOUNT_VERB, VOLUME_VERB, DIFF_VERB].contains(&verb) {
             return None;
         }
         let Some(process) = self.process.upgrade() else {
@@ -293,6 +289,7 @@ impl Place {
         let told = |failure: Failure| ControlError::Answered { kind: failure.code().word(), message: failure.text() };
         Some(match verb {
             MOUNT_VERB => process.join(args).map(|()| Value::Null).map_err(told),
+            DIFF_VERB => process.diff(self.id).map_err(told),
             _ => process.work(args).map_err(told),
         })
     }
@@ -307,12 +304,19 @@ impl Place {
 
 impl Process {
     /// Serves the first mount, and all that join, until the last one has ended.
-    fn run(plan: &Plan, file: PathBuf, volume: Volume, readiness: Option<&mut Option<Readiness>>) -> Result<()> {
+    fn run(
+        plan: &Plan,
+        file: PathBuf,
+        volume: Volume,
+        lower: Option<Lower>,
+        readiness: Option<&mut Option<Readiness>>,
+    ) -> Result<()> {
         let signals = Signals::install().map_err(|e| Failure::io("signals", &e))?;
         let log = plan.log().filter(|_| !plan.request.foreground);
-        let wish = Wish::of(plan);
+        let wish = Wish { overlay: lower.is_some(), ..Wish::of(plan) };
         let memory = Arc::new(Budget::new(wish.engine_options(&wish.options).memory_bytes));
-        let process = Process { file, volume, log, memory, sessions: Mutex::default(), changed: Condvar::new() };
+        let (sessions, changed) = (Mutex::default(), Condvar::new());
+        let process = Process { file, volume, lower, log, memory, sessions, changed };
         let process = Arc::new(process);
         process.mount(&wish)?;
         process.obey(signals).map_err(|e| Failure::io("signals", &e))?;
@@ -377,32 +381,34 @@ impl Process {
 
     fn begin(self: &Arc<Process>, id: u64, wish: &Wish) -> Result<()> {
         let mut options = wish.options.clone();
-        let store = self.store(wish)?;
-        let is_branch = branch_of(&wish.part).is_some();
-        let (store, snapshots): (Arc<dyn Store>, _) = match is_branch.then(|| SnapshotsDir::new(store.clone())) {
-            Some(dir) => (Arc::new(dir.clone()), Some(dir)),
-            None => (Arc::new(store), None),
-        };
-        options.read_only |= self.volume.is_read_only() || !is_branch;
+        let Shown { store, snapshots, overlay } = self.shown(wish)?;
+        options.read_only |= self.volume.is_read_only() || branch_of(&wish.part).is_none();
         let mut engine = wish.engine_options(&options);
         // The threads of the first mount are left out of the whole already.
         let threads_bytes = if id == FIRST { 0 } else { serve::threads_bytes(&options) };
         engine.shared_memory = Some((self.memory.clone(), threads_bytes));
         engine.kernel_writeback = !options.read_only;
+        let file = self.file.display().to_string();
+        let (source, part, upper) = match self.lower.as_ref().filter(|_| wish.overlay) {
+            Some(lower) => (lower.source.clone(), lower.snapshot.clone().map(Part::Snapshot), Some(file)),
+            None => (file, Some(wish.part.clone()), None),
+        };
         let about = About {
-            source: self.file.display().to_string(),
+            source,
             exclusive: true,
             why_read_only: None,
             log: self.log.clone(),
             began: Instant::now(),
-            part: Some(wish.part.clone()),
+            part,
+            upper,
             hidden: wish.lock.is_some(),
         };
         let place = Place { process: Arc::downgrade(self), id };
         let served = serve::serve(store, &wish.mountpoint(), &options, engine, about, Some(place))?;
-        let live = Live { wish: wish.clone(), session: served.handle(), engine: served.engine(), snapshots };
+        let live = Live { wish: wish.clone(), session: served.handle(), engine: served.engine(), snapshots, overlay };
         if let Some(lock) = &wish.lock {
-            end_with(OsString::from_vec(lock.clone()).into(), served.handle()).map_err(|e| Failure::io("mount", &e))?;
+            verb::end_with(OsString::from_vec(lock.clone()).into(), served.handle())
+                .map_err(|e| Failure::io("mount", &e))?;
         }
         self.sessions.lock().live.insert(id, live);
         let (process, idle) = (self.clone(), wish.idle);
@@ -413,6 +419,33 @@ impl Process {
             self.sessions.lock().live.remove(&id);
             Failure::io("mount", &e)
         })
+    }
+
+    /// What the session of `wish` shows.
+    fn shown(&self, wish: &Wish) -> Result<Shown> {
+        let store = self.store(wish)?;
+        if wish.overlay {
+            let lower = self.lower.as_ref().ok_or_else(|| Failure::usage("not the process of an overlay"))?;
+            let opened = Overlay::open(lower.store.clone(), Arc::new(store), &lower.identity);
+            let overlay = opened.map_err(|e| open::volume::failure(&self.file, &e))?;
+            return Ok(Shown { store: Arc::new(overlay.clone()), snapshots: None, overlay: Some(overlay) });
+        }
+        if branch_of(&wish.part).is_none() {
+            return Ok(Shown { store: Arc::new(store), snapshots: None, overlay: None });
+        }
+        let dir = SnapshotsDir::new(store);
+        Ok(Shown { store: Arc::new(dir.clone()), snapshots: Some(dir), overlay: None })
+    }
+
+    /// What the upper of a session holds.
+    fn diff(&self, id: u64) -> Result<Value> {
+        let fail = |e: FsError| Failure::fs(self.file.display(), &e);
+        self.flush(MAIN).map_err(fail)?;
+        let overlay = self.sessions.lock().live.get(&id).and_then(|live| live.overlay.clone());
+        let overlay = overlay.ok_or_else(|| Failure::new(Code::NotSupported, "not an overlay"))?;
+        let mut found = Vec::new();
+        overlay.changes(&mut |change| found.push(volume_work::change_json(&change))).map_err(fail)?;
+        Ok(found.into())
     }
 
     /// What `wish` wants to see.

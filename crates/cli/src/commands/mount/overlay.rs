@@ -1,0 +1,253 @@
+//! An overlay: a folder or a snapshot that a volume on top of it makes writable.
+//!
+//! The process of the mount is the one that has the upper volume open; it opens the lower beside that ([`Lower`]). Which upper
+//! belongs to which lower is in the upper ([`LowerIdentity`]), so that it is found again, and never put on another one.
+
+use std::fs::DirBuilder;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use adit_core::overlay::LowerIdentity;
+use adit_core::path::this_process;
+use adit_core::store::Store;
+use adit_core::types::Access;
+use adit_volume::Volume;
+use adit_volume::volume::{CreateOptions, Durability, OpenOptions};
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::{Plan, volume};
+use crate::args::low::GlobalArgs;
+use crate::args::mount_options::{MountRequest, Part};
+use crate::exit_code::Code;
+use crate::failure::{Failure, Result};
+use crate::live;
+use crate::open::mounted::Private;
+use crate::open::{self, remark};
+use crate::process::Inherited;
+use crate::source::{self, Source};
+use crate::volume_work::{Asked, Named};
+
+/// The folder of uppers in the cache directory.
+const UPPERS_DIR: &str = "overlays";
+
+/// What lies below, open for as long as this lives.
+pub struct Lower {
+    /// Its store; nothing is changed through it.
+    pub store: Arc<dyn Store>,
+    /// Which it is.
+    pub identity: LowerIdentity,
+    /// Its place.
+    pub source: String,
+    /// The snapshot, if it is one.
+    pub snapshot: Option<String>,
+    /// It goes after the store: fields drop in order.
+    _held: Held,
+}
+
+/// What keeps a lower open.
+enum Held {
+    Nothing,
+    Volume { _volume: Volume },
+    Mounted { _private: Private },
+}
+
+/// Mounts what `plan` names with a volume on top of it.
+pub(super) fn mount(mut plan: Plan, global: &GlobalArgs, inherited: Inherited) -> Result<()> {
+    let (source, part) = (plan.source.clone(), std::mem::take(&mut plan.request.part));
+    check(&source, &part, &plan.request)?;
+    open::no_password(&source, &plan.request.password)?;
+    let identity = identify(&source, &part)?;
+    let upper = upper(&plan.request, &identity)?;
+    refuse_inside(&source, &upper)?;
+    if let Some(mount) = live::of_source(&upper).first() {
+        return Err(live::in_the_way(&upper, mount, "mounted", ""));
+    }
+    if plan.request.fake {
+        return Ok(());
+    }
+    if !upper.exists() {
+        create(&upper, global)?;
+    }
+    plan.request.options.kind = "overlay".to_owned();
+    volume::mount_overlay(plan, global, inherited, upper, move |plan| {
+        let opened = open_lower(&source, &part, plan.request.memory_bytes)?;
+        if opened.identity != identity {
+            let what = format!("{}: it was replaced in this moment", source.path().display());
+            return Err(Failure::new(Code::Busy, what).hint("try again"));
+        }
+        Ok(opened)
+    })
+}
+
+/// Refuses what cannot be a lower, and options that contradict each other.
+fn check(source: &Source, part: &Part, request: &MountRequest) -> Result<()> {
+    let at = source.path().display();
+    match (source, part) {
+        (Source::Dir(_), Part::Live) | (Source::Volume(_), Part::Snapshot(_)) => {}
+        (Source::Dir(_), _) => return Err(Failure::usage(format!("{at}: a folder has no snapshots or branches"))),
+        (Source::Volume(_), _) => {
+            return Err(Failure::usage(format!("{at}: a branch of a volume is writable as it is"))
+                .hint("--upper and --writable make a snapshot writable: say which with --snapshot"));
+        }
+        (Source::Vault(_), _) => {
+            return Err(
+                Failure::usage(format!("{at}: a vault is writable as it is")).hint("leave out --upper and --writable")
+            );
+        }
+    }
+    if request.options.read_only {
+        return Err(Failure::usage("--read-only contradicts --upper and --writable"));
+    }
+    if request.exclusive {
+        return Err(Failure::usage("-o exclusive is for vaults"));
+    }
+    Ok(())
+}
+
+/// Which lower it is.
+fn identify(source: &Source, part: &Part) -> Result<LowerIdentity> {
+    let path = source.path();
+    let Part::Snapshot(name) = part else {
+        let meta = path.metadata().map_err(|e| Failure::io(path.display(), &e))?;
+        return Ok(of_dir(path, meta.dev(), meta.ino()));
+    };
+    // Asked of the process that has it open, if there is one.
+    let named = Named::find(path.as_os_str())?;
+    let info = named.ask(&Asked::Info)?;
+    let listed = named.ask(&Asked::List)?;
+    let found =
+        listed.as_array().into_iter().flatten().find(|entry| entry["name"] == **name && entry["branch"] == false);
+    let id = found.and_then(|entry| entry["id"].as_u64()).ok_or_else(|| {
+        Failure::new(Code::Failure, format!("{}: it has no snapshot {name}", path.display()))
+            .hint(format!("`adit snapshot list {}` names them", path.display()))
+    })?;
+    Ok(of_snapshot(path, name, info["uuid"].as_str().unwrap_or_default(), id))
+}
+
+fn of_dir(path: &Path, dev: u64, ino: u64) -> LowerIdentity {
+    let mut id = format!("dir {dev} {ino} ").into_bytes();
+    id.extend_from_slice(path.as_os_str().as_bytes());
+    LowerIdentity { id, text: path.display().to_string() }
+}
+
+fn of_snapshot(file: &Path, name: &str, uuid: &str, id: u64) -> LowerIdentity {
+    let text = format!("snapshot {name} of {}", file.display());
+    LowerIdentity { id: format!("snapshot {uuid} {id}").into_bytes(), text }
+}
+
+/// The file of the upper, absolute; it need not exist.
+fn upper(request: &MountRequest, identity: &LowerIdentity) -> Result<PathBuf> {
+    let Some(given) = &request.upper else {
+        return cached(request.cache_dir.as_deref(), identity);
+    };
+    let given = Path::new(source::without_prefix(given.as_os_str()));
+    if given.exists() {
+        return source::volume_file(given.as_os_str());
+    }
+    let above = match given.parent() {
+        Some(above) if above != Path::new("") => above,
+        _ => Path::new("."),
+    };
+    let name =
+        given.file_name().ok_or_else(|| Failure::usage(format!("{}: not the name of a file", given.display())))?;
+    let above = above.canonicalize().map_err(|e| Failure::io(above.display(), &e))?;
+    Ok(above.join(name))
+}
+
+/// The upper of a lower in the cache directory, which is made if need be.
+fn cached(given: Option<&Path>, identity: &LowerIdentity) -> Result<PathBuf> {
+    let base = match given {
+        Some(given) => std::path::absolute(given).map_err(|e| Failure::io(given.display(), &e))?,
+        None => default_cache()?,
+    };
+    let dir = base.join(UPPERS_DIR);
+    DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|e| Failure::io(dir.display(), &e))?;
+    let dir = dir.canonicalize().map_err(|e| Failure::io(dir.display(), &e))?;
+    Ok(dir.join(format!("{:032x}.adit", xxh3_128(&identity.id))))
+}
+
+/// `$XDG_CACHE_HOME/adit`, else `~/.cache/adit`.
+fn default_cache() -> Result<PathBuf> {
+    let absolute = |path: PathBuf| path.is_absolute().then_some(path);
+    std::env::var_os("XDG_CACHE_HOME")
+        .and_then(|base| absolute(base.into()))
+        .or_else(|| Some(absolute(std::env::home_dir()?)?.join(".cache")))
+        .map(|base| base.join("adit"))
+        .ok_or_else(|| {
+            Failure::usage("no place for what is changed: neither XDG_CACHE_HOME nor a home directory is known")
+                .hint("name one with --cache-dir DIR, or the volume with --upper VOLUME")
+        })
+}
+
+/// An upper that is its own lower, or lies in it, would change the lower with each change.
+fn refuse_inside(source: &Source, upper: &Path) -> Result<()> {
+    let lower = source.path();
+    let place = |path: &Path| path.metadata().map(|meta| (meta.dev(), meta.ino())).ok();
+    if upper == lower || (upper.exists() && place(upper) == place(lower)) {
+        return Err(Failure::usage(format!("{}: a volume cannot lie on its own snapshot", upper.display()))
+            .hint("name another volume with --upper; a writable branch of this one is made by `adit clone create`"));
+    }
+    if upper.starts_with(lower) {
+        let what =
+            format!("{}: it lies in {}, which must not change while it is mounted", upper.display(), lower.display());
+        return Err(Failure::usage(what).hint("choose another place with --upper or --cache-dir"));
+    }
+    Ok(())
+}
+
+/// Makes the volume that takes the changes, and says so.
+fn create(upper: &Path, global: &GlobalArgs) -> Result<()> {
+    let new = CreateOptions { capacity_bytes: None, durability: Durability::Fsync, owner: this_process(), perm: 0o700 };
+    let options = OpenOptions { background: false, ..OpenOptions::new(Access::Write) };
+    let fail = |e| Failure::fs(upper.display(), &e);
+    Volume::create(upper, &new, &options).and_then(|volume| volume.close()).map_err(fail)?;
+    if !global.quiet {
+        remark(&format!("{}: volume created, which takes what is changed", upper.display()));
+    }
+    Ok(())
+}
+
+/// Opens the lower, to read.
+fn open_lower(source: &Source, part: &Part, memory_bytes: u64) -> Result<Lower> {
+    let path = source.path();
+    let place = path.display().to_string();
+    let Part::Snapshot(name) = part else {
+        let store = open::dir(path, true)?;
+        let found = store.identity();
+        let identity = of_dir(path, found.dev, found.ino);
+        return Ok(Lower { store, identity, source: place, snapshot: None, _held: Held::Nothing });
+    };
+    let identity = identify(source, part)?;
+    let snapshot = Some(name.clone());
+    if let Some(process) = volume::process_of(path) {
+        // That process alone has the file; what it mounts for us is read like a folder.
+        let (store, private) = open::mounted::snapshot(path, &process, name)?;
+        return Ok(Lower { store, identity, source: place, snapshot, _held: Held::Mounted { _private: private } });
+    }
+    let options = OpenOptions { memory_bytes: memory_bytes / 8, ..OpenOptions::new(Access::Read) };
+    let volume = open::volume::opened(path, &options)?;
+    let store = Arc::new(volume.snapshot(name).map_err(|e| open::volume::failure(path, &e))?);
+    Ok(Lower { store, identity, source: place, snapshot, _held: Held::Volume { _volume: volume } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_lower_has_an_upper_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |identity: &LowerIdentity| cached(Some(folder.path()), identity).unwrap();
+        let (a, b) = (of_dir(Path::new("/a"), 1, 2), of_dir(Path::new("/b"), 1, 2));
+        assert_eq!(of(&a), of(&a));
+        let others =
+            [of(&a), of(&b), of(&of_dir(Path::new("/a"), 1, 3)), of(&of_snapshot(Path::new("/a"), "s", "00", 4))];
+        for (at, one) in others.iter().enumerate() {
+            assert!(others[at + 1..].iter().all(|other| other != one));
+        }
+        // A snapshot is the same wherever its file lies, and whatever it is called.
+        assert_eq!(of(&of_snapshot(Path::new("/a"), "s", "00", 4)), of(&of_snapshot(Path::new("/b"), "t", "00", 4)));
+    }
+}

@@ -1,0 +1,311 @@
+//! Overlays: a folder or a snapshot below, a volume that takes what is changed.
+
+mod common;
+#[path = "common/mounts.rs"]
+mod mounts;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use common::{Bench, Ran, eventually, facts, make_tree, pattern};
+use mounts::{force_off, is_running};
+use serde_json::Value;
+
+/// No test takes longer, unless a mount hangs.
+const TEST_TIMEOUT: Duration = Duration::from_secs(180);
+/// Folders to mount on.
+const POINTS: [&str; 3] = ["mnt", "mnt2", "mnt3"];
+
+/// A folder `lower` with a tree in it, and folders to mount on. Dropping it kills whatever serves there and detaches it.
+struct World {
+    bench: Bench,
+    done: Option<Sender<()>>,
+}
+
+impl World {
+    /// `None` where mounts are impossible; under CI that is a failure.
+    fn new() -> Option<World> {
+        if let Err(e) = OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+            assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "/dev/fuse: {e}");
+            eprintln!("left out: /dev/fuse: {e}");
+            return None;
+        }
+        let bench = Bench::bare();
+        make_tree(&bench.path("lower"));
+        fs::create_dir_all(bench.path("lower/src/deep/er")).unwrap();
+        fs::write(bench.path("lower/src/main.c"), "int main;\n").unwrap();
+        fs::write(bench.path("lower/src/deep/er/leaf"), "leaf").unwrap();
+        fs::write(bench.path("lower/big"), pattern(3 << 20)).unwrap();
+        let (done, ended) = channel::<()>();
+        let points: Vec<PathBuf> = POINTS.iter().map(|name| bench.path(name)).collect();
+        points.iter().for_each(|point| fs::create_dir(point).unwrap());
+        std::thread::spawn(move || {
+            if ended.recv_timeout(TEST_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("watchdog: it hangs");
+                points.iter().for_each(|point| force_off(point));
+            }
+        });
+        Some(World { bench, done: Some(done) })
+    }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        self.bench.run(args)
+    }
+
+    fn mount(&self) -> Ran {
+        self.run(&["mount", "lower", "mnt", "--upper", "up"])
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.bench.path("mnt").join(path)
+    }
+
+    /// What `adit diff` tells, a line for each.
+    fn diff(&self) -> Vec<String> {
+        let found = self.run(&["diff", "mnt", "--json"]).expect(0).json();
+        let line = |change: &Value| {
+            let text = |key: &str| change[key].as_str().unwrap_or_default().to_owned();
+            format!("{} {} {}", text("change"), text("path"), text("from")).trim_end().to_owned()
+        };
+        found.as_array().unwrap().iter().map(line).collect()
+    }
+
+    fn kill(&self) {
+        let pid = self.bench.mounts()[0]["pid"].as_i64().unwrap() as i32;
+        // SAFETY: a plain system call; the process is one that this test started.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+        eventually("the server is gone", || !is_running(pid));
+        POINTS.iter().for_each(|point| force_off(&self.bench.path(point)));
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        POINTS.iter().for_each(|point| force_off(&self.bench.path(point)));
+        drop(self.done.take());
+    }
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// As an editor saves: a new file takes the place of the old one.
+fn save(path: &Path, content: &str) {
+    let draft = path.with_extension("tmp");
+    let mut file = File::create(&draft).unwrap();
+    file.write_all(content.as_bytes()).unwrap();
+    file.sync_all().unwrap();
+    fs::rename(draft, path).unwrap();
+}
+
+fn git(dir: &Path, args: &[&str]) -> String {
+    let told = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"];
+    let out = Command::new("git").args(told).args(args).current_dir(dir).env("HOME", dir).output().unwrap();
+    assert!(out.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+/// Works in the tree as people and programs do.
+fn work(root: &Path) {
+    // In place, by a new file, by appending.
+    OpenOptions::new().write(true).open(root.join("big")).unwrap().write_all_at(b"changed", 1 << 20).unwrap();
+    save(&root.join("src/main.c"), "int main(void) { return 0; }\n");
+    OpenOptions::new().append(true).open(root.join("src/deep/er/leaf")).unwrap().write_all(b" and more").unwrap();
+    fs::set_permissions(root.join("src"), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::create_dir_all(root.join("new/below")).unwrap();
+    fs::write(root.join("new/below/file"), "new").unwrap();
+    fs::rename(root.join("src/deep"), root.join("moved")).unwrap();
+    fs::hard_link(root.join("src/main.c"), root.join("linked.c")).unwrap();
+    fs::create_dir(root.join("gone")).unwrap();
+    fs::write(root.join("gone/f"), "f").unwrap();
+    fs::remove_dir_all(root.join("gone")).unwrap();
+}
+
+#[test]
+fn what_lies_below_stays_as_it_is_and_the_changes_are_found_again() {
+    let Some(w) = World::new() else { return };
+    let lower = w.bench.path("lower");
+    let (before, plain) = (facts(&lower), w.bench.path("plain"));
+    assert!(Command::new("cp").arg("-a").args([&lower, &plain]).status().unwrap().success());
+    w.mount().expect(0).says("up: volume created");
+    assert_eq!(facts(&w.bench.path("mnt")), before, "as it is below");
+    work(&w.bench.path("mnt"));
+    work(&plain);
+    fs::remove_dir_all(w.at("new")).unwrap();
+    fs::remove_dir_all(plain.join("new")).unwrap();
+    // Times of folders are those of the changes; names, modes and contents are to agree.
+    let timeless = |root: &Path| -> Vec<(String, String)> {
+        let strip = |fact: String| {
+            let parts: Vec<&str> = fact.split(' ').collect();
+            (parts[..parts.len() - 2].join(" "), parts[parts.len() - 1].to_owned())
+        };
+        facts(root).into_iter().map(strip).collect()
+    };
+    let (expected, found) = (timeless(&plain), timeless(&w.bench.path("mnt")));
+    assert_eq!(found, expected);
+    let told = w.diff();
+    for line in ["changed /big", "renamed /moved /src/deep", "attributes /src"] {
+        assert!(told.iter().any(|told| told == line), "{line}: {told:?}");
+    }
+    assert!(!told.iter().any(|line| line.contains("/gone") || line.contains("/new")), "{told:?}");
+    w.run(&["umount", "mnt"]).expect(0);
+    assert_eq!(facts(&lower), before, "untouched");
+    let again = w.mount().expect(0);
+    assert_eq!(again.stderr, "", "nothing is made anew");
+    assert_eq!(timeless(&w.bench.path("mnt")), expected);
+    assert_eq!(w.diff(), told);
+    w.run(&["umount", "mnt"]).expect(0);
+    w.run(&["volume", "check", "up"]).expect(0);
+    assert_eq!(facts(&lower), before);
+}
+
+#[test]
+fn a_repository_is_worked_in() {
+    let Some(w) = World::new() else { return };
+    let before = facts(&w.bench.path("lower"));
+    w.mount().expect(0);
+    let at = w.bench.path("mnt");
+    git(&at, &["init", "-q"]);
+    git(&at, &["add", "src"]);
+    git(&at, &["commit", "-qm", "first"]);
+    save(&w.at("src/main.c"), "int other;\n");
+    git(&at, &["commit", "-qam", "second"]);
+    git(&at, &["checkout", "-q", "-b", "side", "HEAD~1"]);
+    assert_eq!(read(&w.at("src/main.c")), "int main;\n");
+    git(&at, &["gc", "-q"]);
+    w.run(&["umount", "mnt"]).expect(0);
+    w.mount().expect(0);
+    git(&at, &["fsck", "--strict"]);
+    assert_eq!(git(&at, &["log", "--format=%s", "main"]), "second\nfirst\n");
+    w.run(&["umount", "mnt"]).expect(0);
+    assert_eq!(facts(&w.bench.path("lower")), before);
+}
+
+#[test]
+fn a_kill_loses_nothing_that_was_closed() {
+    let Some(w) = World::new() else { return };
+    let before = facts(&w.bench.path("lower"));
+    w.mount().expect(0);
+    work(&w.bench.path("mnt"));
+    let expected = facts(&w.bench.path("mnt"));
+    w.kill();
+    w.mount().expect(0);
+    assert_eq!(facts(&w.bench.path("mnt")), expected);
+    w.run(&["umount", "mnt"]).expect(0);
+    w.run(&["volume", "check", "up"]).expect(0);
+    assert_eq!(facts(&w.bench.path("lower")), before);
+}
+
+#[test]
+fn a_snapshot_is_made_writable_beside_the_volume_or_without_it() {
+    let Some(w) = World::new() else { return };
+    w.run(&["volume", "init", "box"]).expect(0);
+    w.run(&["put", "box", "lower", "/"]).expect(0);
+    w.run(&["snapshot", "create", "box", "s"]).expect(0);
+    w.run(&["put", "box", "lower/big", "/later"]).expect(0);
+    w.run(&["mount", "box", "mnt", "--upper", "up"]).expect(2).says("--snapshot");
+    w.run(&["mount", "box", "mnt", "--snapshot", "s", "--upper", "box"]).expect(2).says("own snapshot");
+    w.run(&["mount", "box", "mnt", "--snapshot", "none", "--upper", "up"]).expect(1).says("no snapshot none");
+    let overlay = ["mount", "box", "mnt", "--snapshot", "s", "--upper", "up"];
+    w.run(&overlay).expect(0);
+    let below = facts(&w.bench.path("lower"));
+    assert_eq!(facts(&w.at("lower")), below);
+    save(&w.at("lower/src/main.c"), "first\n");
+    // Whoever has it below keeps it from being changed.
+    w.run(&["mount", "box", "mnt2"]).expect(7).says("overlay on");
+    w.run(&["umount", "mnt"]).expect(0);
+    // Mounted first, both go on.
+    w.run(&["mount", "box", "mnt2"]).expect(0);
+    w.run(&overlay).expect(0);
+    assert_eq!(read(&w.at("lower/src/main.c")), "first\n");
+    assert!(!w.at("later").exists() && w.bench.path("mnt2/later").exists());
+    save(&w.at("lower/src/main.c"), "second\n");
+    fs::write(w.bench.path("mnt2/lower/src/main.c"), "of the volume\n").unwrap();
+    assert_eq!(read(&w.at("lower/src/main.c")), "second\n");
+    assert_eq!(w.bench.mounts().len(), 2, "what reads the snapshot for it is not listed");
+    w.run(&["umount", "mnt"]).expect(0);
+    w.run(&["umount", "mnt2"]).expect(0);
+    eventually("nobody has the volume", || w.run(&["volume", "check", "box"]).code == Some(0));
+    w.run(&["get", "box", "/lower/src/main.c", "got"]).expect(0);
+    assert_eq!(read(&w.bench.path("got")), "of the volume\n");
+    w.run(&overlay).expect(0);
+    assert_eq!(read(&w.at("lower/src/main.c")), "second\n");
+    w.run(&["umount", "mnt"]).expect(0);
+}
+
+#[test]
+fn writable_finds_its_changes_again() {
+    let Some(w) = World::new() else { return };
+    let line = ["mount", "lower", "mnt", "--writable", "--cache-dir", "cache"];
+    w.run(&line).expect(0).says("volume created");
+    fs::write(w.at("new"), "kept").unwrap();
+    w.run(&["mount", "lower", "mnt2", "--writable", "--cache-dir", "cache"]).expect(7).says("mounted on");
+    w.run(&["umount", "mnt"]).expect(0);
+    w.run(&line).expect(0);
+    assert_eq!(read(&w.at("new")), "kept");
+    w.run(&["umount", "mnt"]).expect(0);
+    // By mount(8)'s words, too.
+    w.run(&["mount", "lower", "mnt", "-o", "writable,cache_dir=cache"]).expect(0);
+    assert_eq!(read(&w.at("new")), "kept");
+    w.run(&["umount", "mnt"]).expect(0);
+    let uppers = fs::read_dir(w.bench.path("cache/overlays")).unwrap().count();
+    assert_eq!(uppers, 1);
+    assert_eq!(fs::metadata(w.bench.path("cache/overlays")).unwrap().mode() & 0o777, 0o700);
+}
+
+#[test]
+fn an_upper_belongs_to_one_lower() {
+    let Some(w) = World::new() else { return };
+    fs::create_dir(w.bench.path("other")).unwrap();
+    w.mount().expect(0);
+    w.run(&["umount", "mnt"]).expect(0);
+    w.run(&["mount", "other", "mnt", "--upper", "up"]).expect(1).says("lower").says("other");
+    w.run(&["volume", "init", "full"]).expect(0);
+    w.run(&["mkdir", "full", "/a"]).expect(0);
+    w.run(&["mount", "other", "mnt", "--upper", "full"]).expect(1).says("empty volume");
+    w.run(&["mount", "lower", "mnt", "--upper", "lower/up"]).expect(2).says("must not change");
+    w.run(&["mount", "lower", "mnt", "--upper", "up", "--read-only"]).expect(2);
+    w.run(&["mount", "lower", "mnt", "--upper", "up", "--writable"]).expect(2);
+    w.run(&["mount", "lower", "mnt", "-o", "upper=up,writable"]).expect(2);
+    assert!(!w.bench.path("lower/up").exists());
+}
+
+#[test]
+fn verbs_know_an_overlay() {
+    let Some(w) = World::new() else { return };
+    w.mount().expect(0);
+    let (upper, lower) = (w.bench.str("up"), w.bench.str("lower"));
+    let mounts = w.bench.mounts();
+    assert_eq!((mounts[0]["kind"].as_str(), mounts[0]["source"].as_str()), (Some("overlay"), Some(lower.as_str())));
+    assert_eq!(mounts[0]["upper"].as_str(), Some(upper.as_str()));
+    let status = w.run(&["status", "mnt", "--json"]).expect(0).json();
+    assert_eq!((status["kind"].as_str(), status["upper"].as_str()), (Some("overlay"), Some(upper.as_str())));
+    assert!(w.run(&["stats", "mnt", "--json"]).expect(0).json()["store"].is_object());
+    assert!(w.run(&["mounts"]).expect(0).text().contains("changes go to"));
+    // A snapshot of what was changed so far, and back to it.
+    save(&w.at("src/main.c"), "one\n");
+    w.run(&["snapshot", "create", "mnt", "s"]).expect(0);
+    save(&w.at("src/main.c"), "two\n");
+    fs::write(w.at("more"), "more").unwrap();
+    w.run(&["snapshot", "restore", "mnt", "s", "--yes"]).expect(0);
+    assert_eq!(read(&w.at("src/main.c")), "one\n");
+    assert!(!w.at("more").exists());
+    assert_eq!(w.diff(), ["changed /src/main.c"]);
+    assert!(w.run(&["diff", "mnt"]).expect(0).text().contains("changed  /src/main.c"));
+    assert!(w.run(&["snapshot", "list", "up"]).expect(0).text().starts_with("s "));
+    w.run(&["ls", "up"]).expect(7);
+    w.run(&["umount", "mnt"]).expect(0);
+    // What is no overlay.
+    w.run(&["mount", "lower", "mnt", "--read-only"]).expect(0);
+    w.run(&["diff", "mnt"]).expect(10).says("no overlay");
+    assert!(fs::write(w.at("x"), "x").is_err());
+    assert_eq!(facts(&w.bench.path("mnt")), facts(&w.bench.path("lower")));
+    assert_eq!(w.bench.mounts()[0]["kind"], "dir");
+    w.run(&["umount", "mnt"]).expect(0);
+}
