@@ -3,7 +3,7 @@
 //! [`Overlay`] is a [`Store`]. What nobody changed comes from the lower; what was changed is in the upper, and hides what the
 //! lower has there. Nothing is copied but what changes: of a file its attributes and the blocks of 4 KiB that are written,
 //! of a renamed directory its own entry. What the upper keeps for that is in `docs/formats/volume.md`; why it is so, in
-//! `docs/decisions/0011-overlay.md`.
+//! `docs/decisions/0013-overlay.md`.
 //!
 //! **Numbers.** What the lower has keeps its number there, with [`TAG`] set, also when it was copied up, renamed, or mounted
 //! again; what was made above has its number in the upper.
