@@ -4,14 +4,14 @@
 //! more. (After a crash its record as an orphan tells; see [`Tree::reap_all`].) No call of a stranger is made with a
 //! [`View`] in hand.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 
 use adit_core::store::{Capabilities, Created, DirEntry, NewNode, Store, StoreFile};
 use adit_core::types::{
     Access, AllocateMode, Attr, Caller, FileName, Ino, Kind, NAME_LEN_MAX_BYTES, RenameFlags, SetAttr, StatFs,
-    XattrName, XattrSet,
+    Timestamp, XattrName, XattrSet,
 };
 use adit_core::{ErrorKind, FsError, Result};
 use parking_lot::Mutex;
@@ -46,6 +46,8 @@ pub(crate) struct Inner {
     /// What a library keeps of the branch, if one uses it.
     cache: OnceLock<InodeCache>,
     uses: [Mutex<Uses>; SHARDS],
+    /// Directories with an entry that cannot be read, and why.
+    left_out: Mutex<BTreeMap<u64, String>>,
 }
 
 /// See the module's notes. Cheap to clone: clones share one use of the branch.
@@ -100,6 +102,12 @@ impl Inner {
     fn change<R>(&self, work: impl for<'c, 't> FnOnce(&mut Change<'c, 't>) -> Result<R>) -> Result<R> {
         let view = self.view()?;
         self.tree().change(&view, work)
+    }
+
+    /// Whether an inode has no name, and nobody has it open.
+    fn is_leaving(&self, ino: u64) -> bool {
+        let uses = self.uses(ino).lock();
+        uses.orphans.contains(&ino) && !uses.open.contains_key(&ino)
     }
 
     pub fn learn(&self, ino: u64) {
@@ -189,7 +197,13 @@ impl VolumeStore {
     }
 
     fn with(hold: Hold, writable: bool) -> Self {
-        VolumeStore(Arc::new(Inner { hold, writable, cache: OnceLock::new(), uses: Default::default() }))
+        VolumeStore(Arc::new(Inner {
+            hold,
+            writable,
+            cache: OnceLock::new(),
+            uses: Default::default(),
+            left_out: Mutex::default(),
+        }))
     }
 
     /// Has changes of the branch forgotten in `cache` from now on, unless it has one.
@@ -345,6 +359,13 @@ impl Store for VolumeStore {
             drop(view);
             return attr;
         }
+        let times = SetAttr { atime: set.atime, mtime: set.mtime, ..SetAttr::default() };
+        if *set == times && self.0.is_leaving(ino.0) {
+            // The kernel writes times back when it drops an inode, also of one that was removed: with the next call it is gone.
+            let mut inode = self.0.view()?.inode(ino.0)?;
+            inode.apply(set, Timestamp::now());
+            return Ok(inode.attr(ino.0));
+        }
         self.0.change(|change| {
             change.set_attr(ino.0, set)?;
             Ok(change.inode(ino.0)?.attr(ino.0))
@@ -366,8 +387,8 @@ impl Store for VolumeStore {
                     let cookie = crate::tree::cookie_in(key)?;
                     match Entry::decode(value) {
                         Ok(entry) => entries.push((cookie, entry.ino, entry.kind, entry.name.to_vec())),
-                        // One that cannot be read does not hide the others.
-                        Err(why) => tracing::error!("an entry of inode {} cannot be read: {why}", dir.0),
+                        // One that cannot be read does not hide the others; it is told after them.
+                        Err(why) => drop(self.0.left_out.lock().insert(dir.0, why.to_string())),
                     }
                     let more = entries.len() < LIST_AT_ONCE;
                     Ok(if more { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
@@ -384,6 +405,12 @@ impl Store for VolumeStore {
                 return Ok(());
             }
         }
+    }
+
+    fn left_out(&self, dir: Ino) -> Vec<FsError> {
+        let error =
+            |why: &String| FsError::new(ErrorKind::Corrupt).on("list", format!("inode {}", dir.0)).because(why.clone());
+        self.0.left_out.lock().get(&dir.0).map(error).into_iter().collect()
     }
 
     fn create(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<(Attr, Arc<dyn StoreFile>)> {

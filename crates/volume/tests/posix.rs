@@ -13,8 +13,9 @@ use adit_core::types::{
     Access, AllocateMode, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, SetTime, Timestamp, XattrName,
     XattrSet,
 };
-use adit_volume::VolumeStore;
-use adit_volume::tree::Differing;
+use adit_volume::format::keys::{Key, range_of, space};
+use adit_volume::tree::{Differing, FIRST_ID};
+use adit_volume::{Batch, Table, VolumeStore};
 
 use support::{World, name, new};
 
@@ -533,4 +534,53 @@ fn a_diff_tells_what_attributes_hide_and_nothing_that_only_looks_new() {
     assert!(back.contains(&at("/big too", Differing::Removed)) && back.len() == 5, "{back:?}");
     assert!(store.getattr(saved).is_ok());
     assert_eq!(kind(world.tree.diff("a", "none")), ErrorKind::NotFound);
+}
+
+/// The kernel sends them when it drops an inode, which is not worth a write.
+#[test]
+fn times_of_what_was_removed_are_answered_and_not_stored() {
+    let world = World::new();
+    let store = world.main();
+    let ino = file(&store, Ino::ROOT, "f", b"x");
+    store.lookup(Ino::ROOT, name("f")).unwrap();
+    let key = Key::inode(ino.0).at(FIRST_ID);
+    let stored = || world.base.get(&key).unwrap();
+    let open = store.open(ino, Access::Read).unwrap();
+    store.unlink(Ino::ROOT, name("f")).unwrap();
+    let before = stored();
+    age(&store, ino);
+    assert_ne!(stored(), before, "it is open: whoever has it may ask for them");
+    assert_eq!(store.getattr(ino).unwrap().mtime.secs, 1);
+    drop(open);
+    let before = stored();
+    let at = Some(SetTime::At(Timestamp { secs: 5, nanos: 6 }));
+    let attr = store.setattr(ino, &SetAttr { mtime: at, ..SetAttr::default() }).unwrap();
+    assert_eq!((attr.mtime, attr.nlink), (Timestamp { secs: 5, nanos: 6 }, 0));
+    assert_eq!(stored(), before);
+    store.forget(ino);
+    assert_eq!(stored(), None, "it is gone");
+}
+
+#[test]
+fn an_entry_that_cannot_be_read_hides_no_other_and_is_told() {
+    let world = World::new();
+    let store = world.main();
+    for at in ["a", "b", "c"] {
+        file(&store, Ino::ROOT, at, b"x");
+    }
+    assert!(store.left_out(Ino::ROOT).is_empty());
+    let (start, end) = range_of(space::ENTRY, Ino::ROOT.0);
+    let mut first = None;
+    world
+        .base
+        .scan(&start, &end, &mut |key, _| {
+            first = Some(key.to_vec());
+            ControlFlow::Break(())
+        })
+        .unwrap();
+    let writes = vec![(first.unwrap(), Some(b"no entry".to_vec()))];
+    world.base.apply(Batch { writes, ..Batch::default() }).unwrap();
+    assert_eq!(list(&store, Ino::ROOT).len(), 2);
+    let told: Vec<ErrorKind> = store.left_out(Ino::ROOT).iter().map(|e| e.kind()).collect();
+    assert_eq!(told, [ErrorKind::Corrupt]);
 }

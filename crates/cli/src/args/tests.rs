@@ -26,10 +26,10 @@ fn the_definition_is_sound() {
 
 #[test]
 fn verbs_of_later_stores_are_not_offered() {
-    for verb in ["diff", "manifest", "index"] {
+    for verb in ["manifest", "index"] {
         assert_eq!(parsed(&["adit", verb]).unwrap_err().kind(), ErrorKind::InvalidSubcommand, "{verb}");
     }
-    for flag in ["--upper=v", "--cas=u", "--password=secret"] {
+    for flag in ["--cas=u", "--password=secret"] {
         assert_eq!(
             parsed(&["adit", "mount", "v", "m", flag]).unwrap_err().kind(),
             ErrorKind::UnknownArgument,
