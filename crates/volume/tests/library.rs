@@ -95,6 +95,48 @@ fn contexts_are_their_own() {
 }
 
 #[test]
+fn a_directory_as_the_root_is_left_by_no_path() {
+    let (_place, volume, fs) = fresh();
+    fs.mkdir_all("/outside/deep", 0o755).unwrap();
+    fs.mkdir_all("/jail/a/b", 0o755).unwrap();
+    fs.write("/secret", b"1").unwrap();
+    fs.write("/outside/secret", b"1").unwrap();
+    fs.write("/jail/inside", b"2").unwrap();
+    fs.symlink("../../secret", "/jail/a/link").unwrap();
+    let jail = fs.sub("/jail").unwrap();
+    jail.set_working_dir("/a/b").unwrap();
+    assert_eq!(jail.read("../../inside").unwrap(), b"2");
+    assert_eq!(jail.transact(|t| t.stat("../../inside")).unwrap().size, 1);
+    // The working directory goes elsewhere, with what is above it.
+    fs.rename("/jail/a", "/outside/a").unwrap();
+    for path in ["..", "../..", "../../secret", "../../../secret", "../link", "../../../../jail/inside"] {
+        assert_eq!(jail.stat(path).unwrap_err().kind(), ErrorKind::NotFound, "{path}");
+        assert_eq!(jail.read(path).unwrap_err().kind(), ErrorKind::NotFound, "{path}");
+        assert_eq!(jail.write(path, b"3").unwrap_err().kind(), ErrorKind::NotFound, "{path}");
+        assert_eq!(jail.transact(|t| t.stat(path)).unwrap_err().kind(), ErrorKind::NotFound, "{path}");
+        assert!(!jail.exists(path).unwrap(), "{path}");
+    }
+    assert_eq!(jail.transact(|t| t.create("../new", 0o644)).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(jail.working_dir().unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(jail.read("/inside").unwrap(), b"2");
+    // Back again, it is below the root.
+    fs.rename("/outside/a", "/jail/a").unwrap();
+    assert_eq!(jail.read("../../inside").unwrap(), b"2");
+    // Where the root goes, it is the root.
+    fs.rename("/jail", "/outside/jail").unwrap();
+    assert_eq!(jail.read("../../../../inside").unwrap(), b"2");
+    assert_eq!(jail.transact(|t| t.stat("../../../../inside")).unwrap().size, 1);
+    // Nothing is above what was removed.
+    jail.set_working_dir("/a/b").unwrap();
+    fs.remove("/outside/jail/a/b").unwrap();
+    assert_eq!(jail.stat("..").unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(jail.transact(|t| t.stat("..")).unwrap_err().kind(), ErrorKind::NotFound);
+    fs.remove_all("/outside/jail").unwrap();
+    assert_eq!(jail.stat("..").unwrap_err().kind(), ErrorKind::NotFound);
+    check(&volume);
+}
+
+#[test]
 fn temporary_files_have_names_of_their_own() {
     let (_place, _, fs) = fresh();
     assert_eq!(fs.create_temp("t-").map(drop).unwrap_err().kind(), ErrorKind::NotFound);
@@ -228,6 +270,59 @@ fn a_transaction_is_one_step() {
 }
 
 /// What is asked through the cache is what is there, whatever happens.
+#[test]
+fn calls_of_a_transaction_take_the_paths_that_others_take() {
+    let (_place, volume, fs) = fresh();
+    fs.write("/f", b"1").unwrap();
+    fs.mkdir("/dir", 0o755).unwrap();
+    let new = OpenFlags { write: true, create_new: true, ..OpenFlags::default() };
+    let kind = |result: adit_core::Result<()>| result.map_err(|e| e.kind());
+    let alone = [
+        kind(fs.open_with("/x/", &new).map(drop)),
+        kind(fs.symlink("f", "/x/")),
+        kind(fs.link("/f", "/x/")),
+        kind(fs.rename("/f", "/x/")),
+        kind(fs.open_with("/dir/", &new).map(drop)),
+        kind(fs.symlink("f", "/dir/")),
+        kind(fs.link("/f", "/dir/")),
+        kind(fs.rename("/f", "/dir/")),
+        kind(fs.rename("/absent", "/x")),
+        kind(fs.rename("/", "/x")),
+        kind(fs.rename("/dir/.", "/x")),
+        kind(fs.remove("/")),
+        kind(fs.remove("/dir/..")),
+        kind(fs.remove("/f/")),
+        kind(fs.remove("/absent")),
+    ];
+    assert!(alone.iter().all(Result::is_err), "{alone:?}");
+    fs.transact(|t| {
+        let together = [
+            kind(t.create("/x/", 0o644)),
+            kind(t.symlink("f", "/x/")),
+            kind(t.link("/f", "/x/")),
+            kind(t.rename("/f", "/x/")),
+            kind(t.create("/dir/", 0o644)),
+            kind(t.symlink("f", "/dir/")),
+            kind(t.link("/f", "/dir/")),
+            kind(t.rename("/f", "/dir/")),
+            kind(t.rename("/absent", "/x")),
+            kind(t.rename("/", "/x")),
+            kind(t.rename("/dir/.", "/x")),
+            kind(t.remove("/")),
+            kind(t.remove("/dir/..")),
+            kind(t.remove("/f/")),
+            kind(t.remove("/absent")),
+        ];
+        assert_eq!(together, alone);
+        // A directory may have the slash.
+        t.mkdir("/new/", 0o755)?;
+        t.rename("/new/", "/renamed/")
+    })
+    .unwrap();
+    assert_eq!(listed(&fs, "/"), ["dir", "f", "renamed"]);
+    check(&volume);
+}
+
 #[test]
 fn the_cache_is_never_stale() {
     for seed in seeds(6) {

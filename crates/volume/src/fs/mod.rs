@@ -35,12 +35,16 @@ pub use list::{DirEntry, ReadDir, Visited, WalkStep};
 pub use transaction::FsTransaction;
 
 use self::cache::InodeCache;
+use crate::format::records::{Inode, Place};
 use crate::store::VolumeStore;
 use crate::tree::{ROOT_INO, SnapshotInfo, View};
 use crate::volume::Volume;
 
 /// Locks for those who write at the end of a file.
 const APPEND_LOCKS: usize = 64;
+
+/// Depth at which a directory is taken for one that holds itself.
+const DEPTH_MAX: usize = 1 << 20;
 
 /// How an [`Fs`] behaves.
 #[derive(Clone, Copy, Debug)]
@@ -158,7 +162,8 @@ impl Fs {
     }
 
     /// The directory `path` as a filesystem of its own: nothing above it can be reached by a path of it. It shares the cache, and has
-    /// its own working directory, umask and folder for temporary files.
+    /// its own working directory, umask and folder for temporary files. A directory that is moved out of it stays the working
+    /// directory if it is that, but has no `..` any more: `NotFound`.
     pub fn sub(&self, path: impl AsRef<Path>) -> Result<Fs> {
         let path = path.as_ref();
         let root = self.directory(path).map_err(named("open", path))?;
@@ -371,13 +376,32 @@ impl Fs {
 
     /// The directory above one; the root's is itself.
     fn parent(&self, dir: u64) -> Result<u64> {
+        let view = self.view()?;
+        self.parent_in(dir, |dir| view.inode(dir))
+    }
+
+    /// As [`Fs::parent`], of what `inode` says. `NotFound` of what has no name, or is not below the root any more: it may have been
+    /// moved since it was entered, and nothing that is above it there can be reached from here.
+    fn parent_in(&self, dir: u64, inode: impl Fn(u64) -> Result<Inode>) -> Result<u64> {
+        let up = |dir| match inode(dir) {
+            Ok(inode) if inode.place != Place::default() => Ok(inode.place.dir),
+            Ok(_) => Err(ErrorKind::NotFound.into()),
+            Err(e) if e.kind() == ErrorKind::Stale => Err(ErrorKind::NotFound.into()),
+            Err(e) => Err(e),
+        };
         if dir == self.root {
             return Ok(dir);
         }
-        match self.view()?.inode(dir)?.place.dir {
-            0 => Err(ErrorKind::NotFound.into()),
-            above => Ok(above),
+        let parent = up(dir)?;
+        let mut at = parent;
+        for _ in 0..DEPTH_MAX {
+            if at == self.root || self.root == ROOT_INO {
+                return Ok(parent);
+            }
+            at = up(at)?;
         }
+        let why = "a directory holds itself: check the volume";
+        Err(FsError::new(ErrorKind::Corrupt).on("read", format!("inode {dir}")).because(why))
     }
 
     /// What is at a path.

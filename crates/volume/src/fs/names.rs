@@ -14,6 +14,42 @@ use super::{Fs, Last, OpenFlags, Spot, named};
 /// Bytes that [`Fs::copy`] moves at once.
 const COPY_LEN_BYTES: usize = 1 << 20;
 
+impl Spot {
+    /// Where a name can be made.
+    pub fn vacant(&self) -> Result<(Ino, FileName<'_>)> {
+        match self.found {
+            Some(_) => Err(ErrorKind::Exists.into()),
+            None => Ok((Ino(self.dir), FileName::new(&self.name)?)),
+        }
+    }
+
+    /// As [`Spot::vacant`], for what is no directory.
+    pub fn vacant_for_file(&self) -> Result<(Ino, FileName<'_>)> {
+        if self.slash && self.found.is_none() {
+            return Err(ErrorKind::NotFound.into());
+        }
+        self.vacant()
+    }
+
+    /// What a name stands for, to be removed or moved; not the root.
+    pub fn taken(&self) -> Result<(Ino, FileName<'_>, u64, Kind)> {
+        let (ino, kind) = self.found.ok_or(ErrorKind::NotFound)?;
+        if self.name.is_empty() {
+            // `.`, `..` or the root: it has no name here.
+            return Err(FsError::from(ErrorKind::InvalidInput).because("the path ends in no name"));
+        }
+        Ok((Ino(self.dir), FileName::new(&self.name)?, ino, kind))
+    }
+
+    /// Where something of that kind can be moved to.
+    pub fn target_of(&self, kind: Kind) -> Result<(Ino, FileName<'_>)> {
+        if self.slash && self.found.is_none() && kind != Kind::Directory {
+            return Err(ErrorKind::NotDirectory.into());
+        }
+        Ok((Ino(self.dir), FileName::new(&self.name)?))
+    }
+}
+
 impl Fs {
     /// The attributes of what is at `path`. Symbolic links are followed.
     pub fn stat(&self, path: impl AsRef<Path>) -> Result<Attr> {
@@ -73,38 +109,12 @@ impl Fs {
         self.set("truncate", path.as_ref(), Last::Follow, &SetAttr { size: Some(len), ..SetAttr::default() })
     }
 
-    /// Where a name can be made.
-    fn vacant<'s>(&self, spot: &'s Spot) -> Result<(Ino, FileName<'s>)> {
-        match spot.found {
-            Some(_) => Err(ErrorKind::Exists.into()),
-            None => Ok((Ino(spot.dir), FileName::new(&spot.name)?)),
-        }
-    }
-
-    /// As [`Fs::vacant`], for what is no directory.
-    fn vacant_for_file<'s>(&self, spot: &'s Spot) -> Result<(Ino, FileName<'s>)> {
-        if spot.slash && spot.found.is_none() {
-            return Err(ErrorKind::NotFound.into());
-        }
-        self.vacant(spot)
-    }
-
-    /// What a name stands for, to be removed or moved; not the root.
-    fn taken<'s>(&self, spot: &'s Spot) -> Result<(Ino, FileName<'s>, u64, Kind)> {
-        let (ino, kind) = spot.found.ok_or(ErrorKind::NotFound)?;
-        if spot.name.is_empty() {
-            // `.`, `..` or the root: it has no name here.
-            return Err(FsError::from(ErrorKind::InvalidInput).because("the path ends in no name"));
-        }
-        Ok((Ino(spot.dir), FileName::new(&spot.name)?, ino, kind))
-    }
-
     /// Makes a directory. `Exists`.
     pub fn mkdir(&self, path: impl AsRef<Path>, perm: u16) -> Result<()> {
         let path = path.as_ref();
         let make = || {
             let spot = self.spot(path, Last::Keep)?;
-            let (dir, name) = self.vacant(&spot)?;
+            let (dir, name) = spot.vacant()?;
             let made = self.shared.store.mkdir(dir, name, &self.new_node(perm))?;
             self.unknow(made.ino);
             Ok(())
@@ -139,7 +149,7 @@ impl Fs {
         let path = path.as_ref();
         let make = || {
             let spot = self.spot(path, Last::Keep)?;
-            let (dir, name) = self.vacant_for_file(&spot)?;
+            let (dir, name) = spot.vacant_for_file()?;
             let target = target.as_ref().as_os_str().as_bytes();
             let made = self.shared.store.symlink(dir, name, target, self.shared.owner)?;
             self.unknow(made.ino);
@@ -161,7 +171,7 @@ impl Fs {
         let (ino, _) = self.find(from, Last::Keep).map_err(named("link", from))?;
         let make = || {
             let spot = self.spot(to, Last::Keep)?;
-            let (dir, name) = self.vacant_for_file(&spot)?;
+            let (dir, name) = spot.vacant_for_file()?;
             self.shared.store.link(Ino(ino), dir, name)?;
             self.unknow(Ino(ino));
             Ok(())
@@ -178,14 +188,11 @@ impl Fs {
     pub fn rename_with(&self, from: impl AsRef<Path>, to: impl AsRef<Path>, flags: RenameFlags) -> Result<()> {
         let (from, to) = (from.as_ref(), to.as_ref());
         let old = self.spot(from, Last::Keep).map_err(named("rename", from))?;
-        let (dir, name, _, kind) = self.taken(&old).map_err(named("rename", from))?;
+        let (dir, name, _, kind) = old.taken().map_err(named("rename", from))?;
         let moved = || {
             let new = self.spot(to, Last::Keep)?;
-            if new.slash && new.found.is_none() && kind != Kind::Directory {
-                return Err(ErrorKind::NotDirectory.into());
-            }
-            let new_name = FileName::new(&new.name)?;
-            self.shared.store.rename(dir, name, Ino(new.dir), new_name, flags)
+            let (new_dir, new_name) = new.target_of(kind)?;
+            self.shared.store.rename(dir, name, new_dir, new_name, flags)
         };
         moved().map_err(named("rename", to))
     }
@@ -195,7 +202,7 @@ impl Fs {
         let path = path.as_ref();
         let remove = || {
             let spot = self.spot(path, Last::Keep)?;
-            let (dir, name, _, kind) = self.taken(&spot)?;
+            let (dir, name, _, kind) = spot.taken()?;
             self.remove_in(dir, name, kind)
         };
         remove().map_err(named("remove", path))

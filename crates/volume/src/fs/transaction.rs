@@ -43,9 +43,8 @@ impl FsTransaction<'_, '_, '_, '_, '_> {
         while let Some(name) = todo.pop() {
             match name.as_slice() {
                 b"." => continue,
-                b".." if at == self.fs.root => continue,
                 b".." => {
-                    at = self.running.inode(at)?.place.dir;
+                    at = self.fs.parent_in(at, |dir| self.running.inode(dir))?;
                     continue;
                 }
                 _ => {}
@@ -95,38 +94,58 @@ impl FsTransaction<'_, '_, '_, '_, '_> {
     /// Makes a file, empty. `Exists`.
     pub fn create(&mut self, path: impl AsRef<Path>, perm: u16) -> Result<()> {
         let path = path.as_ref();
-        self.make(path, |t, dir, name| t.running.create(dir, name, &t.fs.new_node(perm))).map_err(named("create", path))
+        let mut create = || {
+            let spot = self.spot(path, Last::Keep)?;
+            if spot.slash && spot.found.is_none() {
+                return Err(ErrorKind::IsDirectory.into());
+            }
+            let (dir, name) = spot.vacant()?;
+            let made = self.running.create(dir, name, &self.fs.new_node(perm))?;
+            self.running.unknow(made.ino);
+            Ok(())
+        };
+        create().map_err(named("create", path))
     }
 
     /// Makes a directory. `Exists`.
     pub fn mkdir(&mut self, path: impl AsRef<Path>, perm: u16) -> Result<()> {
         let path = path.as_ref();
-        self.make(path, |t, dir, name| t.running.mkdir(dir, name, &t.fs.new_node(perm))).map_err(named("mkdir", path))
+        let mut make = || {
+            let spot = self.spot(path, Last::Keep)?;
+            let (dir, name) = spot.vacant()?;
+            let made = self.running.mkdir(dir, name, &self.fs.new_node(perm))?;
+            self.running.unknow(made.ino);
+            Ok(())
+        };
+        make().map_err(named("mkdir", path))
     }
 
     /// Makes a symbolic link at `path`.
     pub fn symlink(&mut self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        let target = target.as_ref().as_os_str().as_bytes();
-        let make = |t: &mut Self, dir, name: FileName<'_>| t.running.symlink(dir, name, target, t.fs.shared.owner);
-        self.make(path, make).map_err(named("symlink", path))
+        let mut make = || {
+            let spot = self.spot(path, Last::Keep)?;
+            let (dir, name) = spot.vacant_for_file()?;
+            let target = target.as_ref().as_os_str().as_bytes();
+            let made = self.running.symlink(dir, name, target, self.fs.shared.owner)?;
+            self.running.unknow(made.ino);
+            Ok(())
+        };
+        make().map_err(named("symlink", path))
     }
 
     /// Gives the file at `from` the further name `to`.
     pub fn link(&mut self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         let (from, to) = (from.as_ref(), to.as_ref());
         let ino = self.find(from, Last::Keep).map_err(named("link", from))?;
-        self.make(to, |t, dir, name| t.running.link(ino, dir, name)).map_err(named("link", to))
-    }
-
-    fn make(&mut self, path: &Path, make: impl FnOnce(&mut Self, Ino, FileName<'_>) -> Result<Attr>) -> Result<()> {
-        let spot = self.spot(path, Last::Keep)?;
-        if spot.found.is_some() {
-            return Err(ErrorKind::Exists.into());
-        }
-        let made = make(self, Ino(spot.dir), FileName::new(&spot.name)?)?;
-        self.running.unknow(made.ino);
-        Ok(())
+        let mut make = || {
+            let spot = self.spot(to, Last::Keep)?;
+            let (dir, name) = spot.vacant_for_file()?;
+            self.running.link(ino, dir, name)?;
+            self.running.unknow(ino);
+            Ok(())
+        };
+        make().map_err(named("link", to))
     }
 
     /// Writes `bytes`, 1 MiB at most, at `offset` of a file that is there; it grows as needed.
@@ -199,8 +218,8 @@ impl FsTransaction<'_, '_, '_, '_, '_> {
         let path = path.as_ref();
         let mut remove = || {
             let spot = self.spot(path, Last::Keep)?;
-            let (dir, name) = (Ino(spot.dir), FileName::new(&spot.name)?);
-            match spot.found.ok_or(ErrorKind::NotFound)?.1 {
+            let (dir, name, _, kind) = spot.taken()?;
+            match kind {
                 Kind::Directory => self.running.rmdir(dir, name),
                 _ => self.running.unlink(dir, name),
             }
@@ -211,13 +230,14 @@ impl FsTransaction<'_, '_, '_, '_, '_> {
     /// Renames; what is at `to` is replaced.
     pub fn rename(&mut self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         let (from, to) = (from.as_ref(), to.as_ref());
-        let mut rename = || {
-            let (old, new) = (self.spot(from, Last::Keep)?, self.spot(to, Last::Keep)?);
-            let (dir, new_dir) = (Ino(old.dir), Ino(new.dir));
-            let (name, new_name) = (FileName::new(&old.name)?, FileName::new(&new.name)?);
+        let old = self.spot(from, Last::Keep).map_err(named("rename", from))?;
+        let (dir, name, _, kind) = old.taken().map_err(named("rename", from))?;
+        let mut moved = || {
+            let new = self.spot(to, Last::Keep)?;
+            let (new_dir, new_name) = new.target_of(kind)?;
             self.running.rename(dir, name, new_dir, new_name, RenameFlags::empty())
         };
-        rename().map_err(named("rename", from))
+        moved().map_err(named("rename", to))
     }
 }
 
