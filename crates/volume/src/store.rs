@@ -237,7 +237,8 @@ impl VolumeStore {
         self.0.hold.tree()
     }
 
-    /// Sets the branch back to a snapshot; see [`Tree::restore`]. Open files that are there, with a name or not, stay usable.
+    /// Sets the branch back to a snapshot; see [`Tree::restore`]. Open files that are in the snapshot, with a name or not, stay
+    /// usable; the others are `Stale`.
     ///
     /// Whoever caches what the store says has to forget it.
     pub fn restore(&self, snapshot: &str) -> Result<()> {
@@ -248,7 +249,8 @@ impl VolumeStore {
         Ok(())
     }
 
-    /// Sets one path back to what it is in a snapshot; see [`Tree::restore_path`]. Files that go by this and are open stay usable.
+    /// Sets one path back to what it is in a snapshot; see [`Tree::restore_path`]. Files that go by this and are open stay
+    /// usable, also those that are not in the snapshot.
     ///
     /// Whoever caches what the store says has to forget it.
     pub fn restore_path(&self, snapshot: &str, path: &[&[u8]]) -> Result<()> {
@@ -265,6 +267,12 @@ impl VolumeStore {
         let (node, count) = uses.open.entry(ino).or_default();
         *count += 1;
         Opened { inner: self.0.clone(), ino, node: node.clone() }
+    }
+
+    /// Writes at the end of an open file, wherever that is then; where what was written ends. See [`Node::append`].
+    pub(crate) fn append(&self, ino: Ino, bytes: &[u8]) -> Result<u64> {
+        let file = VolumeFile { opened: self.opened(ino.0) };
+        file.with(|node, view, ino| node.append(view, ino, bytes)).map_err(file.named("write"))
     }
 
     /// What a lookup says of an inode, which is learned if it is there. A failure changes nothing for who knows it already.

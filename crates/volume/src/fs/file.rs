@@ -9,7 +9,7 @@ use adit_core::types::{Access, AllocateMode, Attr, FileName, Ino};
 use adit_core::{ErrorKind, FsError, Result};
 use parking_lot::Mutex;
 
-use super::{APPEND_LOCKS, Fs, Last, Shared, named};
+use super::{Fs, Last, Shared, named};
 
 /// How a file is opened. By default to read, if it is there.
 #[derive(Clone, Copy, Debug)]
@@ -170,9 +170,9 @@ impl File {
     /// Where the end of what was written is.
     fn put(&self, offset: u64, bytes: &[u8]) -> Result<u64> {
         self.check(self.flags.write, "write")?;
-        // So that nobody makes it longer between the look at its end and the write there.
-        let _appending = self.shared.appending[self.ino.0 as usize % APPEND_LOCKS].lock();
-        let offset = if self.flags.append { self.file.len()? } else { offset };
+        if self.flags.append {
+            return self.shared.store.append(self.ino, bytes);
+        }
         self.file.write_at(&[(offset, bytes)])?;
         Ok(offset + bytes.len() as u64)
     }

@@ -28,7 +28,7 @@ use adit_core::path::SYMLINKS_MAX;
 use adit_core::store::{NewNode, Store};
 use adit_core::types::{Attr, Caller, Ino, Kind, StatFs};
 use adit_core::{ErrorKind, FsError, Result};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 
 pub use file::{File, OpenFlags};
 pub use list::{DirEntry, ReadDir, Visited, WalkStep};
@@ -39,9 +39,6 @@ use crate::format::records::{Inode, Place};
 use crate::store::VolumeStore;
 use crate::tree::{ROOT_INO, SnapshotInfo, View};
 use crate::volume::Volume;
-
-/// Locks for those who write at the end of a file.
-const APPEND_LOCKS: usize = 64;
 
 /// Depth at which a directory is taken for one that holds itself.
 const DEPTH_MAX: usize = 1 << 20;
@@ -68,7 +65,6 @@ struct Shared {
     volume: Arc<Volume>,
     store: VolumeStore,
     owner: Caller,
-    appending: [Mutex<()>; APPEND_LOCKS],
 }
 
 /// A branch or a snapshot by path. See the module's notes.
@@ -145,8 +141,7 @@ impl Fs {
 
     fn with(volume: &Arc<Volume>, store: VolumeStore, options: FsOptions) -> Fs {
         store.set_cache(InodeCache::new(options.cache_bytes));
-        let appending = std::array::from_fn(|_| Mutex::default());
-        let shared = Shared { volume: volume.clone(), store, owner: options.owner, appending };
+        let shared = Shared { volume: volume.clone(), store, owner: options.owner };
         Fs {
             shared: Arc::new(shared),
             root: ROOT_INO,
@@ -259,6 +254,9 @@ impl Fs {
 
     /// Sets everything (`/`), or what is at `path`, back to what it is in a snapshot, as one step and durably. What is not there is
     /// removed. Symbolic links on the way are not followed.
+    ///
+    /// An open file that goes by the restore of a path stays usable, as one that is removed. After that of everything, an open file
+    /// has the content of the snapshot, and one that is not in it is `Stale`.
     pub fn restore(&self, snapshot: &str, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let bytes = path.as_os_str().as_bytes();

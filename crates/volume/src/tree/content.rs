@@ -77,13 +77,40 @@ impl Node {
         if group.is_empty() { Ok(()) } else { self.write_group(view, ino, &group) }
     }
 
+    /// Writes all of `bytes` at the end, wherever that is then; where they end. Nothing of what others write is overwritten. Of
+    /// more than 8 MiB a crash or an error can leave the first part only, and what a transaction writes can come in between.
+    pub fn append(&self, view: &View<'_>, ino: u64, mut bytes: &[u8]) -> Result<u64> {
+        let _writer = self.writer.lock();
+        loop {
+            let (_joined, inode) = view.tree.begin(view, ino)?;
+            let at = inode.size;
+            if at.checked_add(bytes.len() as u64).is_none_or(|end| end > FILE_LEN_MAX_BYTES) {
+                return Err(ErrorKind::FileTooLarge.into());
+            }
+            let room = WRITE_AT_ONCE_BYTES - (at % BLOCK) as usize;
+            let (part, rest) = bytes.split_at(bytes.len().min(room));
+            if !part.is_empty() {
+                self.write_joined(view, ino, &inode, &[(at, part)])?;
+            }
+            if rest.is_empty() {
+                return Ok(at + part.len() as u64);
+            }
+            bytes = rest;
+        }
+    }
+
     fn write_group(&self, view: &View<'_>, ino: u64, pieces: &[(u64, &[u8])]) -> Result<()> {
         let (_joined, inode) = view.tree.begin(view, ino)?;
+        self.write_joined(view, ino, &inode, pieces)
+    }
+
+    /// Writes pieces in one batch. The caller keeps transactions out since it read `inode`.
+    fn write_joined(&self, view: &View<'_>, ino: u64, inode: &Inode, pieces: &[(u64, &[u8])]) -> Result<()> {
         let end = pieces.last().map_or(0, |(at, bytes)| at + bytes.len() as u64);
         if !inode.in_windows && end <= INLINE_LEN_MAX_BYTES as u64 {
             return view.tree.change(view, |change| change.write_inline(ino, pieces, end));
         }
-        let pieces = Pieces::new(view, ino, &inode, pieces)?;
+        let pieces = Pieces::new(view, ino, inode, pieces)?;
         self.apply(view, ino, &pieces.edit(), |change, _| change.note_written(ino, end)).map(drop)
     }
 
