@@ -276,7 +276,9 @@ impl Transaction for Running<'_, '_, '_> {
             return Err(ErrorKind::InvalidInput.into());
         }
         self.uses(ino);
-        let placed = self.call(|change| change.write(ino.0, offset, bytes))?;
+        let (placed, is_cut) =
+            self.call(|change| Ok((change.write(ino.0, offset, bytes)?, change.inode(ino.0)?.is_cut)))?;
+        self.cut.extend(Some(ino.0).filter(|_| is_cut));
         self.grown |= placed.is_some();
         self.placed.extend(placed);
         // Content takes room, also where it is inline.

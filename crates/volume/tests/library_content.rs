@@ -8,8 +8,9 @@ use std::io::{Seek, Write};
 use adit_core::ErrorKind;
 use adit_testkit::scaled;
 use adit_volume::fs::OpenFlags;
+use adit_volume::{Fs, FsOptions};
 
-use support::{check, fresh};
+use support::{Place, check, fresh};
 
 #[test]
 fn appending_overwrites_nothing_that_others_make_longer() {
@@ -61,6 +62,26 @@ fn much_is_appended_as_well() {
     assert_eq!(file.write_at(0, b"too much").unwrap_err().kind(), ErrorKind::FileTooLarge);
     assert_eq!(file.len().unwrap(), most - 2);
     check(&volume);
+}
+
+#[test]
+fn a_large_file_in_many_pieces_is_replaced_by_a_small_one() {
+    // As much as one batch could not take away: its log segments are of 256 KiB.
+    const CAPACITY_BYTES: u64 = 64 << 20;
+    const PIECES: u64 = 11_000;
+    let (_place, volume) = Place::with(CAPACITY_BYTES);
+    let fs = Fs::live(&volume, FsOptions::default()).unwrap();
+    for bytes in [&b"new"[..], &[7; 1 << 20]] {
+        let file = fs.create("/f").unwrap();
+        (0..PIECES).for_each(|piece| file.write_at(piece << 20, b"old").unwrap());
+        fs.write("/f", bytes).unwrap();
+        assert!(fs.read("/f").unwrap() == bytes);
+        assert_eq!(fs.stat("/f").unwrap().blocks, 8 * bytes.len().div_ceil(4096) as u64);
+        // What was there before shows nowhere.
+        fs.truncate("/f", PIECES << 20).unwrap();
+        assert_eq!(file.next_data(bytes.len().next_multiple_of(4096) as u64).unwrap(), None);
+        check(&volume);
+    }
 }
 
 #[test]

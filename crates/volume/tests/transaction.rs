@@ -252,7 +252,17 @@ fn a_long_cut_begins_with_the_transaction_and_shows_nothing_old() {
         assert!(bytes[103..].iter().all(|&byte| byte == 0), "{at}");
         check(&world);
     }
-    // Cut and written by the same one.
+    // More than one batch could take away, cut and written by the same one.
+    let ino = sparse(&store, "most", 8000);
+    store
+        .transact(&mut |t| {
+            t.setattr(ino, &size(0))?;
+            t.write(ino, 0, b"new")
+        })
+        .unwrap();
+    assert_eq!((content(&store, ino), store.getattr(ino).unwrap().blocks), (b"new".to_vec(), 8));
+    check(&world);
+    // So far apart that a part of it has to go before.
     let ino = sparse(&store, "both", 700);
     store
         .transact(&mut |t| {
@@ -267,6 +277,74 @@ fn a_long_cut_begins_with_the_transaction_and_shows_nothing_old() {
     file.read_at(300 * MIB, &mut buf).unwrap();
     assert_eq!(buf, [0; 200]);
     check(&world);
+}
+
+#[test]
+fn what_is_written_to_a_cut_file_shows_nothing_old() {
+    let world = World::new();
+    // Written and made longer by the transaction that cuts it, in several ways.
+    let cases: [(u64, &[(u64, bool)]); 5] = [
+        (0, &[(0, true)]),
+        (0, &[(MIB - 3, true)]),
+        (10, &[(3 * MIB, true), (5 * MIB, false)]),
+        (2 * MIB + 1, &[(2 * MIB, true), (2 * MIB + 9, false), (50 * MIB, true)]),
+        (45 * MIB, &[(7, true), (MIB, false), (40 * MIB, false), (39 * MIB, true)]),
+    ];
+    let store = world.main();
+    for (i, (len, then)) in cases.into_iter().enumerate() {
+        let ino = sparse(&store, &format!("f{i}"), 60);
+        let file = store.open(ino, Access::Write).unwrap();
+        let mut all = content(&store, ino);
+        all.truncate(len as usize);
+        store
+            .transact(&mut |t| {
+                t.setattr(ino, &size(len))?;
+                for &(at, is_write) in then {
+                    let at_least = all.len().max(at as usize + 3);
+                    if is_write {
+                        t.write(ino, at, b"new")?;
+                        all.resize(at_least, 0);
+                        all[at as usize..at as usize + 3].copy_from_slice(b"new");
+                    } else {
+                        t.setattr(ino, &size(at))?;
+                        all.resize(at as usize, 0);
+                    }
+                }
+                assert_eq!(t.getattr(ino)?.size, all.len() as u64);
+                Ok(())
+            })
+            .unwrap();
+        check(&world);
+        assert!(content(&store, ino) == all, "case {i}");
+        file.set_len(60 * MIB).unwrap();
+        all.resize(60 << 20, 0);
+        assert!(content(&store, ino) == all, "case {i}");
+        check(&world);
+    }
+}
+
+#[test]
+fn what_an_interrupted_cut_left_is_dropped_by_who_writes() {
+    for write_len in [3, 9000] {
+        let world = World::new();
+        let media = Failing::new(world.base.clone(), usize::MAX);
+        let store = VolumeStore::open(&media.tree(), Source::Branch(MAIN.to_owned())).unwrap();
+        let ino = sparse(&store, "f", 1300);
+        // The cut itself, and none of the batches after it.
+        media.set_left(1);
+        store.transact(&mut |t| t.setattr(ino, &size(2 * MIB)).map(drop)).unwrap();
+        assert!(store.getattr(ino).unwrap().blocks > 1000);
+        media.set_left(usize::MAX);
+        check(&world);
+        let bytes = vec![7; write_len];
+        store.transact(&mut |t| t.write(ino, MIB, &bytes)).unwrap();
+        let blocks = 8 * (1 + write_len.div_ceil(4096) as u64);
+        assert_eq!(store.getattr(ino).unwrap().blocks, blocks, "nothing is left of it");
+        store.open(ino, Access::Write).unwrap().set_len(1300 * MIB).unwrap();
+        let file = store.open(ino, Access::Read).unwrap();
+        assert_eq!(file.seek_data(2 * MIB).unwrap_err().kind(), ErrorKind::NoData);
+        check(&world);
+    }
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //!
 //! Bytes behind the end of a file are zeros in its last block; windows behind the end do not exist, but where a cut took
 //! several batches: the inode's record says so from the first of them to the last, and whoever writes in between (because the
-//! cut failed, or in a snapshot's branch) drops the rest first. Content of at most [`INLINE_LEN_MAX_BYTES`] that was never longer is
-//! in the inode's record.
+//! cut failed, or in a snapshot's branch) drops the rest first, a transaction only what would show. Content of at
+//! most [`INLINE_LEN_MAX_BYTES`] that was never longer is in the inode's record.
 
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};

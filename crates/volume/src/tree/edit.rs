@@ -343,7 +343,7 @@ impl<'t> Change<'_, 't> {
         if bytes.is_empty() {
             return Ok(None);
         }
-        let inode = self.drained(ino)?;
+        let inode = self.drained(ino, end)?;
         if !inode.in_windows && end <= INLINE_LEN_MAX_BYTES as u64 {
             return self.write_inline(ino, &[(offset, bytes)], end).map(|()| None);
         }
@@ -364,13 +364,13 @@ impl<'t> Change<'_, 't> {
             return Err(ErrorKind::FileTooLarge.into());
         }
         if len > inode.size {
-            inode = self.drained(ino)?;
+            inode = self.drained(ino, len)?;
         }
         let new = NewLen::new(self, ino, &inode, len)?;
         let mut edit = new.edit();
         let mut rest = inode.is_cut;
         if !edit.removed.is_empty() {
-            (edit.windows, rest) = self.some_windows(ino, edit.removed.start / WINDOW, CUT_AT_ONCE)?;
+            (edit.windows, rest) = self.some_windows(ino, edit.removed.start / WINDOW..u64::MAX, CUT_AT_ONCE)?;
             if rest {
                 // The one that keeps something. The others are left to who drains it.
                 let from = edit.removed.start.div_ceil(WINDOW);
@@ -383,42 +383,46 @@ impl<'t> Change<'_, 't> {
         Ok(placed)
     }
 
-    /// The record of a file whose content is about to change; what a cut left over goes before, in this batch.
-    fn drained(&mut self, ino: u64) -> Result<Inode> {
-        let inode = self.inode(ino)?;
-        if !inode.is_cut {
-            return Ok(inode.clone());
+    /// The record of a file whose content is about to change up to `end`. What a cut left over in front of that, where it
+    /// would show, goes before, in this batch; what is left behind it shows no more than before, and stays for who drains it.
+    fn drained(&mut self, ino: u64, end: u64) -> Result<Inode> {
+        let inode = self.inode(ino)?.clone();
+        let (mut first, behind) = (first_behind(inode.size), first_behind(end));
+        if !inode.is_cut || behind <= first {
+            return Ok(inode);
         }
-        let (mut first, mut dropped, mut more) = (first_behind(inode.size), 0, true);
+        let (mut dropped, mut more) = (0, true);
         while more {
             let windows;
-            (windows, more) = self.some_windows(ino, first, CUT_AT_ONCE)?;
+            (windows, more) = self.some_windows(ino, first..behind, CUT_AT_ONCE)?;
             for &index in &windows {
                 dropped += self.drop_window(ino, index)?;
                 self.check_len()?;
             }
             first = windows.last().map_or(first, |last| last + 1);
         }
-        let key = Key::orphan(ino);
-        let owner = self.find(&key)?.owner;
+        // Also one that went in this batch counts here, which costs nothing but a look.
+        let (left, is_left) = self.some_windows(ino, behind..u64::MAX, 0)?;
         let inode = self.edit(ino)?;
         inode.blocks = inode.blocks.saturating_sub(dropped);
-        inode.is_cut = false;
-        if inode.nlink > 0 {
+        inode.is_cut = is_left || !left.is_empty();
+        if !inode.is_cut && inode.nlink > 0 {
+            let key = Key::orphan(ino);
+            let owner = self.find(&key)?.owner;
             self.delete(&key, owner)?;
         }
         Ok(self.inode(ino)?.clone())
     }
 
-    /// Numbers of windows from `first` on, ascending: `count` of those that were there before, what this operation wrote up to
-    /// the last of them, and whether there are more. Some may be gone by now.
-    fn some_windows(&self, ino: u64, first: u64, count: usize) -> Result<(Vec<u64>, bool)> {
-        let (mut windows, more) = some_windows(self.view, ino, first..u64::MAX, count)?;
+    /// Numbers of windows in `range`, ascending: `count` of those that were there before, what this operation wrote up to the
+    /// last of them, and whether there are more. Some may be gone by now.
+    fn some_windows(&self, ino: u64, range: Range<u64>, count: usize) -> Result<(Vec<u64>, bool)> {
+        let (mut windows, more) = some_windows(self.view, ino, range.clone(), count)?;
         let (_, end) = keys::range_of(keys::space::WINDOW, ino);
         let last = windows.last().copied().filter(|_| more).unwrap_or(u64::MAX);
-        for key in self.draft.written(Key::window(ino, first).as_bytes(), &end) {
+        for key in self.draft.written(Key::window(ino, range.start).as_bytes(), &end) {
             let (logical, _) = keys::split(key).ok_or_else(|| super::view::corrupt_key(key, "it is no key"))?;
-            windows.extend(Some(window_in(logical)?).filter(|index| *index <= last));
+            windows.extend(Some(window_in(logical)?).filter(|index| *index <= last && *index < range.end));
         }
         windows.sort_unstable();
         windows.dedup();

@@ -21,10 +21,15 @@ pub fn options() -> OpenOptions {
 impl Place {
     /// With a new volume of 256 MiB.
     pub fn new() -> (Place, Arc<Volume>) {
+        Place::with(256 << 20)
+    }
+
+    /// With a new volume of so many bytes.
+    pub fn with(capacity_bytes: u64) -> (Place, Arc<Volume>) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("volume");
         let new = CreateOptions {
-            capacity_bytes: Some(256 << 20),
+            capacity_bytes: Some(capacity_bytes),
             durability: Durability::Fsync,
             owner: Caller { uid: 0, gid: 0 },
             perm: 0o755,
