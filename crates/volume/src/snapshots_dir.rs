@@ -39,8 +39,10 @@ const OWN_BITS: u32 = 48;
 const DIR_SLOT: u64 = 0x7fff;
 /// The inode of the hidden directory.
 pub const SNAPSHOTS_INO: Ino = Ino(DIR_SLOT << OWN_BITS | 1);
-/// How long a close that is under way is waited for, before a snapshot counts as open.
+/// How long closes and calls that are under way are waited for, before a snapshot counts as in use.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
+/// How often it is looked whether the last call has ended.
+const CALL_STEP: Duration = Duration::from_millis(1);
 
 /// A snapshot that was seen.
 struct Slot {
@@ -183,8 +185,10 @@ impl SnapshotsDir {
     /// Lets go of a snapshot that is to be deleted: it is not found any more, and what is known of it is `Stale`, until the
     /// answer is dropped; for good if it is deleted by then. Whoever caches entries of [`SNAPSHOTS_INO`] has to forget it.
     ///
+    /// Waits for calls that are under way.
+    ///
     /// # Errors
-    /// `Busy` if a file of it is open.
+    /// `Busy` if a file of it is open, or a call does not end.
     pub fn retire(&self, name: &str) -> Result<Retired> {
         let mut slots = self.0.slots.lock();
         slots.retiring.insert(name.to_owned());
@@ -195,19 +199,27 @@ impl SnapshotsDir {
             return Ok(retired);
         };
         let deadline = Instant::now() + CLOSE_PATIENCE;
+        let busy = |why: String| FsError::new(ErrorKind::Busy).on("delete", format!("snapshot {name}")).because(why);
+        let mut store = None;
         while let Some(slot) = slots.by_number.get_mut(&number) {
             if slot.open == 0 {
                 retired.slot = Some((number, slot.id));
-                (slot.gone, slot.store) = (true, None);
+                (slot.gone, store) = (true, slot.store.take());
                 break;
             }
             if self.0.closed.wait_until(&mut slots, deadline).timed_out() {
                 drop(slots);
-                let why = format!("a file in {SNAPSHOTS_NAME}/{name} is open");
-                return Err(FsError::new(ErrorKind::Busy).on("delete", format!("snapshot {name}")).because(why));
+                return Err(busy(format!("a file in {SNAPSHOTS_NAME}/{name} is open")));
             }
         }
         drop(slots);
+        // Calls that have begun have a clone of their own. New ones find none.
+        while store.as_ref().is_some_and(|store| Arc::strong_count(&store.0) > 1) {
+            if Instant::now() >= deadline {
+                return Err(busy(format!("something in {SNAPSHOTS_NAME}/{name} is being read")));
+            }
+            std::thread::sleep(CALL_STEP);
+        }
         Ok(retired)
     }
 

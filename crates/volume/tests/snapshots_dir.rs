@@ -5,6 +5,7 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
+use std::sync::mpsc::{TryRecvError, channel};
 
 use adit_core::ErrorKind;
 use adit_core::store::{DirEntry, Store};
@@ -157,4 +158,52 @@ fn a_snapshot_is_deleted_unless_a_file_of_it_is_open() {
     [file, sub, root].into_iter().for_each(|ino| dir.forget(ino));
     let listed = names(&dir, SNAPSHOTS_INO);
     assert_eq!(listed.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["two", "one"]);
+}
+
+#[test]
+fn a_listing_that_is_under_way_is_waited_for() {
+    let world = World::new();
+    let dir = shown(&world);
+    let root = dir.lookup(SNAPSHOTS_INO, name("one")).unwrap().ino;
+    let listing = |within: &mut dyn FnMut()| {
+        let mut sink = |_: DirEntry<'_>| {
+            within();
+            ControlFlow::Break(())
+        };
+        dir.read_dir(root, 0, &mut sink).unwrap();
+    };
+    // One that does not end keeps the snapshot.
+    let ((begun, begins), (end, ends)) = (channel(), channel());
+    std::thread::scope(|scope| {
+        let listing = &listing;
+        scope.spawn(move || {
+            listing(&mut || {
+                begun.send(()).unwrap();
+                ends.recv().unwrap();
+            })
+        });
+        // Dropped if this fails, so that the listing ends.
+        let end = end;
+        begins.recv().unwrap();
+        assert_eq!(kind(dir.retire("one").map(drop)), Some(ErrorKind::Busy));
+        assert_eq!(dir.getattr(root).unwrap().ino, root, "nothing has changed");
+        end.send(()).unwrap();
+    });
+    // One that ends when it is already out of sight.
+    let ((begun, begins), (deletes, over)) = (channel(), channel::<()>());
+    std::thread::scope(|scope| {
+        let (listing, dir, _deletes) = (&listing, &dir, deletes);
+        scope.spawn(move || {
+            listing(&mut || {
+                begun.send(()).unwrap();
+                while dir.getattr(root).is_ok() && over.try_recv() == Err(TryRecvError::Empty) {
+                    std::thread::yield_now();
+                }
+            })
+        });
+        begins.recv().unwrap();
+        let _retired = dir.retire("one").unwrap();
+        world.tree.delete_snapshot("one").unwrap();
+    });
+    assert_eq!(kind(dir.lookup(SNAPSHOTS_INO, name("one"))), Some(ErrorKind::NotFound));
 }
