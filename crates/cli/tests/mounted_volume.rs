@@ -490,6 +490,54 @@ fn a_mounted_branch_is_set_back_again_and_again() {
 }
 
 #[test]
+fn what_a_folder_brought_into_a_path_is_set_back_with_it() {
+    let Some(b) = Boxed::new() else { return };
+    b.mount("mnt", &[]).expect(0);
+    let mnt = b.at("mnt");
+    shell("mkdir E dir; echo x > E/f", &mnt);
+    b.of("snapshot create", "mnt", &["s"]).expect(0);
+    shell("mv E dir/E; ls -lR . >/dev/null", &mnt);
+    let mut open = OpenOptions::new().append(true).open(mnt.join("dir/E/f")).unwrap();
+    b.of("snapshot restore", "mnt", &["s", "/dir", "-y"]).expect(7).says("busy");
+    open.write_all(b"more\n").unwrap();
+    drop(open);
+    assert_eq!(read(&mnt.join("dir/E/f")), "x\nmore\n");
+    let stands = File::open(mnt.join("dir/E")).unwrap();
+    b.of("snapshot restore", "mnt", &["s", "/dir", "-y"]).expect(0);
+    assert_eq!(errno(fs::metadata(mnt.join("dir/E"))), Some(libc::ENOENT));
+    let gone = rustix::fs::openat(&stands, "f", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty());
+    assert_eq!(gone.err(), Some(rustix::io::Errno::NOENT), "also for who stands in it");
+    assert_eq!(shell("ls -A dir | wc -l", &mnt).trim(), "0");
+    drop(stands);
+    b.umount("mnt");
+    b.expect_sound();
+}
+
+#[test]
+fn what_left_a_path_with_a_folder_shows_its_further_names() {
+    let Some(b) = Boxed::new() else { return };
+    b.mount("mnt", &[]).expect(0);
+    let mnt = b.at("mnt");
+    shell("mkdir -p dir/E; echo x > dir/E/f; echo y > dir/E/g", &mnt);
+    b.of("snapshot create", "mnt", &["s"]).expect(0);
+    shell("mv dir/E E; ls -lR . >/dev/null", &mnt);
+    let at = |path: &str| fs::metadata(mnt.join(path)).unwrap();
+    let changed = |path: &str| (at(path).ctime(), at(path).ctime_nsec());
+    let before = changed("E/g");
+    // It stays what it was, and so it may stay open.
+    let mut open = OpenOptions::new().append(true).open(mnt.join("E/f")).unwrap();
+    b.of("snapshot restore", "mnt", &["s", "/dir", "-y"]).expect(0);
+    assert_eq!((at("E/f").nlink(), open.metadata().unwrap().nlink(), at("dir/E/f").nlink()), (2, 2, 2));
+    assert_eq!((at("E/g").nlink(), at("dir").nlink(), at("E").nlink()), (2, 3, 2));
+    assert!(changed("E/g") > before);
+    open.write_all(b"more\n").unwrap();
+    drop(open);
+    assert_eq!((read(&mnt.join("E/f")).as_str(), read(&mnt.join("dir/E/f")).as_str()), ("x\nmore\n", "x\nmore\n"));
+    b.umount("mnt");
+    b.expect_sound();
+}
+
+#[test]
 fn a_kill_loses_nothing_that_was_closed() {
     let Some(b) = Boxed::new() else { return };
     b.mount("mnt", &[]).expect(0);

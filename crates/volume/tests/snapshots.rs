@@ -1,6 +1,8 @@
 //! Snapshots and branches, at random: each stays what the model was, whatever is changed, deleted or restored elsewhere; and
 //! after every step the tree keeps its rules and the space adds up.
 
+#[path = "support/between.rs"]
+mod forgotten;
 #[path = "support/tree.rs"]
 mod support;
 
@@ -168,6 +170,8 @@ impl Run {
         let parent = Shown(place.0[..place.0.len() - 1].to_vec());
         let parent_there =
             parent.0.is_empty() || to.get(&parent).is_some_and(|found| found.seen.kind == Kind::Directory);
+        let before = forgotten::Seen::of(&self.world.branch("trial"));
+        let told = tree.between("trial", &b, &path);
         let result = tree.restore_path("trial", &b, &path);
         let mut expected = to.clone();
         if parent_there {
@@ -184,6 +188,10 @@ impl Run {
         }
         let store = VolumeStore::open(tree, Source::Branch("trial".into())).unwrap();
         let mut got = StoreSubject::new(&store).snapshot().unwrap();
+        if parent_there {
+            let untold = before.untold(&forgotten::Seen::of(&store), &told.unwrap());
+            assert_eq!(untold, [""; 0], "when {place:?} of {a} is set back to {b}");
+        }
         drop(store);
         for found in expected.values_mut().chain(got.0.values_mut()) {
             found.seen.nlink = 0;

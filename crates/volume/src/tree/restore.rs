@@ -120,7 +120,7 @@ impl View<'_> {
     }
 
     /// All entries of a directory.
-    fn entries(&self, dir: u64) -> Result<Vec<(Vec<u8>, u64, Kind)>> {
+    pub(super) fn entries(&self, dir: u64) -> Result<Vec<(Vec<u8>, u64, Kind)>> {
         let (start, end) = keys::range_of(keys::space::ENTRY, dir);
         let mut entries = Vec::new();
         self.scan(&start, &end, &mut |_, value| {

@@ -1,0 +1,119 @@
+//! What has to be forgotten when a path is set back: also what nobody touched, because only a folder above it was moved.
+
+#[path = "support/between.rs"]
+mod forgotten;
+#[path = "support/tree.rs"]
+mod support;
+
+use adit_core::store::Store;
+use adit_core::types::{Access, Ino, RenameFlags};
+use adit_volume::VolumeStore;
+use adit_volume::tree::{Between, MAIN};
+
+use forgotten::Seen;
+use support::{World, name, new};
+
+fn dir(store: &VolumeStore, parent: Ino, called: &str) -> Ino {
+    store.mkdir(parent, name(called), &new(0o755)).unwrap().ino
+}
+
+fn file(store: &VolumeStore, parent: Ino, called: &str) -> Ino {
+    let (attr, file) = store.create(parent, name(called), &new(0o644)).unwrap();
+    file.write_at(&[(0, b"x")]).unwrap();
+    attr.ino
+}
+
+fn rename(store: &VolumeStore, from: (Ino, &str), to: (Ino, &str)) {
+    store.rename(from.0, name(from.1), to.0, name(to.1), RenameFlags::empty()).unwrap();
+}
+
+/// Sets a path back, and tells what was to be forgotten.
+fn set_back(world: &World, store: &VolumeStore, path: &[&[u8]]) -> Between {
+    let before = Seen::of(store);
+    let told = world.tree.between(MAIN, "s", path).unwrap();
+    store.restore_path("s", path).unwrap();
+    assert_eq!(before.untold(&Seen::of(store), &told), [""; 0]);
+    assert_eq!(world.tree.verify().unwrap().problems, [""; 0]);
+    told
+}
+
+#[test]
+fn what_a_folder_brought_with_it_goes_with_it() {
+    let world = World::new();
+    let store = world.main();
+    let (to, from) = (dir(&store, Ino::ROOT, "dir"), dir(&store, Ino::ROOT, "E"));
+    let deep = dir(&store, from, "deep");
+    let (f, g) = (file(&store, deep, "f"), file(&store, to, "g"));
+    world.tree.snapshot(MAIN, "s").unwrap();
+    rename(&store, (Ino::ROOT, "E"), (to, "E"));
+    let told = set_back(&world, &store, &[b"dir"]);
+    assert_eq!(told.inodes.get(&f.0), Some(&true), "nobody may know it");
+    assert!(told.files.contains(&(deep.0, b"f".to_vec())));
+    assert_eq!(told.inodes.get(&g.0), None, "it does not differ");
+}
+
+#[test]
+fn what_left_with_a_folder_gets_further_names_and_may_be_known() {
+    let world = World::new();
+    let store = world.main();
+    let top = dir(&store, Ino::ROOT, "dir");
+    let deep = dir(&store, dir(&store, top, "E"), "deep");
+    let f = file(&store, deep, "f");
+    store.symlink(deep, name("l"), b"f", new(0).caller).unwrap();
+    world.tree.snapshot(MAIN, "s").unwrap();
+    rename(&store, (top, "E"), (Ino::ROOT, "E"));
+    let told = set_back(&world, &store, &[b"dir"]);
+    assert_eq!(store.getattr(f).unwrap().nlink, 2);
+    assert_eq!(told.inodes.get(&f.0), Some(&false));
+    assert!(told.files.contains(&(deep.0, b"f".to_vec())));
+}
+
+#[test]
+fn what_moved_within_the_path_is_the_same() {
+    let world = World::new();
+    let store = world.main();
+    let top = dir(&store, Ino::ROOT, "dir");
+    let (a, b) = (dir(&store, top, "a"), dir(&store, top, "b"));
+    let moved = dir(&store, a, "E");
+    let f = file(&store, moved, "f");
+    world.tree.snapshot(MAIN, "s").unwrap();
+    rename(&store, (a, "E"), (b, "E"));
+    let told = set_back(&world, &store, &[b"dir"]);
+    assert_eq!(told.inodes.get(&f.0), None);
+    assert!(!told.entries.contains(&(moved.0, b"f".to_vec())));
+}
+
+#[test]
+fn a_path_leads_elsewhere_when_a_folder_above_it_is_another() {
+    let world = World::new();
+    let store = world.main();
+    let (old, other) = (dir(&store, Ino::ROOT, "a"), dir(&store, Ino::ROOT, "other"));
+    let (then, now) = (file(&store, dir(&store, old, "b"), "f"), file(&store, dir(&store, other, "b"), "f"));
+    let (then_file, now_file) = (file(&store, old, "file"), file(&store, other, "file"));
+    world.tree.snapshot(MAIN, "s").unwrap();
+    rename(&store, (Ino::ROOT, "a"), (Ino::ROOT, "moved"));
+    rename(&store, (Ino::ROOT, "other"), (Ino::ROOT, "a"));
+    let told = set_back(&world, &store, &[b"a", b"b"]);
+    assert_eq!((told.inodes.get(&now.0), told.inodes.get(&then.0)), (Some(&true), Some(&false)));
+    let told = set_back(&world, &store, &[b"a", b"file"]);
+    assert_eq!((told.inodes.get(&now_file.0), told.inodes.get(&then_file.0)), (Some(&true), Some(&false)));
+}
+
+#[test]
+fn a_file_with_a_name_outside_loses_one_or_gets_one() {
+    let world = World::new();
+    let store = world.main();
+    let (top, out) = (dir(&store, Ino::ROOT, "dir"), dir(&store, Ino::ROOT, "E"));
+    let f = file(&store, out, "f");
+    store.link(f, Ino::ROOT, name("g")).unwrap();
+    let h = file(&store, dir(&store, top, "D"), "h");
+    store.link(h, top, name("i")).unwrap();
+    world.tree.snapshot(MAIN, "s").unwrap();
+    rename(&store, (Ino::ROOT, "E"), (top, "E"));
+    rename(&store, (top, "D"), (Ino::ROOT, "D"));
+    set_back(&world, &store, &[b"dir"]);
+    assert_eq!(store.getattr(f).unwrap().nlink, 1);
+    assert_eq!(store.getattr(h).unwrap().nlink, 3);
+    let open = store.open(f, Access::Read).unwrap();
+    assert_eq!(open.read_at(0, &mut [0; 4]).unwrap(), 1);
+}
