@@ -118,6 +118,8 @@ fn info_json(info: &SnapshotInfo) -> Value {
         "id": info.id,
         "branch": info.is_branch,
         "created": output::iso_text(u64::try_from(info.created.secs).unwrap_or(0)),
+        // With the rest of the second: what tells a snapshot from an earlier one with the same id.
+        "created_nanos": info.created.nanos,
         "origin": info.origin,
     })
 }
@@ -142,6 +144,7 @@ pub fn change_json(change: &Change) -> Value {
         Changed::Attributes => ("attributes", None),
         Changed::Removed => ("removed", None),
         Changed::Renamed(from) => ("renamed", Some(text(from))),
+        Changed::OtherNames => ("changed under other names", None),
     };
     json!({"path": text(&change.path), "kind": change.kind.as_str(), "change": word, "from": from})
 }
@@ -236,6 +239,11 @@ impl Named {
     /// A mount of it by a process of this user.
     pub fn mount(&self) -> Option<&MountInfo> {
         self.mount.as_ref()
+    }
+
+    /// Whether it is mounted as the upper layer of an overlay. Paths in it are then not those that are shown.
+    pub fn is_overlay(&self) -> bool {
+        self.mount.as_ref().is_some_and(|mount| mount.upper.is_some())
     }
 
     /// The branch that is meant: `given`, else what is mounted where it was named, else the main one.

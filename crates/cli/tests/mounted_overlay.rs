@@ -274,6 +274,12 @@ fn an_upper_belongs_to_one_lower() {
     w.run(&["mount", "lower", "mnt", "--upper", "up", "--writable"]).expect(2);
     w.run(&["mount", "lower", "mnt", "-o", "upper=up,writable"]).expect(2);
     assert!(!w.bench.path("lower/up").exists());
+    // Nothing is made where it is refused, or not wanted.
+    let within = ["mount", "lower", "mnt", "--writable", "--cache-dir", "lower/new/cache"];
+    w.run(&within).expect(2).says("must not change");
+    assert!(!w.bench.path("lower/new").exists());
+    w.run(&["mount", "lower", "mnt", "--writable", "--cache-dir", "new/cache", "--fake"]).expect(0);
+    assert!(!w.bench.path("new").exists());
 }
 
 #[test]
@@ -293,6 +299,8 @@ fn verbs_know_an_overlay() {
     w.run(&["snapshot", "create", "mnt", "s"]).expect(0);
     save(&w.at("src/main.c"), "two\n");
     fs::write(w.at("more"), "more").unwrap();
+    w.run(&["snapshot", "restore", "mnt", "s", "/src", "--yes"]).expect(10).says("leave out the path");
+    assert_eq!(read(&w.at("src/main.c")), "two\n");
     w.run(&["snapshot", "restore", "mnt", "s", "--yes"]).expect(0);
     assert_eq!(read(&w.at("src/main.c")), "one\n");
     assert!(!w.at("more").exists());

@@ -6,11 +6,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use adit_core::types::{Attr, Ino};
+use adit_core::types::{Attr, Ino, Kind};
 use adit_core::{ErrorKind, FsError, Result};
-use adit_media::host::{attr_of, with_proc_path};
+use adit_media::host::{attr_of, kind_of, with_proc_path};
 use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
 /// What opens a place and neither reads nor writes it.
@@ -27,12 +27,21 @@ pub(crate) struct Folder {
     root: Arc<OwnedFd>,
     /// Device and number of the folder itself, as the host has them.
     identity: (u64, u64),
-    /// Devices besides the folder's own, in the order in which they were met.
-    devices: Mutex<Vec<u64>>,
+    devices: Mutex<Devices>,
+    /// Refuses what is on another device than the folder itself.
+    one_device: bool,
     /// What `openat2` must refuse, or `None` where nobody knows that call.
     resolve: Option<ResolveFlags>,
     /// Leaves access times alone.
     pub(crate) read_only: bool,
+}
+
+#[derive(Default)]
+struct Devices {
+    /// Besides the folder's own, in the order in which they were met.
+    further: Vec<u64>,
+    /// Whether a number of the folder's own device was given out that a further device's could be like.
+    large: bool,
 }
 
 /// Something that was found, open as a place only.
@@ -42,7 +51,7 @@ pub(crate) struct Found {
 }
 
 impl Folder {
-    pub(crate) fn open(path: &Path, read_only: bool) -> Result<Folder> {
+    pub(crate) fn open(path: &Path, read_only: bool, one_device: bool) -> Result<Folder> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fail = |e: Errno| fail(e).on("open", path.display());
         let root = retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty())).map_err(fail)?;
@@ -54,6 +63,7 @@ impl Folder {
             root: Arc::new(root),
             identity: (st.st_dev, st.st_ino),
             devices: Mutex::default(),
+            one_device,
             resolve: known.then_some(resolve),
             read_only,
         })
@@ -83,6 +93,20 @@ impl Folder {
         let fd = self.open_in(dir, name, PLACE, Mode::empty()).map_err(fail)?;
         let attr = self.attr(&fd)?;
         Ok(Found { fd, attr })
+    }
+
+    /// What a listing says that an entry of `dir` is; where the host does not say, it is looked at. `None` if it is gone.
+    pub(crate) fn listed_kind(&self, dir: impl AsFd, name: &[u8], told: FileType) -> Result<Option<Kind>> {
+        if let Some(kind) = kind_of(told) {
+            return Ok(Some(kind));
+        }
+        match self.find(dir, name) {
+            Ok(found) => Ok(Some(found.attr.kind)),
+            Err(e) if e.is_not_found() => Ok(None),
+            // Another filesystem is mounted there. Nobody can go in, but the entry is there.
+            Err(e) if e.kind() == ErrorKind::CrossDevice => Ok(Some(Kind::Directory)),
+            Err(e) => Err(e),
+        }
     }
 
     /// Opens what `fd` is anew, by way of `/proc`: the object itself, whatever its names have become.
@@ -117,27 +141,45 @@ impl Folder {
         Ok(Attr { ino: self.number(&st)?, ..attr_of(&st) })
     }
 
-    /// The number here of an entry that a listing tells.
-    pub(crate) fn listed(&self, host_ino: u64) -> Ino {
-        Ino(self.swapped(host_ino))
+    /// The number here of an entry that a listing of a directory on the device `dev` tells. An entry that is on another device
+    /// than its directory has another number when it is looked up.
+    pub(crate) fn listed(&self, dev: u64, host_ino: u64) -> Result<Ino> {
+        self.numbered(dev, host_ino)
     }
 
     fn number(&self, st: &Stat) -> Result<Ino> {
-        if st.st_dev == self.identity.0 {
-            return Ok(Ino(self.swapped(st.st_ino)));
+        self.numbered(st.st_dev, st.st_ino)
+    }
+
+    fn numbered(&self, dev: u64, host_ino: u64) -> Result<Ino> {
+        let refused = |why: &'static str| Err(FsError::new(ErrorKind::NotSupported).because(why));
+        let large = host_ino >> DEVICE_SHIFT != 0;
+        if dev == self.identity.0 {
+            if large {
+                let mut devices = self.devices.lock();
+                if !devices.further.is_empty() {
+                    return refused("its inode number is too large for a folder with several devices in it");
+                }
+                devices.large = true;
+            }
+            return Ok(Ino(self.swapped(host_ino)));
+        }
+        if self.one_device {
+            return refused("it is on another device than the folder, which the layer below an overlay cannot have");
         }
         let mut devices = self.devices.lock();
-        let place = match devices.iter().position(|dev| *dev == st.st_dev) {
+        if large || devices.large {
+            return refused("inode numbers are too large for a folder with several devices in it");
+        }
+        let place = match devices.further.iter().position(|known| *known == dev) {
             Some(place) => place,
+            None if devices.further.len() + 1 >= DEVICES_MAX => return refused("too many devices in one folder"),
             None => {
-                devices.push(st.st_dev);
-                devices.len() - 1
+                devices.further.push(dev);
+                devices.further.len() - 1
             }
         };
-        if place + 1 >= DEVICES_MAX || st.st_ino >> DEVICE_SHIFT != 0 {
-            return Err(FsError::new(ErrorKind::NotSupported).because("too many devices in one folder"));
-        }
-        Ok(Ino(((place as u64 + 1) << DEVICE_SHIFT) | st.st_ino))
+        Ok(Ino(((place as u64 + 1) << DEVICE_SHIFT) | host_ino))
     }
 
     /// The root of a store has a number of its own; whatever had that on the host gets the folder's.
@@ -165,4 +207,64 @@ pub(crate) fn fail(e: Errno) -> FsError {
 pub(crate) fn listing_buffer() -> Box<[MaybeUninit<u8>]> {
     const LEN_BYTES: usize = 32 << 10;
     Box::new_uninit_slice(LEN_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LARGE: u64 = 1 << DEVICE_SHIFT;
+
+    fn folder(one_device: bool) -> (Folder, u64) {
+        let folder = Folder::open(Path::new("/"), true, one_device).unwrap();
+        let dev = folder.identity.0;
+        (folder, dev)
+    }
+
+    fn kind<T>(result: Result<T>) -> ErrorKind {
+        result.err().expect("fails").kind()
+    }
+
+    #[test]
+    fn no_two_devices_share_a_number() {
+        let (here, dev) = folder(false);
+        let number = |dev, ino| here.numbered(dev, ino).unwrap();
+        let numbers = [number(dev, 77), number(dev + 1, 77), number(dev + 2, 77)];
+        assert_eq!(numbers, [Ino(77), Ino(LARGE | 77), Ino((2 * LARGE) | 77)]);
+        assert_eq!(here.listed(dev + 1, 77).unwrap(), numbers[1], "listings agree");
+        assert_eq!(kind(here.numbered(dev, LARGE | 77)), ErrorKind::NotSupported, "it would be that of another");
+        assert_eq!(kind(here.numbered(dev + 1, LARGE)), ErrorKind::NotSupported);
+        // And the other way round.
+        let (here, dev) = folder(false);
+        assert_eq!(here.numbered(dev, LARGE | 77).unwrap(), Ino(LARGE | 77));
+        assert_eq!(kind(here.numbered(dev + 1, 77)), ErrorKind::NotSupported);
+    }
+
+    #[test]
+    fn the_layer_below_an_overlay_has_one_device() {
+        let (here, dev) = folder(true);
+        assert_eq!(here.numbered(dev, LARGE | 77).unwrap(), Ino(LARGE | 77));
+        assert_eq!(kind(here.numbered(dev + 1, 77)), ErrorKind::NotSupported);
+        assert_eq!(kind(here.listed(dev + 1, 77)), ErrorKind::NotSupported);
+    }
+
+    /// Of hosts that do not say in a listing what an entry is.
+    #[test]
+    fn what_a_listing_does_not_say_is_looked_at_and_never_left_out() {
+        let (here, _) = folder(false);
+        let kind = |name: &[u8], told| here.listed_kind(here.root(), name, told);
+        assert_eq!(kind(b"usr", FileType::Unknown).unwrap(), Some(Kind::Directory));
+        assert_eq!(kind(b"adit, which is not there", FileType::Unknown).unwrap(), None);
+        assert_eq!(kind(b"proc", FileType::Unknown).unwrap(), Some(Kind::Directory), "a mount");
+        assert_eq!(kind(&[b'x'; 300], FileType::Unknown).unwrap_err().kind(), ErrorKind::NameTooLong);
+        assert_eq!(kind(b"any", FileType::Fifo).unwrap(), Some(Kind::Fifo));
+    }
+
+    #[test]
+    fn there_is_an_end_to_devices() {
+        let (here, dev) = folder(false);
+        let numbered: Vec<bool> = (1..=DEVICES_MAX as u64).map(|more| here.numbered(dev + more, 1).is_ok()).collect();
+        assert_eq!(numbered.iter().position(|done| !done), Some(DEVICES_MAX - 1));
+        assert!(here.numbered(dev + 1, 2).is_ok());
+    }
 }

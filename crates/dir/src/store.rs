@@ -12,7 +12,7 @@ use adit_core::types::{
     XattrSet,
 };
 use adit_core::{ErrorKind, FsError, Result};
-use adit_media::host::{chmod, ids, kind_of, mode, statfs_of, times, unless_refused, with_proc_path};
+use adit_media::host::{chmod, ids, mode, statfs_of, times, unless_refused, with_proc_path};
 use parking_lot::RwLock;
 use rustix::fs::{AtFlags, CWD, FileType, Gid, OFlags, RawDir, Uid, XattrFlags};
 use rustix::io::{Errno, retry_on_intr};
@@ -76,14 +76,26 @@ impl DirStore {
     /// # Errors
     /// The host's, with the path.
     pub fn open(path: &Path, read_only: bool) -> Result<DirStore> {
-        let folder = Folder::open(path, read_only)?;
+        Ok(DirStore::of(Folder::open(path, read_only, false)?))
+    }
+
+    /// Opens the folder `path` to read, as the layer below an overlay: that notes inode numbers for good, so they must not depend
+    /// on what was looked up first. What is on another device than the folder (a subvolume of btrfs) is `NotSupported`.
+    ///
+    /// # Errors
+    /// The host's, with the path.
+    pub fn open_as_lower(path: &Path) -> Result<DirStore> {
+        Ok(DirStore::of(Folder::open(path, true, true)?))
+    }
+
+    fn of(folder: Folder) -> DirStore {
         let keeps = |name: XattrName<'_>| {
             let asked = with_proc_path(&**folder.root(), |at| Ok(get_xattr(at, name)));
             !matches!(asked, Ok(Err(e)) if e.kind() == ErrorKind::NotSupported)
         };
-        let probe = XattrName::new(b"user.adit").map_err(FsError::from)?;
+        let probe = XattrName::new(b"user.adit").expect("a literal without NUL");
         let capabilities = Capabilities {
-            read_only,
+            read_only: folder.read_only,
             // Whole pages come from the host's own cache.
             unit_len_bytes: 4096,
             shared: true,
@@ -99,7 +111,7 @@ impl DirStore {
             capabilities,
             uid: rustix::process::geteuid(),
         };
-        Ok(DirStore { inner: Arc::new(inner) })
+        DirStore { inner: Arc::new(inner) }
     }
 
     /// What the folder is on this host.
@@ -362,14 +374,15 @@ impl Store for DirStore {
         inner.folder.attr(&held)
     }
 
-    fn read_dir(&self, dir: Ino, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<()> {
+    fn read_dir(&self, ino: Ino, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<()> {
         let inner = &*self.inner;
         let (dir, fd) = {
             let _naming = inner.naming.read();
-            let dir = inner.dir(dir)?;
+            let dir = inner.dir(ino)?;
             let fd = inner.folder.listing(&dir)?;
             (dir, fd)
         };
+        let dev = rustix::fs::fstat(&fd).map_err(fail)?.st_dev;
         let mut buffer = listing_buffer();
         let (mut entries, mut cookie) = (RawDir::new(fd, &mut buffer), 0);
         while let Some(entry) = entries.next() {
@@ -385,13 +398,13 @@ impl Store for DirStore {
             if cookie <= start {
                 continue;
             }
-            let Some(kind) = kind_of(entry.file_type()).or_else(|| {
-                // Some hosts do not say.
-                inner.folder.find(&dir, name).ok().map(|found| found.attr.kind)
-            }) else {
-                continue;
+            let about = |e: FsError| {
+                let above = inner.shown(ino);
+                e.on("list", format!("{}/{}", above.trim_end_matches('/'), String::from_utf8_lossy(name)))
             };
-            let entry = DirEntry { cookie, ino: inner.folder.listed(entry.ino()), kind, name: FileName::new(name)? };
+            let Some(kind) = inner.folder.listed_kind(&dir, name, entry.file_type()).map_err(about)? else { continue };
+            let ino = inner.folder.listed(dev, entry.ino()).map_err(about)?;
+            let entry = DirEntry { cookie, ino, kind, name: FileName::new(name)? };
             if sink(entry).is_break() {
                 break;
             }

@@ -9,6 +9,8 @@ use adit_core::overlay::{Changed, Overlay};
 use adit_core::store::Store;
 use adit_core::types::{Access, AllocateMode, Ino, SetAttr, XattrName, XattrSet};
 use adit_testkit::ops::pattern;
+use adit_volume::tree::MAIN;
+use adit_volume::{Source, VolumeStore};
 use overlay::volume::{World, name};
 use overlay::{Pair, Words, identity, memory, over};
 
@@ -257,4 +259,28 @@ fn a_lower_that_changed_is_stale_and_never_mixed_in() {
     let mut sink = |_: adit_core::store::DirEntry<'_>| std::ops::ControlFlow::Continue(());
     assert_eq!(overlay.read_dir(overlay.at("moved"), 0, &mut sink).unwrap_err().kind(), ErrorKind::Stale);
     assert_eq!(overlay.rmdir(Ino::ROOT, name("moved")).unwrap_err().kind(), ErrorKind::Stale, "it may hold something");
+}
+
+#[test]
+fn an_upper_that_is_read_only_is_read() {
+    let pair = long();
+    {
+        let overlay = pair.open();
+        overlay.put("new", b"above");
+        overlay.file("long").write_at(&[(5, b"x")]).unwrap();
+    }
+    let id = pair.upper.tree.snapshot(MAIN, "kept").unwrap();
+    let upper = VolumeStore::open(&pair.upper.tree, Source::Snapshot(id)).unwrap();
+    let overlay = Overlay::open(pair.lower.clone(), Arc::new(upper), &identity("the lower")).unwrap();
+    let read = |path: &str| {
+        let file = overlay.open(overlay.at(path), Access::Read).unwrap();
+        let mut buf = [0; 6];
+        let len = file.read_at(0, &mut buf).unwrap();
+        buf[..len].to_vec()
+    };
+    assert_eq!(read("new"), b"above");
+    assert_eq!(read("long")[5], b'x');
+    let ino = overlay.at("new");
+    let e = overlay.open(ino, Access::Write).and_then(|file| file.write_at(&[(0, b"y")])).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::ReadOnly);
 }

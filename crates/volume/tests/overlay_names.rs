@@ -25,6 +25,20 @@ fn some() -> Pair {
     })
 }
 
+/// What [`Overlay::changes`] tells, a line each.
+fn told(overlay: &Overlay) -> Vec<String> {
+    let mut told = Vec::new();
+    let shown = |Change { path, kind, what }| {
+        let what = match what {
+            Changed::Renamed(from) => format!("from {}", from.escape_ascii()),
+            what => format!("{what:?}"),
+        };
+        format!("{} {} {what}", path.escape_ascii(), kind.as_str())
+    };
+    overlay.changes(&mut |change| told.push(shown(change))).unwrap();
+    told
+}
+
 /// What the upper itself has below a path of its own.
 fn upper_names(pair: &Pair, path: &str) -> Vec<String> {
     pair.upper.main().names(path)
@@ -228,7 +242,10 @@ fn a_directory_full_of_whiteouts_goes_whole_or_stays_empty() {
             return;
         }
         assert_eq!(overlay.names("d"), [""; 0], "what was removed stays so");
+        assert_eq!(told(&overlay).iter().filter(|line| line.ends_with("file Removed")).count(), FILES);
         overlay.put("d/7", b"new");
+        assert!(told(&overlay).contains(&"/d/7 file Content".to_owned()));
+        assert_eq!(told(&overlay).len(), FILES);
         overlay.rm("d/7");
         overlay.rmdir(Ino::ROOT, name("d")).unwrap();
         batches += 1;
@@ -297,20 +314,8 @@ fn changes_are_told_by_path() {
         overlay.file("d/linked").set_len(0).unwrap();
         overlay.setattr(overlay.at("same"), &SetAttr { uid: Some(77), ..SetAttr::default() }).unwrap();
     }
-    let mut told = Vec::new();
-    pair.open().changes(&mut |change| told.push(change)).unwrap();
-    let shown: Vec<String> = told
-        .into_iter()
-        .map(|Change { path, kind, what }| {
-            let what = match what {
-                Changed::Renamed(from) => format!("from {}", from.escape_ascii()),
-                what => format!("{what:?}"),
-            };
-            format!("{} {} {what}", path.escape_ascii(), kind.as_str())
-        })
-        .collect();
     assert_eq!(
-        shown,
+        told(&pair.open()),
         [
             "/d/b directory Added",
             "/d/b file Removed",
@@ -340,4 +345,67 @@ fn a_path_is_told_for_messages() {
     assert_eq!((overlay.path_of(deep), overlay.getattr(deep).unwrap().nlink), (None, 0));
     let too_deep = FileName::new(b"x").unwrap();
     assert!(overlay.lookup(overlay.at("moved/e"), too_deep).unwrap_err().is_not_found());
+}
+
+#[test]
+fn changes_of_files_with_several_names_are_told_under_one_that_is_left() {
+    let pair = Pair::new(|lower| {
+        for path in ["d", "gone"] {
+            lower.dir(path);
+        }
+        for path in ["a", "b", "c", "gone/e", "d/f"] {
+            let ino = lower.put(path, &[1; 9000]);
+            let second = format!("{path}2");
+            let (dir, last) = lower.place(&second);
+            lower.link(ino, dir, last).unwrap();
+        }
+        lower.link(lower.at("gone/e"), Ino::ROOT, name("e3")).unwrap();
+    });
+    let overlay = pair.open();
+    // The name under which it was found first is noted; that is taken away.
+    for path in ["a", "b", "c", "gone/e", "d/f"] {
+        overlay.file(path).write_at(&[(0, b"x")]).unwrap();
+    }
+    overlay.rm("a");
+    overlay.mv("b", "z").unwrap();
+    overlay.rm("c");
+    overlay.put("c", b"another file");
+    overlay.rm("gone/e");
+    overlay.rm("gone/e2");
+    overlay.rmdir(Ino::ROOT, name("gone")).unwrap();
+    overlay.mv("d", "moved").unwrap();
+    // A name that was taken away and given back is no change.
+    overlay.rm("moved/f2");
+    overlay.link(overlay.at("moved/f"), overlay.at("moved"), name("f2")).unwrap();
+    assert_eq!(
+        told(&overlay),
+        [
+            "/a file Removed",
+            "/a file OtherNames",
+            "/b file Removed",
+            "/c file Content",
+            "/c file OtherNames",
+            "/gone directory Removed",
+            "/gone/e file OtherNames",
+            "/moved directory from /d",
+            "/moved/f file Content",
+            "/z file Added",
+            "/z file Content",
+        ]
+        .map(str::to_owned)
+        .as_slice()
+    );
+}
+
+#[test]
+fn a_further_name_is_told_as_new_and_one_that_is_left_as_renamed() {
+    let pair = some();
+    let overlay = pair.open();
+    let dir = overlay.at("d");
+    overlay.put("d/new", b"x");
+    overlay.link(overlay.at("d/e/deep"), dir, name("deep2")).unwrap();
+    assert_eq!(told(&overlay), ["/d/deep2 file Added", "/d/new file Added"]);
+    overlay.link(overlay.at("d/e/deep"), dir, name("deep3")).unwrap();
+    overlay.rm("d/e/deep");
+    assert_eq!(told(&overlay), ["/d/deep2 file from /d/e/deep", "/d/deep3 file Added", "/d/new file Added"]);
 }

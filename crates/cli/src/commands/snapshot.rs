@@ -10,6 +10,7 @@ use crate::args::low::GlobalArgs;
 use crate::args::volume::{
     CloneCommand, SnapshotCommand, SnapshotCreateArgs, SnapshotDiffArgs, SnapshotRestoreArgs, VolumeListArgs,
 };
+use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::output::{self, Output, printable};
 use crate::volume_work::{Asked, Named};
@@ -106,6 +107,10 @@ fn restore(args: &SnapshotRestoreArgs) -> Result<()> {
     let named = Named::find(&args.of.volume)?;
     let branch = named.branch(args.of.branch.as_deref())?;
     let path = args.path.as_deref().map(names).transpose()?.unwrap_or_default();
+    if !path.is_empty() && named.is_overlay() {
+        let what = format!("{}: only all that an overlay's upper layer holds can be set back", named.subject);
+        return Err(Failure::new(Code::NotSupported, what).hint("leave out the path"));
+    }
     let what = match &args.path {
         Some(path) if !bytes(path).iter().all(|&b| b == b'/') => format!("{} in ", printable(bytes(path))),
         _ => String::new(),

@@ -105,7 +105,9 @@ impl Shared {
             return Ok(file);
         }
         let upper = work.node.upper().ok_or(ErrorKind::Stale)?;
-        let file = self.upper.store.open(upper, Access::Write)?;
+        // Once for all who have it open; of an upper that is read-only nobody can write.
+        let access = if self.upper.store.capabilities().read_only { Access::Read } else { Access::Write };
+        let file = self.upper.store.open(upper, access)?;
         Ok(work.content.upper.get_or_init(|| file))
     }
 

@@ -106,21 +106,21 @@ impl Shared {
 
     /// Where the object that `node` stands for lies in the lower.
     pub fn lower_path(&self, node: &Node) -> Result<Vec<Vec<u8>>> {
-        if let Some(upper) = node.upper() {
-            return Ok(self.origin(upper)?.ok_or(ErrorKind::Stale)?.path);
-        }
-        // What has no copy lies where it always lay, and so does what is above it, up to the first that has one.
-        let mut names = Vec::new();
-        let mut place: Place = node.place().ok_or(ErrorKind::Stale)?;
+        // What has no copy lies where it always lay, and so does what is above it, up to the first that has one. A rename
+        // notes the copy before the new place: so a place that was read before no copy was found is the old one.
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        let (mut place, mut upper) = (node.place(), node.upper());
         loop {
-            names.push(place.name.to_vec());
-            if let Some(upper) = place.dir.upper() {
+            if let Some(upper) = upper {
                 let mut path = self.origin(upper)?.ok_or(ErrorKind::Stale)?.path;
                 path.extend(names.into_iter().rev());
                 return Ok(path);
             }
-            let next = place.dir.place().ok_or(ErrorKind::Stale)?;
-            place = next;
+            let Place { dir, name } = place.ok_or(ErrorKind::Stale)?;
+            names.push(name.into());
+            // In this order.
+            place = dir.place();
+            upper = dir.upper();
         }
     }
 

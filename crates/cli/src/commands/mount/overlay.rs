@@ -4,17 +4,20 @@
 //! belongs to which lower is in the upper ([`LowerIdentity`]), so that it is found again, and never put on another one.
 
 use std::fs::DirBuilder;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use adit_core::overlay::LowerIdentity;
 use adit_core::path::this_process;
 use adit_core::store::Store;
 use adit_core::types::Access;
+use adit_dir::DirStore;
 use adit_volume::Volume;
 use adit_volume::volume::{CreateOptions, Durability, OpenOptions};
+use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{Plan, volume};
@@ -111,7 +114,7 @@ fn identify(source: &Source, part: &Part) -> Result<LowerIdentity> {
     let path = source.path();
     let Part::Snapshot(name) = part else {
         let meta = path.metadata().map_err(|e| Failure::io(path.display(), &e))?;
-        return Ok(of_dir(path, meta.dev(), meta.ino()));
+        return Ok(of_dir(path, meta.ino()));
     };
     // Asked of the process that has it open, if there is one.
     let named = Named::find(path.as_os_str())?;
@@ -119,22 +122,33 @@ fn identify(source: &Source, part: &Part) -> Result<LowerIdentity> {
     let listed = named.ask(&Asked::List)?;
     let found =
         listed.as_array().into_iter().flatten().find(|entry| entry["name"] == **name && entry["branch"] == false);
-    let id = found.and_then(|entry| entry["id"].as_u64()).ok_or_else(|| {
+    let found = found.ok_or_else(|| {
         Failure::new(Code::Failure, format!("{}: it has no snapshot {name}", path.display()))
             .hint(format!("`adit snapshot list {}` names them", path.display()))
     })?;
-    Ok(of_snapshot(path, name, info["uuid"].as_str().unwrap_or_default(), id))
+    let made = snapshot_made(&info, found).ok_or_else(|| {
+        let what = format!("{}: the process that has it open does not say which snapshot {name} is", path.display());
+        Failure::new(Code::Failure, what).hint("unmount it, and mount it anew with this version of adit")
+    })?;
+    Ok(of_snapshot(path, name, &made))
 }
 
-fn of_dir(path: &Path, dev: u64, ino: u64) -> LowerIdentity {
-    let mut id = format!("dir {dev} {ino} ").into_bytes();
+/// A folder by its canonical path and its inode. Not by its device: many filesystems have another one after each boot.
+fn of_dir(path: &Path, ino: u64) -> LowerIdentity {
+    let mut id = format!("dir {ino} ").into_bytes();
     id.extend_from_slice(path.as_os_str().as_bytes());
     LowerIdentity { id, text: path.display().to_string() }
 }
 
-fn of_snapshot(file: &Path, name: &str, uuid: &str, id: u64) -> LowerIdentity {
+/// Which snapshot it is, whatever it is called: the volume's id and its own, and when it was made, for ids are given again.
+fn snapshot_made(info: &Value, entry: &Value) -> Option<String> {
+    let (uuid, id) = (info["uuid"].as_str()?, entry["id"].as_u64()?);
+    Some(format!("{uuid} {id} {} {}", entry["created"].as_str()?, entry["created_nanos"].as_u64()?))
+}
+
+fn of_snapshot(file: &Path, name: &str, made: &str) -> LowerIdentity {
     let text = format!("snapshot {name} of {}", file.display());
-    LowerIdentity { id: format!("snapshot {uuid} {id}").into_bytes(), text }
+    LowerIdentity { id: format!("snapshot {made}").into_bytes(), text }
 }
 
 /// The file of the upper, absolute; it need not exist.
@@ -156,16 +170,33 @@ fn upper(request: &MountRequest, identity: &LowerIdentity) -> Result<PathBuf> {
     Ok(above.join(name))
 }
 
-/// The upper of a lower in the cache directory, which is made if need be.
+/// The upper of a lower in the cache directory. Nothing is made: the cache directory may lie in the lower.
 fn cached(given: Option<&Path>, identity: &LowerIdentity) -> Result<PathBuf> {
     let base = match given {
         Some(given) => std::path::absolute(given).map_err(|e| Failure::io(given.display(), &e))?,
         None => default_cache()?,
     };
-    let dir = base.join(UPPERS_DIR);
-    DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|e| Failure::io(dir.display(), &e))?;
-    let dir = dir.canonicalize().map_err(|e| Failure::io(dir.display(), &e))?;
+    let dir = resolved(&base.join(UPPERS_DIR))?;
     Ok(dir.join(format!("{:032x}.adit", xxh3_128(&identity.id))))
+}
+
+/// Where an absolute path leads, also if the last of its folders are not there yet.
+fn resolved(path: &Path) -> Result<PathBuf> {
+    for above in path.ancestors() {
+        let mut found = match above.canonicalize() {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            other => other.map_err(|e| Failure::io(above.display(), &e))?,
+        };
+        for part in path.strip_prefix(above).unwrap_or(path).components() {
+            match part {
+                // Of what is not there nothing is a link.
+                Component::ParentDir => drop(found.pop()),
+                part => found.push(part),
+            }
+        }
+        return Ok(found);
+    }
+    Err(Failure::io(path.display(), &io::ErrorKind::NotFound.into()))
 }
 
 /// `$XDG_CACHE_HOME/adit`, else `~/.cache/adit`.
@@ -201,6 +232,9 @@ fn refuse_inside(source: &Source, upper: &Path) -> Result<()> {
 fn create(upper: &Path, global: &GlobalArgs) -> Result<()> {
     let new = CreateOptions { capacity_bytes: None, durability: Durability::Fsync, owner: this_process(), perm: 0o700 };
     let options = OpenOptions { background: false, ..OpenOptions::new(Access::Write) };
+    if let Some(dir) = upper.parent() {
+        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|e| Failure::io(dir.display(), &e))?;
+    }
     let fail = |e| Failure::fs(upper.display(), &e);
     Volume::create(upper, &new, &options).and_then(|volume| volume.close()).map_err(fail)?;
     if !global.quiet {
@@ -214,9 +248,9 @@ fn open_lower(source: &Source, part: &Part, memory_bytes: u64) -> Result<Lower> 
     let path = source.path();
     let place = path.display().to_string();
     let Part::Snapshot(name) = part else {
-        let store = open::dir(path, true)?;
-        let found = store.identity();
-        let identity = of_dir(path, found.dev, found.ino);
+        let store = DirStore::open_as_lower(path).map_err(|e| Failure::fs(path.display(), &e))?;
+        let identity = of_dir(path, store.identity().ino);
+        let store = Arc::new(store);
         return Ok(Lower { store, identity, source: place, snapshot: None, _held: Held::Nothing });
     };
     let identity = identify(source, part)?;
@@ -234,20 +268,46 @@ fn open_lower(source: &Source, part: &Part, memory_bytes: u64) -> Result<Lower> 
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn each_lower_has_an_upper_of_its_own() {
         let folder = tempfile::tempdir().unwrap();
         let of = |identity: &LowerIdentity| cached(Some(folder.path()), identity).unwrap();
-        let (a, b) = (of_dir(Path::new("/a"), 1, 2), of_dir(Path::new("/b"), 1, 2));
+        let (a, b) = (of_dir(Path::new("/a"), 2), of_dir(Path::new("/b"), 2));
         assert_eq!(of(&a), of(&a));
-        let others =
-            [of(&a), of(&b), of(&of_dir(Path::new("/a"), 1, 3)), of(&of_snapshot(Path::new("/a"), "s", "00", 4))];
+        let snapshot = |file: &str, name: &str, created: &str, nanos: u64| {
+            let entry = json!({"id": 4, "created": created, "created_nanos": nanos});
+            let made = snapshot_made(&json!({"uuid": "00"}), &entry).unwrap();
+            of_snapshot(Path::new(file), name, &made)
+        };
+        let others = [
+            of(&a),
+            of(&b),
+            of(&of_dir(Path::new("/a"), 3)),
+            of(&snapshot("/a", "s", "then", 5)),
+            of(&snapshot("/a", "s", "then", 6)),
+            of(&snapshot("/a", "s", "later", 5)),
+        ];
         for (at, one) in others.iter().enumerate() {
             assert!(others[at + 1..].iter().all(|other| other != one));
         }
         // A snapshot is the same wherever its file lies, and whatever it is called.
-        assert_eq!(of(&of_snapshot(Path::new("/a"), "s", "00", 4)), of(&of_snapshot(Path::new("/b"), "t", "00", 4)));
+        assert_eq!(of(&snapshot("/a", "s", "then", 5)), of(&snapshot("/b", "t", "then", 5)));
+        assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none(), "nothing is made before it is needed");
+    }
+
+    #[test]
+    fn a_path_is_resolved_as_far_as_it_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let real = folder.path().canonicalize().unwrap();
+        std::fs::create_dir(real.join("d")).unwrap();
+        std::os::unix::fs::symlink("d", real.join("link")).unwrap();
+        let of = |path: &str| resolved(&real.join(path)).unwrap();
+        assert_eq!(of("link/new/x"), real.join("d/new/x"));
+        assert_eq!(of("new/a/../../link2"), real.join("link2"));
+        assert_eq!(of("link"), real.join("d"));
     }
 }
