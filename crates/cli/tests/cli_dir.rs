@@ -118,6 +118,24 @@ fn copies_keep_holes_links_and_attributes() {
 }
 
 #[test]
+fn a_further_name_never_takes_the_place_of_a_fifo() {
+    let bench = Bench::bare();
+    fs::create_dir_all(bench.path("tree")).unwrap();
+    fs::write(bench.path("tree/one"), "linked").unwrap();
+    fs::hard_link(bench.path("tree/one"), bench.path("tree/two")).unwrap();
+    bench.run(["volume", "init", "box"]).expect(0);
+    bench.run(["put", "box", "tree", "/"]).expect(0);
+    fs::create_dir_all(bench.path("out/tree")).unwrap();
+    let fifo = bench.path("out/tree/two");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let got = bench.run(["get", "box", "/tree", "out"]);
+    assert_ne!(got.code, Some(0));
+    got.says("FIFO");
+    assert!(std::os::unix::fs::FileTypeExt::is_fifo(&fs::symlink_metadata(&fifo).unwrap().file_type()));
+    assert_eq!(fs::read(bench.path("out/tree/one")).unwrap(), b"linked");
+}
+
+#[test]
 fn what_a_vault_cannot_keep_is_told_once() {
     let bench = Bench::new();
     special_tree(&bench.path("tree"));
@@ -130,18 +148,49 @@ fn what_a_vault_cannot_keep_is_told_once() {
     assert_eq!(bench.open("cat", &["/tree/sub/two"]).expect(0).text(), "linked");
 }
 
-#[test]
-fn acls_are_kept_where_they_can_be() {
-    let bench = Bench::bare();
-    fs::create_dir(bench.path("tree")).unwrap();
-    fs::write(bench.path("tree/f"), "x").unwrap();
-    // Version 2; owner rw-, a user rw-, group ---, mask rw-, others ---.
+/// Version 2; owner rw-, a user rw-, group ---, mask rw-, others ---.
+fn acl() -> Vec<u8> {
     let mut acl = 2u32.to_le_bytes().to_vec();
     for (tag, perm, id) in
         [(1u16, 6u16, u32::MAX), (2, 6, 4321), (4, 0, u32::MAX), (16, 6, u32::MAX), (32, 0, u32::MAX)]
     {
         acl.extend(tag.to_le_bytes().into_iter().chain(perm.to_le_bytes()).chain(id.to_le_bytes()));
     }
+    acl
+}
+
+#[test]
+fn a_copy_has_no_acl_that_its_original_lacks() {
+    let bench = Bench::bare();
+    fs::create_dir_all(bench.path("tree/d")).unwrap();
+    fs::write(bench.path("tree/d/f"), "x").unwrap();
+    fs::set_permissions(bench.path("tree/d/f"), fs::Permissions::from_mode(0o640)).unwrap();
+    bench.run(["volume", "init", "box"]).expect(0);
+    bench.run(["put", "box", "tree", "/"]).expect(0);
+    for place in ["out", "folder"] {
+        fs::create_dir(bench.path(place)).unwrap();
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(bench.path(place), "system.posix_acl_default", &acl(), flags).unwrap();
+    }
+    bench.run(["get", "box", "/tree", "out"]).expect(0);
+    bench.run(["put", "folder", "tree", "/"]).expect(0);
+    for place in ["out/tree", "folder/tree"] {
+        for path in ["", "d", "d/f"] {
+            let path = bench.path(place).join(path);
+            let mut names = [0; 400];
+            let len = rustix::fs::listxattr(&path, &mut names[..]).unwrap();
+            assert!(!String::from_utf8_lossy(&names[..len]).contains("posix_acl"), "{}", path.display());
+        }
+        assert_eq!(fs::metadata(bench.path(place).join("d/f")).unwrap().mode() & 0o777, 0o640);
+    }
+}
+
+#[test]
+fn acls_are_kept_where_they_can_be() {
+    let bench = Bench::bare();
+    fs::create_dir(bench.path("tree")).unwrap();
+    fs::write(bench.path("tree/f"), "x").unwrap();
+    let acl = acl();
     let name = "system.posix_acl_access";
     rustix::fs::setxattr(bench.path("tree/f"), name, &acl, rustix::fs::XattrFlags::empty()).unwrap();
     bench.run(["volume", "init", "box"]).expect(0);

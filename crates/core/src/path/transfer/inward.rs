@@ -222,7 +222,16 @@ impl<'t> Copier<'t, '_, '_, '_> {
         let failed = |e: io::Error| Fault::host("read the extended attributes of", show(path), e);
         let store = self.tree.store();
         let can = store.capabilities();
-        for name in kept::names(&kept::names_of(fd).map_err(failed)?) {
+        let list = kept::names_of(fd).map_err(failed)?;
+        if can.xattrs && can.acls {
+            for name in kept::inherited(&store.xattr_names(node.ino())?, &list) {
+                match store.remove_xattr(node.ino(), XattrName::new(name).map_err(FsError::from)?) {
+                    Err(e) if e.kind() == ErrorKind::NoAttribute => {}
+                    other => other?,
+                }
+            }
+        }
+        for name in kept::names(&list) {
             if !kept::is_kept(name, stat.st_uid == node.attr().uid) {
                 continue;
             }

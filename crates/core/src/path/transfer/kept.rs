@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use rustix::fs::{XattrFlags, fgetxattr, fgetxattr_query, flistxattr, flistxattr_query, fsetxattr};
+use rustix::fs::{XattrFlags, fgetxattr, fgetxattr_query, flistxattr, flistxattr_query, fremovexattr, fsetxattr};
 use rustix::io::Errno;
 
 use super::Told;
@@ -65,6 +65,20 @@ pub(super) fn value_of(fd: BorrowedFd<'_>, name: &[u8]) -> io::Result<Option<Vec
 /// Sets an attribute of a file of the host.
 pub(super) fn set_value(fd: BorrowedFd<'_>, name: &[u8], value: &[u8]) -> io::Result<()> {
     Ok(fsetxattr(fd, name, value, XattrFlags::empty())?)
+}
+
+/// The ACLs among the attributes of a copy that its original, which has those of `list`, lacks. The copy has them from its
+/// directory, and they would give rights that nobody gave.
+pub(super) fn inherited<'c>(copy: &'c [u8], list: &[u8]) -> impl Iterator<Item = &'c [u8]> {
+    names(copy).filter(|&name| is_acl(name) && names(list).all(|kept| kept != name))
+}
+
+/// Removes an attribute of a file of the host; one that is gone is removed.
+pub(super) fn remove(fd: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+    match fremovexattr(fd, name) {
+        Err(Errno::NODATA) => Ok(()),
+        other => Ok(other?),
+    }
 }
 
 /// Asks for the length and then for the bytes, again if there are more by then.

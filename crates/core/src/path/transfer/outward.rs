@@ -179,7 +179,8 @@ impl Copier<'_, '_, '_> {
     }
 
     /// Links `name` in `dir` to the copy; false if the host does not, or the copy is not there any more.
-    fn further_name(&self, placed: &Placed, dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<bool> {
+    fn further_name(&self, placed: &Placed, dir: BorrowedFd<'_>, name: &OsStr) -> Result<bool> {
+        check_replaceable(dir, name)?;
         let path = Path::new(OsStr::from_bytes(&placed.path));
         let Some(first) = path.file_name() else { return Ok(false) };
         let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -210,11 +211,13 @@ impl Copier<'_, '_, '_> {
     /// Gives the copy `fd` the extended attributes of `node`. Before its mode: an ACL sets that, too.
     fn attributes(&mut self, node: &Node<'_>, fd: BorrowedFd<'_>) -> Result<(), Fault> {
         let store = self.tree.store();
-        if !store.capabilities().xattrs {
-            return Ok(());
+        let list = if store.capabilities().xattrs { store.xattr_names(node.ino())? } else { Vec::new() };
+        let host = |e: io::Error| unwritten(node, e);
+        for name in kept::inherited(&kept::names_of(fd).map_err(host)?, &list) {
+            kept::remove(fd, name).map_err(host)?;
         }
         let owner = rustix::fs::fstat(fd).map_err(|e| unwritten(node, io::Error::from(e)))?.st_uid;
-        for name in kept::names(&store.xattr_names(node.ino())?) {
+        for name in kept::names(&list) {
             if !kept::is_kept(name, node.attr().uid == owner) {
                 continue;
             }
