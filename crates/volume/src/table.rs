@@ -123,6 +123,18 @@ pub trait Extents: Send + Sync {
     fn space(&self) -> Space;
 }
 
+/// Which blocks belong to the tree: for who checks and mends that. Nobody else uses the volume meanwhile.
+pub trait Allocation: Send + Sync {
+    /// Behind the greatest number that a block can have now.
+    fn end(&self) -> u64;
+
+    /// The first stretch of blocks from `block` on that belong to the tree, or the part of it that is found at once.
+    fn allocated_from(&self, block: u64) -> Option<Run>;
+
+    /// Reserves this block, as [`Extents::reserve`] would. `false`: it is not free, or is not there.
+    fn reserve_at(&self, block: u64) -> Result<bool>;
+}
+
 /// Room, in blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Space {

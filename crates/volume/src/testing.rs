@@ -12,7 +12,8 @@ use parking_lot::Mutex;
 
 use crate::format::log;
 use crate::table::{
-    BLOCK_LEN_BYTES, Batch, Bytes, Extents, KEY_LEN_MAX_BYTES, Run, Seq, Sink, Space, Table, VALUE_LEN_MAX_BYTES,
+    Allocation, BLOCK_LEN_BYTES, Batch, Bytes, Extents, KEY_LEN_MAX_BYTES, Run, Seq, Sink, Space, Table,
+    VALUE_LEN_MAX_BYTES,
 };
 
 /// Longest record of a batch, in bytes: what the smallest segment of a log takes beside the record that leads to the next.
@@ -229,6 +230,25 @@ impl Extents for MemBase {
         let state = self.state.lock();
         let used = (state.allocated.len() + state.reserved.len()) as u64;
         Space { total: self.total, free: self.total - used, reserved: self.kept_back }
+    }
+}
+
+impl Allocation for MemBase {
+    fn end(&self) -> u64 {
+        self.total
+    }
+
+    fn allocated_from(&self, block: u64) -> Option<Run> {
+        let state = self.state.lock();
+        let start = *state.allocated.range(block..).next()?;
+        let count = state.allocated.range(start..).zip(start..).take_while(|(there, at)| *there == at).count();
+        Some(Run { start, count: count as u32 })
+    }
+
+    fn reserve_at(&self, block: u64) -> Result<bool> {
+        let state = &mut *self.state.lock();
+        let is_free = block < self.total && !state.allocated.contains(&block) && !state.freed.contains(&block);
+        Ok(is_free && state.reserved.insert(block))
     }
 }
 

@@ -73,15 +73,22 @@ impl Bitmap {
         self.runs(false)
     }
 
+    /// The first stretch of set bits from `at` on, as (start, count).
+    pub fn set_run_from(&self, at: u32) -> Option<(u32, u32)> {
+        self.run_from(at, true)
+    }
+
+    fn run_from(&self, at: u32, set: bool) -> Option<(u32, u32)> {
+        let start = self.next(at, set);
+        (start < self.len).then(|| (start, self.next(start, !set) - start))
+    }
+
     fn runs(&self, set: bool) -> impl Iterator<Item = (u32, u32)> + '_ {
         let mut at = 0;
         std::iter::from_fn(move || {
-            let start = self.next(at, set);
-            if start >= self.len {
-                return None;
-            }
-            at = self.next(start, !set);
-            Some((start, at - start))
+            let (start, count) = self.run_from(at, set)?;
+            at = start + count;
+            Some((start, count))
         })
     }
 }

@@ -600,6 +600,44 @@ impl Space {
         runs
     }
 
+    /// Behind the last block of the segments that the file or folder has, or that are in use.
+    pub fn end(&self) -> u64 {
+        let segments = (self.segments.len() as u64).max(u64::from(self.limit));
+        segments.saturating_mul(u64::from(self.geometry.blocks))
+    }
+
+    /// The first stretch of allocated blocks from `block` on, within one segment.
+    pub fn allocated_from(&self, block: u64) -> Option<Run> {
+        let (first, mut at) = self.split(block);
+        for (segment, data) in (u64::from(first)..).zip(self.segments.get(first as usize..)?) {
+            if let Use::Data(data) = data
+                && let Some((start, count)) = data.allocated.set_run_from(at)
+            {
+                return Some(Run { start: segment * u64::from(self.geometry.blocks) + u64::from(start), count });
+            }
+            at = 0;
+        }
+        None
+    }
+
+    /// Takes this very block, if it is free: within what the file or folder had when it was opened, and not in a segment
+    /// that is used for something else.
+    pub fn reserve_at(&mut self, block: u64) -> bool {
+        let (segment, at) = self.split(block);
+        if segment >= self.limit {
+            return false;
+        }
+        if self.is_free(segment) {
+            self.kept_together.retain(|kept| *kept != segment);
+            self.bind_data(segment);
+        }
+        let is_free = self.data(segment).is_some_and(|data| !data.taken.get(at));
+        if is_free {
+            self.take(segment, at, 1);
+        }
+        is_free
+    }
+
     /// Free stretches of DATA segments, ascending.
     pub fn free_runs(&self) -> Vec<Run> {
         let mut runs = Vec::new();

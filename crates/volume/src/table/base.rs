@@ -14,8 +14,8 @@ use super::background::Work;
 use super::log::Log;
 use super::memory::Tables;
 use super::{
-    BLOCK_LEN_BYTES, Batch, Bytes, Extents, Info, KEY_LEN_MAX_BYTES, NewVolume, OWN_PREFIX, Options, Run, Seq, Sink,
-    Space, Table, VALUE_LEN_MAX_BYTES,
+    Allocation, BLOCK_LEN_BYTES, Batch, Bytes, Extents, Info, KEY_LEN_MAX_BYTES, NewVolume, OWN_PREFIX, Options, Run,
+    Seq, Sink, Space, Table, VALUE_LEN_MAX_BYTES,
 };
 use crate::container::{Container, Folder};
 use crate::format::container::{
@@ -592,5 +592,24 @@ impl Extents for Base {
         let (free, reserved) = space.blocks();
         let geometry = space.geometry();
         Space { total: u64::from(geometry.segments) * u64::from(geometry.blocks), free, reserved }
+    }
+}
+
+impl Allocation for Base {
+    fn end(&self) -> u64 {
+        self.shared.container.space().end()
+    }
+
+    fn allocated_from(&self, block: u64) -> Option<Run> {
+        self.shared.container.space().allocated_from(block)
+    }
+
+    fn reserve_at(&self, block: u64) -> Result<bool> {
+        let container = &self.shared.container;
+        container.check_writable()?;
+        let durable = container.durable();
+        let mut space = container.space();
+        space.settle(durable);
+        Ok(space.reserve_at(block))
     }
 }
