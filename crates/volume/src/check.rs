@@ -1,24 +1,29 @@
 //! The check of a whole volume: pages, tree, ownership of blocks, content; and what of it can be repaired.
 //!
 //! Everything is compared with something else that was written: pages and blocks with their checksums, the tree with its own
-//! rules ([`Tree::verify`]), the blocks that it refers to with those that are not free. A repair gives back blocks that belong
-//! to nobody, and nothing else. The volume must not be in use.
+//! rules ([`Tree::check`]), the blocks that it refers to with those that are not free. A repair mends what contradicts itself
+//! ([`Tree::mend`]), checks again until there is nothing left that it can mend, and gives back blocks that belong to nobody.
+//! It drops nothing that somebody has stored, and changes no snapshot. Memory does not grow with the volume. The volume must
+//! not be in use.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 use adit_core::{ErrorKind, Result};
 
 use crate::format::keys::{self, Id, Key, Parts, space};
 use crate::format::records::{self, WINDOW_LEN_BLOCKS, Window};
-use crate::table::{BLOCK_LEN_BYTES, Batch, Extents, Run, Table};
-use crate::tree::{Source, Tree};
+use crate::table::{Allocation, BLOCK_LEN_BYTES};
+use crate::tree::verify::{Checked, Fault, Finding, MEMORY_DEFAULT_BYTES};
+use crate::tree::{SnapshotInfo, Source, Tree};
 use crate::volume::Volume;
 
 /// Most problems that are told one by one.
 const PROBLEMS_MAX: usize = 1000;
 /// Versions of windows that are read at once.
 const WINDOWS_AT_ONCE: usize = 256;
+/// Checks of a repair: each mends some thousands of faults, and those that the ones before hid.
+const ROUNDS_MAX: usize = 1000;
 
 /// How thoroughly to look.
 #[derive(Clone, Copy, Debug)]
@@ -36,12 +41,40 @@ pub enum ProblemKind {
     DamagedPage,
     /// The tree breaks a rule.
     Tree,
+    /// A record of the metadata cannot be read.
+    DamagedRecord,
     /// A block of a file does not have its checksum, or cannot be read.
     DamagedContent,
     /// Blocks that are not free belong to nobody.
     LostBlocks,
     /// Blocks that a file refers to are free.
     FreeBlocks,
+    /// A block belongs to several files, or to several places of one.
+    SharedBlocks,
+    /// An entry leads to nothing.
+    DanglingEntry,
+    /// An entry says that something is of another kind than it is.
+    EntryKind,
+    /// An entry is not found by its name, or lies in what is no directory.
+    MisplacedEntry,
+    /// Nothing leads to an inode, or its record is gone.
+    Unreachable,
+    /// A directory has several names.
+    SeveralParents,
+    /// Directories hold each other.
+    DirectoryLoop,
+    /// An inode counts another number of links than it has.
+    LinkCount,
+    /// An inode does not know its names: a directory, where it is.
+    Names,
+    /// Another number of entries, blocks or inodes is counted than there are.
+    Accounting,
+    /// What is noted as to be dropped is not, or the reverse.
+    Orphans,
+    /// Extended attributes that are not told, or that nobody has.
+    Attributes,
+    /// The list of what a snapshot or branch wrote is not what it wrote, or there is something that nobody sees.
+    TouchedIndex,
     /// There is more than can be told.
     More,
 }
@@ -52,16 +85,48 @@ impl ProblemKind {
         match self {
             ProblemKind::DamagedPage => "damaged-page",
             ProblemKind::Tree => "tree",
+            ProblemKind::DamagedRecord => "damaged-record",
             ProblemKind::DamagedContent => "damaged-content",
             ProblemKind::LostBlocks => "lost-blocks",
             ProblemKind::FreeBlocks => "free-blocks",
+            ProblemKind::SharedBlocks => "shared-blocks",
+            ProblemKind::DanglingEntry => "dangling-entry",
+            ProblemKind::EntryKind => "entry-kind",
+            ProblemKind::MisplacedEntry => "misplaced-entry",
+            ProblemKind::Unreachable => "unreachable",
+            ProblemKind::SeveralParents => "several-parents",
+            ProblemKind::DirectoryLoop => "directory-loop",
+            ProblemKind::LinkCount => "link-count",
+            ProblemKind::Names => "names",
+            ProblemKind::Accounting => "accounting",
+            ProblemKind::Orphans => "orphans",
+            ProblemKind::Attributes => "attributes",
+            ProblemKind::TouchedIndex => "touched-index",
             ProblemKind::More => "more",
         }
     }
 
-    /// Whether a repair mends it.
-    pub fn is_repairable(self) -> bool {
-        self == ProblemKind::LostBlocks
+    fn of(fault: &Fault) -> ProblemKind {
+        match fault {
+            Fault::BadKey(_) | Fault::Damaged { .. } => ProblemKind::DamagedRecord,
+            Fault::NoOwner { .. } | Fault::Root { .. } | Fault::BehindEnd { .. } | Fault::NoContent { .. } => {
+                ProblemKind::Tree
+            }
+            Fault::Unseen { .. } | Fault::NotListed { .. } | Fault::NeedlessNote(_) => ProblemKind::TouchedIndex,
+            Fault::Numbers { .. } | Fault::EntryCount { .. } | Fault::BlockCount { .. } => ProblemKind::Accounting,
+            Fault::FreeBlocks { .. } => ProblemKind::FreeBlocks,
+            Fault::SharedBlock { .. } => ProblemKind::SharedBlocks,
+            Fault::DanglingEntry { .. } => ProblemKind::DanglingEntry,
+            Fault::EntryKind { .. } => ProblemKind::EntryKind,
+            Fault::EntryOfFile { .. } | Fault::HiddenEntry { .. } => ProblemKind::MisplacedEntry,
+            Fault::FurtherParent { .. } => ProblemKind::SeveralParents,
+            Fault::Loop { .. } => ProblemKind::DirectoryLoop,
+            Fault::Unreachable { .. } | Fault::Headless { .. } => ProblemKind::Unreachable,
+            Fault::LinkCount { .. } => ProblemKind::LinkCount,
+            Fault::FirstName { .. } | Fault::NameNotKnown { .. } | Fault::NeedlessName { .. } => ProblemKind::Names,
+            Fault::NeedlessOrphan { .. } | Fault::CutNotNoted { .. } => ProblemKind::Orphans,
+            Fault::XattrFlag { .. } | Fault::StrayXattrs { .. } => ProblemKind::Attributes,
+        }
     }
 }
 
@@ -72,10 +137,18 @@ pub struct Problem {
     pub kind: ProblemKind,
     /// Where, if it is about one path.
     pub path: Option<String>,
-    /// The snapshot or branch in which it has that path.
+    /// The snapshot or branch in which it is, or has that path.
     pub part: Option<String>,
     /// More, in words.
     pub detail: String,
+    /// Whether a repair may mend it. After one: whether it did.
+    pub is_repairable: bool,
+}
+
+impl Problem {
+    fn new(kind: ProblemKind, detail: impl std::fmt::Display) -> Problem {
+        Problem { kind, path: None, part: None, detail: detail.to_string(), is_repairable: false }
+    }
 }
 
 /// What was found.
@@ -93,22 +166,15 @@ pub struct Report {
     pub bytes: u64,
 }
 
-impl Report {
-    fn add(&mut self, kind: ProblemKind, detail: impl std::fmt::Display) {
-        self.push(Problem { kind, path: None, part: None, detail: detail.to_string() });
-    }
-
-    fn push(&mut self, problem: Problem) {
-        match self.problems.len() {
-            PROBLEMS_MAX => self.problems.push(Problem {
-                kind: ProblemKind::More,
-                path: None,
-                part: None,
-                detail: format!("there are more than {PROBLEMS_MAX} problems; the others are not told"),
-            }),
-            count if count < PROBLEMS_MAX => self.problems.push(problem),
-            _ => {}
+/// Adds one, or says once that there are more.
+fn push(problems: &mut Vec<Problem>, problem: Problem) {
+    match problems.len() {
+        PROBLEMS_MAX => {
+            let more = format!("there are more than {PROBLEMS_MAX}; the others are not told");
+            problems.push(Problem::new(ProblemKind::More, more));
         }
+        count if count < PROBLEMS_MAX => problems.push(problem),
+        _ => {}
     }
 }
 
@@ -121,97 +187,208 @@ pub struct Progress {
     pub bytes: u64,
 }
 
-/// Checks `volume`, which is not in use.
+/// Checks `volume`, which is not in use. What was repaired is durable when this returns.
 ///
 /// # Errors
 /// What keeps the check from going on; damage is in the report.
 pub fn check(volume: &Volume, options: Options, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
-    let (base, tree) = (volume.base(), volume.tree());
     let mut report = Report::default();
-    for page in base.damaged_pages() {
-        report.add(ProblemKind::DamagedPage, format!("page {page} of the metadata does not have its checksum"));
+    for page in volume.base().damaged_pages() {
+        let detail = format!("page {page} of the metadata does not have its checksum");
+        push(&mut report.problems, Problem::new(ProblemKind::DamagedPage, detail));
     }
-    if options.repair && report.problems.is_empty() {
-        tree.reap_unused()?;
-        tree.collect()?;
-    }
-    let verified = match tree.verify() {
-        Ok(verified) => verified,
-        Err(e) if e.kind() == ErrorKind::Corrupt => {
-            report.add(ProblemKind::Tree, format!("it cannot be read as a whole: {e}"));
-            return Ok(report);
-        }
-        Err(e) => return Err(e),
-    };
-    for problem in verified.problems {
-        report.add(ProblemKind::Tree, problem);
-    }
-    report.inodes = count_inodes(tree)?;
-    report.blocks = verified.blocks.len() as u64;
-    let sound = report.problems.is_empty();
-    let (lost, free) = compare(&base.allocated(), &verified.blocks);
-    if free > 0 {
-        report.add(ProblemKind::FreeBlocks, format!("{free} blocks that files refer to are free"));
-    }
-    if !lost.is_empty() {
-        let count: u64 = lost.iter().map(|run| u64::from(run.count)).sum();
-        report.add(ProblemKind::LostBlocks, format!("{count} blocks are not free and belong to nobody"));
-        // Only where the tree is whole: what belongs to nobody may else belong to what could not be read.
-        if options.repair && sound && free == 0 {
-            base.apply(Batch { freed: lost, uses_reserve: true, ..Batch::default() })?;
-            base.sync()?;
-            report.repaired.extend(report.problems.pop());
-        }
-    }
-    if options.contents {
-        contents(volume, &mut report, progress)?;
+    // With pages missing, what is left contradicts itself without being wrong.
+    let repair = options.repair && report.problems.is_empty();
+    let options = Options { repair, ..options };
+    check_tree(volume.tree(), volume.base(), options, MEMORY_DEFAULT_BYTES, &mut report, progress)?;
+    if options.repair {
+        volume.sync()?;
     }
     Ok(report)
 }
 
-fn count_inodes(tree: &Tree) -> Result<u64> {
-    let mut count = 0;
-    tree.table.scan(&[space::INODE], &[space::INODE + 1], &mut |_, value| {
-        count += u64::from(!records::is_tombstone(value));
-        ControlFlow::Continue(())
-    })?;
-    Ok(count)
+/// As [`check`], of what lies above the pages, with about `memory_bytes` of memory for what has to be joined.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_tree(
+    tree: &Tree,
+    allocation: &dyn Allocation,
+    options: Options,
+    memory_bytes: usize,
+    report: &mut Report,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<()> {
+    let checked = match options.repair {
+        true => repair(tree, allocation, memory_bytes, report),
+        false => tree.check(allocation, memory_bytes),
+    };
+    let checked = match checked {
+        Err(e) if e.kind() == ErrorKind::Corrupt => {
+            let detail = format!("it cannot be read as a whole: {e}");
+            push(&mut report.problems, Problem::new(ProblemKind::Tree, detail));
+            return Ok(());
+        }
+        checked => checked?,
+    };
+    (report.inodes, report.blocks) = (checked.inodes, checked.blocks);
+    // What is left after a repair it could not mend.
+    let told = |problem: Problem| Problem { is_repairable: problem.is_repairable && !options.repair, ..problem };
+    let parts = Named::of(tree);
+    for finding in &checked.findings {
+        push(&mut report.problems, told(parts.problem(finding)));
+    }
+    if checked.omitted > 0 {
+        let more = format!("there are {} more like these", checked.omitted);
+        let problem = Problem { is_repairable: true, ..Problem::new(ProblemKind::More, more) };
+        push(&mut report.problems, told(problem));
+    }
+    if checked.lost_blocks > 0 {
+        let problem = Problem { is_repairable: checked.is_whole(), ..lost_blocks(&checked) };
+        push(&mut report.problems, told(problem));
+    }
+    if options.contents {
+        contents(tree, report, progress)?;
+    }
+    Ok(())
 }
 
-/// Which of the `allocated` blocks nobody refers to, and how many of the `referred` ones are not allocated.
-fn compare(allocated: &[Run], referred: &BTreeSet<u64>) -> (Vec<Run>, u64) {
-    let (mut lost, mut owned): (Vec<Run>, u64) = (Vec::new(), 0);
-    for block in allocated.iter().flat_map(Run::blocks) {
-        if referred.contains(&block) {
-            owned += 1;
+fn lost_blocks(checked: &Checked) -> Problem {
+    let detail = format!("{} blocks are not free and belong to nobody", checked.lost_blocks);
+    Problem::new(ProblemKind::LostBlocks, detail)
+}
+
+/// Mends until nothing more can be mended. What the last check found.
+fn repair(tree: &Tree, allocation: &dyn Allocation, memory_bytes: usize, report: &mut Report) -> Result<Checked> {
+    let mut is_cleared = false;
+    for _ in 0..ROUNDS_MAX {
+        let checked = tree.check(allocation, memory_bytes)?;
+        if mend_all(tree, allocation, &checked, report)? {
+            tree.table.sync()?;
             continue;
         }
-        match lost.last_mut() {
-            Some(run) if run.end() == block && run.count < u32::MAX => run.count += 1,
-            _ => lost.push(Run { start: block, count: 1 }),
+        if !checked.is_whole() {
+            return Ok(checked);
+        }
+        // Only now: what was noted by mistake as to be dropped is not any more.
+        if !is_cleared && (checked.has_orphans || !tree.is_collected()) {
+            is_cleared = true;
+            tree.reap_unused()?;
+            match tree.collect() {
+                Err(e) if e.kind() == ErrorKind::Corrupt => tracing::warn!("what was deleted still takes space: {e}"),
+                collected => collected?,
+            }
+            continue;
+        }
+        if checked.lost.is_empty() {
+            return Ok(checked);
+        }
+        tree.free_lost(&checked.lost)?;
+        tree.table.sync()?;
+        push(&mut report.repaired, Problem { is_repairable: true, ..lost_blocks(&checked) });
+    }
+    tree.check(allocation, memory_bytes)
+}
+
+/// Mends what one check found; whether anything was.
+fn mend_all(tree: &Tree, allocation: &dyn Allocation, checked: &Checked, report: &mut Report) -> Result<bool> {
+    let parts = Named::of(tree);
+    let is_shared = checked.findings.iter().any(|finding| matches!(finding.fault, Fault::SharedBlock { .. }));
+    // Blocks first: until they are the files' own again, what is freed may be taken from under them.
+    let is_first = |finding: &&Finding| matches!(finding.fault, Fault::FreeBlocks { .. });
+    let (first, others) = (checked.findings.iter().filter(is_first), checked.findings.iter().filter(|f| !is_first(f)));
+    let mut mended = false;
+    for finding in first.chain(others).filter(|finding| finding.is_mendable()) {
+        // What goes with this may be another file's.
+        if is_shared && matches!(finding.fault, Fault::Unseen { .. }) {
+            continue;
+        }
+        let problem = parts.problem(finding);
+        if let Some(done) = tree.mend(allocation, finding)? {
+            mended = true;
+            let detail = format!("{}: {done}", problem.detail);
+            push(&mut report.repaired, Problem { detail, ..problem });
         }
     }
-    (lost, (referred.len() as u64).saturating_sub(owned))
+    Ok(mended)
+}
+
+/// What findings are named by.
+struct Named<'t> {
+    tree: &'t Tree,
+    all: Vec<SnapshotInfo>,
+}
+
+impl<'t> Named<'t> {
+    fn of(tree: &'t Tree) -> Self {
+        Named { tree, all: tree.snapshots() }
+    }
+
+    fn source(info: &SnapshotInfo) -> Source {
+        if info.is_branch { Source::Branch(info.name.clone()) } else { Source::Snapshot(info.id) }
+    }
+
+    /// A path of an inode, and the first snapshot or branch in which it has one.
+    fn path_of(&self, ino: u64) -> Option<(String, String)> {
+        let path_in = |info| self.tree.view(&Self::source(info)).and_then(|view| view.path_of(ino)).ok().flatten();
+        self.all.iter().find_map(|info| Some((path_in(info)?, info.name.clone())))
+    }
+
+    /// A finding as it is told.
+    fn problem(&self, finding: &Finding) -> Problem {
+        let fault = &finding.fault;
+        let info = finding.part.and_then(|id| self.all.iter().find(|info| info.id == id));
+        let (place, ino) = fault.subject();
+        let (path, part) = match info {
+            Some(info) => {
+                let path = self.tree.view(&Self::source(info)).and_then(|view| match (place, ino) {
+                    (Some(place), _) => {
+                        Ok(view.path_to(place)?.map(|path| String::from_utf8_lossy(&path).into_owned()))
+                    }
+                    (None, Some(ino)) => view.path_of(ino),
+                    (None, None) => Ok(None),
+                });
+                // Where it leads nowhere, the numbers of the inodes tell what it is about.
+                (path.ok().flatten(), Some(info.name.clone()))
+            }
+            None => ino.and_then(|ino| self.path_of(ino)).unzip(),
+        };
+        let advice = if finding.is_frozen {
+            "; nothing is changed in a snapshot: delete it, or make a branch of it and repair that"
+        } else {
+            ""
+        };
+        let is_repairable = finding.is_mendable();
+        Problem { kind: ProblemKind::of(fault), path, part, detail: format!("{fault}{advice}"), is_repairable }
+    }
 }
 
 /// A version of a window, with the inode and its number.
 type Found = (u64, u64, Id, Window);
 
 /// Reads each block that a file refers to, once.
-fn contents(volume: &Volume, report: &mut Report, progress: &mut dyn FnMut(Progress)) -> Result<()> {
-    let (base, tree) = (volume.base(), volume.tree());
+fn contents(tree: &Tree, report: &mut Report, progress: &mut dyn FnMut(Progress)) -> Result<()> {
+    let parts = Named::of(tree);
+    // A block belongs to one window only, of which several versions may have it.
     let (mut read, mut told) = (HashSet::new(), HashSet::new());
-    let (mut block, mut windows) = (vec![0; BLOCK_LEN_BYTES], 0);
+    let (mut block, mut windows, mut last) = (vec![0; BLOCK_LEN_BYTES], 0, (0, 0));
     let mut start = vec![space::WINDOW];
     loop {
         let (batch, next) = some_windows(tree, &start)?;
         for (ino, index, id, window) in batch {
             windows += 1;
+            if (ino, index) != last {
+                read.clear();
+            }
+            if ino != last.0 {
+                told.clear();
+            }
+            last = (ino, index);
             for (at, place) in window.iter() {
                 if !read.insert(place.at) {
                     continue;
                 }
-                let why = match base.read(place.at, &mut block) {
+                let why = match tree.extents.read(place.at, &mut block) {
                     Ok(()) if crc32c::crc32c(&block) == place.sum => {
                         report.bytes += BLOCK_LEN_BYTES as u64;
                         continue;
@@ -220,9 +397,10 @@ fn contents(volume: &Volume, report: &mut Report, progress: &mut dyn FnMut(Progr
                     Err(e) => format!("block {} cannot be read: {e}", place.at),
                 };
                 // One for each file is enough to know that it is damaged.
-                if told.insert((ino, id)) {
-                    let offset = (index * WINDOW_LEN_BLOCKS as u64 + at as u64) * BLOCK_LEN_BYTES as u64;
-                    report.push(damaged(tree, ino, offset, &why));
+                if told.insert(id) {
+                    let first = u128::from(index) * WINDOW_LEN_BLOCKS as u128;
+                    let offset = (first + at as u128) * BLOCK_LEN_BYTES as u128;
+                    push(&mut report.problems, damaged(&parts, ino, offset, &why));
                 }
             }
             progress(Progress { windows, bytes: report.bytes });
@@ -256,27 +434,8 @@ fn some_windows(tree: &Tree, start: &[u8]) -> Result<(Vec<Found>, Option<Vec<u8>
 }
 
 /// What is wrong at `offset` of a file, named by a path that it has in a snapshot or branch.
-fn damaged(tree: &Tree, ino: u64, offset: u64, why: &str) -> Problem {
-    let path_in = |source: &Source| tree.view(source).and_then(|view| view.path_of(ino)).ok().flatten();
-    let named = tree.snapshots().into_iter().find_map(|info| {
-        let source = if info.is_branch { Source::Branch(info.name.clone()) } else { Source::Snapshot(info.id) };
-        Some((path_in(&source)?, info.name))
-    });
-    let (path, part) = named.unzip();
+fn damaged(parts: &Named<'_>, ino: u64, offset: u128, why: &str) -> Problem {
+    let (path, part) = parts.path_of(ino).unzip();
     let detail = format!("inode {ino}, from byte {offset} on: {why}");
-    Problem { kind: ProblemKind::DamagedContent, path, part, detail }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn blocks_are_compared_both_ways() {
-        let runs = [Run { start: 10, count: 4 }, Run { start: 20, count: 1 }];
-        let (lost, free) = compare(&runs, &BTreeSet::from([11, 20, 30, 31]));
-        assert_eq!(lost, [Run { start: 10, count: 1 }, Run { start: 12, count: 2 }]);
-        assert_eq!(free, 2);
-        assert_eq!(compare(&runs, &(10..14).chain([20]).collect()), (Vec::new(), 0));
-    }
+    Problem { path, part, ..Problem::new(ProblemKind::DamagedContent, detail) }
 }

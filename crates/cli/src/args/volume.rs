@@ -40,7 +40,9 @@ Everything is read and compared: the pages of its metadata, the tree with all sn
 what files hold with its checksums. Exit code 5 says that problems were found. A volume that a process has open is refused \
 (exit code 7).
 
---repair gives back space that belongs to nobody. It changes nothing else, and deletes nothing.")]
+--repair mends what contradicts itself, in all branches: counts, names, entries that lead nowhere, directories that hold each \
+other, who owns which block. Files and directories that have no name any more get one in /lost+found. It tells each thing that it \
+did, and deletes nothing that is stored. It leaves snapshots as they are, and cannot bring back what is damaged: both are told.")]
     Check(VolumeCheckArgs),
     /// Give the space of what was deleted back to the host
     Gc(VolumeGcArgs),
@@ -89,7 +91,7 @@ pub struct VolumeCheckArgs {
     /// The volume's file
     #[arg(value_hint = ValueHint::FilePath)]
     pub file: OsString,
-    /// Give back space that belongs to nobody
+    /// Mend what contradicts itself; what has no name any more is moved to /lost+found
     #[arg(long)]
     pub repair: bool,
     /// Do not read what files hold

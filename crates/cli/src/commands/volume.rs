@@ -127,7 +127,7 @@ fn check(args: &VolumeCheckArgs, global: &GlobalArgs) -> Result<()> {
     let file = source::volume_file(&args.file)?;
     let subject = file.display().to_string();
     if args.repair {
-        confirm(&format!("Repair {subject}? Nothing is deleted."), args.yes)?;
+        confirm(&format!("Repair {subject}? Nothing is deleted, but things may be moved."), args.yes)?;
     }
     let purpose = if args.repair { Purpose::Alone } else { Purpose::Read };
     let volume = open::volume::open_with_data(&file, args.data.as_deref(), purpose)?;
@@ -150,7 +150,7 @@ fn problem_json(problem: &Problem) -> Value {
         "path": problem.path,
         "in": problem.part,
         "detail": problem.detail,
-        "repairable": problem.kind.is_repairable(),
+        "repairable": problem.is_repairable,
     })
 }
 
@@ -170,17 +170,13 @@ fn print(report: &Report, args: &VolumeCheckArgs) -> Result<()> {
         return out.finish();
     }
     for problem in &report.repaired {
-        out.line(format_args!("repaired: {}: {}", problem.kind.as_str(), printable(problem.detail.as_bytes())))?;
+        let detail = printable(problem.detail.as_bytes());
+        out.line(format_args!("repaired: {}: {}\n  {detail}", problem.kind.as_str(), place(problem)))?;
     }
     for problem in &report.problems {
-        let more = if problem.kind.is_repairable() && !args.repair { " (--repair can mend it)" } else { "" };
-        let place = match (&problem.path, &problem.part) {
-            (Some(path), Some(part)) => format!("{} in {}", printable(path.as_bytes()), printable(part.as_bytes())),
-            (Some(path), None) => printable(path.as_bytes()),
-            (None, _) => "the volume".to_owned(),
-        };
+        let more = if problem.is_repairable { " (--repair can mend it)" } else { "" };
         let detail = printable(problem.detail.as_bytes());
-        out.line(format_args!("{}: {place}\n  {detail}{more}", problem.kind.as_str()))?;
+        out.line(format_args!("{}: {}\n  {detail}{more}", problem.kind.as_str(), place(problem)))?;
     }
     let problems = match report.problems.len() {
         0 => "no problems".to_owned(),
@@ -189,4 +185,14 @@ fn print(report: &Report, args: &VolumeCheckArgs) -> Result<()> {
     };
     out.line(format_args!("{} inodes ({} of content read): {problems}", report.inodes, show_size(report.bytes)))?;
     out.finish()
+}
+
+/// Where a problem is, as far as that is known.
+fn place(problem: &Problem) -> String {
+    let name = |name: &str| printable(name.as_bytes());
+    match (&problem.path, &problem.part) {
+        (Some(path), Some(part)) => format!("{} in {}", name(path), name(part)),
+        (Some(known), None) | (None, Some(known)) => name(known),
+        (None, None) => "the volume".to_owned(),
+    }
 }

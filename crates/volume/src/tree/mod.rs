@@ -15,6 +15,7 @@ pub(crate) mod edit;
 mod names;
 mod namespace;
 mod read;
+mod repair;
 mod restore;
 mod snapshots;
 mod topology;

@@ -1,32 +1,103 @@
-//! Whether a tree is what its rules say: for tests, and for whoever checks a volume. Reads everything, several times.
+//! Whether a tree is what its rules say: for whoever checks a volume. Reads everything, several times.
+//!
+//! Four kinds of pass: over all keys ([`keys`]), over the windows ([`blocks`]), over what each snapshot and branch shows in
+//! the order of inodes ([`shown`]), and up from each directory to the root ([`reach`]). What has to be joined and is not in one
+//! order is joined in as many passes as the memory given for it asks for, so that memory does not grow with the tree. (Beside
+//! it there are the findings, of which some thousands are kept, and the versions of one key.)
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
+#[cfg(any(test, feature = "testing"))]
+use std::collections::BTreeSet;
+use std::collections::HashSet;
 
 use adit_core::Result;
-use adit_core::types::Kind;
 
+pub use self::fault::{Fault, Finding};
+use super::Tree;
 use super::topology::{FIRST_ID, Topology};
-use super::view::{Lines, View, corrupt_key};
-use super::{ROOT_INO, Tree};
-use crate::format::keys::{self, Id, Key, Parts, cookie};
-use crate::format::records::{self, Entry, Inode, Orphan, Place, State, WINDOW_LEN_BLOCKS, Window};
-use crate::table::BLOCK_LEN_BYTES;
+use super::view::{Lines, View};
+use crate::format::keys::Id;
+use crate::format::records::State;
+use crate::table::{Allocation, Run};
 
-/// All versions of all keys.
-type Versions = BTreeMap<Key, Vec<(Id, Vec<u8>)>>;
+mod blocks;
+mod fault;
+mod keys;
+mod reach;
+mod shown;
+mod stream;
 
-/// The spaces of versioned keys.
-const VERSIONED: [u8; 6] = [
-    keys::space::INODE,
-    keys::space::XATTR,
-    keys::space::ENTRY,
-    keys::space::NAME,
-    keys::space::WINDOW,
-    keys::space::ORPHAN,
-];
+/// Memory of a check for what it joins, unless told otherwise, in bytes.
+pub const MEMORY_DEFAULT_BYTES: usize = 64 << 20;
+
+/// Most findings that one check keeps of what a repair mends, and of the others.
+const MENDABLE_MAX: usize = 16 << 10;
+const OTHERS_MAX: usize = 1000;
 
 /// What was found.
+#[derive(Debug, Default)]
+pub struct Checked {
+    /// What is wrong. Of what a repair mends there may be more if there are thousands of them.
+    pub findings: Vec<Finding>,
+    /// How many more there are.
+    pub omitted: u64,
+    /// Inodes, each version counted.
+    pub inodes: u64,
+    /// Blocks that windows refer to.
+    pub blocks: u64,
+    /// Blocks that belong to the tree, and to nobody in it; not all if there are very many.
+    pub lost: Vec<Run>,
+    /// How many they are.
+    pub lost_blocks: u64,
+    /// Whether something is noted as to be dropped.
+    pub has_orphans: bool,
+    /// How often entries were gone through, and windows.
+    pub passes: Passes,
+    mendable: usize,
+    others: usize,
+    hides_something: bool,
+}
+
+/// How often a check went through what it had to join.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Passes {
+    /// Entries, of all snapshots and branches.
+    pub entries: u64,
+    /// Windows, of all of them at once.
+    pub windows: u64,
+}
+
+impl Checked {
+    fn add(&mut self, part: Option<(Id, bool)>, fault: Fault) {
+        self.hides_something |= fault.hides_something();
+        let (part, is_frozen) = part.map_or((None, false), |(id, is_frozen)| (Some(id), is_frozen));
+        let finding = Finding { part, is_frozen, fault };
+        let (kept, max) = match finding.is_mendable() {
+            true => (&mut self.mendable, MENDABLE_MAX),
+            false => (&mut self.others, OTHERS_MAX),
+        };
+        if *kept < max {
+            *kept += 1;
+            self.findings.push(finding);
+        } else {
+            self.omitted += 1;
+        }
+    }
+
+    /// Whether all of the tree was seen, so that what nobody seems to have belongs to nobody.
+    pub fn is_whole(&self) -> bool {
+        !self.hides_something
+    }
+}
+
+impl Finding {
+    /// Whether a repair mends it.
+    pub fn is_mendable(&self) -> bool {
+        !self.is_frozen && self.fault.is_mendable()
+    }
+}
+
+/// What was found, for tests.
+#[cfg(any(test, feature = "testing"))]
 #[derive(Debug, Default)]
 pub struct Report {
     /// What is wrong, in words.
@@ -36,267 +107,93 @@ pub struct Report {
 }
 
 impl Tree {
-    /// Checks versions, touched lists, references to blocks, and what each snapshot and branch shows.
-    pub fn verify(&self) -> Result<Report> {
-        let topology = self.topology.read();
-        let mut report = Report::default();
-        let versions = self.all_versions(&mut report)?;
-        let to_go = |state| matches!(state, State::Merging | State::Dropping | State::Staging);
-        let collected = !topology.nodes().any(|(_, n)| to_go(n.record.state));
-        for (key, versions) in &versions {
-            check_versions(&topology, key, versions, collected, &mut report);
-        }
-        self.check_touched(&topology, &versions, collected, &mut report)?;
-        check_blocks(&versions, &mut report);
-        let shown = |(id, node): (Id, &super::topology::Node)| {
-            matches!(node.record.state, State::Live | State::Frozen).then_some(id)
-        };
-        let ids: Vec<Id> = topology.nodes().filter_map(shown).collect();
-        drop(topology);
-        for id in ids {
+    /// Checks versions, touched lists, blocks, and what each snapshot and branch shows, with about `memory_bytes` of memory
+    /// for what has to be joined. Nobody changes the tree meanwhile.
+    ///
+    /// # Errors
+    /// What keeps it from going on, such as a page that cannot be read.
+    pub fn check(&self, allocation: &dyn Allocation, memory_bytes: usize) -> Result<Checked> {
+        let mut checked = Checked::default();
+        let ids = Ids::of(&self.topology.read());
+        keys::check(self, &ids, &mut checked)?;
+        blocks::check(self, allocation, memory_bytes, &mut checked)?;
+        for &(id, is_frozen) in &ids.shown {
             let view = View { tree: self, topology: Lines::Shared(self.topology.read()), id, chain: None, cache: None };
-            check_view(&view, &mut report)?;
+            let part = (id, is_frozen);
+            let odd = shown::check(&view, part, memory_bytes, &mut checked)?;
+            reach::check(&view, part, &odd, memory_bytes, &mut checked)?;
         }
-        Ok(report)
+        Ok(checked)
     }
 
-    fn all_versions(&self, report: &mut Report) -> Result<Versions> {
-        let mut versions = Versions::new();
-        for space in VERSIONED {
-            self.table.scan(&[space], &[space + 1], &mut |bytes, value| {
-                match keys::split(bytes).and_then(|(logical, id)| Some((Key::from_logical(logical)?, id))) {
-                    Some((key, id)) => versions.entry(key).or_default().push((id, value.to_vec())),
-                    None => report.problems.push(corrupt_key(bytes, "it is no key").to_string()),
-                }
-                ControlFlow::Continue(())
-            })?;
-        }
-        Ok(versions)
-    }
-
-    fn check_touched(
-        &self,
-        topology: &Topology,
-        versions: &Versions,
-        collected: bool,
-        report: &mut Report,
-    ) -> Result<()> {
-        let mut touched = BTreeSet::new();
-        self.table.scan(&[keys::space::TOUCHED], &[keys::space::TOUCHED + 1], &mut |bytes, _| {
-            if let Some((id, logical)) = keys::parse_touched(bytes) {
-                let there = Key::from_logical(logical)
-                    .and_then(|key| versions.get(&key))
-                    .is_some_and(|versions| versions.iter().any(|(owner, _)| *owner == id));
-                if collected && !there {
-                    report.problems.push(format!("id {id} says that it touched {}", logical.escape_ascii()));
-                }
-                touched.insert((id, logical.to_vec()));
-            }
-            ControlFlow::Continue(())
-        })?;
-        let below_top = |id: Id| {
-            let chain = topology.nodes().find(|(_, n)| n.record.parent == 0).map(|(first, _)| first);
-            id != FIRST_ID && chain.is_some() && !in_topmost(topology, id)
-        };
-        for (key, versions) in versions {
-            for (id, _) in versions.iter().filter(|(id, _)| below_top(*id)) {
-                if !touched.contains(&(*id, key.as_bytes().to_vec())) {
-                    report.problems.push(format!("id {id} has {key:?} and does not say so"));
-                }
-            }
-        }
-        Ok(())
+    /// Checks all but which blocks are free, for tests: it takes memory for each block.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn verify(&self) -> Result<Report> {
+        let referred = blocks::Referred(blocks::all(self)?);
+        let checked = self.check(&referred, MEMORY_DEFAULT_BYTES)?;
+        let part = |finding: &Finding| finding.part.map_or(String::new(), |id| format!("id {id}: "));
+        let problems = checked.findings.iter().map(|finding| format!("{}{}", part(finding), finding.fault)).collect();
+        Ok(Report { problems, blocks: referred.0 })
     }
 }
 
-/// Whether an id belongs to the chain that begins with the first one.
-fn in_topmost(topology: &Topology, id: Id) -> bool {
-    let mut at = FIRST_ID;
-    loop {
-        if at == id {
-            return true;
-        }
-        match topology.node(at) {
-            Ok(node) if matches!(node.record.state, State::Nameless | State::Merging) && node.children.len() == 1 => {
-                at = node.children[0];
+/// What has to be known of the ids.
+struct Ids {
+    /// Snapshots and branches, and whether nothing is changed in it.
+    shown: Vec<(Id, bool)>,
+    /// Those that a snapshot or branch is, or descends from.
+    needed: HashSet<Id>,
+    /// Those that end with a fork: what such a chain wrote stays until one of its descendants is left, also where each of them
+    /// hides it.
+    forked: HashSet<Id>,
+    /// Those that need no list of what they wrote.
+    topmost: HashSet<Id>,
+    /// Whether there is nothing to be dropped.
+    collected: bool,
+}
+
+impl Ids {
+    fn of(topology: &Topology) -> Ids {
+        let state = |state: State| move |id: &Id| topology.node(*id).is_ok_and(|node| node.record.state == state);
+        let all: Vec<Id> = topology.nodes().map(|(id, _)| id).collect();
+        let frozen = all.iter().filter(|id| state(State::Frozen)(id)).map(|id| (*id, true));
+        let mut shown: Vec<(Id, bool)> = frozen.collect();
+        shown.extend(all.iter().filter(|id| state(State::Live)(id)).map(|id| (*id, false)));
+        shown.sort_unstable();
+        let mut needed = HashSet::new();
+        for &(id, _) in &shown {
+            // The rest of the way was gone before where one of it is known.
+            let mut at = id;
+            while at != 0 && needed.insert(at) {
+                at = topology.node(at).map_or(0, |node| node.record.parent);
             }
-            _ => return false,
+        }
+        let to_go = [State::Merging, State::Dropping, State::Staging];
+        Ids {
+            shown,
+            needed,
+            forked: all.iter().copied().filter(|id| ends_in_fork(topology, *id)).collect(),
+            topmost: topmost(topology),
+            collected: !all.iter().any(|id| to_go.iter().any(|going| state(*going)(id))),
         }
     }
 }
 
-/// Whether an id's chain ends with a nameless id from which several descend. What such a chain wrote stays until one is left,
-/// also where each of them hides it.
+/// The chain that begins with the first id.
+fn topmost(topology: &Topology) -> HashSet<Id> {
+    let (mut ids, mut at) = (HashSet::from([FIRST_ID]), FIRST_ID);
+    while let Ok(node) = topology.node(at)
+        && matches!(node.record.state, State::Nameless | State::Merging)
+        && let [child] = node.children.as_slice()
+    {
+        ids.insert(*child);
+        at = *child;
+    }
+    ids
+}
+
 fn ends_in_fork(topology: &Topology, id: Id) -> bool {
     let end = topology.chain_end_below(id).unwrap_or(id);
     let forks = |id: Id| topology.node(id).is_ok_and(|n| n.record.state == State::Nameless && n.children.len() > 1);
     forks(id) || (forks(end) && topology.chain_of(end).contains(id))
-}
-
-/// Each version is there for somebody, and each tombstone hides something.
-fn check_versions(topology: &Topology, key: &Key, versions: &[(Id, Vec<u8>)], collected: bool, report: &mut Report) {
-    for (id, _) in versions {
-        if topology.node(*id).is_err() {
-            report.problems.push(format!("{key:?} has a version of {id}, which does not exist"));
-        }
-    }
-    if !collected {
-        return;
-    }
-    let nearest = |v: Id| versions.iter().find(|(w, _)| topology.sees(v, *w)).map(|(w, _)| *w);
-    let shown = topology.nodes().filter(|(_, n)| matches!(n.record.state, State::Live | State::Frozen));
-    let needed: BTreeSet<Id> = shown.filter_map(|(id, _)| nearest(id)).collect();
-    for (id, value) in versions {
-        if !needed.contains(id) && !ends_in_fork(topology, *id) {
-            report.problems.push(format!("{key:?} has a version of {id} that nobody sees"));
-        }
-        let parent = topology.node(*id).map_or(0, |node| node.record.parent);
-        let beyond = versions.iter().find(|(w, _)| topology.sees(parent, *w));
-        if records::is_tombstone(value) && beyond.is_none_or(|(_, v)| records::is_tombstone(v)) {
-            report.problems.push(format!("{key:?} has a tombstone of {id} that hides nothing"));
-        }
-    }
-}
-
-/// No block belongs to two windows.
-fn check_blocks(versions: &Versions, report: &mut Report) {
-    for (key, versions) in versions.iter().filter(|(key, _)| matches!(key.parts(), Some(Parts::Window(..)))) {
-        let mut own = BTreeSet::new();
-        for (id, value) in versions.iter().filter(|(_, value)| !records::is_tombstone(value)) {
-            match Window::decode(value) {
-                Ok(window) => own.extend(window.iter().map(|(_, block)| block.at)),
-                Err(why) => report.problems.push(format!("{key:?} of {id}: {why}")),
-            }
-        }
-        for block in own {
-            if !report.blocks.insert(block) {
-                report.problems.push(format!("block {block} belongs to {key:?} and to another window"));
-            }
-        }
-    }
-}
-
-/// What one snapshot or branch shows.
-#[derive(Default)]
-struct Shown {
-    inodes: BTreeMap<u64, Inode>,
-    entries: BTreeMap<u64, Vec<(Place, u64, Kind)>>,
-    names: BTreeSet<(u64, Place)>,
-    blocks: BTreeMap<u64, u64>,
-    behind: BTreeMap<u64, u64>,
-    orphans: BTreeMap<u64, Orphan>,
-    with_xattrs: BTreeSet<u64>,
-}
-
-fn gather(view: &View<'_>, report: &mut Report) -> Result<Shown> {
-    let mut shown = Shown::default();
-    let mut take = |key: &[u8], value: &[u8]| {
-        let Some(parts) = Key::from_logical(key) else { return Ok(ControlFlow::Continue(())) };
-        let bad = match parts.parts() {
-            Some(Parts::Inode(ino)) => Inode::decode(value).map(|inode| drop(shown.inodes.insert(ino, inode))).err(),
-            Some(Parts::Entry(dir, cookie)) => Entry::decode(value)
-                .map(|entry| {
-                    let first = view.tree.hash.cookie(entry.name);
-                    if !(first..first + cookie::SLOTS).contains(&cookie) {
-                        report.problems.push(format!("{}: an entry of {dir} is at the wrong place", view.id));
-                    }
-                    shown.entries.entry(dir).or_default().push((Place { dir, cookie }, entry.ino, entry.kind));
-                })
-                .err(),
-            Some(Parts::Name(ino, dir, cookie)) => {
-                shown.names.insert((ino, Place { dir, cookie }));
-                records::decode_name(value).err()
-            }
-            Some(Parts::Window(ino, index)) => Window::decode(value)
-                .map(|window| {
-                    *shown.blocks.entry(ino).or_default() += window.count();
-                    let last = window.iter().last().map_or(0, |(at, _)| at);
-                    shown.behind.insert(ino, index * WINDOW_LEN_BLOCKS as u64 + last as u64);
-                })
-                .err(),
-            Some(Parts::Orphan(ino)) => match Orphan::decode(value) {
-                Ok(orphan) => {
-                    shown.orphans.insert(ino, orphan);
-                    None
-                }
-                Err(why) => Some(why),
-            },
-            Some(Parts::Xattr(ino, _)) => {
-                shown.with_xattrs.insert(ino);
-                records::decode_xattr(value).err()
-            }
-            None => None,
-        };
-        report.problems.extend(bad.map(|why| format!("{}: {parts:?}: {why}", view.id)));
-        Ok(ControlFlow::Continue(()))
-    };
-    for space in VERSIONED {
-        view.scan(&[space], &[space + 1], &mut take)?;
-    }
-    Ok(shown)
-}
-
-fn check_view(view: &View<'_>, report: &mut Report) -> Result<()> {
-    let shown = gather(view, report)?;
-    let mut say = |what: String| report.problems.push(format!("id {}: {what}", view.id));
-    let mut names: BTreeMap<u64, Vec<Place>> = BTreeMap::new();
-    for (dir, entries) in &shown.entries {
-        match shown.inodes.get(dir) {
-            Some(inode) if inode.kind == Kind::Directory => {
-                if inode.size != entries.len() as u64 {
-                    say(format!("directory {dir} counts {} entries and has {}", inode.size, entries.len()));
-                }
-            }
-            _ => say(format!("{dir} has entries and is no directory")),
-        }
-        for &(place, ino, kind) in entries {
-            names.entry(ino).or_default().push(place);
-            if shown.inodes.get(&ino).map(|inode| inode.kind) != Some(kind) {
-                say(format!("an entry of {dir} leads to {ino}, which is not a {kind:?}"));
-            }
-        }
-    }
-    for (&ino, inode) in &shown.inodes {
-        let places = names.remove(&ino).unwrap_or_default();
-        let subdirs = shown.entries.get(&ino).into_iter().flatten().filter(|(_, _, k)| *k == Kind::Directory).count();
-        let nlink = match inode.kind {
-            Kind::Directory if ino == ROOT_INO || !places.is_empty() => 2 + subdirs,
-            _ => places.len(),
-        };
-        if inode.nlink as usize != nlink {
-            say(format!("{ino} counts {} names and has {nlink}", inode.nlink));
-        }
-        if inode.kind == Kind::Directory && inode.size > 0 && !shown.entries.contains_key(&ino) {
-            say(format!("directory {ino} counts entries and has none"));
-        }
-        let orphan = shown.orphans.get(&ino);
-        if (nlink == 0) != orphan.is_some_and(|o| o.removed) {
-            say(format!("{ino} has {nlink} names, and as an orphan is {orphan:?}"));
-        }
-        for place in &places {
-            if inode.place != *place && !shown.names.contains(&(ino, *place)) {
-                say(format!("{ino} does not know its name {place:?}"));
-            }
-        }
-        let further = shown.names.range((ino, Place::default())..).take_while(|(i, _)| *i == ino).count();
-        if places.is_empty() && inode.place != Place::default() || further + 1 != places.len().max(1) {
-            say(format!("{ino} knows of names that it has not"));
-        }
-        if inode.blocks != shown.blocks.get(&ino).copied().unwrap_or(0) {
-            say(format!("{ino} counts {} blocks and has {:?}", inode.blocks, shown.blocks.get(&ino)));
-        }
-        let end = inode.size.div_ceil(BLOCK_LEN_BYTES as u64);
-        if shown.behind.get(&ino).is_some_and(|&last| last >= end) && !(inode.is_cut && orphan.is_some()) {
-            say(format!("{ino} has blocks behind its end"));
-        }
-        if shown.with_xattrs.contains(&ino) && !inode.has_xattrs {
-            say(format!("{ino} has attributes and does not say so"));
-        }
-    }
-    for ino in names.keys().chain(shown.blocks.keys()).chain(&shown.with_xattrs).chain(shown.orphans.keys()) {
-        if !shown.inodes.contains_key(ino) {
-            say(format!("{ino} is referred to and is not there"));
-        }
-    }
-    Ok(())
 }

@@ -1,0 +1,120 @@
+//! `volume check` and its repair, as a user has them: what is told, what it ends with, and who is kept out.
+
+mod common;
+
+use std::sync::Arc;
+
+use adit_core::types::{Access, Kind};
+use adit_media::HostBlockFile;
+use adit_volume::format::keys::{Key, NameHash};
+use adit_volume::format::records::{Entry, Inode};
+use adit_volume::volume::OpenOptions;
+use adit_volume::{Base, Batch, Options, Table, Volume};
+use serde_json::Value;
+
+use common::{Bench, pattern};
+
+/// A volume with a folder and two files, in a snapshot as well if asked for.
+fn boxed(snapshot: bool) -> (Bench, String) {
+    let bench = Bench::bare();
+    let file = bench.str("box");
+    bench.run(["volume", "init", &file, "--capacity", "256M"]).expect(0);
+    std::fs::write(bench.path("f"), pattern(100_000)).unwrap();
+    std::fs::write(bench.path("g"), b"gamma").unwrap();
+    bench.run(["mkdir", &file, "/d"]).expect(0);
+    bench.run(["put", &file, &bench.str("f"), &bench.str("g"), "/d"]).expect(0);
+    if snapshot {
+        bench.run(["snapshot", "create", &file, "s"]).expect(0);
+    }
+    (bench, file)
+}
+
+/// Writes faults below all that keeps the rules of the tree: `/d/f` loses its entry, `/d` gets one that leads nowhere, and counts
+/// wrongly.
+fn plant(file: &str) {
+    let media = HostBlockFile::open(file.as_ref(), Access::Write).unwrap();
+    let options = Options { background: false, ..Options::default() };
+    let base = Base::open(Arc::new(media), file, options).unwrap();
+    let hash = NameHash::new(base.info().secret);
+    let key = |dir: u64, name: &[u8]| Key::entry(dir, hash.cookie(name)).at(1);
+    let entry = |dir, name| base.get(&key(dir, name)).unwrap().unwrap();
+    let dir = Entry::decode(&entry(1, b"d")).unwrap().ino;
+    let mut inode = Inode::decode(&base.get(&Key::inode(dir).at(1)).unwrap().unwrap()).unwrap();
+    inode.nlink = 9;
+    let ghost = Entry { ino: 4000, kind: Kind::File, name: b"ghost" };
+    let writes = vec![
+        (key(dir, b"f"), None),
+        (key(dir, b"ghost"), Some(ghost.encode())),
+        (Key::inode(dir).at(1), Some(inode.encode())),
+    ];
+    base.apply(Batch { writes, ..Batch::default() }).unwrap();
+    base.close().unwrap();
+}
+
+fn kinds(problems: &Value) -> Vec<(String, Option<String>)> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let all = problems.as_array().unwrap().iter();
+    all.map(|problem| (text(&problem["kind"]).unwrap(), text(&problem["path"]))).collect()
+}
+
+#[test]
+fn faults_are_named_and_mended() {
+    let (bench, file) = boxed(false);
+    plant(&file);
+    let found = bench.run(["volume", "check", &file, "--json"]).expect(5).json();
+    let told = kinds(&found["problems"]);
+    for (kind, path) in [("link-count", Some("/d")), ("dangling-entry", Some("/d/ghost")), ("unreachable", None)] {
+        assert!(told.contains(&(kind.to_owned(), path.map(str::to_owned))), "{told:?}");
+    }
+    assert!(
+        found["problems"].as_array().unwrap().iter().all(|p| p["repairable"] == true && p["in"] == "main"),
+        "{found}"
+    );
+    assert!(bench.run(["volume", "check", &file]).expect(5).text().contains("--repair can mend it"));
+    // Nothing is changed unasked.
+    bench.run(["volume", "check", &file, "--repair"]).expect(2);
+    assert_eq!(bench.run(["volume", "check", &file, "--json"]).expect(5).json(), found);
+
+    let mended = bench.run(["volume", "check", &file, "--repair", "-y", "--json"]).expect(0).json();
+    assert_eq!(kinds(&mended["problems"]), []);
+    let done = kinds(&mended["repaired"]);
+    assert!(told.iter().all(|problem| done.contains(problem)), "{told:?} {done:?}");
+    let lost = mended["repaired"].as_array().unwrap().iter().find(|p| p["kind"] == "unreachable").unwrap();
+    let path = lost["detail"].as_str().unwrap().rsplit_once("moved to ").unwrap().1.to_owned();
+    assert!(path.starts_with("/lost+found/#"), "{lost}");
+    bench.run(["get", &file, &path, &bench.str("back")]).expect(0);
+    assert_eq!(std::fs::read(bench.path("back")).unwrap(), pattern(100_000));
+    assert_eq!(bench.run(["cat", &file, "/d/g"]).expect(0).text(), "gamma");
+    bench.run(["cat", &file, "/d/ghost"]).expect(1);
+    bench.run(["volume", "check", &file]).expect(0);
+    let again = bench.run(["volume", "check", &file, "--repair", "-y", "--json"]).expect(0).json();
+    assert_eq!(kinds(&again["repaired"]), []);
+}
+
+#[test]
+fn faults_of_a_snapshot_stay_and_the_advice_helps() {
+    let (bench, file) = boxed(true);
+    plant(&file);
+    let mended = bench.run(["volume", "check", &file, "--repair", "-y", "--json"]).expect(5).json();
+    let left = mended["problems"].as_array().unwrap();
+    assert!(!left.is_empty() && left.iter().all(|p| p["in"] == "s" && p["repairable"] == false), "{mended}");
+    let told = bench.run(["volume", "check", &file]).expect(5).text();
+    assert!(told.contains("/d in s\n") && told.contains("make a branch of it"), "{told}");
+    bench.run(["clone", "create", &file, "s", "rescue"]).expect(0);
+    bench.run(["snapshot", "delete", &file, "s", "-y"]).expect(0);
+    let told = bench.run(["volume", "check", &file, "--repair", "-y"]).expect(0).text();
+    assert!(told.contains("repaired: link-count: /d in rescue\n") && told.ends_with("no problems\n"), "{told}");
+    bench.run(["volume", "check", &file]).expect(0);
+}
+
+#[test]
+fn a_repair_is_alone_with_the_volume() {
+    let (bench, file) = boxed(false);
+    for access in [Access::Write, Access::Read] {
+        let options = OpenOptions { background: false, ..OpenOptions::new(access) };
+        let held = Volume::open(file.as_ref(), &options).unwrap();
+        bench.run(["volume", "check", &file, "--repair", "-y"]).expect(7).says("another process");
+        held.close().unwrap();
+    }
+    bench.run(["volume", "check", &file, "--repair", "-y"]).expect(0);
+}
