@@ -7,7 +7,7 @@ use super::{Checked, Fault, Ids};
 use crate::format::keys::{self, Id, Key, Parts, space};
 use crate::format::records::{self, Entry, Inode, Malformed, Orphan, Window};
 use crate::tree::topology::{FIRST_ID, Topology};
-use crate::tree::{INOS_MAX, Tree};
+use crate::tree::{INOS_MAX, Tree, meta};
 
 /// The spaces of versioned keys.
 const VERSIONED: [u8; 6] = [space::INODE, space::XATTR, space::ENTRY, space::NAME, space::WINDOW, space::ORPHAN];
@@ -35,8 +35,12 @@ pub(super) fn check(tree: &Tree, ids: &Ids, checked: &mut Checked) -> Result<()>
     }
     if used >= INOS_MAX {
         checked.add(None, Fault::BadKey(Key::inode(used).as_bytes().to_vec()));
-    } else if used >= tree.next_ino() {
-        checked.add(None, Fault::Numbers { used });
+    } else {
+        // As it is stored, for that is what the next opening goes by.
+        let counter = tree.table.get(&keys::meta(meta::NEXT_INO))?;
+        if !counter.and_then(|value| records::decode_meta(&value).ok()).is_some_and(|next| used < next) {
+            checked.add(None, Fault::Numbers { used });
+        }
     }
     check_notes(tree, ids, checked)
 }
