@@ -38,7 +38,7 @@ pub(super) fn check(tree: &Tree, ids: &Ids, checked: &mut Checked) -> Result<()>
     } else {
         // As it is stored, for that is what the next opening goes by.
         let counter = tree.table.get(&keys::meta(meta::NEXT_INO))?;
-        if !counter.and_then(|value| records::decode_meta(&value).ok()).is_some_and(|next| used < next) {
+        if counter.and_then(|value| records::decode_meta(&value).ok()).is_none_or(|next| used >= next) {
             checked.add(None, Fault::Numbers { used });
         }
     }
