@@ -11,7 +11,7 @@
 pub mod transfer;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::layer::Held;
-use super::node::{Below, Node, Place, State};
+use super::node::{Below, Node, State};
 use super::record::{self, Extent, Fingerprint, Own, shown};
 use super::{Shared, name_of};
 use crate::error::{ErrorKind, FsError, Result};
@@ -106,22 +106,10 @@ impl Shared {
 
     /// Where the object that `node` stands for lies in the lower.
     pub fn lower_path(&self, node: &Node) -> Result<Vec<Vec<u8>>> {
-        // What has no copy lies where it always lay, and so does what is above it, up to the first that has one. A rename
-        // notes the copy before the new place: so a place that was read before no copy was found is the old one.
-        let mut names: Vec<Vec<u8>> = Vec::new();
-        let (mut place, mut upper) = (node.place(), node.upper());
-        loop {
-            if let Some(upper) = upper {
-                let mut path = self.origin(upper)?.ok_or(ErrorKind::Stale)?.path;
-                path.extend(names.into_iter().rev());
-                return Ok(path);
-            }
-            let Place { dir, name } = place.ok_or(ErrorKind::Stale)?;
-            names.push(name.into());
-            // In this order.
-            place = dir.place();
-            upper = dir.upper();
-        }
+        let (upper, names) = node.nearest_copy().ok_or(ErrorKind::Stale)?;
+        let mut path = self.origin(upper)?.ok_or(ErrorKind::Stale)?.path;
+        path.extend(names);
+        Ok(path)
     }
 
     /// What `name` leads to in `dir`. Hold the names.

@@ -115,6 +115,27 @@ impl Node {
         drop(old);
     }
 
+    /// The first that has a copy, on the way from here to the root, and the names that lead from there to here in the lower.
+    /// `None` if that was lost with a name.
+    ///
+    /// What has no copy lies where it always lay, and so does what is above it, up to the first that has one. Nothing is locked:
+    /// a rename beside this notes the copy before the new place, so a place that was read before no copy was found is the old one.
+    pub fn nearest_copy(&self) -> Option<(Ino, Vec<Vec<u8>>)> {
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        let (mut place, mut upper) = (self.place(), self.upper());
+        loop {
+            if let Some(upper) = upper {
+                names.reverse();
+                return Some((upper, names));
+            }
+            let Place { dir, name } = place?;
+            names.push(name.into());
+            // In this order.
+            place = dir.place();
+            upper = dir.upper();
+        }
+    }
+
     /// Whether it is `below`, or one of the directories above it.
     pub fn holds(self: &Arc<Self>, below: &Arc<Node>) -> bool {
         let mut at = below.clone();
@@ -225,5 +246,64 @@ impl Table {
     /// Nodes that there are.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::{Duration, Instant};
+
+    use super::super::layer::Layer;
+    use super::*;
+    use crate::path::tests::mem::MemStore;
+
+    /// Waits until a thread of this process sleeps: here, for a lock.
+    fn await_sleep(thread: i32) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let state = || std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+        while !state().rsplit(')').next().unwrap().trim_start().starts_with('S') {
+            assert!(Instant::now() < deadline, "it does not wait for the lock: {}", state());
+            std::thread::yield_now();
+        }
+    }
+
+    /// A rename comes between the two that [`Node::nearest_copy`] reads of a node.
+    #[test]
+    fn beside_a_rename_the_way_is_the_old_one_or_begins_at_the_copy() {
+        let layer = Layer::new(Arc::new(MemStore::new()));
+        let learning = layer.learning();
+        let copy = |ino| Some(layer.hold(&learning, Ino(ino)));
+        for of_file in [false, true] {
+            let table = Arc::new(Table::default());
+            let make = |ino, kind, upper| table.get_or_make((Ino(ino), kind, false), upper, None, State::default());
+            let root = make(1, Kind::Directory, Some(layer.root()));
+            let target = make(2, Kind::Directory, copy(20));
+            let (dir, file) = (make(3, Kind::Directory, None), make(4, Kind::File, None));
+            target.found_at(&root, b"target");
+            dir.found_at(&root, b"dir");
+            file.found_at(&dir, b"file");
+            let looked_at = if of_file { &file } else { &dir };
+            let names = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>();
+            let below: &[&str] = if of_file { &["file"] } else { &[] };
+            assert_eq!(looked_at.nearest_copy(), Some((Ino::ROOT, names(&[&["dir"], below].concat()))));
+
+            // Held, so that who looks stops at the place.
+            let mut state = dir.state();
+            let way = std::thread::scope(|scope| {
+                let (tell, told) = channel();
+                let looks = scope.spawn(move || {
+                    tell.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+                    looked_at.nearest_copy()
+                });
+                await_sleep(told.recv().unwrap());
+                dir.set_upper(copy(30).unwrap());
+                let before = state.place.replace(Place { dir: target.clone(), name: (*b"moved").into() });
+                drop(state);
+                drop(before);
+                looks.join().unwrap()
+            });
+            assert_eq!(way, Some((Ino(30), names(below))));
+        }
     }
 }

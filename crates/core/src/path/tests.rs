@@ -1,6 +1,6 @@
 //! Paths, trees and copies over a strict store in memory. Every test ends with nothing known.
 
-mod mem;
+pub(crate) mod mem;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};

@@ -36,10 +36,10 @@ struct Inner {
 }
 
 #[derive(Clone)]
-pub(super) struct MemStore(Arc<Mutex<Inner>>);
+pub(crate) struct MemStore(Arc<Mutex<Inner>>);
 
 impl MemStore {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut inner = Inner { next: 2, ..Inner::default() };
         inner.objects.insert(1, object(Body::Dir(BTreeMap::new()), 0o755));
         inner.known.insert(1);
