@@ -6,7 +6,7 @@ mod forgotten;
 mod support;
 
 use adit_core::store::Store;
-use adit_core::types::{Access, Ino, RenameFlags};
+use adit_core::types::{Access, Ino, RenameFlags, SetAttr};
 use adit_volume::VolumeStore;
 use adit_volume::tree::{Between, MAIN};
 
@@ -116,4 +116,27 @@ fn a_file_with_a_name_outside_loses_one_or_gets_one() {
     assert_eq!(store.getattr(h).unwrap().nlink, 3);
     let open = store.open(f, Access::Read).unwrap();
     assert_eq!(open.read_at(0, &mut [0; 4]).unwrap(), 1);
+}
+
+#[test]
+fn a_file_that_nobody_changed_is_not_changed_by_losing_and_getting_back_a_name() {
+    let world = World::new();
+    let store = world.main();
+    let top = dir(&store, Ino::ROOT, "dir");
+    let inner = dir(&store, top, "inner");
+    // With a name elsewhere; with all its names here; the same, and changed since.
+    let (out, within, other) = (file(&store, inner, "out"), file(&store, inner, "a"), file(&store, inner, "c"));
+    store.link(out, Ino::ROOT, name("out")).unwrap();
+    store.link(out, top, name("out")).unwrap();
+    store.link(within, top, name("b")).unwrap();
+    store.link(other, Ino::ROOT, name("d")).unwrap();
+    world.tree.snapshot(MAIN, "s").unwrap();
+    store.setattr(other, &SetAttr { perm: Some(0o600), ..SetAttr::default() }).unwrap();
+    store.setattr(other, &SetAttr { perm: Some(0o644), ..SetAttr::default() }).unwrap();
+    let before = [out, within].map(|ino| store.getattr(ino).unwrap());
+    file(&store, top, "new");
+    let told = set_back(&world, &store, &[b"dir"]);
+    assert_eq!([out, within].map(|ino| store.getattr(ino).unwrap()), before);
+    assert_eq!([out, within].map(|ino| told.inodes.get(&ino.0)), [None; 2]);
+    assert!(told.inodes.contains_key(&other.0), "its time of change is another");
 }

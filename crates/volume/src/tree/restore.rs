@@ -48,7 +48,7 @@ impl Tree {
         let staging = Snapshot { state: State::Staging, parent: live, created: Timestamp::now(), ..record.clone() };
         self.write_snapshots(&[(next, Some(&staging))])?;
         topology.insert(next, staging.clone());
-        let built = self.build(&topology, (from, next), parents, name);
+        let built = self.build(&topology, [from, live, next], parents, name);
         let switched = built.and_then(|gone| {
             let old = Snapshot { state: State::Merging, ..record.clone() };
             let new = Snapshot { state: State::Live, created: record.created, ..staging };
@@ -67,19 +67,13 @@ impl Tree {
         switched
     }
 
-    fn build(
-        &self,
-        topology: &Topology,
-        (from, to): (Id, Id),
-        parents: &[&[u8]],
-        name: FileName<'_>,
-    ) -> Result<Vec<Gone>> {
+    fn build(&self, topology: &Topology, ids: [Id; 3], parents: &[&[u8]], name: FileName<'_>) -> Result<Vec<Gone>> {
         let topology = Arc::new(topology.clone());
         let view = |id: Id| {
             let chain = topology.live_chain(id).cloned();
             View { tree: self, topology: Lines::Own(topology.clone()), id, chain, cache: None }
         };
-        let (old, new) = (view(from), view(to));
+        let [old, was, new] = ids.map(view);
         let dir = new.walk(parents)?.ok_or(ErrorKind::NotFound)?;
         let source = match old.walk(parents) {
             Ok(Some(dir)) => old.entry(dir, name.as_bytes())?,
@@ -92,7 +86,7 @@ impl Tree {
         if !there && source.is_none() {
             return Err(ErrorKind::NotFound.into());
         }
-        let mut restore = Restore { old, new, inodes: HashMap::new(), gone: Vec::new() };
+        let mut restore = Restore { old, was, new, inodes: HashMap::new(), gone: Vec::new() };
         if there {
             restore.remove(dir, name)?;
         }
@@ -146,7 +140,11 @@ impl View<'_> {
 }
 
 struct Restore<'t> {
+    /// The snapshot.
     old: View<'t>,
+    /// The branch before.
+    was: View<'t>,
+    /// The branch as it becomes.
     new: View<'t>,
     /// Inodes of the snapshot that were put back, and as which.
     inodes: HashMap<u64, u64>,
@@ -222,7 +220,7 @@ impl<'t> Restore<'t> {
         let directory = kind == Kind::Directory;
         match self.inodes.get(&ino) {
             Some(_) if directory => return Err(corrupt_inode(ino, SEEN_TWICE)),
-            Some(&known) => return self.change(|change| change.link(known, dir, name)).map(|()| None),
+            Some(&known) => return self.link((ino, known), &self.old.inode(ino)?, (dir, name)).map(|()| None),
             None => {}
         }
         let record = self.old.inode(ino)?;
@@ -235,13 +233,34 @@ impl<'t> Restore<'t> {
             self.revive(ino, &record, has_record, (dir, name))?;
             ino
         } else if !directory && self.is_same(ino, &record)? {
-            self.change(|change| change.link(ino, dir, name))?;
+            self.link((ino, ino), &record, (dir, name))?;
             ino
         } else {
             self.copy(ino, &record, (dir, name))?
         };
         self.inodes.insert(ino, to);
         Ok(directory.then_some(Step::Times { to, mtime: record.mtime, ctime: record.ctime }))
+    }
+
+    /// Gives an inode of the snapshot, which is `to` in the branch and has a name there, a further one.
+    ///
+    /// Once a file that nobody changed since the snapshot has all its names again, nothing about it is new, and its time of
+    /// change is what it was: who knows it need not be told.
+    fn link(&self, (ino, to): (u64, u64), record: &Inode, (dir, name): (u64, FileName<'_>)) -> Result<()> {
+        let was = match self.was.inode(ino) {
+            Ok(inode) => Some(inode),
+            Err(e) if e.kind() == ErrorKind::Stale => None,
+            Err(e) => return Err(e),
+        };
+        let untouched = ino == to && was.is_none_or(|was| was.ctime == record.ctime);
+        self.change(|change| {
+            change.link(to, dir, name)?;
+            let inode = change.edit(to)?;
+            if untouched && inode.nlink == record.nlink {
+                inode.ctime = record.ctime;
+            }
+            Ok(())
+        })
     }
 
     /// Whether an inode is in the branch what it was, but for its names.

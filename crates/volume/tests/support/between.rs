@@ -45,13 +45,11 @@ impl Seen {
                 untold.push(format!("{} in {}", name.1.escape_ascii(), name.0));
             }
         }
-        // A file that only loses and gets back a name is changed by that, and not told.
-        let but_change = |attr: &Attr| Attr { ctime: attr.atime, ..*attr };
         for (ino, attr) in &self.inodes {
             let now = after.inodes.get(ino);
             let is_other = |now: &Attr| (now.kind, now.size, now.mtime) != (attr.kind, attr.size, attr.mtime);
             let needs = match now {
-                Some(now) if but_change(now) == but_change(attr) => continue,
+                Some(now) if now == attr => continue,
                 Some(now) => attr.kind == Kind::File && is_other(now),
                 None => attr.kind == Kind::File,
             };
