@@ -5,14 +5,13 @@
 //! yet all of it goes from there, or gets further names there. So these directories are walked.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
 
 use adit_core::types::Kind;
-use adit_core::{ErrorKind, FsError, Result};
+use adit_core::{ErrorKind, Result};
 
-use super::view::{Lines, View, corrupt_inode, corrupt_key};
+use super::view::{Lines, View, corrupt_inode};
 use super::{ROOT_INO, Tree};
-use crate::format::keys::{self, Key, Parts};
+use crate::format::keys::{Key, Parts};
 use crate::format::records::{Entry, Inode, Place};
 
 /// What is not the same in a branch and in a snapshot.
@@ -32,10 +31,6 @@ impl Tree {
     /// What differs between `branch` and `snapshot`: everywhere, or at and below `path` (names from the root).
     pub fn between(&self, branch: &str, snapshot: &str, path: &[&[u8]]) -> Result<Between> {
         let topology = self.topology.read();
-        let id = |name: &str| {
-            let missing = || FsError::new(ErrorKind::NotFound).on("find", format!("snapshot or branch {name}"));
-            topology.named(name).map(|(id, _)| id).ok_or_else(missing)
-        };
         let view = |id| View {
             tree: self,
             topology: Lines::Shared(self.topology.read_recursive()),
@@ -43,10 +38,7 @@ impl Tree {
             chain: None,
             cache: None,
         };
-        let (new, old) = (id(snapshot)?, id(branch)?);
-        let common = topology.common(old, new).unwrap_or(0);
-        let mut ids = topology.path(old, common);
-        ids.extend(topology.path(new, common));
+        let [old, new] = [topology.id_of(branch)?, topology.id_of(snapshot)?];
         let mut finder = Finder {
             views: [view(old), view(new)],
             below: joined(path),
@@ -54,27 +46,13 @@ impl Tree {
             linked: BTreeSet::new(),
             walked: [const { BTreeSet::new() }; 2],
         };
-        for key in touched_by(self, &ids)? {
+        for key in self.touched_by(&topology.way([old, new]))? {
             finder.take(&key)?;
         }
         finder.at(path)?;
         finder.inodes()?;
         Ok(finder.found)
     }
-}
-
-fn touched_by(tree: &Tree, ids: &[keys::Id]) -> Result<BTreeSet<Key>> {
-    let (mut all, mut bad) = (BTreeSet::new(), None);
-    for &id in ids {
-        tree.table.scan(&keys::touched_start(id), &keys::touched_end(id), &mut |bytes, _| {
-            match keys::parse_touched(bytes).and_then(|(_, logical)| Key::from_logical(logical)) {
-                Some(key) => drop(all.insert(key)),
-                None => bad = Some(corrupt_key(bytes, "it is no touched key")),
-            }
-            ControlFlow::Continue(())
-        })?;
-    }
-    bad.map_or(Ok(all), Err)
 }
 
 /// A path as [`View::path_to`] tells it; empty for the root.

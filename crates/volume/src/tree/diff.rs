@@ -116,13 +116,8 @@ impl Tree {
         let _nothing_is_dropped = self.collecting.lock();
         let (ids, path) = {
             let topology = self.topology.read();
-            let id = |name: &str| -> Result<Id> {
-                let missing = || FsError::new(ErrorKind::NotFound).on("find", format!("snapshot or branch {name}"));
-                topology.named(name).map(|(id, _)| id).ok_or_else(missing)
-            };
-            let ids = [id(old)?, id(new)?];
-            let common = topology.common(ids[0], ids[1]).unwrap_or(0);
-            let path: Vec<Id> = ids.iter().flat_map(|&id| topology.path(id, common)).collect();
+            let ids = [topology.id_of(old)?, topology.id_of(new)?];
+            let path = topology.way(ids);
             // Before the topology is let go: from here on nobody deletes them.
             self.note_compared(&ids);
             (ids, path)
@@ -173,7 +168,8 @@ impl Tree {
         look(&old, &new)
     }
 
-    fn touched_by(&self, ids: &[Id]) -> Result<BTreeSet<Key>> {
+    /// The keys that were touched by any of these.
+    pub(super) fn touched_by(&self, ids: &[Id]) -> Result<BTreeSet<Key>> {
         let (mut all, mut bad) = (BTreeSet::new(), None);
         for &id in ids {
             self.table.scan(&keys::touched_start(id), &keys::touched_end(id), &mut |bytes, _| {

@@ -158,6 +158,21 @@ impl Topology {
         self.nodes.get(&id).map(|node| (id, &node.record))
     }
 
+    /// The id of the snapshot or branch of that name.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn id_of(&self, name: &str) -> Result<Id> {
+        let missing = || FsError::new(ErrorKind::NotFound).on("find", format!("snapshot or branch {name}"));
+        self.named(name).map(|(id, _)| id).ok_or_else(missing)
+    }
+
+    /// The ids on the way from one to the other: where they differ, the key was touched by one of these.
+    pub fn way(&self, ids: [Id; 2]) -> Vec<Id> {
+        let common = self.common(ids[0], ids[1]).unwrap_or(0);
+        ids.iter().flat_map(|&id| self.path(id, common)).collect()
+    }
+
     /// The nearest id that is `v` or above it and not greater than `limit`.
     pub fn at_or_above(&self, v: Id, limit: Id) -> Option<Id> {
         let mut at = v;
