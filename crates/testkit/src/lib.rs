@@ -4,8 +4,10 @@
 //! * [`faults`]: media that fail at chosen calls.
 //! * [`model`]: [`model::MemoryStore`], the filesystem that is obviously right.
 //! * [`ops`]: random operations, run on a store or through a mount, and compared with the model.
+//! * [`replay_corpora`]: inputs of the fuzzers, without them.
 //! * [`Through`]: a medium that passes everything on, but for what a test does to its files.
 
+mod corpora;
 pub mod crash;
 pub mod faults;
 pub mod model;
@@ -16,6 +18,7 @@ mod tree;
 
 use adit_core::types::Caller;
 
+pub use corpora::{Target, replay_corpora};
 pub use rng::{Rng, scaled, seeds};
 pub use through::Through;
 
