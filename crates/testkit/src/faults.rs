@@ -1,17 +1,21 @@
-//! Media that fail: a [`FaultyDir`] wraps any [`HostDir`] and makes chosen calls fail.
+//! Media that fail: a [`FaultyDir`] wraps any [`HostDir`], a [`FaultyBlockFile`] any [`BlockFile`], and makes chosen calls fail.
 //!
 //! [`Faults`] is the switch and counter, shared by all directories and files that it wraps. [`each_fault`] runs a test
 //! with the fault at the first call, the second, and so on, until the test gets through without meeting it.
 //!
 //! A fault comes instead of the call, except [`Fault::Short`], which writes a prefix first.
 
+mod block;
+
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use adit_core::media::{HostDir, HostEntry, HostFile, NewFile, SyncTarget};
+use adit_core::media::{BlockFile, HostDir, HostEntry, HostFile, NewFile, SyncTarget};
 use adit_core::types::{Access, Attr, Caller, Kind, RenameFlags, SetAttr, StatFs};
 use parking_lot::Mutex;
+
+pub use block::FaultyBlockFile;
 
 /// A kind of call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
@@ -144,6 +148,11 @@ impl Faults {
         FaultyDir { inner: Box::new(inner), faults: self.clone() }
     }
 
+    /// The single file `inner` with the faults of this switch.
+    pub fn wrap_block(&self, inner: Arc<dyn BlockFile>) -> FaultyBlockFile {
+        FaultyBlockFile { inner, faults: self.clone() }
+    }
+
     /// From now on, of the calls of `classes`, lets `skip` through and fails the next `times` with `fault`.
     pub fn arm(&self, fault: Fault, classes: &[CallClass], skip: u64, times: u64) {
         let mut state = self.state.lock();
@@ -193,6 +202,24 @@ impl Faults {
 
     fn pass(&self, class: CallClass, subject: &dyn Fn() -> String) -> io::Result<()> {
         self.next(class, subject).map_or(Ok(()), |fault| Err(fault.error()))
+    }
+
+    /// Hands what is to be written to `write`, perhaps a part of it only.
+    fn write(
+        &self,
+        subject: &dyn Fn() -> String,
+        bytes: &[u8],
+        write: impl FnOnce(&[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        match self.next(CallClass::Write, subject) {
+            None => write(bytes),
+            Some(fault) => {
+                if let Fault::Short(parts, _) = fault {
+                    write(&bytes[..bytes.len() * usize::from(parts) / 256])?;
+                }
+                Err(fault.error())
+            }
+        }
     }
 }
 
@@ -328,15 +355,7 @@ impl HostFile for FaultyFile {
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let subject = || format!("{} at {offset}, {} bytes", self.path, bytes.len());
-        match self.faults.next(CallClass::Write, &subject) {
-            None => self.inner.write_at(offset, bytes),
-            Some(fault) => {
-                if let Fault::Short(parts, _) = fault {
-                    self.inner.write_at(offset, &bytes[..bytes.len() * usize::from(parts) / 256])?;
-                }
-                Err(fault.error())
-            }
-        }
+        self.faults.write(&subject, bytes, |bytes| self.inner.write_at(offset, bytes))
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
