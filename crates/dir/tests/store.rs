@@ -241,7 +241,8 @@ fn a_default_acl_takes_the_place_of_the_umask() {
 fn a_directory_that_hands_on_its_group_does() {
     let (folder, store) = world();
     if !rustix::process::geteuid().is_root() {
-        // Only root can give something to another group.
+        assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "only root can give something to another group");
+        eprintln!("left out: only root can give something to another group");
         return;
     }
     let dir = store.mkdir(ROOT, name("d"), &new(0o755)).unwrap().ino;

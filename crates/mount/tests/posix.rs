@@ -16,7 +16,7 @@ use adit_core::engine::EngineOptions;
 use adit_mount::{MountOptions, Until};
 use adit_testkit::model::{Limits, MemoryStore};
 use adit_testkit::ops::{Plan, fuzz_path};
-use common::{Mounted, fuse_usable, is_root};
+use common::{Mounted, fuse_usable, is_root, refuse_under_ci};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, SeekFrom, XattrFlags};
 use rustix::io::Errno;
 
@@ -53,7 +53,7 @@ fn mounted(kernel_writeback: bool) -> Mounted<MemoryStore> {
 /// Whether the test can run; it needs a second user where `root` is set.
 fn usable(test: &str, root: bool) -> bool {
     if root && !is_root() {
-        eprintln!("{test} not run: only root can be another user, too");
+        refuse_under_ci(test, "only root can be another user, too");
         return false;
     }
     fuse_usable(test)
