@@ -6,51 +6,37 @@ mod mounts;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::ops::Deref;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::time::Duration;
 
-use common::{Bench, Ran, eventually, facts, make_tree, pattern};
-use mounts::{force_off, is_running};
+use common::{Ran, eventually, facts, make_tree, pattern};
+use mounts::Points;
 use serde_json::Value;
 
-/// No test takes longer, unless a mount hangs.
-const TEST_TIMEOUT: Duration = Duration::from_secs(180);
-/// Folders to mount on.
-const POINTS: [&str; 3] = ["mnt", "mnt2", "mnt3"];
+/// A folder `lower` with a tree in it, and folders to mount on.
+struct World(Points);
 
-/// A folder `lower` with a tree in it, and folders to mount on. Dropping it kills whatever serves there and detaches it.
-struct World {
-    bench: Bench,
-    done: Option<Sender<()>>,
+impl Deref for World {
+    type Target = Points;
+
+    fn deref(&self) -> &Points {
+        &self.0
+    }
 }
 
 impl World {
     /// `None` where mounts are impossible; under CI that is a failure.
     fn new() -> Option<World> {
-        if let Err(e) = OpenOptions::new().read(true).write(true).open("/dev/fuse") {
-            assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "/dev/fuse: {e}");
-            eprintln!("left out: /dev/fuse: {e}");
-            return None;
-        }
-        let bench = Bench::bare();
+        let points = Points::new(&["mnt", "mnt2", "mnt3"])?;
+        let bench = &points.bench;
         make_tree(&bench.path("lower"));
         fs::create_dir_all(bench.path("lower/src/deep/er")).unwrap();
         fs::write(bench.path("lower/src/main.c"), "int main;\n").unwrap();
         fs::write(bench.path("lower/src/deep/er/leaf"), "leaf").unwrap();
         fs::write(bench.path("lower/big"), pattern(3 << 20)).unwrap();
-        let (done, ended) = channel::<()>();
-        let points: Vec<PathBuf> = POINTS.iter().map(|name| bench.path(name)).collect();
-        points.iter().for_each(|point| fs::create_dir(point).unwrap());
-        std::thread::spawn(move || {
-            if ended.recv_timeout(TEST_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("watchdog: it hangs");
-                points.iter().for_each(|point| force_off(point));
-            }
-        });
-        Some(World { bench, done: Some(done) })
+        Some(World(points))
     }
 
     fn run(&self, args: &[&str]) -> Ran {
@@ -73,21 +59,6 @@ impl World {
             format!("{} {} {}", text("change"), text("path"), text("from")).trim_end().to_owned()
         };
         found.as_array().unwrap().iter().map(line).collect()
-    }
-
-    fn kill(&self) {
-        let pid = self.bench.mounts()[0]["pid"].as_i64().unwrap() as i32;
-        // SAFETY: a plain system call; the process is one that this test started.
-        assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
-        eventually("the server is gone", || !is_running(pid));
-        POINTS.iter().for_each(|point| force_off(&self.bench.path(point)));
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        POINTS.iter().for_each(|point| force_off(&self.bench.path(point)));
-        drop(self.done.take());
     }
 }
 

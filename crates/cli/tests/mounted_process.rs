@@ -12,7 +12,7 @@ use std::path::Path;
 use adit_testkit::{Rng, scaled, seeds};
 
 use common::{PASSWORD, Ran, eventually, pattern, run};
-use mounts::{Mounts, OrdinaryUser, is_root};
+use mounts::{Mounts, OrdinaryUser, is_root, status};
 
 const MIB: u64 = 1 << 20;
 
@@ -162,13 +162,6 @@ fn a_helper_is_told_no_password() {
     let seen = fs::read_to_string(at("seen")).unwrap();
     assert!(seen.contains("called with") && seen.contains("KEPT=kept"), "{seen}");
     assert!(!seen.contains(PASSWORD) && !seen.contains("VAULT_PASSWORD"), "{seen}");
-}
-
-/// A value of `/proc/PID/status`, in bytes.
-fn status(pid: i32, key: &str) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).expect("the kernel tells");
-    1024 * line.split_ascii_whitespace().next().unwrap().parse::<u64>().unwrap()
 }
 
 /// The peak of the process's own memory while a file of four times the budget is overwritten at random places.

@@ -4,45 +4,32 @@ mod common;
 #[path = "common/mounts.rs"]
 mod mounts;
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::Write;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::time::Duration;
 
-use common::{Bench, Killed, Ran, eventually, facts, make_tree};
-use mounts::{force_off, is_running};
-
-/// No test takes longer, unless a mount hangs.
-const TEST_TIMEOUT: Duration = Duration::from_secs(180);
+use common::{Killed, Ran, eventually, facts, make_tree};
+use mounts::{Points, force_off, is_running};
 
 /// A volume `box` and folders to mount on. Dropping it kills whatever serves there and detaches it.
-struct World {
-    bench: Bench,
-    done: Option<Sender<()>>,
+struct World(Points);
+
+impl Deref for World {
+    type Target = Points;
+
+    fn deref(&self) -> &Points {
+        &self.0
+    }
 }
 
 impl World {
     /// `None` where mounts are impossible; under CI that is a failure.
     fn new() -> Option<World> {
-        if let Err(e) = OpenOptions::new().read(true).write(true).open("/dev/fuse") {
-            assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "/dev/fuse: {e}");
-            eprintln!("left out: /dev/fuse: {e}");
-            return None;
-        }
-        let bench = Bench::bare();
-        bench.run(["volume", "init", "box", "--capacity", "1G"]).expect(0);
-        let (done, ended) = channel::<()>();
-        let points: Vec<PathBuf> = ["mnt", "snap"].iter().map(|name| bench.path(name)).collect();
-        points.iter().for_each(|point| fs::create_dir(point).unwrap());
-        std::thread::spawn(move || {
-            if ended.recv_timeout(TEST_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("watchdog: it hangs");
-                points.iter().for_each(|point| force_off(point));
-            }
-        });
-        Some(World { bench, done: Some(done) })
+        let points = Points::new(&["mnt", "snap"])?;
+        points.bench.run(["volume", "init", "box", "--capacity", "1G"]).expect(0);
+        Some(World(points))
     }
 
     fn run(&self, args: &[&str]) -> Ran {
@@ -55,17 +42,11 @@ impl World {
         let paths = run.map(|entry| entry.path());
         paths.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("private-")).collect()
     }
-
-    fn pid(&self) -> i32 {
-        self.bench.mounts()[0]["pid"].as_i64().unwrap() as i32
-    }
 }
 
 impl Drop for World {
     fn drop(&mut self) {
-        ["mnt", "snap"].iter().for_each(|point| force_off(&self.bench.path(point)));
         self.private().iter().for_each(|path| force_off(path));
-        drop(self.done.take());
     }
 }
 
@@ -141,11 +122,7 @@ fn what_a_verb_put_outlives_a_kill_of_the_mount() {
     let Some(w) = World::new() else { return };
     w.run(&["mount", "box", "mnt"]).expect(0);
     w.bench.run_with(["put", "box", "-", "/f"], b"kept").expect(0);
-    let pid = w.pid();
-    // SAFETY: a plain system call; the process is one that this test started.
-    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
-    eventually("the server is gone", || !is_running(pid));
-    force_off(&w.bench.path("mnt"));
+    w.kill();
     assert_eq!(w.run(&["cat", "box", "/f"]).expect(0).text(), "kept");
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 pub const PASSWORD: &str = "correct horse battery";
-/// No command takes longer, unless it hangs.
+/// No command takes longer, unless it hangs; times the scale.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What a command did.
@@ -200,7 +200,7 @@ pub fn run(mut command: Command, stdin: &[u8]) -> Ran {
         let mut bytes = Vec::new();
         stderr.read_to_end(&mut bytes).map(|_| bytes)
     });
-    let deadline = Instant::now() + COMMAND_TIMEOUT;
+    let deadline = Instant::now() + COMMAND_TIMEOUT * adit_testkit::scaled(1) as u32;
     let status = loop {
         if let Some(status) = child.try_wait().expect("our child") {
             break status;
@@ -285,13 +285,19 @@ pub fn make_tree(root: &Path) {
     }
 }
 
+/// Says which part of a test is left out, and why. Under CI nothing is: there it is a failure.
+#[track_caller]
+pub fn left_out(why: &str) {
+    assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{why}");
+    eprintln!("left out: {why}");
+}
+
 /// Whether this process is root; says which part of a test it leaves out if not, which is a failure under CI.
 pub fn is_root(what: &str) -> bool {
     // SAFETY: a plain system call.
     let root = unsafe { libc::geteuid() } == 0;
     if !root {
-        assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{what} needs root");
-        eprintln!("left out: {what} needs root");
+        left_out(&format!("{what} needs root"));
     }
     root
 }

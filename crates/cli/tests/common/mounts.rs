@@ -3,6 +3,7 @@
 #![allow(dead_code, missing_docs, reason = "each test program uses a part of it")]
 
 use std::fs;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -12,16 +13,82 @@ use adit_testkit::scaled;
 
 #[allow(unused_imports, reason = "as above")]
 pub use super::common::is_root;
-use super::common::{Bench, PASSWORD, Ran, eventually, run};
+use super::common::{Bench, PASSWORD, Ran, eventually, left_out, run};
 
 /// No test takes longer, unless a mount hangs; times the scale.
 const TEST_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// A vault or volume with a folder to mount it on. Dropping it kills whatever serves there and detaches it.
-pub struct Mounts {
+/// A bench with folders to mount on. Dropping it kills whatever serves there and detaches it.
+pub struct Points {
     pub bench: Bench,
-    is_volume: bool,
+    points: Vec<PathBuf>,
     done: Option<Sender<()>>,
+}
+
+impl Points {
+    /// `None` where mounts are impossible; under CI that is a failure.
+    pub fn new(names: &[&str]) -> Option<Points> {
+        if let Err(e) = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+            left_out(&format!("/dev/fuse: {e}"));
+            return None;
+        }
+        let bench = Bench::bare();
+        let points: Vec<PathBuf> = names.iter().map(|name| bench.path(name)).collect();
+        points.iter().for_each(|point| fs::create_dir(point).unwrap());
+        let (done, ended) = channel::<()>();
+        let watched = points.clone();
+        std::thread::spawn(move || {
+            if ended.recv_timeout(TEST_TIMEOUT * scaled(1) as u32) == Err(RecvTimeoutError::Timeout) {
+                // The test is stuck in a call on a mount; without its server the call fails, and so does the test.
+                eprintln!("watchdog: {watched:?} hang");
+                watched.iter().for_each(|point| force_off(point));
+            }
+        });
+        Some(Points { bench, points, done: Some(done) })
+    }
+
+    /// The one process that serves all mounts.
+    pub fn pid(&self) -> i32 {
+        let mounts = self.bench.mounts();
+        let pids: Vec<i64> = mounts.iter().map(|mount| mount["pid"].as_i64().expect("a number")).collect();
+        assert!(!pids.is_empty() && pids.iter().all(|pid| *pid == pids[0]), "{pids:?}");
+        pids[0] as i32
+    }
+
+    /// Kills the server without warning and takes the dead mounts away.
+    pub fn kill(&self) {
+        self.kill_and_leave();
+        self.points.iter().for_each(|point| force_off(point));
+    }
+
+    /// Kills the server without warning; the dead mounts stay.
+    pub fn kill_and_leave(&self) {
+        let pid = self.pid();
+        // SAFETY: a plain system call; the process is one that this test started.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+        eventually("the server is gone", || !is_running(pid));
+    }
+}
+
+impl Drop for Points {
+    fn drop(&mut self) {
+        self.points.iter().for_each(|point| force_off(point));
+        drop(self.done.take());
+    }
+}
+
+/// A vault or volume with a folder to mount it on.
+pub struct Mounts {
+    points: Points,
+    is_volume: bool,
+}
+
+impl Deref for Mounts {
+    type Target = Points;
+
+    fn deref(&self) -> &Points {
+        &self.points
+    }
 }
 
 impl Mounts {
@@ -32,7 +99,7 @@ impl Mounts {
 
     /// With these further options of `adit vault init`.
     pub fn with(init: &[&str]) -> Option<Mounts> {
-        let mounts = Mounts::start(false)?;
+        let mounts = Mounts { points: Points::new(&["mnt"])?, is_volume: false };
         let bench = &mounts.bench;
         let line = ["vault", "init", bench.vault_str(), "--password-file", bench.password_str()];
         bench.run(line.iter().chain(init)).expect(0);
@@ -41,33 +108,13 @@ impl Mounts {
 
     /// A volume, with these options of `adit volume init`.
     pub fn volume(init: &[&str]) -> Option<Mounts> {
-        let mounts = Mounts::start(true)?;
+        let mounts = Mounts { points: Points::new(&["mnt"])?, is_volume: true };
         mounts.bench.run(["volume", "init", &mounts.volume_str()].iter().chain(init)).expect(0);
         Some(mounts)
     }
 
     fn volume_str(&self) -> String {
         self.bench.str("box")
-    }
-
-    fn start(is_volume: bool) -> Option<Mounts> {
-        if let Err(e) = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
-            assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "/dev/fuse: {e}");
-            eprintln!("left out: /dev/fuse: {e}");
-            return None;
-        }
-        let bench = Bench::bare();
-        fs::create_dir(bench.path("mnt")).unwrap();
-        let (done, ended) = channel::<()>();
-        let mountpoint = bench.path("mnt");
-        std::thread::spawn(move || {
-            if ended.recv_timeout(TEST_TIMEOUT * scaled(1) as u32) == Err(RecvTimeoutError::Timeout) {
-                // The test is stuck in a call on the mount; without its server the call fails, and so does the test.
-                eprintln!("watchdog: {} hangs", mountpoint.display());
-                force_off(&mountpoint);
-            }
-        });
-        Some(Mounts { bench, is_volume, done: Some(done) })
     }
 
     pub fn mnt(&self) -> PathBuf {
@@ -103,25 +150,6 @@ impl Mounts {
         self.mount(more).expect(0);
     }
 
-    /// The process that serves the mount.
-    pub fn pid(&self) -> i32 {
-        self.bench.mounts()[0]["pid"].as_i64().expect("one mount") as i32
-    }
-
-    /// Kills the server without warning and takes the dead mount away.
-    pub fn kill(&self) {
-        self.kill_and_leave();
-        force_off(&self.mnt());
-    }
-
-    /// Kills the server without warning; the dead mount stays.
-    pub fn kill_and_leave(&self) {
-        let pid = self.pid();
-        // SAFETY: a plain system call; the process is one that this test started.
-        assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
-        eventually("the server is gone", || !is_running(pid));
-    }
-
     /// `adit vault check` or `adit volume check` finds nothing.
     pub fn expect_sound(&self) {
         if self.is_volume {
@@ -138,13 +166,6 @@ impl Mounts {
     }
 }
 
-impl Drop for Mounts {
-    fn drop(&mut self) {
-        force_off(&self.mnt());
-        drop(self.done.take());
-    }
-}
-
 /// Whether any thread of the process is there that is not a zombie: as long as one is, the process holds its locks.
 pub fn is_running(pid: i32) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
@@ -152,6 +173,13 @@ pub fn is_running(pid: i32) -> bool {
         fs::read_to_string(thread.path().join("stat"))
             .is_ok_and(|stat| !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')))
     })
+}
+
+/// A value of `/proc/PID/status`, in bytes.
+pub fn status(pid: i32, key: &str) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).expect("the kernel tells");
+    1024 * line.split_ascii_whitespace().next().unwrap().parse::<u64>().unwrap()
 }
 
 fn table() -> String {
