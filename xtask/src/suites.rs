@@ -1,6 +1,6 @@
 //! The suites of others that run against a mounted vault, a mounted volume and a mounted overlay: pjdfstest, fsx, fio with verification.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::path::Path;
@@ -28,8 +28,11 @@ fn pjdfstest_expected(kind: Kind) -> &'static str {
     }
 }
 
+/// pjdfstest's tests that run on no source here, with the reason.
+const PJDFSTEST_SKIPPED: &str = "xtask/suites/pjdfstest.skipped";
+
 /// Runs pjdfstest on each kind of mount, with both cipher combinations: a failure that the list does not expect is red, and so is an expected one
-/// that passes or that no longer runs.
+/// that passes or that no longer runs, and a test that is skipped without being listed as such, or the reverse.
 pub fn pjdfstest(_: &Run) -> Result<Outcome> {
     if let Some(why) = workplace::mount_obstacle() {
         return Ok(Outcome::NotRun(why.to_owned()));
@@ -45,8 +48,7 @@ pub fn pjdfstest(_: &Run) -> Result<Outcome> {
 
 fn pjdfstest_on(adit: &Path, kind: Kind, program: &Path) -> Result<()> {
     let list = pjdfstest_expected(kind);
-    let expected = fs::read_to_string(workplace::root().join(list)).with_context(|| format!("cannot read {list}"))?;
-    let expected = parse_expected(list, &expected)?;
+    let (expected, skipped) = (read_expected(list)?, read_expected(PJDFSTEST_SKIPPED)?);
     let mount = Mounted::start(adit, "pjdfstest", kind, &[])?;
     let config = mount.scratch().join("pjdfstest.toml");
     fs::write(&config, pjdfstest_config(&expected))?;
@@ -64,10 +66,19 @@ fn pjdfstest_on(adit: &Path, kind: Kind, program: &Path) -> Result<()> {
     if !absent.is_empty() {
         bail!("{list} lists tests that did not fail as expected: {}", absent.join(", "));
     }
+    let otherwise = skipped_otherwise(&report, &skipped);
+    if !otherwise.is_empty() {
+        bail!("{PJDFSTEST_SKIPPED} is not what was skipped: {}", otherwise.join(", "));
+    }
     if !status.success() {
         bail!("pjdfstest: {status}; the mount's log:\n{}", mount.log_tail());
     }
     mount.finish()
+}
+
+fn read_expected(list: &str) -> Result<BTreeMap<String, String>> {
+    let text = fs::read_to_string(workplace::root().join(list)).with_context(|| format!("cannot read {list}"))?;
+    parse_expected(list, &text)
 }
 
 /// Reads the lines `test::name  # reason`; a line without a reason is an error.
@@ -133,6 +144,16 @@ fn not_failed_as_expected(report: &str, expected: &BTreeMap<String, String>) -> 
         })
     };
     expected.keys().filter(|name| !failed(name)).cloned().collect()
+}
+
+/// What was skipped and is not listed, and what is listed and was not skipped.
+fn skipped_otherwise(report: &str, listed: &BTreeMap<String, String>) -> Vec<String> {
+    let verdicts = report.lines().filter_map(|line| line.split_once(char::is_whitespace));
+    let skipped: BTreeSet<&str> =
+        verdicts.filter(|(_, verdict)| verdict.trim() == "skipped").map(|(test, _)| test).collect();
+    let unlisted = skipped.iter().filter(|test| !listed.contains_key(**test)).map(|test| format!("{test} was skipped"));
+    let run = listed.keys().filter(|test| !skipped.contains(test.as_str())).map(|test| format!("{test} was not"));
+    unlisted.chain(run).collect()
 }
 
 /// Every operation of fsx that a vault offers, mmap among them, on a file of 32 chunks. Left out: `punch_hole`, which a
@@ -245,5 +266,13 @@ mod tests {
         let expected = parse_expected("list", "a::b # r\nc::d # r\ne # r\n").expect("well-formed");
         let report = "a::b       failed as expected\nc::d    PASSED UNEXPECTEDLY\n";
         assert_eq!(not_failed_as_expected(report, &expected), ["c::d", "e"]);
+    }
+
+    #[test]
+    fn what_is_skipped_must_be_listed_and_the_reverse() {
+        let listed = parse_expected("list", "a::b # r\nc # r\n").expect("well-formed");
+        let report = "a::b       skipped\n\trequires features: x\nc    ok\nd  skipped\n";
+        assert_eq!(skipped_otherwise(report, &listed), ["d was skipped", "c was not"]);
+        assert_eq!(skipped_otherwise("a::b skipped\nc  skipped\n", &listed), [""; 0]);
     }
 }
