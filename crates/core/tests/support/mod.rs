@@ -1,6 +1,8 @@
 //! What the engine's tests share: a store with faults over the reference store, and an engine as a store again.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod engines;
+
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
