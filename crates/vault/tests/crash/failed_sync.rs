@@ -5,8 +5,10 @@ use adit_testkit::crash::{CrashPoint, CrashWorld, Mode, Pattern};
 use adit_testkit::{Rng, seeds};
 use adit_vault::VaultStore;
 
+use super::oracle::{open, run};
 use super::script::{Op, Script};
-use super::{Setup, Trial, cipher_of, fixed_scripts, judge, open, run, setup};
+use super::trial::{Setup, Trial, judge, setup};
+use super::{cipher_of, fixed_scripts};
 
 const PATTERNS: [Pattern; 5] = [Pattern::None, Pattern::All, Pattern::OnlyLast, Pattern::Random, Pattern::Random];
 
