@@ -1,5 +1,6 @@
-//! Random faults in trees with snapshots and branches: the check finds the same whatever memory it has, a repair leaves nothing
-//! that it could mend, and no content is lost by it. And repairs that a crash cuts off, on a file and with a data folder.
+//! Random faults in trees with snapshots, branches and hard links, in memory, in a file and with a data folder: the check finds
+//! the same whatever memory it has, a repair leaves nothing that it could mend, and no content is lost by it. And repairs that a
+//! crash cuts off, and of a full volume.
 
 #[path = "support/mod.rs"]
 mod base;
@@ -11,16 +12,17 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use adit_core::ErrorKind;
 use adit_core::store::Store;
 use adit_core::types::{Ino, Kind};
 use adit_testkit::crash::{CrashPlan, CrashWorld, Mode, crash_everywhere};
 use adit_testkit::model::Limits;
 use adit_testkit::ops::{StoreSubject, Subject, generate};
 use adit_testkit::{Rng, own_caller, seeds};
-use adit_volume::check::ProblemKind;
+use adit_volume::check::{ProblemKind, Report};
 use adit_volume::format::keys::{self, Key, NameHash, Parts, space};
 use adit_volume::format::records::{self, Entry, Inode, Place};
-use adit_volume::table::BLOCK_LEN_BYTES;
+use adit_volume::table::{Allocation, BLOCK_LEN_BYTES};
 use adit_volume::tree::MAIN;
 use adit_volume::{Base, Batch, Extents, Run, Source, Table, Tree, VolumeStore};
 
@@ -30,34 +32,83 @@ use support::World;
 
 const MEMORY: usize = 64 << 20;
 
-/// A tree that grew with snapshots, of which some and some branches are left.
-fn grown(rng: &mut Rng) -> World {
-    let world = World::with(support::BLOCKS, 64);
-    sample(&world.main());
-    let limits = Limits { unit_len_bytes: 3000, buffer_writes: false, whiteouts: true, ..Limits::default() };
-    for round in 0..4 {
-        let names: Vec<String> = world.tree.snapshots().into_iter().filter(|i| i.is_branch).map(|i| i.name).collect();
-        let branch = rng.pick(&names).clone();
-        let store = world.branch(&branch);
-        let mut subject = StoreSubject::new(&store);
-        generate(rng.next_u64(), 60, &limits).iter().for_each(|op| drop(subject.run(op)));
-        drop(subject);
-        drop(store);
-        world.tree.snapshot(&branch, &format!("s{round}")).unwrap();
-        if rng.percent(60) {
-            world.tree.branch(&format!("s{round}"), &format!("b{round}")).unwrap();
-        }
-        if rng.percent(30) {
-            world.tree.delete_snapshot(&format!("s{round}")).unwrap();
-        }
+/// A tree, and what it lies on.
+struct Grown {
+    table: Arc<dyn Table>,
+    extents: Arc<dyn Extents>,
+    allocation: Arc<dyn Allocation>,
+    hash: NameHash,
+    tree: Arc<Tree>,
+}
+
+impl Grown {
+    /// Empty, in memory.
+    fn in_memory() -> Grown {
+        let World { base, tree, hash_bits } = World::with(support::BLOCKS, 64);
+        Grown { table: base.clone(), extents: base.clone(), allocation: base, hash: support::hash(hash_bits), tree }
     }
-    world.tree.reap_unused().unwrap();
-    world.tree.collect().unwrap();
-    world
+
+    /// Empty, in a file.
+    fn in_file(data: Data) -> Grown {
+        let base = create_in(&CrashWorld::new(Mode::Kill), data, options()).unwrap();
+        Tree::format(&base, own_caller(), 0o755).unwrap();
+        let base = Arc::new(base);
+        let (tree, hash) = (tree_of(&base), NameHash::new(base.info().secret));
+        Grown { table: base.clone(), extents: base.clone(), allocation: base, hash, tree }
+    }
+
+    fn reopen(self) -> Grown {
+        let tree = Arc::new(Tree::open(self.table.clone(), self.extents.clone(), self.hash).unwrap());
+        Grown { tree, ..self }
+    }
+
+    fn branch(&self, name: &str) -> VolumeStore {
+        VolumeStore::open(&self.tree, Source::Branch(name.to_owned())).unwrap()
+    }
+
+    fn check(&self, repair: bool) -> Report {
+        checked(&self.tree, &*self.allocation, repair, MEMORY).unwrap()
+    }
+
+    /// The blocks that are not free.
+    fn used(&self) -> BTreeSet<u64> {
+        let (mut used, mut at) = (BTreeSet::new(), 0);
+        while let Some(run) = self.allocation.allocated_from(at) {
+            used.extend(run.blocks());
+            at = run.end();
+        }
+        used
+    }
+
+    /// Lets it grow with snapshots and hard links, of which some and some branches are left.
+    fn grow(self, rng: &mut Rng) -> Grown {
+        let tree = &self.tree;
+        sample(&self.branch(MAIN));
+        let limits = Limits { unit_len_bytes: 3000, buffer_writes: false, whiteouts: true, ..Limits::default() };
+        for round in 0..4 {
+            let names: Vec<String> = tree.snapshots().into_iter().filter(|i| i.is_branch).map(|i| i.name).collect();
+            let branch = rng.pick(&names).clone();
+            let store = self.branch(&branch);
+            let mut subject = StoreSubject::new(&store);
+            generate(rng.next_u64(), 60, &limits).iter().for_each(|op| drop(subject.run(op)));
+            drop(subject);
+            drop(store);
+            tree.snapshot(&branch, &format!("s{round}")).unwrap();
+            if rng.percent(60) {
+                tree.branch(&format!("s{round}"), &format!("b{round}")).unwrap();
+            }
+            if rng.percent(30) {
+                tree.delete_snapshot(&format!("s{round}")).unwrap();
+            }
+        }
+        tree.reap_unused().unwrap();
+        tree.collect().unwrap();
+        self
+    }
 }
 
 /// Content by inode, of the files that a branch leads to.
-fn contents(world: &World, branch: &str) -> BTreeMap<u64, String> {
+fn contents(world: &Grown, branch: &str) -> BTreeMap<u64, String> {
     let all = shown(&world.branch(branch)).into_values().filter(|(kind, ..)| *kind == Kind::File);
     // Without permissions and links.
     let content = |what: String| what.split(" links, ").nth(1).unwrap_or_default().to_owned();
@@ -65,8 +116,8 @@ fn contents(world: &World, branch: &str) -> BTreeMap<u64, String> {
 }
 
 /// Writes one random fault to a random version of something. Inodes of which it takes away the record or an attribute.
-fn plant(world: &World, rng: &mut Rng) -> BTreeSet<u64> {
-    let map = world.base.state().map;
+fn plant(world: &Grown, rng: &mut Rng) -> BTreeSet<u64> {
+    let map = base::scan_all(&*world.table).unwrap();
     let versioned = |key: &&Vec<u8>| keys::split(key).is_some() && matches!(key[0], b'I' | b'D' | b'L' | b'X' | b'T');
     let all: Vec<&Vec<u8>> = map.keys().filter(versioned).collect();
     let inodes: Vec<&Vec<u8>> = all.iter().copied().filter(|key| key[0] == space::INODE).collect();
@@ -75,9 +126,9 @@ fn plant(world: &World, rng: &mut Rng) -> BTreeSet<u64> {
     let other = *rng.pick(&inodes);
     let other_ino = u64::from_be_bytes(other[1..9].try_into().unwrap());
     let parsed = Key::from_logical(logical).unwrap();
-    let planter = Planter { table: &*world.base, hash: support::hash(64), ids: vec![id] };
+    let planter = Planter { table: &*world.table, hash: world.hash, ids: vec![id] };
     let mut excused = BTreeSet::new();
-    let value = map[&key].to_vec();
+    let value = map[&key].clone();
     if records::is_tombstone(&value) {
         return excused;
     }
@@ -132,7 +183,12 @@ fn plant(world: &World, rng: &mut Rng) -> BTreeSet<u64> {
 fn random_faults_are_mended_and_no_content_is_lost() {
     for seed in seeds(40) {
         let mut rng = Rng::new(seed);
-        let world = grown(&mut rng);
+        let world = match rng.below(3) {
+            0 => Grown::in_file(Data::Inline),
+            1 => Grown::in_file(Data::Folder),
+            _ => Grown::in_memory(),
+        };
+        let world = world.grow(&mut rng);
         let branches: Vec<String> =
             world.tree.snapshots().into_iter().filter(|i| i.is_branch).map(|i| i.name).collect();
         let before: BTreeMap<&String, _> = branches.iter().map(|name| (name, contents(&world, name))).collect();
@@ -142,7 +198,7 @@ fn random_faults_are_mended_and_no_content_is_lost() {
         }
         let world = world.reopen();
         let what = format!("ADIT_TEST_SEED={seed}");
-        let mended = checked(&world.tree, &*world.base, true, MEMORY).unwrap();
+        let mended = world.check(true);
         for problem in &mended.problems {
             let is_frozen = problem.detail.contains("nothing is changed in a snapshot");
             // An older record of an inode may not fit its content.
@@ -150,10 +206,9 @@ fn random_faults_are_mended_and_no_content_is_lost() {
             let is_known = is_frozen || (problem.kind == ProblemKind::Tree && is_excused);
             assert!(is_known && !problem.is_repairable, "{:#?} {what}", lines(&mended.problems));
         }
-        let again = checked(&world.tree, &*world.base, true, MEMORY).unwrap();
+        let again = world.check(true);
         assert_eq!((lines(&again.problems), lines(&again.repaired)), (lines(&mended.problems), vec![]), "{what}");
-        let state = world.base.state();
-        assert_eq!(world.tree.verify().unwrap().blocks, state.allocated, "{what}");
+        assert_eq!(world.tree.verify().unwrap().blocks, world.used(), "{what}");
         for name in &branches {
             let after = contents(&world, name);
             for (ino, content) in before[name].iter().filter(|(ino, _)| !excused.contains(*ino)) {
@@ -172,31 +227,31 @@ fn random_faults_are_mended_and_no_content_is_lost() {
 fn many_passes_find_what_one_finds() {
     for seed in seeds(12) {
         let mut rng = Rng::new(seed);
-        let world = grown(&mut rng);
+        let world = Grown::in_memory().grow(&mut rng);
         // More than are ever held at once.
         for n in 0..40 {
-            world.main().create(Ino::ROOT, plant::name(&format!("more {n}")), &support::new(0o644)).unwrap();
+            world.branch(MAIN).create(Ino::ROOT, plant::name(&format!("more {n}")), &support::new(0o644)).unwrap();
         }
-        let lost = world.base.reserve(3, None, false).unwrap();
+        let lost = world.extents.reserve(3, None, false).unwrap();
         for run in lost {
             let bytes = vec![1; run.count as usize * BLOCK_LEN_BYTES];
-            world.base.write(run.start, &bytes).unwrap();
+            world.extents.write(run.start, &bytes).unwrap();
             let sums = bytes.chunks(BLOCK_LEN_BYTES).map(crc32c::crc32c).collect();
-            world.base.apply(Batch { allocated: vec![(run, sums)], ..Batch::default() }).unwrap();
+            world.table.apply(Batch { allocated: vec![(run, sums)], ..Batch::default() }).unwrap();
         }
-        let some: Vec<u64> = world.base.state().allocated.iter().copied().step_by(50).collect();
+        let some: Vec<u64> = world.used().into_iter().step_by(50).collect();
         let freed = some.iter().map(|&start| Run { start, count: 1 }).collect();
-        world.base.apply(Batch { freed, ..Batch::default() }).unwrap();
+        world.table.apply(Batch { freed, ..Batch::default() }).unwrap();
         for _ in 0..20 {
             plant(&world, &mut rng);
         }
         let world = world.reopen();
-        let one = world.tree.check(&*world.base, MEMORY).unwrap();
+        let one = world.tree.check(&*world.allocation, MEMORY).unwrap();
         let views = world.tree.snapshots().len() as u64;
         assert_eq!((one.passes.entries, one.passes.windows), (views, 1));
         assert!(one.findings.len() > 5 && one.lost_blocks >= 3);
         for memory in [0, 700, 5000] {
-            let many = world.tree.check(&*world.base, memory).unwrap();
+            let many = world.tree.check(&*world.allocation, memory).unwrap();
             assert_eq!(many.findings, one.findings, "ADIT_TEST_SEED={seed}");
             assert_eq!((many.lost, many.lost_blocks, many.omitted), (one.lost.clone(), one.lost_blocks, 0));
             assert_eq!((many.inodes, many.blocks), (one.inodes, one.blocks));
@@ -212,20 +267,20 @@ fn many_passes_find_what_one_finds() {
 fn garbage_makes_no_check_and_no_repair_panic() {
     for seed in seeds(60) {
         let mut rng = Rng::new(seed);
-        let world = grown(&mut rng);
+        let world = Grown::in_memory().grow(&mut rng);
         // What is in windows could have the strict media of the tests take a block back that was never given out.
         let repair = rng.percent(70);
-        let mut state = world.base.state();
+        let mut map = base::scan_all(&*world.table).unwrap();
         let may_be_hit = |key: &&Vec<u8>| match key[0] {
             b'I' | b'D' | b'L' | b'X' | b'O' | b'T' => true,
             b'E' => !repair,
             _ => false,
         };
-        let all: Vec<Vec<u8>> = state.map.keys().filter(may_be_hit).cloned().collect();
+        let all: Vec<Vec<u8>> = map.keys().filter(may_be_hit).cloned().collect();
         for _ in 0..1 + rng.below(30) {
             let mut key = rng.pick(&all).clone();
-            let Some(value) = state.map.get(&key) else { continue };
-            let mut value = value.to_vec();
+            let Some(value) = map.get(&key) else { continue };
+            let mut value = value.clone();
             if value.is_empty() {
                 continue;
             }
@@ -239,14 +294,15 @@ fn garbage_makes_no_check_and_no_repair_panic() {
                 value[at] ^= 1 << rng.below(8);
             }
             if may_be_hit(&&key) {
-                state.map.insert(key, value.into());
+                map.insert(key.clone(), value.clone());
+                let writes = vec![(key, Some(value))];
+                world.table.apply(Batch { writes, ..Batch::default() }).unwrap();
             }
         }
-        world.base.restore(state);
         let world = world.reopen();
-        let report = checked(&world.tree, &*world.base, repair, MEMORY).unwrap();
+        let report = world.check(repair);
         if repair {
-            let again = checked(&world.tree, &*world.base, true, MEMORY).unwrap();
+            let again = world.check(true);
             let told = (lines(&again.problems), lines(&again.repaired));
             assert_eq!(told, (lines(&report.problems), vec![]), "ADIT_TEST_SEED={seed}");
         }
@@ -350,4 +406,35 @@ fn a_repair_that_a_crash_cuts_off_is_gone_on_with() {
             });
         }
     }
+}
+
+#[test]
+fn a_full_volume_is_repaired() {
+    let world = Grown::in_file(Data::Inline);
+    let inodes = sample(&world.branch(MAIN));
+    let planter = Planter { table: &*world.table, hash: world.hash, ids: vec![1] };
+    planter.unlink(1, "d");
+    planter.edit(inodes["/a"], |inode| inode.nlink = 7);
+    let store = world.branch(MAIN);
+    let fill = |n: usize, bytes: &[u8]| {
+        let (_, file) = store.create(Ino::ROOT, plant::name(&format!("fill {n}")), &support::new(0o644))?;
+        file.write_at(&[(0, bytes)])
+    };
+    // First with blocks, then with records.
+    let mut count = 0;
+    for bytes in [vec![5; 100_000], vec![5; 2000]] {
+        let full = loop {
+            count += 1;
+            if let Err(e) = fill(count, &bytes) {
+                break e;
+            }
+        };
+        assert_eq!(full.kind(), ErrorKind::NoSpace);
+    }
+    drop(store);
+    let report = world.check(true);
+    assert_eq!(lines(&report.problems), [""; 0]);
+    assert_eq!(world.tree.verify().unwrap().blocks, world.used());
+    let lost = format!("/lost+found/#{}/f", inodes["/d"]);
+    assert_eq!(shown(&world.branch(MAIN))[&lost].1, inodes["/d/f"]);
 }
