@@ -2,6 +2,8 @@
 //!
 //! Every value begins with its type and version, and decodes wholly or not at all. Integers are little-endian.
 
+use std::ops::Range;
+
 use adit_core::types::{Kind, Timestamp};
 
 use super::keys::Id;
@@ -363,18 +365,11 @@ impl Window {
 
     /// From bytes.
     pub fn decode(bytes: &[u8]) -> Decoded<Window> {
-        let mut f = Fields::of(bytes, tag::WINDOW, "not a window")?;
-        let (mut window, mut free) = (Window::default(), 0);
-        while !f.0.is_empty() {
-            let (start, count) = (usize::from(f.u8()?), usize::from(f.u8()?) + 1);
-            let (at, birth) = (f.u64()?, f.u32()?);
-            if start < free || start + count > WINDOW_LEN_BLOCKS || at.checked_add(count as u64).is_none() {
-                return Err(Malformed("fragment"));
+        let mut window = Window::default();
+        for fragment in Fragments::of(bytes)? {
+            for (at, block) in fragment?.blocks(0..WINDOW_LEN_BLOCKS) {
+                window.set(at, Some(block));
             }
-            for i in 0..count {
-                window.set(start + i, Some(Block { at: at + i as u64, birth, sum: f.u32()? }));
-            }
-            free = start + count;
         }
         let mut numbers: Vec<u64> = window.iter().map(|(_, block)| block.at).collect();
         if !numbers.is_sorted() {
@@ -384,6 +379,93 @@ impl Window {
             return Err(Malformed("one block at two places"));
         }
         Ok(window)
+    }
+}
+
+/// A part of a window, decoded without the rest.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WindowPart {
+    from: usize,
+    blocks: Vec<Option<Block>>,
+}
+
+impl WindowPart {
+    /// The blocks `range` of a window, from its bytes. Of the others it is only looked at where they are.
+    pub fn decode(bytes: &[u8], range: Range<usize>) -> Decoded<WindowPart> {
+        let mut part = WindowPart { from: range.start, blocks: vec![None; range.len()] };
+        for fragment in Fragments::of(bytes)? {
+            for (at, block) in fragment?.blocks(range.clone()) {
+                if let Some(slot) = part.blocks.get_mut(at - range.start) {
+                    *slot = Some(block);
+                }
+            }
+        }
+        Ok(part)
+    }
+
+    /// The block `at` of the window; `None` also outside of the part.
+    pub fn get(&self, at: usize) -> Option<Block> {
+        self.blocks.get(at.checked_sub(self.from)?).copied().flatten()
+    }
+}
+
+/// Blocks of a window that lie one behind the other and have one birth.
+struct Fragment<'a> {
+    start: usize,
+    at: u64,
+    birth: Id,
+    /// Four bytes a block.
+    sums: &'a [u8],
+}
+
+impl Fragment<'_> {
+    /// Those of its blocks that are in `range`, with their places in the window.
+    fn blocks(&self, range: Range<usize>) -> impl Iterator<Item = (usize, Block)> + '_ {
+        let (sums, _) = self.sums.as_chunks::<4>();
+        let skipped = range.start.saturating_sub(self.start);
+        let left = range.end.saturating_sub(self.start);
+        let sums = sums.iter().enumerate().take(left).skip(skipped);
+        sums.map(|(i, sum)| {
+            let block = Block { at: self.at + i as u64, birth: self.birth, sum: u32::from_le_bytes(*sum) };
+            (self.start + i, block)
+        })
+    }
+}
+
+/// The fragments of a window's record, ascending and apart.
+struct Fragments<'a> {
+    left: Fields<'a>,
+    free: usize,
+}
+
+impl<'a> Fragments<'a> {
+    fn of(bytes: &'a [u8]) -> Decoded<Self> {
+        Ok(Fragments { left: Fields::of(bytes, tag::WINDOW, "not a window")?, free: 0 })
+    }
+
+    fn step(&mut self) -> Decoded<Fragment<'a>> {
+        let f = &mut self.left;
+        let (start, count) = (usize::from(f.u8()?), usize::from(f.u8()?) + 1);
+        let (at, birth) = (f.u64()?, f.u32()?);
+        if start < self.free || start + count > WINDOW_LEN_BLOCKS || at.checked_add(count as u64).is_none() {
+            return Err(Malformed("fragment"));
+        }
+        self.free = start + count;
+        Ok(Fragment { start, at, birth, sums: f.take(4 * count)? })
+    }
+}
+
+impl<'a> Iterator for Fragments<'a> {
+    type Item = Decoded<Fragment<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        (!self.left.0.is_empty()).then(|| {
+            let fragment = self.step();
+            if fragment.is_err() {
+                self.left = Fields(&[]);
+            }
+            fragment
+        })
     }
 }
 

@@ -83,14 +83,16 @@ pub struct FsCacheStats {
     pub inodes: CacheStats,
     /// Entries of directories, and names that are absent.
     pub entries: CacheStats,
-    /// Memory that both together may take, in bytes.
+    /// Paths of at least two names to directories; a miss is walked by entries, and counted there as well.
+    pub paths: CacheStats,
+    /// Memory that all together may take, in bytes.
     pub bytes_max: u64,
 }
 
 impl FsCacheStats {
-    /// Questions answered from memory, of all; 0 before the first.
+    /// Questions answered from memory, of all; 0 before the first. A missed path is no question of its own.
     pub fn hit_rate(&self) -> f64 {
-        let hits = self.inodes.hits + self.entries.hits;
+        let hits = self.inodes.hits + self.entries.hits + self.paths.hits;
         let all = hits + self.inodes.misses + self.entries.misses;
         if all == 0 { 0.0 } else { hits as f64 / all as f64 }
     }
@@ -217,7 +219,8 @@ impl Fs {
     /// What the cache holds, and how it did.
     pub fn cache_stats(&self) -> FsCacheStats {
         let cache = self.cache();
-        FsCacheStats { inodes: cache.attr_stats(), entries: cache.entry_stats(), bytes_max: cache.bytes_max() }
+        let (inodes, entries, paths) = (cache.attr_stats(), cache.entry_stats(), cache.path_stats());
+        FsCacheStats { inodes, entries, paths, bytes_max: cache.bytes_max() }
     }
 
     /// Changes how much memory the cache may take, in bytes.
@@ -332,8 +335,16 @@ impl Fs {
     }
 
     /// Walks from the directory `at` until the path ends, or a symbolic link is to be followed.
-    fn walk_on<'p>(&self, mut at: u64, path: &'p [u8], last: Last) -> Result<Walked<'p>> {
-        let mut rest = path;
+    fn walk_on<'p>(&self, start: u64, path: &'p [u8], last: Last) -> Result<Walked<'p>> {
+        let (mut at, mut rest) = (start, path);
+        // All but the last name, where that is worth a look.
+        let mut above = above(path);
+        if let Some(prefix) = above
+            && let Some(dir) = self.cache().path(start, prefix)
+        {
+            (at, rest, above) = (dir, &path[prefix.len()..], None);
+        }
+        let generation = self.cache().generation();
         loop {
             while let [b'/', behind @ ..] = rest {
                 rest = behind;
@@ -349,6 +360,8 @@ impl Fs {
             match name {
                 b"." => continue,
                 b".." => {
+                    // It is another directory in a part of the tree that is seen by itself.
+                    above = None;
                     at = self.parent(at)?;
                     continue;
                 }
@@ -364,6 +377,9 @@ impl Fs {
                 }
                 None if !is_last => return Err(ErrorKind::NotFound.into()),
                 found => {
+                    if let Some(prefix) = above {
+                        self.cache().keep_path(start, prefix, at, generation);
+                    }
                     // Where something may be made by it.
                     adit_core::types::FileName::new(name)?;
                     return Ok(Walked::Done(at, name, found, slash));
@@ -419,6 +435,13 @@ impl Fs {
             _ => Err(ErrorKind::NotDirectory.into()),
         }
     }
+}
+
+/// A path without its last name, if that are at least two names, and no slash ends it.
+fn above(path: &[u8]) -> Option<&[u8]> {
+    let end = path.iter().rposition(|&b| b == b'/')? + 1;
+    let names = path[..end].split(|&b| b == b'/').filter(|name| !name.is_empty());
+    (end < path.len() && names.take(2).count() == 2).then(|| &path[..end])
 }
 
 /// Makes a path the subject of an error that has none.

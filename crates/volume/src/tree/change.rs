@@ -52,6 +52,8 @@ pub(crate) struct Change<'c, 't> {
     before: Option<BTreeMap<u64, Option<Held>>>,
     /// Entries that came, went, or lead elsewhere, for who keeps such.
     names: Vec<(u64, Box<[u8]>)>,
+    /// A directory moves or goes.
+    pub moves_directory: bool,
     /// The time of the operation.
     pub now: Timestamp,
 }
@@ -74,6 +76,7 @@ impl<'c, 't> Change<'c, 't> {
             inodes,
             before: None,
             names: Vec::new(),
+            moves_directory: false,
             now: Timestamp::now(),
         })
     }
@@ -391,6 +394,9 @@ impl<'c, 't> Change<'c, 't> {
             // Also after an error: nobody knows then.
             changed.into_iter().for_each(|ino| cache.forget_attr(ino));
             self.names.iter().for_each(|(dir, name)| cache.forget_entry(*dir, name));
+            if self.moves_directory {
+                cache.directory_moved();
+            }
         }
         applied?;
         self.numbers.limit = self.limit;

@@ -199,11 +199,13 @@ impl Change<'_, '_> {
         self.remove_name(ino, place)?;
         let now = self.now;
         let inode = self.edit(ino)?;
+        let directory = inode.kind == Kind::Directory;
         inode.ctime = now;
-        inode.nlink = if inode.kind == Kind::Directory { 0 } else { inode.nlink.saturating_sub(1) };
+        inode.nlink = if directory { 0 } else { inode.nlink.saturating_sub(1) };
         if inode.nlink > 0 {
             return Ok(None);
         }
+        self.moves_directory |= directory;
         let key = Key::orphan(ino);
         let owner = self.find(&key)?.owner;
         self.put(&key, owner, Orphan { removed: true }.encode());
@@ -350,8 +352,13 @@ impl Change<'_, '_> {
         let now = self.now;
         let inode = self.edit(ino)?;
         inode.ctime = now;
-        if inode.place == from {
+        let directory = inode.kind == Kind::Directory;
+        let first = inode.place == from;
+        if first {
             inode.place = to;
+        }
+        self.moves_directory |= directory;
+        if first {
             return Ok(());
         }
         self.remove_name(ino, from)?;

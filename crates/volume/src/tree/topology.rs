@@ -8,10 +8,11 @@
 //! chain that begins with the first id is the *topmost*: there is nothing above it that could be hidden, and nothing that
 //! could be dropped but with the whole volume, so nobody needs to know what it touched.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use adit_core::{ErrorKind, FsError, Result};
+use hashbrown::HashMap;
 
 use crate::format::keys::Id;
 use crate::format::records::{Snapshot, State};

@@ -90,6 +90,22 @@ fn records_come_back_as_they_were() {
 }
 
 #[test]
+fn a_part_of_a_window_has_the_same_blocks() {
+    let (whole, bytes) = (window(), window().encode());
+    for range in [0..1, 0..256, 3..9, 4..4, 5..255, 9..10, 250..256] {
+        let part = WindowPart::decode(&bytes, range.clone()).unwrap();
+        for at in 0..WINDOW_LEN_BLOCKS {
+            assert_eq!(part.get(at), whole.get(at).filter(|_| range.contains(&at)), "{at} of {range:?}");
+        }
+    }
+    (0..bytes.len()).for_each(|len| {
+        // Cut between two fragments it is another window.
+        let (part, whole) = (WindowPart::decode(&bytes[..len], 0..256), Window::decode(&bytes[..len]));
+        assert_eq!(part.is_ok(), whole.is_ok(), "{len}");
+    });
+}
+
+#[test]
 fn the_fullest_window_is_a_value() {
     let mut window = Window::default();
     for at in 0..WINDOW_LEN_BLOCKS {
