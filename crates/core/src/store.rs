@@ -308,6 +308,12 @@ pub trait StoreFile: Send + Sync {
     /// When it returns, a `kill -9` of this process loses nothing of it.
     fn write_at(&self, pieces: &[(u64, &[u8])]) -> Result<()>;
 
+    /// As [`StoreFile::write_at`], of pages that the kernel kept back. The times of the file are the kernel's until it sets them by
+    /// [`Store::setattr`], and stay what they are. Called only of stores with [`Capabilities::kernel_writeback`].
+    fn write_pages(&self, pieces: &[(u64, &[u8])]) -> Result<()> {
+        self.write_at(pieces)
+    }
+
     /// Sets the length; a longer one reads as zeros.
     fn set_len(&self, len: u64) -> Result<()>;
 

@@ -4,7 +4,7 @@
 //! more. (After a crash its record as an orphan tells; see [`Tree::reap_all`].) No call of a stranger is made with a
 //! [`View`] in hand.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 
@@ -14,13 +14,14 @@ use adit_core::types::{
     Timestamp, XattrName, XattrSet,
 };
 use adit_core::{ErrorKind, FsError, Result};
+use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
 
 use crate::format::keys::{Key, range_of, space};
 use crate::format::records::{Entry, Inode, TARGET_LEN_MAX_BYTES};
 use crate::fs::cache::InodeCache;
 use crate::table::BLOCK_LEN_BYTES;
-use crate::tree::content::Node;
+use crate::tree::content::{Node, Times};
 use crate::tree::{Change, Gone, Hold, NewInode, Source, Tree, View};
 
 /// Entries that are read of a directory before they are handed out.
@@ -367,11 +368,11 @@ impl Store for VolumeStore {
             drop(view);
             return attr;
         }
-        let times = SetAttr { atime: set.atime, mtime: set.mtime, ..SetAttr::default() };
+        let times = SetAttr { atime: set.atime, mtime: set.mtime, ctime: set.ctime, ..SetAttr::default() };
         if *set == times && self.0.is_leaving(ino.0) {
             // The kernel writes times back when it drops an inode, also of one that was removed: with the next call it is gone.
             let mut inode = self.0.view()?.inode(ino.0)?;
-            inode.apply(set, Timestamp::now());
+            inode.apply(set, Timestamp::of_tick());
             return Ok(inode.attr(ino.0));
         }
         self.0.change(|change| {
@@ -577,7 +578,11 @@ impl StoreFile for VolumeFile {
     }
 
     fn write_at(&self, pieces: &[(u64, &[u8])]) -> Result<()> {
-        self.with(|node, view, ino| node.write(view, ino, pieces)).map_err(self.named("write"))
+        self.with(|node, view, ino| node.write(view, ino, pieces, Times::Now)).map_err(self.named("write"))
+    }
+
+    fn write_pages(&self, pieces: &[(u64, &[u8])]) -> Result<()> {
+        self.with(|node, view, ino| node.write(view, ino, pieces, Times::Kept)).map_err(self.named("write"))
     }
 
     fn set_len(&self, len: u64) -> Result<()> {

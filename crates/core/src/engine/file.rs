@@ -81,6 +81,15 @@ impl Acceptor<'_> {
     }
 }
 
+/// Who keeps the times of a file that is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Written {
+    /// The store: it is a program's write.
+    ByUser,
+    /// The kernel, which noted them when a program wrote to its pages.
+    ByKernel,
+}
+
 /// What the kernel's pages of a file are worth when it is opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pages {
@@ -339,7 +348,13 @@ impl Engine {
 
     /// Writes all of `data` at `offset`, into the buffer or through to the store.
     pub fn write(&self, fh: Fh, offset: u64, data: &[u8]) -> Result<usize> {
-        self.write_or_accept(fh, offset, data, &mut Acceptor(None))
+        self.write_or_accept(fh, offset, data, Written::ByUser, &mut Acceptor(None))
+    }
+
+    /// As [`write`](Self::write), of pages that the kernel kept back; see [`StoreFile::write_pages`].
+    pub fn write_pages(&self, fh: Fh, offset: u64, data: &[u8]) -> Result<usize> {
+        let written = if self.caps.kernel_writeback { Written::ByKernel } else { Written::ByUser };
+        self.write_or_accept(fh, offset, data, written, &mut Acceptor(None))
     }
 
     /// As [`write`](Self::write), but may call `accept`, once, when everyone is bound to see the write and the store does
@@ -352,10 +367,17 @@ impl Engine {
     ///
     /// Only of writes that were not accepted.
     pub fn write_behind(&self, fh: Fh, offset: u64, data: &[u8], accept: &mut dyn FnMut()) -> Result<usize> {
-        self.write_or_accept(fh, offset, data, &mut Acceptor(Some(accept)))
+        self.write_or_accept(fh, offset, data, Written::ByUser, &mut Acceptor(Some(accept)))
     }
 
-    fn write_or_accept(&self, fh: Fh, offset: u64, data: &[u8], acceptor: &mut Acceptor<'_>) -> Result<usize> {
+    fn write_or_accept(
+        &self,
+        fh: Fh,
+        offset: u64,
+        data: &[u8],
+        by: Written,
+        acceptor: &mut Acceptor<'_>,
+    ) -> Result<usize> {
         let handle = self.files.get(fh)?;
         // With kernel write-back, pages come late and with any handle.
         if handle.access != Access::Write && !self.options.kernel_writeback {
@@ -379,7 +401,14 @@ impl Engine {
         }
         state.written_to = Some(offset + data.len() as u64);
         let failures = state.failures;
-        match self.write_locked(file, &mut state, offset, data, acceptor) {
+        let written = match (by, self.buffers_writes()) {
+            (Written::ByUser, true) => self.write_locked(file, &mut state, offset, data, acceptor),
+            (by, _) => {
+                let writer = state.writable()?.clone();
+                self.write_through(file, &mut state, &writer, &[(offset, data)], by)
+            }
+        };
+        match written {
             Ok(()) => self.counters.written(data.len()),
             Err(e) => {
                 if state.failures > failures {
@@ -399,10 +428,6 @@ impl Engine {
         data: &[u8],
         acceptor: &mut Acceptor<'_>,
     ) -> Result<()> {
-        if !self.buffers_writes() {
-            let writer = state.writable()?.clone();
-            return self.write_through(file, state, &writer, &[(offset, data)]);
-        }
         let unit = self.unit_len() as u64;
         let end = offset + data.len() as u64;
         let (first, last) = (offset.div_ceil(unit), end / unit);
@@ -430,7 +455,7 @@ impl Engine {
         {
             return Ok(());
         }
-        self.write_through(file, state, &writer, &[(first * unit, whole)])?;
+        self.write_through(file, state, &writer, &[(first * unit, whole)], Written::ByUser)?;
         if !tail.is_empty() {
             self.write_buffered(file, state, last * unit, tail)?;
         }
@@ -458,7 +483,7 @@ impl Engine {
         self.inodes.changed(file.ino);
         acceptor.accept();
         // The caller was told that this is done: a panic must not make it unhappen in silence.
-        let write = AssertUnwindSafe(|| self.write_through(file, state, writer, &[(offset, data)]));
+        let write = AssertUnwindSafe(|| self.write_through(file, state, writer, &[(offset, data)], Written::ByUser));
         let written =
             catch_unwind(write).unwrap_or_else(|_| Err(FsError::new(ErrorKind::Io).because("the store panicked")));
         match written {
@@ -499,9 +524,13 @@ impl Engine {
         state: &mut FileState,
         writer: &Arc<dyn StoreFile>,
         pieces: &[(u64, &[u8])],
+        by: Written,
     ) -> Result<()> {
         let unit = self.unit_len() as u64;
-        let written = writer.write_at(pieces);
+        let written = match by {
+            Written::ByUser => writer.write_at(pieces),
+            Written::ByKernel => writer.write_pages(pieces),
+        };
         state.unsettled = true;
         for &(offset, bytes) in pieces {
             let end = offset + bytes.len() as u64;
@@ -525,7 +554,7 @@ impl Engine {
                 self.flusher.crowded();
                 self.flush_units(file, state, NEVER)?;
                 let writer = state.writable()?.clone();
-                return self.write_through(file, state, &writer, &[(offset, data)]);
+                return self.write_through(file, state, &writer, &[(offset, data)], Written::ByUser);
             }
         }
         let held_before = state.buffer.held_bytes();

@@ -20,6 +20,9 @@ use crate::error::{ErrorKind, FsError, Result};
 use crate::store::StoreFile;
 use crate::types::{Access, Attr, Ino, SetAttr, SetTime, XattrSet};
 
+/// A way to write to a file of the upper: as a program does, or as the kernel.
+pub type WriteBy = fn(&dyn StoreFile, &[(u64, &[u8])]) -> Result<()>;
+
 /// What is known of where a file's content is.
 enum Loaded {
     NotYet,
@@ -288,6 +291,7 @@ impl Shared {
             let times = SetAttr {
                 atime: Some(SetTime::At(attr.atime)),
                 mtime: Some(SetTime::At(attr.mtime)),
+                ctime: Some(attr.ctime),
                 ..SetAttr::default()
             };
             tx.setattr(upper, &times)?;
@@ -297,7 +301,8 @@ impl Shared {
         Ok(None)
     }
 
-    pub fn write(&self, work: &Work<'_>, pieces: &[(u64, &[u8])]) -> Result<()> {
+    /// Writes by `write`, one of the ways in which the upper's file can be written.
+    pub fn write(&self, work: &Work<'_>, pieces: &[(u64, &[u8])], write: WriteBy) -> Result<()> {
         let end = |&(at, bytes): &(u64, &[u8])| at.checked_add(bytes.len() as u64);
         if pieces.iter().any(|piece| end(piece).is_none_or(|end| i64::try_from(end).is_err())) {
             return Err(ErrorKind::FileTooLarge.into());
@@ -305,7 +310,7 @@ impl Shared {
         let _writer = work.content.writer.lock();
         let extent = self.writable(work)?;
         let upper = self.upper_file(work)?;
-        let Some(extent) = extent else { return upper.write_at(pieces) };
+        let Some(extent) = extent else { return write(&**upper, pieces) };
         let mut edges = BTreeMap::new();
         let mut whole: Vec<(u64, &[u8])> = Vec::new();
         let len = upper.len()?;
@@ -316,7 +321,7 @@ impl Shared {
         whole.sort_unstable_by_key(|(at, _)| *at);
         let written: Vec<Range<u64>> = whole.iter().map(|(at, bytes)| blocks_of(*at, bytes.len())).collect();
         work.content.begin();
-        let done = upper.write_at(&whole);
+        let done = write(&**upper, &whole);
         work.content.end(done.is_ok().then_some(&written));
         done
     }

@@ -293,7 +293,11 @@ impl StoreFile for OverlayFile {
     }
 
     fn write_at(&self, pieces: &[(u64, &[u8])]) -> Result<()> {
-        self.with(|shared, work| shared.write(work, pieces))
+        self.with(|shared, work| shared.write(work, pieces, |file, pieces| file.write_at(pieces)))
+    }
+
+    fn write_pages(&self, pieces: &[(u64, &[u8])]) -> Result<()> {
+        self.with(|shared, work| shared.write(work, pieces, |file, pieces| file.write_pages(pieces)))
     }
 
     fn set_len(&self, len: u64) -> Result<()> {

@@ -39,7 +39,7 @@ pub(super) fn kind_of_mode(mode: u32) -> Option<Kind> {
 
 /// Whether nothing but times is to change.
 pub(super) fn only_times(set: &SetAttr) -> bool {
-    SetAttr { atime: None, mtime: None, ..*set }.is_empty()
+    SetAttr { atime: None, mtime: None, ctime: None, ..*set }.is_empty()
 }
 
 /// What is known of a regular file that has no name and no handle any more.

@@ -28,7 +28,7 @@ use std::time::{Duration, SystemTime};
 
 use adit_core::engine::{Engine, Entry, Fh, Lookup};
 use adit_core::store::NewNode;
-use adit_core::types::{Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, XattrName};
+use adit_core::types::{Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, Timestamp, XattrName};
 use adit_core::{ErrorKind, FsError};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
@@ -91,6 +91,12 @@ impl Front {
         let (perm, umask) = ((mode & 0o7777) as u16, (umask & 0o777) as u16);
         let new = NewNode { perm, umask, caller: caller_of(req) };
         if self.agreed.acls { new } else { NewNode { perm: new.masked_perm(), umask: 0, ..new } }
+    }
+
+    /// Whether the kernel buffers writes, and the store takes the times of files from it.
+    fn times_are_kernels(&self) -> bool {
+        let engine = &self.requests.engine;
+        engine.options().kernel_writeback && engine.store().capabilities().kernel_writeback
     }
 
     fn attr(&self, attr: &Attr) -> fuser::FileAttr {
@@ -178,7 +184,7 @@ impl Filesystem for Front {
         size: Option<u64>,
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
+        ctime: Option<SystemTime>,
         fh: Option<FileHandle>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
@@ -193,10 +199,11 @@ impl Filesystem for Front {
             size,
             atime: atime.map(convert::set_time),
             mtime: mtime.map(convert::set_time),
+            ctime: ctime.filter(|_| self.times_are_kernels()).map(Timestamp::from),
         };
         let result = self.ask(Asked::Setattr, ino, |engine| {
             let done = match set.is_empty() {
-                // A change of ctime alone (kernel write-back sends it): the store sets ctime itself.
+                // A change of ctime alone (kernel write-back sends it), of a store that sets ctime itself.
                 true => engine.getattr(Ino(ino.0), fh.map(fh_of)),
                 false => {
                     let set = self.with_set_id(engine, req, Ino(ino.0), set)?;
@@ -379,6 +386,9 @@ impl Filesystem for Front {
         };
         let result = self.ask(Asked::Write, ino, |engine| {
             self.before_write(engine, fh_of(fh), write_flags)?;
+            if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) && self.times_are_kernels() {
+                return engine.write_pages(fh_of(fh), offset, data);
+            }
             engine.write_behind(fh_of(fh), offset, data, &mut accept)
         });
         match (result, reply) {

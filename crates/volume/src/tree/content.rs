@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
 
-use adit_core::types::{AllocateMode, SetAttr};
+use adit_core::types::{AllocateMode, SetAttr, Timestamp};
 use adit_core::{ErrorKind, Result};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -32,6 +32,24 @@ const WRITE_LOG_LEN_MAX_BYTES: u64 = 112 << 10;
 const BLOCK_LOG_LEN_BYTES: u64 = 16 + 12;
 const WINDOW_LOG_LEN_BYTES: u64 = 4700;
 
+/// What a write does to the times of its file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Times {
+    /// It is a change at this moment.
+    Now,
+    /// They stay: whoever writes keeps them, and sets them.
+    Kept,
+}
+
+impl Inode {
+    /// Notes that content was written.
+    pub(super) fn note_write(&mut self, now: Timestamp, times: Times) {
+        if times == Times::Now {
+            (self.mtime, self.ctime) = (now, now);
+        }
+    }
+}
+
 /// The locks of an inode whose content is in use. All who use it share one.
 #[derive(Debug, Default)]
 pub struct Node {
@@ -50,7 +68,7 @@ impl Node {
     }
 
     /// Writes all `pieces` (ascending, apart). Of more than 8 MiB a crash or an error can leave the first part only.
-    pub fn write(&self, view: &View<'_>, ino: u64, pieces: &[(u64, &[u8])]) -> Result<()> {
+    pub fn write(&self, view: &View<'_>, ino: u64, pieces: &[(u64, &[u8])], times: Times) -> Result<()> {
         let end = |&(at, bytes): &(u64, &[u8])| at.checked_add(bytes.len() as u64);
         if pieces.iter().any(|piece| end(piece).is_none_or(|end| end > FILE_LEN_MAX_BYTES)) {
             return Err(ErrorKind::FileTooLarge.into());
@@ -66,7 +84,7 @@ impl Node {
                 let windows = to / WINDOW + 1 - from / WINDOW - u64::from(last == Some(from / WINDOW));
                 let part_log_len = (to + 1 - from) * BLOCK_LOG_LEN_BYTES + windows * WINDOW_LOG_LEN_BYTES;
                 if group_len + part.len() > WRITE_AT_ONCE_BYTES || log_len + part_log_len > WRITE_LOG_LEN_MAX_BYTES {
-                    self.write_group(view, ino, &group)?;
+                    self.write_group(view, ino, &group, times)?;
                     (group_len, log_len, group) = (0, WINDOW_LOG_LEN_BYTES, Vec::new());
                 }
                 group.push((at, part));
@@ -74,7 +92,7 @@ impl Node {
                 (group_len, at, bytes) = (group_len + part.len(), at + part.len() as u64, rest);
             }
         }
-        if group.is_empty() { Ok(()) } else { self.write_group(view, ino, &group) }
+        if group.is_empty() { Ok(()) } else { self.write_group(view, ino, &group, times) }
     }
 
     /// Writes all of `bytes` at the end, wherever that is then; where they end. Nothing of what others write is overwritten. Of
@@ -90,7 +108,7 @@ impl Node {
             let room = WRITE_AT_ONCE_BYTES - (at % BLOCK) as usize;
             let (part, rest) = bytes.split_at(bytes.len().min(room));
             if !part.is_empty() {
-                self.write_joined(view, ino, &inode, &[(at, part)])?;
+                self.write_joined(view, ino, &inode, &[(at, part)], Times::Now)?;
             }
             if rest.is_empty() {
                 return Ok(at + part.len() as u64);
@@ -99,19 +117,26 @@ impl Node {
         }
     }
 
-    fn write_group(&self, view: &View<'_>, ino: u64, pieces: &[(u64, &[u8])]) -> Result<()> {
+    fn write_group(&self, view: &View<'_>, ino: u64, pieces: &[(u64, &[u8])], times: Times) -> Result<()> {
         let (_joined, inode) = view.tree.begin(view, ino)?;
-        self.write_joined(view, ino, &inode, pieces)
+        self.write_joined(view, ino, &inode, pieces, times)
     }
 
     /// Writes pieces in one batch. The caller keeps transactions out since it read `inode`.
-    fn write_joined(&self, view: &View<'_>, ino: u64, inode: &Inode, pieces: &[(u64, &[u8])]) -> Result<()> {
+    fn write_joined(
+        &self,
+        view: &View<'_>,
+        ino: u64,
+        inode: &Inode,
+        pieces: &[(u64, &[u8])],
+        times: Times,
+    ) -> Result<()> {
         let end = pieces.last().map_or(0, |(at, bytes)| at + bytes.len() as u64);
         if !inode.in_windows && end <= INLINE_LEN_MAX_BYTES as u64 {
-            return view.tree.change(view, |change| change.write_inline(ino, pieces, end));
+            return view.tree.change(view, |change| change.write_inline(ino, pieces, end, times));
         }
         let pieces = Pieces::new(view, ino, inode, pieces)?;
-        self.apply(view, ino, &pieces.edit(), |change, _| change.note_written(ino, end)).map(drop)
+        self.apply(view, ino, &pieces.edit(), |change, _| change.note_written(ino, end, times)).map(drop)
     }
 
     /// Writes new blocks, then makes them and all else of the edit the file's in one batch. Where that gets too long, it leaves

@@ -12,7 +12,7 @@ use adit_core::types::SetAttr;
 use adit_core::{ErrorKind, FsError, Result};
 
 use super::change::Change;
-use super::content::{first_behind, some_windows};
+use super::content::{Times, first_behind, some_windows};
 use super::draft::decode_window;
 use super::read::{BLOCK, WINDOW, file, window_in, window_of};
 use super::view::View;
@@ -284,7 +284,7 @@ impl<'t> Change<'_, 't> {
     }
 
     /// Writes pieces that end within what an inode's record holds.
-    pub(super) fn write_inline(&mut self, ino: u64, pieces: &[(u64, &[u8])], end: u64) -> Result<()> {
+    pub(super) fn write_inline(&mut self, ino: u64, pieces: &[(u64, &[u8])], end: u64, times: Times) -> Result<()> {
         let now = self.now;
         let inode = self.edit(ino)?;
         inode.inline.resize(inode.inline.len().max(end as usize), 0);
@@ -293,17 +293,17 @@ impl<'t> Change<'_, 't> {
             inode.inline[*at as usize..*at as usize + bytes.len()].copy_from_slice(bytes);
         }
         inode.size = inode.inline.len() as u64;
-        (inode.mtime, inode.ctime) = (now, now);
+        inode.note_write(now, times);
         Ok(())
     }
 
     /// Notes that content up to `end` was written to blocks.
-    pub(super) fn note_written(&mut self, ino: u64, end: u64) -> Result<()> {
+    pub(super) fn note_written(&mut self, ino: u64, end: u64, times: Times) -> Result<()> {
         let now = self.now;
         let inode = self.edit(ino)?;
         (inode.in_windows, inode.inline) = (true, Vec::new());
         inode.size = inode.size.max(end);
-        (inode.mtime, inode.ctime) = (now, now);
+        inode.note_write(now, times);
         Ok(())
     }
 
@@ -345,13 +345,13 @@ impl<'t> Change<'_, 't> {
         }
         let inode = self.drained(ino, end)?;
         if !inode.in_windows && end <= INLINE_LEN_MAX_BYTES as u64 {
-            return self.write_inline(ino, &[(offset, bytes)], end).map(|()| None);
+            return self.write_inline(ino, &[(offset, bytes)], end, Times::Now).map(|()| None);
         }
         let pieces = Pieces::new(self, ino, &inode, &[(offset, bytes)])?;
         let edit = pieces.edit();
         let placed = Placed::write(self.view.tree, self.view.id, &edit)?;
         self.put_blocks(ino, &edit, &placed)?;
-        self.note_written(ino, end)?;
+        self.note_written(ino, end, Times::Now)?;
         Ok(Some(placed))
     }
 

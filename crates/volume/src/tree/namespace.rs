@@ -66,7 +66,7 @@ impl Inode {
         self.gid = set.gid.unwrap_or(self.gid);
         self.atime = set.atime.map_or(self.atime, time);
         self.mtime = set.mtime.map_or(self.mtime, time);
-        self.ctime = now;
+        self.ctime = set.ctime.unwrap_or(now);
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use adit_core::types::{FileName, Kind, Timestamp};
 use adit_core::{ErrorKind, FsError, Result};
 
-use super::content::Node;
+use super::content::{Node, Times};
 use super::namespace::Gone;
 use super::topology::Topology;
 use super::view::{Lines, View, corrupt_inode};
@@ -352,7 +352,7 @@ impl<'t> Restore<'t> {
             let mut at = 0;
             while let Some(data) = self.data_from(ino, at)? {
                 let len = self.old.read(ino, data, &mut buf)?;
-                node.write(&self.new, copy, &[(data, &buf[..len])])?;
+                node.write(&self.new, copy, &[(data, &buf[..len])], Times::Now)?;
                 at = data + len as u64;
             }
             node.set_len(&self.new, copy, record.size, &Default::default())?;

@@ -1,0 +1,156 @@
+//! Times of files under kernel write-back: what a program saw while the kernel kept them is what the store has afterwards.
+
+mod common;
+#[path = "common/mounts.rs"]
+mod mounts;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use common::Bench;
+use mounts::force_off;
+
+/// No test takes longer, unless a mount hangs.
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
+/// Files of each kind: enough that some are changed within one tick of the kernel's clock, and some over its end.
+const FILES: usize = 60;
+
+/// Runs `test` with a folder `mnt` to mount on, which is free again afterwards whatever happens. Nothing where mounts are
+/// impossible; under CI that is a failure.
+fn with_mountpoint(test: impl FnOnce(&Bench)) {
+    if let Err(e) = OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "/dev/fuse: {e}");
+        eprintln!("left out: /dev/fuse: {e}");
+        return;
+    }
+    let bench = Bench::bare();
+    let point = bench.path("mnt");
+    fs::create_dir(&point).unwrap();
+    let (done, ended) = channel::<()>();
+    let watched = point.clone();
+    let watchdog = std::thread::spawn(move || {
+        if ended.recv_timeout(TEST_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
+            eprintln!("watchdog: it hangs");
+        }
+        force_off(&watched);
+    });
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(&bench)));
+    drop(done);
+    watchdog.join().unwrap();
+    if let Err(panic) = result {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Modification and change time of each file below `dir`, to the nanosecond.
+fn times(dir: &Path) -> Vec<(String, [i64; 4])> {
+    let mut all: Vec<_> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| {
+            let entry = entry.unwrap();
+            let meta = entry.metadata().unwrap();
+            let times = [meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec()];
+            (entry.file_name().into_string().unwrap(), times)
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+/// Makes and changes files in the ways in which the kernel keeps their times.
+fn change_files(dir: &Path) {
+    let past_a_tick = || std::thread::sleep(Duration::from_millis(11));
+    let content = vec![7; 9000];
+    for n in 0..FILES {
+        let path = |kind: &str| dir.join(format!("{kind} {n}"));
+        fs::write(path("made"), &content[..n * 150]).unwrap();
+        let mut late = File::create(path("written later")).unwrap();
+        if n % 20 == 0 {
+            past_a_tick();
+        }
+        late.write_all(&content).unwrap();
+        drop(late);
+        fs::write(path("written twice"), &content).unwrap();
+        let again = OpenOptions::new().write(true).open(path("written twice")).unwrap();
+        again.write_all_at(b"again", 5000).unwrap();
+        drop(again);
+        fs::write(path("private"), &content).unwrap();
+        fs::set_permissions(path("private"), fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(path("cut"), &content).unwrap();
+        OpenOptions::new().write(true).open(path("cut")).unwrap().set_len(100).unwrap();
+        fs::write(path("old name"), &content).unwrap();
+        fs::rename(path("old name"), path("renamed")).unwrap();
+        fs::write(path("one of two names"), &content).unwrap();
+        fs::hard_link(path("one of two names"), path("other of two names")).unwrap();
+        let long = File::create(path("allocated")).unwrap();
+        long.write_all_at(b"1", 0).unwrap();
+        // SAFETY: a plain system call on a descriptor that is open.
+        assert_eq!(unsafe { libc::fallocate(long.as_raw_fd(), 0, 0, 70_000) }, 0);
+    }
+    let shared = File::options().read(true).write(true).create_new(true).open(dir.join("mapped")).unwrap();
+    shared.set_len(8192).unwrap();
+    past_a_tick();
+    // SAFETY: a mapping of its own, of a file that is as long, written within its length and unmapped once.
+    unsafe {
+        let at = libc::mmap(
+            std::ptr::null_mut(),
+            8192,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            shared.as_raw_fd(),
+            0,
+        );
+        assert_ne!(at, libc::MAP_FAILED);
+        at.cast::<u8>().add(5000).write_volatile(1);
+        assert_eq!(libc::msync(at, 8192, libc::MS_SYNC), 0);
+        assert_eq!(libc::munmap(at, 8192), 0);
+    }
+}
+
+fn expect_same(before: &[(String, [i64; 4])], after: &[(String, [i64; 4])]) {
+    let differ: Vec<_> = before.iter().zip(after).filter(|(before, after)| before != after).collect();
+    assert!(differ.is_empty(), "{} of {}, as {:?}", differ.len(), before.len(), differ.first());
+    assert_eq!(before.len(), after.len());
+}
+
+#[test]
+fn mounted_times_are_the_same_after_a_remount() {
+    with_mountpoint(|bench| {
+        bench.run(["volume", "init", &bench.str("box")]).expect(0);
+        bench.run(["mount", &bench.str("box"), &bench.str("mnt")]).expect(0);
+        change_files(&bench.path("mnt"));
+        let before = times(&bench.path("mnt"));
+        bench.run(["umount", "mnt"]).expect(0);
+        bench.run(["mount", &bench.str("box"), &bench.str("mnt")]).expect(0);
+        expect_same(&before, &times(&bench.path("mnt")));
+        bench.run(["umount", "mnt"]).expect(0);
+    });
+}
+
+#[test]
+fn mounted_times_of_an_overlay_are_the_same_after_a_remount() {
+    with_mountpoint(|bench| {
+        fs::create_dir(bench.path("lower")).unwrap();
+        for n in 0..FILES {
+            fs::write(bench.path("lower").join(format!("below {n}")), vec![3; 100 * n]).unwrap();
+        }
+        let mount =
+            || bench.run(["mount", &bench.str("lower"), &bench.str("mnt"), "--upper", &bench.str("up")]).expect(0);
+        mount();
+        change_files(&bench.path("mnt"));
+        for n in 0..FILES {
+            let below = OpenOptions::new().append(true).open(bench.path("mnt").join(format!("below {n}")));
+            below.unwrap().write_all(b"more").unwrap();
+        }
+        let before = times(&bench.path("mnt"));
+        bench.run(["umount", "mnt"]).expect(0);
+        mount();
+        expect_same(&before, &times(&bench.path("mnt")));
+        bench.run(["umount", "mnt"]).expect(0);
+    });
+}
