@@ -7,7 +7,7 @@ mod mounts;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -65,14 +65,17 @@ fn times(dir: &Path) -> Vec<(String, [i64; 4])> {
 /// Makes and changes files in the ways in which the kernel keeps their times.
 fn change_files(dir: &Path) {
     let past_a_tick = || std::thread::sleep(Duration::from_millis(11));
+    let past_a_tick_of_some = |n: usize| {
+        if n.is_multiple_of(20) {
+            past_a_tick()
+        }
+    };
     let content = vec![7; 9000];
     for n in 0..FILES {
         let path = |kind: &str| dir.join(format!("{kind} {n}"));
         fs::write(path("made"), &content[..n * 150]).unwrap();
         let mut late = File::create(path("written later")).unwrap();
-        if n % 20 == 0 {
-            past_a_tick();
-        }
+        past_a_tick_of_some(n);
         late.write_all(&content).unwrap();
         drop(late);
         fs::write(path("written twice"), &content).unwrap();
@@ -83,6 +86,24 @@ fn change_files(dir: &Path) {
         fs::set_permissions(path("private"), fs::Permissions::from_mode(0o600)).unwrap();
         fs::write(path("cut"), &content).unwrap();
         OpenOptions::new().write(true).open(path("cut")).unwrap().set_len(100).unwrap();
+        fs::write(path("cut to what it is"), &content).unwrap();
+        past_a_tick_of_some(n);
+        let what_it_is =
+            std::ffi::CString::new(path("cut to what it is").into_os_string().into_encoded_bytes()).unwrap();
+        // SAFETY: a plain system call with a string that ends.
+        assert_eq!(unsafe { libc::truncate(what_it_is.as_ptr(), content.len() as i64) }, 0);
+        fs::write(path("punched"), &content).unwrap();
+        let punched = OpenOptions::new().write(true).open(path("punched")).unwrap();
+        past_a_tick_of_some(n);
+        let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: a plain system call on a descriptor that is open.
+        assert_eq!(unsafe { libc::fallocate(punched.as_raw_fd(), punch, 0, 4096) }, 0);
+        let direct = OpenOptions::new().write(true).create_new(true).custom_flags(libc::O_DIRECT).open(path("direct"));
+        let direct = direct.unwrap();
+        past_a_tick_of_some(n);
+        let pages = vec![0_u8; 12 << 10];
+        let aligned = pages.as_ptr().align_offset(4096);
+        direct.write_all_at(&pages[aligned..aligned + 4096], 0).unwrap();
         fs::write(path("old name"), &content).unwrap();
         fs::rename(path("old name"), path("renamed")).unwrap();
         fs::write(path("one of two names"), &content).unwrap();

@@ -308,9 +308,9 @@ pub trait StoreFile: Send + Sync {
     /// When it returns, a `kill -9` of this process loses nothing of it.
     fn write_at(&self, pieces: &[(u64, &[u8])]) -> Result<()>;
 
-    /// As [`StoreFile::write_at`], of pages that the kernel kept back. The times of the file are the kernel's until it sets them by
-    /// [`Store::setattr`], and stay what they are. Called only of stores with [`Capabilities::kernel_writeback`].
-    fn write_pages(&self, pieces: &[(u64, &[u8])]) -> Result<()> {
+    /// As [`StoreFile::write_at`], for a front end whose kernel keeps the times of files: they stay what they are until it sets them
+    /// by [`Store::setattr`]. Called only of stores with [`Capabilities::kernel_writeback`].
+    fn write_keeping_times(&self, pieces: &[(u64, &[u8])]) -> Result<()> {
         self.write_at(pieces)
     }
 
@@ -330,6 +330,11 @@ pub trait StoreFile: Send + Sync {
 
     /// `fallocate(2)`. A mode that the store cannot serve is `NotSupported`.
     fn allocate(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()>;
+
+    /// As [`StoreFile::allocate`]; times as in [`StoreFile::write_keeping_times`].
+    fn allocate_keeping_times(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
+        self.allocate(offset, len, mode)
+    }
 
     /// The first offset at or after `offset` that holds data (`SEEK_DATA`); `NoData` past the end.
     fn seek_data(&self, offset: u64) -> Result<u64> {

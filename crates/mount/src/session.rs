@@ -382,6 +382,8 @@ impl SessionHandle {
                 _ => {}
             }
         }
+        // The times of what was written since the first.
+        rustix::fs::syncfs(&root)?;
         Ok(())
     }
 

@@ -376,6 +376,8 @@ impl Store for VolumeStore {
             return Ok(inode.attr(ino.0));
         }
         self.0.change(|change| {
+            // The kernel does not try a second time to have times stored.
+            change.draft.uses_reserve = *set == times;
             change.set_attr(ino.0, set)?;
             Ok(change.inode(ino.0)?.attr(ino.0))
         })
@@ -581,7 +583,7 @@ impl StoreFile for VolumeFile {
         self.with(|node, view, ino| node.write(view, ino, pieces, Times::Now)).map_err(self.named("write"))
     }
 
-    fn write_pages(&self, pieces: &[(u64, &[u8])]) -> Result<()> {
+    fn write_keeping_times(&self, pieces: &[(u64, &[u8])]) -> Result<()> {
         self.with(|node, view, ino| node.write(view, ino, pieces, Times::Kept)).map_err(self.named("write"))
     }
 
@@ -599,7 +601,12 @@ impl StoreFile for VolumeFile {
 
     fn allocate(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
         let end = offset.checked_add(len).ok_or(ErrorKind::FileTooLarge)?;
-        self.with(|node, view, ino| node.allocate(view, ino, offset..end, mode))
+        self.with(|node, view, ino| node.allocate(view, ino, offset..end, mode, Times::Now))
+    }
+
+    fn allocate_keeping_times(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
+        let end = offset.checked_add(len).ok_or(ErrorKind::FileTooLarge)?;
+        self.with(|node, view, ino| node.allocate(view, ino, offset..end, mode, Times::Kept))
     }
 
     fn seek_data(&self, offset: u64) -> Result<u64> {

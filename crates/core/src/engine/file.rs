@@ -86,7 +86,7 @@ impl Acceptor<'_> {
 enum Written {
     /// The store: it is a program's write.
     ByUser,
-    /// The kernel, which noted them when a program wrote to its pages.
+    /// The kernel, which noted them when a program wrote.
     ByKernel,
 }
 
@@ -351,8 +351,8 @@ impl Engine {
         self.write_or_accept(fh, offset, data, Written::ByUser, &mut Acceptor(None))
     }
 
-    /// As [`write`](Self::write), of pages that the kernel kept back; see [`StoreFile::write_pages`].
-    pub fn write_pages(&self, fh: Fh, offset: u64, data: &[u8]) -> Result<usize> {
+    /// As [`write`](Self::write); see [`StoreFile::write_keeping_times`].
+    pub fn write_keeping_times(&self, fh: Fh, offset: u64, data: &[u8]) -> Result<usize> {
         let written = if self.caps.kernel_writeback { Written::ByKernel } else { Written::ByUser };
         self.write_or_accept(fh, offset, data, written, &mut Acceptor(None))
     }
@@ -529,7 +529,7 @@ impl Engine {
         let unit = self.unit_len() as u64;
         let written = match by {
             Written::ByUser => writer.write_at(pieces),
-            Written::ByKernel => writer.write_pages(pieces),
+            Written::ByKernel => writer.write_keeping_times(pieces),
         };
         state.unsettled = true;
         for &(offset, bytes) in pieces {

@@ -4,6 +4,7 @@ use super::clock::NEVER;
 use super::file::OFFSET_MAX;
 use super::{Engine, Fh};
 use crate::error::{ErrorKind, Result};
+use crate::store::StoreFile;
 use crate::types::{Access, AllocateMode};
 
 /// One step of [`Engine::copy_range`].
@@ -12,6 +13,21 @@ const COPY_STEP_BYTES: usize = 1 << 20;
 impl Engine {
     /// `fallocate(2)`. What is buffered goes to the store first.
     pub fn allocate(&self, fh: Fh, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
+        self.allocate_by(fh, offset, len, |file| file.allocate(offset, len, mode))
+    }
+
+    /// As [`allocate`](Self::allocate); see [`StoreFile::allocate_keeping_times`].
+    pub fn allocate_keeping_times(&self, fh: Fh, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
+        self.allocate_by(fh, offset, len, |file| file.allocate_keeping_times(offset, len, mode))
+    }
+
+    fn allocate_by(
+        &self,
+        fh: Fh,
+        offset: u64,
+        len: u64,
+        allocate: impl FnOnce(&dyn StoreFile) -> Result<()>,
+    ) -> Result<()> {
         self.counters.op(|o| &o.allocates);
         self.check_writable("allocate")?;
         let handle = self.files.get(fh)?;
@@ -25,7 +41,7 @@ impl Engine {
         let file = &handle.file;
         let mut state = file.write();
         self.flush_units(file, &mut state, NEVER)?;
-        let allocated = state.writable()?.allocate(offset, len, mode);
+        let allocated = allocate(&**state.writable()?);
         let unit = self.unit_len() as u64;
         self.units.drop_range(file.ino, offset / unit, end.div_ceil(unit));
         state.unsettled = true;

@@ -65,21 +65,27 @@ impl Shared {
         Arc::new(OverlayFile { shared: self.clone(), open: Some((node.clone(), content)) })
     }
 
-    fn allocate(&self, work: &Work<'_>, range: Range<u64>, mode: AllocateMode) -> Result<()> {
+    /// `at_once` hands it to the upper's file.
+    fn allocate(
+        &self,
+        work: &Work<'_>,
+        range: Range<u64>,
+        mode: AllocateMode,
+        at_once: impl FnOnce(&dyn StoreFile) -> Result<()>,
+    ) -> Result<()> {
         let _writer = work.content.writer.lock();
         let extent = self.writable(work)?;
         let upper = self.upper_file(work)?;
-        let at_once = || upper.allocate(range.start, range.end - range.start, mode);
-        let Some(extent) = extent else { return at_once() };
+        let Some(extent) = extent else { return at_once(&**upper) };
         let len = upper.len()?;
         let new_len = match mode {
-            AllocateMode::Extend | AllocateMode::KeepSize => return at_once(),
+            AllocateMode::Extend | AllocateMode::KeepSize => return at_once(&**upper),
             AllocateMode::PunchHole | AllocateMode::Zero { keep_size: true } => len,
             AllocateMode::Zero { keep_size: false } => len.max(range.end),
         };
         let zeroed = range.start..range.end.min(len);
         if zeroed.start >= zeroed.end.min(extent.valid.next_multiple_of(BLOCK)) {
-            return at_once();
+            return at_once(&**upper);
         }
         self.zero(work, &extent, zeroed, (len, new_len))
     }
@@ -296,8 +302,8 @@ impl StoreFile for OverlayFile {
         self.with(|shared, work| shared.write(work, pieces, |file, pieces| file.write_at(pieces)))
     }
 
-    fn write_pages(&self, pieces: &[(u64, &[u8])]) -> Result<()> {
-        self.with(|shared, work| shared.write(work, pieces, |file, pieces| file.write_pages(pieces)))
+    fn write_keeping_times(&self, pieces: &[(u64, &[u8])]) -> Result<()> {
+        self.with(|shared, work| shared.write(work, pieces, |file, pieces| file.write_keeping_times(pieces)))
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
@@ -322,7 +328,14 @@ impl StoreFile for OverlayFile {
 
     fn allocate(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
         let end = offset.checked_add(len).filter(|&end| i64::try_from(end).is_ok()).ok_or(ErrorKind::FileTooLarge)?;
-        self.with(|shared, work| shared.allocate(work, offset..end, mode))
+        self.with(|shared, work| shared.allocate(work, offset..end, mode, |file| file.allocate(offset, len, mode)))
+    }
+
+    fn allocate_keeping_times(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
+        let end = offset.checked_add(len).filter(|&end| i64::try_from(end).is_ok()).ok_or(ErrorKind::FileTooLarge)?;
+        self.with(|shared, work| {
+            shared.allocate(work, offset..end, mode, |file| file.allocate_keeping_times(offset, len, mode))
+        })
     }
 
     fn seek_data(&self, offset: u64) -> Result<u64> {

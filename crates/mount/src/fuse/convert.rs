@@ -110,20 +110,25 @@ fn to_system_time(time: Timestamp) -> SystemTime {
     whole.and_then(|t| t.checked_add(nanos)).unwrap_or(UNIX_EPOCH)
 }
 
-/// A time of a setattr request.
+/// A time in a request.
 ///
 /// fuser 0.18 turns seconds and nanoseconds before 1970 into `epoch − (seconds + nanoseconds)`, though the nanoseconds
 /// count forward; this undoes it.
+pub(super) fn timestamp(time: SystemTime) -> Timestamp {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(_) => time.into(),
+        Err(before) => {
+            let raw = before.duration();
+            Timestamp { secs: 0i64.saturating_sub_unsigned(raw.as_secs()), nanos: raw.subsec_nanos() }
+        }
+    }
+}
+
+/// A time of SETATTR, as above.
 pub(super) fn set_time(time: TimeOrNow) -> SetTime {
     match time {
         TimeOrNow::Now => SetTime::Now,
-        TimeOrNow::SpecificTime(time) => SetTime::At(match time.duration_since(UNIX_EPOCH) {
-            Ok(_) => time.into(),
-            Err(before) => {
-                let raw = before.duration();
-                Timestamp { secs: 0i64.saturating_sub_unsigned(raw.as_secs()), nanos: raw.subsec_nanos() }
-            }
-        }),
+        TimeOrNow::SpecificTime(time) => SetTime::At(timestamp(time)),
     }
 }
 

@@ -28,7 +28,7 @@ use std::time::{Duration, SystemTime};
 
 use adit_core::engine::{Engine, Entry, Fh, Lookup};
 use adit_core::store::NewNode;
-use adit_core::types::{Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, Timestamp, XattrName};
+use adit_core::types::{Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, XattrName};
 use adit_core::{ErrorKind, FsError};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
@@ -93,10 +93,14 @@ impl Front {
         if self.agreed.acls { new } else { NewNode { perm: new.masked_perm(), umask: 0, ..new } }
     }
 
-    /// Whether the kernel buffers writes, and the store takes the times of files from it.
-    fn times_are_kernels(&self) -> bool {
-        let engine = &self.requests.engine;
-        engine.options().kernel_writeback && engine.store().capabilities().kernel_writeback
+    /// Where the kernel keeps the times, it sends them along with a length that is another one. A length that a file has already
+    /// must not change them.
+    fn without_needless_size(&self, engine: &Engine, ino: Ino, set: SetAttr) -> Result<SetAttr, FsError> {
+        let needless = self.agreed.times && set.mtime.is_none() && set.ctime.is_none();
+        match set.size {
+            Some(size) if needless && engine.getattr(ino, None)?.0.size == size => Ok(SetAttr { size: None, ..set }),
+            _ => Ok(set),
+        }
     }
 
     fn attr(&self, attr: &Attr) -> fuser::FileAttr {
@@ -199,7 +203,7 @@ impl Filesystem for Front {
             size,
             atime: atime.map(convert::set_time),
             mtime: mtime.map(convert::set_time),
-            ctime: ctime.filter(|_| self.times_are_kernels()).map(Timestamp::from),
+            ctime: ctime.filter(|_| self.agreed.times).map(convert::timestamp),
         };
         let result = self.ask(Asked::Setattr, ino, |engine| {
             let done = match set.is_empty() {
@@ -207,6 +211,7 @@ impl Filesystem for Front {
                 true => engine.getattr(Ino(ino.0), fh.map(fh_of)),
                 false => {
                     let set = self.with_set_id(engine, req, Ino(ino.0), set)?;
+                    let set = self.without_needless_size(engine, Ino(ino.0), set)?;
                     engine.setattr(Ino(ino.0), &set, fh.map(fh_of))
                 }
             };
@@ -386,8 +391,8 @@ impl Filesystem for Front {
         };
         let result = self.ask(Asked::Write, ino, |engine| {
             self.before_write(engine, fh_of(fh), write_flags)?;
-            if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) && self.times_are_kernels() {
-                return engine.write_pages(fh_of(fh), offset, data);
+            if self.agreed.times {
+                return engine.write_keeping_times(fh_of(fh), offset, data);
             }
             engine.write_behind(fh_of(fh), offset, data, &mut accept)
         });
@@ -493,7 +498,10 @@ impl Filesystem for Front {
         let result = self.ask(Asked::Fallocate, ino, |engine| {
             let mode = convert::allocate_mode(mode).ok_or(ErrorKind::NotSupported)?;
             self.before_change(engine, fh_of(fh), req)?;
-            engine.allocate(fh_of(fh), offset, length, mode)
+            match self.agreed.times {
+                true => engine.allocate_keeping_times(fh_of(fh), offset, length, mode),
+                false => engine.allocate(fh_of(fh), offset, length, mode),
+            }
         });
         answer_empty(result, reply);
     }

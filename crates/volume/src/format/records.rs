@@ -390,7 +390,8 @@ pub struct WindowPart {
 }
 
 impl WindowPart {
-    /// The blocks `range` of a window, from its bytes. Of the others it is only looked at where they are.
+    /// The blocks `range` of a window, from its bytes. Of the others it is only looked at where they are, and not whether one block
+    /// is at two places: each is read with its checksum.
     pub fn decode(bytes: &[u8], range: Range<usize>) -> Decoded<WindowPart> {
         let mut part = WindowPart { from: range.start, blocks: vec![None; range.len()] };
         for fragment in Fragments::of(bytes)? {

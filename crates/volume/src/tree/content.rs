@@ -169,10 +169,18 @@ impl Node {
     /// Sets the length, and with it what else is in `set`. A longer file reads as zeros.
     pub fn set_len(&self, view: &View<'_>, ino: u64, len: u64, set: &SetAttr) -> Result<()> {
         let _writer = self.writer.lock();
-        self.set_len_locked(view, ino, len, set, false)
+        self.set_len_locked(view, ino, len, set, Times::Now, false)
     }
 
-    fn set_len_locked(&self, view: &View<'_>, ino: u64, len: u64, set: &SetAttr, only_longer: bool) -> Result<()> {
+    fn set_len_locked(
+        &self,
+        view: &View<'_>,
+        ino: u64,
+        len: u64,
+        set: &SetAttr,
+        times: Times,
+        only_longer: bool,
+    ) -> Result<()> {
         let (joined, inode) = view.tree.begin(view, ino)?;
         if len > FILE_LEN_MAX_BYTES {
             return Err(ErrorKind::FileTooLarge.into());
@@ -190,14 +198,21 @@ impl Node {
             edit.windows.retain(|&index| index < from);
         }
         let left = self.apply(view, ino, &edit, |change, left| {
-            change.note_len(ino, len, new.inline, rest || left.is_some(), set)
+            change.note_len(ino, len, (new.inline, rest || left.is_some()), set, times)
         })?;
         drop(joined);
         if rest || left.is_some() { view.tree.drain(view, ino) } else { Ok(()) }
     }
 
     /// `fallocate(2)`. Space is not set aside: blocks are always new ones. It is checked that there is as much.
-    pub fn allocate(&self, view: &View<'_>, ino: u64, range: Range<u64>, mode: AllocateMode) -> Result<()> {
+    pub fn allocate(
+        &self,
+        view: &View<'_>,
+        ino: u64,
+        range: Range<u64>,
+        mode: AllocateMode,
+        times: Times,
+    ) -> Result<()> {
         let _writer = self.writer.lock();
         let (joined, inode) = view.tree.begin(view, ino)?;
         if range.end > FILE_LEN_MAX_BYTES {
@@ -213,29 +228,28 @@ impl Node {
         match mode {
             AllocateMode::Extend => {
                 drop(joined);
-                self.set_len_locked(view, ino, range.end, &SetAttr::default(), true)
+                self.set_len_locked(view, ino, range.end, &SetAttr::default(), times, true)
             }
             AllocateMode::KeepSize => view.tree.change(view, |change| {
                 let now = change.now;
-                let inode = change.edit(ino)?;
-                (inode.mtime, inode.ctime) = (now, now);
+                change.edit(ino)?.note_write(now, times);
                 Ok(())
             }),
             AllocateMode::PunchHole | AllocateMode::Zero { keep_size: true } => {
-                self.zero(view, ino, &inode, range, inode.size)
+                self.zero(view, ino, &inode, range, inode.size, times)
             }
             AllocateMode::Zero { keep_size: false } => {
                 let len = inode.size.max(range.end);
-                self.zero(view, ino, &inode, range, len)
+                self.zero(view, ino, &inode, range, len, times)
             }
         }
     }
 
     /// Makes zeros of a range, holes where whole blocks are in it, and the file `len` long, which is not shorter.
-    fn zero(&self, view: &View<'_>, ino: u64, inode: &Inode, range: Range<u64>, len: u64) -> Result<()> {
+    fn zero(&self, view: &View<'_>, ino: u64, inode: &Inode, range: Range<u64>, len: u64, times: Times) -> Result<()> {
         let range = range.start..range.end.min(inode.size);
         if !inode.in_windows {
-            return self.zero_inline(view, ino, inode, range, len);
+            return self.zero_inline(view, ino, inode, range, len, times);
         }
         // What is behind the end is zero already: the last block goes whole.
         let end = if range.end == inode.size { range.end.next_multiple_of(BLOCK) } else { range.end };
@@ -265,7 +279,7 @@ impl Node {
                 let now = change.now;
                 let inode = change.edit(ino)?;
                 inode.size = if more || left.is_some() { inode.size } else { len };
-                (inode.mtime, inode.ctime) = (now, now);
+                inode.note_write(now, times);
                 Ok(())
             })?;
             if !more && left.is_none() {
@@ -275,7 +289,15 @@ impl Node {
         }
     }
 
-    fn zero_inline(&self, view: &View<'_>, ino: u64, inode: &Inode, range: Range<u64>, len: u64) -> Result<()> {
+    fn zero_inline(
+        &self,
+        view: &View<'_>,
+        ino: u64,
+        inode: &Inode,
+        range: Range<u64>,
+        len: u64,
+        times: Times,
+    ) -> Result<()> {
         let mut content = inode.inline.clone();
         let end = content.len().min(range.end as usize);
         content[end.min(usize::try_from(range.start).unwrap_or(end))..end].fill(0);
@@ -292,7 +314,7 @@ impl Node {
             let inode = change.edit(ino)?;
             (inode.in_windows, inode.inline) = if inline { (false, content) } else { (true, Vec::new()) };
             inode.size = len;
-            (inode.mtime, inode.ctime) = (now, now);
+            inode.note_write(now, times);
             Ok(())
         });
         all.map(drop)

@@ -308,7 +308,14 @@ impl<'t> Change<'_, 't> {
     }
 
     /// Notes a new length, and what else is in `set`; with `rest`, windows behind it are still to go.
-    pub(super) fn note_len(&mut self, ino: u64, len: u64, inline: bool, rest: bool, set: &SetAttr) -> Result<()> {
+    pub(super) fn note_len(
+        &mut self,
+        ino: u64,
+        len: u64,
+        (inline, rest): (bool, bool),
+        set: &SetAttr,
+        times: Times,
+    ) -> Result<()> {
         let now = self.now;
         let inode = self.edit(ino)?;
         let was_cut = inode.is_cut;
@@ -320,8 +327,9 @@ impl<'t> Change<'_, 't> {
             (inode.in_windows, inode.inline) = (true, Vec::new());
         }
         (inode.size, inode.is_cut) = (len, rest);
-        inode.mtime = now;
-        self.set_attr(ino, set)?;
+        inode.note_write(now, times);
+        let kept = Some(inode.ctime).filter(|_| times == Times::Kept);
+        self.set_attr(ino, &SetAttr { ctime: set.ctime.or(kept), ..*set })?;
         if !rest && !was_cut {
             return Ok(());
         }
@@ -379,7 +387,7 @@ impl<'t> Change<'_, 't> {
         }
         let placed = Placed::write(self.view.tree, self.view.id, &edit)?;
         let left = self.put_blocks(ino, &edit, &placed)?;
-        self.note_len(ino, len, new.inline, rest || left.is_some(), set)?;
+        self.note_len(ino, len, (new.inline, rest || left.is_some()), set, Times::Now)?;
         Ok(placed)
     }
 
