@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail};
 use crate::stage::{Outcome, Run};
 use crate::{process, tools, workplace};
 
-/// How long each target is fuzzed, times the scale.
-const SECONDS_PER_TARGET: u32 = 20;
+/// How long all targets together are fuzzed, times the scale: a new target takes its time from the others, and none from CI.
+const SECONDS_OF_ALL: u32 = 180;
 /// The time limit of one target, its build included.
 const TARGET_LIMIT: Duration = Duration::from_secs(1800);
 
@@ -31,10 +31,15 @@ pub fn run(run: &Run) -> Result<Outcome> {
     }
     let program = tools::CARGO_FUZZ.ensure()?;
     let finds = tempfile::tempdir()?;
+    let seconds = seconds_of_each(targets.len(), run.scale);
     for target in &targets {
-        fuzz(&program, target, finds.path(), SECONDS_PER_TARGET * run.scale)?;
+        fuzz(&program, target, finds.path(), seconds)?;
     }
     Ok(Outcome::Passed)
+}
+
+fn seconds_of_each(targets: usize, scale: u32) -> u32 {
+    (SECONDS_OF_ALL * scale / u32::try_from(targets).unwrap_or(u32::MAX).max(1)).max(1)
 }
 
 fn fuzz(program: &Path, target: &str, finds: &Path, seconds: u32) -> Result<()> {
@@ -78,4 +83,16 @@ fn has_nightly() -> bool {
         .stderr(Stdio::null())
         .output()
         .is_ok_and(|output| output.status.success() && String::from_utf8_lossy(&output.stdout).contains("nightly"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_is_divided_among_the_targets() {
+        assert_eq!(seconds_of_each(9, 1), 20);
+        assert_eq!(seconds_of_each(14, 10), 128);
+        assert_eq!(seconds_of_each(1000, 1), 1, "none is left out");
+    }
 }

@@ -55,7 +55,7 @@ const STAGES: &[Stage] = &[
         body: suites::fsx,
     },
     Stage { name: "fio", about: "verified random writes on a mounted vault and volume", body: suites::fio },
-    Stage { name: "fuzz", about: "each fuzz target for 20 s, with a nightly", body: fuzz::run },
+    Stage { name: "fuzz", about: "the fuzz targets, three minutes together, with a nightly", body: fuzz::run },
 ];
 
 /// Runs the chosen stages.

@@ -5,9 +5,7 @@
 //! an earlier process left nothing is known, so the first sync of what lies there covers it too.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,6 +65,10 @@ fn shard_of(object: u32) -> u32 {
     object >> SHARD_BITS
 }
 
+fn shard_name(shard: u32) -> String {
+    format!("{shard:06x}")
+}
+
 impl ExtentFolder {
     /// Makes the folder `name` in `host`, durably, with a label. Its files get the permissions `perm`, its directories those
     /// with the right to pass for whoever may read. `AlreadyExists` if the name is taken.
@@ -89,12 +91,26 @@ impl ExtentFolder {
         Ok(ExtentFolder { host, folder, access, label, file_perm, dir_perm, state, syncing, failed })
     }
 
+    /// The names of an object's directory and file.
+    #[must_use]
+    pub fn names(object: u32) -> (String, String) {
+        (shard_name(shard_of(object)), format!("{object:08x}"))
+    }
+
+    /// The object that a directory and a file in it with these names are; `None` for names that are not ours.
+    #[must_use]
+    pub fn object_of(dir: &[u8], file: &[u8]) -> Option<u32> {
+        let shard = number(dir, 6)?;
+        number(file, 8).filter(|object| shard_of(*object) == shard)
+    }
+
     fn shard_path(&self, shard: u32) -> PathBuf {
-        self.folder.join(format!("{shard:06x}"))
+        self.folder.join(shard_name(shard))
     }
 
     fn path(&self, object: u32) -> PathBuf {
-        self.shard_path(shard_of(object)).join(format!("{object:08x}"))
+        let (dir, file) = ExtentFolder::names(object);
+        self.folder.join(dir).join(file)
     }
 
     /// The file of an object; `NotFound` if there is none.
@@ -260,11 +276,10 @@ impl ExtentObjects for ExtentFolder {
         let mut shards = Vec::new();
         self.host.list(&self.folder, &mut |entry| shards.extend(number(entry.name, 6)))?;
         let mut objects = Vec::new();
-        for shard in shards {
+        for dir in shards.into_iter().map(shard_name) {
             // What is not one of ours is left alone.
-            let mut sink = |name: &[u8]| objects.extend(number(name, 8).filter(|object| shard_of(*object) == shard));
-            let path = self.folder.join(OsStr::from_bytes(format!("{shard:06x}").as_bytes()));
-            match self.host.list(&path, &mut |entry| sink(entry.name)) {
+            let mut sink = |name: &[u8]| objects.extend(ExtentFolder::object_of(dir.as_bytes(), name));
+            match self.host.list(&self.folder.join(&dir), &mut |entry| sink(entry.name)) {
                 Err(e) if e.kind() != io::ErrorKind::NotADirectory => return Err(e),
                 _ => {}
             }

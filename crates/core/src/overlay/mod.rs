@@ -62,6 +62,20 @@ mod names {
     pub const WHITEOUT: &[u8] = b"whiteout";
 }
 
+/// The fuzz target of what an overlay keeps in its upper, for `fuzz/` and for the replay of its corpus.
+///
+/// Behind no feature: all is built on this crate, and would be built twice.
+#[doc(hidden)]
+pub mod fuzzing {
+    /// The targets by name.
+    pub const TARGETS: [(&str, fn(&[u8])); 1] = [("overlay_record", fuzz_record)];
+
+    /// Any bytes as a value of one of the overlay's attributes.
+    pub fn fuzz_record(data: &[u8]) {
+        super::record::fuzz(data);
+    }
+}
+
 /// Which store the lower is: noted in the upper, and compared when the two are put together again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LowerIdentity {

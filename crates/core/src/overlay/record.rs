@@ -286,6 +286,22 @@ pub(super) fn decode_links(value: &[u8], subject: &str) -> Result<u32> {
     parse().ok_or_else(|| damage(Own::Links, subject))
 }
 
+/// The body of the fuzz target `overlay_record`: any bytes as each of the values. What decodes is written again as it was read.
+pub(super) fn fuzz(data: &[u8]) {
+    if let Ok(lower) = decode_root(data) {
+        assert!(encode_root(&lower).map_or(data.len() > VALUE_LEN_MAX_BYTES, |value| value == data));
+    }
+    if let Ok(origin) = Origin::decode(data, "fuzz") {
+        assert!(origin.encode().map_or(data.len() > VALUE_LEN_MAX_BYTES, |value| value == data));
+    }
+    if let Ok(extent) = Extent::decode(data, "fuzz") {
+        assert_eq!(extent.encode(), data);
+    }
+    if let Ok(count) = decode_links(data, "fuzz") {
+        assert_eq!(encode_links(count), data);
+    }
+}
+
 /// A path of the lower, for messages.
 pub(super) fn shown(path: &[Vec<u8>]) -> String {
     let names: Vec<_> = path.iter().map(|name| String::from_utf8_lossy(name)).collect();

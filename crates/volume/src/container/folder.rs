@@ -22,7 +22,7 @@ pub struct Folder {
 }
 
 /// A stretch of the linear space in one segment: the segment, the offset in it, and the length.
-fn pieces(segment_len: u32, offset: u64, len: usize) -> impl Iterator<Item = (u32, u64, usize)> {
+pub(crate) fn pieces(segment_len: u32, offset: u64, len: usize) -> impl Iterator<Item = (u32, u64, usize)> {
     let (mut offset, mut left) = (offset, len);
     std::iter::from_fn(move || {
         let (segment, at) = (offset / u64::from(segment_len), offset % u64::from(segment_len));

@@ -2,20 +2,31 @@
 //!
 //! Each takes any bytes, must not panic, and asserts that what decodes is written again as it was read.
 
+use adit_media::ExtentFolder;
+
+use super::Reader;
 use super::container::{FORMAT_VERSION, MAGIC, Superblock};
+use super::data::{self, LABEL_LEN_BYTES, LABEL_OFFSETS, Label};
 use super::keys::{self, Key, NameHash};
 use super::log::{self, Draft, Kind, Seed};
+use super::own::{APPLIED_KEY, Own, bitmap_key, own_value};
 use super::records::{self, Entry, Inode, Orphan, Snapshot, Window};
+use crate::container::bitmap::Bitmap;
+use crate::container::folder::pieces;
+use crate::kv::pages::{sums_block, sums_in};
+use crate::table::{BLOCK_LEN_BYTES, OWN_PREFIX};
 
 /// The body of a target.
 pub type Body = fn(&[u8]);
 
 /// The targets by name.
-pub const TARGETS: [(&str, Body); 4] = [
+pub const TARGETS: [(&str, Body); 6] = [
     ("volume_superblock", fuzz_superblock),
     ("volume_log", fuzz_log),
     ("volume_key", fuzz_key),
     ("volume_record", fuzz_record),
+    ("volume_own", fuzz_own),
+    ("volume_data_folder", fuzz_data_folder),
 ];
 
 /// Any bytes as a slot; also with a right checksum, so that the fields are reached.
@@ -98,4 +109,75 @@ pub fn fuzz_record(data: &[u8]) {
         assert_eq!(records::encode_meta(value), data);
     }
     let _ = (records::decode_name(data), records::is_tombstone(data));
+}
+
+/// What the base keeps for itself. The first byte is the length of a record's key, which comes next; what is left is the record's
+/// value, and checksums, and a bitmap behind the number of its blocks.
+pub fn fuzz_own(data: &[u8]) {
+    let mut rest = Reader(data);
+    let Some(key) = rest.u8().and_then(|len| rest.take(usize::from(len % 8))) else { return };
+    let key = [&[OWN_PREFIX], key].concat();
+    if let Ok(own) = Own::decode(&key, rest.0) {
+        let (wanted, value) = match own {
+            Own::Applied(number) => (APPLIED_KEY.to_vec(), own_value(&number.to_le_bytes())),
+            Own::Bitmap(segment, bytes) => (bitmap_key(segment).to_vec(), own_value(bytes)),
+        };
+        assert_eq!((wanted, &value[..]), (key, rest.0));
+    }
+    let sums = sums_in(rest.0, 31);
+    assert_eq!(sums_in(&sums_block(&sums), sums.len()), sums);
+    let Some(blocks) = rest.u16().map(|blocks| 1 + u32::from(blocks % 1024)) else { return };
+    if let Some(bitmap) = Bitmap::from_bytes(blocks, rest.0) {
+        assert_eq!(bitmap.to_bytes(), rest.0);
+        let runs: Vec<_> = bitmap.set_runs().chain(bitmap.clear_runs()).collect();
+        assert!(runs.iter().all(|(start, count)| *count > 0 && start + count <= blocks));
+        assert_eq!(runs.iter().map(|(_, count)| count).sum::<u32>(), blocks);
+    }
+}
+
+/// What says whose a data folder is, the names of objects in it, and where a stretch of the blocks' space lies in them.
+pub fn fuzz_data_folder(data: &[u8]) {
+    label(data);
+    // Also with what begins and ends it, so that the fields are reached.
+    let mut sealed = data::MAGIC.to_vec();
+    sealed.extend(data::VERSION.to_le_bytes());
+    sealed.extend(data.iter().take(LABEL_LEN_BYTES - 16));
+    sealed.resize(LABEL_LEN_BYTES - 4, 0);
+    sealed.extend(crc32c::crc32c(&sealed).to_le_bytes());
+    label(&sealed);
+
+    let (dir, file) = data.split_at_checked(6).unwrap_or((data, &[]));
+    if let Some(object) = ExtentFolder::object_of(dir, file) {
+        let (of_dir, of_file) = ExtentFolder::names(object);
+        assert_eq!((of_dir.as_bytes(), of_file.as_bytes()), (dir, file));
+    }
+    let mut fields = Reader(data);
+    let (Some(object), Some(offset), Some(len)) = (fields.u32(), fields.u64(), fields.u16()) else { return };
+    let (of_dir, of_file) = ExtentFolder::names(object);
+    assert_eq!(ExtentFolder::object_of(of_dir.as_bytes(), of_file.as_bytes()), Some(object));
+    let segment_len = BLOCK_LEN_BYTES as u32 * (1 + object % 1024);
+    // A block's number is below 2^52.
+    let (offset, len) = (offset >> 1, usize::from(len) * 64);
+    let mut at = offset;
+    for (segment, start, piece) in pieces(segment_len, offset, len) {
+        assert!(piece > 0 && start + piece as u64 <= u64::from(segment_len));
+        if let Some(segment) = u32::try_from(at / u64::from(segment_len)).ok().filter(|known| *known == segment) {
+            assert_eq!(u64::from(segment) * u64::from(segment_len) + start, at);
+        }
+        at += piece as u64;
+    }
+    assert_eq!(at, offset + len as u64);
+}
+
+/// What is read as a label is written as it was, and the newest in a folder is one of those in their places.
+fn label(bytes: &[u8]) {
+    if let Some(label) = Label::decode(bytes) {
+        assert_eq!(label.encode(), bytes);
+        let _ = label.fits(label.epoch.wrapping_sub(1));
+        assert!(label.fits(label.epoch) && LABEL_OFFSETS.contains(&label.offset()));
+    }
+    if let Some(newest) = Label::newest(bytes) {
+        let places = LABEL_OFFSETS.iter().filter_map(|at| bytes.get(*at as usize..)?.get(..LABEL_LEN_BYTES));
+        assert!(places.filter_map(Label::decode).any(|label| label == newest));
+    }
 }

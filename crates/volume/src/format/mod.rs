@@ -1,6 +1,7 @@
 //! What lies in a volume's file, as pure functions between bytes and values: no I/O, no panic on any input.
 //!
-//! [`container`]: the superblock. [`data`]: the label of a folder of blocks. [`log`]: the records of the log. [`keys`] and [`records`]: what the tree keeps in the table.
+//! [`container`]: the superblock. [`data`]: the label of a folder of blocks. [`log`]: the records of the log. [`own`]: what the base keeps
+//! in the key-value store. [`keys`] and [`records`]: what the tree keeps in the table.
 //! Integers are little-endian, but big-endian in keys.
 
 pub mod container;
@@ -9,6 +10,7 @@ pub mod data;
 pub mod fuzzing;
 pub mod keys;
 pub mod log;
+pub(crate) mod own;
 pub mod records;
 
 /// Reads integers off the front of bytes; `None` once they are used up.

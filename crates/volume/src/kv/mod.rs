@@ -9,7 +9,7 @@ use adit_core::Result;
 
 use crate::table::{Bytes, Sink};
 
-mod pages;
+pub(crate) mod pages;
 mod redb;
 
 pub(crate) use self::redb::Redb;

@@ -459,7 +459,8 @@ impl Look {
     }
 }
 
-fn sums_block(sums: &[u32]) -> Vec<u8> {
+/// The block of checksums of a segment.
+pub(crate) fn sums_block(sums: &[u32]) -> Vec<u8> {
     let mut block: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
     block.resize(PAGE_LEN, 0);
     block
@@ -468,6 +469,11 @@ fn sums_block(sums: &[u32]) -> Vec<u8> {
 fn read_sums(container: &Container, number: u32, count: usize) -> Result<Box<[u32]>> {
     let mut block = vec![0; PAGE_LEN];
     container.read(container.segment_offset(number), &mut block)?;
+    Ok(sums_in(&block, count))
+}
+
+/// The first `count` checksums in a block of them.
+pub(crate) fn sums_in(block: &[u8], count: usize) -> Box<[u32]> {
     let (entries, _) = block.as_chunks::<4>();
-    Ok(entries.iter().take(count).map(|entry| u32::from_le_bytes(*entry)).collect())
+    entries.iter().take(count).map(|entry| u32::from_le_bytes(*entry)).collect()
 }

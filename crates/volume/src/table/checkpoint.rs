@@ -7,10 +7,10 @@ use adit_core::{ErrorKind, Result};
 use super::base::Shared;
 use super::log::{Cut, Log, new_segment};
 use super::memory::MemTable;
-use super::recovery::{APPLIED_KEY, bitmap_key, own_value};
 use super::{BLOCK_LEN_BYTES, Bytes, Run, Sink};
 use crate::container::space::StoredBitmap;
 use crate::format::log::Seed;
+use crate::format::own::{APPLIED_KEY, bitmap_key, own_value};
 use crate::kv::{Kv, View};
 
 impl Shared {

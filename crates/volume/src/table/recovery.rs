@@ -14,29 +14,8 @@ use super::{BLOCK_LEN_BYTES, Batch, OWN_PREFIX, Run};
 use crate::container::Container;
 use crate::format::container::Superblock;
 use crate::format::log::{self, ALIGNMENT, Kind, Seed};
+use crate::format::own::Own;
 use crate::kv::View;
-
-/// The key under which the store holds the number of the last batch in it.
-pub(super) const APPLIED_KEY: [u8; 1] = [OWN_PREFIX];
-
-/// The key of a segment's bitmap.
-pub(super) fn bitmap_key(segment: u32) -> [u8; 5] {
-    let mut key = [OWN_PREFIX; 5];
-    key[1..].copy_from_slice(&segment.to_be_bytes());
-    key
-}
-
-/// The version of the base's own values, their first byte.
-const VERSION: u8 = 1;
-
-/// Puts the version in front.
-pub(super) fn own_value(bytes: &[u8]) -> Vec<u8> {
-    [&[VERSION], bytes].concat()
-}
-
-fn own_bytes(value: &[u8]) -> Option<&[u8]> {
-    value.split_first().filter(|(version, _)| **version == VERSION).map(|(_, bytes)| bytes)
-}
 
 /// What the file holds besides the store.
 pub(super) struct Found {
@@ -97,19 +76,13 @@ fn load(container: &Container, view: &dyn View) -> Result<Option<u64>> {
     let mut applied = None;
     let mut problem = None;
     view.scan(&[OWN_PREFIX], &[OWN_PREFIX + 1], &mut |key, value| {
-        let result = match (key.get(1..), own_bytes(value)) {
-            (Some([]), Some(value)) => match value.try_into() {
-                Ok(bytes) => {
-                    applied = Some(u64::from_le_bytes(bytes));
-                    Ok(())
-                }
-                Err(_) => Err("the number of the last batch is none".to_owned()),
-            },
-            (Some(segment), Some(bitmap)) => match segment.try_into() {
-                Ok(segment) => container.space().load(u32::from_be_bytes(segment), bitmap).map_err(|e| e.0),
-                Err(_) => Err("an unknown record".to_owned()),
-            },
-            _ => Err("a record of an unknown version".to_owned()),
+        let result = match Own::decode(key, value) {
+            Ok(Own::Applied(number)) => {
+                applied = Some(number);
+                Ok(())
+            }
+            Ok(Own::Bitmap(segment, bitmap)) => container.space().load(segment, bitmap).map_err(|e| e.0),
+            Err(why) => Err(why.to_owned()),
         };
         match result {
             Ok(()) => ControlFlow::Continue(()),

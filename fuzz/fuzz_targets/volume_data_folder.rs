@@ -1,0 +1,4 @@
+//! `adit_volume::format::fuzzing::fuzz_data_folder`, which a stable test replays too.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| adit_volume::format::fuzzing::fuzz_data_folder(data));
