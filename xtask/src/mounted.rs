@@ -143,6 +143,8 @@ pub enum Kind {
     Vault(&'static str),
     /// A volume.
     Volume,
+    /// A volume whose data lies in a folder.
+    VolumeWithFolder,
     /// A volume on top of an empty folder.
     Overlay,
 }
@@ -151,14 +153,14 @@ impl Kind {
     fn word(self) -> &'static str {
         match self {
             Kind::Vault(_) => "vault",
-            Kind::Volume | Kind::Overlay => "volume",
+            Kind::Volume | Kind::VolumeWithFolder | Kind::Overlay => "volume",
         }
     }
 
     fn source(self, bench: &Workbench) -> PathBuf {
         match self {
             Kind::Vault(_) => bench.vault(),
-            Kind::Volume | Kind::Overlay => bench.volume(),
+            Kind::Volume | Kind::VolumeWithFolder | Kind::Overlay => bench.volume(),
         }
     }
 
@@ -188,6 +190,9 @@ impl Mounted {
         init.args([kind.word(), "init"]);
         if let Kind::Vault(cipher) = kind {
             init.args(["--cipher", cipher]);
+        }
+        if kind == Kind::VolumeWithFolder {
+            init.arg("--data").arg(bench.dir.join("data"));
         }
         kind.open(&bench, &mut init);
         process::run(init.stdout(Stdio::null()), STEP_LIMIT)?;

@@ -24,7 +24,7 @@ const OTHER_VAULT: Kind = Kind::Vault("siv-ctrmac");
 fn pjdfstest_expected(kind: Kind) -> &'static str {
     match kind {
         Kind::Vault(_) => "xtask/suites/pjdfstest-vault.expected",
-        Kind::Volume | Kind::Overlay => "xtask/suites/pjdfstest-volume.expected",
+        Kind::Volume | Kind::VolumeWithFolder | Kind::Overlay => "xtask/suites/pjdfstest-volume.expected",
     }
 }
 
@@ -40,7 +40,7 @@ pub fn pjdfstest(_: &Run) -> Result<Outcome> {
     apt::ensure(apt::ACL.iter().chain([&apt::FUSE]))?;
     let program = tools::PJDFSTEST.ensure()?;
     let adit = mounted::build_debug()?;
-    for kind in [VAULT, OTHER_VAULT, Kind::Volume, Kind::Overlay] {
+    for kind in [VAULT, OTHER_VAULT, Kind::Volume, Kind::VolumeWithFolder, Kind::Overlay] {
         pjdfstest_on(&adit, kind, &program)?;
     }
     Ok(Outcome::Passed)
@@ -184,7 +184,7 @@ copy_file_range = 2.0
 const FSX_PUNCHING: &str = "punch_hole = 3.0\n";
 
 /// Runs fsx with several seeds: on a vault through the default mount, through an exclusive one (kernel write-back), and with
-/// the other cipher combination; on a volume; and on an overlay.
+/// the other cipher combination; on a volume, also one with a data folder; and on an overlay.
 pub fn fsx(run: &Run) -> Result<Outcome> {
     if let Some(why) = workplace::mount_obstacle() {
         return Ok(Outcome::NotRun(why.to_owned()));
@@ -194,9 +194,18 @@ pub fn fsx(run: &Run) -> Result<Outcome> {
     let adit = mounted::build_debug()?;
     let (seeds, operations) = if run.long { (8, 100_000) } else { (3, 4_000 * u64::from(run.scale)) };
     let exclusive = &["-o", "exclusive"][..];
-    let mounts = [(VAULT, &[][..]), (VAULT, exclusive), (OTHER_VAULT, &[]), (Kind::Volume, &[]), (Kind::Overlay, &[])];
+    let mounts = [
+        (VAULT, &[][..]),
+        (VAULT, exclusive),
+        (OTHER_VAULT, &[]),
+        (Kind::Volume, &[]),
+        (Kind::VolumeWithFolder, &[]),
+        (Kind::Overlay, &[]),
+    ];
     for (kind, options) in mounts {
         let mount = Mounted::start(&adit, "fsx", kind, options)?;
+        // To keep CI short: all but where blocks lie is the code of a volume in one file.
+        let seeds = if kind == Kind::VolumeWithFolder && !run.long { 1 } else { seeds };
         for seed in 1..=seeds {
             fsx_once(&program, &mount, kind, seed, operations)?;
         }
@@ -207,7 +216,7 @@ pub fn fsx(run: &Run) -> Result<Outcome> {
 
 fn fsx_once(program: &Path, mount: &Mounted, kind: Kind, seed: u64, operations: u64) -> Result<()> {
     let config = mount.scratch().join("fsx.toml");
-    let more = if matches!(kind, Kind::Volume | Kind::Overlay) { FSX_PUNCHING } else { "" };
+    let more = if matches!(kind, Kind::Vault(_)) { "" } else { FSX_PUNCHING };
     fs::write(&config, format!("{FSX_CONFIG}{more}"))?;
     let mut command = Command::new(program);
     command.arg("-f").arg(&config).arg("-P").arg(mount.scratch());
