@@ -27,6 +27,9 @@ pub trait Transactional: Store {
 /// An inode becomes *known* by `lookup` and what makes one, as in a store, if the transaction is applied. After a failed call
 /// nothing of that call is changed, and the transaction may go on.
 pub trait Transaction {
+    /// Says that all of this serves to take something away from users, though it may add a little (a whiteout in the place of
+    /// what a layer below has): a store that keeps space back for removals gives it some of that.
+    fn takes_away(&mut self) {}
     /// See [`Store::lookup`].
     fn lookup(&mut self, parent: Ino, name: FileName<'_>) -> Result<Attr>;
     /// See [`Store::getattr`].

@@ -75,6 +75,9 @@ pub struct Batch {
     pub freed: Vec<Run>,
     /// Whether it may use the space kept back for deletes, gc and the like. Others end with `NoSpace` before.
     pub uses_reserve: bool,
+    /// Whether it takes something away from users although it may add a little: it may use one half of that space. The other
+    /// half stays for what gives space back.
+    pub takes_away: bool,
 }
 
 /// An ordered map from keys to values. All methods may be called from any thread at any time.

@@ -163,6 +163,10 @@ impl<'s, 'c, 't> Running<'s, 'c, 't> {
 }
 
 impl Transaction for Running<'_, '_, '_> {
+    fn takes_away(&mut self) {
+        self.change.draft.takes_away = true;
+    }
+
     fn lookup(&mut self, parent: Ino, name: FileName<'_>) -> Result<Attr> {
         let (ino, _) = self.change.entry(parent.0, name)?;
         let inode = match self.change.peek(ino) {

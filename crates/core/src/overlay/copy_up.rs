@@ -204,6 +204,19 @@ impl Shared {
     /// # Errors
     /// `NotFound` for one that was removed.
     pub fn ensure_directory(&self, dir: &Arc<Node>) -> Result<()> {
+        self.ensure_directory_by(dir, |work| self.transact(work))
+    }
+
+    /// As [`Shared::ensure_directory`], for something that is to be removed from it.
+    pub fn ensure_directory_for_removal(&self, dir: &Arc<Node>) -> Result<()> {
+        self.ensure_directory_by(dir, |work| self.transact_removal(work))
+    }
+
+    fn ensure_directory_by(
+        &self,
+        dir: &Arc<Node>,
+        transact: impl Fn(&mut dyn FnMut(&mut dyn Transaction) -> Result<()>) -> Result<()>,
+    ) -> Result<()> {
         let mut missing = Vec::new();
         let mut at = dir.clone();
         while at.upper().is_none() {
@@ -222,7 +235,7 @@ impl Shared {
             }
             let learning = self.upper.learning();
             let mut made = None;
-            self.transact(&mut |tx| {
+            transact(&mut |tx| {
                 made = Some(self.copy(tx, &node, &plan)?);
                 Ok(())
             })?;

@@ -254,6 +254,14 @@ impl Shared {
         self.joined.transact(work)
     }
 
+    /// As [`Shared::transact`], for what takes something away: it works on a full upper as well.
+    fn transact_removal(&self, work: &mut dyn FnMut(&mut dyn Transaction) -> Result<()>) -> Result<()> {
+        self.joined.transact(&mut |tx| {
+            tx.takes_away();
+            work(tx)
+        })
+    }
+
     /// The number under which the lower's `ino` is shown.
     fn tagged(&self, ino: Ino) -> Result<Ino> {
         if ino == Ino::ROOT {

@@ -2,6 +2,8 @@
 //!
 //! Where the lower has the name, a whiteout takes its place: a further name of the upper's one whiteout inode. A directory is
 //! empty if nothing is shown in it; the whiteouts that are left in it go with it.
+//!
+//! On a full upper it works as well: the upper keeps space back for what takes something away.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -73,7 +75,7 @@ impl Shared {
             true => Err(ErrorKind::IsDirectory.into()),
             false => Ok(()),
         };
-        self.ensure_if(dir, |this| this.entry(dir, name).and_then(|entry| check(&entry)))?;
+        self.ensure_for_removal(dir, |this| this.entry(dir, name).and_then(|entry| check(&entry)))?;
         let _names = self.names.write();
         let entry = self.entry(dir, name)?;
         check(&entry)?;
@@ -81,7 +83,7 @@ impl Shared {
         let hides = self.beneath(dir, name)?.is_some();
         let parent = dir.upper().ok_or(ErrorKind::Stale)?;
         let learning = self.upper.learning();
-        self.transact(&mut |tx| {
+        self.transact_removal(&mut |tx| {
             self.lose(tx, &entry.node, &mut loss)?;
             if entry.in_upper {
                 tx.unlink(parent, name)?;
@@ -95,14 +97,21 @@ impl Shared {
 
     /// Copies `dir` up, if `check`, with the names held, finds that the operation that needs it can go on. Hold nothing.
     pub fn ensure_if(&self, dir: &Arc<Node>, check: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
+        if self.is_needed(dir, check)? { self.ensure_directory(dir) } else { Ok(()) }
+    }
+
+    /// As [`Shared::ensure_if`], for an operation that takes something away.
+    fn ensure_for_removal(&self, dir: &Arc<Node>, check: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
+        if self.is_needed(dir, check)? { self.ensure_directory_for_removal(dir) } else { Ok(()) }
+    }
+
+    /// Whether `dir` has no copy yet; then `check` must find that it is to have one.
+    fn is_needed(&self, dir: &Node, check: impl FnOnce(&Self) -> Result<()>) -> Result<bool> {
         if dir.upper().is_some() {
-            return Ok(());
+            return Ok(false);
         }
-        {
-            let _names = self.names.read();
-            check(self)?;
-        }
-        self.ensure_directory(dir)
+        let _names = self.names.read();
+        check(self).map(|()| true)
     }
 
     pub fn white_out(&self, tx: &mut dyn Transaction, parent: Ino, name: FileName<'_>) -> Result<()> {
@@ -115,7 +124,7 @@ impl Shared {
             true => Ok(()),
             false => Err(ErrorKind::NotDirectory.into()),
         };
-        self.ensure_if(dir, |this| this.entry(dir, name).and_then(|entry| check(this, &entry)))?;
+        self.ensure_for_removal(dir, |this| this.entry(dir, name).and_then(|entry| check(this, &entry)))?;
         let _names = self.names.write();
         let entry = self.entry(dir, name)?;
         check(self, &entry)?;
@@ -123,7 +132,7 @@ impl Shared {
         let hides = self.beneath(dir, name)?.is_some();
         let parent = dir.upper().ok_or(ErrorKind::Stale)?;
         let _learning = self.upper.learning();
-        self.transact(&mut |tx| {
+        self.transact_removal(&mut |tx| {
             if entry.in_upper {
                 self.drop_whites(tx, &entry.node, &whites)?;
                 tx.rmdir(parent, name)?;
@@ -155,12 +164,12 @@ impl Shared {
         if let Some(mut origin) = self.origin(upper)? {
             origin.opaque = true;
             let origin = origin.encode()?;
-            self.transact(&mut |tx| tx.set_xattr(upper, Own::Origin.name(), &origin, XattrSet::Replace))?;
+            self.transact_removal(&mut |tx| tx.set_xattr(upper, Own::Origin.name(), &origin, XattrSet::Replace))?;
             dir.state().opaque = true;
         }
         while whites.len() > WHITEOUTS_AT_ONCE {
             let some = whites.split_off(whites.len() - WHITEOUTS_AT_ONCE);
-            self.transact(&mut |tx| self.drop_whites(tx, dir, &some))?;
+            self.transact_removal(&mut |tx| self.drop_whites(tx, dir, &some))?;
         }
         Ok(whites)
     }

@@ -355,26 +355,28 @@ impl Shared {
         (2 * bytes as u64 / u64::from(self.container.segment_len())).min(u32::MAX.into()) as u32
     }
 
-    /// What there is too little of for more than deletes and the like.
-    fn shortage(&self) -> Option<&'static str> {
+    /// What there is too little of for more than deletes and the like; if `takes_away`, for more than these may use that add
+    /// something.
+    fn shortage(&self, takes_away: bool) -> Option<&'static str> {
+        let parts = if takes_away { 2 } else { 1 };
         let pending = self.pending_segments();
         // A commit that cannot say where its segments are would be none. Each may be a run, with a hole before it.
-        let runs = self.container.kv_runs() as u64 + 2 * u64::from(pending) + KV_RUNS_KEPT_BACK;
+        let runs = self.container.kv_runs() as u64 + 2 * u64::from(pending) + KV_RUNS_KEPT_BACK / parts;
         if runs > self.kv_runs_max {
             return Some("the metadata lies in too many pieces; `adit volume gc` packs it");
         }
         let space = self.container.space();
-        let needed = space.geometry().kept_back.saturating_add(pending);
+        let needed = space.geometry().kept_back.div_ceil(parts as u32).saturating_add(pending);
         (space.available() < needed).then_some("the capacity is used up")
     }
 
     /// `NoSpace` if only what is kept back is left.
     fn check_room(&self, batch: &Batch) -> Result<()> {
-        if batch.uses_reserve || self.shortage().is_none() {
+        if batch.uses_reserve || self.shortage(batch.takes_away).is_none() {
             return Ok(());
         }
         self.checkpoint()?;
-        self.shortage().map_or(Ok(()), |why| Err(self.no_space("apply").because(why)))
+        self.shortage(batch.takes_away).map_or(Ok(()), |why| Err(self.no_space("apply").because(why)))
     }
 
     fn no_space(&self, op: &'static str) -> FsError {

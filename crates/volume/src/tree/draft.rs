@@ -26,6 +26,8 @@ pub(crate) struct Draft<'t> {
     freed_runs: usize,
     /// See [`Batch::uses_reserve`].
     pub uses_reserve: bool,
+    /// See [`Batch::takes_away`]. Nothing of it is taken back.
+    pub takes_away: bool,
     /// How it was when the part began that may be taken back.
     undo: Option<Undo>,
 }
@@ -54,6 +56,7 @@ impl<'t> Draft<'t> {
             writes_len: 0,
             freed_runs: 0,
             uses_reserve: false,
+            takes_away: false,
             undo: None,
         }
     }
@@ -247,6 +250,7 @@ impl<'t> Draft<'t> {
             allocated: self.allocated,
             freed,
             uses_reserve: self.uses_reserve,
+            takes_away: self.takes_away,
         };
         self.tree.table.apply(batch).map(drop)
     }
