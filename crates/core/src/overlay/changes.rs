@@ -118,7 +118,7 @@ impl Found {
     }
 }
 
-fn joined(names: &[Vec<u8>]) -> Vec<u8> {
+pub(super) fn joined(names: &[Vec<u8>]) -> Vec<u8> {
     let mut path: Vec<u8> = names.iter().flat_map(|name| [&b"/"[..], name].concat()).collect();
     if path.is_empty() {
         path.push(b'/');
@@ -261,7 +261,7 @@ impl Shared {
     }
 
     /// The object of the lower at an origin's path.
-    fn follow(&self, origin: &Origin) -> Result<Held> {
+    pub(super) fn follow(&self, origin: &Origin) -> Result<Held> {
         let mut at = self.lower.root();
         for name in &origin.path {
             at = self.lower.find(at.ino, name_of(name)?)?.ok_or(ErrorKind::Stale)?.1;
@@ -288,7 +288,7 @@ impl Shared {
     }
 
     /// How an inode of the upper differs from what it stands for.
-    fn compare(&self, upper: Ino, attr: &Attr, below: &Held) -> Result<Option<Changed>> {
+    pub(super) fn compare(&self, upper: Ino, attr: &Attr, below: &Held) -> Result<Option<Changed>> {
         let (new, old) = (Looks::of(&*self.upper.store, upper)?, Looks::of(&*self.lower.store, below.ino)?);
         if attr.kind == Kind::File && self.has_other_content(upper, attr, &old.attr)? {
             return Ok(Some(Changed::Content));

@@ -18,6 +18,7 @@
 
 mod attributes;
 mod changes;
+mod compare;
 mod content;
 mod copy_up;
 mod create;
@@ -83,6 +84,22 @@ pub struct LowerIdentity {
     pub id: Vec<u8>,
     /// The same for messages.
     pub text: String,
+}
+
+impl LowerIdentity {
+    /// The attribute that the root of an upper has, and nothing else: which lower it belongs to. Who opens an upper as what it
+    /// is otherwise should not change it: what the overlay has noted would no longer fit.
+    pub fn attribute() -> XattrName<'static> {
+        Own::Root.name()
+    }
+
+    /// What the value of that attribute says.
+    ///
+    /// # Errors
+    /// `Corrupt`; `NotSupported` for an overlay of another version.
+    pub fn from_attribute(value: &[u8]) -> Result<LowerIdentity> {
+        record::decode_root(value)
+    }
 }
 
 /// What the overlay has for itself in the upper.

@@ -1,0 +1,314 @@
+//! How one state of an overlay differs from another: that of a snapshot of its upper, and what is shown now.
+//!
+//! The upper tells which paths may differ. What is there is asked of both states, so that copies which show nothing, whiteouts,
+//! and directories of the lower under another name are told as what they are to whoever works there. It costs what differs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::changes::{Change, Changed, joined};
+use super::copy_up::Looks;
+use super::layer::Held;
+use super::node::Node;
+use super::record::Own;
+use super::{Overlay, Shared, name_of, names};
+use crate::error::Result;
+use crate::types::{Attr, Ino, Kind};
+
+type Names = Vec<Vec<u8>>;
+
+/// What a path leads to in one of the states.
+struct Seen {
+    attr: Attr,
+    node: Arc<Node>,
+}
+
+/// The paths that may differ.
+#[derive(Default)]
+struct Places {
+    /// As they are in the old state, and in the new one.
+    old: BTreeSet<Names>,
+    new: BTreeSet<Names>,
+    /// Those in the new one whose inode of the upper changed.
+    touched: BTreeSet<Names>,
+    /// Files that changed, and do not have the name any more, or again, that was copied up: told if nothing else tells that.
+    others: Vec<(Ino, Change)>,
+}
+
+/// What is at the places, compared.
+#[derive(Default)]
+struct Found {
+    gone: Vec<(Names, Seen)>,
+    came: Vec<(Names, Seen)>,
+    /// The path in the new state.
+    both: Vec<(Names, Seen, Seen)>,
+    /// Something else has its name, which is no directory either.
+    replaced: Vec<(Names, Kind)>,
+}
+
+/// Directories of one state that lie elsewhere in the other one, or nowhere, by their paths.
+type Moves = BTreeMap<Names, Option<Names>>;
+
+/// Two states, and what is known of directories.
+struct Pair<'a> {
+    old: &'a Shared,
+    new: &'a Shared,
+    /// From the old one to the new one, and back.
+    forth: Moves,
+    back: Moves,
+}
+
+impl Overlay {
+    /// How what is shown differs from what `old` shows: an overlay on a snapshot of the upper, over another store of the same
+    /// lower. `upper` is how the upper itself differs from that snapshot; paths of it that may lead nowhere do no harm.
+    /// Sorted by path. What is in a directory that was renamed moved with it, and is not told, nor is what the lower has in one that
+    /// is gone.
+    ///
+    /// # Errors
+    /// `Stale` where the lower is not what it was; what the layers say.
+    pub fn differences(&self, old: &Overlay, upper: &[Change]) -> Result<Vec<Change>> {
+        let mut pair = Pair { old: &old.0, new: &self.0, forth: Moves::new(), back: Moves::new() };
+        let told = pair.run(upper);
+        old.0.settle();
+        self.0.settle();
+        told
+    }
+}
+
+/// The path that is shown of a path in the upper.
+fn in_tree(path: &[u8]) -> Option<Names> {
+    let mut names = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
+    (names.next() == Some(names::TREE)).then(|| names.map(<[u8]>::to_vec).collect())
+}
+
+/// The name of a path in the upper's index.
+fn in_index(path: &[u8]) -> Option<&[u8]> {
+    let mut names = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
+    (names.next() == Some(names::INDEX)).then(|| names.next()).flatten()
+}
+
+/// Where `path` lies in the other state, as far as the directories above it tell; `None` if one of them is only here.
+fn elsewhere(moves: &Moves, path: &Names) -> Option<Names> {
+    for len in (1..path.len()).rev() {
+        let (above, rest) = path.split_at(len);
+        if let Some(to) = moves.get(above) {
+            return to.as_ref().map(|to| [to, rest].concat());
+        }
+    }
+    Some(path.clone())
+}
+
+/// What of an inode is compared where the upper does not say that it changed.
+fn attributes(attr: &Attr) -> impl PartialEq + use<> {
+    let content = (attr.kind != Kind::Directory).then_some((attr.size, attr.mtime));
+    (attr.perm, attr.uid, attr.gid, attr.rdev, content)
+}
+
+impl Shared {
+    fn at(&self, path: &Names) -> Result<Option<Seen>> {
+        let _names = self.names.read();
+        let mut at = Seen { attr: self.getattr(&self.root)?, node: self.root.clone() };
+        for name in path {
+            if !at.node.is_directory() {
+                return Ok(None);
+            }
+            let Some(entry) = self.find(&at.node, name_of(name)?)? else { return Ok(None) };
+            at = Seen { attr: entry.attr, node: entry.node };
+        }
+        Ok(Some(at))
+    }
+}
+
+impl Pair<'_> {
+    fn run(&mut self, upper: &[Change]) -> Result<Vec<Change>> {
+        let places = self.places(upper)?;
+        // What is below a directory that moved has to be looked for again: there, or as it was called before. Each round knows
+        // those of one level more.
+        let levels = places.old.iter().chain(&places.new).map(Vec::len).max().unwrap_or(0);
+        let mut found = self.look(&places)?;
+        for _ in 0..levels {
+            if !self.note_moves(&found) {
+                break;
+            }
+            found = self.look(&places)?;
+        }
+        let mut told = self.tell(found, &places)?;
+        told.sort_by(|a, b| (&a.path, &a.what).cmp(&(&b.path, &b.what)));
+        told.dedup();
+        Ok(told)
+    }
+
+    fn places(&self, upper: &[Change]) -> Result<Places> {
+        let mut places = Places::default();
+        for change in upper {
+            if change.what == Changed::Removed {
+                places.old.extend(in_tree(&change.path));
+                if let Some(name) = in_index(&change.path) {
+                    self.indexed(name, change.kind, &mut places)?;
+                }
+                continue;
+            }
+            if let Changed::Renamed(from) = &change.what {
+                places.old.extend(in_tree(from));
+            }
+            if let Some(path) = in_tree(&change.path) {
+                if !matches!(change.what, Changed::Added | Changed::Renamed(_)) {
+                    places.touched.insert(path.clone());
+                }
+                places.old.extend(self.copied_from(&path)?);
+                places.new.insert(path);
+            } else if let Some(name) = in_index(&change.path) {
+                self.indexed(name, change.kind, &mut places)?;
+            }
+        }
+        Ok(places)
+    }
+
+    /// Where the old state has what is at `path` now, if it shows it where the lower has it: the upper need not say that it is
+    /// not there any more, if the directory went too.
+    fn copied_from(&self, path: &Names) -> Result<Option<Names>> {
+        let Some(now) = self.new.at(path)? else { return Ok(None) };
+        let Some(upper) = now.node.upper() else { return Ok(None) };
+        let Some(origin) = self.new.origin(upper)? else { return Ok(None) };
+        let before = self.old.at(&origin.path)?;
+        Ok(before.filter(|before| before.attr.ino == now.attr.ino).map(|_| origin.path))
+    }
+
+    /// A copy of a file that has several names in the lower: it is told under the name that was copied, if both states show it
+    /// there.
+    fn indexed(&self, name: &[u8], kind: Kind, places: &mut Places) -> Result<()> {
+        let find = |of: &Shared| -> Result<_> { of.upper.find(of.layout.index.ino, name_of(name)?) };
+        let (old, new) = (find(self.old)?, find(self.new)?);
+        let origin = match (&old, &new) {
+            (_, Some((_, copy))) => self.new.origin(copy.ino)?,
+            (Some((_, copy)), None) => self.old.origin(copy.ino)?,
+            (None, None) => None,
+        };
+        let Some(origin) = origin else { return Ok(()) };
+        let ino = self.new.tagged(origin.print.ino)?;
+        let touched = match (&old, &new) {
+            (Some((_, old)), Some((_, new))) => {
+                let links = |of: &Shared, copy: &Held| of.own_xattr(copy.ino, Own::Links);
+                // That a name came or went is told by itself, and the upper need not mean more than the count of them.
+                links(self.old, old)? == links(self.new, new)? || self.look_different(old, new)?
+            }
+            (_, Some((attr, copy))) => self.new.compare(copy.ino, attr, &self.new.follow(&origin)?)?.is_some(),
+            (Some((attr, copy)), None) => self.old.compare(copy.ino, attr, &self.old.follow(&origin)?)?.is_some(),
+            (None, None) => false,
+        };
+        let shows = |of: &Shared| -> Result<bool> { Ok(of.at(&origin.path)?.is_some_and(|seen| seen.attr.ino == ino)) };
+        match (shows(self.old)?, shows(self.new)?) {
+            (true, true) => {
+                if touched {
+                    places.touched.insert(origin.path.clone());
+                }
+                places.new.insert(origin.path);
+            }
+            // Without a copy it shows itself, or went with its last name.
+            (_, is_shown) if touched && (is_shown || new.is_some()) => {
+                let told = Change { path: joined(&origin.path), kind, what: Changed::OtherNames };
+                places.others.push((ino, told));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Whether two copies differ in their attributes: also the size and the time that each change of content sets.
+    fn look_different(&self, old: &Held, new: &Held) -> Result<bool> {
+        let (old, new) = (Looks::of(&*self.old.upper.store, old.ino)?, Looks::of(&*self.new.upper.store, new.ino)?);
+        Ok(attributes(&old.attr) != attributes(&new.attr) || old.sorted_xattrs() != new.sorted_xattrs())
+    }
+
+    fn look(&self, places: &Places) -> Result<Found> {
+        let old = places.old.iter().map(|path| (Some(path.clone()), elsewhere(&self.forth, path)));
+        let new = places.new.iter().map(|path| (elsewhere(&self.back, path), Some(path.clone())));
+        let pairs: BTreeSet<(Option<Names>, Option<Names>)> = old.chain(new).collect();
+        let seen = |of: &Shared, path: Option<Names>| -> Result<Option<(Names, Seen)>> {
+            let Some(path) = path else { return Ok(None) };
+            Ok(of.at(&path)?.map(|seen| (path, seen)))
+        };
+        let mut found = Found::default();
+        for (old_path, new_path) in pairs {
+            match (seen(self.old, old_path)?, seen(self.new, new_path)?) {
+                (Some((_, old)), Some((path, new))) if old.attr.ino == new.attr.ino => {
+                    found.both.push((path, old, new))
+                }
+                (Some((_, old)), Some((path, new))) if old.node.kind == new.node.kind && !new.node.is_directory() => {
+                    found.replaced.push((path, new.node.kind));
+                }
+                (old, new) => {
+                    found.gone.extend(old);
+                    found.came.extend(new);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Notes directories that lie elsewhere, or nowhere; whether that is news.
+    fn note_moves(&mut self, found: &Found) -> bool {
+        let directories = |seen: &[(Names, Seen)]| -> BTreeMap<Ino, Names> {
+            let directories = seen.iter().filter(|(_, seen)| seen.node.is_directory());
+            directories.map(|(path, seen)| (seen.attr.ino, path.clone())).collect()
+        };
+        let (gone, came) = (directories(&found.gone), directories(&found.came));
+        let moves = |from: &BTreeMap<Ino, Names>, to: &BTreeMap<Ino, Names>| -> Moves {
+            from.iter().map(|(ino, path)| (path.clone(), to.get(ino).cloned())).collect()
+        };
+        let (forth, back) = (moves(&gone, &came), moves(&came, &gone));
+        let is_news = (&forth, &back) != (&self.forth, &self.back);
+        (self.forth, self.back) = (forth, back);
+        is_news
+    }
+
+    fn tell(&self, found: Found, places: &Places) -> Result<Vec<Change>> {
+        let (mut told, mut changed) = (Vec::new(), BTreeSet::new());
+        let mut tell = |path: &Names, kind, what| told.push(Change { path: joined(path), kind, what });
+        for (path, kind) in found.replaced {
+            tell(&path, kind, Changed::Content);
+        }
+        for (path, old, new) in found.both {
+            if let Some(what) = self.compare(&old, &new, places.touched.contains(&path))? {
+                tell(&path, new.node.kind, what);
+                changed.insert(new.attr.ino);
+            }
+        }
+        let mut gone: BTreeMap<Ino, Vec<(Names, Seen)>> = BTreeMap::new();
+        for (path, seen) in found.gone {
+            gone.entry(seen.attr.ino).or_default().push((path, seen));
+        }
+        for (path, new) in found.came {
+            let kind = new.node.kind;
+            let Some((from, old)) = gone.get_mut(&new.attr.ino).and_then(Vec::pop) else {
+                tell(&path, kind, Changed::Added);
+                continue;
+            };
+            tell(&path, kind, Changed::Renamed(joined(&from)));
+            if let Some(what) = self.compare(&old, &new, places.touched.contains(&path))? {
+                tell(&path, kind, what);
+                changed.insert(new.attr.ino);
+            }
+        }
+        for (path, seen) in gone.into_values().flatten() {
+            tell(&path, seen.node.kind, Changed::Removed);
+        }
+        told.extend(places.others.iter().filter(|(ino, _)| !changed.contains(ino)).map(|(_, change)| change.clone()));
+        Ok(told)
+    }
+
+    /// How an inode that is in both states differs; `touched`: the upper says that it does, if it has it in both.
+    fn compare(&self, old: &Seen, new: &Seen, touched: bool) -> Result<Option<Changed>> {
+        let copied = |of: &Shared, seen: &Seen, upper: Ino| {
+            of.compare(upper, &of.upper.store.getattr(upper)?, &of.below(&seen.node)?.held)
+        };
+        match (old.node.upper(), new.node.upper()) {
+            (None, None) => Ok(None),
+            (None, Some(upper)) => copied(self.new, new, upper),
+            (Some(upper), None) => copied(self.old, old, upper),
+            (Some(_), Some(_)) => {
+                Ok((touched || attributes(&old.attr) != attributes(&new.attr)).then_some(Changed::Content))
+            }
+        }
+    }
+}
