@@ -68,8 +68,11 @@ mod names {
 /// Behind no feature: all is built on this crate, and would be built twice.
 #[doc(hidden)]
 pub mod fuzzing {
+    /// The body of a target.
+    pub type Body = fn(&[u8]);
+
     /// The targets by name.
-    pub const TARGETS: [(&str, fn(&[u8])); 1] = [("overlay_record", fuzz_record)];
+    pub const TARGETS: [(&str, Body); 1] = [("overlay_record", fuzz_record)];
 
     /// Any bytes as a value of one of the overlay's attributes.
     pub fn fuzz_record(data: &[u8]) {
