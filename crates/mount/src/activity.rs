@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::damage::Damage;
 use crate::request::{Counts, Kind};
 
 /// Counters that every request touches; a few additions, no clock.
@@ -19,6 +20,8 @@ pub(crate) struct Activity {
     gate: Mutex<()>,
     opened: Condvar,
     kinds: Counts,
+    /// What requests met that is damaged.
+    pub(crate) damage: Damage,
 }
 
 /// Holds requests off until it is dropped.

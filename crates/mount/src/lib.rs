@@ -13,6 +13,7 @@
 mod activity;
 pub mod control;
 pub mod daemon;
+mod damage;
 pub mod errno;
 mod fuse;
 pub mod holders;

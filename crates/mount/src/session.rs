@@ -344,6 +344,17 @@ impl SessionHandle {
         self.activity.kinds()
     }
 
+    /// How many requests met damaged data so far.
+    pub fn damage_count(&self) -> u64 {
+        self.activity.damage.count()
+    }
+
+    /// What is damaged of one of `inodes`, if a request about it met that after the first `count` that met damage. The latest
+    /// few inodes are remembered.
+    pub fn damage_since(&self, count: u64, inodes: &[Ino]) -> Option<String> {
+        self.activity.damage.since(count, inodes)
+    }
+
     /// Unmounts; [`Session::wait`] then flushes and returns. `lazy` detaches at once while open files live on.
     ///
     /// # Errors

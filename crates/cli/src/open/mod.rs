@@ -3,6 +3,7 @@
 pub mod mounted;
 pub mod vault;
 pub mod volume;
+mod watched;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

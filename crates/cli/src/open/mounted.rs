@@ -18,6 +18,7 @@ use adit_mount::mountpoint;
 use adit_volume::tree::MAIN;
 use serde_json::{Value, json};
 
+use super::watched::Watched;
 use super::{Purpose, remark, volume};
 use crate::args::mount_options::Part;
 use crate::commands::mount::answered;
@@ -38,7 +39,7 @@ pub enum Reached {
     /// Open here.
     Closed(adit_volume::Volume),
     /// Mounted; the private mount, if one was made, is to be dropped after the store.
-    Mounted(Arc<DirStore>, Option<Private>),
+    Mounted(Arc<Watched>, Option<Private>),
 }
 
 /// Reaches the volume in `file`, here or through the process that has it open.
@@ -58,10 +59,10 @@ pub fn reach(file: &Path, purpose: Purpose) -> Result<Reached> {
             reached => return reached,
         };
         // A process or a mount came or went in between; or another verb's private mount is being made or taken away, of
-        // which only the branch tells as yet.
+        // which only the branch tells as yet, or its place, while it is still listed.
         let passes = process.is_some_and(|process| {
             failure.code() == Code::Busy
-                && main_of(&before, &process).is_none()
+                && main_of(&before, &process).is_none_or(|main| main.hidden)
                 // Which has the branch for as long as it is mounted.
                 && !before.iter().any(|mount| mount.upper.is_some() && mount.is_attached())
         });
@@ -89,13 +90,19 @@ fn through(file: &Path, process: &MountInfo, purpose: Purpose) -> Result<Reached
     let main = main_of(&mounts, process);
     let Some(main) = main else {
         let private = Private::mount(file, process, Part::Live)?;
-        let store = at(&private.dir, &private.device()?, purpose)?;
+        let info = Registry::of_this_user().find(&private.dir).map_err(|e| answered(&e))?;
+        let store = watched(&private.dir, &private.device()?, &info, purpose)?;
         return Ok(Reached::Mounted(store, Some(private)));
     };
     if main.read_only && purpose != Purpose::Read {
         return Err(live::in_the_way(file, main, "mounted read-only", ""));
     }
-    Ok(Reached::Mounted(at(Path::new(&main.mountpoint), &main.device, purpose)?, None))
+    Ok(Reached::Mounted(watched(Path::new(&main.mountpoint), &main.device, main, purpose)?, None))
+}
+
+/// The mount `info` at `dir`, which says of errors whether they are damage.
+fn watched(dir: &Path, device: &str, info: &MountInfo, purpose: Purpose) -> Result<Arc<Watched>> {
+    Ok(Arc::new(Watched::new(at(dir, device, purpose)?, info)))
 }
 
 /// A snapshot of the volume in `file`, through the process of `process`, for as long as what is returned second lives: it is to

@@ -41,6 +41,7 @@ impl Requests {
         match catch_unwind(AssertUnwindSafe(|| call(&self.engine))) {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(error)) => {
+                self.activity.damage.note(Ino(ino.0), &error);
                 self.errors.note(op, &error, || self.engine.store().path_of(Ino(ino.0)));
                 Err(Errno::from_i32(errno_of(error.kind())))
             }

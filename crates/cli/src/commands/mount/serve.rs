@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use adit_core::ErrorKind;
 use adit_core::engine::{CacheStats, Engine, EngineOptions};
 use adit_core::store::Store;
+use adit_core::types::Ino;
 use adit_mount::control::{ControlError, MountInfo, Registered, Registry};
 use adit_mount::{MountError, MountOptions, Session, SessionHandle, Until};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::mount_failure;
@@ -26,6 +28,18 @@ const BASE_LEN_BYTES: u64 = 12 << 20;
 
 /// How long an answer about the end of the mount is waited for; whoever asked then waits for the process's end.
 const OUTCOME_PATIENCE: Duration = Duration::from_secs(90);
+
+/// The request for what was met that is damaged ([`Damaged`]).
+pub const DAMAGE_VERB: &str = "damage";
+
+/// What is asked with [`DAMAGE_VERB`].
+#[derive(Serialize, Deserialize)]
+pub struct Damaged {
+    /// How many requests had met damage when whoever asks began.
+    pub since: u64,
+    /// Of these inodes.
+    pub inodes: Vec<u64>,
+}
 
 /// What a mount's process says of it.
 pub struct About {
@@ -156,9 +170,18 @@ impl Verbs {
         match verb {
             "stats" => Some(self.stats()),
             "status" => Some(self.status()),
+            DAMAGE_VERB => Some(self.damage(args)),
             "umount" => Some(self.umount(args["lazy"].as_bool().unwrap_or(false))),
             verb => self.place.as_ref()?.call(verb, args),
         }
+    }
+
+    /// How many requests met damage, and what it was that one about these inodes met after the first so many.
+    fn damage(&self, args: &Value) -> Result<Value, ControlError> {
+        let asked = Damaged::deserialize(args).map_err(|e| ControlError::answer(ErrorKind::InvalidInput, e))?;
+        let inodes: Vec<Ino> = asked.inodes.into_iter().map(Ino).collect();
+        let what = self.session.damage_since(asked.since, &inodes);
+        Ok(json!({"count": self.session.damage_count(), "what": what}))
     }
 
     fn engine(&self) -> Result<Arc<Engine>, ControlError> {

@@ -1,0 +1,93 @@
+//! What the requests of a mount met that is damaged.
+//!
+//! To the kernel damage is `EIO`, as a failing disk is, and so it is to every program on the mount. A command of ours that works
+//! through the mount asks for more: whether a request about that inode met damage since the command began.
+
+use std::collections::VecDeque;
+
+use adit_core::types::Ino;
+use adit_core::{ErrorKind, FsError};
+use parking_lot::Mutex;
+
+/// Most inodes that are remembered; of more, those that were met last.
+const INODES_MAX: usize = 64;
+
+/// See the module's notes.
+#[derive(Debug, Default)]
+pub(crate) struct Damage(Mutex<Met>);
+
+#[derive(Debug, Default)]
+struct Met {
+    /// Requests that met damage, ever.
+    count: u64,
+    /// One for each inode, the one that was met last at the end.
+    latest: VecDeque<One>,
+}
+
+#[derive(Debug)]
+struct One {
+    ino: Ino,
+    /// Which of the requests it was, from 1.
+    number: u64,
+    what: String,
+}
+
+impl Damage {
+    /// A request about `ino` ended with `error`.
+    pub(crate) fn note(&self, ino: Ino, error: &FsError) {
+        if error.kind() != ErrorKind::Corrupt {
+            return;
+        }
+        let what = error.cause().map_or_else(|| error.to_string(), |cause| cause.to_string());
+        let met = &mut *self.0.lock();
+        met.count += 1;
+        met.latest.retain(|one| one.ino != ino);
+        if met.latest.len() >= INODES_MAX {
+            met.latest.pop_front();
+        }
+        met.latest.push_back(One { ino, number: met.count, what });
+    }
+
+    /// How many requests met damage so far.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.lock().count
+    }
+
+    /// What was damaged of one of `inodes`, if a request about it met that after the first `count`.
+    pub(crate) fn since(&self, count: u64, inodes: &[Ino]) -> Option<String> {
+        let met = self.0.lock();
+        let found = met.latest.iter().rev().find(|one| one.number > count && inodes.contains(&one.ino))?;
+        Some(found.what.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_is_told_of_the_inode_and_only_if_it_was_met_since() {
+        let damage = Damage::default();
+        let corrupt = |why: &str| FsError::new(ErrorKind::Corrupt).on("read", "/f").because(why);
+        damage.note(Ino(5), &corrupt("block 7"));
+        damage.note(Ino(6), &ErrorKind::Io.into());
+        assert_eq!(damage.count(), 1, "a failing disk is none");
+        assert_eq!(damage.since(0, &[Ino(4), Ino(5)]).as_deref(), Some("block 7"));
+        assert_eq!((damage.since(1, &[Ino(5)]), damage.since(0, &[Ino(6)])), (None, None));
+        damage.note(Ino(5), &corrupt("block 8"));
+        assert_eq!(damage.since(1, &[Ino(5)]).as_deref(), Some("block 8"));
+        damage.note(Ino(9), &ErrorKind::Corrupt.into());
+        assert_eq!(damage.since(0, &[Ino(9)]).as_deref(), Some("corrupt data"));
+    }
+
+    #[test]
+    fn what_is_remembered_has_an_end() {
+        let damage = Damage::default();
+        for ino in 1..=1000 {
+            damage.note(Ino(ino), &ErrorKind::Corrupt.into());
+        }
+        assert_eq!(damage.0.lock().latest.len(), INODES_MAX);
+        assert!(damage.since(0, &[Ino(1000)]).is_some() && damage.since(0, &[Ino(1)]).is_none());
+        assert_eq!(damage.count(), 1000);
+    }
+}
