@@ -4,8 +4,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use adit_core::FsError;
 use adit_core::overlay::{Change, Changed};
+use adit_core::{ErrorKind, FsError};
 use adit_mount::control::{ControlError, MountInfo, Registry};
 use adit_volume::Volume;
 use adit_volume::table::BLOCK_LEN_BYTES;
@@ -14,6 +14,7 @@ use adit_volume::volume::Durability;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::args::volume::DataArgs;
 use crate::commands::mount::answered;
 use crate::commands::mount::volume::VOLUME_VERB;
 use crate::exit_code::Code;
@@ -88,6 +89,10 @@ pub fn perform(
         Asked::List => return Ok(volume.snapshots().iter().map(info_json).collect()),
         Asked::Restore { branch, name, path } => {
             let path: Vec<&[u8]> = path.iter().map(Vec::as_slice).collect();
+            if !path.is_empty() && open::volume::upper_of(volume, branch)?.is_some() {
+                let why = "only all that an overlay's upper layer holds can be set back: leave out the path";
+                return Err(FsError::new(ErrorKind::NotSupported).because(why));
+            }
             volume.restore(branch, name, &path)?;
         }
         Asked::Diff { old, new } => {
@@ -135,6 +140,26 @@ fn difference_json(difference: &Difference) -> Value {
     json!({"path": text(&difference.path), "kind": difference.kind.as_str(), "change": change, "from": from})
 }
 
+/// How the upper of an overlay differs, for [`adit_core::overlay::Overlay::differences`].
+pub fn change_of_upper(difference: &Difference) -> Change {
+    let what = match &difference.what {
+        Differing::Added => Changed::Added,
+        Differing::Changed => Changed::Content,
+        Differing::Removed => Changed::Removed,
+        Differing::Renamed(from) => Changed::Renamed(from.clone()),
+    };
+    Change { path: difference.path.clone(), kind: difference.kind, what }
+}
+
+/// How something on an overlay differs between two moments, in the words of volumes.
+pub fn shown_change_json(change: &Change) -> Value {
+    let what = match &change.what {
+        Changed::Attributes => Changed::Content,
+        what => what.clone(),
+    };
+    change_json(&Change { what, ..change.clone() })
+}
+
 /// How something on an overlay differs from what lies below.
 pub fn change_json(change: &Change) -> Value {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -172,6 +197,8 @@ fn describe(volume: &Volume) -> Value {
         "branches": info.branches,
         "replayed": info.replayed,
         "collected": info.collected,
+        // What is damaged there, check tells.
+        "upper_of": open::volume::upper_of(volume, MAIN).ok().flatten().map(|lower| lower.text),
     })
 }
 
@@ -181,11 +208,33 @@ fn without(x: &OsStr) -> Failure {
     Failure::new(Code::NotSupported, format!("{}: a {kind}, and not a volume", x.display()))
 }
 
+/// Refuses to go on with the volume in `file` through the process that has it mounted, if its data folder is not where `data` says.
+///
+/// # Errors
+/// `Busy`.
+pub fn check_data(file: &Path, data: Option<&Path>) -> Result<()> {
+    match data {
+        Some(data) => Named::find(file.as_os_str(), &DataArgs { data: Some(data.to_owned()) }).map(drop),
+        None => Ok(()),
+    }
+}
+
+/// Refuses to change the volume in `file`, which a process has open, if it is the upper layer of an overlay.
+///
+/// # Errors
+/// `NotSupported`.
+pub fn refuse_upper(file: &Path) -> Result<()> {
+    let info = Named::of(file.as_os_str())?.ask(&Asked::Info)?;
+    info["upper_of"].as_str().map_or(Ok(()), |lower| Err(open::volume::is_upper(file, lower)))
+}
+
 /// A volume, as it was named: its file, or a mount of it.
 pub struct Named {
     /// For messages.
     pub subject: String,
     file: PathBuf,
+    /// Where its data folder is said to be.
+    data: Option<PathBuf>,
     /// A mount of it by a process of this user.
     mount: Option<MountInfo>,
     /// The branch or the snapshot that is mounted where it was named.
@@ -194,11 +243,17 @@ pub struct Named {
 }
 
 impl Named {
-    /// Finds the volume that `x` names.
+    /// Finds the volume that `x` names, whose data folder is now where `data` says.
     ///
     /// # Errors
-    /// `NotAMount` for a folder that is none; as [`Source::recognise`].
-    pub fn find(x: &OsStr) -> Result<Named> {
+    /// `NotAMount` for a folder that is none; as [`Source::recognise`] and [`Named::check_data`].
+    pub fn find(x: &OsStr, data: &DataArgs) -> Result<Named> {
+        let named = Named { data: data.data.clone(), ..Named::of(x)? };
+        named.check_data()?;
+        Ok(named)
+    }
+
+    fn of(x: &OsStr) -> Result<Named> {
         let path = Path::new(x);
         if path.is_dir()
             || adit_mount::mountpoint::resolve(path).is_ok_and(|at| adit_mount::mountpoint::find(&at).is_some())
@@ -213,7 +268,7 @@ impl Named {
                 // What an overlay changes is in the main branch of its upper.
                 let (subject, file) = (path.display().to_string(), PathBuf::from(upper));
                 let branch = Some(MAIN.to_owned());
-                return Ok(Named { subject, file, mount: Some(mount), branch, snapshot: None });
+                return Ok(Named { subject, file, data: None, mount: Some(mount), branch, snapshot: None });
             }
             if mount.kind != "volume" {
                 let what = format!("{}: a mount of a {}, which has no snapshots", path.display(), mount.kind);
@@ -221,14 +276,30 @@ impl Named {
             }
             let (branch, snapshot) = (mount.branch.clone(), mount.snapshot.clone());
             let file = PathBuf::from(&mount.source);
-            return Ok(Named { subject: path.display().to_string(), file, mount: Some(mount), branch, snapshot });
+            let subject = path.display().to_string();
+            return Ok(Named { subject, file, data: None, mount: Some(mount), branch, snapshot });
         }
         let file = match Source::recognise(x)? {
             Source::Volume(file) => file,
             _ => return Err(without(x)),
         };
         let mount = live::of_source(&file).into_iter().next();
-        Ok(Named { subject: file.display().to_string(), file, mount, branch: None, snapshot: None })
+        Ok(Named { subject: file.display().to_string(), file, data: None, mount, branch: None, snapshot: None })
+    }
+
+    /// Refuses a data folder that is not the one that the process which has the volume open uses.
+    fn check_data(&self) -> Result<()> {
+        let (Some(data), Some(_)) = (&self.data, &self.mount) else { return Ok(()) };
+        let info = self.ask(&Asked::Info)?;
+        let used = info["data_dir"].as_str().and_then(|part| Path::new(part).parent());
+        let real = |path: &Path| path.canonicalize().ok();
+        if used.is_some_and(|used| real(used).is_some() && real(used) == real(data)) {
+            return Ok(());
+        }
+        let used =
+            used.map_or("it has no data folder".to_owned(), |used| format!("its data folder is {}", used.display()));
+        let what = format!("{}: mounted, and {used}, not {}", self.subject, data.display());
+        Err(Failure::new(Code::Busy, what).hint("leave out --data, or unmount it first"))
     }
 
     /// Its file.
@@ -263,7 +334,7 @@ impl Named {
     pub fn ask(&self, asked: &Asked) -> Result<Value> {
         let Some(mount) = &self.mount else {
             let purpose = if asked.only_reads() { Purpose::Read } else { Purpose::Write };
-            let volume = open::volume::open(&self.file, purpose)?;
+            let volume = open::volume::open_with_data(&self.file, self.data.as_deref(), purpose)?;
             let fail = |e: FsError| open::volume::failure(&self.file, &e);
             let done = perform(&volume, asked, &mut |_| Ok(())).map_err(fail)?;
             volume.close().map_err(fail)?;

@@ -119,6 +119,8 @@ pub struct GcReport {
 /// An open volume. Dropping it makes a checkpoint; [`Volume::close`] says whether that worked.
 pub struct Volume {
     name: String,
+    /// Where its data folder was said to be, whatever the file says.
+    data: Option<PathBuf>,
     base: Arc<Base>,
     tree: Arc<Tree>,
     read_only: bool,
@@ -206,7 +208,7 @@ impl Volume {
     }
 
     /// As [`Volume::open`], with the content of files in the folder `data`, whatever the file says. If it is opened to be
-    /// changed, it says so from then on.
+    /// changed, it says so from then on. `InvalidInput` for a volume that has what files hold in its file.
     pub fn open_with_data(path: &Path, data: Option<&Path>, options: &OpenOptions) -> Result<Volume> {
         let name = path.display().to_string();
         let file = HostBlockFile::open(path, options.access).map_err(|e| FsError::from(e).on("open", &name))?;
@@ -215,13 +217,19 @@ impl Volume {
             None => data_folder::open(&data_folder::place(path, stored), uuid, options.access),
         };
         let base = Base::open_with(Arc::new(file), &name, &find, options.base())?;
+        if data.is_some() && base.info().data == DataLocation::Inline {
+            let why = "what its files hold is in the volume's own file, and in no folder";
+            return Err(FsError::new(ErrorKind::InvalidInput).on("open", &name).because(why));
+        }
         if let Some(dir) = data.filter(|_| options.access == Access::Write) {
             let stored = data_folder::name_for(path, dir)?;
             if stored != base.info().data_path {
                 base.set_data_path(&stored)?;
             }
         }
-        Volume::with(base, &name, options)
+        let mut volume = Volume::with(base, &name, options)?;
+        volume.data = data.map(|dir| dir.canonicalize().unwrap_or_else(|_| dir.to_owned()));
+        Ok(volume)
     }
 
     /// Opens the volume in `file`, after bringing it to a consistent state if it was not closed. `name` is for messages.
@@ -239,7 +247,7 @@ impl Volume {
         let tree = Arc::new(Tree::open(base.clone(), base.clone(), hash)?);
         let read_only = options.access == Access::Read;
         let collector = (options.background && !read_only).then(|| Collector::start(tree.clone())).transpose()?;
-        Ok(Volume { name: name.to_owned(), base, tree, read_only, collector })
+        Ok(Volume { name: name.to_owned(), data: None, base, tree, read_only, collector })
     }
 
     /// The name that it was opened by.
@@ -358,8 +366,10 @@ impl Volume {
             capacity_bytes: info.capacity,
             segment_len_bytes: info.segment_len,
             durability: info.durability,
-            data_dir: (info.data == DataLocation::External)
-                .then(|| data_folder::place(Path::new(&self.name), &info.data_path).join(data_folder::part(info.uuid))),
+            data_dir: (info.data == DataLocation::External).then(|| {
+                let stored = || data_folder::place(Path::new(&self.name), &info.data_path);
+                self.data.clone().unwrap_or_else(stored).join(data_folder::part(info.uuid))
+            }),
             space: crate::table::Extents::space(&*self.base),
             replayed: info.replayed,
             snapshots: named.len() - branches,

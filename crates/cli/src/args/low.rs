@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
 use super::units;
-use super::volume::{CloneCommand, DurabilityArg, SnapshotCommand, VolumeCommand};
+use super::volume::{CloneCommand, DataArgs, DurabilityArg, SnapshotCommand, VolumeCommand};
 
 /// Mount encrypted vaults and volumes, and work in them without a mount
 ///
@@ -185,7 +185,7 @@ Mount options:
   nonempty                cover a folder that holds something
   threads=N               threads that serve the mount
   memory=SIZE, idle=DURATION, foreground, state_dir=DIR
-  snapshot=NAME, branch=NAME, durability=sync|fsync
+  snapshot=NAME, branch=NAME, durability=sync|fsync, data=DIR
                           of a volume
   upper=VOLUME, writable, cache_dir=DIR
                           an overlay on a snapshot or a folder
@@ -293,6 +293,9 @@ pub struct SourceArgs {
     /// Its password.
     #[command(flatten)]
     pub password: PasswordArgs,
+    /// Its data folder.
+    #[command(flatten)]
+    pub data: DataArgs,
 }
 
 /// `mount`
@@ -325,6 +328,9 @@ pub struct MountArgs {
     /// Mount this branch of a volume instead of its main one
     #[arg(long, value_name = "NAME")]
     pub branch: Option<String>,
+    /// Its data folder.
+    #[command(flatten)]
+    pub data: DataArgs,
     /// Let this volume take what is changed of a snapshot or a folder, which stay as they are; made if it does not exist
     #[arg(long, value_name = "VOLUME", value_hint = ValueHint::FilePath, conflicts_with = "writable")]
     pub upper: Option<PathBuf>,

@@ -34,6 +34,8 @@ pub struct MountRequest {
     pub timeouts: Timeouts,
     /// What of a volume is mounted.
     pub part: Part,
+    /// Where the data folder of the volume is now.
+    pub data: Option<PathBuf>,
     /// The volume that takes the changes of what is mounted.
     pub upper: Option<PathBuf>,
     /// Whether a volume in the cache directory does.
@@ -104,6 +106,7 @@ impl MountRequest {
             options: MountOptions::default(),
             timeouts: Timeouts::default(),
             part: Part::Live,
+            data: None,
             upper: None,
             writable: false,
             cache_dir: None,
@@ -139,6 +142,7 @@ impl MountRequest {
         for part in [args.snapshot.map(Part::Snapshot), args.branch.map(Part::Branch)].into_iter().flatten() {
             request.choose(part)?;
         }
+        request.data = args.data.data.or(request.data);
         request.upper = args.upper.or(request.upper);
         request.writable |= args.writable;
         request.cache_dir = args.cache_dir.or(request.cache_dir);
@@ -205,6 +209,7 @@ impl MountRequest {
                 let known = DurabilityArg::from_str(word, false).map_err(|_| bad("it is sync or fsync".to_owned()))?;
                 self.durability = Some(known.into());
             }
+            ("data", Some(dir)) => self.data = Some(dir.into()),
             ("upper", Some(volume)) => self.upper = Some(volume.into()),
             ("writable", None) => self.writable = true,
             ("cache_dir" | "cache-dir", Some(dir)) => self.cache_dir = Some(dir.into()),

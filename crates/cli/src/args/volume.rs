@@ -16,6 +16,14 @@ pub enum DurabilityArg {
     Fsync,
 }
 
+/// Where the data folder of a volume is, for who has moved it.
+#[derive(Args, Debug, Clone, Default)]
+pub struct DataArgs {
+    /// Where the volume's data folder is now, if it was moved; a command that changes the volume has it remember that
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub data: Option<PathBuf>,
+}
+
 /// `volume …`
 #[derive(Subcommand, Debug)]
 pub enum VolumeCommand {
@@ -30,7 +38,7 @@ Examples:
   adit volume init box.adit --data box.data
 
 With --data DIR, what files hold lies in DIR, and the rest in FILE: both together are the volume. Where DIR lies beside FILE, or \
-below its folder, both can be moved together.")]
+below its folder, both can be moved together. If DIR alone was moved, --data tells every command where it is now.")]
     Init(VolumeInitArgs),
     /// Describe a volume
     Info(VolumeInfoArgs),
@@ -80,6 +88,9 @@ pub struct VolumeInfoArgs {
     /// The volume's file
     #[arg(value_hint = ValueHint::FilePath)]
     pub file: OsString,
+    /// Its data folder.
+    #[command(flatten)]
+    pub data: DataArgs,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -114,6 +125,9 @@ pub struct VolumeGcArgs {
     /// The volume's file, or where it is mounted
     #[arg(value_hint = ValueHint::AnyPath)]
     pub volume: OsString,
+    /// Its data folder.
+    #[command(flatten)]
+    pub data: DataArgs,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -125,6 +139,9 @@ pub struct VolumeResizeArgs {
     /// The volume's file, or where it is mounted
     #[arg(value_hint = ValueHint::AnyPath)]
     pub volume: OsString,
+    /// Its data folder.
+    #[command(flatten)]
+    pub data: DataArgs,
     /// How large it may become, such as 20G
     #[arg(value_parser = units::size)]
     pub size: u64,
@@ -138,6 +155,9 @@ pub struct BranchArgs {
     #[arg(value_name = "VOLUME", value_hint = ValueHint::AnyPath, help = X_HELP)]
     /// The volume.
     pub volume: OsString,
+    /// Its data folder.
+    #[command(flatten)]
+    pub data: DataArgs,
     /// Which branch [default: the one that is mounted there, else the main one]
     #[arg(long, value_name = "NAME")]
     pub branch: Option<String>,
@@ -200,6 +220,9 @@ pub struct SnapshotDeleteArgs {
     #[arg(value_name = "VOLUME", value_hint = ValueHint::AnyPath, help = X_HELP)]
     /// The volume.
     pub volume: OsString,
+    /// Its data folder.
+    #[command(flatten)]
+    pub data: DataArgs,
     /// Its name
     pub name: String,
     /// Do not ask
@@ -213,6 +236,9 @@ pub struct VolumeListArgs {
     #[arg(value_name = "VOLUME", value_hint = ValueHint::AnyPath, help = X_HELP)]
     /// The volume.
     pub volume: OsString,
+    /// Its data folder.
+    #[command(flatten)]
+    pub data: DataArgs,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -272,6 +298,9 @@ pub struct CloneCreateArgs {
     #[arg(value_name = "VOLUME", value_hint = ValueHint::AnyPath, help = X_HELP)]
     /// The volume.
     pub volume: OsString,
+    /// Its data folder.
+    #[command(flatten)]
+    pub data: DataArgs,
     /// The snapshot that it begins as
     pub snapshot: String,
     /// Its name
@@ -284,6 +313,9 @@ pub struct CloneDeleteArgs {
     #[arg(value_name = "VOLUME", value_hint = ValueHint::AnyPath, help = X_HELP)]
     /// The volume.
     pub volume: OsString,
+    /// Its data folder.
+    #[command(flatten)]
+    pub data: DataArgs,
     /// Its name
     pub branch: String,
     /// Do not ask

@@ -23,7 +23,7 @@ pub fn snapshot(command: &SnapshotCommand, global: &GlobalArgs) -> Result<()> {
     match command {
         SnapshotCommand::Create(args) => create(args, global),
         SnapshotCommand::Delete(args) => {
-            let named = Named::find(&args.volume)?;
+            let named = Named::find(&args.volume, &args.data)?;
             confirm(&format!("Delete snapshot {} of {} for good?", args.name, named.subject), args.yes)?;
             named.ask(&Asked::DeleteSnapshot { name: args.name.clone() }).map(drop)
         }
@@ -38,11 +38,11 @@ pub fn clone(command: &CloneCommand) -> Result<()> {
     match command {
         CloneCommand::Create(args) => {
             let asked = Asked::Clone { snapshot: args.snapshot.clone(), name: args.branch.clone() };
-            Named::find(&args.volume)?.ask(&asked).map(drop)
+            Named::find(&args.volume, &args.data)?.ask(&asked).map(drop)
         }
         CloneCommand::List(args) => list(args, true),
         CloneCommand::Delete(args) => {
-            let named = Named::find(&args.volume)?;
+            let named = Named::find(&args.volume, &args.data)?;
             let question = format!("Delete branch {} of {} with everything in it?", args.branch, named.subject);
             confirm(&question, args.yes)?;
             named.ask(&Asked::DeleteClone { name: args.branch.clone() }).map(drop)
@@ -51,7 +51,7 @@ pub fn clone(command: &CloneCommand) -> Result<()> {
 }
 
 fn create(args: &SnapshotCreateArgs, global: &GlobalArgs) -> Result<()> {
-    let named = Named::find(&args.of.volume)?;
+    let named = Named::find(&args.of.volume, &args.of.data)?;
     let branch = named.branch(args.of.branch.as_deref())?;
     let made = named.ask(&Asked::Snapshot { branch, name: args.name.clone() })?;
     if args.json {
@@ -67,7 +67,7 @@ fn create(args: &SnapshotCreateArgs, global: &GlobalArgs) -> Result<()> {
 }
 
 fn list(args: &VolumeListArgs, branches: bool) -> Result<()> {
-    let named = Named::find(&args.volume)?;
+    let named = Named::find(&args.volume, &args.data)?;
     let mut listed = named.ask(&Asked::List)?;
     let mut shown: Vec<Value> = Vec::new();
     for entry in listed.as_array_mut().into_iter().flatten() {
@@ -104,7 +104,7 @@ fn names(path: &OsStr) -> Result<Vec<Vec<u8>>> {
 }
 
 fn restore(args: &SnapshotRestoreArgs) -> Result<()> {
-    let named = Named::find(&args.of.volume)?;
+    let named = Named::find(&args.of.volume, &args.of.data)?;
     let branch = named.branch(args.of.branch.as_deref())?;
     let path = args.path.as_deref().map(names).transpose()?.unwrap_or_default();
     if !path.is_empty() && named.is_overlay() {
@@ -124,7 +124,7 @@ fn restore(args: &SnapshotRestoreArgs) -> Result<()> {
 }
 
 fn diff(args: &SnapshotDiffArgs) -> Result<()> {
-    let named = Named::find(&args.of.volume)?;
+    let named = Named::find(&args.of.volume, &args.of.data)?;
     let new = match &args.name2 {
         Some(name) => name.clone(),
         None => named.branch(args.of.branch.as_deref())?,

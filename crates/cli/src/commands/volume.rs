@@ -58,7 +58,7 @@ fn init(args: &VolumeInitArgs, global: &GlobalArgs) -> Result<()> {
 }
 
 fn info(args: &VolumeInfoArgs) -> Result<()> {
-    let named = Named::find(&args.file)?;
+    let named = Named::find(&args.file, &args.data)?;
     let mut info = named.ask(&Asked::Info)?;
     let meta = std::fs::metadata(named.file()).map_err(|e| Failure::io(named.file().display(), &e))?;
     info["file_bytes"] = meta.len().into();
@@ -89,7 +89,7 @@ fn in_folder(info: &Value) -> u64 {
 }
 
 fn gc(args: &VolumeGcArgs, global: &GlobalArgs) -> Result<()> {
-    let named = Named::find(&args.volume)?;
+    let named = Named::find(&args.volume, &args.data)?;
     let info = named.ask(&Asked::Info)?;
     let allocated = || std::fs::metadata(named.file()).map_or(0, |meta| meta.blocks() * 512) + in_folder(&info);
     let before = allocated();
@@ -110,7 +110,7 @@ fn gc(args: &VolumeGcArgs, global: &GlobalArgs) -> Result<()> {
 }
 
 fn resize(args: &VolumeResizeArgs, global: &GlobalArgs) -> Result<()> {
-    let named = Named::find(&args.volume)?;
+    let named = Named::find(&args.volume, &args.data)?;
     named.ask(&Asked::Resize { bytes: args.size }).map_err(|failure| match failure.code() {
         Code::NoSpace => {
             failure.hint("it holds more than that: delete something, snapshots too, then `adit volume gc`")

@@ -13,6 +13,7 @@ use adit_core::store::Store;
 use adit_core::types::Ino;
 use adit_dir::DirStore;
 use adit_volume::Volume;
+use adit_volume::tree::MAIN;
 
 use self::mounted::Reached;
 use crate::args::low::{GlobalArgs, SourceArgs};
@@ -75,6 +76,8 @@ impl Opened {
 /// Those of the kind of source; `Busy` if others have it in a way that does not allow for `purpose`.
 pub fn source(args: &SourceArgs, global: &GlobalArgs, purpose: Purpose) -> Result<(PathBuf, Opened)> {
     let source = Source::recognise(&args.source)?;
+    let data = args.data.data.as_deref();
+    no_data(&source, data)?;
     let opened = match &source {
         Source::Vault(dir) => {
             if purpose == Purpose::Write {
@@ -87,8 +90,11 @@ pub fn source(args: &SourceArgs, global: &GlobalArgs, purpose: Purpose) -> Resul
         }
         Source::Volume(file) => {
             no_password(&source, &args.password.origin())?;
-            match mounted::reach(file, purpose)? {
+            match mounted::reach(file, data, purpose)? {
                 Reached::Closed(volume) => {
+                    if purpose == Purpose::Write {
+                        volume::refuse_upper(file, &volume, MAIN)?;
+                    }
                     let store = volume.live().map_err(|e| Failure::fs(file.display(), &e))?;
                     let read_only = volume.is_read_only();
                     Opened { store: Arc::new(store), read_only, held: Held::Volume { _volume: volume } }
@@ -118,6 +124,15 @@ pub fn no_password(source: &Source, origin: &Origin) -> Result<()> {
         Origin::Ask => Ok(()),
         _ => Err(Failure::usage(format!("{}: a {} has no password", source.path().display(), source.kind()))
             .hint("leave out the options that say where it is")),
+    }
+}
+
+/// Refuses a data folder for what is no volume.
+pub fn no_data(source: &Source, data: Option<&Path>) -> Result<()> {
+    match (source, data) {
+        (Source::Volume(_), _) | (_, None) => Ok(()),
+        _ => Err(Failure::usage(format!("{}: a {} has no data folder", source.path().display(), source.kind()))
+            .hint("leave out --data")),
     }
 }
 

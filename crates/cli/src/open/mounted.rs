@@ -25,7 +25,7 @@ use crate::commands::mount::answered;
 use crate::commands::mount::volume::{process_of, verb};
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
-use crate::live;
+use crate::{live, volume_work};
 
 /// How long to look for a way in while mounts of the volume come and go, and how often.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -42,17 +42,18 @@ pub enum Reached {
     Mounted(Arc<Watched>, Option<Private>),
 }
 
-/// Reaches the volume in `file`, here or through the process that has it open.
+/// Reaches the volume in `file`, here or through the process that has it open. `data` says where its data folder is now, if
+/// that was moved.
 ///
 /// # Errors
-/// As [`volume::open`]; `Busy` if it is mounted in a way that does not allow for `purpose`.
-pub fn reach(file: &Path, purpose: Purpose) -> Result<Reached> {
+/// As [`volume::open_with_data`]; `Busy` if it is mounted in a way that does not allow for `purpose`.
+pub fn reach(file: &Path, data: Option<&Path>, purpose: Purpose) -> Result<Reached> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let (process, before) = (process_of(file), live::of_source(file));
         let reached = match &process {
-            None => volume::open(file, purpose).map(Reached::Closed),
-            Some(process) => through(file, process, purpose),
+            None => volume::open_with_data(file, data, purpose).map(Reached::Closed),
+            Some(process) => volume_work::check_data(file, data).and_then(|()| through(file, process, purpose)),
         };
         let failure = match reached {
             Err(failure) => failure,
@@ -88,6 +89,10 @@ fn main_of<'m>(mounts: &'m [MountInfo], process: &MountInfo) -> Option<&'m Mount
 fn through(file: &Path, process: &MountInfo, purpose: Purpose) -> Result<Reached> {
     let mounts = live::of_source(file);
     let main = main_of(&mounts, process);
+    // A mount to be worked in is none of an overlay's upper. What another verb only reads may be.
+    if purpose == Purpose::Write && main.is_none_or(|main| main.hidden) {
+        volume_work::refuse_upper(file)?;
+    }
     let Some(main) = main else {
         let private = Private::mount(file, process, Part::Live)?;
         let info = Registry::of_this_user().find(&private.dir).map_err(|e| answered(&e))?;
@@ -109,8 +114,7 @@ fn watched(dir: &Path, device: &str, info: &MountInfo, purpose: Purpose) -> Resu
 /// be dropped after the store.
 pub fn snapshot(file: &Path, process: &MountInfo, name: &str) -> Result<(Arc<DirStore>, Private)> {
     let private = Private::mount(file, process, Part::Snapshot(name.to_owned()))?;
-    let store = at(&private.dir, &private.device()?, Purpose::Read)?;
-    Ok((store, private))
+    Ok((private.store()?, private))
 }
 
 /// The mount at `dir`, as long as it is the one of this `device`: never the folder below it.
@@ -148,6 +152,11 @@ impl Private {
         DirBuilder::new().mode(0o700).create(&private.dir).map_err(|e| failed(&private.dir, e))?;
         verb::mount(process, file, part, &private.dir, &private.lock)?;
         Ok(private)
+    }
+
+    /// A store of what is mounted, to read.
+    pub fn store(&self) -> Result<Arc<DirStore>> {
+        at(&self.dir, &self.device()?, Purpose::Read)
     }
 
     /// The device of what is mounted.

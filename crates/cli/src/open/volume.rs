@@ -2,40 +2,89 @@
 
 use std::path::Path;
 
-use adit_core::types::Access;
+use adit_core::overlay::LowerIdentity;
+use adit_core::types::{Access, Ino};
 use adit_core::{ErrorKind, FsError};
 use adit_volume::Volume;
 use adit_volume::volume::OpenOptions;
 use rustix::io::Errno;
 
 use super::{Purpose, remark};
+use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::live;
 
-/// Opens the volume in `file` for a verb that ends.
+/// Opens the volume in `file` for a verb that ends; `data` says where its data folder is now, if that was moved.
 ///
 /// # Errors
 /// `Busy`, naming the mountpoint, if a process of this user has it mounted; else as [`opened`].
-pub fn open(file: &Path, purpose: Purpose) -> Result<Volume> {
-    open_with_data(file, None, purpose)
-}
-
-/// As [`open`], with the data folder of the volume where `data` says.
 pub fn open_with_data(file: &Path, data: Option<&Path>, purpose: Purpose) -> Result<Volume> {
     if let Some(mount) = live::of_source(file).first() {
         return Err(live::in_the_way(file, mount, "mounted", &format!("work in {}, or", mount.mountpoint)));
     }
     let access = if purpose == Purpose::Read { Access::Read } else { Access::Write };
-    let options = OpenOptions { background: false, ..OpenOptions::new(access) };
-    Volume::open_with_data(file, data, &options).map_err(|e| failure(file, &e))
+    opened(file, data, &OpenOptions { background: false, ..OpenOptions::new(access) })
 }
 
-/// Opens the volume in `file`.
+/// Opens the volume in `file`, with its data folder where `data` says.
 ///
 /// # Errors
-/// `Busy` if another process has it; what [`Volume::open`] says.
-pub fn opened(file: &Path, options: &OpenOptions) -> Result<Volume> {
-    Volume::open(file, options).map_err(|e| failure(file, &e))
+/// `Busy` if another process has it; what [`Volume::open_with_data`] says.
+pub fn opened(file: &Path, data: Option<&Path>, options: &OpenOptions) -> Result<Volume> {
+    Volume::open_with_data(file, data, options).map_err(|e| {
+        let failure = failure(file, &e);
+        match (e.kind(), data) {
+            // The file is there: it was looked at before.
+            (ErrorKind::NotFound, None) => failure.hint(
+                "if its data folder was moved, say where it is now: --data DIR (a command that changes the volume has it \
+                 remember that)",
+            ),
+            (ErrorKind::NotFound, Some(_)) => {
+                failure.hint("--data names the folder that `adit volume init --data` was given, which holds a folder for each volume")
+            }
+            _ => failure,
+        }
+    })
+}
+
+/// What a branch is the upper layer of, if it is one.
+///
+/// # Errors
+/// What the volume says; `NotSupported` for an overlay of another version.
+pub fn upper_of(volume: &Volume, branch: &str) -> Result<Option<LowerIdentity>, FsError> {
+    let view = volume.tree().view(&adit_volume::Source::Branch(branch.to_owned()))?;
+    match view.xattr(Ino::ROOT.0, LowerIdentity::attribute().as_bytes()) {
+        Ok(value) => LowerIdentity::from_attribute(&value).map(Some),
+        Err(e) if e.kind() == ErrorKind::NoAttribute => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Refuses to change a branch by itself that is the upper layer of an overlay.
+///
+/// # Errors
+/// `NotSupported`, naming the overlay's command; as [`upper_of`].
+pub fn refuse_upper(file: &Path, volume: &Volume, branch: &str) -> Result<()> {
+    match upper_of(volume, branch).map_err(|e| failure(file, &e))? {
+        Some(lower) => Err(is_upper(file, &lower.text)),
+        None => Ok(()),
+    }
+}
+
+/// The volume in `file` is changed through its overlay only. `lower` is what lies below.
+pub fn is_upper(file: &Path, lower: &str) -> Failure {
+    let at = file.display();
+    let command = match Path::new(lower).is_absolute() {
+        true => format!("adit mount {lower} MOUNTPOINT --upper {at}"),
+        false => format!("adit mount VOLUME MOUNTPOINT --snapshot NAME --upper {at}"),
+    };
+    Failure::new(
+        Code::NotSupported,
+        format!(
+            "{at}: it holds the changes of an overlay on {lower}, and would no longer fit if it were changed by itself"
+        ),
+    )
+    .hint(format!("mount the overlay: {command}; to look into the volume itself, mount it with --read-only"))
 }
 
 /// What an error of a volume is to the user.
@@ -51,10 +100,6 @@ pub fn failure(file: &Path, error: &FsError) -> Failure {
         ),
         ErrorKind::Corrupt => failure.hint(format!(
             "`adit volume check {}` lists what is damaged; restore it from a backup if you can",
-            file.display()
-        )),
-        ErrorKind::NotFound => failure.hint(format!(
-            "if its data folder was moved, `adit volume check {} --data DIR --repair` tells the volume where it is now",
             file.display()
         )),
         _ => failure,

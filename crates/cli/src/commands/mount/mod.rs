@@ -23,7 +23,7 @@ use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::process::Inherited;
 use crate::source::{self, Source};
-use crate::{logging, state_dir};
+use crate::{logging, open, state_dir};
 
 /// A mount that is fully described; only the password is apart.
 struct Plan {
@@ -47,6 +47,14 @@ pub fn mount(args: MountArgs, global: &GlobalArgs, inherited: Inherited) -> Resu
     let global = &request.global(global);
     let source = Source::recognise(&request.source)?;
     request.options.kind = source.kind().to_owned();
+    if let (Source::Dir(_), Some(upper), Some(_)) = (&source, &request.upper, &request.data) {
+        let what = format!("--data is the data folder of {}, which is a folder itself", source.path().display());
+        return Err(Failure::usage(what).hint(format!(
+            "to say where the one of {0} is now: adit volume check {0} --data DIR --repair",
+            upper.display()
+        )));
+    }
+    open::no_data(&source, request.data.as_deref())?;
     if source::without_prefix(&request.source) == OsStr::new(&request.options.source)
         && Path::new(&request.options.source).is_relative()
     {
@@ -57,6 +65,7 @@ pub fn mount(args: MountArgs, global: &GlobalArgs, inherited: Inherited) -> Resu
     let given = request.state_dir.as_deref().or(global.state_dir.as_deref());
     // Relative paths mean something only before the daemon leaves its folder.
     let state = state_dir::locate(given).ok();
+    request.data = request.data.map(std::path::absolute).transpose().map_err(|e| Failure::io("--data", &e))?;
     let plan = Plan { request, source, mountpoint, state };
     if plan.request.upper.is_some() || plan.request.writable {
         return overlay::mount(plan, global, inherited);

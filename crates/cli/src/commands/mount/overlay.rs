@@ -23,6 +23,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::{Plan, volume};
 use crate::args::low::GlobalArgs;
 use crate::args::mount_options::{MountRequest, Part};
+use crate::args::volume::DataArgs;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::live;
@@ -46,14 +47,36 @@ pub struct Lower {
     /// The snapshot, if it is one.
     pub snapshot: Option<String>,
     /// It goes after the store: fields drop in order.
-    _held: Held,
+    held: Held,
 }
 
 /// What keeps a lower open.
 enum Held {
     Nothing,
-    Volume { _volume: Volume },
-    Mounted { _private: Private },
+    Volume(Volume),
+    Mounted(Private),
+}
+
+impl Lower {
+    /// Another store of the same: two overlays must not share one, for each tells it what to forget.
+    ///
+    /// # Errors
+    /// As when it was opened.
+    pub fn another(&self) -> Result<Arc<dyn Store>> {
+        match &self.held {
+            Held::Nothing => {
+                let path = Path::new(&self.source);
+                let store = DirStore::open_as_lower(path).map_err(|e| Failure::fs(path.display(), &e))?;
+                Ok(Arc::new(store))
+            }
+            Held::Volume(volume) => {
+                let name = self.snapshot.as_deref().unwrap_or_default();
+                let store = volume.snapshot(name).map_err(|e| open::volume::failure(Path::new(&self.source), &e))?;
+                Ok(Arc::new(store))
+            }
+            Held::Mounted(private) => Ok(private.store()?),
+        }
+    }
 }
 
 /// Mounts what `plan` names with a volume on top of it.
@@ -61,7 +84,7 @@ pub(super) fn mount(mut plan: Plan, global: &GlobalArgs, inherited: Inherited) -
     let (source, part) = (plan.source.clone(), std::mem::take(&mut plan.request.part));
     check(&source, &part, &plan.request)?;
     open::no_password(&source, &plan.request.password)?;
-    let identity = identify(&source, &part)?;
+    let identity = identify(&source, &part, plan.request.data.as_deref())?;
     let upper = upper(&plan.request, &identity)?;
     refuse_inside(&source, &upper)?;
     if let Some(mount) = live::of_source(&upper).first() {
@@ -75,7 +98,7 @@ pub(super) fn mount(mut plan: Plan, global: &GlobalArgs, inherited: Inherited) -
     }
     plan.request.options.kind = "overlay".to_owned();
     volume::mount_overlay(plan, global, inherited, upper, move |plan| {
-        let opened = open_lower(&source, &part, plan.request.memory_bytes)?;
+        let opened = open_lower(&source, &part, &plan.request)?;
         if opened.identity != identity {
             let what = format!("{}: it was replaced in this moment", source.path().display());
             return Err(Failure::new(Code::Busy, what).hint("try again"));
@@ -109,15 +132,15 @@ fn check(source: &Source, part: &Part, request: &MountRequest) -> Result<()> {
     Ok(())
 }
 
-/// Which lower it is.
-fn identify(source: &Source, part: &Part) -> Result<LowerIdentity> {
+/// Which lower it is. `data` says where the data folder of a volume is now, if that was moved.
+fn identify(source: &Source, part: &Part, data: Option<&Path>) -> Result<LowerIdentity> {
     let path = source.path();
     let Part::Snapshot(name) = part else {
         let meta = path.metadata().map_err(|e| Failure::io(path.display(), &e))?;
         return Ok(of_dir(path, meta.ino()));
     };
     // Asked of the process that has it open, if there is one.
-    let named = Named::find(path.as_os_str())?;
+    let named = Named::find(path.as_os_str(), &DataArgs { data: data.map(Path::to_owned) })?;
     let info = named.ask(&Asked::Info)?;
     let listed = named.ask(&Asked::List)?;
     let found =
@@ -244,26 +267,27 @@ fn create(upper: &Path, global: &GlobalArgs) -> Result<()> {
 }
 
 /// Opens the lower, to read.
-fn open_lower(source: &Source, part: &Part, memory_bytes: u64) -> Result<Lower> {
+fn open_lower(source: &Source, part: &Part, request: &MountRequest) -> Result<Lower> {
     let path = source.path();
     let place = path.display().to_string();
     let Part::Snapshot(name) = part else {
         let store = DirStore::open_as_lower(path).map_err(|e| Failure::fs(path.display(), &e))?;
         let identity = of_dir(path, store.identity().ino);
         let store = Arc::new(store);
-        return Ok(Lower { store, identity, source: place, snapshot: None, _held: Held::Nothing });
+        return Ok(Lower { store, identity, source: place, snapshot: None, held: Held::Nothing });
     };
-    let identity = identify(source, part)?;
+    let data = request.data.as_deref();
+    let identity = identify(source, part, data)?;
     let snapshot = Some(name.clone());
     if let Some(process) = volume::process_of(path) {
         // That process alone has the file; what it mounts for us is read like a folder.
         let (store, private) = open::mounted::snapshot(path, &process, name)?;
-        return Ok(Lower { store, identity, source: place, snapshot, _held: Held::Mounted { _private: private } });
+        return Ok(Lower { store, identity, source: place, snapshot, held: Held::Mounted(private) });
     }
-    let options = OpenOptions { memory_bytes: memory_bytes / 8, ..OpenOptions::new(Access::Read) };
-    let volume = open::volume::opened(path, &options)?;
+    let options = OpenOptions { memory_bytes: request.memory_bytes / 8, ..OpenOptions::new(Access::Read) };
+    let volume = open::volume::opened(path, data, &options)?;
     let store = Arc::new(volume.snapshot(name).map_err(|e| open::volume::failure(path, &e))?);
-    Ok(Lower { store, identity, source: place, snapshot, _held: Held::Volume { _volume: volume } })
+    Ok(Lower { store, identity, source: place, snapshot, held: Held::Volume(volume) })
 }
 
 #[cfg(test)]

@@ -170,7 +170,9 @@ fn open_file(plan: &Plan, file: &Path) -> Result<Volume> {
         memory_bytes: volume_memory(request.memory_bytes),
         ..OpenOptions::new(access)
     };
-    open::volume::opened(file, &options)
+    // What an overlay's mount is told is where the data of the volume below is.
+    let data = request.data.as_deref().filter(|_| plan.source.path() == file);
+    open::volume::opened(file, data, &options)
 }
 
 /// How much of the memory of a mount is the volume's; its engine has the rest.
@@ -195,6 +197,7 @@ fn join(mount: &MountInfo, plan: &Plan) -> Result<()> {
         let what = format!("{file}: mounted on {} already, whose durability is that of every mount", mount.mountpoint);
         return Err(Failure::new(Code::Busy, what).hint("leave out --durability, or unmount it first"));
     }
+    volume_work::check_data(plan.source.path(), plan.request.data.as_deref())?;
     ask(mount, &Wish::of(plan))?;
     // Made in that process's view of the machine, which may be another one.
     if mountpoint::find(&plan.mountpoint).is_some_and(|entry| entry.fs_type == mountpoint::FS_TYPE) {
@@ -464,13 +467,18 @@ impl Process {
                 return Err(Failure::new(Code::Busy, what).hint(hint));
             }
         }
-        self.volume.branch(branch).map_err(|e| match self.mountpoint_of(branch) {
+        let store = self.volume.branch(branch).map_err(|e| match self.mountpoint_of(branch) {
             Some(at) if e.kind() == ErrorKind::Busy => {
                 Failure::new(Code::Busy, format!("{}: branch {branch} is mounted on {at}", self.file.display()))
                     .hint(format!("work in {at}, or mount a snapshot or another branch of it"))
             }
             _ => fail(e),
-        })
+        })?;
+        // A verb that wants to change something has asked before.
+        if !(wish.overlay || wish.options.read_only || self.volume.is_read_only() || wish.lock.is_some()) {
+            open::volume::refuse_upper(&self.file, &self.volume, branch)?;
+        }
+        Ok(store)
     }
 
     /// Waits until the store of a session that has ended is given back; false if that takes too long.
@@ -518,8 +526,55 @@ impl Process {
                 let _retired = self.retire(name)?;
                 self.perform(&asked).inspect(|_| self.tell(name))
             }
+            Asked::Diff { old, new } if self.lower.is_some() => self.differences(old, new),
             _ => self.perform(&asked),
         }
+    }
+
+    /// How the overlay that is mounted differs between two states of its upper: names of snapshots, or of branches.
+    fn differences(&self, old: &str, new: &str) -> Result<Value> {
+        let fail = |e: FsError| self.failed(&e);
+        for branch in [old, new] {
+            self.flush(branch).map_err(fail)?;
+        }
+        let upper: Vec<_> =
+            self.volume.diff(old, new).map_err(fail)?.iter().map(volume_work::change_of_upper).collect();
+        let told = match (self.overlay_of(old)?, self.overlay_of(new)?) {
+            (Some(old), Some(new)) => new.differences(&old, &upper).map_err(fail)?,
+            // One of them is from before there was an overlay in it: what lies below, as it is.
+            (None, Some(new)) => {
+                let mut told = Vec::new();
+                new.changes(&mut |change| told.push(change)).map_err(fail)?;
+                told
+            }
+            (_, None) if old == new => Vec::new(),
+            (_, None) => {
+                let what = format!("{}: {new} is from before there was an overlay", self.file.display());
+                return Err(Failure::new(Code::NotSupported, what).hint("name the older one first"));
+            }
+        };
+        Ok(told.iter().map(volume_work::shown_change_json).collect())
+    }
+
+    /// The overlay as a snapshot or branch of the upper has it; `None` if that was empty.
+    fn overlay_of(&self, name: &str) -> Result<Option<Overlay>> {
+        let fail = |e: FsError| self.failed(&e);
+        if name == MAIN {
+            let sessions = self.sessions.lock();
+            if let Some(overlay) = sessions.live.values().find_map(|live| live.overlay.clone()) {
+                return Ok(Some(overlay));
+            }
+        }
+        let Some(lower) = &self.lower else { return Ok(None) };
+        let store = match self.volume.snapshot(name) {
+            Err(e) if e.is_not_found() => self.volume.branch(name),
+            store => store,
+        };
+        let store = store.map_err(fail)?;
+        if Overlay::is_new(&store).map_err(fail)? {
+            return Ok(None);
+        }
+        Overlay::open(lower.another()?, Arc::new(store), &lower.identity).map(Some).map_err(fail)
     }
 
     /// Does `what` while `branch` is not mounted; if it was, it is mounted again after that.

@@ -93,7 +93,7 @@ impl Process {
         Ok(Some(Changed { between, done }))
     }
 
-    fn failed(&self, error: &FsError) -> Failure {
+    pub(super) fn failed(&self, error: &FsError) -> Failure {
         open::volume::failure(&self.file, error)
     }
 }

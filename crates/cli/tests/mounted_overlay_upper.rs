@@ -1,0 +1,152 @@
+//! The volume on top of an overlay: what differs in it is told in the overlay's paths, and it is changed through the overlay only.
+
+mod common;
+#[path = "common/mounts.rs"]
+mod mounts;
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+use common::{Ran, pattern};
+use mounts::Mounts;
+use serde_json::Value;
+
+/// With a folder `lower` to be made writable. The volume of the bench is not used.
+fn world() -> Option<Mounts> {
+    let m = Mounts::volume(&[])?;
+    fs::create_dir_all(m.bench.path("lower/d/e")).unwrap();
+    for path in ["d/a", "d/e/deep", "f", "g"] {
+        fs::write(m.bench.path("lower").join(path), pattern(9000)).unwrap();
+    }
+    fs::hard_link(m.bench.path("lower/g"), m.bench.path("lower/d/linked")).unwrap();
+    Some(m)
+}
+
+fn overlay(m: &Mounts) {
+    m.bench.run(["mount", "lower", "mnt", "--upper", "up"]).expect(0);
+}
+
+/// A line for each that `ran` told.
+fn lines(ran: Ran) -> Vec<String> {
+    let found = ran.expect(0).json();
+    let line = |change: &Value| {
+        let text = |key: &str| change[key].as_str().unwrap_or_default().to_owned();
+        format!("{} {} {}", text("change"), text("path"), text("from")).trim_end().to_owned()
+    };
+    found.as_array().unwrap().iter().map(line).collect()
+}
+
+fn change(m: &Mounts, path: &str, at: u64) {
+    fs::OpenOptions::new().write(true).open(m.at(path)).unwrap().write_all_at(b"changed", at).unwrap();
+}
+
+#[test]
+fn a_snapshot_is_compared_in_the_paths_that_are_shown() {
+    let Some(m) = world() else { return };
+    m.bench.run(["volume", "init", "up"]).expect(0);
+    m.bench.run(["snapshot", "create", "up", "empty"]).expect(0);
+    overlay(&m);
+    let diff = |names: &[&str]| lines(m.bench.run([&["snapshot", "diff", "mnt"], names, &["--json"]].concat()));
+    assert_eq!(diff(&["empty"]), [""; 0]);
+    change(&m, "f", 0);
+    fs::write(m.at("new"), "new").unwrap();
+    m.bench.run(["snapshot", "create", "mnt", "s"]).expect(0);
+    assert_eq!(diff(&["s"]), [""; 0]);
+    assert_eq!(diff(&["empty"]), ["changed /f", "added /new"]);
+    change(&m, "f", 5000);
+    change(&m, "g", 0);
+    fs::rename(m.at("new"), m.at("newer")).unwrap();
+    fs::rename(m.at("d/e"), m.at("moved")).unwrap();
+    change(&m, "moved/deep", 0);
+    fs::remove_file(m.at("d/a")).unwrap();
+    let expected = [
+        "removed /d/a",
+        "changed /f",
+        "changed /g",
+        "renamed /moved /d/e",
+        "changed /moved/deep",
+        "renamed /newer /new",
+    ];
+    assert_eq!(diff(&["s"]), expected);
+    assert!(m.bench.run(["snapshot", "diff", "mnt", "s"]).expect(0).text().contains("removed  /d/a"));
+    // The upper's file names the same, as long as it is mounted there.
+    assert_eq!(lines(m.bench.run(["snapshot", "diff", "up", "s", "--json"])), expected);
+    m.bench.run(["snapshot", "create", "mnt", "t"]).expect(0);
+    change(&m, "f", 100);
+    assert_eq!(diff(&["s", "t"]), expected);
+    assert_eq!(diff(&["t"]), ["changed /f"]);
+    m.bench.run(["snapshot", "diff", "mnt", "s", "empty"]).expect(10).says("before there was an overlay");
+    m.bench.run(["snapshot", "diff", "mnt", "none"]).expect(1);
+    // Nothing holds the snapshots afterwards, and what was open stays usable.
+    m.bench.run(["snapshot", "delete", "mnt", "s", "-y"]).expect(0);
+    assert_eq!(fs::read(m.at("newer")).unwrap(), b"new");
+    m.umount();
+    m.bench.run(["volume", "check", "up"]).expect(0);
+}
+
+/// What lies below is a snapshot of a volume: open by itself, and read through the process that has it mounted.
+#[test]
+fn a_snapshot_below_is_compared_with_too() {
+    let Some(m) = world() else { return };
+    m.bench.run(["put", "box", "lower", "/"]).expect(0);
+    m.bench.run(["snapshot", "create", "box", "s"]).expect(0);
+    let diff = |name: &str| lines(m.bench.run(["snapshot", "diff", "mnt", name, "--json"]));
+    m.mount(&["--snapshot", "s", "--upper", "up"]).expect(0);
+    m.bench.run(["snapshot", "create", "mnt", "one"]).expect(0);
+    change(&m, "lower/f", 0);
+    assert_eq!(diff("one"), ["changed /lower/f"]);
+    m.umount();
+    fs::create_dir(m.bench.path("mnt2")).unwrap();
+    m.bench.run(["mount", "box", "mnt2"]).expect(0);
+    m.mount(&["--snapshot", "s", "--upper", "up"]).expect(0);
+    fs::remove_file(m.at("lower/d/a")).unwrap();
+    assert_eq!(diff("one"), ["removed /lower/d/a", "changed /lower/f"]);
+    m.umount();
+    m.bench.run(["umount", "mnt2"]).expect(0);
+}
+
+#[test]
+fn an_upper_is_changed_through_its_overlay_only() {
+    let Some(m) = world() else { return };
+    overlay(&m);
+    change(&m, "f", 0);
+    m.bench.run(["snapshot", "create", "mnt", "s"]).expect(0);
+    change(&m, "g", 0);
+    m.umount();
+    let lower = m.bench.str("lower");
+    for line in [
+        &["mount", "up", "mnt"][..],
+        &["put", "up", "lower/f", "/x"],
+        &["mkdir", "up", "/tree/x"],
+        &["mv", "up", "/tree/f", "/tree/x"],
+        &["rm", "up", "-y", "/tree/f"],
+    ] {
+        let hint = format!("adit mount {lower} MOUNTPOINT --upper");
+        m.bench.run(line).expect(10).says("changes of an overlay").says(&hint);
+    }
+    // Paths of it are not those that are shown, mounted or not.
+    m.bench.run(["snapshot", "restore", "up", "s", "/tree/f", "-y"]).expect(10).says("leave out the path");
+    // To read, and what is about all of it.
+    m.bench.run(["ls", "up", "/tree"]).expect(0);
+    m.bench.run(["mount", "up", "mnt", "--read-only"]).expect(0);
+    assert_eq!(&fs::read(m.at("tree/f")).unwrap()[..7], b"changed");
+    m.bench.run(["ls", "up"]).expect(0);
+    m.bench.run(["mkdir", "up", "/x"]).expect(7);
+    m.umount();
+    assert_eq!(m.bench.run(["volume", "info", "up", "--json"]).expect(0).json()["upper_of"], lower.as_str());
+    m.bench.run(["volume", "gc", "up"]).expect(0);
+    m.bench.run(["snapshot", "create", "up", "t"]).expect(0);
+    // While only a snapshot of it is mounted, verbs reach the rest of it through that process.
+    m.bench.run(["mount", "up", "mnt", "--snapshot", "s"]).expect(0);
+    m.bench.run(["ls", "up", "/tree"]).expect(0);
+    m.bench.run(["mkdir", "up", "/x"]).expect(10).says("changes of an overlay");
+    m.bench.run(["snapshot", "restore", "up", "s", "/tree/f", "-y"]).expect(10).says("leave out the path");
+    m.umount();
+    m.bench.run(["snapshot", "restore", "up", "s", "-y"]).expect(0);
+    overlay(&m);
+    assert_eq!(lines(m.bench.run(["diff", "mnt", "--json"])), ["changed /f"]);
+    m.umount();
+    // One that is none is changed as always.
+    m.bench.run(["put", "box", "lower/f", "/x"]).expect(0);
+    assert_eq!(m.bench.run(["volume", "info", "box", "--json"]).expect(0).json()["upper_of"], Value::Null);
+}
