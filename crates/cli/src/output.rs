@@ -110,7 +110,11 @@ pub fn mode_text(kind: Kind, perm: u16) -> String {
     let first = match kind {
         Kind::Directory => 'd',
         Kind::Symlink => 'l',
-        _ => '-',
+        Kind::Fifo => 'p',
+        Kind::BlockDevice => 'b',
+        Kind::CharDevice => 'c',
+        Kind::Socket => 's',
+        Kind::File => '-',
     };
     let mut text = String::from(first);
     for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
@@ -247,6 +251,10 @@ mod tests {
         assert_eq!(mode_text(Kind::Directory, 0o755), "drwxr-xr-x");
         assert_eq!(mode_text(Kind::File, 0o4640), "-rwSr-----");
         assert_eq!(mode_text(Kind::Symlink, 0o1777), "lrwxrwxrwt");
+        let special = [(Kind::Fifo, 'p'), (Kind::BlockDevice, 'b'), (Kind::CharDevice, 'c'), (Kind::Socket, 's')];
+        for (kind, letter) in special {
+            assert_eq!(mode_text(kind, 0o600), format!("{letter}rw-------"));
+        }
         for (secs, text) in [
             (0, "1970-01-01 00:00"),
             (-1, "1969-12-31 23:59"),
