@@ -164,6 +164,27 @@ fn a_kill_loses_nothing_that_was_closed() {
 }
 
 #[test]
+fn with_durability_sync_a_kill_loses_nothing_that_was_written() {
+    let Some(b) = Boxed::new() else { return };
+    let of_itself = b.bench.str("synced");
+    b.bench.run(["volume", "init", &of_itself, "--capacity", "1G", "--durability", "sync"]).expect(0);
+    let (asked, mnt) = (b.bench.str("box"), b.bench.str("mnt"));
+    for line in [vec![&*asked, &*mnt, "--durability", "sync"], vec![&*of_itself, &*mnt]] {
+        let mount = || b.bench.run(["mount"].iter().chain(&line)).expect(0);
+        mount();
+        let mut file = File::create(b.at("mnt/f")).unwrap();
+        for piece in pattern(300_000).chunks(7777) {
+            file.write_all(piece).unwrap();
+        }
+        b.kill();
+        drop(file);
+        mount();
+        assert!(fs::read(b.at("mnt/f")).unwrap() == pattern(300_000), "{line:?}");
+        b.umount("mnt");
+    }
+}
+
+#[test]
 fn a_mount_to_read_leaves_the_file_as_it_is() {
     let Some(b) = Boxed::new() else { return };
     b.mount("mnt", &[]).expect(0);

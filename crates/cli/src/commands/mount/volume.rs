@@ -25,7 +25,7 @@ use adit_mount::daemon::Readiness;
 use adit_mount::{MountOptions, SessionHandle, Signals, Until, mountpoint};
 use adit_volume::snapshots_dir::{Retired, SNAPSHOTS_INO, SNAPSHOTS_NAME};
 use adit_volume::tree::MAIN;
-use adit_volume::volume::OpenOptions;
+use adit_volume::volume::{Durability, OpenOptions};
 use adit_volume::{SnapshotsDir, Volume, VolumeStore};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
@@ -265,6 +265,8 @@ struct Sessions {
 pub struct Process {
     file: PathBuf,
     volume: Volume,
+    /// When what every mount of it changes is safe from a power cut.
+    durability: Durability,
     /// What the volume is the upper of.
     lower: Option<Lower>,
     log: Option<PathBuf>,
@@ -319,7 +321,8 @@ impl Process {
         let wish = Wish { overlay: lower.is_some(), ..Wish::of(plan) };
         let memory = Arc::new(Budget::new(wish.engine_options(&wish.options).memory_bytes));
         let (sessions, changed) = (Mutex::default(), Condvar::new());
-        let process = Process { file, volume, lower, log, memory, sessions, changed };
+        let durability = plan.request.durability.unwrap_or(volume.info().durability);
+        let process = Process { file, volume, durability, lower, log, memory, sessions, changed };
         let process = Arc::new(process);
         process.mount(&wish)?;
         process.obey(signals).map_err(|e| Failure::io("signals", &e))?;
@@ -390,7 +393,8 @@ impl Process {
         // The threads of the first mount are left out of the whole already.
         let threads_bytes = if id == FIRST { 0 } else { serve::threads_bytes(&options) };
         engine.shared_memory = Some((self.memory.clone(), threads_bytes));
-        engine.kernel_writeback = !options.read_only;
+        // What the kernel holds is on no disk: with `sync`, each write comes here before it is acknowledged.
+        engine.kernel_writeback = !options.read_only && self.durability != Durability::Sync;
         let file = self.file.display().to_string();
         let (source, part, upper) = match self.lower.as_ref().filter(|_| wish.overlay) {
             Some(lower) => (lower.source.clone(), lower.snapshot.clone().map(Part::Snapshot), Some(file)),
