@@ -2,10 +2,15 @@
 
 use std::fmt;
 use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use adit_core::{ErrorKind, FsError};
 
 use crate::exit_code::Code;
+
+/// The volume that this process works in.
+static VOLUME: OnceLock<PathBuf> = OnceLock::new();
 
 /// Result of commands.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
@@ -64,9 +69,10 @@ impl Failure {
             _ => format!("{subject}: {error}"),
         };
         let failure = Failure::new(Code::of(error.kind()), message);
-        match hint_for(error.kind()) {
-            Some(hint) => failure.hint(hint),
-            None => failure,
+        match (VOLUME.get(), hint_for(error.kind())) {
+            (Some(file), _) if error.kind() == ErrorKind::Corrupt => failure.hint(volume_is_damaged(file)),
+            (_, Some(hint)) => failure.hint(hint),
+            (_, None) => failure,
         }
     }
 
@@ -131,6 +137,17 @@ fn plain(error: &io::Error) -> String {
         Some(at) => text[..at].to_lowercase(),
         None => text,
     }
+}
+
+/// Says that this process works in the volume in `file`: damage that it meets is found by another check than a vault's.
+pub fn about_volume(file: &Path) {
+    // It works in one source.
+    let _ = VOLUME.set(file.to_owned());
+}
+
+/// What to do about damage in the volume in `file`.
+pub fn volume_is_damaged(file: &Path) -> String {
+    format!("`adit volume check {}` lists what is damaged; restore it from a backup if you can", file.display())
 }
 
 /// What to do about a kind of error, where that is the same everywhere.

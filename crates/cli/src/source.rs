@@ -3,9 +3,11 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+use adit_volume::format::container::{self, Superblock};
 
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
@@ -176,8 +178,9 @@ fn recognise(path: &Path) -> Result<Kind> {
         let what = format!("{}: not a source that adit knows: it is no file and no folder", path.display());
         return Err(Failure::new(Code::NotSupported, what));
     }
-    let head = head(path).map_err(|e| Failure::io(path.display(), &e))?;
-    if head.starts_with(&adit_volume::format::container::MAGIC) {
+    let failed = |e| Failure::io(path.display(), &e);
+    let head = head(path).map_err(failed)?;
+    if head.starts_with(&container::MAGIC) || has_second_superblock(path).map_err(failed)? {
         return Ok(Kind::Volume);
     }
     let text = String::from_utf8_lossy(&head);
@@ -187,9 +190,10 @@ fn recognise(path: &Path) -> Result<Kind> {
     {
         return Ok(Kind::Manifest);
     }
-    Err(Failure::new(Code::NotSupported, format!("{}: not a source that adit knows", path.display()))
-        .hint("a vault is a folder with a file vault.cryptomator; a volume is made by `adit volume init`; a volume whose first \
-               block is damaged is still opened as volume:FILE"))
+    Err(Failure::new(Code::NotSupported, format!("{}: not a source that adit knows", path.display())).hint(
+        "a vault is a folder with a file vault.cryptomator; a volume is made by `adit volume init`; the prefix \
+               volume: makes adit look at it as one",
+    ))
 }
 
 /// Whether the folder is a vault: by one of its two files or, where both are lost, by the folders that hold everything.
@@ -205,6 +209,15 @@ fn is_vault(dir: &Path) -> io::Result<bool> {
         |name: &OsStr| name.len() == 2 && name.as_bytes().iter().all(|b| matches!(b, b'A'..=b'Z' | b'2'..=b'7'));
     let mut entries = std::fs::read_dir(dir.join(DATA_DIR)).into_iter().flatten().flatten();
     Ok(entries.any(|entry| is_prefix(&entry.file_name())))
+}
+
+/// Whether the file is a volume whose first superblock is lost.
+fn has_second_superblock(path: &Path) -> io::Result<bool> {
+    let mut bytes = Vec::new();
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::Start(container::SLOT_OFFSETS[1]))?;
+    file.take(container::SLOT_LEN_BYTES as u64).read_to_end(&mut bytes)?;
+    Ok(Superblock::decode(&bytes).is_ok())
 }
 
 fn head(path: &Path) -> io::Result<Vec<u8>> {
@@ -287,6 +300,9 @@ mod tests {
         std::fs::write(&file, b"ADITVOL1 and more").unwrap();
         assert_eq!(Source::recognise(OsStr::new(text)).unwrap(), Source::Volume(file.clone()));
         assert_eq!(vault_dir(OsStr::new(text)).unwrap_err().code(), Code::NotSupported);
+        let only_second = [vec![0; container::SLOT_OFFSETS[1] as usize], container::MAGIC.to_vec()].concat();
+        std::fs::write(&file, only_second).unwrap();
+        assert_eq!(code(text), Code::NotSupported, "the second one counts if it is whole");
         std::fs::write(&file, b"lost").unwrap();
         assert_eq!(code(text), Code::NotSupported);
         assert_eq!(volume_file(OsStr::new(&format!("volume:{text}"))).unwrap(), file);

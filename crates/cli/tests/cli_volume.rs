@@ -117,7 +117,7 @@ fn what_only_vaults_have_is_refused() {
     let mut bytes = fs::read(boxed.file()).unwrap();
     bytes[..512].fill(0);
     fs::write(boxed.file(), bytes).unwrap();
-    boxed.run("ls", &[]).expect(10);
+    boxed.run("ls", &[]).expect(0);
     boxed.bench.run(["ls", &format!("volume:{}", boxed.bench.str("box"))]).expect(0);
 }
 
@@ -231,7 +231,12 @@ fn a_flipped_bit_is_found_and_named() {
     let problem = &found["problems"][0];
     assert_eq!((problem["kind"].as_str(), problem["path"].as_str()), (Some("damaged-content"), Some("/d/f")));
     boxed.of("volume check", &["--no-contents"]).expect(0);
-    let ran = boxed.run("cat", &["/d/f"]).expect(4);
+    let advice = format!("`adit volume check {}`", boxed.file().display());
+    for to in [boxed.bench.str("back"), "-".to_owned()] {
+        boxed.run("get", &["/d/f", &to]).expect(4).says(&advice);
+    }
+    boxed.run("get", &["/d", &boxed.bench.str("all")]).expect(4).says(&advice);
+    let ran = boxed.run("cat", &["/d/f"]).expect(4).says(&advice);
     assert!(content.starts_with(&ran.stdout), "damage is never returned as data");
     boxed.of("volume check", &["--repair", "-y"]).expect(5);
 }

@@ -108,6 +108,47 @@ fn faults_of_a_snapshot_stay_and_the_advice_helps() {
 }
 
 #[test]
+fn a_damaged_superblock_is_told_and_written_again() {
+    for (offset, mended_by) in [(0, "check"), (64 << 10, "check"), (0, "put")] {
+        let (bench, file) = boxed(false);
+        let mut bytes = std::fs::read(&file).unwrap();
+        bytes[offset..offset + 4096].fill(0);
+        std::fs::write(&file, &bytes).unwrap();
+        // By its name alone, and without a change.
+        assert_eq!(bench.run(["cat", &file, "/d/g"]).expect(0).text(), "gamma");
+        let found = bench.run(["volume", "check", &file, "--json"]).expect(5).json();
+        assert_eq!(kinds(&found["problems"]), [("damaged-superblock".to_owned(), None)]);
+        assert_eq!(found["problems"][0]["repairable"], true);
+        assert!(std::fs::read(&file).unwrap() == bytes);
+        if mended_by == "put" {
+            bench.run(["put", &file, &bench.str("g"), "/h"]).expect(0);
+        } else {
+            let told = bench.run(["volume", "check", &file, "--repair", "-y"]).expect(0).text();
+            assert!(
+                told.contains("repaired: damaged-superblock") && told.contains(&format!("at byte {offset} ")),
+                "{told}"
+            );
+        }
+        bench.run(["volume", "check", &file]).expect(0);
+        let again = bench.run(["volume", "check", &file, "--repair", "-y", "--json"]).expect(0).json();
+        assert_eq!(kinds(&again["repaired"]), []);
+    }
+}
+
+#[test]
+fn a_check_of_what_cannot_be_read_does_not_advise_itself() {
+    let (bench, file) = boxed(false);
+    let mut bytes = std::fs::read(&file).unwrap();
+    for offset in [100, (64 << 10) + 100] {
+        bytes[offset] ^= 1;
+    }
+    std::fs::write(&file, &bytes).unwrap();
+    bench.run(["ls", &file]).expect(4).says(&format!("`adit volume check {file}`"));
+    let ran = bench.run(["volume", "check", &file]).expect(4).says("from a backup");
+    assert!(!ran.stderr.contains("volume check"), "{}", ran.stderr);
+}
+
+#[test]
 fn a_repair_is_alone_with_the_volume() {
     let (bench, file) = boxed(false);
     for access in [Access::Write, Access::Read] {

@@ -37,6 +37,8 @@ pub struct Options {
 /// Kinds of problem.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProblemKind {
+    /// One of the two copies of the superblock is damaged.
+    DamagedSuperblock,
     /// A page of the metadata does not have its checksum.
     DamagedPage,
     /// The tree breaks a rule.
@@ -83,6 +85,7 @@ impl ProblemKind {
     /// The word in `--json` output.
     pub fn as_str(self) -> &'static str {
         match self {
+            ProblemKind::DamagedSuperblock => "damaged-superblock",
             ProblemKind::DamagedPage => "damaged-page",
             ProblemKind::Tree => "tree",
             ProblemKind::DamagedRecord => "damaged-record",
@@ -199,12 +202,30 @@ pub fn check(volume: &Volume, options: Options, progress: &mut dyn FnMut(Progres
     }
     // With pages missing, what is left contradicts itself without being wrong.
     let repair = options.repair && report.problems.is_empty();
+    superblocks(volume, options.repair, &mut report);
     let options = Options { repair, ..options };
     check_tree(volume.tree(), volume.base(), options, MEMORY_DEFAULT_BYTES, &mut report, progress)?;
     if options.repair {
         volume.sync()?;
     }
     Ok(report)
+}
+
+/// Looks at both copies of the superblock. Whoever opens a volume to change it has written them again.
+fn superblocks(volume: &Volume, repair: bool, report: &mut Report) {
+    let (before, now) = volume.base().damaged_superblocks();
+    let problem = |offset: &u64| {
+        let detail = format!("the copy of the superblock at byte {offset} of the file is damaged");
+        Problem { is_repairable: true, ..Problem::new(ProblemKind::DamagedSuperblock, detail) }
+    };
+    for offset in &now {
+        push(&mut report.problems, Problem { is_repairable: !repair, ..problem(offset) });
+    }
+    for offset in before.iter().filter(|offset| repair && !now.contains(offset)) {
+        let mended = problem(offset);
+        let detail = format!("{}: written again from the other one", mended.detail);
+        push(&mut report.repaired, Problem { detail, ..mended });
+    }
 }
 
 /// As [`check`], of what lies above the pages, with about `memory_bytes` of memory for what has to be joined.

@@ -21,6 +21,7 @@ pub use crate::format::container::Durability;
 use crate::format::container::{DataLocation, FORMAT_VERSION};
 use crate::format::keys::NameHash;
 use crate::store::VolumeStore;
+pub use crate::table::CAPACITY_MIN_BYTES;
 use crate::table::{Base, NewFolder, NewVolume, Options, Space, Table};
 use crate::tree::{Difference, MAIN, SnapshotInfo, Source, Tree};
 

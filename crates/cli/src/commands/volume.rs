@@ -130,13 +130,19 @@ fn check(args: &VolumeCheckArgs, global: &GlobalArgs) -> Result<()> {
         confirm(&format!("Repair {subject}? Nothing is deleted, but things may be moved."), args.yes)?;
     }
     let purpose = if args.repair { Purpose::Alone } else { Purpose::Read };
-    let volume = open::volume::open_with_data(&file, args.data.as_deref(), purpose)?;
+    // The advice to check it would not help.
+    let beyond = |failure: Failure| match failure.code() {
+        Code::Corrupt => failure.hint("it cannot be read as a whole, nor repaired: restore it from a backup"),
+        _ => failure,
+    };
+    let volume = open::volume::open_with_data(&file, args.data.as_deref(), purpose).map_err(beyond)?;
     let options = Options { contents: !args.no_contents, repair: args.repair };
     let mut progress = Progress::new("check", global.quiet);
     let report = check::check(&volume, options, &mut |p| progress.reached(p.windows, p.bytes));
     progress.finish()?;
-    let report = report.map_err(|e| open::volume::failure(&file, &e))?;
-    volume.close().map_err(|e| open::volume::failure(&file, &e))?;
+    let failed = |e| beyond(open::volume::failure(&file, &e));
+    let report = report.map_err(failed)?;
+    volume.close().map_err(failed)?;
     print(&report, args)?;
     match report.problems.is_empty() {
         true => Ok(()),

@@ -17,7 +17,7 @@ use adit_volume::tree::MAIN;
 
 use self::mounted::Reached;
 use crate::args::low::{GlobalArgs, SourceArgs};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, about_volume};
 use crate::secrets::Origin;
 use crate::source::Source;
 use crate::{live, state_dir};
@@ -90,6 +90,7 @@ pub fn source(args: &SourceArgs, global: &GlobalArgs, purpose: Purpose) -> Resul
         }
         Source::Volume(file) => {
             no_password(&source, &args.password.origin())?;
+            about_volume(file);
             match mounted::reach(file, data, purpose)? {
                 Reached::Closed(volume) => {
                     if purpose == Purpose::Write {

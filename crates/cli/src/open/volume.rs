@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::{Purpose, remark};
 use crate::exit_code::Code;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, volume_is_damaged};
 use crate::live;
 
 /// Opens the volume in `file` for a verb that ends; `data` says where its data folder is now, if that was moved.
@@ -98,10 +98,7 @@ pub fn failure(file: &Path, error: &FsError) -> Failure {
         ErrorKind::Busy => failure.hint(
             "it is open in another process: a mount of another user, or a command at work in it; try again when that ended",
         ),
-        ErrorKind::Corrupt => failure.hint(format!(
-            "`adit volume check {}` lists what is damaged; restore it from a backup if you can",
-            file.display()
-        )),
+        ErrorKind::Corrupt => failure.hint(volume_is_damaged(file)),
         _ => failure,
     }
 }

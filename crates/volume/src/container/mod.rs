@@ -56,6 +56,8 @@ pub(crate) struct Container {
     failure: OnceLock<String>,
     /// Whether nothing may be written at all.
     read_only: bool,
+    /// The slots that were damaged when it was opened, by their places in the file.
+    found_damaged: Vec<u64>,
     punches: AtomicBool,
     /// Of the file, in bytes.
     len: Mutex<u64>,
@@ -89,13 +91,8 @@ impl Container {
 
     /// What the superblocks of `file` say. `InvalidInput` if it is not a volume.
     pub fn read_superblock(file: &dyn BlockFile, name: &str) -> Result<Superblock> {
-        let slot = |offset| -> std::io::Result<_> {
-            let mut bytes = vec![0; SLOT_LEN_BYTES];
-            let len = file.read_at(offset, &mut bytes)?;
-            Ok(Superblock::decode(bytes.get(..len).unwrap_or_default()))
-        };
         // One that cannot be read is as good as a damaged one.
-        let slots = match SLOT_OFFSETS.map(slot) {
+        let slots = match SLOT_OFFSETS.map(|offset| read_slot(file, offset)) {
             [Err(e), Err(_)] => return Err(FsError::from(e).on("read", name)),
             slots => slots.map(|slot| slot.unwrap_or(Err(SuperblockError::Damaged))),
         };
@@ -120,6 +117,7 @@ impl Container {
         log_segments: u32,
     ) -> Result<Container> {
         let superblock = Container::read_superblock(&*file, name)?;
+        let found_damaged = damaged_slots(&*file);
         if (superblock.data == DataLocation::External) != folder.is_some() {
             let why = "the blocks of its files are elsewhere";
             return Err(FsError::new(ErrorKind::InvalidInput).on("open", name).because(why));
@@ -150,6 +148,7 @@ impl Container {
             appended: AtomicU64::new(0),
             failure: OnceLock::new(),
             read_only,
+            found_damaged,
             punches: AtomicBool::new(true),
             len: Mutex::new(len),
         })
@@ -172,6 +171,14 @@ impl Container {
     /// A copy of the superblock as it is on disk.
     pub fn superblock(&self) -> Superblock {
         self.superblock.lock().clone()
+    }
+
+    /// The slots that do not hold a superblock, by their places in the file: those that did not when it was opened, and those
+    /// that do not now. An opening for writing writes both again.
+    pub fn damaged_slots(&self) -> (&[u64], Vec<u64>) {
+        // Nobody writes one meanwhile.
+        let _superblock = self.superblock.lock();
+        (&self.found_damaged, damaged_slots(&*self.file))
     }
 
     /// In how many runs of segments the key-value store is.
@@ -507,6 +514,18 @@ impl Container {
         *current = new;
         self.write(other, &bytes)
     }
+}
+
+/// What the slot at `offset` says.
+fn read_slot(file: &dyn BlockFile, offset: u64) -> std::io::Result<Result<Superblock, SuperblockError>> {
+    let mut bytes = vec![0; SLOT_LEN_BYTES];
+    let len = file.read_at(offset, &mut bytes)?;
+    Ok(Superblock::decode(bytes.get(..len).unwrap_or_default()))
+}
+
+/// The slots that do not hold a superblock, or cannot be read, by their places.
+fn damaged_slots(file: &dyn BlockFile) -> Vec<u64> {
+    SLOT_OFFSETS.into_iter().filter(|&offset| !matches!(read_slot(file, offset), Ok(Ok(_)))).collect()
 }
 
 /// Where the superblock of a generation is written first.

@@ -26,7 +26,7 @@ use crate::format::log::{Draft, Seed};
 use crate::kv::{Kv, Redb, View};
 
 /// Smallest volume, in bytes.
-const CAPACITY_MIN_BYTES: u64 = 4 << 20;
+pub const CAPACITY_MIN_BYTES: u64 = 4 << 20;
 
 /// Log that a checkpoint is made at, unless the volume is small.
 const LOG_MAX_BYTES: u64 = 32 << 20;
@@ -240,6 +240,11 @@ impl Base {
     /// The blocks that belong to the tree, ascending.
     pub fn allocated(&self) -> Vec<Run> {
         self.shared.container.space().allocated()
+    }
+
+    /// The places in the file where a copy of the superblock is to be and is not: when it was opened, and now.
+    pub fn damaged_superblocks(&self) -> (&[u64], Vec<u64>) {
+        self.shared.container.damaged_slots()
     }
 
     /// Reads every page of the key-value store. Returns the numbers of the damaged ones.
