@@ -336,6 +336,9 @@ fn cli_manual_and_completions() {
         assert_eq!(page.matches(part).count(), 1, "{part}: {page}");
     }
     assert!(bench.run(["man", "vault", "passwd"]).expect(0).text().contains("bkup"));
+    let (page, quoted) =
+        (bench.run(["man", "volume", "check"]).expect(0), bench.run(["man", "volume check"]).expect(0));
+    assert_eq!(page.text(), quoted.text());
     bench.run(["man", "nonsense"]).expect(2);
     bench.run(["man", "--dir", "pages"]).expect(0);
     for name in ["adit.1", "adit-mount.1", "adit-vault-init.1"] {

@@ -195,6 +195,43 @@ fn snapshots_keep_differ_and_are_set_back() {
 }
 
 #[test]
+fn what_is_missing_is_named_and_no_data_folder_is_blamed() {
+    let boxed = Boxed::new(&[]);
+    boxed.run("mkdir", &["-p", "/a/b"]).expect(0);
+    boxed.write("/a/b/f", "text");
+    boxed.of("snapshot create", &["s"]).expect(0);
+    boxed.run("rm", &["--yes", "--recursive", "/a"]).expect(0);
+    let missing = |args: &[&str], what: &str| {
+        let ran = boxed.of("snapshot restore", &[args, &["-y"]].concat()).expect(1).says(what);
+        assert!(!ran.stderr.contains("--data"), "{}", ran.stderr);
+    };
+    missing(&["s", "/a/b/f"], "restore /a: not found");
+    boxed.run("mkdir", &["/a"]).expect(0);
+    missing(&["s", "/a/b/f"], "restore /a/b: not found");
+    missing(&["s", "/none"], "restore /none: not found");
+    missing(&["none"], "none: not found");
+    boxed.of("snapshot restore", &["s", "/a/b", "-y"]).expect(0);
+    assert_eq!(boxed.read("/a/b/f"), "text");
+}
+
+#[test]
+fn what_no_volume_can_have_is_a_mistake_of_the_command_line() {
+    let boxed = Boxed::new(&[]);
+    boxed
+        .bench
+        .run(["volume", "init", &boxed.bench.str("small"), "--capacity", "1K"])
+        .expect(2)
+        .says("at least 4.0 MiB");
+    assert!(!boxed.bench.path("small").exists());
+    boxed.of("volume resize", &["0"]).expect(2).says("at least 4.0 MiB");
+    boxed.of("snapshot create", &["s"]).expect(0);
+    for (name, why) in [("a/b", "no '/'"), ("..", "no '/'"), ("", "at least one character")] {
+        boxed.of("snapshot create", &[name]).expect(2).says(why);
+        boxed.of("clone create", &["s", name]).expect(2).says(why);
+    }
+}
+
+#[test]
 fn branches_go_their_own_ways() {
     let boxed = Boxed::new(&[]);
     boxed.write("/f", "base");

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use adit_core::types::{FileName, NAME_LEN_MAX_BYTES, NameError};
+use adit_volume::volume::CAPACITY_MIN_BYTES;
+
 /// Bytes: a number with an optional `K`, `M`, `G`, `T` or `P` (powers of 1024; `KiB` and `KB` mean the same).
 pub fn size(text: &str) -> Result<u64, String> {
     let invalid = || format!("'{text}' is not a size; write for example 4096, 64K, 256M or 1.5G");
@@ -21,6 +24,28 @@ pub fn size(text: &str) -> Result<u64, String> {
     let bytes = number.parse::<f64>().map_err(|_| invalid())? * (1u64 << shift) as f64;
     // Beyond 2^53 a fraction makes no sense, and below it the conversion is exact.
     if bytes < 9e15 { Ok(bytes as u64) } else { Err(invalid()) }
+}
+
+/// The capacity of a volume in bytes, as [`size`].
+pub fn capacity(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        bytes if bytes < CAPACITY_MIN_BYTES => {
+            Err(format!("a volume needs at least {}", show_size(CAPACITY_MIN_BYTES)))
+        }
+        bytes => Ok(bytes),
+    }
+}
+
+/// The name of a snapshot or a branch: one that a folder could have.
+pub fn name(text: &str) -> Result<String, String> {
+    match FileName::new(text.as_bytes()) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(NameError::TooLong) => Err(format!("a name has at most {NAME_LEN_MAX_BYTES} bytes")),
+        Err(NameError::Invalid) if text.is_empty() => Err("a name has at least one character".to_owned()),
+        Err(NameError::Invalid) => {
+            Err("it must be a name that a folder could have: no '/', not '.' or '..'".to_owned())
+        }
+    }
 }
 
 /// A span of time: a number with an optional `ms`, `s`, `m`, `h` or `d`; seconds without one.
@@ -72,6 +97,18 @@ mod tests {
             assert!(size(bad).is_err(), "{bad}");
         }
         assert_eq!((show_size(1023), show_size(3 << 19)), ("1023 B".into(), "1.5 MiB".into()));
+    }
+
+    #[test]
+    fn capacities_and_names() {
+        assert_eq!(capacity("4M"), Ok(4 << 20));
+        assert!(capacity("1K").unwrap_err().contains("4.0 MiB"));
+        for good in ["monday", "a b", "-x", "...", "ü"] {
+            assert_eq!(name(good).as_deref(), Ok(good));
+        }
+        for bad in ["", ".", "..", "a/b", "/", &"x".repeat(256)] {
+            assert!(name(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

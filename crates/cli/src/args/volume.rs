@@ -72,7 +72,7 @@ pub struct VolumeInitArgs {
     #[arg(value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
     /// How large it may become, such as 20G [default: 1T]
-    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    #[arg(long, value_name = "SIZE", value_parser = units::capacity)]
     pub capacity: Option<u64>,
     /// When changes are safe from a power cut, unless a mount says otherwise
     #[arg(long, value_enum, default_value_t = DurabilityArg::Fsync)]
@@ -143,7 +143,7 @@ pub struct VolumeResizeArgs {
     #[command(flatten)]
     pub data: DataArgs,
     /// How large it may become, such as 20G
-    #[arg(value_parser = units::size)]
+    #[arg(value_parser = units::capacity)]
     pub size: u64,
 }
 
@@ -184,8 +184,10 @@ Examples:
     /// Set the volume, or a folder or file in it, back to a snapshot
     #[command(after_long_help = "\
 It is one step, also after a power cut: either nothing or all of it has happened. What was not there then is gone. A branch \
-that is mounted is unmounted for it and mounted again at once; that is refused (exit code 7) while files on it are open or a \
-process works there.
+that is mounted stays mounted, and whoever works there goes on; while a file is open that would change, it is refused (exit \
+code 7). What an overlay holds is set back as a whole only, without a path.
+
+Single files can also be copied back: each snapshot is a folder in .snapshots of a mounted branch.
 
 Examples:
   adit snapshot restore box.adit monday
@@ -208,6 +210,7 @@ pub struct SnapshotCreateArgs {
     #[command(flatten)]
     pub of: BranchArgs,
     /// Its name
+    #[arg(value_parser = units::name)]
     pub name: String,
     /// Print what it cost as JSON
     #[arg(long)]
@@ -304,6 +307,7 @@ pub struct CloneCreateArgs {
     /// The snapshot that it begins as
     pub snapshot: String,
     /// Its name
+    #[arg(value_parser = units::name)]
     pub branch: String,
 }
 

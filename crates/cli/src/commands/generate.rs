@@ -33,7 +33,8 @@ pub fn man(verb: &[String], dir: Option<&Path>) -> Result<()> {
     }
     let mut found = &command;
     let mut name = "adit".to_owned();
-    for word in verb {
+    // Also as one word: `adit man "volume check"`.
+    for word in verb.iter().flat_map(|words| words.split_whitespace()) {
         found =
             found.find_subcommand(word).ok_or_else(|| Failure::usage(format!("no such verb: {}", verb.join(" "))))?;
         name = format!("{name}-{}", found.get_name());

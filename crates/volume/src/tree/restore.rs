@@ -74,7 +74,12 @@ impl Tree {
             View { tree: self, topology: Lines::Own(topology.clone()), id, chain, cache: None }
         };
         let [old, was, new] = ids.map(view);
-        let dir = new.walk(parents)?.ok_or(ErrorKind::NotFound)?;
+        let Some(dir) = new.walk(parents)? else {
+            // The first one that is missing is named, since it is not what was asked for.
+            let is_missing = |len: &usize| matches!(new.walk(parents.split_at(*len).0), Ok(None));
+            let len = (1..parents.len()).find(is_missing).unwrap_or(parents.len());
+            return Err(missing(parents.split_at(len).0));
+        };
         let source = match old.walk(parents) {
             Ok(Some(dir)) => old.entry(dir, name.as_bytes())?,
             // What was no directory then had nothing in it.
@@ -84,7 +89,8 @@ impl Tree {
         };
         let there = new.entry(dir, name.as_bytes())?.is_some();
         if !there && source.is_none() {
-            return Err(ErrorKind::NotFound.into());
+            let path: Vec<&[u8]> = parents.iter().copied().chain([name.as_bytes()]).collect();
+            return Err(missing(&path));
         }
         let mut restore = Restore { old, was, new, inodes: HashMap::new(), gone: Vec::new() };
         if there {
@@ -97,6 +103,12 @@ impl Tree {
         let lost = |gone: &Gone| new.inode(gone.0).is_ok_and(|inode| inode.nlink == 0);
         Ok(gone.into_iter().filter(lost).collect())
     }
+}
+
+/// `NotFound`, naming the path.
+fn missing(path: &[&[u8]]) -> FsError {
+    let shown: String = path.iter().map(|name| format!("/{}", String::from_utf8_lossy(name))).collect();
+    FsError::new(ErrorKind::NotFound).on("restore", shown)
 }
 
 impl View<'_> {

@@ -209,14 +209,29 @@ fn join(mount: &MountInfo, plan: &Plan) -> Result<()> {
 
 /// Has the process of `mount` make a further mount.
 fn ask(mount: &MountInfo, wish: &Wish) -> Result<()> {
-    let wish = serde_json::to_value(wish).map_err(|e| Failure::new(Code::Failure, e))?;
+    let args = serde_json::to_value(wish).map_err(|e| Failure::new(Code::Failure, e))?;
     let registry = Registry::of_this_user();
     let mut waiting = || registry.ping(mount);
-    match registry.call_patiently(mount, MOUNT_VERB, &wish, &mut waiting) {
+    match registry.call_patiently(mount, MOUNT_VERB, &args, &mut waiting) {
         Ok(_) => Ok(()),
-        Err(ControlError::Answered { kind, message }) => Err(Failure::new(Code::of_word(&kind), message)),
+        Err(ControlError::Answered { kind, message }) => {
+            let failure = Failure::new(Code::of_word(&kind), message);
+            let ending = if failure.code() == Code::Busy { detached(mount, wish) } else { None };
+            Err(ending.unwrap_or(failure))
+        }
         Err(e) => Err(answered(&e)),
     }
+}
+
+/// What to say if the branch that `wish` is about is in use by a mount that is not in its place any more: nobody is told to work
+/// there.
+fn detached(of: &MountInfo, wish: &Wish) -> Option<Failure> {
+    let file = Path::new(of.upper.as_ref().unwrap_or(&of.source));
+    let branch = branch_of(&wish.part)?;
+    let mounts = live::of_source(file).into_iter().filter(|mount| mount.pid == of.pid && !mount.hidden);
+    let mut of_branch = mounts.filter(|mount| mount.upper.is_some() || mount.branch.as_deref() == Some(branch));
+    let found = of_branch.find(|mount| !mount.is_attached())?;
+    Some(live::in_the_way(file, &found, "mounted", ""))
 }
 
 /// A session of the process.
@@ -638,7 +653,7 @@ impl Process {
     fn perform(&self, asked: &Asked) -> Result<Value> {
         let mut flush = |branch: &str| self.flush(branch);
         volume_work::perform(&self.volume, asked, &mut flush).map_err(|e| {
-            let failure = Failure::fs(self.file.display(), &e);
+            let failure = open::volume::failure(&self.file, &e);
             let at = asked.branch().and_then(|branch| self.mountpoint_of(branch));
             match at {
                 Some(at) if e.kind() == ErrorKind::Busy => failure.hint(format!("unmount it first: adit umount {at}")),
