@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::Child;
 
 use common::{Bench, eventually, facts, make_tree, pattern};
-use mounts::mount_line;
+use mounts::{is_running, mount_line};
 use serde_json::Value;
 use volumes::{Boxed, POINTS, read};
 
@@ -190,12 +190,17 @@ fn with_durability_sync_a_kill_loses_nothing_that_was_written() {
     for line in [vec![&*asked, &*mnt, "--durability", "sync"], vec![&*of_itself, &*mnt]] {
         let mount = || b.bench.run(["mount"].iter().chain(&line)).expect(0);
         mount();
+        // Known beforehand, so that the kill comes right after the last write.
+        let pid = b.pid();
         let mut file = File::create(b.at("mnt/f")).unwrap();
         for piece in pattern(300_000).chunks(7777) {
             file.write_all(piece).unwrap();
         }
-        b.kill();
+        // SAFETY: a plain system call; the process is one that this test started.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
         drop(file);
+        eventually("the server is gone", || !is_running(pid));
+        b.umount("mnt");
         mount();
         assert!(fs::read(b.at("mnt/f")).unwrap() == pattern(300_000), "{line:?}");
         b.umount("mnt");
