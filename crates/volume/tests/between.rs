@@ -6,7 +6,7 @@ mod forgotten;
 mod support;
 
 use adit_core::store::Store;
-use adit_core::types::{Access, Ino, RenameFlags, SetAttr};
+use adit_core::types::{Access, Ino, RenameFlags, SetAttr, Timestamp};
 use adit_volume::VolumeStore;
 use adit_volume::tree::{Between, MAIN};
 
@@ -132,7 +132,9 @@ fn a_file_that_nobody_changed_is_not_changed_by_losing_and_getting_back_a_name()
     store.link(other, Ino::ROOT, name("d")).unwrap();
     world.tree.snapshot(MAIN, "s").unwrap();
     store.setattr(other, &SetAttr { perm: Some(0o600), ..SetAttr::default() }).unwrap();
-    store.setattr(other, &SetAttr { perm: Some(0o644), ..SetAttr::default() }).unwrap();
+    // The clock need not have ticked since it was made.
+    let later = Some(Timestamp { secs: 4_000_000_000, nanos: 1 });
+    store.setattr(other, &SetAttr { perm: Some(0o644), ctime: later, ..SetAttr::default() }).unwrap();
     let before = [out, within].map(|ino| store.getattr(ino).unwrap());
     file(&store, top, "new");
     let told = set_back(&world, &store, &[b"dir"]);
