@@ -8,6 +8,7 @@ mod volumes;
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::fd::IntoRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::Child;
 
@@ -178,6 +179,21 @@ fn a_detached_mount_is_no_place_to_work_in() {
     drop(open);
     eventually("it has ended", || b.bench.mounts().is_empty());
     b.mount("mnt", &[]).expect(0);
+    b.umount("mnt");
+}
+
+#[test]
+fn a_close_fails_if_what_was_written_can_no_longer_be_handed_over() {
+    let Some(b) = Boxed::new() else { return };
+    b.mount("mnt", &[]).expect(0);
+    // So that the kernel knows already which requests this server does without.
+    fs::write(b.at("mnt/before"), b"1").unwrap();
+    let mut file = File::create(b.at("mnt/f")).unwrap();
+    file.write_all(&pattern(5000)).unwrap();
+    b.kill_and_leave();
+    let descriptor = file.into_raw_fd();
+    // SAFETY: a plain system call with a descriptor that nobody else has.
+    assert_eq!(unsafe { libc::close(descriptor) }, -1, "the kernel holds bytes that nobody takes any more");
     b.umount("mnt");
 }
 

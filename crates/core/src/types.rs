@@ -75,13 +75,6 @@ impl Timestamp {
         SystemTime::now().into()
     }
 
-    /// The current time as of the last tick of the kernel's clock, a few milliseconds ago at most: what the kernel itself notes in
-    /// inodes, so that both agree on what happens within a tick.
-    pub fn of_tick() -> Self {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-        Timestamp { secs: now.tv_sec, nanos: u32::try_from(now.tv_nsec).unwrap_or(0) }
-    }
-
     /// Nanoseconds since the epoch, as printed in `mtime_ns` of `--json` output.
     pub fn as_nanos(self) -> i128 {
         i128::from(self.secs) * 1_000_000_000 + i128::from(self.nanos)
