@@ -2,7 +2,8 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_core::types::{Access, Kind};
 use adit_media::HostBlockFile;
@@ -14,8 +15,17 @@ use serde_json::Value;
 
 use common::{Bench, pattern};
 
+/// Held by a test to its end. Volumes are opened in this process, too, and a program that another test starts has our descriptors, and with
+/// them the lock of such a volume, until it runs.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+thread_local!(static TURN: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) });
+
 /// A volume with a folder and two files, in a snapshot as well if asked for.
 fn boxed(snapshot: bool) -> (Bench, String) {
+    TURN.with_borrow_mut(|turn| {
+        turn.get_or_insert_with(|| ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner));
+    });
     let bench = Bench::bare();
     let file = bench.str("box");
     bench.run(["volume", "init", &file, "--capacity", "256M"]).expect(0);
