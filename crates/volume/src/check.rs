@@ -282,11 +282,16 @@ fn lost_blocks(checked: &Checked) -> Problem {
 /// Mends until nothing more can be mended. What the last check found.
 fn repair(tree: &Tree, allocation: &dyn Allocation, memory_bytes: usize, report: &mut Report) -> Result<Checked> {
     let mut is_cleared = false;
+    let mut refused = None;
     for _ in 0..ROUNDS_MAX {
         let checked = tree.check(allocation, memory_bytes)?;
-        if mend_all(tree, allocation, &checked, report)? {
+        if mend_all(tree, allocation, &checked, report, &mut refused)? {
             tree.table.sync()?;
             continue;
+        }
+        if let Some(problem) = refused.take() {
+            push(&mut report.problems, problem);
+            return Ok(checked);
         }
         if !checked.is_whole() {
             return Ok(checked);
@@ -311,24 +316,43 @@ fn repair(tree: &Tree, allocation: &dyn Allocation, memory_bytes: usize, report:
     tree.check(allocation, memory_bytes)
 }
 
-/// Mends what one check found; whether anything was.
-fn mend_all(tree: &Tree, allocation: &dyn Allocation, checked: &Checked, report: &mut Report) -> Result<bool> {
+/// Mends what one check found; whether anything was. `refused` is the last that there was no space for.
+fn mend_all(
+    tree: &Tree,
+    allocation: &dyn Allocation,
+    checked: &Checked,
+    report: &mut Report,
+    refused: &mut Option<Problem>,
+) -> Result<bool> {
+    *refused = None;
     let parts = Named::of(tree);
-    let is_shared = checked.findings.iter().any(|finding| matches!(finding.fault, Fault::SharedBlock { .. }));
     // Blocks first: until they are the files' own again, what is freed may be taken from under them.
     let is_first = |finding: &&Finding| matches!(finding.fault, Fault::FreeBlocks { .. });
     let (first, others) = (checked.findings.iter().filter(is_first), checked.findings.iter().filter(|f| !is_first(f)));
-    let mut mended = false;
+    let (mut mended, mut last_unseen) = (false, None);
     for finding in first.chain(others).filter(|finding| finding.is_mendable()) {
-        // What goes with this may be another file's.
-        if is_shared && matches!(finding.fault, Fault::Unseen { .. }) {
-            continue;
+        if let Fault::Unseen { key, .. } = &finding.fault {
+            // What goes with this may be another file's, or be needed by what cannot be read. And one version of a key at a
+            // time: without it, another one may be seen.
+            if !checked.is_whole() || last_unseen == Some(key) {
+                continue;
+            }
+            last_unseen = Some(key);
         }
         let problem = parts.problem(finding);
-        if let Some(done) = tree.mend(allocation, finding)? {
-            mended = true;
-            let detail = format!("{}: {done}", problem.detail);
-            push(&mut report.repaired, Problem { detail, ..problem });
+        match tree.mend(allocation, finding) {
+            Ok(Some(done)) => {
+                mended = true;
+                let detail = format!("{}: {done}", problem.detail);
+                push(&mut report.repaired, Problem { detail, ..problem });
+            }
+            Ok(None) => {}
+            // The others may need less, and what was done is told.
+            Err(e) if e.kind() == ErrorKind::NoSpace => {
+                let detail = format!("{}: not mended: {e}", problem.detail);
+                *refused = Some(Problem { detail, is_repairable: false, ..problem });
+            }
+            Err(e) => return Err(e),
         }
     }
     Ok(mended)
@@ -390,7 +414,7 @@ type Found = (u64, u64, Id, Window);
 /// Reads each block that a file refers to, once.
 fn contents(tree: &Tree, report: &mut Report, progress: &mut dyn FnMut(Progress)) -> Result<()> {
     let parts = Named::of(tree);
-    // A block belongs to one window only, of which several versions may have it.
+    // A block belongs to one window only, of which several versions may have it; with its sum, for one of them may be wrong.
     let (mut read, mut told) = (HashSet::new(), HashSet::new());
     let (mut block, mut windows, mut last) = (vec![0; BLOCK_LEN_BYTES], 0, (0, 0));
     let mut start = vec![space::WINDOW];
@@ -406,7 +430,7 @@ fn contents(tree: &Tree, report: &mut Report, progress: &mut dyn FnMut(Progress)
             }
             last = (ino, index);
             for (at, place) in window.iter() {
-                if !read.insert(place.at) {
+                if !read.insert((place.at, place.sum)) {
                     continue;
                 }
                 let why = match tree.extents.read(place.at, &mut block) {

@@ -180,12 +180,11 @@ const CASES: &[Case] = &[
         moved: &[("/d/f", "#")],
     },
     Case {
-        name: "a file has entries",
-        found: ("misplaced-entry", "which is no directory"),
+        name: "a file that is linked has lost its only entry, and is noted as removed",
+        found: ("unreachable", "has no name"),
         plant: |p, ino| {
             p.unlink(ino["/d"], "f");
-            let place = p.link(ino["/with"], "f", ino["/d/f"], Kind::File);
-            p.edit(ino["/d/f"], |inode| inode.place = place);
+            p.put(&Key::orphan(ino["/d/f"]), Orphan { removed: true }.encode());
         },
         moved: &[("/d/f", "#")],
     },
@@ -608,6 +607,85 @@ fn what_no_repair_can_mend_is_told_and_left_alone() {
     let mut bytes = [0; 5];
     store.open(attr.ino, Access::Read).unwrap().read_at(0, &mut bytes).unwrap();
     assert_eq!(&bytes, b"alpha");
+}
+
+#[test]
+fn a_directory_whose_record_says_another_kind_keeps_its_entries() {
+    for path in ["/", "/d", "/d/e"] {
+        let (world, inodes) = world();
+        let before = shown(&world.main());
+        let ino = inodes.get(path).copied().unwrap_or(ROOT);
+        let (id, value) = planter(&world).found(&Key::inode(ino)).unwrap();
+        planter(&world).edit(ino, |inode| inode.kind = Kind::Fifo);
+        let map = world.base.state().map;
+        for repair in [false, true] {
+            let report = checked(&world.tree, &*world.base, repair, MEMORY).unwrap();
+            let told = lines(&report.problems);
+            assert!(told.iter().any(|line| line.contains("which is no directory")), "{path}: {told:#?}");
+            assert!(report.problems.iter().all(|problem| !problem.is_repairable), "{path}: {told:#?}");
+            assert_eq!(lines(&report.repaired), [""; 0], "{path}");
+        }
+        assert!(world.base.state().map == map, "{path}");
+        planter(&world).apply(vec![(Key::inode(ino).at(id), Some(value))]);
+        assert_sound(&world, path);
+        assert_eq!(shown(&world.main()), before, "{path}");
+    }
+}
+
+#[test]
+fn keys_and_records_that_cannot_be_keep_everything_where_it_is() {
+    const BEYOND: u64 = 1 << 62;
+    type Plant = fn(&Planter<'_>, &BTreeMap<&'static str, u64>);
+    let plants: [(&str, Plant); 9] = [
+        ("Zzz is no key", |p, _| p.apply(vec![(b"Zzz".to_vec(), Some(b"x".to_vec()))])),
+        ("Gzz is no key", |p, _| p.apply(vec![(b"Gzz".to_vec(), Some(b"x".to_vec()))])),
+        ("!zz is no key", |p, _| p.apply(vec![(b"!zz".to_vec(), Some(b"x".to_vec()))])),
+        ("Mnew is no key", |p, _| p.apply(vec![(keys::meta("new"), Some(records::encode_meta(3)))])),
+        ("I@", |p, ino| {
+            let record = p.inode(ino["/d/e"]).encode();
+            p.put(&Key::inode(BEYOND), record);
+        }),
+        ("is no key", |p, _| p.put(&Key::entry(0, 256), Entry { ino: 1, kind: Kind::File, name: b"n" }.encode())),
+        ("is no key", |p, ino| p.put(&Key::window(ino["/with"], 1 << 43), Window::default().encode())),
+        ("inode number", |p, ino| {
+            p.link(ino["/d"], "beyond", BEYOND, Kind::Directory);
+            p.edit(ino["/d"], |inode| inode.size += 1);
+        }),
+        ("not an inode", |p, ino| p.put(&Key::inode(ino["/d/f"]), vec![0, 7])),
+    ];
+    for (words, plant) in plants {
+        let (world, inodes) = world();
+        plant(&planter(&world), &inodes);
+        // Neither what nobody sees nor what nobody has is dropped.
+        planter(&world).put(&Key::xattr(inodes["/a"], b"user.none"), records::TOMBSTONE.to_vec());
+        let lost = world.base.reserve(1, Some(5000), false).unwrap();
+        let bytes = vec![7; BLOCK_LEN_BYTES];
+        world.base.write(lost[0].start, &bytes).unwrap();
+        let allocated = vec![(lost[0], vec![crc32c::crc32c(&bytes)])];
+        world.base.apply(Batch { allocated, ..Batch::default() }).unwrap();
+        let before = world.base.state();
+        let mended = checked(&world.tree, &*world.base, true, MEMORY).unwrap();
+        let told = lines(&mended.problems);
+        assert!(told.iter().any(|line| line.starts_with("damaged-record") && line.contains(words)), "{told:#?}");
+        assert!(told.iter().any(|line| line.contains("belong to nobody")), "{words}: {told:#?}");
+        assert_eq!(lines(&mended.repaired), [""; 0], "{words}");
+        let after = world.base.state();
+        assert!(after.map == before.map && after.allocated == before.allocated, "{words}");
+    }
+}
+
+#[test]
+fn versions_that_disagree_about_the_sum_of_a_block_are_both_compared() {
+    let (world, inodes) = world();
+    let key = Key::window(inodes["/big"], 0);
+    let (_, value) = planter(&world).found(&key).unwrap();
+    let mut window = Window::decode(&value).unwrap();
+    let block = window.get(0).unwrap();
+    window.set(0, Some(records::Block { sum: !block.sum, ..block }));
+    planter(&world).apply(vec![(key.at(1), Some(window.encode()))]);
+    let found = checked(&world.tree, &*world.base, false, MEMORY).unwrap();
+    let told = lines(&found.problems);
+    assert!(told.iter().any(|line| line.starts_with("damaged-content: /big")), "{told:#?}");
 }
 
 #[test]

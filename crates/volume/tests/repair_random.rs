@@ -232,6 +232,8 @@ fn many_passes_find_what_one_finds() {
         for n in 0..40 {
             world.branch(MAIN).create(Ino::ROOT, plant::name(&format!("more {n}")), &support::new(0o644)).unwrap();
         }
+        // Not of those that are lost: they are to stay that.
+        let some: Vec<u64> = world.used().into_iter().step_by(50).collect();
         let lost = world.extents.reserve(3, None, false).unwrap();
         for run in lost {
             let bytes = vec![1; run.count as usize * BLOCK_LEN_BYTES];
@@ -239,7 +241,6 @@ fn many_passes_find_what_one_finds() {
             let sums = bytes.chunks(BLOCK_LEN_BYTES).map(crc32c::crc32c).collect();
             world.table.apply(Batch { allocated: vec![(run, sums)], ..Batch::default() }).unwrap();
         }
-        let some: Vec<u64> = world.used().into_iter().step_by(50).collect();
         let freed = some.iter().map(|&start| Run { start, count: 1 }).collect();
         world.table.apply(Batch { freed, ..Batch::default() }).unwrap();
         for _ in 0..20 {

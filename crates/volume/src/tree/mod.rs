@@ -59,8 +59,17 @@ const INOS_AT_ONCE: u64 = 4096;
 /// The counter of inodes is not greater in any volume that was in use for less than a million years.
 const INOS_MAX: u64 = 1 << 62;
 
+/// Whether an inode may have this number: behind each that is in use there is room for the next ones.
+fn is_ino(number: u64) -> bool {
+    (ROOT_INO..INOS_MAX - INOS_AT_ONCE).contains(&number)
+}
+
 /// Longest file, in bytes.
 pub const FILE_LEN_MAX_BYTES: u64 = i64::MAX as u64;
+
+/// Windows of the longest file.
+const WINDOWS_MAX: u64 =
+    FILE_LEN_MAX_BYTES.div_ceil((crate::table::BLOCK_LEN_BYTES * records::WINDOW_LEN_BLOCKS) as u64);
 
 /// Most names of one inode, and most directories in one.
 pub const NAMES_MAX: u32 = 1 << 30;

@@ -11,7 +11,7 @@ use adit_core::{ErrorKind, Result};
 use super::change::{Change, Spot};
 use super::draft::Draft;
 use super::verify::{Fault, Finding};
-use super::{INOS_MAX, ROOT_INO, Source, Tree, meta};
+use super::{INOS_AT_ONCE, INOS_MAX, ROOT_INO, Source, Tree, meta};
 use crate::format::keys::{self, Id, Key};
 use crate::format::records::{self, Entry, Inode, Orphan, Place};
 use crate::table::{Allocation, BLOCK_LEN_BYTES, Batch, Run};
@@ -90,7 +90,7 @@ impl Tree {
             Fault::Numbers { used } => {
                 let mut numbers = self.numbers.lock();
                 let next = used.saturating_add(1).max(numbers.next);
-                if next > INOS_MAX {
+                if next > INOS_MAX - INOS_AT_ONCE {
                     return Ok(None);
                 }
                 self.write(vec![(keys::meta(meta::NEXT_INO), Some(records::encode_meta(next)))])?;
@@ -144,10 +144,9 @@ impl Tree {
 impl Change<'_, '_> {
     fn mend(&mut self, fault: &Fault) -> Result<Done> {
         match fault {
-            Fault::DanglingEntry { place, ino } if !self.has_inode(*ino)? => self.drop_entry(*place, *ino, true),
-            Fault::EntryOfFile { place, ino } => self.drop_entry(*place, *ino, false),
+            Fault::DanglingEntry { place, ino } if !self.has_inode(*ino)? => self.drop_entry(*place, *ino),
             Fault::FurtherParent { place, ino } => {
-                let dropped = self.drop_entry(*place, *ino, true)?;
+                let dropped = self.drop_entry(*place, *ino)?;
                 if dropped.is_some() {
                     self.forget_name(*ino, *place)?;
                 }
@@ -228,10 +227,10 @@ impl Change<'_, '_> {
     }
 
     /// Removes an entry that leads to `ino`, and no more than the entry.
-    fn drop_entry(&mut self, place: Place, ino: u64, is_counted: bool) -> Result<Done> {
+    fn drop_entry(&mut self, place: Place, ino: u64) -> Result<Done> {
         let Some(Found { owner, kind, name }) = self.entry_of(place, ino)? else { return Ok(None) };
         self.delete_entry(place, owner, &name)?;
-        if is_counted && self.has_inode(place.dir)? {
+        if self.has_inode(place.dir)? {
             self.shift_entries(place.dir, -1, -i64::from(kind == Kind::Directory))?;
             self.note_change(place.dir)?;
         }
@@ -311,7 +310,7 @@ impl Change<'_, '_> {
         if !self.leads_to(place, ino)? {
             return Ok(None);
         }
-        self.drop_entry(place, ino, true)?;
+        self.drop_entry(place, ino)?;
         let path = self.put_lost(ino, Kind::Directory)?;
         done(format!("moved to {path}"))
     }

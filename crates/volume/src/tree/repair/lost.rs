@@ -1,7 +1,7 @@
 //! The directory for what a repair found without a name: `/lost+found`.
 
-use adit_core::Result;
 use adit_core::types::Kind;
+use adit_core::{ErrorKind, FsError, Result};
 
 use crate::format::records::{Entry, Inode, Place};
 use crate::tree::ROOT_INO;
@@ -35,6 +35,10 @@ impl Change<'_, '_> {
 
     /// The directory and its name. It is made if it is not there.
     fn lost_and_found(&mut self) -> Result<(u64, String)> {
+        if self.peek(ROOT_INO)?.kind != Kind::Directory {
+            let why = "the root is no directory";
+            return Err(FsError::new(ErrorKind::Corrupt).on("repair", LOST_AND_FOUND).because(why));
+        }
         let mut number = 0;
         loop {
             let name = variant(LOST_AND_FOUND, number);

@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 
 use adit_core::Result;
 
-use super::stream::{Group, groups};
+use super::stream::{Group, groups, is_tombstone};
 use super::{Checked, Fault};
 use crate::format::keys::{Key, Parts, space};
-use crate::format::records::{self, Window};
+use crate::format::records::Window;
 use crate::table::{Allocation, Run};
 use crate::tree::Tree;
 
@@ -70,7 +70,7 @@ impl Bits {
 
 /// The blocks that the versions of a window refer to, ascending. A damaged version's are not known.
 fn blocks_of(group: &Group) -> Vec<u64> {
-    let windows = group.versions.iter().filter(|(_, value)| !records::is_tombstone(value));
+    let windows = group.versions.iter().filter(|(_, value)| !is_tombstone(value));
     let windows = windows.filter_map(|(_, value)| Window::decode(value).ok());
     let mut blocks: Vec<u64> = Vec::new();
     for window in windows {

@@ -32,7 +32,7 @@ pub enum Fault {
     DanglingEntry { place: Place, ino: u64 },
     /// An entry that says that its inode is something else than it is.
     EntryKind { place: Place, ino: u64, kind: Kind },
-    /// An entry in what is no directory.
+    /// An entry in what is no directory: most likely it is one, and its record is wrong. Nothing of it is mended.
     EntryOfFile { place: Place, ino: u64 },
     /// An entry that is not found by its name: it lies elsewhere, or another one has the name.
     HiddenEntry { place: Place, ino: u64 },
@@ -92,6 +92,7 @@ impl Fault {
                 | Fault::Damaged { .. }
                 | Fault::NoOwner { .. }
                 | Fault::SharedBlock { .. }
+                | Fault::EntryOfFile { .. }
                 | Fault::BehindEnd { .. }
                 | Fault::NoContent { .. }
                 | Fault::Root { .. }

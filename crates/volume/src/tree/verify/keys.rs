@@ -2,15 +2,19 @@
 
 use adit_core::Result;
 
-use super::stream::{Group, Raw, groups};
+use super::stream::{Group, Raw, groups, is_tombstone};
 use super::{Checked, Fault, Ids};
 use crate::format::keys::{self, Id, Key, Parts, space};
 use crate::format::records::{self, Entry, Inode, Malformed, Orphan, Window};
+use crate::table::{KEY_LEN_MAX_BYTES, OWN_PREFIX};
 use crate::tree::topology::{FIRST_ID, Topology};
-use crate::tree::{INOS_MAX, Tree, meta};
+use crate::tree::{Tree, WINDOWS_MAX, is_ino, meta};
 
 /// The spaces of versioned keys.
 const VERSIONED: [u8; 6] = [space::INODE, space::XATTR, space::ENTRY, space::NAME, space::WINDOW, space::ORPHAN];
+
+/// The other first bytes of keys.
+const OTHERS: [u8; 4] = [space::SNAPSHOT, space::TOUCHED, space::META, OWN_PREFIX];
 
 /// Notes that are looked up at once.
 const NOTES_AT_ONCE: usize = 256;
@@ -21,26 +25,28 @@ pub(super) fn check(tree: &Tree, ids: &Ids, checked: &mut Checked) -> Result<()>
     let mut used = 0;
     for space in VERSIONED {
         let mut bad = Vec::new();
+        let mut beyond = Vec::new();
         groups(&*tree.table, space, &mut |key| note_bad(&mut bad, key), &mut |group| {
+            if !is_possible(&group.key) {
+                note_bad(&mut beyond, group.key.as_bytes());
+                return Ok(());
+            }
             if let Some(Parts::Inode(ino)) = group.key.parts() {
                 used = ino.max(used);
-                let there = group.versions.iter().filter(|(_, value)| !records::is_tombstone(value));
+                let there = group.versions.iter().filter(|(_, value)| !is_tombstone(value));
                 checked.inodes += there.count() as u64;
             }
             check_records(group, checked);
             check_versions(&topology, ids, group, checked);
             check_listed(tree, &topology, ids, group, checked)
         })?;
-        bad.into_iter().for_each(|key| checked.add(None, Fault::BadKey(key)));
+        bad.into_iter().chain(beyond).for_each(|key| checked.add(None, Fault::BadKey(key)));
     }
-    if used >= INOS_MAX {
-        checked.add(None, Fault::BadKey(Key::inode(used).as_bytes().to_vec()));
-    } else {
-        // As it is stored, for that is what the next opening goes by.
-        let counter = tree.table.get(&keys::meta(meta::NEXT_INO))?;
-        if counter.and_then(|value| records::decode_meta(&value).ok()).is_none_or(|next| used >= next) {
-            checked.add(None, Fault::Numbers { used });
-        }
+    check_others(tree, checked)?;
+    // As it is stored, for that is what the next opening goes by.
+    let counter = tree.table.get(&keys::meta(meta::NEXT_INO))?;
+    if counter.and_then(|value| records::decode_meta(&value).ok()).is_none_or(|next| used >= next) {
+        checked.add(None, Fault::Numbers { used });
     }
     check_notes(tree, ids, checked)
 }
@@ -52,8 +58,49 @@ fn note_bad(bad: &mut Vec<Vec<u8>>, key: &[u8]) {
     }
 }
 
+/// Whether there can be what it is about.
+fn is_possible(key: &Key) -> bool {
+    match key.parts() {
+        Some(Parts::Window(ino, index)) => is_ino(ino) && index < WINDOWS_MAX,
+        Some(
+            Parts::Inode(ino) | Parts::Xattr(ino, _) | Parts::Entry(ino, _) | Parts::Name(ino, ..) | Parts::Orphan(ino),
+        ) => is_ino(ino),
+        None => false,
+    }
+}
+
+/// Counters that nobody knows, and keys that begin with what no key begins with.
+fn check_others(tree: &Tree, checked: &mut Checked) -> Result<()> {
+    let mut known: Vec<u8> = VERSIONED.into_iter().chain(OTHERS).collect();
+    known.sort_unstable();
+    let mut start = Vec::new();
+    for space in known {
+        bad_between(tree, std::mem::replace(&mut start, vec![space + 1]), vec![space], checked)?;
+    }
+    bad_between(tree, start, vec![u8::MAX; KEY_LEN_MAX_BYTES + 1], checked)?;
+    let counters = [keys::meta(meta::NEXT_INO), keys::meta(meta::FORMAT)];
+    let mut all = Raw::new(&*tree.table, space::META);
+    while let Some((key, _)) = all.next()? {
+        if !counters.contains(&key) {
+            checked.add(None, Fault::BadKey(key));
+        }
+    }
+    Ok(())
+}
+
+fn bad_between(tree: &Tree, start: Vec<u8>, end: Vec<u8>, checked: &mut Checked) -> Result<()> {
+    if start >= end {
+        return Ok(());
+    }
+    let mut raw = Raw::between(&*tree.table, start, end);
+    while let Some((key, _)) = raw.next()? {
+        checked.add(None, Fault::BadKey(key));
+    }
+    Ok(())
+}
+
 fn check_records(group: &Group, checked: &mut Checked) {
-    for (id, value) in group.versions.iter().filter(|(_, value)| !records::is_tombstone(value)) {
+    for (id, value) in group.versions.iter().filter(|(_, value)| !is_tombstone(value)) {
         if let Err(Malformed(why)) = decode(&group.key, value) {
             checked.add(None, Fault::Damaged { key: group.key.clone(), id: *id, why });
         }
@@ -64,7 +111,10 @@ fn decode(key: &Key, value: &[u8]) -> std::result::Result<(), Malformed> {
     match key.parts() {
         Some(Parts::Inode(_)) => Inode::decode(value).map(drop),
         Some(Parts::Xattr(..)) => records::decode_xattr(value).map(drop),
-        Some(Parts::Entry(..)) => Entry::decode(value).map(drop),
+        Some(Parts::Entry(..)) => Entry::decode(value).and_then(|entry| match is_ino(entry.ino) {
+            true => Ok(()),
+            false => Err(Malformed("inode number")),
+        }),
         Some(Parts::Name(..)) => records::decode_name(value),
         Some(Parts::Window(..)) => Window::decode(value).map(drop),
         Some(Parts::Orphan(_)) => Orphan::decode(value).map(drop),
@@ -94,7 +144,7 @@ fn check_versions(topology: &Topology, ids: &Ids, group: &Group, checked: &mut C
         let is_seen = is_needed(*id) || ids.forked.contains(id);
         let parent = topology.node(*id).map_or(0, |node| node.record.parent);
         let beyond = || versions.iter().find(|(w, _)| sees(parent, *w));
-        let hides_nothing = records::is_tombstone(value) && beyond().is_none_or(|(_, v)| records::is_tombstone(v));
+        let hides_nothing = is_tombstone(value) && beyond().is_none_or(|(_, v)| is_tombstone(v));
         if !is_seen || hides_nothing {
             checked.add(None, Fault::Unseen { key: key.clone(), id: *id });
         }

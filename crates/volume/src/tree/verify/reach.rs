@@ -13,8 +13,8 @@ use super::stream::Stream;
 use super::{Checked, Fault};
 use crate::format::keys::{Id, Parts, space};
 use crate::format::records::{Inode, Place};
-use crate::tree::ROOT_INO;
 use crate::tree::view::View;
+use crate::tree::{ROOT_INO, is_ino};
 
 /// Memory that a known directory takes, about, in bytes.
 const KNOWN_BYTES: usize = 48;
@@ -61,7 +61,7 @@ struct Upwards<'v, 't> {
 impl Upwards<'_, '_> {
     /// The directory above; `None` if nothing new is there.
     fn above(&self, dir: u64) -> Result<Option<u64>> {
-        if dir == ROOT_INO || self.known.contains(&dir) || self.odd.binary_search(&dir).is_ok() {
+        if dir == ROOT_INO || !is_ino(dir) || self.known.contains(&dir) || self.odd.binary_search(&dir).is_ok() {
             return Ok(None);
         }
         match self.view.inode(dir) {

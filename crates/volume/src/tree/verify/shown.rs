@@ -12,7 +12,7 @@ use crate::format::keys::{Id, Parts, cookie, space};
 use crate::format::records::{Entry, Inode, Orphan, Place, WINDOW_LEN_BLOCKS, Window};
 use crate::table::BLOCK_LEN_BYTES;
 use crate::tree::view::View;
-use crate::tree::{INOS_MAX, ROOT_INO};
+use crate::tree::{FILE_LEN_MAX_BYTES, ROOT_INO, WINDOWS_MAX, is_ino};
 
 /// Names of one directory that are looked at. Where there are more, a repair finds the others when these are gone.
 const PARENTS_MAX: usize = 64;
@@ -128,14 +128,28 @@ impl Walk<'_, '_, '_> {
         let record = self.inodes.next_of(ino)?.map(|record| Inode::decode(&record.value));
         let is_file = matches!(&record, Some(Ok(inode)) if inode.kind != Kind::Directory);
         let parted = self.parted(ino, is_file)?;
+        // Where entries are in what is no directory, the record is more likely to be wrong than they are.
+        let is_odd = is_file && parted.entries > 0;
+        // And where all that is left is damaged, its names stay.
+        let is_left = record.is_none() && parted.is_damaged && parted.entries == 0 && parted.blocks == 0;
+        let is_clear = is_ino(ino) && !is_odd && !is_left;
         match record {
-            None => self.absent(ino, &parted),
-            Some(Ok(inode)) => self.present(ino, &inode, &parted),
-            // Told with the damaged records. Nobody knows what it was.
-            Some(Err(_)) => {
+            None if is_clear => self.absent(ino, &parted),
+            Some(Ok(inode)) if is_clear => self.present(ino, &inode, &parted),
+            // Told with the damaged records, or with the entries. Nobody knows what it was.
+            record => {
+                if let Some(Ok(inode)) = record {
+                    self.check_root(ino, &inode);
+                }
                 while self.names.next_of(ino)?.is_some() || self.further.next_of(ino)?.is_some() {}
                 Ok(())
             }
+        }
+    }
+
+    fn check_root(&mut self, ino: u64, inode: &Inode) {
+        if ino == ROOT_INO && inode.kind != Kind::Directory {
+            self.add(Fault::Root { kind: inode.kind });
         }
     }
 
@@ -150,6 +164,10 @@ impl Walk<'_, '_, '_> {
                 parted.is_damaged = true;
                 continue;
             };
+            if index >= WINDOWS_MAX {
+                parted.is_damaged = true;
+                continue;
+            }
             parted.blocks = parted.blocks.saturating_add(window.count());
             let last = window.iter().last().map(|(at, _)| at as u64);
             let first = index.saturating_mul(WINDOW_LEN_BLOCKS as u64);
@@ -175,6 +193,10 @@ impl Walk<'_, '_, '_> {
                 parted.unreadable += 1;
                 continue;
             };
+            if !is_ino(dir) || !is_ino(entry.ino) {
+                parted.unreadable += 1;
+                continue;
+            }
             parted.directories += u64::from(entry.kind == Kind::Directory);
             let place = Place { dir, cookie: at };
             if is_file {
@@ -199,7 +221,6 @@ impl Walk<'_, '_, '_> {
     /// There is no record of it.
     fn absent(&mut self, ino: u64, parted: &Parted) -> Result<()> {
         let kind = match (parted.entries, parted.blocks) {
-            _ if ino >= INOS_MAX => None,
             _ if ino == ROOT_INO => Some(Kind::Directory),
             (1.., _) => Some(Kind::Directory),
             (0, 1..) => Some(Kind::File),
@@ -233,6 +254,7 @@ impl Walk<'_, '_, '_> {
             Fault::Headless { ino, kind, links, size, blocks: parted.blocks, place, has_xattrs }
         } else {
             let size = parted.last.map_or(0, |last| last.saturating_add(1)).saturating_mul(BLOCK_LEN_BYTES as u64);
+            let size = size.min(FILE_LEN_MAX_BYTES);
             Fault::Headless { ino, kind, links: links.max(1), size, blocks: parted.blocks, place, has_xattrs }
         };
         self.add(fault);
@@ -241,14 +263,14 @@ impl Walk<'_, '_, '_> {
 
     fn present(&mut self, ino: u64, inode: &Inode, parted: &Parted) -> Result<()> {
         let is_dir = inode.kind == Kind::Directory;
-        if ino == ROOT_INO && !is_dir {
-            self.add(Fault::Root { kind: inode.kind });
-        }
+        self.check_root(ino, inode);
         let named = if is_dir { self.directory_names(ino, inode)? } else { self.file_names(ino, inode)? };
+        // What is removed has no links, and no place.
+        let has_rest = inode.nlink > 0 && inode.place != Place::default();
         let is_removed = parted.orphan.is_some_and(|orphan| orphan.removed);
         let is_root = ino == ROOT_INO;
         // A directory with entries is never removed.
-        if named.count == 0 && !is_root && (!is_removed || (is_dir && parted.entries > 0)) {
+        if named.count == 0 && !is_root && (!is_removed || has_rest || (is_dir && parted.entries > 0)) {
             let counted = if is_dir { 2 + parted.directories } else { 1 };
             self.add(Fault::Unreachable { ino, kind: inode.kind, recorded: inode.nlink, counted });
             self.note_odd(ino);

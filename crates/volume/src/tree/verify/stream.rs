@@ -12,6 +12,7 @@ use adit_core::types::Kind;
 use crate::format::keys::{self, Id, Key, Parts};
 use crate::format::records::{self, Entry, Place};
 use crate::table::Table;
+use crate::tree::is_ino;
 use crate::tree::view::View;
 
 /// Records that are read at once, and how many bytes of them, about.
@@ -20,6 +21,11 @@ const BYTES_AT_ONCE: usize = 64 << 10;
 
 /// Invisible versions that are stepped over before the next one is sought that could be seen.
 const STEPS_MAX: usize = 8;
+
+/// Whether a value hides older ones. What only begins as if it did is damaged.
+pub(super) fn is_tombstone(value: &[u8]) -> bool {
+    value == records::TOMBSTONE
+}
 
 /// Records of the table in order, read in stretches.
 pub(super) struct Raw<'t> {
@@ -32,7 +38,12 @@ pub(super) struct Raw<'t> {
 impl<'t> Raw<'t> {
     /// All keys that begin with `space`.
     pub fn new(table: &'t dyn Table, space: u8) -> Self {
-        Raw { table, next: Some(vec![space]), end: vec![space + 1], ready: VecDeque::new() }
+        Raw::between(table, vec![space], vec![space + 1])
+    }
+
+    /// The keys from `start` to before `end`.
+    pub fn between(table: &'t dyn Table, start: Vec<u8>, end: Vec<u8>) -> Self {
+        Raw { table, next: Some(start), end, ready: VecDeque::new() }
     }
 
     /// The next one.
@@ -167,7 +178,7 @@ impl<'v, 't> Stream<'v, 't> {
             }
             if !decided && view.topology.sees(view.id, owner) {
                 (decided, steps) = (true, 0);
-                if !records::is_tombstone(value) {
+                if !is_tombstone(value) {
                     bytes_read += bytes.len() + value.len();
                     ready.extend(Key::from_logical(logical).map(|key| Record { key, value: value.to_vec() }));
                 }
@@ -251,6 +262,9 @@ impl<'v, 't> Names<'v, 't> {
             else {
                 continue; // Told with the damaged records.
             };
+            if !is_ino(dir) || !is_ino(entry.ino) {
+                continue; // So are these.
+            }
             let name = Name { ino: entry.ino, place: Place { dir, cookie }, kind: entry.kind };
             if self.done.is_some_and(|done| name.order() <= done) {
                 continue;
