@@ -1,6 +1,7 @@
 //! What can be asked of a volume, whoever has it open: this process, or the one that has it mounted, through its socket.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -18,10 +19,16 @@ use crate::args::volume::DataArgs;
 use crate::commands::mount::answered;
 use crate::commands::mount::volume::VOLUME_VERB;
 use crate::exit_code::Code;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, volume_is_damaged};
 use crate::open::{self, Purpose};
 use crate::source::Source;
 use crate::{live, output};
+
+/// Part of the answer to [`Asked::Info`] if it cannot be told whether the volume is an overlay's upper layer: why (`kind`,
+/// `message`).
+const UPPER_ERROR: &str = "upper_error";
+/// Likewise if the path of its data folder is not text: the bytes of it.
+pub const DATA_DIR_RAW: &str = "data_dir_raw";
 
 /// A request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -88,11 +95,8 @@ pub fn perform(
         Asked::DeleteSnapshot { name } => volume.delete_snapshot(name)?,
         Asked::List => return Ok(volume.snapshots().iter().map(info_json).collect()),
         Asked::Restore { branch, name, path } => {
+            refuse_part_of_upper(volume, branch, path)?;
             let path: Vec<&[u8]> = path.iter().map(Vec::as_slice).collect();
-            if !path.is_empty() && open::volume::upper_of(volume, branch)?.is_some() {
-                let why = "only all that an overlay's upper layer holds can be set back: leave out the path";
-                return Err(FsError::new(ErrorKind::NotSupported).because(why));
-            }
             volume.restore(branch, name, &path)?;
         }
         Asked::Diff { old, new } => {
@@ -115,6 +119,18 @@ pub fn perform(
         }
     }
     Ok(Value::Null)
+}
+
+/// Refuses to set back what is at `path` in an overlay's upper layer: what the overlay has noted would no longer fit.
+///
+/// # Errors
+/// `NotSupported`; as [`open::volume::upper_of`].
+pub fn refuse_part_of_upper(volume: &Volume, branch: &str, path: &[Vec<u8>]) -> Result<(), FsError> {
+    if path.is_empty() || open::volume::upper_of(volume, branch)?.is_none() {
+        return Ok(());
+    }
+    let why = "only all that an overlay's upper layer holds can be set back: leave out the path";
+    Err(FsError::new(ErrorKind::NotSupported).because(why))
 }
 
 fn info_json(info: &SnapshotInfo) -> Value {
@@ -178,7 +194,8 @@ fn describe(volume: &Volume) -> Value {
     let info = volume.info();
     let block = BLOCK_LEN_BYTES as u64;
     let uuid: String = info.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-    json!({
+    let upper_of = open::volume::upper_of(volume, MAIN);
+    let mut told = json!({
         "path": volume.name(),
         "kind": "volume",
         "format": info.format,
@@ -192,14 +209,27 @@ fn describe(volume: &Volume) -> Value {
             Durability::Fsync => "fsync",
         },
         "data": if info.data_dir.is_some() { "folder" } else { "inline" },
-        "data_dir": info.data_dir.map(|dir| dir.display().to_string()),
+        "data_dir": info.data_dir.as_ref().map(|dir| dir.display().to_string()),
         "snapshots": info.snapshots,
         "branches": info.branches,
         "replayed": info.replayed,
         "collected": info.collected,
-        // What is damaged there, check tells.
-        "upper_of": open::volume::upper_of(volume, MAIN).ok().flatten().map(|lower| lower.text),
-    })
+        "upper_of": upper_of.as_ref().ok().and_then(|lower| Some(lower.as_ref()?.text.as_str())),
+    });
+    if let Err(e) = upper_of {
+        told[UPPER_ERROR] = json!({"kind": format!("{:?}", e.kind()), "message": e.to_string()});
+    }
+    if let Some(dir) = info.data_dir.filter(|dir| dir.to_str().is_none()) {
+        told[DATA_DIR_RAW] = dir.as_os_str().as_bytes().into();
+    }
+    told
+}
+
+/// The data folder of the volume that `info`, the answer to [`Asked::Info`], is about, if it has one.
+pub fn data_dir(info: &Value) -> Option<PathBuf> {
+    let Some(bytes) = info[DATA_DIR_RAW].as_array() else { return info["data_dir"].as_str().map(PathBuf::from) };
+    let bytes: Option<Vec<u8>> = bytes.iter().map(|byte| byte.as_u64()?.try_into().ok()).collect();
+    Some(OsString::from_vec(bytes?).into())
 }
 
 /// What was named is a source without snapshots.
@@ -208,24 +238,34 @@ fn without(x: &OsStr) -> Failure {
     Failure::new(Code::NotSupported, format!("{}: a {kind}, and not a volume", x.display()))
 }
 
-/// Refuses to go on with the volume in `file` through the process that has it mounted, if its data folder is not where `data` says.
+/// Why the volume in `file`, which a process has mounted, cannot be reached with its data folder where `data` says: that process
+/// uses another one.
 ///
 /// # Errors
-/// `Busy`.
-pub fn check_data(file: &Path, data: Option<&Path>) -> Result<()> {
-    match data {
-        Some(data) => Named::find(file.as_os_str(), &DataArgs { data: Some(data.to_owned()) }).map(drop),
-        None => Ok(()),
-    }
+/// As [`Named::ask`].
+pub fn other_data(file: &Path, data: Option<&Path>) -> Result<Option<Failure>> {
+    let Some(data) = data else { return Ok(None) };
+    Named { data: Some(data.to_owned()), ..Named::of(file.as_os_str())? }.other_data()
 }
 
-/// Refuses to change the volume in `file`, which a process has open, if it is the upper layer of an overlay.
+/// Refuses to change the volume in `file`, which a process has open, if it is the upper layer of an overlay, or if that cannot
+/// be told.
 ///
 /// # Errors
-/// `NotSupported`.
+/// `NotSupported`; `Corrupt`.
 pub fn refuse_upper(file: &Path) -> Result<()> {
     let info = Named::of(file.as_os_str())?.ask(&Asked::Info)?;
-    info["upper_of"].as_str().map_or(Ok(()), |lower| Err(open::volume::is_upper(file, lower)))
+    let error = &info[UPPER_ERROR];
+    if let (Some(kind), Some(message)) = (error["kind"].as_str(), error["message"].as_str()) {
+        let failure = Failure::new(Code::of_word(kind), message).on(file.display());
+        return Err(match failure.code() {
+            Code::Corrupt => failure.hint(volume_is_damaged(file)),
+            _ => failure,
+        });
+    }
+    let Some(lower) = info["upper_of"].as_str() else { return Ok(()) };
+    let overlay = live::of_source(file).into_iter().find(|mount| mount.upper.is_some() && mount.is_attached());
+    Err(open::volume::is_upper(file, lower, overlay.as_ref().map(|mount| mount.mountpoint.as_str())))
 }
 
 /// A volume, as it was named: its file, or a mount of it.
@@ -246,11 +286,14 @@ impl Named {
     /// Finds the volume that `x` names, whose data folder is now where `data` says.
     ///
     /// # Errors
-    /// `NotAMount` for a folder that is none; as [`Source::recognise`] and [`Named::check_data`].
+    /// `NotAMount` for a folder that is none; `Busy` if it is mounted with another data folder; as [`Source::recognise`] and
+    /// [`Named::ask`].
     pub fn find(x: &OsStr, data: &DataArgs) -> Result<Named> {
         let named = Named { data: data.data.clone(), ..Named::of(x)? };
-        named.check_data()?;
-        Ok(named)
+        match named.other_data()? {
+            Some(failure) => Err(failure),
+            None => Ok(named),
+        }
     }
 
     fn of(x: &OsStr) -> Result<Named> {
@@ -287,19 +330,19 @@ impl Named {
         Ok(Named { subject: file.display().to_string(), file, data: None, mount, branch: None, snapshot: None })
     }
 
-    /// Refuses a data folder that is not the one that the process which has the volume open uses.
-    fn check_data(&self) -> Result<()> {
-        let (Some(data), Some(_)) = (&self.data, &self.mount) else { return Ok(()) };
-        let info = self.ask(&Asked::Info)?;
-        let used = info["data_dir"].as_str().and_then(|part| Path::new(part).parent());
+    /// Why its data folder cannot be the one that it was said to be, if the process which has the volume open uses another one.
+    fn other_data(&self) -> Result<Option<Failure>> {
+        let (Some(data), Some(_)) = (&self.data, &self.mount) else { return Ok(None) };
+        let part = data_dir(&self.ask(&Asked::Info)?);
+        let used = part.as_deref().and_then(Path::parent);
         let real = |path: &Path| path.canonicalize().ok();
         if used.is_some_and(|used| real(used).is_some() && real(used) == real(data)) {
-            return Ok(());
+            return Ok(None);
         }
         let used =
             used.map_or("it has no data folder".to_owned(), |used| format!("its data folder is {}", used.display()));
         let what = format!("{}: mounted, and {used}, not {}", self.subject, data.display());
-        Err(Failure::new(Code::Busy, what).hint("leave out --data, or unmount it first"))
+        Ok(Some(Failure::new(Code::Busy, what).hint("leave out --data, or unmount it first")))
     }
 
     /// Its file.

@@ -4,7 +4,9 @@ mod common;
 #[path = "common/mounts.rs"]
 mod mounts;
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 
 use common::pattern;
 use mounts::Mounts;
@@ -49,6 +51,21 @@ fn a_mount_is_told_where_a_moved_folder_is() {
     rename("again", "last");
     m.bench.run(["mount", "old", "mnt", "--data", "last"]).expect(1).says("has changed since");
     m.mount(&["--data", "last"]).expect(0);
+    m.umount();
+    // One whose name is not text, and one that looks the same.
+    let named = OsStr::from_bytes(b"\xff");
+    fs::rename(m.bench.path("last"), m.bench.dir.path().join(named)).unwrap();
+    fs::create_dir(m.bench.path("\u{fffd}")).unwrap();
+    let with_data = |line: &[&str], data: &OsStr| {
+        m.bench.run(line.iter().map(OsStr::new).chain([OsStr::new("--data"), data]).collect::<Vec<_>>())
+    };
+    with_data(&["mount", "box", "mnt"], named).expect(0);
+    with_data(&["ls", "box"], named).expect(0);
+    with_data(&["ls", "box"], OsStr::new("\u{fffd}")).expect(7);
+    let info = m.bench.run(["volume", "info", "box", "--json"]).expect(0).json();
+    assert!(info["data_dir_raw"].as_array().unwrap().contains(&255.into()), "{info}");
+    assert!(info["allocated_bytes"].as_u64().unwrap() > 1 << 20, "{info}");
+    m.bench.run(["volume", "info", "box"]).expect(0);
     m.umount();
     m.expect_sound();
 }

@@ -4,15 +4,31 @@ mod common;
 #[path = "common/mounts.rs"]
 mod mounts;
 
+use std::cell::RefCell;
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use adit_core::overlay::LowerIdentity;
+use adit_core::store::Store;
+use adit_core::types::{Access, Ino, XattrSet};
+use adit_volume::Volume;
+use adit_volume::volume::OpenOptions;
 use common::{Ran, pattern};
 use mounts::Mounts;
 use serde_json::Value;
 
+/// Held by a test to its end. A volume is opened in this process, too, and a program that another test starts has our descriptors,
+/// and with them the lock of such a volume, until it runs.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+thread_local!(static TURN: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) });
+
 /// With a folder `lower` to be made writable. The volume of the bench is not used.
 fn world() -> Option<Mounts> {
+    TURN.with_borrow_mut(|turn| {
+        turn.get_or_insert_with(|| ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner));
+    });
     let m = Mounts::volume(&[])?;
     fs::create_dir_all(m.bench.path("lower/d/e")).unwrap();
     for path in ["d/a", "d/e/deep", "f", "g"] {
@@ -112,6 +128,7 @@ fn an_upper_is_changed_through_its_overlay_only() {
     change(&m, "f", 0);
     m.bench.run(["snapshot", "create", "mnt", "s"]).expect(0);
     change(&m, "g", 0);
+    m.bench.run(["mkdir", "up", "/x"]).expect(10).says("changes of an overlay").says("where the overlay is mounted");
     m.umount();
     let lower = m.bench.str("lower");
     for line in [
@@ -141,6 +158,11 @@ fn an_upper_is_changed_through_its_overlay_only() {
     m.bench.run(["ls", "up", "/tree"]).expect(0);
     m.bench.run(["mkdir", "up", "/x"]).expect(10).says("changes of an overlay");
     m.bench.run(["snapshot", "restore", "up", "s", "/tree/f", "-y"]).expect(10).says("leave out the path");
+    // Also where the process could set it back in its place.
+    fs::create_dir(m.bench.path("mnt2")).unwrap();
+    m.bench.run(["mount", "up", "mnt2", "--read-only"]).expect(0);
+    m.bench.run(["snapshot", "restore", "up", "s", "/tree/f", "-y"]).expect(10).says("leave out the path");
+    m.bench.run(["umount", "mnt2"]).expect(0);
     m.umount();
     m.bench.run(["snapshot", "restore", "up", "s", "-y"]).expect(0);
     overlay(&m);
@@ -149,4 +171,34 @@ fn an_upper_is_changed_through_its_overlay_only() {
     // One that is none is changed as always.
     m.bench.run(["put", "box", "lower/f", "/x"]).expect(0);
     assert_eq!(m.bench.run(["volume", "info", "box", "--json"]).expect(0).json()["upper_of"], Value::Null);
+}
+
+/// Whose mark another version has written, or damage: nobody knows what a change would break.
+#[test]
+fn an_upper_with_a_mark_that_is_not_understood_is_not_changed() {
+    let Some(m) = world() else { return };
+    overlay(&m);
+    m.bench.run(["snapshot", "create", "mnt", "s"]).expect(0);
+    m.umount();
+    for (mark, code, kind, says) in
+        [(&[200][..], 10, "NotSupported", "its version is 200"), (&[], 4, "Corrupt", "adit volume check")]
+    {
+        let volume = Volume::open(&m.bench.path("up"), &OpenOptions::new(Access::Write)).unwrap();
+        let store = volume.live().unwrap();
+        store.set_xattr(Ino::ROOT, LowerIdentity::attribute(), mark, XattrSet::Replace).unwrap();
+        drop(store);
+        volume.close().unwrap();
+        drop(volume);
+        let refused = || {
+            m.bench.run(["mkdir", "up", "/x"]).expect(code).says(says);
+            m.bench.run(["snapshot", "restore", "up", "s", "/tree/f", "-y"]).expect(code).says(says);
+            m.bench.run(["ls", "up", "/tree"]).expect(0);
+            let info = m.bench.run(["volume", "info", "up", "--json"]).expect(0).json();
+            assert_eq!((&info["upper_of"], &info["upper_error"]["kind"]), (&Value::Null, &kind.into()), "{info}");
+        };
+        refused();
+        m.bench.run(["mount", "up", "mnt", "--snapshot", "s"]).expect(0);
+        refused();
+        m.umount();
+    }
 }

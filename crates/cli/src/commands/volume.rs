@@ -20,8 +20,8 @@ use crate::failure::{Failure, Result};
 use crate::open::{self, Purpose};
 use crate::output::{self, Output, printable};
 use crate::progress::Progress;
-use crate::source;
-use crate::volume_work::{Asked, Named};
+use crate::volume_work::{Asked, DATA_DIR_RAW, Named};
+use crate::{source, volume_work};
 
 /// `adit volume …`
 pub fn volume(command: &VolumeCommand, global: &GlobalArgs) -> Result<()> {
@@ -69,6 +69,9 @@ fn info(args: &VolumeInfoArgs) -> Result<()> {
     if args.json {
         out.json(&info)?;
     } else {
+        if let Value::Object(fields) = &mut info {
+            fields.remove(DATA_DIR_RAW);
+        }
         output::human(&mut out, &info, 0)?;
     }
     out.finish()
@@ -85,7 +88,7 @@ fn in_folder(info: &Value) -> u64 {
         });
         each.sum()
     }
-    info["data_dir"].as_str().map_or(0, |dir| taken(dir.as_ref()))
+    volume_work::data_dir(info).map_or(0, |dir| taken(&dir))
 }
 
 fn gc(args: &VolumeGcArgs, global: &GlobalArgs) -> Result<()> {

@@ -53,7 +53,12 @@ pub fn reach(file: &Path, data: Option<&Path>, purpose: Purpose) -> Result<Reach
         let (process, before) = (process_of(file), live::of_source(file));
         let reached = match &process {
             None => volume::open_with_data(file, data, purpose).map(Reached::Closed),
-            Some(process) => volume_work::check_data(file, data).and_then(|()| through(file, process, purpose)),
+            Some(process) => match volume_work::other_data(file, data) {
+                // That does not pass.
+                Ok(Some(failure)) => return Err(failure),
+                Ok(None) => through(file, process, purpose),
+                Err(failure) => Err(failure),
+            },
         };
         let failure = match reached {
             Err(failure) => failure,

@@ -66,13 +66,14 @@ pub fn upper_of(volume: &Volume, branch: &str) -> Result<Option<LowerIdentity>, 
 /// `NotSupported`, naming the overlay's command; as [`upper_of`].
 pub fn refuse_upper(file: &Path, volume: &Volume, branch: &str) -> Result<()> {
     match upper_of(volume, branch).map_err(|e| failure(file, &e))? {
-        Some(lower) => Err(is_upper(file, &lower.text)),
+        Some(lower) => Err(is_upper(file, &lower.text, None)),
         None => Ok(()),
     }
 }
 
-/// The volume in `file` is changed through its overlay only. `lower` is what lies below.
-pub fn is_upper(file: &Path, lower: &str) -> Failure {
+/// The volume in `file` is changed through its overlay only. `lower` is what lies below, `mountpoint` where the overlay is
+/// mounted, if it is.
+pub fn is_upper(file: &Path, lower: &str, mountpoint: Option<&str>) -> Failure {
     let at = file.display();
     let command = match Path::new(lower).is_absolute() {
         true => format!("adit mount {lower} MOUNTPOINT --upper {at}"),
@@ -84,7 +85,10 @@ pub fn is_upper(file: &Path, lower: &str) -> Failure {
             "{at}: it holds the changes of an overlay on {lower}, and would no longer fit if it were changed by itself"
         ),
     )
-    .hint(format!("mount the overlay: {command}; to look into the volume itself, mount it with --read-only"))
+    .hint(match mountpoint {
+        Some(mountpoint) => format!("work in {mountpoint}, where the overlay is mounted"),
+        None => format!("mount the overlay: {command}; to look into the volume itself, mount it with --read-only"),
+    })
 }
 
 /// What an error of a volume is to the user.

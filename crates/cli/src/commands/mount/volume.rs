@@ -197,7 +197,9 @@ fn join(mount: &MountInfo, plan: &Plan) -> Result<()> {
         let what = format!("{file}: mounted on {} already, whose durability is that of every mount", mount.mountpoint);
         return Err(Failure::new(Code::Busy, what).hint("leave out --durability, or unmount it first"));
     }
-    volume_work::check_data(plan.source.path(), plan.request.data.as_deref())?;
+    if let Some(failure) = volume_work::other_data(plan.source.path(), plan.request.data.as_deref())? {
+        return Err(failure);
+    }
     ask(mount, &Wish::of(plan))?;
     // Made in that process's view of the machine, which may be another one.
     if mountpoint::find(&plan.mountpoint).is_some_and(|entry| entry.fs_type == mountpoint::FS_TYPE) {

@@ -19,8 +19,8 @@ use serde_json::Value;
 
 use super::{Process, branch_of};
 use crate::failure::{Failure, Result};
-use crate::open;
 use crate::volume_work::Asked;
+use crate::{open, volume_work};
 
 /// How long the kernel may take to forget what it was told to forget, and to close what is being closed.
 const FORGET_PATIENCE: Duration = Duration::from_millis(500);
@@ -52,6 +52,7 @@ impl Process {
         name: &str,
         path: &[Vec<u8>],
     ) -> Result<Value> {
+        volume_work::refuse_part_of_upper(&self.volume, branch, path).map_err(|e| self.failed(&e))?;
         let goal = Goal { branch, snapshot: name, path: path.iter().map(Vec::as_slice).collect() };
         if let Some(mounted) = self.mounted(branch) {
             // What was written before the command is undone by it, and so must not come after it.
