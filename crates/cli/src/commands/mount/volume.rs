@@ -18,7 +18,7 @@ use adit_core::engine::{Engine, EngineOptions};
 use adit_core::memory::Budget;
 use adit_core::overlay::Overlay;
 use adit_core::store::Store;
-use adit_core::types::FileName;
+use adit_core::types::{Access, FileName};
 use adit_core::{ErrorKind, FsError};
 use adit_mount::control::{ControlError, MountInfo, Registry};
 use adit_mount::daemon::Readiness;
@@ -124,26 +124,26 @@ pub(super) fn mount(plan: Plan, global: &GlobalArgs, inherited: Inherited) -> Re
     }
     start(plan, global, inherited, |plan, readiness| {
         let mut readiness = readiness;
-        match open_file(&plan, &file) {
-            Ok(volume) => Process::run(&plan, file, volume, None, readiness),
-            // Somebody was faster.
-            Err(busy) if busy.code() == Code::Busy => {
-                let deadline = Instant::now() + JOIN_PATIENCE;
-                let process = loop {
-                    match process_of(&file) {
-                        Some(process) => break process,
-                        None if Instant::now() > deadline => return Err(busy),
-                        None => std::thread::sleep(JOIN_STEP),
-                    }
-                };
-                join(&process, &plan)?;
-                if let Some(waiting) = readiness.as_mut().and_then(|readiness| readiness.take()) {
-                    waiting.ready().map_err(|e| Failure::io("daemon", &e))?;
-                }
-                Ok(())
+        let access = access(&plan, &file);
+        let deadline = Instant::now() + JOIN_PATIENCE;
+        let process = loop {
+            let busy = match open_file(&plan, &file, access) {
+                Ok(volume) => return Process::run(&plan, file, volume, None, readiness),
+                Err(failure) if failure.code() == Code::Busy => failure,
+                Err(failure) => return Err(failure),
+            };
+            // Somebody was faster; or has no mount any more, and closes it.
+            match process_of(&file) {
+                Some(process) => break process,
+                None if Instant::now() > deadline => return Err(busy),
+                None => std::thread::sleep(JOIN_STEP),
             }
-            Err(failure) => Err(failure),
+        };
+        join(&process, &plan)?;
+        if let Some(waiting) = readiness.as_mut().and_then(|readiness| readiness.take()) {
+            waiting.ready().map_err(|e| Failure::io("daemon", &e))?;
         }
+        Ok(())
     })
 }
 
@@ -157,14 +157,17 @@ pub(super) fn mount_overlay(
 ) -> Result<()> {
     start(plan, global, inherited, |plan, readiness| {
         let lower = lower(&plan)?;
-        let volume = open_file(&plan, &upper)?;
+        let volume = open_file(&plan, &upper, access(&plan, &upper))?;
         Process::run(&plan, upper, volume, Some(lower), readiness)
     })
 }
 
-fn open_file(plan: &Plan, file: &Path) -> Result<Volume> {
+fn access(plan: &Plan, file: &Path) -> Access {
+    open::volume::access_for_mount(file, plan.request.options.read_only && plan.request.part == Part::Live)
+}
+
+fn open_file(plan: &Plan, file: &Path, access: Access) -> Result<Volume> {
     let request = &plan.request;
-    let access = open::volume::access_for_mount(file, request.options.read_only && request.part == Part::Live);
     let options = OpenOptions {
         durability: request.durability,
         memory_bytes: volume_memory(request.memory_bytes),
