@@ -8,7 +8,6 @@ mod volumes;
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::fd::IntoRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::Child;
 
@@ -179,30 +178,6 @@ fn a_detached_mount_is_no_place_to_work_in() {
     drop(open);
     eventually("it has ended", || b.bench.mounts().is_empty());
     b.mount("mnt", &[]).expect(0);
-    b.umount("mnt");
-}
-
-#[test]
-fn a_close_fails_if_what_was_written_can_no_longer_be_handed_over() {
-    let Some(b) = Boxed::new() else { return };
-    b.mount("mnt", &[]).expect(0);
-    // So that the kernel knows already which requests this server does without.
-    fs::write(b.at("mnt/before"), b"1").unwrap();
-    // Known beforehand: who lists mounts has the kernel hand over what it holds.
-    let pid = b.pid();
-    let mut file = File::create(b.at("mnt/f")).unwrap();
-    file.write_all(&pattern(5000)).unwrap();
-    // SAFETY: a plain system call; the process is one that this test started.
-    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
-    eventually("the server is gone", || !is_running(pid));
-    let descriptor = file.into_raw_fd();
-    // SAFETY: a plain system call with a descriptor that nobody else has.
-    let closed = unsafe { libc::close(descriptor) };
-    b.umount("mnt");
-    b.mount("mnt", &[]).expect(0);
-    // Unless the kernel happened to hand them over before, as when somebody calls sync(2).
-    let handed_over = fs::read(b.at("mnt/f")).unwrap() == pattern(5000);
-    assert!(closed == -1 || handed_over, "the kernel held bytes that nobody took");
     b.umount("mnt");
 }
 
