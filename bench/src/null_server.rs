@@ -132,6 +132,14 @@ impl Filesystem for Null {
         reply.data(&self.content[start..end]);
     }
 
+    fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
+        match self.like {
+            // Not asked for: see the flags of an open file.
+            Subject::Vault => reply.error(Errno::ENOSYS),
+            Subject::Volume => reply.ok(),
+        }
+    }
+
     fn release(
         &self,
         _req: &Request,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
@@ -39,7 +39,11 @@ pub struct TestArgs {
 const STAGES: &[Stage] = &[
     Stage { name: "fmt", about: "formatting", body: fmt },
     Stage { name: "clippy", about: "clippy on every target, warnings denied", body: clippy },
-    Stage { name: "deny", about: "licences, bans and sources of all dependencies", body: deny },
+    Stage {
+        name: "deny",
+        about: "licences, bans and sources of all dependencies, and that lock files are up to date",
+        body: deny,
+    },
     Stage { name: "unit", about: "unit, property, model and crash tests, examples in the docs", body: unit },
     Stage { name: "corpus", about: "fuzz corpora replayed on stable", body: corpus },
     Stage { name: "interop", about: "both directions with the official library", body: interop },
@@ -134,6 +138,13 @@ fn deny(_: &Run) -> Result<Outcome> {
         check.args(["--locked", "--all-features", "--manifest-path", manifest, "check"]);
         check.args(&checks).current_dir(workplace::root());
         process::run(&mut check, Duration::from_secs(300))?;
+    }
+    // The rivals' programs are built by a benchmark only, with `--locked`: too late to learn that a lock file is behind.
+    for manifest in ["bench/rivals/agentfs/Cargo.toml", "bench/rivals/kv/Cargo.toml"] {
+        let mut read = workplace::cargo();
+        read.args(["metadata", "--quiet", "--locked", "--format-version", "1", "--manifest-path", manifest]);
+        read.current_dir(workplace::root()).stdout(Stdio::null());
+        process::run(&mut read, Duration::from_secs(300))?;
     }
     Ok(Outcome::Passed)
 }

@@ -8,6 +8,7 @@ mod volumes;
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::Child;
 
@@ -178,6 +179,32 @@ fn a_detached_mount_is_no_place_to_work_in() {
     drop(open);
     eventually("it has ended", || b.bench.mounts().is_empty());
     b.mount("mnt", &[]).expect(0);
+    b.umount("mnt");
+}
+
+#[test]
+fn a_close_after_the_kill_fails() {
+    let Some(b) = Boxed::new() else { return };
+    b.mount("mnt", &[]).expect(0);
+    // So that the kernel knows already which requests this server does without.
+    fs::write(b.at("mnt/before"), b"1").unwrap();
+    let pid = b.pid();
+    let clean = File::open(b.at("mnt/before")).unwrap();
+    let mut dirty = File::create(b.at("mnt/dirty")).unwrap();
+    dirty.write_all(&pattern(5000)).unwrap();
+    // What the kernel was to hand over while nobody was there is dropped without a word, and the file is no longer dirty.
+    let mut dropped = File::create(b.at("mnt/dropped")).unwrap();
+    dropped.write_all(&pattern(5000)).unwrap();
+    // SAFETY: a plain system call; the process is one that this test started.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+    eventually("the server is gone", || !is_running(pid));
+    // SAFETY: a plain system call on an open descriptor; that it fails is nothing new.
+    let _ = unsafe { libc::sync_file_range(dropped.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
+    for (name, file) in [("dirty", dirty), ("dropped", dropped), ("clean", clean)] {
+        // SAFETY: a plain system call with a descriptor that nobody else has.
+        let closed = unsafe { libc::close(file.into_raw_fd()) };
+        assert_eq!(closed, -1, "{name}");
+    }
     b.umount("mnt");
 }
 

@@ -75,6 +75,13 @@ impl Timestamp {
         SystemTime::now().into()
     }
 
+    /// The current time as of the last tick of the system's clock (every 1 to 10 ms), which is what Linux sets in the inodes
+    /// of most file systems: what is stamped by us and by the kernel within one tick agrees to the nanosecond.
+    pub fn of_tick() -> Self {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        Timestamp { secs: time.tv_sec, nanos: time.tv_nsec as u32 }
+    }
+
     /// Nanoseconds since the epoch, as printed in `mtime_ns` of `--json` output.
     pub fn as_nanos(self) -> i128 {
         i128::from(self.secs) * 1_000_000_000 + i128::from(self.nanos)

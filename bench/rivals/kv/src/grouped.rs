@@ -120,7 +120,7 @@ impl<B: Backend> Table for Grouped<B> {
 pub struct NoExtents;
 
 impl Extents for NoExtents {
-    fn reserve(&self, _blocks: u32, _hint: Option<u64>) -> Result<Vec<Run>> {
+    fn reserve(&self, _blocks: u32, _hint: Option<u64>, _uses_reserve: bool) -> Result<Vec<Run>> {
         Err(ErrorKind::NoSpace.into())
     }
 

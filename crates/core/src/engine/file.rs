@@ -721,6 +721,9 @@ impl Engine {
     /// A descriptor of the handle is closed: what was written is with the store afterwards, or the error is returned.
     pub fn flush(&self, fh: Fh) -> Result<()> {
         self.counters.op(|o| &o.flushes);
+        if !self.buffers_writes() {
+            return Ok(());
+        }
         let handle = self.files.get(fh)?;
         if handle.access == Access::Read && !handle.file.is_dirty() {
             return Ok(());

@@ -77,7 +77,7 @@ impl<'c, 't> Change<'c, 't> {
             before: None,
             names: Vec::new(),
             moves_directory: false,
-            now: Timestamp::now(),
+            now: Timestamp::of_tick(),
         })
     }
 
