@@ -93,6 +93,11 @@ impl Failure {
         self.code
     }
 
+    /// The message alone.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
     /// The message and the hint, without the program's name; for a daemon's parent.
     pub fn text(&self) -> String {
         match &self.hint {

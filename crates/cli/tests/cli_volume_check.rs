@@ -5,7 +5,9 @@ mod common;
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use adit_core::types::{Access, Kind};
+use adit_core::path::this_process;
+use adit_core::store::{NewNode, Store};
+use adit_core::types::{Access, FileName, Ino, Kind};
 use adit_media::HostBlockFile;
 use adit_volume::format::keys::{Key, NameHash};
 use adit_volume::format::records::{Entry, Inode};
@@ -21,11 +23,15 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 thread_local!(static TURN: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) });
 
-/// A volume with a folder and two files, in a snapshot as well if asked for.
-fn boxed(snapshot: bool) -> (Bench, String) {
+fn take_turn() {
     TURN.with_borrow_mut(|turn| {
         turn.get_or_insert_with(|| ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner));
     });
+}
+
+/// A volume with a folder and two files, in a snapshot as well if asked for.
+fn boxed(snapshot: bool) -> (Bench, String) {
+    take_turn();
     let bench = Bench::bare();
     let file = bench.str("box");
     bench.run(["volume", "init", &file, "--capacity", "256M"]).expect(0);
@@ -143,6 +149,83 @@ fn a_damaged_superblock_is_told_and_written_again() {
         let again = bench.run(["volume", "check", &file, "--repair", "-y", "--json"]).expect(0).json();
         assert_eq!(kinds(&again["repaired"]), []);
     }
+}
+
+/// Has as many files in `/many` count too many links.
+fn plant_many(file: &str, count: usize) {
+    let volume =
+        Volume::open(file.as_ref(), &OpenOptions { background: false, ..OpenOptions::new(Access::Write) }).unwrap();
+    let store = volume.live().unwrap();
+    let new = NewNode { perm: 0o755, umask: 0, caller: this_process() };
+    let dir = store.mkdir(Ino::ROOT, FileName::new(b"many").unwrap(), &new).unwrap().ino;
+    let called = |n: usize| format!("file {n}").into_bytes();
+    let create = |n| store.create(dir, FileName::new(&called(n)).unwrap(), &new).unwrap().0.ino;
+    let inos: Vec<Ino> = (0..count).map(create).collect();
+    drop(store);
+    volume.close().unwrap();
+    drop(volume);
+    let media = HostBlockFile::open(file.as_ref(), Access::Write).unwrap();
+    let base = Base::open(Arc::new(media), file, Options { background: false, ..Options::default() }).unwrap();
+    for some in inos.chunks(100) {
+        let damage = |ino: &Ino| {
+            let key = Key::inode(ino.0).at(1);
+            let inode = Inode::decode(&base.get(&key).unwrap().unwrap()).unwrap();
+            (key, Some(Inode { nlink: 5, ..inode }.encode()))
+        };
+        base.apply(Batch { writes: some.iter().map(damage).collect(), ..Batch::default() }).unwrap();
+    }
+    base.close().unwrap();
+}
+
+#[test]
+fn a_repair_that_an_error_ends_tells_what_it_did() {
+    const FAULTS: usize = 900;
+    const SEGMENT_LEN: u64 = 128 << 10;
+    take_turn();
+    let bench = Bench::bare();
+    let file = bench.str("box");
+    bench.run(["volume", "init", &file, "--capacity", "32M"]).expect(0);
+    plant_many(&file, FAULTS);
+    let whole = std::fs::read(&file).unwrap();
+    // Where nothing may be written behind this, a repair cannot go on once the log gets there.
+    let limited = |len: u64, more: &[&str]| {
+        std::fs::write(&file, &whole).unwrap();
+        let mut command = bench.command_of("sh");
+        let script = "trap '' XFSZ; ulimit -f $0; exec \"$@\"";
+        let (blocks, adit) = (len.div_ceil(512).to_string(), env!("CARGO_BIN_EXE_adit"));
+        command.args(["-c", script, &blocks, adit, "volume", "check", &file, "--repair", "-y"]).args(more);
+        common::run(command, b"")
+    };
+    let mut len = 2 * SEGMENT_LEN;
+    let (ran, done) = loop {
+        let ran = limited(len, &["--json"]);
+        // At first the volume cannot even be opened.
+        let document: Value = serde_json::from_slice(&ran.stdout).unwrap_or_default();
+        let done = document["repaired"].as_array().map_or(0, Vec::len);
+        assert!(done < FAULTS, "the repair was done without an error");
+        if done > 0 {
+            break (ran, done);
+        }
+        len += SEGMENT_LEN;
+    };
+    let document = ran.expect(1).says("failed").json();
+    let error = document["error"].as_str().unwrap();
+    assert!(error.contains(&file) && error.contains("failed"), "{error}");
+    let repaired = kinds(&document["repaired"]);
+    let left = kinds(&bench.run(["volume", "check", &file, "--json"]).expect(5).json()["problems"]);
+    assert!(
+        left.len() == FAULTS - done && !left.iter().any(|problem| repaired.contains(problem)),
+        "{done} {}",
+        left.len()
+    );
+    let ran = limited(len, &[]).expect(1).says("failed");
+    let told = ran.text();
+    assert!(told.contains("repaired: link-count: /many/file "), "{told}");
+    assert!(
+        told.ends_with(&format!("not finished: {done} repaired and 0 problems found before an error ended it\n")),
+        "{told}"
+    );
+    bench.run(["volume", "check", &file, "--repair", "-y"]).expect(0);
 }
 
 #[test]

@@ -6,24 +6,18 @@
 //! It drops nothing that somebody has stored, and changes no snapshot. Memory does not grow with the volume. The volume must
 //! not be in use.
 
-use std::collections::HashSet;
-use std::ops::ControlFlow;
+mod contents;
+mod repair;
 
-use adit_core::{ErrorKind, Result};
+use adit_core::{ErrorKind, FsError, Result};
 
-use crate::format::keys::{self, Id, Key, Parts, space};
-use crate::format::records::{self, WINDOW_LEN_BLOCKS, Window};
-use crate::table::{Allocation, BLOCK_LEN_BYTES};
-use crate::tree::verify::{Checked, Fault, Finding, MEMORY_DEFAULT_BYTES};
+use crate::table::Allocation;
+use crate::tree::verify::{Fault, Finding, MEMORY_DEFAULT_BYTES};
 use crate::tree::{SnapshotInfo, Source, Tree};
 use crate::volume::Volume;
 
 /// Most problems that are told one by one.
 const PROBLEMS_MAX: usize = 1000;
-/// Versions of windows that are read at once.
-const WINDOWS_AT_ONCE: usize = 256;
-/// Checks of a repair: each mends some thousands of faults, and those that the ones before hid.
-const ROUNDS_MAX: usize = 1000;
 
 /// How thoroughly to look.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +47,8 @@ pub enum ProblemKind {
     FreeBlocks,
     /// A block belongs to several files, or to several places of one.
     SharedBlocks,
+    /// Blocks seem younger than they are: a branch that overwrites them would free what a snapshot or another branch has.
+    BlockBirth,
     /// An entry leads to nothing.
     DanglingEntry,
     /// An entry says that something is of another kind than it is.
@@ -93,6 +89,7 @@ impl ProblemKind {
             ProblemKind::LostBlocks => "lost-blocks",
             ProblemKind::FreeBlocks => "free-blocks",
             ProblemKind::SharedBlocks => "shared-blocks",
+            ProblemKind::BlockBirth => "block-birth",
             ProblemKind::DanglingEntry => "dangling-entry",
             ProblemKind::EntryKind => "entry-kind",
             ProblemKind::MisplacedEntry => "misplaced-entry",
@@ -119,6 +116,7 @@ impl ProblemKind {
             Fault::Numbers { .. } | Fault::EntryCount { .. } | Fault::BlockCount { .. } => ProblemKind::Accounting,
             Fault::FreeBlocks { .. } => ProblemKind::FreeBlocks,
             Fault::SharedBlock { .. } => ProblemKind::SharedBlocks,
+            Fault::LateBirth { .. } => ProblemKind::BlockBirth,
             Fault::DanglingEntry { .. } => ProblemKind::DanglingEntry,
             Fault::EntryKind { .. } => ProblemKind::EntryKind,
             Fault::EntryOfFile { .. } | Fault::HiddenEntry { .. } => ProblemKind::MisplacedEntry,
@@ -169,6 +167,27 @@ pub struct Report {
     pub bytes: u64,
 }
 
+/// A check, or a repair, that an error ended.
+#[derive(Debug)]
+pub struct Unfinished {
+    /// The error.
+    pub error: FsError,
+    /// What was found and repaired before it. What was repaired is durable, unless its `detail` says otherwise.
+    pub report: Report,
+}
+
+impl std::fmt::Display for Unfinished {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for Unfinished {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}
+
 /// Adds one, or says once that there are more.
 fn push(problems: &mut Vec<Problem>, problem: Problem) {
     match problems.len() {
@@ -193,22 +212,35 @@ pub struct Progress {
 /// Checks `volume`, which is not in use. What was repaired is durable when this returns.
 ///
 /// # Errors
-/// What keeps the check from going on; damage is in the report.
-pub fn check(volume: &Volume, options: Options, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
+/// What keeps the check from going on, with what it did before; damage is in the report.
+pub fn check(
+    volume: &Volume,
+    options: Options,
+    progress: &mut dyn FnMut(Progress),
+) -> std::result::Result<Report, Unfinished> {
     let mut report = Report::default();
+    match check_into(volume, options, &mut report, progress) {
+        Ok(()) => Ok(report),
+        Err(error) => Err(Unfinished { error, report }),
+    }
+}
+
+fn check_into(
+    volume: &Volume,
+    options: Options,
+    report: &mut Report,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<()> {
     for page in volume.base().damaged_pages() {
         let detail = format!("page {page} of the metadata does not have its checksum");
         push(&mut report.problems, Problem::new(ProblemKind::DamagedPage, detail));
     }
     // With pages missing, what is left contradicts itself without being wrong.
     let repair = options.repair && report.problems.is_empty();
-    superblocks(volume, options.repair, &mut report);
+    superblocks(volume, options.repair, report);
     let options = Options { repair, ..options };
-    check_tree(volume.tree(), volume.base(), options, MEMORY_DEFAULT_BYTES, &mut report, progress)?;
-    if options.repair {
-        volume.sync()?;
-    }
-    Ok(report)
+    check_tree(volume.tree(), volume.base(), options, MEMORY_DEFAULT_BYTES, report, progress)?;
+    if options.repair { volume.sync() } else { Ok(()) }
 }
 
 /// Looks at both copies of the superblock. Whoever opens a volume to change it has written them again.
@@ -231,7 +263,7 @@ fn superblocks(volume: &Volume, repair: bool, report: &mut Report) {
 /// As [`check`], of what lies above the pages, with about `memory_bytes` of memory for what has to be joined.
 ///
 /// # Errors
-/// As [`check`].
+/// What keeps the check from going on. What it did before is in `report`.
 pub fn check_tree(
     tree: &Tree,
     allocation: &dyn Allocation,
@@ -241,7 +273,7 @@ pub fn check_tree(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<()> {
     let checked = match options.repair {
-        true => repair(tree, allocation, memory_bytes, report),
+        true => repair::repair(tree, allocation, memory_bytes, report),
         false => tree.check(allocation, memory_bytes),
     };
     let checked = match checked {
@@ -260,102 +292,23 @@ pub fn check_tree(
         push(&mut report.problems, told(parts.problem(finding)));
     }
     if checked.omitted > 0 {
-        let more = format!("there are {} more like these", checked.omitted);
+        let more = format!("there are at least {} more like these", checked.omitted);
         let problem = Problem { is_repairable: true, ..Problem::new(ProblemKind::More, more) };
         push(&mut report.problems, told(problem));
     }
     if checked.lost_blocks > 0 {
-        let problem = Problem { is_repairable: checked.is_whole(), ..lost_blocks(&checked) };
+        let problem = Problem { is_repairable: checked.is_whole(), ..lost_blocks(checked.lost_blocks) };
         push(&mut report.problems, told(problem));
     }
     if options.contents {
-        contents(tree, report, progress)?;
+        contents::check(tree, report, progress)?;
     }
     Ok(())
 }
 
-fn lost_blocks(checked: &Checked) -> Problem {
-    let detail = format!("{} blocks are not free and belong to nobody", checked.lost_blocks);
+fn lost_blocks(count: u64) -> Problem {
+    let detail = format!("{count} blocks are not free and belong to nobody");
     Problem::new(ProblemKind::LostBlocks, detail)
-}
-
-/// Mends until nothing more can be mended. What the last check found.
-fn repair(tree: &Tree, allocation: &dyn Allocation, memory_bytes: usize, report: &mut Report) -> Result<Checked> {
-    let mut is_cleared = false;
-    let mut refused = None;
-    for _ in 0..ROUNDS_MAX {
-        let checked = tree.check(allocation, memory_bytes)?;
-        if mend_all(tree, allocation, &checked, report, &mut refused)? {
-            tree.table.sync()?;
-            continue;
-        }
-        if let Some(problem) = refused.take() {
-            push(&mut report.problems, problem);
-            return Ok(checked);
-        }
-        if !checked.is_whole() {
-            return Ok(checked);
-        }
-        // Only now: what was noted by mistake as to be dropped is not any more.
-        if !is_cleared && (checked.has_orphans || !tree.is_collected()) {
-            is_cleared = true;
-            tree.reap_unused()?;
-            match tree.collect() {
-                Err(e) if e.kind() == ErrorKind::Corrupt => tracing::warn!("what was deleted still takes space: {e}"),
-                collected => collected?,
-            }
-            continue;
-        }
-        if checked.lost.is_empty() {
-            return Ok(checked);
-        }
-        tree.free_lost(&checked.lost)?;
-        tree.table.sync()?;
-        push(&mut report.repaired, Problem { is_repairable: true, ..lost_blocks(&checked) });
-    }
-    tree.check(allocation, memory_bytes)
-}
-
-/// Mends what one check found; whether anything was. `refused` is the last that there was no space for.
-fn mend_all(
-    tree: &Tree,
-    allocation: &dyn Allocation,
-    checked: &Checked,
-    report: &mut Report,
-    refused: &mut Option<Problem>,
-) -> Result<bool> {
-    *refused = None;
-    let parts = Named::of(tree);
-    // Blocks first: until they are the files' own again, what is freed may be taken from under them.
-    let is_first = |finding: &&Finding| matches!(finding.fault, Fault::FreeBlocks { .. });
-    let (first, others) = (checked.findings.iter().filter(is_first), checked.findings.iter().filter(|f| !is_first(f)));
-    let (mut mended, mut last_unseen) = (false, None);
-    for finding in first.chain(others).filter(|finding| finding.is_mendable()) {
-        if let Fault::Unseen { key, .. } = &finding.fault {
-            // What goes with this may be another file's, or be needed by what cannot be read. And one version of a key at a
-            // time: without it, another one may be seen.
-            if !checked.is_whole() || last_unseen == Some(key) {
-                continue;
-            }
-            last_unseen = Some(key);
-        }
-        let problem = parts.problem(finding);
-        match tree.mend(allocation, finding) {
-            Ok(Some(done)) => {
-                mended = true;
-                let detail = format!("{}: {done}", problem.detail);
-                push(&mut report.repaired, Problem { detail, ..problem });
-            }
-            Ok(None) => {}
-            // The others may need less, and what was done is told.
-            Err(e) if e.kind() == ErrorKind::NoSpace => {
-                let detail = format!("{}: not mended: {e}", problem.detail);
-                *refused = Some(Problem { detail, is_repairable: false, ..problem });
-            }
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(mended)
 }
 
 /// What findings are named by.
@@ -406,81 +359,4 @@ impl<'t> Named<'t> {
         let is_repairable = finding.is_mendable();
         Problem { kind: ProblemKind::of(fault), path, part, detail: format!("{fault}{advice}"), is_repairable }
     }
-}
-
-/// A version of a window, with the inode and its number.
-type Found = (u64, u64, Id, Window);
-
-/// Reads each block that a file refers to, once.
-fn contents(tree: &Tree, report: &mut Report, progress: &mut dyn FnMut(Progress)) -> Result<()> {
-    let parts = Named::of(tree);
-    // A block belongs to one window only, of which several versions may have it; with its sum, for one of them may be wrong.
-    let (mut read, mut told) = (HashSet::new(), HashSet::new());
-    let (mut block, mut windows, mut last) = (vec![0; BLOCK_LEN_BYTES], 0, (0, 0));
-    let mut start = vec![space::WINDOW];
-    loop {
-        let (batch, next) = some_windows(tree, &start)?;
-        for (ino, index, id, window) in batch {
-            windows += 1;
-            if (ino, index) != last {
-                read.clear();
-            }
-            if ino != last.0 {
-                told.clear();
-            }
-            last = (ino, index);
-            for (at, place) in window.iter() {
-                if !read.insert((place.at, place.sum)) {
-                    continue;
-                }
-                let why = match tree.extents.read(place.at, &mut block) {
-                    Ok(()) if crc32c::crc32c(&block) == place.sum => {
-                        report.bytes += BLOCK_LEN_BYTES as u64;
-                        continue;
-                    }
-                    Ok(()) => format!("block {} does not have its checksum", place.at),
-                    Err(e) => format!("block {} cannot be read: {e}", place.at),
-                };
-                // One for each file is enough to know that it is damaged.
-                if told.insert(id) {
-                    let first = u128::from(index) * WINDOW_LEN_BLOCKS as u128;
-                    let offset = (first + at as u128) * BLOCK_LEN_BYTES as u128;
-                    push(&mut report.problems, damaged(&parts, ino, offset, &why));
-                }
-            }
-            progress(Progress { windows, bytes: report.bytes });
-        }
-        match next {
-            Some(next) => start = next,
-            None => return Ok(()),
-        }
-    }
-}
-
-/// Versions of windows from the key `start` on, and where to go on. Damaged ones are the tree's to tell.
-fn some_windows(tree: &Tree, start: &[u8]) -> Result<(Vec<Found>, Option<Vec<u8>>)> {
-    let (mut found, mut next) = (Vec::new(), None);
-    tree.table.scan(start, &[space::WINDOW + 1], &mut |bytes, value| {
-        if found.len() == WINDOWS_AT_ONCE {
-            next = Some(bytes.to_vec());
-            return ControlFlow::Break(());
-        }
-        let key = keys::split(bytes).and_then(|(logical, id)| Some((Key::from_logical(logical)?, id)));
-        if let Some((key, id)) = key
-            && let Some(Parts::Window(ino, index)) = key.parts()
-            && !records::is_tombstone(value)
-            && let Ok(window) = Window::decode(value)
-        {
-            found.push((ino, index, id, window));
-        }
-        ControlFlow::Continue(())
-    })?;
-    Ok((found, next))
-}
-
-/// What is wrong at `offset` of a file, named by a path that it has in a snapshot or branch.
-fn damaged(parts: &Named<'_>, ino: u64, offset: u128, why: &str) -> Problem {
-    let (path, part) = parts.path_of(ino).unzip();
-    let detail = format!("inode {ino}, from byte {offset} on: {why}");
-    Problem { path, part, ..Problem::new(ProblemKind::DamagedContent, detail) }
 }

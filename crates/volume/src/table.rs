@@ -136,6 +136,9 @@ pub trait Allocation: Send + Sync {
 
     /// Reserves this block, as [`Extents::reserve`] would. `false`: it is not free, or is not there.
     fn reserve_at(&self, block: u64) -> Result<bool>;
+
+    /// Whether the block was reserved, and belongs to nobody yet. (Or was freed by a batch that is not durable yet.)
+    fn is_reserved(&self, block: u64) -> bool;
 }
 
 /// Room, in blocks.

@@ -250,6 +250,10 @@ impl Allocation for MemBase {
         let is_free = block < self.total && !state.allocated.contains(&block) && !state.freed.contains(&block);
         Ok(is_free && state.reserved.insert(block))
     }
+
+    fn is_reserved(&self, block: u64) -> bool {
+        self.state.lock().reserved.contains(&block)
+    }
 }
 
 #[cfg(test)]

@@ -1,25 +1,27 @@
 //! What a check finds and a repair mends: each fault is written into a tree below all that keeps its rules; the check names it,
 //! the repair mends it, and everything else is as it was.
 
+#[path = "support/faults.rs"]
+mod faults;
 #[path = "support/plant.rs"]
 mod plant;
 #[path = "support/tree.rs"]
 mod support;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
 
+use adit_core::ErrorKind;
 use adit_core::store::Store;
 use adit_core::types::{Access, Ino, Kind};
+use adit_volume::check::{self, Options, Report};
 use adit_volume::format::keys::{self, Key};
-use adit_volume::format::records::{self, Entry, Orphan, Place, Window};
-use adit_volume::table::{BLOCK_LEN_BYTES, Run};
-use adit_volume::tree::MAIN;
-use adit_volume::{Batch, Extents, Table};
+use adit_volume::format::records::{self, Entry, Orphan, Place};
+use adit_volume::tree::FILE_LEN_MAX_BYTES;
 
+use faults::{MEMORY, ROOT, assert_sound, planter, world};
 use plant::{Planter, checked, lines, sample, shown};
-use support::{Failing, World, hash, name};
-
-const MEMORY: usize = 64 << 20;
+use support::{Failing, World, hash, name, new};
 
 /// Paths and what lies there.
 type Shown = BTreeMap<String, (Kind, u64, String)>;
@@ -33,8 +35,6 @@ struct Case {
     /// Paths that are not there afterwards, and where what was there lies then.
     moved: &'static [(&'static str, &'static str)],
 }
-
-const ROOT: u64 = 1;
 
 const CASES: &[Case] = &[
     Case {
@@ -297,26 +297,24 @@ const CASES: &[Case] = &[
         moved: &[],
     },
     Case {
+        name: "blocks were written under an id that was never given out",
+        found: ("block-birth", "has 3 blocks from byte 0 on that seem younger than they are"),
+        plant: |p, ino| p.bear(ino["/with"], 0, 900),
+        moved: &[],
+    },
+    Case {
+        name: "blocks were written in a branch that came later",
+        found: ("block-birth", "has 1 blocks from byte 3145728 on that seem younger than they are"),
+        plant: |p, ino| p.bear(ino["/big"], 3, 3),
+        moved: &[],
+    },
+    Case {
         name: "inode numbers would be given out again",
         found: ("accounting", "would be given out again"),
         plant: |p, _| p.apply(vec![(keys::meta("next-ino"), Some(records::encode_meta(3)))]),
         moved: &[],
     },
 ];
-
-/// A world with a snapshot of nothing, below which `main` and the branch `other` have a tree each.
-fn world() -> (World, BTreeMap<&'static str, u64>) {
-    let world = World::new();
-    world.tree.snapshot(MAIN, "before").unwrap();
-    world.tree.branch("before", "other").unwrap();
-    sample(&world.branch("other"));
-    let inodes = sample(&world.main());
-    (world, inodes)
-}
-
-fn planter(world: &World) -> Planter<'_> {
-    Planter { table: &*world.base, hash: hash(64), ids: vec![2, 1] }
-}
 
 /// What is left is what was there, but for what was to move.
 fn compare(case: &Case, before: &Shown, after: &Shown) {
@@ -358,19 +356,6 @@ fn compare(case: &Case, before: &Shown, after: &Shown) {
     links(&mut expected);
     links(&mut after);
     assert_eq!(after, expected, "{}", case.name);
-}
-
-/// It is sound, space adds up, and a further repair does nothing.
-fn assert_sound(world: &World, what: &str) {
-    let report = checked(&world.tree, &*world.base, false, MEMORY).unwrap();
-    assert_eq!(lines(&report.problems), [""; 0], "{what}");
-    let again = checked(&world.tree, &*world.base, true, MEMORY).unwrap();
-    assert_eq!((lines(&again.problems), lines(&again.repaired)), (vec![], vec![]), "{what}");
-    let state = world.base.state();
-    assert_eq!(world.tree.verify().unwrap().blocks, state.allocated, "{what}");
-    assert_eq!(state.reserved.len(), 0, "{what}");
-    let space = world.base.space();
-    assert_eq!(space.free, space.total - state.allocated.len() as u64, "{what}");
 }
 
 #[test]
@@ -416,6 +401,58 @@ fn a_root_whose_record_is_gone_is_made_again() {
 }
 
 #[test]
+fn a_file_that_is_made_again_is_not_longer_than_any_may_be() {
+    let (world, _) = world();
+    let store = world.main();
+    let (attr, file) = store.create(Ino::ROOT, name("long"), &new(0o644)).unwrap();
+    file.write_at(&[(FILE_LEN_MAX_BYTES - 5, b"hello")]).unwrap();
+    drop((file, store));
+    // Its last block is a byte shorter than a block, which only the record knew.
+    planter(&world).remove(&Key::inode(attr.ino.0));
+    let world = world.reopen();
+    let mended = checked(&world.tree, &*world.base, true, MEMORY).unwrap();
+    assert_eq!(lines(&mended.problems), [""; 0]);
+    let done = format!("made again under its name, {FILE_LEN_MAX_BYTES} bytes long");
+    assert!(lines(&mended.repaired).iter().any(|line| line.contains(&done)), "{:?}", lines(&mended.repaired));
+    assert_sound(&world, "a long file");
+    let store = world.main();
+    let attr = store.lookup(Ino::ROOT, name("long")).unwrap();
+    assert_eq!(attr.size, FILE_LEN_MAX_BYTES);
+    let mut bytes = [0; 10];
+    let read = store.open(attr.ino, Access::Read).unwrap().read_at(FILE_LEN_MAX_BYTES - 10, &mut bytes).unwrap();
+    assert_eq!((read, &bytes), (10, b"\0\0\0\0\0hello"));
+}
+
+#[test]
+fn a_repair_that_an_error_ends_tells_what_it_did() {
+    let (world, ino) = world();
+    let planter = planter(&world);
+    planter.edit(ino["/a"], |inode| inode.nlink = 7);
+    planter.edit(ino["/d/f"], |inode| inode.nlink = 9);
+    planter.edit(ino["/with"], |inode| inode.blocks = 1);
+    let start = world.base.state();
+    let all = lines(&checked(&world.tree, &*world.base, false, MEMORY).unwrap().problems);
+    assert_eq!(all.len(), 3);
+    for (batches, fail_syncs) in [(0, false), (1, false), (2, false), (2, true)] {
+        world.base.restore(start.clone());
+        let failing = Failing::new(world.base.clone(), batches);
+        failing.fail_syncs.store(fail_syncs, Relaxed);
+        let mut report = Report::default();
+        let options = Options { contents: true, repair: true };
+        let ended = check::check_tree(&failing.tree(), &*world.base, options, MEMORY, &mut report, &mut |_| ());
+        assert_eq!(ended.unwrap_err().kind(), ErrorKind::Io);
+        let done = lines(&report.repaired);
+        assert_eq!(done.len(), batches, "{done:?}");
+        assert!(done.iter().all(|line| line.contains("is not known") == fail_syncs), "{done:?}");
+        // Just these are not there any more.
+        let left = lines(&checked(&world.tree, &*world.base, false, MEMORY).unwrap().problems);
+        let is_done = |problem: &&String| done.iter().any(|line| line.starts_with(problem.as_str()));
+        let (told, others): (Vec<_>, Vec<_>) = all.iter().partition(is_done);
+        assert_eq!((told.len(), left.iter().collect::<Vec<_>>()), (batches, others));
+    }
+}
+
+#[test]
 fn a_repair_that_breaks_off_anywhere_is_gone_on_with() {
     for case in CASES {
         let (world, inodes) = world();
@@ -442,288 +479,4 @@ fn a_repair_that_breaks_off_anywhere_is_gone_on_with() {
             }
         }
     }
-}
-
-#[test]
-fn in_a_snapshot_nothing_is_changed_and_its_branches_are_mended() {
-    let world = World::new();
-    let inodes = sample(&world.main());
-    world.tree.snapshot(MAIN, "s").unwrap();
-    world.tree.branch("s", "b").unwrap();
-    let before = shown(&world.main());
-    // What all three see.
-    let planter = Planter { table: &*world.base, hash: hash(64), ids: vec![1] };
-    planter.edit(inodes["/a"], |inode| inode.nlink = 9);
-    planter.unlink(inodes["/d"], "f");
-    let frozen = |world: &World| {
-        let state = world.base.state();
-        let of_snapshot = |key: &&Vec<u8>| keys::split(key).is_some_and(|(_, id)| id == 1);
-        state.map.iter().filter(|(key, _)| of_snapshot(key)).map(|(k, v)| (k.clone(), v.to_vec())).collect::<Vec<_>>()
-    };
-    let held = frozen(&world);
-    let found = checked(&world.tree, &*world.base, false, MEMORY).unwrap();
-    for part in ["s", "main", "b"] {
-        let here: Vec<_> = found.problems.iter().filter(|p| p.part.as_deref() == Some(part)).collect();
-        assert!(here.len() >= 3, "{part}: {:?}", lines(&found.problems));
-        assert!(here.iter().all(|p| p.is_repairable == (part != "s")), "{:?}", lines(&found.problems));
-    }
-    for _ in 0..2 {
-        let mended = checked(&world.tree, &*world.base, true, MEMORY).unwrap();
-        assert!(!mended.problems.is_empty());
-        for problem in &mended.problems {
-            assert_eq!(problem.part.as_deref(), Some("s"), "{:?}", lines(&mended.problems));
-            assert!(problem.detail.contains("delete it, or make a branch of it"), "{}", problem.detail);
-            assert!(!problem.is_repairable);
-        }
-    }
-    assert_eq!(frozen(&world), held);
-    for branch in [MAIN, "b"] {
-        let mut after = shown(&world.branch(branch));
-        let f = after.remove(&format!("/lost+found/#{}", inodes["/d/f"])).unwrap();
-        after.remove("/lost+found").unwrap();
-        after.insert("/d/f".to_owned(), f);
-        assert_eq!(after, before, "{branch}");
-    }
-    // As the advice says: a branch of it can be repaired, and without it nothing is wrong.
-    world.tree.branch("s", "rescue").unwrap();
-    world.tree.delete_snapshot("s").unwrap();
-    let mended = checked(&world.tree, &*world.base, true, MEMORY).unwrap();
-    assert_eq!(lines(&mended.problems), [""; 0]);
-    assert_sound(&world, "without the snapshot");
-    assert_eq!(shown(&world.branch("rescue")).len(), before.len() + 1);
-}
-
-#[test]
-fn blocks_that_are_free_and_a_files_are_the_files_again() {
-    let (world, inodes) = world();
-    let before = shown(&world.main());
-    let window = planter(&world).found(&Key::window(inodes["/big"], 0)).unwrap().1;
-    let blocks: Vec<u64> = Window::decode(&window).unwrap().iter().map(|(_, block)| block.at).collect();
-    let freed: Vec<Run> = blocks.iter().step_by(3).map(|&start| Run { start, count: 1 }).collect();
-    world.base.apply(Batch { freed: freed.clone(), ..Batch::default() }).unwrap();
-    // They are not overwritten, though they could be by now.
-    let mut state = world.base.state();
-    state.freed.clear();
-    world.base.restore(state);
-    let found = checked(&world.tree, &*world.base, false, MEMORY).unwrap();
-    assert!(lines(&found.problems)[0].starts_with("free-blocks: /big in main"), "{:?}", lines(&found.problems));
-    let mended = checked(&world.tree, &*world.base, true, MEMORY).unwrap();
-    assert_eq!(lines(&mended.problems), [""; 0]);
-    assert_sound(&world, "free blocks");
-    assert_eq!(shown(&world.main()), before);
-    // One that was given to somebody else, and overwritten, is damage.
-    world.base.apply(Batch { freed: vec![freed[0]], ..Batch::default() }).unwrap();
-    let mut state = world.base.state();
-    state.freed.clear();
-    world.base.restore(state);
-    let runs = world.base.reserve(1, Some(freed[0].start), false).unwrap();
-    assert_eq!(runs, [freed[0]]);
-    let bytes = vec![9; BLOCK_LEN_BYTES];
-    world.base.write(runs[0].start, &bytes).unwrap();
-    world.base.apply(Batch { allocated: vec![(runs[0], vec![crc32c::crc32c(&bytes)])], ..Batch::default() }).unwrap();
-    let mended = checked(&world.tree, &*world.base, true, MEMORY).unwrap();
-    assert_eq!(mended.repaired.len(), 0);
-    assert!(lines(&mended.problems)[0].starts_with("damaged-content: /big in main"), "{:?}", lines(&mended.problems));
-}
-
-#[test]
-fn lost_blocks_are_given_back_but_not_while_a_record_is_damaged() {
-    let (world, inodes) = world();
-    let before = shown(&world.main());
-    let free = world.base.space().free;
-    let runs = world.base.reserve(5, Some(5000), false).unwrap();
-    let bytes = vec![7; BLOCK_LEN_BYTES];
-    let runs: Vec<(Run, Vec<u32>)> = runs
-        .into_iter()
-        .map(|run| {
-            run.blocks().for_each(|block| world.base.write(block, &bytes).unwrap());
-            (run, vec![crc32c::crc32c(&bytes); run.count as usize])
-        })
-        .collect();
-    world.base.apply(Batch { allocated: runs, ..Batch::default() }).unwrap();
-    let damaged = {
-        let planter = planter(&world);
-        let key = Key::window(inodes["/with"], 0);
-        let (id, value) = planter.found(&key).unwrap();
-        planter.apply(vec![(key.at(id), Some(value[..value.len() - 1].to_vec()))]);
-        (key.at(id), value)
-    };
-    let mended = checked(&world.tree, &*world.base, true, MEMORY).unwrap();
-    let told = lines(&mended.problems);
-    assert_eq!(mended.repaired.len(), 0, "{:?}", lines(&mended.repaired));
-    assert!(told.iter().any(|line| line.starts_with("damaged-record: /with in main")), "{told:?}");
-    assert!(told.iter().any(|line| line.contains("blocks are not free and belong to nobody")), "{told:?}");
-    world.base.apply(Batch { writes: vec![(damaged.0, Some(damaged.1))], ..Batch::default() }).unwrap();
-    let mended = checked(&world.tree, &*world.base, true, MEMORY).unwrap();
-    assert_eq!(lines(&mended.problems), [""; 0]);
-    assert_eq!(lines(&mended.repaired), ["lost-blocks: - in -: 5 blocks are not free and belong to nobody"]);
-    assert_sound(&world, "lost blocks");
-    assert_eq!((world.base.space().free, shown(&world.main())), (free, before));
-}
-
-#[test]
-fn what_no_repair_can_mend_is_told_and_left_alone() {
-    let (world, inodes) = world();
-    let planter = planter(&world);
-    let cut = |key: Key| {
-        let (id, value) = planter.found(&key).unwrap();
-        planter.apply(vec![(key.at(id), Some(value[..value.len() - 1].to_vec()))]);
-    };
-    cut(Key::inode(inodes["/d/f"]));
-    cut(Key::window(inodes["/big"], 0));
-    planter.apply(vec![(b"I?".to_vec(), Some(b"x".to_vec()))]);
-    let foreign = Key::inode(inodes["/with"]);
-    planter.apply(vec![(foreign.at(900), Some(planter.found(&foreign).unwrap().1))]);
-    // Shorter than what it holds.
-    planter.edit(inodes["/d/e/deep/h"], |inode| inode.size = 5);
-    // One block at two places.
-    let (id, value) = planter.found(&Key::window(inodes["/with"], 0)).unwrap();
-    planter.apply(vec![(Key::window(inodes["/with"], 7).at(id), Some(value))]);
-    let world = world.reopen();
-    let before = world.base.state().map;
-    let mended = checked(&world.tree, &*world.base, true, MEMORY).unwrap();
-    let told = lines(&mended.problems);
-    for words in [
-        "damaged-record: - in -: inode",
-        "damaged-record: /big in main",
-        "damaged-record: - in -: I? is no key",
-        "tree: /with in main: inode",
-        "has a version of id 900, which does not exist",
-        "tree: /d/e/deep/h in main",
-        "shared-blocks: /with in main",
-    ] {
-        assert!(told.iter().any(|line| line.contains(words)), "{words}: {told:#?}");
-    }
-    let after = world.base.state().map;
-    for (key, value) in &before {
-        let is_about = |ino: u64| key.get(1..9) == Some(&ino.to_be_bytes());
-        if !is_about(inodes["/with"]) && key[0] != keys::space::TOUCHED {
-            assert_eq!(after.get(key), Some(value), "{}", key.escape_ascii());
-        }
-    }
-    // What can be read of it is what it was.
-    let store = world.main();
-    let attr = store.lookup(Ino::ROOT, name("a")).unwrap();
-    let mut bytes = [0; 5];
-    store.open(attr.ino, Access::Read).unwrap().read_at(0, &mut bytes).unwrap();
-    assert_eq!(&bytes, b"alpha");
-}
-
-#[test]
-fn a_directory_whose_record_says_another_kind_keeps_its_entries() {
-    for path in ["/", "/d", "/d/e"] {
-        let (world, inodes) = world();
-        let before = shown(&world.main());
-        let ino = inodes.get(path).copied().unwrap_or(ROOT);
-        let (id, value) = planter(&world).found(&Key::inode(ino)).unwrap();
-        planter(&world).edit(ino, |inode| inode.kind = Kind::Fifo);
-        let map = world.base.state().map;
-        for repair in [false, true] {
-            let report = checked(&world.tree, &*world.base, repair, MEMORY).unwrap();
-            let told = lines(&report.problems);
-            assert!(told.iter().any(|line| line.contains("which is no directory")), "{path}: {told:#?}");
-            assert!(report.problems.iter().all(|problem| !problem.is_repairable), "{path}: {told:#?}");
-            assert_eq!(lines(&report.repaired), [""; 0], "{path}");
-        }
-        assert!(world.base.state().map == map, "{path}");
-        planter(&world).apply(vec![(Key::inode(ino).at(id), Some(value))]);
-        assert_sound(&world, path);
-        assert_eq!(shown(&world.main()), before, "{path}");
-    }
-}
-
-#[test]
-fn keys_and_records_that_cannot_be_keep_everything_where_it_is() {
-    const BEYOND: u64 = 1 << 62;
-    type Plant = fn(&Planter<'_>, &BTreeMap<&'static str, u64>);
-    let plants: [(&str, Plant); 9] = [
-        ("Zzz is no key", |p, _| p.apply(vec![(b"Zzz".to_vec(), Some(b"x".to_vec()))])),
-        ("Gzz is no key", |p, _| p.apply(vec![(b"Gzz".to_vec(), Some(b"x".to_vec()))])),
-        ("!zz is no key", |p, _| p.apply(vec![(b"!zz".to_vec(), Some(b"x".to_vec()))])),
-        ("Mnew is no key", |p, _| p.apply(vec![(keys::meta("new"), Some(records::encode_meta(3)))])),
-        ("I@", |p, ino| {
-            let record = p.inode(ino["/d/e"]).encode();
-            p.put(&Key::inode(BEYOND), record);
-        }),
-        ("is no key", |p, _| p.put(&Key::entry(0, 256), Entry { ino: 1, kind: Kind::File, name: b"n" }.encode())),
-        ("is no key", |p, ino| p.put(&Key::window(ino["/with"], 1 << 43), Window::default().encode())),
-        ("inode number", |p, ino| {
-            p.link(ino["/d"], "beyond", BEYOND, Kind::Directory);
-            p.edit(ino["/d"], |inode| inode.size += 1);
-        }),
-        ("not an inode", |p, ino| p.put(&Key::inode(ino["/d/f"]), vec![0, 7])),
-    ];
-    for (words, plant) in plants {
-        let (world, inodes) = world();
-        plant(&planter(&world), &inodes);
-        // Neither what nobody sees nor what nobody has is dropped.
-        planter(&world).put(&Key::xattr(inodes["/a"], b"user.none"), records::TOMBSTONE.to_vec());
-        let lost = world.base.reserve(1, Some(5000), false).unwrap();
-        let bytes = vec![7; BLOCK_LEN_BYTES];
-        world.base.write(lost[0].start, &bytes).unwrap();
-        let allocated = vec![(lost[0], vec![crc32c::crc32c(&bytes)])];
-        world.base.apply(Batch { allocated, ..Batch::default() }).unwrap();
-        let before = world.base.state();
-        let mended = checked(&world.tree, &*world.base, true, MEMORY).unwrap();
-        let told = lines(&mended.problems);
-        assert!(told.iter().any(|line| line.starts_with("damaged-record") && line.contains(words)), "{told:#?}");
-        assert!(told.iter().any(|line| line.contains("belong to nobody")), "{words}: {told:#?}");
-        assert_eq!(lines(&mended.repaired), [""; 0], "{words}");
-        let after = world.base.state();
-        assert!(after.map == before.map && after.allocated == before.allocated, "{words}");
-    }
-}
-
-#[test]
-fn versions_that_disagree_about_the_sum_of_a_block_are_both_compared() {
-    let (world, inodes) = world();
-    let key = Key::window(inodes["/big"], 0);
-    let (_, value) = planter(&world).found(&key).unwrap();
-    let mut window = Window::decode(&value).unwrap();
-    let block = window.get(0).unwrap();
-    window.set(0, Some(records::Block { sum: !block.sum, ..block }));
-    planter(&world).apply(vec![(key.at(1), Some(window.encode()))]);
-    let found = checked(&world.tree, &*world.base, false, MEMORY).unwrap();
-    let told = lines(&found.problems);
-    assert!(told.iter().any(|line| line.starts_with("damaged-content: /big")), "{told:#?}");
-}
-
-#[test]
-fn removed_files_that_are_not_dropped_yet_are_no_fault_and_go_with_a_repair() {
-    let (world, inodes) = world();
-    let store = world.main();
-    let open = store.open(Ino(inodes["/d/f"]), Access::Write).unwrap();
-    store.unlink(Ino(inodes["/d"]), name("f")).unwrap();
-    // As after a kill.
-    let killed = World { base: std::sync::Arc::new(world.base.reopen()), tree: world.tree.clone(), hash_bits: 64 };
-    let killed = killed.reopen();
-    drop((open, store));
-    let free = killed.base.space().free;
-    let mended = checked(&killed.tree, &*killed.base, true, MEMORY).unwrap();
-    assert_eq!((lines(&mended.problems), lines(&mended.repaired)), (vec![], vec![]));
-    assert_eq!(killed.base.space().free, free + 2);
-    assert_sound(&killed, "removed files");
-}
-
-#[test]
-fn the_name_in_lost_and_found_is_a_free_one() {
-    let (world, inodes) = world();
-    let store = world.main();
-    let root = Ino::ROOT;
-    let perm = support::new(0o755);
-    store.create(root, name("lost+found"), &perm).unwrap();
-    let dir = store.mkdir(root, name("lost+found.1"), &perm).unwrap().ino;
-    let taken = format!("#{}", inodes["/d/f"]);
-    store.create(dir, name(&taken), &perm).unwrap();
-    drop(store);
-    planter(&world).unlink(inodes["/d"], "f");
-    let mended = checked(&world.tree, &*world.base, true, MEMORY).unwrap();
-    assert_eq!(lines(&mended.problems), [""; 0]);
-    let path = format!("/lost+found.1/{taken}.1");
-    assert!(
-        lines(&mended.repaired).iter().any(|line| line.ends_with(&format!("moved to {path}"))),
-        "{:?}",
-        lines(&mended.repaired)
-    );
-    assert_eq!(shown(&world.main())[&path].1, inodes["/d/f"]);
 }

@@ -21,7 +21,7 @@ use adit_testkit::ops::{StoreSubject, Subject, generate};
 use adit_testkit::{Rng, own_caller, seeds};
 use adit_volume::check::{ProblemKind, Report};
 use adit_volume::format::keys::{self, Key, NameHash, Parts, space};
-use adit_volume::format::records::{self, Entry, Inode, Place};
+use adit_volume::format::records::{self, Block, Entry, Inode, Place, Window};
 use adit_volume::table::{Allocation, BLOCK_LEN_BYTES};
 use adit_volume::tree::MAIN;
 use adit_volume::{Base, Batch, Extents, Run, Source, Table, Tree, VolumeStore};
@@ -118,7 +118,8 @@ fn contents(world: &Grown, branch: &str) -> BTreeMap<u64, String> {
 /// Writes one random fault to a random version of something. Inodes of which it takes away the record or an attribute.
 fn plant(world: &Grown, rng: &mut Rng) -> BTreeSet<u64> {
     let map = base::scan_all(&*world.table).unwrap();
-    let versioned = |key: &&Vec<u8>| keys::split(key).is_some() && matches!(key[0], b'I' | b'D' | b'L' | b'X' | b'T');
+    let versioned =
+        |key: &&Vec<u8>| keys::split(key).is_some() && matches!(key[0], b'I' | b'D' | b'L' | b'X' | b'E' | b'T');
     let all: Vec<&Vec<u8>> = map.keys().filter(versioned).collect();
     let inodes: Vec<&Vec<u8>> = all.iter().copied().filter(|key| key[0] == space::INODE).collect();
     let key = (*rng.pick(&all)).clone();
@@ -165,6 +166,14 @@ fn plant(world: &Grown, rng: &mut Rng) -> BTreeSet<u64> {
                     planter.link(dir, &name, other_ino, kind);
                 }
             }
+        }
+        Some(Parts::Window(..)) => {
+            let (mut window, birth) = (Window::decode(&value).unwrap(), 1 + rng.below(12) as u32);
+            let blocks: Vec<_> = window.iter().collect();
+            for (at, block) in blocks.into_iter().filter(|_| rng.percent(70)) {
+                window.set(at, Some(Block { birth, ..block }));
+            }
+            planter.apply(vec![(key, Some(window.encode()))]);
         }
         Some(Parts::Name(..)) => planter.apply(vec![(key, None)]),
         Some(Parts::Xattr(ino, _)) => {
@@ -344,7 +353,7 @@ fn damaged(world: &CrashWorld, data: Data) -> BTreeMap<String, (Kind, u64, Strin
         base.apply(Batch { allocated: vec![(run, sums)], ..Batch::default() }).unwrap();
     }
     let window = planter.found(&Key::window(inodes["/with"], 0)).unwrap().1;
-    let (_, block) = records::Window::decode(&window).unwrap().iter().next().unwrap();
+    let (_, block) = Window::decode(&window).unwrap().iter().next().unwrap();
     base.apply(Batch { freed: vec![Run { start: block.at, count: 1 }], ..Batch::default() }).unwrap();
     drop(tree);
     Arc::into_inner(base).unwrap().close().unwrap();

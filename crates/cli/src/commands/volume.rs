@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use adit_core::path::this_process;
 use adit_core::types::Access;
 use adit_volume::Volume;
-use adit_volume::check::{self, Options, Problem, Report};
+use adit_volume::check::{self, Options, Problem, Report, Unfinished};
 use adit_volume::volume::{CreateOptions, OpenOptions};
 use serde_json::{Value, json};
 
@@ -141,15 +141,19 @@ fn check(args: &VolumeCheckArgs, global: &GlobalArgs) -> Result<()> {
     let volume = open::volume::open_with_data(&file, args.data.as_deref(), purpose).map_err(beyond)?;
     let options = Options { contents: !args.no_contents, repair: args.repair };
     let mut progress = Progress::new("check", global.quiet);
-    let report = check::check(&volume, options, &mut |p| progress.reached(p.windows, p.bytes));
+    let checked = check::check(&volume, options, &mut |p| progress.reached(p.windows, p.bytes));
     progress.finish()?;
-    let failed = |e| beyond(open::volume::failure(&file, &e));
-    let report = report.map_err(failed)?;
-    volume.close().map_err(failed)?;
-    print(&report, args)?;
-    match report.problems.is_empty() {
-        true => Ok(()),
-        false => Err(Failure::said(Code::ProblemsFound)),
+    let closed = volume.close();
+    let (report, error) = match checked {
+        Ok(report) => (report, closed.err()),
+        Err(Unfinished { error, report }) => (report, Some(error)),
+    };
+    let failure = error.map(|e| beyond(open::volume::failure(&file, &e)));
+    print(&report, failure.as_ref(), args)?;
+    match failure {
+        Some(failure) => Err(failure),
+        None if report.problems.is_empty() => Ok(()),
+        None => Err(Failure::said(Code::ProblemsFound)),
     }
 }
 
@@ -163,7 +167,8 @@ fn problem_json(problem: &Problem) -> Value {
     })
 }
 
-fn print(report: &Report, args: &VolumeCheckArgs) -> Result<()> {
+/// Prints what was found and repaired, also if a failure ended that; what the failure is, goes to standard error as well.
+fn print(report: &Report, failure: Option<&Failure>, args: &VolumeCheckArgs) -> Result<()> {
     let mut out = Output::new();
     if args.json {
         let mut document = json!({
@@ -174,6 +179,9 @@ fn print(report: &Report, args: &VolumeCheckArgs) -> Result<()> {
         });
         if args.repair {
             document["repaired"] = report.repaired.iter().map(problem_json).collect();
+        }
+        if let Some(failure) = failure {
+            document["error"] = failure.message().into();
         }
         out.json(&document)?;
         return out.finish();
@@ -186,6 +194,11 @@ fn print(report: &Report, args: &VolumeCheckArgs) -> Result<()> {
         let more = if problem.is_repairable { " (--repair can mend it)" } else { "" };
         let detail = printable(problem.detail.as_bytes());
         out.line(format_args!("{}: {}\n  {detail}{more}", problem.kind.as_str(), place(problem)))?;
+    }
+    if failure.is_some() {
+        let (done, found) = (report.repaired.len(), report.problems.len());
+        out.line(format_args!("not finished: {done} repaired and {found} problems found before an error ended it"))?;
+        return out.finish();
     }
     let problems = match report.problems.len() {
         0 => "no problems".to_owned(),

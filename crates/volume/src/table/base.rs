@@ -480,4 +480,11 @@ impl Allocation for Base {
         space.settle(durable);
         Ok(space.reserve_at(block))
     }
+
+    fn is_reserved(&self, block: u64) -> bool {
+        let durable = self.shared.container.durable();
+        let mut space = self.shared.container.space();
+        space.settle(durable);
+        space.is_reserved(block)
+    }
 }

@@ -2,8 +2,8 @@
 //!
 //! A mend looks again whether the fault is there, so doing it twice does nothing, and what an earlier one of the same round
 //! changed is left to the next check. Counts are changed by the difference that was found, so that mends of one directory
-//! do not undo each other. Nothing that a file holds is dropped: what has no place is put into [`lost`]. Nobody uses the
-//! volume meanwhile.
+//! do not undo each other. Nothing that a file holds is dropped: what has no place is put into [`lost`]. What is about blocks is
+//! in [`blocks`]. Nobody uses the volume meanwhile.
 
 use adit_core::types::{Kind, Timestamp};
 use adit_core::{ErrorKind, Result};
@@ -14,8 +14,9 @@ use super::verify::{Fault, Finding};
 use super::{INOS_AT_ONCE, INOS_MAX, ROOT_INO, Source, Tree, meta};
 use crate::format::keys::{self, Id, Key};
 use crate::format::records::{self, Entry, Inode, Orphan, Place};
-use crate::table::{Allocation, BLOCK_LEN_BYTES, Batch, Run};
+use crate::table::{Allocation, Batch};
 
+mod blocks;
 pub(super) mod lost;
 
 /// An entry, and who wrote it.
@@ -53,16 +54,6 @@ impl Tree {
             }
             result => result,
         }
-    }
-
-    /// Gives back blocks that belong to nobody.
-    pub fn free_lost(&self, lost: &[Run]) -> Result<()> {
-        /// Runs that one batch frees: in the log they take a quarter of the smallest segment.
-        const RUNS_AT_ONCE: usize = 2048;
-        for some in lost.chunks(RUNS_AT_ONCE) {
-            self.table.apply(Batch { freed: some.to_vec(), uses_reserve: true, ..Batch::default() })?;
-        }
-        Ok(())
     }
 
     fn mend_whole(&self, allocation: &dyn Allocation, fault: &Fault) -> Result<Done> {
@@ -104,31 +95,6 @@ impl Tree {
 
     fn write(&self, writes: Vec<(Vec<u8>, Option<Vec<u8>>)>) -> Result<()> {
         self.table.apply(Batch { writes, uses_reserve: true, ..Batch::default() }).map(drop)
-    }
-
-    /// Makes blocks that are free, and that something refers to, the tree's again: as they are, for what they hold is compared
-    /// with its checksums when it is read.
-    fn take_back(&self, allocation: &dyn Allocation, run: Run) -> Result<Done> {
-        let (mut taken, mut block_bytes) = (Vec::new(), vec![0; BLOCK_LEN_BYTES]);
-        for block in run.blocks() {
-            if !allocation.reserve_at(block)? {
-                continue;
-            }
-            let run = Run { start: block, count: 1 };
-            match self.extents.read(block, &mut block_bytes) {
-                Ok(()) => taken.push((run, vec![crc32c::crc32c(&block_bytes)])),
-                // It is not there at all.
-                Err(_) => self.extents.release(&[run]),
-            }
-        }
-        if taken.is_empty() {
-            return Ok(None);
-        }
-        let count = taken.len();
-        let runs: Vec<Run> = taken.iter().map(|(run, _)| *run).collect();
-        let applied = self.table.apply(Batch { allocated: taken, uses_reserve: true, ..Batch::default() });
-        applied.inspect_err(|_| self.extents.release(&runs))?;
-        done(format!("{count} of them are its own again"))
     }
 
     fn mend_shown(&self, id: Id, fault: &Fault) -> Result<Done> {
@@ -205,6 +171,7 @@ impl Change<'_, '_> {
                 done("noted")
             }
             Fault::StrayXattrs { ino } if !self.has_inode(*ino)? => self.drop_stray_xattrs(*ino),
+            Fault::LateBirth { ino, window, .. } => self.mend_births(*ino, *window),
             _ => Ok(None),
         }
     }

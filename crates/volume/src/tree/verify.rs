@@ -1,9 +1,9 @@
 //! Whether a tree is what its rules say: for whoever checks a volume. Reads everything, several times.
 //!
-//! Four kinds of pass: over all keys ([`keys`]), over the windows ([`blocks`]), over what each snapshot and branch shows in
-//! the order of inodes ([`shown`]), and up from each directory to the root ([`reach`]). What has to be joined and is not in one
-//! order is joined in as many passes as the memory given for it asks for, so that memory does not grow with the tree. (Beside
-//! it there are the findings, of which some thousands are kept, and the versions of one key.)
+//! Four kinds of pass: over all keys ([`keys`], with [`births`]), over the windows ([`blocks`]), over what each snapshot and
+//! branch shows in the order of inodes ([`shown`]), and up from each directory to the root ([`reach`]). What has to be joined and
+//! is not in one order is joined in as many passes as the memory given for it asks for, so that memory does not grow with the
+//! tree. (Beside it there are the findings, of which some thousands are kept, and the versions of one key.)
 
 #[cfg(any(test, feature = "testing"))]
 use std::collections::BTreeSet;
@@ -19,7 +19,8 @@ use crate::format::keys::Id;
 use crate::format::records::State;
 use crate::table::{Allocation, Run};
 
-mod blocks;
+pub(super) mod births;
+pub(super) mod blocks;
 mod fault;
 mod keys;
 mod reach;
@@ -68,8 +69,8 @@ pub struct Passes {
 
 impl Checked {
     fn add(&mut self, part: Option<(Id, bool)>, fault: Fault) {
-        self.hides_something |= fault.hides_something();
         let (part, is_frozen) = part.map_or((None, false), |(id, is_frozen)| (Some(id), is_frozen));
+        self.hides_something |= !is_frozen && fault.hides_something();
         let finding = Finding { part, is_frozen, fault };
         let (kept, max) = match finding.is_mendable() {
             true => (&mut self.mendable, MENDABLE_MAX),

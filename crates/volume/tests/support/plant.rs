@@ -9,7 +9,7 @@ use adit_core::types::{Access, FileName, Ino, Kind, XattrName, XattrSet};
 use adit_testkit::own_caller;
 use adit_volume::check::{self, Options, Problem, Report};
 use adit_volume::format::keys::{self, Id, Key, NameHash};
-use adit_volume::format::records::{self, Entry, Inode, Place};
+use adit_volume::format::records::{self, Block, Entry, Inode, Place, Window};
 use adit_volume::table::Allocation;
 use adit_volume::{Batch, Table, Tree, VolumeStore};
 
@@ -168,6 +168,18 @@ impl Planter<'_> {
         let mut inode = self.inode(ino);
         change(&mut inode);
         self.put(&Key::inode(ino), inode.encode());
+    }
+
+    /// Has the version of a window that is seen say that all its blocks were born under `birth`.
+    pub fn bear(&self, ino: u64, index: u64, birth: Id) {
+        let key = Key::window(ino, index);
+        let (id, value) = self.found(&key).expect("it is there");
+        let mut window = Window::decode(&value).unwrap();
+        let blocks: Vec<(usize, Block)> = window.iter().collect();
+        for (at, block) in blocks {
+            window.set(at, Some(Block { birth, ..block }));
+        }
+        self.apply(vec![(key.at(id), Some(window.encode()))]);
     }
 
     /// Where an entry of that name is, or would be.

@@ -2,7 +2,7 @@
 #![allow(dead_code)] // Each test uses a part of it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use adit_core::store::NewNode;
 use adit_core::types::FileName;
@@ -75,11 +75,13 @@ pub fn new(perm: u16) -> NewNode {
 pub struct Failing {
     base: Arc<MemBase>,
     left: AtomicUsize,
+    /// Whether syncs fail, too.
+    pub fail_syncs: AtomicBool,
 }
 
 impl Failing {
     pub fn new(base: Arc<MemBase>, batches: usize) -> Arc<Failing> {
-        Arc::new(Failing { base, left: AtomicUsize::new(batches) })
+        Arc::new(Failing { base, left: AtomicUsize::new(batches), fail_syncs: AtomicBool::new(false) })
     }
 
     /// From now on they take so many batches.
@@ -111,7 +113,7 @@ impl Table for Failing {
         self.base.apply(batch)
     }
     fn sync(&self) -> Result<()> {
-        self.base.sync()
+        if self.fail_syncs.load(Relaxed) { Err(ErrorKind::Io.into()) } else { self.base.sync() }
     }
     fn checkpoint(&self) -> Result<()> {
         self.base.checkpoint()

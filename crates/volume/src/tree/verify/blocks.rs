@@ -82,7 +82,8 @@ fn blocks_of(group: &Group) -> Vec<u64> {
     blocks
 }
 
-fn each_window(tree: &Tree, each: &mut dyn FnMut(&Key, &[u64])) -> Result<()> {
+/// Hands out all windows, each with the blocks that its versions refer to.
+pub(in crate::tree) fn each_window(tree: &Tree, each: &mut dyn FnMut(&Key, &[u64])) -> Result<()> {
     groups(&*tree.table, space::WINDOW, &mut |_| (), &mut |group| {
         each(&group.key, &blocks_of(group));
         Ok(())
@@ -234,6 +235,10 @@ impl Allocation for Referred {
 
     fn reserve_at(&self, _: u64) -> Result<bool> {
         Ok(false)
+    }
+
+    fn is_reserved(&self, _: u64) -> bool {
+        false
     }
 }
 

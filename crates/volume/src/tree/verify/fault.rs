@@ -2,7 +2,7 @@
 
 use crate::format::keys::{Id, Key, Parts};
 use crate::format::records::Place;
-use crate::table::Run;
+use crate::table::{BLOCK_LEN_BYTES, Run};
 use adit_core::types::Kind;
 
 /// Something that is wrong with a tree. Numbers are of inodes unless said otherwise; `counted` is what the check counted.
@@ -25,6 +25,9 @@ pub enum Fault {
     Numbers { used: u64 },
     /// Blocks that a window of a file refers to, and that are free.
     FreeBlocks { run: Run, ino: u64, window: u64 },
+    /// Blocks of a window, `count` of them and the one at place `first` the foremost, that seem to be younger than they are: a
+    /// branch that overwrites them would free what others have.
+    LateBirth { ino: u64, window: u64, first: u64, count: u64 },
     /// A block that several windows refer to, which are different files' or at different places.
     SharedBlock { block: u64, keys: Vec<Key> },
 
@@ -99,7 +102,8 @@ impl Fault {
         )
     }
 
-    /// Whether it says that something of the tree may be unknown: then nothing is dropped because nobody seems to have it.
+    /// Whether it says that something of the tree may be unknown, or that to drop it could take blocks from others: then nothing is
+    /// dropped because nobody seems to have it.
     pub fn hides_something(&self) -> bool {
         matches!(
             self,
@@ -108,6 +112,7 @@ impl Fault {
                 | Fault::NoOwner { .. }
                 | Fault::SharedBlock { .. }
                 | Fault::FreeBlocks { .. }
+                | Fault::LateBirth { .. }
         )
     }
 
@@ -119,8 +124,7 @@ impl Fault {
             | Fault::EntryOfFile { place, ino }
             | Fault::HiddenEntry { place, ino }
             | Fault::FurtherParent { place, ino } => (Some(*place), Some(*ino)),
-            Fault::Loop { ino }
-            | Fault::Unreachable { ino, .. }
+            Fault::Unreachable { ino, .. }
             | Fault::Headless { ino, .. }
             | Fault::LinkCount { ino, .. }
             | Fault::EntryCount { ino, .. }
@@ -134,11 +138,14 @@ impl Fault {
             | Fault::StrayXattrs { ino }
             | Fault::BehindEnd { ino }
             | Fault::NoContent { ino }
-            | Fault::FreeBlocks { ino, .. } => (None, Some(*ino)),
+            | Fault::FreeBlocks { ino, .. }
+            | Fault::LateBirth { ino, .. } => (None, Some(*ino)),
             Fault::Root { .. } => (None, Some(crate::tree::ROOT_INO)),
             Fault::Damaged { key, .. } | Fault::NoOwner { key, .. } => (None, ino_of(key)),
             Fault::SharedBlock { keys, .. } => (None, keys.first().and_then(ino_of)),
-            Fault::BadKey(_)
+            // No path leads to what holds itself, however long one looks.
+            Fault::Loop { .. }
+            | Fault::BadKey(_)
             | Fault::Unseen { .. }
             | Fault::NotListed { .. }
             | Fault::NeedlessNote(_)
@@ -196,6 +203,14 @@ impl std::fmt::Display for Fault {
             Fault::FreeBlocks { run, ino, window } => {
                 let (count, from) = (run.count, u128::from(*window) << 20);
                 write!(f, "inode {ino} has {count} blocks from {} on behind byte {from}, which are free", run.start)
+            }
+            Fault::LateBirth { ino, window, first, count } => {
+                let from = (u128::from(*window) << 20) + u128::from(*first) * BLOCK_LEN_BYTES as u128;
+                write!(
+                    f,
+                    "inode {ino} has {count} blocks from byte {from} on that seem younger than they are, and would be freed \
+                     while others have them"
+                )
             }
             Fault::SharedBlock { block, keys } => {
                 let keys: Vec<String> = keys.iter().map(key_words).collect();

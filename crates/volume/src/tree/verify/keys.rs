@@ -3,7 +3,7 @@
 use adit_core::Result;
 
 use super::stream::{Group, Raw, groups, is_tombstone};
-use super::{Checked, Fault, Ids};
+use super::{Checked, Fault, Ids, births};
 use crate::format::keys::{self, Id, Key, Parts, space};
 use crate::format::records::{self, Entry, Inode, Malformed, Orphan, Window};
 use crate::table::{KEY_LEN_MAX_BYTES, OWN_PREFIX};
@@ -38,6 +38,7 @@ pub(super) fn check(tree: &Tree, ids: &Ids, checked: &mut Checked) -> Result<()>
             }
             check_records(group, checked);
             check_versions(&topology, ids, group, checked);
+            births::check(&topology, ids, group, checked);
             check_listed(tree, &topology, ids, group, checked)
         })?;
         bad.into_iter().chain(beyond).for_each(|key| checked.add(None, Fault::BadKey(key)));

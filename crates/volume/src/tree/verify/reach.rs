@@ -1,10 +1,13 @@
 //! Whether the root leads to each directory: up from each of them, by the place that its record names.
 //!
-//! That each is where it says was checked before, so all that can be wrong is that directories hold each other. What is known
-//! to end at the root is remembered, of which more and more is left out when memory ends: then a walk goes some steps
-//! further up until it meets something known.
+//! That each is where it says was checked before, so all that can be wrong is that directories hold each other. Directories
+//! that a walk came by are remembered, and the next walk ends where it meets one. When memory ends, more and more of them are
+//! left out: of *n* directories, where *m* fit, one in about *n*/*m*, so that a walk goes so many steps further, and all walks
+//! together take *n*·*n*/*m*. Which ones is drawn by a key that each search makes for itself: no tree can be made so that it
+//! takes longer.
 
 use std::collections::{BTreeSet, HashSet};
+use std::hash::{BuildHasher, RandomState};
 
 use adit_core::types::Kind;
 use adit_core::{ErrorKind, Result};
@@ -22,6 +25,9 @@ const KNOWN_BYTES: usize = 48;
 /// The least number of known directories.
 const KNOWN_MIN: usize = 16;
 
+/// Loops that are told at once. When they are mended, a further check finds the others.
+const LOOPS_MAX: usize = 16 << 10;
+
 /// Finds directories that hold each other. `odd` are those that are known not to be where they say: nobody goes beyond them.
 pub(super) fn check(
     view: &View<'_>,
@@ -31,8 +37,8 @@ pub(super) fn check(
     checked: &mut Checked,
 ) -> Result<()> {
     let Some(odd) = odd else { return Ok(()) };
-    let mut upwards =
-        Upwards { view, odd, known: HashSet::new(), limit: (memory_bytes / KNOWN_BYTES).max(KNOWN_MIN), sparse: 0 };
+    let limit = (memory_bytes / KNOWN_BYTES).max(KNOWN_MIN);
+    let mut upwards = Upwards { view, odd, known: HashSet::new(), limit, sparse: 0, draw: RandomState::new() };
     let mut loops = BTreeSet::new();
     let mut inodes = Stream::new(view, space::INODE);
     while let Some(record) = inodes.next()? {
@@ -40,8 +46,13 @@ pub(super) fn check(
         let is_directory = matches!(Inode::decode(&record.value), Ok(inode) if inode.kind == Kind::Directory);
         if is_directory
             && let Some(least) = upwards.loop_above(ino)?
-            && loops.insert(least)
+            && !loops.contains(&least)
         {
+            if loops.len() == LOOPS_MAX {
+                checked.omitted += 1;
+                return Ok(());
+            }
+            loops.insert(least);
             checked.add(Some(part), Fault::Loop { ino: least });
         }
     }
@@ -54,8 +65,9 @@ struct Upwards<'v, 't> {
     /// Directories from which a walk was made, or through which one went, that ended: nothing new is above them.
     known: HashSet<u64>,
     limit: usize,
-    /// Only those are remembered whose hash ends in so many zeros.
+    /// Only those are remembered whose hash begins with so many zeros.
     sparse: u32,
+    draw: RandomState,
 }
 
 impl Upwards<'_, '_> {
@@ -112,9 +124,7 @@ impl Upwards<'_, '_> {
     }
 
     fn is_kept(&self, dir: u64) -> bool {
-        // Fibonacci hashing: neighbours fall apart.
-        let hash = dir.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        hash.leading_zeros() >= self.sparse
+        self.sparse == 0 || self.draw.hash_one(dir).leading_zeros() >= self.sparse
     }
 
     fn make_room(&mut self, seen: &mut Vec<u64>) {

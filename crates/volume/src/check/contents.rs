@@ -1,0 +1,92 @@
+//! Whether what files hold is what was written: each block has its checksum.
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+
+use adit_core::Result;
+
+use super::{Named, Problem, ProblemKind, Progress, Report, push};
+use crate::format::keys::{self, Id, Key, Parts, space};
+use crate::format::records::{self, WINDOW_LEN_BLOCKS, Window};
+use crate::table::BLOCK_LEN_BYTES;
+use crate::tree::Tree;
+
+/// Versions of windows that are read at once.
+const WINDOWS_AT_ONCE: usize = 256;
+
+/// A version of a window, with the inode and its number.
+type Found = (u64, u64, Id, Window);
+
+/// Reads each block that a file refers to, once.
+pub(super) fn check(tree: &Tree, report: &mut Report, progress: &mut dyn FnMut(Progress)) -> Result<()> {
+    let parts = Named::of(tree);
+    // A block belongs to one window only, of which several versions may have it; with its sum, for one of them may be wrong.
+    let (mut read, mut told) = (HashSet::new(), HashSet::new());
+    let (mut block, mut windows, mut last) = (vec![0; BLOCK_LEN_BYTES], 0, (0, 0));
+    let mut start = vec![space::WINDOW];
+    loop {
+        let (batch, next) = some_windows(tree, &start)?;
+        for (ino, index, id, window) in batch {
+            windows += 1;
+            if (ino, index) != last {
+                read.clear();
+            }
+            if ino != last.0 {
+                told.clear();
+            }
+            last = (ino, index);
+            for (at, place) in window.iter() {
+                if !read.insert((place.at, place.sum)) {
+                    continue;
+                }
+                let why = match tree.extents.read(place.at, &mut block) {
+                    Ok(()) if crc32c::crc32c(&block) == place.sum => {
+                        report.bytes += BLOCK_LEN_BYTES as u64;
+                        continue;
+                    }
+                    Ok(()) => format!("block {} does not have its checksum", place.at),
+                    Err(e) => format!("block {} cannot be read: {e}", place.at),
+                };
+                // One for each file is enough to know that it is damaged.
+                if told.insert(id) {
+                    let first = u128::from(index) * WINDOW_LEN_BLOCKS as u128;
+                    let offset = (first + at as u128) * BLOCK_LEN_BYTES as u128;
+                    push(&mut report.problems, damaged(&parts, ino, offset, &why));
+                }
+            }
+            progress(Progress { windows, bytes: report.bytes });
+        }
+        match next {
+            Some(next) => start = next,
+            None => return Ok(()),
+        }
+    }
+}
+
+/// Versions of windows from the key `start` on, and where to go on. Damaged ones are the tree's to tell.
+fn some_windows(tree: &Tree, start: &[u8]) -> Result<(Vec<Found>, Option<Vec<u8>>)> {
+    let (mut found, mut next) = (Vec::new(), None);
+    tree.table.scan(start, &[space::WINDOW + 1], &mut |bytes, value| {
+        if found.len() == WINDOWS_AT_ONCE {
+            next = Some(bytes.to_vec());
+            return ControlFlow::Break(());
+        }
+        let key = keys::split(bytes).and_then(|(logical, id)| Some((Key::from_logical(logical)?, id)));
+        if let Some((key, id)) = key
+            && let Some(Parts::Window(ino, index)) = key.parts()
+            && !records::is_tombstone(value)
+            && let Ok(window) = Window::decode(value)
+        {
+            found.push((ino, index, id, window));
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok((found, next))
+}
+
+/// What is wrong at `offset` of a file, named by a path that it has in a snapshot or branch.
+fn damaged(parts: &Named<'_>, ino: u64, offset: u128, why: &str) -> Problem {
+    let (path, part) = parts.path_of(ino).unzip();
+    let detail = format!("inode {ino}, from byte {offset} on: {why}");
+    Problem { path, part, ..Problem::new(ProblemKind::DamagedContent, detail) }
+}
