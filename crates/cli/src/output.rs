@@ -229,13 +229,16 @@ fn scalar(value: &Value) -> String {
     }
 }
 
-/// Prints a list of objects with `path`, `kind`, `change` and `from`, a line for each.
+/// Prints a list of objects with `path`, `kind`, `change`, `from` and, of what could not be compared, `error`: a line for each.
 pub fn differences(out: &mut Output, found: &Value) -> Result<()> {
     for difference in found.as_array().into_iter().flatten() {
         let text = |key: &str| printable(difference[key].as_str().unwrap_or_default().as_bytes());
         let folder = if difference["kind"] == "directory" { "/" } else { "" };
         match difference["change"].as_str().unwrap_or_default() {
             "renamed" => out.line(format_args!("renamed  {}{folder} -> {}{folder}", text("from"), text("path")))?,
+            change if difference["error"].is_string() => {
+                out.line(format_args!("{change:<8} {}{folder}: {}", text("path"), text("error")))?;
+            }
             change => out.line(format_args!("{change:<8} {}{folder}", text("path")))?,
         }
     }

@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use adit_core::overlay::{Change, Changed};
+use adit_core::overlay::{Change, Changed, Unknown};
 use adit_core::{ErrorKind, FsError};
 use adit_mount::control::{ControlError, MountInfo, Registry};
 use adit_volume::Volume;
@@ -29,6 +29,8 @@ use crate::{live, output};
 const UPPER_ERROR: &str = "upper_error";
 /// Likewise if the path of its data folder is not text: the bytes of it.
 pub const DATA_DIR_RAW: &str = "data_dir_raw";
+/// What the change of a path is called that could not be compared.
+pub const UNKNOWN: &str = "unknown";
 
 /// A request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -100,8 +102,9 @@ pub fn perform(
             volume.restore(branch, name, &path)?;
         }
         Asked::Diff { old, new } => {
-            for branch in [old, new] {
-                flush(branch)?;
+            for state in [old, new] {
+                refuse_state_of_upper(volume, state, old)?;
+                flush(state)?;
             }
             return Ok(volume.diff(old, new)?.iter().map(difference_json).collect());
         }
@@ -130,6 +133,21 @@ pub fn refuse_part_of_upper(volume: &Volume, branch: &str, path: &[Vec<u8>]) -> 
         return Ok(());
     }
     let why = "only all that an overlay's upper layer holds can be set back: leave out the path";
+    Err(FsError::new(ErrorKind::NotSupported).because(why))
+}
+
+/// Refuses to compare a snapshot or branch that is an overlay's upper layer by itself: its paths are none that a user knows.
+///
+/// # Errors
+/// `NotSupported`; as [`open::volume::upper_of`].
+fn refuse_state_of_upper(volume: &Volume, state: &str, old: &str) -> Result<(), FsError> {
+    let Some(lower) = open::volume::upper_in(volume, state)? else { return Ok(()) };
+    let command = open::volume::overlay_command(Path::new(volume.name()), &lower.text);
+    let why = format!(
+        "it holds the changes of an overlay on {}, and what differs is told in the paths that the overlay shows, while it is mounted: \
+         {command}; then adit snapshot diff MOUNTPOINT {old}",
+        lower.text
+    );
     Err(FsError::new(ErrorKind::NotSupported).because(why))
 }
 
@@ -185,9 +203,20 @@ pub fn change_json(change: &Change) -> Value {
         Changed::Attributes => ("attributes", None),
         Changed::Removed => ("removed", None),
         Changed::Renamed(from) => ("renamed", Some(text(from))),
-        Changed::OtherNames => ("changed under other names", None),
     };
     json!({"path": text(&change.path), "kind": change.kind.as_str(), "change": word, "from": from})
+}
+
+/// Of what on an overlay nobody can tell how it differs, and why.
+pub fn unknown_json(unknown: &Unknown) -> Value {
+    let path = String::from_utf8_lossy(&unknown.path);
+    json!({
+        "path": path,
+        "kind": unknown.kind.as_str(),
+        "change": UNKNOWN,
+        "from": null,
+        "error": unknown.error.to_string(),
+    })
 }
 
 fn describe(volume: &Volume) -> Value {

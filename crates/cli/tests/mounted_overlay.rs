@@ -288,3 +288,96 @@ fn verbs_know_an_overlay() {
     assert_eq!(w.bench.mounts()[0]["kind"], "dir");
     w.run(&["umount", "mnt"]).expect(0);
 }
+
+#[test]
+fn what_went_below_is_named_and_the_rest_is_listed() {
+    let Some(w) = World::new() else { return };
+    w.mount().expect(0);
+    OpenOptions::new().append(true).open(w.at("src/deep/er/leaf")).unwrap().write_all(b" and more").unwrap();
+    fs::write(w.at("src/new"), "new").unwrap();
+    fs::remove_file(w.at("big")).unwrap();
+    w.run(&["umount", "mnt"]).expect(0);
+    fs::rename(w.bench.path("lower/src/deep"), w.bench.path("elsewhere")).unwrap();
+    w.mount().expect(0);
+    let ran = w.run(&["diff", "mnt"]).expect(1).says("2 paths could not be compared").says("put back");
+    let told = ran.text();
+    assert!(told.contains("removed  /big\n") && told.contains("added    /src/new\n"), "{told}");
+    assert!(told.contains("unknown  /src/deep/: ") && told.contains("/src/deep/er"), "{told}");
+    let found = w.run(&["diff", "mnt", "--json"]).expect(1).json();
+    let unknown: Vec<_> = found.as_array().unwrap().iter().filter(|told| told["change"] == "unknown").collect();
+    let paths: Vec<_> = unknown.iter().map(|told| told["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, ["/src/deep", "/src/deep/er"]);
+    // Of so short a file nothing is below any more.
+    assert!(told.contains("added    /src/deep/er/leaf\n"), "{told}");
+    assert!(unknown.iter().all(|told| told["error"].as_str().unwrap().contains("put it back")));
+    w.run(&["umount", "mnt"]).expect(0);
+    fs::rename(w.bench.path("elsewhere"), w.bench.path("lower/src/deep")).unwrap();
+    w.mount().expect(0);
+    assert_eq!(w.diff(), ["removed /big", "changed /src/deep/er/leaf", "added /src/new"]);
+    w.run(&["umount", "mnt"]).expect(0);
+}
+
+/// Links beside each other, and in a folder that moved.
+#[test]
+fn every_name_of_a_file_that_changed_is_listed() {
+    let Some(w) = World::new() else { return };
+    for link in ["src/link.c", "src/deep/link.c", "link.c"] {
+        fs::hard_link(w.bench.path("lower/src/main.c"), w.bench.path("lower").join(link)).unwrap();
+    }
+    w.mount().expect(0);
+    OpenOptions::new().append(true).open(w.at("link.c")).unwrap().write_all(b"more").unwrap();
+    fs::rename(w.at("src/deep"), w.at("moved")).unwrap();
+    let told = w.diff();
+    let expected = [
+        "changed /link.c",
+        "renamed /moved /src/deep",
+        "changed /moved/link.c",
+        "changed /src/link.c",
+        "changed /src/main.c",
+    ];
+    assert_eq!(told, expected);
+    w.run(&["umount", "mnt"]).expect(0);
+}
+
+#[test]
+fn an_overlay_below_an_overlay_is_refused_before_anything_is_made() {
+    let Some(w) = World::new() else { return };
+    w.mount().expect(0);
+    for below in ["mnt", "mnt/src", "mnt/new"] {
+        fs::create_dir_all(w.bench.path("mnt/new")).unwrap();
+        let ran = w.run(&["mount", below, "mnt2", "--upper", "up2"]).expect(10);
+        ran.says("cannot lie below another").says(&w.bench.str("lower"));
+        assert!(!w.bench.path("up2").exists());
+    }
+    // To look at it is no overlay.
+    w.run(&["mount", "mnt/src", "mnt2", "--read-only"]).expect(0);
+    assert_eq!(read(&w.bench.path("mnt2/main.c")), "int main;\n");
+    w.run(&["umount", "mnt2"]).expect(0);
+    w.run(&["umount", "mnt"]).expect(0);
+}
+
+/// Through the kernel: what it has to ask for fails at once.
+#[test]
+fn a_file_that_changes_below_while_it_is_open_is_an_error_at_once() {
+    let Some(w) = World::new() else { return };
+    w.mount().expect(0);
+    let file = OpenOptions::new().read(true).write(true).open(w.at("big")).unwrap();
+    let mut buf = [0; 4096];
+    file.read_exact_at(&mut buf, 0).unwrap();
+    let expected = buf;
+    fs::write(w.bench.path("lower/big"), vec![9; 1 << 20]).unwrap();
+    let stale = |e: std::io::Error| assert_eq!(e.raw_os_error(), Some(libc::ESTALE));
+    stale(file.read_exact_at(&mut buf, 2 << 20).unwrap_err());
+    stale(file.write_at(b"part of a page", (2 << 20) + 100).unwrap_err());
+    stale(OpenOptions::new().write(true).open(w.at("big")).map(drop).unwrap_err());
+    // What the kernel read before is what was there.
+    if file.read_exact_at(&mut buf, 0).is_ok() {
+        assert!(buf == expected);
+    }
+    drop(file);
+    let log = fs::read_to_string(w.bench.path("state/adit/log")).unwrap();
+    let told = log.lines().filter(|line| line.contains("/big: changed while it was in use")).count();
+    assert_eq!(told, 1, "{log}");
+    assert!(log.contains("it had 3145728 bytes, and has 1048576"), "{log}");
+    w.run(&["umount", "mnt"]).expect(0);
+}

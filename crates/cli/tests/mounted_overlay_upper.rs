@@ -77,6 +77,7 @@ fn a_snapshot_is_compared_in_the_paths_that_are_shown() {
     fs::remove_file(m.at("d/a")).unwrap();
     let expected = [
         "removed /d/a",
+        "changed /d/linked",
         "changed /f",
         "changed /g",
         "renamed /moved /d/e",
@@ -171,6 +172,65 @@ fn an_upper_is_changed_through_its_overlay_only() {
     // One that is none is changed as always.
     m.bench.run(["put", "box", "lower/f", "/x"]).expect(0);
     assert_eq!(m.bench.run(["volume", "info", "box", "--json"]).expect(0).json()["upper_of"], Value::Null);
+}
+
+/// A branch of the upper is mounted beside the overlay, to look into it.
+#[test]
+fn a_branch_that_is_mounted_is_compared_as_well() {
+    let Some(m) = world() else { return };
+    overlay(&m);
+    change(&m, "f", 0);
+    m.bench.run(["snapshot", "create", "mnt", "s"]).expect(0);
+    m.bench.run(["clone", "create", "up", "s", "b"]).expect(0);
+    change(&m, "g", 0);
+    fs::create_dir(m.bench.path("mnt2")).unwrap();
+    m.bench.run(["mount", "up", "mnt2", "--branch", "b", "--read-only"]).expect(0);
+    let file = fs::File::open(m.bench.path("mnt2/tree/f")).unwrap();
+    for (names, told) in
+        [(&["b"][..], &["changed /d/linked", "changed /g"][..]), (&["s", "b"], &[]), (&["b", "s"], &[])]
+    {
+        let line = [&["snapshot", "diff", "mnt"], names, &["--json"]].concat();
+        assert_eq!(lines(m.bench.run(line)), told, "{names:?}");
+    }
+    // It stays usable as it was.
+    let mut buf = [0; 7];
+    file.read_exact_at(&mut buf, 0).unwrap();
+    assert_eq!(&buf, b"changed");
+    assert_eq!(fs::read_dir(m.bench.path("mnt2/tree")).unwrap().count(), 1);
+    drop(file);
+    m.bench.run(["umount", "mnt2"]).expect(0);
+    m.umount();
+}
+
+/// Of an upper by itself paths are none that a user knows.
+#[test]
+fn an_upper_that_is_not_mounted_is_compared_through_its_overlay() {
+    let Some(m) = world() else { return };
+    m.bench.run(["volume", "init", "up"]).expect(0);
+    m.bench.run(["snapshot", "create", "up", "empty"]).expect(0);
+    m.bench.run(["snapshot", "create", "up", "empty2"]).expect(0);
+    overlay(&m);
+    change(&m, "f", 0);
+    m.bench.run(["snapshot", "create", "mnt", "s"]).expect(0);
+    m.umount();
+    let lower = m.bench.str("lower");
+    let refused = |names: &[&str]| {
+        let ran = m.bench.run([&["snapshot", "diff", "up"], names].concat()).expect(10);
+        ran.says(&format!("adit mount {lower} MOUNTPOINT --upper"))
+            .says(&format!("adit snapshot diff MOUNTPOINT {}", names[0]));
+    };
+    refused(&["s"]);
+    refused(&["empty"]);
+    refused(&["empty", "s"]);
+    assert_eq!(lines(m.bench.run(["snapshot", "diff", "up", "empty", "empty2", "--json"])), [""; 0]);
+    // Also while it is mounted by itself.
+    m.bench.run(["mount", "up", "mnt", "--read-only"]).expect(0);
+    refused(&["s"]);
+    m.umount();
+    // What is advised works.
+    overlay(&m);
+    assert_eq!(lines(m.bench.run(["snapshot", "diff", "mnt", "empty", "--json"])), ["changed /f"]);
+    m.umount();
 }
 
 /// Whose mark another version has written, or damage: nobody knows what a change would break.

@@ -35,7 +35,8 @@ fn told(overlay: &Overlay) -> Vec<String> {
         };
         format!("{} {} {what}", path.escape_ascii(), kind.as_str())
     };
-    overlay.changes(&mut |change| told.push(shown(change))).unwrap();
+    let unknown = overlay.changes(&mut |change| told.push(shown(change))).unwrap();
+    assert!(unknown.is_empty(), "{unknown:?}");
     told
 }
 
@@ -270,6 +271,18 @@ fn what_is_not_its_upper_is_refused() {
     assert!(e.to_string().contains("mine"), "{e}");
 }
 
+/// Its numbers leave no room for those of another one.
+#[test]
+fn an_overlay_is_no_lower_and_that_is_said_at_once() {
+    let pair = some();
+    let below: Arc<dyn Store> = Arc::new(pair.open());
+    let upper = World::new();
+    let e = Overlay::open(below, Arc::new(upper.main()), &identity("an overlay")).err().unwrap();
+    assert_eq!(e.kind(), ErrorKind::NotSupported);
+    assert!(e.to_string().contains("inode number"), "{e}");
+    assert!(Overlay::is_new(&upper.main()).unwrap(), "nothing is begun");
+}
+
 #[test]
 fn upper_and_lower_may_be_one_volume() {
     let world = World::new();
@@ -324,6 +337,7 @@ fn changes_are_told_by_path() {
             "/f file Attributes",
             "/g file Content",
             "/gone directory Removed",
+            "/linked file Content",
             "/moved directory from /d/e",
             "/moved/deep file Content",
             "/same directory Attributes",
@@ -348,7 +362,7 @@ fn a_path_is_told_for_messages() {
 }
 
 #[test]
-fn changes_of_files_with_several_names_are_told_under_one_that_is_left() {
+fn changes_of_files_with_several_names_are_told_under_those_that_are_left() {
     let pair = Pair::new(|lower| {
         for path in ["d", "gone"] {
             lower.dir(path);
@@ -381,20 +395,116 @@ fn changes_of_files_with_several_names_are_told_under_one_that_is_left() {
         told(&overlay),
         [
             "/a file Removed",
-            "/a file OtherNames",
+            "/a2 file Content",
             "/b file Removed",
+            "/b2 file Content",
             "/c file Content",
-            "/c file OtherNames",
+            "/c2 file Content",
+            "/e3 file Content",
             "/gone directory Removed",
-            "/gone/e file OtherNames",
             "/moved directory from /d",
             "/moved/f file Content",
+            "/moved/f2 file Content",
             "/z file Added",
-            "/z file Content",
         ]
         .map(str::to_owned)
         .as_slice()
     );
+}
+
+/// Where the names lie does not matter: beside each other, above, below, in a directory that moved twice, or nowhere.
+#[test]
+fn a_change_is_told_under_every_name_that_the_lower_has() {
+    let pair = Pair::new(|lower| {
+        for path in ["a", "a/deep", "b", "b/deep", "gone"] {
+            lower.dir(path);
+        }
+        let ino = lower.put("a/one", &[1; 9000]);
+        for path in ["two", "a/three", "a/deep/four", "b/deep/five", "gone/six"] {
+            let (dir, last) = lower.place(path);
+            lower.link(ino, dir, last).unwrap();
+        }
+        // Attributes alone, of a file whose other name goes.
+        let other = lower.put("b/other", &[1; 9000]);
+        lower.link(other, Ino::ROOT, name("other")).unwrap();
+    });
+    let overlay = pair.open();
+    overlay.mv("b", "a/b").unwrap();
+    overlay.mv("a", "c").unwrap();
+    overlay.file("c/b/deep/five").write_at(&[(0, b"x")]).unwrap();
+    overlay.setattr(overlay.at("other"), &SetAttr { perm: Some(0o600), ..SetAttr::default() }).unwrap();
+    overlay.rm("other");
+    overlay.rm("gone/six");
+    overlay.rmdir(Ino::ROOT, name("gone")).unwrap();
+    assert_eq!(
+        told(&overlay),
+        [
+            "/c directory from /a",
+            "/c/b directory from /b",
+            "/c/b/deep/five file Content",
+            "/c/b/other file Attributes",
+            "/c/deep/four file Content",
+            "/c/one file Content",
+            "/c/three file Content",
+            "/gone directory Removed",
+            "/other file Removed",
+            "/two file Content",
+        ]
+    );
+}
+
+#[test]
+fn what_the_lower_lost_is_named_and_the_rest_is_told() {
+    let lower = overlay::memory();
+    for path in ["d", "d/e", "kept", "same"] {
+        lower.dir(path);
+    }
+    for path in ["d/a", "d/whole", "kept/b", "kept/c", "kept/small", "f"] {
+        lower.put(path, &[1; 9000]);
+    }
+    let (shown, upper): (Arc<dyn Store>, _) = (Arc::new(lower.clone()), World::new());
+    {
+        let overlay = over(&shown, &upper);
+        overlay.file("d/a").write_at(&[(0, b"x")]).unwrap();
+        overlay.file("d/whole").set_len(0).unwrap();
+        overlay.put("d/new", b"new");
+        overlay.rm("kept/b");
+        overlay.file("kept/c").write_at(&[(0, b"x")]).unwrap();
+        overlay.file("kept/small").set_len(0).unwrap();
+        overlay.file("f").write_at(&[(0, b"x")]).unwrap();
+        overlay.mv("d/e", "moved").unwrap();
+    }
+    lower.mv("d", "elsewhere").unwrap();
+    lower.file("kept/c").write_at(&[(0, b"others")]).unwrap();
+    lower.file("kept/small").write_at(&[(0, b"others")]).unwrap();
+    let overlay = over(&shown, &upper);
+    let mut found = Vec::new();
+    let unknown = overlay.changes(&mut |change| found.push((change.path, change.what))).unwrap();
+    let expected = [
+        ("/d/new", Changed::Added),
+        ("/d/whole", Changed::Added),
+        ("/f", Changed::Content),
+        ("/kept/b", Changed::Removed),
+        ("/kept/small", Changed::Content),
+    ];
+    assert_eq!(found, expected.map(|(path, what)| (path.as_bytes().to_vec(), what)));
+    let unknown: Vec<_> =
+        unknown.iter().map(|one| (one.path.escape_ascii().to_string(), one.kind, &one.error)).collect();
+    let paths: Vec<_> = unknown.iter().map(|(path, kind, e)| (&path[..], *kind, e.subject().unwrap())).collect();
+    let expected = [
+        ("/d", Kind::Directory, "/d"),
+        ("/d/a", Kind::File, "/d/a"),
+        ("/kept/c", Kind::File, "/kept/c"),
+        ("/moved", Kind::Directory, "/d/e"),
+    ];
+    assert_eq!(paths, expected);
+    assert!(unknown.iter().all(|(_, _, e)| e.kind() == ErrorKind::Stale && e.to_string().contains("put it back")));
+    // Put back, all is told.
+    lower.mv("elsewhere", "d").unwrap();
+    let mut found = Vec::new();
+    let unknown = overlay.changes(&mut |change| found.push(change.path)).unwrap();
+    assert_eq!(unknown.len(), 1, "{unknown:?}");
+    assert!(found.contains(&b"/d/a".to_vec()) && found.contains(&b"/moved".to_vec()));
 }
 
 #[test]

@@ -168,7 +168,8 @@ with --read-only has opened is open to reading only, until that mount ends.
 
 A folder of this machine is mounted with --read-only, or as an overlay: --upper VOLUME puts a volume on top of it that \
 takes what is changed, and the folder stays as it is. So it is with a snapshot (--snapshot NAME). --writable does the same \
-with a volume in the cache directory. `adit diff` shows what was changed. Nothing else may change what lies below meanwhile: \
+with a volume in the cache directory (`adit volume uppers` lists those). `adit diff` shows what was changed. A folder that was \
+moved is told with --rebind. Nothing else may change what lies below meanwhile: \
 what others change there can end in an error (ESTALE).
 
 Mount options:
@@ -187,7 +188,7 @@ Mount options:
   memory=SIZE, idle=DURATION, foreground, state_dir=DIR
   snapshot=NAME, branch=NAME, durability=sync|fsync, data=DIR
                           of a volume
-  upper=VOLUME, writable, cache_dir=DIR
+  upper=VOLUME, rebind, writable, cache_dir=DIR
                           an overlay on a snapshot or a folder
   log=LEVEL, verbose, quiet
   password_file=FILE, password_command=COMMAND, password_env=NAME,
@@ -213,7 +214,10 @@ them.";
 const DIFF_HELP: &str = "\
 Each line says how a path differs from the folder or snapshot below: added, changed (its content), attributes (only mode, \
 owner, times or extended attributes), removed, or renamed with its old path. What lies in a folder that was renamed moved \
-with it and is not listed.
+with it and is not listed. A file with several names is listed under each.
+
+Where the folder below does not have any more what was changed, a line says `unknown`, and why; the rest is listed, and the exit \
+code is 1.
 
 Examples:
   adit mount ~/src ~/work --upper work.adit
@@ -337,6 +341,9 @@ pub struct MountArgs {
     /// The same with a volume in the cache directory, which is found again at the next mount
     #[arg(long)]
     pub writable: bool,
+    /// Bind the volume of --upper to this folder, which was moved since; what it has noted of it is compared first
+    #[arg(long)]
+    pub rebind: bool,
     /// Where the volumes of --writable are kept, instead of $XDG_CACHE_HOME/adit
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub cache_dir: Option<PathBuf>,

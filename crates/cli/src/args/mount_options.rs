@@ -40,6 +40,8 @@ pub struct MountRequest {
     pub upper: Option<PathBuf>,
     /// Whether a volume in the cache directory does.
     pub writable: bool,
+    /// Whether that one is bound to another place of what is mounted.
+    pub rebind: bool,
     /// The cache directory, if it is named.
     pub cache_dir: Option<PathBuf>,
     /// When changes of a volume are safe from a power cut, if the mount says so.
@@ -109,6 +111,7 @@ impl MountRequest {
             data: None,
             upper: None,
             writable: false,
+            rebind: false,
             cache_dir: None,
             durability: None,
             exclusive: false,
@@ -145,9 +148,14 @@ impl MountRequest {
         request.data = args.data.data.or(request.data);
         request.upper = args.upper.or(request.upper);
         request.writable |= args.writable;
+        request.rebind |= args.rebind;
         request.cache_dir = args.cache_dir.or(request.cache_dir);
         if request.upper.is_some() && request.writable {
             return Err(Failure::usage("--upper names the volume that takes the changes; leave out --writable"));
+        }
+        if request.rebind && request.upper.is_none() {
+            return Err(Failure::usage("--rebind binds a volume to the folder: name it with --upper")
+                .hint("`adit volume uppers list` names those of --writable"));
         }
         request.memory_bytes = args.memory.unwrap_or(request.memory_bytes);
         if request.memory_bytes < MEMORY_MIN_BYTES {
@@ -212,6 +220,7 @@ impl MountRequest {
             ("data", Some(dir)) => self.data = Some(dir.into()),
             ("upper", Some(volume)) => self.upper = Some(volume.into()),
             ("writable", None) => self.writable = true,
+            ("rebind", None) => self.rebind = true,
             ("cache_dir" | "cache-dir", Some(dir)) => self.cache_dir = Some(dir.into()),
             ("exclusive", None) => self.exclusive = true,
             ("nonempty", None) => self.nonempty = true,

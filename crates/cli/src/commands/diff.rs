@@ -9,6 +9,7 @@ use crate::args::low::DiffArgs;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::output::{self, Output};
+use crate::volume_work::UNKNOWN;
 
 /// `adit diff`
 pub fn diff(args: &DiffArgs) -> Result<()> {
@@ -35,5 +36,12 @@ pub fn diff(args: &DiffArgs) -> Result<()> {
         true => out.json(&found)?,
         false => output::differences(&mut out, &found)?,
     }
-    out.finish()
+    out.finish()?;
+    let unknown = found.as_array().into_iter().flatten().filter(|told| told["change"] == UNKNOWN).count();
+    if unknown == 0 {
+        return Ok(());
+    }
+    let paths = if unknown == 1 { "1 path".to_owned() } else { format!("{unknown} paths") };
+    let what = format!("{}: what was listed is not all: {paths} could not be compared", args.mountpoint.display());
+    Err(Failure::new(Code::Failure, what).hint(format!("put back what went or changed in {}", mount.source)))
 }

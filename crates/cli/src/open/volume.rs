@@ -52,7 +52,22 @@ pub fn opened(file: &Path, data: Option<&Path>, options: &OpenOptions) -> Result
 /// # Errors
 /// What the volume says; `NotSupported` for an overlay of another version.
 pub fn upper_of(volume: &Volume, branch: &str) -> Result<Option<LowerIdentity>, FsError> {
-    let view = volume.tree().view(&adit_volume::Source::Branch(branch.to_owned()))?;
+    upper_at(volume, &adit_volume::Source::Branch(branch.to_owned()))
+}
+
+/// What a snapshot or branch is the upper layer of, if it is one.
+///
+/// # Errors
+/// As [`upper_of`].
+pub fn upper_in(volume: &Volume, name: &str) -> Result<Option<LowerIdentity>, FsError> {
+    match volume.tree().find_snapshot(name) {
+        Err(e) if e.is_not_found() => upper_of(volume, name),
+        id => upper_at(volume, &adit_volume::Source::Snapshot(id?)),
+    }
+}
+
+fn upper_at(volume: &Volume, source: &adit_volume::Source) -> Result<Option<LowerIdentity>, FsError> {
+    let view = volume.tree().view(source)?;
     match view.xattr(Ino::ROOT.0, LowerIdentity::attribute().as_bytes()) {
         Ok(value) => LowerIdentity::from_attribute(&value).map(Some),
         Err(e) if e.kind() == ErrorKind::NoAttribute => Ok(None),
@@ -74,11 +89,7 @@ pub fn refuse_upper(file: &Path, volume: &Volume, branch: &str) -> Result<()> {
 /// The volume in `file` is changed through its overlay only. `lower` is what lies below, `mountpoint` where the overlay is
 /// mounted, if it is.
 pub fn is_upper(file: &Path, lower: &str, mountpoint: Option<&str>) -> Failure {
-    let at = file.display();
-    let command = match Path::new(lower).is_absolute() {
-        true => format!("adit mount {lower} MOUNTPOINT --upper {at}"),
-        false => format!("adit mount VOLUME MOUNTPOINT --snapshot NAME --upper {at}"),
-    };
+    let (at, command) = (file.display(), overlay_command(file, lower));
     Failure::new(
         Code::NotSupported,
         format!(
@@ -89,6 +100,15 @@ pub fn is_upper(file: &Path, lower: &str, mountpoint: Option<&str>) -> Failure {
         Some(mountpoint) => format!("work in {mountpoint}, where the overlay is mounted"),
         None => format!("mount the overlay: {command}; to look into the volume itself, mount it with --read-only"),
     })
+}
+
+/// The command that mounts the overlay on `lower` with the upper in `file`.
+pub fn overlay_command(file: &Path, lower: &str) -> String {
+    let at = file.display();
+    match Path::new(lower).is_absolute() {
+        true => format!("adit mount {lower} MOUNTPOINT --upper {at}"),
+        false => format!("adit mount VOLUME MOUNTPOINT --snapshot NAME --upper {at}"),
+    }
 }
 
 /// What an error of a volume is to the user.

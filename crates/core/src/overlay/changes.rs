@@ -1,15 +1,17 @@
 //! What the upper holds, told as changes of the lower.
 //!
-//! Walks the upper alone: it costs what was changed, whatever the lower holds.
+//! Walks the upper alone: it costs what was changed, whatever the lower holds. Only for the names of a changed file that has
+//! several of them in the lower the lower is looked through ([`super::names_below`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use super::copy_up::Looks;
 use super::layer::Held;
-use super::record::{Extent, Origin, Own};
+use super::names_below::{Failed, Linked, names_below};
+use super::record::{Extent, Origin, Own, shown};
 use super::{BLOCK, Overlay, Shared, name_of};
-use crate::error::{ErrorKind, Result};
+use crate::error::{ErrorKind, FsError, Result};
 use crate::types::{Access, Attr, Ino, Kind};
 
 /// How something differs from the lower.
@@ -25,9 +27,6 @@ pub enum Changed {
     Removed,
     /// It had this path in the lower. (What lies in a directory moved with it, and is not told.)
     Renamed(Vec<u8>),
-    /// Of a file that had several names in the lower, this among them: other content, or other attributes. This name is gone,
-    /// and those that are left are where they were.
-    OtherNames,
 }
 
 /// One path that differs.
@@ -41,14 +40,27 @@ pub struct Change {
     pub what: Changed,
 }
 
-type Names = Vec<Vec<u8>>;
+/// One path of which nobody can tell how it differs.
+#[derive(Debug)]
+pub struct Unknown {
+    /// As in a [`Change`].
+    pub path: Vec<u8>,
+    /// What it is.
+    pub kind: Kind,
+    /// Why, with the path in the lower: `Stale` where the lower has not what it had there.
+    pub error: FsError,
+}
+
+pub(super) type Names = Vec<Vec<u8>>;
 
 /// A directory of the upper that is to be looked through.
 struct Todo {
     upper: Held,
     path: Names,
-    /// The lower directory that it shows, and its path there.
-    below: Option<(Held, Names)>,
+    /// The lower directory that it shows; `None` also if that is not there any more.
+    below: Option<Held>,
+    /// The path of that one in the lower.
+    lower_path: Option<Names>,
     /// It shows none of that one's entries.
     opaque: bool,
 }
@@ -62,9 +74,11 @@ struct Elsewhere {
     what: Option<Changed>,
 }
 
+/// What the upper tells.
 #[derive(Default)]
-struct Found {
+pub(super) struct Found {
     told: Vec<Change>,
+    unknown: Vec<Unknown>,
     /// Names of the lower that are hidden, and what they are; `None` where what hides them is told as another content.
     hidden: BTreeMap<Names, Option<Kind>>,
     /// Where in the lower things lie that have another path now.
@@ -75,8 +89,8 @@ struct Found {
     elsewhere: Vec<Elsewhere>,
     /// Inodes of the upper that have a name where the lower has it.
     in_place: BTreeSet<Ino>,
-    /// Of files that had several names in the lower: the first one that is new.
-    new_names: BTreeMap<Ino, Names>,
+    /// What names lead to is not compared.
+    names_only: bool,
 }
 
 impl Found {
@@ -84,9 +98,13 @@ impl Found {
         self.told.push(Change { path: joined(path), kind, what });
     }
 
+    fn miss(&mut self, path: &Names, kind: Kind, error: FsError) {
+        self.unknown.push(Unknown { path: joined(path), kind, error });
+    }
+
     /// Where something shows that lies at `path` in the lower and was not moved itself; `None` if it is hidden, by itself or
     /// with a directory above it.
-    fn shown(&self, path: &Names) -> Option<Names> {
+    pub fn shown(&self, path: &Names) -> Option<Names> {
         for len in (1..=path.len()).rev() {
             let (above, rest) = path.split_at(len);
             if let Some(to) = self.moved_directories.get(above) {
@@ -126,65 +144,104 @@ pub(super) fn joined(names: &[Vec<u8>]) -> Vec<u8> {
     path
 }
 
-fn child(path: &Names, name: &[u8]) -> Names {
+pub(super) fn child(path: &Names, name: &[u8]) -> Names {
     path.iter().cloned().chain([name.to_vec()]).collect()
+}
+
+/// Whether the lower lost a directory while it was looked at.
+pub(super) fn is_gone(e: &FsError) -> bool {
+    matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotDirectory | ErrorKind::Stale)
+}
+
+/// The lower does not have any more what it had at `path`.
+fn missing(path: &Names) -> FsError {
+    let why = "the layer below does not have there what it had: put it back";
+    FsError::new(ErrorKind::Stale).on("read the layer below", shown(path)).because(why)
 }
 
 impl Overlay {
     /// Tells `sink` how what is shown differs from the lower, sorted by path. What is changed meanwhile may be told or not.
     ///
-    /// Of a file that had several names in the lower a change is told under one of them. All of it is in memory first.
+    /// A file with several names is told under each. All of it is in memory first. What is returned could not be compared: unless it
+    /// is empty, what was told is not all.
     ///
     /// # Errors
-    /// `Stale` where the lower is not what it was; what the layers say.
-    pub fn changes(&self, sink: &mut dyn FnMut(Change)) -> Result<()> {
+    /// What the layers say.
+    pub fn changes(&self, sink: &mut dyn FnMut(Change)) -> Result<Vec<Unknown>> {
         let shared = &self.0;
         let told = shared.changes();
         shared.settle();
-        told?.into_iter().for_each(sink);
-        Ok(())
+        let (told, unknown) = told?;
+        told.into_iter().for_each(sink);
+        Ok(unknown)
     }
 }
 
 impl Shared {
-    fn changes(&self) -> Result<Vec<Change>> {
+    fn changes(&self) -> Result<(Vec<Change>, Vec<Unknown>)> {
         let mut found = Found::default();
-        let upper = self.root.upper().ok_or(ErrorKind::Stale)?;
-        if let Some(what) = self.compare(upper, &self.upper.store.getattr(upper)?, &self.lower.root())? {
-            found.told.push(Change { path: joined(&[]), kind: Kind::Directory, what });
-        }
-        let (learning, below) = (self.upper.learning(), Some((self.lower.root(), Names::new())));
-        let root = self.upper.hold(&learning, upper);
-        let mut todo = vec![Todo { upper: root, path: Names::new(), below, opaque: false }];
-        drop(learning);
-        while let Some(dir) = todo.pop() {
-            let names = self.names_in(dir.upper.ino)?;
-            if let Some((below, path)) = dir.below.as_ref().filter(|_| dir.opaque) {
-                self.look_beneath(below.ino, path, &names, &mut found)?;
-            }
-            for name in names {
-                todo.extend(self.look_at(&dir, &name, &mut found)?);
-            }
-        }
+        self.look_through(&mut found)?;
         found.tell_elsewhere();
         self.look_at_index(&mut found)?;
-        let Found { mut told, hidden, moved, .. } = found;
+        let Found { mut told, hidden, moved, mut unknown, .. } = found;
         let gone = hidden.into_iter().filter(|(path, _)| !moved.contains(path));
         let gone = gone.filter_map(|(path, kind)| kind.map(|kind| (path, kind)));
         told.extend(gone.map(|(path, kind)| Change { path: joined(&path), kind, what: Changed::Removed }));
         told.sort_by(|a, b| (&a.path, &a.what).cmp(&(&b.path, &b.what)));
-        Ok(told)
+        unknown.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok((told, unknown))
     }
 
-    /// Notes the entries of a directory of the lower that are hidden without a whiteout: those that are not among `names`.
-    fn look_beneath(&self, below: Ino, path: &Names, names: &[Vec<u8>], found: &mut Found) -> Result<()> {
-        self.lower.store.read_dir(below, 0, &mut |entry| {
+    /// Where names of the lower are shown now; see [`Found::shown`].
+    pub(super) fn names_above(&self) -> Result<Found> {
+        let mut found = Found { names_only: true, ..Found::default() };
+        self.look_through(&mut found)?;
+        Ok(found)
+    }
+
+    fn look_through(&self, found: &mut Found) -> Result<()> {
+        let upper = self.root.upper().ok_or(ErrorKind::Stale)?;
+        let root = self.lower.root();
+        if !found.names_only
+            && let Some(what) = self.compare(upper, &self.upper.store.getattr(upper)?, &root)?
+        {
+            found.tell(&Names::new(), Kind::Directory, what);
+        }
+        let upper = {
+            let learning = self.upper.learning();
+            self.upper.hold(&learning, upper)
+        };
+        let (path, lower_path) = (Names::new(), Some(Names::new()));
+        let mut todo = vec![Todo { upper, path, below: Some(root), lower_path, opaque: false }];
+        while let Some(dir) = todo.pop() {
+            let names = self.names_in(dir.upper.ino)?;
+            if dir.opaque {
+                self.look_beneath(&dir, &names, found)?;
+            }
+            for name in names {
+                todo.extend(self.look_at(&dir, &name, found)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes the entries of the lower's directory that are hidden without a whiteout: those that are not among `names`.
+    fn look_beneath(&self, dir: &Todo, names: &[Vec<u8>], found: &mut Found) -> Result<()> {
+        let (Some(below), Some(path)) = (&dir.below, &dir.lower_path) else { return Ok(()) };
+        let listed = self.lower.store.read_dir(below.ino, 0, &mut |entry| {
             let name = entry.name.as_bytes();
             if !names.iter().any(|known| known == name) {
                 found.hidden.insert(child(path, name), Some(entry.kind));
             }
             ControlFlow::Continue(())
-        })
+        });
+        match listed {
+            Err(e) if is_gone(&e) => {
+                found.miss(&dir.path, Kind::Directory, missing(path));
+                Ok(())
+            }
+            listed => listed,
+        }
     }
 
     fn names_in(&self, upper: Ino) -> Result<Names> {
@@ -196,14 +253,22 @@ impl Shared {
         Ok(names)
     }
 
+    /// What a directory of the lower has under a name; nothing if it is not there any more itself.
+    fn find_below(&self, below: &Held, name: &[u8]) -> Result<Option<(Attr, Held)>> {
+        match self.lower.find(below.ino, name_of(name)?) {
+            Err(e) if is_gone(&e) => Ok(None),
+            found => found,
+        }
+    }
+
     /// Looks at an entry of the upper; a directory is to be looked through, too.
     fn look_at(&self, dir: &Todo, name: &[u8], found: &mut Found) -> Result<Option<Todo>> {
         let Some((attr, held)) = self.upper.find(dir.upper.ino, name_of(name)?)? else { return Ok(None) };
         let beneath = match &dir.below {
-            Some((below, _)) => self.lower.find(below.ino, name_of(name)?)?,
+            Some(below) => self.find_below(below, name)?,
             None => None,
         };
-        let (path, lower_path) = (child(&dir.path, name), dir.below.as_ref().map(|(_, path)| child(path, name)));
+        let (path, lower_path) = (child(&dir.path, name), dir.lower_path.as_ref().map(|path| child(path, name)));
         let beneath_ino = beneath.as_ref().map(|(attr, _)| attr.ino);
         let hides = beneath.as_ref().zip(lower_path.clone()).map(|((attr, _), path)| (path, Some(attr.kind)));
         if held.ino == self.layout.whiteout.ino {
@@ -218,9 +283,6 @@ impl Shared {
             return Ok(None);
         }
         let Some(origin) = origin.filter(|_| !linked) else {
-            if linked {
-                found.new_names.entry(held.ino).or_insert_with(|| path.clone());
-            }
             match hides {
                 Some((hidden, Some(Kind::File))) if kind == Kind::File && !linked => {
                     found.tell(&path, kind, Changed::Content);
@@ -231,17 +293,17 @@ impl Shared {
                     found.hidden.extend(hides);
                 }
             }
-            return Ok((kind == Kind::Directory).then_some(Todo { upper: held, path, below: None, opaque: false }));
+            let todo = Todo { upper: held, path, below: None, lower_path: None, opaque: false };
+            return Ok((kind == Kind::Directory).then_some(todo));
         };
         let in_place = lower_path.as_ref() == Some(&origin.path);
-        let below = match beneath {
-            Some((_, below)) if in_place => below,
-            _ => self.follow(&origin)?,
+        let Some(below) = self.origin_below(&origin, beneath.filter(|_| in_place))? else {
+            return self.look_at_orphan(held, (path, kind), (origin, hides), found);
         };
-        let what = self.compare(held.ino, &attr, &below)?;
         if !in_place {
             found.hidden.extend(hides);
         }
+        let what = if found.names_only { None } else { self.compare(held.ino, &attr, &below)? };
         if kind != Kind::Directory && !in_place {
             found.elsewhere.push(Elsewhere { upper: held.ino, path, kind, origin: origin.path, what });
             return Ok(None);
@@ -256,33 +318,91 @@ impl Shared {
         if let Some(what) = what {
             found.tell(&path, kind, what);
         }
-        let (opaque, below) = (origin.opaque, Some((below, origin.path)));
-        Ok((kind == Kind::Directory).then_some(Todo { upper: held, path, below, opaque }))
+        let (opaque, below, lower_path) = (origin.opaque, Some(below), Some(origin.path));
+        Ok((kind == Kind::Directory).then_some(Todo { upper: held, path, below, lower_path, opaque }))
     }
 
-    /// The object of the lower at an origin's path.
-    pub(super) fn follow(&self, origin: &Origin) -> Result<Held> {
-        let mut at = self.lower.root();
-        for name in &origin.path {
-            at = self.lower.find(at.ino, name_of(name)?)?.ok_or(ErrorKind::Stale)?.1;
+    /// Looks at what stands for something that the lower does not have any more. What is all in the upper is there all the same, and
+    /// so is what was made in a directory.
+    fn look_at_orphan(
+        &self,
+        upper: Held,
+        (path, kind): (Names, Kind),
+        (origin, hides): (Origin, Option<(Names, Option<Kind>)>),
+        found: &mut Found,
+    ) -> Result<Option<Todo>> {
+        let is_directory = kind == Kind::Directory;
+        let is_file = matches!(hides, Some((_, Some(Kind::File)))) && kind == Kind::File;
+        if is_directory || self.own_xattr(upper.ino, Own::Content)?.is_some() {
+            found.miss(&path, kind, missing(&origin.path));
+        } else {
+            found.tell(&path, kind, if is_file { Changed::Content } else { Changed::Added });
         }
-        Ok(at)
+        // What is there instead is hidden, and told by that if it is of the same kind.
+        found.hidden.extend(hides.map(|(path, hidden)| (path, hidden.filter(|hidden| *hidden != kind))));
+        let todo = Todo { upper, path, below: None, lower_path: Some(origin.path), opaque: false };
+        Ok(is_directory.then_some(todo))
     }
 
-    /// Files that had several names below: their copies have none up here, unless they were given one.
+    /// The object of the lower that an origin is about, which may have been found already; `None` if it is not there any more, or
+    /// not what it was.
+    fn origin_below(&self, origin: &Origin, found: Option<(Attr, Held)>) -> Result<Option<Held>> {
+        let found = match found {
+            Some(found) => Some(found),
+            None => self.at_origin(origin)?,
+        };
+        Ok(found.filter(|(attr, _)| origin.print.matches(attr)).map(|(_, held)| held))
+    }
+
+    /// What the lower has at an origin's path.
+    fn at_origin(&self, origin: &Origin) -> Result<Option<(Attr, Held)>> {
+        let (mut at, mut attr) = (self.lower.root(), None);
+        for name in &origin.path {
+            let Some((found, held)) = self.find_below(&at, name)? else { return Ok(None) };
+            (attr, at) = (Some(found), held);
+        }
+        let attr = attr.map_or_else(|| self.lower.store.getattr(Ino::ROOT), Ok)?;
+        Ok(Some((attr, at)))
+    }
+
+    /// The object of the lower that an origin is about.
+    ///
+    /// # Errors
+    /// `Stale`, naming its path, if it is not there any more, or not what it was.
+    pub(super) fn follow(&self, origin: &Origin) -> Result<Held> {
+        self.origin_below(origin, None)?.ok_or_else(|| missing(&origin.path))
+    }
+
+    /// Files that had several names below: their copies have none up here, unless they were given one. They changed under each name
+    /// that is shown.
     fn look_at_index(&self, found: &mut Found) -> Result<()> {
         let index = self.layout.index.ino;
+        let mut changed: BTreeMap<Ino, (Linked, Kind, Changed)> = BTreeMap::new();
         for name in self.names_in(index)? {
             let Some((attr, held)) = self.upper.find(index, name_of(&name)?)? else { continue };
             let Some(origin) = self.origin(held.ino)? else { continue };
-            let Some(what) = self.compare(held.ino, &attr, &self.follow(&origin)?)? else { continue };
-            let (path, what) = match (found.shown(&origin.path), found.new_names.get(&held.ino)) {
-                (Some(path), _) => (path, what),
-                (None, Some(name)) => (name.clone(), what),
-                // The names that are left are the lower's, and only a search of all of it would find them.
-                (None, None) => (origin.path, Changed::OtherNames),
+            let Some(below) = self.origin_below(&origin, None)? else {
+                let path = found.shown(&origin.path).unwrap_or_else(|| origin.path.clone());
+                found.miss(&path, attr.kind, missing(&origin.path));
+                continue;
             };
-            found.tell(&path, attr.kind, what);
+            if let Some(what) = self.compare(held.ino, &attr, &below)? {
+                let count = self.lower.store.getattr(below.ino)?.nlink;
+                changed.insert(origin.print.ino, (Linked { count, near: origin.path }, attr.kind, what));
+            }
+        }
+        let wanted = changed.iter().map(|(&ino, (linked, ..))| (ino, linked.clone())).collect();
+        let (names, failed) = names_below(&self.lower, &wanted)?;
+        for (ino, (_, kind, what)) in changed {
+            let shown: Vec<Names> =
+                names.get(&ino).into_iter().flatten().filter_map(|name| found.shown(name)).collect();
+            shown.iter().for_each(|path| found.tell(path, kind, what.clone()));
+        }
+        for Failed { path, error } in failed {
+            // What is hidden has no names to be told.
+            if let Some(path) = found.shown(&path) {
+                found.miss(&path, Kind::Directory, error);
+            }
         }
         Ok(())
     }

@@ -4,18 +4,18 @@
 //! and directories of the lower under another name are told as what they are to whoever works there. It costs what differs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::changes::{Change, Changed, joined};
+use super::changes::{Change, Changed, Names, child, joined};
 use super::copy_up::Looks;
 use super::layer::Held;
+use super::names_below::{Linked, names_below};
 use super::node::Node;
-use super::record::Own;
+use super::record::{Own, shown};
 use super::{Overlay, Shared, name_of, names};
 use crate::error::Result;
 use crate::types::{Attr, Ino, Kind};
-
-type Names = Vec<Vec<u8>>;
 
 /// What a path leads to in one of the states.
 struct Seen {
@@ -31,8 +31,8 @@ struct Places {
     new: BTreeSet<Names>,
     /// Those in the new one whose inode of the upper changed.
     touched: BTreeSet<Names>,
-    /// Files that changed, and do not have the name any more, or again, that was copied up: told if nothing else tells that.
-    others: Vec<(Ino, Change)>,
+    /// Files that changed and have several names in the lower, by their number there: the upper does not know these names.
+    linked: BTreeMap<Ino, Linked>,
 }
 
 /// What is at the places, compared.
@@ -61,8 +61,7 @@ struct Pair<'a> {
 impl Overlay {
     /// How what is shown differs from what `old` shows: an overlay on a snapshot of the upper, over another store of the same
     /// lower. `upper` is how the upper itself differs from that snapshot; paths of it that may lead nowhere do no harm.
-    /// Sorted by path. What is in a directory that was renamed moved with it, and is not told, nor is what the lower has in one that
-    /// is gone.
+    /// Sorted by path. What is in a directory that was renamed moved with it, and is not told.
     ///
     /// # Errors
     /// `Stale` where the lower is not what it was; what the layers say.
@@ -98,6 +97,12 @@ fn elsewhere(moves: &Moves, path: &Names) -> Option<Names> {
     Some(path.clone())
 }
 
+/// The directories among what was seen, by number.
+fn directories(seen: &[(Names, Seen)]) -> BTreeMap<Ino, Names> {
+    let directories = seen.iter().filter(|(_, seen)| seen.node.is_directory());
+    directories.map(|(path, seen)| (seen.attr.ino, path.clone())).collect()
+}
+
 /// What of an inode is compared where the upper does not say that it changed.
 fn attributes(attr: &Attr) -> impl PartialEq + use<> {
     let content = (attr.kind != Kind::Directory).then_some((attr.size, attr.mtime));
@@ -117,25 +122,51 @@ impl Shared {
         }
         Ok(Some(at))
     }
+
+    /// Adds the paths of all that is in the directory at `path`, but not what is in directories of `others`.
+    fn add_all_in(&self, path: &Names, others: &BTreeMap<Ino, Names>, paths: &mut BTreeSet<Names>) -> Result<()> {
+        let mut todo = vec![path.clone()];
+        while let Some(path) = todo.pop() {
+            let Some(dir) = self.at(&path)? else { continue };
+            self.read_dir(&dir.node, 0, &mut |entry| {
+                let path = child(&path, entry.name.as_bytes());
+                if entry.kind == Kind::Directory && !others.contains_key(&entry.ino) {
+                    todo.push(path.clone());
+                }
+                paths.insert(path);
+                ControlFlow::Continue(())
+            })?;
+        }
+        Ok(())
+    }
 }
 
 impl Pair<'_> {
     fn run(&mut self, upper: &[Change]) -> Result<Vec<Change>> {
-        let places = self.places(upper)?;
-        // What is below a directory that moved has to be looked for again: there, or as it was called before. Each round knows
-        // those of one level more.
-        let levels = places.old.iter().chain(&places.new).map(Vec::len).max().unwrap_or(0);
-        let mut found = self.look(&places)?;
-        for _ in 0..levels {
-            if !self.note_moves(&found) {
-                break;
-            }
-            found = self.look(&places)?;
+        let mut places = self.places(upper)?;
+        self.add_linked(&mut places)?;
+        let mut found = self.settle(&places)?;
+        if self.add_whole(&found, &mut places)? {
+            found = self.settle(&places)?;
         }
         let mut told = self.tell(found, &places)?;
         told.sort_by(|a, b| (&a.path, &a.what).cmp(&(&b.path, &b.what)));
         told.dedup();
         Ok(told)
+    }
+
+    /// Looks at the places until it is known which directories moved. What is below one of them has to be looked for again: there,
+    /// or as it was called before. Each round knows those of one level more.
+    fn settle(&mut self, places: &Places) -> Result<Found> {
+        let levels = places.old.iter().chain(&places.new).map(Vec::len).max().unwrap_or(0);
+        let mut found = self.look(places)?;
+        for _ in 0..levels {
+            if !self.note_moves(&found) {
+                break;
+            }
+            found = self.look(places)?;
+        }
+        Ok(found)
     }
 
     fn places(&self, upper: &[Change]) -> Result<Places> {
@@ -144,7 +175,7 @@ impl Pair<'_> {
             if change.what == Changed::Removed {
                 places.old.extend(in_tree(&change.path));
                 if let Some(name) = in_index(&change.path) {
-                    self.indexed(name, change.kind, &mut places)?;
+                    self.indexed(name, &mut places)?;
                 }
                 continue;
             }
@@ -158,7 +189,7 @@ impl Pair<'_> {
                 places.old.extend(self.copied_from(&path)?);
                 places.new.insert(path);
             } else if let Some(name) = in_index(&change.path) {
-                self.indexed(name, change.kind, &mut places)?;
+                self.indexed(name, &mut places)?;
             }
         }
         Ok(places)
@@ -174,9 +205,8 @@ impl Pair<'_> {
         Ok(before.filter(|before| before.attr.ino == now.attr.ino).map(|_| origin.path))
     }
 
-    /// A copy of a file that has several names in the lower: it is told under the name that was copied, if both states show it
-    /// there.
-    fn indexed(&self, name: &[u8], kind: Kind, places: &mut Places) -> Result<()> {
+    /// A copy of a file that has several names in the lower: if it changed, these are to be looked for.
+    fn indexed(&self, name: &[u8], places: &mut Places) -> Result<()> {
         let find = |of: &Shared| -> Result<_> { of.upper.find(of.layout.index.ino, name_of(name)?) };
         let (old, new) = (find(self.old)?, find(self.new)?);
         let origin = match (&old, &new) {
@@ -185,7 +215,6 @@ impl Pair<'_> {
             (None, None) => None,
         };
         let Some(origin) = origin else { return Ok(()) };
-        let ino = self.new.tagged(origin.print.ino)?;
         let touched = match (&old, &new) {
             (Some((_, old)), Some((_, new))) => {
                 let links = |of: &Shared, copy: &Held| of.own_xattr(copy.ino, Own::Links);
@@ -196,22 +225,57 @@ impl Pair<'_> {
             (Some((attr, copy)), None) => self.old.compare(copy.ino, attr, &self.old.follow(&origin)?)?.is_some(),
             (None, None) => false,
         };
-        let shows = |of: &Shared| -> Result<bool> { Ok(of.at(&origin.path)?.is_some_and(|seen| seen.attr.ino == ino)) };
-        match (shows(self.old)?, shows(self.new)?) {
-            (true, true) => {
-                if touched {
-                    places.touched.insert(origin.path.clone());
-                }
-                places.new.insert(origin.path);
-            }
-            // Without a copy it shows itself, or went with its last name.
-            (_, is_shown) if touched && (is_shown || new.is_some()) => {
-                let told = Change { path: joined(&origin.path), kind, what: Changed::OtherNames };
-                places.others.push((ino, told));
-            }
-            _ => {}
+        if touched {
+            let count = self.new.lower.store.getattr(self.new.follow(&origin)?.ino)?.nlink;
+            places.linked.insert(origin.print.ino, Linked { count, near: origin.path });
         }
         Ok(())
+    }
+
+    /// Adds the names of the lower under which the new state shows files that changed.
+    fn add_linked(&self, places: &mut Places) -> Result<()> {
+        if places.linked.is_empty() {
+            return Ok(());
+        }
+        let (names, failed) = names_below(&self.new.lower, &places.linked)?;
+        if let Some(failed) = failed.into_iter().next() {
+            return Err(failed.error.on("look for names below", shown(&failed.path)));
+        }
+        let above = self.new.names_above()?;
+        for (ino, names) in names {
+            let ino = self.new.tagged(ino)?;
+            for path in names.iter().filter_map(|name| above.shown(name)) {
+                if self.new.at(&path)?.is_some_and(|seen| seen.attr.ino == ino) {
+                    places.touched.insert(path.clone());
+                    places.new.insert(path);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds what is in directories that went or came: what the lower has there, the upper says nothing of. Whether there was
+    /// something.
+    fn add_whole(&self, found: &Found, places: &mut Places) -> Result<bool> {
+        let known = |places: &Places| places.old.len() + places.new.len();
+        let before = known(places);
+        let (gone, came) = (directories(&found.gone), directories(&found.came));
+        for (_, path) in gone.iter().filter(|(ino, _)| !came.contains_key(*ino)) {
+            self.old.add_all_in(path, &came, &mut places.old)?;
+        }
+        for (_, path) in came.iter().filter(|(ino, _)| !gone.contains_key(*ino)) {
+            self.new.add_all_in(path, &gone, &mut places.new)?;
+        }
+        for (path, old, new) in found.both.iter().filter(|(_, old, _)| old.node.is_directory()) {
+            // One of them shows nothing of the lower, without a whiteout that tells.
+            if old.node.state().opaque != new.node.state().opaque {
+                self.new.add_all_in(path, &gone, &mut places.new)?;
+                if let Some(path) = elsewhere(&self.back, path) {
+                    self.old.add_all_in(&path, &came, &mut places.old)?;
+                }
+            }
+        }
+        Ok(known(places) > before)
     }
 
     /// Whether two copies differ in their attributes: also the size and the time that each change of content sets.
@@ -248,10 +312,6 @@ impl Pair<'_> {
 
     /// Notes directories that lie elsewhere, or nowhere; whether that is news.
     fn note_moves(&mut self, found: &Found) -> bool {
-        let directories = |seen: &[(Names, Seen)]| -> BTreeMap<Ino, Names> {
-            let directories = seen.iter().filter(|(_, seen)| seen.node.is_directory());
-            directories.map(|(path, seen)| (seen.attr.ino, path.clone())).collect()
-        };
         let (gone, came) = (directories(&found.gone), directories(&found.came));
         let moves = |from: &BTreeMap<Ino, Names>, to: &BTreeMap<Ino, Names>| -> Moves {
             from.iter().map(|(ino, path)| (path.clone(), to.get(ino).cloned())).collect()
@@ -263,7 +323,7 @@ impl Pair<'_> {
     }
 
     fn tell(&self, found: Found, places: &Places) -> Result<Vec<Change>> {
-        let (mut told, mut changed) = (Vec::new(), BTreeSet::new());
+        let mut told = Vec::new();
         let mut tell = |path: &Names, kind, what| told.push(Change { path: joined(path), kind, what });
         for (path, kind) in found.replaced {
             tell(&path, kind, Changed::Content);
@@ -271,7 +331,6 @@ impl Pair<'_> {
         for (path, old, new) in found.both {
             if let Some(what) = self.compare(&old, &new, places.touched.contains(&path))? {
                 tell(&path, new.node.kind, what);
-                changed.insert(new.attr.ino);
             }
         }
         let mut gone: BTreeMap<Ino, Vec<(Names, Seen)>> = BTreeMap::new();
@@ -287,13 +346,11 @@ impl Pair<'_> {
             tell(&path, kind, Changed::Renamed(joined(&from)));
             if let Some(what) = self.compare(&old, &new, places.touched.contains(&path))? {
                 tell(&path, kind, what);
-                changed.insert(new.attr.ino);
             }
         }
         for (path, seen) in gone.into_values().flatten() {
             tell(&path, seen.node.kind, Changed::Removed);
         }
-        told.extend(places.others.iter().filter(|(ino, _)| !changed.contains(ino)).map(|(_, change)| change.clone()));
         Ok(told)
     }
 

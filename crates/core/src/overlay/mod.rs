@@ -27,19 +27,23 @@ mod find;
 mod layer;
 mod listing;
 mod map;
+mod names_below;
 mod node;
 mod ranges;
+mod rebind;
 mod record;
 mod remove;
 mod rename;
 mod store;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use parking_lot::{Mutex, RwLock};
 
-pub use changes::{Change, Changed};
+pub use changes::{Change, Changed, Unknown};
+pub use rebind::Fit;
 
 use crate::error::{ErrorKind, FsError, Result};
 use crate::store::{NewNode, Store};
@@ -55,6 +59,9 @@ const TAG: u64 = 1 << 62;
 
 /// The unit in which content is copied up, in bytes.
 const BLOCK: u64 = 4096;
+
+/// Entries of the lower's root whose numbers are looked at first.
+const NUMBERS_CHECKED: u32 = 128;
 
 /// Names in the upper's root.
 mod names {
@@ -160,7 +167,7 @@ impl Overlay {
         let mut first = None;
         upper.read_dir(Ino::ROOT, 0, &mut |entry| {
             first = Some(entry.name.display().into_owned());
-            std::ops::ControlFlow::Break(())
+            ControlFlow::Break(())
         })?;
         match first {
             None => Ok(true),
@@ -185,6 +192,7 @@ impl Overlay {
             let why = "the upper layer has to keep extended attributes, and to number entries for good";
             return Err(FsError::new(ErrorKind::NotSupported).on("open", "overlay").because(why));
         }
+        check_numbers(&*lower)?;
         if Self::is_new(&*upper)? {
             format(&*lower, &*upper, identity)?;
         }
@@ -232,6 +240,21 @@ impl Overlay {
             counters: Counters::default(),
         })))
     }
+}
+
+/// Whether the first numbers of the lower leave room for [`TAG`]: those of a store that uses all bits, as an overlay does itself,
+/// would be refused at each access.
+fn check_numbers(lower: &dyn Store) -> Result<()> {
+    let (mut large, mut left) = (None, NUMBERS_CHECKED);
+    let listed = lower.read_dir(Ino::ROOT, 0, &mut |entry| {
+        large = (entry.ino.0 >= TAG).then_some(entry.ino);
+        left -= 1;
+        if large.is_some() || left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    // One that cannot be listed may be of use all the same; whoever lists it is told.
+    let (Some(large), Ok(())) = (large, listed) else { return Ok(()) };
+    let why = format!("its inode numbers are too large for one, such as {}: it may be an overlay itself", large.0);
+    Err(FsError::new(ErrorKind::NotSupported).on("open", "the layer below an overlay").because(why))
 }
 
 /// Begins an overlay in an empty upper.

@@ -93,7 +93,10 @@ pub fn run(
             }
         }
         numbers = numbers_of(&overlay).map_err(fail)?;
-        overlay.changes(&mut |_| {}).map_err(|e| fail(format!("changes: {e}")))?;
+        let unknown = overlay.changes(&mut |_| {}).map_err(|e| fail(format!("changes: {e}")))?;
+        if !unknown.is_empty() {
+            return Err(fail(format!("changes: {unknown:?}")));
+        }
         let inodes = overlay.counters().iter().find(|(name, _)| *name == "overlay.inodes").unwrap().1;
         if inodes > 1 {
             return Err(fail(format!("{inodes} inodes are known, and nobody asked for them")));

@@ -5,7 +5,7 @@
 //! does in the child is in [`vault`], [`volume`], [`dir`] and [`overlay`], what all do in [`serve`].
 
 mod dir;
-mod overlay;
+pub mod overlay;
 pub mod serve;
 mod vault;
 pub mod volume;

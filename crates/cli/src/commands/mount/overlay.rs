@@ -10,13 +10,17 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use adit_core::overlay::LowerIdentity;
+use adit_core::overlay::{LowerIdentity, Overlay};
 use adit_core::path::this_process;
 use adit_core::store::Store;
-use adit_core::types::Access;
+use adit_core::types::{Access, Ino};
+use adit_core::{ErrorKind, FsError};
 use adit_dir::DirStore;
-use adit_volume::Volume;
+use adit_mount::control::Registry;
+use adit_mount::mountpoint;
+use adit_volume::tree::MAIN;
 use adit_volume::volume::{CreateOptions, Durability, OpenOptions};
+use adit_volume::{Volume, VolumeStore};
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -26,15 +30,19 @@ use crate::args::mount_options::{MountRequest, Part};
 use crate::args::volume::DataArgs;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
-use crate::live;
 use crate::open::mounted::Private;
 use crate::open::{self, remark};
 use crate::process::Inherited;
 use crate::source::{self, Source};
 use crate::volume_work::{Asked, Named};
+use crate::{live, output};
 
 /// The folder of uppers in the cache directory.
 const UPPERS_DIR: &str = "overlays";
+/// What the names of their files end with.
+const UPPER_EXTENSION: &str = "adit";
+/// Most paths that a message names.
+const NAMED_MAX: usize = 5;
 
 /// What lies below, open for as long as this lives.
 pub struct Lower {
@@ -83,6 +91,7 @@ impl Lower {
 pub(super) fn mount(mut plan: Plan, global: &GlobalArgs, inherited: Inherited) -> Result<()> {
     let (source, part) = (plan.source.clone(), std::mem::take(&mut plan.request.part));
     check(&source, &part, &plan.request)?;
+    refuse_overlay(&source)?;
     open::no_password(&source, &plan.request.password)?;
     let identity = identify(&source, &part, plan.request.data.as_deref())?;
     let upper = upper(&plan.request, &identity)?;
@@ -129,7 +138,31 @@ fn check(source: &Source, part: &Part, request: &MountRequest) -> Result<()> {
     if request.exclusive {
         return Err(Failure::usage("-o exclusive is for vaults"));
     }
+    if request.rebind && *part != Part::Live {
+        return Err(Failure::usage(format!("{at}: a snapshot is known wherever its volume lies: leave out --rebind")));
+    }
     Ok(())
+}
+
+/// Refuses a folder on an overlay of this user: its inode numbers leave no room for those of another one. ([`Overlay::open`] looks
+/// at numbers, and so refuses those of others.)
+fn refuse_overlay(source: &Source) -> Result<()> {
+    let Source::Dir(dir) = source else { return Ok(()) };
+    let Some(entry) = dir.ancestors().find_map(mountpoint::find) else { return Ok(()) };
+    let mounts = Registry::of_this_user().list();
+    let found = mounts.iter().find(|mount| mount.device == entry.device && mount.upper.is_some());
+    let Some(mount) = found.filter(|_| entry.fs_type == mountpoint::FS_TYPE) else { return Ok(()) };
+    let upper = mount.upper.as_deref().unwrap_or_default();
+    let what = format!(
+        "{}: it lies on the overlay on {}, and an overlay cannot lie below another one: its inode numbers leave no room",
+        dir.display(),
+        mount.mountpoint
+    );
+    Err(Failure::new(Code::NotSupported, what).hint(format!(
+        "make what lies below that one ({}) writable by another volume; to begin with its changes, unmount it, and name a copy of \
+         {upper} with --upper",
+        mount.source
+    )))
 }
 
 /// Which lower it is. `data` says where the data folder of a volume is now, if that was moved.
@@ -161,6 +194,118 @@ fn of_dir(path: &Path, ino: u64) -> LowerIdentity {
     let mut id = format!("dir {ino} ").into_bytes();
     id.extend_from_slice(path.as_os_str().as_bytes());
     LowerIdentity { id, text: path.display().to_string() }
+}
+
+/// The number of the folder that an identity is of, if it is of one; see [`of_dir`].
+fn folder_number(identity: &LowerIdentity) -> Option<u64> {
+    let mut words = identity.id.strip_prefix(b"dir ")?.split(|&byte| byte == b' ');
+    std::str::from_utf8(words.next()?).ok()?.parse().ok()
+}
+
+/// Sees to it that the upper in `file` belongs to `lower`. With `rebind` it is bound to that, where it is the folder that it belonged
+/// to, in another place.
+///
+/// # Errors
+/// `InvalidInput` if it belongs to another one; what the volume says.
+pub fn settle(file: &Path, volume: &Volume, lower: &Lower, rebind: bool) -> Result<()> {
+    let fail = |e: FsError| open::volume::failure(file, &e);
+    let Some(before) = open::volume::upper_of(volume, MAIN).map_err(fail)? else { return Ok(()) };
+    if before.id == lower.identity.id {
+        return Ok(());
+    }
+    let (old, new) = (folder_number(&before), folder_number(&lower.identity));
+    if !rebind || old.is_none() || new.is_none() {
+        let what =
+            format!("{}: it holds changes of {}, and this is {}", file.display(), before.text, lower.identity.text);
+        let failure = Failure::new(Code::Failure, what);
+        return Err(match old.is_some() && new.is_some() {
+            true => failure.hint(format!(
+                "if that folder was moved to {} since, bind it to it: --upper {} --rebind; else give the folder that it belongs to, or \
+                 an empty volume",
+                lower.identity.text,
+                file.display()
+            )),
+            false => failure.hint("give the layer below that it belongs to, or an empty volume"),
+        });
+    }
+    let upper = Arc::new(volume.live().map_err(fail)?);
+    let fit = Overlay::fit(lower.store.clone(), upper.clone()).map_err(fail)?;
+    let differing = named(&fit.other);
+    if !fit.other.is_empty() && (old != new || fit.same == 0) {
+        let what = format!(
+            "{}: {} is not the folder that it belongs to, {}: what was changed is not there, or not as it was: {differing}",
+            file.display(),
+            lower.identity.text,
+            before.text
+        );
+        return Err(Failure::new(Code::Failure, what).hint(
+            "a copy is another folder, whatever it holds: only one that was moved within its filesystem is the same",
+        ));
+    }
+    Overlay::bind(&*upper, &lower.identity).map_err(fail)?;
+    let compared = match (fit.same, fit.other.len()) {
+        (0, 0) if old == new => "its inode number is the same; nothing that lies below was changed".to_owned(),
+        (0, 0) => "nothing that lies below was changed, so nothing shows whether it is the same folder".to_owned(),
+        (same, 0) => format!("what was changed of it is as it was ({same} compared)"),
+        (same, other) => {
+            let all = same + other as u64;
+            format!(
+                "{same} of the {all} things that were changed of it are as they were; these are not, and what is needed of them is ESTALE: \
+                 {differing}"
+            )
+        }
+    };
+    open::remark(&format!(
+        "{}: bound to {} now, no more to {}: {compared}",
+        file.display(),
+        lower.identity.text,
+        before.text
+    ));
+    Ok(())
+}
+
+/// Binds an upper again that was set back to what it was when the folder below lay elsewhere.
+///
+/// # Errors
+/// What the store says.
+pub fn settle_again(upper: &VolumeStore, lower: &Lower) -> Result<(), FsError> {
+    match identity_in(upper)? {
+        Some(before) if before.id != lower.identity.id && is_same_folder(&before, &lower.identity) => {
+            Overlay::bind(upper, &lower.identity)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Under which identity a state of an upper is opened over `lower`: its own, where that is of the same folder in another place.
+///
+/// # Errors
+/// What the store says.
+pub fn identity_for(upper: &VolumeStore, lower: &Lower) -> Result<LowerIdentity, FsError> {
+    let own = identity_in(upper)?.filter(|own| is_same_folder(own, &lower.identity));
+    Ok(own.unwrap_or_else(|| lower.identity.clone()))
+}
+
+fn identity_in(upper: &VolumeStore) -> Result<Option<LowerIdentity>, FsError> {
+    match upper.xattr(Ino::ROOT, LowerIdentity::attribute()) {
+        Ok(value) => LowerIdentity::from_attribute(&value).map(Some),
+        Err(e) if e.kind() == ErrorKind::NoAttribute => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+fn is_same_folder(a: &LowerIdentity, b: &LowerIdentity) -> bool {
+    folder_number(a).is_some() && folder_number(a) == folder_number(b)
+}
+
+/// Some paths, for a message.
+fn named(paths: &[String]) -> String {
+    let mut text =
+        paths.iter().take(NAMED_MAX).map(|path| output::printable(path.as_bytes())).collect::<Vec<_>>().join(", ");
+    if paths.len() > NAMED_MAX {
+        text.push_str(&format!(" and {} more", paths.len() - NAMED_MAX));
+    }
+    text
 }
 
 /// Which snapshot it is, whatever it is called: the volume's id and its own, and when it was made, for ids are given again.
@@ -195,12 +340,26 @@ fn upper(request: &MountRequest, identity: &LowerIdentity) -> Result<PathBuf> {
 
 /// The upper of a lower in the cache directory. Nothing is made: the cache directory may lie in the lower.
 fn cached(given: Option<&Path>, identity: &LowerIdentity) -> Result<PathBuf> {
+    Ok(uppers_dir(given)?.join(format!("{:032x}.{UPPER_EXTENSION}", xxh3_128(&identity.id))))
+}
+
+/// The folder of uppers in the cache directory, which may be `given`; absolute, without links. It need not exist.
+///
+/// # Errors
+/// Usage, if nothing says where it is; the host's.
+pub fn uppers_dir(given: Option<&Path>) -> Result<PathBuf> {
     let base = match given {
         Some(given) => std::path::absolute(given).map_err(|e| Failure::io(given.display(), &e))?,
         None => default_cache()?,
     };
-    let dir = resolved(&base.join(UPPERS_DIR))?;
-    Ok(dir.join(format!("{:032x}.adit", xxh3_128(&identity.id))))
+    resolved(&base.join(UPPERS_DIR))
+}
+
+/// Whether a file in that folder has the name of an upper.
+pub fn is_upper_name(path: &Path) -> bool {
+    let is_hash = |stem: &str| stem.len() == 32 && stem.bytes().all(|byte| byte.is_ascii_hexdigit());
+    path.extension().is_some_and(|extension| extension == UPPER_EXTENSION)
+        && path.file_stem().and_then(|stem| stem.to_str()).is_some_and(is_hash)
 }
 
 /// Where an absolute path leads, also if the last of its folders are not there yet.

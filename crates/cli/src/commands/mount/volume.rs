@@ -31,7 +31,7 @@ use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::overlay::Lower;
+use super::overlay::{self, Lower};
 use super::serve::{self, About, Served};
 use super::{Plan, answered, mount_failure, start};
 use crate::args::low::GlobalArgs;
@@ -158,6 +158,7 @@ pub(super) fn mount_overlay(
     start(plan, global, inherited, |plan, readiness| {
         let lower = lower(&plan)?;
         let volume = open_file(&plan, &upper, access(&plan, &upper))?;
+        overlay::settle(&upper, &volume, &lower, plan.request.rebind)?;
         Process::run(&plan, upper, volume, Some(lower), readiness)
     })
 }
@@ -453,7 +454,8 @@ impl Process {
         let store = self.store(wish)?;
         if wish.overlay {
             let lower = self.lower.as_ref().ok_or_else(|| Failure::usage("not the process of an overlay"))?;
-            let opened = Overlay::open(lower.store.clone(), Arc::new(store), &lower.identity);
+            let opened = overlay::settle_again(&store, lower)
+                .and_then(|()| Overlay::open(lower.store.clone(), Arc::new(store), &lower.identity));
             let overlay = opened.map_err(|e| open::volume::failure(&self.file, &e))?;
             return Ok(Shown { store: Arc::new(overlay.clone()), snapshots: None, overlay: Some(overlay) });
         }
@@ -471,8 +473,11 @@ impl Process {
         let overlay = self.sessions.lock().live.get(&id).and_then(|live| live.overlay.clone());
         let overlay = overlay.ok_or_else(|| Failure::new(Code::NotSupported, "not an overlay"))?;
         let mut found = Vec::new();
-        overlay.changes(&mut |change| found.push(volume_work::change_json(&change))).map_err(fail)?;
-        Ok(found.into())
+        let unknown =
+            overlay.changes(&mut |change| found.push((change.path.clone(), volume_work::change_json(&change))));
+        found.extend(unknown.map_err(fail)?.iter().map(|one| (one.path.clone(), volume_work::unknown_json(one))));
+        found.sort_by(|(a, _), (b, _)| a.cmp(b));
+        Ok(found.into_iter().map(|(_, told)| told).collect())
     }
 
     /// What `wish` wants to see.
@@ -568,7 +573,10 @@ impl Process {
             // One of them is from before there was an overlay in it: what lies below, as it is.
             (None, Some(new)) => {
                 let mut told = Vec::new();
-                new.changes(&mut |change| told.push(change)).map_err(fail)?;
+                let unknown = new.changes(&mut |change| told.push(change)).map_err(fail)?;
+                if let Some(one) = unknown.into_iter().next() {
+                    return Err(fail(one.error));
+                }
                 told
             }
             (_, None) if old == new => Vec::new(),
@@ -594,11 +602,24 @@ impl Process {
             Err(e) if e.is_not_found() => self.volume.branch(name),
             store => store,
         };
-        let store = store.map_err(fail)?;
+        let store = match (store, self.mounted_store(name)) {
+            (Err(e), Some(store)) if e.kind() == ErrorKind::Busy => store,
+            (store, _) => store.map_err(fail)?,
+        };
         if Overlay::is_new(&store).map_err(fail)? {
             return Ok(None);
         }
-        Overlay::open(lower.another()?, Arc::new(store), &lower.identity).map(Some).map_err(fail)
+        let identity = overlay::identity_for(&store, lower).map_err(fail)?;
+        Overlay::open(lower.another()?, Arc::new(store), &identity).map(Some).map_err(fail)
+    }
+
+    /// The store of a branch that is mounted as what it is. One of an upper is mounted to be read only, so that nothing is open there
+    /// without a name, and it does no harm that two tell the store what to forget.
+    fn mounted_store(&self, branch: &str) -> Option<VolumeStore> {
+        let sessions = self.sessions.lock();
+        let mut live = sessions.live.values().filter(|live| live.overlay.is_none());
+        let found = live.find(|live| branch_of(&live.wish.part) == Some(branch))?;
+        found.snapshots.as_ref().map(|snapshots| snapshots.live().clone())
     }
 
     /// Does `what` while `branch` is not mounted; if it was, it is mounted again after that.

@@ -1,0 +1,96 @@
+//! Whether a lower is the one that an upper was begun on, where the upper does not know it: in another place.
+
+use std::sync::Arc;
+
+use super::changes::{Names, is_gone};
+use super::layer::{Held, Layer};
+use super::record::{Origin, Own, shown};
+use super::{LowerIdentity, Overlay, name_of, names, record};
+use crate::error::{ErrorKind, FsError, Result};
+use crate::store::Store;
+use crate::types::{Ino, Kind, XattrSet};
+
+/// How a lower fits what an upper has noted of its own.
+#[derive(Default, Debug)]
+pub struct Fit {
+    /// Things that were changed above and are in the lower as they were then.
+    pub same: u64,
+    /// The paths in the lower of those that are not there, or not as they were.
+    pub other: Vec<String>,
+}
+
+impl Overlay {
+    /// Compares all that `upper` has noted of its lower with `lower`. It costs what was changed.
+    ///
+    /// # Errors
+    /// `Corrupt`; what the stores say.
+    pub fn fit(lower: Arc<dyn Store>, upper: Arc<dyn Store>) -> Result<Fit> {
+        let (lower, upper) = (Layer::new(lower), Layer::new(upper));
+        let fit = fit(&lower, &upper);
+        lower.settle();
+        upper.settle();
+        fit
+    }
+
+    /// Has `upper`, an overlay's, belong to the lower `identity` from now on.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an identity that does not fit; what the store says.
+    pub fn bind(upper: &dyn Store, identity: &LowerIdentity) -> Result<()> {
+        let value = record::encode_root(identity)?;
+        upper.set_xattr(Ino::ROOT, Own::Root.name(), &value, XattrSet::Replace)?;
+        upper.sync_all()
+    }
+}
+
+fn fit(lower: &Arc<Layer>, upper: &Arc<Layer>) -> Result<Fit> {
+    let mut fit = Fit::default();
+    let mut todo = Vec::new();
+    for part in [names::TREE, names::INDEX] {
+        let missing =
+            || FsError::new(ErrorKind::Corrupt).on("open", "the upper layer").because("a part of it is missing");
+        todo.push(upper.find(Ino::ROOT, name_of(part)?)?.ok_or_else(missing)?.1);
+    }
+    while let Some(dir) = todo.pop() {
+        let mut entries = Names::new();
+        upper.store.read_dir(dir.ino, 0, &mut |entry| {
+            entries.push(entry.name.as_bytes().to_vec());
+            std::ops::ControlFlow::Continue(())
+        })?;
+        for name in entries {
+            let Some((attr, held)) = upper.find(dir.ino, name_of(&name)?)? else { continue };
+            let value = match upper.store.xattr(held.ino, Own::Origin.name()) {
+                Ok(value) => Some(value),
+                Err(e) if e.kind() == ErrorKind::NoAttribute => None,
+                Err(e) => return Err(e),
+            };
+            if let Some(value) = value {
+                let origin = Origin::decode(&value, &format!("inode {} of the upper layer", held.ino.0))?;
+                match is_there(lower, &origin)? {
+                    true => fit.same += 1,
+                    false => fit.other.push(shown(&origin.path)),
+                }
+            }
+            if attr.kind == Kind::Directory {
+                todo.push(held);
+            }
+        }
+    }
+    fit.other.sort_unstable();
+    fit.other.dedup();
+    Ok(fit)
+}
+
+/// Whether the lower has what an origin is about.
+fn is_there(lower: &Arc<Layer>, origin: &Origin) -> Result<bool> {
+    let (mut at, mut attr): (Held, _) = (lower.root(), None);
+    for name in &origin.path {
+        match lower.find(at.ino, name_of(name)?) {
+            Ok(Some((found, held))) => (attr, at) = (Some(found), held),
+            Ok(None) => return Ok(false),
+            Err(e) if is_gone(&e) => return Ok(false),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(attr.is_none_or(|attr| origin.print.matches(&attr)))
+}
