@@ -7,7 +7,7 @@ use std::sync::Arc;
 use adit_core::ErrorKind;
 use adit_core::overlay::{Changed, Overlay};
 use adit_core::store::Store;
-use adit_core::types::{Access, AllocateMode, Ino, SetAttr, XattrName, XattrSet};
+use adit_core::types::{Access, AllocateMode, Ino, SetAttr, SetTime, Timestamp, XattrName, XattrSet};
 use adit_testkit::ops::pattern;
 use adit_volume::tree::MAIN;
 use adit_volume::{Source, VolumeStore};
@@ -146,6 +146,40 @@ fn zeros_are_noted_as_long_as_there_is_room_and_then_written() {
     file.allocate(0, LONG as u64 + 5, AllocateMode::Zero { keep_size: false }).unwrap();
     assert!(overlay.content("long") == vec![0; LONG + 5]);
     assert_eq!(file.seek_data(0).unwrap_err().kind(), ErrorKind::NoData, "and nothing of it takes space");
+}
+
+/// The kernel keeps the times of what it writes to, and sets them itself.
+#[test]
+fn what_keeps_times_keeps_them_in_all_that_a_hole_may_need() {
+    let pair = long();
+    let overlay = pair.open();
+    let (ino, file) = (overlay.at("long"), overlay.file("long"));
+    file.write_at(&[(100_000, &[7; 3 << 20])]).unwrap();
+    let past = Timestamp { secs: 5, nanos: 6 };
+    let at = Some(SetTime::At(past));
+    let set = SetAttr { atime: at, mtime: at, ctime: Some(past), ..SetAttr::default() };
+    let times = |overlay: &Overlay| {
+        let attr = overlay.getattr(ino).unwrap();
+        (attr.mtime, attr.ctime)
+    };
+    let modes =
+        [AllocateMode::PunchHole, AllocateMode::Zero { keep_size: true }, AllocateMode::Zero { keep_size: false }];
+    // Within a block, over several that are below and above, of more than one transaction takes, to the end.
+    let ranges = [(10, 20), (50_000, 90_000), (110_000, 3 << 20), (LONG as u64 - 5000, 5000)];
+    for (mode, (offset, len)) in modes.into_iter().flat_map(|mode| ranges.map(|range| (mode, range))) {
+        overlay.setattr(ino, &set).unwrap();
+        file.allocate_keeping_times(offset, len, mode).unwrap();
+        assert_eq!(times(&overlay), (past, past), "{mode:?} at {offset}");
+        file.allocate(offset, len, mode).unwrap();
+        assert!(times(&overlay).0 > past && times(&overlay).1 > past, "{mode:?} at {offset}");
+    }
+    // Where there is no room for a note any more, zeros are written.
+    overlay.setattr(ino, &set).unwrap();
+    for i in 0..300 {
+        file.allocate_keeping_times(4_000_000 + i * 8192 % 900_000, 4096, AllocateMode::PunchHole).unwrap();
+        file.allocate_keeping_times(i * 12288 + 100, 8192, AllocateMode::PunchHole).unwrap();
+    }
+    assert_eq!(times(&overlay), (past, past));
 }
 
 #[test]

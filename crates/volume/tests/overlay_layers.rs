@@ -10,7 +10,9 @@ use std::sync::{Arc, Barrier};
 
 use adit_core::overlay::Overlay;
 use adit_core::store::{Capabilities, DirEntry, NewNode, Store, StoreFile};
-use adit_core::types::{Access, Attr, Caller, FileName, Ino, RenameFlags, SetAttr, StatFs, XattrName, XattrSet};
+use adit_core::types::{
+    Access, AllocateMode, Attr, Caller, FileName, Ino, RenameFlags, SetAttr, StatFs, XattrName, XattrSet,
+};
 use adit_core::{ErrorKind, Result};
 use adit_dir::DirStore;
 use adit_testkit::model::MemoryStore;
@@ -324,4 +326,47 @@ fn a_folder_that_changes_underneath_is_stale() {
     assert_eq!(file.write_at(&[(9000, b"y")]).unwrap_err().kind(), ErrorKind::Stale, "a block would be mixed");
     file.read_at(0, &mut buf).unwrap();
     assert_eq!(buf[0], b'x', "what is above can be read");
+}
+
+/// What would go by without the lower fails all the same once that changed: the rest of the file is lost to whoever goes on.
+#[test]
+fn a_file_that_changed_underneath_is_stale_to_whatever_comes_next() {
+    let folder = scratch();
+    let write = |name: &str, byte: u8, len: usize| std::fs::write(folder.path().join(name), vec![byte; len]).unwrap();
+    for name in ["copied", "not copied", "cut"] {
+        write(name, 1, 30000);
+    }
+    let lower: Arc<dyn Store> = Arc::new(DirStore::open(folder.path(), true).unwrap());
+    let upper = World::new();
+    let overlay = Overlay::open(lower, Arc::new(upper.main()), &identity("a folder")).unwrap();
+    let files = ["copied", "not copied", "cut"].map(|name| overlay.file(name));
+    let [copied, not_copied, cut] = &files;
+    copied.write_at(&[(0, b"x")]).unwrap();
+    cut.set_len(0).unwrap();
+    for (name, len) in [("copied", 30001), ("not copied", 20000), ("cut", 5)] {
+        write(name, 2, len);
+    }
+    let mut buf = [0; 4096];
+    for (file, path, says) in
+        [(copied, "/copied", "30000 bytes, and has 30001"), (not_copied, "/not copied", "30000 bytes, and has 20000")]
+    {
+        let stale = |e: adit_core::FsError| {
+            assert_eq!((e.kind(), e.subject()), (ErrorKind::Stale, Some(path)), "{e}");
+            assert!(e.to_string().contains(says), "{e}");
+        };
+        stale(file.read_at(8192, &mut buf).unwrap_err());
+        stale(file.write_at(&[(8192, &[3; 8192])]).unwrap_err());
+        stale(file.write_keeping_times(&[(8192, &[3; 8192])]).unwrap_err());
+        stale(file.allocate(0, 8192, AllocateMode::PunchHole).unwrap_err());
+        stale(file.set_len(10000).unwrap_err());
+        stale(overlay.open(overlay.at(path), Access::Write).map(drop).unwrap_err());
+        stale(overlay.open(overlay.at(path), Access::Read).map(drop).unwrap_err());
+    }
+    // What needs nothing of the lower goes on.
+    assert_eq!(copied.read_at(0, &mut buf[..1]).unwrap(), 1);
+    assert_eq!(buf[0], b'x');
+    copied.set_len(0).unwrap();
+    copied.write_at(&[(0, b"new")]).unwrap();
+    cut.write_at(&[(0, b"new")]).unwrap();
+    assert_eq!((overlay.content("copied"), overlay.content("cut")), (b"new".to_vec(), b"new".to_vec()));
 }

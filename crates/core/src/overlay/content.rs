@@ -81,6 +81,12 @@ fn blocks_of(offset: u64, len: usize) -> Range<u64> {
     offset / BLOCK..(offset + len as u64).div_ceil(BLOCK)
 }
 
+/// All times of a file, to be set again.
+pub(super) fn times_of(attr: &Attr) -> SetAttr {
+    let (atime, mtime) = (Some(SetTime::At(attr.atime)), Some(SetTime::At(attr.mtime)));
+    SetAttr { atime, mtime, ctime: Some(attr.ctime), ..SetAttr::default() }
+}
+
 impl Shared {
     /// What those who use the content of `node` share.
     pub fn content(&self, node: &Node) -> Arc<Content> {
@@ -92,7 +98,7 @@ impl Shared {
         })
     }
 
-    /// The file in the lower; that it is still the same is checked when it is opened.
+    /// The file in the lower; that it is still the same is checked when it is opened first.
     pub fn lower_file<'c>(&self, work: &Work<'c>) -> Result<&'c Arc<dyn StoreFile>> {
         if let Some(file) = work.content.lower.get() {
             return Ok(file);
@@ -231,6 +237,7 @@ impl Shared {
         }
         let len = self.lower_file(work)?.read_at(offset, from_lower)?;
         if self.lower_changes || len < from_lower.len() {
+            // After it was read: what came was there before.
             self.check_below(work.node)?;
         }
         if len < from_lower.len() {
@@ -246,9 +253,7 @@ impl Shared {
     pub fn read(&self, work: &Work<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {
         if work.node.upper().is_none() {
             let len = self.lower_file(work)?.read_at(offset, buf)?;
-            if self.lower_changes {
-                self.check_below(work.node)?;
-            }
+            self.check_shared(work.node)?;
             return Ok(len);
         }
         let upper = self.upper_file(work)?;
@@ -288,13 +293,7 @@ impl Shared {
         self.transact(&mut |tx| {
             let attr = tx.getattr(upper)?;
             tx.write(upper, 0, &bytes)?;
-            let times = SetAttr {
-                atime: Some(SetTime::At(attr.atime)),
-                mtime: Some(SetTime::At(attr.mtime)),
-                ctime: Some(attr.ctime),
-                ..SetAttr::default()
-            };
-            tx.setattr(upper, &times)?;
+            tx.setattr(upper, &times_of(&attr))?;
             tx.remove_xattr(upper, Own::Content.name())
         })?;
         self.set_extent(work, None);
@@ -311,6 +310,8 @@ impl Shared {
         let extent = self.writable(work)?;
         let upper = self.upper_file(work)?;
         let Some(extent) = extent else { return write(&**upper, pieces) };
+        // Whole blocks need nothing of the lower, but the rest of the file would be lost to whoever writes them.
+        self.check_shared(work.node)?;
         let mut edges = BTreeMap::new();
         let mut whole: Vec<(u64, &[u8])> = Vec::new();
         let len = upper.len()?;
@@ -383,6 +384,9 @@ impl Shared {
     /// Sets the length of a file of which something is the lower's: what is cut off is never the lower's again.
     fn cut(&self, work: &Work<'_>, upper: Ino, extent: &Extent, set: &SetAttr, len: u64) -> Result<Attr> {
         let valid = extent.valid.min(len);
+        if valid > 0 {
+            self.check_shared(work.node)?;
+        }
         let mut attr = None;
         if valid <= BLOCK {
             let mut bytes = Vec::new();

@@ -5,13 +5,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::content::{Content, Work};
+use super::content::{Content, Work, times_of};
 use super::map::Class;
 use super::node::Node;
 use super::record::{Extent, Own};
 use super::{BLOCK, Shared};
 use crate::error::{ErrorKind, Result};
 use crate::store::StoreFile;
+use crate::transaction::Transaction;
 use crate::types::{Access, AllocateMode, Ino, Kind, SetAttr, XattrSet};
 
 /// Ranges of zeros that are noted of a file; what comes then is written.
@@ -19,6 +20,26 @@ const ZEROS_MAX: usize = 256;
 
 /// Zeros that one transaction writes, in bytes.
 const ZEROS_AT_ONCE: usize = 1 << 20;
+
+/// What becomes of the times of a file that is changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Times {
+    /// They are those of the change.
+    Now,
+    /// They stay: the kernel keeps them, and sets them itself.
+    Kept,
+}
+
+impl Times {
+    /// Hands it to a file of the upper.
+    fn allocate(self, file: &dyn StoreFile, range: &Range<u64>, mode: AllocateMode) -> Result<()> {
+        let len = range.end - range.start;
+        match self {
+            Times::Now => file.allocate(range.start, len, mode),
+            Times::Kept => file.allocate_keeping_times(range.start, len, mode),
+        }
+    }
+}
 
 /// See the module's notes.
 struct OverlayFile {
@@ -50,6 +71,7 @@ impl Shared {
         // What is needed from below is there, and what it was.
         if node.upper().is_none() || self.extent(&work)?.is_some() {
             self.lower_file(&work)?;
+            self.check_shared(node)?;
         }
         Ok(self.file(node, content))
     }
@@ -65,18 +87,13 @@ impl Shared {
         Arc::new(OverlayFile { shared: self.clone(), open: Some((node.clone(), content)) })
     }
 
-    /// `at_once` hands it to the upper's file.
-    fn allocate(
-        &self,
-        work: &Work<'_>,
-        range: Range<u64>,
-        mode: AllocateMode,
-        at_once: impl FnOnce(&dyn StoreFile) -> Result<()>,
-    ) -> Result<()> {
+    fn allocate(&self, work: &Work<'_>, range: Range<u64>, mode: AllocateMode, times: Times) -> Result<()> {
         let _writer = work.content.writer.lock();
         let extent = self.writable(work)?;
         let upper = self.upper_file(work)?;
+        let at_once = |file: &dyn StoreFile| times.allocate(file, &range, mode);
         let Some(extent) = extent else { return at_once(&**upper) };
+        self.check_shared(work.node)?;
         let len = upper.len()?;
         let new_len = match mode {
             AllocateMode::Extend | AllocateMode::KeepSize => return at_once(&**upper),
@@ -87,12 +104,19 @@ impl Shared {
         if zeroed.start >= zeroed.end.min(extent.valid.next_multiple_of(BLOCK)) {
             return at_once(&**upper);
         }
-        self.zero(work, &extent, zeroed, (len, new_len))
+        self.zero(work, &extent, zeroed, (len, new_len), times)
     }
 
     /// Makes zeros of a range within a file of which something is the lower's. Long ranges of what was written above take
     /// several transactions, of which each leaves zeros or what was there.
-    fn zero(&self, work: &Work<'_>, extent: &Extent, range: Range<u64>, (len, new_len): (u64, u64)) -> Result<()> {
+    fn zero(
+        &self,
+        work: &Work<'_>,
+        extent: &Extent,
+        range: Range<u64>,
+        (len, new_len): (u64, u64),
+        times: Times,
+    ) -> Result<()> {
         let upper = work.node.upper().ok_or(ErrorKind::Stale)?;
         // What is behind the end is zeros already: the last block goes whole.
         let end = if range.end == len { range.end.next_multiple_of(BLOCK) } else { range.end };
@@ -124,7 +148,7 @@ impl Shared {
             left = extent.clone();
         }
         self.zeros_to_write(work, extent, (&whole, len), !noted, &mut writes)?;
-        self.write_zeros(work, upper, writes, |tx| {
+        self.write_zeros(work, upper, writes, times, |tx| {
             if left != *extent {
                 tx.set_xattr(upper, Own::Content.name(), &left.encode(), XattrSet::Replace)?;
             }
@@ -134,11 +158,8 @@ impl Shared {
         self.set_extent(work, Some(left));
         if noted && !whole.is_empty() {
             // Zeros either way: it gives the space back.
-            self.upper_file(work)?.allocate(
-                whole.start * BLOCK,
-                (whole.end - whole.start) * BLOCK,
-                AllocateMode::PunchHole,
-            )?;
+            let bytes = whole.start * BLOCK..whole.end * BLOCK;
+            times.allocate(&**self.upper_file(work)?, &bytes, AllocateMode::PunchHole)?;
             self.set_extent(work, self.extent(work)?);
         }
         Ok(())
@@ -192,7 +213,8 @@ impl Shared {
         work: &Work<'_>,
         upper: Ino,
         mut writes: Vec<(u64, Vec<u8>)>,
-        last: impl Fn(&mut dyn crate::transaction::Transaction) -> Result<()>,
+        times: Times,
+        last: impl Fn(&mut dyn Transaction) -> Result<()>,
     ) -> Result<()> {
         loop {
             let mut len = 0;
@@ -204,8 +226,12 @@ impl Shared {
             let more = writes.split_off(count);
             let done = more.is_empty();
             self.transact(&mut |tx| {
+                let before = tx.getattr(upper)?;
                 writes.iter().try_for_each(|(at, bytes)| tx.write(upper, *at, bytes))?;
-                if done { last(tx) } else { Ok(()) }
+                if done {
+                    last(tx)?;
+                }
+                if times == Times::Kept { tx.setattr(upper, &times_of(&before)).map(drop) } else { Ok(()) }
             })?;
             if done {
                 return Ok(());
@@ -328,14 +354,12 @@ impl StoreFile for OverlayFile {
 
     fn allocate(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
         let end = offset.checked_add(len).filter(|&end| i64::try_from(end).is_ok()).ok_or(ErrorKind::FileTooLarge)?;
-        self.with(|shared, work| shared.allocate(work, offset..end, mode, |file| file.allocate(offset, len, mode)))
+        self.with(|shared, work| shared.allocate(work, offset..end, mode, Times::Now))
     }
 
     fn allocate_keeping_times(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
         let end = offset.checked_add(len).filter(|&end| i64::try_from(end).is_ok()).ok_or(ErrorKind::FileTooLarge)?;
-        self.with(|shared, work| {
-            shared.allocate(work, offset..end, mode, |file| file.allocate_keeping_times(offset, len, mode))
-        })
+        self.with(|shared, work| shared.allocate(work, offset..end, mode, Times::Kept))
     }
 
     fn seek_data(&self, offset: u64) -> Result<u64> {

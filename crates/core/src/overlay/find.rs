@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::changes::is_gone;
 use super::layer::Held;
 use super::node::{Below, Node, State};
 use super::record::{self, Extent, Fingerprint, Own, shown};
@@ -89,19 +90,29 @@ impl Shared {
         Ok(node.set_below(Below { held: at, print: origin.print }))
     }
 
-    /// Checks that the object of the lower is still the one that it was.
+    /// Checks that the object of the lower is still the one that it was. What changed is logged once for each node.
     ///
     /// # Errors
     /// As [`Shared::below`].
     pub fn check_below(&self, node: &Node) -> Result<()> {
         let below = self.below(node)?;
-        let attr = self.lower.store.getattr(below.held.ino)?;
-        if below.print.matches(&attr) {
-            return Ok(());
-        }
+        let difference = match self.lower.store.getattr(below.held.ino) {
+            Ok(attr) if below.print.matches(&attr) => return Ok(()),
+            Ok(attr) => below.print.difference(&attr),
+            Err(e) if is_gone(&e) => "it is not there any more".to_owned(),
+            Err(e) => return Err(e),
+        };
         let path = self.lower_path(node).map_or_else(|_| format!("inode {}", below.held.ino.0), |path| shown(&path));
-        let why = "it changed while it was in use as the layer below";
+        if !std::mem::replace(&mut node.state().told_stale, true) {
+            tracing::warn!("{path}: changed while it was in use as the layer below: {difference}");
+        }
+        let why = format!("it changed while it was in use as the layer below: {difference}");
         Err(FsError::new(ErrorKind::Stale).on("read the layer below", path).because(why))
+    }
+
+    /// Checks the same before something is done that would go by without the lower, if others can change that.
+    pub fn check_shared(&self, node: &Node) -> Result<()> {
+        if self.lower_changes { self.check_below(node) } else { Ok(()) }
     }
 
     /// Where the object that `node` stands for lies in the lower.

@@ -39,6 +39,8 @@ pub(super) struct State {
     pub links: Option<u32>,
     /// How much of the content is the lower's; see [`super::record::Extent`]. Only for `stat`.
     pub valid: u64,
+    /// It was logged that the lower changed.
+    pub told_stale: bool,
 }
 
 /// See the module's notes.

@@ -63,6 +63,19 @@ impl Fingerprint {
             _ => *self == Fingerprint::of(attr),
         }
     }
+
+    /// In which way `attr` is not of the same object, unchanged.
+    pub fn difference(&self, attr: &Attr) -> String {
+        let now = Fingerprint::of(attr);
+        if (now.ino, now.kind) != (self.ino, self.kind) {
+            return format!("it is another {}", now.kind.as_str());
+        }
+        if now.size != self.size {
+            return format!("it had {} bytes, and has {}", self.size, now.size);
+        }
+        let times = if now.mtime != self.mtime { "it was written" } else { "its attributes or names changed" };
+        times.to_owned()
+    }
 }
 
 /// An object of the lower that an inode of the upper stands for.
