@@ -63,6 +63,51 @@ Examples:
   adit volume resize box.adit 2T
   adit volume resize ~/box 500G")]
     Resize(VolumeResizeArgs),
+    /// List and delete the volumes that `adit mount --writable` made in the cache directory
+    #[command(subcommand)]
+    Uppers(UppersCommand),
+}
+
+/// `volume uppers …`
+#[derive(Subcommand, Debug)]
+pub enum UppersCommand {
+    /// List them: which folder or snapshot each belongs to, what it takes, and when it was used last
+    #[command(after_long_help = "\
+`adit mount --writable` finds the volume of a folder or snapshot by itself, as long as that is where it was. One of a folder \
+that was moved is named with --upper, as it is listed here, and with --rebind.
+
+Examples:
+  adit volume uppers list
+  adit mount ~/moved ~/work --upper ~/.cache/adit/overlays/VOLUME --rebind
+  adit volume uppers delete VOLUME")]
+    List(UppersListArgs),
+    /// Delete some of them, with all that was changed
+    Delete(UppersDeleteArgs),
+}
+
+/// `volume uppers list`
+#[derive(Args, Debug)]
+pub struct UppersListArgs {
+    /// The cache directory, instead of $XDG_CACHE_HOME/adit
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub cache_dir: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `volume uppers delete`
+#[derive(Args, Debug)]
+pub struct UppersDeleteArgs {
+    /// The volumes, by path or by file name, as they are listed
+    #[arg(value_name = "VOLUME", required = true, value_hint = ValueHint::FilePath)]
+    pub volumes: Vec<PathBuf>,
+    /// The cache directory, instead of $XDG_CACHE_HOME/adit
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub cache_dir: Option<PathBuf>,
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
 }
 
 /// `volume init`

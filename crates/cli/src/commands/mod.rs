@@ -11,6 +11,7 @@ pub mod mounts;
 pub mod snapshot;
 pub mod transfer;
 pub mod umount;
+pub mod uppers;
 pub mod vault;
 pub mod volume;
 

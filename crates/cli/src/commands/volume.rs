@@ -1,4 +1,4 @@
-//! `volume init|info|check|gc|resize`.
+//! `volume init|info|check|gc|resize`; `volume uppers` is in [`uppers`].
 
 use std::os::unix::fs::MetadataExt;
 
@@ -9,7 +9,7 @@ use adit_volume::check::{self, Options, Problem, Report, Unfinished};
 use adit_volume::volume::{CreateOptions, OpenOptions};
 use serde_json::{Value, json};
 
-use super::confirm;
+use super::{confirm, uppers};
 use crate::args::low::GlobalArgs;
 use crate::args::units::show_size;
 use crate::args::volume::{
@@ -31,6 +31,7 @@ pub fn volume(command: &VolumeCommand, global: &GlobalArgs) -> Result<()> {
         VolumeCommand::Check(args) => check(args, global),
         VolumeCommand::Gc(args) => gc(args, global),
         VolumeCommand::Resize(args) => resize(args, global),
+        VolumeCommand::Uppers(command) => uppers::uppers(command, global),
     }
 }
 

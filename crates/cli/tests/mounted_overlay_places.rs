@@ -1,0 +1,179 @@
+//! Where the layers of an overlay lie: a folder that was moved is bound to its upper again, and uppers in the cache directory are
+//! listed and deleted.
+
+mod common;
+#[path = "common/mounts.rs"]
+mod mounts;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use common::{Ran, facts};
+use mounts::Points;
+use serde_json::Value;
+
+struct World(Points);
+
+impl World {
+    /// A folder `lower` with something in it. `None` where mounts are impossible; under CI that is a failure.
+    fn new() -> Option<World> {
+        let points = Points::new(&["mnt", "mnt2"])?;
+        let bench = &points.bench;
+        fs::create_dir_all(bench.path("lower/d")).unwrap();
+        for path in ["lower/d/a", "lower/f", "lower/g"] {
+            fs::write(bench.path(path), [1; 9000]).unwrap();
+        }
+        Some(World(points))
+    }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        self.0.bench.run(args)
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.0.bench.path(path)
+    }
+
+    fn umount(&self) {
+        self.run(&["umount", "mnt"]).expect(0);
+    }
+
+    /// An overlay on `lower` with changes in `up`.
+    fn change(&self) {
+        self.run(&["mount", "lower", "mnt", "--upper", "up"]).expect(0);
+        fs::write(self.path("mnt/new"), "new").unwrap();
+        fs::write(self.path("mnt/f"), "changed").unwrap();
+        fs::rename(self.path("mnt/d"), self.path("mnt/moved")).unwrap();
+        fs::remove_file(self.path("mnt/g")).unwrap();
+    }
+
+    fn rename(&self, from: &str, to: &str) {
+        fs::rename(self.path(from), self.path(to)).unwrap();
+    }
+
+    /// What `volume uppers list` tells.
+    fn uppers(&self) -> Vec<Value> {
+        let listed = self.run(&["volume", "uppers", "list", "--cache-dir", "cache", "--json"]).expect(0).json();
+        listed.as_array().unwrap().clone()
+    }
+}
+
+#[test]
+fn a_folder_that_was_moved_is_bound_again() {
+    let Some(w) = World::new() else { return };
+    w.change();
+    w.run(&["snapshot", "create", "mnt", "s"]).expect(0);
+    fs::write(w.path("mnt/later"), "later").unwrap();
+    let shown = facts(&w.path("mnt"));
+    w.umount();
+    w.rename("lower", "place");
+    let (old, new) = (w.0.bench.str("lower"), w.0.bench.str("place"));
+    let line = ["mount", "place", "mnt", "--upper", "up"];
+    w.run(&line).expect(1).says(&old).says(&new).says("--rebind");
+    let rebind = [&line[..], &["--rebind"]].concat();
+    w.run(&rebind).expect(0).says(&format!("bound to {new} now")).says("is as it was");
+    assert_eq!(facts(&w.path("mnt")), shown);
+    // Of a snapshot from before it is the same folder.
+    let told = w.run(&["snapshot", "diff", "mnt", "s", "--json"]).expect(0).json();
+    assert_eq!((told.as_array().unwrap().len(), told[0]["path"].as_str()), (1, Some("/later")));
+    // And what is set back to that is bound all the same.
+    w.run(&["snapshot", "restore", "mnt", "s", "--yes"]).expect(0);
+    assert!(!w.path("mnt/later").exists());
+    w.umount();
+    assert_eq!(w.run(&line).expect(0).stderr, "");
+    w.umount();
+    // By mount(8)'s words, and not needed: nothing is said.
+    assert_eq!(w.run(&["mount", "place", "mnt", "-o", "upper=up,rebind"]).expect(0).stderr, "");
+    w.umount();
+    w.run(&["mount", "place", "mnt", "--writable", "--cache-dir", "cache", "--rebind"]).expect(2).says("--upper");
+    w.run(&["volume", "check", "up"]).expect(0);
+}
+
+#[test]
+fn another_folder_is_not_bound() {
+    let Some(w) = World::new() else { return };
+    w.change();
+    w.umount();
+    assert!(Command::new("cp").arg("-a").args([w.path("lower"), w.path("copy")]).status().unwrap().success());
+    fs::create_dir(w.path("empty")).unwrap();
+    for other in ["copy", "empty"] {
+        let refused = w.run(&["mount", other, "mnt", "--upper", "up", "--rebind"]).expect(1);
+        refused.says("is not the folder that it belongs to").says("/d, /f").says("a copy is another folder");
+    }
+    // Nothing was changed.
+    w.run(&["mount", "lower", "mnt", "--upper", "up"]).expect(0);
+    w.umount();
+    // The same one, of which something changed meanwhile: that is said.
+    w.rename("lower", "place");
+    fs::write(w.path("place/f"), "others").unwrap();
+    w.run(&["mount", "place", "mnt", "--upper", "up", "--rebind"]).expect(0).says("these are not").says("/f");
+    assert_eq!(fs::read(w.path("mnt/moved/a")).unwrap(), [1; 9000]);
+    w.umount();
+    // Snapshots are known wherever they are.
+    w.run(&["volume", "init", "box"]).expect(0);
+    w.run(&["snapshot", "create", "box", "s"]).expect(0);
+    w.run(&["mount", "box", "mnt", "--snapshot", "s", "--upper", "up2", "--rebind"])
+        .expect(2)
+        .says("leave out --rebind");
+    w.run(&["mount", "box", "mnt", "--snapshot", "s", "--upper", "up", "--rebind"]).expect(2);
+    w.run(&["mount", "box", "mnt", "--snapshot", "s", "--upper", "up"]).expect(1).says("that it belongs to");
+}
+
+#[test]
+fn uppers_in_the_cache_directory_are_listed_and_deleted() {
+    let Some(w) = World::new() else { return };
+    assert_eq!(w.uppers(), [Value::Null; 0]);
+    fs::create_dir(w.path("other")).unwrap();
+    let mount = |lower: &str| w.run(&["mount", lower, "mnt", "--writable", "--cache-dir", "cache"]).expect(0);
+    mount("other");
+    w.umount();
+    mount("lower");
+    fs::write(w.path("mnt/new"), vec![7; 1 << 20]).unwrap();
+    let of = |lower: &str| {
+        let lower = w.0.bench.str(lower);
+        w.uppers().into_iter().find(|upper| upper["lower"] == lower.as_str()).expect("it is listed")
+    };
+    assert_eq!(w.uppers().len(), 2);
+    let (mounted, other) = (of("lower"), of("other"));
+    assert_eq!(mounted["mountpoint"], w.0.bench.str("mnt").as_str());
+    assert_eq!(
+        (&other["mountpoint"], &other["error"], &other["lower_missing"]),
+        (&Value::Null, &Value::Null, &false.into())
+    );
+    let file = mounted["path"].as_str().unwrap().to_owned();
+    assert!(other["last_used"].as_str().unwrap().ends_with('Z'), "{other}");
+    w.run(&["volume", "uppers", "delete", &file, "--cache-dir", "cache", "--yes"]).expect(7).says("mounted on");
+    w.umount();
+    let taken = of("lower")["allocated_bytes"].as_u64().unwrap();
+    assert!(taken > 1 << 20 && taken == fs::metadata(&file).unwrap().blocks() * 512, "{taken}");
+    // One whose folder went, or moved: it is listed so, and bound by what is listed.
+    w.rename("lower", "place");
+    assert_eq!(of("lower")["lower_missing"], true);
+    let text = w.run(&["volume", "uppers", "list", "--cache-dir", "cache"]).expect(0).text();
+    assert!(text.contains("lower, which is not there\n") && text.contains("used "), "{text}");
+    w.run(&["mount", "place", "mnt", "--upper", &file, "--rebind"]).expect(0);
+    assert_eq!(fs::metadata(w.path("mnt/new")).unwrap().len(), 1 << 20);
+    w.umount();
+    // Nothing else is deleted, and nothing without a yes.
+    let delete = |named: &str, more: &[&str]| {
+        w.run(&[&["volume", "uppers", "delete", named, "--cache-dir", "cache"], more].concat())
+    };
+    delete(&file, &[]).expect(2).says("--yes");
+    w.run(&["volume", "init", "box"]).expect(0);
+    delete(&w.0.bench.str("box"), &["--yes"]).expect(2).says("none of the volumes");
+    fs::write(w.path("cache/overlays/mine.adit"), "mine").unwrap();
+    delete("mine.adit", &["--yes"]).expect(2);
+    assert_eq!(w.uppers().len(), 2);
+    let name = PathBuf::from(&file).file_name().unwrap().to_str().unwrap().to_owned();
+    delete(&name, &["--yes"]).expect(0).says("deleted");
+    assert!(!PathBuf::from(&file).exists());
+    // One that is damaged is listed, with what is wrong, and can go.
+    let other = other["path"].as_str().unwrap();
+    fs::write(other, "no volume").unwrap();
+    let listed = w.uppers();
+    assert!(listed.len() == 1 && listed[0]["error"].is_string(), "{listed:?}");
+    delete(other, &["--yes"]).expect(0);
+    assert_eq!(w.uppers(), [Value::Null; 0]);
+}
