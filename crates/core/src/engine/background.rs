@@ -27,8 +27,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// What the thread that talks to the front end is told.
 enum Notice {
-    /// Pages and attributes of this inode are void.
-    Void(Ino),
+    /// Pages of this range and attributes of this inode are void.
+    Void { ino: Ino, offset: i64, len: i64 },
+    /// The front end is to forget this inode's name, and with it the inode, unless it is in use.
+    Forget(Ino),
     /// More inodes are known than there is room for.
     Crowded,
 }
@@ -48,7 +50,11 @@ impl Notices {
             let (mut hand, mut not_before) = (Hand::default(), Instant::now());
             while let Ok(notice) = receiver.recv() {
                 match notice {
-                    Notice::Void(ino) => notifier.inval_inode(ino, 0, 0),
+                    Notice::Void { ino, offset, len } => notifier.inval_inode(ino, offset, len),
+                    Notice::Forget(ino) => {
+                        let Some(engine) = engine.upgrade() else { return };
+                        engine.forget_name(&*notifier, ino);
+                    }
                     Notice::Crowded => {
                         let Some(engine) = engine.upgrade() else { return };
                         if Instant::now() >= not_before && !engine.thin_out(&*notifier, &mut hand) {
@@ -69,9 +75,25 @@ impl Notices {
 
     /// Pages and attributes of `ino` are void.
     pub(crate) fn inval_inode(&self, ino: Ino) {
+        self.send(Notice::Void { ino, offset: 0, len: 0 });
+    }
+
+    /// Those pages of `ino` are void that hold `len` bytes at `offset`, and its attributes.
+    pub(crate) fn inval_range(&self, ino: Ino, offset: u64, len: usize) {
+        if let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) {
+            self.send(Notice::Void { ino, offset, len });
+        }
+    }
+
+    /// The front end is to look `ino` up anew once nobody uses it.
+    pub(crate) fn forget(&self, ino: Ino) {
+        self.send(Notice::Forget(ino));
+    }
+
+    fn send(&self, notice: Notice) {
         if let Some(channel) = &*self.channel.lock() {
             // The thread ends only with the channel, or by a panic of the notifier: then there is no one to tell.
-            let _ = channel.send(Notice::Void(ino));
+            let _ = channel.send(notice);
         }
     }
 
@@ -165,6 +187,15 @@ pub(crate) fn start_flusher(engine: &Arc<Engine>) {
 }
 
 impl Engine {
+    /// Has the front end forget a name of `ino`.
+    fn forget_name(&self, notifier: &dyn Notifier, ino: Ino) {
+        if let Some((parent, name)) = self.store.name_of(ino)
+            && let Ok(name) = FileName::new(&name)
+        {
+            notifier.inval_entry(parent, name);
+        }
+    }
+
     /// Has the front end drop names of files that are not in use, until a quarter of the room is free again or every
     /// name was tried once; false in that case. What it drops it forgets, and only that frees memory here.
     ///

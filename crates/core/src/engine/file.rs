@@ -206,8 +206,10 @@ impl Engine {
                 tracing::error!(path, ?failure, "buffered writes could not be stored and are lost");
                 self.with_buffer(&file, &mut state, WriteBuffer::clear);
                 self.inodes.changed(ino);
+                self.kernel_lost(ino, None);
             }
         }
+        self.forget_if_lost(ino);
         if self.inodes.unpin(ino) {
             self.unreference(ino);
         }
@@ -379,6 +381,21 @@ impl Engine {
         acceptor: &mut Acceptor<'_>,
     ) -> Result<usize> {
         let handle = self.files.get(fh)?;
+        let written = self.write_with(&handle, offset, data, by, acceptor);
+        if written.is_err() && self.options.kernel_writeback {
+            self.kernel_lost(handle.file.ino, Some((offset, data.len())));
+        }
+        written
+    }
+
+    fn write_with(
+        &self,
+        handle: &FileHandle,
+        offset: u64,
+        data: &[u8],
+        by: Written,
+        acceptor: &mut Acceptor<'_>,
+    ) -> Result<usize> {
         // With kernel write-back, pages come late and with any handle.
         if handle.access != Access::Write && !self.options.kernel_writeback {
             return Err(ErrorKind::NotPermitted.into());

@@ -380,6 +380,15 @@ impl InodeTable {
         print == now || print == PRINT_OWN
     }
 
+    /// Notes that the kernel holds pages that belong to no content: they are not right when it is opened next.
+    pub(crate) fn pages_void(&self, ino: Ino) {
+        if let Some(mut held) = self.hold(ino)
+            && held.rare().print != 0
+        {
+            held.set_print(PRINT_OWN | PRINT_OLD);
+        }
+    }
+
     /// Whether the kernel cannot hold pages of it: it was not opened since it is known.
     pub(crate) fn is_unread(&self, ino: Ino) -> bool {
         self.hold(ino).is_some_and(|held| held.rare().print == 0)

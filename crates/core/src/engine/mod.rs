@@ -22,6 +22,7 @@ mod file;
 mod handles;
 mod inodes;
 mod listing;
+mod lost;
 mod namespace;
 mod ranges;
 mod read;
@@ -44,6 +45,7 @@ use self::dentries::Dentries;
 use self::handles::{DirHandle, FileHandle, Handles, OpenInodes};
 use self::inodes::InodeTable;
 use self::listing::Listings;
+use self::lost::Lost;
 use self::read::Units;
 use self::stats::Counters;
 use crate::error::{ErrorKind, FsError, Result};
@@ -163,6 +165,7 @@ pub struct Engine {
     /// Inodes without references that the store was not told of yet.
     unreferenced: Mutex<Vec<Ino>>,
     unreferenced_len: AtomicUsize,
+    lost: Lost,
     notices: Notices,
     flusher: Arc<Flusher>,
     counters: Counters,
@@ -203,6 +206,7 @@ impl Engine {
             gate: RwLock::new(()),
             unreferenced: Mutex::default(),
             unreferenced_len: AtomicUsize::new(0),
+            lost: Lost::default(),
             notices: Notices::default(),
             flusher: Arc::default(),
             counters: Counters::default(),
@@ -343,6 +347,7 @@ impl Engine {
                     self.dentries.forgotten(ino);
                     self.listings.remove(ino);
                     self.units.drop_inode(ino);
+                    self.lost.forgotten(ino);
                     self.store.forget(ino);
                 }
             }
