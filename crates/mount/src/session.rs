@@ -62,6 +62,8 @@ pub struct Session {
 #[derive(Clone, Debug)]
 pub struct SessionHandle {
     mountpoint: PathBuf,
+    /// `major:minor` of its device, by which it is known: another mount may come to its place once it is detached.
+    device: String,
     activity: Arc<Activity>,
     outcome: Arc<Outcome>,
     events: Sender<Event>,
@@ -130,8 +132,9 @@ impl Session {
         probe(&mountpoint).map_err(unusable)?;
         let kernel_writeback = engine.options().kernel_writeback;
         mountpoint::tune_backing_device(&mountpoint, kernel_writeback);
-        let handle =
-            SessionHandle { mountpoint, activity, outcome: Arc::default(), events, kernel: Arc::downgrade(&teller) };
+        let device = mountpoint::find(&mountpoint).map(|entry| entry.device).unwrap_or_default();
+        let (outcome, kernel) = (Arc::default(), Arc::downgrade(&teller));
+        let handle = SessionHandle { mountpoint, device, activity, outcome, events, kernel };
         Ok(Session { handle, engine, events: received, serving: Some(serving), kernel_writeback, _kernel: teller })
     }
 
@@ -210,7 +213,7 @@ impl Session {
             }
             _ => {
                 // It waits for a connection that only the end of this process closes.
-                let _ = mountpoint::detach(&self.handle.mountpoint, true);
+                let _ = self.handle.unmount(true);
             }
         }
         flushed?;
@@ -275,14 +278,14 @@ impl Session {
 
     /// Detaches from a thread of its own, because umount(2) waits for requests, and signals must be heard meanwhile.
     fn detach_from_a_thread(&self, lazy: bool) {
-        let SessionHandle { mountpoint, events, .. } = self.handle.clone();
+        let handle = self.handle.clone();
         let writeback = self.kernel_writeback;
         let spawned = Builder::new().name("adit-umount".into()).spawn(move || {
             if lazy && writeback {
-                flush_kernel_cache(&mountpoint);
+                handle.flush_cache();
             }
             // The receiver is gone only after a forced end.
-            let _ = events.send(Event::Detached(mountpoint::detach(&mountpoint, lazy)));
+            let _ = handle.events.send(Event::Detached(handle.unmount(lazy)));
         });
         if let Err(e) = spawned {
             let refused = MountError::Refused { path: self.handle.mountpoint.clone(), reason: e.to_string() };
@@ -315,7 +318,7 @@ impl Drop for Session {
             return;
         }
         // Nobody waited; nothing must stay mounted whose server is about to go, and nothing acknowledged be lost.
-        let _ = mountpoint::detach(&self.handle.mountpoint, true);
+        let _ = self.handle.unmount(true);
         self.handle.activity.close(LAST_REQUESTS);
         if let Err(e) = self.engine.shutdown() {
             tracing::error!("last flush of {}: {e}", self.handle.mountpoint.display());
@@ -358,9 +361,37 @@ impl SessionHandle {
     /// Unmounts; [`Session::wait`] then flushes and returns. `lazy` detaches at once while open files live on.
     ///
     /// # Errors
-    /// `Busy` if files are open and not `lazy`; nothing has changed then.
+    /// `Busy` if files are open and not `lazy`, or another mount covers it; `NotAMount` if it was detached already. Nothing has
+    /// changed then.
     pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
-        mountpoint::detach(&self.mountpoint, lazy)
+        match self.is_in_place() {
+            true => mountpoint::detach(&self.mountpoint, lazy),
+            // Under another one.
+            false if mountpoint::is_attached(&self.device) => Err(MountError::Busy(self.mountpoint.clone())),
+            false => Err(MountError::NotAMount(self.mountpoint.clone())),
+        }
+    }
+
+    /// Whether it is in its place, as far as this process sees.
+    fn is_in_place(&self) -> bool {
+        // Where the table of mounts cannot be read, nothing is known of it.
+        self.device.is_empty() || mountpoint::find(&self.mountpoint).is_some_and(|entry| entry.device == self.device)
+    }
+
+    /// Has the kernel begin to write what it holds of this mount, and its times.
+    fn sync_kernel(&self) -> io::Result<()> {
+        // A mount that was detached has no place by which it could be named. What is open there is told apart.
+        if self.is_in_place() {
+            rustix::fs::syncfs(std::fs::File::open(&self.mountpoint)?)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the kernel write its dirty pages to us, before a lazy detach takes the tree away.
+    fn flush_cache(&self) {
+        if let Err(e) = self.sync_kernel() {
+            tracing::error!("kernel cache not flushed: {e}");
+        }
     }
 
     /// How [`Session::wait`] ended, the last flush included; waits for it at most `patience`. `None` if it goes on.
@@ -377,15 +408,14 @@ impl SessionHandle {
 
     /// Has the kernel write what it holds of this mount: all that was written before the call has reached the store when it
     /// returns. `written` are the inodes that are open for writing; of others it holds nothing. Not from a thread that serves
-    /// requests.
+    /// requests. Once the mount was detached, times of what is open may come later.
     ///
     /// # Errors
     /// What the kernel says: not all may have been written.
     pub fn flush_kernel(&self, written: &[Ino]) -> io::Result<()> {
         // Starts everything at once, and writes times as well; but the kernel does not wait for pages of FUSE.
         let Some(kernel) = self.kernel.upgrade() else { return Ok(()) };
-        let root = std::fs::File::open(&self.mountpoint)?;
-        rustix::fs::syncfs(&root)?;
+        self.sync_kernel()?;
         for &ino in written {
             // Waits for each page, or writes it.
             match kernel.0.inval_inode(fuser::INodeNo(ino.0), 0, 0) {
@@ -394,8 +424,7 @@ impl SessionHandle {
             }
         }
         // The times of what was written since the first.
-        rustix::fs::syncfs(&root)?;
-        Ok(())
+        self.sync_kernel()
     }
 
     /// Has the kernel forget an entry, with what it knows below it, and its directory's listing. Not from a thread that serves
@@ -468,14 +497,6 @@ fn retry(mut call: impl FnMut() -> Result<(), Errno>) -> io::Result<()> {
             Err(Errno::INTR) => continue,
             other => return Ok(other?),
         }
-    }
-}
-
-/// Makes the kernel write its dirty pages to us, before a lazy detach takes the tree away.
-fn flush_kernel_cache(mountpoint: &Path) {
-    let synced = std::fs::File::open(mountpoint).and_then(|root| Ok(rustix::fs::syncfs(&root)?));
-    if let Err(e) = synced {
-        tracing::error!("kernel cache not flushed: {e}");
     }
 }
 
