@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use adit_core::types::{Kind, Timestamp};
+use adit_core::types::{Caller, Kind, Timestamp};
 
 use super::keys::Id;
 
@@ -168,6 +168,29 @@ pub struct Inode {
 }
 
 impl Inode {
+    /// A new one, made `now`, with no content, and no place yet.
+    pub fn new(kind: Kind, perm: u16, owner: Caller, now: Timestamp) -> Inode {
+        Inode {
+            kind,
+            perm: perm & 0o7777,
+            has_xattrs: false,
+            in_windows: false,
+            is_cut: false,
+            nlink: if kind == Kind::Directory { 2 } else { 1 },
+            uid: owner.uid,
+            gid: owner.gid,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            place: Place::default(),
+            inline: Vec::new(),
+        }
+    }
+
     const XATTRS: u8 = 1;
     const WINDOWS: u8 = 2;
     const CUT: u8 = 4;

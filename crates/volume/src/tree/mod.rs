@@ -44,7 +44,7 @@ pub use view::View;
 pub(crate) use view::cookie_in;
 
 use crate::format::keys::{self, Id, Key, NameHash};
-use crate::format::records::{self, Inode, Place, Snapshot, State};
+use crate::format::records::{self, Inode, Snapshot, State};
 use crate::table::{Extents, Table};
 
 /// The branch that every volume has.
@@ -122,25 +122,7 @@ impl Tree {
     /// Makes an empty tree in an empty table: a root directory, and the branch [`MAIN`].
     pub fn format(table: &dyn Table, owner: Caller, perm: u16) -> Result<()> {
         let now = Timestamp::now();
-        let root = Inode {
-            kind: Kind::Directory,
-            perm: perm & 0o7777,
-            has_xattrs: false,
-            in_windows: false,
-            is_cut: false,
-            nlink: 2,
-            uid: owner.uid,
-            gid: owner.gid,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            btime: now,
-            place: Place::default(),
-            inline: Vec::new(),
-        };
+        let root = Inode::new(Kind::Directory, perm, owner, now);
         let main = Snapshot { state: State::Live, parent: 0, created: now, name: MAIN.to_owned(), done: Vec::new() };
         let writes = vec![
             (keys::meta(meta::FORMAT), Some(records::encode_meta(FORMAT))),

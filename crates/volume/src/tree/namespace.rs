@@ -132,25 +132,11 @@ impl Change<'_, '_> {
             let default = if has_xattrs { self.xattr(dir, XattrName::ACL_DEFAULT.as_bytes())? } else { None };
             inherited = acl::inherit(default.as_deref(), new.kind, &node)?;
         }
-        let now = self.now;
         let inode = Inode {
-            kind: new.kind,
-            perm: inherited.access.perm & 0o7777,
-            has_xattrs: false,
-            in_windows: false,
-            is_cut: false,
-            nlink: if new.kind == Kind::Directory { 2 } else { 1 },
-            uid: node.caller.uid,
-            gid: node.caller.gid,
             rdev: new.rdev,
             size: new.target.len() as u64,
-            blocks: 0,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            btime: now,
-            place: Place::default(),
             inline: new.target.to_vec(),
+            ..Inode::new(new.kind, inherited.access.perm, node.caller, self.now)
         };
         Ok((inode, inherited))
     }

@@ -5,7 +5,7 @@
 //! do not undo each other. Nothing that a file holds is dropped: what has no place is put into [`lost`]. What is about blocks is
 //! in [`blocks`]. Nobody uses the volume meanwhile.
 
-use adit_core::types::{Kind, Timestamp};
+use adit_core::types::{Caller, Kind};
 use adit_core::{ErrorKind, Result};
 
 use super::change::{Change, Spot};
@@ -299,26 +299,8 @@ impl Change<'_, '_> {
             true => Some(self.inode(ROOT_INO)?.clone()),
             false => None,
         };
-        let now: Timestamp = self.now;
-        Ok(Inode {
-            kind: Kind::File,
-            perm: 0o600,
-            has_xattrs: false,
-            in_windows: false,
-            is_cut: false,
-            nlink: 1,
-            uid: root.as_ref().map_or(0, |root| root.uid),
-            gid: root.as_ref().map_or(0, |root| root.gid),
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            btime: now,
-            place: Place::default(),
-            inline: Vec::new(),
-        })
+        let owner = root.map_or(Caller { uid: 0, gid: 0 }, |root| Caller { uid: root.uid, gid: root.gid });
+        Ok(Inode::new(Kind::File, 0o600, owner, self.now))
     }
 
     /// Makes a record again, under the name that is left of it or in lost+found.
