@@ -379,8 +379,8 @@ impl Volume {
         }
     }
 
-    /// Changes how long the file may become, in bytes, durably. `NoSpace` if what is there would not fit, `InvalidInput` if no volume
-    /// can have that capacity.
+    /// Changes how long the file may become, in bytes, durably. `NoSpace`, which tells the least, if what is there would not
+    /// fit, `InvalidInput` if no volume can have that capacity.
     pub fn set_capacity(&self, bytes: u64) -> Result<()> {
         if self.read_only {
             return Err(FsError::new(ErrorKind::ReadOnly).on("resize", &self.name));

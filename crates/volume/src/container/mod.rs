@@ -75,6 +75,21 @@ fn geometry(superblock: &Superblock, log_segments: u32) -> Geometry {
     }
 }
 
+/// The least capacity, in bytes, that has room for what is in use in `space`, and for what must stay free.
+fn capacity_least(superblock: &Superblock, space: &Space) -> u64 {
+    let segment_len = u64::from(superblock.segment_len);
+    let mut segments = space.used();
+    loop {
+        let capacity = segments.saturating_mul(segment_len);
+        let kept_back = geometry(&Superblock { capacity, ..superblock.clone() }, 0).kept_back;
+        // More capacity keeps more back, but an eighth of it at most: this comes to an end.
+        match space.used().saturating_add(u64::from(kept_back)) {
+            needed if needed <= segments => return capacity,
+            needed => segments = needed,
+        }
+    }
+}
+
 impl Container {
     /// Writes the first superblock of a volume to both slots, durably.
     pub fn init(file: &dyn BlockFile, name: &str, superblock: &Superblock) -> Result<()> {
@@ -414,14 +429,16 @@ impl Container {
         if wanted.encode().is_none_or(|bytes| Superblock::decode(&bytes).is_err()) {
             return Err(FsError::new(ErrorKind::InvalidInput).on("resize", &self.name));
         }
-        let (old, fits) = {
+        let old = {
             let mut space = self.space.lock();
             let old = space.geometry();
-            (old, space.resize(geometry(&wanted, old.log_segments)))
+            if !space.resize(geometry(&wanted, old.log_segments)) {
+                let least = capacity_least(&wanted, &space).div_ceil(1 << 20);
+                let why = format!("what it holds needs at least {least} MiB");
+                return Err(FsError::new(ErrorKind::NoSpace).on("resize", &self.name).because(why));
+            }
+            old
         };
-        if !fits {
-            return Err(FsError::new(ErrorKind::NoSpace).on("resize", &self.name));
-        }
         self.flip(|superblock| superblock.capacity = capacity).inspect_err(|_| {
             self.space.lock().resize(old);
         })

@@ -1,5 +1,6 @@
 //! What is free, taken and given back.
 
+use super::batches::no_block_twice;
 use super::*;
 use adit_testkit::{Rng, seeds};
 use std::collections::BTreeMap;
