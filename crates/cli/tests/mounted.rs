@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{Killed, PASSWORD, eventually, facts, make_tree, run};
+use common::{Killed, PASSWORD, Start, eventually, facts, make_tree, run};
 use mounts::{Mounts, OrdinaryUser, force_off, is_root, mount_line};
 
 fn is_mounted(path: &Path) -> bool {
@@ -28,7 +28,7 @@ fn mounted_round_trip() {
     make_tree(&tree);
     m.mount(&[]).expect(0);
     assert!(is_mounted(&m.mnt()));
-    let copied = Command::new("cp").arg("-a").arg(&tree).arg(m.mnt()).status().unwrap();
+    let copied = Command::new("cp").arg("-a").arg(&tree).arg(m.mnt()).start_and_wait().unwrap();
     assert!(copied.success());
     assert_eq!(facts(&tree), facts(&m.mnt().join("tree")));
     m.umount_with(&[]).expect(0);
@@ -78,7 +78,7 @@ fn mounted_is_listed_and_counted() {
     m.bench.run(["status", "mnt"]).expect(0);
     let mut watched = m.bench.command();
     watched.args(["stats", "mnt", "--json", "--watch"]).stdout(Stdio::piped());
-    let mut watched = Killed(watched.spawn().unwrap());
+    let mut watched = Killed(watched.start().unwrap());
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(watched.0.stdout.take().unwrap()));
     for _ in 0..2 {
         let line: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
@@ -326,7 +326,7 @@ fn mounted_in_the_foreground_ends_on_a_signal() {
     for signal in [libc::SIGINT, libc::SIGTERM] {
         let mut command = m.bench.command();
         command.args(["mount", m.bench.vault_str(), "mnt", "--foreground", "--password-file", "password"]);
-        let mut child = Killed(command.stderr(Stdio::piped()).spawn().unwrap());
+        let mut child = Killed(command.stderr(Stdio::piped()).start().unwrap());
         eventually("it is mounted", || is_mounted(&m.mnt()));
         fs::write(m.mnt().join(format!("f{signal}")), "written").unwrap();
         kill(child.0.id() as i32, signal);
@@ -598,7 +598,7 @@ fn mounted_exclusively_by_one_of_several_that_start_at_once() {
         let mut start = m.bench.command();
         start.args(["mount", m.bench.vault_str(), place.to_str().unwrap(), "-o", "exclusive"]);
         start.args(["--password-file", m.bench.password_str()]);
-        start.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap()
+        start.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).start().unwrap()
     });
     let ends = starts.map(|mut start| start.wait().unwrap().code().unwrap());
     for (place, code) in places.iter().zip(ends) {
@@ -682,7 +682,7 @@ fn mounted_by_mount_8() {
     mount(format!("noauto,nofail,x-test,password_file={password}")).expect(0);
     assert!(is_mounted(&m.mnt()));
     assert!(mount_line(&m.mnt()).is_some_and(|line| line.contains("fuse.adit")));
-    let umount = Command::new("umount").arg(m.mnt()).status().unwrap();
+    let umount = Command::new("umount").arg(m.mnt()).start_and_wait().unwrap();
     assert!(umount.success());
     eventually("its process ends", || m.bench.mounts().is_empty());
     // A fake mount asks nothing and mounts nothing, also with other letters in the same word.

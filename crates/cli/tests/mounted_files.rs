@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{CWD, FallocateFlags, FileType, Mode, RenameFlags};
 
-use common::{PASSWORD, pattern};
+use common::{PASSWORD, Start, pattern};
 use mounts::{Mounts, is_root, mount_line};
 
 /// Bytes of cleartext in a chunk.
@@ -55,7 +55,7 @@ fn files_have_their_sizes_and_contents_after_ls_with_both_ciphers() {
             fs::write(m.at(&format!("len-{len}")), pattern(len)).unwrap();
         }
         m.remount(&[]);
-        let listed = Command::new("ls").arg("-l").arg(m.mnt()).output().unwrap();
+        let listed = Command::new("ls").arg("-l").arg(m.mnt()).start_and_read().unwrap();
         assert!(listed.status.success());
         let listed = String::from_utf8(listed.stdout).unwrap();
         for len in lens {
@@ -368,7 +368,7 @@ fn a_lookup_error_is_not_absence() {
     fs::write(m.at("dir/f"), "f").unwrap();
     fs::write(m.at("beside"), "beside").unwrap();
     m.umount();
-    let found = Command::new("find").arg(m.bench.vault()).args(["-name", "dir.c9r"]).output().unwrap();
+    let found = Command::new("find").arg(m.bench.vault()).args(["-name", "dir.c9r"]).start_and_read().unwrap();
     let dir_file = PathBuf::from(String::from_utf8(found.stdout).unwrap().trim_end());
     let id = fs::read(&dir_file).unwrap();
     fs::write(&dir_file, vec![b'x'; 5000]).unwrap();
@@ -396,7 +396,7 @@ fn modes_are_kept_and_others_are_kept_out() {
     if is_root("another user's view") {
         let mut other = Command::new("setpriv");
         other.args(["--reuid=65534", "--regid=65534", "--clear-groups", "ls"]).arg(m.mnt());
-        assert!(!other.output().unwrap().status.success(), "another user can look into the mount");
+        assert!(!other.start_and_read().unwrap().status.success(), "another user can look into the mount");
     }
     m.umount();
 }
@@ -438,7 +438,7 @@ struct SmallDisk(PathBuf);
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        let _ = Command::new("umount").arg("-l").arg(&self.0).start_and_wait();
     }
 }
 
@@ -448,7 +448,7 @@ impl SmallDisk {
         let disk = SmallDisk(at);
         let options = format!("size={size}");
         let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&disk.0).status().unwrap();
+            Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&disk.0).start_and_wait().unwrap();
         assert!(mounted.success());
         disk
     }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use adit_testkit::{Rng, seeds};
 
-use common::left_out;
+use common::{Start, left_out};
 use ledger::{Ledger, Writer, compare};
 use mounts::Mounts;
 
@@ -36,7 +36,7 @@ fn git(dir: &Path, args: &[&str]) -> Command {
 }
 
 fn run(mut command: Command) {
-    let status = command.status().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let status = command.start_and_wait().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     assert!(status.success(), "{command:?}: {status}");
 }
 
@@ -61,8 +61,8 @@ fn clone_until_dead(from: &Path, into: &Path, round: u64, dead: &AtomicBool) -> 
     let mut whole = Vec::new();
     for n in 0.. {
         let to = into.join(format!("{round}-{n}"));
-        let status =
-            git(from, &["clone", "-q", "--no-hardlinks", from.to_str().unwrap(), to.to_str().unwrap()]).status();
+        let status = git(from, &["clone", "-q", "--no-hardlinks", from.to_str().unwrap(), to.to_str().unwrap()])
+            .start_and_wait();
         // One that was under way when the server died may think that it is through: no error of the mount was its business.
         if dead.load(Ordering::SeqCst) || !status.is_ok_and(|status| status.success()) {
             return whole;
@@ -87,7 +87,7 @@ fn start_fsx(program: &Path, m: &Mounts, seed: u64) -> Child {
     fsx.args(["-S", &(seed as u32).to_string(), "-N", "100000000", "-P"]).arg(m.bench.path("art")).arg(m.at("fsx"));
     let said = fs::File::create(m.bench.path("fsx.log")).unwrap();
     fsx.stdin(Stdio::null()).stdout(said.try_clone().unwrap()).stderr(said);
-    fsx.spawn().unwrap_or_else(|e| panic!("{}: {e}", program.display()))
+    fsx.start().unwrap_or_else(|e| panic!("{}: {e}", program.display()))
 }
 
 fn load_and_kill(m: &Mounts, fsx: Option<&Path>, ledgers: &mut [Ledger], (round, seed): (u64, u64)) -> Vec<PathBuf> {
@@ -146,7 +146,7 @@ fn read_all(dir: &Path) {
 
 fn kill_loop(init: &[&str], options: &[&str]) {
     let Some(m) = Mounts::volume(init) else { return };
-    if git(Path::new("/"), &["--version"]).status().is_err() {
+    if git(Path::new("/"), &["--version"]).start_and_wait().is_err() {
         left_out("git is not installed");
         return;
     }

@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Ran, eventually, facts, make_tree, pattern};
+use common::{Ran, Start, eventually, facts, make_tree, pattern};
 use mounts::Points;
 use serde_json::Value;
 
@@ -77,7 +77,7 @@ fn save(path: &Path, content: &str) {
 
 fn git(dir: &Path, args: &[&str]) -> String {
     let told = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"];
-    let out = Command::new("git").args(told).args(args).current_dir(dir).env("HOME", dir).output().unwrap();
+    let out = Command::new("git").args(told).args(args).current_dir(dir).env("HOME", dir).start_and_read().unwrap();
     assert!(out.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&out.stderr));
     String::from_utf8_lossy(&out.stdout).into_owned()
 }
@@ -103,7 +103,7 @@ fn what_lies_below_stays_as_it_is_and_the_changes_are_found_again() {
     let Some(w) = World::new() else { return };
     let lower = w.bench.path("lower");
     let (before, plain) = (facts(&lower), w.bench.path("plain"));
-    assert!(Command::new("cp").arg("-a").args([&lower, &plain]).status().unwrap().success());
+    assert!(Command::new("cp").arg("-a").args([&lower, &plain]).start_and_wait().unwrap().success());
     w.mount().expect(0).says("up: volume created");
     assert_eq!(facts(&w.bench.path("mnt")), before, "as it is below");
     work(&w.bench.path("mnt"));

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use adit_testkit::{Rng, scaled, seeds};
 
-use common::{PASSWORD, Ran, eventually, pattern, run};
+use common::{PASSWORD, Ran, Start, eventually, pattern, run};
 use mounts::{Mounts, OrdinaryUser, is_root, status};
 
 const MIB: u64 = 1 << 20;
@@ -245,7 +245,7 @@ fn a_mount_in_the_background_keeps_nothing_that_its_caller_had_open() {
     // In the foreground it is the caller's business: the lock is held for as long as it is mounted.
     let mut command = m.bench.command_of("bash");
     let line = format!("exec 9>lock; flock 9; exec {adit} mount vault mnt --foreground --password-file password");
-    let mut server = command.args(["-euc", &line]).stderr(std::process::Stdio::null()).spawn().unwrap();
+    let mut server = command.args(["-euc", &line]).stderr(std::process::Stdio::null()).start().unwrap();
     eventually("it is mounted", || !m.bench.mounts().is_empty());
     assert!(File::create(m.bench.path("lock")).unwrap().try_lock().is_err());
     m.umount();

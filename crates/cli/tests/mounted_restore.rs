@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use adit_testkit::{Rng, seeds};
-use common::{facts, make_tree, pattern};
+use common::{Start, facts, make_tree, pattern};
 use volumes::{Boxed, errno, mount_id, read, shell};
 
 #[test]
@@ -69,7 +69,7 @@ fn a_mounted_branch_is_set_back_in_its_place() {
     let mut stands = std::process::Command::new("sh");
     let mut stands = stands.args(["-c", "read line; ls | wc -l; cat grown"]).current_dir(mnt.join("d"));
     stands = stands.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
-    let mut stands = stands.spawn().unwrap();
+    let mut stands = stands.start().unwrap();
     let id = mount_id(&mnt);
 
     // What is open and would change keeps it from being set back.

@@ -22,7 +22,7 @@ use adit_testkit::own_caller;
 use adit_vault::format::{DirId, NameCipher};
 use adit_vault::{OpenOptions as StoreOptions, VaultStore};
 
-use common::{PASSWORD, eventually, pattern};
+use common::{PASSWORD, Start, eventually, pattern};
 use mounts::{Mounts, is_root};
 
 /// Bytes of cleartext in a chunk.
@@ -228,7 +228,7 @@ fn two_processes_append_whole_lines() {
         let script = format!("n=0; while [ $n -lt {LINES} ]; do n=$((n+1)); echo \"$0 line $n\"; done >> log");
         let children: Vec<_> = ["first", "second"]
             .iter()
-            .map(|who| Command::new("sh").args(["-euc", &script, who]).current_dir(m.mnt()).spawn().unwrap())
+            .map(|who| Command::new("sh").args(["-euc", &script, who]).current_dir(m.mnt()).start().unwrap())
             .collect();
         for mut child in children {
             assert!(child.wait().unwrap().success());

@@ -10,7 +10,7 @@ use std::ops::Deref;
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use common::{Killed, Ran, eventually, facts, make_tree};
+use common::{Killed, Ran, Start, eventually, facts, make_tree};
 use mounts::{Points, force_off, is_running};
 
 /// A volume `box` and folders to mount on. Dropping it kills whatever serves there and detaches it.
@@ -170,7 +170,7 @@ fn a_verb_that_is_killed_leaves_nothing() {
     w.run(&["mount", "box", "snap", "--snapshot", "s"]).expect(0);
     for signal in [libc::SIGKILL, libc::SIGINT] {
         let mut child =
-            Killed(w.bench.command().args(["put", "box", "-", "/f"]).stdin(Stdio::piped()).spawn().unwrap());
+            Killed(w.bench.command().args(["put", "box", "-", "/f"]).stdin(Stdio::piped()).start().unwrap());
         let mut stdin = child.0.stdin.take().unwrap();
         stdin.write_all(b"part").unwrap();
         eventually("it is at work", || w.private().iter().any(|path| path.is_dir()) && is_mounted(&w));
@@ -186,7 +186,7 @@ fn a_verb_that_is_killed_leaves_nothing() {
         });
     }
     // Both killed: whoever looks next clears it.
-    let mut child = Killed(w.bench.command().args(["put", "box", "-", "/f"]).stdin(Stdio::piped()).spawn().unwrap());
+    let mut child = Killed(w.bench.command().args(["put", "box", "-", "/f"]).stdin(Stdio::piped()).start().unwrap());
     let _stdin = child.0.stdin.take().unwrap();
     eventually("it is at work", || is_mounted(&w));
     let pid = w.pid();

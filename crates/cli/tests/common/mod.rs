@@ -3,10 +3,11 @@
 #![allow(dead_code, missing_docs, reason = "each test program uses a part of it")]
 
 use std::ffi::OsStr;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::RwLock;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -180,13 +181,47 @@ impl Bench {
     }
 }
 
+/// Held by who starts a program, until that runs. See [`Start`].
+static STARTING: RwLock<()> = RwLock::new(());
+
+/// Starting programs in tests with mounts.
+///
+/// A program that starts has a copy of every descriptor of this process, also of those that other tests have open, until it
+/// runs. A file on a mount that is closed meanwhile is open there still, and the mount cannot be unmounted. So whoever starts
+/// something after closing a file waits first until all that others start runs.
+pub trait Start {
+    /// As [`Command::spawn`].
+    fn start(&mut self) -> io::Result<Child>;
+    /// As [`Command::status`].
+    fn start_and_wait(&mut self) -> io::Result<ExitStatus>;
+    /// As [`Command::output`].
+    fn start_and_read(&mut self) -> io::Result<Output>;
+}
+
+impl Start for Command {
+    fn start(&mut self) -> io::Result<Child> {
+        drop(STARTING.write());
+        let _starting = STARTING.read();
+        // It runs when this returns.
+        self.spawn()
+    }
+
+    fn start_and_wait(&mut self) -> io::Result<ExitStatus> {
+        self.start()?.wait()
+    }
+
+    fn start_and_read(&mut self) -> io::Result<Output> {
+        self.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).start()?.wait_with_output()
+    }
+}
+
 /// Runs `command`, and kills it if it hangs.
 pub fn run(mut command: Command, stdin: &[u8]) -> Ran {
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .spawn()
+        .start()
         .expect("the program starts");
     // A program that wants no input may be gone already.
     let _ = child.stdin.take().expect("piped").write_all(stdin);

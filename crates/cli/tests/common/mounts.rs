@@ -13,7 +13,7 @@ use adit_testkit::scaled;
 
 #[allow(unused_imports, reason = "as above")]
 pub use super::common::is_root;
-use super::common::{Bench, PASSWORD, Ran, eventually, left_out, run};
+use super::common::{Bench, PASSWORD, Ran, Start, eventually, left_out, run};
 
 /// No test takes longer, unless a mount hangs; times the scale.
 const TEST_TIMEOUT: Duration = Duration::from_secs(180);
@@ -198,8 +198,8 @@ pub fn force_off(mountpoint: &Path) {
     while let Some(line) = mount_line(mountpoint) {
         let minor = line.split(' ').nth(2).and_then(|device| device.split(':').nth(1)).unwrap_or("");
         let _ = fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
-        let root = Command::new("umount").args(["-l", &path]).status().is_ok_and(|status| status.success());
-        if !root && !Command::new("fusermount3").args(["-u", "-z", &path]).status().is_ok_and(|s| s.success()) {
+        let root = Command::new("umount").args(["-l", &path]).start_and_wait().is_ok_and(|status| status.success());
+        if !root && !Command::new("fusermount3").args(["-u", "-z", &path]).start_and_wait().is_ok_and(|s| s.success()) {
             return;
         }
     }

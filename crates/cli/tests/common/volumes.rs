@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::common::Ran;
+use super::common::{Ran, Start};
 use super::mounts::{Points, mount_line};
 
 /// Folders to mount on.
@@ -68,7 +68,7 @@ pub fn read(path: &Path) -> String {
 
 /// What a line of the shell says, run in `dir`.
 pub fn shell(line: &str, dir: &Path) -> String {
-    let ran = Command::new("sh").args(["-ec", line]).current_dir(dir).output().unwrap();
+    let ran = Command::new("sh").args(["-ec", line]).current_dir(dir).start_and_read().unwrap();
     assert!(ran.status.success(), "{line}: {}", String::from_utf8_lossy(&ran.stderr));
     String::from_utf8(ran.stdout).unwrap()
 }
