@@ -76,6 +76,8 @@ pub fn of_several() -> String {
 
 /// The word of a mount's process for [`Code::NotAMount`], which is no [`ErrorKind`].
 pub const NOT_A_MOUNT: &str = "NotAMount";
+/// The word of a mount's process that is about to end, for what it does not take any more: [`Code::Busy`], and it passes.
+pub const ENDING: &str = "Ending";
 /// What the word of a code begins with.
 const EXIT: &str = "exit ";
 
@@ -97,6 +99,7 @@ impl Code {
     pub fn of_word(word: &str) -> Code {
         match word {
             NOT_A_MOUNT => Code::NotAMount,
+            ENDING => Code::Busy,
             word => match word.strip_prefix(EXIT).and_then(|number| number.parse().ok()) {
                 Some(number) => Code::from_number(number),
                 None => ErrorKind::from_word(word).map_or(Code::Failure, Code::of),

@@ -3,14 +3,10 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 use adit_core::{ErrorKind, FsError};
 
 use crate::exit_code::Code;
-
-/// The volume that this process works in.
-static VOLUME: OnceLock<PathBuf> = OnceLock::new();
 
 /// Result of commands.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
@@ -25,12 +21,14 @@ pub struct Failure {
     said: bool,
     /// Standard output is gone: end like a program that SIGPIPE kills.
     pipe: bool,
+    /// What is in the way goes by itself.
+    passes: bool,
 }
 
 impl Failure {
     /// A failure with its message, which names the subject.
     pub fn new(code: Code, message: impl fmt::Display) -> Failure {
-        Failure { code, message: message.to_string(), hint: None, said: false, pipe: false }
+        Failure { code, message: message.to_string(), hint: None, said: false, pipe: false, passes: false }
     }
 
     /// The command line makes no sense.
@@ -48,6 +46,18 @@ impl Failure {
     pub fn hint(mut self, hint: impl fmt::Display) -> Failure {
         self.hint = Some(hint.to_string());
         self
+    }
+
+    /// Says that what is in the way goes by itself: who can wait tries again (see [`crate::open::turn`]).
+    #[must_use]
+    pub fn passing(mut self) -> Failure {
+        self.passes = true;
+        self
+    }
+
+    /// Whether what is in the way goes by itself.
+    pub fn passes(&self) -> bool {
+        self.passes
     }
 
     /// Puts the subject in front.
@@ -69,10 +79,9 @@ impl Failure {
             _ => format!("{subject}: {error}"),
         };
         let failure = Failure::new(Code::of(error.kind()), message);
-        match (VOLUME.get(), hint_for(error.kind())) {
-            (Some(file), _) if error.kind() == ErrorKind::Corrupt => failure.hint(volume_is_damaged(file)),
-            (_, Some(hint)) => failure.hint(hint),
-            (_, None) => failure,
+        match hint_for(error.kind()) {
+            Some(hint) => failure.hint(hint),
+            None => failure,
         }
     }
 
@@ -144,10 +153,24 @@ fn plain(error: &io::Error) -> String {
     }
 }
 
-/// Says that this process works in the volume in `file`: damage that it meets is found by another check than a vault's.
-pub fn about_volume(file: &Path) {
-    // It works in one source.
-    let _ = VOLUME.set(file.to_owned());
+/// What to advise about damage in a source: another check than a vault's finds that of a volume.
+#[derive(Clone, Debug, Default)]
+pub struct Advice(Option<PathBuf>);
+
+impl Advice {
+    /// About the volume in `file`.
+    pub fn about_volume(file: &Path) -> Advice {
+        Advice(Some(file.to_owned()))
+    }
+
+    /// As [`Failure::fs`], of an error that the source may have met.
+    pub fn failure(&self, subject: impl fmt::Display, error: &FsError) -> Failure {
+        let failure = Failure::fs(subject, error);
+        match &self.0 {
+            Some(file) if error.kind() == ErrorKind::Corrupt => failure.hint(volume_is_damaged(file)),
+            _ => failure,
+        }
+    }
 }
 
 /// What to do about damage in the volume in `file`.

@@ -47,6 +47,14 @@ pub fn respect_mounts(dir: &Path, exclusive: bool) -> Result<()> {
 /// The source at `path` cannot be used because it is `how`; `instead` begins the hint for a mount that is in its place.
 pub fn in_the_way(path: &Path, mount: &MountInfo, how: &str, instead: &str) -> Failure {
     let (source, mountpoint, pid) = (path.display(), &mount.mountpoint, mount.pid);
+    if mount.hidden {
+        // Nobody is told of its place. An overlay reads a snapshot through it, or another command works in it.
+        return match overlay_on(path).filter(MountInfo::is_attached) {
+            Some(overlay) => Failure::new(Code::Busy, format!("{source}: an overlay reads a snapshot of it"))
+                .hint(format!("unmount that first: adit umount {}", overlay.mountpoint)),
+            None => Failure::new(Code::Busy, format!("{source}: another command works in it")).passing(),
+        };
+    }
     if mount.is_attached() {
         let hint = format!("{instead} unmount it first: adit umount {mountpoint}");
         return Failure::new(Code::Busy, format!("{source}: {how} on {mountpoint}")).hint(hint.trim_start());
@@ -58,7 +66,7 @@ pub fn in_the_way(path: &Path, mount: &MountInfo, how: &str, instead: &str) -> F
     ending(&source.to_string(), mount)
 }
 
-/// The mount was detached from its place, and is still ending.
+/// The mount was detached from its place, and is still ending; that passes unless somebody holds it.
 pub fn ending(subject: &str, mount: &MountInfo) -> Failure {
     let (mountpoint, pid) = (&mount.mountpoint, mount.pid);
     let written = if mount.kind == "vault" { "is not encrypted" } else { "stays in that folder" };
@@ -66,10 +74,10 @@ pub fn ending(subject: &str, mount: &MountInfo) -> Failure {
         "{subject}: the mount on {mountpoint} was detached and is still ending; {mountpoint} is an ordinary folder now, and \
          what is written there {written}"
     );
-    Failure::new(Code::Busy, what).hint(format!(
-        "{}; or end it within seconds, with everything written back: kill {pid}",
-        who_holds(&holders::of(&mount.device))
-    ))
+    let holders = holders::of(&mount.device);
+    let failure = Failure::new(Code::Busy, what)
+        .hint(format!("{}; or end it within seconds, with everything written back: kill {pid}", who_holds(&holders)));
+    if holders.is_empty() { failure.passing() } else { failure }
 }
 
 /// Whether a mount that this process does not see is in its place for the process that serves it.

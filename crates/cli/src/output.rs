@@ -71,11 +71,28 @@ impl JsonList {
     }
 }
 
+/// What the field `NAME_raw` beside a field `NAME` of JSON is: the bytes of a path or a name that is not UTF-8, as numbers. It is
+/// there only then, for `NAME` is the whole truth otherwise.
+pub fn raw(name: &[u8]) -> Option<Vec<u8>> {
+    std::str::from_utf8(name).is_err().then(|| name.to_vec())
+}
+
+/// Adds a path or a name to an object of JSON, as text, and as bytes where it is not UTF-8; see [`raw`].
+pub fn add_name(object: &mut Value, field: &str, name: &[u8]) {
+    object[field] = String::from_utf8_lossy(name).into();
+    if let Some(raw) = raw(name) {
+        object[format!("{field}_raw")] = raw.into();
+    }
+}
+
 /// An entry of `ls` and `tree`. Fields are only ever added.
 #[derive(Serialize, Debug)]
 pub struct EntryJson {
     /// From the root of the source, with a leading slash; bytes that are not UTF-8 are replaced.
     path: String,
+    /// All bytes of it, if there are such; see [`raw`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_raw: Option<Vec<u8>>,
     /// `file`, `directory`, `symlink`, or what else a volume holds.
     kind: &'static str,
     /// Bytes.
@@ -87,6 +104,9 @@ pub struct EntryJson {
     /// Where a symbolic link leads.
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
+    /// All bytes of it, if there are some that are not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target_raw: Option<Vec<u8>>,
 }
 
 impl EntryJson {
@@ -95,12 +115,14 @@ impl EntryJson {
         let attr = node.attr();
         EntryJson {
             path: show(node.path()),
+            path_raw: raw(&[b"/", node.path()].concat()),
             kind: attr.kind.as_str(),
             size: attr.size,
             mode: attr.perm,
             // The years 1678 to 2262 fit; a time beyond is shown as the end of that span.
             mtime_ns: attr.mtime.as_nanos().clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64,
             target: target.map(|t| String::from_utf8_lossy(t).into_owned()),
+            target_raw: target.and_then(raw),
         }
     }
 }

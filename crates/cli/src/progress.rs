@@ -4,12 +4,13 @@ use std::io::{IsTerminal, stderr};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
+use adit_core::FsError;
 use adit_core::path::transfer::Event;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::args::units::show_size;
 use crate::exit_code::Code;
-use crate::failure::Failure;
+use crate::failure::{Advice, Failure};
 use crate::interrupt;
 use crate::output::printable;
 
@@ -19,6 +20,8 @@ const LINE_INTERVAL: Duration = Duration::from_secs(5);
 /// Hears about a copy or a removal, and shows it. Errors of single entries are printed as they come.
 pub struct Progress {
     verb: &'static str,
+    /// About the source of what fails.
+    advice: Advice,
     bar: Option<ProgressBar>,
     lines: bool,
     entries: u64,
@@ -42,7 +45,13 @@ impl Progress {
         });
         let now = Instant::now();
         let lines = !terminal && !quiet;
-        Progress { verb, bar, lines, entries: 0, bytes: 0, began: now, last_line: now, worst: None }
+        let advice = Advice::default();
+        Progress { verb, advice, bar, lines, entries: 0, bytes: 0, began: now, last_line: now, worst: None }
+    }
+
+    /// With what to advise about damage in the source that the work is about.
+    pub fn advising(self, advice: &Advice) -> Progress {
+        Progress { advice: advice.clone(), ..self }
     }
 
     /// Takes an event of a copy; ends it once a signal came.
@@ -54,7 +63,7 @@ impl Progress {
                 self.bar.iter().for_each(|bar| bar.inc(count));
                 self.tick();
             }
-            Event::Failed(error) => self.failed(&Failure::fs(self.verb, error)),
+            Event::Failed(error) => self.failed_with(error),
             Event::LeftOut { path, why } => {
                 self.say(&format!("adit: {}: left out: {}: {why}", self.verb, printable(path.as_bytes())));
             }
@@ -90,6 +99,11 @@ impl Progress {
         self.worst = Some(self.worst.map_or(failure.code(), |worst| worst.worse(failure.code())));
     }
 
+    /// Likewise, with an error of the source.
+    pub fn failed_with(&mut self, error: &FsError) {
+        self.failed(&self.advice.failure(self.verb, error));
+    }
+
     /// Ends the display; fails if an entry did.
     pub fn finish(self) -> crate::failure::Result<()> {
         self.bar.iter().for_each(|bar| bar.finish_and_clear());
@@ -117,7 +131,7 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use adit_core::{ErrorKind, FsError};
+    use adit_core::ErrorKind;
 
     #[test]
     fn a_failed_entry_makes_the_code_and_corruption_wins() {

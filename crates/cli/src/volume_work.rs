@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use adit_core::overlay::{Change, Changed, Unknown};
+use adit_core::types::Kind;
 use adit_core::{ErrorKind, FsError};
 use adit_mount::control::{ControlError, MountInfo, Registry};
 use adit_volume::Volume;
@@ -20,7 +21,7 @@ use crate::commands::mount::answered;
 use crate::commands::mount::volume::VOLUME_VERB;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result, volume_is_damaged};
-use crate::open::{self, Purpose};
+use crate::open::{self, Purpose, turn};
 use crate::source::Source;
 use crate::{live, output};
 
@@ -164,14 +165,22 @@ fn info_json(info: &SnapshotInfo) -> Value {
 }
 
 fn difference_json(difference: &Difference) -> Value {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (change, from) = match &difference.what {
         Differing::Added => ("added", None),
         Differing::Changed => ("changed", None),
         Differing::Removed => ("removed", None),
-        Differing::Renamed(from) => ("renamed", Some(text(from))),
+        Differing::Renamed(from) => ("renamed", Some(from.as_slice())),
     };
-    json!({"path": text(&difference.path), "kind": difference.kind.as_str(), "change": change, "from": from})
+    changed_path_json(&difference.path, difference.kind, change, from)
+}
+
+fn changed_path_json(path: &[u8], kind: Kind, change: &str, from: Option<&[u8]>) -> Value {
+    let mut told = json!({"path": null, "kind": kind.as_str(), "change": change, "from": null});
+    output::add_name(&mut told, "path", path);
+    if let Some(from) = from {
+        output::add_name(&mut told, "from", from);
+    }
+    told
 }
 
 /// How the upper of an overlay differs, for [`adit_core::overlay::Overlay::differences`].
@@ -196,15 +205,14 @@ pub fn shown_change_json(change: &Change) -> Value {
 
 /// How something on an overlay differs from what lies below.
 pub fn change_json(change: &Change) -> Value {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (word, from) = match &change.what {
         Changed::Added => ("added", None),
         Changed::Content => ("changed", None),
         Changed::Attributes => ("attributes", None),
         Changed::Removed => ("removed", None),
-        Changed::Renamed(from) => ("renamed", Some(text(from))),
+        Changed::Renamed(from) => ("renamed", Some(from.as_slice())),
     };
-    json!({"path": text(&change.path), "kind": change.kind.as_str(), "change": word, "from": from})
+    changed_path_json(&change.path, change.kind, word, from)
 }
 
 /// Of what on an overlay nobody can tell how it differs, and why.
@@ -402,22 +410,36 @@ impl Named {
         }
     }
 
-    /// Has it done: by the process that has the volume mounted, or here.
+    /// Has it done: by the process that has the volume mounted, or here, when its turn comes.
     pub fn ask(&self, asked: &Asked) -> Result<Value> {
-        let Some(mount) = &self.mount else {
-            let purpose = if asked.only_reads() { Purpose::Read } else { Purpose::Write };
-            let volume = open::volume::open_with_data(&self.file, self.data.as_deref(), purpose)?;
-            let fail = |e: FsError| open::volume::failure(&self.file, &e);
-            let done = perform(&volume, asked, &mut |_| Ok(())).map_err(fail)?;
-            volume.close().map_err(fail)?;
-            return Ok(done);
-        };
-        let args = serde_json::to_value(asked).map_err(|e| Failure::new(Code::Failure, e))?;
-        let registry = Registry::of_this_user();
-        let mut waiting = || registry.ping(mount);
-        registry.call_patiently(mount, VOLUME_VERB, &args, &mut waiting).map_err(|e| match e {
-            ControlError::Answered { kind, message } => Failure::new(Code::of_word(&kind), message),
-            e => answered(&e),
+        // Whoever named a mount means that one.
+        if let Some(mount) = self.mount.as_ref().filter(|_| self.branch.is_some() || self.snapshot.is_some()) {
+            return ask_process(mount, asked);
+        }
+        turn::take(&self.file, |seen| match seen.process.as_ref().or(seen.mounts.first()) {
+            Some(mount) => ask_process(mount, asked),
+            None => self.perform_here(asked),
         })
     }
+
+    fn perform_here(&self, asked: &Asked) -> Result<Value> {
+        let purpose = if asked.only_reads() { Purpose::Read } else { Purpose::Write };
+        let volume = open::volume::open_with_data(&self.file, self.data.as_deref(), purpose)?;
+        let fail = |e: FsError| open::volume::failure(&self.file, &e);
+        let done = perform(&volume, asked, &mut |_| Ok(())).map_err(fail)?;
+        volume.close().map_err(fail)?;
+        Ok(done)
+    }
+}
+
+/// Has the process of `mount` do it.
+fn ask_process(mount: &MountInfo, asked: &Asked) -> Result<Value> {
+    let args = serde_json::to_value(asked).map_err(|e| Failure::new(Code::Failure, e))?;
+    let registry = Registry::of_this_user();
+    let mut waiting = || registry.ping(mount);
+    registry.call_patiently(mount, VOLUME_VERB, &args, &mut waiting).map_err(|e| match e {
+        // It ended before it was asked.
+        ControlError::NotAMount(_) => answered(&e).passing(),
+        e => answered(&e),
+    })
 }

@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
@@ -318,4 +319,80 @@ fn a_volume_does_not_swallow_itself() {
     boxed.bench.run(["put", &file, &folder, "/"]).expect(0);
     let listed = boxed.bench.run(["ls", &file, "/folder"]).expect(0).text();
     assert_eq!(listed, "other\n");
+}
+
+#[test]
+fn commands_at_once_wait_for_each_other() {
+    let b = Boxed::new(&["--capacity", "1G"]);
+    b.write("/f", "text");
+    b.of("snapshot create", &["s"]).expect(0);
+    let one_after_another = |name: &str| {
+        b.write(&format!("/{name}"), name);
+        b.run("mkdir", &[&format!("/dir-{name}")]).expect(0);
+        b.of("snapshot create", &[name]).expect(0);
+        b.of("volume check", &[]).expect(0);
+        b.of("volume gc", &[]).expect(0);
+        assert_eq!(b.read("/f"), "text");
+        b.of("snapshot list", &[]).expect(0);
+    };
+    let names = ["a", "b", "c", "d"];
+    std::thread::scope(|scope| {
+        for name in names {
+            scope.spawn(|| one_after_another(name));
+        }
+    });
+    for name in names {
+        assert_eq!(b.read(&format!("/{name}")), name);
+    }
+    assert_eq!(b.of("snapshot list", &["--json"]).expect(0).json().as_array().unwrap().len(), 1 + names.len());
+}
+
+#[test]
+fn a_resize_that_is_refused_tells_the_least_size() {
+    let b = Boxed::new(&["--capacity", "1G"]);
+    fs::write(b.bench.path("big"), pattern(70 << 20)).unwrap();
+    b.run("put", &[&b.bench.str("big"), "/big"]).expect(0);
+    let told = b.of("volume resize", &["64M"]).expect(8).stderr;
+    let least = told.split(" MiB").next().and_then(|before| before.rsplit(' ').next()).unwrap();
+    let least: u64 = least.parse().unwrap_or_else(|e| panic!("{e}: {told}"));
+    assert!(least > 70, "{told}");
+    b.of("volume resize", &[&format!("{}M", least - 1)]).expect(8).says(&format!("at least {least} MiB"));
+    b.of("volume resize", &[&format!("{least}M")]).expect(0);
+    b.of("volume check", &[]).expect(0);
+}
+
+#[test]
+fn names_that_are_no_text_are_told_with_their_bytes() {
+    let b = Boxed::new(&["--capacity", "1G"]);
+    let name = |bytes: &[u8]| std::ffi::OsStr::from_bytes(bytes).to_owned();
+    fs::create_dir(b.bench.path("top")).unwrap();
+    // Told as the same text.
+    for bytes in [&b"n\xfe"[..], b"n\xff", "n\u{fffd}".as_bytes()] {
+        fs::write(b.bench.path("top").join(name(bytes)), bytes).unwrap();
+    }
+    std::os::unix::fs::symlink(name(b"to\xff"), b.bench.path("top/link")).unwrap();
+    b.run("put", &[&b.bench.str("top"), "/"]).expect(0);
+    let bytes_of = |entry: &Value, field: &str| match &entry[format!("{field}_raw")] {
+        Value::Null => entry[field].as_str().unwrap().as_bytes().to_vec(),
+        raw => raw.as_array().unwrap().iter().map(|byte| byte.as_u64().unwrap() as u8).collect::<Vec<u8>>(),
+    };
+    for verb in ["ls", "tree"] {
+        let listed = b.run(verb, &["/top", "--json"]).expect(0).json();
+        let paths: Vec<_> = listed.as_array().unwrap().iter().map(|entry| bytes_of(entry, "path")).collect();
+        let all = [&b"/top/link"[..], b"/top/n\xef\xbf\xbd", b"/top/n\xfe", b"/top/n\xff"];
+        assert!(all.iter().all(|path| paths.iter().any(|found| found == path)), "{listed}");
+        let link = listed.as_array().unwrap().iter().find(|entry| entry["kind"] == "symlink").unwrap();
+        assert_eq!(bytes_of(link, "target"), b"to\xff", "{listed}");
+        assert_eq!(link["path_raw"], Value::Null, "only where the text is not all: {listed}");
+    }
+    b.of("snapshot create", &["s"]).expect(0);
+    let file = b.bench.path("box");
+    let moved = [name(b"mv"), file.into(), name(b"/top/n\xfe"), name(b"/top/m\xfe")];
+    b.bench.run(moved).expect(0);
+    let found = b.of("snapshot diff", &["s", "--json"]).expect(0).json();
+    let renamed = found.as_array().unwrap().iter().find(|found| found["change"] == "renamed").unwrap();
+    assert_eq!(
+        (bytes_of(renamed, "path"), bytes_of(renamed, "from")),
+        (b"/top/m\xfe".to_vec(), b"/top/n\xfe".to_vec())
+    );
 }

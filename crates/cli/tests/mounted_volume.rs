@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::Child;
 
-use common::{Bench, eventually, facts, make_tree, pattern};
+use common::{Bench, Start, eventually, facts, make_tree, pattern};
 use mounts::{is_running, mount_line};
 use serde_json::Value;
 use volumes::{Boxed, POINTS, read};
@@ -22,7 +22,8 @@ fn what_is_written_is_there_after_the_next_mount() {
     let Some(b) = Boxed::new() else { return };
     b.mount("mnt", &[]).expect(0);
     make_tree(&b.at("tree"));
-    let copied = std::process::Command::new("cp").arg("-a").arg(b.at("tree")).arg(b.at("mnt")).status().unwrap();
+    let copied =
+        std::process::Command::new("cp").arg("-a").arg(b.at("tree")).arg(b.at("mnt")).start_and_wait().unwrap();
     assert!(copied.success());
     let f = b.at("mnt/f");
     fs::write(&f, "text").unwrap();
@@ -124,7 +125,7 @@ fn mounts_that_begin_at_once_find_each_other() {
         .map(|(point, part)| {
             let mut command = b.bench.command();
             command.arg("mount").arg(b.at("box")).arg(b.at(point)).args(part);
-            command.spawn().unwrap()
+            command.start().unwrap()
         })
         .collect();
     for mut child in begun {
@@ -179,6 +180,80 @@ fn a_detached_mount_is_no_place_to_work_in() {
     drop(open);
     eventually("it has ended", || b.bench.mounts().is_empty());
     b.mount("mnt", &[]).expect(0);
+    b.umount("mnt");
+}
+
+/// Its process lives, and has the volume: what is asked of that works, or says why not.
+#[test]
+fn a_volume_whose_mount_was_detached_is_asked_all_the_same() {
+    let Some(b) = Boxed::new() else { return };
+    b.mount("mnt", &[]).expect(0);
+    fs::write(b.at("mnt/f"), "one").unwrap();
+    b.of("snapshot create", "box", &["before"]).expect(0);
+    let mut open = File::options().write(true).open(b.at("mnt/f")).unwrap();
+    open.write_all(b"two").unwrap();
+    b.bench.run(["umount", "--lazy", "mnt"]).expect(0);
+    // What was written is in the snapshot, though the kernel has it, and the mount no place any more.
+    b.of("snapshot create", "box", &["after"]).expect(0);
+    let found = b.of("snapshot diff", "box", &["before", "after", "--json"]).expect(0).json();
+    assert_eq!((&found[0]["path"], &found[0]["change"]), (&Value::from("/f"), &Value::from("changed")), "{found}");
+    assert_eq!(b.of("snapshot list", "box", &["--json"]).expect(0).json().as_array().unwrap().len(), 2);
+    b.of("clone create", "box", &["before", "branch"]).expect(0);
+    b.of("clone list", "box", &[]).expect(0);
+    b.of("volume info", "box", &[]).expect(0);
+    b.of("volume gc", "box", &[]).expect(0);
+    b.of("volume resize", "box", &["2G"]).expect(0);
+    for line in [vec!["snapshot restore", "before", "-y"], vec!["volume check"], vec!["volume check", "--repair", "-y"]]
+    {
+        b.of(line[0], "box", &line[1..]).expect(7).says("was detached and is still ending").says("kill ");
+    }
+    b.of("snapshot delete", "box", &["before", "-y"]).expect(0);
+    b.of("clone delete", "box", &["branch", "-y"]).expect(0);
+    // Another mount has come to its place: its end is not that one's.
+    let other = b.bench.str("other");
+    b.bench.run(["volume", "init", &other, "--capacity", "1G"]).expect(0);
+    b.bench.run(["mount", &other, &b.bench.str("mnt")]).expect(0);
+    fs::write(b.at("mnt/g"), "other").unwrap();
+    let of_box = |mount: &&Value| mount["state"] == "detached";
+    let pid = b.bench.mounts().iter().find(of_box).expect("it lives")["pid"].as_i64().unwrap() as i32;
+    // SAFETY: a plain system call; the process is one that this test started.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
+    drop(open);
+    eventually("it has ended", || !is_running(pid));
+    assert_eq!(read(&b.at("mnt/g")), "other");
+    b.umount("mnt");
+    b.mount("mnt", &["--snapshot", "after"]).expect(0);
+    assert_eq!(read(&b.at("mnt/f")), "two");
+    b.umount("mnt");
+    b.expect_sound();
+}
+
+/// A check reads a volume beside an overlay that reads a snapshot of it, unless a process has it open to be changed.
+#[test]
+fn a_check_beside_an_overlay_on_a_snapshot_looks_at_everything() {
+    let Some(b) = Boxed::new() else { return };
+    fs::write(b.at("big"), pattern(1 << 20)).unwrap();
+    b.bench.run(["put", "box", "big", "/big"]).expect(0);
+    b.of("snapshot create", "box", &["s"]).expect(0);
+    let overlay = ["--snapshot", "s", "--upper", "upper"];
+    b.mount("mnt", &overlay).expect(0);
+    let told = b.of("volume check", "box", &[]).expect(0).text();
+    assert!(told.contains("2 inodes (1.0 MiB of content read): no problems"), "{told}");
+    b.umount("mnt");
+    // The process that has it goes on for the overlay alone. Nobody is told of the place through which that reads.
+    b.mount("mnt2", &[]).expect(0);
+    b.mount("mnt", &overlay).expect(0);
+    b.umount("mnt2");
+    let told = b.of("volume check", "box", &[]).expect(7).says("an overlay reads a snapshot of it").stderr;
+    assert!(told.contains(b.at("mnt").to_str().unwrap()) && !told.contains("private"), "{told}");
+    b.umount("mnt");
+    let mut bytes = fs::read(b.at("box")).unwrap();
+    let sought = &pattern(1 << 20)[40_960..41_024];
+    let at = bytes.windows(sought.len()).position(|window| window == sought).expect("content is not transformed");
+    bytes[at] ^= 1;
+    fs::write(b.at("box"), bytes).unwrap();
+    b.mount("mnt", &overlay).expect(0);
+    assert!(b.of("volume check", "box", &[]).expect(5).text().contains("/big"));
     b.umount("mnt");
 }
 
@@ -270,6 +345,44 @@ fn a_full_volume_can_be_emptied_through_its_mount() {
         fs::remove_file(b.at(&format!("mnt/{n}"))).unwrap();
     }
     fs::write(b.at("mnt/again"), pattern(2 << 20)).unwrap();
+    b.umount("mnt");
+    b.expect_sound();
+}
+
+/// What the kernel could not hand over is gone for readers as well, and not only after the next mount.
+#[test]
+fn what_could_not_be_stored_is_not_shown() {
+    const WRITTEN_BYTES: usize = 48 << 20;
+    let Some(b) = Boxed::with("32M") else { return };
+    b.mount("mnt", &[]).expect(0);
+    let paths = ["mnt/old", "mnt/new"].map(|path| b.at(path));
+    fs::write(&paths[0], pattern(8 << 20)).unwrap();
+    File::open(&paths[0]).unwrap().sync_all().unwrap();
+    for path in &paths {
+        let mut file = File::options().write(true).create(true).truncate(false).open(path).unwrap();
+        file.write_all(&vec![b'n'; WRITTEN_BYTES]).unwrap();
+        let reader = File::open(path).unwrap();
+        let descriptor = file.into_raw_fd();
+        // SAFETY: a plain system call with a descriptor that nobody else has.
+        assert_eq!(unsafe { libc::close(descriptor) }, -1);
+        assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::ENOSPC));
+        // Whoever had it open, too. Behind what is stored there are zeros for him: its length is the kernel's.
+        let stored = |at: usize| {
+            let mut bytes = vec![0; 1 << 20];
+            let len = reader.read_at(&mut bytes, at as u64).unwrap();
+            bytes[..len].iter().all(|byte| *byte == b'n')
+        };
+        eventually("what is not stored is not shown", || !(0..WRITTEN_BYTES).step_by(1 << 20).all(stored));
+    }
+    // The kernel hears of it after the close.
+    let len = |path: &std::path::PathBuf| fs::metadata(path).unwrap().len();
+    eventually("the lengths are those that are stored", || paths.iter().all(|path| len(path) < WRITTEN_BYTES as u64));
+    let shown = || paths.each_ref().map(|path| fs::read(path).unwrap());
+    let before = shown();
+    assert!(before.iter().all(|content| content.len() < WRITTEN_BYTES));
+    b.umount("mnt");
+    b.mount("mnt", &[]).expect(0);
+    assert!(before == shown());
     b.umount("mnt");
     b.expect_sound();
 }

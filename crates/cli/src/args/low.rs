@@ -588,7 +588,7 @@ names where the vault still tells them; it never deletes. It refuses a vault tha
 
 A folder whose content is gone is made again, empty. A note in /lost+found in the vault then says so, and every check \
 tells of it (exit code 5) until you remove the note.")]
-    Check(CheckArgs),
+    Check(VaultCheckArgs),
 }
 
 /// How contents are encrypted.
@@ -644,14 +644,25 @@ pub struct PasswdArgs {
 
 /// `vault check`
 #[derive(Args, Debug)]
-pub struct CheckArgs {
+pub struct VaultCheckArgs {
     /// The vault's folder
     #[arg(value_hint = ValueHint::DirPath)]
     pub dir: PathBuf,
-    /// Move aside what has lost its place, and restore names
+    /// How to check it.
+    #[command(flatten)]
+    pub how: CheckArgs,
+    /// Its password.
+    #[command(flatten)]
+    pub password: PasswordArgs,
+}
+
+/// What every check takes.
+#[derive(Args, Debug)]
+pub struct CheckArgs {
+    /// Mend what can be mended; nothing is deleted, but things may be moved
     #[arg(long)]
     pub repair: bool,
-    /// Look at names and headers only; do not read what files hold
+    /// Do not read what files hold
     #[arg(long)]
     pub no_contents: bool,
     /// Do not ask before repairing
@@ -660,7 +671,4 @@ pub struct CheckArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Its password.
-    #[command(flatten)]
-    pub password: PasswordArgs,
 }

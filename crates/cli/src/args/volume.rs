@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
+use super::low::CheckArgs;
 use super::units;
 
 /// When changes of a volume are safe from a power cut.
@@ -147,21 +148,12 @@ pub struct VolumeCheckArgs {
     /// The volume's file
     #[arg(value_hint = ValueHint::FilePath)]
     pub file: OsString,
-    /// Mend what contradicts itself; what has no name any more is moved to /lost+found
-    #[arg(long)]
-    pub repair: bool,
-    /// Do not read what files hold
-    #[arg(long)]
-    pub no_contents: bool,
+    /// How to check it.
+    #[command(flatten)]
+    pub how: CheckArgs,
     /// Where its data folder is now, if that was moved; with --repair, the volume remembers it
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub data: Option<PathBuf>,
-    /// Do not ask before repairing
-    #[arg(short, long)]
-    pub yes: bool,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// `volume gc`

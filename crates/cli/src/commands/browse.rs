@@ -9,7 +9,7 @@ use adit_core::{ErrorKind, FsError};
 use super::bytes;
 use crate::args::low::{CatArgs, GlobalArgs, LsArgs, TreeArgs};
 use crate::failure::{Failure, Failures, Result};
-use crate::open::{self, Purpose};
+use crate::open::{self, Opened, Purpose};
 use crate::output::{EntryJson, JsonList, Output, mode_text, printable, time_text};
 
 /// How much of a file is read at once.
@@ -21,6 +21,7 @@ type Shown<'a> = dyn FnMut(&Node<'_>, usize, bool) -> Result<()> + 'a;
 /// Shows `start` and what is below it, down to `depth_max`.
 fn each<'t>(
     tree: &'t Tree<'t>,
+    opened: &Opened,
     start: Node<'t>,
     depth_max: usize,
     failures: &RefCell<Failures>,
@@ -38,22 +39,22 @@ fn each<'t>(
         },
         Visit::Leave { .. } => Ok(Step::Past),
         Visit::Failed { error, path } => {
-            failures.borrow_mut().add(&Failure::fs(show(path), &error));
+            failures.borrow_mut().add(&opened.failure(show(path), &error));
             Ok(Step::Past)
         }
     });
     match stopped {
         Some(failure) => Err(failure),
-        None => walked.map_err(|e| Failure::fs("walk", &e)),
+        None => walked.map_err(|e| opened.failure("walk", &e)),
     }
 }
 
 /// The target, if `node` is a symbolic link; a link that cannot be read is a failure, and shown without.
-fn target_of(tree: &Tree<'_>, node: &Node<'_>, failures: &RefCell<Failures>) -> Option<Vec<u8>> {
+fn target_of(tree: &Tree<'_>, opened: &Opened, node: &Node<'_>, failures: &RefCell<Failures>) -> Option<Vec<u8>> {
     if node.kind() != Kind::Symlink {
         return None;
     }
-    tree.read_link(node).inspect_err(|e| failures.borrow_mut().add(&Failure::fs(show(node.path()), e))).ok()
+    tree.read_link(node).inspect_err(|e| failures.borrow_mut().add(&opened.failure(show(node.path()), e))).ok()
 }
 
 /// What a listing of `path` begins with: a folder, also where a link leads to it; any other link is shown itself.
@@ -69,18 +70,18 @@ pub fn ls(args: &LsArgs, global: &GlobalArgs) -> Result<()> {
     let (dir, opened) = open::source(&args.source, global, Purpose::Read)?;
     let tree = Tree::new(&*opened.store);
     let path = args.path.as_deref().map_or(&b"/"[..], bytes);
-    let start = named(&tree, path).map_err(|e| Failure::fs(dir.display(), &e))?;
+    let start = named(&tree, path).map_err(|e| opened.failure(dir.display(), &e))?;
     let is_dir = start.kind() == Kind::Directory;
     let cut = if start.path().is_empty() { 0 } else { start.path().len() + 1 };
     let depth_max = if args.recursive { usize::MAX } else { 1 };
     let failures = RefCell::new(Failures::default());
     let mut out = Output::new();
     let mut list = if args.json { Some(JsonList::begin(&mut out)?) } else { None };
-    each(&tree, start, depth_max, &failures, &mut |node, depth, _| {
+    each(&tree, &opened, start, depth_max, &failures, &mut |node, depth, _| {
         if is_dir && depth == 0 {
             return Ok(());
         }
-        let target = if args.json || args.long { target_of(&tree, node, &failures) } else { None };
+        let target = if args.json || args.long { target_of(&tree, &opened, node, &failures) } else { None };
         if let Some(list) = &mut list {
             return list.add(&mut out, &EntryJson::new(node, target.as_deref()));
         }
@@ -107,15 +108,15 @@ pub fn tree(args: &TreeArgs, global: &GlobalArgs) -> Result<()> {
     let (dir, opened) = open::source(&args.source, global, Purpose::Read)?;
     let tree = Tree::new(&*opened.store);
     let path = args.path.as_deref().map_or(&b"/"[..], bytes);
-    let start = named(&tree, path).map_err(|e| Failure::fs(dir.display(), &e))?;
+    let start = named(&tree, path).map_err(|e| opened.failure(dir.display(), &e))?;
     let failures = RefCell::new(Failures::default());
     let mut out = Output::new();
     let mut list = if args.json { Some(JsonList::begin(&mut out)?) } else { None };
     let (mut folders, mut files, mut links) = (0u64, 0u64, 0u64);
     // For each level above the entry, whether something still comes after it there.
     let mut more: Vec<bool> = Vec::new();
-    each(&tree, start, args.depth.unwrap_or(usize::MAX), &failures, &mut |node, depth, last| {
-        let target = target_of(&tree, node, &failures);
+    each(&tree, &opened, start, args.depth.unwrap_or(usize::MAX), &failures, &mut |node, depth, last| {
+        let target = target_of(&tree, &opened, node, &failures);
         if let Some(list) = &mut list {
             return if depth == 0 { Ok(()) } else { list.add(&mut out, &EntryJson::new(node, target.as_deref())) };
         }
@@ -168,7 +169,7 @@ pub fn cat(args: &CatArgs, global: &GlobalArgs) -> Result<()> {
         if let Err(e) = cat_one(&tree, bytes(path), &mut buffer, &mut out) {
             // What was read before the error is real, and stays in order with the messages.
             out.flush()?;
-            failures.add(&e.into_failure(&subject));
+            failures.add(&e.into_failure(&opened, &subject));
         }
     }
     out.finish()?;
@@ -176,12 +177,12 @@ pub fn cat(args: &CatArgs, global: &GlobalArgs) -> Result<()> {
 }
 
 /// Prints the file at `path` on standard output.
-pub fn print_file(tree: &Tree<'_>, path: &[u8]) -> Result<()> {
+pub fn print_file(tree: &Tree<'_>, opened: &Opened, path: &[u8]) -> Result<()> {
     let mut out = Output::new();
     let printed = cat_one(tree, path, &mut vec![0; READ_LEN_BYTES], &mut out);
     // What was read before an error is real.
     out.finish()?;
-    printed.map_err(|e| e.into_failure(&printable(path)))
+    printed.map_err(|e| e.into_failure(opened, &printable(path)))
 }
 
 /// Reading and writing fail differently: one file cannot be read, or nobody listens any more.
@@ -191,9 +192,9 @@ enum CatError {
 }
 
 impl CatError {
-    fn into_failure(self, subject: &str) -> Failure {
+    fn into_failure(self, opened: &Opened, subject: &str) -> Failure {
         match self {
-            CatError::Read(error) => Failure::fs(subject, &error),
+            CatError::Read(error) => opened.failure(subject, &error),
             CatError::Write(failure) => failure,
         }
     }

@@ -9,7 +9,7 @@ use super::{bytes, confirm};
 use crate::args::low::{GlobalArgs, MkdirArgs, MvArgs, RmArgs};
 use crate::exit_code::Code;
 use crate::failure::{Failure, Failures, Result};
-use crate::open::{self, Purpose};
+use crate::open::{self, Opened, Purpose};
 use crate::output::printable;
 use crate::progress::Progress;
 
@@ -19,7 +19,7 @@ pub fn mkdir(args: &MkdirArgs, global: &GlobalArgs) -> Result<()> {
     let new = NewNode { perm, umask: 0, caller: this_process() };
     let (dir, opened) = open::source(&args.source, global, Purpose::Write)?;
     let tree = Tree::new(&*opened.store);
-    let fail = |e: FsError| Failure::fs(dir.display(), &e);
+    let fail = |e: FsError| opened.failure(dir.display(), &e);
     let mut failures = Failures::default();
     for path in args.paths.iter().map(|path| bytes(path)) {
         let made = if args.parents { tree.mkdir_all(path, &new) } else { tree.mkdir(path, &new) };
@@ -37,7 +37,7 @@ pub fn mkdir(args: &MkdirArgs, global: &GlobalArgs) -> Result<()> {
 pub fn mv(args: &MvArgs, global: &GlobalArgs) -> Result<()> {
     let (dir, opened) = open::source(&args.source, global, Purpose::Write)?;
     let tree = Tree::new(&*opened.store);
-    let fail = |e: FsError| Failure::fs(dir.display(), &e);
+    let fail = |e: FsError| opened.failure(dir.display(), &e);
     let (from, to) = (bytes(&args.from), bytes(&args.to));
     let gentle = tree.rename(from, to, RenameFlags::NOREPLACE);
     match gentle {
@@ -58,7 +58,7 @@ pub fn rm(args: &RmArgs, global: &GlobalArgs) -> Result<()> {
     // What is there is known before anybody is asked.
     let (mut failures, mut targets) = (Failures::default(), Vec::new());
     for path in &args.paths {
-        match target(&tree, bytes(path), args.recursive) {
+        match target(&tree, &opened, bytes(path), args.recursive) {
             Ok(target) => targets.push(target),
             Err(failure) => failures.add(&failure),
         }
@@ -67,14 +67,14 @@ pub fn rm(args: &RmArgs, global: &GlobalArgs) -> Result<()> {
         return failures.result();
     }
     confirm(&question(&targets), args.yes)?;
-    let mut progress = Progress::new("rm", global.quiet);
+    let mut progress = Progress::new("rm", global.quiet).advising(&opened.advice);
     for target in &targets {
         if let Err(e) = remove(&tree, target, &mut progress) {
-            progress.failed(&Failure::fs("rm", &e));
+            progress.failed_with(&e);
         }
     }
     if let Err(e) = opened.sync_all() {
-        progress.failed(&Failure::fs("rm", &e));
+        progress.failed_with(&e);
     }
     progress.finish().err().iter().for_each(|failure| failures.add(failure));
     failures.result()
@@ -87,8 +87,8 @@ struct Target<'a> {
 }
 
 /// What is at `path`; a folder only if it may go with all that is in it.
-fn target<'a>(tree: &Tree<'_>, path: &'a [u8], recursive: bool) -> Result<Target<'a>> {
-    let fail = |e: FsError| Failure::fs("rm", &e);
+fn target<'a>(tree: &Tree<'_>, opened: &Opened, path: &'a [u8], recursive: bool) -> Result<Target<'a>> {
+    let fail = |e: FsError| opened.failure("rm", &e);
     let (parent, entry) = tree.resolve_parent(path).map_err(fail)?;
     let kind = tree.child(&parent, &entry).map_err(fail)?.kind();
     if kind == Kind::Directory && !recursive {
@@ -118,7 +118,7 @@ fn remove(tree: &Tree<'_>, target: &Target<'_>, progress: &mut Progress) -> Resu
     tree.remove_all(
         target.path,
         &mut |node| progress.borrow_mut().entry(&adit_core::path::show(node.path())),
-        &mut |error| progress.borrow_mut().failed(&Failure::fs("rm", &error)),
+        &mut |error| progress.borrow_mut().failed_with(&error),
     )
     .map(drop)
 }

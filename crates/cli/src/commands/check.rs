@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::confirm;
-use crate::args::low::{CheckArgs, GlobalArgs};
+use crate::args::low::{GlobalArgs, VaultCheckArgs};
 use crate::args::units::show_size;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Failures, Result};
@@ -19,11 +19,11 @@ use crate::progress::Progress;
 use crate::{live, source, state_dir};
 
 /// `adit vault check`
-pub fn check(args: &CheckArgs, global: &GlobalArgs) -> Result<()> {
+pub fn check(args: &VaultCheckArgs, global: &GlobalArgs) -> Result<()> {
     let dir = source::vault_dir(args.dir.as_os_str())?;
     let subject = dir.display().to_string();
     match live::of_source(&dir).as_slice() {
-        mounts @ [_, ..] if args.repair => {
+        mounts @ [_, ..] if args.how.repair => {
             let mut failures = Failures::default();
             mounts.iter().for_each(|mount| failures.add(&live::in_the_way(&dir, mount, "mounted", "")));
             return failures.result();
@@ -33,25 +33,26 @@ pub fn check(args: &CheckArgs, global: &GlobalArgs) -> Result<()> {
             let places = places.join(", ");
             eprintln!("adit: {subject}: mounted on {places}; what changes meanwhile may show as a problem");
         }
-        [] if !args.repair && !global.quiet && open::vault::is_in_use(&dir) => {
+        [] if !args.how.repair && !global.quiet && open::vault::is_in_use(&dir) => {
             eprintln!("adit: {subject}: another process has it open; what changes meanwhile may show as a problem");
         }
         _ => {}
     }
-    if args.repair {
-        confirm(&format!("Repair {subject}? Nothing is deleted, but things may be moved."), args.yes)?;
+    if args.how.repair {
+        confirm(&format!("Repair {subject}? Nothing is deleted, but things may be moved."), args.how.yes)?;
     }
     let (password, keys) = open::vault::password(&dir, &args.password.origin())?;
     drop(password);
-    if !args.repair {
+    if !args.how.repair {
         // What a dead process left in its journal is written back first, as by whatever else reads the vault: half-made things
         // are not problems. A vault too damaged to be opened is looked at as it is.
         let state = state_dir::locate(global.state_dir.as_deref());
         drop(open::vault::unlocked(&dir, &keys, state, Purpose::Read, false));
     }
-    let options = Options { contents: !args.no_contents };
-    let found = if args.repair { repair(&dir, &keys, options, global)? } else { look(&dir, &keys, options, global)? };
-    print(&found, args.json)?;
+    let options = Options { contents: !args.how.no_contents };
+    let found =
+        if args.how.repair { repair(&dir, &keys, options, global)? } else { look(&dir, &keys, options, global)? };
+    print(&found, args.how.json)?;
     match found.report.is_clean() && found.report.lost.is_empty() && found.failed.is_empty() {
         true => Ok(()),
         false => Err(Failure::said(Code::ProblemsFound)),

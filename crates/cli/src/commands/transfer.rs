@@ -26,19 +26,19 @@ pub fn get(args: &GetArgs, global: &GlobalArgs) -> Result<()> {
     let (dir, opened) = open::source(&args.source, global, Purpose::Read)?;
     let tree = Tree::new(&*opened.store);
     if args.dest == Path::new(STANDARD_STREAM) {
-        return super::browse::print_file(&tree, bytes(&args.path));
+        return super::browse::print_file(&tree, &opened, bytes(&args.path));
     }
-    let start = tree.resolve(bytes(&args.path), Last::Keep).map_err(|e| Failure::fs(dir.display(), &e))?;
+    let start = tree.resolve(bytes(&args.path), Last::Keep).map_err(|e| opened.failure(dir.display(), &e))?;
     let to = destination(&args.dest, &start).map_err(|e| match e.is_not_found() {
         true => Failure::fs("get", &e).hint("the folder for the copy must be there: make it first"),
         false => Failure::fs("get", &e),
     })?;
     let options = CopyOptions { replace: !args.no_replace, ..CopyOptions::default() };
     interrupt::watch();
-    let mut progress = Progress::new("get", global.quiet);
+    let mut progress = Progress::new("get", global.quiet).advising(&opened.advice);
     let done = copy_out(&tree, start, to, &options, &mut |event| progress.event(event));
     let finished = progress.finish();
-    done.map_err(|e| Failure::fs("get", &e))?;
+    done.map_err(|e| opened.failure("get", &e))?;
     finished
 }
 
@@ -63,7 +63,7 @@ pub fn put(args: &PutArgs, global: &GlobalArgs) -> Result<()> {
     }
     let (dir, opened) = open::source(&args.source, global, Purpose::Write)?;
     let tree = Tree::new(&*opened.store);
-    let fail = |e: FsError| Failure::fs(dir.display(), &e);
+    let fail = |e: FsError| opened.failure(dir.display(), &e);
     let own = std::fs::metadata(&dir).map_err(|e| Failure::io(dir.display(), &e))?;
     let options = CopyOptions { replace: !args.no_replace, leave_out: Some((own.dev(), own.ino())) };
     let path = bytes(&args.path);
@@ -77,7 +77,8 @@ pub fn put(args: &PutArgs, global: &GlobalArgs) -> Result<()> {
         _ => None,
     };
     interrupt::watch();
-    let (mut progress, mut kept) = (Progress::new("put", global.quiet), Kept::default());
+    let mut progress = Progress::new("put", global.quiet).advising(&opened.advice);
+    let mut kept = Kept::default();
     let mut result = Ok(());
     for host in &args.host {
         let target = match &into {
@@ -121,7 +122,7 @@ fn put_stream(args: &PutArgs, global: &GlobalArgs) -> Result<()> {
     let perm = 0o666 & !crate::process::umask() as u16;
     let (dir, opened) = open::source(&args.source, global, Purpose::Write)?;
     let tree = Tree::new(&*opened.store);
-    let fail = |e: FsError| Failure::fs(dir.display(), &e);
+    let fail = |e: FsError| opened.failure(dir.display(), &e);
     let path = bytes(&args.path);
     match tree.resolve(path, Last::Follow) {
         Ok(node) if node.kind() == Kind::Directory => {
@@ -134,7 +135,7 @@ fn put_stream(args: &PutArgs, global: &GlobalArgs) -> Result<()> {
     let (parent, name) = tree.resolve_parent(path).map_err(fail)?;
     let options = CopyOptions { replace: !args.no_replace, ..CopyOptions::default() };
     interrupt::watch();
-    let mut progress = Progress::new("put", global.quiet);
+    let mut progress = Progress::new("put", global.quiet).advising(&opened.advice);
     let mut stream = interrupt::Input;
     let done = copy_stream_in(&tree, &mut stream, &parent, &name, perm, &options, &mut |event| progress.event(event));
     let finished = progress.finish();

@@ -10,7 +10,7 @@ use adit_volume::volume::{CreateOptions, OpenOptions};
 use serde_json::{Value, json};
 
 use super::{confirm, uppers};
-use crate::args::low::GlobalArgs;
+use crate::args::low::{CheckArgs, GlobalArgs};
 use crate::args::units::show_size;
 use crate::args::volume::{
     VolumeCheckArgs, VolumeCommand, VolumeGcArgs, VolumeInfoArgs, VolumeInitArgs, VolumeResizeArgs,
@@ -117,7 +117,7 @@ fn resize(args: &VolumeResizeArgs, global: &GlobalArgs) -> Result<()> {
     let named = Named::find(&args.volume, &args.data)?;
     named.ask(&Asked::Resize { bytes: args.size }).map_err(|failure| match failure.code() {
         Code::NoSpace => {
-            failure.hint("it holds more than that: delete something, snapshots too, then `adit volume gc`")
+            failure.hint("to make it smaller than that, delete something, snapshots too, then `adit volume gc`")
         }
         _ => failure,
     })?;
@@ -130,17 +130,17 @@ fn resize(args: &VolumeResizeArgs, global: &GlobalArgs) -> Result<()> {
 fn check(args: &VolumeCheckArgs, global: &GlobalArgs) -> Result<()> {
     let file = source::volume_file(&args.file)?;
     let subject = file.display().to_string();
-    if args.repair {
-        confirm(&format!("Repair {subject}? Nothing is deleted, but things may be moved."), args.yes)?;
+    if args.how.repair {
+        confirm(&format!("Repair {subject}? Nothing is deleted, but things may be moved."), args.how.yes)?;
     }
-    let purpose = if args.repair { Purpose::Alone } else { Purpose::Read };
+    let purpose = if args.how.repair { Purpose::Alone } else { Purpose::Read };
     // The advice to check it would not help.
     let beyond = |failure: Failure| match failure.code() {
         Code::Corrupt => failure.hint("it cannot be read as a whole, nor repaired: restore it from a backup"),
         _ => failure,
     };
-    let volume = open::volume::open_with_data(&file, args.data.as_deref(), purpose).map_err(beyond)?;
-    let options = Options { contents: !args.no_contents, repair: args.repair };
+    let volume = open::volume::in_turn(&file, args.data.as_deref(), purpose).map_err(beyond)?;
+    let options = Options { contents: !args.how.no_contents, repair: args.how.repair };
     let mut progress = Progress::new("check", global.quiet);
     let checked = check::check(&volume, options, &mut |p| progress.reached(p.windows, p.bytes));
     progress.finish()?;
@@ -150,7 +150,7 @@ fn check(args: &VolumeCheckArgs, global: &GlobalArgs) -> Result<()> {
         Err(Unfinished { error, report }) => (report, Some(error)),
     };
     let failure = error.map(|e| beyond(open::volume::failure(&file, &e)));
-    print(&report, failure.as_ref(), args)?;
+    print(&report, failure.as_ref(), &args.how)?;
     match failure {
         Some(failure) => Err(failure),
         None if report.problems.is_empty() => Ok(()),
@@ -169,16 +169,16 @@ fn problem_json(problem: &Problem) -> Value {
 }
 
 /// Prints what was found and repaired, also if a failure ended that; what the failure is, goes to standard error as well.
-fn print(report: &Report, failure: Option<&Failure>, args: &VolumeCheckArgs) -> Result<()> {
+fn print(report: &Report, failure: Option<&Failure>, how: &CheckArgs) -> Result<()> {
     let mut out = Output::new();
-    if args.json {
+    if how.json {
         let mut document = json!({
             "problems": report.problems.iter().map(problem_json).collect::<Vec<_>>(),
             "inodes": report.inodes,
             "bytes": report.bytes,
             "blocks": report.blocks,
         });
-        if args.repair {
+        if how.repair {
             document["repaired"] = report.repaired.iter().map(problem_json).collect();
         }
         if let Some(failure) = failure {

@@ -1,6 +1,7 @@
 //! Opening a source: from what was named, and a password where one is needed, to a store.
 
 pub mod mounted;
+pub mod turn;
 pub mod vault;
 pub mod volume;
 mod watched;
@@ -17,7 +18,7 @@ use adit_volume::tree::MAIN;
 
 use self::mounted::Reached;
 use crate::args::low::{GlobalArgs, SourceArgs};
-use crate::failure::{Failure, Result, about_volume};
+use crate::failure::{Advice, Failure, Result};
 use crate::secrets::Origin;
 use crate::source::Source;
 use crate::{live, state_dir};
@@ -41,6 +42,8 @@ pub struct Opened {
     pub store: Arc<dyn Store>,
     /// Whether nothing can be changed: asked for, or because that is impossible.
     pub read_only: bool,
+    /// What to advise about damage in it.
+    pub advice: Advice,
     /// What keeps it ours. It goes after the store: fields drop in order.
     held: Held,
 }
@@ -66,7 +69,12 @@ impl Opened {
 
     /// A folder of this machine.
     fn of_dir(path: &Path, read_only: bool) -> Result<Opened> {
-        Ok(Opened { store: dir(path, read_only)?, read_only, held: Held::Nothing })
+        Ok(Opened { store: dir(path, read_only)?, read_only, advice: Advice::default(), held: Held::Nothing })
+    }
+
+    /// What an error that was met in it is to the user.
+    pub fn failure(&self, subject: impl std::fmt::Display, error: &FsError) -> Failure {
+        self.advice.failure(subject, error)
     }
 }
 
@@ -90,19 +98,19 @@ pub fn source(args: &SourceArgs, global: &GlobalArgs, purpose: Purpose) -> Resul
         }
         Source::Volume(file) => {
             no_password(&source, &args.password.origin())?;
-            about_volume(file);
+            let advice = Advice::about_volume(file);
             match mounted::reach(file, data, purpose)? {
                 Reached::Closed(volume) => {
                     if purpose == Purpose::Write {
                         volume::refuse_upper(file, &volume, MAIN)?;
                     }
-                    let store = volume.live().map_err(|e| Failure::fs(file.display(), &e))?;
+                    let store = volume.live().map_err(|e| advice.failure(file.display(), &e))?;
                     let read_only = volume.is_read_only();
-                    Opened { store: Arc::new(store), read_only, held: Held::Volume { _volume: volume } }
+                    Opened { store: Arc::new(store), read_only, advice, held: Held::Volume { _volume: volume } }
                 }
                 Reached::Mounted(store, private) => {
                     let read_only = store.capabilities().read_only;
-                    Opened { store, read_only, held: Held::Mounted { _private: private } }
+                    Opened { store, read_only, advice, held: Held::Mounted { _private: private } }
                 }
             }
         }
@@ -139,7 +147,8 @@ pub fn no_data(source: &Source, data: Option<&Path>) -> Result<()> {
 
 impl From<vault::OpenVault> for Opened {
     fn from(open: vault::OpenVault) -> Opened {
-        Opened { store: open.store, read_only: open.read_only, held: Held::Vault { _claim: open.claim } }
+        let held = Held::Vault { _claim: open.claim };
+        Opened { store: open.store, read_only: open.read_only, advice: Advice::default(), held }
     }
 }
 

@@ -10,7 +10,6 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 use adit_dir::DirStore;
 use adit_mount::control::{MountInfo, Registry};
@@ -19,17 +18,14 @@ use adit_volume::tree::MAIN;
 use serde_json::{Value, json};
 
 use super::watched::Watched;
-use super::{Purpose, remark, volume};
+use super::{Purpose, remark, turn, volume};
 use crate::args::mount_options::Part;
 use crate::commands::mount::answered;
-use crate::commands::mount::volume::{process_of, verb};
+use crate::commands::mount::volume::verb;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::{live, volume_work};
 
-/// How long to look for a way in while mounts of the volume come and go, and how often.
-const PATIENCE: Duration = Duration::from_secs(2);
-const STEP: Duration = Duration::from_millis(10);
 /// The names of private mounts, and of their locks.
 const PREFIX: &str = "private-";
 const LOCK: &str = "lock";
@@ -48,36 +44,25 @@ pub enum Reached {
 /// # Errors
 /// As [`volume::open_with_data`]; `Busy` if it is mounted in a way that does not allow for `purpose`.
 pub fn reach(file: &Path, data: Option<&Path>, purpose: Purpose) -> Result<Reached> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let (process, before) = (process_of(file), live::of_source(file));
-        let reached = match &process {
-            None => volume::open_with_data(file, data, purpose).map(Reached::Closed),
-            Some(process) => match volume_work::other_data(file, data) {
-                // That does not pass.
-                Ok(Some(failure)) => return Err(failure),
-                Ok(None) => through(file, process, purpose),
-                Err(failure) => Err(failure),
-            },
+    turn::take(file, |seen| {
+        let Some(process) = &seen.process else {
+            return volume::open_with_data(file, data, purpose).map(Reached::Closed);
         };
-        let failure = match reached {
-            Err(failure) => failure,
-            reached => return reached,
-        };
-        // A process or a mount came or went in between; or another verb's private mount is being made or taken away, of
-        // which only the branch tells as yet, or its place, while it is still listed.
-        let passes = process.is_some_and(|process| {
-            failure.code() == Code::Busy
-                && main_of(&before, &process).is_none_or(|main| main.hidden)
-                // Which has the branch for as long as it is mounted.
-                && !before.iter().any(|mount| mount.upper.is_some() && mount.is_attached())
-        });
-        if Instant::now() > deadline || !(passes || live::of_source(file) != before) {
+        if let Some(failure) = volume_work::other_data(file, data)? {
             return Err(failure);
         }
-        tracing::debug!("{}", failure.text());
-        std::thread::sleep(STEP);
-    }
+        through(file, process, purpose).map_err(|failure| {
+            // Without a mount of the branch, it is busy with another verb's private mount, which is being made or taken away:
+            // only the branch tells of it as yet, or its place, while it is still listed. The upper of an overlay has the branch
+            // as well.
+            let is_mounted = |mount: &MountInfo| mount.upper.is_some() || mount.branch.as_deref() == Some(MAIN);
+            let is_private = !seen.mounts.iter().any(|mount| !mount.hidden && is_mounted(mount));
+            match (failure.code() == Code::Busy && is_private) || seen.has_changed(file) {
+                true => failure.passing(),
+                false => failure,
+            }
+        })
+    })
 }
 
 /// The mount of the main branch by the process of `process`.

@@ -5,16 +5,26 @@ use std::path::Path;
 use adit_core::overlay::LowerIdentity;
 use adit_core::types::{Access, Ino};
 use adit_core::{ErrorKind, FsError};
+use adit_mount::control::MountInfo;
 use adit_volume::Volume;
 use adit_volume::volume::OpenOptions;
 use rustix::io::Errno;
 
-use super::{Purpose, remark};
+use super::{Purpose, remark, turn};
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result, volume_is_damaged};
 use crate::live;
 
-/// Opens the volume in `file` for a verb that ends; `data` says where its data folder is now, if that was moved.
+/// Opens the volume in `file` for a verb that ends, when its turn comes; `data` says where its data folder is now, if that was
+/// moved.
+///
+/// # Errors
+/// As [`open_with_data`].
+pub fn in_turn(file: &Path, data: Option<&Path>, purpose: Purpose) -> Result<Volume> {
+    turn::take(file, |_| open_with_data(file, data, purpose))
+}
+
+/// Opens the volume in `file` for a verb that ends, at once; `data` says where its data folder is now, if that was moved.
 ///
 /// # Errors
 /// `Busy`, naming the mountpoint, if a process of this user has it mounted; else as [`opened`].
@@ -29,7 +39,7 @@ pub fn open_with_data(file: &Path, data: Option<&Path>, purpose: Purpose) -> Res
 /// Opens the volume in `file`, with its data folder where `data` says.
 ///
 /// # Errors
-/// `Busy` if another process has it; what [`Volume::open_with_data`] says.
+/// `Busy` if another process has it, which passes unless that is a mount; what [`Volume::open_with_data`] says.
 pub fn opened(file: &Path, data: Option<&Path>, options: &OpenOptions) -> Result<Volume> {
     Volume::open_with_data(file, data, options).map_err(|e| {
         let failure = failure(file, &e);
@@ -42,9 +52,16 @@ pub fn opened(file: &Path, data: Option<&Path>, options: &OpenOptions) -> Result
             (ErrorKind::NotFound, Some(_)) => {
                 failure.hint("--data names the folder that `adit volume init --data` was given, which holds a folder for each volume")
             }
+            // A command at work in it, or a mount that begins or ends.
+            (ErrorKind::Busy, _) if overlay_on(file).is_none() => failure.passing(),
             _ => failure,
         }
     })
+}
+
+/// Where an overlay is mounted that reads a snapshot of the volume in `file`.
+fn overlay_on(file: &Path) -> Option<String> {
+    live::overlay_on(file).filter(MountInfo::is_attached).map(|mount| mount.mountpoint)
 }
 
 /// What a branch is the upper layer of, if it is one.
@@ -115,13 +132,13 @@ pub fn overlay_command(file: &Path, lower: &str) -> String {
 pub fn failure(file: &Path, error: &FsError) -> Failure {
     let failure = Failure::fs(file.display(), error);
     match error.kind() {
-        ErrorKind::Busy if live::overlay_on(file).is_some_and(|mount| mount.is_attached()) => {
-            let at = live::overlay_on(file).map(|mount| mount.mountpoint).unwrap_or_default();
-            failure.hint(format!("an overlay on {at} reads a snapshot of it: unmount that, or mount it before the overlay"))
-        }
-        ErrorKind::Busy => failure.hint(
-            "it is open in another process: a mount of another user, or a command at work in it; try again when that ended",
-        ),
+        ErrorKind::Busy => match overlay_on(file) {
+            Some(at) => failure
+                .hint(format!("an overlay on {at} reads a snapshot of it: unmount that, or mount it before the overlay")),
+            None => failure.hint(
+                "it is open in another process: a mount of another user, or a command at work in it; try again when that ended",
+            ),
+        },
         ErrorKind::Corrupt => failure.hint(volume_is_damaged(file)),
         _ => failure,
     }

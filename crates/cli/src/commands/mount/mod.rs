@@ -19,7 +19,7 @@ use adit_mount::{MountError, mountpoint};
 
 use crate::args::low::{GlobalArgs, MountArgs};
 use crate::args::mount_options::MountRequest;
-use crate::exit_code::Code;
+use crate::exit_code::{Code, ENDING};
 use crate::failure::{Failure, Result};
 use crate::process::Inherited;
 use crate::source::{self, Source};
@@ -201,5 +201,9 @@ pub fn answered(error: &ControlError) -> Failure {
         ControlError::UnsafeDirectory { .. } => Code::Failure,
         ControlError::Io { source, .. } => Code::of(adit_core::error::kind_of_io(source)),
     };
-    Failure::new(code, error)
+    let failure = Failure::new(code, error);
+    match error {
+        ControlError::Answered { kind, .. } if kind == ENDING => failure.passing(),
+        _ => failure,
+    }
 }

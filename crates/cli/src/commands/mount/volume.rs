@@ -22,7 +22,7 @@ use adit_core::types::{Access, FileName};
 use adit_core::{ErrorKind, FsError};
 use adit_mount::control::{ControlError, MountInfo, Registry};
 use adit_mount::daemon::Readiness;
-use adit_mount::{MountOptions, SessionHandle, Signals, Until, mountpoint};
+use adit_mount::{MountError, MountOptions, SessionHandle, Signals, Until, mountpoint};
 use adit_volume::snapshots_dir::{Retired, SNAPSHOTS_INO, SNAPSHOTS_NAME};
 use adit_volume::tree::MAIN;
 use adit_volume::volume::{Durability, OpenOptions};
@@ -36,8 +36,9 @@ use super::serve::{self, About, Served};
 use super::{Plan, answered, mount_failure, start};
 use crate::args::low::GlobalArgs;
 use crate::args::mount_options::{Part, Timeouts};
-use crate::exit_code::Code;
+use crate::exit_code::{Code, ENDING};
 use crate::failure::{Failure, Result};
+use crate::open::turn::{self, Seen};
 use crate::process::Inherited;
 use crate::volume_work::{self, Asked};
 use crate::{live, open};
@@ -54,9 +55,6 @@ const FIRST: u64 = 1;
 
 /// How long names and attributes are believed: only the mount itself changes what it shows.
 const TTL: Duration = Duration::from_secs(3600);
-/// How long to look for the process that has a volume locked, and how often.
-const JOIN_PATIENCE: Duration = Duration::from_secs(2);
-const JOIN_STEP: Duration = Duration::from_millis(20);
 /// How long the store of a mount that ended may be in use by requests that were under way.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -119,31 +117,28 @@ pub(super) fn mount(plan: Plan, global: &GlobalArgs, inherited: Inherited) -> Re
         return Ok(());
     }
     let file = plan.source.path().to_owned();
-    if let Some(process) = process_of(&file) {
-        return join(&process, &plan);
+    // By the process that has it, if there is one: this needs no process of its own then.
+    let joined = turn::take(&file, |seen| match &seen.process {
+        Some(process) => join(process, &plan).map(|()| true),
+        None => Ok(false),
+    })?;
+    if joined {
+        return Ok(());
     }
     start(plan, global, inherited, |plan, readiness| {
-        let mut readiness = readiness;
         let access = access(&plan, &file);
-        let deadline = Instant::now() + JOIN_PATIENCE;
-        let process = loop {
-            let busy = match open_file(&plan, &file, access) {
-                Ok(volume) => return Process::run(&plan, file, volume, None, readiness),
-                Err(failure) if failure.code() == Code::Busy => failure,
-                Err(failure) => return Err(failure),
-            };
-            // Somebody was faster; or has no mount any more, and closes it.
-            match process_of(&file) {
-                Some(process) => break process,
-                None if Instant::now() > deadline => return Err(busy),
-                None => std::thread::sleep(JOIN_STEP),
-            }
-        };
-        join(&process, &plan)?;
-        if let Some(waiting) = readiness.as_mut().and_then(|readiness| readiness.take()) {
-            waiting.ready().map_err(|e| Failure::io("daemon", &e))?;
+        // Somebody may be faster.
+        let volume = turn::take(&file, |seen| match &seen.process {
+            Some(process) => join(process, &plan).map(|()| None),
+            None => open_file(&plan, &file, access).map(Some),
+        })?;
+        if let Some(volume) = volume {
+            return Process::run(&plan, file, volume, None, readiness);
         }
-        Ok(())
+        match readiness.and_then(Option::take) {
+            Some(waiting) => waiting.ready().map_err(|e| Failure::io("daemon", &e)),
+            None => Ok(()),
+        }
     })
 }
 
@@ -157,7 +152,8 @@ pub(super) fn mount_overlay(
 ) -> Result<()> {
     start(plan, global, inherited, |plan, readiness| {
         let lower = lower(&plan)?;
-        let volume = open_file(&plan, &upper, access(&plan, &upper))?;
+        let access = access(&plan, &upper);
+        let volume = turn::take(&upper, |_| open_file(&plan, &upper, access))?;
         overlay::settle(&upper, &volume, &lower, plan.request.rebind)?;
         Process::run(&plan, upper, volume, Some(lower), readiness)
     })
@@ -186,8 +182,7 @@ fn volume_memory(memory_bytes: u64) -> u64 {
 
 /// A mount of the process of this user that has the volume in `file` open.
 pub fn process_of(file: &Path) -> Option<MountInfo> {
-    let registry = Registry::of_this_user();
-    live::of_source(file).into_iter().find(|mount| registry.ping(mount).is_ok())
+    Seen::of(file).process
 }
 
 /// Has the process of `mount` make the mount that `plan` asks for.
@@ -220,21 +215,19 @@ fn ask(mount: &MountInfo, wish: &Wish) -> Result<()> {
     let mut waiting = || registry.ping(mount);
     match registry.call_patiently(mount, MOUNT_VERB, &args, &mut waiting) {
         Ok(_) => Ok(()),
-        Err(ControlError::Answered { kind, message }) => {
-            let failure = Failure::new(Code::of_word(&kind), message);
-            let ending = if failure.code() == Code::Busy { detached(mount, wish) } else { None };
+        Err(e) => {
+            let failure = answered(&e);
+            let of = |branch| detached(Path::new(mount.upper.as_ref().unwrap_or(&mount.source)), mount.pid, branch);
+            let ending = branch_of(&wish.part).filter(|_| failure.code() == Code::Busy).and_then(of);
             Err(ending.unwrap_or(failure))
         }
-        Err(e) => Err(answered(&e)),
     }
 }
 
-/// What to say if the branch that `wish` is about is in use by a mount that is not in its place any more: nobody is told to work
-/// there.
-fn detached(of: &MountInfo, wish: &Wish) -> Option<Failure> {
-    let file = Path::new(of.upper.as_ref().unwrap_or(&of.source));
-    let branch = branch_of(&wish.part)?;
-    let mounts = live::of_source(file).into_iter().filter(|mount| mount.pid == of.pid && !mount.hidden);
+/// What to say if a branch of the volume in `file` is in use by a mount of process `pid` that is not in its place any more:
+/// nobody is told to work there.
+fn detached(file: &Path, pid: u32, branch: &str) -> Option<Failure> {
+    let mounts = live::of_source(file).into_iter().filter(|mount| mount.pid == pid && !mount.hidden);
     let mut of_branch = mounts.filter(|mount| mount.upper.is_some() || mount.branch.as_deref() == Some(branch));
     let found = of_branch.find(|mount| !mount.is_attached())?;
     Some(live::in_the_way(file, &found, "mounted", ""))
@@ -310,9 +303,13 @@ impl Place {
             return None;
         }
         let Some(process) = self.process.upgrade() else {
-            return Some(Err(ControlError::answer(ErrorKind::Busy, "the process is ending")));
+            let message = "the process is ending".to_owned();
+            return Some(Err(ControlError::Answered { kind: ENDING.to_owned(), message }));
         };
-        let told = |failure: Failure| ControlError::Answered { kind: failure.code().word(), message: failure.text() };
+        let told = |failure: Failure| {
+            let kind = if failure.passes() { ENDING.to_owned() } else { failure.code().word() };
+            ControlError::Answered { kind, message: failure.text() }
+        };
         Some(match verb {
             MOUNT_VERB => process.join(args).map(|()| Value::Null).map_err(told),
             DIFF_VERB => process.diff(self.id).map_err(told),
@@ -392,7 +389,7 @@ impl Process {
             let mut sessions = self.sessions.lock();
             if sessions.over {
                 let what = format!("{}: the process that has it open is ending", self.file.display());
-                return Err(Failure::new(Code::Busy, what).hint("try again"));
+                return Err(Failure::new(Code::Busy, what).hint("try again").passing());
             }
             sessions.running += 1;
             sessions.next += 1;
@@ -635,7 +632,12 @@ impl Process {
             found
         };
         let Some((id, session, wish)) = found else { return what() };
-        let unmounted = session.unmount(false).map_err(|e| mount_failure(&e));
+        let unmounted = session.unmount(false).map_err(|e| match e {
+            MountError::NotAMount(_) => {
+                detached(&self.file, std::process::id(), branch).unwrap_or_else(|| mount_failure(&e))
+            }
+            e => mount_failure(&e),
+        });
         let done = unmounted.and_then(|()| {
             let released = self.await_release(id);
             let done = if released { what() } else { Err(self.still_in_use(branch)) };
