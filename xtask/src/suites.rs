@@ -192,7 +192,7 @@ pub fn fsx(run: &Run) -> Result<Outcome> {
     apt::ensure([&apt::FUSE])?;
     let program = tools::FSX.ensure()?;
     let adit = mounted::build_debug()?;
-    let (seeds, operations) = if run.long { (8, 100_000) } else { (3, 4_000 * u64::from(run.scale)) };
+    let (seeds, operations) = if run.long { (10, 100_000) } else { (3, 4_000 * u64::from(run.scale)) };
     let exclusive = &["-o", "exclusive"][..];
     let mounts = [
         (VAULT, &[][..]),

@@ -21,14 +21,14 @@ pub struct Failure {
     said: bool,
     /// Standard output is gone: end like a program that SIGPIPE kills.
     pipe: bool,
-    /// What is in the way goes by itself.
-    passes: bool,
+    /// Whether what is in the way goes by itself, where that is known.
+    passes: Option<bool>,
 }
 
 impl Failure {
     /// A failure with its message, which names the subject.
     pub fn new(code: Code, message: impl fmt::Display) -> Failure {
-        Failure { code, message: message.to_string(), hint: None, said: false, pipe: false, passes: false }
+        Failure { code, message: message.to_string(), hint: None, said: false, pipe: false, passes: None }
     }
 
     /// The command line makes no sense.
@@ -51,12 +51,19 @@ impl Failure {
     /// Says that what is in the way goes by itself: who can wait tries again (see [`crate::open::turn`]).
     #[must_use]
     pub fn passing(mut self) -> Failure {
-        self.passes = true;
+        self.passes = Some(true);
         self
     }
 
-    /// Whether what is in the way goes by itself.
-    pub fn passes(&self) -> bool {
+    /// Says that it must not be tried again by itself, unless it is known that it passes.
+    #[must_use]
+    pub fn lasting(mut self) -> Failure {
+        self.passes.get_or_insert(false);
+        self
+    }
+
+    /// Whether what is in the way goes by itself, where that is known.
+    pub fn passes(&self) -> Option<bool> {
         self.passes
     }
 

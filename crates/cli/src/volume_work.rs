@@ -217,14 +217,15 @@ pub fn change_json(change: &Change) -> Value {
 
 /// Of what on an overlay nobody can tell how it differs, and why.
 pub fn unknown_json(unknown: &Unknown) -> Value {
-    let path = String::from_utf8_lossy(&unknown.path);
-    json!({
-        "path": path,
+    let mut object = json!({
+        "path": null,
         "kind": unknown.kind.as_str(),
         "change": UNKNOWN,
         "from": null,
         "error": unknown.error.to_string(),
-    })
+    });
+    output::add_name(&mut object, "path", &unknown.path);
+    object
 }
 
 fn describe(volume: &Volume) -> Value {
@@ -417,6 +418,10 @@ impl Named {
             return ask_process(mount, asked);
         }
         turn::take(&self.file, |seen| match seen.process.as_ref().or(seen.mounts.first()) {
+            // A restore may take a mount away and bring it back before it gives up: that is no reason to do so again.
+            Some(mount) if matches!(asked, Asked::Restore { .. }) => {
+                ask_process(mount, asked).map_err(Failure::lasting)
+            }
             Some(mount) => ask_process(mount, asked),
             None => self.perform_here(asked),
         })

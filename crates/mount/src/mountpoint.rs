@@ -431,8 +431,12 @@ pub struct MountEntry {
 
 /// The topmost mount exactly at `mountpoint`, in this process's view.
 pub fn find(mountpoint: &Path) -> Option<MountEntry> {
-    let table = read_table().ok()?;
-    table.into_iter().rev().find(|entry| entry.mountpoint == mountpoint)
+    look(mountpoint).ok().flatten()
+}
+
+/// As [`find`], where it matters whether the table of mounts could be read.
+pub(crate) fn look(mountpoint: &Path) -> io::Result<Option<MountEntry>> {
+    Ok(read_table()?.into_iter().rev().find(|entry| entry.mountpoint == mountpoint))
 }
 
 /// Whether the mount of this program with this device is anywhere in this process's view.

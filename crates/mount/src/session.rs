@@ -375,7 +375,9 @@ impl SessionHandle {
     /// Whether it is in its place, as far as this process sees.
     fn is_in_place(&self) -> bool {
         // Where the table of mounts cannot be read, nothing is known of it.
-        self.device.is_empty() || mountpoint::find(&self.mountpoint).is_some_and(|entry| entry.device == self.device)
+        self.device.is_empty()
+            || mountpoint::look(&self.mountpoint)
+                .map_or(true, |found| found.is_some_and(|entry| entry.device == self.device))
     }
 
     /// Has the kernel begin to write what it holds of this mount, and its times.

@@ -51,13 +51,15 @@ fn list(args: &UppersListArgs) -> Result<()> {
     let dir = overlay::uppers_dir(args.cache_dir.as_deref())?;
     let mut files: Vec<PathBuf> = match std::fs::read_dir(&dir) {
         Ok(entries) => {
-            entries.flatten().map(|entry| entry.path()).filter(|path| overlay::is_upper_name(path)).collect()
+            let entries: Vec<_> = entries.collect::<Result<_, _>>().map_err(|e| Failure::io(dir.display(), &e))?;
+            entries.into_iter().map(|entry| entry.path()).filter(|path| overlay::is_upper_name(path)).collect()
         }
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
         Err(e) => return Err(Failure::io(dir.display(), &e)),
     };
     files.sort();
-    let listed = files.iter().map(|file| describe(file)).collect::<Result<Vec<_>>>()?;
+    // One that was deleted meanwhile is none.
+    let listed = files.iter().filter_map(|file| describe(file).transpose()).collect::<Result<Vec<_>>>()?;
     let mut out = Output::new();
     if args.json {
         out.json(&listed)?;
@@ -81,8 +83,12 @@ fn list(args: &UppersListArgs) -> Result<()> {
     out.finish()
 }
 
-fn describe(file: &Path) -> Result<UpperJson> {
-    let meta = file.metadata().map_err(|e| Failure::io(file.display(), &e))?;
+/// `None` if it is gone.
+fn describe(file: &Path) -> Result<Option<UpperJson>> {
+    let meta = match file.metadata() {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        meta => meta.map_err(|e| Failure::io(file.display(), &e))?,
+    };
     // Whoever has it open is asked.
     let asked = Named::find(file.as_os_str(), &DataArgs::default()).and_then(|named| named.ask(&Asked::Info));
     let (lower, error) = match asked {
@@ -94,7 +100,7 @@ fn describe(file: &Path) -> Result<UpperJson> {
     let last_used_secs =
         meta.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map_or(0, |d| d.as_secs());
     let folder = lower.as_deref().map(Path::new).filter(|lower| lower.is_absolute());
-    Ok(UpperJson {
+    Ok(Some(UpperJson {
         path: file.display().to_string(),
         lower_missing: folder.map(|folder| !folder.is_dir()),
         lower,
@@ -104,7 +110,7 @@ fn describe(file: &Path) -> Result<UpperJson> {
         mountpoint: live::of_source(file).first().map(|mount| mount.mountpoint.clone()),
         error,
         last_used_secs,
-    })
+    }))
 }
 
 fn delete(args: &UppersDeleteArgs, global: &GlobalArgs) -> Result<()> {
@@ -137,12 +143,15 @@ fn delete_one(file: &Path, yes: bool, global: &GlobalArgs) -> Result<()> {
             let lower = open::volume::upper_of(&volume, adit_volume::tree::MAIN).ok().flatten();
             (Some(volume), lower.map(|lower| lower.text))
         }
-        Err(failure) if failure.code() == Code::Busy => return Err(failure),
-        // What is damaged can go as well.
-        Err(_) => (None, None),
+        // What is damaged can go as well; of what cannot be opened for another reason nobody knows what would go.
+        Err(failure) if failure.code() == Code::Corrupt => (None, None),
+        Err(failure) => return Err(failure),
     };
     let size = file.metadata().map_or(0, |meta| meta.blocks() * 512);
-    let what = lower.map_or_else(|| "what it holds".to_owned(), |lower| format!("all that was changed on {lower}"));
+    let what = lower.map_or_else(
+        || "what it holds, which cannot be told,".to_owned(),
+        |lower| format!("all that was changed on {lower}"),
+    );
     confirm(&format!("Delete {} ({}) with {what} for good?", file.display(), show_size(size)), yes)?;
     std::fs::remove_file(file).map_err(|e| Failure::io(file.display(), &e))?;
     drop(volume);

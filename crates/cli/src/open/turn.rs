@@ -59,7 +59,8 @@ pub fn take<T>(file: &Path, mut attempt: impl FnMut(&Seen) -> Result<T>) -> Resu
             Err(failure) => failure,
             done => return done,
         };
-        let passes = failure.passes() || (failure.code() == Code::Busy && seen.has_changed(file));
+        let may_pass = || failure.code() == Code::Busy && seen.has_changed(file);
+        let passes = failure.passes().unwrap_or_else(may_pass);
         if !passes || began.elapsed() >= PATIENCE {
             return Err(failure);
         }

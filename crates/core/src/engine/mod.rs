@@ -282,17 +282,13 @@ impl Engine {
         first.map_or(Ok(()), Err)
     }
 
-    fn is_read_only(&self) -> bool {
+    /// Whether nothing can be changed: the store takes no changes, or it was mounted so.
+    pub fn is_read_only(&self) -> bool {
         self.options.read_only || self.caps.read_only
     }
 
     fn check_writable(&self, op: &'static str) -> Result<()> {
         if self.is_read_only() { Err(FsError::new(ErrorKind::ReadOnly).on(op, "")) } else { Ok(()) }
-    }
-
-    /// Whether closing a file has anything to do here: without buffered writes, what was written is with the store.
-    pub fn flushes_at_close(&self) -> bool {
-        self.buffers_writes()
     }
 
     fn buffers_writes(&self) -> bool {

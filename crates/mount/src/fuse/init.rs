@@ -15,8 +15,6 @@ pub(super) struct Agreed {
     pub(super) acls: bool,
     /// The kernel leaves it to us to clear set-id bits; see [`super::set_id`].
     pub(super) set_id: bool,
-    /// The kernel may hold what is written, and hand it over later: before the `flush` of a close at the latest.
-    pub(super) writes_back: bool,
     /// The kernel keeps the times of files that are written or allocated, and sets them in the store, which takes them.
     pub(super) times: bool,
     /// Labels of SELinux mean something on this machine.
@@ -35,7 +33,6 @@ pub(super) fn agree(store: &Capabilities, kernel_writeback: bool, config: &mut K
     Ok(Agreed {
         acls: granted.contains(ACLS),
         set_id: granted.contains(InitFlags::FUSE_HANDLE_KILLPRIV_V2),
-        writes_back: granted.contains(InitFlags::FUSE_WRITEBACK_CACHE),
         times: granted.contains(InitFlags::FUSE_WRITEBACK_CACHE) && store.kernel_writeback,
         labels: Path::new(SELINUX).exists(),
     })

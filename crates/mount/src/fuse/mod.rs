@@ -404,11 +404,11 @@ impl Filesystem for Front {
         }
     }
 
-    // ENOSYS, once, where each write was answered by the store: the kernel asks no more. If it keeps writes back, there is as little
-    // to do, but the answer says that somebody has taken them: on a connection that is gone the kernel drops its pages in silence,
-    // and only a request at the close makes the close fail.
+    // There may be nothing to do, but the answer says that somebody has taken what the kernel held, be it only through a mapping:
+    // on a connection that is gone it drops its pages in silence, and only a request at the close makes the close fail. Where
+    // nothing can be written: ENOSYS, once, and it asks no more.
     fn flush(&self, _req: &Request, ino: INodeNo, fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
-        if !self.requests.engine.flushes_at_close() && !self.agreed.writes_back {
+        if self.requests.engine.is_read_only() {
             return reply.error(Errno::ENOSYS);
         }
         answer_empty(self.ask(Asked::Flush, ino, |engine| engine.flush(fh_of(fh))), reply);

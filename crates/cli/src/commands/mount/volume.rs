@@ -307,7 +307,7 @@ impl Place {
             return Some(Err(ControlError::Answered { kind: ENDING.to_owned(), message }));
         };
         let told = |failure: Failure| {
-            let kind = if failure.passes() { ENDING.to_owned() } else { failure.code().word() };
+            let kind = if failure.passes() == Some(true) { ENDING.to_owned() } else { failure.code().word() };
             ControlError::Answered { kind, message: failure.text() }
         };
         Some(match verb {
