@@ -215,6 +215,8 @@ fn ask(mount: &MountInfo, wish: &Wish) -> Result<()> {
     let mut waiting = || registry.ping(mount);
     match registry.call_patiently(mount, MOUNT_VERB, &args, &mut waiting) {
         Ok(_) => Ok(()),
+        // It went before it was asked.
+        Err(e @ ControlError::NotAMount(_)) => Err(answered(&e).passing()),
         Err(e) => {
             let failure = answered(&e);
             let of = |branch| detached(Path::new(mount.upper.as_ref().unwrap_or(&mount.source)), mount.pid, branch);
@@ -269,6 +271,8 @@ struct Sessions {
     live: BTreeMap<u64, Live>,
     /// Threads of sessions, and mounts that are being made.
     running: usize,
+    /// Of these, mounts that are being made, for the first time or again.
+    making: usize,
     /// Nothing more is mounted: the process is to end.
     over: bool,
     /// What one of them failed with at its end.
@@ -317,11 +321,15 @@ impl Place {
         })
     }
 
-    /// Waits until the session's store is given back; whether other sessions go on.
+    /// Waits until the session's store is given back; whether other sessions go on. If not, nothing is mounted any more: whoever
+    /// asked waits for the end of the process, which another mount would put off.
     pub fn left(&self) -> bool {
         let Some(process) = self.process.upgrade() else { return false };
         process.await_release(self.id);
-        process.sessions.lock().live.keys().any(|&id| id != self.id)
+        let mut sessions = process.sessions.lock();
+        let goes_on = sessions.making > 0 || sessions.live.keys().any(|&id| id != self.id);
+        sessions.over |= !goes_on;
+        goes_on
     }
 }
 
@@ -392,12 +400,15 @@ impl Process {
                 return Err(Failure::new(Code::Busy, what).hint("try again").passing());
             }
             sessions.running += 1;
+            sessions.making += 1;
             sessions.next += 1;
             sessions.next
         };
         let begun = self.begin(id, wish);
+        let mut sessions = self.sessions.lock();
+        sessions.making -= 1;
         if begun.is_err() {
-            self.sessions.lock().running -= 1;
+            sessions.running -= 1;
             self.changed.notify_all();
         }
         begun
@@ -629,6 +640,7 @@ impl Process {
             let found = live.map(|(&id, live)| (id, live.session.clone(), live.wish.clone()));
             // The process goes on meanwhile, also if this is its only mount.
             sessions.running += usize::from(found.is_some());
+            sessions.making += usize::from(found.is_some());
             found
         };
         let Some((id, session, wish)) = found else { return what() };
@@ -644,7 +656,10 @@ impl Process {
             let again = self.mount(&wish).map_err(|e| e.on("it is unmounted now, and could not be mounted again"));
             done.and_then(|value| again.map(|()| value))
         });
-        self.sessions.lock().running -= 1;
+        let mut sessions = self.sessions.lock();
+        sessions.making -= 1;
+        sessions.running -= 1;
+        drop(sessions);
         self.changed.notify_all();
         done
     }
