@@ -5,10 +5,11 @@ mod overlay;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use adit_core::overlay::{Change, Changed, Overlay};
 use adit_core::store::Store;
-use adit_core::types::{Access, FileName, Ino, Kind, RenameFlags, SetAttr, XattrName, XattrSet};
+use adit_core::types::{Access, FileName, Ino, Kind, RenameFlags, SetAttr, SetTime, Timestamp, XattrName, XattrSet};
 use adit_testkit::model::MemoryStore;
 use adit_testkit::ops::{Mismatch, Plan, fuzz};
 use adit_volume::tree::{Differing, MAIN};
@@ -168,7 +169,7 @@ struct Facts {
     kind: Kind,
     path: String,
     looks: String,
-    ctime: adit_core::types::Timestamp,
+    ctime: Timestamp,
 }
 
 /// All names that a store shows, by directory and name.
@@ -210,6 +211,14 @@ fn facts(store: &dyn Store) -> BTreeMap<(Ino, Vec<u8>), Facts> {
     found
 }
 
+/// Waits for the next tick of the clock that ctimes come from, so that they tell what was changed before from what is after.
+fn await_tick() {
+    let before = Timestamp::of_tick();
+    while Timestamp::of_tick() == before {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Compares what was told with both trees, name by name.
 fn check(old: &dyn Store, new: &dyn Store, told: &[Change]) -> Result<(), String> {
     let (old, new) = (facts(old), facts(new));
@@ -225,7 +234,8 @@ fn check(old: &dyn Store, new: &dyn Store, told: &[Change]) -> Result<(), String
         match (old.get(key), new.get(key)) {
             (Some(a), Some(b)) if a.ino == b.ino => {
                 let was_told = changed(&b.path, b.kind).into_iter().filter(|what| took(what.clone())).count() > 0;
-                if a.looks == b.looks && was_told && (b.kind == Kind::Directory || a.ctime == b.ctime) {
+                // Only a file can have been written with the bytes that it had. The tick between the states shows that in the ctime.
+                if a.looks == b.looks && was_told && (b.kind != Kind::File || a.ctime == b.ctime) {
                     return Err(format!("{} did not change", b.path));
                 }
                 if a.looks != b.looks && !was_told {
@@ -266,7 +276,7 @@ fn check(old: &dyn Store, new: &dyn Store, told: &[Change]) -> Result<(), String
         let a = gone.swap_remove(at);
         took(format!("{} {kind} from {from}", b.path));
         let was_told = changed(&b.path, b.kind).into_iter().filter(|what| took(what.clone())).count() > 0;
-        if a.looks != b.looks && !was_told && names(&new, b.ino) == 1 {
+        if a.looks != b.looks && !was_told {
             return Err(format!("{} changed beside", b.path));
         }
     }
@@ -341,6 +351,38 @@ fn directories_that_come_back_and_names_in_one_that_moved_are_told_all() {
     assert_eq!(pair.told(MAIN, "s"), back);
 }
 
+/// The upper tells that a copy changed if the count of its names did. That is no change of what they lead to; but other content is,
+/// also if it is as long as before and has its time.
+#[test]
+fn a_name_that_came_is_no_change_of_the_others() {
+    let pair = Pair::new(|lower| {
+        for path in ["f", "g"] {
+            let ino = lower.put(path, &[1; 9000]);
+            lower.link(ino, Ino::ROOT, name(&format!("{path}2"))).unwrap();
+        }
+    });
+    {
+        let overlay = pair.open();
+        for path in ["f", "g"] {
+            overlay.mv(path, &format!("{path}3")).unwrap();
+            overlay.file(&format!("{path}3")).write_at(&[(0, b"before")]).unwrap();
+            overlay.mv(&format!("{path}3"), path).unwrap();
+        }
+    }
+    pair.upper.tree.snapshot(MAIN, "s").unwrap();
+    {
+        let overlay = pair.open();
+        for path in ["f", "g"] {
+            overlay.link(overlay.at(path), Ino::ROOT, name(&format!("{path}4"))).unwrap();
+        }
+        let before = overlay.getattr(overlay.at("g")).unwrap().mtime;
+        overlay.file("g").write_at(&[(0, b"behind")]).unwrap();
+        let set = SetAttr { mtime: Some(SetTime::At(before)), ..SetAttr::default() };
+        overlay.setattr(overlay.at("g"), &set).unwrap();
+    }
+    assert_eq!(pair.told("s", MAIN), ["/f4 file Added", "/g file Content", "/g2 file Content", "/g4 file Added"]);
+}
+
 #[test]
 fn what_is_told_is_what_differs() {
     for unit in [700, 9000] {
@@ -355,6 +397,7 @@ fn what_is_told_is_what_differs() {
             drop(pair.open());
             run(&|| pair.open(), &model, (third, &ops[third..2 * third]), 60)?;
             pair.upper.tree.snapshot(MAIN, "s").unwrap();
+            await_tick();
             run(&|| pair.open(), &model, (2 * third, &ops[2 * third..]), 60)?;
             for (old, new) in [("s", MAIN), (MAIN, "s")] {
                 let fail = |what: String| Mismatch { step: ops.len(), what: format!("{old} to {new}: {what}") };

@@ -14,8 +14,11 @@ use super::names_below::{Linked, names_below};
 use super::node::Node;
 use super::record::{Own, shown};
 use super::{Overlay, Shared, name_of, names};
-use crate::error::Result;
-use crate::types::{Attr, Ino, Kind};
+use crate::error::{ErrorKind, Result};
+use crate::types::{Access, Attr, Ino, Kind};
+
+/// Bytes of two copies that are compared at once.
+const PIECE: usize = 256 << 10;
 
 /// What a path leads to in one of the states.
 struct Seen {
@@ -29,8 +32,8 @@ struct Places {
     /// As they are in the old state, and in the new one.
     old: BTreeSet<Names>,
     new: BTreeSet<Names>,
-    /// Those in the new one whose inode of the upper changed.
-    touched: BTreeSet<Names>,
+    /// Inodes of the upper that changed, in more than the count of their names.
+    touched: BTreeSet<Ino>,
     /// Files that changed and have several names in the lower, by their number there: the upper does not know these names.
     linked: BTreeMap<Ino, Linked>,
 }
@@ -171,6 +174,8 @@ impl Pair<'_> {
 
     fn places(&self, upper: &[Change]) -> Result<Places> {
         let mut places = Places::default();
+        let renamed: BTreeSet<&[u8]> =
+            upper.iter().filter(|c| matches!(c.what, Changed::Renamed(_))).map(|c| &*c.path).collect();
         for change in upper {
             if change.what == Changed::Removed {
                 places.old.extend(in_tree(&change.path));
@@ -184,7 +189,7 @@ impl Pair<'_> {
             }
             if let Some(path) = in_tree(&change.path) {
                 if !matches!(change.what, Changed::Added | Changed::Renamed(_)) {
-                    places.touched.insert(path.clone());
+                    places.touched.extend(self.touched_at(&path, renamed.contains(&*change.path))?);
                 }
                 places.old.extend(self.copied_from(&path)?);
                 places.new.insert(path);
@@ -205,6 +210,19 @@ impl Pair<'_> {
         Ok(before.filter(|before| before.attr.ino == now.attr.ino).map(|_| origin.path))
     }
 
+    /// The inode of the upper at `path`, of which the upper tells that something changed there, if that is the inode: it was there
+    /// before, or where it was `renamed` from. Of a copy in the index the entry there tells.
+    fn touched_at(&self, path: &Names, renamed: bool) -> Result<Option<Ino>> {
+        let Some(upper) = self.new.at(path)?.and_then(|now| now.node.upper()) else { return Ok(None) };
+        if self.new.own_xattr(upper, Own::Links)?.is_some() {
+            return Ok(None);
+        }
+        let Some((name, above)) = path.split_last().filter(|_| !renamed) else { return Ok(Some(upper)) };
+        let Some(above) = self.new.at(&above.to_vec())?.and_then(|above| above.node.upper()) else { return Ok(None) };
+        let before = self.old.upper.find(above, name_of(name)?)?;
+        Ok(before.filter(|(_, held)| held.ino == upper).map(|_| upper))
+    }
+
     /// A copy of a file that has several names in the lower: if it changed, these are to be looked for.
     fn indexed(&self, name: &[u8], places: &mut Places) -> Result<()> {
         let find = |of: &Shared| -> Result<_> { of.upper.find(of.layout.index.ino, name_of(name)?) };
@@ -219,7 +237,9 @@ impl Pair<'_> {
             (Some((_, old)), Some((_, new))) => {
                 let links = |of: &Shared, copy: &Held| of.own_xattr(copy.ino, Own::Links);
                 // That a name came or went is told by itself, and the upper need not mean more than the count of them.
-                links(self.old, old)? == links(self.new, new)? || self.look_different(old, new)?
+                let touched = links(self.old, old)? == links(self.new, new)? || self.copies_differ(old, new)?;
+                places.touched.extend(touched.then_some(new.ino));
+                touched
             }
             (_, Some((attr, copy))) => self.new.compare(copy.ino, attr, &self.new.follow(&origin)?)?.is_some(),
             (Some((attr, copy)), None) => self.old.compare(copy.ino, attr, &self.old.follow(&origin)?)?.is_some(),
@@ -246,7 +266,6 @@ impl Pair<'_> {
             let ino = self.new.tagged(ino)?;
             for path in names.iter().filter_map(|name| above.shown(name)) {
                 if self.new.at(&path)?.is_some_and(|seen| seen.attr.ino == ino) {
-                    places.touched.insert(path.clone());
                     places.new.insert(path);
                 }
             }
@@ -278,10 +297,44 @@ impl Pair<'_> {
         Ok(known(places) > before)
     }
 
-    /// Whether two copies differ in their attributes: also the size and the time that each change of content sets.
-    fn look_different(&self, old: &Held, new: &Held) -> Result<bool> {
-        let (old, new) = (Looks::of(&*self.old.upper.store, old.ino)?, Looks::of(&*self.new.upper.store, new.ino)?);
-        Ok(attributes(&old.attr) != attributes(&new.attr) || old.sorted_xattrs() != new.sorted_xattrs())
+    /// Whether two copies differ in attributes, or in the content that is theirs. It reads that if nothing else tells.
+    fn copies_differ(&self, old: &Held, new: &Held) -> Result<bool> {
+        let looks = (Looks::of(&*self.old.upper.store, old.ino)?, Looks::of(&*self.new.upper.store, new.ino)?);
+        if attributes(&looks.0.attr) != attributes(&looks.1.attr) || looks.0.sorted_xattrs() != looks.1.sorted_xattrs()
+        {
+            return Ok(true);
+        }
+        if looks.1.attr.kind != Kind::File {
+            return Ok(false);
+        }
+        let extent = |of: &Shared, copy: &Held| of.own_xattr(copy.ino, Own::Content);
+        Ok(extent(self.old, old)? != extent(self.new, new)? || self.data_differs(old.ino, new.ino)?)
+    }
+
+    /// Whether two files of the upper have other data, or data in other places.
+    fn data_differs(&self, old: Ino, new: Ino) -> Result<bool> {
+        let old = self.old.upper.store.open(old, Access::Read)?;
+        let new = self.new.upper.store.open(new, Access::Read)?;
+        let data = |found: Result<u64>| match found {
+            Err(e) if e.kind() == ErrorKind::NoData => Ok(None),
+            found => found.map(Some),
+        };
+        let (mut at, mut bytes) = (0, [vec![0; PIECE], vec![0; PIECE]]);
+        loop {
+            let (start, other) = (data(old.seek_data(at))?, data(new.seek_data(at))?);
+            if start != other {
+                return Ok(true);
+            }
+            let Some(start) = start else { return Ok(false) };
+            let lens = [old.read_at(start, &mut bytes[0])?, new.read_at(start, &mut bytes[1])?];
+            if bytes[0][..lens[0]] != bytes[1][..lens[1]] {
+                return Ok(true);
+            }
+            if lens[0] == 0 {
+                return Ok(false);
+            }
+            at = start + lens[0] as u64;
+        }
     }
 
     fn look(&self, places: &Places) -> Result<Found> {
@@ -329,7 +382,7 @@ impl Pair<'_> {
             tell(&path, kind, Changed::Content);
         }
         for (path, old, new) in found.both {
-            if let Some(what) = self.compare(&old, &new, places.touched.contains(&path))? {
+            if let Some(what) = self.compare(&old, &new, &places.touched)? {
                 tell(&path, new.node.kind, what);
             }
         }
@@ -344,7 +397,7 @@ impl Pair<'_> {
                 continue;
             };
             tell(&path, kind, Changed::Renamed(joined(&from)));
-            if let Some(what) = self.compare(&old, &new, places.touched.contains(&path))? {
+            if let Some(what) = self.compare(&old, &new, &places.touched)? {
                 tell(&path, kind, what);
             }
         }
@@ -354,8 +407,8 @@ impl Pair<'_> {
         Ok(told)
     }
 
-    /// How an inode that is in both states differs; `touched`: the upper says that it does, if it has it in both.
-    fn compare(&self, old: &Seen, new: &Seen, touched: bool) -> Result<Option<Changed>> {
+    /// How an inode that is in both states differs; `touched`: those of which the upper says that they do, if it has them in both.
+    fn compare(&self, old: &Seen, new: &Seen, touched: &BTreeSet<Ino>) -> Result<Option<Changed>> {
         let copied = |of: &Shared, seen: &Seen, upper: Ino| {
             of.compare(upper, &of.upper.store.getattr(upper)?, &of.below(&seen.node)?.held)
         };
@@ -363,8 +416,9 @@ impl Pair<'_> {
             (None, None) => Ok(None),
             (None, Some(upper)) => copied(self.new, new, upper),
             (Some(upper), None) => copied(self.old, old, upper),
-            (Some(_), Some(_)) => {
-                Ok((touched || attributes(&old.attr) != attributes(&new.attr)).then_some(Changed::Content))
+            (Some(_), Some(upper)) => {
+                let differs = touched.contains(&upper) || attributes(&old.attr) != attributes(&new.attr);
+                Ok(differs.then_some(Changed::Content))
             }
         }
     }
