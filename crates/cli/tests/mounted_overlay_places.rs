@@ -10,8 +10,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::{Ran, facts};
-use mounts::Points;
+use common::{Ran, Start, facts};
+use mounts::{Points, is_root};
 use serde_json::Value;
 
 struct World(Points);
@@ -119,6 +119,87 @@ fn another_folder_is_not_bound() {
         .says("leave out --rebind");
     w.run(&["mount", "box", "mnt", "--snapshot", "s", "--upper", "up", "--rebind"]).expect(2);
     w.run(&["mount", "box", "mnt", "--snapshot", "s", "--upper", "up"]).expect(1).says("that it belongs to");
+}
+
+/// What was added and removed says little of what lies below.
+#[test]
+fn a_folder_of_which_nothing_shows_that_it_was_moved_is_not_bound() {
+    let Some(w) = World::new() else { return };
+    w.run(&["mount", "lower", "mnt", "--upper", "up"]).expect(0);
+    fs::remove_file(w.path("mnt/g")).unwrap();
+    fs::write(w.path("mnt/new"), "x").unwrap();
+    // This copies a directory, of which nothing but its number is compared.
+    fs::write(w.path("mnt/d/new"), "x").unwrap();
+    w.umount();
+    w.run(&["mount", "lower", "mnt", "--upper", "up2"]).expect(0);
+    fs::remove_file(w.path("mnt/g")).unwrap();
+    w.umount();
+    fs::create_dir(w.path("other")).unwrap();
+    fs::write(w.path("other/g"), "another").unwrap();
+    let rebind = |lower: &str, upper: &str| w.run(&["mount", lower, "mnt", "--upper", upper, "--rebind"]);
+    rebind("other", "up2").expect(1).says("nothing shows that").says("mount --bind");
+    // Neither while the old place is empty, nor if its number is the one that is known, and what was removed is not there.
+    w.rename("lower", "place");
+    rebind("other", "up2").expect(1).says("nothing shows that");
+    w.rename("place/g", "g");
+    rebind("place", "up2").expect(1).says("what was removed of that is not there: /g");
+    w.rename("g", "place/g");
+    // A folder that came to the old place may be the one, and this a mount of something else.
+    fs::create_dir(w.path("lower")).unwrap();
+    rebind("place", "up2").expect(1).says("nothing shows that");
+    fs::remove_dir(w.path("lower")).unwrap();
+    for upper in ["up", "up2"] {
+        rebind("place", upper).expect(0).says("bound to");
+        assert!(w.path("mnt/f").exists() && !w.path("mnt/g").exists());
+        w.umount();
+    }
+    assert_eq!(fs::read(w.path("place/g")).unwrap(), [1; 9000]);
+}
+
+/// A filesystem of its own, mounted below the test's folder.
+struct Disk(PathBuf);
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).start_and_wait();
+    }
+}
+
+impl Disk {
+    fn new(at: PathBuf) -> Disk {
+        fs::create_dir(&at).unwrap();
+        let disk = Disk(at);
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(&disk.0).start_and_wait().unwrap();
+        assert!(mounted.success());
+        fs::create_dir(disk.0.join("d")).unwrap();
+        fs::write(disk.0.join("g"), "g").unwrap();
+        disk
+    }
+
+    fn numbers(&self) -> [u64; 2] {
+        ["", "d"].map(|path| fs::metadata(self.0.join(path)).unwrap().ino())
+    }
+}
+
+/// The roots of filesystems of a kind have one number, and so have directories that were made first there.
+#[test]
+fn another_filesystem_with_the_same_numbers_is_not_bound() {
+    let Some(w) = World::new() else { return };
+    if !is_root("further filesystems") {
+        return;
+    }
+    let (one, two) = (Disk::new(w.path("one")), Disk::new(w.path("two")));
+    assert_eq!(one.numbers(), two.numbers());
+    w.run(&["mount", "one", "mnt", "--upper", "up"]).expect(0);
+    fs::remove_file(w.path("mnt/g")).unwrap();
+    fs::write(w.path("mnt/d/new"), "x").unwrap();
+    w.umount();
+    let refused = || w.run(&["mount", "two", "mnt", "--upper", "up", "--rebind"]).expect(1).says("nothing shows that");
+    refused();
+    drop(one);
+    refused();
+    fs::remove_dir(w.path("one")).unwrap();
+    refused();
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! The process of the mount is the one that has the upper volume open; it opens the lower beside that ([`Lower`]). Which upper
 //! belongs to which lower is in the upper ([`LowerIdentity`]), so that it is found again, and never put on another one.
 
+use std::ffi::OsStr;
 use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -202,6 +203,28 @@ fn folder_number(identity: &LowerIdentity) -> Option<u64> {
     std::str::from_utf8(words.next()?).ok()?.parse().ok()
 }
 
+/// The path of the folder that an identity is of, if it is of one.
+fn folder_path(identity: &LowerIdentity) -> Option<&Path> {
+    let path = identity.id.strip_prefix(b"dir ")?.splitn(2, |&byte| byte == b' ').nth(1)?;
+    Some(Path::new(OsStr::from_bytes(path)))
+}
+
+/// Whether a folder is the one that an identity is of, for its number alone, which is one filesystem's and may be given again: nothing
+/// is in the old place, what is above that is on the device of the folder, and the folder is not the root of a mount, whose number
+/// many filesystems share.
+fn was_moved(before: &LowerIdentity, now: &LowerIdentity) -> bool {
+    let (Some(from), Some(to)) = (folder_path(before), folder_path(now)) else { return false };
+    let device = |path: &Path| path.metadata().map(|meta| meta.dev()).ok();
+    let above = from.ancestors().skip(1).find_map(device);
+    is_same_folder(before, now)
+        && from
+            .symlink_metadata()
+            .is_err_and(|e| matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory))
+        && above.is_some()
+        && above == device(to)
+        && mountpoint::find(to).is_none()
+}
+
 /// Sees to it that the upper in `file` belongs to `lower`. With `rebind` it is bound to that, where it is the folder that it belonged
 /// to, in another place.
 ///
@@ -242,10 +265,27 @@ pub fn settle(file: &Path, volume: &Volume, lower: &Lower, rebind: bool) -> Resu
             "a copy is another folder, whatever it holds: only one that was moved within its filesystem is the same",
         ));
     }
+    // Of directories little is compared, and numbers of young filesystems are alike.
+    if fit.same_files == 0 && !(fit.unremoved.is_empty() && was_moved(&before, &lower.identity)) {
+        let why = match fit.unremoved.is_empty() {
+            true => "no file of it was changed, and neither its inode number nor its old place shows that it was moved"
+                .to_owned(),
+            false => format!("what was removed of that is not there: {}", named(&fit.unremoved)),
+        };
+        let what = format!(
+            "{}: nothing shows that {} is the folder that it belongs to, {}: {why}",
+            file.display(),
+            lower.identity.text,
+            before.text
+        );
+        return Err(Failure::new(Code::Failure, what).hint(format!(
+            "if it is, move it back to {0}, or show it there by `mount --bind`, and mount {0}",
+            before.text
+        )));
+    }
     Overlay::bind(&*upper, &lower.identity).map_err(fail)?;
     let compared = match (fit.same, fit.other.len()) {
-        (0, 0) if old == new => "its inode number is the same; nothing that lies below was changed".to_owned(),
-        (0, 0) => "nothing that lies below was changed, so nothing shows whether it is the same folder".to_owned(),
+        (0, 0) => "its inode number is the same; nothing that lies below was changed".to_owned(),
         (same, 0) => format!("what was changed of it is as it was ({same} compared)"),
         (same, other) => {
             let all = same + other as u64;
@@ -294,6 +334,7 @@ fn identity_in(upper: &VolumeStore) -> Result<Option<LowerIdentity>, FsError> {
     }
 }
 
+/// Whether two identities that one upper had are of one folder. Of another one it was never bound to the number alone: see [`settle`].
 fn is_same_folder(a: &LowerIdentity, b: &LowerIdentity) -> bool {
     folder_number(a).is_some() && folder_number(a) == folder_number(b)
 }
