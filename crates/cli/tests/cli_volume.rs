@@ -178,6 +178,8 @@ fn snapshots_keep_differ_and_are_set_back() {
     assert!(text.contains("renamed  /e/ -> /f/"), "{text}");
 
     // One file, then everything.
+    // As an unset variable gives it.
+    boxed.of("snapshot restore", &["one", "", "-y"]).expect(2).says("the path is empty");
     boxed.of("snapshot restore", &["one", "/d/gone"]).expect(2).says("no terminal");
     boxed.of("snapshot restore", &["one", "/d/gone", "-y"]).expect(0);
     assert_eq!(boxed.read("/d/gone"), "2");

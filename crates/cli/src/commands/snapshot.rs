@@ -95,6 +95,10 @@ fn list(args: &VolumeListArgs, branches: bool) -> Result<()> {
 
 /// The names of a path from the root; `.` and `..` make no sense here.
 fn names(path: &OsStr) -> Result<Vec<Vec<u8>>> {
+    // As an unset variable gives it: the root must be asked for, be it by leaving the path out.
+    if path.is_empty() {
+        return Err(Failure::usage("the path is empty").hint("leave it out to restore everything"));
+    }
     let parts = bytes(path).split(|&b| b == b'/').filter(|part| !part.is_empty() && *part != b".");
     let names: Vec<Vec<u8>> = parts.map(<[u8]>::to_vec).collect();
     match names.iter().any(|name| name == b"..") {
