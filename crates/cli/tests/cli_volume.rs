@@ -177,9 +177,9 @@ fn snapshots_keep_differ_and_are_set_back() {
     let text = boxed.of("snapshot diff", &["one"]).expect(0).text();
     assert!(text.contains("renamed  /e/ -> /f/"), "{text}");
 
-    // One file, then everything.
     // As an unset variable gives it.
     boxed.of("snapshot restore", &["one", "", "-y"]).expect(2).says("the path is empty");
+    // One file, then everything.
     boxed.of("snapshot restore", &["one", "/d/gone"]).expect(2).says("no terminal");
     boxed.of("snapshot restore", &["one", "/d/gone", "-y"]).expect(0);
     assert_eq!(boxed.read("/d/gone"), "2");
