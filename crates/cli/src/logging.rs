@@ -55,7 +55,7 @@ pub fn tell_unseen(global: &GlobalArgs) {
         return;
     }
     let what = if count == 1 { "1 warning".to_owned() } else { format!("{count} warnings") };
-    eprintln!("adit: {what} about the vault: -v shows them, and `adit vault check` looks for damage");
+    eprintln!("adit: {what}: -v shows them, and `adit vault check` or `adit volume check` looks for damage");
 }
 
 /// Logs to a file that is bounded in size and that only this user can read.

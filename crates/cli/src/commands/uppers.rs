@@ -1,5 +1,6 @@
 //! `volume uppers …`: the volumes that `mount --writable` made in the cache directory.
 
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -143,9 +144,15 @@ fn delete_one(file: &Path, yes: bool, global: &GlobalArgs) -> Result<()> {
             let lower = open::volume::upper_of(&volume, adit_volume::tree::MAIN).ok().flatten();
             (Some(volume), lower.map(|lower| lower.text))
         }
-        // What is damaged can go as well; of what cannot be opened for another reason nobody knows what would go.
-        Err(failure) if failure.code() == Code::Corrupt => (None, None),
-        Err(failure) => return Err(failure),
+        // In use, or of a later version.
+        Err(failure) if [Code::Busy, Code::NotSupported].contains(&failure.code()) => return Err(failure),
+        // What is damaged, or no volume at all, can go as well. Of what cannot be read nobody knows what would go.
+        Err(failure) => {
+            let read = std::fs::File::open(file).and_then(|mut file| file.read(&mut [0; 1 << 12]));
+            read.map_err(|e| Failure::io(file.display(), &e))?;
+            tracing::info!("{}", failure.text());
+            (None, None)
+        }
     };
     let size = file.metadata().map_or(0, |meta| meta.blocks() * 512);
     let what = lower.map_or_else(
