@@ -1,0 +1,6 @@
+//! Manifests of job attachments, and the trees of content-addressed objects that they describe.
+//!
+//! - [`format`]: the codecs of manifests, version 2023-03-03 and both dialects of the version of 2025; no I/O beyond
+//!   [`Read`](std::io::Read) and [`Write`](std::io::Write).
+
+pub mod format;
