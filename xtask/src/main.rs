@@ -46,7 +46,7 @@ enum Task {
     Demo,
     /// Run everything that CI runs, and print the time of each stage
     Test(test::TestArgs),
-    /// Make those of the frozen vaults and volumes under fixtures/ that are missing, the vaults with the official library
+    /// Make those of the frozen vaults, volumes and indexes under fixtures/ that are missing, the vaults with the official library
     Fixtures,
     /// Run a benchmark of the bench crate in release mode, e.g. `cargo xtask bench vault`
     Bench(bench::BenchArgs),
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
         Task::Test(args) => test::run(&args),
         Task::Fixtures => oracle::ensure_oracle()
             .and_then(|paths| oracle::make_fixtures(&paths))
-            .and_then(|()| test::make_volumes())
+            .and_then(|()| test::make_frozen())
             .map(|()| ExitCode::SUCCESS),
         Task::Bench(args) => bench::run(&args),
     };

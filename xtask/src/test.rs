@@ -183,21 +183,15 @@ fn mounted(run: &Run) -> Result<Outcome> {
     test_targets_named(run, "mounted", &[], &[("ADIT_FSX", fsx.as_os_str())])
 }
 
-/// Makes the frozen volumes that are missing.
-pub fn make_volumes() -> Result<()> {
-    let mut cargo = workplace::cargo();
-    cargo.args([
-        "test",
-        "--locked",
-        "-p",
-        "adit-volume",
-        "--test",
-        "frozen",
-        "--",
-        "--ignored",
-        "make_those_that_are_missing",
-    ]);
-    process::run(&mut cargo, CARGO_LIMIT)
+/// Makes the frozen volumes and index segments that are missing.
+pub fn make_frozen() -> Result<()> {
+    for package in ["adit-volume", "adit-index"] {
+        let mut cargo = workplace::cargo();
+        cargo.args(["test", "--locked", "-p", package, "--test", "frozen", "--"]);
+        cargo.args(["--ignored", "make_those_that_are_missing"]);
+        process::run(&mut cargo, CARGO_LIMIT)?;
+    }
+    Ok(())
 }
 
 /// Runs the integration tests whose file name starts with `prefix`; it is an error if there is none.

@@ -1,0 +1,304 @@
+//! Making a segment: [`Builder`] takes entries in any order and writes the file in bounded memory.
+//!
+//! Entries are collected in memory (`run`); when that is full they are sorted and written as a run. At the end all runs are
+//! merged into the order of the tree, where implied directories and refusals show (`tree`). Nodes are put on their level of
+//! the tree (`levels`), and the levels are written one behind the other as columns (`output`). So an entry is written to
+//! scratch files twice, and once more for each time that its run is merged with 15 others before the end.
+//!
+//! The file does not depend on the order of the entries: the same entries give the same bytes.
+
+mod heap;
+mod levels;
+mod output;
+mod record;
+mod run;
+mod scratch;
+mod tree;
+
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use adit_core::error::{ErrorKind, FsError, Result};
+use adit_core::types::Kind;
+
+use crate::ContentHash;
+use crate::error::Refusal;
+use crate::layout::{EXTRA_LEN_MAX_BYTES, IDENTITY_LEN_MAX_BYTES, Mode};
+use crate::progress::{Progress, Report, Stage};
+use heap::Heap;
+use levels::Levels;
+use output::WriteError;
+use record::Facts;
+use run::{Run, RunFile, RunWriter};
+use scratch::NewFile;
+use tree::{PushError, Totals, Tree};
+
+/// Least memory that a builder takes, in bytes, whatever it was given.
+pub const MEMORY_MIN_BYTES: usize = 2 << 20;
+/// So many runs are merged at once.
+const FAN_IN: usize = 16;
+/// So many entries are sorted between two reports.
+const STEP: u64 = 1 << 14;
+/// What is read of a run at once, in bytes: not less than this, and not more.
+const READ_LEN_MIN: usize = 16 << 10;
+const READ_LEN_MAX: usize = 1 << 20;
+
+/// What a builder takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'a> {
+    /// Names with one slash between, relative to the root; the empty path is the root. Any bytes but NUL; no `.` and no `..`.
+    pub path: &'a [u8],
+    /// What it is.
+    pub kind: Kind,
+    /// Permission bits (`mode & 0o7777`).
+    pub perm: u16,
+    /// Size in bytes. Not kept of a directory.
+    pub size: u64,
+    /// When its content changed last, in nanoseconds since 1970.
+    pub mtime_ns: i64,
+    /// A hash of its content.
+    pub hash: Option<ContentHash>,
+    /// Any bytes that go with it, at most [`EXTRA_LEN_MAX_BYTES`].
+    pub extra: &'a [u8],
+}
+
+/// What [`Builder::finish`] made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Built {
+    /// Number of nodes, the root and implied directories included.
+    pub nodes: u32,
+    /// How many of them are directories.
+    pub directories: u32,
+    /// How many of these no entry named.
+    pub implied: u32,
+    /// Length of the file in bytes.
+    pub file_len: u64,
+}
+
+/// Collects entries and writes a segment.
+///
+/// Memory: the limit, and about 1 MiB for buffers of fixed length. Disk: in the scratch folder, what the entries take, twice, with the
+/// paths' common beginnings left out; none of it has a name, so it goes with the builder however that ends. The segment
+/// itself is written beside its place; a host without `O_TMPFILE` shows it there as `.adit-*.tmp`, which a kill may leave.
+pub struct Builder {
+    folder: PathBuf,
+    limit: usize,
+    identity: Vec<u8>,
+    implied: Facts,
+    run: Run,
+    /// Runs by how often what is in them was merged: up to [`FAN_IN`] of each.
+    runs: Vec<Vec<RunFile>>,
+    heap: Option<Heap>,
+    entries: u64,
+    /// The key of the entry at hand.
+    key: Vec<u8>,
+    /// Whether a scratch file failed, so that entries are lost.
+    failed: bool,
+}
+
+impl Builder {
+    /// A builder whose scratch files lie in `scratch_dir`, which exists, and that takes up to `memory_limit_bytes` of
+    /// memory, but [`MEMORY_MIN_BYTES`] at least. Nothing is allocated before it is needed.
+    pub fn new(scratch_dir: &Path, memory_limit_bytes: u64) -> Builder {
+        let limit = usize::try_from(memory_limit_bytes).unwrap_or(usize::MAX).max(MEMORY_MIN_BYTES);
+        let mut builder = Builder {
+            folder: scratch_dir.to_owned(),
+            limit,
+            identity: Vec::new(),
+            implied: Facts { size: 0, mtime_ns: 0, mode: Mode(0), hash: [0; 16], extra: None },
+            run: Run::new(limit / 2),
+            runs: Vec::new(),
+            heap: None,
+            entries: 0,
+            key: Vec::new(),
+            failed: false,
+        };
+        builder.set_implied(0o755, 0);
+        builder
+    }
+
+    /// What the segment is made of, for [`crate::Segment::identity`]: at most [`IDENTITY_LEN_MAX_BYTES`], else `InvalidInput`.
+    pub fn set_identity(&mut self, identity: &[u8]) -> Result<()> {
+        if identity.len() > IDENTITY_LEN_MAX_BYTES {
+            let why = format!("the identity of an index has at most {IDENTITY_LEN_MAX_BYTES} bytes");
+            return Err(FsError::new(ErrorKind::InvalidInput).because(why));
+        }
+        self.identity = identity.to_owned();
+        Ok(())
+    }
+
+    /// Permission bits and time, in nanoseconds since 1970, of directories that no entry names; 0755 and 0 otherwise.
+    pub fn set_implied(&mut self, perm: u16, mtime_ns: i64) {
+        self.implied.mode = Mode::implied(perm);
+        self.implied.mtime_ns = mtime_ns;
+    }
+
+    /// How many entries were taken.
+    pub fn len(&self) -> u64 {
+        self.entries
+    }
+
+    /// Whether no entry was taken.
+    pub fn is_empty(&self) -> bool {
+        self.entries == 0
+    }
+
+    /// Takes an entry. What is above it need not be one, nor come first.
+    ///
+    /// # Errors
+    /// The entry alone, with a [`Refusal`] as the cause, which leaves the builder as it was; or a scratch file failed, which ends it.
+    pub fn add(&mut self, entry: &Entry<'_>) -> Result<()> {
+        self.check_usable()?;
+        tree::key_of(entry.path, &mut self.key).map_err(|refusal| refusal.of(entry.path))?;
+        let is_dir = entry.kind == Kind::Directory;
+        if self.key.is_empty() && !is_dir {
+            return Err(Refusal::Root.of(entry.path));
+        }
+        if entry.extra.len() > EXTRA_LEN_MAX_BYTES {
+            return Err(Refusal::ExtraTooLong.of(entry.path));
+        }
+        let added = self.keep(entry, is_dir);
+        self.failed |= added.is_err();
+        added.map_err(|e| self.scratch_error(e))?;
+        self.entries += 1;
+        Ok(())
+    }
+
+    fn keep(&mut self, entry: &Entry<'_>, is_dir: bool) -> io::Result<()> {
+        let mut extra = None;
+        if !entry.extra.is_empty() {
+            let heap = match &mut self.heap {
+                Some(heap) => heap,
+                empty => empty.insert(Heap::new(scratch::unnamed(&self.folder)?)),
+            };
+            extra = Some(heap.push(entry.extra)?);
+        }
+        let facts = Facts {
+            size: if is_dir { 0 } else { entry.size },
+            mtime_ns: entry.mtime_ns,
+            mode: Mode::new(entry.kind, entry.perm, entry.hash.is_some()),
+            hash: entry.hash.unwrap_or_default(),
+            extra,
+        };
+        if !self.run.push(&self.key, &facts) {
+            self.spill()?;
+            assert!(self.run.push(&self.key, &facts), "an empty run takes an entry");
+        }
+        Ok(())
+    }
+
+    /// Writes what is in memory as a run, and merges as many runs as there may be of one kind.
+    fn spill(&mut self) -> io::Result<()> {
+        self.run.sort();
+        let mut out = RunWriter::new(scratch::unnamed(&self.folder)?);
+        self.run.each(&mut |key, facts| out.put(key, facts))?;
+        self.run.clear();
+        let mut run = out.end()?;
+        for tier in 0.. {
+            if tier == self.runs.len() {
+                self.runs.push(Vec::new());
+            }
+            self.runs[tier].push(run);
+            if self.runs[tier].len() < FAN_IN {
+                break;
+            }
+            let runs = std::mem::take(&mut self.runs[tier]);
+            run = self.merge_into_one(runs)?;
+        }
+        Ok(())
+    }
+
+    fn merge_into_one(&self, runs: Vec<RunFile>) -> io::Result<RunFile> {
+        let mut out = RunWriter::new(scratch::unnamed(&self.folder)?);
+        run::merge(runs, self.read_len(), &mut |key, facts| out.put(key, facts))?;
+        out.end()
+    }
+
+    /// What is read of each run at once while runs are merged.
+    fn read_len(&self) -> usize {
+        (self.limit / 4 / FAN_IN).clamp(READ_LEN_MIN, READ_LEN_MAX)
+    }
+
+    /// Makes the segment at `out`, in place of what is there; its folder exists. It is durable and whole, or not there.
+    /// `report` is told of the progress, and can end it (`Interrupted`).
+    ///
+    /// # Errors
+    /// `Exists` or `NotDirectory` with a [`Refusal`] as the cause, and the entry's path as the subject, for entries that cannot be
+    /// in one tree; what the host says where a file fails. Nothing is left of the work then.
+    pub fn finish(mut self, out: &Path, report: &mut Report<'_>) -> Result<Built> {
+        self.check_usable()?;
+        let tree = self.sort(out, report)?;
+        let file = NewFile::create(out).map_err(|e| write_error(e, out))?;
+        let file_len =
+            output::write(file.file(), &tree, self.heap.as_ref(), &self.identity, report).map_err(|e| match e {
+                WriteError::Interrupted => interrupted(out),
+                WriteError::Io(e) => write_error(e, out),
+            })?;
+        file.publish().map_err(|e| write_error(e, out))?;
+        let Totals { nodes, directories, implied, .. } = tree.1;
+        Ok(Built { nodes, directories, implied, file_len })
+    }
+
+    /// All entries as the levels of a tree. Gives the memory of the entries back.
+    fn sort(&mut self, out: &Path, report: &mut Report<'_>) -> Result<(Levels, Totals)> {
+        let levels = Levels::new(self.folder.clone(), self.limit / 8);
+        let mut tree = Tree::new(levels, self.implied);
+        let (mut done, total) = (0_u64, self.entries);
+        let mut sink = |key: &[u8], facts: &Facts| -> Result<(), PushError> {
+            if done.is_multiple_of(STEP)
+                && report(Progress { stage: Stage::Sort, done, total }) == ControlFlow::Break(())
+            {
+                return Err(interrupted(out).into());
+            }
+            done += 1;
+            tree.push(key, facts)
+        };
+        let sorted = if self.runs.is_empty() {
+            self.run.sort();
+            self.run.each(&mut sink)
+        } else {
+            self.few_runs().map_err(PushError::from).and_then(|runs| run::merge(runs, self.read_len(), &mut sink))
+        };
+        self.run.clear();
+        let flushed = self.heap.as_mut().map_or(Ok(()), Heap::flush);
+        sorted.and_then(|()| Ok(flushed?)).and_then(|()| tree.end()).map_err(|e| match e {
+            PushError::Refused(e) => e,
+            PushError::Io(e) => self.scratch_error(e),
+        })
+    }
+
+    /// All runs, merged until they are few enough to be merged at once.
+    fn few_runs(&mut self) -> io::Result<Vec<RunFile>> {
+        if !self.run.is_empty() {
+            self.spill()?;
+        }
+        // The shortest first.
+        let mut runs: Vec<RunFile> = std::mem::take(&mut self.runs).into_iter().flatten().collect();
+        while runs.len() > FAN_IN {
+            let some = runs.drain(..FAN_IN.min(runs.len() - FAN_IN + 1)).collect();
+            runs.push(self.merge_into_one(some)?);
+        }
+        Ok(runs)
+    }
+
+    fn check_usable(&self) -> Result<()> {
+        if self.failed {
+            let why = "a scratch file of this index could not be written before; start again";
+            return Err(FsError::new(ErrorKind::Io).on("write", self.folder.display()).because(why));
+        }
+        Ok(())
+    }
+
+    fn scratch_error(&self, e: io::Error) -> FsError {
+        FsError::from(e).on("write scratch files in", self.folder.display())
+    }
+}
+
+fn write_error(e: io::Error, out: &Path) -> FsError {
+    FsError::from(e).on("write index", out.display())
+}
+
+fn interrupted(out: &Path) -> FsError {
+    FsError::new(ErrorKind::Interrupted).on("write index", out.display())
+}

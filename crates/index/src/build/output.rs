@@ -1,0 +1,201 @@
+//! Nodes, level by level, into the columns of a segment's file.
+
+use std::fs::File;
+use std::io;
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+
+use adit_core::types::Kind;
+
+use super::heap::Heap;
+use super::levels::{LevelNode, Levels};
+use super::record::Facts;
+use super::tree::Totals;
+use crate::layout::{
+    self, ALIGN_BYTES, BLOCK_LEN_BYTES, EXTRA_ENTRY_LEN_BYTES, FLAG_REQUIRED, GROUP_LEN, Header, Mode, NAME_IS_LONG,
+    Section, SectionEntry, pack_children, unpack_children,
+};
+use crate::progress::{Progress, Report, Stage};
+
+/// So many nodes are written between two reports.
+const STEP: u32 = 1 << 14;
+
+/// Why a segment was not written.
+pub(crate) enum WriteError {
+    /// Whoever is told of the progress ended it.
+    Interrupted,
+    Io(io::Error),
+}
+
+impl From<io::Error> for WriteError {
+    fn from(e: io::Error) -> Self {
+        WriteError::Io(e)
+    }
+}
+
+/// A section that is written from its beginning to its end: a block at a time, with its checksum.
+struct Column<'a> {
+    file: &'a File,
+    section: Section,
+    offset: u64,
+    len: u64,
+    /// What is not written yet, less than a block.
+    block: Vec<u8>,
+    sums: Vec<u64>,
+}
+
+impl Column<'_> {
+    fn put(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let room = BLOCK_LEN_BYTES as usize - self.block.len();
+            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            self.block.extend(now);
+            if self.block.len() == BLOCK_LEN_BYTES as usize {
+                self.write_block()?;
+            }
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    fn write_block(&mut self) -> io::Result<()> {
+        let at = self.offset + self.sums.len() as u64 * BLOCK_LEN_BYTES;
+        self.file.write_all_at(&self.block, at)?;
+        self.sums.push(layout::block_sum(&self.block));
+        self.block.clear();
+        Ok(())
+    }
+
+    /// Writes the rest. The entry of the header, and the checksums of the blocks.
+    fn end(mut self) -> io::Result<(SectionEntry, Vec<u64>)> {
+        if !self.block.is_empty() {
+            self.write_block()?;
+        }
+        let entry = SectionEntry {
+            kind: self.section as u32,
+            flags: FLAG_REQUIRED,
+            offset: self.offset,
+            len: self.len,
+            check: layout::section_check(&self.sums),
+        };
+        assert_eq!(entry.blocks(), self.sums.len() as u64, "a section is as long as was planned");
+        Ok((entry, self.sums))
+    }
+}
+
+/// All columns, by section.
+struct Columns<'a> {
+    columns: Vec<Column<'a>>,
+    heap: Option<&'a Heap>,
+    node: u32,
+    name_at: u64,
+    extra_at: u64,
+}
+
+impl<'a> Columns<'a> {
+    /// Plans where each section lies.
+    fn new(file: &'a File, totals: &Totals, heap: Option<&'a Heap>, identity_len: usize) -> Self {
+        let len_of = |section: Section| match section {
+            Section::Names => Some(totals.names_len),
+            Section::Hashes if totals.hashes == 0 => None,
+            Section::ExtraEntries => (totals.extras > 0).then(|| u64::from(totals.extras) * EXTRA_ENTRY_LEN_BYTES),
+            Section::Extra => (totals.extras > 0).then_some(totals.extra_len),
+            section => section.len_for(totals.nodes),
+        };
+        let planned: Vec<_> = Section::ALL.iter().filter_map(|section| Some((*section, len_of(*section)?))).collect();
+        let mut end = layout::header_len(planned.len(), identity_len) as u64;
+        let column = |(section, len): (Section, u64)| {
+            let offset = end.next_multiple_of(ALIGN_BYTES);
+            end = offset + len;
+            let block = Vec::with_capacity(BLOCK_LEN_BYTES.min(len) as usize);
+            Column { file, section, offset, len, block, sums: Vec::new() }
+        };
+        let columns = planned.into_iter().map(column).collect();
+        Columns { columns, heap, node: 0, name_at: 0, extra_at: 0 }
+    }
+
+    fn put(&mut self, section: Section, bytes: &[u8]) -> io::Result<()> {
+        let column = self.columns.iter_mut().find(|column| column.section == section);
+        column.map_or(Ok(()), |column| column.put(bytes))
+    }
+
+    /// The next node.
+    fn node(&mut self, parent: u32, facts: &Facts, name: &[u8]) -> io::Result<()> {
+        self.put(Section::Parents, &parent.to_le_bytes())?;
+        let len = u8::try_from(name.len()).unwrap_or(NAME_IS_LONG);
+        self.put(Section::NameLengths, &[len])?;
+        if self.node.is_multiple_of(GROUP_LEN) {
+            self.put(Section::NamePositions, &self.name_at.to_le_bytes())?;
+        }
+        let Mode(mode) = facts.mode;
+        self.put(Section::Modes, &mode.to_le_bytes())?;
+        self.put(Section::Sizes, &facts.size.to_le_bytes())?;
+        self.put(Section::Times, &facts.mtime_ns.to_le_bytes())?;
+        self.put(Section::Names, name)?;
+        self.put(Section::Names, &[0])?;
+        self.name_at += name.len() as u64 + 1;
+        self.put(Section::Hashes, &facts.hash)?;
+        if let (Some(extra), Some(heap)) = (facts.extra, self.heap) {
+            self.put(Section::ExtraEntries, &self.node.to_le_bytes())?;
+            self.put(Section::ExtraEntries, &extra.len.to_le_bytes())?;
+            self.put(Section::ExtraEntries, &self.extra_at.to_le_bytes())?;
+            heap.read(extra, &mut |bytes| self.put(Section::Extra, bytes))?;
+            self.extra_at += u64::from(extra.len);
+        }
+        self.node += 1;
+        Ok(())
+    }
+}
+
+/// Writes a whole segment into an empty file. Its length in bytes.
+pub(crate) fn write(
+    file: &File,
+    (levels, totals): &(Levels, Totals),
+    heap: Option<&Heap>,
+    identity: &[u8],
+    report: &mut Report<'_>,
+) -> Result<u64, WriteError> {
+    let mut columns = Columns::new(file, totals, heap, identity.len());
+    let counts = levels.counts();
+    let mut node = LevelNode { parent: 0, facts: NOTHING, name: Vec::new() };
+    // The first nodes of the level above, of this one and of the one below.
+    let (mut above, mut here) = (0_u32, 0_u32);
+    for (depth, count) in counts.iter().enumerate() {
+        // Nodes are counted in 32 bits: all of them were before.
+        let below = here + count;
+        let mut nodes = levels.nodes(depth);
+        while nodes.next(&mut node)? {
+            if columns.node.is_multiple_of(STEP) {
+                let done = Progress { stage: Stage::Write, done: columns.node.into(), total: totals.nodes.into() };
+                if let ControlFlow::Break(()) = report(done) {
+                    return Err(WriteError::Interrupted);
+                }
+            }
+            if node.facts.mode.kind() == Kind::Directory {
+                let (first, count) = unpack_children(node.facts.size);
+                node.facts.size = pack_children(below + first, count);
+            }
+            columns.node(above + node.parent, &node.facts, &node.name)?;
+        }
+        (above, here) = (here, below);
+    }
+    Ok(finish(file, columns, totals, identity)?)
+}
+
+const NOTHING: Facts = Facts { size: 0, mtime_ns: 0, mode: Mode(0), hash: [0; 16], extra: None };
+
+/// What is known last and lies around the sections: the checksums, and the header.
+fn finish(file: &File, columns: Columns<'_>, totals: &Totals, identity: &[u8]) -> io::Result<u64> {
+    let mut header = Header { nodes: totals.nodes, identity: identity.to_owned(), ..Header::default() };
+    let mut sums = Vec::new();
+    for column in columns.columns {
+        let (entry, of_blocks) = column.end()?;
+        header.sums_offset = (entry.offset + entry.len).next_multiple_of(ALIGN_BYTES);
+        header.sections.push(entry);
+        sums.extend(of_blocks.iter().flat_map(|sum| sum.to_le_bytes()));
+    }
+    header.file_len = header.sums_offset + sums.len() as u64;
+    file.write_all_at(&sums, header.sums_offset)?;
+    file.write_all_at(&header.encode(), 0)?;
+    Ok(header.file_len)
+}

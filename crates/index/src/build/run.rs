@@ -1,0 +1,216 @@
+//! Sorting: entries are collected in memory, sorted, written as a run when memory is used up, and runs are merged.
+//!
+//! The key of an entry is its path with a zero byte for each slash. No name has one, so the order of the keys' bytes is that of
+//! the tree: a directory, then all that is in it, by names.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Seek, Write};
+
+use super::record::{FACTS_LEN_MAX, Facts, array};
+
+const CHUNK_BITS: u32 = 17;
+/// Records lie in pieces of this length, so that nothing moves when there are more.
+const CHUNK_LEN: usize = 1 << CHUNK_BITS;
+/// What a record takes beside its own bytes: its place in the index, which doubles as it grows, and what sorting takes.
+const RECORD_OVERHEAD: usize = 16;
+/// What is written to a run at once, in bytes.
+const WRITE_LEN: usize = 256 << 10;
+
+// A record fits in a piece.
+const _: () = assert!(2 + u16::MAX as usize + FACTS_LEN_MAX <= CHUNK_LEN);
+
+/// Who takes entries in order.
+pub(crate) type Sink<'a, E> = dyn FnMut(&[u8], &Facts) -> Result<(), E> + 'a;
+
+/// Entries in memory.
+pub(crate) struct Run {
+    chunks: Vec<Vec<u8>>,
+    /// Where each record begins: the number of its piece, and the place in it.
+    starts: Vec<u32>,
+    limit: usize,
+}
+
+impl Run {
+    /// Takes at most `limit` bytes of memory, and always one entry.
+    pub fn new(limit: usize) -> Run {
+        Run { chunks: Vec::new(), starts: Vec::new(), limit }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.starts.is_empty()
+    }
+
+    /// Takes an entry, whose key has a length of 16 bits; false if it is full.
+    pub fn push(&mut self, key: &[u8], facts: &Facts) -> bool {
+        let len = 2 + key.len() + FACTS_LEN_MAX;
+        if self.chunks.last().is_none_or(|chunk| chunk.len() + len > CHUNK_LEN) {
+            let used = (self.chunks.len() + 1) * CHUNK_LEN + (self.starts.len() + 1) * RECORD_OVERHEAD;
+            if !self.is_empty() && (used > self.limit || self.chunks.len() == 1 << (32 - CHUNK_BITS)) {
+                return false;
+            }
+            self.chunks.push(Vec::with_capacity(CHUNK_LEN));
+        }
+        let number = self.chunks.len() - 1;
+        let chunk = &mut self.chunks[number];
+        self.starts.push((number << CHUNK_BITS | chunk.len()) as u32);
+        chunk.extend((key.len() as u16).to_le_bytes());
+        chunk.extend(key);
+        facts.write(chunk);
+        true
+    }
+
+    fn split(&self, start: u32) -> (&[u8], &[u8]) {
+        let chunk = &self.chunks[(start >> CHUNK_BITS) as usize];
+        let record = &chunk[start as usize & (CHUNK_LEN - 1)..];
+        let (len, rest) = record.split_first_chunk().expect("a record begins here");
+        rest.split_at(u16::from_le_bytes(*len).into())
+    }
+
+    /// Puts the entries in order.
+    pub fn sort(&mut self) {
+        let mut starts = std::mem::take(&mut self.starts);
+        // Stable: it takes what is in order already as it is, which a manifest nearly is.
+        starts.sort_by(|a, b| self.split(*a).0.cmp(self.split(*b).0));
+        self.starts = starts;
+    }
+
+    /// Hands over all entries.
+    pub fn each<E: From<io::Error>>(&self, sink: &mut Sink<'_, E>) -> Result<(), E> {
+        for start in &self.starts {
+            let (key, mut rest) = self.split(*start);
+            sink(key, &Facts::read(&mut rest)?)?;
+        }
+        Ok(())
+    }
+
+    /// Gives all memory back.
+    pub fn clear(&mut self) {
+        *self = Run::new(self.limit);
+    }
+}
+
+/// Entries in order in a file.
+pub(crate) struct RunFile {
+    file: File,
+    entries: u64,
+}
+
+/// Writes a [`RunFile`]. What a key has in common with the one before is left out.
+pub(crate) struct RunWriter {
+    out: BufWriter<File>,
+    before: Vec<u8>,
+    facts: Vec<u8>,
+    entries: u64,
+}
+
+impl RunWriter {
+    pub fn new(file: File) -> RunWriter {
+        RunWriter { out: BufWriter::with_capacity(WRITE_LEN, file), before: Vec::new(), facts: Vec::new(), entries: 0 }
+    }
+
+    /// Appends an entry whose key is not before the last one's.
+    pub fn put(&mut self, key: &[u8], facts: &Facts) -> io::Result<()> {
+        let shared = shared_len(&self.before, key);
+        let rest = &key[shared..];
+        self.out.write_all(&(shared as u16).to_le_bytes())?;
+        self.out.write_all(&(rest.len() as u16).to_le_bytes())?;
+        self.out.write_all(rest)?;
+        self.facts.clear();
+        facts.write(&mut self.facts);
+        self.out.write_all(&self.facts)?;
+        self.before.truncate(shared);
+        self.before.extend(rest);
+        self.entries += 1;
+        Ok(())
+    }
+
+    pub fn end(self) -> io::Result<RunFile> {
+        let mut file = self.out.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.rewind()?;
+        Ok(RunFile { file, entries: self.entries })
+    }
+}
+
+/// How many bytes two keys have in common at the front.
+pub(crate) fn shared_len(a: &[u8], b: &[u8]) -> usize {
+    let (words_a, words_b) = (a.as_chunks::<8>().0, b.as_chunks::<8>().0);
+    let words = words_a.iter().zip(words_b).take_while(|(a, b)| a == b).count() * 8;
+    words + a[words..].iter().zip(&b[words..]).take_while(|(a, b)| a == b).count()
+}
+
+/// A [`RunFile`] that is read, at an entry of it. The order is that of a heap: the lowest key is the greatest.
+struct Head {
+    input: BufReader<File>,
+    left: u64,
+    key: Vec<u8>,
+    facts: Facts,
+}
+
+impl Head {
+    /// At the first entry; `None` if there is none.
+    fn new(run: RunFile, buffer_len: usize) -> io::Result<Option<Head>> {
+        let facts = Facts { size: 0, mtime_ns: 0, mode: crate::layout::Mode(0), hash: [0; 16], extra: None };
+        let input = BufReader::with_capacity(buffer_len, run.file);
+        let mut head = Head { input, left: run.entries, key: Vec::new(), facts };
+        Ok(head.advance()?.then_some(head))
+    }
+
+    /// Goes to the next entry; false if there is none.
+    fn advance(&mut self) -> io::Result<bool> {
+        if self.left == 0 {
+            return Ok(false);
+        }
+        self.left -= 1;
+        let shared = usize::from(u16::from_le_bytes(array(&mut self.input)?));
+        let rest = usize::from(u16::from_le_bytes(array(&mut self.input)?));
+        if shared > self.key.len() || shared + rest > usize::from(u16::MAX) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a scratch file is not what was written to it"));
+        }
+        self.key.resize(shared + rest, 0);
+        io::Read::read_exact(&mut self.input, &mut self.key[shared..])?;
+        self.facts = Facts::read(&mut self.input)?;
+        Ok(true)
+    }
+}
+
+impl Ord for Head {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.key.cmp(&self.key)
+    }
+}
+
+impl PartialOrd for Head {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Head {
+    fn eq(&self, other: &Self) -> bool {
+        self.key == other.key
+    }
+}
+
+impl Eq for Head {}
+
+/// Hands over the entries of all runs, in order. Reads `buffer_len` bytes of each at once; each goes when it is used up.
+pub(crate) fn merge<E: From<io::Error>>(
+    runs: Vec<RunFile>,
+    buffer_len: usize,
+    sink: &mut Sink<'_, E>,
+) -> Result<(), E> {
+    let mut heads = BinaryHeap::with_capacity(runs.len());
+    for run in runs {
+        heads.extend(Head::new(run, buffer_len)?);
+    }
+    while let Some(mut head) = heads.peek_mut() {
+        sink(&head.key, &head.facts)?;
+        if !head.advance()? {
+            PeekMut::pop(head);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! The body of the fuzz target, so that a stable toolchain can replay its corpus; and what tests need to break segments.
+
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use adit_core::error::{ErrorKind, Result};
+use adit_core::types::Kind;
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use crate::layout::{self, BLOCK_LEN_BYTES, Header};
+use crate::segment::{NodeId, Segment};
+
+/// The body of a target.
+pub type Body = fn(&[u8]);
+
+/// The targets by name.
+pub const TARGETS: [(&str, Body); 1] = [("index_segment", fuzz_segment)];
+
+/// Most nodes that are asked for, and most children of each.
+const NODES: u32 = 300;
+
+/// Any bytes as a segment; also with right checksums, so that what they cover is reached.
+pub fn fuzz_segment(data: &[u8]) {
+    for sealed in [Some(data.to_vec()), resealed(data)].into_iter().flatten() {
+        if let Ok(segment) = opened(&sealed) {
+            ask(&segment);
+        }
+    }
+}
+
+/// Opens bytes as a segment.
+pub fn opened(bytes: &[u8]) -> Result<Segment> {
+    let file = File::from(memfd_create(c"segment", MemfdFlags::CLOEXEC).expect("a file in memory"));
+    file.write_all_at(bytes, 0).expect("it takes bytes");
+    Segment::from_file(file, Path::new("segment"))
+}
+
+/// The same bytes with the checksums that belong to them, if there is a header that says where.
+pub fn resealed(bytes: &[u8]) -> Option<Vec<u8>> {
+    let len = u32::from_le_bytes(*bytes.get(16..)?.first_chunk()?) as usize;
+    let mut header = Header::fields(bytes.get(..len.checked_sub(8)?)?)?;
+    let mut out = bytes.get(..usize::try_from(header.sums_offset).ok()?)?.to_vec();
+    let mut all = Vec::new();
+    for entry in &mut header.sections {
+        let (start, len) = (usize::try_from(entry.offset).ok()?, usize::try_from(entry.len).ok()?);
+        let section = bytes.get(start..start.checked_add(len)?)?;
+        let sums: Vec<u64> = section.chunks(BLOCK_LEN_BYTES as usize).map(layout::block_sum).collect();
+        entry.check = layout::section_check(&sums);
+        all.extend(sums.iter().flat_map(|sum| sum.to_le_bytes()));
+    }
+    out.extend(all);
+    header.file_len = out.len() as u64;
+    let front = header.encode();
+    out.get_mut(..front.len())?.copy_from_slice(&front);
+    Some(out)
+}
+
+/// Asks a segment all that there is to ask. Where it says that it is sound, the answers must fit together.
+pub fn ask(segment: &Segment) {
+    let sound = segment.verify(&mut |_| ControlFlow::Continue(())).is_ok();
+    for id in (0..segment.len()).take(NODES as usize).map(NodeId) {
+        let asked = (|| {
+            let node = segment.node(id)?;
+            let (name, path) = (segment.name(id)?, segment.path(id)?);
+            assert!(path.ends_with(name) && (id == NodeId::ROOT) == path.is_empty());
+            let _ = (segment.hash(id)?, segment.extra(id)?);
+            assert_eq!(segment.lookup(node.parent, name)?.filter(|_| sound), Some(id).filter(|_| sound && id.0 > 0));
+            Ok::<_, adit_core::error::FsError>(node)
+        })();
+        match asked {
+            Ok(node) => children(segment, id, node.kind, sound),
+            // A path may be longer than what is allowed, though each name is not.
+            Err(e) => assert!(!sound || e.to_string().contains("its path is too long"), "{e}"),
+        }
+    }
+    let none = segment.node(NodeId(segment.len())).expect_err("there is no such node");
+    assert_eq!(none.kind(), ErrorKind::InvalidInput);
+}
+
+fn children(segment: &Segment, dir: NodeId, kind: Kind, sound: bool) {
+    let children = match segment.children(dir, 0) {
+        Ok(children) => children,
+        Err(e) => {
+            assert!(!sound || kind != Kind::Directory && e.kind() == ErrorKind::NotDirectory, "{e}");
+            return;
+        }
+    };
+    let mut before = None;
+    for child in children.take(NODES as usize) {
+        match child {
+            Ok(child) => {
+                assert!(child.id > dir);
+                if sound {
+                    assert!(before < Some(child.name));
+                    assert_eq!(segment.parent(child.id).expect("it is sound"), dir);
+                    assert_eq!(segment.lookup(dir, child.name).expect("it is sound"), Some(child.id));
+                }
+                before = Some(child.name);
+            }
+            Err(e) => assert!(!sound, "{e}"),
+        }
+    }
+}

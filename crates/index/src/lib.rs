@@ -1,0 +1,29 @@
+//! The index segment: a tree of any size as one immutable file that is mapped, not read.
+//!
+//! [`Builder`] takes entries in any order, sorts them outside of memory if need be, and publishes the file whole.
+//! [`Segment`] maps it and answers: [`Segment::lookup`], [`Segment::children`], [`Segment::node`], [`Segment::path`].
+//! [`layout`] has the bytes as pure functions; `docs/formats/index.md` says what they mean, and
+//! `docs/decisions/0016-index-segment.md` why they are so.
+//!
+//! The invariant: every byte that an answer rests on was compared with its checksum, and every number in it was checked
+//! against the bounds of what it points into. A damaged or hostile file ends with an error that names it, never with an
+//! absence, a panic or a walk without end.
+//!
+//! Not here: queries over many names, and tables of hashes. They are sections of their own, beside those of this version.
+
+pub mod build;
+mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
+pub mod layout;
+mod map;
+mod progress;
+pub mod segment;
+
+pub use build::{Builder, Built, Entry};
+pub use error::{Damage, Refusal};
+pub use progress::{Progress, Report, Stage};
+pub use segment::{Child, Children, Node, NodeId, Segment};
+
+/// A hash of what a node holds. Of which kind, the store knows that made the segment.
+pub type ContentHash = [u8; 16];

@@ -1,0 +1,126 @@
+//! Makes the frozen segments that are missing. What exists is never made again.
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use adit_core::types::Kind;
+use adit_index::layout::{Header, Mode, Section, pack_children};
+use adit_index::{Builder, Entry, Segment};
+
+use crate::{harm, outcome, shown};
+
+const PLAIN: Entry<'static> =
+    Entry { path: b"", kind: Kind::File, perm: 0o644, size: 1, mtime_ns: 0, hash: None, extra: b"" };
+
+fn sound(fixtures: &Path, at: &str, identity: &[u8], entries: &[Entry<'_>]) {
+    let to = fixtures.join("sound").join(at);
+    if to.exists() {
+        return;
+    }
+    fs::create_dir_all(&to).unwrap();
+    let mut builder = Builder::new(&to, 0);
+    builder.set_identity(identity).unwrap();
+    builder.set_implied(0o711, 1_700_000_000_000_000_000);
+    entries.iter().for_each(|entry| builder.add(entry).unwrap());
+    builder.finish(&to.join("segment"), &mut |_| ControlFlow::Continue(())).unwrap();
+    let segment = Segment::open(&to.join("segment")).unwrap();
+    fs::write(to.join("expected.txt"), shown(&segment).unwrap()).unwrap();
+}
+
+fn broken(fixtures: &Path, at: &str, why: &str, lines: impl FnOnce(&Header) -> Vec<String>) {
+    let to = fixtures.join("broken").join(format!("{at}.txt"));
+    if to.exists() {
+        return;
+    }
+    fs::create_dir_all(fixtures.join("broken")).unwrap();
+    let mut bytes = fs::read(fixtures.join("sound/tree/segment")).unwrap();
+    let lines = lines(&Header::decode(&bytes[..4096.min(bytes.len())]).unwrap());
+    lines.iter().for_each(|line| harm(&mut bytes, line));
+    let text = [vec![format!("# {why}"), "of tree".to_owned()], lines, vec![outcome(&bytes)]].concat();
+    fs::write(to, text.join("\n") + "\n").unwrap();
+}
+
+/// Everything that a tree can hold, and names of more than a block.
+fn tree(fixtures: &Path) {
+    let long: Vec<String> = (0..40).map(|n| format!("long/{n}{}", "l".repeat(100 * n))).collect();
+    let many: Vec<String> = (0..40).map(|n| format!("many/{n}")).collect();
+    let mut entries = vec![
+        Entry { kind: Kind::Directory, perm: 0o755, mtime_ns: -1, ..PLAIN },
+        Entry { path: b"implied/also/file", size: u64::MAX, mtime_ns: i64::MAX, hash: Some([0xab; 16]), ..PLAIN },
+        Entry { path: b"empty", kind: Kind::Directory, perm: 0o1777, hash: Some([0; 16]), ..PLAIN },
+        Entry { path: b"link", kind: Kind::Symlink, perm: 0o777, size: 6, extra: b"target", ..PLAIN },
+        Entry { path: b"nodes/block", kind: Kind::BlockDevice, ..PLAIN },
+        Entry { path: b"nodes/char", kind: Kind::CharDevice, ..PLAIN },
+        Entry { path: b"nodes/fifo", kind: Kind::Fifo, ..PLAIN },
+        Entry { path: b"nodes/socket", kind: Kind::Socket, perm: 0o7777, mtime_ns: i64::MIN, ..PLAIN },
+        Entry { path: b"names/\n", ..PLAIN },
+        Entry { path: b"names/\xff\xfe", extra: b"\0\xff", ..PLAIN },
+        Entry { path: b"names/\xed\xb2\x80", ..PLAIN },
+        Entry { path: "names/é🎬".as_bytes(), ..PLAIN },
+        Entry { path: b"names/...", ..PLAIN },
+        Entry { path: b"names/a", kind: Kind::Directory, ..PLAIN },
+        Entry { path: b"names/a/b", ..PLAIN },
+        Entry { path: b"names/a.b", ..PLAIN },
+        Entry { path: b"names/a\x01", ..PLAIN },
+    ];
+    entries.extend(long.iter().chain(&many).map(|path| Entry { path: path.as_bytes(), ..PLAIN }));
+    sound(fixtures, "tree", b"the identity of a source", &entries);
+}
+
+pub fn all(fixtures: &Path) {
+    tree(fixtures);
+    sound(fixtures, "root", b"", &[]);
+    let plain = [Entry { path: b"a/b", ..PLAIN }, Entry { path: b"c", ..PLAIN }];
+    sound(fixtures, "plain", &[7; 1024], &plain);
+
+    let line = |text: String| vec![text];
+    let offset = |header: &Header, section| header.section(section).unwrap().offset;
+    let sealed = |lines: Vec<String>| [lines, vec!["seal".to_owned()]].concat();
+    broken(fixtures, "no-index", "It begins with other bytes.", |_| line("xor 0 1".to_owned()));
+    broken(fixtures, "header", "A bit of the header flipped.", |_| line("xor 30 1".to_owned()));
+    broken(fixtures, "cut", "The last byte is lost.", |header| line(format!("cut {}", header.file_len - 1)));
+    broken(fixtures, "cut-in-header", "Nearly all is lost.", |_| line("cut 100".to_owned()));
+    broken(fixtures, "empty", "All is lost.", |_| line("cut 0".to_owned()));
+    broken(fixtures, "checksums", "A bit of a checksum flipped.", |header| {
+        line(format!("xor {} 1", header.sums_offset))
+    });
+    broken(fixtures, "gap", "Something lies between two sections.", |header| {
+        line(format!("xor {} 1", header.sections[0].offset - 1))
+    });
+    for (at, section) in [
+        ("parents", Section::Parents),
+        ("sizes", Section::Sizes),
+        ("hashes", Section::Hashes),
+        ("extra", Section::Extra),
+    ] {
+        let why = format!("A bit of {} flipped.", section.words());
+        broken(fixtures, at, &why, |header| line(format!("xor {} 1", offset(header, section))));
+    }
+    broken(fixtures, "second-block", "A bit of the second block of the names flipped.", |header| {
+        line(format!("xor {} 1", offset(header, Section::Names) + 70_000))
+    });
+    broken(fixtures, "loop", "A directory is in itself. The checksums are right.", |header| {
+        sealed(line(format!("write {} 02000000", offset(header, Section::Parents) + 8)))
+    });
+    broken(fixtures, "children-loop", "A directory is among its children. The checksums are right.", |header| {
+        let size = pack_children(0, 2).to_le_bytes();
+        let hex: String = size.iter().map(|byte| format!("{byte:02x}")).collect();
+        sealed(line(format!("write {} {hex}", offset(header, Section::Sizes))))
+    });
+    broken(fixtures, "dot-dot", "A name leads out. The checksums are right.", |header| {
+        // The first name behind that of the root.
+        sealed(vec![
+            format!("write {} 2e2e00", offset(header, Section::Names) + 1),
+            format!("write {} 02", offset(header, Section::NameLengths) + 1),
+        ])
+    });
+    broken(fixtures, "not-sorted", "Names are not in order. The checksums are right.", |header| {
+        sealed(line(format!("write {} 7a", offset(header, Section::Names) + 1)))
+    });
+    broken(fixtures, "root-is-a-file", "The root is a file. The checksums are right.", |header| {
+        let Mode(mode) = Mode::new(Kind::File, 0o644, false);
+        let [low, high] = mode.to_le_bytes();
+        sealed(line(format!("write {} {low:02x}{high:02x}", offset(header, Section::Modes))))
+    });
+}
