@@ -2,7 +2,8 @@
 
 mod support;
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -407,5 +408,64 @@ fn content_agrees_with_a_byte_vector() {
         handles.iter().for_each(|&fh| e.release(fh).unwrap());
         assert!(stored(&store, ino) == model, "seed {seed}: what was stored differs");
         assert_eq!(e.stats().dirty_bytes, 0);
+    }
+}
+
+/// Records that cross blocks and units, each one version number, repeated: through reads of every length, and whatever is
+/// buffered, being flushed or in the cache of units.
+#[test]
+fn who_reads_after_a_write_returned_sees_it() {
+    const RECORD_LEN: usize = 1000;
+    const RECORDS: usize = 48;
+    const VERSIONS: u64 = 60;
+    for (memory_bytes, record_reads) in [(64 << 20, 1), (64 << 20, 9), (1 << 16, 1)] {
+        let (_store, e) = engine_with(Limits::default(), options(LONG, memory_bytes));
+        let (ino, fh) = create(&e, "shared");
+        e.write(fh, 0, &[0; RECORDS * RECORD_LEN]).unwrap();
+        let [begun, written]: [Vec<AtomicU64>; 2] = std::array::from_fn(|_| (0..RECORDS).map(|_| 0.into()).collect());
+        let writing = AtomicU64::new(2);
+        let write = |writer: usize| {
+            let fh = e.open(ino, Access::Write, false).unwrap().fh;
+            for version in 1..=VERSIONS {
+                for record in (writer..RECORDS).step_by(2) {
+                    begun[record].store(version, SeqCst);
+                    e.write(fh, (record * RECORD_LEN) as u64, &version.to_le_bytes().repeat(RECORD_LEN / 8)).unwrap();
+                    written[record].store(version, SeqCst);
+                }
+                // In turns, so that some is buffered and some is not.
+                if version % 2 == writer as u64 {
+                    e.flush(fh).unwrap();
+                }
+            }
+            e.release(fh).unwrap();
+            writing.fetch_sub(1, SeqCst);
+        };
+        let read = || {
+            let fh = e.open(ino, Access::Read, false).unwrap().fh;
+            let mut bytes = vec![0; record_reads * RECORD_LEN];
+            while writing.load(SeqCst) > 0 {
+                for first in (0..RECORDS - record_reads).step_by(record_reads) {
+                    let least: Vec<u64> = written[first..first + record_reads].iter().map(|v| v.load(SeqCst)).collect();
+                    assert_eq!(e.read(fh, (first * RECORD_LEN) as u64, &mut bytes).unwrap(), bytes.len());
+                    for (at, record) in bytes.chunks_exact(RECORD_LEN).enumerate() {
+                        let version = u64::from_le_bytes(record[..8].try_into().unwrap());
+                        let allowed = least[at]..=begun[first + at].load(SeqCst);
+                        assert!(
+                            record.chunks_exact(8).all(|w| w == version.to_le_bytes()),
+                            "record {} is torn",
+                            first + at
+                        );
+                        assert!(allowed.contains(&version), "record {}: {version}, not {allowed:?}", first + at);
+                    }
+                }
+            }
+            e.release(fh).unwrap();
+        };
+        std::thread::scope(|scope| {
+            let (write, read) = (&write, &read);
+            (0..2).for_each(|writer| drop(scope.spawn(move || write(writer))));
+            (0..4).for_each(|_| drop(scope.spawn(read)));
+        });
+        e.release(fh).unwrap();
     }
 }
