@@ -3,11 +3,20 @@
 //!
 //! Paths are relative to the medium's root, made of plain components (no `.`, no `..`, no leading `/`); the empty path is
 //! the root itself. Symbolic links are never followed. Errors are [`std::io::Error`] as the host gives them; stores add the subject.
+//! [`Objects`] alone has errors of the engine, for what goes wrong with an object store is not what goes wrong with a host.
+
+mod objects;
 
 use std::io;
 use std::path::Path;
 
 use crate::types::{Access, Attr, Caller, Kind, RenameFlags, SetAttr, StatFs};
+
+pub use objects::{
+    Content, ContentSource, Fetched, FileContent, ListedObject, OBJECT_KEY_LEN_MAX_BYTES, ObjectInfo, ObjectPage,
+    Objects, PutOptions, Stored, Tag, USER_METADATA_LEN_MAX_BYTES, check_object_key, check_object_prefix,
+    check_user_metadata,
+};
 
 /// What to make durable with [`HostDir::sync`].
 #[derive(Clone, Copy, Debug)]

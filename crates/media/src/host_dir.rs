@@ -97,7 +97,7 @@ impl HostDirectory {
         })
     }
 
-    fn open_at(&self, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+    pub(crate) fn open_at(&self, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match self.resolve {
             Some(resolve) => retry_on_intr(|| rustix::fs::openat2(&self.root, or_root(path), flags, mode, resolve)),
@@ -136,7 +136,7 @@ impl HostDirectory {
     }
 
     /// Opens a regular file and nothing else. `NONBLOCK`, so that a FIFO that someone put here cannot hang us.
-    fn open_regular(&self, path: &Path, access: OFlags) -> io::Result<OwnedFd> {
+    pub(crate) fn open_regular(&self, path: &Path, access: OFlags) -> io::Result<OwnedFd> {
         let fd = self.open_at(path, access | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
         match FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) {
             FileType::RegularFile => Ok(fd),
@@ -201,27 +201,33 @@ impl HostDirectory {
     }
 
     fn publish_at(&self, dir: &Parent<'_>, name: &OsStr, new: &NewFile<'_>) -> io::Result<OwnedFd> {
+        self.place_at(dir, name, new.perm, &|fd| self.fill(dir, fd, new))
+    }
+
+    /// Makes a file appear under `name` when `fill` is through with it. Where the host lacks something, `fill` may be called
+    /// for a second file.
+    fn place_at(&self, dir: &Parent<'_>, name: &OsStr, perm: u16, fill: &Fill<'_>) -> io::Result<OwnedFd> {
         if self.unnamed.load(Ordering::Relaxed) {
-            if let Some(fd) = self.publish_unnamed(dir, name, new)? {
+            if let Some(fd) = self.place_unnamed(dir, name, perm, fill)? {
                 return Ok(fd);
             }
-            let fd = self.publish_named(dir, name, new)?;
+            let fd = self.place_named(dir, name, perm, fill)?;
             // Only now is it known that the host, and not this path, was the reason.
             self.unnamed.store(false, Ordering::Relaxed);
             return Ok(fd);
         }
-        self.publish_named(dir, name, new)
+        self.place_named(dir, name, perm, fill)
     }
 
-    /// Publishes through an unnamed file. `None` where the host cannot.
-    fn publish_unnamed(&self, dir: &Parent<'_>, name: &OsStr, new: &NewFile<'_>) -> io::Result<Option<OwnedFd>> {
+    /// Through an unnamed file. `None` where the host cannot.
+    fn place_unnamed(&self, dir: &Parent<'_>, name: &OsStr, perm: u16, fill: &Fill<'_>) -> io::Result<Option<OwnedFd>> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        let fd = match retry_on_intr(|| rustix::fs::openat(dir, c".", flags, mode(new.perm))) {
+        let fd = match retry_on_intr(|| rustix::fs::openat(dir, c".", flags, mode(perm))) {
             Ok(fd) => fd,
             Err(e) if lacks_feature(e) => return Ok(None),
             Err(e) => return Err(e.into()),
         };
-        self.fill(dir, &fd, new)?;
+        fill(&fd)?;
         if self.link_by_descriptor.load(Ordering::Relaxed) {
             match rustix::fs::linkat(&fd, c"", dir, name, AtFlags::EMPTY_PATH) {
                 Ok(()) => return Ok(Some(fd)),
@@ -245,19 +251,18 @@ impl HostDirectory {
         .map(|linked| linked.then_some(fd))
     }
 
-    /// Publishes through a named temporary in the same directory.
-    fn publish_named(&self, dir: &Parent<'_>, name: &OsStr, new: &NewFile<'_>) -> io::Result<OwnedFd> {
+    /// Through a named temporary in the same directory.
+    fn place_named(&self, dir: &Parent<'_>, name: &OsStr, perm: u16, fill: &Fill<'_>) -> io::Result<OwnedFd> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let (temporary, fd) = loop {
             let temporary = temporary_name();
-            match retry_on_intr(|| rustix::fs::openat(dir, &temporary, flags, mode(new.perm))) {
+            match retry_on_intr(|| rustix::fs::openat(dir, &temporary, flags, mode(perm))) {
                 Ok(fd) => break (temporary, fd),
                 Err(Errno::EXIST) => continue,
                 Err(e) => return Err(e.into()),
             }
         };
-        let placed =
-            self.fill(dir, &fd, new).and_then(|()| self.rename_to_free((dir, temporary.as_ref()), (dir, name)));
+        let placed = fill(&fd).and_then(|()| self.rename_to_free((dir, temporary.as_ref()), (dir, name)));
         match placed {
             Ok(()) => Ok(fd),
             Err(e) => {
@@ -266,6 +271,21 @@ impl HostDirectory {
                 Err(e)
             }
         }
+    }
+
+    /// Creates `path`, with what `fill` gives it, in one step, as [`HostDir::publish`]. Its permissions are those that the
+    /// process gives to any new file. `fill` may be called again for another file.
+    #[cfg(feature = "objects")]
+    pub(crate) fn place(&self, path: &Path, fill: &Fill<'_>) -> io::Result<OwnedFd> {
+        let (dir, name) = self.parent(path)?;
+        self.freeing.with_space(|| self.place_at(&dir, name, 0o666, fill))
+    }
+
+    /// Creates a directory, with the permissions that the process gives to any new one.
+    #[cfg(feature = "objects")]
+    pub(crate) fn make_plain_dir(&self, path: &Path) -> io::Result<()> {
+        let (dir, name) = self.parent(path)?;
+        self.freeing.with_space(|| Ok(rustix::fs::mkdirat(&dir, name, mode(0o777))?))
     }
 
     fn rename_at(&self, from: &Path, to: &Path, flags: RenameFlags) -> io::Result<()> {
@@ -307,6 +327,9 @@ impl HostDirectory {
         Ok(())
     }
 }
+
+/// What gives a new file all that it is to have before it gets its name.
+type Fill<'a> = dyn Fn(&OwnedFd) -> io::Result<()> + 'a;
 
 /// A name in a directory.
 type Named<'a> = (&'a Parent<'a>, &'a OsStr);
@@ -562,7 +585,7 @@ fn lacks_feature(e: Errno) -> bool {
 }
 
 /// A name for a temporary. Unpredictable enough to seldom collide; `EXCL` decides.
-fn temporary_name() -> String {
+pub(crate) fn temporary_name() -> String {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let now = Timestamp::now();
     let mut x = COUNTER.fetch_add(1, Ordering::Relaxed)
@@ -573,4 +596,12 @@ fn temporary_name() -> String {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     format!(".adit-{:08x}.tmp", (x >> 32) as u32)
+}
+
+/// Whether a name is one that [`temporary_name`] gives.
+#[cfg(feature = "objects")]
+pub(crate) fn is_temporary_name(name: &[u8]) -> bool {
+    name.strip_prefix(b".adit-").and_then(|rest| rest.strip_suffix(b".tmp")).is_some_and(|digits| {
+        digits.len() == 8 && digits.iter().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(b))
+    })
 }

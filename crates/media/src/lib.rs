@@ -1,13 +1,17 @@
 //! Where the bytes of a store live: implementations of the seam [`adit_core::media`] on the host.
 //!
 //! [`HostDirectory`] is a folder of the host, [`HostBlockFile`] a single file, [`ExtentFolder`] objects with numbers in a folder of any
-//! medium. Nothing here knows a store's format, and nothing above knows a file descriptor.
+//! medium. With the feature `objects`, `FolderObjects` is a folder used as an object store. Nothing here knows a store's format, and nothing above knows a file descriptor.
 
 mod block_file;
 mod extent_folder;
 pub mod host;
 mod host_dir;
+#[cfg(feature = "objects")]
+pub mod objects;
 
 pub use block_file::HostBlockFile;
 pub use extent_folder::ExtentFolder;
 pub use host_dir::HostDirectory;
+#[cfg(feature = "objects")]
+pub use objects::FolderObjects;
