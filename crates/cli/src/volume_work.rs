@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use adit_core::overlay::{Change, Changed, Unknown};
+use adit_core::overlay::{Change, Changed, LowerIdentity, Unknown};
 use adit_core::types::Kind;
 use adit_core::{ErrorKind, FsError};
 use adit_mount::control::{ControlError, MountInfo, Registry};
@@ -28,6 +28,8 @@ use crate::{live, output};
 /// Part of the answer to [`Asked::Info`] if it cannot be told whether the volume is an overlay's upper layer: why (`kind`,
 /// `message`).
 const UPPER_ERROR: &str = "upper_error";
+/// Part of that answer if the volume is one: of what, as hexadecimal digits of the identity that the upper has noted.
+pub const UPPER_ID: &str = "upper_of_id";
 /// Likewise if the path of its data folder is not text: the bytes of it.
 pub const DATA_DIR_RAW: &str = "data_dir_raw";
 /// What the change of a path is called that could not be compared.
@@ -231,13 +233,12 @@ pub fn unknown_json(unknown: &Unknown) -> Value {
 fn describe(volume: &Volume) -> Value {
     let info = volume.info();
     let block = BLOCK_LEN_BYTES as u64;
-    let uuid: String = info.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     let upper_of = open::volume::upper_of(volume, MAIN);
     let mut told = json!({
         "path": volume.name(),
         "kind": "volume",
         "format": info.format,
-        "uuid": uuid,
+        "uuid": hex(&info.uuid),
         "capacity_bytes": info.capacity_bytes,
         "free_bytes": info.space.free * block,
         "reserved_bytes": info.space.reserved * block,
@@ -254,13 +255,36 @@ fn describe(volume: &Volume) -> Value {
         "collected": info.collected,
         "upper_of": upper_of.as_ref().ok().and_then(|lower| Some(lower.as_ref()?.text.as_str())),
     });
-    if let Err(e) = upper_of {
-        told[UPPER_ERROR] = json!({"kind": format!("{:?}", e.kind()), "message": e.to_string()});
+    match upper_of {
+        Ok(Some(lower)) => told[UPPER_ID] = hex(&lower.id).into(),
+        Ok(None) => {}
+        Err(e) => told[UPPER_ERROR] = json!({"kind": format!("{:?}", e.kind()), "message": e.to_string()}),
     }
     if let Some(dir) = info.data_dir.filter(|dir| dir.to_str().is_none()) {
         told[DATA_DIR_RAW] = dir.as_os_str().as_bytes().into();
     }
     told
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Whether the volume that `info`, the answer to [`Asked::Info`], is about has changes of `lower`.
+///
+/// # Errors
+/// Why that cannot be told: damage, or another version of overlays.
+pub fn is_upper_of(info: &Value, lower: &LowerIdentity) -> Result<bool> {
+    match upper_error(info) {
+        Some(failure) => Err(failure.on(info["path"].as_str().unwrap_or_default())),
+        None => Ok(info[UPPER_ID] == hex(&lower.id)),
+    }
+}
+
+/// Why it cannot be told whether the volume that `info` is about is an upper, if so.
+fn upper_error(info: &Value) -> Option<Failure> {
+    let error = &info[UPPER_ERROR];
+    Some(Failure::new(Code::of_word(error["kind"].as_str()?), error["message"].as_str()?))
 }
 
 /// The data folder of the volume that `info`, the answer to [`Asked::Info`], is about, if it has one.
@@ -293,9 +317,8 @@ pub fn other_data(file: &Path, data: Option<&Path>) -> Result<Option<Failure>> {
 /// `NotSupported`; `Corrupt`.
 pub fn refuse_upper(file: &Path) -> Result<()> {
     let info = Named::of(file.as_os_str())?.ask(&Asked::Info)?;
-    let error = &info[UPPER_ERROR];
-    if let (Some(kind), Some(message)) = (error["kind"].as_str(), error["message"].as_str()) {
-        let failure = Failure::new(Code::of_word(kind), message).on(file.display());
+    if let Some(failure) = upper_error(&info) {
+        let failure = failure.on(file.display());
         return Err(match failure.code() {
             Code::Corrupt => failure.hint(volume_is_damaged(file)),
             _ => failure,

@@ -92,6 +92,54 @@ fn a_folder_that_was_moved_is_bound_again() {
 }
 
 #[test]
+fn a_snapshot_that_changes_lie_on_is_not_deleted() {
+    let Some(w) = World::new() else { return };
+    w.run(&["volume", "init", "box"]).expect(0);
+    w.run(&["put", "box", "lower", "/"]).expect(0);
+    for name in ["s", "t"] {
+        w.run(&["snapshot", "create", "box", name]).expect(0);
+    }
+    let mount = |more: &[&str]| w.run(&[&["mount", "box", "mnt", "--snapshot", "s"], more].concat()).expect(0);
+    let delete = |of: &str, name: &str| w.run(&["snapshot", "delete", of, name, "-y"]);
+    let (up, cache) = (["--upper", "up"], ["--writable", "--cache-dir", "cache"]);
+    for upper in [&up[..], &cache] {
+        mount(upper);
+        fs::write(w.path("mnt/new"), "new").unwrap();
+        w.umount();
+    }
+    let uppers = [w.0.bench.str("up"), w.uppers()[0]["path"].as_str().unwrap().to_owned()];
+    let refused = |of: &str| {
+        let ran = delete(of, "s").expect(7).says("which are of no use without it");
+        uppers.iter().fold(ran, |ran, upper| ran.says(upper)).says("--snapshot s --upper ").says("rm ");
+    };
+    refused("box");
+    // Likewise while it is mounted; what nothing lies on goes as always, and what is not there is not found.
+    w.run(&["mount", "box", "mnt2"]).expect(0);
+    refused("mnt2");
+    delete("mnt2", "t").expect(0);
+    delete("mnt2", "none").expect(1);
+    w.run(&["umount", "mnt2"]).expect(0);
+    // The changes are there as before.
+    for upper in [&up[..], &cache] {
+        assert_eq!(mount(upper).stderr, "");
+        assert_eq!(fs::read_to_string(w.path("mnt/new")).unwrap(), "new");
+        w.umount();
+    }
+    // One that cannot be read may hold changes all the same. One that is gone, or another volume in its place, has none.
+    let kept = fs::read(w.path("up")).unwrap();
+    // Its first bytes say what it is, and nothing else is left.
+    fs::write(w.path("up"), [&kept[..8], &vec![0xff; kept.len() - 8]].concat()).unwrap();
+    fs::remove_file(&uppers[1]).unwrap();
+    delete("box", "s").expect(7).says(&uppers[0]);
+    fs::write(w.path("up"), &kept).unwrap();
+    delete("box", "s").expect(7).says(&uppers[0]);
+    fs::remove_file(w.path("up")).unwrap();
+    w.run(&["volume", "init", "up"]).expect(0);
+    delete("box", "s").expect(0);
+    assert_eq!(w.run(&["snapshot", "list", "box"]).expect(0).text(), "");
+}
+
+#[test]
 fn another_folder_is_not_bound() {
     let Some(w) = World::new() else { return };
     w.change();

@@ -215,6 +215,9 @@ Examples:
   adit mount --snapshot monday box.adit ~/monday")]
     Create(SnapshotCreateArgs),
     /// Delete a snapshot; what only it holds is given back
+    #[command(after_long_help = "\
+One that an overlay lies on (`adit mount --snapshot NAME` with --upper or --writable) is not deleted as long as the volume with \
+the overlay's changes is where it was mounted last (exit code 7): without the snapshot nobody could use them.")]
     Delete(SnapshotDeleteArgs),
     /// List the snapshots
     List(VolumeListArgs),

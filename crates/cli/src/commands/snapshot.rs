@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::mount::overlay::notes;
 use super::{bytes, confirm};
 use crate::args::low::GlobalArgs;
 use crate::args::volume::{
@@ -13,6 +14,7 @@ use crate::args::volume::{
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::output::{self, Output, printable};
+use crate::state_dir;
 use crate::volume_work::{Asked, Named};
 
 /// Writing back what the kernel held is worth a line from here on.
@@ -24,6 +26,7 @@ pub fn snapshot(command: &SnapshotCommand, global: &GlobalArgs) -> Result<()> {
         SnapshotCommand::Create(args) => create(args, global),
         SnapshotCommand::Delete(args) => {
             let named = Named::find(&args.volume, &args.data)?;
+            notes::refuse_below(&named, &args.name, state_dir::locate(global.state_dir.as_deref()).ok().as_deref())?;
             confirm(&format!("Delete snapshot {} of {} for good?", args.name, named.subject), args.yes)?;
             named.ask(&Asked::DeleteSnapshot { name: args.name.clone() }).map(drop)
         }

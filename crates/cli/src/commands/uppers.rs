@@ -8,7 +8,7 @@ use std::time::UNIX_EPOCH;
 use serde::Serialize;
 
 use super::confirm;
-use super::mount::overlay;
+use super::mount::overlay::place;
 use crate::args::low::GlobalArgs;
 use crate::args::units::show_size;
 use crate::args::volume::{DataArgs, UppersCommand, UppersDeleteArgs, UppersListArgs};
@@ -49,11 +49,11 @@ pub fn uppers(command: &UppersCommand, global: &GlobalArgs) -> Result<()> {
 }
 
 fn list(args: &UppersListArgs) -> Result<()> {
-    let dir = overlay::uppers_dir(args.cache_dir.as_deref())?;
+    let dir = place::uppers_dir(args.cache_dir.as_deref())?;
     let mut files: Vec<PathBuf> = match std::fs::read_dir(&dir) {
         Ok(entries) => {
             let entries: Vec<_> = entries.collect::<Result<_, _>>().map_err(|e| Failure::io(dir.display(), &e))?;
-            entries.into_iter().map(|entry| entry.path()).filter(|path| overlay::is_upper_name(path)).collect()
+            entries.into_iter().map(|entry| entry.path()).filter(|path| place::is_upper_name(path)).collect()
         }
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
         Err(e) => return Err(Failure::io(dir.display(), &e)),
@@ -115,7 +115,7 @@ fn describe(file: &Path) -> Result<Option<UpperJson>> {
 }
 
 fn delete(args: &UppersDeleteArgs, global: &GlobalArgs) -> Result<()> {
-    let dir = overlay::uppers_dir(args.cache_dir.as_deref())?;
+    let dir = place::uppers_dir(args.cache_dir.as_deref())?;
     let mut failures = Failures::default();
     for named in &args.volumes {
         if let Err(failure) = located(&dir, named).and_then(|file| delete_one(&file, args.yes, global)) {
@@ -130,7 +130,7 @@ fn located(dir: &Path, named: &Path) -> Result<PathBuf> {
     let is_name = named.parent() == Some(Path::new(""));
     let path = if is_name { dir.join(named) } else { named.to_owned() };
     let file = path.canonicalize().map_err(|e| Failure::io(path.display(), &e))?;
-    if file.parent() == Some(dir) && overlay::is_upper_name(&file) {
+    if file.parent() == Some(dir) && place::is_upper_name(&file) {
         return Ok(file);
     }
     let what = format!("{}: it is none of the volumes that --writable made in {}", named.display(), dir.display());

@@ -20,7 +20,7 @@ use crate::failure::{Failure, Result};
 use crate::open::{self, Purpose};
 use crate::output::{self, Output, printable};
 use crate::progress::Progress;
-use crate::volume_work::{Asked, DATA_DIR_RAW, Named};
+use crate::volume_work::{Asked, DATA_DIR_RAW, Named, UPPER_ID};
 use crate::{source, volume_work};
 
 /// `adit volume …`
@@ -71,7 +71,8 @@ fn info(args: &VolumeInfoArgs) -> Result<()> {
         out.json(&info)?;
     } else {
         if let Value::Object(fields) = &mut info {
-            fields.remove(DATA_DIR_RAW);
+            // For programs.
+            [DATA_DIR_RAW, UPPER_ID].iter().for_each(|field| drop(fields.remove(*field)));
         }
         output::human(&mut out, &info, 0)?;
     }

@@ -1,14 +1,18 @@
 //! An overlay: a folder or a snapshot that a volume on top of it makes writable.
 //!
 //! The process of the mount is the one that has the upper volume open; it opens the lower beside that ([`Lower`]). Which upper
-//! belongs to which lower is in the upper ([`LowerIdentity`]), so that it is found again, and never put on another one.
+//! belongs to which lower is in the upper ([`LowerIdentity`]), so that it is found again ([`place`]), and never put on another
+//! one. A snapshot is only read, and knows nothing of what lies on it: that is noted elsewhere ([`notes`]).
+
+pub mod notes;
+pub mod place;
 
 use std::ffi::OsStr;
 use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use adit_core::overlay::{LowerIdentity, Overlay};
@@ -23,7 +27,6 @@ use adit_volume::tree::MAIN;
 use adit_volume::volume::{CreateOptions, Durability, OpenOptions};
 use adit_volume::{Volume, VolumeStore};
 use serde_json::Value;
-use xxhash_rust::xxh3::xxh3_128;
 
 use super::{Plan, volume};
 use crate::args::low::GlobalArgs;
@@ -34,14 +37,10 @@ use crate::failure::{Failure, Result};
 use crate::open::mounted::Private;
 use crate::open::{self, remark};
 use crate::process::Inherited;
-use crate::source::{self, Source};
+use crate::source::Source;
 use crate::volume_work::{Asked, Named};
 use crate::{live, output};
 
-/// The folder of uppers in the cache directory.
-const UPPERS_DIR: &str = "overlays";
-/// What the names of their files end with.
-const UPPER_EXTENSION: &str = "adit";
 /// Most paths that a message names.
 const NAMED_MAX: usize = 5;
 
@@ -95,7 +94,7 @@ pub(super) fn mount(mut plan: Plan, global: &GlobalArgs, inherited: Inherited) -
     refuse_overlay(&source)?;
     open::no_password(&source, &plan.request.password)?;
     let identity = identify(&source, &part, plan.request.data.as_deref())?;
-    let upper = upper(&plan.request, &identity)?;
+    let upper = place::upper(&plan.request, &identity)?;
     refuse_inside(&source, &upper)?;
     if let Some(mount) = live::of_source(&upper).first() {
         return Err(live::in_the_way(&upper, mount, "mounted", ""));
@@ -105,6 +104,13 @@ pub(super) fn mount(mut plan: Plan, global: &GlobalArgs, inherited: Inherited) -
     }
     if !upper.exists() {
         create(&upper, global)?;
+    }
+    if matches!(part, Part::Snapshot(_)) {
+        // Without the note it can be mounted all the same.
+        if let Err(failure) = notes::note(plan.state.as_deref(), &identity, &upper) {
+            let what = "`adit snapshot delete` will not know that this volume needs the snapshot";
+            remark(&format!("{}: {what}: {}", upper.display(), failure.text()));
+        }
     }
     plan.request.options.kind = "overlay".to_owned();
     volume::mount_overlay(plan, global, inherited, upper, move |plan| {
@@ -175,19 +181,24 @@ fn identify(source: &Source, part: &Part, data: Option<&Path>) -> Result<LowerId
     };
     // Asked of the process that has it open, if there is one.
     let named = Named::find(path.as_os_str(), &DataArgs { data: data.map(Path::to_owned) })?;
-    let info = named.ask(&Asked::Info)?;
-    let listed = named.ask(&Asked::List)?;
-    let found =
-        listed.as_array().into_iter().flatten().find(|entry| entry["name"] == **name && entry["branch"] == false);
-    let found = found.ok_or_else(|| {
+    snapshot_identity(&named, name)?.ok_or_else(|| {
         Failure::new(Code::Failure, format!("{}: it has no snapshot {name}", path.display()))
             .hint(format!("`adit snapshot list {}` names them", path.display()))
-    })?;
+    })
+}
+
+/// Which snapshot of a volume has this name, if one has.
+fn snapshot_identity(named: &Named, name: &str) -> Result<Option<LowerIdentity>> {
+    let info = named.ask(&Asked::Info)?;
+    let listed = named.ask(&Asked::List)?;
+    let mut snapshots = listed.as_array().into_iter().flatten().filter(|entry| entry["branch"] == false);
+    let Some(found) = snapshots.find(|entry| entry["name"] == *name) else { return Ok(None) };
+    let at = named.file().display();
     let made = snapshot_made(&info, found).ok_or_else(|| {
-        let what = format!("{}: the process that has it open does not say which snapshot {name} is", path.display());
+        let what = format!("{at}: the process that has it open does not say which snapshot {name} is");
         Failure::new(Code::Failure, what).hint("unmount it, and mount it anew with this version of adit")
     })?;
-    Ok(of_snapshot(path, name, &made))
+    Ok(Some(of_snapshot(named.file(), name, &made)))
 }
 
 /// A folder by its canonical path and its inode. Not by its device: many filesystems have another one after each boot.
@@ -360,81 +371,6 @@ fn of_snapshot(file: &Path, name: &str, made: &str) -> LowerIdentity {
     LowerIdentity { id: format!("snapshot {made}").into_bytes(), text }
 }
 
-/// The file of the upper, absolute; it need not exist.
-fn upper(request: &MountRequest, identity: &LowerIdentity) -> Result<PathBuf> {
-    let Some(given) = &request.upper else {
-        return cached(request.cache_dir.as_deref(), identity);
-    };
-    let given = Path::new(source::without_prefix(given.as_os_str()));
-    if given.exists() {
-        return source::volume_file(given.as_os_str());
-    }
-    let above = match given.parent() {
-        Some(above) if above != Path::new("") => above,
-        _ => Path::new("."),
-    };
-    let name =
-        given.file_name().ok_or_else(|| Failure::usage(format!("{}: not the name of a file", given.display())))?;
-    let above = above.canonicalize().map_err(|e| Failure::io(above.display(), &e))?;
-    Ok(above.join(name))
-}
-
-/// The upper of a lower in the cache directory. Nothing is made: the cache directory may lie in the lower.
-fn cached(given: Option<&Path>, identity: &LowerIdentity) -> Result<PathBuf> {
-    Ok(uppers_dir(given)?.join(format!("{:032x}.{UPPER_EXTENSION}", xxh3_128(&identity.id))))
-}
-
-/// The folder of uppers in the cache directory, which may be `given`; absolute, without links. It need not exist.
-///
-/// # Errors
-/// Usage, if nothing says where it is; the host's.
-pub fn uppers_dir(given: Option<&Path>) -> Result<PathBuf> {
-    let base = match given {
-        Some(given) => std::path::absolute(given).map_err(|e| Failure::io(given.display(), &e))?,
-        None => default_cache()?,
-    };
-    resolved(&base.join(UPPERS_DIR))
-}
-
-/// Whether a file in that folder has the name of an upper.
-pub fn is_upper_name(path: &Path) -> bool {
-    let is_hash = |stem: &str| stem.len() == 32 && stem.bytes().all(|byte| byte.is_ascii_hexdigit());
-    path.extension().is_some_and(|extension| extension == UPPER_EXTENSION)
-        && path.file_stem().and_then(|stem| stem.to_str()).is_some_and(is_hash)
-}
-
-/// Where an absolute path leads, also if the last of its folders are not there yet.
-fn resolved(path: &Path) -> Result<PathBuf> {
-    for above in path.ancestors() {
-        let mut found = match above.canonicalize() {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-            other => other.map_err(|e| Failure::io(above.display(), &e))?,
-        };
-        for part in path.strip_prefix(above).unwrap_or(path).components() {
-            match part {
-                // Of what is not there nothing is a link.
-                Component::ParentDir => drop(found.pop()),
-                part => found.push(part),
-            }
-        }
-        return Ok(found);
-    }
-    Err(Failure::io(path.display(), &io::ErrorKind::NotFound.into()))
-}
-
-/// `$XDG_CACHE_HOME/adit`, else `~/.cache/adit`.
-fn default_cache() -> Result<PathBuf> {
-    let absolute = |path: PathBuf| path.is_absolute().then_some(path);
-    std::env::var_os("XDG_CACHE_HOME")
-        .and_then(|base| absolute(base.into()))
-        .or_else(|| Some(absolute(std::env::home_dir()?)?.join(".cache")))
-        .map(|base| base.join("adit"))
-        .ok_or_else(|| {
-            Failure::usage("no place for what is changed: neither XDG_CACHE_HOME nor a home directory is known")
-                .hint("name one with --cache-dir DIR, or the volume with --upper VOLUME")
-        })
-}
-
 /// An upper that is its own lower, or lies in it, would change the lower with each change.
 fn refuse_inside(source: &Source, upper: &Path) -> Result<()> {
     let lower = source.path();
@@ -492,6 +428,8 @@ fn open_lower(source: &Source, part: &Part, request: &MountRequest) -> Result<Lo
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use serde_json::json;
 
     use super::*;
@@ -499,7 +437,7 @@ mod tests {
     #[test]
     fn each_lower_has_an_upper_of_its_own() {
         let folder = tempfile::tempdir().unwrap();
-        let of = |identity: &LowerIdentity| cached(Some(folder.path()), identity).unwrap();
+        let of = |identity: &LowerIdentity| -> PathBuf { place::in_cache(Some(folder.path()), identity).unwrap() };
         let (a, b) = (of_dir(Path::new("/a"), 2), of_dir(Path::new("/b"), 2));
         assert_eq!(of(&a), of(&a));
         let snapshot = |file: &str, name: &str, created: &str, nanos: u64| {
@@ -521,17 +459,5 @@ mod tests {
         // A snapshot is the same wherever its file lies, and whatever it is called.
         assert_eq!(of(&snapshot("/a", "s", "then", 5)), of(&snapshot("/b", "t", "then", 5)));
         assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none(), "nothing is made before it is needed");
-    }
-
-    #[test]
-    fn a_path_is_resolved_as_far_as_it_is_there() {
-        let folder = tempfile::tempdir().unwrap();
-        let real = folder.path().canonicalize().unwrap();
-        std::fs::create_dir(real.join("d")).unwrap();
-        std::os::unix::fs::symlink("d", real.join("link")).unwrap();
-        let of = |path: &str| resolved(&real.join(path)).unwrap();
-        assert_eq!(of("link/new/x"), real.join("d/new/x"));
-        assert_eq!(of("new/a/../../link2"), real.join("link2"));
-        assert_eq!(of("link"), real.join("d"));
     }
 }

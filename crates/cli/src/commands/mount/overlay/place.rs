@@ -1,0 +1,135 @@
+//! Where uppers lie: the one that was named, or one in the cache directory, which is found by what it belongs to.
+
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use adit_core::overlay::LowerIdentity;
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::args::mount_options::MountRequest;
+use crate::args::volume::DataArgs;
+use crate::exit_code::Code;
+use crate::failure::{Failure, Result};
+use crate::volume_work::{Asked, Named};
+use crate::{source, volume_work};
+
+/// The folder of uppers in the cache directory.
+const UPPERS_DIR: &str = "overlays";
+/// What the names of their files end with.
+const UPPER_EXTENSION: &str = "adit";
+
+/// The file of the upper, absolute; it need not exist.
+///
+/// # Errors
+/// Usage, if it has no name, or nothing says where it is; the host's.
+pub fn upper(request: &MountRequest, identity: &LowerIdentity) -> Result<PathBuf> {
+    let Some(given) = &request.upper else {
+        return in_cache(request.cache_dir.as_deref(), identity);
+    };
+    let given = Path::new(source::without_prefix(given.as_os_str()));
+    if given.exists() {
+        return source::volume_file(given.as_os_str());
+    }
+    let above = match given.parent() {
+        Some(above) if above != Path::new("") => above,
+        _ => Path::new("."),
+    };
+    let name =
+        given.file_name().ok_or_else(|| Failure::usage(format!("{}: not the name of a file", given.display())))?;
+    let above = above.canonicalize().map_err(|e| Failure::io(above.display(), &e))?;
+    Ok(above.join(name))
+}
+
+/// The upper of a lower in the cache directory, which may be `given`. Nothing is made: the cache directory may lie in the lower.
+///
+/// # Errors
+/// As [`uppers_dir`].
+pub fn in_cache(given: Option<&Path>, identity: &LowerIdentity) -> Result<PathBuf> {
+    Ok(uppers_dir(given)?.join(format!("{:032x}.{UPPER_EXTENSION}", xxh3_128(&identity.id))))
+}
+
+/// The folder of uppers in the cache directory, which may be `given`; absolute, without links. It need not exist.
+///
+/// # Errors
+/// Usage, if nothing says where it is; the host's.
+pub fn uppers_dir(given: Option<&Path>) -> Result<PathBuf> {
+    let base = match given {
+        Some(given) => std::path::absolute(given).map_err(|e| Failure::io(given.display(), &e))?,
+        None => default_cache()?,
+    };
+    resolved(&base.join(UPPERS_DIR))
+}
+
+/// Whether a file in that folder has the name of an upper.
+pub fn is_upper_name(path: &Path) -> bool {
+    let is_hash = |stem: &str| stem.len() == 32 && stem.bytes().all(|byte| byte.is_ascii_hexdigit());
+    path.extension().is_some_and(|extension| extension == UPPER_EXTENSION)
+        && path.file_stem().and_then(|stem| stem.to_str()).is_some_and(is_hash)
+}
+
+/// Whether the volume in `file` has changes of `lower`. What is not there, or no volume, has none.
+///
+/// # Errors
+/// Why that cannot be told.
+pub fn belongs(file: &Path, lower: &LowerIdentity) -> Result<bool> {
+    match file.metadata() {
+        Ok(_) => {}
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(false),
+        Err(e) => return Err(Failure::io(file.display(), &e)),
+    }
+    // Whoever has it open is asked.
+    match Named::find(file.as_os_str(), &DataArgs::default()) {
+        // Something else has come to its place.
+        Err(failure) if failure.code() == Code::NotSupported => Ok(false),
+        named => volume_work::is_upper_of(&named?.ask(&Asked::Info)?, lower),
+    }
+}
+
+/// Where an absolute path leads, also if the last of its folders are not there yet.
+fn resolved(path: &Path) -> Result<PathBuf> {
+    for above in path.ancestors() {
+        let mut found = match above.canonicalize() {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            other => other.map_err(|e| Failure::io(above.display(), &e))?,
+        };
+        for part in path.strip_prefix(above).unwrap_or(path).components() {
+            match part {
+                // Of what is not there nothing is a link.
+                Component::ParentDir => drop(found.pop()),
+                part => found.push(part),
+            }
+        }
+        return Ok(found);
+    }
+    Err(Failure::io(path.display(), &io::ErrorKind::NotFound.into()))
+}
+
+/// `$XDG_CACHE_HOME/adit`, else `~/.cache/adit`.
+fn default_cache() -> Result<PathBuf> {
+    let absolute = |path: PathBuf| path.is_absolute().then_some(path);
+    std::env::var_os("XDG_CACHE_HOME")
+        .and_then(|base| absolute(base.into()))
+        .or_else(|| Some(absolute(std::env::home_dir()?)?.join(".cache")))
+        .map(|base| base.join("adit"))
+        .ok_or_else(|| {
+            Failure::usage("no place for what is changed: neither XDG_CACHE_HOME nor a home directory is known")
+                .hint("name one with --cache-dir DIR, or the volume with --upper VOLUME")
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_resolved_as_far_as_it_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let real = folder.path().canonicalize().unwrap();
+        std::fs::create_dir(real.join("d")).unwrap();
+        std::os::unix::fs::symlink("d", real.join("link")).unwrap();
+        let of = |path: &str| resolved(&real.join(path)).unwrap();
+        assert_eq!(of("link/new/x"), real.join("d/new/x"));
+        assert_eq!(of("new/a/../../link2"), real.join("link2"));
+        assert_eq!(of("link"), real.join("d"));
+    }
+}
