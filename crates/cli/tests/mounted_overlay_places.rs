@@ -92,6 +92,43 @@ fn a_folder_that_was_moved_is_bound_again() {
 }
 
 #[test]
+fn an_upper_in_the_cache_directory_is_found_again_after_it_was_bound_to_another_place() {
+    let Some(w) = World::new() else { return };
+    let writable = |lower: &str| w.run(&["mount", lower, "mnt", "--writable", "--cache-dir", "cache"]).expect(0);
+    writable("lower").says("volume created");
+    fs::write(w.path("mnt/f"), "changed").unwrap();
+    w.umount();
+    let upper = w.uppers()[0]["path"].as_str().unwrap().to_owned();
+    let rebind = |lower: &str| {
+        w.run(&["mount", lower, "mnt", "--upper", &upper, "--rebind", "--cache-dir", "cache"])
+            .expect(0)
+            .says("bound to")
+    };
+    let expect_found = |lower: &str| {
+        assert_eq!(writable(lower).stderr, "");
+        assert_eq!(fs::read_to_string(w.path("mnt/f")).unwrap(), "changed");
+        w.umount();
+    };
+    for (from, to) in [("lower", "place"), ("place", "third"), ("third", "lower")] {
+        w.rename(from, to);
+        assert!(!rebind(to).stderr.contains("another one"));
+        w.umount();
+        expect_found(to);
+        assert_eq!(w.uppers().len(), 1);
+    }
+    // Who did not know of --rebind has made another one, and is told that it is in the way.
+    w.rename("lower", "place");
+    writable("place").says("volume created");
+    w.umount();
+    let other = w.uppers().into_iter().map(|one| one["path"].as_str().unwrap().to_owned()).find(|path| *path != upper);
+    let other = other.expect("a second one");
+    rebind("place").says("has made another one").says(&format!("uppers delete {other}"));
+    w.umount();
+    w.run(&["volume", "uppers", "delete", &other, "--cache-dir", "cache", "--yes"]).expect(0);
+    expect_found("place");
+}
+
+#[test]
 fn a_snapshot_that_changes_lie_on_is_not_deleted() {
     let Some(w) = World::new() else { return };
     w.run(&["volume", "init", "box"]).expect(0);

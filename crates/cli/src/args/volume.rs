@@ -75,7 +75,7 @@ pub enum UppersCommand {
     /// List them: which folder or snapshot each belongs to, what it takes, and when it was used last
     #[command(after_long_help = "\
 `adit mount --writable` finds the volume of a folder or snapshot by itself, as long as that is where it was. One of a folder \
-that was moved is named with --upper, as it is listed here, and with --rebind.
+that was moved is named once with --upper, as it is listed here, and with --rebind, and found by itself from then on.
 
 Examples:
   adit volume uppers list

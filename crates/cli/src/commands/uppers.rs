@@ -50,17 +50,9 @@ pub fn uppers(command: &UppersCommand, global: &GlobalArgs) -> Result<()> {
 
 fn list(args: &UppersListArgs) -> Result<()> {
     let dir = place::uppers_dir(args.cache_dir.as_deref())?;
-    let mut files: Vec<PathBuf> = match std::fs::read_dir(&dir) {
-        Ok(entries) => {
-            let entries: Vec<_> = entries.collect::<Result<_, _>>().map_err(|e| Failure::io(dir.display(), &e))?;
-            entries.into_iter().map(|entry| entry.path()).filter(|path| place::is_upper_name(path)).collect()
-        }
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-        Err(e) => return Err(Failure::io(dir.display(), &e)),
-    };
-    files.sort();
     // One that was deleted meanwhile is none.
-    let listed = files.iter().filter_map(|file| describe(file).transpose()).collect::<Result<Vec<_>>>()?;
+    let listed =
+        place::uppers_in(&dir)?.iter().filter_map(|file| describe(file).transpose()).collect::<Result<Vec<_>>>()?;
     let mut out = Output::new();
     if args.json {
         out.json(&listed)?;

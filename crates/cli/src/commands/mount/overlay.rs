@@ -236,19 +236,19 @@ fn was_moved(before: &LowerIdentity, now: &LowerIdentity) -> bool {
         && mountpoint::find(to).is_none()
 }
 
-/// Sees to it that the upper in `file` belongs to `lower`. With `rebind` it is bound to that, where it is the folder that it belonged
+/// Sees to it that the upper in `file` belongs to `lower`. With `--rebind` it is bound to that, where it is the folder that it belonged
 /// to, in another place.
 ///
 /// # Errors
 /// `InvalidInput` if it belongs to another one; what the volume says.
-pub fn settle(file: &Path, volume: &Volume, lower: &Lower, rebind: bool) -> Result<()> {
+pub fn settle(file: &Path, volume: &Volume, lower: &Lower, request: &MountRequest) -> Result<()> {
     let fail = |e: FsError| open::volume::failure(file, &e);
     let Some(before) = open::volume::upper_of(volume, MAIN).map_err(fail)? else { return Ok(()) };
     if before.id == lower.identity.id {
         return Ok(());
     }
     let (old, new) = (folder_number(&before), folder_number(&lower.identity));
-    if !rebind || old.is_none() || new.is_none() {
+    if !request.rebind || old.is_none() || new.is_none() {
         let what =
             format!("{}: it holds changes of {}, and this is {}", file.display(), before.text, lower.identity.text);
         let failure = Failure::new(Code::Failure, what);
@@ -312,6 +312,15 @@ pub fn settle(file: &Path, volume: &Volume, lower: &Lower, rebind: bool) -> Resu
         lower.identity.text,
         before.text
     ));
+    if let Some(other) = place::in_the_way(file, request.cache_dir.as_deref(), &lower.identity) {
+        open::remark(&format!(
+            "{}: `mount --writable` has made another one for {}, and goes on to find that; once nothing in it is needed: adit volume \
+             uppers delete {}",
+            file.display(),
+            lower.identity.text,
+            other.display()
+        ));
+    }
     Ok(())
 }
 

@@ -154,7 +154,7 @@ pub(super) fn mount_overlay(
         let lower = lower(&plan)?;
         let access = access(&plan, &upper);
         let volume = turn::take(&upper, |_| open_file(&plan, &upper, access))?;
-        overlay::settle(&upper, &volume, &lower, plan.request.rebind)?;
+        overlay::settle(&upper, &volume, &lower, &plan.request)?;
         Process::run(&plan, upper, volume, Some(lower), readiness)
     })
 }

@@ -77,7 +77,7 @@ fn noted(state: &Path, lower: &LowerIdentity) -> Result<Vec<(PathBuf, PathBuf)>>
 fn uppers(state: Option<&Path>, lower: &LowerIdentity) -> Result<Vec<PathBuf>> {
     let noted = state.map_or_else(|| Ok(Vec::new()), |state| noted(state, lower))?;
     // That in the cache directory needs no note.
-    let mut found: Vec<PathBuf> = place::in_cache(None, lower).ok().into_iter().collect();
+    let mut found: Vec<PathBuf> = place::first_place(None, lower).ok().into_iter().collect();
     for (note, upper) in noted {
         if !upper.exists() {
             // It is gone; if not for good, its next mount notes it again.

@@ -10,6 +10,7 @@ use crate::args::mount_options::MountRequest;
 use crate::args::volume::DataArgs;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
+use crate::open::remark;
 use crate::volume_work::{Asked, Named};
 use crate::{source, volume_work};
 
@@ -42,10 +43,54 @@ pub fn upper(request: &MountRequest, identity: &LowerIdentity) -> Result<PathBuf
 
 /// The upper of a lower in the cache directory, which may be `given`. Nothing is made: the cache directory may lie in the lower.
 ///
+/// It has the name that the lower gives it, unless it was bound to that later: then it has the name of an older place, and the others
+/// are asked which of them it is. That is done only where a new one would be made.
+///
+/// # Errors
+/// As [`uppers_dir`]; the host's.
+pub fn in_cache(given: Option<&Path>, identity: &LowerIdentity) -> Result<PathBuf> {
+    let own = first_place(given, identity)?;
+    if own.exists() {
+        return Ok(own);
+    }
+    for file in own.parent().map_or_else(|| Ok(Vec::new()), uppers_in)? {
+        match belongs(&file, identity) {
+            Ok(true) => return Ok(file),
+            Ok(false) => {}
+            Err(failure) => remark(&format!("it cannot be told what this upper belongs to: {}", failure.text())),
+        }
+    }
+    Ok(own)
+}
+
+/// Another upper in the cache directory, which may be `given`, that `--writable` finds for a lower before the one in `file`.
+pub fn in_the_way(file: &Path, given: Option<&Path>, identity: &LowerIdentity) -> Option<PathBuf> {
+    let own = first_place(given, identity).ok()?;
+    (file.parent() == own.parent() && own != file && own.exists()).then_some(own)
+}
+
+/// Where in the cache directory, which may be `given`, the upper of a lower is made.
+///
 /// # Errors
 /// As [`uppers_dir`].
-pub fn in_cache(given: Option<&Path>, identity: &LowerIdentity) -> Result<PathBuf> {
+pub fn first_place(given: Option<&Path>, identity: &LowerIdentity) -> Result<PathBuf> {
     Ok(uppers_dir(given)?.join(format!("{:032x}.{UPPER_EXTENSION}", xxh3_128(&identity.id))))
+}
+
+/// The files in the folder of uppers that have the name of one, by name; the folder need not exist.
+///
+/// # Errors
+/// The host's.
+pub fn uppers_in(dir: &Path) -> Result<Vec<PathBuf>> {
+    let failed = |e: io::Error| Failure::io(dir.display(), &e);
+    let entries = match std::fs::read_dir(dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
+    let paths = entries.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>().map_err(failed)?;
+    let mut files: Vec<PathBuf> = paths.into_iter().filter(|path| is_upper_name(path)).collect();
+    files.sort();
+    Ok(files)
 }
 
 /// The folder of uppers in the cache directory, which may be `given`; absolute, without links. It need not exist.
