@@ -1,16 +1,72 @@
 //! The mounts that live, as verbs meet them: in their place, or detached and ending.
 
-use std::path::Path;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
 
-use adit_mount::control::{MountInfo, Registry};
+use adit_mount::control::{ControlError, MountInfo, Registry};
 use adit_mount::holders::{self, Holder};
+use adit_mount::mountpoint::{self, MountEntry};
 use serde_json::Value;
 
+use crate::commands::mount::answered;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 
 /// Most holders that a message names.
 const NAMED_MAX: usize = 5;
+/// Most symbolic links on one way, as in the kernel.
+const LINKS_MAX: usize = 40;
+
+/// Fails if `path` leads into a mount of this user whose process says nothing: whoever looked there would wait without an end.
+/// Nothing is asked of the mount itself. It takes two seconds to tell.
+///
+/// # Errors
+/// That failure, with what to do.
+pub fn expect_answers(path: &Path) -> Result<()> {
+    let Some(entry) = on_the_way(path, &mountpoint::ours(), &mountpoint::find) else { return Ok(()) };
+    let registry = Registry::of_this_user();
+    let Some(mount) = registry.list().into_iter().find(|mount| mount.device == entry.device) else { return Ok(()) };
+    match registry.ping(&mount) {
+        Err(silent @ ControlError::Silent { .. }) => Err(answered(&silent)),
+        _ => Ok(()),
+    }
+}
+
+/// The first of the mounts `ours` that `path` leads into. Links are followed up to there. `topmost` tells what is mounted at a
+/// place, whoever did that.
+fn on_the_way(path: &Path, ours: &[MountEntry], topmost: &dyn Fn(&Path) -> Option<MountEntry>) -> Option<MountEntry> {
+    if ours.is_empty() {
+        return None;
+    }
+    let (mut at, mut links) = (PathBuf::new(), 0);
+    let mut left = parts(&std::path::absolute(path).ok()?);
+    while let Some(part) = left.pop() {
+        match Path::new(&part).components().next()? {
+            Component::ParentDir => drop(at.pop()),
+            // The root takes the place of all before it.
+            _ => at.push(&part),
+        }
+        if let Some(entry) = ours.iter().rev().find(|entry| entry.mountpoint == at) {
+            // Something else may be mounted over it.
+            return topmost(&at).filter(|topmost| topmost.device == entry.device);
+        }
+        if let Ok(target) = fs::read_link(&at) {
+            links += 1;
+            if links > LINKS_MAX {
+                return None;
+            }
+            at.pop();
+            left.extend(parts(&target));
+        }
+    }
+    None
+}
+
+/// The parts of a path, the last one first.
+fn parts(path: &Path) -> Vec<OsString> {
+    path.components().rev().filter(|part| *part != Component::CurDir).map(|part| part.as_os_str().to_owned()).collect()
+}
 
 /// The mounts of this user whose source is at `path`, or that are overlays with it as their upper: those in their place
 /// first, those of verbs last.
@@ -107,7 +163,39 @@ pub fn show(holder: &Holder) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    #[test]
+    fn a_mount_on_the_way_is_found_through_links() {
+        let folder = tempfile::tempdir().unwrap();
+        let real = folder.path().canonicalize().unwrap();
+        let link = |target: &str, name: &str| std::os::unix::fs::symlink(target, real.join(name)).unwrap();
+        fs::create_dir_all(real.join("d/mnt")).unwrap();
+        link("d", "in");
+        link("../in/mnt/x", "d/far");
+        link("circle", "circle");
+        // One that is surely there; where it is said to be is what counts.
+        let root = mountpoint::find(Path::new("/")).unwrap();
+        let at = |place: &str| MountEntry { mountpoint: real.join(place), ..root.clone() };
+        let found = |path: &str, place: &str| {
+            let ours = [at(place)];
+            let passed = Cell::new(false);
+            let topmost = |path: &Path| {
+                passed.set(path == real.join(place));
+                Some(ours[0].clone())
+            };
+            on_the_way(&real.join(path), &ours, &topmost).is_some() && passed.get()
+        };
+        for path in ["d/mnt", "d/mnt/deep/er", "in/mnt", "d/far", "d/../in/mnt/x", "d/far/../y"] {
+            assert!(found(path, "d/mnt"), "{path}");
+        }
+        for path in ["d", "in", "d/mnt2", "d/none", "circle", "../mnt"] {
+            assert!(!found(path, "d/mnt"), "{path}");
+        }
+        assert!(on_the_way(&real.join("d/mnt"), &[at("d/mnt")], &|_| None).is_none(), "something else is over it");
+    }
 
     #[test]
     fn many_holders_are_not_all_named() {

@@ -11,6 +11,7 @@ use adit_volume::format::container::{self, Superblock};
 
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
+use crate::live;
 
 /// The file that makes a folder a vault (format 7 and later).
 const VAULT_FILE: &str = "vault.cryptomator";
@@ -48,8 +49,10 @@ impl Source {
     /// What `source` names.
     ///
     /// # Errors
-    /// `NotSupported` for kinds that cannot be opened yet; `Failure` if nothing is there.
+    /// `NotSupported` for kinds that cannot be opened yet; `Failure` if nothing is there, or it lies in a mount whose process says
+    /// nothing.
     pub fn recognise(source: &OsStr) -> Result<Source> {
+        live::expect_answers(Path::new(without_prefix(source)))?;
         let (kind, path) = match forced(source) {
             Some((kind, rest)) => (kind, Path::new(rest)),
             None => {

@@ -359,6 +359,7 @@ impl Named {
 
     fn of(x: &OsStr) -> Result<Named> {
         let path = Path::new(x);
+        live::expect_answers(path)?;
         if path.is_dir()
             || adit_mount::mountpoint::resolve(path).is_ok_and(|at| adit_mount::mountpoint::find(&at).is_some())
         {

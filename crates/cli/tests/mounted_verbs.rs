@@ -140,6 +140,40 @@ fn a_folder_is_mounted_to_be_read() {
     w.run(&["umount", "mnt"]).expect(0);
 }
 
+/// Also verbs whose own source is sound, but not what they copy from or to.
+#[test]
+fn a_process_that_says_nothing_is_waited_for_by_no_verb() {
+    let Some(w) = World::new() else { return };
+    w.run(&["mount", "box", "mnt"]).expect(0);
+    fs::create_dir_all(w.bench.path("mnt/d")).unwrap();
+    fs::create_dir(w.bench.path("folder")).unwrap();
+    fs::write(w.bench.path("folder/f"), "f").unwrap();
+    std::os::unix::fs::symlink("mnt/d", w.bench.path("link")).unwrap();
+    let pid = w.pid();
+    // SAFETY: a plain system call; the process is one that this test started, and is not reaped by another.
+    let signal = |signal| assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+    signal(libc::SIGSTOP);
+    for line in [
+        &["snapshot", "list", "mnt"][..],
+        &["volume", "info", "mnt"],
+        &["ls", "mnt"],
+        &["ls", "link/none"],
+        &["ls", "box"],
+        &["snapshot", "list", "box"],
+        &["get", "folder", "/f", "mnt/d"],
+        &["put", "folder", "link/x", "/"],
+        &["mount", "folder", "mnt/d", "--read-only"],
+        &["mount", "mnt/d", "snap", "--upper", "up"],
+    ] {
+        let ran = w.run(line);
+        assert_eq!(ran.code, Some(1), "{line:?}: {}", ran.stderr);
+        ran.says(&format!("process {pid} does not answer")).says(&format!("kill -CONT {pid}"));
+    }
+    signal(libc::SIGCONT);
+    w.run(&["ls", "mnt"]).expect(0);
+    w.run(&["umount", "mnt"]).expect(0);
+}
+
 #[test]
 fn a_mount_to_read_refuses_changes() {
     let Some(w) = World::new() else { return };

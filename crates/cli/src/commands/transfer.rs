@@ -14,6 +14,7 @@ use super::bytes;
 use crate::args::low::{GetArgs, GlobalArgs, PutArgs};
 use crate::failure::{Failure, Result};
 use crate::interrupt;
+use crate::live;
 use crate::open::{self, Purpose};
 use crate::progress::Progress;
 use crate::secrets::Origin;
@@ -28,6 +29,7 @@ pub fn get(args: &GetArgs, global: &GlobalArgs) -> Result<()> {
     if args.dest == Path::new(STANDARD_STREAM) {
         return super::browse::print_file(&tree, &opened, bytes(&args.path));
     }
+    live::expect_answers(&args.dest)?;
     let start = tree.resolve(bytes(&args.path), Last::Keep).map_err(|e| opened.failure(dir.display(), &e))?;
     let to = destination(&args.dest, &start).map_err(|e| match e.is_not_found() {
         true => Failure::fs("get", &e).hint("the folder for the copy must be there: make it first"),
@@ -61,6 +63,7 @@ pub fn put(args: &PutArgs, global: &GlobalArgs) -> Result<()> {
     if args.host.iter().any(|host| host == Path::new(STANDARD_STREAM)) {
         return put_stream(args, global);
     }
+    args.host.iter().try_for_each(|host| live::expect_answers(host))?;
     let (dir, opened) = open::source(&args.source, global, Purpose::Write)?;
     let tree = Tree::new(&*opened.store);
     let fail = |e: FsError| opened.failure(dir.display(), &e);

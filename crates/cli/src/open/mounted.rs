@@ -46,6 +46,8 @@ pub enum Reached {
 pub fn reach(file: &Path, data: Option<&Path>, purpose: Purpose) -> Result<Reached> {
     turn::take(file, |seen| {
         let Some(process) = &seen.process else {
+            // Its mountpoint would be named as a place to work in.
+            seen.expect_answers()?;
             return volume::open_with_data(file, data, purpose).map(Reached::Closed);
         };
         if let Some(failure) = volume_work::other_data(file, data)? {

@@ -9,9 +9,10 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use adit_mount::control::{MountInfo, Registry};
+use adit_mount::control::{ControlError, MountInfo, Registry};
 
 use super::remark;
+use crate::commands::mount::answered;
 use crate::exit_code::Code;
 use crate::failure::Result;
 use crate::live;
@@ -28,6 +29,8 @@ pub struct Seen {
     pub mounts: Vec<MountInfo>,
     /// One of them, by the process that has the file open.
     pub process: Option<MountInfo>,
+    /// One whose process says nothing.
+    silent: Option<ControlError>,
 }
 
 impl Seen {
@@ -35,8 +38,27 @@ impl Seen {
     pub fn of(file: &Path) -> Seen {
         let mounts = live::of_source(file);
         let registry = Registry::of_this_user();
-        let process = mounts.iter().find(|mount| registry.ping(mount).is_ok()).cloned();
-        Seen { mounts, process }
+        let mut silent = None;
+        let answers = |mount: &&MountInfo| match registry.ping(mount) {
+            Ok(()) => true,
+            Err(e) => {
+                silent = Some(e).filter(|e| matches!(e, ControlError::Silent { .. })).or(silent.take());
+                false
+            }
+        };
+        let process = mounts.iter().find(answers).cloned();
+        Seen { mounts, process, silent }
+    }
+
+    /// Fails if a mount has a process that says nothing, and none that does.
+    ///
+    /// # Errors
+    /// That, with what to do.
+    pub fn expect_answers(&self) -> Result<()> {
+        match (&self.process, &self.silent) {
+            (None, Some(silent)) => Err(answered(silent)),
+            _ => Ok(()),
+        }
     }
 
     /// Whether mounts came or went since.

@@ -23,7 +23,7 @@ use crate::exit_code::{Code, ENDING};
 use crate::failure::{Failure, Result};
 use crate::process::Inherited;
 use crate::source::{self, Source};
-use crate::{logging, open, state_dir};
+use crate::{live, logging, open, state_dir};
 
 /// A mount that is fully described; only the password is apart.
 struct Plan {
@@ -122,6 +122,10 @@ fn in_background(served: Result<()>, readiness: Option<Readiness>) -> Result<()>
 
 /// The absolute mountpoint; refuses what cannot end well.
 fn check_mountpoint(path: &Path, source: &Path, nonempty: bool) -> Result<PathBuf> {
+    // What is mounted there itself, is said below.
+    if let Some(above) = std::path::absolute(path).ok().as_deref().and_then(Path::parent) {
+        live::expect_answers(above)?;
+    }
     if let Some(dead) = mountpoint::resolve(path).ok().and_then(|path| mountpoint::find_dead(&path)) {
         return Err(mount_failure(&MountError::Stale(dead.mountpoint)));
     }
