@@ -12,12 +12,14 @@ use std::time::{Duration, Instant};
 use adit_core::FsError;
 use adit_core::engine::Engine;
 use adit_core::types::{FileName, Ino};
-use adit_mount::SessionHandle;
+use adit_mount::{MountError, SessionHandle};
 use adit_volume::VolumeStore;
 use adit_volume::tree::Between;
 use serde_json::Value;
 
-use super::{Process, branch_of};
+use super::{Process, branch_of, detached};
+use crate::commands::mount::mount_failure;
+use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::volume_work::Asked;
 use crate::{open, volume_work};
@@ -69,6 +71,45 @@ impl Process {
             }
         }
         self.apart(branch, || self.perform(asked))
+    }
+
+    /// Does `what` while `branch` is not mounted; if it was, it is mounted again after that.
+    ///
+    /// A new mount knows nothing of what was there before.
+    fn apart(self: &Arc<Process>, branch: &str, what: impl FnOnce() -> Result<Value>) -> Result<Value> {
+        let found = {
+            let mut sessions = self.sessions.lock();
+            let live = sessions.live.iter().find(|(_, live)| branch_of(&live.wish.part) == Some(branch));
+            let found = live.map(|(&id, live)| (id, live.session.clone(), live.wish.clone()));
+            // The process goes on meanwhile, also if this is its only mount.
+            sessions.running += usize::from(found.is_some());
+            sessions.making += usize::from(found.is_some());
+            found
+        };
+        let Some((id, session, wish)) = found else { return what() };
+        let unmounted = session.unmount(false).map_err(|e| match e {
+            MountError::NotAMount(_) => {
+                detached(&self.file, std::process::id(), branch).unwrap_or_else(|| mount_failure(&e))
+            }
+            e => mount_failure(&e),
+        });
+        let done = unmounted.and_then(|()| {
+            let released = self.await_release(id);
+            let done = if released { what() } else { Err(self.still_in_use(branch)) };
+            let again = self.mount(&wish).map_err(|e| e.on("it is unmounted now, and could not be mounted again"));
+            done.and_then(|value| again.map(|()| value))
+        });
+        let mut sessions = self.sessions.lock();
+        sessions.making -= 1;
+        sessions.running -= 1;
+        drop(sessions);
+        self.changed.notify_all();
+        done
+    }
+
+    fn still_in_use(&self, branch: &str) -> Failure {
+        let what = format!("{}: branch {branch} is unmounted, but requests are still under way", self.file.display());
+        Failure::new(Code::Busy, what).hint("try again")
     }
 
     fn mounted(&self, branch: &str) -> Option<Mounted> {
