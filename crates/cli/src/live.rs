@@ -143,7 +143,7 @@ fn is_elsewhere(mount: &MountInfo) -> bool {
 }
 
 /// What is to be closed, for a hint.
-fn who_holds(holders: &[Holder]) -> String {
+pub fn who_holds(holders: &[Holder]) -> String {
     let mut named: Vec<String> = holders.iter().take(NAMED_MAX).map(show).collect();
     match holders.len() {
         0 => {

@@ -350,7 +350,8 @@ impl Named {
     /// `NotAMount` for a folder that is none; `Busy` if it is mounted with another data folder; as [`Source::recognise`] and
     /// [`Named::ask`].
     pub fn find(x: &OsStr, data: &DataArgs) -> Result<Named> {
-        let named = Named { data: data.data.clone(), ..Named::of(x)? };
+        let data = data.data.as_ref().map(std::path::absolute).transpose().map_err(|e| Failure::io("--data", &e))?;
+        let named = Named { data, ..Named::of(x)? };
         match named.other_data()? {
             Some(failure) => Err(failure),
             None => Ok(named),

@@ -127,6 +127,10 @@ fn restore(args: &SnapshotRestoreArgs) -> Result<()> {
         named.subject, args.name
     );
     confirm(&format!("{question}."), args.yes)?;
+    if named.mount().is_some() {
+        // The command itself is not to be what keeps a folder there in use. All paths are absolute by now.
+        std::env::set_current_dir("/").map_err(|e| Failure::io("/", &e))?;
+    }
     named.ask(&Asked::Restore { branch, name: args.name.clone(), path }).map(drop)
 }
 

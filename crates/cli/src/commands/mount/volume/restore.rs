@@ -6,13 +6,15 @@
 //! branch is set back, and it is told what else to forget. Files that do not differ stay open, also those that are written, and
 //! whoever stands in a folder that stays, stays there.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use adit_core::FsError;
 use adit_core::engine::Engine;
+use adit_core::store::Store;
 use adit_core::types::{FileName, Ino};
-use adit_mount::{MountError, SessionHandle};
+use adit_mount::{MountError, SessionHandle, holders, mountpoint};
 use adit_volume::VolumeStore;
 use adit_volume::tree::Between;
 use serde_json::Value;
@@ -22,7 +24,7 @@ use crate::commands::mount::mount_failure;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::volume_work::Asked;
-use crate::{open, volume_work};
+use crate::{live, open, output, volume_work};
 
 /// How long the kernel may take to forget what it was told to forget, and to close what is being closed.
 const FORGET_PATIENCE: Duration = Duration::from_millis(500);
@@ -30,6 +32,8 @@ const FORGET_PATIENCE: Duration = Duration::from_millis(500);
 const FORGET_STEP: Duration = Duration::from_millis(2);
 /// How often it is tried again if somebody looked at what was just forgotten.
 const ROUNDS: usize = 5;
+/// Most paths that a message names.
+const NAMED_MAX: usize = 5;
 
 /// The mount of the branch.
 struct Mounted {
@@ -56,11 +60,14 @@ impl Process {
     ) -> Result<Value> {
         volume_work::refuse_part_of_upper(&self.volume, branch, path).map_err(|e| self.failed(&e))?;
         let goal = Goal { branch, snapshot: name, path: path.iter().map(Vec::as_slice).collect() };
+        let mut open = Vec::new();
         if let Some(mounted) = self.mounted(branch) {
             // What was written before the command is undone by it, and so must not come after it.
             self.flush(branch).map_err(|e| self.failed(&e))?;
             for _ in 0..ROUNDS {
-                if !mounted.forget_files(&self.between(&goal)?) {
+                let between = self.between(&goal)?;
+                if !mounted.forget_files(&between) {
+                    open = mounted.known_files(&between);
                     break;
                 }
                 let tried = mounted.session.apart(|| self.set_back(&mounted, &goal));
@@ -70,13 +77,18 @@ impl Process {
                 }
             }
         }
-        self.apart(branch, || self.perform(asked))
+        self.apart(branch, &open, || self.perform(asked))
     }
 
     /// Does `what` while `branch` is not mounted; if it was, it is mounted again after that.
     ///
-    /// A new mount knows nothing of what was there before.
-    fn apart(self: &Arc<Process>, branch: &str, what: impl FnOnce() -> Result<Value>) -> Result<Value> {
+    /// A new mount knows nothing of what was there before. `open` are paths of files that are in the way, as far as they are known.
+    fn apart(
+        self: &Arc<Process>,
+        branch: &str,
+        open: &[String],
+        what: impl FnOnce() -> Result<Value>,
+    ) -> Result<Value> {
         let found = {
             let mut sessions = self.sessions.lock();
             let live = sessions.live.iter().find(|(_, live)| branch_of(&live.wish.part) == Some(branch));
@@ -91,6 +103,7 @@ impl Process {
             MountError::NotAMount(_) => {
                 detached(&self.file, std::process::id(), branch).unwrap_or_else(|| mount_failure(&e))
             }
+            MountError::Busy(at) => self.in_use(branch, &at, open),
             e => mount_failure(&e),
         });
         let done = unmounted.and_then(|()| {
@@ -105,6 +118,24 @@ impl Process {
         drop(sessions);
         self.changed.notify_all();
         done
+    }
+
+    /// A branch that is mounted at `at` cannot be set back: `open` would change, or it is not known what is in the way.
+    fn in_use(&self, branch: &str, at: &Path, open: &[String]) -> Failure {
+        let (file, mnt) = (self.file.display(), at.display());
+        let mut paths: Vec<String> =
+            open.iter().take(NAMED_MAX).map(|path| output::printable(path.as_bytes())).collect();
+        if open.len() > NAMED_MAX {
+            paths.push(format!("{} more", open.len() - NAMED_MAX));
+        }
+        let what = match open.len() {
+            0 => format!("something on {mnt} is in use"),
+            1 => format!("{} would change, and is open on {mnt}", paths.concat()),
+            _ => format!("{} would change, and are open on {mnt}", paths.join(", ")),
+        };
+        let holders = mountpoint::find(at).map_or_else(Vec::new, |entry| holders::of(&entry.device));
+        Failure::new(Code::Busy, format!("{file}: branch {branch} cannot be set back: {what}"))
+            .hint(live::who_holds(&holders))
     }
 
     fn still_in_use(&self, branch: &str) -> Failure {
@@ -164,8 +195,20 @@ impl Mounted {
     }
 
     fn knows_files_of(&self, between: &Between) -> bool {
-        let mut kernels = between.inodes.iter().filter(|(_, is_kernels)| **is_kernels);
-        kernels.any(|(&ino, _)| self.engine.is_known(Ino(ino)))
+        self.known(between).next().is_some()
+    }
+
+    /// The files that differ and that the kernel knows.
+    fn known(&self, between: &Between) -> impl Iterator<Item = Ino> {
+        let kernels = between.inodes.iter().filter(|(_, is_kernels)| **is_kernels);
+        kernels.map(|(&ino, _)| Ino(ino)).filter(|&ino| self.engine.is_known(ino))
+    }
+
+    /// Their paths, in order.
+    fn known_files(&self, between: &Between) -> Vec<String> {
+        let mut paths: Vec<String> = self.known(between).filter_map(|ino| self.store.path_of(ino)).collect();
+        paths.sort();
+        paths
     }
 
     /// What the engine has of all that differs is void.
