@@ -167,7 +167,15 @@ fn a_small_file_is_given_whole_to_its_first_reader_alone() {
 
 #[test]
 fn names_that_are_spelt_in_several_ways_are_cached_only_where_they_hold() {
-    let (store, e) = engine();
+    // Also of a store that nobody else changes.
+    for shared in [true, false] {
+        spelt_in_several_ways(shared);
+    }
+}
+
+fn spelt_in_several_ways(shared: bool) {
+    let limits = Limits { unit_len_bytes: UNIT as u32, shared, ..Limits::default() };
+    let (store, e) = engine_with(limits, options(LONG, 64 << 20));
     let lookups = || store.faults.lookups.load(Relaxed);
     // Whether it is cached that there is nothing, and then that there is something.
     for (text, absence, presence) in [("e", true, true), ("\u{e9}", false, true), ("e\u{301}", false, false)] {

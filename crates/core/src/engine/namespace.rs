@@ -66,12 +66,29 @@ impl Engine {
         }
     }
 
-    /// How long it may be cached that `name` leads somewhere, or nowhere.
+    /// Whether it may be cached that `name` leads somewhere, or nowhere.
+    fn may_keep(&self, name: FileName<'_>, leads_somewhere: bool) -> bool {
+        match self.store.spelling(name) {
+            Spelling::Only => true,
+            Spelling::Stored => leads_somewhere,
+            Spelling::Other => false,
+        }
+    }
+
+    /// How long the kernel may keep it.
     fn name_ttl(&self, name: FileName<'_>, leads_somewhere: bool) -> Duration {
-        match (self.store.spelling(name), leads_somewhere) {
-            (Spelling::Only | Spelling::Stored, true) => self.options.entry_ttl,
-            (Spelling::Only, false) => self.options.negative_ttl,
-            (Spelling::Stored, false) | (Spelling::Other, _) => Duration::ZERO,
+        match (self.may_keep(name, leads_somewhere), leads_somewhere) {
+            (true, true) => self.options.entry_ttl,
+            (true, false) => self.options.negative_ttl,
+            (false, _) => Duration::ZERO,
+        }
+    }
+
+    /// Until when the engine keeps it; `now` is not at all.
+    fn name_expiry(&self, name: FileName<'_>, leads_somewhere: bool, now: Tick) -> Tick {
+        match self.may_keep(name, leads_somewhere) {
+            true => self.expiry(now, self.name_ttl(name, leads_somewhere)),
+            false => now,
         }
     }
 
@@ -89,7 +106,7 @@ impl Engine {
             }
             Err(e) if e.is_not_found() => {
                 let ttl = self.name_ttl(name, false);
-                let expiry = self.expiry(now, ttl);
+                let expiry = self.name_expiry(name, false, now);
                 if expiry > now {
                     self.dentries.insert(parent, name, None, expiry, since_dir);
                 }
@@ -103,7 +120,7 @@ impl Engine {
     /// Caches what the store found, whose reference is counted; `since` are the marks of the directory and of all inodes.
     fn found(&self, parent: Ino, name: FileName<'_>, attr: Attr, since: (u32, u32), now: Tick) -> Entry {
         let entry_ttl = self.name_ttl(name, true);
-        let expiry = self.expiry(now, entry_ttl);
+        let expiry = self.name_expiry(name, true, now);
         if expiry > now {
             self.dentries.insert(parent, name, Some(attr.ino), expiry, since.0);
         }
@@ -207,9 +224,8 @@ impl Engine {
 
     /// Keeps the outcome of an own change of one name.
     fn entry_changed(&self, parent: Ino, name: FileName<'_>, child: Option<Ino>, mark: Option<u32>) {
-        let ttl = self.name_ttl(name, child.is_some());
         let now = self.clock.now();
-        let expiry = self.expiry(now, ttl);
+        let expiry = self.name_expiry(name, child.is_some(), now);
         match mark {
             Some(mark) if expiry > now => self.dentries.insert(parent, name, child, expiry, mark),
             _ => self.dentries.remove(parent, name),
