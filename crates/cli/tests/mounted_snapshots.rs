@@ -10,6 +10,9 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
+use adit_core::store::{NewNode, Store};
+use adit_core::types::{Access, FileName, Ino};
+use adit_volume::volume::OpenOptions;
 use common::{facts, make_tree, pattern};
 use volumes::{Boxed, POINTS, errno, read, shell};
 
@@ -93,6 +96,42 @@ fn snapshots_show_in_a_hidden_folder() {
     assert_eq!((read(&hidden.join("s/f")), read(&b.at("mnt2/.snapshots/s/f"))), ("one".to_owned(), "one".to_owned()));
     assert!(!b.at("mnt3/.snapshots").exists());
     POINTS.iter().for_each(|point| b.umount(point));
+    b.expect_sound();
+}
+
+/// Mounted or not: what has that name goes first, and when it is gone the snapshots show.
+#[test]
+fn an_own_entry_with_the_name_of_the_hidden_folder_goes_first() {
+    let Some(b) = Boxed::new() else { return };
+    // A restore brings back what nobody could make.
+    b.mount("mnt", &[]).expect(0);
+    let hidden = b.at("mnt/.snapshots");
+    b.umount("mnt");
+    {
+        let volume = adit_volume::Volume::open(&b.at("box"), &OpenOptions::new(Access::Write)).unwrap();
+        let store = volume.live().unwrap();
+        let new = NewNode { perm: 0o755, umask: 0, caller: adit_core::path::this_process() };
+        store.mkdir(Ino::ROOT, FileName::new(b".snapshots").unwrap(), &new).unwrap();
+        drop(store);
+        volume.close().unwrap();
+    }
+    b.of("snapshot create", "box", &["own"]).expect(0);
+    assert_eq!(b.of("ls", "box", &["/.snapshots"]).expect(0).text(), "");
+    assert_eq!(b.of("ls", "box", &[]).expect(0).text(), ".snapshots\n");
+    b.mount("mnt", &[]).expect(0);
+    let listed = || shell("ls -A .snapshots", &b.at("mnt"));
+    assert_eq!(listed(), "");
+    fs::write(hidden.join("f"), "mine").unwrap();
+    fs::remove_file(hidden.join("f")).unwrap();
+    fs::remove_dir(&hidden).unwrap();
+    assert_eq!(listed(), "own\n");
+    b.of("snapshot restore", "mnt", &["own", "-y"]).expect(0);
+    assert_eq!(listed(), "");
+    fs::rename(&hidden, b.at("mnt/moved")).unwrap();
+    assert_eq!(listed(), "own\n");
+    assert_eq!(errno(fs::create_dir(&hidden)), Some(libc::EEXIST));
+    b.umount("mnt");
+    assert_eq!(b.of("ls", "box", &["/.snapshots"]).expect(0).text(), "own\n");
     b.expect_sound();
 }
 

@@ -1,8 +1,8 @@
 //! A branch with the volume's snapshots in its hidden directory `.snapshots`, as one [`Store`].
 //!
 //! [`SnapshotsDir`] wraps the [`VolumeStore`] of a branch. The root finds `.snapshots`, but does not list it; in it each
-//! snapshot is a directory, read-only, with the tree that it holds. An entry of that name that was made otherwise (without a
-//! mount) goes first: what is stored is never hidden.
+//! snapshot is a directory, read-only, with the tree that it holds. An entry of that name that was made otherwise (by the
+//! library) goes first, as long as it is there: what is stored is never hidden.
 //!
 //! **Inode numbers.** The tree's own numbers stay below 2^48; above is the *slot* of the snapshot, so that nothing of a
 //! snapshot is taken for a further name of what is live. Ids of snapshots do not fit there: a snapshot gets a free slot when
@@ -258,7 +258,7 @@ impl SnapshotsDir {
 
     /// The root of a snapshot.
     fn find(&self, name: FileName<'_>) -> Result<Attr> {
-        let missing = || FsError::new(ErrorKind::NotFound).on("lookup", name.display());
+        let missing = || FsError::new(ErrorKind::NotFound);
         let text = std::str::from_utf8(name.as_bytes()).map_err(|_| missing())?;
         let mut slots = self.0.slots.lock();
         if slots.retiring.contains(text) {

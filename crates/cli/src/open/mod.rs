@@ -13,8 +13,8 @@ use adit_core::FsError;
 use adit_core::store::Store;
 use adit_core::types::Ino;
 use adit_dir::DirStore;
-use adit_volume::Volume;
 use adit_volume::tree::MAIN;
+use adit_volume::{SnapshotsDir, Volume};
 
 use self::mounted::Reached;
 use crate::args::low::{GlobalArgs, SourceArgs};
@@ -106,6 +106,8 @@ pub fn source(args: &SourceArgs, global: &GlobalArgs, purpose: Purpose) -> Resul
                     }
                     let store = volume.live().map_err(|e| advice.failure(file.display(), &e))?;
                     let read_only = volume.is_read_only();
+                    // As on a mount, with the volume's snapshots in it.
+                    let store = SnapshotsDir::new(store);
                     Opened { store: Arc::new(store), read_only, advice, held: Held::Volume { _volume: volume } }
                 }
                 Reached::Mounted(store, private) => {

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use adit_core::media::Remains;
-use adit_core::store::{Capabilities, Created, DirEntry, NewNode, Store, StoreFile};
+use adit_core::store::{Capabilities, Created, DirEntry, NewNode, Spelling, Store, StoreFile};
 use adit_core::types::{Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, StatFs, XattrName, XattrSet};
 use adit_core::{ErrorKind, FsError, Result};
 
@@ -14,6 +14,14 @@ use super::{At, SNAPSHOTS_NAME, SnapshotsDir, at, is_hidden, mapped, own};
 impl Store for SnapshotsDir {
     fn capabilities(&self) -> Capabilities {
         self.0.live.capabilities()
+    }
+
+    /// That `.snapshots` is absent is never to be kept: when an entry of that name goes, the directory shows in its place.
+    fn spelling(&self, name: FileName<'_>) -> Spelling {
+        match name.as_bytes() == SNAPSHOTS_NAME.as_bytes() {
+            true => Spelling::Stored,
+            false => self.0.live.spelling(name),
+        }
     }
 
     fn lookup(&self, parent: Ino, name: FileName<'_>) -> Result<Attr> {
