@@ -37,6 +37,45 @@ fn the_verbs_work_in_a_folder() {
     bench.run(["ls", "folder", "/", "--password-env", "X"]).expect(2).says("no password");
 }
 
+/// As an unset variable gives them; the root is `/`.
+#[test]
+fn an_empty_path_is_a_mistake() {
+    let bench = Bench::bare();
+    fs::create_dir(bench.path("folder")).unwrap();
+    fs::write(bench.path("folder/f"), "f").unwrap();
+    fs::write(bench.path("one"), "one").unwrap();
+    bench.run(["volume", "init", "box"]).expect(0);
+    for line in [
+        &["ls", "folder", ""][..],
+        &["tree", "folder", ""],
+        &["cat", "folder", ""],
+        &["cat", "folder", "/f", ""],
+        &["get", "folder", "", "out"],
+        &["get", "folder", "/f", ""],
+        &["put", "folder", "one", ""],
+        &["put", "folder", "", "/"],
+        &["mkdir", "folder", ""],
+        &["mv", "folder", "", "/g"],
+        &["mv", "folder", "/f", ""],
+        &["rm", "folder", "-ry", ""],
+        &["ls", ""],
+        &["snapshot", "list", ""],
+        &["snapshot", "create", "", "s"],
+        &["snapshot", "create", "box", ""],
+        &["clone", "list", ""],
+        &["volume", "info", ""],
+        &["volume", "check", ""],
+        &["volume", "gc", ""],
+        &["volume", "resize", "", "1G"],
+        &["mount", "", "folder"],
+    ] {
+        let ran = bench.run(line);
+        assert_eq!((ran.code, ran.text().as_str()), (Some(2), ""), "{line:?}: {}", ran.stderr);
+    }
+    assert!(bench.path("folder/f").exists() && !bench.path("out").exists());
+    bench.run(["ls", "folder", ""]).expect(2).says("the path is empty");
+}
+
 #[test]
 fn a_folder_is_mounted_to_be_read_alone() {
     let bench = Bench::bare();

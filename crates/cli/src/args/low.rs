@@ -291,7 +291,7 @@ pub struct NewPasswordArgs {
 /// A source and how it is opened.
 #[derive(Args, Debug, Clone)]
 pub struct SourceArgs {
-    #[arg(value_name = "SOURCE", value_hint = ValueHint::AnyPath, help = SOURCE_HELP)]
+    #[arg(value_name = "SOURCE", value_hint = ValueHint::AnyPath, help = SOURCE_HELP, value_parser = units::path())]
     /// The vault.
     pub source: OsString,
     /// Its password.
@@ -305,7 +305,7 @@ pub struct SourceArgs {
 /// `mount`
 #[derive(Args, Debug)]
 pub struct MountArgs {
-    #[arg(value_name = "SOURCE", value_hint = ValueHint::AnyPath, help = SOURCE_HELP)]
+    #[arg(value_name = "SOURCE", value_hint = ValueHint::AnyPath, help = SOURCE_HELP, value_parser = units::path())]
     /// The vault.
     pub source: OsString,
     /// The folder to mount on
@@ -432,6 +432,7 @@ pub struct LsArgs {
     #[command(flatten)]
     pub source: SourceArgs,
     /// A folder or file in it [default: its root]
+    #[arg(value_parser = units::path())]
     pub path: Option<OsString>,
     /// With mode, size and time
     #[arg(short, long)]
@@ -451,6 +452,7 @@ pub struct TreeArgs {
     #[command(flatten)]
     pub source: SourceArgs,
     /// A folder in it [default: its root]
+    #[arg(value_parser = units::path())]
     pub path: Option<OsString>,
     /// Go so many levels down
     #[arg(short = 'L', long, value_name = "N")]
@@ -467,7 +469,7 @@ pub struct CatArgs {
     #[command(flatten)]
     pub source: SourceArgs,
     /// Files in it
-    #[arg(required = true)]
+    #[arg(required = true, value_parser = units::path())]
     pub paths: Vec<OsString>,
 }
 
@@ -478,6 +480,7 @@ pub struct GetArgs {
     #[command(flatten)]
     pub source: SourceArgs,
     /// A file, folder or link in it
+    #[arg(value_parser = units::path())]
     pub path: OsString,
     /// Where to, on this machine; `-` for standard output
     #[arg(value_hint = ValueHint::AnyPath)]
@@ -497,6 +500,7 @@ pub struct PutArgs {
     #[arg(required = true, value_hint = ValueHint::AnyPath)]
     pub host: Vec<PathBuf>,
     /// Where to, in the vault
+    #[arg(value_parser = units::path())]
     pub path: OsString,
     /// Fail for files that exist instead of replacing them
     #[arg(short, long)]
@@ -510,7 +514,7 @@ pub struct MkdirArgs {
     #[command(flatten)]
     pub source: SourceArgs,
     /// Folders to create
-    #[arg(required = true)]
+    #[arg(required = true, value_parser = units::path())]
     pub paths: Vec<OsString>,
     /// Create the folders above as well, and do not mind those that exist
     #[arg(short, long)]
@@ -524,8 +528,10 @@ pub struct MvArgs {
     #[command(flatten)]
     pub source: SourceArgs,
     /// What to move
+    #[arg(value_parser = units::path())]
     pub from: OsString,
     /// Its new path, or the folder to move it into
+    #[arg(value_parser = units::path())]
     pub to: OsString,
     /// Fail if there is something already
     #[arg(short, long, conflicts_with = "yes")]
@@ -542,7 +548,7 @@ pub struct RmArgs {
     #[command(flatten)]
     pub source: SourceArgs,
     /// What to remove
-    #[arg(required = true)]
+    #[arg(required = true, value_parser = units::path())]
     pub paths: Vec<OsString>,
     /// Folders too, with everything in them
     #[arg(short, long)]

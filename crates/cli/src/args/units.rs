@@ -1,9 +1,11 @@
 //! Sizes and durations as people type them.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use adit_core::types::{FileName, NAME_LEN_MAX_BYTES, NameError};
 use adit_volume::volume::CAPACITY_MIN_BYTES;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 
 /// Bytes: a number with an optional `K`, `M`, `G`, `T` or `P` (powers of 1024; `KiB` and `KB` mean the same).
 pub fn size(text: &str) -> Result<u64, String> {
@@ -46,6 +48,14 @@ pub fn name(text: &str) -> Result<String, String> {
             Err("it must be a name that a folder could have: no '/', not '.' or '..'".to_owned())
         }
     }
+}
+
+/// A path, which has at least one character: an empty one is what an unset variable gives, and would be the root without this.
+pub fn path() -> impl TypedValueParser<Value = OsString> {
+    OsStringValueParser::new().try_map(|path| match path.is_empty() {
+        true => Err("the path is empty"),
+        false => Ok(path),
+    })
 }
 
 /// A span of time: a number with an optional `ms`, `s`, `m`, `h` or `d`; seconds without one.

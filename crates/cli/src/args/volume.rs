@@ -132,7 +132,7 @@ pub struct VolumeInitArgs {
 #[derive(Args, Debug)]
 pub struct VolumeInfoArgs {
     /// The volume's file
-    #[arg(value_hint = ValueHint::FilePath)]
+    #[arg(value_hint = ValueHint::FilePath, value_parser = units::path())]
     pub file: OsString,
     /// Its data folder.
     #[command(flatten)]
@@ -146,7 +146,7 @@ pub struct VolumeInfoArgs {
 #[derive(Args, Debug)]
 pub struct VolumeCheckArgs {
     /// The volume's file
-    #[arg(value_hint = ValueHint::FilePath)]
+    #[arg(value_hint = ValueHint::FilePath, value_parser = units::path())]
     pub file: OsString,
     /// How to check it.
     #[command(flatten)]
@@ -160,7 +160,7 @@ pub struct VolumeCheckArgs {
 #[derive(Args, Debug)]
 pub struct VolumeGcArgs {
     /// The volume's file, or where it is mounted
-    #[arg(value_hint = ValueHint::AnyPath)]
+    #[arg(value_hint = ValueHint::AnyPath, value_parser = units::path())]
     pub volume: OsString,
     /// Its data folder.
     #[command(flatten)]
@@ -174,7 +174,7 @@ pub struct VolumeGcArgs {
 #[derive(Args, Debug)]
 pub struct VolumeResizeArgs {
     /// The volume's file, or where it is mounted
-    #[arg(value_hint = ValueHint::AnyPath)]
+    #[arg(value_hint = ValueHint::AnyPath, value_parser = units::path())]
     pub volume: OsString,
     /// Its data folder.
     #[command(flatten)]
@@ -189,7 +189,7 @@ const X_HELP: &str = "The volume's file, or where it is mounted";
 /// A volume, and which branch of it is meant.
 #[derive(Args, Debug, Clone)]
 pub struct BranchArgs {
-    #[arg(value_name = "VOLUME", value_hint = ValueHint::AnyPath, help = X_HELP)]
+    #[arg(value_name = "VOLUME", value_hint = ValueHint::AnyPath, help = X_HELP, value_parser = units::path())]
     /// The volume.
     pub volume: OsString,
     /// Its data folder.
@@ -260,7 +260,7 @@ pub struct SnapshotCreateArgs {
 /// `snapshot delete`
 #[derive(Args, Debug)]
 pub struct SnapshotDeleteArgs {
-    #[arg(value_name = "VOLUME", value_hint = ValueHint::AnyPath, help = X_HELP)]
+    #[arg(value_name = "VOLUME", value_hint = ValueHint::AnyPath, help = X_HELP, value_parser = units::path())]
     /// The volume.
     pub volume: OsString,
     /// Its data folder.
@@ -276,7 +276,7 @@ pub struct SnapshotDeleteArgs {
 /// `snapshot list`, `clone list`
 #[derive(Args, Debug)]
 pub struct VolumeListArgs {
-    #[arg(value_name = "VOLUME", value_hint = ValueHint::AnyPath, help = X_HELP)]
+    #[arg(value_name = "VOLUME", value_hint = ValueHint::AnyPath, help = X_HELP, value_parser = units::path())]
     /// The volume.
     pub volume: OsString,
     /// Its data folder.
@@ -338,7 +338,7 @@ Examples:
 /// `clone create`
 #[derive(Args, Debug)]
 pub struct CloneCreateArgs {
-    #[arg(value_name = "VOLUME", value_hint = ValueHint::AnyPath, help = X_HELP)]
+    #[arg(value_name = "VOLUME", value_hint = ValueHint::AnyPath, help = X_HELP, value_parser = units::path())]
     /// The volume.
     pub volume: OsString,
     /// Its data folder.
@@ -354,7 +354,7 @@ pub struct CloneCreateArgs {
 /// `clone delete`
 #[derive(Args, Debug)]
 pub struct CloneDeleteArgs {
-    #[arg(value_name = "VOLUME", value_hint = ValueHint::AnyPath, help = X_HELP)]
+    #[arg(value_name = "VOLUME", value_hint = ValueHint::AnyPath, help = X_HELP, value_parser = units::path())]
     /// The volume.
     pub volume: OsString,
     /// Its data folder.
