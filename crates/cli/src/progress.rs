@@ -28,6 +28,8 @@ pub struct Progress {
     bytes: u64,
     began: Instant,
     last_line: Instant,
+    /// Whether what is left out counts as failed.
+    is_whole: bool,
     /// The worst code of the entries that failed.
     worst: Option<Code>,
 }
@@ -46,7 +48,13 @@ impl Progress {
         let now = Instant::now();
         let lines = !terminal && !quiet;
         let advice = Advice::default();
-        Progress { verb, advice, bar, lines, entries: 0, bytes: 0, began: now, last_line: now, worst: None }
+        let is_whole = false;
+        Progress { verb, advice, bar, lines, entries: 0, bytes: 0, began: now, last_line: now, is_whole, worst: None }
+    }
+
+    /// Of work that is done when all of it is there: an entry that is left out counts as failed.
+    pub fn whole(self) -> Progress {
+        Progress { is_whole: true, ..self }
     }
 
     /// With what to advise about damage in the source that the work is about.
@@ -65,7 +73,11 @@ impl Progress {
             }
             Event::Failed(error) => self.failed_with(error),
             Event::LeftOut { path, why } => {
-                self.say(&format!("adit: {}: left out: {}: {why}", self.verb, printable(path.as_bytes())));
+                let what = format!("{}: left out: {}: {why}", self.verb, printable(path.as_bytes()));
+                match self.is_whole {
+                    true => self.failed(&Failure::new(Code::Failure, what)),
+                    false => self.say(&format!("adit: {what}")),
+                }
             }
             Event::Altered { path, what } => {
                 self.say(&format!("adit: {}: {}: {what}", self.verb, printable(path.as_bytes())));

@@ -88,6 +88,22 @@ fn a_folder_is_mounted_to_be_read_alone() {
     bench.run(["volume", "info", "folder"]).expect(6).says("not a mount");
 }
 
+#[test]
+fn what_get_leaves_out_is_told_and_makes_it_fail() {
+    let bench = Bench::bare();
+    fs::create_dir_all(bench.path("folder/sub")).unwrap();
+    fs::write(bench.path("folder/sub/f"), "f").unwrap();
+    let node = |name: &str, kind| {
+        rustix::fs::mknodat(rustix::fs::CWD, bench.path("folder/sub").join(name), kind, 0o600.into(), 0).unwrap();
+    };
+    node("fifo", rustix::fs::FileType::Fifo);
+    node("socket", rustix::fs::FileType::Socket);
+    bench.run(["get", "folder", "/", "out"]).expect(1).says("left out: /sub/fifo").says("left out: /sub/socket");
+    assert_eq!(fs::read_to_string(bench.path("out/sub/f")).unwrap(), "f", "the rest is copied");
+    bench.run(["get", "folder", "/sub/f", "g", "--quiet"]).expect(0);
+    bench.run(["get", "folder", "/sub", "again", "--quiet"]).expect(1).says("left out: /sub/fifo");
+}
+
 /// A tree with holes, names of one file in several folders, extended attributes and an ACL.
 fn special_tree(root: &Path) {
     fs::create_dir_all(root.join("sub")).unwrap();

@@ -226,7 +226,8 @@ Examples:
 const GET_HELP: &str = "\
 If DEST is a folder, the copy goes into it; PATH `/` copies what the vault holds into it. Modes, modification times and \
 symbolic links are kept. Existing files are replaced when their copy is complete; folders are merged. Nothing is written \
-through a symbolic link, nor outside of DEST. With DEST `-` a file goes to standard output. Owners are not kept: a set-id \
+through a symbolic link, nor outside of DEST. With DEST `-` a file goes to standard output. A FIFO, socket or device is left \
+out, with a line that names it, and the exit code is 1. Owners are not kept: a set-id \
 bit stays only where the copy has the same owner, otherwise a line tells that it went.
 
 Examples:

@@ -37,7 +37,7 @@ pub fn get(args: &GetArgs, global: &GlobalArgs) -> Result<()> {
     })?;
     let options = CopyOptions { replace: !args.no_replace, ..CopyOptions::default() };
     interrupt::watch();
-    let mut progress = Progress::new("get", global.quiet).advising(&opened.advice);
+    let mut progress = Progress::new("get", global.quiet).whole().advising(&opened.advice);
     let done = copy_out(&tree, start, to, &options, &mut |event| progress.event(event));
     let finished = progress.finish();
     done.map_err(|e| opened.failure("get", &e))?;
