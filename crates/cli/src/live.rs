@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use adit_mount::control::{ControlError, MountInfo, Registry};
@@ -68,22 +69,31 @@ fn parts(path: &Path) -> Vec<OsString> {
     path.components().rev().filter(|part| *part != Component::CurDir).map(|part| part.as_os_str().to_owned()).collect()
 }
 
+/// The device and inode number of what is at `path`, if something is.
+pub fn file_id(path: &Path) -> Option<(u64, u64)> {
+    path.metadata().ok().map(|meta| (meta.dev(), meta.ino()))
+}
+
 /// The mounts of this user whose source is at `path`, or that are overlays with it as their upper: those in their place
-/// first, those of verbs last.
+/// first, those of verbs last. A volume's file is the same under all its names, and another one in its place is another volume.
 pub fn of_source(path: &Path) -> Vec<MountInfo> {
-    let shown = path.display().to_string();
+    let (shown, id) = (path.display().to_string(), file_id(path));
     let mut mounts = Registry::of_this_user().list();
-    // What lies below an overlay is only read by it.
-    mounts.retain(|mount| mount.upper.as_ref().unwrap_or(&mount.source) == &shown);
+    mounts.retain(|mount| match (id, mount.file_id) {
+        (Some(id), Some(mounted)) => id == mounted,
+        // What lies below an overlay is only read by it.
+        _ => mount.upper.as_ref().unwrap_or(&mount.source) == &shown,
+    });
     mounts.sort_by_key(|mount| (mount.hidden, !mount.is_attached()));
     mounts
 }
 
 /// An overlay of this user with a snapshot of the volume at `path` below.
 pub fn overlay_on(path: &Path) -> Option<MountInfo> {
-    let shown = path.display().to_string();
+    let (shown, id) = (path.display().to_string(), file_id(path));
     let mut mounts = Registry::of_this_user().list().into_iter();
-    mounts.find(|mount| mount.upper.is_some() && mount.source == shown)
+    let is_same = |source: &str| source == shown || (id.is_some() && file_id(Path::new(source)) == id);
+    mounts.find(|mount| mount.upper.is_some() && is_same(&mount.source))
 }
 
 /// Fails if a mount of this user has promised that nobody else changes the vault in `dir`, or if that is to be promised

@@ -70,6 +70,37 @@ fn one_process_has_the_file() {
 }
 
 #[test]
+fn a_volume_is_the_same_under_all_names_of_its_file() {
+    let Some(b) = Boxed::new() else { return };
+    b.of("snapshot create", "box", &["s"]).expect(0);
+    fs::hard_link(b.at("box"), b.at("linked")).unwrap();
+    b.mount("mnt", &[]).expect(0);
+    fs::write(b.at("mnt/f"), "text").unwrap();
+    let mnt = b.at("mnt").canonicalize().unwrap().display().to_string();
+    let of_linked = |args: &[&str]| b.bench.run([&["mount", "linked"], args].concat());
+    of_linked(&["mnt2"]).expect(7).says(&format!("is mounted on {mnt}"));
+    b.of("volume check", "linked", &[]).expect(7).says(&mnt);
+    assert_eq!(b.of("cat", "linked", &["/f"]).expect(0).text(), "text");
+    of_linked(&["mnt2", "--snapshot", "s"]).expect(0);
+    b.pid();
+    b.umount("mnt2");
+    // It has moved, and something else has come to its place.
+    fs::rename(b.at("box"), b.at("moved")).unwrap();
+    assert_eq!(b.of("cat", "moved", &["/f"]).expect(0).text(), "text");
+    b.bench.run(["volume", "init", "box"]).expect(0);
+    assert_eq!(b.of("ls", "box", &[]).expect(0).text(), "");
+    assert_eq!(b.of("snapshot list", "box", &[]).expect(0).text(), "");
+    b.mount("mnt2", &[]).expect(0);
+    fs::write(b.at("mnt2/other"), "other").unwrap();
+    b.umount("mnt2");
+    b.umount("mnt");
+    for file in ["box", "moved"] {
+        b.of("volume check", file, &[]).expect(0);
+    }
+    assert_eq!(b.of("ls", "moved", &[]).expect(0).text(), "f\n");
+}
+
+#[test]
 fn further_mounts_join_the_process() {
     let Some(b) = Boxed::new() else { return };
     b.mount("mnt", &[]).expect(0);

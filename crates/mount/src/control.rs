@@ -66,6 +66,10 @@ pub struct MountInfo {
     /// The volume that takes the changes, of an overlay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upper: Option<String>,
+    /// The device and inode number of the file that its process has open, of a volume or the upper of an overlay: whatever names
+    /// that file has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file_id: Option<(u64, u64)>,
     /// Whether it is there for the time of one command, and not to be listed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hidden: bool,
@@ -86,6 +90,7 @@ impl MountInfo {
             snapshot: None,
             branch: None,
             upper: None,
+            file_id: None,
             hidden: false,
         }
     }

@@ -86,6 +86,7 @@ pub fn serve(
     let mut info = MountInfo::new(&about.source, &options.kind, session.mountpoint(), options.read_only);
     info.hidden = about.hidden;
     info.upper = about.upper.clone();
+    info.file_id = place.as_ref().and_then(Place::file_id);
     match &about.part {
         Some(Part::Snapshot(name)) => info.snapshot = Some(name.clone()),
         Some(Part::Branch(name)) => info.branch = Some(name.clone()),

@@ -282,6 +282,8 @@ struct Sessions {
 /// The process that has a volume open.
 pub struct Process {
     file: PathBuf,
+    /// Which file that was when it was opened; see [`MountInfo::file_id`].
+    file_id: Option<(u64, u64)>,
     volume: Volume,
     /// When what every mount of it changes is safe from a power cut.
     durability: Durability,
@@ -321,6 +323,11 @@ impl Place {
         })
     }
 
+    /// See [`MountInfo::file_id`].
+    pub fn file_id(&self) -> Option<(u64, u64)> {
+        self.process.upgrade()?.file_id
+    }
+
     /// Waits until the session's store is given back; whether other sessions go on. If not, nothing is mounted any more: whoever
     /// asked waits for the end of the process, which another mount would put off.
     pub fn left(&self) -> bool {
@@ -348,7 +355,8 @@ impl Process {
         let memory = Arc::new(Budget::new(wish.engine_options(&wish.options).memory_bytes));
         let (sessions, changed) = (Mutex::default(), Condvar::new());
         let durability = plan.request.durability.unwrap_or(volume.info().durability);
-        let process = Process { file, volume, durability, lower, log, memory, sessions, changed };
+        let file_id = live::file_id(&file);
+        let process = Process { file, file_id, volume, durability, lower, log, memory, sessions, changed };
         let process = Arc::new(process);
         process.mount(&wish)?;
         process.obey(signals).map_err(|e| Failure::io("signals", &e))?;
