@@ -13,7 +13,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::Child;
 
 use common::{Bench, Start, eventually, facts, make_tree, pattern};
-use mounts::{is_running, mount_line};
+use mounts::{is_root, is_running, mount_line};
 use serde_json::Value;
 use volumes::{Boxed, POINTS, read};
 
@@ -98,6 +98,50 @@ fn a_volume_is_the_same_under_all_names_of_its_file() {
         b.of("volume check", file, &[]).expect(0);
     }
     assert_eq!(b.of("ls", "moved", &[]).expect(0).text(), "f\n");
+}
+
+/// A small disk of its own, mounted below the test's folder.
+struct Disk(std::path::PathBuf);
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).start_and_wait();
+    }
+}
+
+#[test]
+fn a_volume_that_an_error_made_read_only_is_told() {
+    let Some(b) = Boxed::new() else { return };
+    if !is_root("a disk of its own") {
+        return;
+    }
+    fs::create_dir(b.at("disk")).unwrap();
+    let mut mount = std::process::Command::new("mount");
+    let mounted = mount.args(["-t", "tmpfs", "-o", "size=24m", "tmpfs"]).arg(b.at("disk")).start_and_wait().unwrap();
+    assert!(mounted.success());
+    let _disk = Disk(b.at("disk"));
+    let file = b.bench.str("disk/v");
+    b.bench.run(["volume", "init", &file, "--capacity", "1G"]).expect(0);
+    b.bench.run(["mount", &file, "mnt"]).expect(0);
+    let status = || b.bench.run(["status", "mnt", "--json"]).expect(0).json();
+    assert_eq!((&status()["read_only"], &status()["read_only_because"]), (&false.into(), &Value::Null));
+    // What the disk has left goes to something else. Then the volume finds no room for its own notes.
+    let mut ballast = File::create(b.at("disk/ballast")).unwrap();
+    while ballast.write_all(&[1; 1 << 16]).is_ok() {}
+    let name = |n: u32| b.at(&format!("mnt/{n:0>200}"));
+    let failed = (0..100_000).find_map(|n| File::create(name(n)).err()).expect("the disk is full");
+    assert!([Some(libc::EIO), Some(libc::EROFS)].contains(&failed.raw_os_error()), "{failed}");
+    assert_eq!(File::create(b.at("mnt/x")).unwrap_err().raw_os_error(), Some(libc::EROFS));
+    let (status, listed) = (status(), b.bench.mounts());
+    for told in [&status, &listed[0]] {
+        assert_eq!(told["read_only"], true);
+        assert!(told["read_only_because"].as_str().unwrap().contains("reopen it to go on"), "{told}");
+    }
+    let text = b.bench.run(["mounts"]).expect(0).text();
+    assert!(text.contains("read-only, process") && text.contains("  read-only: "), "{text}");
+    drop(ballast);
+    // What could not be written is not told as written.
+    assert_ne!(b.bench.run(["umount", "mnt"]).code, Some(0));
 }
 
 #[test]

@@ -261,6 +261,11 @@ impl Volume {
         self.read_only
     }
 
+    /// Why nothing can be changed any more, if an error of the file ended that: until it is opened again.
+    pub fn failure(&self) -> Option<&str> {
+        self.base.failure()
+    }
+
     /// What lies below: operations on inodes, snapshots as ids.
     pub fn tree(&self) -> &Arc<Tree> {
         &self.tree

@@ -37,6 +37,8 @@ struct MountJson {
     pid: Option<u32>,
     /// Whether it refuses changes; null if nobody is left to tell.
     read_only: Option<bool>,
+    /// Why it does, where nobody asked for that: the medium, or an error since.
+    read_only_because: Option<String>,
     /// When it was mounted, in UTC (ISO 8601); null if nobody is left to tell.
     started: Option<String>,
     state: State,
@@ -94,14 +96,22 @@ fn every_mount() -> Vec<MountJson> {
             mountpoint: entry.mountpoint.to_string_lossy().into_owned(),
             pid: None,
             read_only: None,
+            read_only_because: None,
             started: None,
             state: State::Dead,
             answers: None,
             started_secs: 0,
         })
         .collect();
+    // What has come about since it was mounted, the process alone knows.
+    let registry = Registry::of_this_user();
+    let status = |mount: &MountInfo| match silent.contains(mount) {
+        true => Value::Null,
+        false => registry.call_entry(mount, "status", &Value::Null).unwrap_or_default(),
+    };
     live.into_iter()
-        .map(|mount| MountJson {
+        .map(|mount| (status(&mount), mount))
+        .map(|(status, mount)| MountJson {
             state: if mount.is_attached() { State::Mounted } else { State::Detached },
             answers: Some(!silent.contains(&mount)),
             source: mount.source,
@@ -111,7 +121,8 @@ fn every_mount() -> Vec<MountJson> {
             upper: mount.upper,
             mountpoint: mount.mountpoint,
             pid: Some(mount.pid),
-            read_only: Some(mount.read_only),
+            read_only: Some(mount.read_only || status["read_only"] == true),
+            read_only_because: status["read_only_because"].as_str().map(str::to_owned),
             started: Some(output::iso_text(mount.started)),
             started_secs: mount.started,
         })
@@ -154,6 +165,9 @@ pub fn mounts(args: &JsonArgs) -> Result<()> {
                 let what_to_do = printable(what_to_do.as_bytes());
                 out.line(format_args!("{source} on {mountpoint} ({kind}, DEAD: {what_to_do})"))?;
             }
+        }
+        if let Some(because) = &mount.read_only_because {
+            out.line(format_args!("  read-only: {}", printable(because.as_bytes())))?;
         }
         if mount.answers == Some(false) {
             let what_to_do = how_to_go_on(mount.mountpoint.as_ref(), pid);

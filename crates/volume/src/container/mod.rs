@@ -232,7 +232,12 @@ impl Container {
 
     /// Whether writing ended.
     pub fn has_failed(&self) -> bool {
-        self.failure.get().is_some()
+        self.failure().is_some()
+    }
+
+    /// Why writing ended, if it did.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
     }
 
     /// `ReadOnly` if nothing may be written, or writing ended.

@@ -220,6 +220,11 @@ impl Base {
         Ok(Base { shared, worker: Mutex::new(worker.transpose()?) })
     }
 
+    /// Why nothing more is written, if an error ended that.
+    pub fn failure(&self) -> Option<&str> {
+        self.shared.container.failure()
+    }
+
     /// What the volume is.
     pub fn info(&self) -> Info {
         let superblock = self.shared.container.superblock();

@@ -231,14 +231,15 @@ impl Verbs {
     fn status(&self) -> Result<Value, ControlError> {
         let engine = self.engine()?;
         let (stats, options) = (engine.stats(), engine.options());
+        let failure = self.place.as_ref().and_then(Place::failure);
         Ok(json!({
             "source": self.info.source,
             "kind": self.info.kind,
             "mountpoint": self.info.mountpoint,
             "pid": self.info.pid,
             "state": if self.info.is_attached() { "mounted" } else { "detached" },
-            "read_only": self.info.read_only,
-            "read_only_because": self.about.why_read_only,
+            "read_only": self.info.read_only || failure.is_some(),
+            "read_only_because": failure.as_ref().or(self.about.why_read_only.as_ref()),
             "started": output::iso_text(self.info.started),
             "uptime_secs": self.about.began.elapsed().as_secs(),
             "snapshot": self.info.snapshot,

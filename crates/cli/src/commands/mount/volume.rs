@@ -328,6 +328,11 @@ impl Place {
         self.process.upgrade()?.file_id
     }
 
+    /// Why nothing can be changed any more, if an error of the volume's file ended that.
+    pub fn failure(&self) -> Option<String> {
+        self.process.upgrade()?.volume.failure().map(str::to_owned)
+    }
+
     /// Waits until the session's store is given back; whether other sessions go on. If not, nothing is mounted any more: whoever
     /// asked waits for the end of the process, which another mount would put off.
     pub fn left(&self) -> bool {
