@@ -8,6 +8,7 @@
 mod objects;
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use crate::types::{Access, Attr, Caller, Kind, RenameFlags, SetAttr, StatFs};
@@ -187,6 +188,25 @@ pub trait HostFile: Send + Sync {
     fn try_lock(&self, alone: bool) -> io::Result<bool> {
         let _ = alone;
         Ok(true)
+    }
+
+    /// Takes a range of the file for this handle alone, which must be open to write, until it is given back with
+    /// [`HostFile::unlock_range`] or the handle is dropped. False if another handle has any of it, of this process or of another.
+    /// What this handle has already it gets again. A host without locks says true.
+    fn try_lock_range(&self, offset: u64, len: u64) -> io::Result<bool> {
+        let _ = (offset, len);
+        Ok(true)
+    }
+
+    /// Ends [`HostFile::try_lock_range`] for a range.
+    fn unlock_range(&self, offset: u64, len: u64) {
+        let _ = (offset, len);
+    }
+
+    /// The host's descriptor of this file, once more, for what takes one: to be read only, with the access that it was opened
+    /// with. `Unsupported` where there is none.
+    fn descriptor(&self) -> io::Result<OwnedFd> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 }
 

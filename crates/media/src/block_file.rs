@@ -91,8 +91,15 @@ impl BlockFile for HostBlockFile {
 
 /// Locks all of a file until its last descriptor is closed; false if another one has it.
 pub(crate) fn lock_whole(fd: BorrowedFd<'_>, alone: bool) -> io::Result<bool> {
-    let kind = if alone { libc::F_WRLCK } else { libc::F_RDLCK };
-    let lock = libc::flock { l_type: kind as _, l_whence: libc::SEEK_SET as _, l_start: 0, l_len: 0, l_pid: 0 };
+    lock_range(fd, if alone { libc::F_WRLCK } else { libc::F_RDLCK }, 0, 0)
+}
+
+/// Locks a range of a file, or gives it back; false if another open file has any of it. A length of 0 goes up to the end.
+pub(crate) fn lock_range(fd: BorrowedFd<'_>, kind: libc::c_int, offset: u64, len: u64) -> io::Result<bool> {
+    let (Ok(start), Ok(len)) = (offset.try_into(), len.try_into()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let lock = libc::flock { l_type: kind as _, l_whence: libc::SEEK_SET as _, l_start: start, l_len: len, l_pid: 0 };
     // SAFETY: takes a descriptor that is open and a `flock` that outlives the call, which only reads it.
     let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &lock) };
     if result == 0 {

@@ -32,7 +32,7 @@ mod freeing;
 mod tests;
 
 use self::freeing::Freeing;
-use crate::block_file::{lock_whole, punch};
+use crate::block_file::{lock_range, lock_whole, punch};
 use crate::host::{attr_of, chmod, ids, kind_of, mode, statfs_of, times, unless_refused, with_proc_path, write_all_at};
 
 /// Bytes that one `getdents64` may return: some 500 vault entries. On the stack, untouched until filled.
@@ -570,6 +570,19 @@ impl HostFile for OpenFile {
 
     fn try_lock(&self, alone: bool) -> io::Result<bool> {
         lock_whole(self.fd.as_fd(), alone)
+    }
+
+    fn try_lock_range(&self, offset: u64, len: u64) -> io::Result<bool> {
+        lock_range(self.fd.as_fd(), libc::F_WRLCK, offset, len)
+    }
+
+    fn unlock_range(&self, offset: u64, len: u64) {
+        // Whatever the host says, it goes with the handle.
+        let _ = lock_range(self.fd.as_fd(), libc::F_UNLCK, offset, len);
+    }
+
+    fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.fd.try_clone()
     }
 }
 

@@ -8,6 +8,7 @@
 mod block;
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -389,6 +390,18 @@ impl HostFile for FaultyFile {
 
     fn try_lock(&self, alone: bool) -> io::Result<bool> {
         self.inner.try_lock(alone)
+    }
+
+    fn try_lock_range(&self, offset: u64, len: u64) -> io::Result<bool> {
+        self.inner.try_lock_range(offset, len)
+    }
+
+    fn unlock_range(&self, offset: u64, len: u64) {
+        self.inner.unlock_range(offset, len);
+    }
+
+    fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.inner.descriptor()
     }
 }
 

@@ -490,3 +490,33 @@ fn what_another_client_makes_meanwhile_is_not_destroyed() {
         }
     });
 }
+
+#[test]
+fn ranges_are_locked_between_handles() {
+    let f = fixture();
+    let path = Path::new("f");
+    let first = f.host.publish(path, &content(b"0123456789")).unwrap();
+    let second = f.host.open(path, Access::Write).unwrap();
+    assert!(first.try_lock_range(0, 4).unwrap());
+    assert!(first.try_lock_range(2, 2).unwrap(), "it has that already");
+    assert!(!second.try_lock_range(3, 4).unwrap());
+    assert!(second.try_lock_range(4, u64::MAX / 4).unwrap());
+    assert!(!first.try_lock_range(1 << 40, 1).unwrap());
+    first.unlock_range(0, 2);
+    assert!(second.try_lock_range(0, 2).unwrap());
+    assert!(!second.try_lock_range(2, 1).unwrap());
+    drop(first);
+    assert!(second.try_lock_range(2, 1).unwrap());
+    assert!(second.try_lock_range(u64::MAX, 1).is_err());
+}
+
+#[test]
+fn a_descriptor_is_the_file_with_its_access() {
+    let f = fixture();
+    let path = Path::new("f");
+    f.host.publish(path, &content(b"0123456789")).unwrap();
+    let file = fs::File::from(f.host.open(path, Access::Read).unwrap().descriptor().unwrap());
+    f.host.remove(path, Kind::File).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 10);
+    assert_eq!(file.set_len(0).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+}
