@@ -1,6 +1,8 @@
 //! Manifests of job attachments, and the trees of content-addressed objects that they describe.
 //!
+//! - [`cache`]: the folder of this machine in which objects of a store are kept, shared by all mounts.
 //! - [`format`]: the codecs of manifests, version 2023-03-03 and both dialects of the version of 2025; no I/O beyond
 //!   [`Read`](std::io::Read) and [`Write`](std::io::Write).
 
+pub mod cache;
 pub mod format;

@@ -1,0 +1,437 @@
+//! An object in the cache.
+//!
+//! [`CachedObject`] finds what is wanted in the object's [generation](super::generation), and has what is absent
+//! [filled](super::fill). Its lock covers what is open and who fetches what, never a call on the folder or a fetch.
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use adit_core::error::Result;
+use adit_core::media::HostFile;
+use adit_core::types::Access;
+use parking_lot::{Condvar, Mutex};
+
+use super::fault::Failure;
+use super::fill::Step;
+use super::flight::Flight;
+use super::generation::{Found, Generation, Trust};
+use super::id::{Name, ObjectId};
+use super::space::UNIT_LEN;
+use super::stats::add;
+use super::want::Want;
+use super::{Fetch, Inner};
+
+/// Seconds after which the use of an object is noted again.
+const TOUCH_SECS: u64 = 60;
+/// How often a read looks again without having got on, before it fetches what it lacks for itself alone.
+const STALLS_MAX: u32 = 16;
+
+/// What there is of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ObjectState {
+    /// Its length in bytes.
+    pub len: u64,
+    /// Bytes that are in the folder.
+    pub present: u64,
+    /// Whether all of it was compared with its hash, by whatever process, and what is there of it was written then.
+    pub verified: bool,
+}
+
+/// An object of the store, of which some blocks are in the folder. Made by [`Cache::object`](super::Cache::object).
+///
+/// All methods may be called from any thread at any time.
+pub struct CachedObject {
+    pub(super) inner: Arc<Inner>,
+    /// This object itself.
+    pub(super) me: Weak<CachedObject>,
+    id: ObjectId,
+    pub(super) state: Mutex<State>,
+    /// Told when what is open changes.
+    opened: Condvar,
+    /// When its use was last noted in the folder, in seconds since the cache was opened, plus one.
+    touched_secs: AtomicU64,
+    /// Whether it waits to be verified.
+    pub(super) is_queued: AtomicBool,
+}
+
+/// What is open of an object, and who is at work on it.
+#[derive(Default)]
+pub(super) struct State {
+    generation: Option<Arc<Generation>>,
+    /// Of an object that is kept as a whole: its file, which had the object's hash.
+    pub(super) whole: Option<Arc<dyn HostFile>>,
+    is_opening: bool,
+    pub(super) flights: Vec<Arc<Flight>>,
+    /// How often it came with other content than its hash says, since it last had the right one.
+    pub(super) mismatches: u32,
+    /// Until when it is not fetched again, and why.
+    pub(super) failed: Option<(Instant, Failure)>,
+}
+
+/// Why [`CachedObject::copy_present`] went no further.
+pub(super) enum Stop {
+    /// All that was wanted is there.
+    End,
+    /// This block is absent.
+    Absent(u64),
+    /// This block is damaged.
+    Bad(u64),
+    /// The folder failed.
+    Failed(std::io::Error),
+}
+
+impl CachedObject {
+    pub(super) fn new(inner: Arc<Inner>, id: ObjectId) -> Arc<Self> {
+        Arc::new_cyclic(|me| CachedObject {
+            inner,
+            me: me.clone(),
+            id,
+            state: Mutex::default(),
+            opened: Condvar::new(),
+            touched_secs: AtomicU64::new(0),
+            is_queued: AtomicBool::new(false),
+        })
+    }
+
+    /// What it is.
+    pub fn id(&self) -> ObjectId {
+        self.id
+    }
+
+    /// Reads at `offset`, short only at the object's end; gets what is absent from `fetch`.
+    ///
+    /// [`Corrupt`](adit_core::ErrorKind::Corrupt) with an [`ObjectFault`](super::ObjectFault) if the object came with wrong content
+    /// twice or with another length, [`TimedOut`](adit_core::ErrorKind::TimedOut) if somebody else's fetch of the same block gives
+    /// nothing, else what `fetch` says, also if it was called for another reader. On an error `buf` holds anything.
+    pub fn read(&self, offset: u64, buf: &mut [u8], fetch: &dyn Fetch) -> Result<usize> {
+        let len = self.id.len.saturating_sub(offset).min(buf.len() as u64) as usize;
+        let mut want = Want::new(offset, &mut buf[..len]);
+        if len == 0 {
+            return Ok(0);
+        }
+        self.get(&mut want, fetch)?;
+        Ok(len)
+    }
+
+    fn get(&self, want: &mut Want<'_>, fetch: &dyn Fetch) -> Result<()> {
+        if self.is_small() {
+            self.read_whole(want, fetch)
+        } else if self.inner.options.strict {
+            self.read_strict(want, fetch)
+        } else {
+            self.read_blocks(want, fetch)
+        }
+    }
+
+    /// Whether it is kept as a whole.
+    pub(super) fn is_small(&self) -> bool {
+        self.id.len <= u64::from(self.inner.options.block_len)
+    }
+
+    fn read_blocks(&self, want: &mut Want<'_>, fetch: &dyn Fetch) -> Result<()> {
+        let (mut at, end) = (want.start(), want.end());
+        let mut stalls = 0;
+        while at < end {
+            self.check_failed()?;
+            let generation = match self.generation(true) {
+                Some(generation) if stalls < STALLS_MAX => generation,
+                // The folder is of no use now.
+                _ => return self.pass_through(at, want, fetch),
+            };
+            let (copied_to, stop) = self.copy_present(&generation, at, want);
+            stalls = if copied_to > at { 0 } else { stalls + 1 };
+            at = copied_to;
+            let absent = match stop {
+                Stop::End => return Ok(()),
+                Stop::Absent(block) => block,
+                Stop::Bad(block) => {
+                    self.damaged(&generation, block);
+                    continue;
+                }
+                Stop::Failed(e) => {
+                    self.inner.note("read", &self.id, &e);
+                    return self.pass_through(at, want, fetch);
+                }
+            };
+            let blocks = absent..generation.block_of(end - 1) + 1;
+            match self.fill(&generation, blocks, Some(want), true, fetch)? {
+                Step::To(to) => {
+                    stalls = 0;
+                    at = to.min(end);
+                }
+                Step::Again => {}
+                Step::NoRoom | Step::Busy => return self.pass_through(at, want, fetch),
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what is wanted from `at` on, as far as it is there without a gap.
+    pub(super) fn copy_present(&self, generation: &Generation, mut at: u64, want: &mut Want<'_>) -> (u64, Stop) {
+        let (from, end) = (at, want.end());
+        let stop = loop {
+            if at >= end {
+                break Stop::End;
+            }
+            let block = generation.block_of(at);
+            let block_end = generation.range(block).end;
+            if !generation.is_checked(block) {
+                match generation.check(block, Some(want)) {
+                    Ok(Found::Good) => at = block_end.min(end),
+                    Ok(Found::Bad) => break Stop::Bad(block),
+                    Ok(Found::Absent) => break Stop::Absent(block),
+                    Err(e) => break Stop::Failed(e),
+                }
+                continue;
+            }
+            // One call for all that is as good.
+            let mut to = block_end;
+            while to < end && generation.is_checked(generation.block_of(to)) {
+                to = generation.range(generation.block_of(to)).end;
+            }
+            let to = to.min(end);
+            match generation.read(at, want.part(at..to)) {
+                Ok(true) => at = to,
+                Ok(false) => break Stop::Bad(block),
+                Err(e) => break Stop::Failed(e),
+            }
+        };
+        if at > from {
+            add(&self.inner.counters.hits, 1);
+            add(&self.inner.counters.hit_bytes, at - from);
+            self.touch(generation);
+        }
+        (at, stop)
+    }
+
+    /// Gets what is absent of `range`, which ends at the object's end at most, as a whole. What somebody else is fetching is not
+    /// waited for; without room nothing is done. To be called beside reads, by whoever knows what will be read.
+    pub fn prefetch(&self, range: Range<u64>, fetch: &dyn Fetch) -> Result<()> {
+        let end = range.end.min(self.id.len);
+        if range.start >= end {
+            return Ok(());
+        }
+        if self.is_small() {
+            return self.read_whole(&mut Want::new(0, &mut []), fetch);
+        }
+        let mut at = range.start;
+        while at < end {
+            self.check_failed()?;
+            let Some(generation) = self.generation(true) else { return Ok(()) };
+            let block = generation.block_of(at);
+            if generation.is_known(block) || self.is_in_flight(block) {
+                at = generation.range(block).end;
+                continue;
+            }
+            let blocks = block..generation.block_of(end - 1) + 1;
+            match self.fill(&generation, blocks, None, false, fetch)? {
+                Step::To(to) => at = to,
+                Step::Again | Step::Busy => at = generation.range(block).end,
+                Step::NoRoom => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The parts of `range` that are neither in the folder nor being fetched by this process, in whole blocks.
+    pub fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let range = range.start.min(self.id.len)..range.end.min(self.id.len);
+        if range.is_empty() {
+            return Vec::new();
+        }
+        if self.is_small() {
+            let is_there = self.open_whole(None).is_some() || self.is_in_flight(0);
+            return (!is_there).then_some(0..self.id.len).into_iter().collect();
+        }
+        let Some(generation) = self.generation(false) else { return vec![range] };
+        let mut missing: Vec<Range<u64>> = Vec::new();
+        for block in generation.block_of(range.start)..=generation.block_of(range.end - 1) {
+            if generation.is_known(block) || self.is_in_flight(block) {
+                continue;
+            }
+            let bytes = generation.range(block);
+            match missing.last_mut() {
+                Some(last) if last.end == bytes.start => last.end = bytes.end,
+                _ => missing.push(bytes),
+            }
+        }
+        missing
+    }
+
+    /// What there is of it now. Reads its map.
+    pub fn state(&self) -> ObjectState {
+        let len = self.id.len;
+        if self.is_small() {
+            let there = len == 0 || self.open_whole(None).is_some();
+            return ObjectState { len, present: if there { len } else { 0 }, verified: there };
+        }
+        let Some(generation) = self.generation(false) else { return ObjectState { len, present: 0, verified: false } };
+        if let Err(e) = generation.survey() {
+            self.inner.note("read a map", &self.id, &e);
+        }
+        let known = (0..generation.blocks()).filter(|block| generation.is_known(*block));
+        let present = known.map(|block| generation.range(block)).map(|bytes| bytes.end - bytes.start).sum();
+        ObjectState { len, present, verified: generation.trust() > Trust::None }
+    }
+
+    /// The object as an open file of the host to be read, if this process knows that each byte of it is right: for FUSE passthrough.
+    /// If that is not known yet of an object that is all there, it is found out in the background. An empty object has none.
+    pub fn verified_file(&self) -> Option<OwnedFd> {
+        let (name, number) = if self.is_small() {
+            (Name::Whole(self.id), self.open_whole(None)?.stat().ok()?.ino.0)
+        } else {
+            let generation = self.generation(false)?;
+            if !generation.is_verified() {
+                self.settle_later(&generation);
+                return None;
+            }
+            self.touch(&generation);
+            (Name::Data(self.id, generation.header().nonce), generation.data_identity().ok()?.0)
+        };
+        // Opened anew, so that nobody writes through it. What is found by name has to be what is known.
+        let file = self.inner.host.open(&name.path(), Access::Read).ok()?;
+        let attr = file.stat().ok()?;
+        (attr.ino.0 == number && attr.size == self.id.len).then(|| file.descriptor().ok())?
+    }
+
+    /// What is open of it; with `create`, it is made if there is nothing. `None` if there is nothing, or the folder failed.
+    pub(super) fn generation(&self, create: bool) -> Option<Arc<Generation>> {
+        let mut state = self.state.lock();
+        loop {
+            match &state.generation {
+                Some(generation) if !generation.is_gone() => return Some(generation.clone()),
+                _ if !state.is_opening => break,
+                _ => self.opened.wait(&mut state),
+            }
+        }
+        let old = state.generation.take();
+        state.is_opening = true;
+        drop(state);
+        // Perhaps closes files.
+        drop(old);
+        let _end = EndOfOpening(self);
+        let (host, options) = (&*self.inner.host, &self.inner.options);
+        let opened = match Generation::open(host, self.id) {
+            // Without room for a block there is no use for one.
+            Ok(None) if create && self.inner.space.fits(u64::from(options.block_len) + UNIT_LEN) => {
+                // The map.
+                self.inner.space.added(UNIT_LEN);
+                Generation::create(host, self.id, options.block_len).map(Some)
+            }
+            result => result,
+        };
+        match opened {
+            Ok(generation) => {
+                let generation = Arc::new(generation?);
+                self.state.lock().generation = Some(generation.clone());
+                self.touch(&generation);
+                Some(generation)
+            }
+            Err(e) => {
+                if e.kind() != std::io::ErrorKind::Unsupported {
+                    self.inner.note("open an object", &self.id, &e);
+                }
+                self.inner.look_for_room(&e);
+                None
+            }
+        }
+    }
+
+    /// Lets go of files whose names were taken away: by whomever, if `look` says so.
+    pub(super) fn let_go(&self, look: bool) {
+        let (generation, whole) = {
+            let state = self.state.lock();
+            (state.generation.clone(), state.whole.clone())
+        };
+        if let Some(generation) = generation
+            && (generation.is_gone() || look && generation.look_if_gone().unwrap_or(true))
+        {
+            let state = &mut *self.state.lock();
+            state.generation.take_if(|open| Arc::ptr_eq(open, &generation));
+        }
+        if let Some(whole) = whole
+            && (!look || whole.stat().map_or(true, |attr| attr.nlink == 0))
+        {
+            let state = &mut *self.state.lock();
+            state.whole.take_if(|open| Arc::ptr_eq(open, &whole));
+        }
+    }
+
+    /// Notes that all of its files were removed by this process.
+    pub(super) fn removed(&self) {
+        if let Some(generation) = &self.state.lock().generation {
+            generation.set_gone();
+        }
+        self.let_go(false);
+    }
+
+    /// Takes a generation out of use, and its files out of the folder.
+    pub(super) fn discard(&self, generation: &Generation) {
+        if let Err(e) = generation.remove(&*self.inner.host) {
+            self.inner.note("remove an object", &self.id, &e);
+        }
+        self.let_go(false);
+    }
+
+    /// A block is not what was written. Of an object with a verdict nothing is ever changed, so that who has its file open reads on;
+    /// it begins anew. Else the block alone is taken away.
+    pub(super) fn damaged(&self, generation: &Arc<Generation>, block: u64) {
+        let is_taken = if generation.trust() > Trust::None {
+            self.discard(generation);
+            true
+        } else {
+            // Somebody who fills it knows better.
+            let Ok(claim) = self.claim(block..block + 1) else { return };
+            let taken = take_if_bad(generation, block);
+            claim.end(Ok(()));
+            taken.unwrap_or_else(|e| {
+                self.inner.note("take a damaged block away", &self.id, &e);
+                self.discard(generation);
+                true
+            })
+        };
+        if is_taken {
+            add(&self.inner.counters.damaged, 1);
+            tracing::warn!(object = %self.id, block, "the cache folder held damaged data; it is fetched again");
+        }
+    }
+
+    /// Notes its use in the folder, now and then.
+    pub(super) fn touch(&self, generation: &Generation) {
+        if self.is_due()
+            && let Err(e) = generation.touch()
+        {
+            self.inner.note("note the use of an object", &self.id, &e);
+        }
+    }
+
+    /// Whether its use is to be noted again; if so, it is.
+    pub(super) fn is_due(&self) -> bool {
+        let now = self.inner.now_secs() + 1;
+        let last = self.touched_secs.load(Ordering::Relaxed);
+        (last == 0 || now >= last + TOUCH_SECS)
+            && self.touched_secs.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// Takes a block's record away if it is damaged, and nobody else is at work on it.
+fn take_if_bad(generation: &Generation, block: u64) -> std::io::Result<bool> {
+    let Some(_lock) = generation.lock(block..block + 1)? else { return Ok(false) };
+    if generation.check(block, None)? != Found::Bad {
+        return Ok(false);
+    }
+    generation.clear_record(block).map(|()| true)
+}
+
+/// Lets others open it again.
+struct EndOfOpening<'a>(&'a CachedObject);
+
+impl Drop for EndOfOpening<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().is_opening = false;
+        self.0.opened.notify_all();
+    }
+}

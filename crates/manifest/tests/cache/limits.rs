@@ -1,0 +1,184 @@
+//! How much the folder may hold, and what goes first.
+
+use std::os::unix::fs::MetadataExt;
+
+use adit_manifest::cache::CacheOptions;
+use adit_testkit::Rng;
+
+use crate::support::*;
+
+/// Bytes that the folder's objects take.
+fn used(dir: &tempfile::TempDir) -> u64 {
+    let files = files(&dir.path().join("objects"));
+    files.iter().filter_map(|path| std::fs::metadata(path).ok()).map(|meta| meta.blocks() * 512).sum()
+}
+
+/// Blocks as long as the host's, so that what is counted is what is taken.
+fn options_of(limit_bytes: u64) -> CacheOptions {
+    CacheOptions { limit_bytes, block_len: 4096, ..options() }
+}
+
+#[test]
+fn the_folder_stays_within_its_limit() {
+    const LIMIT: u64 = 1 << 20;
+    let (dir, source) = (folder(), Source::new());
+    let ids: Vec<_> = (0..40).map(|n| source.add(if n % 2 == 0 { 150_000 } else { 3000 }, n)).collect();
+    for workers in [0, 2] {
+        let cache = open(host(&dir), CacheOptions { workers, ..options_of(LIMIT) });
+        let mut rng = Rng::new(7);
+        for _ in 0..200 {
+            let id = *rng.pick(&ids);
+            let offset = rng.below(id.len);
+            let from = offset as usize;
+            let found = read(&cache.object(id), offset, 20_000, &source).unwrap();
+            let content = source.content(id);
+            assert!(found == content[from..(from + 20_000).min(content.len())]);
+            assert!(used(&dir) <= LIMIT + LIMIT / 16, "{}", used(&dir));
+        }
+        let stats = cache.stats();
+        assert!(stats.evictions > 0 && stats.evicted_bytes > 0 && stats.used_bytes <= LIMIT, "{stats:?}");
+        assert_eq!(stats.limit_bytes, LIMIT);
+    }
+    // It is still so for who opens it with less.
+    drop(open(host(&dir), options_of(LIMIT / 4)));
+    assert!(used(&dir) <= LIMIT / 4, "{}", used(&dir));
+}
+
+/// An object that is larger than all that may be kept is read, kept as far as that goes, and fetched about once if it is read once.
+#[test]
+fn an_object_larger_than_the_limit_is_read() {
+    const LIMIT: u64 = 400_000;
+    for strict in [false, true] {
+        let (dir, source) = (folder(), Source::new());
+        let id = source.add(1_000_000, 1);
+        let cache = open(host(&dir), CacheOptions { strict, ..options_of(LIMIT) });
+        read_all(&cache, id, if strict { 500_000 } else { 10_000 }, &source);
+        assert!(used(&dir) <= LIMIT + LIMIT / 16, "{}", used(&dir));
+        if !strict {
+            // The block that a request ends in is lost if room is made just then.
+            let stats = cache.stats();
+            assert!(source.fetched_bytes() <= 1_000_000 + stats.evictions * 4096, "{stats:?}");
+            assert!(stats.evictions >= 2);
+            assert_eq!(cache.stats().passed_bytes, 0);
+        }
+    }
+}
+
+#[test]
+fn without_room_only_what_is_read_is_fetched() {
+    let (dir, source) = (folder(), Source::new());
+    let (large, small) = (source.add(100_000, 1), source.add(3000, 2));
+    let cache = open(host(&dir), options_of(0));
+    read(&cache.object(large), 50_000, 100, &source).unwrap();
+    assert_eq!(source.fetched(), [50_000..50_100]);
+    read_all(&cache, small, 3000, &source);
+    read_all(&cache, large, 30_000, &source);
+    cache.object(large).prefetch(0..large.len, &source).unwrap();
+    assert_eq!(source.fetched_bytes(), 103_000);
+    assert!(cache.object(large).verified_file().is_none());
+    assert_eq!(cache.stats().used_bytes, 0);
+}
+
+/// Sets when an object was used last.
+fn age(dir: &tempfile::TempDir, id: adit_manifest::cache::ObjectId, secs: u64) {
+    let then = std::time::SystemTime::now() - std::time::Duration::from_secs(secs);
+    let path = files(dir.path()).into_iter().find(|path| {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        name.starts_with(&id.hash.to_string()) && !name.ends_with(".data")
+    });
+    std::fs::File::options().write(true).open(path.unwrap()).unwrap().set_modified(then).unwrap();
+}
+
+#[test]
+fn what_was_used_least_lately_goes_first_also_after_a_restart() {
+    let (dir, source) = (folder(), Source::new());
+    let ids: Vec<_> = (0..5).map(|n| source.add(20_000, n)).collect();
+    let cache = open(host(&dir), options_of(u64::MAX));
+    for id in &ids {
+        read_all(&cache, *id, 20_000, &source);
+    }
+    drop(cache);
+    for (n, id) in ids.iter().enumerate() {
+        age(&dir, *id, 1000 * (n as u64 + 1));
+    }
+    // The oldest is used again.
+    let cache = open(host(&dir), options_of(u64::MAX));
+    read_all(&cache, ids[4], 20_000, &source);
+    drop(cache);
+    drop(open(host(&dir), options_of(75_000)));
+    let cache = open(host(&dir), options_of(u64::MAX));
+    let kept: Vec<u64> = ids.iter().map(|id| cache.object(*id).state().present).collect();
+    assert_eq!(kept, [20_000, 0, 0, 0, 20_000], "{}", used(&dir));
+}
+
+/// What another process removes stays readable for who has it open.
+#[test]
+fn what_is_open_stays_readable() {
+    let (dir, source) = (folder(), Source::new());
+    let ids: Vec<_> = (0..80).map(|n| source.add(20_000, n)).collect();
+    let cache = open(host(&dir), options_of(u64::MAX));
+    let held = cache.object(ids[0]);
+    for id in &ids {
+        read_all(&cache, *id, 20_000, &source);
+    }
+    drop(cache);
+    let limited = open(host(&dir), options_of(u64::MAX));
+    let mine = limited.object(ids[0]);
+    read_all(&limited, ids[0], 20_000, &source);
+    let fd = mine.verified_file().or_else(|| mine.verified_file()).expect("all of it was read");
+    drop(limited);
+    // For another process it is the oldest.
+    age(&dir, ids[0], 10_000);
+    let other = open(host(&dir), options_of(60_000));
+    source.fetched();
+    let content = source.content(ids[0]);
+    assert!(read(&held, 0, 20_000, &source).unwrap() == content);
+    assert!(read(&mine, 0, 20_000, &source).unwrap() == content);
+    assert_eq!(source.fetched(), [], "an open file outlives its name");
+    assert_eq!(other.object(ids[0]).state().present, 0, "its name has gone");
+    let mut through = std::fs::File::from(fd);
+    let mut bytes = Vec::new();
+    std::io::Read::read_to_end(&mut through, &mut bytes).unwrap();
+    assert!(bytes == content);
+    drop(other);
+}
+
+#[test]
+fn an_object_in_use_is_not_removed_before_others() {
+    let (dir, source) = (folder(), Source::new());
+    let ids: Vec<_> = (0..6).map(|n| source.add(20_000, n)).collect();
+    let cache = open(host(&dir), options_of(100_000));
+    let held = cache.object(ids[0]);
+    read_all(&cache, ids[0], 20_000, &source);
+    for _ in 0..3 {
+        age(&dir, ids[0], 10_000);
+        for id in &ids[1..] {
+            read_all(&cache, *id, 20_000, &source);
+        }
+        assert_eq!(held.state().present, 20_000);
+    }
+    assert!(cache.stats().evictions > 2);
+}
+
+/// What a kill left half made is swept when it is old.
+#[test]
+fn orphans_are_swept() {
+    let (dir, source) = (folder(), Source::new());
+    let id = source.add(20_000, 1);
+    let cache = open(host(&dir), options_of(u64::MAX));
+    read_all(&cache, id, 20_000, &source);
+    drop(cache);
+    let map = files_with(dir.path(), "map").remove(0);
+    let data = files_with(dir.path(), "data").remove(0);
+    std::fs::remove_file(&map).unwrap();
+    let temporary = data.with_file_name(".adit-0123abcd.tmp");
+    std::fs::write(&temporary, "x").unwrap();
+    drop(open(host(&dir), options_of(u64::MAX)));
+    assert!(data.exists() && temporary.exists(), "perhaps somebody makes them now");
+    for path in [&data, &temporary] {
+        let then = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
+        std::fs::File::options().write(true).open(path).unwrap().set_modified(then).unwrap();
+    }
+    drop(open(host(&dir), options_of(u64::MAX)));
+    assert!(!data.exists() && !temporary.exists());
+}
