@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -140,7 +141,7 @@ pub fn ending(subject: &str, mount: &MountInfo) -> Failure {
         "{subject}: the mount on {mountpoint} was detached and is still ending; {mountpoint} is an ordinary folder now, and \
          what is written there {written}"
     );
-    let holders = holders::of(&mount.device);
+    let holders = holders_of(&mount.device);
     let failure = Failure::new(Code::Busy, what)
         .hint(format!("{}; or end it within seconds, with everything written back: kill {pid}", who_holds(&holders)));
     if holders.is_empty() { failure.passing() } else { failure }
@@ -150,6 +151,22 @@ pub fn ending(subject: &str, mount: &MountInfo) -> Failure {
 fn is_elsewhere(mount: &MountInfo) -> bool {
     let status = Registry::of_this_user().call_entry(mount, "status", &Value::Null);
     status.is_ok_and(|status| status["state"] == "mounted")
+}
+
+/// The other processes that have something open on the mount with this device. This one only looks at it, and is gone in a moment.
+pub fn holders_of(device: &str) -> Vec<Holder> {
+    let mut holders = holders::of(device);
+    holders.retain(|holder| holder.pid != std::process::id());
+    holders
+}
+
+/// Whether the file that a mount's process has open is not where it was any more: it was moved, or removed.
+pub fn is_file_missing(mount: &MountInfo) -> bool {
+    let path = Path::new(mount.upper.as_ref().unwrap_or(&mount.source));
+    mount.file_id.is_some_and(|mounted| match path.metadata() {
+        Ok(meta) => (meta.dev(), meta.ino()) != mounted,
+        Err(e) => matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
+    })
 }
 
 /// What is to be closed, for a hint.

@@ -163,6 +163,14 @@ fn mounted_detached_is_told_with_what_holds_it() {
     assert_eq!(status["held_by"][0]["pid"].as_u64(), Some(std::process::id().into()), "{status}");
     let status = m.bench.run(["status", "mnt"]).expect(0).text();
     assert!(status.contains("detached") && status.contains(&me), "{status}");
+    // Who asks is not told of, even with a file open there: it is gone in a moment.
+    let mut asks = m.bench.command();
+    asks.args(["status", "mnt", "--json"]).stdin(open.try_clone().unwrap()).stdout(std::process::Stdio::piped());
+    let said = asks.start().unwrap().wait_with_output().unwrap();
+    // It has the file open as well.
+    drop(asks);
+    let status: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+    assert_eq!(status["held_by"].as_array().unwrap().len(), 1, "{status}");
     // What is mounted in its place meanwhile is what the verbs mean by the mountpoint.
     m.mount(&[]).expect(0);
     let status = m.bench.run(["status", "mnt", "--json"]).expect(0).json();

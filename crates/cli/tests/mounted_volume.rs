@@ -85,9 +85,19 @@ fn a_volume_is_the_same_under_all_names_of_its_file() {
     b.pid();
     b.umount("mnt2");
     // It has moved, and something else has come to its place.
+    assert_eq!(b.bench.mounts()[0]["file_missing"], false);
     fs::rename(b.at("box"), b.at("moved")).unwrap();
+    let told = |missing: bool| {
+        assert_eq!(b.bench.mounts()[0]["file_missing"], missing);
+        assert_eq!(b.of("status", "mnt", &["--json"]).expect(0).json()["file_missing"], missing);
+        let text = b.bench.run(["mounts"]).expect(0).text();
+        let line = format!("{} was moved or removed", b.at("").canonicalize().unwrap().join("box").display());
+        assert_eq!(text.contains(&line), missing, "{text}");
+    };
+    told(true);
     assert_eq!(b.of("cat", "moved", &["/f"]).expect(0).text(), "text");
     b.bench.run(["volume", "init", "box"]).expect(0);
+    told(true);
     assert_eq!(b.of("ls", "box", &[]).expect(0).text(), "");
     assert_eq!(b.of("snapshot list", "box", &[]).expect(0).text(), "");
     b.mount("mnt2", &[]).expect(0);

@@ -209,7 +209,7 @@ Examples:
 const MOUNTS_HELP: &str = "\
 A mount whose process was killed is shown as dead: its mountpoint is in the way until `adit umount` clears it. One that \
 was detached (`adit umount --lazy`) is shown as long as files on it are open; `adit status` tells which processes have \
-them.";
+them. So is a volume whose file was moved or removed, and one that an error has made read-only.";
 
 const DIFF_HELP: &str = "\
 Each line says how a path differs from the folder or snapshot below: added, changed (its content), attributes (only mode, \

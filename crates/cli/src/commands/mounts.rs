@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use adit_mount::control::{ControlError, MountInfo, Registry};
-use adit_mount::holders::{self, Holder};
+use adit_mount::holders::Holder;
 use adit_mount::mountpoint::{self, MountEntry};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -44,6 +44,8 @@ struct MountJson {
     state: State,
     /// Whether its process answers requests; null if that is dead.
     answers: Option<bool>,
+    /// Whether the file of its volume, or of its upper volume, was moved or removed meanwhile.
+    file_missing: bool,
     #[serde(skip)]
     started_secs: u64,
 }
@@ -100,6 +102,7 @@ fn every_mount() -> Vec<MountJson> {
             started: None,
             state: State::Dead,
             answers: None,
+            file_missing: false,
             started_secs: 0,
         })
         .collect();
@@ -114,6 +117,7 @@ fn every_mount() -> Vec<MountJson> {
         .map(|(status, mount)| MountJson {
             state: if mount.is_attached() { State::Mounted } else { State::Detached },
             answers: Some(!silent.contains(&mount)),
+            file_missing: live::is_file_missing(&mount),
             source: mount.source,
             kind: mount.kind,
             snapshot: mount.snapshot,
@@ -166,6 +170,14 @@ pub fn mounts(args: &JsonArgs) -> Result<()> {
                 out.line(format_args!("{source} on {mountpoint} ({kind}, DEAD: {what_to_do})"))?;
             }
         }
+        if mount.file_missing {
+            let file = mount.upper.as_ref().unwrap_or(&mount.source);
+            let file = printable(file.as_bytes());
+            out.line(format_args!(
+                "  {file} was moved or removed, and is not there any more: if it was removed, what it holds is gone when this is \
+                 unmounted: copy what you need out of {mountpoint} before"
+            ))?;
+        }
         if let Some(because) = &mount.read_only_because {
             out.line(format_args!("  read-only: {}", printable(because.as_bytes())))?;
         }
@@ -205,9 +217,10 @@ pub fn status(args: &StatusArgs) -> Result<()> {
     let registry = Registry::of_this_user();
     let mount = registry.find(&args.mountpoint).map_err(|e| answered(&e))?;
     let mut status = registry.call_entry(&mount, "status", &Value::Null).map_err(|e| answered(&e))?;
+    status["file_missing"] = live::is_file_missing(&mount).into();
     if status["state"] == "detached" {
         // Whose open files keep it; this process may look into more than that of the mount, and has more time.
-        let holders = holders::of(&mount.device);
+        let holders = live::holders_of(&mount.device);
         status["held_by"] = match args.json {
             true => holders.iter().map(|Holder { pid, name }| json!({"pid": pid, "name": name})).collect(),
             false => holders.iter().map(live::show).collect::<Vec<_>>().join(", ").into(),

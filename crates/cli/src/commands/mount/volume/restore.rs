@@ -14,7 +14,7 @@ use adit_core::FsError;
 use adit_core::engine::Engine;
 use adit_core::store::Store;
 use adit_core::types::{FileName, Ino};
-use adit_mount::{MountError, SessionHandle, holders, mountpoint};
+use adit_mount::{MountError, SessionHandle, mountpoint};
 use adit_volume::VolumeStore;
 use adit_volume::tree::Between;
 use serde_json::Value;
@@ -133,7 +133,7 @@ impl Process {
             1 => format!("{} would change, and is open on {mnt}", paths.concat()),
             _ => format!("{} would change, and are open on {mnt}", paths.join(", ")),
         };
-        let holders = mountpoint::find(at).map_or_else(Vec::new, |entry| holders::of(&entry.device));
+        let holders = mountpoint::find(at).map_or_else(Vec::new, |entry| live::holders_of(&entry.device));
         Failure::new(Code::Busy, format!("{file}: branch {branch} cannot be set back: {what}"))
             .hint(live::who_holds(&holders))
     }
