@@ -63,6 +63,20 @@ fn told(change: &str, path: &str) -> (String, String) {
 }
 
 #[test]
+fn several_snapshots_are_deleted_at_once() {
+    let boxed = Boxed::new(&[]);
+    for name in ["a", "b", "c"] {
+        boxed.of("snapshot create", &[name]).expect(0);
+    }
+    boxed.of("snapshot delete", &[]).expect(2);
+    boxed.of("snapshot delete", &["a", "b"]).expect(2).says("Delete snapshots a, b of").says("--yes");
+    // One that fails does not keep the others.
+    boxed.of("snapshot delete", &["a", "none", "b", "-y"]).expect(1).says("none");
+    let left = boxed.of("snapshot list", &["--json"]).expect(0).json();
+    assert_eq!((left.as_array().unwrap().len(), left[0]["name"].as_str()), (1, Some("c")));
+}
+
+#[test]
 fn a_tree_goes_in_and_comes_out_as_it_was() {
     let boxed = Boxed::new(&[]);
     let tree = boxed.bench.path("tree");

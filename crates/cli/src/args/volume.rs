@@ -182,6 +182,9 @@ pub struct VolumeResizeArgs {
     /// How large it may become, such as 20G
     #[arg(value_parser = units::capacity)]
     pub size: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 const X_HELP: &str = "The volume's file, or where it is mounted";
@@ -214,7 +217,7 @@ Examples:
   adit snapshot create ~/box before-upgrade
   adit mount --snapshot monday box.adit ~/monday")]
     Create(SnapshotCreateArgs),
-    /// Delete a snapshot; what only it holds is given back
+    /// Delete snapshots; what only they hold is given back
     #[command(after_long_help = "\
 One that an overlay lies on (`adit mount --snapshot NAME` with --upper or --writable) is not deleted as long as the volume with \
 the overlay's changes is where it was mounted last (exit code 7): without the snapshot nobody could use them.")]
@@ -266,8 +269,9 @@ pub struct SnapshotDeleteArgs {
     /// Its data folder.
     #[command(flatten)]
     pub data: DataArgs,
-    /// Its name
-    pub name: String,
+    /// Their names
+    #[arg(value_name = "NAME", required = true)]
+    pub names: Vec<String>,
     /// Do not ask
     #[arg(short, long)]
     pub yes: bool,
@@ -349,6 +353,9 @@ pub struct CloneCreateArgs {
     /// Its name
     #[arg(value_parser = units::name)]
     pub branch: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `clone delete`

@@ -9,10 +9,11 @@ use super::mount::overlay::notes;
 use super::{bytes, confirm};
 use crate::args::low::GlobalArgs;
 use crate::args::volume::{
-    CloneCommand, SnapshotCommand, SnapshotCreateArgs, SnapshotDiffArgs, SnapshotRestoreArgs, VolumeListArgs,
+    CloneCommand, SnapshotCommand, SnapshotCreateArgs, SnapshotDeleteArgs, SnapshotDiffArgs, SnapshotRestoreArgs,
+    VolumeListArgs,
 };
 use crate::exit_code::Code;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Failures, Result};
 use crate::output::{self, Output, printable};
 use crate::state_dir;
 use crate::volume_work::{Asked, Named};
@@ -24,12 +25,7 @@ const WORTH_TELLING: Duration = Duration::from_secs(1);
 pub fn snapshot(command: &SnapshotCommand, global: &GlobalArgs) -> Result<()> {
     match command {
         SnapshotCommand::Create(args) => create(args, global),
-        SnapshotCommand::Delete(args) => {
-            let named = Named::find(&args.volume, &args.data)?;
-            notes::refuse_below(&named, &args.name, state_dir::locate(global.state_dir.as_deref()).ok().as_deref())?;
-            confirm(&format!("Delete snapshot {} of {} for good?", args.name, named.subject), args.yes)?;
-            named.ask(&Asked::DeleteSnapshot { name: args.name.clone() }).map(drop)
-        }
+        SnapshotCommand::Delete(args) => delete(args, global),
         SnapshotCommand::List(args) => list(args, false),
         SnapshotCommand::Restore(args) => restore(args),
         SnapshotCommand::Diff(args) => diff(args),
@@ -67,6 +63,31 @@ fn create(args: &SnapshotCreateArgs, global: &GlobalArgs) -> Result<()> {
         eprintln!("adit: {}: {:.1} s to write back what was in memory", named.subject, flushed.as_secs_f64());
     }
     Ok(())
+}
+
+fn delete(args: &SnapshotDeleteArgs, global: &GlobalArgs) -> Result<()> {
+    let named = Named::find(&args.volume, &args.data)?;
+    let state = state_dir::locate(global.state_dir.as_deref()).ok();
+    // What may go is known before anybody is asked.
+    let (mut failures, mut names) = (Failures::default(), Vec::new());
+    for name in &args.names {
+        match notes::refuse_below(&named, name, state.as_deref()) {
+            Ok(()) => names.push(name),
+            Err(failure) => failures.add(&failure),
+        }
+    }
+    if names.is_empty() {
+        return failures.result();
+    }
+    let which: Vec<String> = names.iter().map(|name| printable(name.as_bytes())).collect();
+    let noun = if which.len() == 1 { "snapshot" } else { "snapshots" };
+    confirm(&format!("Delete {noun} {} of {} for good?", which.join(", "), named.subject), args.yes)?;
+    for name in names {
+        if let Err(failure) = named.ask(&Asked::DeleteSnapshot { name: name.clone() }) {
+            failures.add(&failure);
+        }
+    }
+    failures.result()
 }
 
 fn list(args: &VolumeListArgs, branches: bool) -> Result<()> {
