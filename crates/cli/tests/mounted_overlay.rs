@@ -381,3 +381,33 @@ fn a_file_that_changes_below_while_it_is_open_is_an_error_at_once() {
     assert!(log.contains("it had 3145728 bytes, and has 1048576"), "{log}");
     w.run(&["umount", "mnt"]).expect(0);
 }
+
+/// Of what was copied up in part, and of what was not, it is told in the log: once for each.
+#[test]
+fn a_file_that_went_below_is_told_in_the_log() {
+    let Some(w) = World::new() else { return };
+    fs::write(w.bench.path("lower/other"), [1; 9000]).unwrap();
+    w.mount().expect(0);
+    OpenOptions::new().write(true).open(w.at("big")).unwrap().write_at(b"changed", 0).unwrap();
+    w.run(&["umount", "mnt"]).expect(0);
+    w.mount().expect(0);
+    let stale = |path: &str| {
+        let told = File::open(w.at(path)).and_then(|file| file.read_exact_at(&mut [0; 1], 5000));
+        assert_eq!(told.unwrap_err().raw_os_error(), Some(libc::ESTALE), "{path}");
+    };
+    // Known, and not open.
+    fs::metadata(w.at("other")).unwrap();
+    fs::metadata(w.at("big")).unwrap();
+    for name in ["big", "other"] {
+        fs::remove_file(w.bench.path("lower").join(name)).unwrap();
+        for _ in 0..3 {
+            stale(name);
+        }
+    }
+    let log = fs::read_to_string(w.bench.path("state/adit/log")).unwrap();
+    for name in ["/big: ", "/other: "] {
+        let told: Vec<&str> = log.lines().filter(|line| line.contains(name)).collect();
+        assert!(told.len() == 1 && told[0].contains("it is not there any more"), "{name}: {log}");
+    }
+    w.run(&["umount", "mnt"]).expect(0);
+}

@@ -12,7 +12,7 @@ impl Shared {
     pub fn getattr(&self, node: &Node) -> Result<Attr> {
         let attr = match (node.upper(), node.below()) {
             (Some(upper), _) => self.upper.store.getattr(upper)?,
-            (None, Some(below)) => self.lower.store.getattr(below.held.ino)?,
+            (None, Some(below)) => self.lower.store.getattr(below.held.ino).map_err(|e| self.of_below(node, e))?,
             (None, None) => return Err(ErrorKind::Stale.into()),
         };
         Ok(self.shown(node, attr))
@@ -34,7 +34,7 @@ impl Shared {
     pub fn readlink(&self, node: &Node) -> Result<Vec<u8>> {
         match (node.upper(), node.below()) {
             (Some(upper), _) => self.upper.store.readlink(upper),
-            (None, Some(below)) => self.lower.store.readlink(below.held.ino),
+            (None, Some(below)) => self.lower.store.readlink(below.held.ino).map_err(|e| self.of_below(node, e)),
             (None, None) => Err(ErrorKind::Stale.into()),
         }
     }

@@ -104,7 +104,8 @@ impl Shared {
             return Ok(file);
         }
         let below = self.below(work.node)?;
-        let file = self.lower.store.open(below.held.ino, Access::Read)?;
+        let opened = self.lower.store.open(below.held.ino, Access::Read);
+        let file = opened.map_err(|e| self.of_below(work.node, e))?;
         self.check_below(work.node)?;
         Ok(work.content.lower.get_or_init(|| file))
     }

@@ -115,7 +115,7 @@ impl Shared {
     /// # Errors
     /// `Stale` if the lower changed; what the lower says.
     pub fn plan(&self, node: &Node) -> Result<Plan> {
-        let looks = Looks::of(&*self.lower.store, self.below(node)?.held.ino)?;
+        let looks = Looks::of(&*self.lower.store, self.below(node)?.held.ino).map_err(|e| self.of_below(node, e))?;
         self.check_below(node)?;
         let path = self.lower_path(node)?;
         let origin = Origin { print: Fingerprint::of(&looks.attr), opaque: false, path }.encode()?;

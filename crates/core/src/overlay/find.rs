@@ -27,6 +27,16 @@ pub(super) struct Entry {
     pub in_upper: bool,
 }
 
+/// How something of the lower differs that is gone.
+const GONE: &str = "it is not there any more";
+
+/// Logs that what `node` stands for in the lower changed, unless that was done.
+fn log_once(node: &Node, what: impl FnOnce() -> String) {
+    if !std::mem::replace(&mut node.state().told_stale, true) {
+        tracing::warn!("{}", what());
+    }
+}
+
 impl Shared {
     /// What the upper has under a name. Hold the names, and go on holding them while what is found matters.
     pub fn above(&self, dir: &Node, name: FileName<'_>) -> Result<Above> {
@@ -62,14 +72,15 @@ impl Shared {
     /// The object of the lower that `node` stands for.
     ///
     /// # Errors
-    /// `Stale`, naming its path, if it is not there any more, or not what it was.
+    /// `Stale`, naming its path, if it is not there any more, or not what it was; what that is, is logged once for each node.
     pub fn below<'n>(&self, node: &'n Node) -> Result<&'n Below> {
         if let Some(below) = node.below() {
             return Ok(below);
         }
         let upper = node.upper().ok_or(ErrorKind::Stale)?;
         let origin = self.origin(upper)?.ok_or(ErrorKind::Stale)?;
-        let stale = || {
+        let stale = |difference: &str| {
+            log_once(node, || format!("{}: not what it was in the layer below: {difference}", shown(&origin.path)));
             let why = "it is not what it was when it was changed above: put it back, or give another upper layer";
             FsError::new(ErrorKind::Stale).on("read the layer below", shown(&origin.path)).because(why)
         };
@@ -77,15 +88,15 @@ impl Shared {
         let mut attr = None;
         for name in &origin.path {
             let found = self.lower.find(at.ino, name_of(name)?).map_err(|e| match e.kind() {
-                ErrorKind::NotDirectory => stale(),
+                ErrorKind::NotDirectory => stale(GONE),
                 _ => e.on("read the layer below", shown(&origin.path)),
             })?;
-            let (found, held) = found.ok_or_else(stale)?;
+            let (found, held) = found.ok_or_else(|| stale(GONE))?;
             (attr, at) = (Some(found), held);
         }
         let attr = attr.map_or_else(|| self.lower.store.getattr(Ino::ROOT), Ok)?;
         if !origin.print.matches(&attr) {
-            return Err(stale());
+            return Err(stale(&origin.print.difference(&attr)));
         }
         Ok(node.set_below(Below { held: at, print: origin.print }))
     }
@@ -99,15 +110,18 @@ impl Shared {
         let difference = match self.lower.store.getattr(below.held.ino) {
             Ok(attr) if below.print.matches(&attr) => return Ok(()),
             Ok(attr) => below.print.difference(&attr),
-            Err(e) if is_gone(&e) => "it is not there any more".to_owned(),
+            Err(e) if is_gone(&e) => GONE.to_owned(),
             Err(e) => return Err(e),
         };
         let path = self.lower_path(node).map_or_else(|_| format!("inode {}", below.held.ino.0), |path| shown(&path));
-        if !std::mem::replace(&mut node.state().told_stale, true) {
-            tracing::warn!("{path}: changed while it was in use as the layer below: {difference}");
-        }
+        log_once(node, || format!("{path}: changed while it was in use as the layer below: {difference}"));
         let why = format!("it changed while it was in use as the layer below: {difference}");
         Err(FsError::new(ErrorKind::Stale).on("read the layer below", path).because(why))
+    }
+
+    /// An error of the lower about the object that `node` stands for: that this is gone is told as the change that it is.
+    pub fn of_below(&self, node: &Node, e: FsError) -> FsError {
+        if is_gone(&e) { self.check_below(node).err().unwrap_or(e) } else { e }
     }
 
     /// Checks the same before something is done that would go by without the lower, if others can change that.
