@@ -63,6 +63,20 @@ fn told(change: &str, path: &str) -> (String, String) {
 }
 
 #[test]
+fn a_volume_that_would_be_too_large_is_refused_with_the_most() {
+    let boxed = Boxed::new(&["--capacity", "4M"]);
+    boxed.bench.run(["volume", "init", "large", "--capacity", "900P"]).expect(2).says("less than 8.0 PiB");
+    assert!(!boxed.bench.path("large").exists());
+    boxed.bench.run(["volume", "init", "large", "--capacity", "7P"]).expect(0);
+    boxed.of("volume resize", &["900P"]).expect(2).says("less than 8.0 PiB");
+    assert_eq!(boxed.of("volume resize", &["1T", "--json"]).expect(0).json()["capacity_bytes"], 1_u64 << 40);
+    boxed.of("snapshot create", &["s"]).expect(0);
+    let made = boxed.of("clone create", &["s", "b", "--json"]).expect(0).json();
+    assert_eq!((made["name"].as_str(), made["origin"].as_str()), (Some("b"), Some("s")), "{made}");
+    boxed.of("volume resize", &["7P"]).expect(1).says("TiB: make a larger one");
+}
+
+#[test]
 fn several_snapshots_are_deleted_at_once() {
     let boxed = Boxed::new(&[]);
     for name in ["a", "b", "c"] {

@@ -18,7 +18,7 @@ mod options;
 mod recovery;
 
 pub use crate::container::Folder;
-pub use base::{Base, CAPACITY_MIN_BYTES, FindFolder, MakeFolder, NewFolder};
+pub use base::{Base, CAPACITY_MAX_BYTES, CAPACITY_MIN_BYTES, FindFolder, MakeFolder, NewFolder};
 pub use options::{Info, NewVolume, Options};
 
 /// Bytes in a block, the unit of extents.

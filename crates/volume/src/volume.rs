@@ -21,8 +21,8 @@ pub use crate::format::container::Durability;
 use crate::format::container::{DataLocation, FORMAT_VERSION};
 use crate::format::keys::NameHash;
 use crate::store::VolumeStore;
-pub use crate::table::CAPACITY_MIN_BYTES;
 use crate::table::{Base, NewFolder, NewVolume, Options, Space, Table};
+pub use crate::table::{CAPACITY_MAX_BYTES, CAPACITY_MIN_BYTES};
 use crate::tree::{Difference, MAIN, SnapshotInfo, Source, Tree};
 
 /// How long a volume's file may become unless told otherwise, in bytes. It takes as much room as it holds.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use adit_core::types::{FileName, NAME_LEN_MAX_BYTES, NameError};
-use adit_volume::volume::CAPACITY_MIN_BYTES;
+use adit_volume::volume::{CAPACITY_MAX_BYTES, CAPACITY_MIN_BYTES};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
 /// Bytes: a number with an optional `K`, `M`, `G`, `T` or `P` (powers of 1024; `KiB` and `KB` mean the same).
@@ -33,6 +33,9 @@ pub fn capacity(text: &str) -> Result<u64, String> {
     match size(text)? {
         bytes if bytes < CAPACITY_MIN_BYTES => {
             Err(format!("a volume needs at least {}", show_size(CAPACITY_MIN_BYTES)))
+        }
+        bytes if bytes > CAPACITY_MAX_BYTES => {
+            Err(format!("a volume has room for less than {}", show_size(CAPACITY_MAX_BYTES + 1)))
         }
         bytes => Ok(bytes),
     }
@@ -113,6 +116,10 @@ mod tests {
     fn capacities_and_names() {
         assert_eq!(capacity("4M"), Ok(4 << 20));
         assert!(capacity("1K").unwrap_err().contains("4.0 MiB"));
+        assert_eq!(capacity("7.5P"), Ok(15 << 49));
+        for bad in ["8P", "900P"] {
+            assert!(capacity(bad).unwrap_err().contains("less than 8.0 PiB"), "{bad}");
+        }
         for good in ["monday", "a b", "-x", "...", "ü"] {
             assert_eq!(name(good).as_deref(), Ok(good));
         }

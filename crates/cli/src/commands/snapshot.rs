@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::mount::overlay::notes;
 use super::{bytes, confirm};
@@ -37,7 +37,13 @@ pub fn clone(command: &CloneCommand) -> Result<()> {
     match command {
         CloneCommand::Create(args) => {
             let asked = Asked::Clone { snapshot: args.snapshot.clone(), name: args.branch.clone() };
-            Named::find(&args.volume, &args.data)?.ask(&asked).map(drop)
+            Named::find(&args.volume, &args.data)?.ask(&asked)?;
+            if !args.json {
+                return Ok(());
+            }
+            let mut out = Output::new();
+            out.json(&json!({"name": args.branch, "branch": true, "origin": args.snapshot}))?;
+            out.finish()
         }
         CloneCommand::List(args) => list(args, true),
         CloneCommand::Delete(args) => {

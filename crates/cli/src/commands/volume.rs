@@ -122,6 +122,11 @@ fn resize(args: &VolumeResizeArgs, global: &GlobalArgs) -> Result<()> {
         }
         _ => failure,
     })?;
+    if args.json {
+        let mut out = Output::new();
+        out.json(&json!({"capacity_bytes": args.size}))?;
+        return out.finish();
+    }
     if !global.quiet {
         eprintln!("adit: {}: room for {}", named.subject, show_size(args.size));
     }

@@ -12,7 +12,7 @@ use adit_core::{ErrorKind, FsError, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::format::container::{
-    DataLocation, SLOT_LEN_BYTES, SLOT_OFFSETS, SegmentRun, Superblock, SuperblockError, newest,
+    DataLocation, SEGMENTS_MAX, SLOT_LEN_BYTES, SLOT_OFFSETS, SegmentRun, Superblock, SuperblockError, newest,
 };
 use crate::table::{BLOCK_LEN_BYTES, Run};
 
@@ -65,7 +65,7 @@ pub(crate) struct Container {
 
 /// The geometry that `superblock` implies, with so many segments for the log.
 fn geometry(superblock: &Superblock, log_segments: u32) -> Geometry {
-    let segments = (superblock.capacity / u64::from(superblock.segment_len)).min(u64::from(u32::MAX / 2)) as u32;
+    let segments = (superblock.capacity / u64::from(superblock.segment_len)).min(u64::from(SEGMENTS_MAX)) as u32;
     let kept_back = KEPT_BACK_MIN_BYTES.max(superblock.capacity / 100).min(superblock.capacity / 8);
     Geometry {
         segments,
@@ -138,7 +138,7 @@ impl Container {
             return Err(FsError::new(ErrorKind::InvalidInput).on("open", name).because(why));
         }
         let len = file.len().map_err(|e| FsError::from(e).on("open", name))?;
-        let limit = len.div_ceil(u64::from(superblock.segment_len)).min(u64::from(u32::MAX / 2)) as u32;
+        let limit = len.div_ceil(u64::from(superblock.segment_len)).min(u64::from(SEGMENTS_MAX)) as u32;
         let geometry = geometry(&superblock, log_segments);
         let space = match &folder {
             None => Space::new(geometry, limit),
@@ -432,7 +432,10 @@ impl Container {
     pub fn set_capacity(&self, capacity: u64) -> Result<()> {
         let wanted = Superblock { capacity, ..self.superblock() };
         if wanted.encode().is_none_or(|bytes| Superblock::decode(&bytes).is_err()) {
-            return Err(FsError::new(ErrorKind::InvalidInput).on("resize", &self.name));
+            let most = u64::from(SEGMENTS_MAX).saturating_mul(wanted.segment_len.into()) >> 40;
+            let why =
+                format!("made as small as it was, it can have {most} TiB: make a larger one, and copy what it holds");
+            return Err(FsError::new(ErrorKind::InvalidInput).on("resize", &self.name).because(why));
         }
         let old = {
             let mut space = self.space.lock();

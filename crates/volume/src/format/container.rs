@@ -19,6 +19,8 @@ pub const FORMAT_VERSION: u32 = 1;
 pub const SEGMENT_LEN_MIN_BYTES: u32 = 128 << 10;
 /// Longest segment, in bytes: the checksums of its pages must fit in one block.
 pub const SEGMENT_LEN_MAX_BYTES: u32 = 4 << 20;
+/// Most segments.
+pub const SEGMENTS_MAX: u32 = u32::MAX / 2;
 /// Most bytes of the key-value store's own header.
 pub const KV_HEAD_LEN_MAX_BYTES: usize = 4096;
 
@@ -248,7 +250,7 @@ impl Superblock {
         counts
             && self.segment_len.is_power_of_two()
             && (SEGMENT_LEN_MIN_BYTES..=SEGMENT_LEN_MAX_BYTES).contains(&self.segment_len)
-            && (1..=u64::from(u32::MAX / 2)).contains(&segments)
+            && (1..=u64::from(SEGMENTS_MAX)).contains(&segments)
             && self.log_segment > 0
             // Far enough from the end of the numbers that none is ever met.
             && (1..=u64::MAX / 2).contains(&self.log_seq)

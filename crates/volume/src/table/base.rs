@@ -20,13 +20,16 @@ use super::{
 };
 use crate::container::{Container, Folder};
 use crate::format::container::{
-    DataLocation, Durability, KV_RUNS_MAX, SEGMENT_LEN_MAX_BYTES, SEGMENT_LEN_MIN_BYTES, SLOT_LEN_BYTES, Superblock,
+    DataLocation, Durability, KV_RUNS_MAX, SEGMENT_LEN_MAX_BYTES, SEGMENT_LEN_MIN_BYTES, SEGMENTS_MAX, SLOT_LEN_BYTES,
+    Superblock,
 };
 use crate::format::log::{Draft, Seed};
 use crate::kv::{Kv, Redb, View};
 
 /// Smallest volume, in bytes.
 pub const CAPACITY_MIN_BYTES: u64 = 4 << 20;
+/// Most capacity, in bytes: as many of the largest segments as there may be.
+pub const CAPACITY_MAX_BYTES: u64 = SEGMENTS_MAX as u64 * SEGMENT_LEN_MAX_BYTES as u64;
 
 /// Log that a checkpoint is made at, unless the volume is small.
 const LOG_MAX_BYTES: u64 = 32 << 20;
