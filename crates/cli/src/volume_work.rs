@@ -243,10 +243,7 @@ fn describe(volume: &Volume) -> Value {
         "free_bytes": info.space.free * block,
         "reserved_bytes": info.space.reserved * block,
         "segment_len_bytes": info.segment_len_bytes,
-        "durability": match info.durability {
-            Durability::Sync => "sync",
-            Durability::Fsync => "fsync",
-        },
+        "durability": durability_word(info.durability),
         "data": if info.data_dir.is_some() { "folder" } else { "inline" },
         "data_dir": info.data_dir.as_ref().map(|dir| dir.display().to_string()),
         "snapshots": info.snapshots,
@@ -266,8 +263,17 @@ fn describe(volume: &Volume) -> Value {
     told
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Bytes as hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A durability, as options name it.
+pub fn durability_word(durability: Durability) -> &'static str {
+    match durability {
+        Durability::Sync => "sync",
+        Durability::Fsync => "fsync",
+    }
 }
 
 /// Whether the volume that `info`, the answer to [`Asked::Info`], is about has changes of `lower`.

@@ -60,6 +60,14 @@ fn who_reads_is_told_each_time() {
     let info = moved.told("volume info box --json").expect(0).json();
     assert!(info["data_dir"].as_str().unwrap().starts_with(&moved.bench.str(&moved.data)), "{info}");
     assert!(info["allocated_bytes"].as_u64().unwrap() > 1 << 20, "{info}");
+    // Without the folder it says what the file alone can tell.
+    let outline = moved.run("volume info box --json").expect(1).says("--data DIR").json();
+    for field in ["path", "kind", "format", "uuid", "capacity_bytes", "segment_len_bytes", "durability", "data"] {
+        assert_eq!(outline[field], info[field], "{field}: {outline}");
+    }
+    let expected = moved.bench.path("").canonicalize().unwrap().join("data").join(info["uuid"].as_str().unwrap());
+    assert_eq!(outline["data_dir"], expected.to_str().unwrap());
+    assert!(moved.run("volume info box").expect(1).text().contains("256.0 MiB"));
 }
 
 #[test]

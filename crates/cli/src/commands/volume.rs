@@ -1,11 +1,18 @@
 //! `volume init|info|check|gc|resize`; `volume uppers` is in [`uppers`].
 
-use std::os::unix::fs::MetadataExt;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 
 use adit_core::path::this_process;
 use adit_core::types::Access;
 use adit_volume::Volume;
 use adit_volume::check::{self, Options, Problem, Report, Unfinished};
+use adit_volume::format::container::{
+    DataLocation, FORMAT_VERSION, SLOT_LEN_BYTES, SLOT_OFFSETS, Superblock, SuperblockError, newest,
+};
 use adit_volume::volume::{CreateOptions, OpenOptions};
 use serde_json::{Value, json};
 
@@ -60,7 +67,14 @@ fn init(args: &VolumeInitArgs, global: &GlobalArgs) -> Result<()> {
 
 fn info(args: &VolumeInfoArgs) -> Result<()> {
     let named = Named::find(&args.file, &args.data)?;
-    let mut info = named.ask(&Asked::Info)?;
+    let (mut info, failure) = match named.ask(&Asked::Info) {
+        Ok(info) => (info, None),
+        // What its first bytes tell is told all the same.
+        Err(failure) => match outline(named.file()) {
+            Some(info) => (info, Some(failure)),
+            None => return Err(failure),
+        },
+    };
     let meta = std::fs::metadata(named.file()).map_err(|e| Failure::io(named.file().display(), &e))?;
     info["file_bytes"] = meta.len().into();
     // In units of 512 bytes, whatever the filesystem; see stat(2).
@@ -76,7 +90,37 @@ fn info(args: &VolumeInfoArgs) -> Result<()> {
         }
         output::human(&mut out, &info, 0)?;
     }
-    out.finish()
+    out.finish()?;
+    failure.map_or(Ok(()), Err)
+}
+
+/// What the superblock of the volume in `file` says, where that cannot be opened: without its data folder, or damaged.
+fn outline(file: &Path) -> Option<Value> {
+    let bytes = File::open(file).ok()?;
+    let slots = SLOT_OFFSETS.map(|offset| {
+        let mut slot = vec![0; SLOT_LEN_BYTES];
+        match bytes.read_exact_at(&mut slot, offset) {
+            Ok(()) => Superblock::decode(&slot),
+            Err(_) => Err(SuperblockError::NotAVolume),
+        }
+    });
+    let superblock = newest(slots).ok()?;
+    let mut told = json!({
+        "path": file.display().to_string(),
+        "kind": "volume",
+        "format": FORMAT_VERSION,
+        "uuid": volume_work::hex(&superblock.uuid),
+        "capacity_bytes": superblock.capacity,
+        "segment_len_bytes": superblock.segment_len,
+        "durability": volume_work::durability_word(superblock.durability),
+        "data": if superblock.data == DataLocation::External { "folder" } else { "inline" },
+    });
+    if superblock.data == DataLocation::External {
+        let beside = file.parent()?.join(OsStr::from_bytes(&superblock.data_path));
+        let dir = beside.join(volume_work::hex(&superblock.uuid));
+        output::add_name(&mut told, "data_dir", dir.as_os_str().as_bytes());
+    }
+    Some(told)
 }
 
 /// What the data folder of a volume takes of the host's disk, in bytes, if it has one.
