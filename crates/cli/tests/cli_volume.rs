@@ -437,4 +437,9 @@ fn names_that_are_no_text_are_told_with_their_bytes() {
         (bytes_of(renamed, "path"), bytes_of(renamed, "from")),
         (b"/top/m\xfe".to_vec(), b"/top/n\xfe".to_vec())
     );
+    fs::rename(b.bench.path("box"), b.bench.path("").join(name(b"box\xff"))).unwrap();
+    let info = b.bench.run([name(b"volume"), name(b"info"), name(b"box\xff"), name(b"--json")]).expect(0).json();
+    assert!(bytes_of(&info, "path").ends_with(b"/box\xff"), "{info}");
+    let text = b.bench.run([name(b"volume"), name(b"info"), name(b"box\xff")]).expect(0).text();
+    assert!(!text.contains("raw"), "{text}");
 }

@@ -6,9 +6,11 @@ mod mounts;
 #[path = "common/volumes.rs"]
 mod volumes;
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::{AsRawFd, IntoRawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::Child;
 
@@ -110,7 +112,26 @@ fn a_volume_is_the_same_under_all_names_of_its_file() {
     assert_eq!(b.of("ls", "moved", &[]).expect(0).text(), "f\n");
 }
 
-/// A small disk of its own, mounted below the test's folder.
+#[test]
+fn a_mountpoint_that_is_no_text_is_told_with_its_bytes() {
+    let Some(b) = Boxed::new() else { return };
+    let point = b.at("").canonicalize().unwrap().join(OsStr::from_bytes(b"odd\xff"));
+    fs::create_dir(&point).unwrap();
+    let _mounted = Disk(point.clone());
+    b.bench.run([OsStr::new("mount"), b.at("box").as_os_str(), point.as_os_str()]).expect(0);
+    let mounts = b.bench.mounts();
+    let status = b.bench.run([OsStr::new("status"), point.as_os_str(), OsStr::new("--json")]).expect(0).json();
+    for told in [&mounts[0], &status] {
+        let raw = told["mountpoint_raw"].as_array().expect("bytes").iter().map(|byte| byte.as_u64().unwrap() as u8);
+        assert!(raw.eq(point.as_os_str().as_bytes().iter().copied()), "{told}");
+    }
+    b.bench.run([OsStr::new("umount"), point.as_os_str()]).expect(0);
+    b.mount("mnt", &[]).expect(0);
+    assert_eq!(b.bench.mounts()[0].get("mountpoint_raw"), None, "only where the text is not all");
+    b.umount("mnt");
+}
+
+/// Something of its own that is mounted below the test's folder.
 struct Disk(std::path::PathBuf);
 
 impl Drop for Disk {

@@ -9,6 +9,7 @@
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -48,6 +49,9 @@ pub struct MountInfo {
     pub kind: String,
     /// Where, absolute; bytes that are not UTF-8 are replaced.
     pub mountpoint: String,
+    /// All bytes of that, if there are some that are not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mountpoint_raw: Option<Vec<u8>>,
     /// The process that serves it.
     pub pid: u32,
     /// Whether it refuses changes.
@@ -79,10 +83,12 @@ impl MountInfo {
     /// Describes a mount by this process that starts now; it is in its place already.
     pub fn new(source: &str, kind: &str, mountpoint: &Path, read_only: bool) -> Self {
         let own = mountpoint::find(mountpoint).filter(|entry| entry.fs_type == mountpoint::FS_TYPE);
+        let bytes = mountpoint.as_os_str().as_bytes();
         MountInfo {
             source: source.into(),
             kind: kind.into(),
             mountpoint: mountpoint::display(mountpoint.as_os_str()),
+            mountpoint_raw: std::str::from_utf8(bytes).is_err().then(|| bytes.to_vec()),
             pid: std::process::id(),
             read_only,
             started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),

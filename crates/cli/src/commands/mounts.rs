@@ -1,5 +1,6 @@
 //! `mounts`, `stats`, `status`: what is mounted, and how it fares.
 
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use adit_mount::control::{ControlError, MountInfo, Registry};
@@ -31,8 +32,11 @@ struct MountJson {
     branch: Option<String>,
     /// The volume that takes the changes, of an overlay.
     upper: Option<String>,
-    /// Where.
+    /// Where; bytes that are not UTF-8 are replaced.
     mountpoint: String,
+    /// All bytes of it, if there are such; see [`output::raw`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mountpoint_raw: Option<Vec<u8>>,
     /// The process that serves it; null if that is dead.
     pid: Option<u32>,
     /// Whether it refuses changes; null if nobody is left to tell.
@@ -96,6 +100,7 @@ fn every_mount() -> Vec<MountJson> {
             branch: None,
             upper: None,
             mountpoint: entry.mountpoint.to_string_lossy().into_owned(),
+            mountpoint_raw: output::raw(entry.mountpoint.as_os_str().as_bytes()),
             pid: None,
             read_only: None,
             read_only_because: None,
@@ -124,6 +129,7 @@ fn every_mount() -> Vec<MountJson> {
             branch: mount.branch,
             upper: mount.upper,
             mountpoint: mount.mountpoint,
+            mountpoint_raw: mount.mountpoint_raw,
             pid: Some(mount.pid),
             read_only: Some(mount.read_only || status["read_only"] == true),
             read_only_because: status["read_only_because"].as_str().map(str::to_owned),
@@ -217,6 +223,9 @@ pub fn status(args: &StatusArgs) -> Result<()> {
     let registry = Registry::of_this_user();
     let mount = registry.find(&args.mountpoint).map_err(|e| answered(&e))?;
     let mut status = registry.call_entry(&mount, "status", &Value::Null).map_err(|e| answered(&e))?;
+    if let Some(raw) = &mount.mountpoint_raw {
+        status["mountpoint_raw"] = raw.as_slice().into();
+    }
     status["file_missing"] = live::is_file_missing(&mount).into();
     if status["state"] == "detached" {
         // Whose open files keep it; this process may look into more than that of the mount, and has more time.

@@ -30,6 +30,9 @@ use crate::progress::Progress;
 use crate::volume_work::{Asked, DATA_DIR_RAW, Named, UPPER_ID};
 use crate::{source, volume_work};
 
+/// The field with all bytes of the path of a volume whose path is not text; see [`output::raw`].
+const PATH_RAW: &str = "path_raw";
+
 /// `adit volume …`
 pub fn volume(command: &VolumeCommand, global: &GlobalArgs) -> Result<()> {
     match command {
@@ -76,6 +79,7 @@ fn info(args: &VolumeInfoArgs) -> Result<()> {
         },
     };
     let meta = std::fs::metadata(named.file()).map_err(|e| Failure::io(named.file().display(), &e))?;
+    output::add_name(&mut info, "path", named.file().as_os_str().as_bytes());
     info["file_bytes"] = meta.len().into();
     // In units of 512 bytes, whatever the filesystem; see stat(2).
     info["allocated_bytes"] = (meta.blocks() * 512 + in_folder(&info)).into();
@@ -86,7 +90,7 @@ fn info(args: &VolumeInfoArgs) -> Result<()> {
     } else {
         if let Value::Object(fields) = &mut info {
             // For programs.
-            [DATA_DIR_RAW, UPPER_ID].iter().for_each(|field| drop(fields.remove(*field)));
+            [DATA_DIR_RAW, PATH_RAW, UPPER_ID].iter().for_each(|field| drop(fields.remove(*field)));
         }
         output::human(&mut out, &info, 0)?;
     }
