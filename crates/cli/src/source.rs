@@ -63,9 +63,9 @@ impl Source {
         match kind {
             Kind::Vault => check_vault(path).map(Source::Vault),
             Kind::Manifest => {
-                let what = format!("{}: manifests are not supported yet", path.display());
+                let what = format!("{}: a manifest, which cannot be opened as a tree yet", path.display());
                 Err(Failure::new(Code::NotSupported, what)
-                    .hint("this version of adit opens Cryptomator vaults, volumes and folders"))
+                    .hint("this version of adit opens Cryptomator vaults, volumes and folders; `adit manifest diff` compares manifests"))
             }
             Kind::Volume => check_volume(path).map(Source::Volume),
             Kind::Dir => check_dir(path).map(Source::Dir),
@@ -118,6 +118,29 @@ pub fn volume_file(source: &OsStr) -> Result<PathBuf> {
     }
 }
 
+/// The file of the manifest that `source` names; none if it is something else.
+///
+/// # Errors
+/// As [`Source::recognise`]; `NotSupported` for a URL.
+pub fn manifest_file(source: &OsStr) -> Result<Option<PathBuf>> {
+    let (kind, path) = match forced(source) {
+        Some((kind, rest)) => (kind, Path::new(rest)),
+        None => (recognise(Path::new(source))?, Path::new(source)),
+    };
+    if kind != Kind::Manifest {
+        return Ok(None);
+    }
+    if is_url(path) {
+        let what = format!("{}: manifests in an object store cannot be read yet", path.display());
+        return Err(Failure::new(Code::NotSupported, what).hint("fetch the manifest, and name the file"));
+    }
+    path.canonicalize().map(Some).map_err(|e| Failure::io(path.display(), &e))
+}
+
+fn is_url(path: &Path) -> bool {
+    path.as_os_str().as_bytes().windows(3).any(|w| w == b"://")
+}
+
 fn not_a(wanted: &str, found: &Source) -> Failure {
     if let Source::Dir(dir) = found {
         let what = match wanted {
@@ -165,7 +188,7 @@ fn forced(source: &OsStr) -> Option<(Kind, &OsStr)> {
 }
 
 fn recognise(path: &Path) -> Result<Kind> {
-    if path.as_os_str().as_bytes().windows(3).any(|w| w == b"://") {
+    if is_url(path) {
         // A URL names a manifest or the root of a content store.
         return Ok(Kind::Manifest);
     }

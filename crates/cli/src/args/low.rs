@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
+use super::manifest::ManifestCommand;
 use super::units;
 use super::volume::{CloneCommand, DataArgs, DurabilityArg, SnapshotCommand, VolumeCommand};
 
@@ -123,6 +124,9 @@ pub enum Command {
     /// Make writable branches of a volume that begin as a snapshot
     #[command(subcommand)]
     Clone(CloneCommand),
+    /// Make, compare and merge manifests of job attachments
+    #[command(subcommand)]
+    Manifest(ManifestCommand),
     /// Look for what could keep mounts from working here
     Doctor(JsonArgs),
     /// Print a completion script for a shell

@@ -30,6 +30,7 @@ pub mod wtf8;
 pub use decode::{Sink, Summary, Totals, decode, header};
 pub use entry::{Body, Content, Dialect, Entry, File, Format, Header, Kind, PathStyle, Removed};
 pub use hash::ContentHash;
+pub(crate) use hash::Hasher;
 pub use manifest::{Losses, Manifest};
 pub use operations::MTIME_TOLERANCE_MICROS;
 pub use path::{EntryPath, LinkTarget};
@@ -55,7 +56,7 @@ pub struct Written {
 struct Output<W: Write> {
     out: W,
     pending: Vec<u8>,
-    hash: hash::Hasher,
+    hash: Hasher,
     len_bytes: u64,
 }
 
@@ -67,7 +68,7 @@ impl<W: Write> Output<W> {
         Output {
             out,
             pending: Vec::with_capacity(OUTPUT_BUFFER_LEN_BYTES + 4096),
-            hash: hash::Hasher::default(),
+            hash: Hasher::default(),
             len_bytes: 0,
         }
     }

@@ -98,11 +98,18 @@ pub fn uppers_in(dir: &Path) -> Result<Vec<PathBuf>> {
 /// # Errors
 /// Usage, if nothing says where it is; the host's.
 pub fn uppers_dir(given: Option<&Path>) -> Result<PathBuf> {
-    let base = match given {
-        Some(given) => std::path::absolute(given).map_err(|e| Failure::io(given.display(), &e))?,
-        None => default_cache()?,
-    };
-    resolved(&base.join(UPPERS_DIR))
+    resolved(&cache_dir(given)?.join(UPPERS_DIR))
+}
+
+/// The cache directory, which may be `given`; absolute. It need not exist.
+///
+/// # Errors
+/// Usage, if nothing says where it is; the host's.
+pub fn cache_dir(given: Option<&Path>) -> Result<PathBuf> {
+    match given {
+        Some(given) => std::path::absolute(given).map_err(|e| Failure::io(given.display(), &e)),
+        None => default_cache(),
+    }
 }
 
 /// Whether a file in that folder has the name of an upper.

@@ -1,0 +1,418 @@
+//! `manifest snapshot|diff|merge`: manifests of sources, compared and put together.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, Permissions};
+use std::io::{self, BufWriter, Write};
+use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use adit_core::FsError;
+use adit_core::path::transfer;
+use adit_core::path::{Tree, show};
+use adit_manifest::format::{
+    Body, ContentHash, Dialect, EntryPath, Format, FormatError, Header, Losses, MTIME_TOLERANCE_MICROS, Manifest,
+    Removed, Rule, Written,
+};
+use adit_manifest::hash_cache::HashCache;
+use adit_manifest::snapshot::{Event, Filter, Options, snapshot as scan};
+use serde_json::{Value, json};
+
+use super::bytes;
+use super::mount::overlay::place::cache_dir;
+use crate::args::low::{GlobalArgs, PasswordArgs, SourceArgs};
+use crate::args::manifest::{
+    FormatArg, ManifestCommand, ManifestDiffArgs, ManifestMergeArgs, ManifestSnapshotArgs, ScanArgs,
+};
+use crate::args::units::show_size;
+use crate::args::volume::DataArgs;
+use crate::exit_code::Code;
+use crate::failure::{Failure, Result};
+use crate::open::{self, Purpose};
+use crate::output::{Output, add_name, differences};
+use crate::progress::Progress;
+use crate::source::{Source, manifest_file};
+use crate::{interrupt, process};
+
+/// In the place of a file: standard output.
+const STANDARD_STREAM: &str = "-";
+/// The cache of hashes, in the cache directory.
+const HASHES_FILE: &str = "hashes.redb";
+
+/// `adit manifest …`
+pub fn manifest(command: &ManifestCommand, global: &GlobalArgs) -> Result<()> {
+    match command {
+        ManifestCommand::Snapshot(args) => snapshot(args, global),
+        ManifestCommand::Diff(args) => diff(args, global),
+        ManifestCommand::Merge(args) => merge(args, global),
+    }
+}
+
+impl FormatArg {
+    fn format(self) -> Format {
+        match self {
+            FormatArg::V2023 => Format::V2023,
+            FormatArg::V2025 => Format::V2025(Dialect::G),
+        }
+    }
+}
+
+/// A manifest with what its bytes have as hash.
+struct Read {
+    manifest: Manifest,
+    hash: ContentHash,
+}
+
+fn snapshot(args: &ManifestSnapshotArgs, global: &GlobalArgs) -> Result<()> {
+    let parent = match &args.parent {
+        None => None,
+        Some(_) if args.format == Some(FormatArg::V2023) => {
+            return Err(Failure::usage("v2023 has no diffs").hint("leave out --format, or --parent"));
+        }
+        Some(file) => Some(read(file)?),
+    };
+    let format = args
+        .format
+        .map_or_else(|| if parent.is_some() { FormatArg::V2025.format() } else { Format::V2023 }, FormatArg::format);
+    only_one_on_output(&args.output, args.json)?;
+    // For a diff, as the parent was made: what that could not hold does not differ.
+    let seen_as = parent.as_ref().map_or(format, |parent| parent.manifest.header().format);
+    let scanned = scan_source(&args.source, bytes(&args.path), seen_as, &args.scan, global)?;
+    let manifest = match &parent {
+        Some(parent) => {
+            let now = as_read(scanned.manifest.clone(), seen_as)?;
+            now.manifest.diff(&parent.manifest, parent.hash).map_err(|e| Failure::fs("diff", &e))?
+        }
+        None => scanned.manifest,
+    };
+    let written = write(&manifest, format, &args.output)?;
+    let mut told = describe(&manifest, format, &written, &args.output);
+    told["known_files"] = scanned.known_files.into();
+    told["hashed_bytes"] = scanned.hashed_bytes.into();
+    told["left_out"] = scanned.left_out.into();
+    tell(&told, &args.output, args.json, global)
+}
+
+fn diff(args: &ManifestDiffArgs, global: &GlobalArgs) -> Result<()> {
+    let (before, after) = (read_if_manifest(&args.before)?, read_if_manifest(&args.after)?);
+    // A source is looked at as the manifest that it is compared with was made: what that could not hold does not differ.
+    let format =
+        before.as_ref().or(after.as_ref()).map_or(FormatArg::V2025.format(), |known| known.manifest.header().format);
+    let of = |name: &OsStr| {
+        let source =
+            SourceArgs { source: name.to_owned(), password: PasswordArgs::default(), data: DataArgs::default() };
+        as_read(scan_source(&source, b"/", format, &args.scan, global)?.manifest, format)
+    };
+    let before = before.map_or_else(|| of(&args.before), Ok)?;
+    let after = after.map_or_else(|| of(&args.after), Ok)?;
+    differ(&before, &after, args)
+}
+
+/// A manifest as it comes back after it was written in this version.
+fn as_read(manifest: Manifest, format: Format) -> Result<Read> {
+    let mut text = Vec::new();
+    match manifest.encode(format, &mut text) {
+        Ok(_) => {
+            let (manifest, summary) = Manifest::read(&text[..]).map_err(|e| Failure::fs("diff", &e))?;
+            Ok(Read { manifest, hash: summary.hash })
+        }
+        // The version of 2023 has no manifest of nothing, but a folder can be empty.
+        Err(e) if FormatError::of(&e).is_some_and(|e| e.rule == Rule::NoEntries) => {
+            Ok(Read { manifest: Manifest::new(Header::snapshot(format)), hash: ContentHash::of(b"") })
+        }
+        Err(e) => Err(Failure::fs("diff", &e)),
+    }
+}
+
+fn differ(before: &Read, after: &Read, args: &ManifestDiffArgs) -> Result<()> {
+    if let Some(output) = &args.output {
+        only_one_on_output(output, args.json)?;
+    }
+    let changes = after.manifest.diff(&before.manifest, before.hash).map_err(|e| Failure::fs("diff", &e))?;
+    if let Some(output) = &args.output {
+        write(&changes, FormatArg::V2025.format(), output)?;
+        if output.as_os_str() == STANDARD_STREAM {
+            return Ok(());
+        }
+    }
+    let mut found: Vec<(&EntryPath<'_>, &str, &str)> = Vec::new();
+    for (path, body) in changes.entries() {
+        let change = match before.manifest.get(path) {
+            None => "added",
+            Some(was) => what_changed(was, body),
+        };
+        found.push((path, kind(body), change));
+    }
+    for (path, removed) in changes.deletions() {
+        // What something else took the place of is told as changed.
+        if changes.get(path).is_none() {
+            found.push((path, if removed == Removed::Directory { "directory" } else { "file" }, "removed"));
+        }
+    }
+    found.sort();
+    let found: Vec<Value> = found
+        .into_iter()
+        .map(|(path, kind, change)| {
+            let mut object = json!({ "kind": kind, "change": change });
+            add_name(&mut object, "path", &[b"/", &path.to_listing()[..]].concat());
+            object
+        })
+        .collect();
+    let mut out = Output::new();
+    match args.json {
+        true => out.json(&found)?,
+        false => differences(&mut out, &found.into())?,
+    }
+    out.finish()
+}
+
+fn what_changed(was: &Body<'_>, now: &Body<'_>) -> &'static str {
+    match (was, now) {
+        (Body::File(was), Body::File(now)) if was.size_bytes == now.size_bytes && was.content == now.content => {
+            debug_assert!(
+                was.runnable != now.runnable || was.mtime_micros.abs_diff(now.mtime_micros) > MTIME_TOLERANCE_MICROS
+            );
+            "attributes"
+        }
+        _ => "changed",
+    }
+}
+
+fn kind(body: &Body<'_>) -> &'static str {
+    match body {
+        Body::Directory => "directory",
+        Body::Symlink(_) => "symlink",
+        Body::File(_) | Body::Deleted(_) => "file",
+    }
+}
+
+fn merge(args: &ManifestMergeArgs, global: &GlobalArgs) -> Result<()> {
+    only_one_on_output(&args.output, args.json)?;
+    let mut read_all = Vec::new();
+    for name in &args.manifests {
+        read_all.push(read(Path::new(crate::source::without_prefix(name)))?);
+    }
+    for (at, next) in read_all.iter().enumerate().skip(1) {
+        let Some(parent) = next.manifest.header().kind.parent() else { continue };
+        let before = &read_all[..at];
+        if !before.iter().any(|one| one.hash == parent) && !is_merged(before, parent)? {
+            let what = format!(
+                "{}: a diff of another manifest: of one whose hash is {parent}",
+                Path::new(&args.manifests[at]).display()
+            );
+            return Err(Failure::new(Code::Failure, what)
+                .hint("name the manifests in the order in which they were made, the oldest first"));
+        }
+    }
+    let merged = Manifest::merge(read_all.iter().map(|read| &read.manifest)).map_err(|e| Failure::fs("merge", &e))?;
+    let format = args.format.map_or(merged.header().format, FormatArg::format);
+    let written = write(&merged, format, &args.output)?;
+    tell(&describe(&merged, format, &written, &args.output), &args.output, args.json, global)
+}
+
+/// Whether these manifests merged have the hash `parent`, in one of the versions.
+fn is_merged(manifests: &[Read], parent: ContentHash) -> Result<bool> {
+    let merged = Manifest::merge(manifests.iter().map(|read| &read.manifest)).map_err(|e| Failure::fs("merge", &e))?;
+    let has =
+        |format: FormatArg| merged.encode(format.format(), io::sink()).is_ok_and(|written| written.hash == parent);
+    Ok(has(FormatArg::V2023) || has(FormatArg::V2025))
+}
+
+fn read(file: &Path) -> Result<Read> {
+    let failed = |e: &FsError| Failure::fs(file.display(), e);
+    let opened = File::open(file).map_err(|e| Failure::io(file.display(), &e))?;
+    let (manifest, summary) = Manifest::read(&opened).map_err(|e| failed(&e))?;
+    Ok(Read { manifest, hash: summary.hash })
+}
+
+fn read_if_manifest(name: &OsStr) -> Result<Option<Read>> {
+    manifest_file(name)?.map(|file| read(&file)).transpose()
+}
+
+/// What a source gave.
+struct Scanned {
+    manifest: Manifest,
+    known_files: u64,
+    hashed_bytes: u64,
+    left_out: Vec<Value>,
+}
+
+fn scan_source(
+    source: &SourceArgs,
+    path: &[u8],
+    format: Format,
+    args: &ScanArgs,
+    global: &GlobalArgs,
+) -> Result<Scanned> {
+    let filter =
+        Filter::new(&args.include, &args.exclude).map_err(|e| Failure::usage(format!("not a pattern: {e}")))?;
+    let is_dir = matches!(Source::recognise(&source.source)?, Source::Dir(_));
+    let (place, opened) = open::source(source, global, Purpose::Read)?;
+    let tree = Tree::new(&*opened.store);
+    // Inode numbers and ctime are those of the host only there.
+    let cache = if is_dir && !args.rehash { hashes(args.cache_dir.as_deref())? } else { None };
+    let scope = cache.as_ref().map(|cache| cache.scope(&[b"dir\0", place.as_os_str().as_bytes()].concat()));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let options = Options { format, filter: &filter, threads, known: scope.as_ref() };
+    interrupt::watch();
+    let mut progress = Progress::new("manifest", global.quiet).advising(&opened.advice);
+    let (mut known_files, mut hashed_bytes, mut left_out) = (0, 0, Vec::new());
+    let scanned = scan(&tree, path, &options, &mut |event| {
+        match event {
+            Event::File { path, known, .. } => {
+                known_files += u64::from(known);
+                progress.entry(&show(&path.to_listing()));
+            }
+            Event::Bytes(count) => {
+                hashed_bytes += count;
+                return progress.event(transfer::Event::Bytes(count));
+            }
+            Event::LeftOut { path, why } => {
+                let mut object = json!({ "why": why });
+                add_name(&mut object, "path", &[b"/", path].concat());
+                left_out.push(object);
+                return progress.event(transfer::Event::LeftOut { path: &show(path), why });
+            }
+            Event::Failed(error) => progress.failed_with(error),
+        }
+        if interrupt::came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    let finished = progress.finish();
+    let scanned = scanned.map_err(|e| opened.failure(place.display(), &e))?;
+    finished?;
+    debug_assert_eq!(scanned.failed, 0, "each was told, and ends the display with a failure");
+    Ok(Scanned { manifest: scanned.manifest, known_files, hashed_bytes, left_out })
+}
+
+/// The cache of hashes; none while another process has it, or if it cannot be had: then everything is read.
+fn hashes(given: Option<&Path>) -> Result<Option<HashCache>> {
+    let dir = cache_dir(given)?;
+    if let Err(e) = fs::create_dir_all(&dir) {
+        tracing::warn!(dir = %dir.display(), error = %e, "no cache of hashes: everything is read");
+        return Ok(None);
+    }
+    match HashCache::open(&dir.join(HASHES_FILE)) {
+        Ok(Some(cache)) => Ok(Some(cache)),
+        Ok(None) => {
+            tracing::info!("another process has the cache of hashes: everything is read");
+            Ok(None)
+        }
+        Err(e) => {
+            tracing::warn!(error = %e, "no cache of hashes: everything is read");
+            Ok(None)
+        }
+    }
+}
+
+/// Refuses the manifest and the description of it in one stream.
+fn only_one_on_output(output: &Path, json: bool) -> Result<()> {
+    match json && output.as_os_str() == STANDARD_STREAM {
+        true => Err(Failure::usage("standard output cannot have both the manifest and what --json prints")),
+        false => Ok(()),
+    }
+}
+
+/// Writes the manifest whole or not at all.
+fn write(manifest: &Manifest, format: Format, output: &Path) -> Result<Written> {
+    let failed = |e: FsError| Failure::fs(output.display(), &e);
+    if output.as_os_str() == STANDARD_STREAM {
+        let mut text = Vec::new();
+        let written = manifest.encode(format, &mut text).map_err(failed)?;
+        let mut out = Output::new();
+        out.bytes(&text)?;
+        out.finish()?;
+        return Ok(written);
+    }
+    let io_failed = |e: io::Error| Failure::io(output.display(), &e);
+    let dir = match output.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    // Where a link leads, the link stays.
+    let target = output.canonicalize().unwrap_or_else(|_| output.to_owned());
+    let dir = target.parent().filter(|parent| *parent != Path::new("")).unwrap_or(dir);
+    let perm = Permissions::from_mode(0o666 & !process::umask());
+    let mut file = tempfile::Builder::new().prefix(".adit-").permissions(perm).tempfile_in(dir).map_err(io_failed)?;
+    let written = {
+        let mut out = BufWriter::new(file.as_file_mut());
+        let written = manifest.encode(format, &mut out).map_err(failed)?;
+        out.flush().map_err(io_failed)?;
+        written
+    };
+    file.as_file().sync_all().map_err(io_failed)?;
+    file.persist(&target).map_err(|e| io_failed(e.error))?;
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(io_failed)?;
+    Ok(written)
+}
+
+/// What a manifest has, as JSON.
+fn describe(manifest: &Manifest, format: Format, written: &Written, output: &Path) -> Value {
+    let (mut files, mut directories, mut symlinks) = (0u64, 0u64, 0u64);
+    for (_, body) in manifest.entries() {
+        match body {
+            Body::Directory => directories += 1,
+            Body::Symlink(_) => symlinks += 1,
+            Body::File(_) | Body::Deleted(_) => files += 1,
+        }
+    }
+    let lost = if format == Format::V2023 { manifest.losses() } else { Losses::default() };
+    let mut object = json!({
+        "format": match format {
+            Format::V2023 => "v2023",
+            Format::V2025(_) => "v2025",
+        },
+        "files": files,
+        "directories": directories - lost.directories,
+        "symlinks": symlinks - lost.symlinks,
+        "deletions": manifest.deletions().count() as u64 - lost.deletions,
+        "lost": {
+            "directories": lost.directories,
+            "symlinks": lost.symlinks,
+            "runnable": lost.runnable,
+            "deletions": lost.deletions,
+        },
+        "size": written.total_size_bytes,
+        "hash": written.hash.to_string(),
+    });
+    add_name(&mut object, "path", output.as_os_str().as_bytes());
+    object
+}
+
+/// Says what was written, to people on standard error, for standard output may be the manifest.
+fn tell(told: &Value, output: &Path, json: bool, global: &GlobalArgs) -> Result<()> {
+    let is_stream = output.as_os_str() == STANDARD_STREAM;
+    if json {
+        let mut out = Output::new();
+        out.json(told)?;
+        return out.finish();
+    }
+    if global.quiet {
+        return Ok(());
+    }
+    let count = |key: &str, one: &str, many: &str| {
+        let count = told[key].as_u64().unwrap_or(0);
+        (count > 0).then(|| format!("{count} {}", if count == 1 { one } else { many }))
+    };
+    let parts = [
+        count("files", "file", "files").or(Some("no files".into())),
+        count("directories", "folder", "folders"),
+        count("symlinks", "link", "links"),
+        count("deletions", "deletion", "deletions"),
+        Some(show_size(told["size"].as_u64().unwrap_or(0))),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    let place = if is_stream { "standard output".to_owned() } else { output.display().to_string() };
+    eprintln!("adit: {place}: {}; hash {}", parts.join(", "), told["hash"].as_str().unwrap_or_default());
+    let lost: Vec<String> =
+        [("directories", "folders"), ("symlinks", "links"), ("runnable", "exec bits"), ("deletions", "deletions")]
+            .into_iter()
+            .filter_map(|(key, words)| {
+                told["lost"][key].as_u64().filter(|count| *count > 0).map(|count| format!("{count} {words}"))
+            })
+            .collect();
+    if !lost.is_empty() {
+        eprintln!("adit: {place}: v2023 cannot hold {}; --format v2025 does", lost.join(", "));
+    }
+    Ok(())
+}

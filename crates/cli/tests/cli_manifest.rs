@@ -1,0 +1,186 @@
+//! `adit manifest snapshot|diff|merge`.
+
+mod common;
+
+use std::fs::{self, File};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::time::{Duration, SystemTime};
+
+use common::{Bench, Ran};
+use serde_json::Value;
+
+/// A folder `work` with some files, old enough for their hashes to be kept.
+fn bench() -> Bench {
+    let bench = Bench::bare();
+    fs::create_dir_all(bench.path("work/sub/empty")).unwrap();
+    for (name, text) in [("a", "one"), ("sub/b", "two"), ("sub/tool", "#!/bin/sh\n")] {
+        fs::write(bench.path("work").join(name), text).unwrap();
+    }
+    fs::set_permissions(bench.path("work/sub/tool"), PermissionsExt::from_mode(0o755)).unwrap();
+    symlink("sub/b", bench.path("work/link")).unwrap();
+    bench
+}
+
+fn manifest(bench: &Bench, args: &[&str]) -> Ran {
+    let cache = bench.str("cache");
+    let verb: Vec<&str> = args.iter().take(1).copied().collect();
+    let rest = &args[1..];
+    let more: &[&str] = if verb == ["merge"] { &[] } else { &["--cache-dir", &cache] };
+    bench.run(["manifest"].iter().chain(&verb).chain(rest).chain(more))
+}
+
+/// `change path` for each difference.
+fn changes(ran: Ran) -> Vec<String> {
+    let list = ran.expect(0).json();
+    let text = |of: &Value, key: &str| of[key].as_str().unwrap().to_owned();
+    list.as_array().unwrap().iter().map(|one| format!("{} {}", text(one, "change"), text(one, "path"))).collect()
+}
+
+#[test]
+fn a_snapshot_is_what_the_official_package_writes() {
+    let bench = Bench::bare();
+    fs::create_dir(bench.path("work")).unwrap();
+    for (name, text) in [("é", "x"), ("b", ""), ("z.txt", "zz")] {
+        let path = bench.path("work").join(name);
+        fs::write(&path, text).unwrap();
+        let at = SystemTime::UNIX_EPOCH + Duration::from_nanos(1_700_000_000_123_456_789);
+        File::options().write(true).open(path).unwrap().set_modified(at).unwrap();
+    }
+    manifest(&bench, &["snapshot", "work", "-o", "m"]).expect(0).says("3 files");
+    let expected = concat!(
+        r#"{"hashAlg":"xxh128","manifestVersion":"2023-03-03","paths":["#,
+        r#"{"hash":"99aa06d3014798d86001c324468d497f","mtime":1700000000123456,"path":"b","size":0},"#,
+        r#"{"hash":"HASH_ZZ","mtime":1700000000123456,"path":"z.txt","size":2},"#,
+        r#"{"hash":"HASH_X","mtime":1700000000123456,"path":"\u00e9","size":1}"#,
+        r#"],"totalSize":3}"#
+    );
+    let hash = |text: &[u8]| format!("{:032x}", xxhash_rust::xxh3::xxh3_128(text));
+    let expected = expected.replace("HASH_ZZ", &hash(b"zz")).replace("HASH_X", &hash(b"x"));
+    assert_eq!(fs::read_to_string(bench.path("m")).unwrap(), expected);
+    let printed = manifest(&bench, &["snapshot", "work", "-o", "-"]).expect(0);
+    assert_eq!(printed.text(), expected);
+    manifest(&bench, &["snapshot", "work", "-o", "-", "--json"]).expect(2).says("both");
+    let told = manifest(&bench, &["snapshot", "work", "-o", "m", "--json"]).expect(0).json();
+    assert_eq!((&told["files"], &told["size"], &told["known_files"]), (&3.into(), &3.into(), &0.into()));
+    assert_eq!(told["hash"], hash(expected.as_bytes()));
+}
+
+#[test]
+fn what_a_version_cannot_hold_is_told() {
+    let bench = bench();
+    let lost = manifest(&bench, &["snapshot", "work", "-o", "m"]).expect(0).says("4 files").says("1 exec bits");
+    assert!(lost.text().is_empty());
+    manifest(&bench, &["snapshot", "work", "-o", "m", "--format", "v2025"])
+        .expect(0)
+        .says("3 files, 2 folders, 1 link");
+    symlink("/etc/passwd", bench.path("work/out")).unwrap();
+    let told = manifest(&bench, &["snapshot", "work", "-o", "m", "--format", "v2025", "--json"]);
+    let told = told.expect(0).says("/out").json();
+    assert_eq!((told["left_out"][0]["path"].as_str(), &told["symlinks"]), (Some("/out"), &1.into()));
+}
+
+#[test]
+fn what_cannot_be_read_writes_nothing() {
+    if !common::is_root("a file that even root cannot read") {
+        return;
+    }
+    let bench = bench();
+    // A link to a folder gives a file's name things below it.
+    fs::create_dir(bench.path("empty")).unwrap();
+    manifest(&bench, &["snapshot", "empty", "-o", "m"]).expect(4).says("no-entries");
+    assert!(!bench.path("m").exists());
+    manifest(&bench, &["snapshot", "none", "-o", "m"]).expect(1).says("none");
+    manifest(&bench, &["snapshot", "work", "-o", "no/m"]).expect(1).says("no/m");
+    manifest(&bench, &["snapshot", "work", "-o", "m", "--include", "a[b"]).expect(2).says("a[b");
+    manifest(&bench, &["snapshot", "work", "-o", "m", "--path", "/a"]).expect(1).says("/a");
+    assert!(!bench.path("m").exists());
+}
+
+#[test]
+fn differences_are_listed_and_written_and_merged() {
+    let bench = bench();
+    manifest(&bench, &["snapshot", "work", "-o", "before", "--format", "v2025"]).expect(0);
+    assert_eq!(changes(manifest(&bench, &["diff", "before", "work", "--json"])), [""; 0]);
+    fs::write(bench.path("work/a"), "other").unwrap();
+    fs::write(bench.path("work/new"), "").unwrap();
+    fs::remove_file(bench.path("work/sub/b")).unwrap();
+    fs::remove_dir(bench.path("work/sub/empty")).unwrap();
+    fs::set_permissions(bench.path("work/sub/tool"), PermissionsExt::from_mode(0o644)).unwrap();
+    let expected = ["changed /a", "added /new", "removed /sub/b", "removed /sub/empty", "attributes /sub/tool"];
+    assert_eq!(changes(manifest(&bench, &["diff", "before", "work", "--json"])), expected);
+    manifest(&bench, &["snapshot", "work", "-o", "after", "--format", "v2025"]).expect(0);
+    assert_eq!(changes(manifest(&bench, &["diff", "before", "after", "--json"])), expected);
+    let lines = manifest(&bench, &["diff", "before", "after", "-o", "changes"]).expect(0).text();
+    assert!(lines.contains("removed  /sub/empty/\n") && lines.contains("changed  /a\n"), "{lines}");
+    // The same diff, made in one step.
+    manifest(&bench, &["snapshot", "work", "-o", "made", "--parent", "before"]).expect(0).says("2 deletions");
+    assert_eq!(fs::read(bench.path("made")).unwrap(), fs::read(bench.path("changes")).unwrap());
+    manifest(&bench, &["merge", "before", "changes", "-o", "merged"]).expect(0);
+    assert_eq!(fs::read(bench.path("merged")).unwrap(), fs::read(bench.path("after")).unwrap());
+    // A diff of something else, and in the wrong order.
+    manifest(&bench, &["merge", "after", "changes", "-o", "wrong"]).expect(1).says("a diff of another manifest");
+    assert!(!bench.path("wrong").exists());
+    // A chain: the second diff is of what the first one leads to.
+    fs::write(bench.path("work/third"), "3").unwrap();
+    manifest(&bench, &["snapshot", "work", "-o", "more", "--parent", "after"]).expect(0);
+    manifest(&bench, &["snapshot", "work", "-o", "end", "--format", "v2025"]).expect(0);
+    manifest(&bench, &["merge", "before", "changes", "more", "-o", "merged"]).expect(0);
+    assert_eq!(fs::read(bench.path("merged")).unwrap(), fs::read(bench.path("end")).unwrap());
+}
+
+#[test]
+fn a_manifest_of_2023_is_compared_in_what_it_has() {
+    let bench = bench();
+    manifest(&bench, &["snapshot", "work", "-o", "before"]).expect(0);
+    assert_eq!(changes(manifest(&bench, &["diff", "before", "work", "--json"])), [""; 0]);
+    fs::write(bench.path("work/sub/b"), "more").unwrap();
+    // Also under the name of the link to it.
+    assert_eq!(changes(manifest(&bench, &["diff", "before", "work", "--json"])), ["changed /link", "changed /sub/b"]);
+    manifest(&bench, &["snapshot", "work", "-o", "d", "--parent", "before"]).expect(0).says("2 files");
+    manifest(&bench, &["snapshot", "work", "-o", "d", "--parent", "before", "--format", "v2023"]).expect(2);
+    fs::remove_dir_all(bench.path("work")).unwrap();
+    fs::create_dir(bench.path("work")).unwrap();
+    let gone = ["removed /a", "removed /link", "removed /sub/b", "removed /sub/tool"];
+    assert_eq!(changes(manifest(&bench, &["diff", "before", "work", "--json"])), gone);
+}
+
+#[test]
+fn hashes_are_kept_for_files_that_were_left_alone() {
+    let bench = bench();
+    let known = |args: &[&str]| {
+        let all = [&["snapshot", "work", "-o", "m", "--json"], args].concat();
+        manifest(&bench, &all).expect(0).json()["known_files"].as_u64().unwrap()
+    };
+    assert_eq!(known(&[]), 0);
+    assert_eq!(known(&[]), 0, "written a moment ago: nobody can tell whether it was since");
+    std::thread::sleep(Duration::from_millis(3500));
+    assert_eq!(known(&[]), 0);
+    assert_eq!(known(&[]), 4);
+    assert_eq!(known(&["--rehash"]), 0);
+    fs::write(bench.path("work/a"), "two").unwrap();
+    assert_eq!(known(&[]), 3);
+    // Damage of the cache costs time only.
+    fs::write(bench.path("cache/hashes.redb"), vec![1; 10_000]).unwrap();
+    assert_eq!(known(&[]), 0);
+    assert!(known(&[]) > 0);
+}
+
+#[test]
+fn any_source_has_a_manifest() {
+    let bench = bench();
+    bench.run(["volume", "init", "box.adit"]).expect(0);
+    bench.run(["put", "box.adit", "work", "/"]).expect(0);
+    bench.run(["snapshot", "create", "box.adit", "monday"]).expect(0);
+    bench.run(["rm", "-ry", "box.adit", "/work/sub"]).expect(0);
+    manifest(&bench, &["snapshot", "work", "-o", "host", "--format", "v2025"]).expect(0);
+    let path = "/.snapshots/monday/work";
+    manifest(&bench, &["snapshot", "box.adit", "--path", path, "-o", "monday", "--format", "v2025"]).expect(0);
+    assert_eq!(fs::read(bench.path("monday")).unwrap(), fs::read(bench.path("host")).unwrap());
+    manifest(&bench, &["snapshot", "box.adit", "--path", "/work", "-o", "now", "--format", "v2025"]).expect(0);
+    assert_eq!(
+        changes(manifest(&bench, &["diff", "monday", "now", "--json"])),
+        ["removed /sub", "removed /sub/b", "removed /sub/empty", "removed /sub/tool"]
+    );
+    manifest(&bench, &["snapshot", "monday", "-o", "x"]).expect(10).says("a manifest");
+    manifest(&bench, &["diff", "s3://bucket/m", "work"]).expect(10).says("object store");
+}

@@ -1,0 +1,341 @@
+//! A manifest of a tree as it is: every file of a [`Store`] hashed, in parallel, or known from before.
+//!
+//! Whatever store it is (a folder of the host, a vault, a snapshot of a volume), it is walked by name in one thread; others
+//! read and hash. A file is in the manifest with the size, time and hash of one moment: what changed while it was read is
+//! read again, and what changes on and on is a failure.
+
+mod filter;
+mod hashing;
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+
+use adit_core::error::{ErrorKind, FsError, Result};
+use adit_core::path::{Last, Node, Step, Tree, Visit};
+use adit_core::types::{Access, Attr, Ino, Kind, Timestamp};
+
+pub use self::filter::Filter;
+use self::hashing::{Hashed, Hashers};
+use crate::format::limits::CHUNK_LEN_BYTES;
+use crate::format::{Body, Content, ContentHash, Entry, EntryPath, File, Format, Header, LinkTarget, Manifest};
+use crate::hash_cache::{Layout, Scope};
+
+/// How often a file is read that changes while it is read.
+const READ_AGAIN: u32 = 3;
+
+/// What of a tree goes into the manifest, and how.
+pub struct Options<'a> {
+    /// The version to make it for. That of 2023 knows files only, each with one hash: symbolic links are followed, where they stay
+    /// inside.
+    pub format: Format,
+    /// Which paths.
+    pub filter: &'a Filter,
+    /// Threads that read and hash, at least one.
+    pub threads: usize,
+    /// What was hashed before, if the attributes of the store can be trusted for that.
+    pub known: Option<&'a Scope<'a>>,
+}
+
+/// What happens on the way.
+pub enum Event<'a> {
+    /// A file is in the manifest.
+    File {
+        /// Where.
+        path: &'a EntryPath<'static>,
+        /// Its length.
+        len_bytes: u64,
+        /// Whether its hash was known from before.
+        known: bool,
+    },
+    /// Bytes were read and hashed.
+    Bytes(u64),
+    /// Something is not in the manifest, which has no place for it.
+    LeftOut {
+        /// Its path below the root.
+        path: &'a [u8],
+        /// Why.
+        why: &'a str,
+    },
+    /// Something should be in the manifest, and could not be read.
+    Failed(&'a FsError),
+}
+
+/// Hears what happens, and may end it.
+pub type Tell<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
+
+/// What became of a tree.
+pub struct Snapshot {
+    /// The manifest: of all that could be read.
+    pub manifest: Manifest,
+    /// How many entries could not be read. With one of them the manifest is not what was asked for.
+    pub failed: u64,
+}
+
+/// Makes a manifest of what lies below the directory `root` of `tree`.
+///
+/// # Errors
+/// `Interrupted` if `tell` breaks; `NotDirectory`; those of `root` itself. What goes wrong below is told, and the rest goes on.
+pub fn snapshot(tree: &Tree<'_>, root: &[u8], options: &Options<'_>, tell: &mut Tell<'_>) -> Result<Snapshot> {
+    let start = tree.resolve(root, Last::Follow)?;
+    if start.kind() != Kind::Directory {
+        return Err(FsError::new(ErrorKind::NotDirectory).on("make a manifest of", adit_core::path::show(start.path())));
+    }
+    std::thread::scope(|scope| {
+        let mut walk = Walk {
+            tree,
+            options,
+            tell,
+            hashers: Hashers::start(scope, options.threads.max(1)),
+            waiting: HashMap::new(),
+            next: 0,
+            manifest: Manifest::new(Header::snapshot(options.format)),
+            failed: 0,
+        };
+        let mut chain = vec![start.ino()];
+        let cut = start.path().len();
+        walk.directory(start, cut, &[], &mut chain)?;
+        walk.rest()?;
+        Ok(Snapshot { manifest: walk.manifest, failed: walk.failed })
+    })
+}
+
+/// A file that is being hashed.
+struct Waiting {
+    path: EntryPath<'static>,
+    /// Its path in the store: another one below a link that was followed.
+    found_at: Vec<u8>,
+    attr: Attr,
+    /// Before it was opened.
+    began: Timestamp,
+    tries: u32,
+}
+
+struct Walk<'a, 's, 'h> {
+    tree: &'a Tree<'s>,
+    options: &'a Options<'a>,
+    tell: &'a mut Tell<'h>,
+    hashers: Hashers,
+    waiting: HashMap<u64, Waiting>,
+    next: u64,
+    manifest: Manifest,
+    failed: u64,
+}
+
+impl<'a> Walk<'a, '_, '_> {
+    /// Takes in what lies below `start`, whose path in the manifest is `prefix`; its path in the store has `cut` bytes. `chain` has the
+    /// directories on the way to it.
+    fn directory(&mut self, start: Node<'a>, cut: usize, prefix: &[u8], chain: &mut Vec<Ino>) -> Result<()> {
+        let tree = self.tree;
+        let depth_before = chain.len();
+        tree.walk(start, &mut |visit| match visit {
+            Visit::Entry { depth: 0, .. } => Ok(Step::Into),
+            Visit::Entry { node, depth, .. } => {
+                chain.truncate(depth_before + depth - 1);
+                let path = below(prefix, node.path().get(cut..).unwrap_or_default());
+                let step = self.entry(node, &path, chain)?;
+                if step == Step::Into {
+                    chain.push(node.ino());
+                }
+                Ok(step)
+            }
+            Visit::Leave { .. } => Ok(Step::Past),
+            Visit::Failed { error, .. } => self.fail(&error).map(|()| Step::Past),
+        })?;
+        chain.truncate(depth_before);
+        Ok(())
+    }
+
+    fn entry(&mut self, node: &Node<'a>, path: &[u8], chain: &mut Vec<Ino>) -> Result<Step> {
+        let is_directory = node.kind() == Kind::Directory;
+        if self.options.filter.excludes(path) {
+            return Ok(Step::Past);
+        }
+        // What is in a directory may be asked for where the directory itself is not.
+        let wanted = self.options.filter.includes(path);
+        if !wanted && !is_directory && !self.follows(node) {
+            return Ok(Step::Past);
+        }
+        let entry = match EntryPath::from_host(path) {
+            Ok(entry) => entry.into_owned(),
+            Err(e) => {
+                self.fail(&e.into())?;
+                return Ok(Step::Past);
+            }
+        };
+        match node.kind() {
+            Kind::Directory => {
+                if wanted && self.keeps_directories() {
+                    self.insert(entry, Body::Directory)?;
+                }
+                return Ok(Step::Into);
+            }
+            Kind::File => self.file(entry, node.path().to_vec(), *node.attr(), 0)?,
+            Kind::Symlink => self.link(node, entry, wanted, chain)?,
+            Kind::Fifo | Kind::Socket | Kind::BlockDevice | Kind::CharDevice => {
+                self.leave_out(path, "no file, folder or link")?;
+            }
+        }
+        Ok(Step::Past)
+    }
+
+    fn keeps_directories(&self) -> bool {
+        matches!(self.options.format, Format::V2025(_))
+    }
+
+    fn follows(&self, node: &Node<'_>) -> bool {
+        node.kind() == Kind::Symlink && self.options.format == Format::V2023
+    }
+
+    fn link(&mut self, node: &Node<'a>, entry: EntryPath<'static>, wanted: bool, chain: &mut Vec<Ino>) -> Result<()> {
+        if !self.follows(node) {
+            let target = match self.tree.read_link(node) {
+                Ok(target) => target,
+                Err(e) => return self.fail(&e),
+            };
+            return match LinkTarget::from_host(&target, &entry) {
+                Ok(target) => self.insert(entry, Body::Symlink(target.into_owned())),
+                Err(e) => self.leave_out(&entry.to_listing(), &e.to_string()),
+            };
+        }
+        let target = match self.tree.resolve(node.path(), Last::Follow) {
+            Ok(target) => target,
+            Err(e) => {
+                return self.leave_out(&entry.to_listing(), &format!("a link that leads to no file in there: {e}"));
+            }
+        };
+        match target.kind() {
+            Kind::File if wanted => self.file(entry, target.path().to_vec(), *target.attr(), 0),
+            Kind::File => Ok(()),
+            Kind::Directory if chain.contains(&target.ino()) => {
+                self.leave_out(&entry.to_listing(), "a link to a folder that it lies in itself")
+            }
+            Kind::Directory => {
+                let (cut, prefix) = (target.path().len(), entry.to_listing().into_owned());
+                let depth = chain.len();
+                chain.push(target.ino());
+                let walked = self.directory(target, cut, &prefix, chain);
+                chain.truncate(depth);
+                walked
+            }
+            _ => self.leave_out(&entry.to_listing(), "a link to no file and no folder"),
+        }
+    }
+
+    /// Takes in a file, or has it hashed first. The caller has a node of it, so that the store knows it.
+    fn file(&mut self, path: EntryPath<'static>, found_at: Vec<u8>, attr: Attr, tries: u32) -> Result<()> {
+        let layout = layout(self.options.format, attr.size);
+        if let Some(known) = self.options.known
+            && let Some(hashes) = known.find(&found_at, &attr, layout)
+        {
+            return self.hashed(path, &attr, hashes, true);
+        }
+        let began = Timestamp::now();
+        let file = match self.tree.store().open(attr.ino, Access::Read) {
+            Ok(file) => file,
+            Err(e) => return self.fail(&e.on("read", adit_core::path::show(&found_at))),
+        };
+        let id = self.next;
+        self.next += 1;
+        self.waiting.insert(id, Waiting { path, found_at, attr, began, tries });
+        // Waits while all have enough to do; what they have done meanwhile is taken in first.
+        let mut job = hashing::Job { id, file, layout, len_bytes: attr.size };
+        while let Err(back) = self.hashers.offer(job) {
+            job = back;
+            let done = self.hashers.wait()?;
+            self.take(done)?;
+        }
+        while let Some(done) = self.hashers.poll() {
+            self.take(done)?;
+        }
+        Ok(())
+    }
+
+    /// Takes in what the others are still at.
+    fn rest(&mut self) -> Result<()> {
+        while !self.waiting.is_empty() {
+            let done = self.hashers.wait()?;
+            self.take(done)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, done: Hashed) -> Result<()> {
+        let Some(Waiting { path, found_at, attr, began, tries }) = self.waiting.remove(&done.id) else { return Ok(()) };
+        let hashes = match done.hashes {
+            Ok(hashes) => hashes,
+            Err(e) => return self.fail(&e.on("read", adit_core::path::show(&found_at))),
+        };
+        self.tell(Event::Bytes(attr.size))?;
+        let node = match self.tree.resolve(&found_at, Last::Keep) {
+            Ok(node) => node,
+            Err(e) => return self.fail(&e),
+        };
+        let now = *node.attr();
+        let same = |a: &Attr| (a.ino, a.size, a.mtime, a.ctime, a.kind);
+        if same(&now) == same(&attr)
+            && let Some(hashes) = hashes
+        {
+            if let Some(known) = self.options.known {
+                known.note(&found_at, &attr, began, &hashes);
+            }
+            return self.hashed(path, &attr, hashes, false);
+        }
+        if now.kind != Kind::File || tries >= READ_AGAIN {
+            let changing = FsError::new(ErrorKind::Stale).on("read", adit_core::path::show(&found_at));
+            return self.fail(&changing.because("it changes while it is read; try again when nobody writes to it"));
+        }
+        self.file(path, found_at, now, tries + 1)
+    }
+
+    fn hashed(&mut self, path: EntryPath<'static>, attr: &Attr, hashes: Vec<ContentHash>, known: bool) -> Result<()> {
+        let content = match <[ContentHash; 1]>::try_from(hashes) {
+            Ok([hash]) => Content::Whole(hash),
+            Err(hashes) => Content::chunks(hashes.into(), attr.size)?,
+        };
+        let mtime_micros = i64::try_from(attr.mtime.as_nanos().div_euclid(1000)).unwrap_or(i64::MAX);
+        let runnable = attr.perm & 0o111 != 0;
+        self.tell(Event::File { path: &path, len_bytes: attr.size, known })?;
+        self.insert(path, Body::File(File { size_bytes: attr.size, mtime_micros, runnable, content }))
+    }
+
+    /// A refusal is of this entry alone: two names of a folder can be one text, and a link to a folder can lead below a file's name.
+    fn insert(&mut self, path: EntryPath<'static>, body: Body<'static>) -> Result<()> {
+        match self.manifest.insert(Entry { path, body }) {
+            Ok(()) => Ok(()),
+            Err(e) => self.fail(&e.into()),
+        }
+    }
+
+    fn fail(&mut self, error: &FsError) -> Result<()> {
+        self.failed += 1;
+        self.tell(Event::Failed(error))
+    }
+
+    fn leave_out(&mut self, path: &[u8], why: &str) -> Result<()> {
+        self.tell(Event::LeftOut { path, why })
+    }
+
+    fn tell(&mut self, event: Event<'_>) -> Result<()> {
+        match (self.tell)(event) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(ErrorKind::Interrupted.into()),
+        }
+    }
+}
+
+/// A path of the manifest: `rest`, which may begin with a slash, below `prefix`.
+fn below(prefix: &[u8], rest: &[u8]) -> Vec<u8> {
+    let rest = rest.strip_prefix(b"/").unwrap_or(rest);
+    if prefix.is_empty() { rest.to_vec() } else { [prefix, b"/", rest].concat() }
+}
+
+/// Which hashes a file of this length has in the manifest.
+fn layout(format: Format, len_bytes: u64) -> Layout {
+    match format {
+        Format::V2025(_) if len_bytes > CHUNK_LEN_BYTES => Layout::Chunks,
+        _ => Layout::Whole,
+    }
+}
+
+#[cfg(test)]
+mod tests;
