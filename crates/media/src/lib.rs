@@ -1,7 +1,7 @@
 //! Where the bytes of a store live: implementations of the seam [`adit_core::media`] on the host.
 //!
 //! [`HostDirectory`] is a folder of the host, [`HostBlockFile`] a single file, [`ExtentFolder`] objects with numbers in a folder of any
-//! medium. With the feature `objects`, `FolderObjects` is a folder used as an object store. Nothing here knows a store's format, and nothing above knows a file descriptor.
+//! medium. With the feature `objects`, `open_objects` gives an object store of the network, or one in a folder. Nothing here knows a store's format, and nothing above knows a file descriptor.
 
 mod block_file;
 mod extent_folder;
@@ -14,4 +14,4 @@ pub use block_file::HostBlockFile;
 pub use extent_folder::ExtentFolder;
 pub use host_dir::HostDirectory;
 #[cfg(feature = "objects")]
-pub use objects::FolderObjects;
+pub use objects::{FolderObjects, ObjectsOptions, open_objects};

@@ -3,7 +3,7 @@
 //! * [`crash`]: media in memory that lose power at any call.
 //! * [`faults`]: media that fail at chosen calls.
 //! * [`model`]: [`model::MemoryStore`], the filesystem that is obviously right.
-//! * [`objects`]: object stores that fail when told to, and the suite for all of them.
+//! * [`objects`]: object stores in memory and on loopback that fail when told to, and the suite for all of them.
 //! * [`ops`]: random operations, run on a store or through a mount, and compared with the model.
 //! * [`replay_corpora`]: inputs of the fuzzers, without them.
 //! * [`Through`]: a medium that passes everything on, but for what a test does to its files.

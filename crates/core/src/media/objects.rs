@@ -216,7 +216,7 @@ pub trait Objects: Send + Sync {
     fn list(&self, prefix: &str, after: Option<&str>, max: usize) -> Result<ObjectPage>;
 
     /// Whether the store decides [`PutOptions::if_absent`] at one moment; `None` if nobody knows yet, because nothing was
-    /// stored in that way.
+    /// stored in that way, or nothing small.
     fn if_absent_is_atomic(&self) -> Option<bool>;
 
     /// The store in a message: where it is, and never a secret.

@@ -1,5 +1,34 @@
-//! Object stores: the seam [`Objects`](adit_core::media::Objects) over a folder of this machine.
+//! Object stores: the seam [`Objects`] over S3 and over a folder of this machine.
+//!
+//! [`open_objects`] takes what was typed. [`FolderObjects`] is ours from top to bottom, because what it promises of names, links
+//! and power cuts no general library does. [`S3Objects`] speaks the protocol with opendal, on a small runtime that all of
+//! them share ([`runtime`]) and through a transport of its own ([`transport`]), which has the limits.
 
+mod body;
+mod credentials;
+mod failure;
 mod folder;
+mod options;
+mod runtime;
+mod s3;
+mod transport;
+mod upload;
+
+use std::sync::Arc;
+
+use adit_core::Result;
+use adit_core::media::Objects;
 
 pub use folder::FolderObjects;
+pub use options::{ObjectsOptions, StoreUrl};
+pub use s3::S3Objects;
+
+/// Opens the object store that `url` names: `s3://bucket/prefix`, a folder, or `file:///folder`.
+///
+/// Nothing goes over the network yet, so a bucket that is not there, or not ours, shows at the first call.
+pub fn open_objects(url: &str, options: &ObjectsOptions) -> Result<Arc<dyn Objects>> {
+    Ok(match StoreUrl::parse(url)? {
+        StoreUrl::S3 { bucket, prefix } => Arc::new(S3Objects::open(&bucket, &prefix, options)?),
+        StoreUrl::Folder(path) => Arc::new(FolderObjects::open(&path)?),
+    })
+}

@@ -1,14 +1,17 @@
-//! Object stores for tests: one in memory, one that fails when told to, and the suite that every implementation of
-//! [`Objects`](adit_core::media::Objects) passes.
+//! Object stores for tests: one in memory, one that fails when told to, a server of the S3 protocol on loopback, and the
+//! suite that every implementation of [`Objects`](adit_core::media::Objects) passes.
 //!
 //! * [`MemoryObjects`]: the store that is obviously right.
 //! * [`ObjectFaults`] and [`FaultyObjects`]: any store, with chosen calls that fail, lie or take their time, and counters.
+//! * [`FaultyS3`]: what a client of the network protocol talks to, with the faults that only a network has.
 //! * [`check_objects`]: what an object store promises, as one function.
 
 mod faulty;
 mod memory;
+mod s3;
 mod suite;
 
 pub use faulty::{FaultyObjects, ObjectCall, ObjectFault, ObjectFaults, ObjectStats};
 pub use memory::MemoryObjects;
+pub use s3::{Conditions, FaultyS3, HttpFault, RequestLog};
 pub use suite::check_objects;

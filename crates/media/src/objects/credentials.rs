@@ -1,0 +1,433 @@
+//! Where the keys of S3 come from: the library's sources in the order of the AWS tools, and two that it has no way for.
+//!
+//! [`Credentials`] asks the variables, the profile, a web identity, the container and the machine. A profile has a role to be
+//! assumed with what another profile or a web identity has, or keys in the files, or single sign-on, or a command. The first
+//! source that has credentials ends it; if none has, the error tells what went wrong at each.
+//!
+//! It is asked again two minutes before what it gave runs out. If nobody answers then, the old ones are good until they do,
+//! and the sources have a rest in between.
+
+use std::pin::Pin;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use reqsign_aws_v4::{
+    AssumeRoleCredentialProvider, AssumeRoleWithWebIdentityCredentialProvider, Credential, ECSCredentialProvider,
+    EnvCredentialProvider, IMDSv2CredentialProvider, ProcessCredentialProvider, ProfileCredentialProvider,
+    RequestSigner, SSOCredentialProvider, StaticCredentialProvider,
+};
+use reqsign_core::time::Timestamp;
+use reqsign_core::{
+    CommandExecute, CommandOutput, Context, Error, ProvideCredential, Result, Signer, SigningCredential,
+};
+
+use super::options::{ProfileFile, S3Settings, Surroundings};
+
+/// Most profiles of which each is the source of the one before.
+const SOURCES_MAX: u32 = 8;
+/// How long the sources are not asked again, when they had nothing newer.
+const REST: Duration = Duration::from_secs(10);
+
+/// The sources of one store.
+#[derive(Clone, Debug)]
+pub struct Credentials {
+    profile: Option<String>,
+    /// Whether it was named for this store, and not by a variable.
+    is_explicit: bool,
+    instance_metadata: bool,
+    region: String,
+    around: Arc<dyn Surroundings>,
+    last: Arc<Mutex<Option<Last>>>,
+}
+
+/// What the sources gave last, and whether they are to be asked again.
+#[derive(Clone, Debug)]
+struct Last {
+    found: Credential,
+    rest_until: Option<Instant>,
+}
+
+/// What went wrong at sources that were asked and had none.
+#[derive(Default)]
+struct Asked {
+    failures: Vec<String>,
+}
+
+impl Asked {
+    /// What a source has. One that is not set up has nothing to tell.
+    async fn of(
+        &mut self,
+        name: &str,
+        source: impl ProvideCredential<Credential = Credential>,
+        context: &Context,
+    ) -> Option<Credential> {
+        match source.provide_credential(context).await {
+            // Variables that are set to nothing are not set.
+            Ok(found) => found.filter(|found| !found.access_key_id.is_empty() && !found.secret_access_key.is_empty()),
+            Err(e) => {
+                self.failures.push(format!("{name}: {e}"));
+                None
+            }
+        }
+    }
+}
+
+impl Credentials {
+    pub fn new(settings: &S3Settings, around: Arc<dyn Surroundings>) -> Credentials {
+        Credentials {
+            profile: settings.profile.clone(),
+            is_explicit: settings.options.profile.is_some(),
+            instance_metadata: settings.options.instance_metadata,
+            region: settings.region.clone(),
+            around,
+            last: Arc::default(),
+        }
+    }
+
+    async fn find(&self, context: &Context, asked: &mut Asked) -> Option<Credential> {
+        // Who names a profile for a store means it, whatever is in the variables.
+        if !self.is_explicit
+            && let Some(found) = asked.of("the variables", EnvCredentialProvider::new(), context).await
+        {
+            return Some(found);
+        }
+        let name = self.profile.as_deref().unwrap_or("default");
+        if self.profile.is_some() && ProfileFile::of(&*self.around, name).is_missing() {
+            // Whoever wrote it wrong does not mean what the machine has.
+            asked.failures.push(format!("there is no profile {name} in the files of the AWS tools"));
+            return None;
+        }
+        if let Some(found) = self.of_profile(context, name, SOURCES_MAX, asked).await {
+            return Some(found);
+        }
+        let web = AssumeRoleWithWebIdentityCredentialProvider::new();
+        if let Some(found) = asked.of("the web identity", web, context).await {
+            return Some(found);
+        }
+        if let Some(found) = asked.of("the container", ECSCredentialProvider::new(), context).await {
+            return Some(found);
+        }
+        if !self.instance_metadata {
+            return None;
+        }
+        asked.of("the machine", IMDSv2CredentialProvider::new(), context).await
+    }
+
+    /// What a profile has, by way of at most `depth` others.
+    fn of_profile<'a>(
+        &'a self,
+        context: &'a Context,
+        name: &'a str,
+        depth: u32,
+        asked: &'a mut Asked,
+    ) -> Pin<Box<dyn Future<Output = Option<Credential>> + Send + 'a>> {
+        Box::pin(async move {
+            let file = ProfileFile::of(&*self.around, name);
+            match (file.value("role_arn"), file.value("web_identity_token_file")) {
+                (Some(role), Some(token_file)) => {
+                    let mut web = AssumeRoleWithWebIdentityCredentialProvider::with_config(role, token_file.into())
+                        .with_region(file.value("region").unwrap_or_else(|| self.region.clone()))
+                        .with_regional_sts_endpoint();
+                    if let Some(session) = file.value("role_session_name") {
+                        web = web.with_role_session_name(session);
+                    }
+                    return asked.of(&format!("the web identity of profile {name}"), web, context).await;
+                }
+                (Some(role), None) => return self.of_role(context, name, &role, &file, depth, asked).await,
+                (None, _) => {}
+            }
+            let keys = ProfileCredentialProvider::new().with_profile(name);
+            if let Some(found) = asked.of(&format!("the keys of profile {name}"), keys, context).await {
+                return Some(found);
+            }
+            let sso = SSOCredentialProvider::new().with_profile(name);
+            if let Some(found) = asked.of(&format!("the single sign-on of profile {name}"), sso, context).await {
+                return Some(found);
+            }
+            let command = ProcessCredentialProvider::new().with_command(file.value("credential_process")?);
+            asked.of(&format!("the command of profile {name}"), command, context).await
+        })
+    }
+
+    async fn of_role(
+        &self,
+        context: &Context,
+        name: &str,
+        role: &str,
+        file: &ProfileFile,
+        depth: u32,
+        asked: &mut Asked,
+    ) -> Option<Credential> {
+        if file.value("mfa_serial").is_some() {
+            asked.failures.push(format!("profile {name}: its role needs a code that only a person has (mfa_serial)"));
+            return None;
+        }
+        let source = match (file.value("source_profile"), file.value("credential_source").as_deref()) {
+            // Its own keys, not its role again.
+            (Some(source), _) if source == name => {
+                let keys = ProfileCredentialProvider::new().with_profile(name);
+                asked.of(&format!("the keys of profile {name}"), keys, context).await
+            }
+            (Some(_), _) if depth == 0 => {
+                asked.failures.push(format!("profile {name}: too many profiles have each other as their source"));
+                None
+            }
+            (Some(source), _) => self.of_profile(context, &source, depth - 1, asked).await,
+            (None, Some("Environment")) => asked.of("the variables", EnvCredentialProvider::new(), context).await,
+            (None, Some("EcsContainer")) => asked.of("the container", ECSCredentialProvider::new(), context).await,
+            (None, Some("Ec2InstanceMetadata")) => {
+                asked.of("the machine", IMDSv2CredentialProvider::new(), context).await
+            }
+            (None, _) => {
+                asked.failures.push(format!("profile {name}: it has a role_arn, and no source_profile"));
+                None
+            }
+        }?;
+        let mut own = StaticCredentialProvider::new(&source.access_key_id, &source.secret_access_key);
+        if let Some(token) = &source.session_token {
+            own = own.with_session_token(token);
+        }
+        let region = file.value("region").unwrap_or_else(|| self.region.clone());
+        let signer = Signer::new(context.clone(), own, RequestSigner::new("sts", &region));
+        let session = file.value("role_session_name").unwrap_or_else(|| "adit".to_owned());
+        let mut assumed = AssumeRoleCredentialProvider::new(role.to_owned(), signer)
+            .with_role_session_name(session)
+            .with_region(region)
+            .with_regional_sts_endpoint();
+        if let Some(id) = file.value("external_id") {
+            assumed = assumed.with_external_id(id);
+        }
+        if let Some(seconds) = file.value("duration_seconds").and_then(|seconds| seconds.parse().ok()) {
+            assumed = assumed.with_duration_seconds(seconds);
+        }
+        asked.of(&format!("the role of profile {name}"), assumed, context).await
+    }
+}
+
+impl ProvideCredential for Credentials {
+    type Credential = Credential;
+
+    async fn provide_credential(&self, context: &Context) -> Result<Option<Credential>> {
+        // Whoever asks holds what keeps all others from asking.
+        let last = self.last.lock().clone().filter(|last| last.found.is_valid_at(Timestamp::now()));
+        if let Some(last) = &last
+            && last.rest_until.is_some_and(|until| Instant::now() < until)
+        {
+            return Ok(Some(last.found.clone()));
+        }
+        let context = context.clone().with_command_execute(Commands);
+        let mut asked = Asked::default();
+        match (self.find(&context, &mut asked).await, last) {
+            (Some(found), last) => {
+                // A source may have nothing newer until the last minute.
+                let is_same = last.is_some_and(|last| last.found.expires_in == found.expires_in);
+                let rest_until = is_same.then(|| Instant::now() + REST);
+                *self.last.lock() = Some(Last { found: found.clone(), rest_until });
+                Ok(Some(found))
+            }
+            (None, Some(Last { found, .. })) => {
+                let rest_until = Some(Instant::now() + REST);
+                *self.last.lock() = Some(Last { found: found.clone(), rest_until });
+                Ok(Some(found))
+            }
+            (None, None) if asked.failures.is_empty() => Err(Error::credential_invalid(NONE_SET_UP)),
+            (None, None) => Err(Error::credential_invalid(format!("{NONE_SET_UP} ({})", asked.failures.join("; ")))),
+        }
+    }
+}
+
+/// What is said where no source has any credentials.
+pub const NONE_SET_UP: &str =
+    "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or log in";
+
+/// Runs the command of a profile (`credential_process`) with the shell, so that it may have quotes. It ends with the request
+/// that needs it.
+#[derive(Debug)]
+struct Commands;
+
+impl CommandExecute for Commands {
+    async fn command_execute(&self, program: &str, arguments: &[&str]) -> Result<CommandOutput> {
+        // The library takes a command apart at white space.
+        let line = [&[program], arguments].concat().join(" ");
+        let mut command = tokio::process::Command::new("/bin/sh");
+        command
+            .args(["-c", &line])
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true);
+        let output = command.output().await;
+        let output = output.map_err(|e| Error::unexpected(format!("/bin/sh cannot be run: {e}")))?;
+        Ok(CommandOutput { status: output.status.code().unwrap_or(-1), stdout: output.stdout, stderr: output.stderr })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, HashMap};
+    use std::path::Path;
+
+    use bytes::Bytes;
+    use reqsign_core::{FileRead, HttpSend, StaticEnv};
+
+    use super::super::options::ObjectsOptions;
+    use super::super::runtime::Threads;
+    use super::*;
+
+    /// Files and variables that a test gives.
+    #[derive(Clone, Debug, Default)]
+    struct Given {
+        variables: HashMap<String, String>,
+        files: BTreeMap<String, String>,
+    }
+
+    impl Surroundings for Given {
+        fn variable(&self, name: &str) -> Option<String> {
+            self.variables.get(name).cloned()
+        }
+
+        fn file(&self, path: &Path) -> Option<String> {
+            self.files.get(path.to_str()?).cloned()
+        }
+    }
+
+    impl FileRead for Given {
+        async fn file_read(&self, path: &str) -> Result<Vec<u8>> {
+            let file = self.files.get(path).ok_or_else(|| Error::unexpected("no such file"))?;
+            Ok(file.clone().into_bytes())
+        }
+    }
+
+    /// A token service that gives a role to whoever asks, and tells who asked in the key.
+    #[derive(Debug)]
+    struct Tokens;
+
+    impl HttpSend for Tokens {
+        async fn http_send(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>> {
+            let uri = request.uri().to_string();
+            assert!(uri.starts_with("https://sts.ap-south-1.amazonaws.com/"), "{uri}");
+            let signed =
+                request.headers().get("authorization").map_or("", |signed| signed.to_str().unwrap_or_default());
+            let asked = format!("{uri}&{}", String::from_utf8_lossy(request.body()));
+            let after = |text: &str, name: &str, end: char| {
+                text.split_once(name).and_then(|(_, rest)| rest.split(end).next()).map(str::to_owned)
+            };
+            let by = after(signed, "Credential=", '/').or_else(|| after(&asked, "WebIdentityToken=", '&')).unwrap();
+            let action = after(&asked, "Action=", '&').unwrap();
+            let role = after(&asked, "RoleArn=", '&').unwrap();
+            let role = role.rsplit("%2F").next().unwrap();
+            // Such a key has sixteen characters at least.
+            let key = format!("{:_<16}", format!("{role}_by_{}", by.trim_end_matches('_')));
+            let body = format!(
+                "<{action}Response><{action}Result><Credentials><AccessKeyId>{key}</AccessKeyId>\
+                 <SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken>\
+                 <Expiration>2099-01-01T00:00:00Z</Expiration></Credentials></{action}Result></{action}Response>"
+            );
+            Ok(http::Response::new(body.into()))
+        }
+    }
+
+    fn credentials(profile: &str) -> (Credentials, Context) {
+        const CONFIG: &str = "[profile keys]\naws_access_key_id = KEYS\naws_secret_access_key = s\n\
+            [profile one]\nrole_arn = arn:aws:iam::123456789012:role/one\nsource_profile = keys\n\
+            [profile two]\nrole_arn = arn:aws:iam::123456789012:role/two\nsource_profile = one\nregion = ap-south-1\n\
+            [profile own]\nrole_arn = arn:aws:iam::123456789012:role/own\nsource_profile = own\naws_access_key_id = OWN\n\
+            aws_secret_access_key = s\n[profile environment]\nrole_arn = arn:aws:iam::123456789012:role/env\n\
+            credential_source = Environment\n[profile a]\nrole_arn = x\nsource_profile = b\n\
+            [profile b]\nrole_arn = x\nsource_profile = a\n[profile code]\nrole_arn = x\nmfa_serial = y\n\
+            source_profile = keys\n[profile half]\nrole_arn = x\n\
+            [profile command]\ncredential_process = /bin/echo \
+            '{\"Version\":1,\"AccessKeyId\":\"COMMAND\",\"SecretAccessKey\":\"s\"}'\n\
+            [profile web]\nrole_arn = arn:aws:iam::123456789012:role/web\nweb_identity_token_file = /token\n\
+            [profile broken]\ncredential_process = /no/such/program\n";
+        let variables = [
+            ("AWS_ACCESS_KEY_ID", "VARIABLE"),
+            ("AWS_SECRET_ACCESS_KEY", "s"),
+            ("AWS_CONFIG_FILE", "/config"),
+            ("AWS_SHARED_CREDENTIALS_FILE", "/none"),
+        ];
+        let given = Given {
+            variables: variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+            files: [("/config".to_owned(), CONFIG.to_owned()), ("/token".to_owned(), "token".to_owned())].into(),
+        };
+        let options = ObjectsOptions {
+            profile: Some(profile.to_owned()).filter(|profile| !profile.is_empty()),
+            region: Some("ap-south-1".to_owned()),
+            instance_metadata: false,
+            ..Default::default()
+        };
+        let settings = S3Settings::resolve("bucket", "", &options, &given).unwrap();
+        let context = Context::new()
+            .with_file_read(given.clone())
+            .with_http_send(Tokens)
+            .with_env(StaticEnv { home_dir: None, envs: given.variables.clone() });
+        (Credentials::new(&settings, Arc::new(given)), context)
+    }
+
+    fn ask((credentials, context): (Credentials, Context)) -> Result<Option<Credential>> {
+        let asked = async move { Ok(credentials.provide_credential(&context).await) };
+        Threads::start().unwrap().wait(asked).unwrap()
+    }
+
+    fn find(profile: &str) -> Result<Option<Credential>> {
+        ask(credentials(profile))
+    }
+
+    #[test]
+    fn profiles_have_keys_roles_and_commands() {
+        for (profile, key) in [
+            ("", "VARIABLE"),
+            ("keys", "KEYS"),
+            ("one", "one_by_KEYS"),
+            ("two", "two_by_one_by_KEYS"),
+            ("own", "own_by_OWN"),
+            ("environment", "env_by_VARIABLE"),
+            ("command", "COMMAND"),
+            ("web", "web_by_token"),
+        ] {
+            let found = find(profile).unwrap_or_else(|e| panic!("{profile}: {e}")).expect("some");
+            assert_eq!(found.access_key_id.trim_end_matches('_'), key, "{profile}");
+        }
+    }
+
+    #[test]
+    fn old_credentials_are_good_until_they_end() {
+        let old = |secs| Credential {
+            access_key_id: "OLD".to_owned(),
+            secret_access_key: "s".to_owned(),
+            session_token: None,
+            expires_in: Some(Timestamp::from_second(Timestamp::now().as_second() + secs).unwrap()),
+        };
+        let key = |profile, found, rest_until| {
+            let credentials = credentials(profile);
+            let last = credentials.0.last.clone();
+            *last.lock() = Some(Last { found, rest_until });
+            let found = ask(credentials).map(|found| found.unwrap().access_key_id.trim_end_matches('_').to_owned());
+            (found.ok(), last.lock().clone().is_some_and(|last| last.rest_until.is_some()))
+        };
+        let old_one = Some("OLD".to_owned());
+        assert_eq!(key("broken", old(60), None), (old_one.clone(), true), "nobody answers: the old ones, and a rest");
+        assert_eq!(key("broken", old(-1), None), (None, false), "not beyond their end");
+        assert_eq!(key("keys", old(60), None), (Some("KEYS".to_owned()), false), "new ones as soon as there are any");
+        let now = Instant::now();
+        assert_eq!(key("keys", old(60), Some(now + Duration::from_secs(3600))), (old_one, true), "not in the rest");
+        assert_eq!(key("keys", old(60), Some(now)), (Some("KEYS".to_owned()), false), "but after it");
+        assert_eq!(key("one", find("one").unwrap().unwrap(), None), (Some("one_by_KEYS".to_owned()), true), "the same");
+    }
+
+    #[test]
+    fn what_went_wrong_is_told() {
+        for (profile, why) in [
+            ("nobody", "there is no profile nobody"),
+            ("a", "too many profiles"),
+            ("code", "mfa_serial"),
+            ("half", "no source_profile"),
+            ("broken", "/no/such/program"),
+        ] {
+            let e = find(profile).unwrap_err().to_string();
+            assert!(e.contains(NONE_SET_UP) && e.contains(why), "{profile}: {e}");
+        }
+    }
+}

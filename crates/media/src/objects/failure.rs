@@ -1,0 +1,208 @@
+//! What went wrong, in the words and kinds of the engine.
+//!
+//! A message names the object with its store, says what the store said, and what can be done. Nothing of a request's head is
+//! in it: there are signatures and tokens.
+
+use adit_core::{ErrorKind, FsError};
+use opendal_core::{Error, ErrorKind as Kind};
+
+use super::credentials::NONE_SET_UP;
+use super::transport::Trouble;
+
+/// Longest part of a store's own words in a message, in bytes.
+const WORDS_LEN_MAX: usize = 300;
+
+/// The error of an operation on `subject`.
+pub fn failed(op: &'static str, subject: &str, e: &Error) -> FsError {
+    let (kind, words) = classify(e);
+    FsError::new(kind).because(words).on(op, subject)
+}
+
+/// Whether other credentials would do: these ran out, or are not known any more.
+pub fn wants_other_credentials(e: &Error) -> bool {
+    const CODES: [&str; 6] = [
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "RequestExpired",
+        "TokenRefreshRequired",
+        "InvalidAccessKeyId",
+        "InvalidToken",
+    ];
+    match said(e, "code") {
+        Some(code) => CODES.contains(&code.as_str()),
+        // An answer to HEAD has no body, and so no code; 400 is what a token that ran out gets.
+        None => e.message().is_empty() && status(e) == Some(400),
+    }
+}
+
+/// Whether it is what the store answered, and not what became of the answer.
+pub fn is_answer(e: &Error) -> bool {
+    e.kind() != Kind::Unexpected || status(e).is_some()
+}
+
+/// Whether the upload that it is about has to begin anew: the store does not know it any more (it may be complete, and the
+/// answer was lost), or another one of the same object came in between.
+pub fn wants_new_upload(e: &Error) -> bool {
+    e.kind() == Kind::Conflict || said(e, "code").as_deref() == Some("NoSuchUpload")
+}
+
+/// Whether the store does not know what was asked of it.
+pub fn is_not_implemented(e: &Error) -> bool {
+    said(e, "code").as_deref() == Some("NotImplemented") || status(e) == Some(501)
+}
+
+fn classify(e: &Error) -> (ErrorKind, String) {
+    if let Some(words) = no_credentials(e) {
+        return (ErrorKind::PermissionDenied, words);
+    }
+    if let Some(trouble) = Trouble::behind(e) {
+        return match trouble {
+            Trouble::TimedOut(what) => (ErrorKind::TimedOut, format!("{what}; check the network, or try again later")),
+            Trouble::Broken(what) if what.contains("certificate") => (
+                ErrorKind::Network,
+                format!("{what}; AWS_CA_BUNDLE can name a file with the certificate of who issued it"),
+            ),
+            Trouble::Broken(what) => {
+                (ErrorKind::Network, format!("{what}; check the endpoint and the network, or try again later"))
+            }
+            Trouble::Contradiction(what) => (
+                ErrorKind::Corrupt,
+                format!("{what}: the store, or something before it, does not keep to the protocol"),
+            ),
+        };
+    }
+    let code = said(e, "code").unwrap_or_default();
+    let words = match said(e, "message") {
+        Some(message) if !code.is_empty() => format!("the store says {code} ({message})"),
+        _ if !code.is_empty() => format!("the store says {code}"),
+        _ if !e.message().is_empty() => shortened(e.message()),
+        _ => status(e).map_or("the store says no more".to_owned(), |status| format!("the store answers {status}")),
+    };
+    match (code.as_str(), e.kind()) {
+        ("NoSuchBucket", _) => {
+            (ErrorKind::NotFound, "there is no such bucket; check its name, the region and the endpoint".to_owned())
+        }
+        ("PermanentRedirect" | "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException", _) => {
+            (ErrorKind::InvalidInput, format!("{words}; the bucket is in another region: set AWS_REGION to it"))
+        }
+        ("RequestTimeTooSkewed", _) => {
+            (ErrorKind::PermissionDenied, format!("{words}; set the clock of this machine right"))
+        }
+        _ if wants_other_credentials(e) => {
+            (ErrorKind::PermissionDenied, format!("{words}; the credentials ran out or are not known: get new ones"))
+        }
+        ("EntityTooLarge", _) => (ErrorKind::FileTooLarge, words),
+        ("QuotaExceeded" | "XMinioStorageFull" | "InsufficientStorage", _) => (ErrorKind::NoSpace, words),
+        ("NoSuchUpload", _) => (ErrorKind::Network, format!("{words}; try again later")),
+        // An answer to HEAD has no body, and so no code.
+        ("", Kind::NotFound) if e.message().is_empty() => {
+            (ErrorKind::NotFound, "there is no such object, or no such bucket".to_owned())
+        }
+        // Nothing of the protocol: an object that is there would be missed.
+        ("", Kind::NotFound) => (ErrorKind::Corrupt, format!("{words}: that is no object store; check the endpoint")),
+        (_, Kind::NotFound) => (ErrorKind::NotFound, "there is no such object".to_owned()),
+        (_, Kind::PermissionDenied) => {
+            (ErrorKind::PermissionDenied, format!("{words}; check which credentials are used, and what they may do"))
+        }
+        (_, Kind::Conflict) => (ErrorKind::Network, format!("{words}; others store the same object, try again later")),
+        (_, Kind::ConditionNotMatch) => (ErrorKind::Stale, "it is another object than before".to_owned()),
+        (_, Kind::RateLimited) => {
+            (ErrorKind::Network, format!("{words}; the store wants fewer requests, try again later"))
+        }
+        (_, Kind::Unsupported) => (ErrorKind::NotSupported, words),
+        (_, Kind::ConfigInvalid) => (ErrorKind::InvalidInput, words),
+        _ if e.is_temporary() => (ErrorKind::Network, format!("{words}; try again later")),
+        _ => (ErrorKind::Io, words),
+    }
+}
+
+/// What is said by whoever looked for credentials in vain.
+fn no_credentials(e: &Error) -> Option<String> {
+    let mut next = std::error::Error::source(e);
+    while let Some(e) = next {
+        let text = e.to_string();
+        if let Some(at) = text.find(NONE_SET_UP) {
+            return Some(shortened(&text[at..]));
+        }
+        next = e.source();
+    }
+    None
+}
+
+/// The status of the answer, which the library, too, hands on as a text only.
+fn status(e: &Error) -> Option<u16> {
+    let text = e.to_string();
+    let (_, rest) = text.split_once("status: ")?;
+    rest.get(..3)?.parse().ok()
+}
+
+/// A field of what the store said. The library hands it on as a text only.
+fn said(e: &Error, field: &str) -> Option<String> {
+    let message = e.message();
+    let value = message.split_once(&format!("{field}: \""))?.1;
+    let end = value.char_indices().find(|(at, c)| *c == '"' && !value[..*at].ends_with('\\'))?.0;
+    Some(shortened(&value[..end]))
+}
+
+fn shortened(text: &str) -> String {
+    let mut end = text.len().min(WORDS_LEN_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].replace(char::is_control, " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store_says(kind: Kind, code: &str) -> Error {
+        let message = format!(
+            "S3Error {{ code: \"{code}\", message: \"words \\\"quoted\\\" of it\", resource: \"r\", request_id: \"i\" }}"
+        );
+        Error::new(kind, message)
+    }
+
+    #[test]
+    fn codes_become_kinds_and_advice() {
+        for (kind, code, expected, advice) in [
+            (Kind::NotFound, "NoSuchKey", ErrorKind::NotFound, "no such object"),
+            (Kind::ConfigInvalid, "NoSuchBucket", ErrorKind::NotFound, "no such bucket; check its name"),
+            (Kind::PermissionDenied, "AccessDenied", ErrorKind::PermissionDenied, "check which credentials"),
+            (Kind::Unexpected, "ExpiredToken", ErrorKind::PermissionDenied, "get new ones"),
+            (Kind::PermissionDenied, "InvalidAccessKeyId", ErrorKind::PermissionDenied, "get new ones"),
+            (Kind::PermissionDenied, "RequestTimeTooSkewed", ErrorKind::PermissionDenied, "clock"),
+            (Kind::Unexpected, "PermanentRedirect", ErrorKind::InvalidInput, "AWS_REGION"),
+            (Kind::RateLimited, "SlowDown", ErrorKind::Network, "fewer requests"),
+            (Kind::ConditionNotMatch, "PreconditionFailed", ErrorKind::Stale, "another object"),
+            (Kind::Conflict, "ConditionalRequestConflict", ErrorKind::Network, "others store the same"),
+            (Kind::NotFound, "NoSuchUpload", ErrorKind::Network, "NoSuchUpload"),
+        ] {
+            let e = failed("read object", "s3://b/k", &store_says(kind, code));
+            assert_eq!(e.kind(), expected, "{code}");
+            let text = e.to_string();
+            assert!(text.starts_with("read object s3://b/k: ") && text.contains(advice), "{text}");
+        }
+        let head = Error::new(Kind::NotFound, "");
+        assert!(failed("look at object", "s3://b/k", &head).to_string().contains("or no such bucket"));
+        let other = failed("read object", "s3://b/k", &Error::new(Kind::NotFound, "<html>Not Found</html>"));
+        assert_eq!(other.kind(), ErrorKind::Corrupt, "{other}");
+        assert!(other.to_string().contains("check the endpoint"), "{other}");
+        let busy = store_says(Kind::Unexpected, "InternalError").set_temporary();
+        let e = failed("read object", "s3://b/k", &busy);
+        assert_eq!(e.kind(), ErrorKind::Network);
+        assert!(e.to_string().contains("InternalError (words \\\"quoted\\\" of it)"), "{e}");
+    }
+
+    #[test]
+    fn trouble_of_the_network_keeps_its_kind() {
+        for (trouble, kind) in [
+            (Trouble::TimedOut("no answer"), ErrorKind::TimedOut),
+            (Trouble::Broken("connection refused".to_owned()), ErrorKind::Network),
+            (Trouble::Broken("invalid peer certificate: UnknownIssuer".to_owned()), ErrorKind::Network),
+            (Trouble::Contradiction("another range".to_owned()), ErrorKind::Corrupt),
+        ] {
+            assert_eq!(failed("read object", "s3://b/k", &trouble.into_error()).kind(), kind);
+        }
+    }
+}

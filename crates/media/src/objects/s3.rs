@@ -1,0 +1,405 @@
+//! A bucket, or what is below a prefix in one, as an object store.
+//!
+//! [`S3Objects`] makes its calls with opendal's operator. What the library leaves open is done here:
+//! * a range that breaks off is continued where it stopped, of the same object only;
+//! * whether a store heeds `If-None-Match: *` is found out with the first object that is stored in that way, and looked after
+//!   with a look before until then;
+//! * credentials that ran out, or were changed in a file, are read again once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use adit_core::media::{
+    Content, Fetched, ListedObject, OBJECT_KEY_LEN_MAX_BYTES, ObjectInfo, ObjectPage, Objects, PutOptions, Stored, Tag,
+    check_object_key, check_object_prefix, check_user_metadata,
+};
+use adit_core::{ErrorKind, FsError, Result};
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use opendal_core::options::{ListOptions, ReaderOptions};
+use opendal_core::{Error, HttpTransporter, Metadata, OperationContext, Operator};
+use opendal_service_s3::S3;
+use parking_lot::RwLock;
+use reqsign_core::ProvideCredentialChain;
+use tokio::time::{Instant, sleep};
+
+use super::credentials::Credentials;
+use super::failure::{failed, is_answer, wants_other_credentials};
+use super::options::{ObjectsOptions, Process, S3Settings};
+use super::runtime::{Hold, ended_without_result};
+use super::transport::{Transport, Tries, Trouble, time_for, until};
+
+/// What is known of the condition `If-None-Match: *`.
+mod condition {
+    pub const UNKNOWN: u8 = 0;
+    pub const HEEDED: u8 = 1;
+    pub const IGNORED: u8 = 2;
+}
+
+/// Most keys that S3 tells in one answer. A page has one less, so that one answer also tells whether there are more.
+const LIST_PAGE_MAX: usize = 1000;
+/// What a call gets beyond its deadline to say itself what it was waiting for.
+const GRACE: Duration = Duration::from_millis(200);
+
+/// A bucket, or what is below a prefix in one.
+///
+/// Locking: none that is held while a request is on its way.
+pub struct S3Objects {
+    pub(super) settings: S3Settings,
+    transport: HttpTransporter,
+    /// With the number of times that credentials were read anew.
+    operator: RwLock<(u64, Operator)>,
+    condition: AtomicU8,
+    threads: Hold,
+}
+
+/// How a call ended that was made with some operator.
+pub(super) type Outcome<T> = std::result::Result<T, Error>;
+
+impl S3Objects {
+    /// The objects below `prefix` in `bucket`. Nothing is sent yet.
+    pub fn open(bucket: &str, prefix: &str, options: &ObjectsOptions) -> Result<S3Objects> {
+        let settings = S3Settings::resolve(bucket, prefix, options, &Process)?;
+        let subject = format!("s3://{bucket}/{prefix}");
+        let transport = HttpTransporter::new(Transport::new(&settings)?);
+        let operator = operator(&settings, &transport).map_err(|e| failed("open object store", &subject, &e))?;
+        Ok(S3Objects {
+            settings,
+            transport,
+            operator: RwLock::new((0, operator)),
+            condition: AtomicU8::new(condition::UNKNOWN),
+            threads: Hold::default(),
+        })
+    }
+
+    /// The object as a URL, for messages.
+    pub(super) fn subject(&self, key: &str) -> String {
+        let S3Settings { bucket, prefix, .. } = &self.settings;
+        match prefix.as_str() {
+            "" => format!("s3://{bucket}/{key}"),
+            prefix => format!("s3://{bucket}/{prefix}/{key}"),
+        }
+    }
+
+    pub(super) fn check_key(&self, key: &str) -> Result<()> {
+        check_object_key(key)?;
+        if self.settings.prefix.len() + 1 + key.len() > OBJECT_KEY_LEN_MAX_BYTES {
+            let why = "with the prefix of the store, the key is longer than 1024 bytes";
+            return Err(FsError::new(ErrorKind::InvalidInput).on("address object", self.subject(key)).because(why));
+        }
+        Ok(())
+    }
+
+    /// Makes a call that moves `bytes`, and makes it again with new credentials if these have run out.
+    pub(super) fn call<T, C, F>(&self, op: &'static str, key: &str, bytes: u64, call: C) -> Result<T>
+    where
+        T: Send + 'static,
+        C: Fn(Operator, Instant) -> F,
+        F: Future<Output = Outcome<T>> + Send + 'static,
+    {
+        let subject = self.subject(key);
+        let (number, operator) = self.current();
+        let e = match self.run(bytes, |deadline| call(operator.clone(), deadline))? {
+            Ok(value) => return Ok(value),
+            Err(e) if !wants_other_credentials(&e) => return Err(failed(op, &subject, &e)),
+            Err(e) => e,
+        };
+        let Ok(operator) = self.renewed(number) else { return Err(failed(op, &subject, &e)) };
+        self.run(bytes, |deadline| call(operator.clone(), deadline))?.map_err(|e| failed(op, &subject, &e))
+    }
+
+    /// The operator, with its number.
+    pub(super) fn current(&self) -> (u64, Operator) {
+        self.operator.read().clone()
+    }
+
+    /// Reads a range with `operator`, piece by piece: it is this thread that copies.
+    fn read_once(
+        &self,
+        operator: Operator,
+        key: &str,
+        offset: u64,
+        buf: &mut [u8],
+        tag: Option<&Tag>,
+    ) -> Result<Outcome<Fetched>> {
+        let len = (buf.len() as u64).min(u64::MAX - offset);
+        let deadline = Instant::now() + self.settings.options.deadline + time_for(len);
+        let (key, tag, tries) = (key.to_owned(), tag.cloned(), Tries::new(&self.settings.options));
+        let (sender, receiver) = mpsc::channel();
+        self.threads.threads()?.spawn(async move {
+            let fetched = until(deadline, fetch(operator, key, (offset, len), tag, (tries, deadline), &sender));
+            let ended = tokio::time::timeout_at(deadline + GRACE, fetched).await;
+            let ended = ended.unwrap_or_else(|_| Err(Trouble::TimedOut("it took too long").into_error()));
+            let _ = sender.send(Piece::End(ended));
+        });
+        let mut count = 0;
+        for piece in receiver {
+            match piece {
+                Piece::End(ended) => return Ok(ended.map(|object| Fetched { count, object })),
+                Piece::Bytes(bytes) => {
+                    let room = buf.get_mut(count..count + bytes.len()).expect("no more is sent than was asked for");
+                    room.copy_from_slice(&bytes);
+                    count += bytes.len();
+                }
+            }
+        }
+        Err(ended_without_result())
+    }
+
+    /// Runs a call that moves `bytes`, within the time for it.
+    pub(super) fn run<T, F>(&self, bytes: u64, call: impl FnOnce(Instant) -> F) -> Result<Outcome<T>>
+    where
+        T: Send + 'static,
+        F: Future<Output = Outcome<T>> + Send + 'static,
+    {
+        let deadline = Instant::now() + self.settings.options.deadline + time_for(bytes);
+        let call = call(deadline);
+        self.threads.threads()?.wait(async move {
+            let ended = tokio::time::timeout_at(deadline + GRACE, until(deadline, call)).await;
+            Ok(ended.unwrap_or_else(|_| Err(Trouble::TimedOut("it took too long").into_error())))
+        })
+    }
+
+    /// The operator with credentials that are newer than those of the `number`th.
+    pub(super) fn renewed(&self, number: u64) -> Outcome<Operator> {
+        let mut current = self.operator.write();
+        if current.0 == number {
+            *current = (number + 1, operator(&self.settings, &self.transport)?);
+        }
+        Ok(current.1.clone())
+    }
+
+    /// Whether a put has to look before, and whether it is to say the condition.
+    pub(super) fn condition(&self) -> (bool, bool) {
+        let known = self.condition.load(Ordering::Relaxed);
+        (known != condition::HEEDED, known != condition::IGNORED)
+    }
+
+    /// Remembers what came of a put with the condition to a key that was taken.
+    pub(super) fn condition_was(&self, heeded: bool) {
+        self.condition.store(if heeded { condition::HEEDED } else { condition::IGNORED }, Ordering::Relaxed);
+    }
+}
+
+/// An operator that has read no credentials yet.
+fn operator(settings: &S3Settings, transport: &HttpTransporter) -> Outcome<Operator> {
+    // The variables were read already, and mean what the AWS tools mean by them.
+    let mut builder = S3::default().bucket(&settings.bucket).region(&settings.region).disable_config_load();
+    if !settings.prefix.is_empty() {
+        builder = builder.root(&format!("/{}/", settings.prefix));
+    }
+    if let Some(endpoint) = &settings.endpoint {
+        builder = builder.endpoint(&kept_whole(endpoint, settings));
+    }
+    if !settings.path_style {
+        builder = builder.enable_virtual_host_style();
+    }
+    if settings.options.anonymous {
+        builder = builder.skip_signature();
+    } else {
+        let credentials = Credentials::new(settings, Arc::new(Process));
+        builder = builder.credential_provider_chain(ProvideCredentialChain::new().push(credentials));
+    }
+    let context = OperationContext::new().with_http_transport(transport.clone());
+    Ok(Operator::new(builder)?.with_context(context))
+}
+
+/// The endpoint in a spelling of which the library takes nothing away. It cuts the bucket's name off the host, though a bucket
+/// `data` may well lie on `data.example.org`. What it is looking for does not have a percent sign, which it undoes afterwards.
+fn kept_whole(endpoint: &str, settings: &S3Settings) -> String {
+    let Some((scheme, host)) = endpoint.split_once("://").filter(|_| settings.path_style) else {
+        return endpoint.to_owned();
+    };
+    match host.as_bytes().first() {
+        Some(first) if first.is_ascii() && host.starts_with(&format!("{}.", settings.bucket)) => {
+            format!("{scheme}://%{first:02X}{}", &host[1..])
+        }
+        _ => endpoint.to_owned(),
+    }
+}
+
+fn tag_of(metadata: &Metadata) -> Option<Tag> {
+    metadata.etag().map(Tag::new)
+}
+
+fn info_of(metadata: &Metadata) -> ObjectInfo {
+    let mut user: Vec<(String, String)> = Vec::new();
+    for (name, value) in metadata.user_metadata().into_iter().flatten() {
+        user.push((name.to_ascii_lowercase(), value.to_owned()));
+    }
+    user.sort();
+    ObjectInfo { len: metadata.content_length(), tag: tag_of(metadata), metadata: user }
+}
+
+/// What is read, piece by piece, and then how it ended.
+enum Piece {
+    Bytes(Bytes),
+    End(Outcome<ObjectInfo>),
+}
+
+/// Sends the pieces of a range, and tells the object that it is of. A range that begins at the end or after it is an error.
+async fn fetch(
+    operator: Operator,
+    key: String,
+    (offset, len): (u64, u64),
+    tag: Option<Tag>,
+    (mut tries, deadline): (Tries, Instant),
+    pieces: &mpsc::Sender<Piece>,
+) -> Outcome<ObjectInfo> {
+    let mut done = 0;
+    let mut seen: Option<ObjectInfo> = None;
+    loop {
+        let guard = seen.as_ref().map_or(tag.as_ref(), |object| object.tag.as_ref());
+        let options = ReaderOptions { if_match: guard.map(|tag| tag.as_str().to_owned()), ..Default::default() };
+        let reader = operator.reader_options(&key, options).await?;
+        let mut stream = reader.clone().into_stream(offset + done..offset + len).await?;
+        let broken = loop {
+            let piece = stream.try_next().await;
+            if let Some(metadata) = reader.metadata() {
+                let object = ObjectInfo { len: metadata.content_length(), tag: tag_of(metadata), ..Default::default() };
+                let expected = seen.get_or_insert_with(|| object.clone());
+                // Not every store heeds the condition.
+                if *expected != object || tag.is_some() && object.tag != tag {
+                    return Err(Error::new(opendal_core::ErrorKind::ConditionNotMatch, "the object has changed"));
+                }
+            }
+            match piece {
+                Ok(Some(buffer)) => {
+                    if buffer.len() as u64 > len - done {
+                        let what = format!("the answer has more than the {len} bytes that were asked for");
+                        return Err(Trouble::Contradiction(what).into_error());
+                    }
+                    done += buffer.len() as u64;
+                    for bytes in buffer {
+                        // A caller that is gone needs no bytes.
+                        let _ = pieces.send(Piece::Bytes(bytes));
+                    }
+                }
+                Ok(None) => break None,
+                Err(e) => break Some(e),
+            }
+        };
+        let whole = seen.as_ref().map(|object| len.min(object.len.saturating_sub(offset)));
+        let e = match (broken, seen.as_ref().filter(|_| Some(done) == whole)) {
+            // That the object ends before the range does, the library takes for an error.
+            (_, Some(object)) => return Ok(object.clone()),
+            (Some(e), None) if seen.is_none() || Trouble::behind(&e).is_some() || is_answer(&e) => e,
+            (_, None) => Trouble::Contradiction(format!("the answer ended after {done} of {len} bytes")).into_error(),
+        };
+        // What went wrong before an answer was accepted, the transport has tried again already.
+        let within = reader.metadata().is_some() || matches!(Trouble::behind(&e), Some(Trouble::Contradiction(_)));
+        // Without a tag, what comes next could be of another object.
+        let same = done == 0 || seen.as_ref().is_some_and(|object| object.tag.is_some());
+        match tries.next_pause(Duration::ZERO, deadline).filter(|_| within && same && e.is_temporary()) {
+            Some(pause) => sleep(pause).await,
+            None => return Err(e),
+        }
+    }
+}
+
+/// A page of a listing: one answer's, unless that has nothing but what is passed over.
+async fn list(operator: Operator, prefix: String, after: Option<String>, max: usize) -> Outcome<ObjectPage> {
+    let max = max.min(LIST_PAGE_MAX - 1);
+    let limit = Some(max + 1);
+    let options = ListOptions { recursive: true, start_after: after.clone(), limit, ..Default::default() };
+    let mut lister = operator.lister_options(&prefix, options).await?;
+    let mut page = ObjectPage::default();
+    while let Some(entry) = lister.try_next().await? {
+        let (key, metadata) = entry.into_parts();
+        // What other programs keep as folders is no object here, and neither is a key that no call takes.
+        let wanted = metadata.is_file() && key.starts_with(&prefix) && after.as_ref().is_none_or(|after| key > *after);
+        if !wanted || check_object_key(&key).is_err() {
+            continue;
+        }
+        if page.objects.len() == max {
+            page.more = true;
+            break;
+        }
+        page.objects.push(ListedObject { key, len: metadata.content_length(), tag: tag_of(&metadata) });
+    }
+    Ok(page)
+}
+
+impl Objects for S3Objects {
+    fn read_at(&self, key: &str, offset: u64, buf: &mut [u8], tag: Option<&Tag>) -> Result<Fetched> {
+        self.check_key(key)?;
+        let len = (buf.len() as u64).min(u64::MAX - offset);
+        if len > 0 {
+            let (number, operator) = self.current();
+            let mut read = self.read_once(operator, key, offset, buf, tag)?;
+            if let Err(e) = &read
+                && wants_other_credentials(e)
+                && let Ok(operator) = self.renewed(number)
+            {
+                read = self.read_once(operator, key, offset, buf, tag)?;
+            }
+            match read {
+                Err(e) if e.kind() == opendal_core::ErrorKind::RangeNotSatisfied => {}
+                read => return read.map_err(|e| failed("read object", &self.subject(key), &e)),
+            }
+        }
+        // Nothing is asked for, or it is at the end or after it, where an answer does not tell what object it is.
+        let object = ObjectInfo { metadata: Vec::new(), ..self.head(key)? };
+        if tag.is_some() && object.tag.as_ref() != tag {
+            return Err(FsError::new(ErrorKind::Stale).on("read object", self.subject(key)));
+        }
+        if len > 0 && object.len > offset {
+            let what = format!("the object has {} bytes, and none from {offset} on", object.len);
+            return Err(failed("read object", &self.subject(key), &Trouble::Contradiction(what).into_error()));
+        }
+        Ok(Fetched { count: 0, object })
+    }
+
+    fn head(&self, key: &str) -> Result<ObjectInfo> {
+        self.check_key(key)?;
+        let path = key.to_owned();
+        self.call("look at object", key, 0, move |operator, _| {
+            let path = path.clone();
+            async move { Ok(info_of(&operator.stat(&path).await?)) }
+        })
+    }
+
+    fn put(&self, key: &str, content: Content<'_>, options: &PutOptions<'_>) -> Result<Stored> {
+        self.check_key(key)?;
+        check_user_metadata(options.metadata)?;
+        self.upload(key, content, options)
+    }
+
+    fn delete(&self, key: &str) -> Result<()> {
+        self.check_key(key)?;
+        let path = key.to_owned();
+        self.call("delete object", key, 0, move |operator, _| {
+            let path = path.clone();
+            async move { operator.delete(&path).await }
+        })
+    }
+
+    fn list(&self, prefix: &str, after: Option<&str>, max: usize) -> Result<ObjectPage> {
+        check_object_prefix(prefix)?;
+        if max == 0 {
+            return Ok(ObjectPage { objects: Vec::new(), more: true });
+        }
+        let (prefix, after) = (prefix.to_owned(), after.map(str::to_owned));
+        let subject = prefix.clone();
+        self.call("list objects", &subject, 0, move |operator, _| list(operator, prefix.clone(), after.clone(), max))
+    }
+
+    fn if_absent_is_atomic(&self) -> Option<bool> {
+        match self.condition.load(Ordering::Relaxed) {
+            condition::HEEDED => Some(true),
+            condition::IGNORED => Some(false),
+            _ => None,
+        }
+    }
+
+    fn describe(&self) -> String {
+        let url = self.subject("");
+        let url = url.trim_end_matches('/');
+        match &self.settings.endpoint {
+            Some(endpoint) => format!("{url} at {endpoint}"),
+            None => format!("{url} in {}", self.settings.region),
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Storing an object in a bucket: at once, or in parts.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use adit_core::media::{Content, Objects, PutOptions, Stored, Tag};
+use adit_core::{ErrorKind, FsError, Result};
+use bytes::Bytes;
+use opendal_core::options::WriteOptions;
+use opendal_core::{Error, ErrorKind as Kind, Operator, Writer};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::failure::{failed, is_not_implemented, wants_new_upload, wants_other_credentials};
+use super::s3::{Outcome, S3Objects};
+use super::transport::{JOINED_AS_BYTES, Tries, Trouble};
+
+/// What a put is called in errors.
+const OP: &str = "store object";
+
+/// Most parts of an upload: what S3 takes.
+const PARTS_MAX: u64 = 10_000;
+
+/// Most attempts to store one object, where the store wants it to begin anew.
+const ATTEMPTS_MAX: u32 = 3;
+
+/// How an attempt to store ended.
+enum Attempt {
+    Stored(Option<Tag>),
+    /// There was an object of that key, and the condition says that there may be none.
+    Taken,
+    /// It is to begin anew, with a look at what is there now.
+    Again(Error),
+}
+
+impl S3Objects {
+    /// Stores a checked object.
+    pub(super) fn upload(&self, key: &str, content: Content<'_>, options: &PutOptions<'_>) -> Result<Stored> {
+        let part_len = self.part_len(content.len());
+        let small = content.len() <= part_len as u64;
+        let metadata = options.metadata.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let metadata = (!options.metadata.is_empty()).then(|| metadata.collect::<HashMap<_, _>>());
+        let mut attempts = 1;
+        loop {
+            let (look, condition) = if options.if_absent { self.condition() } else { (false, false) };
+            // Of a large object, a store that heeds the condition says so when everything is there already.
+            if (look || options.if_absent && !small) && self.is_there(key, !look)? {
+                return Ok(Stored::AlreadyThere);
+            }
+            let user_metadata = metadata.clone();
+            let write = WriteOptions { if_not_exists: condition, user_metadata, ..Default::default() };
+            let attempt = match small {
+                true => self.put_small(key, content, write),
+                false => self.put_parts(key, content, part_len, &write),
+            };
+            match attempt? {
+                Attempt::Stored(tag) => return Ok(Stored::New(tag)),
+                Attempt::Taken => return Ok(Stored::AlreadyThere),
+                Attempt::Again(e) if attempts == ATTEMPTS_MAX => return Err(failed(OP, &self.subject(key), &e)),
+                Attempt::Again(_) => attempts += 1,
+            }
+        }
+    }
+
+    /// Whether there is an object. With `decided_later`, it is no matter if we may not look: the store decides at the end.
+    fn is_there(&self, key: &str, decided_later: bool) -> Result<bool> {
+        match self.head(key) {
+            Ok(_) => Ok(true),
+            Err(e) if e.is_not_found() => Ok(false),
+            Err(e) if decided_later && e.kind() == ErrorKind::PermissionDenied => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Stores an object in one request, or in two where nobody knows yet whether the store heeds the condition.
+    fn put_small(&self, key: &str, content: Content<'_>, write: WriteOptions) -> Result<Attempt> {
+        let bytes = match content {
+            Content::Bytes(bytes) => Bytes::copy_from_slice(bytes),
+            Content::Source(_) => self.piece(key, content, 0, content.len() as usize)?,
+        };
+        let probes = write.if_not_exists && self.if_absent_is_atomic().is_none();
+        let first = self.put_once(key, bytes.clone(), write.clone())?;
+        match first {
+            Attempt::Taken => self.condition_was(true),
+            // The same again: a store that heeds the condition refuses, another one stores what is there already. If that
+            // fails, the object is stored nevertheless.
+            Attempt::Stored(_) if probes => match self.put_once(key, bytes, write) {
+                Ok(Attempt::Taken) => self.condition_was(true),
+                Ok(Attempt::Stored(tag)) => {
+                    self.condition_was(false);
+                    return Ok(Attempt::Stored(tag));
+                }
+                Ok(Attempt::Again(_)) | Err(_) => {}
+            },
+            Attempt::Stored(_) | Attempt::Again(_) => {}
+        }
+        Ok(first)
+    }
+
+    /// The length of a part of an object.
+    fn part_len(&self, len: u64) -> usize {
+        let least = usize::try_from(len.div_ceil(PARTS_MAX)).unwrap_or(usize::MAX);
+        self.settings.options.part_len_bytes.max(least.next_multiple_of(1 << 20))
+    }
+
+    fn piece(&self, key: &str, content: Content<'_>, offset: u64, len: usize) -> Result<Bytes> {
+        let mut bytes = vec![0; len];
+        let read = content.read_exact_at(offset, &mut bytes);
+        read.map_err(|e| FsError::from(e).on("read what is to be stored as", self.subject(key)))?;
+        Ok(bytes.into())
+    }
+
+    fn put_once(&self, key: &str, bytes: Bytes, write: WriteOptions) -> Result<Attempt> {
+        let (path, options, condition) = (key.to_owned(), self.settings.options.clone(), write.if_not_exists);
+        let attempt = self.call(OP, key, bytes.len() as u64, move |operator, deadline| {
+            let (path, bytes, write, mut tries) = (path.clone(), bytes.clone(), write.clone(), Tries::new(&options));
+            async move {
+                loop {
+                    let e = match attempt(operator.write_options(&path, bytes.clone(), write.clone()).await) {
+                        Err(e) if e.kind() == Kind::Conflict => e,
+                        Err(e) if write.if_not_exists && is_not_implemented(&e) => return Ok(Attempt::Again(e)),
+                        attempt => return attempt,
+                    };
+                    // Another put of the same key is at work; the store asks to come again.
+                    match tries.next_pause(Duration::ZERO, deadline) {
+                        Some(pause) => sleep(pause).await,
+                        None => return Err(e),
+                    }
+                }
+            }
+        })?;
+        if condition && matches!(attempt, Attempt::Again(_)) {
+            self.condition_was(false);
+        }
+        Ok(attempt)
+    }
+
+    fn put_parts(&self, key: &str, content: Content<'_>, part_len: usize, write: &WriteOptions) -> Result<Attempt> {
+        let (number, operator) = self.current();
+        let mut stored = self.try_parts(operator, key, content, part_len, write)?;
+        if let Err(e) = &stored
+            && wants_other_credentials(e)
+            && let Ok(operator) = self.renewed(number)
+        {
+            stored = self.try_parts(operator, key, content, part_len, write)?;
+        }
+        match stored {
+            Ok(attempt) => Ok(attempt),
+            Err(e) if write.if_not_exists && is_not_implemented(&e) => {
+                self.condition_was(false);
+                Ok(Attempt::Again(e))
+            }
+            Err(e) if wants_new_upload(&e) => Ok(Attempt::Again(e)),
+            Err(e) => Err(failed(OP, &self.subject(key), &e)),
+        }
+    }
+
+    /// Stores in parts. This thread reads them, and waits while as many as may be are on their way. An upload that fails is
+    /// given up, so that its parts take no room in the store.
+    fn try_parts(
+        &self,
+        operator: Operator,
+        key: &str,
+        content: Content<'_>,
+        part_len: usize,
+        write: &WriteOptions,
+    ) -> Result<Outcome<Attempt>> {
+        let at_once = self.settings.options.parts_at_once_max;
+        let write = WriteOptions { concurrent: at_once, chunk: Some(part_len), ..write.clone() };
+        let path = key.to_owned();
+        let opened = self.run(0, |_| async move { operator.writer_options(&path, write).await })?;
+        let mut writer = match opened {
+            Ok(writer) => writer,
+            Err(e) => return Ok(Err(e)),
+        };
+        let mut offset = 0;
+        while offset < content.len() {
+            let len = part_len.min(usize::try_from(content.len() - offset).unwrap_or(usize::MAX));
+            let bytes = match self.piece(key, content, offset, len) {
+                Ok(bytes) => bytes,
+                Err(e) => {
+                    self.give_up(writer);
+                    return Err(e);
+                }
+            };
+            offset += len as u64;
+            // It may wait for the part that is longest on its way.
+            let time = 2 * part_len as u64;
+            let step = |deadline| async move {
+                let written = in_time(deadline, writer.write(bytes)).await;
+                Ok((writer, written))
+            };
+            let (same, written) = self.run(time, step)?.map_err(|e| failed(OP, &self.subject(key), &e))?;
+            writer = same;
+            if let Err(e) = written {
+                self.give_up(writer);
+                return Ok(Err(e));
+            }
+        }
+        let step = |deadline| async move {
+            let closed = in_time(deadline, writer.close()).await;
+            Ok((writer, closed))
+        };
+        let parts = content.len().div_ceil(part_len as u64);
+        let time = (at_once + 1) as u64 * part_len as u64 + parts * JOINED_AS_BYTES;
+        let (writer, closed) = self.run(time, step)?.map_err(|e| failed(OP, &self.subject(key), &e))?;
+        let attempt = attempt(closed);
+        if !matches!(attempt, Ok(Attempt::Stored(_))) {
+            self.give_up(writer);
+        }
+        Ok(attempt)
+    }
+
+    /// Tells the store to forget the parts of an upload.
+    fn give_up(&self, mut writer: Writer) {
+        // What failed before is what is told. Parts that stay are for the bucket's own rules.
+        let _ = self.run(0, |_| async move { writer.abort().await });
+    }
+}
+
+/// A step of an upload, which ends at the deadline whatever becomes of it, so that the upload can be given up.
+async fn in_time<T>(deadline: Instant, step: impl Future<Output = Outcome<T>>) -> Outcome<T> {
+    let ended = timeout_at(deadline, step).await;
+    ended.unwrap_or_else(|_| Err(Trouble::TimedOut("it took too long").into_error()))
+}
+
+fn attempt(written: Outcome<opendal_core::Metadata>) -> Outcome<Attempt> {
+    match written {
+        Ok(metadata) => Ok(Attempt::Stored(metadata.etag().map(Tag::new))),
+        Err(e) if e.kind() == Kind::ConditionNotMatch => Ok(Attempt::Taken),
+        Err(e) => Err(e),
+    }
+}
