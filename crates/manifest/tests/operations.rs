@@ -195,7 +195,7 @@ fn any_snapshot() -> impl Strategy<Value = Manifest> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1024, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(adit_testkit::proptest_config(1024))]
 
     #[test]
     fn a_diff_leads_from_one_to_the_other(before in any_snapshot(), now in any_snapshot()) {

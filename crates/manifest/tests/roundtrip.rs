@@ -126,7 +126,7 @@ fn shown(manifest: &Manifest, like: &Manifest) -> BTreeMap<Vec<u8>, String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(adit_testkit::proptest_config(256))]
 
     #[test]
     fn of_2025_comes_back(manifest in any_manifest()) {

@@ -21,7 +21,7 @@ mod tree;
 use adit_core::types::Caller;
 
 pub use corpora::{Target, replay_corpora};
-pub use rng::{Rng, scaled, seeds};
+pub use rng::{Rng, proptest_config, scaled, seeds};
 pub use through::Through;
 
 /// This process's own user and group.

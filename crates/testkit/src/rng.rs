@@ -2,6 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use proptest::test_runner::{Config, RngSeed};
+
 /// The splitmix64 generator: 64 bits of state, the same sequence everywhere.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
@@ -67,6 +69,15 @@ pub fn seeds(count: usize) -> impl Iterator<Item = u64> {
         }
     };
     first..first + count
+}
+
+/// How proptest runs: `cases` [`scaled`], with the first of [`seeds`], which a failing test prints. Nothing is written beside the
+/// sources: a case that finds something becomes a test of its own.
+pub fn proptest_config(cases: usize) -> Config {
+    let seed = seeds(1).next().unwrap_or_default();
+    println!("seed {seed}");
+    let cases = scaled(cases).try_into().unwrap_or(u32::MAX);
+    Config { cases, rng_seed: RngSeed::Fixed(seed), failure_persistence: None, ..Config::default() }
 }
 
 #[cfg(test)]

@@ -219,6 +219,8 @@ fn nothing_prints_keys() {
 }
 
 proptest! {
+    #![proptest_config(adit_testkit::proptest_config(256))]
+
     #[test]
     fn sizes_are_inverse(size in 0..u64::MAX) {
         for combo in COMBOS {

@@ -157,6 +157,8 @@ fn is_shared_between_threads() {
 }
 
 proptest! {
+    #![proptest_config(adit_testkit::proptest_config(256))]
+
     #[test]
     fn any_name_round_trips(name in "[^/\\x00]{1,120}", id in "[ -~]{0,40}") {
         let dir = DirId::parse_backup(id.as_bytes()).unwrap();

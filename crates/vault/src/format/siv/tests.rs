@@ -99,6 +99,8 @@ fn every_changed_bit_is_noticed() {
 }
 
 proptest! {
+    #![proptest_config(adit_testkit::proptest_config(256))]
+
     #[test]
     fn equals_the_aes_siv_crate(
         key in any::<[u8; 32]>(),
