@@ -31,6 +31,8 @@ pub enum Proof {
 
 /// What mounting needs: `fusermount3` serves users without root, and lazy unmounts.
 pub const FUSE: Need = Need { package: "fuse3", proof: Proof::Program("fusermount3") };
+/// What a worker's own code mounts with.
+pub const SUDO: Need = Need { package: "sudo", proof: Proof::Program("sudo") };
 /// The I/O tester of the fio stage.
 pub const FIO: Need = Need { package: "fio", proof: Proof::Program("fio") };
 /// What pjdfstest links against and calls.

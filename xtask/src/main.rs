@@ -11,22 +11,30 @@
 //! | [`fuzz`]  | the fuzz targets, where a nightly toolchain is at hand |
 //! | [`mounted`] | a fresh vault mounted by the built binary, unmounted whatever happens |
 //! | [`tools`] | version-pinned cargo tools in the cache directory |
+//! | [`golang`], [`venv`], [`kept`] | programs of Go modules, Python environments, what is built once for a state of its sources |
 //! | [`oracle`] | the official Cryptomator library behind a command line, built into the cache; the frozen fixtures |
+//! | [`deadline`] | the official job-attachment packages, in an environment in the cache |
+//! | [`s3`]    | S3 servers for the tests, and for a command of your own |
 //! | [`apt`]   | system packages: installed as root, otherwise the exact command |
 //! | [`bench`] | hands its arguments to the benchmark crate |
 //! | [`process`], [`workplace`] | child processes with time limits; where things lie |
 
 mod apt;
 mod bench;
+mod deadline;
 mod demo;
 mod fuzz;
+mod golang;
+mod kept;
 mod mounted;
 mod oracle;
 mod process;
+mod s3;
 mod stage;
 mod suites;
 mod test;
 mod tools;
+mod venv;
 mod workplace;
 
 use std::process::ExitCode;
@@ -48,6 +56,8 @@ enum Task {
     Test(test::TestArgs),
     /// Make those of the frozen vaults, volumes and indexes under fixtures/ that are missing, the vaults with the official library
     Fixtures,
+    /// Run a command with an S3 server on the loopback, whose address and keys are in its environment
+    S3(s3::S3Args),
     /// Run a benchmark of the bench crate in release mode, e.g. `cargo xtask bench vault`
     Bench(bench::BenchArgs),
 }
@@ -60,6 +70,7 @@ fn main() -> ExitCode {
             .and_then(|paths| oracle::make_fixtures(&paths))
             .and_then(|()| test::make_frozen())
             .map(|()| ExitCode::SUCCESS),
+        Task::S3(args) => s3::run(&args),
         Task::Bench(args) => bench::run(&args),
     };
     outcome.unwrap_or_else(|error| {

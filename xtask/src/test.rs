@@ -6,11 +6,12 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
+use adit_servers::Kind;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::stage::{self, Outcome, Run, Stage};
-use crate::{apt, fuzz, oracle, process, suites, tools, workplace};
+use crate::{apt, deadline, fuzz, oracle, process, s3, suites, tools, workplace};
 
 /// The variable that tests multiply their seeds and counts by.
 const SCALE_VARIABLE: &str = "ADIT_TEST_SCALE";
@@ -46,7 +47,11 @@ const STAGES: &[Stage] = &[
     },
     Stage { name: "unit", about: "unit, property, model and crash tests, examples in the docs", body: unit },
     Stage { name: "corpus", about: "fuzz corpora replayed on stable", body: corpus },
-    Stage { name: "interop", about: "both directions with the official library", body: interop },
+    Stage {
+        name: "interop",
+        about: "both directions with the official libraries of vaults and of manifests, on versitygw and moto",
+        body: interop,
+    },
     Stage { name: "mounted", about: "adit's own tests through a mount", body: mounted },
     Stage {
         name: "pjdfstest",
@@ -168,9 +173,26 @@ fn corpus(run: &Run) -> Result<Outcome> {
 
 fn interop(run: &Run) -> Result<Outcome> {
     let started = Instant::now();
+    let ready = |what: &str| println!("{what} ready after {:.1} s", started.elapsed().as_secs_f64());
     let oracle = oracle::ensure_oracle()?;
-    println!("the oracle is ready after {:.1} s", started.elapsed().as_secs_f64());
-    test_targets_named(run, "interop", &[], &oracle.env())
+    ready("the official library of vaults is");
+    let deadline = deadline::ensure()?;
+    ready("the official packages of manifests are");
+    if workplace::is_root() {
+        apt::ensure([&apt::SUDO])?;
+    }
+    let servers = s3::Servers::start()?;
+    ready("the S3 servers are");
+
+    let variables = servers.variables();
+    let mut variables: Vec<(&str, &OsStr)> = variables.iter().map(|(name, value)| (*name, value.as_os_str())).collect();
+    variables.extend(oracle.env());
+    variables.push((deadline::ENV_PYTHON, deadline.python.as_os_str()));
+    test_targets_named(run, "interop", &[], &variables)?;
+    // Those that start a server of their own once more: now that is the other one.
+    variables.push((adit_servers::ENV_KIND, OsStr::new(Kind::Moto.name())));
+    cargo_step_with(run, &["test", "--locked", "--workspace", "--test", "interop_s3"], &variables)?;
+    Ok(Outcome::Passed)
 }
 
 fn mounted(run: &Run) -> Result<Outcome> {
