@@ -1,0 +1,35 @@
+//! Object stores that others wrote pass the suite of all object stores.
+//!
+//! `ADIT_S3_URLS` names them, `s3://BUCKET/PREFIX@ENDPOINT` each, separated by spaces; the buckets exist, and the variables
+//! `AWS_*` have the keys for all of them.
+#![cfg(feature = "objects")]
+
+use std::io::Write as _;
+
+use adit_media::objects::{ObjectsOptions, open_objects};
+use adit_testkit::objects::check_objects;
+
+#[test]
+fn real_stores_pass_the_suite() {
+    let Some(urls) = std::env::var("ADIT_S3_URLS").ok().filter(|urls| !urls.trim().is_empty()) else {
+        let in_ci = std::env::var_os("CI").is_some_and(|value| value == "true" || value == "1");
+        assert!(!in_ci, "ADIT_S3_URLS is not set: run by `cargo xtask test`");
+        // Straight to stderr: what a test prints is shown only if it fails.
+        let _ =
+            writeln!(std::io::stderr(), "NOT RUN: ADIT_S3_URLS is not set; `cargo xtask test --only interop` sets it");
+        return;
+    };
+    for url in urls.split_whitespace() {
+        let (url, endpoint) = url.split_once('@').expect("s3://BUCKET/PREFIX@ENDPOINT");
+        let options = ObjectsOptions {
+            endpoint: Some(endpoint.to_owned()),
+            instance_metadata: false,
+            part_len_bytes: 5 << 20,
+            ..Default::default()
+        };
+        let objects = open_objects(url, &options).unwrap();
+        eprintln!("{}", objects.describe());
+        check_objects(&*objects);
+        eprintln!("decides if-absent by itself: {:?}", objects.if_absent_is_atomic());
+    }
+}
