@@ -19,7 +19,7 @@ const VAULT_FILE: &str = "vault.cryptomator";
 const KEY_FILE: &str = "masterkey.cryptomator";
 /// The folder with all content.
 const DATA_DIR: &str = "d";
-/// How much of a file is read to tell what it is.
+/// How much of a file is read, at its beginning and at its end, to tell what it is.
 const HEAD_LEN_BYTES: u64 = 4096;
 
 /// Kinds of source, by their prefix.
@@ -209,17 +209,24 @@ fn recognise(path: &Path) -> Result<Kind> {
     if head.starts_with(&container::MAGIC) || has_second_superblock(path).map_err(failed)? {
         return Ok(Kind::Volume);
     }
-    let text = String::from_utf8_lossy(&head);
-    // Both versions of a job-attachment manifest name themselves in their first object.
-    if text.trim_start().starts_with('{')
-        && (text.contains("\"manifestVersion\"") || text.contains("\"specificationVersion\""))
-    {
+    if names_a_manifest(&head) || (begins_an_object(&head) && names_a_manifest(&tail(path).map_err(failed)?)) {
         return Ok(Kind::Manifest);
     }
     Err(Failure::new(Code::NotSupported, format!("{}: not a source that adit knows", path.display())).hint(
-        "a vault is a folder with a file vault.cryptomator; a volume is made by `adit volume init`; the prefix \
-               volume: makes adit look at it as one",
+        "a vault is a folder with a file vault.cryptomator; a volume is made by `adit volume init`, a manifest by \
+               `adit manifest snapshot`; the prefix volume: or manifest: makes adit look at it as one",
     ))
+}
+
+/// Whether JSON that is an object begins so.
+fn begins_an_object(head: &[u8]) -> bool {
+    head.trim_ascii_start().starts_with(b"{")
+}
+
+/// Whether a manifest of job attachments names itself in the text: that of 2023 does so at its beginning, that of 2025 at its end.
+fn names_a_manifest(text: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(text);
+    text.contains("\"manifestVersion\"") || text.contains("\"specificationVersion\"")
 }
 
 /// Whether the folder is a vault: by one of its two files or, where both are lost, by the folders that hold everything.
@@ -244,6 +251,15 @@ fn has_second_superblock(path: &Path) -> io::Result<bool> {
     file.seek(SeekFrom::Start(container::SLOT_OFFSETS[1]))?;
     file.take(container::SLOT_LEN_BYTES as u64).read_to_end(&mut bytes)?;
     Ok(Superblock::decode(&bytes).is_ok())
+}
+
+fn tail(path: &Path) -> io::Result<Vec<u8>> {
+    let mut tail = Vec::new();
+    let mut file = File::open(path)?;
+    let len = file.metadata()?.len();
+    file.seek(SeekFrom::Start(len.saturating_sub(HEAD_LEN_BYTES)))?;
+    file.take(HEAD_LEN_BYTES).read_to_end(&mut tail)?;
+    Ok(tail)
 }
 
 fn head(path: &Path) -> io::Result<Vec<u8>> {
@@ -312,7 +328,13 @@ mod tests {
         assert_eq!(found(format!("dir:{lost}")).unwrap().kind(), "dir", "what the prefix says goes");
         let manifest = format!("{dir}/m");
         std::fs::write(&manifest, r#"{"hashAlg":"xxh128","manifestVersion":"2023-03-03","paths":[]}"#).unwrap();
-        assert!(vault_dir(OsStr::new(&manifest)).unwrap_err().text().contains("manifests are not supported yet"));
+        assert!(vault_dir(OsStr::new(&manifest)).unwrap_err().text().contains("a manifest, which"));
+        let late = format!(r#"{{"dirs":[],"files":[{}],"specificationVersion":"relative-"}}"#, " ".repeat(9000));
+        std::fs::write(&manifest, late).unwrap();
+        assert_eq!(
+            manifest_file(OsStr::new(&manifest)).unwrap(),
+            Some(folder.path().canonicalize().unwrap().join("m"))
+        );
         std::fs::write(&manifest, "something").unwrap();
         assert_eq!(code(&manifest), Code::NotSupported);
         assert_eq!(found(format!("dir:{manifest}")).unwrap_err().code(), Code::NotSupported);

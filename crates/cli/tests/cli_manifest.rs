@@ -87,7 +87,7 @@ fn what_cannot_be_read_writes_nothing() {
     let bench = bench();
     // A link to a folder gives a file's name things below it.
     fs::create_dir(bench.path("empty")).unwrap();
-    manifest(&bench, &["snapshot", "empty", "-o", "m"]).expect(4).says("no-entries");
+    manifest(&bench, &["snapshot", "empty", "-o", "m"]).expect(10).says("--format v2025");
     assert!(!bench.path("m").exists());
     manifest(&bench, &["snapshot", "none", "-o", "m"]).expect(1).says("none");
     manifest(&bench, &["snapshot", "work", "-o", "no/m"]).expect(1).says("no/m");
@@ -183,4 +183,43 @@ fn any_source_has_a_manifest() {
     );
     manifest(&bench, &["snapshot", "monday", "-o", "x"]).expect(10).says("a manifest");
     manifest(&bench, &["diff", "s3://bucket/m", "work"]).expect(10).says("object store");
+}
+
+#[test]
+fn what_is_read_is_never_written_over_and_devices_are_not_replaced() {
+    let bench = bench();
+    bench.run(["volume", "init", "box.adit"]).expect(0);
+    bench.run(["put", "box.adit", "work", "/"]).expect(0);
+    let before = fs::read(bench.path("box.adit")).unwrap();
+    manifest(&bench, &["snapshot", "box.adit", "-o", "box.adit"]).expect(2).says("itself");
+    manifest(&bench, &["snapshot", "work", "-o", "box.adit"]).expect(2).says("a volume");
+    assert!(fs::read(bench.path("box.adit")).unwrap() == before);
+    manifest(&bench, &["snapshot", "work", "-o", "one"]).expect(0);
+    fs::hard_link(bench.path("one"), bench.path("same")).unwrap();
+    for args in [&["merge", "one", "-o", "same"][..], &["diff", "one", "work", "-o", "same"]] {
+        manifest(&bench, args).expect(2).says("itself");
+    }
+    // A link stays, and what it leads to is replaced; a device is written to.
+    symlink("one", bench.path("link")).unwrap();
+    fs::write(bench.path("work/more"), "more").unwrap();
+    manifest(&bench, &["snapshot", "work", "-o", "link"]).expect(0).says("5 files");
+    assert!(bench.path("link").is_symlink() && fs::read_to_string(bench.path("one")).unwrap().contains("more"));
+    symlink("/dev/null", bench.path("null")).unwrap();
+    manifest(&bench, &["snapshot", "work", "-o", "null"]).expect(0);
+    assert!(bench.path("null").is_symlink());
+    manifest(&bench, &["snapshot", "work", "-o", "work"]).expect(1).says("is a folder");
+}
+
+#[test]
+fn manifests_of_any_length_are_known_and_broken_ones_say_what_to_do() {
+    let bench = Bench::bare();
+    fs::create_dir(bench.path("work")).unwrap();
+    for n in 0..200 {
+        fs::write(bench.path(&format!("work/file-{n}")), "").unwrap();
+    }
+    manifest(&bench, &["snapshot", "work", "-o", "m", "--format", "v2025"]).expect(0);
+    assert_eq!(changes(manifest(&bench, &["diff", "m", "work", "--json"])), [""; 0]);
+    fs::write(bench.path("bad"), r#"{"manifestVersion":"2023-03-03","hashAlg":"xxh128","paths":[]}"#).unwrap();
+    let said = manifest(&bench, &["merge", "bad", "-o", "x"]).expect(4).says("get it again");
+    assert!(!said.text().contains("vault check"));
 }

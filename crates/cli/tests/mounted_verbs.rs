@@ -266,3 +266,32 @@ fn is_mounted(w: &World) -> bool {
     let table = fs::read_to_string("/proc/self/mounts").unwrap();
     w.private().iter().any(|path| table.contains(path.to_str().unwrap()))
 }
+
+/// The kernel takes what is written to a mounted volume before the volume has it: a copy for which there is no space takes nobody's
+/// place, and leaves nothing behind.
+#[test]
+fn a_copy_that_finds_no_space_replaces_nothing() {
+    let Some(points) = Points::new(&["mnt"]) else { return };
+    points.bench.run(["volume", "init", "box", "--capacity", "32M"]).expect(0);
+    points.bench.run(["mount", "box", "mnt"]).expect(0);
+    let [big, tree] = ["big", "tree"].map(|name| points.bench.path(name));
+    fs::write(&big, common::pattern(48 << 20)).unwrap();
+    fs::create_dir(&tree).unwrap();
+    fs::copy(&big, tree.join("in-folder")).unwrap();
+    fs::write(points.bench.path("mnt/keep"), "keep").unwrap();
+    for source in ["box", "mnt"] {
+        let run = |args: &[&str]| points.bench.run([&[args[0], source], &args[1..]].concat());
+        run(&["put", "big", "/keep"]).expect(8);
+        run(&["put", "big", "/new"]).expect(8);
+        run(&["put", "tree", "/"]).expect(8);
+        points.bench.run_with(["put", source, "-", "/streamed"], &fs::read(&big).unwrap()).expect(8);
+        assert_eq!(fs::read_to_string(points.bench.path("mnt/keep")).unwrap(), "keep", "{source}");
+        let left: Vec<_> =
+            fs::read_dir(points.bench.path("mnt")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert!(!left.iter().any(|name| name == "new" || name == "streamed"), "{source}: {left:?}");
+        assert!(!points.bench.path("mnt/tree/in-folder").exists(), "{source}");
+    }
+    points.bench.run(["umount", "mnt"]).expect(0);
+    assert_eq!(points.bench.run(["cat", "box", "/keep"]).expect(0).text(), "keep");
+    points.bench.run(["volume", "check", "box"]).expect(0);
+}

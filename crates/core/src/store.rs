@@ -325,6 +325,14 @@ pub trait StoreFile: Send + Sync {
         Ok(self.len()? == 0)
     }
 
+    /// Tells what closing it would tell of what was written (`close(2)`), for whoever puts a new file in the place of another one.
+    ///
+    /// Nothing in a store of our own, where what `write_at` returned for is stored. One that passes writes on to a host which takes them
+    /// before it has stored them hears of a failure here.
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Makes content and length durable, and, unless `data_only`, attributes and the names that lead here.
     fn sync(&self, data_only: bool) -> Result<()>;
 

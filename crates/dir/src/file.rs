@@ -7,7 +7,7 @@ use std::sync::Arc;
 use adit_core::store::StoreFile;
 use adit_core::types::{AllocateMode, Ino};
 use adit_core::{ErrorKind, FsError, Result};
-use adit_media::host::write_all_at;
+use adit_media::host::{flush, write_all_at};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::{Errno, retry_on_intr};
 
@@ -67,6 +67,10 @@ impl StoreFile for OpenFile {
 
     fn len(&self) -> Result<u64> {
         self.inner.folder.attr(&self.fd).map(|attr| attr.size)
+    }
+
+    fn flush(&self) -> Result<()> {
+        flush(&self.fd).map_err(|e| self.failed("write", e.into()))
     }
 
     fn sync(&self, data_only: bool) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
 
 use adit_core::types::{Attr, Ino, Kind, SetAttr, SetTime, StatFs, Timestamp};
 use rustix::fs::{FileType, Gid, Mode, Stat, StatVfs, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
@@ -76,6 +76,17 @@ pub fn unless_refused(result: Result<(), Errno>) -> Result<(), Errno> {
 pub fn chmod(fd: impl AsFd, perm: u16) -> io::Result<()> {
     // The call that takes such a descriptor is newer than the kernels that we run on.
     with_proc_path(fd, |path| Ok(rustix::fs::chmod(path, mode(perm))?))
+}
+
+/// What closing the file would tell of what was written to it: a host that takes writes before it has stored them (a network
+/// filesystem, a mount with write-back) stores them now, and has an error here at the latest.
+pub fn flush(fd: impl AsFd) -> io::Result<()> {
+    let copy = rustix::io::fcntl_dupfd_cloexec(fd.as_fd(), 0)?;
+    // SAFETY: the descriptor was made above, and is given up here: nobody else has it.
+    match unsafe { libc::close(copy.into_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Writes all of `bytes`.

@@ -34,10 +34,10 @@ in it.
 With --parent M the manifest is a diff, v2025: what changed since M, deletions included.
 
 Examples:
-  adit manifest snapshot ~/project -o project.manifest
-  adit manifest snapshot ~/project -o project.manifest --exclude '**/*.tmp' --exclude cache
-  adit manifest snapshot ~/project -o changes.manifest --parent project.manifest
-  adit manifest snapshot box.adit --path /.snapshots/monday -o monday.manifest --format v2025")]
+  adit manifest snapshot ~/work -o work.manifest
+  adit manifest snapshot ~/work -o work.manifest --exclude '**/*.tmp'
+  adit manifest snapshot ~/work -o changes.manifest --parent work.manifest
+  adit manifest snapshot box.adit --path /.snapshots/monday -o m --format v2025")]
     Snapshot(ManifestSnapshotArgs),
     /// List what differs between two manifests, or between a manifest and a source
     #[command(after_long_help = "\
@@ -46,7 +46,7 @@ differs from A: added, changed (its content), attributes (only its time or exec 
 
 Examples:
   adit manifest diff before.manifest after.manifest
-  adit manifest diff project.manifest ~/project
+  adit manifest diff work.manifest ~/work
   adit manifest diff before.manifest after.manifest -o changes.manifest")]
     Diff(ManifestDiffArgs),
     /// Make one manifest of several, each over those before it

@@ -26,9 +26,7 @@ fn the_definition_is_sound() {
 
 #[test]
 fn verbs_of_later_stores_are_not_offered() {
-    for verb in ["manifest", "index"] {
-        assert_eq!(parsed(&["adit", verb]).unwrap_err().kind(), ErrorKind::InvalidSubcommand, "{verb}");
-    }
+    assert_eq!(parsed(&["adit", "index"]).unwrap_err().kind(), ErrorKind::InvalidSubcommand);
     for flag in ["--cas=u", "--password=secret"] {
         assert_eq!(
             parsed(&["adit", "mount", "v", "m", flag]).unwrap_err().kind(),

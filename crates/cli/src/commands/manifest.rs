@@ -5,7 +5,7 @@ use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use adit_core::FsError;
@@ -76,6 +76,9 @@ fn snapshot(args: &ManifestSnapshotArgs, global: &GlobalArgs) -> Result<()> {
         .format
         .map_or_else(|| if parent.is_some() { FormatArg::V2025.format() } else { Format::V2023 }, FormatArg::format);
     only_one_on_output(&args.output, args.json)?;
+    let inputs: Vec<&OsStr> =
+        std::iter::once(&*args.source.source).chain(args.parent.as_ref().map(|parent| parent.as_os_str())).collect();
+    check_output(&args.output, &inputs)?;
     // For a diff, as the parent was made: what that could not hold does not differ.
     let seen_as = parent.as_ref().map_or(format, |parent| parent.manifest.header().format);
     let scanned = scan_source(&args.source, bytes(&args.path), seen_as, &args.scan, global)?;
@@ -128,6 +131,7 @@ fn as_read(manifest: Manifest, format: Format) -> Result<Read> {
 fn differ(before: &Read, after: &Read, args: &ManifestDiffArgs) -> Result<()> {
     if let Some(output) = &args.output {
         only_one_on_output(output, args.json)?;
+        check_output(output, &[&args.before, &args.after])?;
     }
     let changes = after.manifest.diff(&before.manifest, before.hash).map_err(|e| Failure::fs("diff", &e))?;
     if let Some(output) = &args.output {
@@ -189,6 +193,8 @@ fn kind(body: &Body<'_>) -> &'static str {
 
 fn merge(args: &ManifestMergeArgs, global: &GlobalArgs) -> Result<()> {
     only_one_on_output(&args.output, args.json)?;
+    let inputs: Vec<&OsStr> = args.manifests.iter().map(|name| name.as_os_str()).collect();
+    check_output(&args.output, &inputs)?;
     let mut read_all = Vec::new();
     for name in &args.manifests {
         read_all.push(read(Path::new(crate::source::without_prefix(name)))?);
@@ -220,9 +226,16 @@ fn is_merged(manifests: &[Read], parent: ContentHash) -> Result<bool> {
 }
 
 fn read(file: &Path) -> Result<Read> {
-    let failed = |e: &FsError| Failure::fs(file.display(), e);
     let opened = File::open(file).map_err(|e| Failure::io(file.display(), &e))?;
-    let (manifest, summary) = Manifest::read(&opened).map_err(|e| failed(&e))?;
+    if !opened.metadata().is_ok_and(|meta| meta.is_file()) {
+        let what = format!("{}: not a manifest: it is not a file", file.display());
+        return Err(Failure::new(Code::NotSupported, what));
+    }
+    let (manifest, summary) = Manifest::read(&opened).map_err(|e| match FormatError::of(&e) {
+        Some(why) => Failure::new(Code::of(e.kind()), format!("{}: {why}", file.display()))
+            .hint("get it again from where it was made; a manifest that breaks a rule is not read in part"),
+        None => Failure::fs(file.display(), &e),
+    })?;
     Ok(Read { manifest, hash: summary.hash })
 }
 
@@ -313,9 +326,56 @@ fn only_one_on_output(output: &Path, json: bool) -> Result<()> {
     }
 }
 
+/// Refuses an output that cannot be written, before long work, and one that is among what is read.
+fn check_output(output: &Path, inputs: &[&OsStr]) -> Result<()> {
+    if output.as_os_str() == STANDARD_STREAM {
+        return Ok(());
+    }
+    let Ok(meta) = fs::metadata(output) else {
+        let dir = folder_of(output);
+        let meta = fs::metadata(dir).map_err(|e| Failure::io(output.display(), &e))?;
+        return match meta.is_dir() {
+            true => Ok(()),
+            false => Err(Failure::new(Code::Failure, format!("{}: not a folder", dir.display()))),
+        };
+    };
+    if meta.is_dir() {
+        return Err(Failure::new(Code::Failure, format!("{}: is a folder", output.display())));
+    }
+    for input in inputs {
+        let input = Path::new(crate::source::without_prefix(input));
+        if fs::metadata(input).is_ok_and(|read| (read.dev(), read.ino()) == (meta.dev(), meta.ino())) {
+            let what = format!("{}: it is {} itself, which is read", output.display(), input.display());
+            return Err(Failure::usage(what).hint("name another file with -o"));
+        }
+    }
+    let kept = [&b"vault.cryptomator"[..], b"masterkey.cryptomator"];
+    if output.file_name().is_some_and(|name| kept.contains(&name.as_bytes())) || is_volume(output) {
+        let what = format!("{}: it is part of a vault or a volume, and would be replaced", output.display());
+        return Err(Failure::usage(what).hint("name another file with -o"));
+    }
+    Ok(())
+}
+
+fn is_volume(file: &Path) -> bool {
+    matches!(Source::recognise(file.as_os_str()), Ok(Source::Volume(_)))
+}
+
+/// The folder that a file lies in.
+fn folder_of(file: &Path) -> &Path {
+    file.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."))
+}
+
 /// Writes the manifest whole or not at all.
 fn write(manifest: &Manifest, format: Format, output: &Path) -> Result<Written> {
-    let failed = |e: FsError| Failure::fs(output.display(), &e);
+    let failed = |e: FsError| match FormatError::of(&e) {
+        // It was not read from anywhere: it is what the version cannot hold.
+        Some(why) => {
+            let failure = Failure::new(Code::NotSupported, format!("{}: not written: {why}", output.display()));
+            if format == Format::V2023 { failure.hint("--format v2025 may hold it") } else { failure }
+        }
+        None => Failure::fs(output.display(), &e),
+    };
     if output.as_os_str() == STANDARD_STREAM {
         let mut text = Vec::new();
         let written = manifest.encode(format, &mut text).map_err(failed)?;
@@ -325,13 +385,19 @@ fn write(manifest: &Manifest, format: Format, output: &Path) -> Result<Written> 
         return Ok(written);
     }
     let io_failed = |e: io::Error| Failure::io(output.display(), &e);
-    let dir = match output.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
+    // A pipe or a device is written to, and never replaced.
+    if fs::metadata(output).is_ok_and(|meta| !meta.is_file()) {
+        let mut text = Vec::new();
+        let written = manifest.encode(format, &mut text).map_err(failed)?;
+        let mut stream = File::options().write(true).open(output).map_err(io_failed)?;
+        return stream.write_all(&text).map(|()| written).map_err(io_failed);
+    }
     // Where a link leads, the link stays.
-    let target = output.canonicalize().unwrap_or_else(|_| output.to_owned());
-    let dir = target.parent().filter(|parent| *parent != Path::new("")).unwrap_or(dir);
+    let target = match fs::symlink_metadata(output) {
+        Ok(_) => output.canonicalize().map_err(io_failed)?,
+        Err(_) => output.to_owned(),
+    };
+    let dir = folder_of(&target);
     let perm = Permissions::from_mode(0o666 & !process::umask());
     let mut file = tempfile::Builder::new().prefix(".adit-").permissions(perm).tempfile_in(dir).map_err(io_failed)?;
     let written = {

@@ -211,6 +211,10 @@ impl StoreFile for WatchedFile {
         self.mount.told("stat", &[self.ino], self.file.len())
     }
 
+    fn flush(&self) -> Result<()> {
+        self.mount.told("write", &[self.ino], self.file.flush())
+    }
+
     fn sync(&self, data_only: bool) -> Result<()> {
         self.mount.told("sync", &[self.ino], self.file.sync(data_only))
     }

@@ -150,7 +150,7 @@ impl<'a> Walk<'a, '_, '_> {
         if self.options.filter.excludes(path) {
             return Ok(Step::Past);
         }
-        // What is in a directory may be asked for where the directory itself is not.
+        // What is in a directory may be asked for where the directory itself is not; what a link leads to has the link's path.
         let wanted = self.options.filter.includes(path);
         if !wanted && !is_directory && !self.follows(node) {
             return Ok(Step::Past);
@@ -158,7 +158,8 @@ impl<'a> Walk<'a, '_, '_> {
         let entry = match EntryPath::from_host(path) {
             Ok(entry) => entry.into_owned(),
             Err(e) => {
-                self.fail(&e.into())?;
+                let cannot = FsError::new(ErrorKind::NotSupported).because(e);
+                self.fail(&cannot.on("write to a manifest", adit_core::path::show(path)))?;
                 return Ok(Step::Past);
             }
         };

@@ -270,6 +270,8 @@ impl<'t> Copier<'t, '_, '_, '_> {
             self.log.bytes(len)?;
         }
         self.grow(&*file, end, from.len())?;
+        // Before it takes the place of another one: the host below may not have stored it yet.
+        file.flush()?;
         Ok((node, draft))
     }
 
