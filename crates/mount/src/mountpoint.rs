@@ -296,11 +296,24 @@ pub fn umount(path: &Path, lazy: bool) -> Result<(), MountError> {
     }
 }
 
+/// Whoever looks at a mount (`df`, an indexer, `adit mounts`) holds it for a moment: a busy one is asked so often again, and
+/// after so long each time.
+const LOOKS_MAX: u32 = 20;
+const LOOK: Duration = Duration::from_millis(25);
+
 /// Detaches the mount of this program that is topmost at the resolved `mountpoint`.
 pub(crate) fn detach(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
     let mut how = UnmountFlags::NOFOLLOW;
     how.set(UnmountFlags::DETACH, lazy);
-    match unmount_ours(mountpoint, how) {
+    let mut unmounted = unmount_ours(mountpoint, how);
+    for _ in 0..LOOKS_MAX {
+        if unmounted != Err(Errno::BUSY) {
+            break;
+        }
+        std::thread::sleep(LOOK);
+        unmounted = unmount_ours(mountpoint, how);
+    }
+    match unmounted {
         Ok(()) => Ok(()),
         Err(Errno::BUSY) => Err(MountError::Busy(mountpoint.into())),
         Err(Errno::INVAL | Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Err(MountError::NotAMount(mountpoint.into())),
