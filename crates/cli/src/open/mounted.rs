@@ -6,7 +6,8 @@
 //! both are killed is cleared by whoever looks next ([`sweep`]).
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -137,8 +138,7 @@ impl Private {
         let name = format!("{PREFIX}{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let (dir, lock) = (base.join(&name), base.join(name).with_extension(LOCK));
         let failed = |path: &Path, e| Failure::io(path.display(), &e);
-        let held = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&lock);
-        let held = held.and_then(|held| held.lock().map(|()| held)).map_err(|e| failed(&lock, e))?;
+        let held = hold(&lock).map_err(|e| failed(&lock, e))?;
         // From here on dropping it removes what there is.
         let private = Private { dir, lock, _held: held };
         DirBuilder::new().mode(0o700).create(&private.dir).map_err(|e| failed(&private.dir, e))?;
@@ -182,19 +182,35 @@ impl Drop for Private {
     }
 }
 
+/// Makes the file at `lock`, and holds its lock.
+fn hold(lock: &Path) -> io::Result<File> {
+    loop {
+        let held = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(lock)?;
+        held.lock()?;
+        // Before it was locked it looked as if it had been left, and another verb's [`sweep`] may have removed it.
+        if held.metadata()?.nlink() > 0 {
+            return Ok(held);
+        }
+    }
+}
+
 /// What was left by verbs and processes that were killed goes.
 pub fn sweep() {
     for directory in Registry::of_this_user().directories() {
-        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-        for lock in entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == LOCK)) {
-            let is_ours = lock.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(PREFIX));
-            let Ok(file) = File::open(&lock) else { continue };
-            // Held by the verb, and then by the process that takes the mount away.
-            if !is_ours || file.try_lock().is_err() {
-                continue;
-            }
-            clear(&lock);
+        sweep_in(&directory);
+    }
+}
+
+fn sweep_in(directory: &Path) {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    for lock in entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == LOCK)) {
+        let is_ours = lock.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(PREFIX));
+        let Ok(file) = File::open(&lock) else { continue };
+        // Held by the verb, and then by the process that takes the mount away.
+        if !is_ours || file.try_lock().is_err() {
+            continue;
         }
+        clear(&lock);
     }
 }
 
@@ -214,4 +230,33 @@ fn remove(dir: &Path, lock: &Path) {
     // Whoever comes first removes them: the verb, or the process. The folder is empty, or still covered.
     let _ = fs::remove_dir(dir);
     let _ = fs::remove_file(lock);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_is_held_is_there_whoever_sweeps() {
+        let base = tempfile::tempdir().unwrap();
+        let is_done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !is_done.load(Ordering::Relaxed) {
+                        sweep_in(base.path());
+                    }
+                });
+            }
+            let lost = (0..2000).find(|i| {
+                let path = base.path().join(format!("{PREFIX}{i}.{LOCK}"));
+                let held = hold(&path).unwrap();
+                let is_there = fs::metadata(&path).is_ok_and(|m| m.ino() == held.metadata().unwrap().ino());
+                let _ = fs::remove_file(&path);
+                !is_there
+            });
+            is_done.store(true, Ordering::Relaxed);
+            assert_eq!(lost, None, "the number of the lock that was removed");
+        });
+    }
 }
