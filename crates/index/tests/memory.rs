@@ -2,47 +2,22 @@
 
 mod support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 use adit_index::{Builder, Segment};
+use adit_testkit::{PeakAllocator, peak_bytes};
 use support::{Item, Place};
 
-static LIVE: AtomicI64 = AtomicI64::new(0);
-static PEAK: AtomicI64 = AtomicI64::new(0);
-
-/// The system's allocator, with the most that was in use at once.
-struct Counting;
-
-fn note(bytes: i64) {
-    let live = LIVE.fetch_add(bytes, Relaxed) + bytes;
-    PEAK.fetch_max(live, Relaxed);
-}
-
-// SAFETY: every call goes to the system's allocator with the arguments unchanged; counting touches atomics only.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note(layout.size() as i64);
-        // SAFETY: the caller keeps the contract, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        note(-(layout.size() as i64));
-        // SAFETY: as above.
-        unsafe { System.dealloc(place, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: PeakAllocator = PeakAllocator;
 
 /// The most memory that building and asking takes at once, in bytes.
 fn peak(entries: u32, limit: u64) -> i64 {
     let place = Place::new();
-    let before = LIVE.load(Relaxed);
-    PEAK.store(before, Relaxed);
+    peak_bytes(|| build(&place, entries, limit))
+}
+
+fn build(place: &Place, entries: u32, limit: u64) {
     let mut builder = Builder::new(place.dir.path(), limit);
     for n in 0..entries {
         // Neither in order, nor in levels of one size.
@@ -57,7 +32,6 @@ fn peak(entries: u32, limit: u64) -> i64 {
     builder.finish(&place.out(), &mut |_| ControlFlow::Continue(())).unwrap();
     let segment = Segment::open(&place.out()).unwrap();
     segment.verify(&mut |_| ControlFlow::Continue(())).unwrap();
-    PEAK.load(Relaxed) - before
 }
 
 /// One test, for the allocator counts what all threads do.

@@ -1,48 +1,21 @@
 //! A manifest is streamed: what is in memory does not grow with its entries.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::fmt::Write as _;
 use std::io::{self, Read};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 use adit_core::error::{ErrorKind, FsError, Result};
 use adit_manifest::format::{
     Body, Content, ContentHash, Entry, EntryPath, Kind, PathStyle, Sink, Source, decode, header, v2023, v2025,
 };
-use adit_testkit::scaled;
+use adit_testkit::{PeakAllocator, peak_bytes, scaled};
 
-static LIVE: AtomicI64 = AtomicI64::new(0);
-static PEAK: AtomicI64 = AtomicI64::new(0);
 /// Tests that measure take turns.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// The system's allocator, with the most that was in use at once.
-struct Counting;
-
-fn note(bytes: i64) {
-    let live = LIVE.fetch_add(bytes, Relaxed) + bytes;
-    PEAK.fetch_max(live, Relaxed);
-}
-
-// SAFETY: every call goes to the system's allocator with the arguments unchanged; counting touches atomics only.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note(layout.size() as i64);
-        // SAFETY: the caller keeps the contract, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        note(-(layout.size() as i64));
-        // SAFETY: as above.
-        unsafe { System.dealloc(place, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: PeakAllocator = PeakAllocator;
 
 /// A text made of a beginning, pieces by number, and an end, so that it is never in memory as a whole.
 struct Made<'a> {
@@ -152,13 +125,6 @@ fn of_2023(count: u64) -> Made<'static> {
         Part::Repeated(count, &path_of_2023),
         Part::Text(format!(r#"],"totalSize":{count}}}"#)),
     ])
-}
-
-fn peak_bytes(work: impl FnOnce()) -> i64 {
-    let before = LIVE.load(Relaxed);
-    PEAK.store(before, Relaxed);
-    work();
-    PEAK.load(Relaxed) - before
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! * [`crash`]: media in memory that lose power at any call.
 //! * [`faults`]: media that fail at chosen calls.
 //! * [`model`]: [`model::MemoryStore`], the filesystem that is obviously right.
+//! * [`peak_bytes`]: the most memory that a piece of work has at once.
 //! * [`objects`]: object stores in memory and on loopback that fail when told to, and the suite for all of them.
 //! * [`ops`]: random operations, run on a store or through a mount, and compared with the model.
 //! * [`replay_corpora`]: inputs of the fuzzers, without them.
@@ -11,6 +12,7 @@
 mod corpora;
 pub mod crash;
 pub mod faults;
+mod memory;
 pub mod model;
 pub mod objects;
 pub mod ops;
@@ -21,6 +23,7 @@ mod tree;
 use adit_core::types::Caller;
 
 pub use corpora::{Target, replay_corpora};
+pub use memory::{PeakAllocator, peak_bytes};
 pub use rng::{Rng, proptest_config, scaled, seeds};
 pub use through::Through;
 

@@ -3,42 +3,14 @@
 #[path = "support/tree.rs"]
 mod support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
-
 use adit_core::store::Store;
 use adit_core::types::Ino;
+use adit_testkit::{PeakAllocator, peak_bytes};
 
 use support::{World, name, new};
 
-static LIVE: AtomicI64 = AtomicI64::new(0);
-static PEAK: AtomicI64 = AtomicI64::new(0);
-
-/// The system's allocator, with the most that was in use at once.
-struct Counting;
-
-fn note(bytes: i64) {
-    let live = LIVE.fetch_add(bytes, Relaxed) + bytes;
-    PEAK.fetch_max(live, Relaxed);
-}
-
-// SAFETY: every call goes to the system's allocator with the arguments unchanged; counting touches atomics only.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note(layout.size() as i64);
-        // SAFETY: the caller keeps the contract, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        note(-(layout.size() as i64));
-        // SAFETY: as above.
-        unsafe { System.dealloc(place, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: PeakAllocator = PeakAllocator;
 
 /// A world with so many directories of ten files each.
 fn filled(directories: usize) -> World {
@@ -56,12 +28,13 @@ fn filled(directories: usize) -> World {
 
 /// The most memory that a check takes at once, in bytes, and how often it went through the entries.
 fn peak(world: &World, memory_bytes: usize) -> (i64, u64) {
-    let before = LIVE.load(Relaxed);
-    PEAK.store(before, Relaxed);
-    let checked = world.tree.check(&*world.base, memory_bytes).unwrap();
-    let peak = PEAK.load(Relaxed) - before;
-    assert_eq!((checked.findings.len(), checked.omitted), (0, 0));
-    (peak, checked.passes.entries)
+    let mut passes = 0;
+    let peak = peak_bytes(|| {
+        let checked = world.tree.check(&*world.base, memory_bytes).unwrap();
+        assert_eq!((checked.findings.len(), checked.omitted), (0, 0));
+        passes = checked.passes.entries;
+    });
+    (peak, passes)
 }
 
 /// One test, for the allocator counts what all threads do.
