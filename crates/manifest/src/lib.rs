@@ -1,11 +1,13 @@
 //! Manifests of job attachments, and the trees of content-addressed objects that they describe.
 //!
 //! - [`cache`]: the folder of this machine in which objects of a store are kept, shared by all mounts.
+//! - [`cas`]: data objects of a store by the hash of their content, for the cache.
 //! - [`format`]: the codecs of manifests, version 2023-03-03 and both dialects of the version of 2025; no I/O beyond
-//!   [`Read`](std::io::Read) and [`Write`](std::io::Write);
+//!   [`Read`](std::io::Read) and [`Write`](std::io::Write).
 //! - [`snapshot`]: from a tree of any store to its manifest; [`hash_cache`]: what was hashed before.
 
 pub mod cache;
+pub mod cas;
 pub mod format;
 pub mod hash_cache;
 pub mod snapshot;

@@ -35,6 +35,20 @@ pub enum ObjectFault {
         /// Bytes that were asked for.
         expected: u64,
     },
+    /// The store has an object of another length under this name.
+    #[error("the store has {found} bytes under this name, and it should be {expected}; upload the object again")]
+    Length {
+        /// Its length in bytes.
+        found: u64,
+        /// How long the object is by its manifest.
+        expected: u64,
+    },
+    /// The store has no such object.
+    #[error("it is not in the store ({store}); upload it again, or check that this is the store of the manifest")]
+    Missing {
+        /// The store.
+        store: String,
+    },
     /// Somebody else fetches the same bytes, and for so long nothing came.
     #[error("another reader waits for the same bytes, and none came for {} s", .waited.as_secs())]
     Waited {
@@ -51,7 +65,7 @@ impl ObjectFault {
     pub(super) fn error(self, id: &ObjectId) -> FsError {
         let kind = match self {
             ObjectFault::Waited { .. } => ErrorKind::TimedOut,
-            ObjectFault::Abandoned => ErrorKind::Io,
+            ObjectFault::Abandoned | ObjectFault::Missing { .. } => ErrorKind::Io,
             _ => ErrorKind::Corrupt,
         };
         FsError::new(kind).because(self).on("read object", id)

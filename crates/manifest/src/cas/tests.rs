@@ -1,0 +1,204 @@
+use adit_core::media::{Content, PutOptions};
+use adit_testkit::Rng;
+use adit_testkit::objects::{MemoryObjects, ObjectCall, ObjectFault as Injected, ObjectFaults};
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+struct World {
+    memory: MemoryObjects,
+    faults: ObjectFaults,
+    source: ObjectSource,
+    content: Vec<u8>,
+    id: ObjectId,
+}
+
+/// A store with one object of so many bytes.
+fn world(len: u64) -> World {
+    let (memory, faults) = (MemoryObjects::new(), ObjectFaults::new());
+    let mut content = vec![0; len as usize];
+    Rng::new(len).fill(&mut content);
+    let id = ObjectId { hash: ContentHash::of(&content), len };
+    let source = ObjectSource::new(Arc::new(faults.wrap(Arc::new(memory.clone()))), DataKeys::default());
+    put(&memory, &DataKeys::default().key(&id.hash), &content);
+    World { memory, faults, source, content, id }
+}
+
+fn put(memory: &MemoryObjects, key: &str, content: &[u8]) {
+    memory.put(key, Content::Bytes(content), &PutOptions::default()).unwrap();
+}
+
+impl World {
+    fn fetch(&self, range: Range<u64>) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.source.fetch(&self.id, range, &mut |piece| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        })?;
+        Ok(bytes)
+    }
+
+    fn fault(&self) -> ObjectFault {
+        let e = self.fetch(0..self.id.len).unwrap_err();
+        let fault = e.cause().and_then(|cause| cause.downcast_ref::<ObjectFault>());
+        fault.unwrap_or_else(|| panic!("{e}")).clone()
+    }
+}
+
+#[test]
+fn keys_are_those_of_the_official_package() {
+    let hash = ContentHash::of(b"");
+    assert_eq!(DataKeys::default().key(&hash), "Data/99aa06d3014798d86001c324468d497f.xxh128");
+    for folder in ["a/Data", "a/Data/"] {
+        let keys = DataKeys::new(folder).unwrap();
+        assert_eq!(keys.key(&hash), format!("a/Data/{hash}.xxh128"));
+        assert_eq!(keys.bare_key(&hash), format!("a/Data/{hash}"));
+    }
+    assert_eq!(DataKeys::new("").unwrap().key(&hash), format!("{hash}.xxh128"));
+    for folder in ["/a", "../a", "a//b", "a/.."] {
+        assert_eq!(DataKeys::new(folder).unwrap_err().kind(), ErrorKind::InvalidInput, "{folder}");
+    }
+}
+
+#[test]
+fn ranges_come_whole_and_in_order() {
+    let world = world(20 * MIB + 5);
+    for range in [0..1, 5..5 + MIB, 7..7 + MIB + 1, 0..world.id.len, 3 * MIB..20 * MIB + 5] {
+        let expected = &world.content[range.start as usize..range.end as usize];
+        assert!(world.fetch(range.clone()).unwrap() == expected, "{range:?}");
+    }
+}
+
+/// A long range takes as many requests as it has parts, several at once, and never more than the limit.
+#[test]
+fn long_ranges_are_got_by_several_requests_at_a_time() {
+    let world = world(20 * MIB);
+    world.faults.always(Injected::Hold, &[ObjectCall::Read]);
+    std::thread::scope(|scope| {
+        let fetch = scope.spawn(|| world.fetch(0..20 * MIB));
+        world.faults.wait_for_held(parts::AT_ONCE_MAX as u64);
+        world.faults.clear();
+        assert!(fetch.join().unwrap().unwrap() == world.content);
+    });
+    let stats = world.faults.stats();
+    assert_eq!((stats.reads, stats.bytes_read), (20, 20 * MIB));
+    assert_eq!(stats.calls_at_once_max, parts::AT_ONCE_MAX as u64);
+}
+
+#[test]
+fn an_error_of_one_request_is_that_of_the_fetch() {
+    let world = world(20 * MIB);
+    for skip in [0, 7, 19] {
+        world.faults.add(Injected::UNAVAILABLE, &[ObjectCall::Read], "", skip, 1);
+        assert_eq!(world.fetch(0..20 * MIB).unwrap_err().kind(), ErrorKind::Network);
+        world.faults.clear();
+    }
+    // What the sink says ends it, with few requests more.
+    world.faults.reset_stats();
+    let e = world.source.fetch(&world.id, 0..20 * MIB, &mut |_| Err(ErrorKind::NoSpace.into())).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::NoSpace);
+    assert!(world.faults.stats().reads <= parts::AT_ONCE_MAX as u64);
+    assert!(world.fetch(0..20 * MIB).unwrap() == world.content);
+}
+
+#[test]
+fn a_sink_that_panics_leaves_no_thread_waiting() {
+    let world = world(20 * MIB);
+    let fetch = || world.source.fetch(&world.id, 0..20 * MIB, &mut |_| panic!("told to"));
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(fetch)).is_err());
+    assert!(world.fetch(0..20 * MIB).unwrap() == world.content);
+}
+
+/// A store that panics, as none should: nobody waits for ever.
+#[test]
+fn a_store_that_panics_leaves_nobody_waiting() {
+    struct Panics(MemoryObjects);
+    impl Objects for Panics {
+        fn read_at(
+            &self,
+            key: &str,
+            offset: u64,
+            buf: &mut [u8],
+            tag: Option<&adit_core::media::Tag>,
+        ) -> Result<adit_core::media::Fetched> {
+            assert_ne!(offset, 9 * MIB, "told to");
+            self.0.read_at(key, offset, buf, tag)
+        }
+        fn head(&self, key: &str) -> Result<adit_core::media::ObjectInfo> {
+            self.0.head(key)
+        }
+        fn put(&self, key: &str, content: Content<'_>, options: &PutOptions<'_>) -> Result<adit_core::media::Stored> {
+            self.0.put(key, content, options)
+        }
+        fn delete(&self, key: &str) -> Result<()> {
+            self.0.delete(key)
+        }
+        fn list(&self, prefix: &str, after: Option<&str>, max: usize) -> Result<adit_core::media::ObjectPage> {
+            self.0.list(prefix, after, max)
+        }
+        fn if_absent_is_atomic(&self) -> Option<bool> {
+            None
+        }
+        fn describe(&self) -> String {
+            self.0.describe()
+        }
+    }
+    let world = world(20 * MIB);
+    let source = ObjectSource::new(Arc::new(Panics(world.memory.clone())), DataKeys::default());
+    let fetch = || source.fetch(&world.id, 0..20 * MIB, &mut |_| Ok(()));
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(fetch)).is_err());
+}
+
+/// The key without the suffix is tried where the other is missing, and remembered.
+#[test]
+fn objects_under_their_bare_keys_are_found() {
+    let world = world(100);
+    let keys = DataKeys::default();
+    put(&world.memory, &keys.bare_key(&world.id.hash), &world.content);
+    world.memory.delete(&keys.key(&world.id.hash)).unwrap();
+    for reads in [2, 1, 1] {
+        world.faults.reset_stats();
+        assert!(world.fetch(0..100).unwrap() == world.content);
+        assert_eq!(world.faults.stats().reads, reads);
+    }
+    // Somebody has put it where it belongs, and taken the other one away.
+    put(&world.memory, &keys.key(&world.id.hash), &world.content);
+    world.memory.delete(&keys.bare_key(&world.id.hash)).unwrap();
+    for reads in [2, 1] {
+        world.faults.reset_stats();
+        assert!(world.fetch(0..100).unwrap() == world.content);
+        assert_eq!(world.faults.stats().reads, reads);
+    }
+}
+
+/// An object that is gone is no absence of the file that needs it.
+#[test]
+fn a_missing_object_is_an_error_that_says_so() {
+    let world = world(100);
+    world.memory.delete(&DataKeys::default().key(&world.id.hash)).unwrap();
+    let e = world.fetch(0..100).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Io);
+    assert!(e.to_string().contains(&world.id.hash.to_string()), "{e}");
+    assert_eq!(world.fault(), ObjectFault::Missing { store: "memory".to_owned() });
+    // Other failures stay what they are, whichever key they come for.
+    world.faults.add(Injected::FORBIDDEN, &[ObjectCall::Read], ".xxh128", 0, 1);
+    assert_eq!(world.fetch(0..100).unwrap_err().kind(), ErrorKind::PermissionDenied);
+    world.faults.add(Injected::TIMED_OUT, &[ObjectCall::Read], "", 1, 1);
+    assert_eq!(world.fetch(0..100).unwrap_err().kind(), ErrorKind::TimedOut);
+}
+
+#[test]
+fn objects_of_another_length_are_refused() {
+    let world = world(100);
+    let key = DataKeys::default().key(&world.id.hash);
+    put(&world.memory, &key, &world.content[..99]);
+    assert_eq!(world.fault(), ObjectFault::Length { found: 99, expected: 100 });
+    put(&world.memory, &key, &[world.content.clone(), vec![0]].concat());
+    assert_eq!(world.fault(), ObjectFault::Length { found: 101, expected: 100 });
+    put(&world.memory, &key, &world.content);
+    world.faults.add(Injected::CutShort, &[ObjectCall::Read], "", 0, 1);
+    let fault = world.fault();
+    assert!(matches!(fault, ObjectFault::Short { .. } | ObjectFault::Length { .. }), "{fault:?}");
+    assert!(world.fetch(0..100).unwrap() == world.content);
+}
