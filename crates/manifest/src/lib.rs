@@ -5,9 +5,11 @@
 //! - [`format`]: the codecs of manifests, version 2023-03-03 and both dialects of the version of 2025; no I/O beyond
 //!   [`Read`](std::io::Read) and [`Write`](std::io::Write).
 //! - [`snapshot`]: from a tree of any store to its manifest; [`hash_cache`]: what was hashed before.
+//! - [`store`]: a manifest as a read-only store, by an index segment that is built once.
 
 pub mod cache;
 pub mod cas;
 pub mod format;
 pub mod hash_cache;
 pub mod snapshot;
+pub mod store;

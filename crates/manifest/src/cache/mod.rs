@@ -160,6 +160,16 @@ impl Cache {
         self.inner.object(id)
     }
 
+    /// Length of a block of new objects, in bytes.
+    pub fn block_len(&self) -> u32 {
+        self.inner.options.block_len
+    }
+
+    /// How much all objects together may take, in bytes.
+    pub fn limit_bytes(&self) -> u64 {
+        self.inner.options.limit_bytes
+    }
+
     /// Counters, and how much there is.
     pub fn stats(&self) -> CacheStats {
         self.inner.counters.snapshot(self.inner.space.estimate(), self.inner.options.limit_bytes)

@@ -1,0 +1,178 @@
+//! From a manifest to the index segment that is mounted.
+//!
+//! The manifest is streamed into the builder, so memory is that of the builder. What the codec cannot see, because it knows one
+//! entry at a time, shows here: two entries of one path, by the host's bytes of it, and one below a file.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use adit_core::error::{ErrorKind, FsError, Result};
+use adit_core::types::Kind;
+use adit_index::{Builder, Progress, Refusal};
+
+use super::extra::{self, Extra};
+use super::identity::Identity;
+use crate::format::{Body, Content, Entry, File, FormatError, Rule, Sink, Source, decode, wtf8};
+
+/// Permission bits: a manifest knows only whether a file may be executed.
+const FILE_PERM: u16 = 0o644;
+const RUNNABLE_PERM: u16 = 0o755;
+const DIRECTORY_PERM: u16 = 0o755;
+const SYMLINK_PERM: u16 = 0o777;
+
+/// How far the building of a segment is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Building {
+    /// The manifest is read.
+    Read {
+        /// Bytes so far. Where a manifest has its files before its directories, they are counted from the beginning again.
+        done_bytes: u64,
+        /// All of them, if that is known.
+        total_bytes: Option<u64>,
+    },
+    /// The segment is made.
+    Index(Progress),
+}
+
+/// Who is told now and then, from the thread that works. `Break` ends the work with `Interrupted`.
+pub type BuildReport<'a> = dyn FnMut(Building) -> ControlFlow<()> + 'a;
+
+/// Where a segment is built.
+#[derive(Clone, Copy, Debug)]
+pub struct BuildPlace<'a> {
+    /// The segment's file; its folder exists. What is there is replaced, in one step.
+    pub out: &'a Path,
+    /// A folder for scratch files without names.
+    pub scratch_dir: &'a Path,
+    /// Memory of the builder in bytes; it takes 2 MiB at least.
+    pub memory_limit_bytes: u64,
+}
+
+/// Makes the segment of a manifest.
+///
+/// # Errors
+/// What [`decode`] refuses; [`Rule::DuplicatePath`] and [`Rule::FileAgainstDirectory`]; `NotSupported` for a diff, which is no tree;
+/// `Interrupted` by `report`; those of the folders.
+pub fn build_segment(
+    source: &(impl Source + ?Sized),
+    place: BuildPlace<'_>,
+    report: &mut BuildReport<'_>,
+) -> Result<Identity> {
+    let mut filler = Filler {
+        builder: Builder::new(place.scratch_dir, place.memory_limit_bytes),
+        newest_mtime_ns: None,
+        extra: Vec::new(),
+        total_bytes: source.len_bytes(),
+        report,
+    };
+    let summary = decode(source, &mut filler)?;
+    if summary.header.is_diff() {
+        return Err(no_tree());
+    }
+    let Filler { mut builder, newest_mtime_ns, .. } = filler;
+    let identity = Identity {
+        header: summary.header,
+        hash: summary.hash,
+        len_bytes: summary.len_bytes,
+        totals: summary.totals,
+        newest_mtime_ns: newest_mtime_ns.unwrap_or_default(),
+    };
+    builder.set_identity(&identity.encode())?;
+    builder.set_implied(DIRECTORY_PERM, 0);
+    builder.finish(place.out, &mut |progress| report(Building::Index(progress))).map_err(by_rule)?;
+    Ok(identity)
+}
+
+fn no_tree() -> FsError {
+    FsError::new(ErrorKind::NotSupported).because(
+        "the manifest is a diff, which says only what changed; merge it with the manifest that it is a diff of, and use the result",
+    )
+}
+
+/// What the builder refuses, by the manifest's rule.
+fn by_rule(e: FsError) -> FsError {
+    let refusal = e.cause().and_then(|cause| cause.downcast_ref::<Refusal>());
+    let refused = match refusal {
+        Some(Refusal::Twice) => FormatError::new(Rule::DuplicatePath, "is there twice, by its bytes on a host"),
+        Some(Refusal::BelowFile { file }) => {
+            let file = String::from_utf8_lossy(file);
+            let detail = format!("lies below {:?}, which is no directory", file);
+            FormatError::new(Rule::FileAgainstDirectory, detail)
+        }
+        Some(Refusal::Full) => {
+            FormatError::new(Rule::TooManyEntries, "is one too many, with the directories on the way")
+        }
+        _ => return e,
+    };
+    refused.at(e.subject().unwrap_or_default().as_bytes()).into()
+}
+
+/// Takes the entries.
+struct Filler<'a, 'r> {
+    builder: Builder,
+    newest_mtime_ns: Option<i64>,
+    extra: Vec<u8>,
+    total_bytes: Option<u64>,
+    report: &'a mut BuildReport<'r>,
+}
+
+impl Sink for Filler<'_, '_> {
+    fn entry(&mut self, entry: Entry<'_>) -> Result<()> {
+        let Entry { path, body } = entry;
+        let listing = path.to_listing();
+        let text = (!path.comes_back()).then(|| path.as_wtf8());
+        let mut node = adit_index::Entry {
+            path: &listing,
+            kind: Kind::File,
+            perm: FILE_PERM,
+            size: 0,
+            mtime_ns: 0,
+            hash: None,
+            extra: &[],
+        };
+        let mut extra = Extra { text, ..Extra::default() };
+        let hashes;
+        match &body {
+            Body::Directory => (node.kind, node.perm) = (Kind::Directory, DIRECTORY_PERM),
+            Body::Symlink(target) => {
+                (node.kind, node.perm) = (Kind::Symlink, SYMLINK_PERM);
+                node.size = wtf8::listing_len(target.as_wtf8()) as u64;
+                extra.content = extra::Content::Target(target.as_wtf8());
+            }
+            Body::File(file) => {
+                if file.runnable {
+                    node.perm = RUNNABLE_PERM;
+                }
+                node.size = file.size_bytes;
+                (node.mtime_ns, extra.mtime_micros) = time_of(file);
+                self.newest_mtime_ns = self.newest_mtime_ns.max(Some(node.mtime_ns));
+                match &file.content {
+                    Content::Whole(hash) => node.hash = Some(hash.0),
+                    Content::Chunks(chunks) => {
+                        hashes = extra::raw(chunks);
+                        extra.content = extra::Content::Chunks(&hashes);
+                    }
+                }
+            }
+            Body::Deleted(_) => return Err(no_tree()),
+        }
+        extra.encode(&mut self.extra);
+        node.extra = &self.extra;
+        self.builder.add(&node).map_err(by_rule)
+    }
+
+    fn progress(&mut self, read_bytes: u64) -> Result<()> {
+        match (self.report)(Building::Read { done_bytes: read_bytes, total_bytes: self.total_bytes }) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(ErrorKind::Interrupted.into()),
+        }
+    }
+}
+
+/// A file's time in nanoseconds, and in microseconds where nanoseconds do not reach so far (before 1677, after 2262).
+fn time_of(file: &File<'_>) -> (i64, Option<i64>) {
+    match file.mtime_micros.checked_mul(1000) {
+        Some(nanos) => (nanos, None),
+        None => (if file.mtime_micros < 0 { i64::MIN } else { i64::MAX }, Some(file.mtime_micros)),
+    }
+}

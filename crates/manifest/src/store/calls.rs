@@ -1,0 +1,219 @@
+//! The calls of the store.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use adit_core::error::{ErrorKind, FsError, Result};
+use adit_core::store::{Capabilities, DirEntry, NewNode, Store, StoreFile};
+use adit_core::types::{
+    Access, Attr, Caller, FileName, Ino, Kind, NAME_LEN_MAX_BYTES, RenameFlags, SetAttr, StatFs, XattrName, XattrSet,
+};
+use adit_index::NodeId;
+
+use super::extra::Content;
+use super::file::ManifestFile;
+use super::{ManifestStore, STATE_XATTR, ino_of};
+use crate::format::wtf8;
+
+/// Unit of sizes in `statfs`, in bytes.
+const STATFS_BLOCK_BYTES: u32 = 4096;
+
+fn read_only<T>() -> Result<T> {
+    Err(ErrorKind::ReadOnly.into())
+}
+
+impl Store for ManifestStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            read_only: true,
+            stable_cookies: true,
+            xattrs: true,
+            // Whole pages come from the cache's files.
+            ..Capabilities::plain("manifest")
+        }
+    }
+
+    fn lookup(&self, parent: Ino, name: FileName<'_>) -> Result<Attr> {
+        let inner = &*self.0;
+        let parent = inner.id(parent)?;
+        let found = inner.segment.lookup(parent, name.as_bytes())?.ok_or(ErrorKind::NotFound)?;
+        Ok(inner.attr(&inner.segment.node(found)?))
+    }
+
+    fn lookup_listed(&self, parent: Ino, entries: &[DirEntry<'_>]) -> Vec<Result<Attr>> {
+        let inner = &*self.0;
+        let attr = |ino: Ino| {
+            let node = inner.segment.node(inner.id(ino)?)?;
+            // A number of this directory's listing belongs to its name for ever.
+            if ino_of(node.parent) == parent { Ok(inner.attr(&node)) } else { Err(ErrorKind::NotFound.into()) }
+        };
+        entries.iter().map(|entry| attr(entry.ino)).collect()
+    }
+
+    fn forget(&self, _ino: Ino) {}
+
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        let inner = &*self.0;
+        Ok(inner.attr(&inner.segment.node(inner.id(ino)?)?))
+    }
+
+    fn setattr(&self, _ino: Ino, _set: &SetAttr) -> Result<Attr> {
+        read_only()
+    }
+
+    fn read_dir(&self, dir: Ino, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<()> {
+        let inner = &*self.0;
+        let start = u32::try_from(start).unwrap_or(u32::MAX);
+        let children = inner.segment.children(inner.id(dir)?, start)?;
+        for (cookie, child) in (u64::from(start) + 1..).zip(children) {
+            let child = child?;
+            let name = FileName::new(child.name).map_err(|_| inner.damaged(child.id, "its name"))?;
+            if sink(DirEntry { cookie, ino: ino_of(child.id), kind: child.kind, name }).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn create(&self, _parent: Ino, _name: FileName<'_>, _new: &NewNode) -> Result<(Attr, Arc<dyn StoreFile>)> {
+        read_only()
+    }
+
+    fn mkdir(&self, _parent: Ino, _name: FileName<'_>, _new: &NewNode) -> Result<Attr> {
+        read_only()
+    }
+
+    fn symlink(&self, _parent: Ino, _name: FileName<'_>, _target: &[u8], _caller: Caller) -> Result<Attr> {
+        read_only()
+    }
+
+    fn mknod(&self, _parent: Ino, _name: FileName<'_>, _kind: Kind, _rdev: u32, _new: &NewNode) -> Result<Attr> {
+        read_only()
+    }
+
+    fn link(&self, _ino: Ino, _parent: Ino, _name: FileName<'_>) -> Result<Attr> {
+        read_only()
+    }
+
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        let inner = &*self.0;
+        let id = inner.id(ino)?;
+        if inner.segment.kind(id)? != Kind::Symlink {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        let Content::Target(target) = inner.extra(id)?.content else { return Err(inner.damaged(id, "its target")) };
+        match wtf8::to_host(target) {
+            Some(target) => Ok(target.into_owned()),
+            None => {
+                Err(FsError::new(ErrorKind::IllegalName).because("its target has a lone surrogate, which has no bytes"))
+            }
+        }
+    }
+
+    fn unlink(&self, _parent: Ino, _name: FileName<'_>) -> Result<()> {
+        read_only()
+    }
+
+    fn rmdir(&self, _parent: Ino, _name: FileName<'_>) -> Result<()> {
+        read_only()
+    }
+
+    fn rename(
+        &self,
+        _parent: Ino,
+        _name: FileName<'_>,
+        _new_parent: Ino,
+        _new_name: FileName<'_>,
+        _flags: RenameFlags,
+    ) -> Result<()> {
+        read_only()
+    }
+
+    fn open(&self, ino: Ino, access: Access) -> Result<Arc<dyn StoreFile>> {
+        let id = self.0.file_id(ino)?;
+        if access == Access::Write {
+            return read_only();
+        }
+        Ok(Arc::new(ManifestFile::open(self.0.clone(), id)?))
+    }
+
+    fn xattr(&self, ino: Ino, name: XattrName<'_>) -> Result<Vec<u8>> {
+        let id = self.0.id(ino)?;
+        if name.as_bytes() != STATE_XATTR.as_bytes() || self.0.segment.kind(id)? != Kind::File {
+            return Err(ErrorKind::NoAttribute.into());
+        }
+        let is_cached = ManifestFile::open(self.0.clone(), id)?.is_cached()?;
+        Ok(if is_cached { b"cached".to_vec() } else { b"remote".to_vec() })
+    }
+
+    fn xattr_names(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.0.id(ino).map(|_| Vec::new())
+    }
+
+    fn set_xattr(&self, _ino: Ino, _name: XattrName<'_>, _value: &[u8], _set: XattrSet) -> Result<()> {
+        read_only()
+    }
+
+    fn remove_xattr(&self, _ino: Ino, _name: XattrName<'_>) -> Result<()> {
+        read_only()
+    }
+
+    fn sync_dir(&self, dir: Ino) -> Result<()> {
+        match self.0.segment.kind(self.0.id(dir)?)? {
+            Kind::Directory => Ok(()),
+            _ => Err(ErrorKind::NotDirectory.into()),
+        }
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// As large as its files, and full.
+    fn statfs(&self) -> Result<StatFs> {
+        Ok(StatFs {
+            block_size: STATFS_BLOCK_BYTES,
+            blocks: self.0.identity.totals.size_bytes.div_ceil(STATFS_BLOCK_BYTES.into()),
+            files: self.0.segment.len().into(),
+            name_len_max: NAME_LEN_MAX_BYTES as u32,
+            ..StatFs::default()
+        })
+    }
+
+    fn path_of(&self, ino: Ino) -> Option<String> {
+        let path = self.0.segment.path(self.0.id(ino).ok()?).ok()?;
+        Some(format!("/{}", String::from_utf8_lossy(&path)))
+    }
+
+    fn name_of(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
+        let inner = &*self.0;
+        let id = inner.id(ino).ok().filter(|id| *id != NodeId::ROOT)?;
+        let node = inner.segment.node(id).ok().filter(|node| node.kind != Kind::Directory)?;
+        Some((ino_of(node.parent), inner.segment.name(id).ok()?.to_vec()))
+    }
+
+    fn wind_up(&self) {
+        self.0.wind_up();
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let stats = self.0.cache.stats();
+        vec![
+            ("cache_hits", stats.hits),
+            ("cache_hit_bytes", stats.hit_bytes),
+            ("cache_misses", stats.misses),
+            ("cache_waits", stats.waits),
+            ("fetches", stats.fetches),
+            ("fetched_bytes", stats.fetched_bytes),
+            ("passed_bytes", stats.passed_bytes),
+            ("cache_evictions", stats.evictions),
+            ("cache_evicted_bytes", stats.evicted_bytes),
+            ("objects_verified", stats.verified),
+            ("objects_quarantined", stats.quarantined),
+            ("cache_damaged", stats.damaged),
+            ("cache_errors", stats.folder_errors),
+            ("cache_used_bytes", stats.used_bytes),
+            ("cache_limit_bytes", stats.limit_bytes),
+        ]
+    }
+}

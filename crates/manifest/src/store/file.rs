@@ -1,0 +1,185 @@
+//! An open file of a manifest.
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use adit_core::error::{ErrorKind, Result};
+use adit_core::store::StoreFile;
+use adit_core::types::AllocateMode;
+use adit_index::NodeId;
+use parking_lot::Mutex;
+
+use super::Inner;
+use super::ahead::Job;
+use super::extra::Content;
+use super::streams::{Limits, Streams};
+use crate::cache::{CachedObject, ObjectId};
+use crate::format::ContentHash;
+use crate::format::limits::CHUNK_LEN_BYTES;
+
+/// How much larger the cache is at least than what is fetched ahead of a reader.
+const CACHE_PER_WINDOW: u64 = 32;
+
+/// What a file is made of.
+enum Parts {
+    /// One object, which stays open as long as the file. An empty file has one, too, that is never asked for anything.
+    Whole(Arc<CachedObject>),
+    /// One for each chunk.
+    Chunks(Vec<ContentHash>),
+}
+
+/// An open file: its objects, and who reads it how.
+pub(super) struct ManifestFile {
+    inner: Arc<Inner>,
+    size: u64,
+    parts: Parts,
+    /// Told to what is fetched ahead when the file is closed.
+    is_dropped: Arc<AtomicBool>,
+    streams: Mutex<Streams>,
+}
+
+/// A stretch of a file within one object.
+struct Piece {
+    object: Arc<CachedObject>,
+    range: Range<u64>,
+}
+
+impl ManifestFile {
+    /// Opens a node that is a regular file.
+    pub fn open(inner: Arc<Inner>, id: NodeId) -> Result<Self> {
+        let size = inner.segment.node(id)?.size;
+        let extra = inner.extra(id)?;
+        inner.check_has_host_bytes(&extra)?;
+        let parts = match (inner.segment.hash(id)?, extra.content) {
+            (Some(hash), Content::Plain) => {
+                Parts::Whole(inner.cache.object(ObjectId { hash: ContentHash(hash), len: size }))
+            }
+            (None, Content::Chunks(hashes)) if hashes.len() as u64 == size.div_ceil(CHUNK_LEN_BYTES) => {
+                Parts::Chunks(hashes.iter().copied().map(ContentHash).collect())
+            }
+            _ => return Err(inner.damaged(id, "its content")),
+        };
+        Ok(ManifestFile { inner, size, parts, is_dropped: Arc::default(), streams: Mutex::default() })
+    }
+
+    /// The first piece of `range`, which is not empty and lies in the file.
+    fn piece(&self, range: Range<u64>) -> Result<Piece> {
+        match &self.parts {
+            Parts::Whole(object) => Ok(Piece { object: object.clone(), range }),
+            Parts::Chunks(hashes) => {
+                let number = range.start / CHUNK_LEN_BYTES;
+                let start = number * CHUNK_LEN_BYTES;
+                let len = CHUNK_LEN_BYTES.min(self.size - start);
+                // There are as many as the size says: `open` has seen to that.
+                let hash = *hashes.get(number as usize).ok_or(ErrorKind::Corrupt)?;
+                let object = self.inner.cache.object(ObjectId { hash, len });
+                Ok(Piece { object, range: range.start - start..(range.end - start).min(len) })
+            }
+        }
+    }
+
+    fn each_piece(&self, range: Range<u64>, mut sink: impl FnMut(Piece) -> Result<()>) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let piece = self.piece(at..range.end)?;
+            at += piece.range.end - piece.range.start;
+            sink(piece)?;
+        }
+        Ok(())
+    }
+
+    /// Has fetched what will be read after this.
+    fn look_ahead(&self, offset: u64, len: u64) -> Result<()> {
+        let block = u64::from(self.inner.cache.block_len());
+        // What is dropped before it is read, when a full cache makes room, is a small part of all.
+        let window_max = self.inner.options.read_ahead_bytes.min(self.inner.cache.limit_bytes() / CACHE_PER_WINDOW);
+        let limits = Limits { block, window_max };
+        if self.size <= block || limits.window_max == 0 {
+            return Ok(());
+        }
+        let ranges = self.streams.lock().note(offset, len, self.size, limits);
+        for range in ranges {
+            self.each_piece(range, |Piece { object, range }| {
+                for missing in object.missing(range) {
+                    let mut start = missing.start;
+                    while start < missing.end {
+                        let end = (start / block + 1).saturating_mul(block).min(missing.end);
+                        let is_dropped = self.is_dropped.clone();
+                        self.inner.ahead.submit(Job { object: object.clone(), range: start..end, is_dropped });
+                        start = end;
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Whether all of its content is in the cache.
+    pub fn is_cached(&self) -> Result<bool> {
+        let mut is_cached = true;
+        self.each_piece(0..self.size, |piece| {
+            let state = piece.object.state();
+            is_cached &= state.present == state.len;
+            Ok(())
+        })?;
+        Ok(is_cached)
+    }
+
+    /// See [`ManifestStore::verified_file`](super::ManifestStore::verified_file).
+    pub fn verified_file(&self) -> Option<OwnedFd> {
+        match &self.parts {
+            Parts::Whole(object) => object.verified_file(),
+            Parts::Chunks(_) => None,
+        }
+    }
+}
+
+impl Drop for ManifestFile {
+    fn drop(&mut self) {
+        self.is_dropped.store(true, Ordering::Relaxed);
+    }
+}
+
+impl StoreFile for ManifestFile {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let len = self.size.saturating_sub(offset).min(buf.len() as u64);
+        if len == 0 {
+            return Ok(0);
+        }
+        // Before the read, so that both go on at once.
+        self.look_ahead(offset, len)?;
+        let mut rest = &mut buf[..len as usize];
+        self.each_piece(offset..offset + len, |Piece { object, range }| {
+            let taken = std::mem::take(&mut rest);
+            let (part, left) = taken.split_at_mut((range.end - range.start) as usize);
+            rest = left;
+            let read = object.read(range.start, part, &*self.inner.source)?;
+            // The range lies in the object.
+            if read == part.len() { Ok(()) } else { Err(ErrorKind::Corrupt.into()) }
+        })?;
+        Ok(len as usize)
+    }
+
+    fn write_at(&self, _pieces: &[(u64, &[u8])]) -> Result<()> {
+        Err(ErrorKind::ReadOnly.into())
+    }
+
+    fn set_len(&self, _len: u64) -> Result<()> {
+        Err(ErrorKind::ReadOnly.into())
+    }
+
+    fn len(&self) -> Result<u64> {
+        Ok(self.size)
+    }
+
+    fn sync(&self, _data_only: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn allocate(&self, _offset: u64, _len: u64, _mode: AllocateMode) -> Result<()> {
+        Err(ErrorKind::ReadOnly.into())
+    }
+}

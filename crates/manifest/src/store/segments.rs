@@ -1,0 +1,207 @@
+//! Segments of manifests in a folder of this machine: each is built once, and mapped from then on.
+//!
+//! A segment is found by the *origin* of its manifest: of a file, what the host says of it (device, inode, length, times); of anything
+//! else, whatever its owner knows to change with it. So a mount reads nothing of a manifest that was mounted before. The folder is a cache: all
+//! of it may be deleted at any time, and a segment that cannot be read is built again.
+
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File, FileTimes, Metadata};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use adit_core::error::{ErrorKind, FsError, Result};
+use adit_index::Segment;
+
+use super::build::{BuildPlace, BuildReport, build_segment};
+use super::identity::Identity;
+use crate::format::{ContentHash, Source};
+
+const SEGMENT: &str = "segment";
+const LOCK: &str = "lock";
+/// A segment that belongs to this process alone.
+const OWN: &str = "own";
+/// Age from which what a kill left of another process is removed.
+const LEFT_FOR: Duration = Duration::from_hours(24);
+
+/// How a folder of segments is used.
+#[derive(Clone, Copy, Debug)]
+pub struct SegmentsOptions {
+    /// Segments that are kept, those that were used last. Default 16.
+    pub kept_max: usize,
+    /// How long a file has to be as it is before its times tell whether it was changed: those of hosts go in steps, on FAT of two
+    /// seconds. Default 3 s.
+    pub settled_after: Duration,
+    /// Memory for building in bytes. Default 64 MiB.
+    pub memory_limit_bytes: u64,
+}
+
+impl Default for SegmentsOptions {
+    fn default() -> Self {
+        SegmentsOptions { kept_max: 16, settled_after: Duration::from_secs(3), memory_limit_bytes: 64 << 20 }
+    }
+}
+
+/// A folder of segments, which several processes may use at once.
+#[derive(Clone, Debug)]
+pub struct Segments {
+    folder: PathBuf,
+    options: SegmentsOptions,
+}
+
+impl Segments {
+    /// The folder `folder`, which is made for this user alone (0700) if it is not there; the one that it lies in is there.
+    pub fn open(folder: &Path, options: SegmentsOptions) -> Result<Segments> {
+        match DirBuilder::new().mode(0o700).create(folder) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                Err(FsError::from(e).on("make folder of indexes", folder.display()))
+            }
+            _ => Ok(Segments { folder: folder.to_owned(), options }),
+        }
+    }
+
+    /// The segment of the manifest in a file, built if there is none yet.
+    ///
+    /// # Errors
+    /// Those of [`build_segment`]; `Stale` if the file changed meanwhile.
+    pub fn of_file(&self, manifest: &File, report: &mut BuildReport<'_>) -> Result<Segment> {
+        let origin = Origin::of(&manifest.metadata()?);
+        let is_settled = origin.changed_before(self.options.settled_after);
+        let segment = if is_settled {
+            self.of_origin(&origin.bytes(), manifest, report)?
+        } else {
+            self.build_own(manifest, report)?
+        };
+        // A mapping of the old content would be as good, but nobody could tell it from the new one.
+        if Origin::of(&manifest.metadata()?) == origin {
+            return Ok(segment);
+        }
+        let _ = fs::remove_file(segment.file_path());
+        Err(FsError::new(ErrorKind::Stale).because("the manifest changed while it was read; try again"))
+    }
+
+    /// The segment of the manifest with this origin: any bytes that are others when the manifest is another. Built from `source`, which
+    /// is not read otherwise. If another process builds it at this moment, that one is waited for.
+    ///
+    /// # Errors
+    /// Those of [`build_segment`], and of the folder.
+    pub fn of_origin(
+        &self,
+        origin: &[u8],
+        source: &(impl Source + ?Sized),
+        report: &mut BuildReport<'_>,
+    ) -> Result<Segment> {
+        let name = ContentHash::of(origin).to_string();
+        let out = self.folder.join(format!("{name}.{SEGMENT}"));
+        if let Some(segment) = self.usable(&out) {
+            return Ok(segment);
+        }
+        let lock_path = self.folder.join(format!("{name}.{LOCK}"));
+        let on_lock = |e: io::Error| FsError::from(e).on("lock index", lock_path.display());
+        let lock =
+            File::options().create(true).write(true).truncate(false).mode(0o600).open(&lock_path).map_err(on_lock)?;
+        lock.lock().map_err(on_lock)?;
+        if let Some(segment) = self.usable(&out) {
+            return Ok(segment);
+        }
+        self.build(source, &out, report)?;
+        let segment = Segment::open(&out)?;
+        self.sweep(&out);
+        Ok(segment)
+    }
+
+    /// Builds a segment that nobody else finds. It goes with its mapping.
+    fn build_own(&self, source: &(impl Source + ?Sized), report: &mut BuildReport<'_>) -> Result<Segment> {
+        use std::hash::BuildHasher;
+        let number = std::hash::RandomState::new().hash_one(std::process::id());
+        let out = self.folder.join(format!("{number:016x}.{OWN}"));
+        self.build(source, &out, report)?;
+        let segment = Segment::open(&out);
+        let _ = fs::remove_file(&out);
+        segment
+    }
+
+    fn build(&self, source: &(impl Source + ?Sized), out: &Path, report: &mut BuildReport<'_>) -> Result<()> {
+        let memory_limit_bytes = self.options.memory_limit_bytes;
+        let place = BuildPlace { out, scratch_dir: &self.folder, memory_limit_bytes };
+        build_segment(source, place, report).map(drop)
+    }
+
+    /// The segment in `path`, if it is there and of this version.
+    fn usable(&self, path: &Path) -> Option<Segment> {
+        match Segment::open(path) {
+            Ok(segment) if Identity::decode(segment.identity()).is_some() => {
+                // For whoever chooses which to keep. A folder that cannot be written can be read.
+                let now = FileTimes::new().set_modified(SystemTime::now());
+                let _ = File::open(path).and_then(|file| file.set_times(now));
+                Some(segment)
+            }
+            Ok(_) => None,
+            Err(e) if e.is_not_found() => None,
+            Err(e) => {
+                tracing::warn!(error = %e, "an index cannot be used; it is built again");
+                None
+            }
+        }
+    }
+
+    /// Removes the segments that were not used lately, but never `just_built`, and what kills left. Whoever has one mapped keeps it.
+    fn sweep(&self, just_built: &Path) {
+        let Ok(entries) = fs::read_dir(&self.folder) else { return };
+        let mut segments = Vec::new();
+        for entry in entries.flatten() {
+            let path = entry.path();
+            let Some(modified) = entry.metadata().ok().and_then(|metadata| metadata.modified().ok()) else { continue };
+            match path.extension().and_then(OsStr::to_str) {
+                Some(SEGMENT) if path != just_built => segments.push((modified, path)),
+                Some(OWN | "tmp") if modified.elapsed().is_ok_and(|age| age > LEFT_FOR) => {
+                    let _ = fs::remove_file(path);
+                }
+                _ => {}
+            }
+        }
+        segments.sort();
+        let surplus = (segments.len() + 1).saturating_sub(self.options.kept_max.max(1));
+        for (_, path) in segments.into_iter().take(surplus) {
+            // Another process may be at it too. Who waits for the lock has it open.
+            let _ = fs::remove_file(path.with_extension(LOCK));
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// What the host says of a manifest's file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Origin {
+    dev: u64,
+    ino: u64,
+    len: u64,
+    mtime: (i64, i64),
+    ctime: (i64, i64),
+}
+
+impl Origin {
+    fn of(metadata: &Metadata) -> Origin {
+        Origin {
+            dev: metadata.dev(),
+            ino: metadata.ino(),
+            len: metadata.len(),
+            mtime: (metadata.mtime(), metadata.mtime_nsec()),
+            ctime: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let numbers = [self.mtime.0, self.mtime.1, self.ctime.0, self.ctime.1].map(i64::cast_unsigned);
+        let all = [self.dev, self.ino, self.len].into_iter().chain(numbers);
+        b"file".iter().copied().chain(all.flat_map(u64::to_le_bytes)).collect()
+    }
+
+    /// Whether the last change was so long ago that another one would have another time.
+    fn changed_before(&self, age: Duration) -> bool {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let changed = Duration::new(self.ctime.0.try_into().unwrap_or(0), self.ctime.1.try_into().unwrap_or(0));
+        now.checked_sub(changed).is_some_and(|since| since >= age)
+    }
+}

@@ -1,0 +1,190 @@
+//! Segments are built once, and again when they have to.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use adit_core::error::{ErrorKind, Result};
+use adit_index::Segment;
+use adit_manifest::format::{Content, ContentHash};
+use adit_manifest::store::{Building, Segments, SegmentsOptions};
+
+use crate::support::*;
+
+/// A manifest's file, whose times are good at once.
+struct Place {
+    dir: tempfile::TempDir,
+    options: SegmentsOptions,
+}
+
+impl Place {
+    fn new() -> Place {
+        let options = SegmentsOptions { settled_after: Duration::ZERO, ..SegmentsOptions::default() };
+        Place { dir: tempfile::tempdir().unwrap(), options }
+    }
+
+    fn manifest(&self, name: &str, entry: &str) -> File {
+        let mut world = World::new();
+        world.insert(entry.as_bytes(), file(0, Content::Whole(ContentHash::of(b""))));
+        let path = self.dir.path().join(name);
+        fs::write(&path, world.text()).unwrap();
+        File::open(path).unwrap()
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.dir.path().join("segments")
+    }
+
+    /// The segment of a file, and whether it was built now.
+    fn get(&self, manifest: &File) -> Result<(Segment, bool)> {
+        let mut is_built = false;
+        let segment = Segments::open(&self.folder(), self.options)?.of_file(manifest, &mut |step| {
+            is_built |= matches!(step, Building::Index(_));
+            ControlFlow::Continue(())
+        })?;
+        Ok((segment, is_built))
+    }
+
+    fn files(&self, extension: &str) -> Vec<PathBuf> {
+        let mut files: Vec<_> = fs::read_dir(self.folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.retain(|path| path.extension().is_some_and(|e| e == extension));
+        files
+    }
+}
+
+fn first_name(segment: &Segment) -> Vec<u8> {
+    segment.name(adit_index::NodeId(1)).unwrap().to_vec()
+}
+
+#[test]
+fn a_manifest_is_read_once() {
+    let place = Place::new();
+    let manifest = place.manifest("m", "a");
+    let (segment, is_built) = place.get(&manifest).unwrap();
+    assert!(is_built);
+    assert_eq!(first_name(&segment), b"a");
+    let (segment, is_built) = place.get(&manifest).unwrap();
+    assert!(!is_built);
+    assert_eq!(first_name(&segment), b"a");
+    assert_eq!(fs::metadata(place.folder()).unwrap().mode() & 0o777, 0o700);
+    // Other content, in the same file or in another one of that name, is another manifest.
+    let manifest = place.manifest("m", "b");
+    let (segment, is_built) = place.get(&manifest).unwrap();
+    assert!(is_built);
+    assert_eq!(first_name(&segment), b"b");
+}
+
+#[test]
+fn a_segment_that_cannot_be_read_is_built_again() {
+    let place = Place::new();
+    let manifest = place.manifest("m", "a");
+    place.get(&manifest).unwrap();
+    let path = place.files("segment").remove(0);
+    let good = fs::read(&path).unwrap();
+    let damage: [&dyn Fn(&Path); 4] = [
+        &|path| File::options().write(true).open(path).unwrap().write_all_at(b"x", 9).unwrap(),
+        &|path| File::options().write(true).open(path).unwrap().set_len(10).unwrap(),
+        &|path| fs::write(path, b"").unwrap(),
+        &|path| {
+            // Of something else.
+            let builder = adit_index::Builder::new(path.parent().unwrap(), 0);
+            builder.finish(path, &mut |_| ControlFlow::Continue(())).unwrap();
+        },
+    ];
+    for damage in damage {
+        damage(&path);
+        let (segment, is_built) = place.get(&manifest).unwrap();
+        assert!(is_built);
+        assert_eq!(first_name(&segment), b"a");
+        assert!(fs::read(&path).unwrap() == good);
+    }
+}
+
+/// A file that was changed a moment ago could be changed again without a trace: its segment is good for this once.
+#[test]
+fn a_file_that_is_not_settled_has_its_segment_for_once() {
+    let mut place = Place::new();
+    place.options.settled_after = Duration::from_secs(3600);
+    let manifest = place.manifest("m", "a");
+    for _ in 0..2 {
+        let (segment, is_built) = place.get(&manifest).unwrap();
+        assert!(is_built);
+        assert_eq!(first_name(&segment), b"a");
+        assert_eq!(fs::read_dir(place.folder()).unwrap().count(), 0, "it goes with its mapping");
+    }
+}
+
+#[test]
+fn a_manifest_that_changes_while_it_is_read_is_stale() {
+    for settled_after in [Duration::ZERO, Duration::from_secs(3600)] {
+        let mut place = Place::new();
+        place.options.settled_after = settled_after;
+        let manifest = place.manifest("m", "a");
+        let path = place.dir.path().join("m");
+        let result = Segments::open(&place.folder(), place.options).unwrap().of_file(&manifest, &mut |step| {
+            if matches!(step, Building::Index(_)) {
+                File::options().append(true).open(&path).unwrap().write_all(b" ").unwrap();
+            }
+            ControlFlow::Continue(())
+        });
+        assert_eq!(kind(result), ErrorKind::Stale);
+        assert_eq!(place.files("segment").len(), 0);
+        assert!(place.get(&manifest).unwrap().1);
+    }
+}
+
+#[test]
+fn those_that_were_used_least_lately_go() {
+    let mut place = Place::new();
+    place.options.kept_max = 3;
+    let manifests: Vec<_> = (0..5).map(|n| place.manifest(&format!("m{n}"), &format!("f{n}"))).collect();
+    let mut segments = Vec::new();
+    for manifest in &manifests {
+        segments.push(place.get(manifest).unwrap().0);
+        // The first one is in use all the time.
+        assert!(!place.get(&manifests[0]).unwrap().1);
+        for path in place.files("segment") {
+            let file = File::open(&path).unwrap();
+            let modified = file.metadata().unwrap().modified().unwrap();
+            let is_first = Segment::open(&path).is_ok_and(|segment| first_name(&segment) == b"f0");
+            file.set_modified(modified - Duration::from_secs(if is_first { 1 } else { 10 })).unwrap();
+        }
+        assert!(place.files("segment").len() <= 3 && place.files("lock").len() <= 3);
+    }
+    for (n, segment) in segments.iter().enumerate() {
+        assert_eq!(first_name(segment), format!("f{n}").as_bytes(), "who has it mapped keeps it");
+    }
+    let built: Vec<bool> = [0, 4, 3, 1].iter().map(|n| place.get(&manifests[*n]).unwrap().1).collect();
+    assert_eq!(built, [false, false, false, true]);
+}
+
+/// Ten at once: one builds it, and the others have it.
+#[test]
+fn a_segment_is_built_by_one_at_a_time() {
+    let place = Place::new();
+    let manifest = place.manifest("m", "a");
+    let built = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..10 {
+            scope.spawn(|| {
+                let (segment, is_built) = place.get(&manifest).unwrap();
+                assert_eq!(first_name(&segment), b"a");
+                built.fetch_add(u32::from(is_built), Ordering::Relaxed);
+            });
+        }
+    });
+    assert_eq!(built.into_inner(), 1);
+}
+
+#[test]
+fn a_refused_manifest_leaves_nothing_but_a_lock() {
+    let place = Place::new();
+    let path = place.dir.path().join("m");
+    fs::write(&path, "{}").unwrap();
+    assert!(place.get(&File::open(&path).unwrap()).is_err());
+    assert_eq!(fs::read_dir(place.folder()).unwrap().count(), place.files("lock").len());
+}
