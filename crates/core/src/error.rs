@@ -226,6 +226,11 @@ pub fn kind_of_io(e: &std::io::Error) -> ErrorKind {
 
 impl From<std::io::Error> for FsError {
     fn from(e: std::io::Error) -> Self {
+        // What was handed through a reader of the standard library comes out as it was.
+        let e = match e.downcast::<FsError>() {
+            Ok(own) => return own,
+            Err(other) => other,
+        };
         let kind = kind_of_io(&e);
         // Where the kind says all that the number does, the system's own words would only repeat it.
         let said = match (kind, e.raw_os_error()) {

@@ -6,6 +6,7 @@
 //!   [`Read`](std::io::Read) and [`Write`](std::io::Write).
 //! - [`snapshot`]: from a tree of any store to its manifest; [`hash_cache`]: what was hashed before.
 //! - [`store`]: a manifest as a read-only store, by an index segment that is built once.
+//! - [`upload`]: the content of a manifest's files, brought into a store.
 
 pub mod cache;
 pub mod cas;
@@ -13,3 +14,4 @@ pub mod format;
 pub mod hash_cache;
 pub mod snapshot;
 pub mod store;
+pub mod upload;

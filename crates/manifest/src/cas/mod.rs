@@ -1,8 +1,9 @@
 //! Objects of a content-addressed store by the hash of their content: under which keys they lie, and how their bytes are fetched.
 //!
 //! [`DataKeys`] has the keys, [`ObjectSource`] fetches for the [cache](crate::cache). What it hands on was as long as it should be;
-//! that it has its hash, the cache finds out.
+//! that it has its hash, the cache finds out. [`ObjectDocument`] is a manifest that lies in a store itself.
 
+mod document;
 mod parts;
 
 use std::collections::HashSet;
@@ -15,6 +16,8 @@ use parking_lot::Mutex;
 
 use crate::cache::{Fetch, ObjectFault, ObjectId};
 use crate::format::ContentHash;
+
+pub use document::ObjectDocument;
 
 /// The folder of data objects below the root of a queue.
 const DATA_FOLDER: &str = "Data";

@@ -1,5 +1,8 @@
 //! What a segment says of the manifest that it was made of. `docs/formats/manifest-index.md` has the table.
 
+use adit_core::error::{ErrorKind, FsError, Result};
+use adit_index::Segment;
+
 use crate::format::{ContentHash, Dialect, Format, Header, Kind, PathStyle, Totals};
 
 const MAGIC: [u8; 8] = *b"ADITMFST";
@@ -23,6 +26,18 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// The manifest that `segment` was made of.
+    ///
+    /// # Errors
+    /// `NotSupported` if the segment is of something else, or of another version: it is to be built again.
+    pub fn of(segment: &Segment) -> Result<Identity> {
+        Identity::decode(segment.identity()).ok_or_else(|| {
+            FsError::new(ErrorKind::NotSupported)
+                .on("open index", segment.file_path().display())
+                .because("it is not of a manifest, or of another version of adit; build it again")
+        })
+    }
+
     pub(super) fn encode(&self) -> [u8; LEN] {
         let format = match self.header.format {
             Format::V2023 => 0,

@@ -103,11 +103,7 @@ impl ManifestStore {
     /// # Errors
     /// `NotSupported` if the segment is of something else, or of another version: it is to be built again.
     pub fn new(segment: Segment, cache: Arc<Cache>, fetch: Arc<dyn Fetch>, options: StoreOptions) -> Result<Self> {
-        let identity = Identity::decode(segment.identity()).ok_or_else(|| {
-            FsError::new(ErrorKind::NotSupported)
-                .on("open index", segment.file_path().display())
-                .because("it is not of a manifest, or of another version of adit; build it again")
-        })?;
+        let identity = Identity::of(&segment)?;
         let source = Arc::new(Source { fetch, is_over: AtomicBool::new(false) });
         let ahead = Ahead::new(source.clone(), options.read_ahead_threads);
         Ok(ManifestStore(Arc::new(Inner { segment, identity, cache, source, ahead, options })))

@@ -111,8 +111,11 @@ impl Segments {
         Ok(segment)
     }
 
-    /// Builds a segment that nobody else finds. It goes with its mapping.
-    fn build_own(&self, source: &(impl Source + ?Sized), report: &mut BuildReport<'_>) -> Result<Segment> {
+    /// The segment of a manifest of which nothing tells whether it was changed: built each time, and gone with its mapping.
+    ///
+    /// # Errors
+    /// Those of [`build_segment`], and of the folder.
+    pub fn build_own(&self, source: &(impl Source + ?Sized), report: &mut BuildReport<'_>) -> Result<Segment> {
         use std::hash::BuildHasher;
         let number = std::hash::RandomState::new().hash_one(std::process::id());
         let out = self.folder.join(format!("{number:016x}.{OWN}"));

@@ -1,0 +1,89 @@
+//! A manifest that lies in an object store itself.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use adit_core::error::Result;
+use adit_core::media::{ObjectInfo, Objects};
+
+use crate::format::Source;
+
+/// Bytes of one request.
+const REQUEST_LEN_BYTES: usize = 4 << 20;
+
+/// An object of a store that is read from its beginning on, as often as is needed. It is the same object each time: one that is
+/// replaced meanwhile is `Stale`, where the store has tags.
+pub struct ObjectDocument {
+    objects: Arc<dyn Objects>,
+    key: String,
+    info: ObjectInfo,
+}
+
+impl ObjectDocument {
+    /// The object with this key, which is looked at, and not read yet.
+    ///
+    /// # Errors
+    /// Those of [`Objects::head`].
+    pub fn open(objects: Arc<dyn Objects>, key: &str) -> Result<Self> {
+        let info = objects.head(key)?;
+        Ok(ObjectDocument { objects, key: key.to_owned(), info })
+    }
+
+    /// What the store says of it.
+    pub fn info(&self) -> &ObjectInfo {
+        &self.info
+    }
+
+    /// Bytes that are others when the object is another: where it lies, its length and its tag. None if the store has no tags.
+    pub fn origin(&self) -> Option<Vec<u8>> {
+        let tag = self.info.tag.as_ref()?;
+        let place = self.objects.describe();
+        let mut origin = b"object".to_vec();
+        for part in [place.as_bytes(), self.key.as_bytes(), tag.as_str().as_bytes(), &self.info.len.to_le_bytes()] {
+            origin.extend_from_slice(&(part.len() as u64).to_le_bytes());
+            origin.extend_from_slice(part);
+        }
+        Some(origin)
+    }
+}
+
+impl Source for ObjectDocument {
+    fn open(&self) -> io::Result<Box<dyn Read + '_>> {
+        Ok(Box::new(Reader { document: self, offset: 0, buffer: Vec::new(), used: 0 }))
+    }
+
+    fn len_bytes(&self) -> Option<u64> {
+        Some(self.info.len)
+    }
+}
+
+struct Reader<'a> {
+    document: &'a ObjectDocument,
+    /// Where the next request begins.
+    offset: u64,
+    buffer: Vec<u8>,
+    used: usize,
+}
+
+impl Read for Reader<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.used == self.buffer.len() {
+            let ObjectDocument { objects, key, info } = self.document;
+            let len = info.len.saturating_sub(self.offset).min(REQUEST_LEN_BYTES as u64) as usize;
+            (self.used, self.buffer) = (0, vec![0; len]);
+            if len > 0 {
+                let fetched = objects.read_at(key, self.offset, &mut self.buffer, info.tag.as_ref());
+                self.buffer.truncate(fetched.map_err(io::Error::other)?.count);
+            }
+            if self.buffer.len() < len {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            self.offset += len as u64;
+        }
+        let ready = self.buffer.get(self.used..).unwrap_or_default();
+        let count = ready.len().min(buf.len());
+        buf[..count].copy_from_slice(&ready[..count]);
+        self.used += count;
+        Ok(count)
+    }
+}

@@ -1,0 +1,126 @@
+use std::fs;
+use std::path::Path;
+
+use adit_dir::DirStore;
+use adit_testkit::objects::{MemoryObjects, ObjectCall, ObjectFault, ObjectFaults};
+
+use super::*;
+use crate::format::{Dialect, Format};
+use crate::snapshot::{self, Filter};
+
+/// A folder with its manifest, and a store for its objects.
+struct World {
+    dir: tempfile::TempDir,
+    manifest: Manifest,
+    memory: MemoryObjects,
+    faults: ObjectFaults,
+}
+
+fn world(files: &[(&str, Vec<u8>)]) -> World {
+    let dir = tempfile::tempdir().expect("a folder");
+    for (name, content) in files {
+        fs::write(dir.path().join(name), content).expect("a file");
+    }
+    let store = DirStore::open(dir.path(), true).expect("a folder");
+    let format = Format::V2025(Dialect::G);
+    let options = snapshot::Options { format, filter: &Filter::default(), threads: 2, known: None };
+    let taken = snapshot::snapshot(&Tree::new(&store), b"/", &options, &mut |_| ControlFlow::Continue(()));
+    let manifest = taken.expect("a manifest").manifest;
+    World { dir, manifest, memory: MemoryObjects::new(), faults: ObjectFaults::new() }
+}
+
+impl World {
+    /// Uploads it, and returns what failed as well.
+    fn upload(&self) -> (Result<Uploaded>, Vec<String>) {
+        let store = DirStore::open(self.dir.path(), true).expect("a folder");
+        let objects = self.faults.wrap(Arc::new(self.memory.clone()));
+        let keys = DataKeys::default();
+        let scratch = || tempfile::tempfile();
+        let options = UploadOptions { objects: &objects, keys: &keys, threads: 3, scratch: &scratch };
+        let mut failed = Vec::new();
+        let uploaded = upload(&Tree::new(&store), b"", &self.manifest, &options, &mut |event| {
+            if let UploadEvent::Failed(e) = event {
+                failed.push(e.to_string());
+            }
+            ControlFlow::Continue(())
+        });
+        (uploaded, failed)
+    }
+
+    fn expect_all(&self) {
+        for (path, body) in self.manifest.entries() {
+            let Body::File(file) = body else { continue };
+            let content =
+                fs::read(self.dir.path().join(Path::new(&String::from_utf8_lossy(&path.to_listing()).into_owned())));
+            let content = content.expect("the file");
+            for (hash, piece) in file.content.hashes().iter().zip(content.chunks(CHUNK_LEN_BYTES as usize)) {
+                let stored = self.memory.bytes(&DataKeys::default().key(hash)).expect("the object");
+                assert!(*stored == *piece, "{path:?}");
+            }
+        }
+    }
+}
+
+fn content(len: usize, seed: u64) -> Vec<u8> {
+    let mut content = vec![0; len];
+    adit_testkit::Rng::new(seed).fill(&mut content);
+    content
+}
+
+#[test]
+fn each_content_goes_once_and_is_not_sent_again() {
+    let long = content(IN_MEMORY_MAX_BYTES as usize + 5, 1);
+    let world = world(&[("a", content(10, 2)), ("b", content(10, 2)), ("long", long.clone()), ("empty", Vec::new())]);
+    let (uploaded, failed) = world.upload();
+    let all = 10 + long.len() as u64;
+    assert_eq!(uploaded.unwrap(), Uploaded { stored: (3, all), ..Uploaded::default() });
+    assert_eq!(failed, [""; 0]);
+    world.expect_all();
+    let puts = world.faults.stats().puts;
+    let (again, _) = world.upload();
+    assert_eq!(again.unwrap(), Uploaded { present: (3, all), ..Uploaded::default() });
+    assert_eq!(world.faults.stats().puts, puts, "nothing was sent");
+}
+
+#[test]
+fn what_changed_since_is_never_stored_under_the_old_hash() {
+    for len in [10, IN_MEMORY_MAX_BYTES as usize + 5] {
+        let world =
+            world(&[("changed", content(len, 1)), ("short", content(len, 2)), ("gone", vec![3]), ("good", vec![4])]);
+        fs::write(world.dir.path().join("changed"), content(len, 5)).unwrap();
+        fs::write(world.dir.path().join("short"), content(len - 1, 2)).unwrap();
+        fs::remove_file(world.dir.path().join("gone")).unwrap();
+        let (uploaded, failed) = world.upload();
+        assert_eq!(uploaded.unwrap(), Uploaded { stored: (1, 1), failed: 3, ..Uploaded::default() });
+        assert!(
+            failed.iter().any(|e| e.contains("/changed") && e.contains("not what the manifest says")),
+            "{failed:?}"
+        );
+        assert!(failed.iter().any(|e| e.contains("/gone")), "{failed:?}");
+        assert_eq!(world.memory.keys(), [DataKeys::default().key(&ContentHash::of(&[4]))]);
+    }
+}
+
+#[test]
+fn an_upload_that_broke_off_goes_on_where_it_was() {
+    let files: Vec<_> = (0..20).map(|n| (format!("f{n:02}"), content(100 + n, n as u64))).collect();
+    let named: Vec<(&str, Vec<u8>)> = files.iter().map(|(name, content)| (name.as_str(), content.clone())).collect();
+    let world = world(&named);
+    world.faults.add(ObjectFault::UNAVAILABLE, &[ObjectCall::Put], "", 9, u64::MAX);
+    assert_eq!(world.upload().0.unwrap_err().kind(), ErrorKind::Network);
+    world.faults.clear();
+    let stored = world.memory.keys().len() as u64;
+    assert_eq!(stored, 9);
+    let uploaded = world.upload().0.unwrap();
+    assert_eq!((uploaded.stored.0, uploaded.present.0), (20 - stored, stored));
+    world.expect_all();
+}
+
+#[test]
+fn an_object_of_another_length_is_replaced() {
+    let world = world(&[("a", content(10, 1))]);
+    let key = DataKeys::default().key(&ContentHash::of(&content(10, 1)));
+    world.memory.put(&key, Content::Bytes(b"torn"), &PutOptions::default()).unwrap();
+    assert_eq!(world.upload().0.unwrap().stored, (1, 10));
+    world.expect_all();
+}
