@@ -1,4 +1,4 @@
-//! What a SOURCE is: recognised by a prefix or by what lies there. A kind that cannot be opened yet is named so that the
+//! What a SOURCE is: recognised by a prefix or by what lies there. A kind that cannot be opened is named so that the
 //! refusal is clear.
 
 use std::ffi::OsStr;
@@ -41,6 +41,8 @@ pub enum Source {
     Vault(PathBuf),
     /// The file of a volume.
     Volume(PathBuf),
+    /// The file of a manifest of job attachments, or its URL.
+    Manifest(PathBuf),
     /// Any other folder of this machine.
     Dir(PathBuf),
 }
@@ -62,11 +64,7 @@ impl Source {
         };
         match kind {
             Kind::Vault => check_vault(path).map(Source::Vault),
-            Kind::Manifest => {
-                let what = format!("{}: a manifest, which cannot be opened as a tree yet", path.display());
-                Err(Failure::new(Code::NotSupported, what)
-                    .hint("this version of adit opens Cryptomator vaults, volumes and folders; `adit manifest diff` compares manifests"))
-            }
+            Kind::Manifest => check_manifest(path).map(Source::Manifest),
             Kind::Volume => check_volume(path).map(Source::Volume),
             Kind::Dir => check_dir(path).map(Source::Dir),
         }
@@ -77,6 +75,7 @@ impl Source {
         match self {
             Source::Vault(_) => "vault",
             Source::Volume(_) => "volume",
+            Source::Manifest(_) => "manifest",
             Source::Dir(_) => "dir",
         }
     }
@@ -84,14 +83,14 @@ impl Source {
     /// Where it lies.
     pub fn path(&self) -> &Path {
         match self {
-            Source::Vault(path) | Source::Volume(path) | Source::Dir(path) => path,
+            Source::Vault(path) | Source::Volume(path) | Source::Manifest(path) | Source::Dir(path) => path,
         }
     }
 
     /// Where it lies.
     pub fn into_path(self) -> PathBuf {
         match self {
-            Source::Vault(path) | Source::Volume(path) | Source::Dir(path) => path,
+            Source::Vault(path) | Source::Volume(path) | Source::Manifest(path) | Source::Dir(path) => path,
         }
     }
 }
@@ -118,26 +117,8 @@ pub fn volume_file(source: &OsStr) -> Result<PathBuf> {
     }
 }
 
-/// The file of the manifest that `source` names; none if it is something else.
-///
-/// # Errors
-/// As [`Source::recognise`]; `NotSupported` for a URL.
-pub fn manifest_file(source: &OsStr) -> Result<Option<PathBuf>> {
-    let (kind, path) = match forced(source) {
-        Some((kind, rest)) => (kind, Path::new(rest)),
-        None => (recognise(Path::new(source))?, Path::new(source)),
-    };
-    if kind != Kind::Manifest {
-        return Ok(None);
-    }
-    if is_url(path) {
-        let what = format!("{}: manifests in an object store cannot be read yet", path.display());
-        return Err(Failure::new(Code::NotSupported, what).hint("fetch the manifest, and name the file"));
-    }
-    path.canonicalize().map(Some).map_err(|e| Failure::io(path.display(), &e))
-}
-
-fn is_url(path: &Path) -> bool {
+/// Whether it is a URL, and not a path.
+pub fn is_url(path: &Path) -> bool {
     path.as_os_str().as_bytes().windows(3).any(|w| w == b"://")
 }
 
@@ -163,6 +144,18 @@ fn check_volume(path: &Path) -> Result<PathBuf> {
             .hint("`adit volume init` makes one"));
     }
     Ok(file)
+}
+
+/// The file of a manifest, absolute; or its URL.
+fn check_manifest(path: &Path) -> Result<PathBuf> {
+    if is_url(path) {
+        return Ok(path.to_owned());
+    }
+    let file = path.canonicalize().map_err(|e| Failure::io(path.display(), &e))?;
+    match file.is_file() {
+        true => Ok(file),
+        false => Err(Failure::new(Code::NotSupported, format!("{}: not a manifest: it is not a file", path.display()))),
+    }
 }
 
 /// A folder, absolute.
@@ -328,13 +321,12 @@ mod tests {
         assert_eq!(found(format!("dir:{lost}")).unwrap().kind(), "dir", "what the prefix says goes");
         let manifest = format!("{dir}/m");
         std::fs::write(&manifest, r#"{"hashAlg":"xxh128","manifestVersion":"2023-03-03","paths":[]}"#).unwrap();
-        assert!(vault_dir(OsStr::new(&manifest)).unwrap_err().text().contains("a manifest, which"));
+        assert!(vault_dir(OsStr::new(&manifest)).unwrap_err().text().contains("a manifest, and not a vault"));
         let late = format!(r#"{{"dirs":[],"files":[{}],"specificationVersion":"relative-"}}"#, " ".repeat(9000));
         std::fs::write(&manifest, late).unwrap();
-        assert_eq!(
-            manifest_file(OsStr::new(&manifest)).unwrap(),
-            Some(folder.path().canonicalize().unwrap().join("m"))
-        );
+        assert_eq!(found(manifest.clone()).unwrap(), Source::Manifest(folder.path().canonicalize().unwrap().join("m")));
+        let url = "s3://bucket/DeadlineCloud/Manifests/m";
+        assert_eq!(found(url.to_owned()).unwrap(), Source::Manifest(url.into()));
         std::fs::write(&manifest, "something").unwrap();
         assert_eq!(code(&manifest), Code::NotSupported);
         assert_eq!(found(format!("dir:{manifest}")).unwrap_err().code(), Code::NotSupported);

@@ -191,8 +191,19 @@ fn any_source_has_a_manifest() {
         changes(manifest(&bench, &["diff", "monday", "now", "--json"])),
         ["removed /sub", "removed /sub/b", "removed /sub/empty", "removed /sub/tool"]
     );
-    manifest(&bench, &["snapshot", "monday", "-o", "x"]).expect(10).says("a manifest");
-    manifest(&bench, &["diff", "s3://bucket/m", "work"]).expect(10).says("object store");
+    // A manifest as a source has its content from a store.
+    manifest(&bench, &["snapshot", "monday", "-o", "x"]).expect(1).says("--cas");
+    assert!(!bench.path("x").exists());
+    manifest(&bench, &["upload", "monday", "--root", "work", "--cas", "store"]).expect(1).says("store");
+    fs::create_dir(bench.path("store")).unwrap();
+    manifest(&bench, &["upload", "monday", "--root", "work"]).expect(2).says("--cas");
+    manifest(&bench, &["upload", "monday", "--root", "work", "--cas", "store"]).expect(0).says("3 objects stored");
+    manifest(&bench, &["snapshot", "monday", "-o", "x", "--cas", "store", "--format", "v2025"]).expect(0);
+    assert_eq!(changes(manifest(&bench, &["diff", "monday", "x", "--json"])), [""; 0]);
+    // Nobody answers there, and a name is no bucket.
+    let endpoint = ["--endpoint-url", "http://127.0.0.1:9", "--no-sign-request", "--request-timeout", "1s"];
+    manifest(&bench, &[&["diff", "s3://bucket/m", "work"], &endpoint[..]].concat()).expect(9).says("s3://bucket/m");
+    manifest(&bench, &["diff", "s3://b/m", "work"]).expect(2).says("bucket");
 }
 
 #[test]

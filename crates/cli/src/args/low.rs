@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
-use super::manifest::ManifestCommand;
+use super::manifest::{CasArgs, ManifestCommand};
 use super::units;
 use super::volume::{CloneCommand, DataArgs, DurabilityArg, SnapshotCommand, VolumeCommand};
 
@@ -76,7 +76,7 @@ pub struct GlobalArgs {
 /// The verbs.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Mount a vault or a volume on a folder
+    /// Mount a vault, a volume or a manifest on a folder
     #[command(after_long_help = MOUNT_HELP)]
     Mount(MountArgs),
     /// Write everything back and unmount
@@ -151,8 +151,7 @@ Examples:
     },
 }
 
-const SOURCE_HELP: &str =
-    "A vault's folder, a volume's file or any other folder; `vault:`, `volume:` or `dir:` in front says which it is";
+const SOURCE_HELP: &str = "A vault's folder, a volume's file, a manifest's file or any other folder; `vault:`, `volume:`, `manifest:` or `dir:` in front says which it is";
 
 const MOUNT_HELP: &str = "\
 The command returns when the mount is usable; otherwise its exit code and message say why it is not. The files are \
@@ -176,6 +175,9 @@ with a volume in the cache directory (`adit volume uppers` lists those). `adit d
 moved is told with --rebind. Nothing else may change what lies below meanwhile: \
 what others change there can end in an error (ESTALE).
 
+A manifest is mounted to be read: its files have their content from the store that --cas names, which is fetched when it is read, compared \
+with its hash, and kept in the cache directory for all mounts.
+
 Mount options:
   (after -o, with commas between them; a backslash before a comma keeps it)
   ro, rw                  read-only or not
@@ -194,6 +196,10 @@ Mount options:
                           of a volume
   upper=VOLUME, rebind, writable, cache_dir=DIR
                           an overlay on a snapshot or a folder
+  cas=URL, cache_size=SIZE, strict, endpoint_url=URL,
+  region=NAME, profile=NAME, path_style, no_sign_request,
+  connect_timeout=DURATION, request_timeout=DURATION
+                          of a manifest
   log=LEVEL, verbose, quiet
   password_file=FILE, password_command=COMMAND, password_env=NAME,
   password_stdin
@@ -208,7 +214,8 @@ Examples:
   adit mount --read-only --password-command 'pass show vault' ~/Vault ~/Private
   adit mount --foreground -v ~/Vault ~/Private
   adit mount ~/src ~/work --upper work.adit
-  adit mount box.adit ~/try --snapshot monday --writable";
+  adit mount box.adit ~/try --snapshot monday --writable
+  adit mount job.manifest ~/job --cas /srv/store/DeadlineCloud";
 
 const MOUNTS_HELP: &str = "\
 A mount whose process was killed is shown as dead: its mountpoint is in the way until `adit umount` clears it. One that \
@@ -305,6 +312,9 @@ pub struct SourceArgs {
     /// Its data folder.
     #[command(flatten)]
     pub data: DataArgs,
+    /// Its content.
+    #[command(flatten)]
+    pub cas: CasArgs,
 }
 
 /// `mount`
@@ -349,9 +359,9 @@ pub struct MountArgs {
     /// Bind the volume of --upper to this folder, which was moved since; what it has noted of it is compared first
     #[arg(long)]
     pub rebind: bool,
-    /// Where the volumes of --writable are kept, instead of $XDG_CACHE_HOME/adit
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub cache_dir: Option<PathBuf>,
+    /// Its content.
+    #[command(flatten)]
+    pub cas: CasArgs,
     /// When changes of a volume are safe from a power cut, instead of what it says itself
     #[arg(long, value_enum)]
     pub durability: Option<DurabilityArg>,

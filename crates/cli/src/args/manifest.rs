@@ -2,10 +2,12 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
-use super::low::SourceArgs;
+use super::low::{PasswordArgs, SourceArgs};
+use super::units;
 
 /// A version of the format.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +35,8 @@ in it.
 
 With --parent M the manifest is a diff, v2025: what changed since M, deletions included.
 
+With --cas the content of its files is brought into that store first, as `manifest upload` does; the manifest is written when all of it is there.
+
 Examples:
   adit manifest snapshot ~/work -o work.manifest
   adit manifest snapshot ~/work -o work.manifest --exclude '**/*.tmp'
@@ -57,6 +61,125 @@ where that is a single manifest: its bytes must be those that the diff names.
 Example:
   adit manifest merge base.manifest changes.manifest -o result.manifest")]
     Merge(ManifestMergeArgs),
+    /// Bring the content of a manifest's files into a store
+    #[command(after_long_help = "\
+The files are looked for in the folder --root, by their paths in the manifest. What the store has already is not sent again, so an \
+upload that was interrupted goes on when it is started again. A file that is no more what the manifest says is told and not sent; the \
+exit code is 1 then.
+
+Examples:
+  adit manifest upload job.manifest --root ~/work --cas s3://bucket/Queue
+  adit manifest snapshot ~/work -o job.manifest --cas /srv/store")]
+    Upload(ManifestUploadArgs),
+    /// Build the index of a manifest, which its first mount does otherwise
+    #[command(after_long_help = "\
+Example:
+  adit manifest index s3://bucket/DeadlineCloud/Manifests/farm/queue/job.json")]
+    Index(ManifestIndexArgs),
+}
+
+/// `manifest upload`
+#[derive(Args, Debug)]
+pub struct ManifestUploadArgs {
+    /// The manifest: a file or its URL
+    #[arg(value_name = "MANIFEST", value_hint = ValueHint::AnyPath, value_parser = units::path())]
+    pub manifest: OsString,
+    /// The folder, or any other source, that has the files
+    #[arg(long, value_name = "SOURCE", value_hint = ValueHint::AnyPath, value_parser = units::path())]
+    pub root: OsString,
+    /// Its password.
+    #[command(flatten)]
+    pub password: PasswordArgs,
+    /// The store.
+    #[command(flatten)]
+    pub cas: CasArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `manifest index`
+#[derive(Args, Debug)]
+pub struct ManifestIndexArgs {
+    /// The manifest: a file or its URL
+    #[arg(value_name = "MANIFEST", value_hint = ValueHint::AnyPath, value_parser = units::path())]
+    pub manifest: OsString,
+    /// Where the index is kept, and how a store is reached.
+    #[command(flatten)]
+    pub cas: CasArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Where the content of a manifest's files comes from, and where it is kept.
+#[derive(Args, Debug, Clone, Default)]
+pub struct CasArgs {
+    /// Where the content of a manifest's files lies, the folder above Data/: s3://BUCKET/PREFIX, or a folder of this machine
+    #[arg(long, value_name = "URL", value_hint = ValueHint::AnyPath, help_heading = STORE)]
+    pub cas: Option<OsString>,
+    /// Where what is fetched, hashes, indexes and the volumes of --writable are kept, instead of $XDG_CACHE_HOME/adit
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = STORE)]
+    pub cache_dir: Option<PathBuf>,
+    /// Most space for what is fetched, such as 50G [default: what the disk has]
+    #[arg(long, value_name = "SIZE", value_parser = units::size, help_heading = STORE)]
+    pub cache_size: Option<u64>,
+    /// Hand out no byte before all of its object, of 256 MiB at most, was compared with its hash
+    #[arg(long, help_heading = STORE)]
+    pub strict: bool,
+    /// How the store is talked to.
+    #[command(flatten)]
+    pub store: StoreArgs,
+}
+
+const STORE: &str = "Content of a manifest";
+
+/// How an object store is talked to, where the variables AWS_* and the profile do not say it.
+#[derive(Args, Debug, Clone, Default)]
+pub struct StoreArgs {
+    /// The S3 server, as http://HOST:PORT [default: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, the profile's, or AWS]
+    #[arg(long, value_name = "URL", value_hint = ValueHint::Url, help_heading = STORE)]
+    pub endpoint_url: Option<String>,
+    /// Its region [default: AWS_REGION, the profile's, or us-east-1]
+    #[arg(long, value_name = "NAME", help_heading = STORE)]
+    pub region: Option<String>,
+    /// The profile of ~/.aws/config that says how to reach it [default: AWS_PROFILE]
+    #[arg(long, value_name = "NAME", help_heading = STORE)]
+    pub profile: Option<String>,
+    /// Name the bucket in the path of a request, not in its host; so it is with an endpoint of your own
+    #[arg(long, help_heading = STORE)]
+    pub path_style: bool,
+    /// Send requests without credentials, to a public bucket
+    #[arg(long, help_heading = STORE)]
+    pub no_sign_request: bool,
+    /// Longest time to a connection [default: 5s]
+    #[arg(long, value_name = "DURATION", value_parser = units::duration, help_heading = STORE)]
+    pub connect_timeout: Option<Duration>,
+    /// Longest time without an answer, before a request is sent again [default: 20s]
+    #[arg(long, value_name = "DURATION", value_parser = units::duration, help_heading = STORE)]
+    pub request_timeout: Option<Duration>,
+}
+
+impl CasArgs {
+    /// What is said here, and what `others` say where this says nothing.
+    pub fn or(self, others: CasArgs) -> CasArgs {
+        let (of, or) = (self.store, others.store);
+        CasArgs {
+            cas: self.cas.or(others.cas),
+            cache_dir: self.cache_dir.or(others.cache_dir),
+            cache_size: self.cache_size.or(others.cache_size),
+            strict: self.strict || others.strict,
+            store: StoreArgs {
+                endpoint_url: of.endpoint_url.or(or.endpoint_url),
+                region: of.region.or(or.region),
+                profile: of.profile.or(or.profile),
+                path_style: of.path_style || or.path_style,
+                no_sign_request: of.no_sign_request || or.no_sign_request,
+                connect_timeout: of.connect_timeout.or(or.connect_timeout),
+                request_timeout: of.request_timeout.or(or.request_timeout),
+            },
+        }
+    }
 }
 
 /// Which files of a source, and how they are read.
@@ -71,9 +194,6 @@ pub struct ScanArgs {
     /// Read every file, whatever was hashed before
     #[arg(long)]
     pub rehash: bool,
-    /// Where hashes are kept, instead of $XDG_CACHE_HOME/adit
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub cache_dir: Option<PathBuf>,
 }
 
 /// `manifest snapshot`
@@ -117,6 +237,12 @@ pub struct ManifestDiffArgs {
     /// Which files of a source.
     #[command(flatten)]
     pub scan: ScanArgs,
+    /// Where hashes are kept, instead of $XDG_CACHE_HOME/adit
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub cache_dir: Option<PathBuf>,
+    /// How a store is reached, of manifests that lie in one.
+    #[command(flatten)]
+    pub store: StoreArgs,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -134,6 +260,9 @@ pub struct ManifestMergeArgs {
     /// The version of the format [default: that of the first manifest, in the dialect that adit writes]
     #[arg(long, value_enum)]
     pub format: Option<FormatArg>,
+    /// How a store is reached, of manifests that lie in one.
+    #[command(flatten)]
+    pub store: StoreArgs,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

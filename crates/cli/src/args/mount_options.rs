@@ -11,6 +11,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::low::{GlobalArgs, MountArgs, PasswordArgs};
+use super::manifest::CasArgs;
 use super::units;
 use super::volume::DurabilityArg;
 use crate::failure::{Failure, Result};
@@ -42,8 +43,8 @@ pub struct MountRequest {
     pub writable: bool,
     /// Whether that one is bound to another place of what is mounted.
     pub rebind: bool,
-    /// The cache directory, if it is named.
-    pub cache_dir: Option<PathBuf>,
+    /// Where the content of a manifest lies, and the cache directory, if it is named.
+    pub cas: CasArgs,
     /// When changes of a volume are safe from a power cut, if the mount says so.
     pub durability: Option<Durability>,
     /// Nobody else changes the vault.
@@ -112,7 +113,7 @@ impl MountRequest {
             upper: None,
             writable: false,
             rebind: false,
-            cache_dir: None,
+            cas: CasArgs::default(),
             durability: None,
             exclusive: false,
             nonempty: false,
@@ -149,7 +150,7 @@ impl MountRequest {
         request.upper = args.upper.or(request.upper);
         request.writable |= args.writable;
         request.rebind |= args.rebind;
-        request.cache_dir = args.cache_dir.or(request.cache_dir);
+        request.cas = args.cas.or(request.cas);
         if request.upper.is_some() && request.writable {
             return Err(Failure::usage("--upper names the volume that takes the changes; leave out --writable"));
         }
@@ -221,7 +222,19 @@ impl MountRequest {
             ("upper", Some(volume)) => self.upper = Some(volume.into()),
             ("writable", None) => self.writable = true,
             ("rebind", None) => self.rebind = true,
-            ("cache_dir" | "cache-dir", Some(dir)) => self.cache_dir = Some(dir.into()),
+            ("cache_dir" | "cache-dir", Some(dir)) => self.cas.cache_dir = Some(dir.into()),
+            ("cas", Some(url)) => self.cas.cas = Some(url.into()),
+            ("cache_size" | "cache-size", Some(_)) => {
+                self.cas.cache_size = Some(units::size(text.unwrap_or("")).map_err(bad)?);
+            }
+            ("endpoint_url" | "endpoint-url", Some(_)) => self.cas.store.endpoint_url = Some(name_of(text, option)?),
+            ("region", Some(_)) => self.cas.store.region = Some(name_of(text, option)?),
+            ("profile", Some(_)) => self.cas.store.profile = Some(name_of(text, option)?),
+            ("strict", None) => self.cas.strict = true,
+            ("path_style" | "path-style", None) => self.cas.store.path_style = true,
+            ("no_sign_request" | "no-sign-request", None) => self.cas.store.no_sign_request = true,
+            ("connect_timeout" | "connect-timeout", Some(_)) => self.cas.store.connect_timeout = Some(duration()?),
+            ("request_timeout" | "request-timeout", Some(_)) => self.cas.store.request_timeout = Some(duration()?),
             ("exclusive", None) => self.exclusive = true,
             ("nonempty", None) => self.nonempty = true,
             ("foreground", None) => self.foreground = true,

@@ -27,12 +27,23 @@ fn the_definition_is_sound() {
 #[test]
 fn verbs_of_later_stores_are_not_offered() {
     assert_eq!(parsed(&["adit", "index"]).unwrap_err().kind(), ErrorKind::InvalidSubcommand);
-    for flag in ["--cas=u", "--password=secret"] {
-        assert_eq!(
-            parsed(&["adit", "mount", "v", "m", flag]).unwrap_err().kind(),
-            ErrorKind::UnknownArgument,
-            "{flag}"
-        );
+    let with_password = parsed(&["adit", "mount", "v", "m", "--password=secret"]);
+    assert_eq!(with_password.unwrap_err().kind(), ErrorKind::UnknownArgument);
+}
+
+#[test]
+fn the_store_of_a_manifest_is_named_by_flags_and_options() {
+    let of = |more: &[&str]| mount(&[&["adit", "mount", "v", "m"], more].concat()).map(|request| request.cas);
+    let flags = ["--cas=s3://x", "--cache-size=1G", "--strict", "--endpoint-url=http://h", "--region=r", "--profile=p"];
+    let more = ["--path-style", "--no-sign-request", "--connect-timeout=1s", "--request-timeout=2s", "--cache-dir=d"];
+    let flags = of(&[&flags[..], &more[..]].concat()).unwrap();
+    let options = "cas=s3://x,cache_size=1G,strict,endpoint_url=http://h,region=r,profile=p,path_style,no_sign_request,\
+                   connect_timeout=1s,request_timeout=2s,cache_dir=d";
+    assert_eq!(format!("{:?}", of(&["-o", options]).unwrap()), format!("{flags:?}"));
+    assert_eq!(of(&["--cas=a", "-o", "cas=b"]).unwrap().cas.as_deref(), Some(OsStr::new("a")), "the flag wins");
+    assert_eq!((flags.cache_size, flags.store.request_timeout), (Some(1 << 30), Some(Duration::from_secs(2))));
+    for bad in ["cache_size=x", "strict=1", "region=", "request_timeout=soon"] {
+        assert_eq!(of(&["-o", bad]).unwrap_err().code(), Code::Usage, "{bad}");
     }
 }
 
@@ -71,7 +82,7 @@ fn options_of_others_are_ignored_and_unknown_ones_refused() {
     assert_eq!(mount(&["adit", "mount", "v", "m", "--idle", "0"]).unwrap().idle, None);
     let logged = mount(&["adit", "mount", "v", "m", "-o", "log=warn,verbose,quiet"]).unwrap();
     assert_eq!((logged.log.as_deref(), logged.verbose, logged.quiet), (Some("warn"), 1, true));
-    for bad in ["nonsense", "attr_timeout=x", "attr_timeout", "threads=0", "memory=1K", "cas=s3://x", "exclusive=1"] {
+    for bad in ["nonsense", "attr_timeout=x", "attr_timeout", "threads=0", "memory=1K", "cas", "exclusive=1"] {
         assert_eq!(mount(&["adit", "mount", "v", "m", "-o", bad]).unwrap_err().code(), Code::Usage, "{bad}");
     }
 }

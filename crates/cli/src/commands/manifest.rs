@@ -1,29 +1,30 @@
-//! `manifest snapshot|diff|merge`: manifests of sources, compared and put together.
+//! `manifest snapshot|diff|merge|index`: manifests of sources, compared and put together.
+
+mod scan;
+mod upload;
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, Write};
-use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use adit_core::FsError;
-use adit_core::path::transfer;
-use adit_core::path::{Tree, show};
+use adit_core::path::Tree;
 use adit_manifest::format::{
     Body, ContentHash, Dialect, EntryPath, Format, FormatError, Header, Losses, MTIME_TOLERANCE_MICROS, Manifest,
     Removed, Rule, Written,
 };
-use adit_manifest::hash_cache::HashCache;
-use adit_manifest::snapshot::{Event, Filter, Options, snapshot as scan};
+use adit_manifest::store::Identity;
 use serde_json::{Value, json};
 
+use self::scan::scan;
 use super::bytes;
-use super::mount::overlay::place::cache_dir;
 use crate::args::low::{GlobalArgs, PasswordArgs, SourceArgs};
 use crate::args::manifest::{
-    FormatArg, ManifestCommand, ManifestDiffArgs, ManifestMergeArgs, ManifestSnapshotArgs, ScanArgs,
+    CasArgs, FormatArg, ManifestCommand, ManifestDiffArgs, ManifestIndexArgs, ManifestMergeArgs, ManifestSnapshotArgs,
+    StoreArgs,
 };
 use crate::args::units::show_size;
 use crate::args::volume::DataArgs;
@@ -31,21 +32,19 @@ use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::open::{self, Purpose};
 use crate::output::{Output, add_name, differences};
-use crate::progress::Progress;
-use crate::source::{Source, manifest_file};
-use crate::{interrupt, process};
+use crate::process;
+use crate::source::{Source, is_url};
 
 /// In the place of a file: standard output.
 const STANDARD_STREAM: &str = "-";
-/// The cache of hashes, in the cache directory.
-const HASHES_FILE: &str = "hashes.redb";
-
 /// `adit manifest …`
 pub fn manifest(command: &ManifestCommand, global: &GlobalArgs) -> Result<()> {
     match command {
         ManifestCommand::Snapshot(args) => snapshot(args, global),
         ManifestCommand::Diff(args) => diff(args, global),
         ManifestCommand::Merge(args) => merge(args, global),
+        ManifestCommand::Upload(args) => upload::upload(args, global),
+        ManifestCommand::Index(args) => index(args, global),
     }
 }
 
@@ -70,7 +69,7 @@ fn snapshot(args: &ManifestSnapshotArgs, global: &GlobalArgs) -> Result<()> {
         Some(_) if args.format == Some(FormatArg::V2023) => {
             return Err(Failure::usage("v2023 has no diffs").hint("leave out --format, or --parent"));
         }
-        Some(file) => Some(read(file)?),
+        Some(name) => Some(read_manifest(name.as_os_str(), &args.source.cas.store)?),
     };
     let format = args
         .format
@@ -81,7 +80,15 @@ fn snapshot(args: &ManifestSnapshotArgs, global: &GlobalArgs) -> Result<()> {
     check_output(&args.output, &inputs)?;
     // For a diff, as the parent was made: what that could not hold does not differ.
     let seen_as = parent.as_ref().map_or(format, |parent| parent.manifest.header().format);
-    let scanned = scan_source(&args.source, bytes(&args.path), seen_as, &args.scan, global)?;
+    // Where a manifest has its content from; where that of another source goes.
+    let mut source = args.source.clone();
+    let goes_to = match Source::recognise(&source.source)? {
+        Source::Manifest(_) => None,
+        _ => source.cas.cas.take(),
+    };
+    let opened = open::source(&source, global, Purpose::Read)?;
+    let scanned = scan(&source, &opened, bytes(&args.path), seen_as, &args.scan, global)?;
+    let (_, opened) = opened;
     let manifest = match &parent {
         Some(parent) => {
             let now = as_read(scanned.manifest.clone(), seen_as)?;
@@ -89,8 +96,18 @@ fn snapshot(args: &ManifestSnapshotArgs, global: &GlobalArgs) -> Result<()> {
         }
         None => scanned.manifest,
     };
+    let uploaded = match &goes_to {
+        Some(url) => {
+            let tree = Tree::new(&*opened.store);
+            Some(upload::to_store(&tree, bytes(&args.path), &manifest, url, &source.cas, &opened.advice, global)?)
+        }
+        None => None,
+    };
     let written = write(&manifest, format, &args.output)?;
     let mut told = describe(&manifest, format, &written, &args.output);
+    if let Some(uploaded) = &uploaded {
+        told["uploaded"] = upload::describe(uploaded);
+    }
     told["known_files"] = scanned.known_files.into();
     told["hashed_bytes"] = scanned.hashed_bytes.into();
     told["left_out"] = scanned.left_out.into();
@@ -98,14 +115,19 @@ fn snapshot(args: &ManifestSnapshotArgs, global: &GlobalArgs) -> Result<()> {
 }
 
 fn diff(args: &ManifestDiffArgs, global: &GlobalArgs) -> Result<()> {
-    let (before, after) = (read_if_manifest(&args.before)?, read_if_manifest(&args.after)?);
+    let (before, after) = (read_if_manifest(&args.before, &args.store)?, read_if_manifest(&args.after, &args.store)?);
     // A source is looked at as the manifest that it is compared with was made: what that could not hold does not differ.
     let format =
         before.as_ref().or(after.as_ref()).map_or(FormatArg::V2025.format(), |known| known.manifest.header().format);
     let of = |name: &OsStr| {
-        let source =
-            SourceArgs { source: name.to_owned(), password: PasswordArgs::default(), data: DataArgs::default() };
-        as_read(scan_source(&source, b"/", format, &args.scan, global)?.manifest, format)
+        let source = SourceArgs {
+            source: name.to_owned(),
+            password: PasswordArgs::default(),
+            data: DataArgs::default(),
+            cas: CasArgs { cache_dir: args.cache_dir.clone(), ..CasArgs::default() },
+        };
+        let opened = open::source(&source, global, Purpose::Read)?;
+        as_read(scan(&source, &opened, b"/", format, &args.scan, global)?.manifest, format)
     };
     let before = before.map_or_else(|| of(&args.before), Ok)?;
     let after = after.map_or_else(|| of(&args.after), Ok)?;
@@ -197,7 +219,7 @@ fn merge(args: &ManifestMergeArgs, global: &GlobalArgs) -> Result<()> {
     check_output(&args.output, &inputs)?;
     let mut read_all = Vec::new();
     for name in &args.manifests {
-        read_all.push(read(Path::new(crate::source::without_prefix(name)))?);
+        read_all.push(read_manifest(name, &args.store)?);
     }
     for (at, next) in read_all.iter().enumerate().skip(1) {
         let Some(parent) = next.manifest.header().kind.parent() else { continue };
@@ -217,6 +239,32 @@ fn merge(args: &ManifestMergeArgs, global: &GlobalArgs) -> Result<()> {
     tell(&describe(&merged, format, &written, &args.output), &args.output, args.json, global)
 }
 
+fn index(args: &ManifestIndexArgs, global: &GlobalArgs) -> Result<()> {
+    let Source::Manifest(file) = Source::recognise(&args.manifest)? else {
+        let what = format!("{}: not a manifest", Path::new(&args.manifest).display());
+        return Err(Failure::new(Code::NotSupported, what));
+    };
+    let args_settled = open::manifest::settled(&args.cas, &file)?;
+    let segment = open::manifest::index(&file, &args_settled, global.quiet)?;
+    let Identity { hash, totals, .. } =
+        Identity::of(&segment).map_err(|e| Failure::fs(segment.file_path().display(), &e))?;
+    let mut out = Output::new();
+    if args.json {
+        out.json(&json!({
+            "manifest": file.to_string_lossy(),
+            "xxh128": hash.to_string(),
+            "files": totals.files,
+            "directories": totals.directories,
+            "symlinks": totals.symlinks,
+            "size_bytes": totals.size_bytes,
+        }))?;
+    } else if !global.quiet {
+        let what = format!("{} files, {}", totals.files, show_size(totals.size_bytes));
+        out.line(format_args!("{}: indexed: {what}", file.display()))?;
+    }
+    out.finish()
+}
+
 /// Whether these manifests merged have the hash `parent`, in one of the versions.
 fn is_merged(manifests: &[Read], parent: ContentHash) -> Result<bool> {
     let merged = Manifest::merge(manifests.iter().map(|read| &read.manifest)).map_err(|e| Failure::fs("merge", &e))?;
@@ -225,96 +273,31 @@ fn is_merged(manifests: &[Read], parent: ContentHash) -> Result<bool> {
     Ok(has(FormatArg::V2023) || has(FormatArg::V2025))
 }
 
-fn read(file: &Path) -> Result<Read> {
-    let opened = File::open(file).map_err(|e| Failure::io(file.display(), &e))?;
-    if !opened.metadata().is_ok_and(|meta| meta.is_file()) {
-        let what = format!("{}: not a manifest: it is not a file", file.display());
-        return Err(Failure::new(Code::NotSupported, what));
-    }
-    let (manifest, summary) = Manifest::read(&opened).map_err(|e| match FormatError::of(&e) {
-        Some(why) => Failure::new(Code::of(e.kind()), format!("{}: {why}", file.display()))
-            .hint("get it again from where it was made; a manifest that breaks a rule is not read in part"),
-        None => Failure::fs(file.display(), &e),
-    })?;
+/// The manifest that is named, whatever it looks like.
+fn read_manifest(name: &OsStr, store: &StoreArgs) -> Result<Read> {
+    read(Path::new(crate::source::without_prefix(name)), store)
+}
+
+/// The manifest in `file`, or at that URL.
+fn read(file: &Path, store: &StoreArgs) -> Result<Read> {
+    let read = if is_url(file) {
+        Manifest::read(&open::manifest::document(file, store)?)
+    } else {
+        let opened = File::open(file).map_err(|e| Failure::io(file.display(), &e))?;
+        if !opened.metadata().is_ok_and(|meta| meta.is_file()) {
+            let what = format!("{}: not a manifest: it is not a file", file.display());
+            return Err(Failure::new(Code::NotSupported, what));
+        }
+        Manifest::read(&opened)
+    };
+    let (manifest, summary) = read.map_err(|e| open::manifest::failure(file, &e))?;
     Ok(Read { manifest, hash: summary.hash })
 }
 
-fn read_if_manifest(name: &OsStr) -> Result<Option<Read>> {
-    manifest_file(name)?.map(|file| read(&file)).transpose()
-}
-
-/// What a source gave.
-struct Scanned {
-    manifest: Manifest,
-    known_files: u64,
-    hashed_bytes: u64,
-    left_out: Vec<Value>,
-}
-
-fn scan_source(
-    source: &SourceArgs,
-    path: &[u8],
-    format: Format,
-    args: &ScanArgs,
-    global: &GlobalArgs,
-) -> Result<Scanned> {
-    let filter =
-        Filter::new(&args.include, &args.exclude).map_err(|e| Failure::usage(format!("not a pattern: {e}")))?;
-    let is_dir = matches!(Source::recognise(&source.source)?, Source::Dir(_));
-    let (place, opened) = open::source(source, global, Purpose::Read)?;
-    let tree = Tree::new(&*opened.store);
-    // Inode numbers and ctime are those of the host only there.
-    let cache = if is_dir && !args.rehash { hashes(args.cache_dir.as_deref())? } else { None };
-    let scope = cache.as_ref().map(|cache| cache.scope(&[b"dir\0", place.as_os_str().as_bytes()].concat()));
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let options = Options { format, filter: &filter, threads, known: scope.as_ref() };
-    interrupt::watch();
-    let mut progress = Progress::new("manifest", global.quiet).advising(&opened.advice);
-    let (mut known_files, mut hashed_bytes, mut left_out) = (0, 0, Vec::new());
-    let scanned = scan(&tree, path, &options, &mut |event| {
-        match event {
-            Event::File { path, known, .. } => {
-                known_files += u64::from(known);
-                progress.entry(&show(&path.to_listing()));
-            }
-            Event::Bytes(count) => {
-                hashed_bytes += count;
-                return progress.event(transfer::Event::Bytes(count));
-            }
-            Event::LeftOut { path, why } => {
-                let mut object = json!({ "why": why });
-                add_name(&mut object, "path", &[b"/", path].concat());
-                left_out.push(object);
-                return progress.event(transfer::Event::LeftOut { path: &show(path), why });
-            }
-            Event::Failed(error) => progress.failed_with(error),
-        }
-        if interrupt::came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
-    let finished = progress.finish();
-    let scanned = scanned.map_err(|e| opened.failure(place.display(), &e))?;
-    finished?;
-    debug_assert_eq!(scanned.failed, 0, "each was told, and ends the display with a failure");
-    Ok(Scanned { manifest: scanned.manifest, known_files, hashed_bytes, left_out })
-}
-
-/// The cache of hashes; none while another process has it, or if it cannot be had: then everything is read.
-fn hashes(given: Option<&Path>) -> Result<Option<HashCache>> {
-    let dir = cache_dir(given)?;
-    if let Err(e) = fs::create_dir_all(&dir) {
-        tracing::warn!(dir = %dir.display(), error = %e, "no cache of hashes: everything is read");
-        return Ok(None);
-    }
-    match HashCache::open(&dir.join(HASHES_FILE)) {
-        Ok(Some(cache)) => Ok(Some(cache)),
-        Ok(None) => {
-            tracing::info!("another process has the cache of hashes: everything is read");
-            Ok(None)
-        }
-        Err(e) => {
-            tracing::warn!(error = %e, "no cache of hashes: everything is read");
-            Ok(None)
-        }
+fn read_if_manifest(name: &OsStr, store: &StoreArgs) -> Result<Option<Read>> {
+    match Source::recognise(name)? {
+        Source::Manifest(file) => read(&file, store).map(Some),
+        _ => Ok(None),
     }
 }
 

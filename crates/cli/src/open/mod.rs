@@ -1,5 +1,6 @@
 //! Opening a source: from what was named, and a password where one is needed, to a store.
 
+pub mod manifest;
 pub mod mounted;
 pub mod turn;
 pub mod vault;
@@ -18,6 +19,8 @@ use adit_volume::{SnapshotsDir, Volume};
 
 use self::mounted::Reached;
 use crate::args::low::{GlobalArgs, SourceArgs};
+use crate::args::manifest::CasArgs;
+use crate::exit_code::Code;
 use crate::failure::{Advice, Failure, Result};
 use crate::secrets::Origin;
 use crate::source::Source;
@@ -86,6 +89,7 @@ pub fn source(args: &SourceArgs, global: &GlobalArgs, purpose: Purpose) -> Resul
     let source = Source::recognise(&args.source)?;
     let data = args.data.data.as_deref();
     no_data(&source, data)?;
+    no_cas(&source, &args.cas)?;
     let opened = match &source {
         Source::Vault(dir) => {
             if purpose == Purpose::Write {
@@ -116,6 +120,16 @@ pub fn source(args: &SourceArgs, global: &GlobalArgs, purpose: Purpose) -> Resul
                 }
             }
         }
+        Source::Manifest(file) => {
+            no_password(&source, &args.password.origin())?;
+            if purpose != Purpose::Read {
+                let what = format!("{}: a manifest does not change", file.display());
+                return Err(Failure::new(Code::NotSupported, what)
+                    .hint("change the folder that it was made of, and make another one: adit manifest snapshot"));
+            }
+            let store = manifest::store(file, &manifest::settled(&args.cas, file)?, global.quiet)?;
+            Opened { store: Arc::new(store), read_only: true, advice: Advice::default(), held: Held::Nothing }
+        }
         Source::Dir(dir) => {
             no_password(&source, &args.password.origin())?;
             Opened::of_dir(dir, purpose == Purpose::Read)?
@@ -144,6 +158,15 @@ pub fn no_data(source: &Source, data: Option<&Path>) -> Result<()> {
         (Source::Volume(_), _) | (_, None) => Ok(()),
         _ => Err(Failure::usage(format!("{}: a {} has no data folder", source.path().display(), source.kind()))
             .hint("leave out --data")),
+    }
+}
+
+/// Refuses a store of content for what has its own.
+pub fn no_cas(source: &Source, cas: &CasArgs) -> Result<()> {
+    match (source, &cas.cas) {
+        (Source::Manifest(_), _) | (_, None) => Ok(()),
+        _ => Err(Failure::usage(format!("{}: a {} has its content itself", source.path().display(), source.kind()))
+            .hint("leave out --cas")),
     }
 }
 

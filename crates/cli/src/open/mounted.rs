@@ -197,7 +197,7 @@ fn hold(lock: &Path) -> io::Result<File> {
 /// What was left by verbs and processes that were killed goes.
 pub fn sweep() {
     for directory in Registry::of_this_user().directories() {
-        sweep_in(&directory);
+        sweep_in(directory);
     }
 }
 

@@ -2,9 +2,10 @@
 //!
 //! Order in the background: the password is read, then the process forks (before any thread), and the child unlocks,
 //! mounts and says that it is ready. Every failure up to there is the parent's message and exit code. What a kind of source
-//! does in the child is in [`vault`], [`volume`], [`dir`] and [`overlay`], what all do in [`serve`].
+//! does in the child is in [`vault`], [`volume`], [`manifest`], [`dir`] and [`overlay`], what all do in [`serve`].
 
 mod dir;
+mod manifest;
 pub mod overlay;
 pub mod serve;
 mod vault;
@@ -55,6 +56,7 @@ pub fn mount(args: MountArgs, global: &GlobalArgs, inherited: Inherited) -> Resu
         )));
     }
     open::no_data(&source, request.data.as_deref())?;
+    open::no_cas(&source, &request.cas)?;
     if source::without_prefix(&request.source) == OsStr::new(&request.options.source)
         && Path::new(&request.options.source).is_relative()
     {
@@ -73,6 +75,7 @@ pub fn mount(args: MountArgs, global: &GlobalArgs, inherited: Inherited) -> Resu
     match plan.source {
         Source::Vault(_) => vault::mount(plan, global, inherited),
         Source::Volume(_) => volume::mount(plan, global, inherited),
+        Source::Manifest(_) => manifest::mount(plan, global, inherited),
         Source::Dir(_) => dir::mount(plan, global, inherited),
     }
 }

@@ -1,4 +1,4 @@
-//! An overlay: a folder or a snapshot that a volume on top of it makes writable.
+//! An overlay: a folder, a snapshot or a manifest that a volume on top of it makes writable.
 //!
 //! The process of the mount is the one that has the upper volume open; it opens the lower beside that ([`Lower`]). Which upper
 //! belongs to which lower is in the upper ([`LowerIdentity`]), so that it is found again ([`place`]), and never put on another
@@ -21,6 +21,7 @@ use adit_core::store::Store;
 use adit_core::types::{Access, Ino};
 use adit_core::{ErrorKind, FsError};
 use adit_dir::DirStore;
+use adit_manifest::store::ManifestStore;
 use adit_mount::control::Registry;
 use adit_mount::mountpoint;
 use adit_volume::tree::MAIN;
@@ -28,7 +29,7 @@ use adit_volume::volume::{CreateOptions, Durability, OpenOptions};
 use adit_volume::{Volume, VolumeStore};
 use serde_json::Value;
 
-use super::{Plan, volume};
+use super::{Plan, manifest, volume};
 use crate::args::low::GlobalArgs;
 use crate::args::mount_options::{MountRequest, Part};
 use crate::args::volume::DataArgs;
@@ -63,6 +64,7 @@ enum Held {
     Nothing,
     Volume(Volume),
     Mounted(Private),
+    Manifest(ManifestStore),
 }
 
 impl Lower {
@@ -83,6 +85,8 @@ impl Lower {
                 Ok(Arc::new(store))
             }
             Held::Mounted(private) => Ok(private.store()?),
+            // Nothing of it is ever forgotten.
+            Held::Manifest(store) => Ok(Arc::new(store.clone())),
         }
     }
 }
@@ -93,7 +97,10 @@ pub(super) fn mount(mut plan: Plan, global: &GlobalArgs, inherited: Inherited) -
     check(&source, &part, &plan.request)?;
     refuse_overlay(&source)?;
     open::no_password(&source, &plan.request.password)?;
-    let identity = identify(&source, &part, plan.request.data.as_deref())?;
+    let identity = match &source {
+        Source::Manifest(file) => of_manifest(file, &manifest::prepare(&mut plan.request, file, global)?),
+        _ => identify(&source, &part, plan.request.data.as_deref())?,
+    };
     let upper = place::upper(&plan.request, &identity)?;
     refuse_inside(&source, &upper)?;
     if let Some(mount) = live::of_source(&upper).first() {
@@ -127,8 +134,11 @@ pub(super) fn mount(mut plan: Plan, global: &GlobalArgs, inherited: Inherited) -
 fn check(source: &Source, part: &Part, request: &MountRequest) -> Result<()> {
     let at = source.path().display();
     match (source, part) {
-        (Source::Dir(_), Part::Live) | (Source::Volume(_), Part::Snapshot(_)) => {}
+        (Source::Dir(_) | Source::Manifest(_), Part::Live) | (Source::Volume(_), Part::Snapshot(_)) => {}
         (Source::Dir(_), _) => return Err(Failure::usage(format!("{at}: a folder has no snapshots or branches"))),
+        (Source::Manifest(_), _) => {
+            return Err(Failure::usage(format!("{at}: a manifest has no snapshots or branches")));
+        }
         (Source::Volume(_), _) => {
             return Err(Failure::usage(format!("{at}: a branch of a volume is writable as it is"))
                 .hint("--upper and --writable make a snapshot writable: say which with --snapshot"));
@@ -145,8 +155,13 @@ fn check(source: &Source, part: &Part, request: &MountRequest) -> Result<()> {
     if request.exclusive {
         return Err(Failure::usage("-o exclusive is for vaults"));
     }
-    if request.rebind && *part != Part::Live {
-        return Err(Failure::usage(format!("{at}: a snapshot is known wherever its volume lies: leave out --rebind")));
+    let known_by = match source {
+        Source::Manifest(_) => Some("a manifest is known by its content"),
+        _ if *part != Part::Live => Some("a snapshot is known wherever its volume lies"),
+        _ => None,
+    };
+    if let Some(known_by) = known_by.filter(|_| request.rebind) {
+        return Err(Failure::usage(format!("{at}: {known_by}: leave out --rebind")));
     }
     Ok(())
 }
@@ -312,7 +327,7 @@ pub fn settle(file: &Path, volume: &Volume, lower: &Lower, request: &MountReques
         lower.identity.text,
         before.text
     ));
-    if let Some(other) = place::in_the_way(file, request.cache_dir.as_deref(), &lower.identity) {
+    if let Some(other) = place::in_the_way(file, request.cas.cache_dir.as_deref(), &lower.identity) {
         open::remark(&format!(
             "{}: `mount --writable` has made another one for {}, and goes on to find that; once nothing in it is needed: adit volume \
              uppers delete {}",
@@ -380,6 +395,11 @@ fn of_snapshot(file: &Path, name: &str, made: &str) -> LowerIdentity {
     LowerIdentity { id: format!("snapshot {made}").into_bytes(), text }
 }
 
+/// A manifest by its content, wherever it lies.
+fn of_manifest(place: &Path, hash: &str) -> LowerIdentity {
+    LowerIdentity { id: format!("manifest {hash}").into_bytes(), text: format!("manifest {}", place.display()) }
+}
+
 /// An upper that is its own lower, or lies in it, would change the lower with each change.
 fn refuse_inside(source: &Source, upper: &Path) -> Result<()> {
     let lower = source.path();
@@ -415,6 +435,12 @@ fn create(upper: &Path, global: &GlobalArgs) -> Result<()> {
 fn open_lower(source: &Source, part: &Part, request: &MountRequest) -> Result<Lower> {
     let path = source.path();
     let place = path.display().to_string();
+    if matches!(source, Source::Manifest(_)) {
+        let store = open::manifest::store(path, &request.cas, true)?;
+        let identity = of_manifest(path, &store.identity().hash.to_string());
+        let held = Held::Manifest(store.clone());
+        return Ok(Lower { store: Arc::new(store), identity, source: place, snapshot: None, held });
+    }
     let Part::Snapshot(name) = part else {
         let store = DirStore::open_as_lower(path).map_err(|e| Failure::fs(path.display(), &e))?;
         let identity = of_dir(path, store.identity().ino);

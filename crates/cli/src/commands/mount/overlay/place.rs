@@ -25,7 +25,7 @@ const UPPER_EXTENSION: &str = "adit";
 /// Usage, if it has no name, or nothing says where it is; the host's.
 pub fn upper(request: &MountRequest, identity: &LowerIdentity) -> Result<PathBuf> {
     let Some(given) = &request.upper else {
-        return in_cache(request.cache_dir.as_deref(), identity);
+        return in_cache(request.cas.cache_dir.as_deref(), identity);
     };
     let given = Path::new(source::without_prefix(given.as_os_str()));
     if given.exists() {

@@ -1,0 +1,104 @@
+//! A source as a manifest: its files hashed, or known from before.
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use adit_core::path::{Tree, show, transfer};
+use adit_manifest::format::{Format, Manifest};
+use adit_manifest::hash_cache::HashCache;
+use adit_manifest::snapshot::{Event, Filter, Options, snapshot as take};
+use serde_json::{Value, json};
+
+use crate::args::low::{GlobalArgs, SourceArgs};
+use crate::args::manifest::ScanArgs;
+use crate::commands::mount::overlay::place::cache_dir;
+use crate::failure::{Failure, Result};
+use crate::interrupt;
+use crate::open::Opened;
+use crate::output::add_name;
+use crate::progress::Progress;
+use crate::source::Source;
+
+/// The cache of hashes, in the cache directory.
+const HASHES_FILE: &str = "hashes.redb";
+
+/// What a source gave.
+pub(super) struct Scanned {
+    pub manifest: Manifest,
+    pub known_files: u64,
+    pub hashed_bytes: u64,
+    pub left_out: Vec<Value>,
+}
+
+/// Makes a manifest of what `source` names, which is `opened`, and lies in `place`.
+///
+/// # Errors
+/// Usage, of a pattern; said already, if something could not be read.
+pub(super) fn scan(
+    source: &SourceArgs,
+    (place, opened): &(PathBuf, Opened),
+    path: &[u8],
+    format: Format,
+    args: &ScanArgs,
+    global: &GlobalArgs,
+) -> Result<Scanned> {
+    let filter =
+        Filter::new(&args.include, &args.exclude).map_err(|e| Failure::usage(format!("not a pattern: {e}")))?;
+    let is_dir = matches!(Source::recognise(&source.source)?, Source::Dir(_));
+    let tree = Tree::new(&*opened.store);
+    // Inode numbers and ctime are those of the host only there.
+    let cache = if is_dir && !args.rehash { hashes(source.cas.cache_dir.as_deref())? } else { None };
+    let scope = cache.as_ref().map(|cache| cache.scope(&[b"dir\0", place.as_os_str().as_bytes()].concat()));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let options = Options { format, filter: &filter, threads, known: scope.as_ref() };
+    interrupt::watch();
+    let mut progress = Progress::new("manifest", global.quiet).advising(&opened.advice);
+    let (mut known_files, mut hashed_bytes, mut left_out) = (0, 0, Vec::new());
+    let scanned = take(&tree, path, &options, &mut |event| {
+        match event {
+            Event::File { path, known, .. } => {
+                known_files += u64::from(known);
+                progress.entry(&show(&path.to_listing()));
+            }
+            Event::Bytes(count) => {
+                hashed_bytes += count;
+                return progress.event(transfer::Event::Bytes(count));
+            }
+            Event::LeftOut { path, why } => {
+                let mut object = json!({ "why": why });
+                add_name(&mut object, "path", &[b"/", path].concat());
+                left_out.push(object);
+                return progress.event(transfer::Event::LeftOut { path: &show(path), why });
+            }
+            Event::Failed(error) => progress.failed_with(error),
+        }
+        if interrupt::came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    let finished = progress.finish();
+    let scanned = scanned.map_err(|e| opened.failure(place.display(), &e))?;
+    finished?;
+    debug_assert_eq!(scanned.failed, 0, "each was told, and ends the display with a failure");
+    Ok(Scanned { manifest: scanned.manifest, known_files, hashed_bytes, left_out })
+}
+
+/// The cache of hashes; none while another process has it, or if it cannot be had: then everything is read.
+fn hashes(given: Option<&Path>) -> Result<Option<HashCache>> {
+    let dir = cache_dir(given)?;
+    if let Err(e) = fs::create_dir_all(&dir) {
+        tracing::warn!(dir = %dir.display(), error = %e, "no cache of hashes: everything is read");
+        return Ok(None);
+    }
+    match HashCache::open(&dir.join(HASHES_FILE)) {
+        Ok(Some(cache)) => Ok(Some(cache)),
+        Ok(None) => {
+            tracing::info!("another process has the cache of hashes: everything is read");
+            Ok(None)
+        }
+        Err(e) => {
+            tracing::warn!(error = %e, "no cache of hashes: everything is read");
+            Ok(None)
+        }
+    }
+}

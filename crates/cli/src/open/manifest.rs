@@ -1,0 +1,237 @@
+//! Opening a manifest: its index, which is built once, the cache of what is fetched of its objects, and the store they come from.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{DirBuilder, File};
+use std::ops::{ControlFlow, Range};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_core::media::Objects;
+use adit_core::path::this_process;
+use adit_core::{ErrorKind, FsError};
+use adit_index::Segment;
+use adit_manifest::cache::{Cache, CacheOptions, Fetch, ObjectId};
+use adit_manifest::cas::{DataKeys, ObjectDocument, ObjectSource};
+use adit_manifest::format::FormatError;
+use adit_manifest::store::{Building, Identity, ManifestStore, Segments, SegmentsOptions, StoreOptions};
+use adit_media::HostDirectory;
+use adit_media::objects::{FolderObjects, ObjectsOptions, open_objects};
+use serde_json::Value;
+
+use crate::args::low::GlobalArgs;
+use crate::args::manifest::{CasArgs, StoreArgs};
+use crate::commands::mount::overlay::place::cache_dir;
+use crate::exit_code::Code;
+use crate::failure::{Failure, Result};
+use crate::progress::Progress;
+use crate::source::is_url;
+
+/// Indexes of manifests, in the cache directory.
+const INDEXES_DIR: &str = "indexes";
+/// What was fetched, in the cache directory.
+const OBJECTS_DIR: &str = "objects";
+/// What stands between the root of a store and a manifest in it.
+const MANIFESTS: &str = "/Manifests/";
+/// How often as long as for an answer is waited for a call with all its tries.
+const TRIES_DEADLINE: u32 = 3;
+
+/// `args` without anything that is relative to a folder, and with the store that a URL of the manifest tells.
+///
+/// # Errors
+/// The host's.
+pub fn settled(args: &CasArgs, manifest: &Path) -> Result<CasArgs> {
+    let absolute = |path: &Path| std::path::absolute(path).map_err(|e| Failure::io(path.display(), &e));
+    let cas = match &args.cas {
+        Some(cas) if is_url(Path::new(cas)) => Some(cas.clone()),
+        Some(cas) => Some(absolute(Path::new(cas))?.into()),
+        None => root_of(manifest).map(OsString::from),
+    };
+    let cache_dir = args.cache_dir.as_deref().map(absolute).transpose()?;
+    Ok(CasArgs { cas, cache_dir, ..args.clone() })
+}
+
+/// The root of the store in which a manifest with this URL lies, in the official layout.
+fn root_of(manifest: &Path) -> Option<&str> {
+    let url = manifest.to_str().filter(|_| is_url(manifest))?;
+    url.find(MANIFESTS).map(|at| &url[..at])
+}
+
+/// The tree of the manifest in `file`. Its index is built if there is none, with progress unless `quiet`. `args` are
+/// [settled](settled).
+///
+/// # Errors
+/// Those of the manifest, which is checked whole when its index is built; of the cache directory; of the store, as far as they show before it is
+/// asked for anything.
+pub fn store(file: &Path, args: &CasArgs, quiet: bool) -> Result<ManifestStore> {
+    let objects = args.cas.as_deref().map(|cas| objects(cas, &args.store)).transpose()?;
+    let segment = index(file, args, quiet)?;
+    let dir = made(&cache_dir(args.cache_dir.as_deref())?.join(OBJECTS_DIR))?;
+    let host = HostDirectory::open(&dir).map_err(|e| Failure::io(dir.display(), &e))?;
+    let options = CacheOptions {
+        limit_bytes: args.cache_size.unwrap_or(u64::MAX),
+        strict: args.strict,
+        ..CacheOptions::default()
+    };
+    let cache = Cache::open(Arc::new(host), options).map_err(|e| Failure::fs(dir.display(), &e))?;
+    let fetch: Arc<dyn Fetch> = match objects {
+        Some(objects) => Arc::new(ObjectSource::new(objects, DataKeys::default())),
+        None => Arc::new(Nowhere),
+    };
+    let owner = this_process();
+    ManifestStore::new(segment, Arc::new(cache), fetch, StoreOptions::owned_by(owner.uid, owner.gid))
+        .map_err(|e| Failure::fs(file.display(), &e))
+}
+
+/// Builds the index of the manifest in `file`, if there is none, and leaves no threads behind: a process that forks later can have
+/// none.
+///
+/// It returns the hash of the manifest.
+///
+/// # Errors
+/// As [`store`].
+pub fn index_apart(file: &Path, args: &CasArgs, global: &GlobalArgs) -> Result<String> {
+    if !is_url(file) {
+        let segment = index(file, args, global.quiet)?;
+        return Ok(Identity::of(&segment).map_err(|e| Failure::fs(file.display(), &e))?.hash.to_string());
+    }
+    // What speaks to a server has threads.
+    let program = std::env::current_exe().map_err(|e| Failure::io("adit", &e))?;
+    let mut command = Command::new(program);
+    command.args(["manifest", "index"]).arg(file).args(arguments(args)?);
+    command.args(global.quiet.then_some("--quiet"));
+    command.args(std::iter::repeat_n("-v", global.verbose.into()));
+    let ran = command.arg("--json").stderr(Stdio::inherit()).output().map_err(|e| Failure::io("adit", &e))?;
+    let told: Value = serde_json::from_slice(&ran.stdout).unwrap_or_default();
+    match (ran.status.code(), told["xxh128"].as_str()) {
+        (Some(0), Some(hash)) => Ok(hash.to_owned()),
+        (code, _) => {
+            let code = code.filter(|&code| code != 0).and_then(|code| code.try_into().ok());
+            Err(Failure::said(code.map_or(Code::Failure, Code::from_number)))
+        }
+    }
+}
+
+/// What `args` were on a command line.
+fn arguments(args: &CasArgs) -> Result<Vec<OsString>> {
+    let CasArgs { cas, cache_dir, cache_size: _, strict: _, store } = args;
+    let StoreArgs { endpoint_url, region, profile, path_style, no_sign_request, connect_timeout, request_timeout } =
+        store;
+    let mut all: Vec<OsString> = Vec::new();
+    let mut pair = |name: &str, value: Option<OsString>| all.extend(value.into_iter().flat_map(|v| [name.into(), v]));
+    let duration = |duration: &Option<Duration>| duration.map(|d| format!("{}ms", d.as_millis()).into());
+    pair("--cas", cas.clone());
+    pair("--cache-dir", cache_dir.clone().map(PathBuf::into_os_string));
+    pair("--endpoint-url", endpoint_url.clone().map(OsString::from));
+    pair("--region", region.clone().map(OsString::from));
+    pair("--profile", profile.clone().map(OsString::from));
+    pair("--connect-timeout", duration(connect_timeout));
+    pair("--request-timeout", duration(request_timeout));
+    all.extend(path_style.then(|| "--path-style".into()));
+    all.extend(no_sign_request.then(|| "--no-sign-request".into()));
+    Ok(all)
+}
+
+/// The index of the manifest in `file`, or at that URL.
+///
+/// # Errors
+/// As [`store`].
+pub fn index(file: &Path, args: &CasArgs, quiet: bool) -> Result<Segment> {
+    let dir = made(&cache_dir(args.cache_dir.as_deref())?)?.join(INDEXES_DIR);
+    let segments = Segments::open(&dir, SegmentsOptions::default()).map_err(|e| Failure::fs(dir.display(), &e))?;
+    let mut progress = Progress::new("manifest", quiet);
+    let mut report = |building| {
+        if let Building::Read { done_bytes, .. } = building {
+            progress.reached(0, done_bytes);
+        }
+        ControlFlow::Continue(())
+    };
+    let segment = if is_url(file) {
+        let document = document(file, &args.store)?;
+        match document.origin() {
+            Some(origin) => segments.of_origin(&origin, &document, &mut report),
+            None => segments.build_own(&document, &mut report),
+        }
+    } else {
+        let opened = File::open(file).map_err(|e| Failure::io(file.display(), &e))?;
+        segments.of_file(&opened, &mut report)
+    };
+    progress.finish()?;
+    segment.map_err(|e| failure(file, &e))
+}
+
+/// What an error of the manifest in `file` is to the user.
+pub fn failure(file: &Path, e: &FsError) -> Failure {
+    match FormatError::of(e) {
+        Some(why) => Failure::new(Code::of(e.kind()), format!("{}: {why}", file.display()))
+            .hint("get it again from where it was made; a manifest that breaks a rule is not read in part"),
+        None => Failure::fs(file.display(), e),
+    }
+}
+
+/// The manifest at a URL.
+///
+/// # Errors
+/// Usage, if the URL cannot be that of a manifest; those of the store.
+pub fn document(url: &Path, args: &StoreArgs) -> Result<ObjectDocument> {
+    let text = url.to_str().unwrap_or_default();
+    let (root, name) =
+        text.rsplit_once('/').filter(|(root, name)| !root.ends_with('/') && !name.is_empty()).ok_or_else(|| {
+            Failure::usage(format!("{}: names a store, and no manifest in it", url.display()))
+                .hint("write it as s3://BUCKET/PREFIX/Manifests/…")
+        })?;
+    let objects = objects(OsStr::new(root), args)?;
+    ObjectDocument::open(objects, name).map_err(|e| Failure::fs(url.display(), &e))
+}
+
+/// The object store that `url` names.
+///
+/// # Errors
+/// Usage, if it makes no sense; of a folder, that it is not there. A server is not asked for anything yet.
+pub fn objects(url: &OsStr, args: &StoreArgs) -> Result<Arc<dyn Objects>> {
+    let failed = |e: FsError| {
+        let failure = Failure::fs(url.display(), &e);
+        if e.kind() == ErrorKind::InvalidInput { Failure::usage(failure.message()) } else { failure }
+    };
+    // A path need not be text.
+    if !is_url(Path::new(url)) {
+        return Ok(Arc::new(FolderObjects::open(Path::new(url)).map_err(failed)?));
+    }
+    let text = url.to_str().ok_or_else(|| Failure::usage(format!("{}: not a URL, which is text", url.display())))?;
+    let defaults = ObjectsOptions::default();
+    let answer_timeout = args.request_timeout.unwrap_or(defaults.answer_timeout);
+    let options = ObjectsOptions {
+        endpoint: args.endpoint_url.clone(),
+        region: args.region.clone(),
+        profile: args.profile.clone(),
+        path_style: args.path_style.then_some(true),
+        anonymous: args.no_sign_request,
+        connect_timeout: args.connect_timeout.unwrap_or(defaults.connect_timeout),
+        answer_timeout,
+        deadline: answer_timeout.saturating_mul(TRIES_DEADLINE),
+        ..defaults
+    };
+    open_objects(text, &options).map_err(failed)
+}
+
+/// The folder `dir`, made for this user alone if it is not there.
+fn made(dir: &Path) -> Result<PathBuf> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map(|()| dir.to_owned()).map_err(|e| Failure::io(dir.display(), &e))
+}
+
+/// There is no store: what is in the cache can be read.
+struct Nowhere;
+
+impl Fetch for Nowhere {
+    fn fetch(
+        &self,
+        id: &ObjectId,
+        _: Range<u64>,
+        _: &mut dyn FnMut(&[u8]) -> adit_core::Result<()>,
+    ) -> adit_core::Result<()> {
+        Err(FsError::new(ErrorKind::Io).on("read object", id).because("no store was named; say --cas URL"))
+    }
+}

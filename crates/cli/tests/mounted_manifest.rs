@@ -1,0 +1,235 @@
+//! Manifests, mounted: their content comes from a store when it is read, and a volume takes what is changed.
+
+mod common;
+#[path = "common/mounts.rs"]
+mod mounts;
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::ops::Deref;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use common::{Ran, eventually, pattern};
+use mounts::Points;
+
+/// Longer than a block of the cache.
+const LARGE_LEN: usize = (5 << 20) + 3;
+
+/// A folder `work`, its manifest `job` in v2025, and a folder `store` with the content of its files.
+struct World(Points);
+
+impl Deref for World {
+    type Target = Points;
+
+    fn deref(&self) -> &Points {
+        &self.0
+    }
+}
+
+impl World {
+    /// `None` where mounts are impossible; under CI that is a failure.
+    fn new() -> Option<World> {
+        let points = Points::new(&["mnt", "mnt2"])?;
+        let world = World(points);
+        let at = |name: &str| world.bench.path("work").join(name);
+        fs::create_dir_all(at("sub/empty")).unwrap();
+        fs::create_dir(world.bench.path("store")).unwrap();
+        for (name, content) in [("a", b"one".to_vec()), ("sub/tool", b"#!/bin/sh\n".to_vec()), ("zero", vec![])] {
+            fs::write(at(name), content).unwrap();
+        }
+        fs::write(at("large"), pattern(LARGE_LEN)).unwrap();
+        fs::set_permissions(at("sub/tool"), PermissionsExt::from_mode(0o755)).unwrap();
+        symlink("sub/tool", at("link")).unwrap();
+        for name in ["a", "sub/tool", "zero", "large"] {
+            let time = SystemTime::UNIX_EPOCH + Duration::from_micros(1_600_000_000_123_456);
+            File::options().write(true).open(at(name)).unwrap().set_modified(time).unwrap();
+        }
+        world.snapshot("job");
+        Some(world)
+    }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        self.bench.run(args)
+    }
+
+    /// Makes the manifest `name` of the folder, and brings its content to the store.
+    fn snapshot(&self, name: &str) {
+        let format = ["--format", "v2025", "--cas", "store", "--cache-dir", "hashes"];
+        self.run(&[&["manifest", "snapshot", "work", "-o", name], &format[..]].concat()).expect(0);
+    }
+
+    fn mount(&self, more: &[&str]) -> Ran {
+        self.run(&[&["mount", "job", "mnt", "--cas", "store", "--cache-dir", "cache"], more].concat())
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.bench.path("mnt").join(name)
+    }
+
+    /// The objects of the store.
+    fn objects(&self) -> Vec<PathBuf> {
+        fs::read_dir(self.bench.path("store/Data")).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+
+    /// The object with the content of this file.
+    fn object_of(&self, len: usize) -> PathBuf {
+        let found = self.objects().into_iter().find(|path| path.metadata().unwrap().len() == len as u64);
+        found.expect("an object of this length")
+    }
+
+    fn stats(&self) -> serde_json::Value {
+        self.run(&["stats", "mnt", "--json"]).expect(0).json()["store"].clone()
+    }
+
+    fn state(&self, name: &str) -> String {
+        let mut value = [0; 32];
+        let len = rustix::fs::getxattr(self.at(name), c"user.adit.state", &mut value).unwrap();
+        String::from_utf8(value[..len].to_vec()).unwrap()
+    }
+}
+
+#[test]
+fn a_manifest_is_mounted_and_its_content_is_fetched_when_it_is_read() {
+    let Some(w) = World::new() else { return };
+    w.mount(&[]).expect(0);
+    let listed = w.run(&["mounts", "--json"]).expect(0).json();
+    assert_eq!((&listed[0]["kind"], &listed[0]["read_only"]), (&"manifest".into(), &true.into()));
+    // Nothing is fetched for what a manifest knows.
+    let tool = w.at("sub/tool").metadata().unwrap();
+    assert_eq!((tool.len(), tool.mode() & 0o777, tool.mtime_nsec()), (10, 0o755, 123_456_000));
+    assert_eq!(fs::read_link(w.at("link")).unwrap(), PathBuf::from("sub/tool"));
+    assert!(fs::read_dir(w.at("sub/empty")).unwrap().next().is_none());
+    assert_eq!(w.at("none").metadata().unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(w.stats()["fetches"], 0);
+    assert_eq!(w.state("large"), "remote");
+    // A few bytes cost a block, not the object.
+    let large = File::open(w.at("large")).unwrap();
+    let mut few = [0; 100];
+    large.read_exact_at(&mut few, 3 << 20).unwrap();
+    assert_eq!(few, pattern(LARGE_LEN)[3 << 20..][..100]);
+    drop(large);
+    let fetched = w.stats()["fetched_bytes"].as_u64().unwrap();
+    assert!(fetched <= 1 << 20, "{fetched}");
+    assert!(fs::read(w.at("large")).unwrap() == pattern(LARGE_LEN));
+    for name in ["a", "sub/tool", "zero", "link"] {
+        assert_eq!(fs::read(w.at(name)).unwrap(), fs::read(w.bench.path("work").join(name)).unwrap(), "{name}");
+    }
+    eventually("all of it is cached", || w.state("large") == "cached");
+    for refused in [fs::write(w.at("a"), "x"), fs::create_dir(w.at("d")), fs::remove_file(w.at("a"))] {
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::ReadOnlyFilesystem);
+    }
+    w.run(&["umount", "mnt"]).expect(0);
+    // Another mount finds what this one fetched.
+    fs::remove_dir_all(w.bench.path("store/Data")).unwrap();
+    w.mount(&[]).expect(0);
+    assert!(fs::read(w.at("large")).unwrap() == pattern(LARGE_LEN));
+    assert_eq!(w.stats()["fetches"], 0);
+    w.run(&["umount", "mnt"]).expect(0);
+}
+
+#[test]
+fn a_damaged_or_missing_object_is_an_error_and_never_wrong_bytes() {
+    let Some(w) = World::new() else { return };
+    let object = w.object_of(3);
+    fs::write(&object, "eno").unwrap();
+    w.mount(&["--strict"]).expect(0);
+    assert_eq!(fs::read(w.at("a")).unwrap_err().raw_os_error(), Some(libc::EIO));
+    // In strict mode no byte of a large one comes before all of it was compared.
+    let large = w.object_of(LARGE_LEN);
+    let mut content = pattern(LARGE_LEN);
+    *content.last_mut().unwrap() ^= 1;
+    fs::write(&large, &content).unwrap();
+    let mut byte = [0];
+    let refused = File::open(w.at("large")).unwrap().read_at(&mut byte, 0);
+    assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EIO));
+    w.run(&["cat", "mnt", "/a"]).expect(1);
+    // The other files are as they were, and so are the bad ones when the store is mended.
+    assert_eq!(fs::read(w.at("sub/tool")).unwrap(), b"#!/bin/sh\n");
+    w.run(&["umount", "mnt"]).expect(0);
+    fs::remove_file(&object).unwrap();
+    let missing = w.run(&["cat", "job", "/a", "--cas", "store", "--cache-dir", "cache"]).expect(1);
+    missing.says("Data/").says("/a");
+    w.snapshot("job");
+    fs::write(&large, pattern(LARGE_LEN)).unwrap();
+    w.mount(&["-o", "strict"]).expect(0);
+    assert_eq!(fs::read(w.at("a")).unwrap(), b"one");
+    assert!(fs::read(w.at("large")).unwrap() == pattern(LARGE_LEN));
+    w.run(&["umount", "mnt"]).expect(0);
+}
+
+#[test]
+fn what_is_changed_on_a_writable_one_is_found_again() {
+    let Some(w) = World::new() else { return };
+    w.mount(&["--writable"]).expect(0).says("volume created");
+    // As an editor saves, and in place.
+    fs::write(w.at("a.tmp"), "edited").unwrap();
+    fs::rename(w.at("a.tmp"), w.at("a")).unwrap();
+    File::options().write(true).open(w.at("large")).unwrap().write_all_at(b"here", 4 << 20).unwrap();
+    fs::set_permissions(w.at("zero"), PermissionsExt::from_mode(0o755)).unwrap();
+    fs::remove_file(w.at("sub/tool")).unwrap();
+    fs::remove_dir(w.at("sub/empty")).unwrap();
+    fs::remove_dir(w.at("sub")).unwrap();
+    fs::create_dir(w.at("new")).unwrap();
+    File::create(w.at("new/f")).unwrap().write_all(b"f").unwrap();
+    let mut large = pattern(LARGE_LEN);
+    large[4 << 20..][..4].copy_from_slice(b"here");
+    let check = || {
+        assert_eq!(fs::read(w.at("a")).unwrap(), b"edited");
+        assert!(fs::read(w.at("large")).unwrap() == large);
+        assert_eq!(w.at("zero").metadata().unwrap().mode() & 0o777, 0o755);
+        assert!(!w.at("sub").exists() && w.at("new/f").exists());
+    };
+    check();
+    let changed = w.run(&["diff", "mnt"]).expect(0).text();
+    assert!(changed.contains("/new/f") && changed.contains("/sub"), "{changed}");
+    w.kill();
+    w.mount(&["--writable"]).expect(0);
+    check();
+    w.run(&["umount", "mnt"]).expect(0);
+    // A copy of the manifest is the same one; read-only it is as it was made.
+    fs::copy(w.bench.path("job"), w.bench.path("copy")).unwrap();
+    let place = ["--cas", "store", "--cache-dir", "cache"];
+    w.run(&[&["mount", "copy", "mnt", "--writable"], &place[..]].concat()).expect(0);
+    check();
+    w.mount(&["--writable"]).expect(7);
+    w.run(&[&["mount", "job", "mnt2"], &place[..]].concat()).expect(0);
+    assert_eq!(fs::read(w.bench.path("mnt2/a")).unwrap(), b"one");
+    w.run(&["umount", "mnt", "mnt2"]).expect(0);
+    // The volume of one manifest is not put on another one.
+    fs::write(w.bench.path("work/a"), "two").unwrap();
+    w.snapshot("other");
+    w.run(&[&["mount", "job", "mnt", "--upper", "up"], &place[..]].concat()).expect(0);
+    w.run(&["umount", "mnt"]).expect(0);
+    w.run(&[&["mount", "other", "mnt", "--upper", "up"], &place[..]].concat()).expect(1).says("it holds changes of");
+}
+
+#[test]
+fn verbs_work_on_a_manifest_without_a_mount() {
+    let Some(w) = World::new() else { return };
+    let place = ["--cas", "store", "--cache-dir", "cache"];
+    let run = |args: &[&str]| w.run(&[args, &place[..]].concat());
+    assert_eq!(run(&["ls", "job", "/"]).expect(0).text(), "a\nlarge\nlink\nsub\nzero\n");
+    assert_eq!(run(&["cat", "job", "/link"]).expect(0).text(), "#!/bin/sh\n");
+    run(&["get", "job", "/", "copy"]).expect(0);
+    for name in ["a", "large", "sub/tool", "zero"] {
+        let (copy, work) = (w.bench.path("copy").join(name), w.bench.path("work").join(name));
+        assert!(fs::read(&copy).unwrap() == fs::read(&work).unwrap(), "{name}");
+        assert_eq!(copy.metadata().unwrap().mtime(), work.metadata().unwrap().mtime(), "{name}");
+    }
+    for line in [&["put", "job", "work/a", "/x"][..], &["rm", "-y", "job", "/a"], &["mkdir", "job", "/d"]] {
+        run(line).expect(10).says("a manifest does not change");
+    }
+    // What no mount can be of.
+    w.run(&["mount", "job", "mnt"]).expect(2).says("--cas");
+    run(&["mount", "job", "mnt", "--snapshot", "s"]).expect(2);
+    run(&["mount", "job", "mnt", "-o", "rw"]).expect(2).says("to be read");
+    w.run(&["mount", "job", "mnt", "--cas", "none", "--cache-dir", "cache"]).expect(1).says("none");
+    w.run(&["manifest", "snapshot", "work", "-o", "d", "--parent", "job", "--cache-dir", "hashes"]).expect(0);
+    run(&["mount", "d", "mnt"]).expect(10).says("a diff");
+    fs::write(w.bench.path("bad"), r#"{"hashAlg":"xxh128","manifestVersion":"2023-03-03","paths":[{"hash":"x"}]}"#)
+        .unwrap();
+    run(&["mount", "bad", "mnt"]).expect(4).says("bad");
+    assert_eq!(w.bench.mounts().len(), 0);
+}
