@@ -47,6 +47,9 @@ pub struct Capabilities {
     /// Whether the kernel had better buffer writes itself, and own sizes and times of what it writes to: right for a
     /// store that only this mount changes (`shared` is false) and that takes whole pages well.
     pub kernel_writeback: bool,
+    /// Whether content may come over a network, so that calls on files may take as long as that: a front end serves nothing else on
+    /// the thread of such a call. See [`StoreFile::may_wait`].
+    pub remote: bool,
 }
 
 impl Capabilities {
@@ -63,6 +66,7 @@ impl Capabilities {
             acls: false,
             whiteouts: false,
             kernel_writeback: false,
+            remote: false,
         }
     }
 }
@@ -312,6 +316,12 @@ pub trait StoreFile: Send + Sync {
     /// by [`Store::setattr`]. Called only of stores with [`Capabilities::kernel_writeback`].
     fn write_keeping_times(&self, pieces: &[(u64, &[u8])]) -> Result<()> {
         self.write_at(pieces)
+    }
+
+    /// Whether a read or write of this range may wait for a network. It waits for nothing itself, and may be wrong by the time of the call.
+    /// Asked only of stores that are [`Capabilities::remote`].
+    fn may_wait(&self, _offset: u64, _len: u64) -> bool {
+        true
     }
 
     /// Sets the length; a longer one reads as zeros.

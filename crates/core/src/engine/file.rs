@@ -140,6 +140,11 @@ impl OpenInode {
         self.state.read()
     }
 
+    /// None while somebody has it to change something.
+    pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, FileState>> {
+        self.state.try_read()
+    }
+
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, FileState> {
         self.state.write()
     }
@@ -346,6 +351,17 @@ impl Engine {
         let n = self.read_merged(handle.file.ino, &state, offset, buf)?;
         self.counters.read(n);
         Ok(n)
+    }
+
+    /// Whether a read or write through this handle may wait for a network; it waits for nothing itself.
+    pub fn may_wait(&self, fh: Fh, offset: u64, len: u64) -> bool {
+        if !self.caps.remote {
+            return false;
+        }
+        let Ok(handle) = self.files.get(fh) else { return false };
+        // Whoever has the lock may be waiting.
+        let Some(state) = handle.file.try_read() else { return true };
+        state.readable().is_ok_and(|file| file.may_wait(offset, len))
     }
 
     /// Writes all of `data` at `offset`, into the buffer or through to the store.

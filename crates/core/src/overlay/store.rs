@@ -30,6 +30,7 @@ impl Store for Overlay {
             acls: upper.acls && (lower.acls || !lower.xattrs),
             whiteouts: upper.whiteouts,
             kernel_writeback: upper.kernel_writeback,
+            remote: lower.remote || upper.remote,
             ..Capabilities::plain("overlay")
         }
     }

@@ -236,6 +236,19 @@ impl CachedObject {
         Ok(())
     }
 
+    /// Whether all of `range` is in the folder.
+    pub fn has(&self, range: Range<u64>) -> bool {
+        let range = range.start.min(self.id.len)..range.end.min(self.id.len);
+        if range.is_empty() {
+            return true;
+        }
+        if self.is_small() {
+            return self.open_whole(None).is_some();
+        }
+        let Some(generation) = self.generation(false) else { return false };
+        (generation.block_of(range.start)..=generation.block_of(range.end - 1)).all(|block| generation.is_known(block))
+    }
+
     /// The parts of `range` that are neither in the folder nor being fetched by this process, in whole blocks.
     pub fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let range = range.start.min(self.id.len)..range.end.min(self.id.len);

@@ -28,6 +28,7 @@ impl Store for ManifestStore {
             read_only: true,
             stable_cookies: true,
             xattrs: true,
+            remote: true,
             // Whole pages come from the cache's files.
             ..Capabilities::plain("manifest")
         }

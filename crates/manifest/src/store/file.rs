@@ -117,6 +117,16 @@ impl ManifestFile {
         Ok(())
     }
 
+    /// Whether nothing of `range` is to be fetched, or being fetched.
+    fn is_there(&self, range: Range<u64>) -> bool {
+        let mut is_there = true;
+        let looked = self.each_piece(range, |piece| {
+            is_there &= piece.object.has(piece.range);
+            Ok(())
+        });
+        looked.is_ok() && is_there
+    }
+
     /// Whether all of its content is in the cache.
     pub fn is_cached(&self) -> Result<bool> {
         let mut is_cached = true;
@@ -165,6 +175,11 @@ impl StoreFile for ManifestFile {
 
     fn write_at(&self, _pieces: &[(u64, &[u8])]) -> Result<()> {
         Err(ErrorKind::ReadOnly.into())
+    }
+
+    fn may_wait(&self, offset: u64, len: u64) -> bool {
+        let end = offset.saturating_add(len).min(self.size);
+        offset < end && !self.is_there(offset..end)
     }
 
     fn set_len(&self, _len: u64) -> Result<()> {

@@ -16,6 +16,7 @@ mod open;
 mod requests;
 mod seek;
 mod set_id;
+mod waiters;
 mod xattrs;
 
 use std::cell::RefCell;
@@ -41,6 +42,7 @@ use self::init::Agreed;
 use self::open::{access_of, fopen_flags};
 use self::requests::Requests;
 use self::seek::{Seek, Seeks};
+use self::waiters::Waiters;
 use crate::activity::Activity;
 use crate::request::Kind as Asked;
 
@@ -65,6 +67,8 @@ pub(crate) struct Front {
     block_len: u32,
     /// For content that is given before it is asked for.
     kernel: Arc<OnceLock<Notifier>>,
+    /// Where content may come over a network.
+    waiters: Waiters,
 }
 
 impl Front {
@@ -72,7 +76,7 @@ impl Front {
         let block_len = engine.store().capabilities().unit_len_bytes.clamp(4 << 10, 128 << 10);
         let requests = Arc::new(Requests::new(engine, activity));
         let (agreed, seeks) = (Agreed::default(), Seeks::default());
-        Front { requests, agreed, seeks, block_len, kernel: Arc::default() }
+        Front { requests, agreed, seeks, block_len, kernel: Arc::default(), waiters: Waiters::default() }
     }
 
     /// Where the session puts the way to the kernel, once it has one.
@@ -83,6 +87,10 @@ impl Front {
     /// Runs one request. See [`Requests`].
     fn ask<T>(&self, asked: Asked, ino: INodeNo, call: impl FnOnce(&Engine) -> Result<T, FsError>) -> Result<T, Errno> {
         self.requests.ask(asked, ino, call)
+    }
+
+    fn may_wait(&self, fh: FileHandle, offset: u64, len: u64) -> bool {
+        self.requests.engine.may_wait(fh_of(fh), offset, len)
     }
 
     /// Where ACLs were agreed on, the umask is left to the store. Else the kernel has applied it already; doing so again
@@ -124,6 +132,54 @@ impl Front {
             Ok((attr, ttl)) => reply.attr(&ttl, &self.attr(&attr)),
             Err(e) => reply.error(e),
         }
+    }
+}
+
+/// Reads, and answers. It is a function of its own because it may run on a thread of its own.
+fn answer_read(requests: &Requests, ino: INodeNo, fh: FileHandle, offset: u64, size: usize, reply: ReplyData) {
+    READ_BUFFER.with_borrow_mut(|buffer| {
+        if buffer.len() < size {
+            buffer.resize(size, 0);
+        }
+        let into = &mut buffer[..size];
+        match requests.ask(Asked::Read, ino, |engine| engine.read(fh_of(fh), offset, into)) {
+            // What lies behind `len` is of an earlier read.
+            Ok(len) => reply.data(&buffer[..len.min(size)]),
+            Err(e) => reply.error(e),
+        }
+    });
+}
+
+/// Likewise.
+#[allow(clippy::too_many_arguments, reason = "those of the request")]
+fn answer_write(
+    requests: &Requests,
+    agreed: Agreed,
+    ino: INodeNo,
+    fh: FileHandle,
+    offset: u64,
+    data: &[u8],
+    flags: WriteFlags,
+    reply: ReplyWrite,
+) {
+    let mut reply = Some(reply);
+    let mut accept = || {
+        if let Some(reply) = reply.take() {
+            reply.written(data.len() as u32);
+        }
+    };
+    let result = requests.ask(Asked::Write, ino, |engine| {
+        Front::before_write(agreed, engine, fh_of(fh), flags)?;
+        if agreed.times {
+            return engine.write_keeping_times(fh_of(fh), offset, data);
+        }
+        engine.write_behind(fh_of(fh), offset, data, &mut accept)
+    });
+    match (result, reply) {
+        (Ok(len), Some(reply)) => reply.written(len.min(data.len()) as u32),
+        (Err(e), Some(reply)) => reply.error(e),
+        // The engine answered, and keeps what it could not write.
+        (_, None) => {}
     }
 }
 
@@ -357,18 +413,12 @@ impl Filesystem for Front {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let size = size.min(TRANSFER_LEN_MAX) as usize;
-        READ_BUFFER.with_borrow_mut(|buffer| {
-            if buffer.len() < size {
-                buffer.resize(size, 0);
-            }
-            let into = &mut buffer[..size];
-            match self.ask(Asked::Read, ino, |engine| engine.read(fh_of(fh), offset, into)) {
-                // What lies behind `len` is of an earlier read.
-                Ok(len) => reply.data(&buffer[..len.min(size)]),
-                Err(e) => reply.error(e),
-            }
-        });
+        let size = size.min(TRANSFER_LEN_MAX);
+        if self.may_wait(fh, offset, size.into()) {
+            let requests = self.requests.clone();
+            return self.waiters.run(move || answer_read(&requests, ino, fh, offset, size as usize, reply));
+        }
+        answer_read(&self.requests, ino, fh, offset, size as usize, reply);
     }
 
     fn write(
@@ -383,25 +433,13 @@ impl Filesystem for Front {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let mut reply = Some(reply);
-        let mut accept = || {
-            if let Some(reply) = reply.take() {
-                reply.written(data.len() as u32);
-            }
-        };
-        let result = self.ask(Asked::Write, ino, |engine| {
-            self.before_write(engine, fh_of(fh), write_flags)?;
-            if self.agreed.times {
-                return engine.write_keeping_times(fh_of(fh), offset, data);
-            }
-            engine.write_behind(fh_of(fh), offset, data, &mut accept)
-        });
-        match (result, reply) {
-            (Ok(len), Some(reply)) => reply.written(len.min(data.len()) as u32),
-            (Err(e), Some(reply)) => reply.error(e),
-            // The engine answered, and keeps what it could not write.
-            (_, None) => {}
+        if self.may_wait(fh, offset, data.len() as u64) {
+            let (requests, agreed, data) = (self.requests.clone(), self.agreed, data.to_vec());
+            return self
+                .waiters
+                .run(move || answer_write(&requests, agreed, ino, fh, offset, &data, write_flags, reply));
         }
+        answer_write(&self.requests, self.agreed, ino, fh, offset, data, write_flags, reply);
     }
 
     // There may be nothing to do, but the answer says that somebody has taken what the kernel held, be it only through a mapping:

@@ -22,6 +22,10 @@ impl Front {
         if !opened.unread || flags.0 & libc::O_DIRECT != 0 || self.requests.engine.options().kernel_writeback {
             return false;
         }
+        // Who opens a file need not want its content, and must not wait for it here.
+        if self.requests.engine.may_wait(opened.fh, 0, GIVEN_LEN_MAX as u64) {
+            return false;
+        }
         let Some(kernel) = self.kernel.get() else { return false };
         READ_BUFFER.with_borrow_mut(|buffer| {
             if buffer.len() < GIVEN_LEN_MAX {

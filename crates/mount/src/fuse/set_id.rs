@@ -13,11 +13,12 @@ use adit_core::types::{Ino, SetAttr};
 use fuser::{Request, WriteFlags};
 
 use super::Front;
+use super::init::Agreed;
 
 impl Front {
     /// Before a write through the handle.
-    pub(super) fn before_write(&self, engine: &Engine, fh: Fh, flags: WriteFlags) -> Result<(), FsError> {
-        match self.agreed.set_id && flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+    pub(super) fn before_write(agreed: Agreed, engine: &Engine, fh: Fh, flags: WriteFlags) -> Result<(), FsError> {
+        match agreed.set_id && flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             true => engine.drop_set_id(fh),
             false => Ok(()),
         }

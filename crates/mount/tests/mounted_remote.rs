@@ -1,0 +1,98 @@
+//! A store whose content comes over a network: who reads what does not come is in nobody's way.
+
+mod common;
+
+use std::fs;
+use std::num::NonZero;
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use adit_core::engine::EngineOptions;
+use adit_core::media::{Content as Stored, Objects, PutOptions};
+use adit_index::Segment;
+use adit_manifest::cache::{Cache, CacheOptions};
+use adit_manifest::cas::{DataKeys, ObjectSource};
+use adit_manifest::format::{
+    Body, Content, ContentHash, Dialect, Entry, EntryPath, File, Format, Header, Manifest, PathStyle,
+};
+use adit_manifest::store::{BuildPlace, ManifestStore, StoreOptions, build_segment};
+use adit_media::HostDirectory;
+use adit_mount::{MountOptions, Until};
+use adit_testkit::objects::{MemoryObjects, ObjectCall, ObjectFault, ObjectFaults};
+use common::{Mounted, fuse_usable};
+
+/// Files whose content does not come. Many more than threads that serve.
+const COLD: usize = 20;
+
+fn content(n: usize) -> Vec<u8> {
+    vec![n as u8; 1000 + n]
+}
+
+/// A store of a manifest with files `0` to `COLD`, whose objects come as `faults` says.
+fn store(dir: &std::path::Path, faults: &ObjectFaults) -> ManifestStore {
+    let memory = MemoryObjects::new();
+    let format = Format::V2025(Dialect::G);
+    let mut manifest = Manifest::new(Header::snapshot(format));
+    for n in 0..=COLD {
+        let content = content(n);
+        let hash = ContentHash::of(&content);
+        memory.put(&DataKeys::default().key(&hash), Stored::Bytes(&content), &PutOptions::default()).unwrap();
+        let file =
+            File { size_bytes: content.len() as u64, mtime_micros: 1, runnable: false, content: Content::Whole(hash) };
+        let path = EntryPath::parse(n.to_string().as_bytes(), PathStyle::Relative).unwrap().into_owned();
+        manifest.insert(Entry { path, body: Body::File(file) }).unwrap();
+    }
+    let mut text = Vec::new();
+    manifest.encode(format, &mut text).unwrap();
+    let out = dir.join("segment");
+    let place = BuildPlace { out: &out, scratch_dir: dir, memory_limit_bytes: 0 };
+    build_segment(&text[..], place, &mut |_| ControlFlow::Continue(())).unwrap();
+    let cache = dir.join("cache");
+    fs::create_dir(&cache).unwrap();
+    let host = HostDirectory::open(&cache).unwrap();
+    let cache = Cache::open(Arc::new(host), CacheOptions::default()).unwrap();
+    let source = ObjectSource::new(Arc::new(faults.wrap(Arc::new(memory))), DataKeys::default());
+    let options = StoreOptions { read_ahead_bytes: 0, ..StoreOptions::owned_by(0, 0) };
+    ManifestStore::new(Segment::open(&out).unwrap(), Arc::new(cache), Arc::new(source), options).unwrap()
+}
+
+#[test]
+fn who_waits_for_content_is_in_nobodys_way() {
+    if !fuse_usable("who_waits_for_content_is_in_nobodys_way") {
+        return;
+    }
+    let (dir, faults) = (tempfile::tempdir().unwrap(), ObjectFaults::new());
+    let store = store(dir.path(), &faults);
+    let mount = MountOptions { threads: NonZero::new(2).unwrap(), read_only: true, ..MountOptions::default() };
+    let options = EngineOptions { read_only: true, ..EngineOptions::default() };
+    let mounted = Mounted::attached(store, options, Until::default(), &mount);
+    // This one is cached.
+    let last = COLD.to_string();
+    assert_eq!(fs::read(mounted.path(&last)).unwrap(), content(COLD));
+    faults.always(ObjectFault::Hold, &[ObjectCall::Read]);
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..COLD)
+            .map(|n| (n, mounted.path(&n.to_string())))
+            .map(|(n, path)| (n, scope.spawn(move || fs::read(path))))
+            .collect();
+        faults.wait_for_held(COLD as u64);
+        // While all of them wait. With a request of its own each: nothing of this is in the kernel's caches.
+        assert_eq!(fs::read_dir(mounted.root()).unwrap().count(), COLD + 1);
+        for n in 0..COLD {
+            assert_eq!(mounted.path(&n.to_string()).metadata().unwrap().len(), 1000 + n as u64);
+        }
+        assert!(mounted.path("none").metadata().is_err());
+        let cached =
+            rustix::fs::open(mounted.path(&last), rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECT, 0.into());
+        let mut bytes = vec![0; 512];
+        fs::File::from(cached.unwrap()).read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(bytes, content(COLD)[..512]);
+        faults.clear();
+        faults.release();
+        for (n, reader) in readers {
+            assert_eq!(reader.join().unwrap().unwrap(), content(n), "{n}");
+        }
+    });
+    mounted.end();
+}
