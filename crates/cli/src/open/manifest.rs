@@ -12,10 +12,10 @@ use std::time::Duration;
 use adit_core::media::Objects;
 use adit_core::path::this_process;
 use adit_core::{ErrorKind, FsError};
-use adit_index::Segment;
+use adit_index::{NodeId, Segment};
 use adit_manifest::cache::{Cache, CacheOptions, Fetch, ObjectId};
 use adit_manifest::cas::{DataKeys, ObjectDocument, ObjectSource};
-use adit_manifest::format::FormatError;
+use adit_manifest::format::{ContentHash, FormatError};
 use adit_manifest::store::{Building, Identity, ManifestStore, Segments, SegmentsOptions, StoreOptions};
 use adit_media::HostDirectory;
 use adit_media::objects::{FolderObjects, ObjectsOptions, open_objects};
@@ -35,14 +35,19 @@ const INDEXES_DIR: &str = "indexes";
 const OBJECTS_DIR: &str = "objects";
 /// What stands between the root of a store and a manifest in it.
 const MANIFESTS: &str = "/Manifests/";
+/// Among so many nodes one with an object is looked for, to ask the store for it.
+const FIRST_NODES: u32 = 10_000;
 /// How often as long as for an answer is waited for a call with all its tries.
 const TRIES_DEADLINE: u32 = 3;
 
 /// `args` without anything that is relative to a folder, and with the store that a URL of the manifest tells.
 ///
 /// # Errors
-/// The host's.
+/// Usage, if the manifest's URL cannot be one; the host's.
 pub fn settled(args: &CasArgs, manifest: &Path) -> Result<CasArgs> {
+    if is_url(manifest) {
+        place_of(manifest)?;
+    }
     let absolute = |path: &Path| std::path::absolute(path).map_err(|e| Failure::io(path.display(), &e));
     let cas = match &args.cas {
         Some(cas) if is_url(Path::new(cas)) => Some(cas.clone()),
@@ -83,6 +88,29 @@ pub fn store(file: &Path, args: &CasArgs, quiet: bool) -> Result<ManifestStore> 
     let owner = this_process();
     ManifestStore::new(segment, Arc::new(cache), fetch, StoreOptions::owned_by(owner.uid, owner.gid))
         .map_err(|e| Failure::fs(file.display(), &e))
+}
+
+/// Asks the store whether it answers at all, so that a mount of one that does not is refused. Whether it has the objects is seen when they
+/// are read.
+///
+/// # Errors
+/// `Network`, `PermissionDenied` and the like; that the bucket is not there.
+pub fn expect_answers(args: &CasArgs, store: &ManifestStore) -> Result<()> {
+    let Some(cas) = args.cas.as_deref().filter(|cas| is_url(Path::new(cas))) else { return Ok(()) };
+    let failed = |e: FsError| Failure::fs(cas.display(), &e);
+    let objects = objects(cas, &args.store)?;
+    let nodes = (0..store.segment().len().min(FIRST_NODES)).map(NodeId);
+    let first = nodes.filter_map(|id| store.segment().hash(id).ok().flatten()).next();
+    let Some(hash) = first else { return Ok(()) };
+    match objects.head(&DataKeys::default().key(&ContentHash(hash))) {
+        Err(e) if e.is_not_found() => {}
+        other => return other.map(drop).map_err(failed),
+    }
+    // The object is missing, or its bucket. Not everybody who may read may list.
+    match objects.list("", None, 1) {
+        Err(e) if e.is_not_found() => Err(failed(e)),
+        _ => Ok(()),
+    }
 }
 
 /// Builds the index of the manifest in `file`, if there is none, and leaves no threads behind: a process that forks later can have
@@ -171,17 +199,21 @@ pub fn failure(file: &Path, e: &FsError) -> Failure {
     }
 }
 
+/// The folder and the name in the URL of a manifest.
+fn place_of(url: &Path) -> Result<(&str, &str)> {
+    let parts = url.to_str().and_then(|text| text.rsplit_once('/'));
+    parts.filter(|(root, name)| !root.ends_with('/') && !name.is_empty()).ok_or_else(|| {
+        Failure::usage(format!("{}: names a store, and no manifest in it", url.display()))
+            .hint("write it as s3://BUCKET/PREFIX/Manifests/…")
+    })
+}
+
 /// The manifest at a URL.
 ///
 /// # Errors
 /// Usage, if the URL cannot be that of a manifest; those of the store.
 pub fn document(url: &Path, args: &StoreArgs) -> Result<ObjectDocument> {
-    let text = url.to_str().unwrap_or_default();
-    let (root, name) =
-        text.rsplit_once('/').filter(|(root, name)| !root.ends_with('/') && !name.is_empty()).ok_or_else(|| {
-            Failure::usage(format!("{}: names a store, and no manifest in it", url.display()))
-                .hint("write it as s3://BUCKET/PREFIX/Manifests/…")
-        })?;
+    let (root, name) = place_of(url)?;
     let objects = objects(OsStr::new(root), args)?;
     ObjectDocument::open(objects, name).map_err(|e| Failure::fs(url.display(), &e))
 }

@@ -58,6 +58,7 @@ fn serve(plan: &Plan, file: &Path, readiness: Option<&mut Option<Readiness>>) ->
     let signals = Signals::install().map_err(|e| Failure::io("signals", &e))?;
     let request = &plan.request;
     let store = manifest::store(file, &request.cas, true)?;
+    manifest::expect_answers(&request.cas, &store)?;
     // What is read comes from the disk cache. The other half is for what is on its way, and for who waits for it.
     let memory_bytes = request.memory_bytes / 2;
     let engine = serve::engine_options(&request.timeouts, memory_bytes, &request.options, Some(TTL));

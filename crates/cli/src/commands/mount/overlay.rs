@@ -437,6 +437,7 @@ fn open_lower(source: &Source, part: &Part, request: &MountRequest) -> Result<Lo
     let place = path.display().to_string();
     if matches!(source, Source::Manifest(_)) {
         let store = open::manifest::store(path, &request.cas, true)?;
+        open::manifest::expect_answers(&request.cas, &store)?;
         let identity = of_manifest(path, &store.identity().hash.to_string());
         let held = Held::Manifest(store.clone());
         return Ok(Lower { store: Arc::new(store), identity, source: place, snapshot: None, held });
