@@ -3,6 +3,8 @@
 //! The manifest is streamed into the builder, so memory is that of the builder. What the codec cannot see, because it knows one
 //! entry at a time, shows here: two entries of one path, by the host's bytes of it, and one below a file.
 
+use std::cell::{Cell, RefCell};
+use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -19,13 +21,18 @@ const FILE_PERM: u16 = 0o644;
 const RUNNABLE_PERM: u16 = 0o755;
 const DIRECTORY_PERM: u16 = 0o755;
 const SYMLINK_PERM: u16 = 0o777;
+/// So much of a manifest is read between two reports.
+const STEP_BYTES: u64 = 1 << 20;
 
 /// How far the building of a segment is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Building {
+    /// Another process builds the same segment, and is waited for.
+    Elsewhere,
     /// The manifest is read.
     Read {
-        /// Bytes so far. Where a manifest has its files before its directories, they are counted from the beginning again.
+        /// Bytes so far. They are counted from the beginning up to three times: for what a manifest says of itself, which may stand
+        /// behind its entries, for the entries, and once more for the files if they stand before the directories.
         done_bytes: u64,
         /// All of them, if that is known.
         total_bytes: Option<u64>,
@@ -62,10 +69,11 @@ pub fn build_segment(
         builder: Builder::new(place.scratch_dir, place.memory_limit_bytes),
         newest_mtime_ns: None,
         extra: Vec::new(),
-        total_bytes: source.len_bytes(),
-        report,
     };
-    let summary = decode(source, &mut filler)?;
+    let told = Told { source, report: RefCell::new(report), is_ended: Cell::new(false) };
+    let decoded = decode(&told, &mut filler);
+    let summary = if told.is_ended.get() { Err(ErrorKind::Interrupted.into()) } else { decoded }?;
+    let report = told.report.into_inner();
     if summary.header.is_diff() {
         return Err(no_tree());
     }
@@ -107,16 +115,57 @@ fn by_rule(e: FsError) -> FsError {
     refused.at(e.subject().unwrap_or_default().as_bytes()).into()
 }
 
+/// A manifest of which is told how far it is read.
+struct Told<'a, 'r, S: ?Sized> {
+    source: &'a S,
+    report: RefCell<&'a mut BuildReport<'r>>,
+    /// Whoever is told has ended it.
+    is_ended: Cell<bool>,
+}
+
+impl<S: Source + ?Sized> Source for Told<'_, '_, S> {
+    fn open(&self) -> io::Result<Box<dyn Read + '_>> {
+        let inner = self.source.open()?;
+        Ok(Box::new(ToldReader { told: self, inner, done_bytes: 0, tell_at: STEP_BYTES }))
+    }
+
+    fn len_bytes(&self) -> Option<u64> {
+        self.source.len_bytes()
+    }
+}
+
+struct ToldReader<'a, 't, 'r, S: ?Sized> {
+    told: &'a Told<'t, 'r, S>,
+    inner: Box<dyn Read + 'a>,
+    done_bytes: u64,
+    tell_at: u64,
+}
+
+impl<S: Source + ?Sized> Read for ToldReader<'_, '_, '_, S> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let len = self.inner.read(buffer)?;
+        self.done_bytes += len as u64;
+        if self.done_bytes >= self.tell_at {
+            self.tell_at = self.done_bytes + STEP_BYTES;
+            let step = Building::Read { done_bytes: self.done_bytes, total_bytes: self.told.len_bytes() };
+            if (self.told.report.borrow_mut())(step).is_break() {
+                self.told.is_ended.set(true);
+                // Not of the kind `Interrupted`: that would be tried again.
+                return Err(io::Error::other("it was ended"));
+            }
+        }
+        Ok(len)
+    }
+}
+
 /// Takes the entries.
-struct Filler<'a, 'r> {
+struct Filler {
     builder: Builder,
     newest_mtime_ns: Option<i64>,
     extra: Vec<u8>,
-    total_bytes: Option<u64>,
-    report: &'a mut BuildReport<'r>,
 }
 
-impl Sink for Filler<'_, '_> {
+impl Sink for Filler {
     fn entry(&mut self, entry: Entry<'_>) -> Result<()> {
         let Entry { path, body } = entry;
         let listing = path.to_listing();
@@ -159,13 +208,6 @@ impl Sink for Filler<'_, '_> {
         extra.encode(&mut self.extra);
         node.extra = &self.extra;
         self.builder.add(&node).map_err(by_rule)
-    }
-
-    fn progress(&mut self, read_bytes: u64) -> Result<()> {
-        match (self.report)(Building::Read { done_bytes: read_bytes, total_bytes: self.total_bytes }) {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(ErrorKind::Interrupted.into()),
-        }
     }
 }
 

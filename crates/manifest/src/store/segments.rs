@@ -5,16 +5,17 @@
 //! of it may be deleted at any time, and a segment that cannot be read is built again.
 
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File, FileTimes, Metadata};
+use std::fs::{self, DirBuilder, File, FileTimes, Metadata, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime};
 
 use adit_core::error::{ErrorKind, FsError, Result};
 use adit_index::Segment;
 
-use super::build::{BuildPlace, BuildReport, build_segment};
+use super::build::{BuildPlace, BuildReport, Building, build_segment};
 use super::identity::Identity;
 use crate::format::{ContentHash, Source};
 
@@ -24,6 +25,8 @@ const LOCK: &str = "lock";
 const OWN: &str = "own";
 /// Age from which what a kill left of another process is removed.
 const LEFT_FOR: Duration = Duration::from_hours(24);
+/// Between two looks at whether another process has built a segment.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// How a folder of segments is used.
 #[derive(Clone, Copy, Debug)]
@@ -33,13 +36,21 @@ pub struct SegmentsOptions {
     /// How long a file has to be as it is before its times tell whether it was changed: those of hosts go in steps, on FAT of two
     /// seconds. Default 3 s.
     pub settled_after: Duration,
+    /// How long another process that builds a segment is waited for, before it is built a second time: that one may have been
+    /// stopped. Default 120 s.
+    pub patience: Duration,
     /// Memory for building in bytes. Default 64 MiB.
     pub memory_limit_bytes: u64,
 }
 
 impl Default for SegmentsOptions {
     fn default() -> Self {
-        SegmentsOptions { kept_max: 16, settled_after: Duration::from_secs(3), memory_limit_bytes: 64 << 20 }
+        SegmentsOptions {
+            kept_max: 16,
+            settled_after: Duration::from_secs(3),
+            patience: Duration::from_secs(120),
+            memory_limit_bytes: 64 << 20,
+        }
     }
 }
 
@@ -82,7 +93,8 @@ impl Segments {
     }
 
     /// The segment of the manifest with this origin: any bytes that are others when the manifest is another. Built from `source`, which
-    /// is not read otherwise. If another process builds it at this moment, that one is waited for.
+    /// is not read otherwise. If another process builds it at this moment, that one is waited for, within the [patience](SegmentsOptions::patience),
+    /// and `report` is told [`Building::Elsewhere`] meanwhile.
     ///
     /// # Errors
     /// Those of [`build_segment`], and of the folder.
@@ -97,18 +109,31 @@ impl Segments {
         if let Some(segment) = self.usable(&out) {
             return Ok(segment);
         }
-        let lock_path = self.folder.join(format!("{name}.{LOCK}"));
-        let on_lock = |e: io::Error| FsError::from(e).on("lock index", lock_path.display());
-        let lock =
-            File::options().create(true).write(true).truncate(false).mode(0o600).open(&lock_path).map_err(on_lock)?;
-        lock.lock().map_err(on_lock)?;
+        let deadline = Instant::now() + self.options.patience;
+        let lock = loop {
+            if let Some(lock) = BuildLock::take(out.with_extension(LOCK))? {
+                break lock;
+            }
+            if Instant::now() >= deadline {
+                tracing::info!("another process takes long to build the index of the manifest; it is built once more");
+                return self.build_own(source, report);
+            }
+            if report(Building::Elsewhere).is_break() {
+                return Err(ErrorKind::Interrupted.into());
+            }
+            sleep(PAUSE);
+        };
         if let Some(segment) = self.usable(&out) {
             return Ok(segment);
         }
-        self.build(source, &out, report)?;
-        let segment = Segment::open(&out)?;
-        self.sweep(&out);
-        Ok(segment)
+        let (file, own) = self.build(source, report)?;
+        if let Err(e) = fs::rename(&own, &out) {
+            let _ = fs::remove_file(own);
+            return Err(FsError::from(e).on("keep index", out.display()));
+        }
+        drop(lock);
+        self.sweep(Some(&out));
+        Segment::from_file(file, &out)
     }
 
     /// The segment of a manifest of which nothing tells whether it was changed: built each time, and gone with its mapping.
@@ -116,19 +141,22 @@ impl Segments {
     /// # Errors
     /// Those of [`build_segment`], and of the folder.
     pub fn build_own(&self, source: &(impl Source + ?Sized), report: &mut BuildReport<'_>) -> Result<Segment> {
-        use std::hash::BuildHasher;
-        let number = std::hash::RandomState::new().hash_one(std::process::id());
-        let out = self.folder.join(format!("{number:016x}.{OWN}"));
-        self.build(source, &out, report)?;
-        let segment = Segment::open(&out);
-        let _ = fs::remove_file(&out);
-        segment
+        let (file, own) = self.build(source, report)?;
+        let _ = fs::remove_file(&own);
+        self.sweep(None);
+        Segment::from_file(file, &own)
     }
 
-    fn build(&self, source: &(impl Source + ?Sized), out: &Path, report: &mut BuildReport<'_>) -> Result<()> {
+    /// Builds a segment under a name that nobody else knows, so that nobody takes it away before it is open.
+    fn build(&self, source: &(impl Source + ?Sized), report: &mut BuildReport<'_>) -> Result<(File, PathBuf)> {
+        use std::hash::BuildHasher;
+        let number = std::hash::RandomState::new().hash_one(std::process::id());
+        let own = self.folder.join(format!("{number:016x}.{OWN}"));
         let memory_limit_bytes = self.options.memory_limit_bytes;
-        let place = BuildPlace { out, scratch_dir: &self.folder, memory_limit_bytes };
-        build_segment(source, place, report).map(drop)
+        let place = BuildPlace { out: &own, scratch_dir: &self.folder, memory_limit_bytes };
+        build_segment(source, place, report)?;
+        let file = File::open(&own).map_err(|e| FsError::from(e).on("open index", own.display()))?;
+        Ok((file, own))
     }
 
     /// The segment in `path`, if it is there and of this version.
@@ -150,14 +178,15 @@ impl Segments {
     }
 
     /// Removes the segments that were not used lately, but never `just_built`, and what kills left. Whoever has one mapped keeps it.
-    fn sweep(&self, just_built: &Path) {
+    fn sweep(&self, just_built: Option<&Path>) {
         let Ok(entries) = fs::read_dir(&self.folder) else { return };
         let mut segments = Vec::new();
         for entry in entries.flatten() {
             let path = entry.path();
             let Some(modified) = entry.metadata().ok().and_then(|metadata| metadata.modified().ok()) else { continue };
             match path.extension().and_then(OsStr::to_str) {
-                Some(SEGMENT) if path != just_built => segments.push((modified, path)),
+                Some(SEGMENT) if just_built != Some(&*path) => segments.push((modified, path)),
+                Some(LOCK) => drop(BuildLock::take(path)),
                 Some(OWN | "tmp") if modified.elapsed().is_ok_and(|age| age > LEFT_FOR) => {
                     let _ = fs::remove_file(path);
                 }
@@ -165,12 +194,51 @@ impl Segments {
             }
         }
         segments.sort();
-        let surplus = (segments.len() + 1).saturating_sub(self.options.kept_max.max(1));
+        let surplus = (segments.len() + usize::from(just_built.is_some())).saturating_sub(self.options.kept_max.max(1));
         for (_, path) in segments.into_iter().take(surplus) {
-            // Another process may be at it too. Who waits for the lock has it open.
-            let _ = fs::remove_file(path.with_extension(LOCK));
-            let _ = fs::remove_file(path);
+            // Not one that somebody builds anew.
+            if let Ok(Some(_lock)) = BuildLock::take(path.with_extension(LOCK)) {
+                let _ = fs::remove_file(path);
+            }
         }
+    }
+}
+
+/// A lock against all others that would build a segment: a file, which is there as long as somebody has it. What is left of a
+/// process that was killed is locked by nobody.
+struct BuildLock {
+    /// Closed after the name was removed.
+    _file: File,
+    path: PathBuf,
+}
+
+impl BuildLock {
+    /// Takes the lock; `None` if somebody has it.
+    fn take(path: PathBuf) -> Result<Option<BuildLock>> {
+        let on_lock = |e: io::Error| FsError::from(e).on("lock index", path.display());
+        loop {
+            let mut options = File::options();
+            let file = options.create(true).write(true).truncate(false).mode(0o600).open(&path).map_err(on_lock)?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::Error(e)) => return Err(on_lock(e)),
+            }
+            // Who had it may have removed it since it was opened here; then it keeps out nobody.
+            let number = |metadata: Metadata| (metadata.dev(), metadata.ino());
+            let own = file.metadata().map(number).map_err(on_lock)?;
+            match fs::metadata(&path).map(number) {
+                Ok(found) if found == own => return Ok(Some(BuildLock { _file: file, path })),
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(on_lock(e)),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Drop for BuildLock {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
     }
 }
 

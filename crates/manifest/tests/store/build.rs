@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use adit_core::error::ErrorKind;
 use adit_index::Segment;
 use adit_manifest::cache::{Cache, CacheOptions};
-use adit_manifest::format::{ContentHash, FormatError, Kind, Manifest, PathStyle, Rule, decode};
+use adit_manifest::format::{ContentHash, FormatError, Kind, Manifest, PathStyle, Rule, Source, decode};
 use adit_manifest::store::{BuildPlace, Building, ManifestStore, StoreOptions, build_segment};
 use adit_media::HostDirectory;
 
@@ -150,6 +150,40 @@ fn a_build_is_told_of_and_can_be_ended() {
         assert_eq!(e.kind(), ErrorKind::Interrupted);
         assert!(!out.exists());
     }
+}
+
+/// Also while the manifest is read for the first time, for what it says of itself behind its entries.
+#[test]
+fn a_build_is_told_of_from_the_first_megabyte_on() {
+    struct Counted<'a>(&'a [u8], std::cell::Cell<usize>);
+    impl Source for Counted<'_> {
+        fn open(&self) -> std::io::Result<Box<dyn std::io::Read + '_>> {
+            Ok(Box::new(CountedReader(self, self.0)))
+        }
+        fn len_bytes(&self) -> Option<u64> {
+            None
+        }
+    }
+    struct CountedReader<'a>(&'a Counted<'a>, &'a [u8]);
+    impl std::io::Read for CountedReader<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            let len = self.1.read(buffer)?;
+            self.0.1.set(self.0.1.get() + len);
+            Ok(len)
+        }
+    }
+    let mut world = World::new();
+    for n in 0..30_000 {
+        let content = adit_manifest::format::Content::Whole(ContentHash::of(b""));
+        world.insert(format!("f{n:0100}").as_bytes(), file(0, content));
+    }
+    let text = world.text();
+    let out = world.dir.path().join("segment");
+    let place = BuildPlace { out: &out, scratch_dir: world.dir.path(), memory_limit_bytes: 2 << 20 };
+    let counted = Counted(&text, Default::default());
+    let e = build_segment(&counted, place, &mut |_| ControlFlow::Break(())).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Interrupted);
+    assert!(text.len() > 4 << 20 && counted.1.get() < 2 << 20, "{} of {}", counted.1.get(), text.len());
 }
 
 #[test]

@@ -180,11 +180,82 @@ fn a_segment_is_built_by_one_at_a_time() {
     assert_eq!(built.into_inner(), 1);
 }
 
+/// A process that builds a segment and is stopped, or hangs, holds up nobody for long, and nobody who wants no more.
 #[test]
-fn a_refused_manifest_leaves_nothing_but_a_lock() {
+fn a_builder_that_hangs_is_not_waited_for_for_ever() {
+    let mut place = Place::new();
+    let manifest = place.manifest("m", "a");
+    let segments = Segments::open(&place.folder(), place.options).unwrap();
+    let hold = |then: &mut dyn FnMut()| {
+        let mut is_first = true;
+        let segment = segments.of_file(&manifest, &mut |step| {
+            if matches!(step, Building::Index(_)) && std::mem::take(&mut is_first) {
+                then();
+            }
+            ControlFlow::Continue(())
+        });
+        assert_eq!(first_name(&segment.unwrap()), b"a");
+    };
+    hold(&mut || {
+        let mut count = 0;
+        let ended = segments.of_file(&manifest, &mut |step| {
+            assert_eq!(step, Building::Elsewhere);
+            count += 1;
+            if count < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        assert_eq!((kind(ended), count), (ErrorKind::Interrupted, 3));
+        place.options.patience = Duration::from_millis(100);
+        let (segment, is_built) = place.get(&manifest).unwrap();
+        assert!(is_built);
+        assert_eq!(first_name(&segment), b"a");
+        assert_eq!(place.files("segment").len(), 0, "it is good for this once");
+    });
+    assert!(!place.get(&manifest).unwrap().1);
+    assert_eq!(place.files("lock").len(), 0);
+}
+
+/// What is built for once, or refused, sweeps the folder as well.
+#[test]
+fn whatever_is_built_leaves_no_more_than_it_should() {
+    let mut place = Place::new();
+    let manifests: Vec<_> = (0..4).map(|n| place.manifest(&format!("m{n}"), "a")).collect();
+    for manifest in &manifests {
+        place.get(manifest).unwrap();
+    }
+    // Of a process that was killed while it built.
+    fs::write(place.folder().join("0123.lock"), b"").unwrap();
+    assert_eq!(place.files("segment").len(), 4);
+    place.options.kept_max = 2;
+    place.options.settled_after = Duration::from_secs(3600);
+    place.get(&manifests[0]).unwrap();
+    assert_eq!((place.files("segment").len(), fs::read_dir(place.folder()).unwrap().count()), (2, 2));
+}
+
+/// With room for one segment alone, processes that build others take away what is built, and nobody misses it.
+#[test]
+fn a_segment_that_is_swept_away_at_once_is_mapped_all_the_same() {
+    let mut place = Place::new();
+    place.options.kept_max = 1;
+    let manifests: Vec<_> = (0..4).map(|n| place.manifest(&format!("m{n}"), &format!("f{n}"))).collect();
+    std::thread::scope(|scope| {
+        for (n, manifest) in manifests.iter().enumerate() {
+            let place = &place;
+            scope.spawn(move || {
+                for _ in 0..50 {
+                    let (segment, _) = place.get(manifest).unwrap();
+                    assert_eq!(first_name(&segment), format!("f{n}").as_bytes());
+                }
+            });
+        }
+    });
+    assert_eq!(place.files("lock").len(), 0);
+}
+
+#[test]
+fn a_refused_manifest_leaves_nothing() {
     let place = Place::new();
     let path = place.dir.path().join("m");
     fs::write(&path, "{}").unwrap();
     assert!(place.get(&File::open(&path).unwrap()).is_err());
-    assert_eq!(fs::read_dir(place.folder()).unwrap().count(), place.files("lock").len());
+    assert_eq!(fs::read_dir(place.folder()).unwrap().count(), 0);
 }
