@@ -305,21 +305,24 @@ const LOOK: Duration = Duration::from_millis(25);
 pub(crate) fn detach(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
     let mut how = UnmountFlags::NOFOLLOW;
     how.set(UnmountFlags::DETACH, lazy);
-    let mut unmounted = unmount_ours(mountpoint, how);
-    for _ in 0..LOOKS_MAX {
-        if unmounted != Err(Errno::BUSY) {
-            break;
-        }
-        std::thread::sleep(LOOK);
-        unmounted = unmount_ours(mountpoint, how);
-    }
-    match unmounted {
+    match unless_busy(&mut || unmount_ours(mountpoint, how)) {
         Ok(()) => Ok(()),
         Err(Errno::BUSY) => Err(MountError::Busy(mountpoint.into())),
         Err(Errno::INVAL | Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Err(MountError::NotAMount(mountpoint.into())),
         Err(Errno::PERM | Errno::ACCESS) => detach_with_helper(mountpoint, lazy),
         Err(e) => Err(MountError::Refused { path: mountpoint.into(), reason: format!("umount failed: {e}") }),
     }
+}
+
+/// Tries `unmount` again, for half a second at most, as long as that is busy.
+fn unless_busy(unmount: &mut dyn FnMut() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
+    for _ in 0..LOOKS_MAX {
+        match unmount() {
+            Err(Errno::BUSY) => std::thread::sleep(LOOK),
+            done => return done,
+        }
+    }
+    unmount()
 }
 
 /// `umount2(2)` in a folder that is held, so that the one that was looked at is the one that goes: for root the path may
@@ -556,6 +559,22 @@ mod tests {
         assert!(matches!(umount(Path::new("/"), false), Err(MountError::NotAMount(_))));
         assert!(!is_stale(Path::new("/")));
         assert!(!is_stale(Path::new("/no/such/path")));
+    }
+
+    #[test]
+    fn who_only_looks_at_a_mount_is_waited_for() {
+        let tried = |busy: u32, then: rustix::io::Result<()>| {
+            let mut tries = 0;
+            let done = unless_busy(&mut || {
+                tries += 1;
+                if tries > busy { then } else { Err(Errno::BUSY) }
+            });
+            (done, tries)
+        };
+        assert_eq!(tried(0, Ok(())), (Ok(()), 1));
+        assert_eq!(tried(3, Ok(())), (Ok(()), 4));
+        assert_eq!(tried(2, Err(Errno::PERM)), (Err(Errno::PERM), 3), "only what passes is waited for");
+        assert_eq!(tried(u32::MAX, Ok(())), (Err(Errno::BUSY), LOOKS_MAX + 1), "who stays is in the way");
     }
 
     #[test]
