@@ -198,17 +198,22 @@ impl<'a> Walk<'a, '_, '_> {
                 Err(e) => self.leave_out(&entry.to_listing(), &e.to_string()),
             };
         }
+        // What is in a folder that it leads to may be asked for; itself, where it leads to none, only if it is.
+        let left_out = |walk: &mut Self, entry: &EntryPath<'_>, why: &str| match wanted {
+            true => walk.leave_out(&entry.to_listing(), why),
+            false => Ok(()),
+        };
         let target = match self.tree.resolve(node.path(), Last::Follow) {
             Ok(target) => target,
             Err(e) => {
-                return self.leave_out(&entry.to_listing(), &format!("a link that leads to no file in there: {e}"));
+                return left_out(self, &entry, &format!("a link that leads to no file in there: {e}"));
             }
         };
         match target.kind() {
             Kind::File if wanted => self.file(entry, target.path().to_vec(), *target.attr(), 0),
             Kind::File => Ok(()),
             Kind::Directory if chain.contains(&target.ino()) => {
-                self.leave_out(&entry.to_listing(), "a link to a folder that it lies in itself")
+                left_out(self, &entry, "a link to a folder that it lies in itself")
             }
             Kind::Directory => {
                 let (cut, prefix) = (target.path().len(), entry.to_listing().into_owned());
@@ -218,7 +223,7 @@ impl<'a> Walk<'a, '_, '_> {
                 chain.truncate(depth);
                 walked
             }
-            _ => self.leave_out(&entry.to_listing(), "a link to no file and no folder"),
+            _ => left_out(self, &entry, "a link to no file and no folder"),
         }
     }
 

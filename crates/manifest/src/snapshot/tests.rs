@@ -109,6 +109,10 @@ fn in_the_version_of_2023_links_are_followed_as_long_as_they_stay_inside() {
     for path in paths(&manifest) {
         assert_eq!(file(&manifest, &path).content, Content::Whole(ContentHash::of(b"content")), "{path}");
     }
+    // Of those that nobody asked for nothing is told.
+    let some = Filter::new(&["a/b/x", "dangling"], &[]).expect("patterns");
+    let (manifest, told) = take(dir.path(), Format::V2023, &some, None);
+    assert_eq!((paths(&manifest), told.left_out), (vec!["a/b/x".to_owned()], vec!["dangling".to_owned()]));
 }
 
 #[test]
