@@ -24,6 +24,8 @@ pub struct Progress {
     advice: Advice,
     bar: Option<ProgressBar>,
     lines: bool,
+    /// Whether to say what is worth knowing, though nothing failed.
+    remarks: bool,
     entries: u64,
     bytes: u64,
     began: Instant,
@@ -49,7 +51,19 @@ impl Progress {
         let lines = !terminal && !quiet;
         let advice = Advice::default();
         let is_whole = false;
-        Progress { verb, advice, bar, lines, entries: 0, bytes: 0, began: now, last_line: now, is_whole, worst: None }
+        Progress {
+            verb,
+            advice,
+            bar,
+            lines,
+            remarks: !quiet,
+            entries: 0,
+            bytes: 0,
+            began: now,
+            last_line: now,
+            is_whole,
+            worst: None,
+        }
     }
 
     /// Of work that is done when all of it is there: an entry that is left out counts as failed.
@@ -66,6 +80,7 @@ impl Progress {
     pub fn event(&mut self, event: Event<'_>) -> ControlFlow<()> {
         match event {
             Event::Begin { path, .. } => self.entry(path),
+            Event::Drafts { .. } => {}
             Event::Bytes(count) => {
                 self.bytes += count;
                 self.bar.iter().for_each(|bar| bar.inc(count));
@@ -76,13 +91,13 @@ impl Progress {
                 let what = format!("{}: left out: {}: {why}", self.verb, printable(path.as_bytes()));
                 match self.is_whole {
                     true => self.failed(&Failure::new(Code::Failure, what)),
-                    false => self.say(&format!("adit: {what}")),
+                    false => self.remark(&format!("adit: {what}")),
                 }
             }
             Event::Altered { path, what } => {
-                self.say(&format!("adit: {}: {}: {what}", self.verb, printable(path.as_bytes())));
+                self.remark(&format!("adit: {}: {}: {what}", self.verb, printable(path.as_bytes())));
             }
-            Event::Lost { what } => self.say(&format!("adit: {}: {what}", self.verb)),
+            Event::Lost { what } => self.remark(&format!("adit: {}: {what}", self.verb)),
         }
         if interrupt::came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
@@ -120,6 +135,12 @@ impl Progress {
     pub fn finish(self) -> crate::failure::Result<()> {
         self.bar.iter().for_each(|bar| bar.finish_and_clear());
         self.worst.map_or(Ok(()), |code| Err(Failure::said(code)))
+    }
+
+    fn remark(&self, line: &str) {
+        if self.remarks {
+            self.say(line);
+        }
     }
 
     /// Prints a line without tearing the bar.

@@ -395,6 +395,44 @@ fn a_caller_can_stop_a_copy() {
 }
 
 #[test]
+fn folders_of_a_copy_that_ended_early_have_their_modes() {
+    let host = tempfile::tempdir().unwrap();
+    let (from, out) = (host.path().join("t"), host.path().join("out"));
+    fs::create_dir_all(from.join("deep/er")).unwrap();
+    fs::write(from.join("deep/er/file"), "content").unwrap();
+    let folders = [("", 0o751), ("/deep", 0o700), ("/deep/er", 0o2775)];
+    for (name, mode) in folders {
+        fs::set_permissions(format!("{}{name}", from.display()), PermissionsExt::from_mode(mode)).unwrap();
+    }
+    let mut stop = |event: Event<'_>| match event {
+        Event::Bytes(_) => ControlFlow::Break(()),
+        _ => ControlFlow::Continue(()),
+    };
+    with_tree(&MemStore::new(), |tree| {
+        let root = tree.root().unwrap();
+        // One that was there keeps its own until it is finished.
+        tree.mkdir_in(&root, b"t", &NEW).unwrap();
+        tree.mkdir_in(&tree.resolve(b"/t", Last::Keep).unwrap(), b"deep", &NEW).unwrap();
+        let place = HostPlace::of(&from).unwrap();
+        let options = CopyOptions::default();
+        let stopped = copy_in(tree, &place, &root, b"t", &options, &mut Kept::default(), &mut stop);
+        assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Interrupted);
+        let perm = |path: &str| tree.resolve(path.as_bytes(), Last::Keep).unwrap().attr().perm;
+        assert_eq!(["/t", "/t/deep", "/t/deep/er"].map(perm), [0o755, 0o755, 0o2775]);
+    });
+    with_tree(&MemStore::new(), |tree| {
+        put(tree, &from, "/t", &CopyOptions::default()).unwrap();
+        fs::create_dir_all(out.join("deep")).unwrap();
+        let before = fs::metadata(&out).unwrap().mode();
+        let start = tree.resolve(b"/t", Last::Keep).unwrap();
+        let stopped = copy_out(tree, start, as_new(&out), &CopyOptions::default(), &mut stop);
+        assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Interrupted);
+        let mode = |name: &str| fs::metadata(format!("{}{name}", out.display())).unwrap().mode();
+        assert_eq!(["", "/deep", "/deep/er"].map(mode), [before, before, 0o42775]);
+    });
+}
+
+#[test]
 fn a_directory_that_two_names_lead_to_is_shown_once_and_told() {
     let store = MemStore::new();
     with_tree(&store, |tree| {

@@ -20,11 +20,11 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 
-use super::{about, show};
+use super::{Node, about, show};
 use crate::error::{ErrorKind, FsError, Result};
-use crate::types::Kind;
+use crate::types::{Ino, Kind};
 
-pub use host::{HostPlace, open_dir};
+pub use host::{HostPlace, draft_prefix, is_draft, open_dir};
 pub use inward::{copy_in, copy_stream_in};
 pub use kept::Kept;
 pub use outward::copy_out;
@@ -80,6 +80,12 @@ pub enum Event<'a> {
         path: &'a str,
         /// What it is.
         kind: Kind,
+    },
+    /// Entries are made in a folder of the store, whose names end as they should when they are complete. Who is killed leaves
+    /// one behind, with a name by which [`is_draft`] knows it.
+    Drafts {
+        /// Its path, as [`super::Node::path`].
+        folder: &'a [u8],
     },
     /// So many more bytes are written.
     Bytes(u64),
@@ -178,11 +184,13 @@ struct Log<'p, 'f> {
     progress: &'p mut Progress<'f>,
     copied: Copied,
     told: Told,
+    /// The folder of the store that [`Event::Drafts`] told of last.
+    drafts_in: Option<Ino>,
 }
 
 impl<'p, 'f> Log<'p, 'f> {
     fn new(progress: &'p mut Progress<'f>) -> Self {
-        Log { progress, copied: Copied::default(), told: Told::default() }
+        Log { progress, copied: Copied::default(), told: Told::default(), drafts_in: None }
     }
 
     fn tell(&mut self, event: Event<'_>) -> Result<()> {
@@ -194,6 +202,14 @@ impl<'p, 'f> Log<'p, 'f> {
 
     fn begin(&mut self, path: &[u8], kind: Kind) -> Result<()> {
         self.tell(Event::Begin { path: &show(path), kind })
+    }
+
+    /// An entry is to be made in `folder`, under a temporary name.
+    fn draft(&mut self, folder: &Node<'_>) -> Result<()> {
+        match self.drafts_in.replace(folder.ino()) == Some(folder.ino()) {
+            true => Ok(()),
+            false => self.tell(Event::Drafts { folder: folder.path() }),
+        }
     }
 
     fn bytes(&mut self, len: usize) -> Result<()> {

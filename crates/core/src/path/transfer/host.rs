@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps};
@@ -161,12 +162,28 @@ impl Drop for Draft<'_> {
     }
 }
 
-/// A name that no two copies on this machine use at the same time.
+/// What follows the number of a draft in its temporary name.
+const DRAFT_END: &str = ".part";
+
+/// What the temporary names of this process begin with, and of no other.
+pub fn draft_prefix() -> &'static str {
+    static PREFIX: LazyLock<String> = LazyLock::new(|| {
+        let stamp = Timestamp::now();
+        format!(".adit-{:x}-{:x}{:08x}-", std::process::id(), stamp.secs, stamp.nanos)
+    });
+    &PREFIX
+}
+
+/// Whether a process whose names begin with `prefix` gave an entry this temporary name.
+pub fn is_draft(name: &[u8], prefix: &str) -> bool {
+    let count = name.strip_prefix(prefix.as_bytes()).and_then(|rest| rest.strip_suffix(DRAFT_END.as_bytes()));
+    count.is_some_and(|count| !count.is_empty() && count.iter().all(u8::is_ascii_hexdigit))
+}
+
+/// A temporary name that no two copies use at the same time.
 pub(super) fn temporary_name() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    let stamp = Timestamp::now();
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    format!(".adit-{:x}-{:x}{:08x}-{count:x}.part", std::process::id(), stamp.secs, stamp.nanos)
+    format!("{}{:x}{DRAFT_END}", draft_prefix(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Bytes of a host name.

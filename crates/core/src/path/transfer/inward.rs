@@ -29,6 +29,8 @@ struct Level<'t> {
     path: PathBuf,
     to: Node<'t>,
     stat: Stat,
+    /// Whether the copy made it, private until it is finished.
+    is_new: bool,
     /// Names still to copy, last first.
     todo: Vec<OsString>,
 }
@@ -69,6 +71,18 @@ fn copy_all<'t>(copier: &mut Copier<'t, '_, '_, '_>, from: &HostPlace, to: &Node
     let mut levels: Vec<Level<'t>> = Vec::new();
     let start = Source { dir: from.dir.as_fd(), name: from.name(), path: &from.path, named: true };
     levels.extend(copier.entry(&start, to, name)?);
+    let copied = copy_levels(copier, &mut levels);
+    // Of a copy that ended early: what it made is not to stay as private as it was meanwhile. Who hears of the error that ended
+    // it needs no other.
+    for made in levels.iter().rev().filter(|level| level.is_new) {
+        let _ = copier.attributes(made.from.as_fd(), &made.stat, &made.to, made.to.path());
+        let _ = finish(copier.tree, &made.to, &made.stat);
+    }
+    copied
+}
+
+/// Copies what is still to do of the innermost of `levels`, and then of those around it.
+fn copy_levels<'t>(copier: &mut Copier<'t, '_, '_, '_>, levels: &mut Vec<Level<'t>>) -> Result<()> {
     while let Some(level) = levels.last_mut() {
         if let Some(next) = level.todo.pop() {
             let path = level.path.join(&next);
@@ -155,12 +169,12 @@ impl<'t> Copier<'t, '_, '_, '_> {
         let stat = rustix::fs::fstat(&dir).map_err(|e| from.fault(io::Error::from(e)))?;
         let mut todo = host::names_in(dir.as_fd()).map_err(|e| from.fault(e))?;
         todo.reverse();
-        let to = make_dir(self.tree, to, name)?;
-        Ok(Level { from: dir, path: from.path.to_owned(), to, stat, todo })
+        let (to, is_new) = make_dir(self.tree, to, name)?;
+        Ok(Level { from: dir, path: from.path.to_owned(), to, stat, is_new, todo })
     }
 
     fn link(&mut self, target: &[u8], stat: &Stat, to: &Node<'_>, name: &[u8]) -> Result<()> {
-        let mut draft = Draft::new(self.tree, to);
+        let mut draft = self.draft(to)?;
         let attr = self.tree.store().symlink(to.ino(), draft.name()?, target, this_process())?;
         let node = draft.hold(attr);
         self.tree.store().setattr(node.ino(), &time(stat))?;
@@ -197,6 +211,7 @@ impl<'t> Copier<'t, '_, '_, '_> {
         // Renaming one name of a file over another does nothing, and would leave the first.
         let is_there = self.tree.child(to, name).is_ok_and(|there| there.ino() == ino);
         if !is_there {
+            self.log.draft(to)?;
             let mut draft = Draft::new(self.tree, to);
             match self.tree.store().link(ino, to.ino(), draft.name()?) {
                 Ok(attr) => drop(draft.hold(attr)),
@@ -248,6 +263,11 @@ impl<'t> Copier<'t, '_, '_, '_> {
         Ok(())
     }
 
+    fn draft<'d>(&mut self, to: &'d Node<'d>) -> Result<Draft<'t, 'd>> {
+        self.log.draft(to)?;
+        Ok(Draft::new(self.tree, to))
+    }
+
     /// Makes a file, private until it is complete, with all that `from` gives.
     fn content<'d>(
         &mut self,
@@ -257,7 +277,7 @@ impl<'t> Copier<'t, '_, '_, '_> {
     ) -> Result<(Node<'t>, Draft<'t, 'd>), Fault> {
         // The mode comes with the time, at the end.
         let new = NewNode { perm: 0o600, umask: 0, caller: this_process() };
-        let mut draft = Draft::new(self.tree, to);
+        let mut draft = self.draft(to)?;
         let (attr, file) = self.tree.store().create(to.ino(), draft.name()?, &new)?;
         let node = draft.hold(attr);
         self.buffer.resize(COPY_LEN_BYTES, 0);
@@ -369,12 +389,12 @@ impl Drop for Draft<'_, '_> {
     }
 }
 
-/// Creates the directory, or takes the one that is there.
-fn make_dir<'t>(tree: &'t Tree<'t>, to: &Node<'_>, name: &[u8]) -> Result<Node<'t>> {
+/// Creates the directory, or takes the one that is there; whether it was created.
+fn make_dir<'t>(tree: &'t Tree<'t>, to: &Node<'_>, name: &[u8]) -> Result<(Node<'t>, bool)> {
     let new = NewNode { perm: 0o700, umask: 0, caller: this_process() };
     match tree.mkdir_in(to, name, &new) {
         Err(e) if e.kind() == ErrorKind::Exists => {}
-        other => return other,
+        made => return Ok((made?, true)),
     }
     let node = tree.child(to, name)?;
     if node.kind() != Kind::Directory {
@@ -382,7 +402,7 @@ fn make_dir<'t>(tree: &'t Tree<'t>, to: &Node<'_>, name: &[u8]) -> Result<Node<'
             .on("copy", show(node.path()))
             .because("the store has something else in the place of a folder"));
     }
-    Ok(node)
+    Ok((node, false))
 }
 
 /// Gives the copy `node` the mode and modification time of a file or directory of the host; returns the mode bits.

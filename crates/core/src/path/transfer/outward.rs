@@ -32,8 +32,15 @@ struct Copier<'a, 'p, 'f> {
     /// Files with more names to come: where the first one was copied to.
     links: HashMap<Ino, Placed>,
     /// Host directories that the walk is in, innermost last.
-    dirs: Vec<OwnedFd>,
+    dirs: Vec<Entered>,
     buffer: Vec<u8>,
+}
+
+/// A host directory that the walk is in.
+struct Entered {
+    fd: OwnedFd,
+    /// If the copy made it, private until it is finished: the mode bits of its original, and whose that is.
+    made: Option<(u32, Owner)>,
 }
 
 /// The copy of a file with several names.
@@ -78,19 +85,19 @@ pub fn copy_out<'t>(
     if keep_outermost && start.kind() != Kind::Directory {
         return Err(FsError::new(ErrorKind::NotDirectory).on("copy", show(start.path())));
     }
-    tree.walk(start, &mut |visit| match visit {
+    let walked = tree.walk(start, &mut |visit| match visit {
         Visit::Entry { node, depth: 0, .. } if into.is_some() => {
-            copier.dirs.extend(into.take());
+            copier.dirs.extend(into.take().map(|fd| Entered { fd, made: None }));
             copier.log.begin(node.path(), Kind::Directory)?;
             Ok(Step::Into)
         }
         Visit::Entry { node, depth, .. } => copier.entry(node, place.as_ref().filter(|_| depth == 0)),
         Visit::Leave { node, parent } => {
             let dir = copier.dirs.pop().filter(|_| parent.is_some() || !keep_outermost);
-            if let Some(dir) = dir {
-                let finished = copier.attributes(node, dir.as_fd());
+            if let Some(Entered { fd, .. }) = dir {
+                let finished = copier.attributes(node, fd.as_fd());
                 let finished =
-                    finished.and_then(|()| set_mode_and_mtime(dir.as_fd(), node).map_err(|e| unwritten(node, e)));
+                    finished.and_then(|()| set_mode_and_mtime(fd.as_fd(), node).map_err(|e| unwritten(node, e)));
                 match finished {
                     Ok(kept) => copier.log.perm(node.path(), node.attr().perm.into(), kept)?,
                     Err(fault) => copier.log.failed(fault.about(node.path()))?,
@@ -100,8 +107,24 @@ pub fn copy_out<'t>(
             Ok(Step::Past)
         }
         Visit::Failed { error, .. } => copier.log.failed(error).map(|()| Step::Past),
-    })?;
-    Ok(log.copied)
+    });
+    // Of a copy that ended early: what it made is not to stay as private as it was meanwhile.
+    copier.dirs.iter().rev().for_each(Entered::give_mode);
+    walked.map(|_| log.copied)
+}
+
+impl Entered {
+    /// Gives what the copy made the mode of its original. Who hears of the error that ended the copy needs no other.
+    fn give_mode(&self) {
+        let (Some((perm, original)), Ok(stat)) = (self.made, rustix::fs::fstat(&self.fd)) else { return };
+        // What its folder handed on would get rights by the mode that nobody gave.
+        let inherited = kept::names_of(self.fd.as_fd()).unwrap_or_default();
+        let is_rid = kept::inherited(&inherited, b"").all(|name| kept::remove(self.fd.as_fd(), name).is_ok());
+        if is_rid {
+            let kept = perm_kept(perm, original, Owner { uid: stat.st_uid, gid: stat.st_gid });
+            let _ = rustix::fs::fchmod(&self.fd, Mode::from_raw_mode(kept));
+        }
+    }
 }
 
 impl Copier<'_, '_, '_> {
@@ -118,11 +141,11 @@ impl Copier<'_, '_, '_> {
         let taken = if place.is_none() { self.dirs.pop() } else { None };
         let (dir, name) = match (place, &taken) {
             (Some(place), _) => (place.dir.as_fd(), place.name()),
-            (None, Some(dir)) => (dir.as_fd(), OsStr::from_bytes(node.name())),
+            (None, Some(dir)) => (dir.fd.as_fd(), OsStr::from_bytes(node.name())),
             (None, None) => return Err(FsError::new(ErrorKind::InvalidInput).into()),
         };
         let done = match node.kind() {
-            Kind::Directory => make_dir(dir, name).map(Some).map_err(|e| unwritten(node, e)),
+            Kind::Directory => make_dir(dir, name, node).map(Some).map_err(|e| unwritten(node, e)),
             Kind::Symlink => self.link(node, dir, name).map(|()| None),
             Kind::File if node.attr().nlink > 1 => self.linked_file(node, dir, name).map(|()| None),
             Kind::File => self.file(node, dir, name).map(|_| None),
@@ -292,19 +315,22 @@ fn unwritten(node: &Node<'_>, e: impl Into<FsError>) -> Fault {
     Fault::host("write the copy of", show(node.path()), e)
 }
 
-/// Creates the directory, private until it is finished, or opens the one that is there.
-fn make_dir(dir: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd> {
-    match rustix::fs::mkdirat(dir, name, Mode::RWXU) {
-        Ok(()) | Err(Errno::EXIST) => {}
+/// Creates the directory for `node`, private until it is finished, or opens the one that is there.
+fn make_dir(dir: BorrowedFd<'_>, name: &OsStr, node: &Node<'_>) -> Result<Entered> {
+    let attr = node.attr();
+    let made = match rustix::fs::mkdirat(dir, name, Mode::RWXU) {
+        Ok(()) => Some((attr.perm.into(), Owner { uid: attr.uid, gid: attr.gid })),
+        Err(Errno::EXIST) => None,
         Err(e) => return Err(io::Error::from(e).into()),
-    }
+    };
     // A link with O_DIRECTORY and O_NOFOLLOW is ENOTDIR on Linux, ELOOP elsewhere.
     let in_the_way = [Errno::NOTDIR, Errno::LOOP].map(|e| Some(e.raw_os_error()));
-    open_dir_in(dir, name).map_err(|e| match e.raw_os_error() {
+    let fd = open_dir_in(dir, name).map_err(|e| match e.raw_os_error() {
         code if in_the_way.contains(&code) => FsError::new(ErrorKind::NotDirectory)
             .because("the destination has something else, or a symbolic link, in the place of a folder"),
-        _ => e.into(),
-    })
+        _ => FsError::from(e),
+    })?;
+    Ok(Entered { fd, made })
 }
 
 /// Gives the copy of `node` its mode and modification time; returns the mode bits.
