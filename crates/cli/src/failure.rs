@@ -5,8 +5,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use adit_core::{ErrorKind, FsError};
+use adit_mount::MountError;
 
+use crate::commands::mount::mount_failure;
 use crate::exit_code::Code;
+use crate::live;
+use crate::space::Room;
 
 /// Result of commands.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
@@ -79,14 +83,21 @@ impl Failure {
     /// An error of the engine or a store about `subject`, which stands in front unless the error names one itself.
     pub fn fs(subject: impl fmt::Display, error: &FsError) -> Failure {
         let subject = subject.to_string();
+        let about = error.subject().unwrap_or(&subject);
+        if let Some(dead) = io_cause(error).and_then(|cause| dead_mount(about, cause)) {
+            return dead;
+        }
         let message = match error.kind() {
             // Nothing else about it could help.
             ErrorKind::WrongPassword => format!("{subject}: wrong password"),
             _ if error.subject() == Some(subject.as_str()) => error.to_string(),
             _ => format!("{subject}: {error}"),
         };
-        let failure = Failure::new(Code::of(error.kind()), message);
-        match hint_for(error.kind()) {
+        let kind = kind_of(error);
+        let failure = Failure::new(Code::of(kind), message);
+        match hint_for(kind) {
+            // An error made it so, and says what to do.
+            Some(_) if kind == ErrorKind::ReadOnly && error.cause().is_some() => failure,
             Some(hint) => failure.hint(hint),
             None => failure,
         }
@@ -94,7 +105,16 @@ impl Failure {
 
     /// An error of the operating system about `subject`.
     pub fn io(subject: impl fmt::Display, error: &io::Error) -> Failure {
-        Failure::new(Code::of(adit_core::error::kind_of_io(error)), format!("{subject}: {}", plain(error)))
+        let subject = subject.to_string();
+        if let Some(dead) = dead_mount(&subject, error) {
+            return dead;
+        }
+        let kind = adit_core::error::kind_of_io(error);
+        let failure = Failure::new(Code::of(kind), format!("{subject}: {}", plain(error)));
+        match hint_for(kind) {
+            Some(hint) if Code::of(kind) == Code::NoSpace => failure.hint(hint),
+            _ => failure,
+        }
     }
 
     /// An error of writing to standard output.
@@ -151,6 +171,38 @@ impl Failures {
     }
 }
 
+/// The kind of an error; where there was no space for something that it comes from, that: it is what can be done something about.
+fn kind_of(error: &FsError) -> ErrorKind {
+    let is_full = |kind: &ErrorKind| matches!(kind, ErrorKind::NoSpace | ErrorKind::QuotaExceeded);
+    let below = |error: &FsError| {
+        let cause = error.cause()?;
+        let io = cause.downcast_ref().map(adit_core::error::kind_of_io);
+        io.or_else(|| Some(kind_of(cause.downcast_ref()?)))
+    };
+    match error.kind() {
+        kind @ (ErrorKind::Io | ErrorKind::ReadOnly) => below(error).filter(is_full).unwrap_or(kind),
+        kind => kind,
+    }
+}
+
+/// What the operating system said, if an error comes from that.
+fn io_cause(error: &FsError) -> Option<&io::Error> {
+    let cause = error.cause()?;
+    cause.downcast_ref().or_else(|| io_cause(cause.downcast_ref()?))
+}
+
+/// What `error`, of the operating system about `subject`, is to the user if a mount of this program is in the way whose process is
+/// gone. That is told wherever something of this machine is opened, also below what was named.
+fn dead_mount(subject: &str, error: &io::Error) -> Option<Failure> {
+    if !matches!(error.kind(), io::ErrorKind::NotConnected | io::ErrorKind::ConnectionAborted) {
+        return None;
+    }
+    let dead = live::dead_mount(Some(Path::new(subject)))?;
+    let failure = mount_failure(&dead);
+    let is_named = matches!(&dead, MountError::Stale(mountpoint) if Path::new(subject) == mountpoint);
+    Some(if is_named { failure } else { failure.on(subject) })
+}
+
 /// The message of an error of the operating system, without Rust's "(os error N)".
 fn plain(error: &io::Error) -> String {
     let text = error.to_string();
@@ -160,21 +212,38 @@ fn plain(error: &io::Error) -> String {
     }
 }
 
-/// What to advise about damage in a source: another check than a vault's finds that of a volume.
+/// What to advise about errors that a source may have met: damage in it, and where it has no space left.
 #[derive(Clone, Debug, Default)]
-pub struct Advice(Option<PathBuf>);
+pub struct Advice {
+    /// The file of the volume, if it is one: another check than a vault's finds damage in that.
+    volume: Option<PathBuf>,
+    /// Where it may want space, if that is known.
+    room: Option<Room>,
+}
 
 impl Advice {
     /// About the volume in `file`.
     pub fn about_volume(file: &Path) -> Advice {
-        Advice(Some(file.to_owned()))
+        Advice { volume: Some(file.to_owned()), room: Some(Room::Volume(file.to_owned())) }
+    }
+
+    /// About something that lies on these disks.
+    pub fn about_disks(places: &[&Path]) -> Advice {
+        let places = places.iter().map(|place| (*place).to_owned()).collect();
+        Advice { volume: None, room: Some(Room::Disks(places)) }
+    }
+
+    /// Likewise where the source is only read, and what wants space is a copy at `dest`.
+    pub fn copying_to(&self, dest: &Path) -> Advice {
+        Advice { room: Advice::about_disks(&[dest]).room, ..self.clone() }
     }
 
     /// As [`Failure::fs`], of an error that the source may have met.
     pub fn failure(&self, subject: impl fmt::Display, error: &FsError) -> Failure {
         let failure = Failure::fs(subject, error);
-        match &self.0 {
-            Some(file) if error.kind() == ErrorKind::Corrupt => failure.hint(volume_is_damaged(file)),
+        match (&self.volume, &self.room) {
+            (Some(file), _) if error.kind() == ErrorKind::Corrupt => failure.hint(volume_is_damaged(file)),
+            (_, Some(room)) if failure.code() == Code::NoSpace => failure.hint(room.advice()),
             _ => failure,
         }
     }
@@ -219,5 +288,24 @@ mod tests {
         let failure = Failure::io("/x", &io::Error::from_raw_os_error(2));
         assert_eq!(failure.text(), "/x: no such file or directory");
         assert_eq!(failure.on("mount").text(), "mount: /x: no such file or directory");
+    }
+
+    #[test]
+    fn what_is_full_is_told_whatever_failed_for_it() {
+        let no_space = || io::Error::from_raw_os_error(libc::ENOSPC);
+        let wrapped = FsError::new(ErrorKind::Io).on("read", "/x").because(no_space());
+        let twice = FsError::new(ErrorKind::ReadOnly).because(FsError::new(ErrorKind::NoSpace));
+        let bare = FsError::from(no_space());
+        let failures =
+            [&wrapped, &twice, &bare].map(|error| Advice::about_disks(&[Path::new("/tmp")]).failure("/x", error));
+        for failure in failures.into_iter().chain([Failure::io("/x", &no_space())]) {
+            assert_eq!(failure.code(), Code::NoSpace, "{}", failure.text());
+            assert!(failure.text().contains("and try again"), "{}", failure.text());
+        }
+        let damaged = FsError::new(ErrorKind::Corrupt).because(no_space());
+        assert_eq!(Failure::fs("/x", &damaged).code(), Code::Corrupt);
+        let ended = FsError::new(ErrorKind::ReadOnly).because("write failed; reopen it to go on");
+        assert_eq!(Failure::fs("/x", &ended).text(), "/x: read-only: write failed; reopen it to go on");
+        assert!(Failure::fs("/x", &FsError::new(ErrorKind::ReadOnly)).text().contains("read-only filesystem"));
     }
 }

@@ -6,12 +6,13 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
+use adit_mount::MountError;
 use adit_mount::control::{ControlError, MountInfo, Registry};
 use adit_mount::holders::{self, Holder};
 use adit_mount::mountpoint::{self, MountEntry};
 use serde_json::Value;
 
-use crate::commands::mount::answered;
+use crate::commands::mount::{answered, mount_failure};
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 
@@ -20,19 +21,34 @@ const NAMED_MAX: usize = 5;
 /// Most symbolic links on one way, as in the kernel.
 const LINKS_MAX: usize = 40;
 
-/// Fails if `path` leads into a mount of this user whose process says nothing: whoever looked there would wait without an end.
-/// Nothing is asked of the mount itself. It takes two seconds to tell.
+/// Fails if `path` leads into a mount of this user whose process says nothing: whoever looked there would wait without an end;
+/// or into a mount whose process is gone. Of a mount that has a process nothing is asked. It takes two seconds to tell.
 ///
 /// # Errors
 /// That failure, with what to do.
 pub fn expect_answers(path: &Path) -> Result<()> {
     let Some(entry) = on_the_way(path, &mountpoint::ours(), &mountpoint::find) else { return Ok(()) };
     let registry = Registry::of_this_user();
-    let Some(mount) = registry.list().into_iter().find(|mount| mount.device == entry.device) else { return Ok(()) };
+    let Some(mount) = registry.list().into_iter().find(|mount| mount.device == entry.device) else {
+        return match mountpoint::find_dead(&entry.mountpoint) {
+            Some(dead) => Err(mount_failure(&MountError::Stale(dead.mountpoint))),
+            None => Ok(()),
+        };
+    };
     match registry.ping(&mount) {
         Err(silent @ ControlError::Silent { .. }) => Err(answered(&silent)),
         _ => Ok(()),
     }
+}
+
+/// Why something of this machine could not be reached because a mount's process is gone, in the words that say what to do; none
+/// if there is no such mount. `path` is what could not be reached, where that is known.
+pub fn dead_mount(path: Option<&Path>) -> Option<MountError> {
+    let ours = mountpoint::ours();
+    let on_the_way = path.and_then(|path| on_the_way(path, &ours, &mountpoint::find));
+    let others = ours.iter().filter(|entry| Some(&entry.device) != on_the_way.as_ref().map(|found| &found.device));
+    let mut dead = on_the_way.iter().chain(others).filter_map(|entry| mountpoint::find_dead(&entry.mountpoint));
+    dead.next().map(|entry| MountError::Stale(entry.mountpoint))
 }
 
 /// The first of the mounts `ours` that `path` leads into. Links are followed up to there. `topmost` tells what is mounted at a
@@ -78,12 +94,12 @@ pub fn file_id(path: &Path) -> Option<(u64, u64)> {
 /// The mounts of this user whose source is at `path`, or that are overlays with it as their upper: those in their place
 /// first, those of verbs last. A volume's file is the same under all its names, and another one in its place is another volume.
 pub fn of_source(path: &Path) -> Vec<MountInfo> {
-    let (shown, id) = (path.display().to_string(), file_id(path));
+    let id = file_id(path);
     let mut mounts = Registry::of_this_user().list();
     mounts.retain(|mount| match (id, mount.file_id) {
         (Some(id), Some(mounted)) => id == mounted,
         // What lies below an overlay is only read by it.
-        _ => mount.upper.as_ref().unwrap_or(&mount.source) == &shown,
+        _ => mount.file_path() == path,
     });
     mounts.sort_by_key(|mount| (mount.hidden, !mount.is_attached()));
     mounts
@@ -91,10 +107,10 @@ pub fn of_source(path: &Path) -> Vec<MountInfo> {
 
 /// An overlay of this user with a snapshot of the volume at `path` below.
 pub fn overlay_on(path: &Path) -> Option<MountInfo> {
-    let (shown, id) = (path.display().to_string(), file_id(path));
+    let id = file_id(path);
     let mut mounts = Registry::of_this_user().list().into_iter();
-    let is_same = |source: &str| source == shown || (id.is_some() && file_id(Path::new(source)) == id);
-    mounts.find(|mount| mount.upper.is_some() && is_same(&mount.source))
+    let is_same = |source: &Path| source == path || (id.is_some() && file_id(source) == id);
+    mounts.find(|mount| mount.upper.is_some() && is_same(&mount.source_path()))
 }
 
 /// Fails if a mount of this user has promised that nobody else changes the vault in `dir`, or if that is to be promised
@@ -162,7 +178,7 @@ pub fn holders_of(device: &str) -> Vec<Holder> {
 
 /// Whether the file that a mount's process has open is not where it was any more: it was moved, or removed.
 pub fn is_file_missing(mount: &MountInfo) -> bool {
-    let path = Path::new(mount.upper.as_ref().unwrap_or(&mount.source));
+    let path = mount.file_path();
     mount.file_id.is_some_and(|mounted| match path.metadata() {
         Ok(meta) => (meta.dev(), meta.ino()) != mounted,
         Err(e) => matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),

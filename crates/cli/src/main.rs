@@ -3,14 +3,15 @@
 //! - [`args`]: what was typed, and what it means;
 //! - [`commands`]: a module for each family of verbs;
 //! - [`source`], [`secrets`], [`open`], [`live`]: from a name and a password to an open source, beside those that have it
-//!   mounted; [`volume_work`]: what is asked of a volume, whoever has it open;
-//! - [`output`], [`progress`], [`failure`], [`exit_code`]: what the user gets to see;
+//!   mounted; [`volume_work`]: what is asked of a volume, whoever has it open; [`drafts`]: what a killed `put` left;
+//! - [`output`], [`progress`], [`failure`], [`exit_code`], [`space`]: what the user gets to see;
 //! - [`process`], [`interrupt`], [`logging`], [`state_dir`]: the process itself.
 //!
 //! Terminal, home and environment are touched here only; the libraries below know none of them.
 
 mod args;
 mod commands;
+mod drafts;
 mod exit_code;
 mod failure;
 mod interrupt;
@@ -22,6 +23,7 @@ mod process;
 mod progress;
 mod secrets;
 mod source;
+mod space;
 mod state_dir;
 mod volume_work;
 
@@ -68,6 +70,7 @@ fn usage(error: &clap::Error) -> ExitCode {
 
 fn run(args: LowArgs, inherited: process::Inherited) -> Result<()> {
     let global = &args.global;
+    open::be_quiet(global.quiet);
     if let Command::Mount(mount) = args.command {
         // It sets up its log itself, after the fork.
         return commands::mount::mount(mount, global, inherited);

@@ -7,6 +7,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use adit_mount::control::{MountInfo, Registry};
 use adit_volume::format::container::{self, Superblock};
 
 use crate::exit_code::Code;
@@ -124,6 +125,9 @@ pub fn is_url(path: &Path) -> bool {
 
 fn not_a(wanted: &str, found: &Source) -> Failure {
     if let Source::Dir(dir) = found {
+        if let Ok(mount) = Registry::of_this_user().find(dir) {
+            return not_there(wanted, dir, &mount);
+        }
         let what = match wanted {
             "vault" => format!("{}: not a vault: it has no file {VAULT_FILE}", dir.display()),
             _ => format!("{}: a folder, and not a {wanted}", dir.display()),
@@ -133,6 +137,24 @@ fn not_a(wanted: &str, found: &Source) -> Failure {
     let what = format!("{}: a {}, and not a {wanted}", found.path().display(), found.kind());
     Failure::new(Code::NotSupported, what)
         .hint(format!("`adit {} --help` lists what can be done with it", found.kind()))
+}
+
+/// A `wanted` cannot be opened where `mount` is: it lies elsewhere, if it is one at all.
+fn not_there(wanted: &str, at: &Path, mount: &MountInfo) -> Failure {
+    let (at, kind) = (at.display(), if mount.upper.is_some() { "volume" } else { &mount.kind });
+    let (source, how) = match &mount.upper {
+        Some(upper) => (upper, "an overlay is mounted there, whose changes are in the volume"),
+        None => (&mount.source, "a mountpoint of"),
+    };
+    if kind != wanted {
+        return Failure::new(Code::NotSupported, format!("{at}: a mountpoint of a {}, and not a {wanted}", mount.kind));
+    }
+    match kind {
+        // Only with the file alone, and that is the process's.
+        "volume" => Failure::new(Code::Busy, format!("{at}: {how} {source}"))
+            .hint(format!("unmount it first, and name that: adit umount {at}; adit volume check {source}")),
+        _ => Failure::new(Code::NotSupported, format!("{at}: {how} {source}")).hint(format!("name that: {source}")),
+    }
 }
 
 /// The file of a volume, absolute. What opens it says more about one that is damaged.

@@ -11,7 +11,7 @@ use adit_core::{ErrorKind, FsError};
 use adit_mount::control::{ControlError, MountInfo, Registry};
 use adit_volume::Volume;
 use adit_volume::table::BLOCK_LEN_BYTES;
-use adit_volume::tree::{Difference, Differing, MAIN, SnapshotInfo};
+use adit_volume::tree::{Difference, Differing, MAIN, Restored, SnapshotInfo};
 use adit_volume::volume::Durability;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -67,6 +67,19 @@ impl Asked {
         matches!(self, Asked::List | Asked::Diff { .. } | Asked::Info)
     }
 
+    /// What an error of [`perform`], of the volume in `file`, is to the user.
+    pub fn failure(&self, file: &Path, error: &FsError) -> Failure {
+        let failure = open::volume::failure(file, error);
+        match self {
+            // What is full is not the volume.
+            Asked::Resize { .. } if failure.code() == Code::NoSpace => failure.hint(
+                "that is what files, snapshots, and its own log and metadata take, which an empty volume has, too: delete \
+                 something, also of its snapshots, then `adit volume gc`",
+            ),
+            _ => failure,
+        }
+    }
+
     /// The branch that it is about.
     pub fn branch(&self) -> Option<&str> {
         match self {
@@ -102,7 +115,7 @@ pub fn perform(
         Asked::Restore { branch, name, path } => {
             refuse_part_of_upper(volume, branch, path)?;
             let path: Vec<&[u8]> = path.iter().map(Vec::as_slice).collect();
-            volume.restore(branch, name, &path)?;
+            return Ok(restored_json(&volume.restore(branch, name, &path)?));
         }
         Asked::Diff { old, new } => {
             for state in [old, new] {
@@ -152,6 +165,19 @@ fn refuse_state_of_upper(volume: &Volume, state: &str, old: &str) -> Result<(), 
         lower.text
     );
     Err(FsError::new(ErrorKind::NotSupported).because(why))
+}
+
+/// What came of a restore beside what it was asked for.
+pub fn restored_json(restored: &Restored) -> Value {
+    let path = |path: &Vec<u8>| {
+        let mut object = json!({});
+        output::add_name(&mut object, "path", path);
+        object
+    };
+    json!({
+        "separated": restored.separated.iter().map(path).collect::<Vec<_>>(),
+        "separated_omitted": restored.separated_omitted,
+    })
 }
 
 fn info_json(info: &SnapshotInfo) -> Value {
@@ -376,9 +402,10 @@ impl Named {
                 }
                 found => found.map_err(|e| answered(&e))?,
             };
-            if let Some(upper) = &mount.upper {
+            let file = mount.file_path();
+            if mount.upper.is_some() {
                 // What an overlay changes is in the main branch of its upper.
-                let (subject, file) = (path.display().to_string(), PathBuf::from(upper));
+                let subject = path.display().to_string();
                 let branch = Some(MAIN.to_owned());
                 return Ok(Named { subject, file, data: None, mount: Some(mount), branch, snapshot: None });
             }
@@ -387,7 +414,6 @@ impl Named {
                 return Err(Failure::new(Code::NotSupported, what));
             }
             let (branch, snapshot) = (mount.branch.clone(), mount.snapshot.clone());
-            let file = PathBuf::from(&mount.source);
             let subject = path.display().to_string();
             return Ok(Named { subject, file, data: None, mount: Some(mount), branch, snapshot });
         }
@@ -462,7 +488,7 @@ impl Named {
         let purpose = if asked.only_reads() { Purpose::Read } else { Purpose::Write };
         let volume = open::volume::open_with_data(&self.file, self.data.as_deref(), purpose)?;
         let fail = |e: FsError| open::volume::failure(&self.file, &e);
-        let done = perform(&volume, asked, &mut |_| Ok(())).map_err(fail)?;
+        let done = perform(&volume, asked, &mut |_| Ok(())).map_err(|e| asked.failure(&self.file, &e))?;
         volume.close().map_err(fail)?;
         Ok(done)
     }

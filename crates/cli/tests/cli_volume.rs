@@ -288,9 +288,9 @@ fn branches_go_their_own_ways() {
 fn a_flipped_bit_is_found_and_named() {
     let boxed = Boxed::new(&[]);
     let content = pattern(256 << 10);
-    fs::write(boxed.bench.path("f"), &content).unwrap();
-    boxed.run("mkdir", &["/d"]).expect(0);
-    boxed.run("put", &[&boxed.bench.str("f"), "/d"]).expect(0);
+    fs::create_dir(boxed.bench.path("d")).unwrap();
+    fs::write(boxed.bench.path("d/f"), &content).unwrap();
+    boxed.run("put", &[&boxed.bench.str("d"), "/"]).expect(0);
     let mut bytes = fs::read(boxed.file()).unwrap();
     let block = &content[128 << 10..][..4096];
     let at = bytes.chunks(4096).position(|chunk| chunk == block).expect("it lies as it is") * 4096;
@@ -299,6 +299,7 @@ fn a_flipped_bit_is_found_and_named() {
     let found = boxed.of("volume check", &["--json"]).expect(5).json();
     let problem = &found["problems"][0];
     assert_eq!((problem["kind"].as_str(), problem["path"].as_str()), (Some("damaged-content"), Some("/d/f")));
+    assert_eq!((&problem["in"], &problem["also_in"]), (&"main".into(), &serde_json::json!([])), "{found}");
     boxed.of("volume check", &["--no-contents"]).expect(0);
     let advice = format!("`adit volume check {}`", boxed.file().display());
     for to in [boxed.bench.str("back"), "-".to_owned()] {
@@ -308,6 +309,42 @@ fn a_flipped_bit_is_found_and_named() {
     let ran = boxed.run("cat", &["/d/f"]).expect(4).says(&advice);
     assert!(content.starts_with(&ran.stdout), "damage is never returned as data");
     boxed.of("volume check", &["--repair", "-y"]).expect(5);
+}
+
+/// Whoever has the damaged block is told: other names, snapshots and branches; not those that have another one.
+#[test]
+fn all_that_have_a_damaged_block_are_told() {
+    let boxed = Boxed::new(&[]);
+    let content = pattern(64 << 10);
+    let odd = boxed.bench.path("d").join(std::ffi::OsStr::from_bytes(b"odd\xff"));
+    fs::create_dir(boxed.bench.path("d")).unwrap();
+    fs::write(&odd, "before").unwrap();
+    boxed.run("put", &[&boxed.bench.str("d"), "/"]).expect(0);
+    boxed.of("snapshot create", &["before"]).expect(0);
+    fs::write(&odd, &content).unwrap();
+    fs::hard_link(&odd, boxed.bench.path("d/name")).unwrap();
+    boxed.run("put", &[&boxed.bench.str("d"), "/"]).expect(0);
+    for name in ["s", "t"] {
+        boxed.of("snapshot create", &[name]).expect(0);
+    }
+    boxed.of("clone create", &["s", "b"]).expect(0);
+    boxed.run("rm", &["-r", "-y", "/d"]).expect(0);
+    let mut bytes = fs::read(boxed.file()).unwrap();
+    let block = &content[32 << 10..][..4096];
+    let at = bytes.chunks(4096).position(|chunk| chunk == block).expect("it lies as it is") * 4096;
+    bytes[at + 1234] ^= 0x10;
+    fs::write(boxed.file(), bytes).unwrap();
+    let found = boxed.of("volume check", &["--json"]).expect(5).json();
+    let [problem] = found["problems"].as_array().unwrap().as_slice() else { panic!("{found}") };
+    let mut parts: Vec<&str> = problem["also_in"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    parts.extend(problem["in"].as_str());
+    parts.sort_unstable();
+    assert_eq!(parts, ["b", "s", "t"], "{found}");
+    let told = problem["detail"].as_str().unwrap();
+    assert!(told.contains("it has 1 name more") && told.contains("2 more have the same"), "{told}");
+    let raw = problem["path_raw"].as_array().map(|raw| raw.iter().map(|byte| byte.as_u64().unwrap() as u8).collect());
+    let path: Vec<u8> = raw.unwrap_or_else(|| problem["path"].as_str().unwrap().into());
+    assert!([&b"/d/odd\xff"[..], b"/d/name"].contains(&path.as_slice()), "{problem}");
 }
 
 #[test]
@@ -395,6 +432,7 @@ fn a_resize_that_is_refused_tells_the_least_size() {
     fs::write(b.bench.path("big"), pattern(70 << 20)).unwrap();
     b.run("put", &[&b.bench.str("big"), "/big"]).expect(0);
     let told = b.of("volume resize", &["64M"]).expect(8).stderr;
+    assert_eq!(told.lines().count(), 2, "one hint: {told}");
     let least = told.split(" MiB").next().and_then(|before| before.rsplit(' ').next()).unwrap();
     let least: u64 = least.parse().unwrap_or_else(|e| panic!("{e}: {told}"));
     assert!(least > 70, "{told}");
@@ -442,4 +480,23 @@ fn names_that_are_no_text_are_told_with_their_bytes() {
     assert!(bytes_of(&info, "path").ends_with(b"/box\xff"), "{info}");
     let text = b.bench.run([name(b"volume"), name(b"info"), name(b"box\xff")]).expect(0).text();
     assert!(!text.contains("raw"), "{text}");
+}
+
+/// `--quiet`: nothing but failures on standard error.
+#[test]
+fn whoever_wants_no_remarks_gets_none() {
+    let b = Boxed::new(&["-q"]);
+    let folder = b.bench.path("folder");
+    fs::create_dir(&folder).unwrap();
+    let fifo = std::process::Command::new("mkfifo").arg(folder.join("fifo")).status().unwrap();
+    assert!(fifo.success());
+    b.run("put", &[folder.to_str().unwrap(), "/"]).expect(0).says("left out");
+    for line in [
+        &["put", "box", "folder", "/", "-q"][..],
+        &["volume", "resize", "box", "2G", "-q"],
+        &["volume", "gc", "box", "-q"],
+        &["manifest", "snapshot", "folder", "--format", "v2025", "-o", "m", "-q"],
+    ] {
+        assert_eq!(b.bench.run(line).expect(0).stderr, "", "{line:?}");
+    }
 }

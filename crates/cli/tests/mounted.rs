@@ -256,6 +256,34 @@ fn mounted_that_died_is_told_by_every_verb() {
         m.bench.run([verb, "mnt"]).expect(1).says(&says);
     }
     m.mount(&[]).expect(1).says(&says);
+    fs::write(m.bench.path("host"), "").unwrap();
+    fs::create_dir(m.bench.path("folder")).unwrap();
+    std::os::unix::fs::symlink("../mnt/f", m.bench.path("folder/link")).unwrap();
+    let verbs = [
+        &["ls", "mnt"][..],
+        &["ls", "dir:mnt"],
+        &["tree", "mnt"],
+        &["cat", "mnt", "/f"],
+        &["get", "mnt", "/f", "copy"],
+        &["get", "folder", "/", "mnt"],
+        &["get", "folder", "/link", "mnt/deep/er"],
+        &["put", "mnt", "host", "/"],
+        &["put", "folder", "mnt", "/"],
+        &["put", "folder", "folder/link/x", "/"],
+        &["mkdir", "mnt", "/d"],
+        &["volume", "info", "mnt"],
+        &["volume", "init", "mnt/volume"],
+        &["snapshot", "list", "mnt"],
+        &["manifest", "snapshot", "mnt", "-o", "m"],
+        &["manifest", "snapshot", "folder", "-o", "mnt/m"],
+        &["manifest", "diff", "mnt/m", "folder"],
+    ];
+    for verb in verbs {
+        m.bench.run(verb).expect(1).says(&says);
+    }
+    m.bench.run(["ls", "vault", "--password-file", "mnt/f"]).expect(2).says(&says);
+    // Also where it is met below what was named.
+    m.bench.run(["put", "folder", ".", "/all"]).expect(1).says(&says);
     // It does not keep others from working in the vault, and goes as it says.
     m.bench.open("mkdir", &["/d"]).expect(0);
     m.umount_with(&[]).expect(0);

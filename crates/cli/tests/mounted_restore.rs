@@ -327,3 +327,40 @@ fn a_file_with_a_name_outside_of_a_path_keeps_its_times() {
     b.umount("mnt");
     b.expect_sound();
 }
+
+/// Two names of one file are two files after one of them was set back alone: nothing changes under the other. That is told.
+#[test]
+fn a_name_that_is_set_back_alone_is_told_to_be_no_longer_the_others() {
+    let Some(b) = Boxed::new() else { return };
+    let told = |path: &str| format!("{path} is a file of its own now");
+    for mounted in [true, false] {
+        b.mount("mnt", &[]).expect(0);
+        let (one, other) = (b.at("mnt/one"), b.at("mnt/other"));
+        fs::write(&one, "old").unwrap();
+        let _ = fs::remove_file(&other);
+        fs::hard_link(&one, &other).unwrap();
+        let name = if mounted { "s" } else { "t" };
+        b.of("snapshot create", "mnt", &[name]).expect(0);
+        // A name that only went is a name of the same file again.
+        fs::remove_file(&one).unwrap();
+        let back = b.of("snapshot restore", "mnt", &[name, "/one", "-y"]).expect(0);
+        assert_eq!((back.stderr.as_str(), fs::metadata(&one).unwrap().nlink()), ("", 2));
+        OpenOptions::new().write(true).truncate(true).open(&other).unwrap().write_all(b"new").unwrap();
+        if !mounted {
+            b.umount("mnt");
+        }
+        let source = if mounted { "mnt" } else { "box" };
+        b.of("snapshot restore", source, &[name, "/one", "-y"]).expect(0).says(&told("/one"));
+        let read_in = |path: &str| b.bench.run(["cat", "box", path]).expect(0).text();
+        assert_eq!((read_in("/one").as_str(), read_in("/other").as_str()), ("old", "new"));
+        // By now it differs from what was linked, and is told again, for programs as well.
+        let done = b.of("snapshot restore", source, &[name, "/other", "-y", "--json"]).expect(0).json();
+        assert_eq!((&done["branch"], &done["separated_omitted"]), (&"main".into(), &0.into()), "{done}");
+        assert_eq!(read_in("/other"), "old");
+        b.of("snapshot restore", source, &[name, "-y", "-q"]).expect(0);
+        if mounted {
+            b.umount("mnt");
+        }
+        b.expect_sound();
+    }
+}

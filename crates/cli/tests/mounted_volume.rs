@@ -131,6 +131,50 @@ fn a_mountpoint_that_is_no_text_is_told_with_its_bytes() {
     b.umount("mnt");
 }
 
+#[test]
+fn a_volume_whose_path_is_no_text_is_told_with_its_bytes() {
+    let Some(b) = Boxed::new() else { return };
+    let file = b.at("").canonicalize().unwrap().join(OsStr::from_bytes(b"odd\xff"));
+    fs::rename(b.at("box"), &file).unwrap();
+    b.bench.run([OsStr::new("mount"), file.as_os_str(), b.at("mnt").as_os_str()]).expect(0);
+    let mounts = b.bench.mounts();
+    assert_eq!(mounts[0]["file_missing"], false, "{}", mounts[0]);
+    let status = b.bench.run(["status", "mnt", "--json"]).expect(0).json();
+    for told in [&mounts[0], &status] {
+        let raw = told["source_raw"].as_array().expect("bytes").iter().map(|byte| byte.as_u64().unwrap() as u8);
+        assert!(raw.eq(file.as_os_str().as_bytes().iter().copied()), "{told}");
+    }
+    // Named by its mountpoint, too.
+    b.of("snapshot create", "mnt", &["s"]).expect(0);
+    b.of("volume gc", "mnt", &[]).expect(0);
+    b.umount("mnt");
+    fs::rename(&file, b.at("box")).unwrap();
+}
+
+/// A check needs the file alone: what is named instead of it is told, with what to do.
+#[test]
+fn a_mountpoint_is_told_to_be_no_volume_to_check() {
+    let Some(b) = Boxed::new() else { return };
+    b.mount("mnt", &[]).expect(0);
+    let file = b.at("").canonicalize().unwrap().join("box");
+    let says = format!("a mountpoint of {}", file.display());
+    let advice = format!("adit volume check {}", file.display());
+    b.of("volume check", "mnt", &[]).expect(7).says(&says).says(&advice);
+    b.bench.run(["vault", "check", "mnt"]).expect(10).says("a mountpoint of a volume");
+    b.umount("mnt");
+}
+
+#[test]
+fn a_volume_that_is_mounted_to_be_read_takes_no_snapshot() {
+    let Some(b) = Boxed::new() else { return };
+    b.mount("mnt", &["--read-only"]).expect(0);
+    let mnt = b.at("").canonicalize().unwrap().join("mnt");
+    for x in ["mnt", "box"] {
+        b.of("snapshot create", x, &["s"]).expect(1).says(&format!("adit umount {}", mnt.display()));
+    }
+    b.umount("mnt");
+}
+
 /// Something of its own that is mounted below the test's folder.
 struct Disk(std::path::PathBuf);
 
@@ -168,6 +212,8 @@ fn a_volume_that_an_error_made_read_only_is_told() {
         assert_eq!(told["read_only"], true);
         assert!(told["read_only_because"].as_str().unwrap().contains("reopen it to go on"), "{told}");
     }
+    let refused = b.bench.run(["mkdir", &file, "/y"]).expect(1).says("reopen it to go on").stderr;
+    assert!(!refused.contains("read-only filesystem"), "{refused}");
     let text = b.bench.run(["mounts"]).expect(0).text();
     assert!(text.contains("read-only, process") && text.contains("  read-only: "), "{text}");
     drop(ballast);
@@ -514,7 +560,8 @@ fn a_volume_is_resized() {
     assert_eq!(capacity("box"), 2 << 30);
     assert!(total() > before + (900 << 20), "{}", total());
     // Not below what it holds, and nothing has changed then.
-    b.of("volume resize", "mnt", &["64M"]).expect(8).says("volume gc");
+    let refused = b.of("volume resize", "mnt", &["64M"]).expect(8).says("volume gc").stderr;
+    assert_eq!(refused.lines().count(), 2, "one hint: {refused}");
     b.of("volume resize", "mnt", &["1"]).expect(2);
     assert_eq!(capacity("box"), 2 << 30);
     b.of("volume resize", "mnt", &["256M"]).expect(0);

@@ -7,6 +7,7 @@
 //!
 //! The verbs are the caller's ([`Verbs`]); `ping` is built in.
 
+use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -43,8 +44,11 @@ const CLIENTS_MAX: usize = 16;
 /// A live mount, as `adit mounts` prints it. Fields are only ever added.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MountInfo {
-    /// What is mounted, as the user named it.
+    /// What is mounted: where it lies; bytes that are not UTF-8 are replaced.
     pub source: String,
+    /// All bytes of that, if there are some that are not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_raw: Option<Vec<u8>>,
     /// Kind of store: `vault`, `volume`, `manifest`, `dir`.
     pub kind: String,
     /// Where, absolute; bytes that are not UTF-8 are replaced.
@@ -67,9 +71,12 @@ pub struct MountInfo {
     /// The branch that it shows, of a store that has branches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
-    /// The volume that takes the changes, of an overlay.
+    /// The volume that takes the changes, of an overlay; bytes that are not UTF-8 are replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upper: Option<String>,
+    /// All bytes of that, if there are some that are not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upper_raw: Option<Vec<u8>>,
     /// The device and inode number of the file that its process has open, of a volume or the upper of an overlay: whatever names
     /// that file has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -81,14 +88,14 @@ pub struct MountInfo {
 
 impl MountInfo {
     /// Describes a mount by this process that starts now; it is in its place already.
-    pub fn new(source: &str, kind: &str, mountpoint: &Path, read_only: bool) -> Self {
+    pub fn new(source: impl AsRef<Path>, kind: &str, mountpoint: &Path, read_only: bool) -> Self {
         let own = mountpoint::find(mountpoint).filter(|entry| entry.fs_type == mountpoint::FS_TYPE);
-        let bytes = mountpoint.as_os_str().as_bytes();
         MountInfo {
-            source: source.into(),
+            source: mountpoint::display(source.as_ref().as_os_str()),
+            source_raw: raw(source.as_ref()),
             kind: kind.into(),
             mountpoint: mountpoint::display(mountpoint.as_os_str()),
-            mountpoint_raw: std::str::from_utf8(bytes).is_err().then(|| bytes.to_vec()),
+            mountpoint_raw: raw(mountpoint),
             pid: std::process::id(),
             read_only,
             started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
@@ -96,8 +103,28 @@ impl MountInfo {
             snapshot: None,
             branch: None,
             upper: None,
+            upper_raw: None,
             file_id: None,
             hidden: false,
+        }
+    }
+
+    /// With the volume that takes the changes.
+    #[must_use]
+    pub fn over(self, upper: &Path) -> Self {
+        MountInfo { upper: Some(mountpoint::display(upper.as_os_str())), upper_raw: raw(upper), ..self }
+    }
+
+    /// What is mounted.
+    pub fn source_path(&self) -> PathBuf {
+        path_of(&self.source, self.source_raw.as_deref())
+    }
+
+    /// What its process works in: the volume that takes the changes, of an overlay, else what is mounted.
+    pub fn file_path(&self) -> PathBuf {
+        match &self.upper {
+            Some(upper) => path_of(upper, self.upper_raw.as_deref()),
+            None => self.source_path(),
         }
     }
 
@@ -110,6 +137,15 @@ impl MountInfo {
     pub fn is_attached(&self) -> bool {
         mountpoint::is_attached(&self.device)
     }
+}
+
+/// The bytes of a path that text does not have all of.
+fn raw(path: &Path) -> Option<Vec<u8>> {
+    path.to_str().is_none().then(|| path.as_os_str().as_bytes().to_vec())
+}
+
+fn path_of(text: &str, raw: Option<&[u8]>) -> PathBuf {
+    raw.map_or_else(|| text.into(), |raw| OsStr::from_bytes(raw).into())
 }
 
 /// Why a request got no result.

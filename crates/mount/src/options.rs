@@ -18,6 +18,9 @@ const THREADS_MAX: usize = 64;
 pub struct MountOptions {
     /// What `mount` and `/proc/mounts` show as the device: the source as the user wrote it.
     pub source: String,
+    /// All bytes of the place of what is mounted, if there are some that are not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place_raw: Option<Vec<u8>>,
     /// Kind of store, as `adit mounts` prints it.
     pub kind: String,
     /// Whether users other than the mounting one may enter (needs root, or `user_allow_other` in `/etc/fuse.conf`).
@@ -42,6 +45,7 @@ impl Default for MountOptions {
     fn default() -> Self {
         MountOptions {
             source: "adit".into(),
+            place_raw: None,
             kind: String::new(),
             allow_other: false,
             read_only: false,

@@ -11,6 +11,7 @@ mod repair;
 
 use adit_core::{ErrorKind, FsError, Result};
 
+use crate::format::records::Block;
 use crate::table::Allocation;
 use crate::tree::verify::{Fault, Finding, MEMORY_DEFAULT_BYTES};
 use crate::tree::{SnapshotInfo, Source, Tree};
@@ -136,10 +137,14 @@ impl ProblemKind {
 pub struct Problem {
     /// What it is.
     pub kind: ProblemKind,
-    /// Where, if it is about one path.
+    /// Where, if it is about one path; bytes that are not UTF-8 are replaced.
     pub path: Option<String>,
+    /// All bytes of that, if there are some that are not UTF-8.
+    pub path_raw: Option<Vec<u8>>,
     /// The snapshot or branch in which it is, or has that path.
     pub part: Option<String>,
+    /// Of damaged content, the other snapshots and branches that have it as well.
+    pub also_in: Vec<String>,
     /// More, in words.
     pub detail: String,
     /// Whether a repair may mend it. After one: whether it did.
@@ -148,7 +153,20 @@ pub struct Problem {
 
 impl Problem {
     fn new(kind: ProblemKind, detail: impl std::fmt::Display) -> Problem {
-        Problem { kind, path: None, part: None, detail: detail.to_string(), is_repairable: false }
+        Problem {
+            kind,
+            path: None,
+            path_raw: None,
+            part: None,
+            also_in: Vec::new(),
+            detail: detail.to_string(),
+            is_repairable: false,
+        }
+    }
+
+    fn at(self, path: Option<Vec<u8>>, part: Option<String>) -> Problem {
+        let shown = path.as_deref().map(|path| String::from_utf8_lossy(path).into_owned());
+        Problem { path: shown, path_raw: path.filter(|path| std::str::from_utf8(path).is_err()), part, ..self }
     }
 }
 
@@ -327,9 +345,21 @@ impl<'t> Named<'t> {
     }
 
     /// A path of an inode, and the first snapshot or branch in which it has one.
-    fn path_of(&self, ino: u64) -> Option<(String, String)> {
-        let path_in = |info| self.tree.view(&Self::source(info)).and_then(|view| view.path_of(ino)).ok().flatten();
-        self.all.iter().find_map(|info| Some((path_in(info)?, info.name.clone())))
+    fn path_of(&self, ino: u64) -> Option<(Vec<u8>, String)> {
+        self.all.iter().find_map(|info| Some((self.path_in(info, ino)?, info.name.clone())))
+    }
+
+    fn path_in(&self, info: &SnapshotInfo, ino: u64) -> Option<Vec<u8>> {
+        self.tree.view(&Self::source(info)).and_then(|view| view.path_bytes_of(ino)).ok().flatten()
+    }
+
+    /// The snapshots and branches in which a block is at a place of a file.
+    fn with_block(&self, ino: u64, window: u64, block: (usize, Block)) -> impl Iterator<Item = &SnapshotInfo> {
+        let has = move |info: &&SnapshotInfo| {
+            let found = self.tree.view(&Self::source(info)).and_then(|view| view.window(ino, window));
+            found.is_ok_and(|(_, found)| found.is_some_and(|found| found.iter().any(|have| have == block)))
+        };
+        self.all.iter().filter(has)
     }
 
     /// A finding as it is told.
@@ -340,10 +370,8 @@ impl<'t> Named<'t> {
         let (path, part) = match info {
             Some(info) => {
                 let path = self.tree.view(&Self::source(info)).and_then(|view| match (place, ino) {
-                    (Some(place), _) => {
-                        Ok(view.path_to(place)?.map(|path| String::from_utf8_lossy(&path).into_owned()))
-                    }
-                    (None, Some(ino)) => view.path_of(ino),
+                    (Some(place), _) => view.path_to(place),
+                    (None, Some(ino)) => view.path_bytes_of(ino),
                     (None, None) => Ok(None),
                 });
                 // Where it leads nowhere, the numbers of the inodes tell what it is about.
@@ -357,6 +385,7 @@ impl<'t> Named<'t> {
             ""
         };
         let is_repairable = finding.is_mendable();
-        Problem { kind: ProblemKind::of(fault), path, part, detail: format!("{fault}{advice}"), is_repairable }
+        let told = Problem::new(ProblemKind::of(fault), format!("{fault}{advice}"));
+        Problem { is_repairable, ..told.at(path, part) }
     }
 }

@@ -22,7 +22,7 @@ use crate::format::records::{Entry, Inode, TARGET_LEN_MAX_BYTES};
 use crate::fs::cache::InodeCache;
 use crate::table::BLOCK_LEN_BYTES;
 use crate::tree::content::{Node, Times};
-use crate::tree::{Change, Gone, Hold, NewInode, Source, Tree, View};
+use crate::tree::{Change, Gone, Hold, NewInode, Restored, Source, Tree, View};
 
 /// Entries that are read of a directory before they are handed out.
 const LIST_AT_ONCE: usize = 128;
@@ -254,12 +254,13 @@ impl VolumeStore {
     /// usable, also those that are not in the snapshot.
     ///
     /// Whoever caches what the store says has to forget it.
-    pub fn restore_path(&self, snapshot: &str, path: &[&[u8]]) -> Result<()> {
+    pub fn restore_path(&self, snapshot: &str, path: &[&[u8]]) -> Result<Restored> {
         let Source::Branch(branch) = self.0.hold.source() else { return Err(ErrorKind::ReadOnly.into()) };
-        let gone = self.tree().restore_path(branch, snapshot, path);
+        let restored = self.tree().restore_path(branch, snapshot, path);
         self.clear_cache();
-        gone?.into_iter().for_each(|gone| self.0.settle(Some(gone)));
-        Ok(())
+        let restored = restored?;
+        restored.gone.iter().for_each(|gone| self.0.settle(Some(*gone)));
+        Ok(restored)
     }
 
     /// A further handle on an inode's locks.

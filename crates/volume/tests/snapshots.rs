@@ -179,8 +179,8 @@ impl Run {
             expected.extend(
                 from.iter().filter(|(at, _)| at.0.starts_with(&place.0)).map(|(at, s)| (at.clone(), s.clone())),
             );
-            let gone = result.unwrap();
-            for ino in gone {
+            let restored = result.unwrap();
+            for ino in restored.gone {
                 tree.reap(&Source::Branch("trial".into()), ino.0).unwrap();
             }
         } else {

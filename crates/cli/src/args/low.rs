@@ -255,6 +255,8 @@ Owners are not kept: a set-id bit stays only where the copy has the same owner, 
 
 A FIFO, socket or device that is named is refused (exit code 10); below a folder it is left out, with a remark.
 
+A put that is killed leaves what it had not finished under a name such as .adit-1f-2e-0.part; your next put into SOURCE removes it.
+
 Examples:
   adit put ~/Vault letter.odt /letters
   adit put ~/Vault ~/photos ~/films /

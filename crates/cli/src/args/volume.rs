@@ -51,7 +51,16 @@ what files hold with its checksums. Exit code 5 says that problems were found. A
 
 --repair mends what contradicts itself, in all branches: counts, names, entries that lead nowhere, directories that hold each \
 other, who owns which block. Files and directories that have no name any more get one in /lost+found. It tells each thing that it \
-did, and deletes nothing that is stored. It leaves snapshots as they are, and cannot bring back what is damaged: both are told.")]
+did, and deletes nothing that is stored. It leaves snapshots as they are, and cannot bring back what is damaged: both are told.
+
+The upper volume of an overlay is checked as any other, by its file, while the overlay is not mounted: `adit volume uppers list` \
+tells those that `mount --writable` has made. What lies below is looked at by its own check: `adit volume check` of a snapshot's \
+volume, beside the overlay too, and nothing of a folder.
+
+Examples:
+  adit volume check box.adit
+  adit volume check box.adit --repair
+  adit volume check ~/.cache/adit/overlays/VOLUME")]
     Check(VolumeCheckArgs),
     /// Give the space of what was deleted back to the host
     Gc(VolumeGcArgs),
@@ -230,6 +239,9 @@ It is one step, also after a power cut: either nothing or all of it has happened
 that is mounted stays mounted, and whoever works there goes on; while a file is open that would change, it is refused (exit \
 code 7). What an overlay holds is set back as a whole only, without a path.
 
+With a path, nothing changes under any other name. A file there that has a further name elsewhere, and was changed since, is one of \
+its own then: a line names each.
+
 Single files can also be copied back: each snapshot is a folder in .snapshots of a mounted branch.
 
 Examples:
@@ -304,6 +316,9 @@ pub struct SnapshotRestoreArgs {
     /// Do not ask
     #[arg(short, long)]
     pub yes: bool,
+    /// Print what came of it as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `snapshot diff`

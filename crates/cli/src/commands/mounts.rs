@@ -22,8 +22,11 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// A mount as `adit mounts --json` prints it. Fields are only ever added.
 #[derive(Serialize)]
 struct MountJson {
-    /// What is mounted.
+    /// What is mounted; bytes that are not UTF-8 are replaced.
     source: String,
+    /// All bytes of it, if there are such; see [`output::raw`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source_raw: Option<Vec<u8>>,
     /// `vault`, `volume`, `dir` or `overlay`.
     kind: String,
     /// The snapshot that is mounted, if it is one.
@@ -32,6 +35,9 @@ struct MountJson {
     branch: Option<String>,
     /// The volume that takes the changes, of an overlay.
     upper: Option<String>,
+    /// As of the source.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    upper_raw: Option<Vec<u8>>,
     /// Where; bytes that are not UTF-8 are replaced.
     mountpoint: String,
     /// All bytes of it, if there are such; see [`output::raw`].
@@ -95,10 +101,12 @@ fn every_mount() -> Vec<MountJson> {
         .into_iter()
         .map(|entry| MountJson {
             source: source::without_prefix(&entry.source).to_string_lossy().into_owned(),
+            source_raw: output::raw(source::without_prefix(&entry.source).as_bytes()),
             kind: Source::recognise(&entry.source).map_or("vault", |source| source.kind()).to_owned(),
             snapshot: None,
             branch: None,
             upper: None,
+            upper_raw: None,
             mountpoint: entry.mountpoint.to_string_lossy().into_owned(),
             mountpoint_raw: output::raw(entry.mountpoint.as_os_str().as_bytes()),
             pid: None,
@@ -124,10 +132,12 @@ fn every_mount() -> Vec<MountJson> {
             answers: Some(!silent.contains(&mount)),
             file_missing: live::is_file_missing(&mount),
             source: mount.source,
+            source_raw: mount.source_raw,
             kind: mount.kind,
             snapshot: mount.snapshot,
             branch: mount.branch,
             upper: mount.upper,
+            upper_raw: mount.upper_raw,
             mountpoint: mount.mountpoint,
             mountpoint_raw: mount.mountpoint_raw,
             pid: Some(mount.pid),
@@ -223,8 +233,11 @@ pub fn status(args: &StatusArgs) -> Result<()> {
     let registry = Registry::of_this_user();
     let mount = registry.find(&args.mountpoint).map_err(|e| answered(&e))?;
     let mut status = registry.call_entry(&mount, "status", &Value::Null).map_err(|e| answered(&e))?;
-    if let Some(raw) = &mount.mountpoint_raw {
-        status["mountpoint_raw"] = raw.as_slice().into();
+    let raw = [("source", &mount.source_raw), ("upper", &mount.upper_raw), ("mountpoint", &mount.mountpoint_raw)];
+    for (field, raw) in raw {
+        if let Some(raw) = raw {
+            status[format!("{field}_raw")] = raw.as_slice().into();
+        }
     }
     status["file_missing"] = live::is_file_missing(&mount).into();
     if status["state"] == "detached" {

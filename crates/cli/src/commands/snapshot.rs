@@ -27,7 +27,7 @@ pub fn snapshot(command: &SnapshotCommand, global: &GlobalArgs) -> Result<()> {
         SnapshotCommand::Create(args) => create(args, global),
         SnapshotCommand::Delete(args) => delete(args, global),
         SnapshotCommand::List(args) => list(args, false),
-        SnapshotCommand::Restore(args) => restore(args),
+        SnapshotCommand::Restore(args) => restore(args, global),
         SnapshotCommand::Diff(args) => diff(args),
     }
 }
@@ -137,7 +137,7 @@ fn names(path: &OsStr) -> Result<Vec<Vec<u8>>> {
     }
 }
 
-fn restore(args: &SnapshotRestoreArgs) -> Result<()> {
+fn restore(args: &SnapshotRestoreArgs, global: &GlobalArgs) -> Result<()> {
     let named = Named::find(&args.of.volume, &args.of.data)?;
     let branch = named.branch(args.of.branch.as_deref())?;
     let path = args.path.as_deref().map(names).transpose()?.unwrap_or_default();
@@ -158,7 +158,33 @@ fn restore(args: &SnapshotRestoreArgs) -> Result<()> {
         // The command itself is not to be what keeps a folder there in use. All paths are absolute by now.
         std::env::set_current_dir("/").map_err(|e| Failure::io("/", &e))?;
     }
-    named.ask(&Asked::Restore { branch, name: args.name.clone(), path }).map(drop)
+    let mut done = named.ask(&Asked::Restore { branch: branch.clone(), name: args.name.clone(), path })?;
+    if !global.quiet {
+        for separated in done["separated"].as_array().into_iter().flatten() {
+            let path = printable(separated["path"].as_str().unwrap_or_default().as_bytes());
+            eprintln!(
+                "adit: {}: {path} is a file of its own now: under its other names the file stays as it is, and they are not this one's \
+                 any more",
+                named.subject
+            );
+        }
+        match done["separated_omitted"].as_u64() {
+            Some(count) if count > 0 => eprintln!("adit: {}: so are {count} more", named.subject),
+            _ => {}
+        }
+    }
+    if !args.json {
+        return Ok(());
+    }
+    // A process of an earlier version tells nothing of it.
+    if done.is_null() {
+        done = json!({});
+    }
+    done["snapshot"] = args.name.as_str().into();
+    done["branch"] = branch.into();
+    let mut out = Output::new();
+    out.json(&done)?;
+    out.finish()
 }
 
 fn diff(args: &SnapshotDiffArgs) -> Result<()> {

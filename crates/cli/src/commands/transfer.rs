@@ -1,23 +1,28 @@
 //! `get` and `put`: copying between a source and this machine, without a mount.
 
 use std::ffi::OsStr;
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use adit_core::path::transfer::{CopyOptions, HostPlace, Kept, Outward, copy_in, copy_out, copy_stream_in, open_dir};
+use adit_core::path::transfer::{
+    CopyOptions, Event, HostPlace, Kept, Outward, copy_in, copy_out, copy_stream_in, open_dir,
+};
 use adit_core::path::{Last, Node, Tree};
 use adit_core::types::Kind;
 use adit_core::{ErrorKind, FsError};
 
 use super::bytes;
 use crate::args::low::{GetArgs, GlobalArgs, PutArgs};
+use crate::drafts::{self, Drafts};
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::live;
-use crate::open::{self, Purpose};
+use crate::open::{self, Opened, Purpose};
 use crate::progress::Progress;
 use crate::secrets::Origin;
+use crate::state_dir;
 
 /// In the place of a file of this machine: standard input or output. A file of that name is `./-`.
 const STANDARD_STREAM: &str = "-";
@@ -37,10 +42,12 @@ pub fn get(args: &GetArgs, global: &GlobalArgs) -> Result<()> {
     })?;
     let options = CopyOptions { replace: !args.no_replace, ..CopyOptions::default() };
     interrupt::watch();
-    let mut progress = Progress::new("get", global.quiet).whole().advising(&opened.advice);
+    // What has no space is the copy.
+    let advice = opened.advice.copying_to(&args.dest);
+    let mut progress = Progress::new("get", global.quiet).whole().advising(&advice);
     let done = copy_out(&tree, start, to, &options, &mut |event| progress.event(event));
     let finished = progress.finish();
-    done.map_err(|e| opened.failure("get", &e))?;
+    done.map_err(|e| advice.failure("get", &e))?;
     finished
 }
 
@@ -80,7 +87,7 @@ pub fn put(args: &PutArgs, global: &GlobalArgs) -> Result<()> {
         _ => None,
     };
     interrupt::watch();
-    let mut progress = Progress::new("put", global.quiet).advising(&opened.advice);
+    let mut log = PutLog::begin(&dir, &opened, &tree, global);
     let mut kept = Kept::default();
     let mut result = Ok(());
     for host in &args.host {
@@ -91,25 +98,59 @@ pub fn put(args: &PutArgs, global: &GlobalArgs) -> Result<()> {
         let from = match host_place(host) {
             Ok(from) => from,
             Err(e) => {
-                progress.failed(&Failure::fs("put", &e));
+                log.progress.failed(&Failure::fs("put", &e));
                 continue;
             }
         };
-        match put_one(&tree, &from, target, &options, &mut kept, &mut progress) {
+        match put_one(&tree, &from, target, &options, &mut kept, &mut log) {
             Ok(()) => {}
             Err(e) if is_final(&e) => {
                 result = Err(fail(e));
                 break;
             }
-            Err(e) => progress.failed(&fail(e)),
+            Err(e) => log.progress.failed(&fail(e)),
         }
     }
     drop(kept);
     let synced = opened.sync_all().map_err(fail);
-    let finished = progress.finish();
-    result?;
-    synced?;
-    finished
+    log.end(result.and(synced))
+}
+
+/// Hears of what a `put` does.
+struct PutLog {
+    progress: Progress,
+    drafts: Option<Drafts>,
+}
+
+impl PutLog {
+    /// Before anything is made in the source, what others have left goes.
+    fn begin(dir: &Path, opened: &Opened, tree: &Tree<'_>, global: &GlobalArgs) -> PutLog {
+        let state = || state_dir::locate(global.state_dir.as_deref());
+        let removed = drafts::sweep(state(), dir, tree);
+        if removed > 0 {
+            open::remark(&format!(
+                "{}: removed what a put that was killed had not finished ({removed})",
+                dir.display()
+            ));
+        }
+        let progress = Progress::new("put", global.quiet).advising(&opened.advice);
+        PutLog { progress, drafts: Drafts::begin(state(), dir) }
+    }
+
+    fn event(&mut self, tree: &Tree<'_>, event: Event<'_>) -> ControlFlow<()> {
+        if let (Some(drafts), Event::Drafts { folder }) = (&mut self.drafts, &event) {
+            drafts.folder(tree, folder);
+        }
+        self.progress.event(event)
+    }
+
+    /// Ends the display; fails as `done`, which ended all of it, or if an entry did.
+    fn end(self, done: Result<()>) -> Result<()> {
+        let finished = self.progress.finish();
+        let done = done.and(finished);
+        self.drafts.into_iter().for_each(|drafts| drafts.end(done.is_ok()));
+        done
+    }
 }
 
 /// `adit put SOURCE - PATH`: what standard input gives becomes the file PATH.
@@ -138,13 +179,11 @@ fn put_stream(args: &PutArgs, global: &GlobalArgs) -> Result<()> {
     let (parent, name) = tree.resolve_parent(path).map_err(fail)?;
     let options = CopyOptions { replace: !args.no_replace, ..CopyOptions::default() };
     interrupt::watch();
-    let mut progress = Progress::new("put", global.quiet).advising(&opened.advice);
+    let mut log = PutLog::begin(&dir, &opened, &tree, global);
     let mut stream = interrupt::Input;
-    let done = copy_stream_in(&tree, &mut stream, &parent, &name, perm, &options, &mut |event| progress.event(event));
-    let finished = progress.finish();
-    done.map_err(fail)?;
-    opened.sync_all().map_err(fail)?;
-    finished
+    let mut tell = |event: Event<'_>| log.event(&tree, event);
+    let done = copy_stream_in(&tree, &mut stream, &parent, &name, perm, &options, &mut tell);
+    log.end(done.and_then(|_| opened.sync_all()).map_err(fail))
 }
 
 /// Where one thing goes.
@@ -160,9 +199,9 @@ fn put_one<'t>(
     target: Target<'_>,
     options: &CopyOptions,
     kept: &mut Kept<'t>,
-    progress: &mut Progress,
+    log: &mut PutLog,
 ) -> Result<(), FsError> {
-    let mut tell = |event: adit_core::path::transfer::Event<'_>| progress.event(event);
+    let mut tell = |event: Event<'_>| log.event(tree, event);
     match target {
         Target::Into(folder) => {
             // The folder again, as a node of this tree; by its path, which holds no links.

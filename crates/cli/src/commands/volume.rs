@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use adit_core::path::this_process;
 use adit_core::types::Access;
@@ -98,8 +98,8 @@ fn info(args: &VolumeInfoArgs) -> Result<()> {
     failure.map_or(Ok(()), Err)
 }
 
-/// What the superblock of the volume in `file` says, where that cannot be opened: without its data folder, or damaged.
-fn outline(file: &Path) -> Option<Value> {
+/// The superblock of the volume in `file`, whoever has that open.
+pub fn superblock_of(file: &Path) -> Option<Superblock> {
     let bytes = File::open(file).ok()?;
     let slots = SLOT_OFFSETS.map(|offset| {
         let mut slot = vec![0; SLOT_LEN_BYTES];
@@ -108,7 +108,18 @@ fn outline(file: &Path) -> Option<Value> {
             Err(_) => Err(SuperblockError::NotAVolume),
         }
     });
-    let superblock = newest(slots).ok()?;
+    newest(slots).ok()
+}
+
+/// The data folder of the volume in `file`, where its superblock says that it is; none if it has none.
+pub fn data_dir_of(file: &Path, superblock: &Superblock) -> Option<PathBuf> {
+    let beside = file.parent()?.join(OsStr::from_bytes(&superblock.data_path));
+    (superblock.data == DataLocation::External).then(|| beside.join(volume_work::hex(&superblock.uuid)))
+}
+
+/// What the superblock of the volume in `file` says, where that cannot be opened: without its data folder, or damaged.
+fn outline(file: &Path) -> Option<Value> {
+    let superblock = superblock_of(file)?;
     let mut told = json!({
         "path": file.display().to_string(),
         "kind": "volume",
@@ -119,9 +130,7 @@ fn outline(file: &Path) -> Option<Value> {
         "durability": volume_work::durability_word(superblock.durability),
         "data": if superblock.data == DataLocation::External { "folder" } else { "inline" },
     });
-    if superblock.data == DataLocation::External {
-        let beside = file.parent()?.join(OsStr::from_bytes(&superblock.data_path));
-        let dir = beside.join(volume_work::hex(&superblock.uuid));
+    if let Some(dir) = data_dir_of(file, &superblock) {
         output::add_name(&mut told, "data_dir", dir.as_os_str().as_bytes());
     }
     Some(told)
@@ -129,16 +138,18 @@ fn outline(file: &Path) -> Option<Value> {
 
 /// What the data folder of a volume takes of the host's disk, in bytes, if it has one.
 fn in_folder(info: &Value) -> u64 {
-    fn taken(dir: &std::path::Path) -> u64 {
-        let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
-        let each = entries.flatten().map(|entry| match entry.metadata() {
-            Ok(meta) if meta.is_dir() => taken(&entry.path()),
-            Ok(meta) => meta.blocks() * 512,
-            Err(_) => 0,
-        });
-        each.sum()
-    }
-    volume_work::data_dir(info).map_or(0, |dir| taken(&dir))
+    volume_work::data_dir(info).map_or(0, |dir| taken_by(&dir))
+}
+
+/// What the files in a folder take of the host's disk, in bytes.
+pub fn taken_by(dir: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
+    let each = entries.flatten().map(|entry| match entry.metadata() {
+        Ok(meta) if meta.is_dir() => taken_by(&entry.path()),
+        Ok(meta) => meta.blocks() * 512,
+        Err(_) => 0,
+    });
+    each.sum()
 }
 
 fn gc(args: &VolumeGcArgs, global: &GlobalArgs) -> Result<()> {
@@ -164,12 +175,7 @@ fn gc(args: &VolumeGcArgs, global: &GlobalArgs) -> Result<()> {
 
 fn resize(args: &VolumeResizeArgs, global: &GlobalArgs) -> Result<()> {
     let named = Named::find(&args.volume, &args.data)?;
-    named.ask(&Asked::Resize { bytes: args.size }).map_err(|failure| match failure.code() {
-        Code::NoSpace => {
-            failure.hint("to make it smaller than that, delete something, snapshots too, then `adit volume gc`")
-        }
-        _ => failure,
-    })?;
+    named.ask(&Asked::Resize { bytes: args.size })?;
     if args.json {
         let mut out = Output::new();
         out.json(&json!({"capacity_bytes": args.size}))?;
@@ -213,13 +219,18 @@ fn check(args: &VolumeCheckArgs, global: &GlobalArgs) -> Result<()> {
 }
 
 fn problem_json(problem: &Problem) -> Value {
-    json!({
+    let mut told = json!({
         "kind": problem.kind.as_str(),
         "path": problem.path,
         "in": problem.part,
+        "also_in": problem.also_in,
         "detail": problem.detail,
         "repairable": problem.is_repairable,
-    })
+    });
+    if let Some(raw) = &problem.path_raw {
+        told[PATH_RAW] = raw.as_slice().into();
+    }
+    told
 }
 
 /// Prints what was found and repaired, also if a failure ended that; what the failure is, goes to standard error as well.

@@ -9,6 +9,7 @@ mod watched;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use adit_core::FsError;
 use adit_core::store::Store;
@@ -72,7 +73,8 @@ impl Opened {
 
     /// A folder of this machine.
     fn of_dir(path: &Path, read_only: bool) -> Result<Opened> {
-        Ok(Opened { store: dir(path, read_only)?, read_only, advice: Advice::default(), held: Held::Nothing })
+        let advice = Advice::about_disks(&[path]);
+        Ok(Opened { store: dir(path, read_only)?, read_only, advice, held: Held::Nothing })
     }
 
     /// What an error that was met in it is to the user.
@@ -98,7 +100,11 @@ pub fn source(args: &SourceArgs, global: &GlobalArgs, purpose: Purpose) -> Resul
             let (password, keys) = vault::password(dir, &args.password.origin())?;
             drop(password);
             let state = state_dir::locate(global.state_dir.as_deref());
-            vault::unlocked(dir, &keys, state, purpose, false)?.into()
+            // The journal lies there.
+            let disks: Vec<&Path> = std::iter::once(dir.as_path()).chain(state.as_deref().ok()).collect();
+            let advice = Advice::about_disks(&disks);
+            let opened: Opened = vault::unlocked(dir, &keys, state, purpose, false)?.into();
+            Opened { advice, ..opened }
         }
         Source::Volume(file) => {
             no_password(&source, &args.password.origin())?;
@@ -177,8 +183,19 @@ impl From<vault::OpenVault> for Opened {
     }
 }
 
-/// Says something to the person who waits, and to the log of a mount, which that person will not see.
+/// Whether nobody wants remarks.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Makes remarks from here on, or none (`--quiet`).
+pub fn be_quiet(quiet: bool) {
+    QUIET.store(quiet, Ordering::Relaxed);
+}
+
+/// Says something to the person who waits, unless that one wants no remarks, and to the log of a mount, which that person will not
+/// see.
 pub fn remark(text: &str) {
     tracing::info!("{text}");
-    eprintln!("adit: {text}");
+    if !QUIET.load(Ordering::Relaxed) {
+        eprintln!("adit: {text}");
+    }
 }

@@ -82,8 +82,8 @@ fn main_of<'m>(mounts: &'m [MountInfo], process: &MountInfo) -> Option<&'m Mount
 fn through(file: &Path, process: &MountInfo, purpose: Purpose) -> Result<Reached> {
     let mounts = live::of_source(file);
     let main = main_of(&mounts, process);
-    // A mount to be worked in is none of an overlay's upper. What another verb only reads may be.
-    if purpose == Purpose::Write && main.is_none_or(|main| main.hidden) {
+    // A mount to be worked in is none of an overlay's upper. What is only read may be.
+    if purpose == Purpose::Write && main.is_none_or(|main| main.hidden || main.read_only) {
         volume_work::refuse_upper(file)?;
     }
     let Some(main) = main else {
@@ -182,8 +182,8 @@ impl Drop for Private {
     }
 }
 
-/// Makes the file at `lock`, and holds its lock.
-fn hold(lock: &Path) -> io::Result<File> {
+/// Makes the file at `lock`, and holds its lock. Whoever removes such a file has its lock meanwhile.
+pub fn hold(lock: &Path) -> io::Result<File> {
     loop {
         let held = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(lock)?;
         held.lock()?;

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::{Purpose, remark, turn};
 use crate::exit_code::Code;
-use crate::failure::{Failure, Result, volume_is_damaged};
+use crate::failure::{Advice, Failure, Result};
 use crate::live;
 
 /// Opens the volume in `file` for a verb that ends, when its turn comes; `data` says where its data folder is now, if that was
@@ -130,7 +130,7 @@ pub fn overlay_command(file: &Path, lower: &str) -> String {
 
 /// What an error of a volume is to the user.
 pub fn failure(file: &Path, error: &FsError) -> Failure {
-    let failure = Failure::fs(file.display(), error);
+    let failure = Advice::about_volume(file).failure(file.display(), error);
     match error.kind() {
         ErrorKind::Busy => match overlay_on(file) {
             Some(at) => failure
@@ -139,7 +139,6 @@ pub fn failure(file: &Path, error: &FsError) -> Failure {
                 "it is open in another process: a mount of another user, or a command at work in it; try again when that ended",
             ),
         },
-        ErrorKind::Corrupt => failure.hint(volume_is_damaged(file)),
         _ => failure,
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Over a mount damage is an error of input and output, as a failing disk is. The process of the mount knows better: where a
 //! call fails so, it is asked whether a request about that inode met damage since the verb began. Then the error is
-//! `Corrupt`, as it would be without the mount.
+//! `Corrupt`, as it would be without the mount. Likewise it tells why nothing can be changed any more.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -51,17 +51,25 @@ impl Mount {
     /// Says what it is if a call about `inodes` failed because something is damaged.
     fn told<T>(&self, op: &'static str, inodes: &[Ino], result: Result<T>) -> Result<T> {
         result.map_err(|e| {
-            if e.kind() != ErrorKind::Io {
-                return e;
+            let path = || inodes.first().and_then(|&ino| self.store.path_of(ino)).unwrap_or_default();
+            let subject = |e: &FsError| e.subject().map_or_else(path, str::to_owned);
+            match e.kind() {
+                ErrorKind::Io => {}
+                // An error of the medium may have made it so, and that alone helps whoever meets this.
+                ErrorKind::ReadOnly => {
+                    let status = Registry::of_this_user().call_entry(&self.info, "status", &Value::Null);
+                    let status = status.inspect_err(|e| tracing::debug!("{e}")).unwrap_or_default();
+                    let Some(why) = status["read_only_because"].as_str() else { return e };
+                    return FsError::new(ErrorKind::ReadOnly).on(op, subject(&e)).because(why);
+                }
+                _ => return e,
             }
             // To reach a file its name is looked up in its directory.
             let above = inodes.iter().filter_map(|&ino| self.store.name_of(ino).map(|(dir, _)| dir));
             let asked: Vec<Ino> = inodes.iter().copied().chain(above).collect();
             let answer = self.ask(&asked);
             let Some(what) = answer["what"].as_str() else { return e };
-            let path = || inodes.first().and_then(|&ino| self.store.path_of(ino)).unwrap_or_default();
-            let subject = e.subject().map_or_else(path, str::to_owned);
-            FsError::new(ErrorKind::Corrupt).on(op, subject).because(what)
+            FsError::new(ErrorKind::Corrupt).on(op, subject(&e)).because(what)
         })
     }
 }

@@ -7,12 +7,14 @@ use adit_core::Result;
 
 use super::{Named, Problem, ProblemKind, Progress, Report, push};
 use crate::format::keys::{self, Id, Key, Parts, space};
-use crate::format::records::{self, WINDOW_LEN_BLOCKS, Window};
+use crate::format::records::{self, Block, WINDOW_LEN_BLOCKS, Window};
 use crate::table::BLOCK_LEN_BYTES;
 use crate::tree::Tree;
 
 /// Versions of windows that are read at once.
 const WINDOWS_AT_ONCE: usize = 256;
+/// Most snapshots and branches that a text names.
+const PARTS_NAMED_MAX: usize = 5;
 
 /// A version of a window, with the inode and its number.
 type Found = (u64, u64, Id, Window);
@@ -49,9 +51,7 @@ pub(super) fn check(tree: &Tree, report: &mut Report, progress: &mut dyn FnMut(P
                 };
                 // One for each file is enough to know that it is damaged.
                 if told.insert(id) {
-                    let first = u128::from(index) * WINDOW_LEN_BLOCKS as u128;
-                    let offset = (first + at as u128) * BLOCK_LEN_BYTES as u128;
-                    push(&mut report.problems, damaged(&parts, ino, offset, &why));
+                    push(&mut report.problems, damaged(&parts, ino, index, (at, place), &why));
                 }
             }
             progress(Progress { windows, bytes: report.bytes });
@@ -84,9 +84,29 @@ fn some_windows(tree: &Tree, start: &[u8]) -> Result<(Vec<Found>, Option<Vec<u8>
     Ok((found, next))
 }
 
-/// What is wrong at `offset` of a file, named by a path that it has in a snapshot or branch.
-fn damaged(parts: &Named<'_>, ino: u64, offset: u128, why: &str) -> Problem {
-    let (path, part) = parts.path_of(ino).unzip();
-    let detail = format!("inode {ino}, from byte {offset} on: {why}");
-    Problem { path, part, ..Problem::new(ProblemKind::DamagedContent, detail) }
+/// What is wrong with a block of a file, named by a path that the file has in a snapshot or branch with that block; and who has
+/// it as well.
+fn damaged(parts: &Named<'_>, ino: u64, window: u64, block: (usize, Block), why: &str) -> Problem {
+    let first = u128::from(window) * WINDOW_LEN_BLOCKS as u128;
+    let offset = (first + block.0 as u128) * BLOCK_LEN_BYTES as u128;
+    let mut detail = format!("inode {ino}, from byte {offset} on: {why}");
+    let mut having = parts.with_block(ino, window, block);
+    let Some(info) = having.next() else {
+        // No longer anybody's, or of what is damaged otherwise, too.
+        let (path, part) = parts.path_of(ino).unzip();
+        return Problem::new(ProblemKind::DamagedContent, detail).at(path, part);
+    };
+    let also_in: Vec<String> = having.map(|info| info.name.clone()).collect();
+    let names = parts.tree.view(&Named::source(info)).and_then(|view| view.inode(ino)).map_or(1, |inode| inode.nlink);
+    if names > 1 {
+        let more = if names == 2 { "1 name more".to_owned() } else { format!("{} names more", names - 1) };
+        detail.push_str(&format!("; it has {more}"));
+    }
+    if !also_in.is_empty() {
+        let named = also_in.iter().take(PARTS_NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let rest = if also_in.len() > PARTS_NAMED_MAX { ", …" } else { "" };
+        detail.push_str(&format!("; {} more have the same: {named}{rest}", also_in.len()));
+    }
+    let problem = Problem::new(ProblemKind::DamagedContent, detail);
+    Problem { also_in, ..problem.at(parts.path_in(info, ino), Some(info.name.clone())) }
 }

@@ -270,7 +270,10 @@ impl Fs {
             return Err(FsError::new(ErrorKind::InvalidInput).on("restore", path.display()).because(why));
         }
         let store = &self.shared.store;
-        let done = if names.is_empty() { store.restore(snapshot) } else { store.restore_path(snapshot, &names) };
+        let done = match names.is_empty() {
+            true => store.restore(snapshot),
+            false => store.restore_path(snapshot, &names).map(drop),
+        };
         done.map_err(named("restore", path))?;
         self.shared.volume.dropped()
     }

@@ -36,6 +36,7 @@ pub use between::Between;
 pub(crate) use change::Change;
 pub use diff::{Difference, Differing};
 pub use namespace::{Gone, NewInode};
+pub use restore::Restored;
 pub use snapshots::SnapshotInfo;
 pub use topology::FIRST_ID;
 use topology::Topology;

@@ -90,13 +90,18 @@ impl View<'_> {
 
     /// A path of an inode, for messages.
     pub fn path_of(&self, ino: u64) -> Result<Option<String>> {
+        Ok(self.path_bytes_of(ino)?.map(|path| String::from_utf8_lossy(&path).into_owned()))
+    }
+
+    /// A path of an inode, with a leading slash.
+    pub fn path_bytes_of(&self, ino: u64) -> Result<Option<Vec<u8>>> {
         if ino == ROOT_INO {
-            return Ok(Some("/".to_owned()));
+            return Ok(Some(b"/".to_vec()));
         }
         let place = self.inode(ino)?.place;
         if place == Place::default() {
             return Ok(None);
         }
-        Ok(self.path_to(place)?.map(|path| String::from_utf8_lossy(&path).into_owned()))
+        self.path_to(place)
     }
 }

@@ -25,14 +25,29 @@ use crate::format::records::{Entry, Inode, Malformed, Place, Snapshot, State};
 /// Bytes of content that are copied at once.
 const COPY_AT_ONCE_BYTES: usize = 1 << 20;
 
+/// Most paths that [`Restored`] names.
+const SEPARATED_MAX: usize = 100;
+
+/// What came of the restore of a path.
+#[derive(Clone, Debug, Default)]
+pub struct Restored {
+    /// Inodes that lost their last name by it.
+    pub gone: Vec<Gone>,
+    /// Paths of files that share nothing any more with names outside of what was restored, though they did in the snapshot or
+    /// before: what is there under those names is not what it was in the snapshot, and is left alone. The first ones only.
+    pub separated: Vec<Vec<u8>>,
+    /// So many more.
+    pub separated_omitted: u64,
+}
+
 impl Tree {
     /// Sets `path` (names from the root) of `branch` back to what it is in `snapshot`; where it is not there, it is removed.
-    /// Tells which inodes lost their last name by this.
+    /// Tells what came of it.
     ///
     /// # Errors
     /// `NotFound` if the branch has no directory to put it in, or neither has it; `InvalidInput` for the root, which is
     /// [`Tree::restore`]'s.
-    pub fn restore_path(&self, branch: &str, snapshot: &str, path: &[&[u8]]) -> Result<Vec<Gone>> {
+    pub fn restore_path(&self, branch: &str, snapshot: &str, path: &[&[u8]]) -> Result<Restored> {
         let Some((name, parents)) = path.split_last() else { return Err(ErrorKind::InvalidInput.into()) };
         let name = FileName::new(name)?;
         let _alone = self.collecting.lock();
@@ -49,13 +64,13 @@ impl Tree {
         self.write_snapshots(&[(next, Some(&staging))])?;
         topology.insert(next, staging.clone());
         let built = self.build(&topology, [from, live, next], parents, name);
-        let switched = built.and_then(|gone| {
+        let switched = built.and_then(|restored| {
             let old = Snapshot { state: State::Merging, ..record.clone() };
             let new = Snapshot { state: State::Live, created: record.created, ..staging };
             self.write_snapshots(&[(live, Some(&old)), (next, Some(&new))])?;
             topology.replace(live, old);
             topology.replace(next, new);
-            Ok(gone)
+            Ok(restored)
         });
         if switched.is_err() {
             // Before anybody writes: the live branch may take blocks for its own that this one refers to as well.
@@ -67,7 +82,7 @@ impl Tree {
         switched
     }
 
-    fn build(&self, topology: &Topology, ids: [Id; 3], parents: &[&[u8]], name: FileName<'_>) -> Result<Vec<Gone>> {
+    fn build(&self, topology: &Topology, ids: [Id; 3], parents: &[&[u8]], name: FileName<'_>) -> Result<Restored> {
         let topology = Arc::new(topology.clone());
         let view = |id: Id| {
             let chain = topology.live_chain(id).cloned();
@@ -92,16 +107,19 @@ impl Tree {
             let path: Vec<&[u8]> = parents.iter().copied().chain([name.as_bytes()]).collect();
             return Err(missing(&path));
         }
-        let mut restore = Restore { old, was, new, inodes: HashMap::new(), gone: Vec::new() };
+        let mut restore = Restore { old, was, new, inodes: HashMap::new(), gone: Vec::new(), separated: Vec::new() };
         if there {
             restore.remove(dir, name)?;
         }
         if let Some((_, ino, kind)) = source {
             restore.put_back(ino, kind, (dir, name))?;
         }
-        let Restore { new, gone, .. } = restore;
+        let Restore { new, gone, separated, .. } = restore;
         let lost = |gone: &Gone| new.inode(gone.0).is_ok_and(|inode| inode.nlink == 0);
-        Ok(gone.into_iter().filter(lost).collect())
+        let gone = gone.into_iter().filter(lost).collect();
+        let separated_omitted = separated.len().saturating_sub(SEPARATED_MAX) as u64;
+        let named = separated.into_iter().take(SEPARATED_MAX).map(|ino| new.path_bytes_of(ino));
+        Ok(Restored { gone, separated: named.filter_map(Result::transpose).collect::<Result<_>>()?, separated_omitted })
     }
 }
 
@@ -161,6 +179,8 @@ struct Restore<'t> {
     /// Inodes of the snapshot that were put back, and as which.
     inodes: HashMap<u64, u64>,
     gone: Vec<Gone>,
+    /// Copies of files that have names elsewhere; see [`Restored::separated`].
+    separated: Vec<u64>,
 }
 
 /// A directory with two names, which only damage makes. It might hold itself.
@@ -248,7 +268,13 @@ impl<'t> Restore<'t> {
             self.link((ino, ino), &record, (dir, name))?;
             ino
         } else {
-            self.copy(ino, &record, (dir, name))?
+            let copy = self.copy(ino, &record, (dir, name))?;
+            // One that only moved away had no name here that was one of several.
+            let had_several = record.nlink > 1 || self.was.inode(ino).is_ok_and(|was| was.nlink > 1);
+            if !directory && had_several {
+                self.separated.push(copy);
+            }
+            copy
         };
         self.inodes.insert(ino, to);
         Ok(directory.then_some(Step::Times { to, mtime: record.mtime, ctime: record.ctime }))

@@ -12,6 +12,7 @@ mod vault;
 pub mod volume;
 
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use adit_mount::control::ControlError;
@@ -24,7 +25,7 @@ use crate::exit_code::{Code, ENDING};
 use crate::failure::{Failure, Result};
 use crate::process::Inherited;
 use crate::source::{self, Source};
-use crate::{live, logging, open, state_dir};
+use crate::{live, logging, open, output, state_dir};
 
 /// A mount that is fully described; only the password is apart.
 struct Plan {
@@ -46,8 +47,10 @@ impl Plan {
 pub fn mount(args: MountArgs, global: &GlobalArgs, inherited: Inherited) -> Result<()> {
     let mut request = MountRequest::new(args)?;
     let global = &request.global(global);
+    open::be_quiet(global.quiet);
     let source = Source::recognise(&request.source)?;
     request.options.kind = source.kind().to_owned();
+    request.options.place_raw = output::raw(source.path().as_os_str().as_bytes());
     if let (Source::Dir(_), Some(upper), Some(_)) = (&source, &request.upper, &request.data) {
         let what = format!("--data is the data folder of {}, which is a folder itself", source.path().display());
         return Err(Failure::usage(what).hint(format!(

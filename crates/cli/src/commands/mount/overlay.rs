@@ -110,7 +110,7 @@ pub(super) fn mount(mut plan: Plan, global: &GlobalArgs, inherited: Inherited) -
         return Ok(());
     }
     if !upper.exists() {
-        create(&upper, global)?;
+        create(&upper)?;
     }
     if matches!(part, Part::Snapshot(_)) {
         // Without the note it can be mounted all the same.
@@ -417,7 +417,7 @@ fn refuse_inside(source: &Source, upper: &Path) -> Result<()> {
 }
 
 /// Makes the volume that takes the changes, and says so.
-fn create(upper: &Path, global: &GlobalArgs) -> Result<()> {
+fn create(upper: &Path) -> Result<()> {
     let new = CreateOptions { capacity_bytes: None, durability: Durability::Fsync, owner: this_process(), perm: 0o700 };
     let options = OpenOptions { background: false, ..OpenOptions::new(Access::Write) };
     if let Some(dir) = upper.parent() {
@@ -425,9 +425,7 @@ fn create(upper: &Path, global: &GlobalArgs) -> Result<()> {
     }
     let fail = |e| Failure::fs(upper.display(), &e);
     Volume::create(upper, &new, &options).and_then(|volume| volume.close()).map_err(fail)?;
-    if !global.quiet {
-        remark(&format!("{}: volume created, which takes what is changed", upper.display()));
-    }
+    remark(&format!("{}: volume created, which takes what is changed", upper.display()));
     Ok(())
 }
 

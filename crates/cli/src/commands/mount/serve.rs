@@ -56,7 +56,7 @@ pub struct About {
     /// What of a volume is mounted.
     pub part: Option<Part>,
     /// The volume that takes the changes, of an overlay.
-    pub upper: Option<String>,
+    pub upper: Option<PathBuf>,
     /// It is there for one verb alone.
     pub hidden: bool,
 }
@@ -85,7 +85,11 @@ pub fn serve(
     let session = Session::mount(engine.clone(), mountpoint, options).map_err(|e| mount_failure(&e))?;
     let mut info = MountInfo::new(&about.source, &options.kind, session.mountpoint(), options.read_only);
     info.hidden = about.hidden;
-    info.upper = about.upper.clone();
+    let place_raw = options.place_raw.clone();
+    info.source_raw = place_raw.filter(|raw| String::from_utf8_lossy(raw) == about.source);
+    if let Some(upper) = &about.upper {
+        info = info.over(upper);
+    }
     info.file_id = place.as_ref().and_then(Place::file_id);
     match &about.part {
         Some(Part::Snapshot(name)) => info.snapshot = Some(name.clone()),

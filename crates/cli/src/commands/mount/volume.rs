@@ -219,7 +219,7 @@ fn ask(mount: &MountInfo, wish: &Wish) -> Result<()> {
         Err(e @ ControlError::NotAMount(_)) => Err(answered(&e).passing()),
         Err(e) => {
             let failure = answered(&e);
-            let of = |branch| detached(Path::new(mount.upper.as_ref().unwrap_or(&mount.source)), mount.pid, branch);
+            let of = |branch| detached(&mount.file_path(), mount.pid, branch);
             let ending = branch_of(&wish.part).filter(|_| failure.code() == Code::Busy).and_then(of);
             Err(ending.unwrap_or(failure))
         }
@@ -437,10 +437,10 @@ impl Process {
         engine.shared_memory = Some((self.memory.clone(), threads_bytes));
         // What the kernel holds is on no disk: with `sync`, each write comes here before it is acknowledged.
         engine.kernel_writeback = !options.read_only && self.durability != Durability::Sync;
-        let file = self.file.display().to_string();
+        let file = self.file.clone();
         let (source, part, upper) = match self.lower.as_ref().filter(|_| wish.overlay) {
             Some(lower) => (lower.source.clone(), lower.snapshot.clone().map(Part::Snapshot), Some(file)),
-            None => (file, Some(wish.part.clone()), None),
+            None => (file.display().to_string(), Some(wish.part.clone()), None),
         };
         let about = About {
             source,
@@ -494,6 +494,10 @@ impl Process {
             let Part::Snapshot(name) = &wish.part else { return Err(fail(ErrorKind::InvalidInput.into())) };
             return self.volume.snapshot(name).map_err(fail);
         };
+        // A verb that wants to change something has asked before. Whatever else is in the way: it would be refused without that.
+        if !(wish.overlay || wish.options.read_only || wish.lock.is_some()) {
+            self.refuse_upper(branch)?;
+        }
         if self.volume.is_read_only() && !wish.options.read_only {
             let what =
                 format!("{}: a mount with --read-only has it open, so nothing can be changed", self.file.display());
@@ -503,18 +507,27 @@ impl Process {
                 return Err(Failure::new(Code::Busy, what).hint(hint));
             }
         }
-        let store = self.volume.branch(branch).map_err(|e| match self.mountpoint_of(branch) {
+        self.volume.branch(branch).map_err(|e| match self.mountpoint_of(branch) {
             Some(at) if e.kind() == ErrorKind::Busy => {
                 Failure::new(Code::Busy, format!("{}: branch {branch} is mounted on {at}", self.file.display()))
                     .hint(format!("work in {at}, or mount a snapshot or another branch of it"))
             }
             _ => fail(e),
-        })?;
-        // A verb that wants to change something has asked before.
-        if !(wish.overlay || wish.options.read_only || self.volume.is_read_only() || wish.lock.is_some()) {
-            open::volume::refuse_upper(&self.file, &self.volume, branch)?;
+        })
+    }
+
+    /// Refuses to change a branch by itself that is the upper layer of an overlay.
+    fn refuse_upper(&self, branch: &str) -> Result<()> {
+        // A medium that cannot be written has it read only, and says so.
+        if self.volume.is_read_only() && self.sessions.lock().live.is_empty() {
+            return Ok(());
         }
-        Ok(store)
+        let lower = open::volume::upper_of(&self.volume, branch).map_err(|e| open::volume::failure(&self.file, &e))?;
+        let Some(lower) = lower else { return Ok(()) };
+        let sessions = self.sessions.lock();
+        let overlay = sessions.live.values().find(|live| live.overlay.is_some());
+        let at = overlay.map(|live| live.session.mountpoint().display().to_string());
+        Err(open::volume::is_upper(&self.file, &lower.text, at.as_deref()))
     }
 
     /// Waits until the store of a session that has ended is given back; false if that takes too long.

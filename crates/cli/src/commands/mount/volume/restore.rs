@@ -16,7 +16,7 @@ use adit_core::store::Store;
 use adit_core::types::{FileName, Ino};
 use adit_mount::{MountError, SessionHandle, mountpoint};
 use adit_volume::VolumeStore;
-use adit_volume::tree::Between;
+use adit_volume::tree::{Between, Restored};
 use serde_json::Value;
 
 use super::{Process, branch_of, detached};
@@ -73,7 +73,7 @@ impl Process {
                 let tried = mounted.session.apart(|| self.set_back(&mounted, &goal));
                 if let Some(changed) = tried.transpose()?.flatten() {
                     mounted.forget_all(&changed.between);
-                    return changed.done.map(|()| Value::Null).map_err(|e| self.failed(&e));
+                    return changed.done.map(|done| volume_work::restored_json(&done)).map_err(|e| self.failed(&e));
                 }
             }
         }
@@ -174,7 +174,7 @@ impl Process {
 /// What was tried, and how it went.
 struct Changed {
     between: Between,
-    done: std::result::Result<(), FsError>,
+    done: std::result::Result<Restored, FsError>,
 }
 
 impl Mounted {

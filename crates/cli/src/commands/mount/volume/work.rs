@@ -14,8 +14,8 @@ use serde_json::Value;
 use super::{Process, branch_of, overlay};
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
+use crate::volume_work;
 use crate::volume_work::Asked;
-use crate::{open, volume_work};
 
 impl Process {
     /// A request of another process for something else.
@@ -137,14 +137,28 @@ impl Process {
     pub(super) fn perform(&self, asked: &Asked) -> Result<Value> {
         let mut flush = |branch: &str| self.flush(branch);
         volume_work::perform(&self.volume, asked, &mut flush).map_err(|e| {
-            let failure = open::volume::failure(&self.file, &e);
+            let failure = asked.failure(&self.file, &e);
             let at = asked.branch().and_then(|branch| self.mountpoint_of(branch));
             match at {
                 Some(at) if e.kind() == ErrorKind::Busy => failure.hint(format!("unmount it first: adit umount {at}")),
                 None if e.kind() == ErrorKind::Busy => failure.hint("unmount it first; `adit mounts` lists where"),
+                _ if e.kind() == ErrorKind::ReadOnly && self.volume.is_read_only() => self.opened_to_read(),
                 _ => failure,
             }
         })
+    }
+
+    /// Nothing of the volume can be changed, because this process has opened it to be read.
+    fn opened_to_read(&self) -> Failure {
+        let sessions = self.sessions.lock();
+        let at = sessions.live.values().find(|live| live.wish.lock.is_none());
+        let at = at.map(|live| live.session.mountpoint().display().to_string());
+        let what = format!("{}: nothing of it can be changed", self.file.display());
+        match at {
+            Some(at) => Failure::new(Code::Failure, format!("{what} while it is mounted read-only on {at}"))
+                .hint(format!("unmount it first: adit umount {at}; or mount it without --read-only")),
+            None => Failure::new(Code::Failure, format!("{what}: it is open to be read")),
+        }
     }
 
     /// Has the kernel hand over what it holds of the mount of `branch`, if there is one.
