@@ -223,6 +223,16 @@ fn verbs_work_on_a_manifest_without_a_mount() {
     }
     // What no mount can be of.
     w.run(&["mount", "job", "mnt"]).expect(2).says("--cas");
+    // What they fetched, and where from.
+    assert!(w.run(&["manifest", "verify", "--cache-dir", "cache"]).expect(0).text().ends_with("no problems\n"));
+    assert!(w.run(&["manifest", "verify", "job", "--cas", "store"]).expect(0).text().starts_with("4 objects"));
+    fs::write(w.object_of(3), "eno").unwrap();
+    fs::remove_file(w.object_of(LARGE_LEN)).unwrap();
+    let found = w.run(&["manifest", "verify", "job", "--cas", "store", "--json"]).expect(5).json();
+    let paths: Vec<&str> = found["problems"].as_array().unwrap().iter().map(|p| p["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, ["/a", "/large"]);
+    w.run(&["manifest", "verify", "job"]).expect(2).says("--cas");
+    w.snapshot("job");
     run(&["mount", "job", "mnt", "--snapshot", "s"]).expect(2);
     run(&["mount", "job", "mnt", "-o", "rw"]).expect(2).says("to be read");
     w.run(&["mount", "job", "mnt", "--cas", "none", "--cache-dir", "cache"]).expect(1).says("none");

@@ -71,11 +71,38 @@ Examples:
   adit manifest upload job.manifest --root ~/work --cas s3://bucket/Queue
   adit manifest snapshot ~/work -o job.manifest --cas /srv/store")]
     Upload(ManifestUploadArgs),
+    /// Compare the objects of a store, or of the cache, with their hashes
+    #[command(after_long_help = "\
+With a manifest and --cas every object that it needs is fetched from the store, past the cache, and compared; what is missing or wrong is listed \
+with the files that need it. Without both, what is in the cache directory is compared; --repair removes what is damaged there, which is \
+fetched again when it is read. The exit code is 5 if something is wrong.
+
+Examples:
+  adit manifest verify job.manifest --cas s3://bucket/Queue
+  adit manifest verify --cache-dir /var/cache/adit --repair")]
+    Verify(ManifestVerifyArgs),
     /// Build the index of a manifest, which its first mount does otherwise
     #[command(after_long_help = "\
 Example:
   adit manifest index s3://bucket/DeadlineCloud/Manifests/farm/queue/job.json")]
     Index(ManifestIndexArgs),
+}
+
+/// `manifest verify`
+#[derive(Args, Debug)]
+pub struct ManifestVerifyArgs {
+    /// The manifest: a file or its URL
+    #[arg(value_name = "MANIFEST", value_hint = ValueHint::AnyPath, value_parser = units::path())]
+    pub manifest: Option<OsString>,
+    /// The store, or the cache.
+    #[command(flatten)]
+    pub cas: CasArgs,
+    /// Remove what is damaged in the cache
+    #[arg(long, conflicts_with = "cas")]
+    pub repair: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `manifest upload`

@@ -2,6 +2,7 @@
 
 mod scan;
 mod upload;
+mod verify;
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
@@ -43,6 +44,7 @@ pub fn manifest(command: &ManifestCommand, global: &GlobalArgs) -> Result<()> {
         ManifestCommand::Snapshot(args) => snapshot(args, global),
         ManifestCommand::Diff(args) => diff(args, global),
         ManifestCommand::Merge(args) => merge(args, global),
+        ManifestCommand::Verify(args) => verify::verify(args, global),
         ManifestCommand::Upload(args) => upload::upload(args, global),
         ManifestCommand::Index(args) => index(args, global),
     }

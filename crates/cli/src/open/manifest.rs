@@ -73,7 +73,7 @@ fn root_of(manifest: &Path) -> Option<&str> {
 pub fn store(file: &Path, args: &CasArgs, quiet: bool) -> Result<ManifestStore> {
     let objects = args.cas.as_deref().map(|cas| objects(cas, &args.store)).transpose()?;
     let segment = index(file, args, quiet)?;
-    let dir = made(&cache_dir(args.cache_dir.as_deref())?.join(OBJECTS_DIR))?;
+    let dir = objects_dir(args)?;
     let host = HostDirectory::open(&dir).map_err(|e| Failure::io(dir.display(), &e))?;
     let options = CacheOptions {
         limit_bytes: args.cache_size.unwrap_or(u64::MAX),
@@ -246,6 +246,14 @@ pub fn objects(url: &OsStr, args: &StoreArgs) -> Result<Arc<dyn Objects>> {
         ..defaults
     };
     open_objects(text, &options).map_err(failed)
+}
+
+/// The folder of what was fetched, which is made if it is not there.
+///
+/// # Errors
+/// Usage, if nothing says where it is; the host's.
+pub fn objects_dir(args: &CasArgs) -> Result<PathBuf> {
+    made(&cache_dir(args.cache_dir.as_deref())?.join(OBJECTS_DIR))
 }
 
 /// The folder `dir`, made for this user alone if it is not there.

@@ -5,6 +5,7 @@
 
 mod document;
 mod parts;
+mod verify;
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -18,6 +19,7 @@ use crate::cache::{Fetch, ObjectFault, ObjectId};
 use crate::format::ContentHash;
 
 pub use document::ObjectDocument;
+pub use verify::{Verified, verify};
 
 /// The folder of data objects below the root of a queue.
 const DATA_FOLDER: &str = "Data";

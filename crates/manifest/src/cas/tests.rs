@@ -202,3 +202,41 @@ fn objects_of_another_length_are_refused() {
     assert!(matches!(fault, ObjectFault::Short { .. } | ObjectFault::Length { .. }), "{fault:?}");
     assert!(world.fetch(0..100).unwrap() == world.content);
 }
+
+#[test]
+fn each_damage_of_a_store_is_found_by_the_object() {
+    let memory = MemoryObjects::new();
+    let faults = ObjectFaults::new();
+    let source = ObjectSource::new(Arc::new(faults.wrap(Arc::new(memory.clone()))), DataKeys::default());
+    let ids: Vec<ObjectId> = (0..40u8)
+        .map(|n| {
+            let content = vec![n; 1000 + usize::from(n)];
+            let hash = ContentHash::of(&content);
+            memory.put(&DataKeys::default().key(&hash), Content::Bytes(&content), &PutOptions::default()).unwrap();
+            ObjectId { hash, len: content.len() as u64 }
+        })
+        .collect();
+    let find = || {
+        let (mut sound, mut damaged) = (0, Vec::new());
+        let found = verify(&source, &ids, 3, &mut |verified| {
+            match verified {
+                Verified::Sound(_) => sound += 1,
+                Verified::Damaged(id, _) => damaged.push(ids.iter().position(|other| other == id).unwrap()),
+            }
+            std::ops::ControlFlow::Continue(())
+        });
+        damaged.sort_unstable();
+        found.map(|()| (sound, damaged))
+    };
+    assert_eq!(find().unwrap(), (40, vec![]));
+    let key = |n: usize| DataKeys::default().key(&ids[n].hash);
+    memory.delete(&key(3)).unwrap();
+    assert!(memory.rot(&key(7), |bytes| bytes[5] ^= 1));
+    assert!(memory.rot(&key(9), |bytes| bytes.truncate(9)));
+    assert_eq!(find().unwrap(), (37, vec![3, 7, 9]));
+    // A store that fails says nothing of its objects.
+    faults.add(Injected::UNAVAILABLE, &[ObjectCall::Read], "", 5, 1);
+    assert_eq!(find().unwrap_err().kind(), ErrorKind::Network);
+    let ended = verify(&source, &ids, 3, &mut |_| std::ops::ControlFlow::Break(()));
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::Interrupted);
+}
