@@ -234,6 +234,13 @@ pub trait BlockFile: Send + Sync {
     /// Makes the range read as zeros and gives its space back; the length stays. `Unsupported` where the host cannot.
     fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
 
+    /// Makes the host keep space for the range, so that a write to it does not fail for want of some. What is there stays, also
+    /// the length. On an error a part may be kept. `Unsupported` where the host cannot.
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        let _ = (offset, len);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Starts to write the range back to the disk without waiting. A hint.
     fn start_writeback(&self, offset: u64, len: u64) {
         let _ = (offset, len);

@@ -163,6 +163,10 @@ impl BlockFile for CountingFile {
         self.file.punch(offset, len)
     }
 
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.file.allocate(offset, len)
+    }
+
     fn start_writeback(&self, offset: u64, len: u64) {
         self.file.start_writeback(offset, len);
     }

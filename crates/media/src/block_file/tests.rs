@@ -40,6 +40,19 @@ fn punching_gives_zeros_and_keeps_the_length() {
 }
 
 #[test]
+fn space_is_kept_and_nothing_else_changes() {
+    let (dir, file) = file();
+    file.write_at(0, b"hello").unwrap();
+    match file.allocate(0, 1 << 20) {
+        Err(e) if e.kind() == io::ErrorKind::Unsupported => return,
+        result => result.unwrap(),
+    }
+    let mut buf = [1; 8];
+    assert_eq!((file.read_at(0, &mut buf).unwrap(), &buf[..5], file.len().unwrap()), (5, &b"hello"[..], 5));
+    assert!(dir.path().join("f").metadata().unwrap().blocks() * 512 >= 1 << 20);
+}
+
+#[test]
 fn one_handle_at_a_time_has_the_lock() {
     let (dir, file) = file();
     let path = dir.path().join("f");

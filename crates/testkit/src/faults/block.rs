@@ -50,6 +50,10 @@ impl BlockFile for FaultyBlockFile {
         self.inner.punch(offset, len)
     }
 
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.allocate(offset, len)
+    }
+
     fn start_writeback(&self, offset: u64, len: u64) {
         self.inner.start_writeback(offset, len);
     }
