@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{CWD, FallocateFlags, FileType, Mode, RenameFlags};
 
 use common::{PASSWORD, Start, pattern};
-use mounts::{Mounts, is_root, mount_line};
+use mounts::{Mounts, SmallDisk, is_root, mount_line};
 
 /// Bytes of cleartext in a chunk.
 const CHUNK: usize = 32 << 10;
@@ -431,27 +431,6 @@ fn scrypt_is_as_strong_as_the_official_one() {
     let text = fs::read(bench.vault().join("masterkey.cryptomator")).unwrap();
     let masterkey: serde_json::Value = serde_json::from_slice(&text).unwrap();
     assert_eq!((masterkey["scryptCostParam"].as_u64(), masterkey["scryptBlockSize"].as_u64()), (Some(32768), Some(8)));
-}
-
-/// A host disk of a few MiB, mounted below the test's folder.
-struct SmallDisk(PathBuf);
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).start_and_wait();
-    }
-}
-
-impl SmallDisk {
-    fn mount(at: PathBuf, size: &str) -> SmallDisk {
-        fs::create_dir(&at).unwrap();
-        let disk = SmallDisk(at);
-        let options = format!("size={size}");
-        let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&disk.0).start_and_wait().unwrap();
-        assert!(mounted.success());
-        disk
-    }
 }
 
 /// An unmount that finds no space for the journal is refused, and works once there is some.

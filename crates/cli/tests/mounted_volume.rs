@@ -9,13 +9,14 @@ mod volumes;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::Child;
 
 use common::{Bench, Start, eventually, facts, make_tree, pattern};
-use mounts::{is_root, is_running, mount_line};
+use mounts::{SmallDisk, is_root, is_running, mount_line};
 use serde_json::Value;
 use volumes::{Boxed, POINTS, read};
 
@@ -117,7 +118,8 @@ fn a_mountpoint_that_is_no_text_is_told_with_its_bytes() {
     let Some(b) = Boxed::new() else { return };
     let point = b.at("").canonicalize().unwrap().join(OsStr::from_bytes(b"odd\xff"));
     fs::create_dir(&point).unwrap();
-    let _mounted = Disk(point.clone());
+    // Taken off also if the test fails.
+    let _mounted = SmallDisk(point.clone());
     b.bench.run([OsStr::new("mount"), b.at("box").as_os_str(), point.as_os_str()]).expect(0);
     let mounts = b.bench.mounts();
     let status = b.bench.run([OsStr::new("status"), point.as_os_str(), OsStr::new("--json")]).expect(0).json();
@@ -175,40 +177,28 @@ fn a_volume_that_is_mounted_to_be_read_takes_no_snapshot() {
     b.umount("mnt");
 }
 
-/// Something of its own that is mounted below the test's folder.
-struct Disk(std::path::PathBuf);
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).start_and_wait();
-    }
-}
-
 #[test]
 fn a_volume_that_an_error_made_read_only_is_told() {
     let Some(b) = Boxed::new() else { return };
-    if !is_root("a disk of its own") {
-        return;
-    }
-    fs::create_dir(b.at("disk")).unwrap();
-    let mut mount = std::process::Command::new("mount");
-    let mounted = mount.args(["-t", "tmpfs", "-o", "size=24m", "tmpfs"]).arg(b.at("disk")).start_and_wait().unwrap();
-    assert!(mounted.success());
-    let _disk = Disk(b.at("disk"));
-    let file = b.bench.str("disk/v");
-    b.bench.run(["volume", "init", &file, "--capacity", "1G"]).expect(0);
+    // Its file lies in another volume, whose process is killed: so all that is written to it fails.
+    b.mount("mnt2", &[]).expect(0);
+    let below = b.pid();
+    let file = b.bench.str("mnt2/v");
+    b.bench.run(["volume", "init", &file, "--capacity", "64M"]).expect(0);
     b.bench.run(["mount", &file, "mnt"]).expect(0);
     let status = || b.bench.run(["status", "mnt", "--json"]).expect(0).json();
     assert_eq!((&status()["read_only"], &status()["read_only_because"]), (&false.into(), &Value::Null));
-    // What the disk has left goes to something else. Then the volume finds no room for its own notes.
-    let mut ballast = File::create(b.at("disk/ballast")).unwrap();
-    while ballast.write_all(&[1; 1 << 16]).is_ok() {}
-    let name = |n: u32| b.at(&format!("mnt/{n:0>200}"));
-    let failed = (0..100_000).find_map(|n| File::create(name(n)).err()).expect("the disk is full");
+    // SAFETY: a plain system call; the process is one that this test started.
+    assert_eq!(unsafe { libc::kill(below, libc::SIGKILL) }, 0);
+    eventually("the server below is gone", || !is_running(below));
+    // The page cache of the dead mount may take the first record; a sync goes to its server.
+    let failed = File::create(b.at("mnt/x")).and_then(|file| file.sync_all()).unwrap_err();
     assert!([Some(libc::EIO), Some(libc::EROFS)].contains(&failed.raw_os_error()), "{failed}");
-    assert_eq!(File::create(b.at("mnt/x")).unwrap_err().raw_os_error(), Some(libc::EROFS));
-    let (status, listed) = (status(), b.bench.mounts());
-    for told in [&status, &listed[0]] {
+    assert_eq!(File::create(b.at("mnt/y")).unwrap_err().raw_os_error(), Some(libc::EROFS));
+    let mounts = b.bench.mounts();
+    let point = Value::from(b.bench.str("mnt"));
+    let listed = mounts.iter().find(|mount| mount["mountpoint"] == point).expect("it is listed");
+    for told in [&status(), listed] {
         assert_eq!(told["read_only"], true);
         assert!(told["read_only_because"].as_str().unwrap().contains("reopen it to go on"), "{told}");
     }
@@ -216,7 +206,6 @@ fn a_volume_that_an_error_made_read_only_is_told() {
     assert!(!refused.contains("read-only filesystem"), "{refused}");
     let text = b.bench.run(["mounts"]).expect(0).text();
     assert!(text.contains("read-only, process") && text.contains("  read-only: "), "{text}");
-    drop(ballast);
     // What could not be written is not told as written.
     assert_ne!(b.bench.run(["umount", "mnt"]).code, Some(0));
 }
@@ -505,6 +494,51 @@ fn a_full_volume_can_be_emptied_through_its_mount() {
     fs::write(b.at("mnt/again"), pattern(2 << 20)).unwrap();
     b.umount("mnt");
     b.expect_sound();
+}
+
+/// The disk that the volume lies on is full, long before the volume is.
+#[test]
+fn a_full_disk_below_is_told_and_the_volume_can_be_emptied() {
+    let Some(b) = Boxed::new() else { return };
+    if !is_root("a small disk") {
+        return;
+    }
+    let disk = SmallDisk::mount(b.at("disk"), "24m");
+    let on_disk = disk.0.join("volume").to_str().unwrap().to_owned();
+    b.bench.run(["volume", "init", &on_disk, "--capacity", "1G"]).expect(0);
+    let mount = || b.bench.run(["mount", &on_disk, &b.bench.str("mnt")]).expect(0);
+    let fill = |name: &str| {
+        let written = |n: u32| {
+            let mut file = File::create(b.at(&format!("mnt/{name}{n}")))?;
+            file.write_all(&pattern(300 << 10)).and_then(|()| file.sync_all())
+        };
+        let e = (0..200).find_map(|n| written(n).err()).expect("it gets full");
+        assert_eq!(e.raw_os_error(), Some(libc::ENOSPC));
+        let names = (0..20_000).find_map(|n| File::create(b.at(&format!("mnt/{name}-name-{n}"))).err());
+        assert!(names.is_none_or(|e| e.raw_os_error() == Some(libc::ENOSPC)));
+    };
+    let remove = |numbers: Range<u32>| {
+        numbers.for_each(|n| fs::remove_file(b.at(&format!("mnt/a{n}"))).unwrap());
+    };
+    mount();
+    fs::write(b.at("mnt/kept"), pattern(1 << 20)).unwrap();
+    fill("a");
+    remove(0..8);
+    fs::write(b.at("mnt/again"), pattern(500 << 10)).unwrap();
+    File::open(b.at("mnt/again")).unwrap().sync_all().unwrap();
+    fill("b");
+    b.umount("mnt");
+    let filler = File::create(disk.0.join("filler")).unwrap();
+    while (&filler).write_all(&[1; 4096]).is_ok() {}
+    mount();
+    assert!(fs::read(b.at("mnt/kept")).unwrap() == pattern(1 << 20));
+    remove(8..16);
+    fs::write(b.at("mnt/later"), pattern(500 << 10)).unwrap();
+    File::open(b.at("mnt/later")).unwrap().sync_all().unwrap();
+    b.umount("mnt");
+    b.bench.run(["volume", "check", &on_disk]).expect(0);
+    b.bench.run(["rm", "--yes", &on_disk, "/again"]).expect(0);
+    b.bench.run(["volume", "check", &on_disk]).expect(0);
 }
 
 /// What the kernel could not hand over is gone for readers as well, and not only after the next mount.

@@ -377,8 +377,8 @@ impl Store for VolumeStore {
             return Ok(inode.attr(ino.0));
         }
         self.0.change(|change| {
-            // The kernel does not try a second time to have times stored.
-            change.draft.uses_reserve = *set == times;
+            // The kernel does not try a second time to have times stored. But they give no space back.
+            change.draft.takes_away = *set == times;
             change.set_attr(ino.0, set)?;
             Ok(change.inode(ino.0)?.attr(ino.0))
         })

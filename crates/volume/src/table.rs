@@ -16,6 +16,7 @@ mod log;
 mod memory;
 mod options;
 mod recovery;
+mod room;
 
 pub use crate::container::Folder;
 pub use base::{Base, CAPACITY_MAX_BYTES, CAPACITY_MIN_BYTES, FindFolder, MakeFolder, NewFolder};

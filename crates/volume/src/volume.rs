@@ -414,13 +414,13 @@ impl Volume {
         if self.read_only { Ok(()) } else { self.base.sync() }
     }
 
-    /// Ends its threads and makes a checkpoint: a copy of the file is a backup now. Stores that are still in use go on, and
-    /// what they change later lies in the log.
+    /// Ends its threads and makes a checkpoint, if the host has space for one: a copy of the file is a backup now. Stores that are
+    /// still in use go on, and what they change later lies in the log.
     pub fn close(&self) -> Result<()> {
         if let Some(collector) = &self.collector {
             collector.stop();
         }
-        if self.read_only { Ok(()) } else { self.base.checkpoint() }
+        if self.read_only { Ok(()) } else { self.base.settle() }
     }
 
     /// After something was deleted.

@@ -195,6 +195,8 @@ struct Switched {
     write_len_max: AtomicUsize,
     /// It cannot become longer.
     len_is_fixed: AtomicBool,
+    /// What is written finds no space for its end, which is zeros; and nothing that is there can be written again.
+    lacks_space_for_zeros: AtomicBool,
     writes: AtomicU64,
 }
 
@@ -203,7 +205,16 @@ impl Switched {
         let (full, sync_fails) = (AtomicBool::new(false), AtomicBool::new(false));
         let write_len_max = AtomicUsize::new(usize::MAX);
         let (read_fails, len_is_fixed) = (AtomicBool::new(false), AtomicBool::new(false));
-        Arc::new(Switched { file, full, sync_fails, read_fails, write_len_max, len_is_fixed, writes: 0.into() })
+        Arc::new(Switched {
+            file,
+            full,
+            sync_fails,
+            read_fails,
+            write_len_max,
+            len_is_fixed,
+            lacks_space_for_zeros: AtomicBool::new(false),
+            writes: 0.into(),
+        })
     }
 }
 
@@ -218,6 +229,14 @@ impl BlockFile for Switched {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.writes.fetch_add(1, Ordering::Relaxed);
         if self.full.load(Ordering::Relaxed) || bytes.len() >= self.write_len_max.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        if self.lacks_space_for_zeros.load(Ordering::Relaxed) {
+            let mut there = [0; 8];
+            self.file.read_at(offset, &mut there)?;
+            if there == [0; 8] {
+                self.file.write_at(offset, bytes)?;
+            }
             return Err(io::ErrorKind::StorageFull.into());
         }
         self.file.write_at(offset, bytes)
@@ -250,8 +269,9 @@ impl BlockFile for Switched {
     }
 }
 
+/// A host that does not keep space in advance.
 #[test]
-fn a_full_host_makes_it_read_only_and_loses_nothing() {
+fn a_host_that_finds_no_space_ends_what_needs_some_and_no_more() {
     for during_checkpoint in [false, true] {
         let world = CrashWorld::new(Mode::Kill);
         let file_of = Switched::new(file(&world));
@@ -261,31 +281,101 @@ fn a_full_host_makes_it_read_only_and_loses_nothing() {
         }
         base.checkpoint().unwrap();
         put(&base, "logged", b"1");
+        let more = |key: &str| base.apply(Batch { writes: vec![(key.into(), Some(vec![]))], ..Batch::default() });
         file_of.full.store(true, Ordering::Relaxed);
-        let e = if during_checkpoint {
-            base.checkpoint().unwrap_err()
-        } else {
-            base.apply(Batch { writes: vec![(b"x".to_vec(), Some(vec![]))], ..Batch::default() }).unwrap_err()
-        };
+        let e = if during_checkpoint { base.checkpoint().unwrap_err() } else { more("x").unwrap_err() };
         assert!(e.to_string().contains("the.volume"), "{e}");
-        assert_eq!(e.kind(), ErrorKind::Io, "{e}");
-        file_of.full.store(false, Ordering::Relaxed);
-        let writes = file_of.writes.load(Ordering::Relaxed);
-        let e = base.apply(Batch { writes: vec![(b"x".to_vec(), None)], ..Batch::default() }).unwrap_err();
-        assert_eq!(e.kind(), ErrorKind::ReadOnly);
-        assert!(e.to_string().contains("reopen"), "{e}");
-        assert!(base.sync().is_err() && base.checkpoint().is_err() && base.reserve(1, None, false).is_err());
+        assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+        assert_eq!(more("y").unwrap_err().kind(), ErrorKind::NoSpace);
+        base.sync().unwrap();
         let map = scan_all(&base).unwrap();
         assert_eq!(
             (map.len(), get(&base, "logged").as_deref(), get(&base, "stored 7")),
             (51, Some(&b"1"[..]), Some(vec![7; 500]))
         );
-        drop(base);
-        assert_eq!(file_of.writes.load(Ordering::Relaxed), writes, "nothing more is written");
+        file_of.full.store(false, Ordering::Relaxed);
+        base.checkpoint().unwrap();
+        put(&base, "later", b"2");
+        let map = scan_all(&base).unwrap();
+        assert_eq!(map.len(), 52);
+        base.abandon();
         drop(file_of);
         let base = Base::open(file(&world), "volume", options()).unwrap();
         assert_eq!(scan_all(&base).unwrap(), map);
     }
+}
+
+/// Each of which opens the store anew, a few times.
+#[test]
+fn readers_go_on_while_checkpoints_find_no_space() {
+    let world = CrashWorld::new(Mode::Kill);
+    let file_of = Switched::new(file(&world));
+    let base = Base::create(file_of.clone(), "volume", &small(), options()).unwrap();
+    (0..50).for_each(|n| put(&base, &format!("stored {n}"), &[n; 500]));
+    base.checkpoint().unwrap();
+    put(&base, "logged", b"1");
+    file_of.full.store(true, Ordering::Relaxed);
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    assert_eq!(get(&base, "stored 7"), Some(vec![7; 500]));
+                    let both = base.get_many(&[b"stored 30", b"logged"]).unwrap();
+                    assert!(both.iter().all(Option::is_some));
+                    assert_eq!(scan_all(&base).unwrap().len(), 51);
+                }
+            });
+        }
+        for _ in 0..100 {
+            let result = base.checkpoint().map_err(|e| e.kind());
+            ended.store(result != Err(ErrorKind::NoSpace), Ordering::Relaxed);
+            assert_eq!(result, Err(ErrorKind::NoSpace));
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+    base.abandon();
+}
+
+/// Where checkpoints find no space, not each delete tries one.
+#[test]
+fn deletes_do_not_wait_for_checkpoints_in_vain() {
+    let world = CrashWorld::new(Mode::Kill);
+    let file_of = Switched::new(file(&world));
+    let options = Options { log_bytes_max: Some(32 << 10), ..options() };
+    let base = Base::create(file_of.clone(), "volume", &small(), options).unwrap();
+    // Pages find none, records do.
+    file_of.write_len_max.store(BLOCK_LEN_BYTES, Ordering::Relaxed);
+    let delete = |n: u32| {
+        let writes = vec![(format!("none {n}").into_bytes(), None)];
+        base.apply(Batch { writes, uses_reserve: true, ..Batch::default() }).map(drop)
+    };
+    let start = std::time::Instant::now();
+    let before = file_of.writes.load(Ordering::Relaxed);
+    let deleted = (0..10_000).take_while(|n| delete(*n).is_ok()).count() as u64;
+    let others = file_of.writes.load(Ordering::Relaxed) - before - deleted;
+    assert!((600..5000).contains(&deleted), "{deleted} until the log is too long");
+    let pauses = start.elapsed().as_millis() as u64 / 100;
+    assert!(others <= 20 * (pauses + 3), "{others} other writes for {deleted} deletes in {pauses} pauses");
+    base.abandon();
+}
+
+/// Else what comes after it would make it count, though it was refused.
+#[test]
+fn a_refused_record_that_cannot_be_made_none_ends_writing() {
+    let world = CrashWorld::new(Mode::Kill);
+    let file_of = Switched::new(file(&world));
+    let base = Base::create(file_of.clone(), "volume", &small(), options()).unwrap();
+    put(&base, "kept", b"1");
+    let add = |key: &str| base.apply(Batch { writes: vec![(key.into(), Some(vec![0; 100]))], ..Batch::default() });
+    file_of.lacks_space_for_zeros.store(true, Ordering::Relaxed);
+    assert_eq!(add("unknown").unwrap_err().kind(), ErrorKind::Io);
+    file_of.lacks_space_for_zeros.store(false, Ordering::Relaxed);
+    assert_eq!(add("later").unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert_eq!((get(&base, "kept"), get(&base, "unknown")), (Some(b"1".to_vec()), None));
+    drop((base, file_of));
+    let base = Base::open(file(&world), "volume", options()).unwrap();
+    assert_eq!((get(&base, "kept"), get(&base, "later")), (Some(b"1".to_vec()), None));
 }
 
 #[test]
@@ -341,6 +431,36 @@ fn a_file_that_cannot_grow_costs_only_what_needs_more_of_it() {
     file_of.len_is_fixed.store(false, Ordering::Relaxed);
     allocate(&base, 4, 1).unwrap();
     base.close().unwrap();
+}
+
+/// What a commit bound that could not be made part of the file, no superblock may name later.
+#[test]
+fn a_store_that_cannot_grow_for_a_while_can_be_opened() {
+    for seed in seeds(5) {
+        let rng = &mut Rng::new(seed);
+        let world = CrashWorld::new(Mode::Kill);
+        let file_of = Switched::new(file(&world));
+        let base = Base::create(file_of.clone(), "volume", &small(), options()).unwrap();
+        let mut map = BTreeMap::new();
+        let mut refused = 0;
+        for n in 0..400_u32 {
+            file_of.len_is_fixed.store(rng.percent(30), Ordering::Relaxed);
+            let (key, value) = (format!("key {n}").into_bytes(), vec![n as u8; rng.below(5000) as usize]);
+            let batch = Batch { writes: vec![(key.clone(), Some(value.clone()))], ..Batch::default() };
+            let result = base.apply(batch).map(drop).inspect(|()| drop(map.insert(key, value)));
+            for result in [result, if rng.percent(10) { base.checkpoint() } else { Ok(()) }] {
+                if let Err(e) = result {
+                    assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}, ADIT_TEST_SEED={seed}");
+                    refused += 1;
+                }
+            }
+        }
+        assert!(refused > 0, "ADIT_TEST_SEED={seed}");
+        base.abandon();
+        drop(file_of);
+        let base = Base::open(file(&world), "volume", options()).unwrap();
+        assert!(scan_all(&base).unwrap() == map, "ADIT_TEST_SEED={seed}");
+    }
 }
 
 #[test]

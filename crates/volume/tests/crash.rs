@@ -254,6 +254,57 @@ fn what_a_failed_sync_left_in_the_cache_is_written_again() {
     assert_eq!(state_of(&base).unwrap(), state);
 }
 
+/// As the opening moves the log into the store, of which the log knows no more than what reached the disk.
+#[test]
+fn a_log_that_a_failed_sync_left_in_the_cache_is_written_again() {
+    let world = CrashWorld::new(Mode::Journalled);
+    create_in(&world, Data::Inline, options()).unwrap().close().unwrap();
+    world.settle();
+    let base = open_in(&world, options()).unwrap();
+    for n in 0..5 {
+        base.apply(Batch { writes: vec![(vec![b'a' + n], Some(vec![n; 100]))], ..Batch::default() }).unwrap();
+    }
+    world.fail_sync_after(0);
+    base.sync().unwrap_err();
+    drop(base);
+    let open = |world: &CrashWorld| drop(open_in(world, options()));
+    let plan = CrashPlan { points_max: 100, randoms: 3 };
+    crash_everywhere(&world, &plan, &mut Rng::new(1), open, |(), point, left| {
+        let base = open_in(&left, options()).unwrap_or_else(|e| panic!("{point:?}: {e}"));
+        let found = scan_all(&base).unwrap().len();
+        assert!(found <= 5, "{point:?}: {found} keys");
+    });
+}
+
+/// Also the record that names the next segment, where the last batch before it was synced.
+#[test]
+fn a_log_of_two_segments_that_a_failed_sync_left_in_the_cache_is_written_again() {
+    let options = Options { log_bytes_max: Some(1 << 20), ..options() };
+    let world = CrashWorld::new(Mode::Journalled);
+    create_in(&world, Data::Inline, options).unwrap().close().unwrap();
+    world.settle();
+    let base = open_in(&world, options).unwrap();
+    let put = |n: u8| base.apply(Batch { writes: vec![(vec![n], Some(vec![n; 3000]))], ..Batch::default() });
+    // As many records of 3056 bytes as a segment of 128 KiB holds.
+    for n in 1..=42 {
+        put(n).unwrap();
+    }
+    base.sync().unwrap();
+    for n in 43..=45 {
+        put(n).unwrap();
+    }
+    world.fail_sync_after(0);
+    base.sync().unwrap_err();
+    drop(base);
+    let open = |world: &CrashWorld| drop(open_in(world, options));
+    let plan = CrashPlan { points_max: 40, randoms: 2 };
+    crash_everywhere(&world, &plan, &mut Rng::new(1), open, |(), point, left| {
+        let base = open_in(&left, options).unwrap_or_else(|e| panic!("{point:?}: {e}"));
+        let found = scan_all(&base).unwrap().len();
+        assert!((42..=45).contains(&found), "{point:?}: {found} keys");
+    });
+}
+
 /// What was written to a new part of the file, and freed again, before any sync.
 #[test]
 fn a_power_cut_may_take_the_length_of_the_file() {
@@ -347,6 +398,10 @@ mod sieve {
             self.file.punch(offset, len)
         }
 
+        fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+            self.file.allocate(offset, len)
+        }
+
         fn try_lock(&self) -> io::Result<bool> {
             self.file.try_lock()
         }
@@ -369,7 +424,15 @@ fn work_without(world: &CrashWorld, start: &State, seed: u64, left_out: sieve::P
                 done.map(|()| told.synced = told.acknowledged)
             }
             7 => base.checkpoint().map(|()| told.synced = told.acknowledged),
-            _ => random_batch(&base, told.states.last().unwrap(), &mut rng).and_then(|(batch, after)| {
+            _ => random_batch(&base, told.states.last().unwrap(), &mut rng).and_then(|(mut batch, mut after)| {
+                if step % 8 == 1 {
+                    // The store outgrows the file: the length is to be durable before a superblock says so.
+                    for n in 0..8 {
+                        let (key, value) = (format!("much {step} {n}").into_bytes(), vec![step as u8; 8000]);
+                        after.map.insert(key.clone(), value.clone());
+                        batch.writes.push((key, Some(value)));
+                    }
+                }
                 told.states.push(after);
                 base.apply(batch)?;
                 told.acknowledged += 1;

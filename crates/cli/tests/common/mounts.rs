@@ -254,3 +254,24 @@ impl OrdinaryUser {
         run(self.command("", script), b"")
     }
 }
+
+/// A host disk of a few MiB, mounted below the test's folder.
+pub struct SmallDisk(pub PathBuf);
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).start_and_wait();
+    }
+}
+
+impl SmallDisk {
+    pub fn mount(at: PathBuf, size: &str) -> SmallDisk {
+        fs::create_dir(&at).unwrap();
+        let disk = SmallDisk(at);
+        let options = format!("size={size}");
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&disk.0).start_and_wait().unwrap();
+        assert!(mounted.success());
+        disk
+    }
+}

@@ -1,7 +1,8 @@
 //! The file as a whole: superblocks, syncs, and the space.
 //!
-//! [`Container`] writes a superblock only by [`Container::flip`], which syncs one slot while the other one stays whole. After a failed sync, or a failed write of anything but a file's data, nothing more is written: what is known then is
-//! what the next opening finds.
+//! [`Container`] writes a superblock only by [`Container::flip`], which syncs one slot while the other one stays whole. After a
+//! failed sync, or a failed write of anything but a file's data, nothing more is written: what is known then is what the next
+//! opening finds. That the host has no space ends only what was to be written, unless something durable leads to it.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -18,6 +19,7 @@ use crate::table::{BLOCK_LEN_BYTES, Run};
 
 pub(crate) mod bitmap;
 pub(crate) mod folder;
+mod host;
 pub(crate) mod space;
 
 pub use folder::Folder;
@@ -59,6 +61,9 @@ pub(crate) struct Container {
     /// The slots that were damaged when it was opened, by their places in the file.
     found_damaged: Vec<u64>,
     punches: AtomicBool,
+    allocates: AtomicBool,
+    /// How many bytes of both slots have space.
+    slots_allocated: AtomicU64,
     /// Of the file, in bytes.
     len: Mutex<u64>,
 }
@@ -133,6 +138,7 @@ impl Container {
     ) -> Result<Container> {
         let superblock = Container::read_superblock(&*file, name)?;
         let found_damaged = damaged_slots(&*file);
+        let slots_allocated = SLOT_OFFSETS.map(|offset| slot_space(&*file, offset)).into_iter().min().unwrap_or(0);
         if (superblock.data == DataLocation::External) != folder.is_some() {
             let why = "the blocks of its files are elsewhere";
             return Err(FsError::new(ErrorKind::InvalidInput).on("open", name).because(why));
@@ -165,6 +171,8 @@ impl Container {
             read_only,
             found_damaged,
             punches: AtomicBool::new(true),
+            allocates: AtomicBool::new(true),
+            slots_allocated: AtomicU64::new(slots_allocated),
             len: Mutex::new(len),
         })
     }
@@ -215,8 +223,7 @@ impl Container {
         FsError::new(ErrorKind::Corrupt).on("read", &self.name).because(what.to_string())
     }
 
-    /// Ends all writing, for good. Gives the error for who found it: `Io`, also on a full host, since what was applied stays
-    /// applied.
+    /// Ends all writing, for good. Gives the error for who found it: `Io`, since what was applied stays applied.
     pub fn fail(&self, what: &'static str, e: std::io::Error) -> FsError {
         let text = format!("{what} failed ({e}); nothing more is written to it, reopen it to go on");
         let _ = self.failure.set(text.clone());
@@ -249,25 +256,6 @@ impl Container {
             return Err(FsError::new(ErrorKind::ReadOnly).on("write", &self.name));
         }
         Ok(())
-    }
-
-    /// Reads; what is beyond the file's end is zeros. Returns how many bytes there were.
-    pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let len = self.file.read_at(offset, buf).map_err(|e| FsError::from(e).on("read", &self.name))?;
-        buf.get_mut(len..).unwrap_or_default().fill(0);
-        Ok(len)
-    }
-
-    /// Writes what the volume needs to go on; a failure ends all writing.
-    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.check_writable()?;
-        self.file.write_at(offset, bytes).map_err(|e| self.fail("write", e))
-    }
-
-    /// As [`Container::write`], for what the log takes along: a failure is the caller's.
-    pub fn write_spare(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.check_writable()?;
-        self.file.write_at(offset, bytes).map_err(|e| FsError::from(e).on("write", &self.name))
     }
 
     /// Reads blocks of files. What is not there is zeros; returns how many bytes there were.
@@ -334,59 +322,6 @@ impl Container {
         match &self.folder {
             Some(folder) => folder.set_epoch(&self.superblock(), epoch, opening),
             None => Ok(()),
-        }
-    }
-
-    /// Makes the file long enough for a segment. Whoever binds one does this before writing to it. A failure ends all writing.
-    pub fn extend_to(&self, segment: u32) -> Result<()> {
-        self.check_writable()?;
-        self.extend(segment).map_err(|e| self.fail("extend", e))
-    }
-
-    /// As [`Container::extend_to`], for what nobody needs yet: a failure is the caller's.
-    pub fn try_extend_to(&self, segment: u32) -> Result<()> {
-        self.check_writable()?;
-        self.extend(segment).map_err(|e| FsError::from(e).on("extend", &self.name))
-    }
-
-    fn extend(&self, segment: u32) -> std::io::Result<()> {
-        let end = self.segment_offset(segment) + u64::from(self.segment_len);
-        // Nothing else makes the file longer, so this never makes it shorter.
-        let mut len = self.len.lock();
-        if *len < end {
-            self.file.set_len(end)?;
-            *len = end;
-        }
-        Ok(())
-    }
-
-    /// Starts to write the range back.
-    pub fn start_writeback(&self, offset: u64, len: u64) {
-        self.file.start_writeback(offset, len);
-    }
-
-    /// Gives a segment's space back to the host, if it takes it.
-    pub fn punch_segment(&self, segment: u32) {
-        self.punch(self.segment_offset(segment), u64::from(self.segment_len));
-    }
-
-    /// Gives the space of a segment from `from` bytes on back to the host, if it takes it.
-    pub fn punch_tail(&self, segment: u32, from: u64) {
-        self.punch(self.segment_offset(segment) + from, u64::from(self.segment_len).saturating_sub(from));
-    }
-
-    /// Gives the space of a range back to the host, if it takes it. What is there then is undefined.
-    fn punch(&self, offset: u64, len: u64) {
-        self.punch_with(|| self.file.punch(offset, len));
-    }
-
-    fn punch_with(&self, punch: impl FnOnce() -> std::io::Result<()>) {
-        // Nothing relies on it, so a failure costs space and no more.
-        if self.punches.load(Ordering::Relaxed)
-            && let Err(e) = punch()
-            && e.kind() == std::io::ErrorKind::Unsupported
-        {
-            self.punches.store(false, Ordering::Relaxed);
         }
     }
 
@@ -524,7 +459,8 @@ impl Container {
     /// Writes a changed superblock over the one slot, syncs it, and then copies it to the other slot, so that a slot which
     /// goes bad later costs nothing. What it refers to is durable already.
     ///
-    /// The next flip overwrites that copy: until it has synced, the slot of this one stays as it is.
+    /// The next flip overwrites that copy: until it has synced, the slot of this one stays as it is. A longer one than before may
+    /// find no space: `NoSpace` has changed nothing.
     pub fn flip(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         self.check_writable()?;
         let mut current = self.superblock.lock();
@@ -533,6 +469,12 @@ impl Container {
         new.generation = current.generation.wrapping_add(1);
         let too_long = || std::io::Error::new(std::io::ErrorKind::StorageFull, "the superblock has no more room");
         let bytes = new.encode().ok_or_else(|| self.fail("write", too_long()))?;
+        // Not what has space already: some hosts want it twice.
+        let allocated = (bytes.len() as u64).next_multiple_of(BLOCK_LEN_BYTES as u64);
+        if allocated > self.slots_allocated.load(Ordering::Relaxed) {
+            SLOT_OFFSETS.into_iter().try_for_each(|offset| self.allocate(offset, allocated))?;
+            self.slots_allocated.store(allocated, Ordering::Relaxed);
+        }
         self.write(slot_offset(new.generation), &bytes)?;
         self.sync()?;
         let other = slot_offset(new.generation.wrapping_add(1));
@@ -546,6 +488,16 @@ fn read_slot(file: &dyn BlockFile, offset: u64) -> std::io::Result<Result<Superb
     let mut bytes = vec![0; SLOT_LEN_BYTES];
     let len = file.read_at(offset, &mut bytes)?;
     Ok(Superblock::decode(bytes.get(..len).unwrap_or_default()))
+}
+
+/// How many bytes of the slot at `offset` have space for sure: those of the superblock there, in whole blocks.
+fn slot_space(file: &dyn BlockFile, offset: u64) -> u64 {
+    match read_slot(file, offset) {
+        Ok(Ok(superblock)) => {
+            superblock.encode().map_or(0, |bytes| (bytes.len() as u64).next_multiple_of(BLOCK_LEN_BYTES as u64))
+        }
+        _ => 0,
+    }
 }
 
 /// The slots that do not hold a superblock, or cannot be read, by their places.

@@ -156,6 +156,11 @@ impl Space {
         self.file.as_ref().map_or(self.limit, |file| file.limit)
     }
 
+    /// Segments in use, but for those of the log and of data.
+    pub fn fixed(&self) -> u32 {
+        self.fixed_segments
+    }
+
     /// Segments that may still be bound, those kept back counted, the log's share not.
     pub fn available(&self) -> u32 {
         u64::from(self.geometry.segments).saturating_sub(self.used()) as u32
@@ -269,6 +274,15 @@ impl Space {
 
     fn is_free(&self, segment: u32) -> bool {
         self.segments.get(segment as usize).is_none_or(|s| matches!(s, Use::Free))
+    }
+
+    /// Segments that the file had when it was opened, and that nobody uses now.
+    pub fn free_segments(&self) -> Vec<u32> {
+        let is_free = |segment: &u32| match &self.file {
+            None => self.is_free(*segment),
+            Some(file) => file.is_free(*segment),
+        };
+        (1..self.limit()).filter(is_free).collect()
     }
 
     fn put(&mut self, segment: u32, new: Use) {

@@ -13,7 +13,7 @@ use super::own::{APPLIED_KEY, Own, bitmap_key, own_value};
 use super::records::{self, Entry, Inode, Orphan, Snapshot, Window};
 use crate::container::bitmap::Bitmap;
 use crate::container::folder::pieces;
-use crate::kv::pages::{sums_block, sums_in};
+use crate::kv::sums::{sums_block, sums_in};
 use crate::table::{BLOCK_LEN_BYTES, OWN_PREFIX};
 
 /// The body of a target.

@@ -9,8 +9,10 @@ use adit_core::Result;
 
 use crate::table::{Bytes, Sink};
 
+mod look;
 pub(crate) mod pages;
 mod redb;
+pub(crate) mod sums;
 
 pub(crate) use self::redb::Redb;
 

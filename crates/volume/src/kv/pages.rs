@@ -12,13 +12,14 @@ use std::sync::Arc;
 use adit_core::{ErrorKind, FsError, Result};
 use parking_lot::RwLock;
 
+use super::sums::{UNWRITTEN, checksum, read_sums, sums_block};
 use crate::container::{Container, runs_of};
-use crate::format::container::KV_HEAD_LEN_MAX_BYTES;
+use crate::format::container::{KV_HEAD_LEN_MAX_BYTES, Superblock};
 use crate::table::BLOCK_LEN_BYTES;
 
 /// Bytes in a page.
-const PAGE_LEN: usize = BLOCK_LEN_BYTES;
-const PAGE: u64 = PAGE_LEN as u64;
+pub(super) const PAGE_LEN: usize = BLOCK_LEN_BYTES;
+pub(super) const PAGE: u64 = PAGE_LEN as u64;
 
 /// Most segments of the space: 4 TiB of the longest.
 const PLACES_MAX: u64 = 1 << 20;
@@ -31,18 +32,6 @@ fn len_max(file_len: u64) -> u64 {
 
 /// The store writes these first bytes of page 0 last when it is made.
 const MAGIC_LEN: usize = 9;
-
-/// The entry of a page that was never written: it reads as zeros. Not 0, so that a block of entries that got lost, and reads as
-/// zeros itself, is damage.
-const UNWRITTEN: u32 = u32::MAX;
-
-/// The checksum of a page, never [`UNWRITTEN`] and never 0.
-fn checksum(page: &[u8]) -> u32 {
-    match crc32c::crc32c(page) {
-        0 | UNWRITTEN => 1,
-        sum => sum,
-    }
-}
 
 /// A segment of the space.
 struct Segment {
@@ -63,10 +52,14 @@ struct State {
     head: Box<[u8; PAGE_LEN]>,
     /// Whether a page was written since the last sync.
     unsynced: bool,
+    /// Pages that were written since the superblock was, and how many beside each other: nothing durable leads to them.
+    new: Vec<(u64, u64)>,
     /// Whether the superblock says something else than `len`, `segments` and `head`.
     moved: bool,
     /// Cut off, with their places; free once the superblock says so.
     cut_off: Vec<(usize, Segment)>,
+    /// Whether the host had no space for a page, since it went live or a commit came to its end.
+    full: bool,
     /// Where pages go if the file may not be written.
     scratch: Option<HashMap<u64, Box<[u8]>>>,
 }
@@ -79,12 +72,26 @@ pub(super) struct Pages {
     state: RwLock<State>,
 }
 
+impl State {
+    /// Notes that pages of one segment are written.
+    fn note_new(&mut self, page: u64, count: u64, per_segment: u64) {
+        match self.new.last_mut() {
+            Some((start, len)) if *start + *len == page && !page.is_multiple_of(per_segment) => *len += count,
+            _ => self.new.push((page, count)),
+        }
+    }
+}
+
 fn beyond_end() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "beyond the end of the key-value store")
 }
 
 fn to_io(e: FsError) -> io::Error {
-    let kind = if e.kind() == ErrorKind::Corrupt { io::ErrorKind::InvalidData } else { io::ErrorKind::Other };
+    let kind = match e.kind() {
+        ErrorKind::Corrupt => io::ErrorKind::InvalidData,
+        ErrorKind::NoSpace => io::ErrorKind::StorageFull,
+        _ => io::ErrorKind::Other,
+    };
     io::Error::new(kind, e.to_string())
 }
 
@@ -126,23 +133,75 @@ impl Pages {
             }
         }
         let scratch = Some(HashMap::new());
-        let state = State { len, segments, head: page, unsynced: false, moved: false, cut_off: Vec::new(), scratch };
+        let state = State {
+            len,
+            segments,
+            head: page,
+            unsynced: false,
+            new: Vec::new(),
+            moved: false,
+            cut_off: Vec::new(),
+            full: false,
+            scratch,
+        };
         Ok(Pages { container, per_segment, state: RwLock::new(state) })
     }
 
     /// Forgets what was written to memory, and writes to the file from now on. No store is open over it.
     pub fn go_live(&self) {
         self.forget();
-        self.state.write().scratch = None;
+        let mut state = self.state.write();
+        (state.scratch, state.full) = (None, false);
     }
 
-    /// After a failure: what is durable, with changes to memory only if the file may not be written any more. No store
-    /// is open over it.
+    /// Whether changes go to the file.
+    pub fn is_live(&self) -> bool {
+        self.state.read().scratch.is_none()
+    }
+
+    /// Whether the host had no space for a page, since it went live or a commit came to its end.
+    pub fn is_full(&self) -> bool {
+        self.state.read().full
+    }
+
+    /// A commit came to its end: what found no space before it found some.
+    pub fn commit_ended(&self) {
+        self.state.write().full = false;
+    }
+
+    /// After a failure: what is durable, with changes to memory only if the file may not be written any more, or has no space on
+    /// its host: then until [`Pages::go_live`]. No store is open over it.
     pub fn go_back(&self) {
-        if self.container.has_failed() {
-            self.state.write().scratch.get_or_insert_default();
+        let mut state = self.state.write();
+        if state.full || self.container.has_failed() {
+            state.scratch.get_or_insert_default();
         }
+        if state.full {
+            self.give_back_new(&mut state);
+        }
+        drop(state);
         self.forget();
+    }
+
+    /// Gives the host the space of a commit that did not come to its end: other things may need it, which it needs as well.
+    fn give_back_new(&self, state: &mut State) {
+        for (page, count) in std::mem::take(&mut state.new) {
+            let (place, slot) = self.place(page);
+            if let Some(Some(segment)) = state.segments.get_mut(place) {
+                segment.sums[slot..slot + count as usize].fill(UNWRITTEN);
+                segment.dirty = true;
+                self.container
+                    .punch(self.container.segment_offset(segment.number) + (slot as u64 + 1) * PAGE, count * PAGE);
+            }
+        }
+    }
+
+    /// Notes that the host is full, if that is the error.
+    fn note<T>(&self, result: Result<T>) -> io::Result<T> {
+        if result.as_ref().is_err_and(|e| e.kind() == ErrorKind::NoSpace) {
+            self.state.write().full = true;
+        }
+        result.map_err(to_io)
     }
 
     /// Goes back to the durable state, if changes went to memory.
@@ -160,8 +219,33 @@ impl Pages {
             if state.segments.len() <= place {
                 state.segments.resize_with(place + 1, || None);
             }
-            state.segments[place] = Some(segment);
+            // One that was bound in its place is known to nobody.
+            if let Some(unknown) = state.segments[place].replace(segment) {
+                self.free_unknown(&unknown);
+            }
         }
+        self.drop_unknown(&mut state, &superblock);
+    }
+
+    /// Frees the segments that no superblock names: a commit bound them that did not come to its end.
+    fn drop_unknown(&self, state: &mut State, superblock: &Superblock) {
+        let runs = superblock.kv_segments.iter();
+        let places = runs.flat_map(|run| (0..run.count).map(|at| if run.start == 0 { 0 } else { run.start + at }));
+        let known: Vec<u32> = places.collect();
+        for (place, segment) in state.segments.iter_mut().enumerate() {
+            let named = known.get(place).copied().unwrap_or(0);
+            if let Some(unknown) = segment.take_if(|segment| segment.number != named) {
+                self.free_unknown(&unknown);
+            }
+        }
+        state.segments.truncate(known.len());
+    }
+
+    fn free_unknown(&self, segment: &Segment) {
+        if !self.container.has_failed() {
+            self.container.punch_segment(segment.number);
+        }
+        self.container.space().unbind(segment.number, true);
     }
 
     pub fn len(&self) -> u64 {
@@ -191,7 +275,7 @@ impl Pages {
         Ok(())
     }
 
-    fn read_pages(&self, mut page: u64, mut out: &mut [u8]) -> io::Result<()> {
+    pub(super) fn read_pages(&self, mut page: u64, mut out: &mut [u8]) -> io::Result<()> {
         while !out.is_empty() {
             let count = if page == 0 { 1 } else { self.together(page, (out.len() / PAGE_LEN) as u64) };
             let (now, rest) = out.split_at_mut(count as usize * PAGE_LEN);
@@ -270,19 +354,25 @@ impl Pages {
     /// Pages of one segment, which is bound now if it was not.
     fn write_together(&self, page: u64, bytes: &[u8]) -> io::Result<()> {
         let (place, slot) = self.place(page);
+        let count = bytes.len() as u64 / PAGE;
         let sums = bytes.chunks_exact(PAGE_LEN).map(checksum);
-        let number = {
+        let bound = {
             let mut state = self.state.write();
             if let Some(scratch) = &mut state.scratch {
                 let numbered = (page..).zip(bytes.chunks_exact(PAGE_LEN));
                 scratch.extend(numbered.map(|(page, bytes)| (page, bytes.into())));
                 return Ok(());
             }
-            self.bound(&mut state, place)
+            let bound = self.bound(&mut state, place);
+            if bound.is_ok() {
+                state.note_new(page, count, self.per_segment);
+            }
+            bound
         };
-        self.container.extend_to(number).map_err(to_io)?;
+        let number = self.note(bound)?;
         let offset = self.container.segment_offset(number) + (slot as u64 + 1) * PAGE;
-        self.container.write(offset, bytes).map_err(to_io)?;
+        // A commit that does not come to its end leaves pages that nothing leads to.
+        self.note(self.container.write_new(offset, bytes))?;
         let mut state = self.state.write();
         state.unsynced = true;
         if let Some(Some(segment)) = state.segments.get_mut(place) {
@@ -292,18 +382,20 @@ impl Pages {
         Ok(())
     }
 
-    fn bound(&self, state: &mut State, place: usize) -> u32 {
+    /// The segment at a place, within the file's length: a superblock may name it as soon as it is bound.
+    fn bound(&self, state: &mut State, place: usize) -> Result<u32> {
         if state.segments.len() <= place {
             state.segments.resize_with(place + 1, || None);
         }
         if let Some(segment) = &state.segments[place] {
-            return segment.number;
+            return Ok(segment.number);
         }
         let number = self.container.space().bind_kv();
+        self.container.extend_to(number).inspect_err(|_| self.container.space().unbind(number, true))?;
         let sums = vec![UNWRITTEN; self.per_segment as usize].into();
         state.segments[place] = Some(Segment { number, sums, dirty: true });
         state.moved = true;
-        number
+        Ok(number)
     }
 
     pub fn set_len(&self, len: u64) {
@@ -331,8 +423,8 @@ impl Pages {
         if self.state.read().scratch.is_some() {
             return Ok(());
         }
-        self.sync_pages().map_err(to_io)?;
-        self.sync_head().map_err(to_io)
+        self.note(self.sync_pages())?;
+        self.note(self.sync_head())
     }
 
     fn sync_pages(&self) -> Result<()> {
@@ -349,9 +441,17 @@ impl Pages {
             }
             blocks
         };
-        for (number, block) in blocks {
-            self.container.write(self.container.segment_offset(number), &block)?;
-        }
+        let write = |(number, block): &(u32, Vec<u8>)| {
+            // The entries of pages that something durable leads to are the same in all versions of the block.
+            self.container.write_new(self.container.segment_offset(*number), block)
+        };
+        blocks.iter().try_for_each(write).inspect_err(|_| {
+            let mut state = self.state.write();
+            state.unsynced = true;
+            let numbers: Vec<u32> = blocks.iter().map(|(number, _)| *number).collect();
+            let written = state.segments.iter_mut().flatten().filter(|segment| numbers.contains(&segment.number));
+            written.for_each(|segment| segment.dirty = true);
+        })?;
         self.container.sync()
     }
 
@@ -366,11 +466,18 @@ impl Pages {
             (state.len, segments, state.head[..used].to_vec(), std::mem::take(&mut state.cut_off))
         };
         debug_assert!(head.len() <= KV_HEAD_LEN_MAX_BYTES);
-        self.container.flip(|superblock| {
+        let flipped = self.container.flip(|superblock| {
             superblock.kv_len = len;
             superblock.kv_segments = segments;
             superblock.kv_head = head;
-        })?;
+        });
+        if let Err(e) = flipped {
+            let mut state = self.state.write();
+            state.moved = true;
+            state.cut_off.extend(cut_off);
+            return Err(e);
+        }
+        self.state.write().new.clear();
         for (_, segment) in cut_off {
             self.container.punch_segment(segment.number);
             self.container.space().unbind(segment.number, true);
@@ -386,94 +493,5 @@ impl Pages {
     }
 }
 
-/// The space as it is, for a store that looks at it and whose writes go nowhere.
-pub(super) struct Look {
-    pages: Arc<Pages>,
-    state: RwLock<LookState>,
-}
-
-struct LookState {
-    len: u64,
-    written: HashMap<u64, Box<[u8]>>,
-    met_damage: bool,
-}
-
-impl Look {
-    pub fn new(pages: Arc<Pages>) -> Look {
-        let state = RwLock::new(LookState { len: pages.len(), written: HashMap::new(), met_damage: false });
-        Look { pages, state }
-    }
-
-    /// Whether a page was asked for that does not have its checksum.
-    pub fn met_damage(&self) -> bool {
-        self.state.read().met_damage
-    }
-
-    pub fn len(&self) -> u64 {
-        self.state.read().len
-    }
-
-    pub fn set_len(&self, len: u64) {
-        let mut state = self.state.write();
-        state.len = len;
-        state.written.retain(|page, _| *page < len.div_ceil(PAGE));
-    }
-
-    fn page(&self, page: u64) -> io::Result<Box<[u8]>> {
-        if let Some(bytes) = self.state.read().written.get(&page) {
-            return Ok(bytes.clone());
-        }
-        let mut bytes = vec![0; PAGE_LEN];
-        if (page + 1) * PAGE <= self.pages.len() {
-            let read = self.pages.read_pages(page, &mut bytes);
-            read.inspect_err(|_| self.state.write().met_damage = true)?;
-        }
-        Ok(bytes.into())
-    }
-
-    pub fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let mut done = 0;
-        while done < out.len() {
-            let at = offset + done as u64;
-            let (bytes, from) = (self.page(at / PAGE)?, (at % PAGE) as usize);
-            let len = (out.len() - done).min(PAGE_LEN - from);
-            out[done..done + len].copy_from_slice(&bytes[from..from + len]);
-            done += len;
-        }
-        Ok(())
-    }
-
-    pub fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut done = 0;
-        while done < bytes.len() {
-            let at = offset + done as u64;
-            let from = (at % PAGE) as usize;
-            let len = (bytes.len() - done).min(PAGE_LEN - from);
-            // What is written over as a whole may have been damaged.
-            let mut page = if len == PAGE_LEN { vec![0; PAGE_LEN].into() } else { self.page(at / PAGE)? };
-            page[from..from + len].copy_from_slice(&bytes[done..done + len]);
-            self.state.write().written.insert(at / PAGE, page);
-            done += len;
-        }
-        Ok(())
-    }
-}
-
-/// The block of checksums of a segment.
-pub(crate) fn sums_block(sums: &[u32]) -> Vec<u8> {
-    let mut block: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
-    block.resize(PAGE_LEN, 0);
-    block
-}
-
-fn read_sums(container: &Container, number: u32, count: usize) -> Result<Box<[u32]>> {
-    let mut block = vec![0; PAGE_LEN];
-    container.read(container.segment_offset(number), &mut block)?;
-    Ok(sums_in(&block, count))
-}
-
-/// The first `count` checksums in a block of them.
-pub(crate) fn sums_in(block: &[u8], count: usize) -> Box<[u32]> {
-    let (entries, _) = block.as_chunks::<4>();
-    entries.iter().take(count).map(|entry| u32::from_le_bytes(*entry)).collect()
-}
+#[cfg(test)]
+mod tests;

@@ -14,7 +14,8 @@ use adit_core::{ErrorKind, FsError, Result};
 use parking_lot::RwLock;
 use redb::{Builder, Database, Durability, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition};
 
-use super::pages::{Look, Pages};
+use super::look::Look;
+use super::pages::Pages;
 use super::{Change, Kv, View};
 use crate::container::Container;
 use crate::table::{Bytes, Sink};
@@ -126,7 +127,20 @@ impl Redb {
 
     /// Writes to the file from now on.
     pub fn go_live(&self) -> Result<()> {
-        self.reopen(|| self.pages.go_live())
+        self.reopen(|| self.pages.go_live()).map_err(|e| self.told(e))
+    }
+
+    /// Whether changes go to the file, and not to memory because its host had no space.
+    pub fn is_live(&self) -> bool {
+        self.pages.is_live()
+    }
+
+    /// Says `NoSpace` where the host had none: redb does not always hand on what it heard first.
+    fn told(&self, e: FsError) -> FsError {
+        if !self.pages.is_full() || self.container.has_failed() {
+            return e;
+        }
+        FsError::new(ErrorKind::NoSpace).on("write", self.container.name()).because("the disk that it lies on is full")
     }
 
     /// Opens it anew, after `prepare` ran while none was open.
@@ -246,7 +260,9 @@ impl Kv for Redb {
     }
 
     fn commit(&self, changes: &mut dyn Iterator<Item = Change<'_>>) -> Result<()> {
-        self.with(|database| commit(database, changes))
+        self.with(|database| commit(database, changes)).map_err(|e| self.told(e))?;
+        self.pages.commit_ended();
+        Ok(())
     }
 
     fn revive(&self) -> Result<()> {
@@ -256,11 +272,12 @@ impl Kv for Redb {
     fn compact(&self) -> Result<bool> {
         let mut opened = self.opened.write();
         let database = opened.database.as_mut().ok_or_else(|| FsError::new(ErrorKind::Io))?;
-        self.guarded(|| match database.compact() {
+        let result = self.guarded(|| match database.compact() {
             Ok(moved) => Ok(moved),
             Err(redb::CompactionError::TransactionInProgress) => Ok(false),
             Err(e) => Err(e.into()),
-        })
+        });
+        result.map_err(|e| self.told(e))
     }
 }
 

@@ -63,10 +63,11 @@ impl Shared {
     fn prepare_log(&self) {
         let wanted = self.writer.lock().wants_spare(&self.container);
         if wanted
+            && !self.host_is_full()
             && self.container.check_writable().is_ok()
             && let Ok(segment) = new_written_segment(&self.container)
         {
-            self.writer.lock().add_spare(segment);
+            self.writer.lock().add_spare(&self.container, segment);
         }
     }
 }

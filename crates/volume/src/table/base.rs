@@ -6,6 +6,7 @@
 mod seams;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 
 use adit_core::media::BlockFile;
@@ -13,8 +14,10 @@ use adit_core::{ErrorKind, FsError, Result};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::background::Work;
+use super::checkpoint::Unfinished;
 use super::log::Log;
 use super::memory::Tables;
+use super::room::{FoundFull, Share};
 use super::{
     Allocation, Batch, Info, KEY_LEN_MAX_BYTES, NewVolume, OWN_PREFIX, Options, Run, Seq, Table, VALUE_LEN_MAX_BYTES,
 };
@@ -37,9 +40,6 @@ const LOG_MAX_BYTES: u64 = 32 << 20;
 /// Memory that a checkpoint is made at, unless the volume is small.
 const MEMORY_MAX_BYTES: u64 = 16 << 20;
 
-/// Runs of segments of the key-value store that are kept back for deletes, gc and the like.
-const KV_RUNS_KEPT_BACK: u64 = 256;
-
 pub(super) struct Shared {
     pub container: Arc<Container>,
     pub kv: Redb,
@@ -47,11 +47,17 @@ pub(super) struct Shared {
     pub options: Options,
     pub log_bytes_max: u64,
     pub memory_bytes_max: usize,
-    kv_runs_max: u64,
+    pub kv_runs_max: u64,
     pub replayed: usize,
     pub writer: Mutex<Log>,
     pub tables: RwLock<Tables>,
-    pub checkpointing: Mutex<()>,
+    /// What the last checkpoint could not end, as the host has no space.
+    pub checkpointing: Mutex<Option<Unfinished>>,
+    /// Whether the last checkpoint found no space on the host.
+    pub host_full: AtomicBool,
+    /// Whether something was freed since free blocks were given back because the host had no space for content, or may have been.
+    pub freed: AtomicBool,
+    pub found_full: Mutex<FoundFull>,
     /// With `writer`: a checkpoint ended.
     pub room: Condvar,
     pub reviving: Mutex<()>,
@@ -188,10 +194,10 @@ impl Base {
         let log_segments = (log_bytes_max / u64::from(superblock.segment_len)).min(64) as u32 + 3;
         let container = Arc::new(Container::open(file, folder, name, options.read_only, log_segments)?);
         let kv = Redb::open(container.clone(), options.cache_bytes)?;
-        let found = super::recovery::find(&container, &*kv.view()?)?;
+        let mut found = super::recovery::find(&container, &*kv.view()?)?;
         container.set_appended(found.seq);
         let replayed = found.batches;
-        let tables = Tables { active: found.table, frozen: None, view: kv.view()? };
+        let tables = Tables { active: std::mem::take(&mut found.table), frozen: None, view: kv.view()? };
         let log = Log::new(Seed::of(superblock), superblock.log_segment, found.seq);
         let shared = Shared {
             durability: options.durability.unwrap_or(superblock.durability),
@@ -202,6 +208,9 @@ impl Base {
             writer: Mutex::new(log),
             tables: RwLock::new(tables),
             checkpointing: Mutex::default(),
+            host_full: AtomicBool::new(false),
+            found_full: Mutex::default(),
+            freed: AtomicBool::new(true),
             room: Condvar::new(),
             reviving: Mutex::default(),
             work: Mutex::default(),
@@ -211,8 +220,8 @@ impl Base {
             options,
         };
         if !options.read_only {
-            shared.write_again(&found.unsynced)?;
-            shared.begin_epoch(found.seq, found.segments)?;
+            shared.write_again(&found)?;
+            shared.begin_epoch(found.seq, &found.log)?;
         }
         let shared = Arc::new(shared);
         let worker = (options.background && !options.read_only).then(|| {
@@ -294,16 +303,22 @@ impl Base {
         container.flip(|superblock| superblock.data_path = path.to_vec())
     }
 
-    /// Makes a checkpoint and ends the background thread. What is left in the log after an error is there at the next opening.
+    /// Makes a checkpoint and ends the background thread. What is left in the log after an error is there at the next opening;
+    /// so it is if the host has no space for the checkpoint, which is no error.
     pub fn close(self) -> Result<()> {
         self.stop();
-        if self.shared.options.read_only { Ok(()) } else { self.shared.checkpoint() }
+        if self.shared.options.read_only { Ok(()) } else { self.shared.end() }
     }
 
     /// Goes as a killed process would: writes nothing more.
     #[cfg(any(test, feature = "testing"))]
     pub fn abandon(self) {
         self.shared.container.abandon();
+    }
+
+    /// Makes a checkpoint, or at least all durable where the host has no space for one; and gives back what was kept in advance.
+    pub fn settle(&self) -> Result<()> {
+        self.shared.end()
     }
 
     fn stop(&self) {
@@ -320,7 +335,7 @@ impl Drop for Base {
     fn drop(&mut self) {
         self.stop();
         if self.shared.container.check_writable().is_ok()
-            && let Err(e) = self.shared.checkpoint()
+            && let Err(e) = self.shared.end()
         {
             tracing::error!("{e}");
         }
@@ -328,11 +343,12 @@ impl Drop for Base {
 }
 
 impl Shared {
-    /// After an error of `view`: opens the store anew, unless someone did already.
-    pub(super) fn revive(&self, view: &Arc<dyn View>) {
+    /// After an error of `view`: opens the store anew, unless someone did already. Returns whether someone did: then the error may
+    /// only tell that the view was closed.
+    pub(super) fn revive(&self, view: &Arc<dyn View>) -> bool {
         let _one_at_a_time = self.reviving.lock();
         if !Arc::ptr_eq(view, &self.tables.read().view) {
-            return;
+            return true;
         }
         let result = self.kv.revive().and_then(|()| {
             // Locked first: a checkpoint that ends meanwhile must not get an older view over its own.
@@ -343,57 +359,24 @@ impl Shared {
         if let Err(e) = result {
             tracing::error!("{e}");
         }
+        false
     }
 
-    /// Reads from a view of the store; an error of another reader is no reason to fail.
-    fn read<T>(&self, view: &Arc<dyn View>, read: impl Fn(&dyn View) -> Result<T>) -> Result<T> {
-        match read(&**view) {
-            Err(e) if e.kind() == ErrorKind::Corrupt => {
-                self.revive(view);
-                Err(e)
+    /// Reads from the store; an error comes with the view that it is of. Another reader's is no reason to fail, nor that the store was
+    /// opened anew meanwhile, as each checkpoint does that finds no space.
+    fn read<T>(&self, read: impl Fn() -> std::result::Result<T, (Arc<dyn View>, FsError)>) -> Result<T> {
+        let mut tries_left = 1;
+        loop {
+            let (view, e) = match read() {
+                Ok(value) => return Ok(value),
+                Err(failed) => failed,
+            };
+            let was_replaced = self.revive(&view);
+            if e.kind() == ErrorKind::Corrupt || (tries_left == 0 && !was_replaced) {
+                return Err(e);
             }
-            Err(_) => {
-                self.revive(view);
-                let view = self.tables.read().view.clone();
-                read(&*view)
-            }
-            result => result,
+            tries_left -= u32::from(!was_replaced);
         }
-    }
-
-    /// Segments that what is in memory may need in the store, roughly.
-    fn pending_segments(&self) -> u32 {
-        let tables = self.tables.read();
-        let bytes = tables.active.bytes() + tables.frozen.as_ref().map_or(0, |frozen| frozen.bytes());
-        (2 * bytes as u64 / u64::from(self.container.segment_len())).min(u32::MAX.into()) as u32
-    }
-
-    /// What there is too little of for more than deletes and the like; if `takes_away`, for more than these may use that add
-    /// something.
-    fn shortage(&self, takes_away: bool) -> Option<&'static str> {
-        let parts = if takes_away { 2 } else { 1 };
-        let pending = self.pending_segments();
-        // A commit that cannot say where its segments are would be none. Each may be a run, with a hole before it.
-        let runs = self.container.kv_runs() as u64 + 2 * u64::from(pending) + KV_RUNS_KEPT_BACK / parts;
-        if runs > self.kv_runs_max {
-            return Some("the metadata lies in too many pieces; `adit volume gc` packs it");
-        }
-        let space = self.container.space();
-        let needed = space.geometry().kept_back.div_ceil(parts as u32).saturating_add(pending);
-        (space.available() < needed).then_some("the capacity is used up")
-    }
-
-    /// `NoSpace` if only what is kept back is left.
-    fn check_room(&self, batch: &Batch) -> Result<()> {
-        if batch.uses_reserve || self.shortage(batch.takes_away).is_none() {
-            return Ok(());
-        }
-        self.checkpoint()?;
-        self.shortage(batch.takes_away).map_or(Ok(()), |why| Err(self.no_space("apply").because(why)))
-    }
-
-    fn no_space(&self, op: &'static str) -> FsError {
-        FsError::new(ErrorKind::NoSpace).on(op, self.container.name())
     }
 
     fn check_batch(&self, batch: &Batch, draft: &Draft) -> Result<()> {
@@ -425,29 +408,49 @@ impl Shared {
         let draft = Draft::new(&batch);
         self.check_batch(&batch, &draft)?;
         self.check_room(&batch)?;
+        let share = Share::of(&batch);
+        if share == Share::None {
+            self.retry_checkpoint()?;
+        }
         let allocated: Vec<Run> = batch.allocated.iter().map(|(run, _)| *run).collect();
         let mut log = self.writer.lock();
-        while self.is_full(&log) {
-            if self.options.background {
+        while self.is_full(&log, 100) {
+            if self.options.background && !self.host_is_full() {
                 self.ask(|work| &mut work.checkpoint);
                 // As long as the log has room and there is no more than one table to be moved, nobody waits for that.
                 if self.tables.read().frozen.is_none() {
                     break;
                 }
                 self.room.wait(&mut log);
+            } else if self.rests() && !self.is_full(&log, share.percent_max()) {
+                break;
             } else {
                 drop(log);
-                self.checkpoint()?;
+                let result = self.checkpoint();
                 log = self.writer.lock();
+                match result {
+                    Err(e)
+                        if e.kind() == ErrorKind::NoSpace
+                            && share != Share::None
+                            && !self.is_full(&log, share.percent_max()) =>
+                    {
+                        break;
+                    }
+                    result => result?,
+                }
             }
             self.container.check_writable()?;
         }
+        let mut log = self.prepare(log, draft.record_len(), share)?;
         if !self.container.space().admits(&allocated, &batch.freed) {
             let why = "blocks that are not reserved, or not allocated";
             return Err(FsError::new(ErrorKind::InvalidInput).on("apply a batch", why));
         }
         let seq = log.append(&self.container, draft)?;
         self.container.space().apply(allocated.into_iter(), &batch.freed, seq);
+        if !batch.freed.is_empty() {
+            self.note_freed();
+        }
         let mut tables = self.tables.write();
         for (key, value) in batch.writes {
             tables.active.insert(key, value);
@@ -464,10 +467,6 @@ impl Shared {
             Durability::Fsync => {}
         }
         Ok(Seq(seq))
-    }
-
-    fn is_full(&self, log: &Log) -> bool {
-        log.bytes() >= self.log_bytes_max || self.tables.read().active.bytes() >= self.memory_bytes_max
     }
 }
 

@@ -1,30 +1,53 @@
 //! Checkpoints: what the log and memory hold moves into the key-value store.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use adit_core::{ErrorKind, Result};
 
 use super::base::Shared;
-use super::log::{Cut, Log, new_segment};
+use super::log::{Cut, Log, Segment};
 use super::memory::MemTable;
+use super::recovery::{Found, LogPart};
+use super::room::is_no_space;
 use super::{BLOCK_LEN_BYTES, Bytes, Run, Sink};
 use crate::container::space::StoredBitmap;
 use crate::format::log::Seed;
 use crate::format::own::{APPLIED_KEY, bitmap_key, own_value};
 use crate::kv::{Kv, View};
 
+/// A checkpoint that has cut the log, but may find no space to go on.
+pub(super) struct Unfinished {
+    cut: Cut,
+    frozen: Arc<MemTable>,
+    /// As of the cut.
+    bitmaps: Vec<StoredBitmap>,
+}
+
 impl Shared {
     /// Moves what was found into the store, and starts an empty log of a new epoch after batch `seq`.
-    pub(super) fn begin_epoch(&self, seq: u64, old_log: Vec<u32>) -> Result<()> {
-        let segment = new_segment(&self.container)?;
-        // The superblock that names the segment may reach the disk alone: the file is long enough before it is written.
+    ///
+    /// It begins where the old one does: the store has all of that before the superblock says so, and nothing is written there
+    /// before that is durable. So a host without space is in nobody's way, as long as nothing is to be moved.
+    pub(super) fn begin_epoch(&self, seq: u64, old_log: &[LogPart]) -> Result<()> {
+        let segment = self.container.superblock().log_segment;
         self.container.secure_superblock()?;
+        self.container.find_allocates()?;
         let epoch = self.container.superblock().epoch.wrapping_add(1);
         self.container.label_folder(epoch, true)?;
-        self.kv.go_live()?;
         let replayed = std::mem::take(&mut self.tables.write().active);
-        if self.replayed > 0 {
-            self.commit(&replayed, seq)?;
+        let bitmaps = self.container.space().take_dirty();
+        let moved = || {
+            self.kv.go_live()?;
+            if self.replayed > 0 { self.commit_with(&replayed, &bitmaps, seq) } else { Ok(()) }
+        };
+        let result = moved();
+        if is_no_space(&result) {
+            self.kv.revive()?;
+            self.give_what_is_free(old_log)?;
+            moved()?;
+        } else {
+            result?;
         }
         self.tables.write().view = self.kv.view()?;
         let mut seed = None;
@@ -36,15 +59,24 @@ impl Shared {
         })?;
         self.container.label_folder(epoch, false)?;
         *self.writer.lock() = Log::new(seed.expect("the flip set it"), segment, seq);
-        self.free_log(old_log);
+        let rest = old_log.iter().map(|part| part.segment).filter(|old| *old != segment);
+        self.free_log(rest.map(Segment::found).collect());
         Ok(())
     }
 
-    /// Writes what is in the blocks to them once more. After a failed sync the host counts pages as written that are not, and
-    /// the next sync says nothing of them.
-    pub(super) fn write_again(&self, runs: &[Run]) -> Result<()> {
+    /// Writes what was found and may not be durable once more: after a failed sync the host counts pages as written that are not,
+    /// and the next sync says nothing of them.
+    pub(super) fn write_again(&self, found: &Found) -> Result<()> {
+        // Else the store could hold a batch before the log does for sure. Where the last batch of a segment is durable, the record
+        // behind it that names the next one may not be.
+        for part in found.log.iter().filter(|part| part.seq >= found.durable) {
+            let mut bytes = vec![0; part.len];
+            let start = self.container.segment_offset(part.segment);
+            self.container.read(start, &mut bytes)?;
+            self.container.write_new(start, &bytes)?;
+        }
         let mut bytes = vec![0; BLOCK_LEN_BYTES];
-        for block in runs.iter().flat_map(Run::blocks) {
+        for block in found.unsynced.iter().flat_map(Run::blocks) {
             // Not what a later batch freed: it may lie beyond the end, and nobody looks at it.
             if !self.container.space().is_allocated(block) {
                 continue;
@@ -56,11 +88,6 @@ impl Shared {
     }
 
     /// Commits to the store what `table` holds, and the bitmaps, which are as of batch `seq`.
-    fn commit(&self, table: &MemTable, seq: u64) -> Result<()> {
-        let bitmaps = self.container.space().take_dirty();
-        self.commit_with(table, &bitmaps, seq)
-    }
-
     fn commit_with(&self, table: &MemTable, bitmaps: &[StoredBitmap], seq: u64) -> Result<()> {
         let bitmap = |(segment, bits): &StoredBitmap| (bitmap_key(*segment), bits.as_ref().map(|bits| own_value(bits)));
         let bitmaps: Vec<_> = bitmaps.iter().map(bitmap).collect();
@@ -71,12 +98,9 @@ impl Shared {
     }
 
     /// Segments of the log that hold nothing any more, and what else a checkpoint made free.
-    pub(super) fn free_log(&self, segments: Vec<u32>) {
-        let surplus = self.writer.lock().recycle(segments);
-        for segment in surplus {
-            self.container.punch_segment(segment);
-            self.container.space().unbind(segment, false);
-        }
+    pub(super) fn free_log(&self, segments: Vec<Segment>) {
+        let surplus = self.writer.lock().recycle(&self.container, segments);
+        self.drop_segments(surplus);
         let durable = self.container.durable();
         let empty = {
             let mut space = self.container.space();
@@ -89,23 +113,24 @@ impl Shared {
         }
     }
 
-    /// Gives back what the log holds in advance. Syncs that follow write more of the host's metadata until there is some again.
-    pub(super) fn shrink_log(&self) {
-        // Held, so that nobody appends to what is punched.
-        let mut log = self.writer.lock();
-        let (spare, current, used) = log.shrink();
-        self.container.punch_tail(current, used);
-        for segment in spare {
-            self.container.punch_segment(segment);
-            self.container.space().unbind(segment, false);
-        }
-    }
-
+    /// `NoSpace` if the host has none: then the log keeps what it holds, nothing is lost, and it is tried again later.
     pub(super) fn checkpoint(&self) -> Result<()> {
-        let _one_at_a_time = self.checkpointing.lock();
+        let mut unfinished = self.checkpointing.lock();
         self.container.check_writable()?;
-        let result = self.move_log();
+        let start = Instant::now();
+        let mut result = self.move_log(&mut unfinished);
+        let gives_room = is_no_space(&result);
+        if gives_room {
+            self.revive_after_failure();
+            if let Some(begun) = unfinished.as_mut() {
+                begun.cut.trim(&self.container);
+            }
+            result = self.make_room().and_then(|()| self.move_log(&mut unfinished));
+        }
+        let full = is_no_space(&result);
+        self.note_checkpoint(start, full);
         if let Err(e) = &result
+            && !full
             && !self.container.has_failed()
         {
             // The log holds it all, but nothing can be moved out of it any more.
@@ -113,8 +138,11 @@ impl Shared {
             self.container.fail("checkpoint", std::io::Error::other(format!("{e}{due}")));
         }
         if result.is_err() {
-            let view = self.tables.read().view.clone();
-            self.revive(&view);
+            self.revive_after_failure();
+        }
+        if gives_room {
+            // For the next checkpoint, now or at an opening, before somebody else has it. There may be less now.
+            let _ = self.writer.lock().keep_ballast(&self.container, self.ballast());
         }
         // Also those who wait in vain.
         let _writer = self.writer.lock();
@@ -122,8 +150,21 @@ impl Shared {
         result
     }
 
-    fn move_log(&self) -> Result<()> {
-        let (cut, frozen, bitmaps) = {
+    fn revive_after_failure(&self) {
+        let view = self.tables.read().view.clone();
+        self.revive(&view);
+    }
+
+    fn move_log(&self, unfinished: &mut Option<Unfinished>) -> Result<()> {
+        if unfinished.is_none() && self.writer.lock().bytes() == 0 {
+            return Ok(());
+        }
+        self.go_live()?;
+        if let Some(earlier) = unfinished {
+            self.finish(earlier)?;
+            *unfinished = None;
+        }
+        let begun = {
             let mut log = self.writer.lock();
             if log.bytes() == 0 {
                 return Ok(());
@@ -132,9 +173,29 @@ impl Shared {
             let mut tables = self.tables.write();
             let frozen = Arc::new(std::mem::take(&mut tables.active));
             tables.frozen = Some(frozen.clone());
-            (cut, frozen, self.container.space().take_dirty())
+            Unfinished { cut, frozen, bitmaps: self.container.space().take_dirty() }
         };
-        self.twice(|| self.commit_with(&frozen, &bitmaps, cut.seq))?;
+        self.finish(unfinished.insert(begun))?;
+        *unfinished = None;
+        Ok(())
+    }
+
+    /// Lets the store write to the file again, if that had no space.
+    fn go_live(&self) -> Result<()> {
+        if self.kv.is_live() {
+            return Ok(());
+        }
+        // As when it is revived: whoever met an error of the old view waits for the new one.
+        let _one_at_a_time = self.reviving.lock();
+        self.kv.go_live()?;
+        let mut tables = self.tables.write();
+        tables.view = self.kv.view()?;
+        Ok(())
+    }
+
+    fn finish(&self, begun: &mut Unfinished) -> Result<()> {
+        let Unfinished { cut, frozen, bitmaps } = begun;
+        self.twice(|| self.commit_with(frozen, bitmaps, cut.seq))?;
         self.container.flip(|superblock| {
             superblock.log_segment = cut.segment;
             superblock.log_seq = cut.seq + 1;
@@ -144,14 +205,14 @@ impl Shared {
             (tables.view, tables.frozen) = (self.kv.view()?, None);
             Ok(())
         })?;
-        self.free_log(cut.before);
+        self.free_log(std::mem::take(&mut cut.before));
         Ok(())
     }
 
     /// Once more after an error, with the store opened anew: an error latches it, also a reader's, or one that passes.
     fn twice<T>(&self, run: impl Fn() -> Result<T>) -> Result<T> {
         match run() {
-            Err(e) if !self.container.has_failed() => {
+            Err(e) if !self.container.has_failed() && e.kind() != ErrorKind::NoSpace => {
                 tracing::warn!("{e}; trying once more");
                 let view = self.tables.read().view.clone();
                 self.revive(&view);
@@ -164,6 +225,7 @@ impl Shared {
     pub(super) fn compact(&self) -> Result<()> {
         let _one_at_a_time = self.checkpointing.lock();
         self.container.check_writable()?;
+        self.go_live()?;
         let mut tables = self.tables.write();
         // Nobody reads meanwhile. A view that a reader still has keeps the store from being packed, and that is all.
         tables.view = Arc::new(NoView);

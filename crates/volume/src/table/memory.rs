@@ -40,6 +40,11 @@ impl MemTable {
         self.bytes
     }
 
+    /// How many keys it knows.
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
         self.map.iter().map(|(key, value)| (&**key, value.as_deref()))
     }

@@ -17,14 +17,26 @@ use crate::format::log::{self, ALIGNMENT, Kind, Seed};
 use crate::format::own::Own;
 use crate::kv::View;
 
+/// A segment of the log.
+#[derive(Clone, Copy)]
+pub(super) struct LogPart {
+    pub segment: u32,
+    /// Bytes of records from its start on.
+    pub len: usize,
+    /// The last batch up to its end.
+    pub seq: u64,
+}
+
 /// What the file holds besides the store.
 pub(super) struct Found {
     /// What the store lacks.
     pub table: MemTable,
     /// The last batch of the prefix.
     pub seq: u64,
-    /// Segments of the log.
-    pub segments: Vec<u32>,
+    /// Where the log is.
+    pub log: Vec<LogPart>,
+    /// The last batch that a record, or the store, says is durable.
+    pub durable: u64,
     /// How many batches the store lacks.
     pub batches: usize,
     /// Runs that verify, but that no record says are durable: after a failed sync they may be in the host's cache alone.
@@ -44,8 +56,8 @@ pub(super) fn find(container: &Container, view: &dyn View) -> Result<Found> {
         return Err(container.corrupt("the log begins beyond the end of the file"));
     }
     let chain = Chain::read(container, &superblock)?;
-    for segment in &chain.segments {
-        let claimed = container.space().claim(*segment, false);
+    for part in &chain.parts {
+        let claimed = container.space().claim(part.segment, false);
         claimed.map_err(|e| container.corrupt(e.0))?;
     }
     let durable = chain.durable.max(applied);
@@ -54,7 +66,7 @@ pub(super) fn find(container: &Container, view: &dyn View) -> Result<Found> {
         return Err(container.corrupt(format!("the log ends at {seq}, the key-value store at {applied}")));
     }
     let mut found =
-        Found { table: MemTable::default(), seq, segments: chain.segments, batches: 0, unsynced: Vec::new() };
+        Found { table: MemTable::default(), seq, log: chain.parts, durable, batches: 0, unsynced: Vec::new() };
     for (number, batch) in chain.batches.range((Bound::Excluded(applied), Bound::Included(seq))) {
         let allocated: Vec<_> = batch.allocated.iter().map(|(run, _)| *run).collect();
         let replayed = container.space().replay(&allocated, &batch.freed, *number);
@@ -101,7 +113,7 @@ fn load(container: &Container, view: &dyn View) -> Result<Option<u64>> {
 /// The valid records from the log's start on.
 struct Chain {
     batches: BTreeMap<u64, Batch>,
-    segments: Vec<u32>,
+    parts: Vec<LogPart>,
     /// The last batch that a record says was durable.
     durable: u64,
     /// The last batch.
@@ -112,35 +124,37 @@ impl Chain {
     fn read(container: &Container, superblock: &Superblock) -> Result<Chain> {
         let seed = Seed::of(superblock);
         let first = superblock.log_segment;
-        let mut chain =
-            Chain { batches: BTreeMap::new(), segments: vec![first], durable: 0, end: superblock.log_seq - 1 };
+        let mut chain = Chain { batches: BTreeMap::new(), parts: Vec::new(), durable: 0, end: superblock.log_seq - 1 };
         let mut segment = first;
         loop {
             let mut bytes = vec![0; container.segment_len() as usize];
             container.read(container.segment_offset(segment), &mut bytes)?;
-            match chain.read_segment(container, seed, &bytes)? {
+            let (len, next) = chain.read_segment(container, seed, &bytes)?;
+            chain.parts.push(LogPart { segment, len, seq: chain.end });
+            match next {
                 // Beyond the file's end: it was named, but nothing of it reached the disk.
                 Some(next) if next >= container.space().limit() => return Ok(chain),
-                Some(next) if chain.segments.contains(&next) || next == 0 => {
+                Some(next) if next == 0 || chain.parts.iter().any(|part| part.segment == next) => {
                     return Err(container.corrupt(format!("the log runs in a circle at segment {next}")));
                 }
-                Some(next) => {
-                    chain.segments.push(next);
-                    segment = next;
-                }
+                Some(next) => segment = next,
                 None => return Ok(chain),
             }
         }
     }
 
-    /// Takes in the records of a segment. Returns the one that the log goes on in, if it does.
-    fn read_segment(&mut self, container: &Container, seed: Seed, bytes: &[u8]) -> Result<Option<u32>> {
+    /// Takes in the records of a segment. Returns how long they are together, and the segment that the log goes on in, if it does.
+    fn read_segment(&mut self, container: &Container, seed: Seed, bytes: &[u8]) -> Result<(usize, Option<u32>)> {
         let mut rest = bytes;
         while let Some((record, len)) = log::decode(seed, rest).filter(|(record, _)| record.seq == self.end + 1) {
             let unknown = || container.corrupt(format!("record {} of the log makes no sense", record.seq));
             self.durable = self.durable.max(record.durable);
+            let end = bytes.len().saturating_sub(rest.len()).saturating_add(len);
             match record.kind {
-                Kind::Next => return log::decode_next(record.payload).ok_or_else(unknown).map(Some),
+                Kind::Next => {
+                    let next = log::decode_next(record.payload).ok_or_else(unknown)?;
+                    return Ok((end, Some(next)));
+                }
                 Kind::Batch => {
                     let batch = log::decode_batch(record.payload).ok_or_else(unknown)?;
                     self.batches.insert(record.seq, batch);
@@ -150,7 +164,7 @@ impl Chain {
             rest = rest.get(len..).unwrap_or_default();
         }
         self.check_end(container, seed, rest)?;
-        Ok(None)
+        Ok((bytes.len().saturating_sub(rest.len()), None))
     }
 
     /// A crash ends the log; damage makes a hole in it. What comes after a hole may say that what was there was durable.

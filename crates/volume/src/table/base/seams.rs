@@ -1,5 +1,7 @@
 //! A [`Base`] as the table and the extents of a volume.
 
+use std::sync::atomic::Ordering;
+
 use adit_core::{ErrorKind, FsError, Result};
 
 use super::Base;
@@ -7,19 +9,21 @@ use crate::table::{BLOCK_LEN_BYTES, Batch, Bytes, Extents, Run, Seq, Sink, Space
 
 impl Table for Base {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        let tables = self.shared.tables.read();
-        if let Some(known) = tables.get(key) {
-            return Ok(known.clone());
-        }
-        let view = tables.view.clone();
-        drop(tables);
-        Ok(self.shared.read(&view, |view| view.get_many(&[key]))?.pop().flatten())
+        self.shared.read(|| {
+            let tables = self.shared.tables.read();
+            if let Some(known) = tables.get(key) {
+                return Ok(known.clone());
+            }
+            let view = tables.view.clone();
+            drop(tables);
+            let values = view.get_many(&[key]).map_err(|e| (view, e));
+            Ok(values?.pop().flatten())
+        })
     }
 
     fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
         // As of one moment: after an error all of it is looked up again.
-        let mut tries_left = 1;
-        loop {
+        self.shared.read(|| {
             let tables = self.shared.tables.read();
             let known: Vec<Option<Option<Bytes>>> = keys.iter().map(|key| tables.get(key).cloned()).collect();
             let view = tables.view.clone();
@@ -27,21 +31,9 @@ impl Table for Base {
             let unknown = keys.iter().zip(&known).filter(|(_, known)| known.is_none());
             let unknown: Vec<&[u8]> = unknown.map(|(key, _)| *key).collect();
             let stored = if unknown.is_empty() { Ok(Vec::new()) } else { view.get_many(&unknown) };
-            match stored {
-                Ok(stored) => {
-                    let mut stored = stored.into_iter();
-                    let value = |known: Option<_>| known.unwrap_or_else(|| stored.next().flatten());
-                    return Ok(known.into_iter().map(value).collect());
-                }
-                Err(e) => {
-                    self.shared.revive(&view);
-                    if e.kind() == ErrorKind::Corrupt || tries_left == 0 {
-                        return Err(e);
-                    }
-                    tries_left -= 1;
-                }
-            }
-        }
+            let mut stored = stored.map_err(|e| (view, e))?.into_iter();
+            Ok(known.into_iter().map(|known| known.unwrap_or_else(|| stored.next().flatten())).collect())
+        })
     }
 
     fn scan(&self, start: &[u8], end: &[u8], sink: &mut Sink<'_>) -> Result<()> {
@@ -49,22 +41,11 @@ impl Table for Base {
         const STRETCH_MAX: usize = 1024;
         let (mut start, mut limit) = (start.to_vec(), STRETCH_MIN);
         while start.as_slice() < end {
-            // An error of the store may be another reader's: then it is opened anew, and this is tried again.
-            let mut tries_left = 1;
-            let stretch = loop {
+            let stretch = self.shared.read(|| {
                 let part = self.shared.tables.read().stretch(&start, end, limit);
                 let view = part.view.clone();
-                match part.merge(&start, end, limit) {
-                    Err(e) => {
-                        self.shared.revive(&view);
-                        if e.kind() == ErrorKind::Corrupt || tries_left == 0 {
-                            return Err(e);
-                        }
-                        tries_left -= 1;
-                    }
-                    Ok(stretch) => break stretch,
-                }
-            };
+                part.merge(&start, end, limit).map_err(|e| (view, e))
+            })?;
             for (key, value) in &stretch.entries {
                 if sink(key, value).is_break() {
                     return Ok(());
@@ -127,7 +108,14 @@ impl Extents for Base {
         if !is_reserved {
             return Err(FsError::new(ErrorKind::InvalidInput).on("write", "blocks that are not reserved"));
         }
-        self.shared.container.write_blocks(block, bytes)
+        match self.shared.container.write_blocks(block, bytes) {
+            // Blocks that were freed have space that the host can have back.
+            Err(e) if e.kind() == ErrorKind::NoSpace && self.shared.freed.swap(false, Ordering::AcqRel) => {
+                self.shared.give_free_blocks()?;
+                self.shared.container.write_blocks(block, bytes)
+            }
+            result => result,
+        }
     }
 
     fn read(&self, block: u64, buf: &mut [u8]) -> Result<()> {

@@ -1,0 +1,138 @@
+//! The file on its host: reads and writes, its length, and the space that the host keeps for it or gets back.
+//!
+//! A failure of what the volume needs to go on ends all writing. That the host has no space does not, where nothing durable leads
+//! to what was to be written.
+
+use std::sync::atomic::Ordering;
+
+use adit_core::{ErrorKind, FsError, Result};
+
+use super::Container;
+use crate::format::container::SLOT_OFFSETS;
+use crate::table::BLOCK_LEN_BYTES;
+
+impl Container {
+    /// Reads; what is beyond the file's end is zeros. Returns how many bytes there were.
+    pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let len = self.file.read_at(offset, buf).map_err(|e| FsError::from(e).on("read", &self.name))?;
+        buf.get_mut(len..).unwrap_or_default().fill(0);
+        Ok(len)
+    }
+
+    /// Writes what the volume needs to go on; a failure ends all writing.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        self.file.write_at(offset, bytes).map_err(|e| self.fail("write", e))
+    }
+
+    /// As [`Container::write`], for what nothing durable leads to yet: that the host has no space is the caller's, who leaves it
+    /// and tries again later. Any other failure ends all writing.
+    pub fn write_new(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        self.file.write_at(offset, bytes).map_err(|e| self.unless_full("write", e))
+    }
+
+    /// `NoSpace` if the host has none; else writing ended.
+    fn unless_full(&self, what: &'static str, e: std::io::Error) -> FsError {
+        if !is_full(&e) {
+            return self.fail(what, e);
+        }
+        FsError::new(ErrorKind::NoSpace).on(what, &self.name).because("the disk that it lies on is full")
+    }
+
+    /// Makes the host keep space for a range, unless it cannot: then writes to it may find none. After `NoSpace` it may keep some
+    /// of it.
+    pub fn allocate(&self, offset: u64, len: u64) -> Result<()> {
+        self.check_writable()?;
+        if !self.allocates() {
+            return Ok(());
+        }
+        match self.file.allocate(offset, len) {
+            Err(e) if is_full(&e) => Err(self.unless_full("allocate space for", e)),
+            Err(_) => {
+                // Whatever the reason: whoever writes there finds out.
+                self.allocates.store(false, Ordering::Relaxed);
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Finds out whether the host keeps space in advance, with what has some: before anything depends on it.
+    pub fn find_allocates(&self) -> Result<()> {
+        match self.allocate(SLOT_OFFSETS[0], BLOCK_LEN_BYTES as u64) {
+            Err(e) if e.kind() != ErrorKind::NoSpace => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the host keeps space in advance, as far as is known.
+    pub fn allocates(&self) -> bool {
+        self.allocates.load(Ordering::Relaxed)
+    }
+
+    /// As [`Container::write`], for what the log takes along: a failure is the caller's.
+    pub fn write_spare(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        self.file.write_at(offset, bytes).map_err(|e| FsError::from(e).on("write", &self.name))
+    }
+
+    /// Makes the file long enough for a segment. Whoever binds one does this before writing to it. `NoSpace` is the caller's; any
+    /// other failure ends all writing.
+    pub fn extend_to(&self, segment: u32) -> Result<()> {
+        self.check_writable()?;
+        self.extend(segment).map_err(|e| self.unless_full("extend", e))
+    }
+
+    /// As [`Container::extend_to`], for what nobody needs yet: a failure is the caller's.
+    pub fn try_extend_to(&self, segment: u32) -> Result<()> {
+        self.check_writable()?;
+        self.extend(segment).map_err(|e| FsError::from(e).on("extend", &self.name))
+    }
+
+    fn extend(&self, segment: u32) -> std::io::Result<()> {
+        let end = self.segment_offset(segment) + u64::from(self.segment_len);
+        // Nothing else makes the file longer, so this never makes it shorter.
+        let mut len = self.len.lock();
+        if *len < end {
+            self.file.set_len(end)?;
+            *len = end;
+        }
+        Ok(())
+    }
+
+    /// Starts to write the range back.
+    pub fn start_writeback(&self, offset: u64, len: u64) {
+        self.file.start_writeback(offset, len);
+    }
+
+    /// Gives a segment's space back to the host, if it takes it.
+    pub fn punch_segment(&self, segment: u32) {
+        self.punch(self.segment_offset(segment), u64::from(self.segment_len));
+    }
+
+    /// Gives the space of a segment from `from` bytes on back to the host, if it takes it.
+    pub fn punch_tail(&self, segment: u32, from: u64) {
+        self.punch(self.segment_offset(segment) + from, u64::from(self.segment_len).saturating_sub(from));
+    }
+
+    /// Gives the space of a range back to the host, if it takes it. What is there then is undefined.
+    pub fn punch(&self, offset: u64, len: u64) {
+        self.punch_with(|| self.file.punch(offset, len));
+    }
+
+    pub(super) fn punch_with(&self, punch: impl FnOnce() -> std::io::Result<()>) {
+        // Nothing relies on it, so a failure costs space and no more.
+        if self.punches.load(Ordering::Relaxed)
+            && let Err(e) = punch()
+            && e.kind() == std::io::ErrorKind::Unsupported
+        {
+            self.punches.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Whether it says that the host has no space.
+fn is_full(e: &std::io::Error) -> bool {
+    matches!(e.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+}
