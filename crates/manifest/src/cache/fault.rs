@@ -94,6 +94,11 @@ impl Failure {
         Failure { kind: e.kind(), cause }
     }
 
+    /// Whether somebody wanted no more of it.
+    pub fn is_interrupted(&self) -> bool {
+        self.kind == ErrorKind::Interrupted
+    }
+
     pub fn error(&self, id: &ObjectId) -> FsError {
         let e = FsError::new(self.kind).on("read object", id);
         match &self.cause {

@@ -83,26 +83,31 @@ impl CachedObject {
         self.state.lock().flights.iter().any(|flight| flight.meets(&blocks))
     }
 
-    /// Claims blocks, or tells who has one of them.
-    pub(super) fn claim(&self, blocks: Range<u64>) -> Result<Claim<'_>, Arc<Flight>> {
+    /// Claims blocks, or tells who has one of them. `is_ahead`: before anybody asks for them.
+    pub(super) fn claim(&self, blocks: Range<u64>, is_ahead: bool) -> Result<Claim<'_>, Arc<Flight>> {
         let state = &mut *self.state.lock();
         if let Some(flight) = state.flights.iter().find(|flight| flight.meets(&blocks)) {
             return Err(flight.clone());
         }
-        let flight = Flight::new(blocks);
+        let flight = Flight::new(blocks, is_ahead);
         state.flights.push(flight.clone());
         Ok(Claim { object: self, flight, result: None })
     }
 
     /// Claims the first of `blocks`, and those after it that are absent too.
-    fn claim_run(&self, generation: &Generation, blocks: Range<u64>) -> Result<(Claim<'_>, Range<u64>), Arc<Flight>> {
+    fn claim_run(
+        &self,
+        generation: &Generation,
+        blocks: Range<u64>,
+        is_ahead: bool,
+    ) -> Result<(Claim<'_>, Range<u64>), Arc<Flight>> {
         let run_max = (self.inner.space.run_max() / u64::from(generation.header().block_len)).max(1);
         let mut end = blocks.end.min(blocks.start + run_max);
         if let Some(known) = (blocks.start + 1..end).find(|block| generation.is_known(*block)) {
             end = known;
         }
         loop {
-            match self.claim(blocks.start..end) {
+            match self.claim(blocks.start..end, is_ahead) {
                 Ok(claim) => return Ok((claim, blocks.start..end)),
                 Err(flight) if end == blocks.start + 1 => return Err(flight),
                 // Up to the other one, or none but the first.
@@ -114,7 +119,7 @@ impl CachedObject {
     }
 
     /// Gets the first of `blocks`, which is absent, and those after it that are absent too, in one fetch; or waits for somebody
-    /// else who does so, unless `is_awaited` is false.
+    /// else who does so, unless `is_awaited` is false: then nobody has asked for them yet.
     pub(super) fn fill(
         &self,
         generation: &Arc<Generation>,
@@ -124,7 +129,7 @@ impl CachedObject {
         fetch: &dyn Fetch,
     ) -> Result<Step> {
         let first = blocks.start;
-        let (claim, blocks) = match self.claim_run(generation, blocks) {
+        let (claim, blocks) = match self.claim_run(generation, blocks, !is_awaited) {
             Ok(claimed) => claimed,
             Err(_) if !is_awaited => return Ok(Step::Again),
             Err(flight) => {

@@ -11,6 +11,8 @@ use super::fault::{Failure, ObjectFault};
 /// Blocks that are being fetched.
 pub(super) struct Flight {
     blocks: Range<u64>,
+    /// Whether nobody has asked for them yet.
+    is_ahead: bool,
     progress: Mutex<Progress>,
     moved: Condvar,
 }
@@ -27,16 +29,16 @@ struct Progress {
 pub(super) enum Landed {
     /// The block is there, or the fetch has ended: look again.
     Look,
-    /// The fetch failed.
+    /// The fetch failed, and another one would too.
     Failed(Failure),
     /// Nothing came for so long.
     Late(ObjectFault),
 }
 
 impl Flight {
-    pub fn new(blocks: Range<u64>) -> Arc<Flight> {
+    pub fn new(blocks: Range<u64>, is_ahead: bool) -> Arc<Flight> {
         let progress = Progress { done_to: blocks.start, bytes: 0, ended: None };
-        Arc::new(Flight { blocks, progress: Mutex::new(progress), moved: Condvar::new() })
+        Arc::new(Flight { blocks, is_ahead, progress: Mutex::new(progress), moved: Condvar::new() })
     }
 
     /// Whether it is about any of these blocks.
@@ -62,6 +64,8 @@ impl Flight {
     }
 
     /// Waits for a block. Who gives bytes, however slowly, is waited for; who gives none for `patience` is not.
+    ///
+    /// Who fetched ahead, or was told to end, failed for nobody but itself: its error is not the waiting reader's.
     pub fn wait(&self, block: u64, patience: Duration) -> Landed {
         let mut progress = self.progress.lock();
         loop {
@@ -71,7 +75,9 @@ impl Flight {
                 if let Some(result) = &progress.ended {
                     return match result {
                         // What it got before it failed is there.
-                        Err(failure) if progress.done_to <= block => Landed::Failed(failure.clone()),
+                        Err(failure) if progress.done_to <= block && !self.is_ahead && !failure.is_interrupted() => {
+                            Landed::Failed(failure.clone())
+                        }
                         _ => Landed::Look,
                     };
                 }
@@ -99,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_wait_ends_with_the_block_or_the_fetch() {
-        let flight = Flight::new(2..5);
+        let flight = Flight::new(2..5, false);
         assert!(matches!(flight.wait(2, SOON), Landed::Late(_)));
         flight.kept(3);
         assert!(matches!(flight.wait(2, LONG), Landed::Look));
@@ -107,14 +113,23 @@ mod tests {
         flight.end(Err(Failure::of(&FsError::new(ErrorKind::Network))));
         assert!(matches!(flight.wait(2, LONG), Landed::Look));
         assert!(matches!(flight.wait(3, LONG), Landed::Failed(_)));
-        let flight = Flight::new(0..1);
+        let flight = Flight::new(0..1, false);
         flight.end(Ok(()));
         assert!(matches!(flight.wait(0, LONG), Landed::Look));
     }
 
     #[test]
+    fn a_failure_of_nobody_elses_concern_is_not_passed_on() {
+        for (is_ahead, kind) in [(true, ErrorKind::Network), (false, ErrorKind::Interrupted)] {
+            let flight = Flight::new(0..1, is_ahead);
+            flight.end(Err(Failure::of(&FsError::new(kind))));
+            assert!(matches!(flight.wait(0, LONG), Landed::Look));
+        }
+    }
+
+    #[test]
     fn who_gives_bytes_is_waited_for() {
-        let flight = Flight::new(0..1);
+        let flight = Flight::new(0..1, false);
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| flight.wait(0, Duration::from_millis(500)));
             for _ in 0..120 {
@@ -128,7 +143,7 @@ mod tests {
 
     #[test]
     fn flights_know_what_they_meet() {
-        let flight = Flight::new(2..5);
+        let flight = Flight::new(2..5, false);
         let meets: Vec<bool> = (0..7).map(|block| flight.meets(&(block..block + 1))).collect();
         assert_eq!(meets, [false, false, true, true, true, false, false]);
         assert!(flight.meets(&(0..10)) && !flight.meets(&(5..9)));

@@ -83,7 +83,8 @@ pub struct CacheOptions {
     pub strict: bool,
     /// Threads that verify and make room in the background. With none that is done by whoever makes it necessary. Default 2.
     pub workers: usize,
-    /// How long who waits for somebody else's bytes goes on waiting while none come. Default 60 s.
+    /// How long who waits for somebody else's bytes goes on waiting while none come. More than a [`Fetch`] may take for a block, so
+    /// that nobody gives up before the one whom it waits for. Default 180 s.
     pub patience: Duration,
     /// How long another process may take for a block before it is fetched a second time. Default 5 s.
     pub others_patience: Duration,
@@ -100,7 +101,7 @@ impl Default for CacheOptions {
             block_len: 1 << 20,
             strict: false,
             workers: 2,
-            patience: Duration::from_secs(60),
+            patience: Duration::from_secs(180),
             others_patience: Duration::from_secs(5),
             retry_after: Duration::from_secs(30),
             watch: None,

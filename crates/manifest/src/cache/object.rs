@@ -105,7 +105,9 @@ impl CachedObject {
     ///
     /// [`Corrupt`](adit_core::ErrorKind::Corrupt) with an [`ObjectFault`](super::ObjectFault) if the object came with wrong content
     /// twice or with another length, [`TimedOut`](adit_core::ErrorKind::TimedOut) if somebody else's fetch of the same block gives
-    /// nothing, else what `fetch` says, also if it was called for another reader. On an error `buf` holds anything.
+    /// nothing, else what `fetch` says, also if it was called for another reader; but not if it was called
+    /// [ahead](Self::prefetch) of all readers, or said [`Interrupted`](adit_core::ErrorKind::Interrupted) to another one: then it is
+    /// called again. On an error `buf` holds anything.
     pub fn read(&self, offset: u64, buf: &mut [u8], fetch: &dyn Fetch) -> Result<usize> {
         let len = self.id.len.saturating_sub(offset).min(buf.len() as u64) as usize;
         let mut want = Want::new(offset, &mut buf[..len]);
@@ -118,7 +120,7 @@ impl CachedObject {
 
     fn get(&self, want: &mut Want<'_>, fetch: &dyn Fetch) -> Result<()> {
         if self.is_small() {
-            self.read_whole(want, fetch)
+            self.read_whole(want, true, fetch)
         } else if self.inner.options.strict {
             self.read_strict(want, fetch)
         } else {
@@ -215,7 +217,8 @@ impl CachedObject {
             return Ok(());
         }
         if self.is_small() {
-            return self.read_whole(&mut Want::new(0, &mut []), fetch);
+            let fits = self.inner.space.fits(self.id.len.next_multiple_of(UNIT_LEN));
+            return if fits { self.read_whole(&mut Want::new(0, &mut []), false, fetch) } else { Ok(()) };
         }
         let mut at = range.start;
         while at < end {
@@ -397,7 +400,7 @@ impl CachedObject {
             true
         } else {
             // Somebody who fills it knows better.
-            let Ok(claim) = self.claim(block..block + 1) else { return };
+            let Ok(claim) = self.claim(block..block + 1, false) else { return };
             let taken = take_if_bad(generation, block);
             claim.end(Ok(()));
             taken.unwrap_or_else(|e| {

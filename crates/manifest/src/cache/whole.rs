@@ -24,8 +24,9 @@ use crate::format::ContentHash;
 const PIECE_LEN: usize = 32 << 10;
 
 impl CachedObject {
-    /// Reads an object that is kept as a whole.
-    pub(super) fn read_whole(&self, want: &mut Want<'_>, fetch: &dyn Fetch) -> Result<()> {
+    /// Reads an object that is kept as a whole. With `is_awaited` false, nobody has asked for it yet: what somebody else fetches is
+    /// left to that one.
+    pub(super) fn read_whole(&self, want: &mut Want<'_>, is_awaited: bool, fetch: &dyn Fetch) -> Result<()> {
         loop {
             self.check_failed()?;
             if self.open_whole(Some(want)).is_some() {
@@ -33,8 +34,9 @@ impl CachedObject {
                 add(&self.inner.counters.hit_bytes, want.end() - want.start());
                 return Ok(());
             }
-            let claim = match self.claim(0..1) {
+            let claim = match self.claim(0..1, !is_awaited) {
                 Ok(claim) => claim,
+                Err(_) if !is_awaited => return Ok(()),
                 Err(flight) => {
                     add(&self.inner.counters.waits, 1);
                     match flight.wait(0, self.inner.options.patience) {

@@ -12,14 +12,33 @@ use adit_index::NodeId;
 
 use super::extra::Content;
 use super::file::ManifestFile;
-use super::{ManifestStore, STATE_XATTR, ino_of};
+use super::{Inner, ManifestStore, STATE_XATTR, ino_of};
 use crate::format::wtf8;
 
 /// Unit of sizes in `statfs`, in bytes.
 const STATFS_BLOCK_BYTES: u32 = 4096;
+/// Most entries that a listing may leave out. With more it fails.
+const LEFT_OUT_MAX: usize = 4096;
 
 fn read_only<T>() -> Result<T> {
     Err(ErrorKind::ReadOnly.into())
+}
+
+impl Inner {
+    /// The entries of a directory without the first `start`. One that cannot be read is an error, and hides no other.
+    fn each_entry(
+        &self,
+        dir: NodeId,
+        start: u32,
+        sink: &mut dyn FnMut(Result<DirEntry<'_>>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.index.each_child(dir, start, &mut |place, child| {
+            sink(child.and_then(|child| {
+                let name = FileName::new(child.name).map_err(|_| self.index.damaged(child.id, "its name"))?;
+                Ok(DirEntry { cookie: place.into(), ino: ino_of(child.id), kind: child.kind, name })
+            }))
+        })
+    }
 }
 
 impl Store for ManifestStore {
@@ -37,14 +56,14 @@ impl Store for ManifestStore {
     fn lookup(&self, parent: Ino, name: FileName<'_>) -> Result<Attr> {
         let inner = &*self.0;
         let parent = inner.id(parent)?;
-        let found = inner.segment.lookup(parent, name.as_bytes())?.ok_or(ErrorKind::NotFound)?;
-        Ok(inner.attr(&inner.segment.node(found)?))
+        let found = inner.index.lookup(parent, name.as_bytes())?.ok_or(ErrorKind::NotFound)?;
+        Ok(inner.attr(&inner.index.node(found)?))
     }
 
     fn lookup_listed(&self, parent: Ino, entries: &[DirEntry<'_>]) -> Vec<Result<Attr>> {
         let inner = &*self.0;
         let attr = |ino: Ino| {
-            let node = inner.segment.node(inner.id(ino)?)?;
+            let node = inner.index.node(inner.id(ino)?)?;
             // A number of this directory's listing belongs to its name for ever.
             if ino_of(node.parent) == parent { Ok(inner.attr(&node)) } else { Err(ErrorKind::NotFound.into()) }
         };
@@ -55,7 +74,7 @@ impl Store for ManifestStore {
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
         let inner = &*self.0;
-        Ok(inner.attr(&inner.segment.node(inner.id(ino)?)?))
+        Ok(inner.attr(&inner.index.node(inner.id(ino)?)?))
     }
 
     fn setattr(&self, _ino: Ino, _set: &SetAttr) -> Result<Attr> {
@@ -65,15 +84,35 @@ impl Store for ManifestStore {
     fn read_dir(&self, dir: Ino, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<()> {
         let inner = &*self.0;
         let start = u32::try_from(start).unwrap_or(u32::MAX);
-        let children = inner.segment.children(inner.id(dir)?, start)?;
-        for (cookie, child) in (u64::from(start) + 1..).zip(children) {
-            let child = child?;
-            let name = FileName::new(child.name).map_err(|_| inner.damaged(child.id, "its name"))?;
-            if sink(DirEntry { cookie, ino: ino_of(child.id), kind: child.kind, name }).is_break() {
-                break;
+        let (mut failed, mut failure) = (0, None);
+        inner.each_entry(inner.id(dir)?, start, &mut |entry| match entry {
+            Ok(entry) => sink(entry),
+            Err(e) => {
+                failed += 1;
+                if failed <= LEFT_OUT_MAX {
+                    return ControlFlow::Continue(());
+                }
+                failure = Some(e);
+                ControlFlow::Break(())
             }
+        })?;
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Found anew, which only a damaged index costs anything.
+    fn left_out(&self, dir: Ino) -> Vec<FsError> {
+        let inner = &*self.0;
+        let mut left_out = Vec::new();
+        if let Ok(dir) = inner.id(dir)
+            && inner.index.is_damaged()
+        {
+            let listed = inner.each_entry(dir, 0, &mut |entry| {
+                left_out.extend(entry.err());
+                if left_out.len() < LEFT_OUT_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
+            left_out.extend(listed.err());
         }
-        Ok(())
+        left_out
     }
 
     fn create(&self, _parent: Ino, _name: FileName<'_>, _new: &NewNode) -> Result<(Attr, Arc<dyn StoreFile>)> {
@@ -99,10 +138,12 @@ impl Store for ManifestStore {
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
         let inner = &*self.0;
         let id = inner.id(ino)?;
-        if inner.segment.kind(id)? != Kind::Symlink {
+        if inner.index.kind(id)? != Kind::Symlink {
             return Err(ErrorKind::InvalidInput.into());
         }
-        let Content::Target(target) = inner.extra(id)?.content else { return Err(inner.damaged(id, "its target")) };
+        let Content::Target(target) = inner.index.extra(id)?.content else {
+            return Err(inner.index.damaged(id, "its target"));
+        };
         match wtf8::to_host(target) {
             Some(target) => Ok(target.into_owned()),
             None => {
@@ -140,7 +181,7 @@ impl Store for ManifestStore {
 
     fn xattr(&self, ino: Ino, name: XattrName<'_>) -> Result<Vec<u8>> {
         let id = self.0.id(ino)?;
-        if name.as_bytes() != STATE_XATTR.as_bytes() || self.0.segment.kind(id)? != Kind::File {
+        if name.as_bytes() != STATE_XATTR.as_bytes() || self.0.index.kind(id)? != Kind::File {
             return Err(ErrorKind::NoAttribute.into());
         }
         let is_cached = ManifestFile::open(self.0.clone(), id)?.is_cached()?;
@@ -160,7 +201,7 @@ impl Store for ManifestStore {
     }
 
     fn sync_dir(&self, dir: Ino) -> Result<()> {
-        match self.0.segment.kind(self.0.id(dir)?)? {
+        match self.0.index.kind(self.0.id(dir)?)? {
             Kind::Directory => Ok(()),
             _ => Err(ErrorKind::NotDirectory.into()),
         }
@@ -175,22 +216,22 @@ impl Store for ManifestStore {
         Ok(StatFs {
             block_size: STATFS_BLOCK_BYTES,
             blocks: self.0.identity.totals.size_bytes.div_ceil(STATFS_BLOCK_BYTES.into()),
-            files: self.0.segment.len().into(),
+            files: self.0.index.count().into(),
             name_len_max: NAME_LEN_MAX_BYTES as u32,
             ..StatFs::default()
         })
     }
 
     fn path_of(&self, ino: Ino) -> Option<String> {
-        let path = self.0.segment.path(self.0.id(ino).ok()?).ok()?;
+        let path = self.0.index.path(self.0.id(ino).ok()?).ok()?;
         Some(format!("/{}", String::from_utf8_lossy(&path)))
     }
 
     fn name_of(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
         let inner = &*self.0;
         let id = inner.id(ino).ok().filter(|id| *id != NodeId::ROOT)?;
-        let node = inner.segment.node(id).ok().filter(|node| node.kind != Kind::Directory)?;
-        Some((ino_of(node.parent), inner.segment.name(id).ok()?.to_vec()))
+        let node = inner.index.node(id).ok().filter(|node| node.kind != Kind::Directory)?;
+        Some((ino_of(node.parent), inner.index.name(id).ok()?.to_vec()))
     }
 
     fn wind_up(&self) {

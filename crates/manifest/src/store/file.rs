@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use adit_core::error::{ErrorKind, Result};
 use adit_core::store::StoreFile;
@@ -35,8 +34,8 @@ pub(super) struct ManifestFile {
     inner: Arc<Inner>,
     size: u64,
     parts: Parts,
-    /// Told to what is fetched ahead when the file is closed.
-    is_dropped: Arc<AtomicBool>,
+    /// For what is fetched ahead.
+    number: u64,
     streams: Mutex<Streams>,
 }
 
@@ -49,19 +48,20 @@ struct Piece {
 impl ManifestFile {
     /// Opens a node that is a regular file.
     pub fn open(inner: Arc<Inner>, id: NodeId) -> Result<Self> {
-        let size = inner.segment.node(id)?.size;
-        let extra = inner.extra(id)?;
+        let size = inner.index.node(id)?.size;
+        let extra = inner.index.extra(id)?;
         inner.check_has_host_bytes(&extra)?;
-        let parts = match (inner.segment.hash(id)?, extra.content) {
+        let parts = match (inner.index.hash(id)?, extra.content) {
             (Some(hash), Content::Plain) => {
                 Parts::Whole(inner.cache.object(ObjectId { hash: ContentHash(hash), len: size }))
             }
             (None, Content::Chunks(hashes)) if hashes.len() as u64 == size.div_ceil(CHUNK_LEN_BYTES) => {
                 Parts::Chunks(hashes.iter().copied().map(ContentHash).collect())
             }
-            _ => return Err(inner.damaged(id, "its content")),
+            _ => return Err(inner.index.damaged(id, "its content")),
         };
-        Ok(ManifestFile { inner, size, parts, is_dropped: Arc::default(), streams: Mutex::default() })
+        let number = inner.ahead.file();
+        Ok(ManifestFile { inner, size, parts, number, streams: Mutex::default() })
     }
 
     /// The first piece of `range`, which is not empty and lies in the file.
@@ -93,26 +93,18 @@ impl ManifestFile {
     /// Has fetched what will be read after this.
     fn look_ahead(&self, offset: u64, len: u64) -> Result<()> {
         let block = u64::from(self.inner.cache.block_len());
+        let options = &self.inner.options;
         // What is dropped before it is read, when a full cache makes room, is a small part of all.
-        let window_max = self.inner.options.read_ahead_bytes.min(self.inner.cache.limit_bytes() / CACHE_PER_WINDOW);
-        let limits = Limits { block, window_max };
-        if self.size <= block || limits.window_max == 0 {
+        let window_max = options.read_ahead_bytes.min(self.inner.cache.limit_bytes() / CACHE_PER_WINDOW);
+        if self.size <= block || window_max == 0 || options.read_ahead_threads == 0 {
             return Ok(());
         }
-        let ranges = self.streams.lock().note(offset, len, self.size, limits);
-        for range in ranges {
-            self.each_piece(range, |Piece { object, range }| {
-                for missing in object.missing(range) {
-                    let mut start = missing.start;
-                    while start < missing.end {
-                        let end = (start / block + 1).saturating_mul(block).min(missing.end);
-                        let is_dropped = self.is_dropped.clone();
-                        self.inner.ahead.submit(Job { object: object.clone(), range: start..end, is_dropped });
-                        start = end;
-                    }
-                }
-                Ok(())
-            })?;
+        let ranges = self.streams.lock().note(offset, len, self.size, Limits { block, window_max });
+        for (number, range) in ranges.iter().enumerate() {
+            if let Some(from) = self.fetch_ahead(range.clone(), block)? {
+                self.streams.lock().take_back(&ranges[number..], from);
+                break;
+            }
         }
         Ok(())
     }
@@ -125,6 +117,29 @@ impl ManifestFile {
             Ok(())
         });
         looked.is_ok() && is_there
+    }
+
+    /// Has a range fetched, block by block. If there is too much to be done already, it tells the first byte that is not.
+    fn fetch_ahead(&self, range: Range<u64>, block: u64) -> Result<Option<u64>> {
+        let (mut at, mut refused) = (range.start, None);
+        self.each_piece(range, |Piece { object, range }| {
+            let object_start = at - range.start;
+            at = object_start + range.end;
+            let missing = if refused.is_none() { object.missing(range) } else { Vec::new() };
+            for missing in missing {
+                let mut start = missing.start;
+                while start < missing.end && refused.is_none() {
+                    let end = (start / block + 1).saturating_mul(block).min(missing.end);
+                    let job = Job { object: object.clone(), range: start..end };
+                    if !self.inner.ahead.submit(self.number, job) {
+                        refused = Some(object_start + start);
+                    }
+                    start = end;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(refused)
     }
 
     /// Whether all of its content is in the cache.
@@ -149,7 +164,7 @@ impl ManifestFile {
 
 impl Drop for ManifestFile {
     fn drop(&mut self) {
-        self.is_dropped.store(true, Ordering::Relaxed);
+        self.inner.ahead.forget(self.number);
     }
 }
 

@@ -12,6 +12,7 @@ mod calls;
 mod extra;
 mod file;
 mod identity;
+mod index;
 mod segments;
 mod streams;
 
@@ -29,6 +30,7 @@ use crate::format::wtf8;
 use ahead::Ahead;
 use extra::{Content, Extra};
 use file::ManifestFile;
+use index::Index;
 
 pub use build::{BuildPlace, BuildReport, Building, build_segment};
 pub use identity::Identity;
@@ -63,7 +65,7 @@ impl StoreOptions {
 pub struct ManifestStore(Arc<Inner>);
 
 struct Inner {
-    segment: Segment,
+    index: Index,
     identity: Identity,
     cache: Arc<Cache>,
     source: Arc<Source>,
@@ -98,7 +100,8 @@ impl Drop for Inner {
 }
 
 impl ManifestStore {
-    /// The manifest that `segment` was made of by [`build_segment`], with the content that `fetch` gets.
+    /// The manifest that `segment` was made of by [`build_segment`], with the content that `fetch` gets. When something in the
+    /// segment turns out to be damaged, its file is removed, so that the next mount builds another one.
     ///
     /// # Errors
     /// `NotSupported` if the segment is of something else, or of another version: it is to be built again.
@@ -106,7 +109,7 @@ impl ManifestStore {
         let identity = Identity::of(&segment)?;
         let source = Arc::new(Source { fetch, is_over: AtomicBool::new(false) });
         let ahead = Ahead::new(source.clone(), options.read_ahead_threads);
-        Ok(ManifestStore(Arc::new(Inner { segment, identity, cache, source, ahead, options })))
+        Ok(ManifestStore(Arc::new(Inner { index: Index::new(segment), identity, cache, source, ahead, options })))
     }
 
     /// The manifest.
@@ -116,7 +119,7 @@ impl ManifestStore {
 
     /// Its tree.
     pub fn segment(&self) -> &Segment {
-        &self.0.segment
+        self.0.index.segment()
     }
 
     /// The content of a regular file as an open file of the host, for FUSE passthrough: if it is one object, and this process knows
@@ -136,13 +139,13 @@ impl ManifestStore {
     pub fn files_of(&self, object: &ObjectId) -> Result<Vec<Ino>> {
         let inner = &*self.0;
         let mut found = Vec::new();
-        for id in (0..inner.segment.len()).map(NodeId) {
-            if inner.segment.kind(id)? != Kind::File {
+        for id in (0..inner.index.count()).map(NodeId) {
+            if inner.index.kind(id)? != Kind::File {
                 continue;
             }
-            let has_it = match inner.segment.hash(id)? {
+            let has_it = match inner.index.hash(id)? {
                 Some(hash) => hash == object.hash.0,
-                None => matches!(inner.extra(id)?.content, Content::Chunks(all) if all.contains(&object.hash.0)),
+                None => matches!(inner.index.extra(id)?.content, Content::Chunks(all) if all.contains(&object.hash.0)),
             };
             if has_it {
                 found.push(ino_of(id));
@@ -166,28 +169,17 @@ impl Inner {
     /// The node with this inode number; `Stale` if there is none.
     fn id(&self, ino: Ino) -> Result<NodeId> {
         let number = ino.0.checked_sub(Ino::ROOT.0).and_then(|number| u32::try_from(number).ok());
-        number.filter(|number| *number < self.segment.len()).map(NodeId).ok_or_else(|| ErrorKind::Stale.into())
+        number.filter(|number| *number < self.index.count()).map(NodeId).ok_or_else(|| ErrorKind::Stale.into())
     }
 
     /// The regular file with this inode number; `IsDirectory`, or `InvalidInput` for a link.
     fn file_id(&self, ino: Ino) -> Result<NodeId> {
         let id = self.id(ino)?;
-        match self.segment.kind(id)? {
+        match self.index.kind(id)? {
             Kind::File => Ok(id),
             Kind::Directory => Err(ErrorKind::IsDirectory.into()),
             _ => Err(ErrorKind::InvalidInput.into()),
         }
-    }
-
-    fn extra(&self, id: NodeId) -> Result<Extra<'_>> {
-        Extra::decode(self.segment.extra(id)?).ok_or_else(|| self.damaged(id, "what it has beside its columns"))
-    }
-
-    /// The error of a node that cannot be as the segment says, though all checksums are right.
-    fn damaged(&self, id: NodeId, what: &str) -> FsError {
-        FsError::new(ErrorKind::Corrupt)
-            .on("read index", self.segment.file_path().display())
-            .because(format!("node {}: {what} cannot be; build the index again", id.0))
     }
 
     /// Refuses to open what no host could have, because a name on its way has a lone surrogate that stands for no byte.

@@ -4,6 +4,9 @@
 //! on, up to a limit. Several streams may go through a file at once. A reader that leaps by the same distance each time has its
 //! next leaps fetched. Whoever does neither, reads at random, and nothing is fetched for it.
 //!
+//! What a program reads at once at some place, the kernel asks for in several requests, which look like a stream. So one that
+//! begins in the middle of a file has to be longer than what is read so, and than the place before it.
+//!
 //! Only numbers: nothing is fetched here.
 
 use std::ops::Range;
@@ -16,6 +19,10 @@ const SLACK_BYTES: u64 = 1 << 20;
 const SURE_HITS: u32 = 3;
 /// A read of so many bytes tells that somebody means to read more: the kernel asks for so much only then.
 const LARGE_READ_BYTES: u64 = 64 << 10;
+/// What is often read by one call, and comes in pieces.
+const CALL_LEN_BYTES: u64 = 1 << 20;
+/// The longest place of a reader that leaps; one that went on for longer was a stream.
+const PLACE_MAX_BYTES: u64 = 4 << 20;
 /// Equal leaps that make a pattern.
 const EQUAL_LEAPS: u32 = 2;
 /// Most leaps that are fetched ahead.
@@ -39,6 +46,8 @@ struct Stream {
     /// Where it goes on.
     next: u64,
     hits: u32,
+    /// Whether it has a large read.
+    is_large: bool,
     window: u64,
     /// Fetched ahead up to here.
     ahead: u64,
@@ -63,6 +72,8 @@ pub(super) struct Streams {
     clock: u64,
     streams: [Stream; STREAMS],
     leaps: Leaps,
+    /// How much was read at a place before the reader leapt to another one.
+    place_len: u64,
 }
 
 impl Streams {
@@ -74,25 +85,45 @@ impl Streams {
         }
         self.clock += 1;
         let known = self.streams.iter().position(|stream| stream.goes_on_at(offset));
-        let Some(at) = known else { return self.leap(offset, end, size) };
+        let Some(at) = known else { return self.leap(offset, end, size, limits) };
         let stream = &mut self.streams[at];
         stream.used = self.clock;
         stream.hits = stream.hits.saturating_add(1);
+        stream.is_large |= len >= LARGE_READ_BYTES;
         stream.next = stream.next.max(end);
-        let is_part_of_leap = self.leaps.equal >= EQUAL_LEAPS && stream.start == self.leaps.last;
-        if stream.start == self.leaps.last {
-            self.leaps.len = self.leaps.len.max(stream.next - stream.start);
+        let mut place_len = self.place_len;
+        if self.leaps.is_at(stream) {
+            if self.leaps.equal >= EQUAL_LEAPS {
+                place_len = self.leaps.len;
+            }
+            self.leaps.len = self.leaps.len.max(stream.len().min(limits.window_max));
         }
-        if is_part_of_leap || stream.hits < 2 && len < LARGE_READ_BYTES {
+        if stream.len() <= place_len || !stream.is_sure() {
             return Vec::new();
         }
         stream.extend(size, limits).into_iter().collect()
     }
 
+    /// Takes back what could not be asked for: of `ranges`, which are what is left of what [`Streams::note`] told, all from `from`
+    /// on. It will be told again.
+    pub fn take_back(&mut self, ranges: &[Range<u64>], from: u64) {
+        let Some(last) = ranges.last() else { return };
+        match self.streams.iter_mut().find(|stream| stream.ahead == last.end) {
+            Some(stream) => stream.ahead = from.min(last.end),
+            None => self.leaps.ahead = self.leaps.ahead.saturating_sub(ranges.len() as u64),
+        }
+    }
+
     /// A read that continues nothing.
-    fn leap(&mut self, offset: u64, end: u64, size: u64) -> Vec<Range<u64>> {
+    fn leap(&mut self, offset: u64, end: u64, size: u64, limits: Limits) -> Vec<Range<u64>> {
+        if let Some(place) = self.streams.iter().find(|stream| self.leaps.is_at(stream))
+            && place.len() <= PLACE_MAX_BYTES
+        {
+            self.place_len = place.len().max(self.place_len / 2);
+        }
         let oldest = self.streams.iter_mut().min_by_key(|stream| stream.used).expect("there are some");
-        *oldest = Stream { used: self.clock, start: offset, next: end, ..Stream::default() };
+        let is_large = end - offset >= LARGE_READ_BYTES;
+        *oldest = Stream { used: self.clock, start: offset, next: end, is_large, ..Stream::default() };
         let leaps = &mut self.leaps;
         // No file is longer than what an `i64` holds.
         let distance = offset.cast_signed().wrapping_sub(leaps.last.cast_signed());
@@ -108,7 +139,10 @@ impl Streams {
         if leaps.equal < EQUAL_LEAPS {
             return Vec::new();
         }
-        let wanted = LEAPS_MAX.min(1 << (leaps.equal - EQUAL_LEAPS + 1).min(8));
+        // Each takes whole blocks, and one more where it crosses a boundary.
+        let fetched_len = leaps.len.div_ceil(limits.block).saturating_add(1).saturating_mul(limits.block);
+        let room = limits.window_max / fetched_len;
+        let wanted = LEAPS_MAX.min(1 << (leaps.equal - EQUAL_LEAPS + 1).min(8)).min(room);
         let first = leaps.ahead + 1;
         leaps.ahead = leaps.ahead.max(wanted);
         (first..=wanted)
@@ -121,7 +155,26 @@ impl Streams {
     }
 }
 
+impl Leaps {
+    /// Whether the stream is at the place of the last leap.
+    fn is_at(&self, stream: &Stream) -> bool {
+        self.len > 0 && stream.used > 0 && stream.start == self.last
+    }
+}
+
 impl Stream {
+    fn len(&self) -> u64 {
+        self.next - self.start
+    }
+
+    /// Whether it is no part of what was read by one call.
+    fn is_sure(&self) -> bool {
+        match self.is_large {
+            true => self.start == 0 || self.len() > CALL_LEN_BYTES,
+            false => self.hits >= 2,
+        }
+    }
+
     fn goes_on_at(&self, offset: u64) -> bool {
         let slack = if self.hits >= SURE_HITS { SLACK_BYTES.min(self.window) } else { 0 };
         self.used > 0 && offset.abs_diff(self.next) <= slack
@@ -193,6 +246,90 @@ mod tests {
         let (mut streams, mut rng) = (Streams::default(), Rng::new(3));
         let fetched: u64 = (0..5000).map(|_| bytes(&streams.note(rng.below(SIZE), 4 * KIB, SIZE, LIMITS))).sum();
         assert!(fetched <= 4 * MIB, "{fetched}");
+    }
+
+    /// A program's read of a megabyte or four somewhere, which comes in pieces. What was read at once before is known.
+    #[test]
+    fn random_reads_that_come_in_pieces_have_next_to_nothing_fetched() {
+        for (call_len, fetched_max) in [(256 * KIB, 0), (MIB, 0), (4 * MIB, 8 * MIB)] {
+            for piece in [64 * KIB, 128 * KIB] {
+                let (mut streams, mut rng) = (Streams::default(), Rng::new(call_len));
+                let mut fetched = 0;
+                for _ in 0..500 {
+                    let start = 1 + rng.below(SIZE - call_len);
+                    for at in (start..start + call_len).step_by(piece as usize) {
+                        fetched += bytes(&streams.note(at, piece, SIZE, LIMITS));
+                    }
+                }
+                assert!(fetched <= fetched_max, "{fetched} for 500 reads of {call_len}");
+            }
+        }
+    }
+
+    /// A reader that has leapt some times, and then stays.
+    #[test]
+    fn who_leaps_and_then_goes_on_is_a_stream() {
+        for step in [4 * KIB, 128 * KIB, MIB] {
+            let mut streams = Streams::default();
+            for leap in 0..3 {
+                streams.note(leap * 10 * MIB, step, SIZE, LIMITS);
+            }
+            let mut ahead = 0;
+            for at in (30 * MIB..SIZE).step_by(step as usize) {
+                for range in streams.note(at, step, SIZE, LIMITS) {
+                    ahead = ahead.max(range.end);
+                }
+                assert!(at < 35 * MIB || ahead > at + step || ahead == SIZE, "{at} of reads of {step}");
+            }
+            assert_eq!(ahead, SIZE);
+        }
+    }
+
+    /// Leaps are fetched within the same limits as what follows on a reader.
+    #[test]
+    fn leaps_keep_within_the_window() {
+        for len in [4 * KIB, 2 * MIB, 20 * MIB] {
+            let limits = Limits { block: MIB, window_max: 24 * MIB };
+            let mut streams = Streams::default();
+            let mut asked = Vec::new();
+            for start in (0..SIZE).step_by(30 << 20) {
+                for at in (start..start + len).step_by(MIB as usize) {
+                    asked.extend(streams.note(at, len.min(MIB), SIZE, limits));
+                }
+                let leaps = asked.iter().filter(|range| range.start.is_multiple_of(30 << 20) && range.start > start);
+                let waiting: u64 = leaps.map(|range| (range.end - range.start).next_multiple_of(MIB)).sum();
+                assert!(waiting <= limits.window_max, "{waiting} for reads of {len}");
+            }
+            assert!(asked.contains(&(270 * MIB..270 * MIB + len)), "{asked:?}");
+        }
+    }
+
+    /// What found no place is told once more, and the rest not again.
+    #[test]
+    fn what_could_not_be_asked_for_is_told_again() {
+        let (mut streams, mut rng) = (Streams::default(), Rng::new(9));
+        let mut asked = 0;
+        for at in (0..SIZE).step_by(128 << 10) {
+            let ranges = streams.note(at, 128 * KIB, SIZE, LIMITS);
+            let Some(range) = ranges.first() else { continue };
+            assert!(range.start >= asked, "once");
+            let taken = rng.below((range.end - range.start) / MIB + 1) * MIB;
+            assert!(at < 20 * MIB || range.start <= asked.max((at + MIB).next_multiple_of(MIB)), "no gap");
+            asked = range.start + taken;
+            if asked < range.end {
+                streams.take_back(&ranges, asked);
+            }
+        }
+        assert_eq!(asked, SIZE);
+        let mut streams = Streams::default();
+        for at in [0, 10, 20] {
+            assert_eq!(streams.note(at * MIB, 4 * KIB, SIZE, LIMITS), []);
+        }
+        let at = |place: u64| place * MIB..place * MIB + 4 * KIB;
+        let ranges = streams.note(30 * MIB, 4 * KIB, SIZE, LIMITS);
+        assert_eq!(ranges, [at(40), at(50)]);
+        streams.take_back(&ranges[1..], ranges[1].start);
+        assert_eq!(streams.note(40 * MIB, 4 * KIB, SIZE, LIMITS), [at(50), at(60), at(70), at(80)]);
     }
 
     /// Random reads beside a stream end neither it nor its window.
@@ -293,9 +430,14 @@ mod tests {
             let mut streams = Streams::default();
             for (offset, len) in reads {
                 let (offset, len) = if small { (offset % 4096 * 1000, len % 5000) } else { (offset, len) };
-                for range in streams.note(offset, len, size, Limits { block, window_max }) {
+                let mut blocks = 0;
+                let ranges = streams.note(offset, len, size, Limits { block, window_max });
+                for range in &ranges {
                     prop_assert!(range.start < range.end && range.end <= size);
+                    blocks += (range.end - 1) / block - range.start / block + 1;
                 }
+                // A window ends with a block.
+                prop_assert!(blocks.saturating_sub(1).saturating_mul(block) <= window_max, "{ranges:?}");
             }
         }
     }

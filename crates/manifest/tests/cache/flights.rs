@@ -179,6 +179,69 @@ fn who_waited_gets_the_same_error() {
     }
 }
 
+/// What is fetched ahead, or for a reader that is told to end, fails for nobody else: who waited for it fetches it itself.
+#[test]
+fn a_failure_that_is_not_the_readers_is_not_its_error() {
+    struct Ended<'a>(&'a Source);
+    impl adit_manifest::cache::Fetch for Ended<'_> {
+        fn fetch(
+            &self,
+            id: &adit_manifest::cache::ObjectId,
+            range: std::ops::Range<u64>,
+            _sink: &mut dyn FnMut(&[u8]) -> adit_core::Result<()>,
+        ) -> adit_core::Result<()> {
+            self.0.fetch(id, range, &mut |_| Err(ErrorKind::Interrupted.into()))
+        }
+    }
+    for len in [5000, 600] {
+        for (strict, is_ahead) in [(false, true), (true, true), (false, false), (true, false)] {
+            let (dir, source) = (folder(), Source::new());
+            let id = source.add(len, 1);
+            let cache = open(host(&dir), CacheOptions { strict, workers: 1, ..options() });
+            source.hold(300);
+            std::thread::scope(|scope| {
+                let first = scope.spawn(|| {
+                    let object = cache.object(id);
+                    if is_ahead {
+                        source.act(&[Act::Fail]);
+                        object.prefetch(0..1024, &source)
+                    } else {
+                        object.read(0, &mut [0; 500], &Ended(&source)).map(drop)
+                    }
+                });
+                source.wait_for_held(1);
+                let second = scope.spawn(|| read(&cache.object(id), 0, 500, &source));
+                eventually("one waits", || cache.stats().waits == 1);
+                source.release();
+                let expected = if is_ahead { ErrorKind::Network } else { ErrorKind::Interrupted };
+                assert_eq!(first.join().unwrap().unwrap_err().kind(), expected);
+                assert!(second.join().unwrap().unwrap() == source.content(id)[..500]);
+            });
+            read_all(&cache, id, 5000, &source);
+        }
+    }
+}
+
+/// Whoever fetches ahead waits for nobody.
+#[test]
+fn what_is_fetched_already_is_not_waited_for_ahead() {
+    for len in [5000, 600] {
+        let (dir, source) = (folder(), Source::new());
+        let id = source.add(len, 1);
+        let cache = open(host(&dir), CacheOptions { workers: 1, ..options() });
+        source.hold(300);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| read(&cache.object(id), 0, 500, &source));
+            source.wait_for_held(1);
+            // This would wait for the reader if it waited, and that one for what comes after this.
+            cache.object(id).prefetch(0..1024, &source).unwrap();
+            source.release();
+            assert!(reader.join().unwrap().unwrap() == source.content(id)[..500]);
+        });
+        assert_eq!((source.fetched().len(), cache.stats().waits), (1, 0));
+    }
+}
+
 #[test]
 fn a_hanging_fetch_is_not_waited_for_for_ever() {
     for len in [5000, 600] {

@@ -13,17 +13,6 @@ use adit_testkit::{Rng, seeds};
 
 use crate::support::*;
 
-/// Waits for what another thread brings about. Fails after a minute.
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    for _ in 0..6000 {
-        if is_so() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    panic!("not within a minute: {what}");
-}
-
 fn with_read_ahead(world: &mut World, blocks: u64) {
     world.options = StoreOptions { read_ahead_bytes: blocks * BLOCK, ..world.options };
     world.cache = CacheOptions { workers: 2, ..world.cache.clone() };
@@ -75,37 +64,67 @@ fn a_small_read_fetches_one_block() {
     }
 }
 
-/// With read-ahead on as well: who reads at random has nothing fetched that it did not ask for.
+/// With read-ahead on as well: who reads at random has nothing fetched that it did not ask for, be it in one request or, as the kernel
+/// asks for what a program reads at once, in several.
 #[test]
 fn random_reads_have_nothing_fetched_ahead() {
-    let mut world = World::new();
-    world.add("f", 4 << 20);
-    with_read_ahead(&mut world, 32);
-    let store = world.mount();
-    let file = open(&store, "f");
-    let mut rng = Rng::new(3);
-    for _ in 0..200 {
-        read(&*file, rng.below(4 << 20), 100).unwrap();
+    for (len, piece) in [(100, 100), (50_000, 50_000), (256 << 10, 64 << 10), (1 << 20, 128 << 10)] {
+        let mut world = World::new();
+        let (content, other) = (world.add("f", 16 << 20), world.add("other", 1 << 20));
+        with_read_ahead(&mut world, 32);
+        world.options.read_ahead_threads = 1;
+        let source = Noted::new(world.source());
+        let store = world.mount_with(source.clone(), None);
+        let file = open(&store, "f");
+        let mut rng = Rng::new(3);
+        let mut blocks = std::collections::BTreeSet::new();
+        for _ in 0..20 {
+            let start = 1 + rng.below((16 << 20) - len);
+            for at in (start..start + len).step_by(piece) {
+                let count = piece.min((start + len - at) as usize);
+                assert!(read(&*file, at, count).unwrap() == content[at as usize..][..count]);
+            }
+            blocks.extend(start / BLOCK..(start + len).div_ceil(BLOCK));
+        }
+        // The one thread takes files in turns: what was to be done for this one is begun before the other one's.
+        let sequential = open(&store, "other");
+        for at in (0..20_000).step_by(1000) {
+            read(&*sequential, at, 1000).unwrap();
+        }
+        eventually("the other file is fetched ahead", || source.fetched(&other, true).len() >= 2);
+        assert_eq!(source.fetched(&content, true), [], "for reads of {len} in pieces of {piece}");
+        let fetched: Vec<u64> = source
+            .fetched(&content, false)
+            .iter()
+            .flat_map(|range| range.start / BLOCK..range.end.div_ceil(BLOCK))
+            .collect();
+        assert_eq!(fetched, blocks.into_iter().collect::<Vec<_>>());
     }
-    let fetched = store.counters().iter().find(|(name, _)| *name == "fetched_bytes").unwrap().1;
-    assert!(fetched <= 400 * BLOCK, "a block each, and where a read crosses one, two: {fetched}");
 }
 
-/// A sequential reader has each block fetched once, most of them ahead and several at a time.
+/// A sequential reader has each block fetched once, and as many at a time as there are threads.
 #[test]
 fn a_sequential_reader_has_the_rest_fetched_ahead() {
     let mut world = World::new();
     let content = world.add("f", 4 << 20);
     with_read_ahead(&mut world, 64);
-    world.faults.always(ObjectFault::Delay(std::time::Duration::from_millis(2)), &[ObjectCall::Read]);
     let store = world.mount();
     let file = open(&store, "f");
-    for (n, expected) in content.chunks(1024).enumerate() {
-        assert!(read(&*file, n as u64 * 1024, 1024).unwrap() == expected);
-    }
-    let stats = world.faults.stats();
-    assert_eq!(stats.bytes_read, 4 << 20, "each byte once");
-    assert!(stats.calls_at_once_max > 4, "{stats:?}");
+    let read_on = |numbers: std::ops::Range<usize>| {
+        for (n, expected) in content.chunks(1024).enumerate().take(numbers.end).skip(numbers.start) {
+            assert!(read(&*file, n as u64 * 1024, 1024).unwrap() == expected);
+        }
+    };
+    // Far enough for the longest window, which holds more blocks than there are threads.
+    read_on(0..1024);
+    world.faults.always(ObjectFault::Hold, &[ObjectCall::Read]);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| read_on(1024..4096));
+        world.faults.wait_for_held(world.options.read_ahead_threads as u64);
+        world.faults.clear();
+        reader.join().unwrap();
+    });
+    assert_eq!(world.faults.stats().bytes_read, 4 << 20, "each byte once");
 }
 
 /// A file that is larger than the cache, read from its beginning to its end: little is fetched twice, with read-ahead as well.
@@ -121,44 +140,42 @@ fn a_file_larger_than_the_cache_is_fetched_about_once() {
         assert!(read(&*file, n as u64 * 10_000, 10_000).unwrap() == expected);
     }
     let fetched = world.faults.stats().bytes_read;
-    assert!(fetched <= (8 << 20) / 100 * 115, "{fetched}");
+    assert!(fetched <= (8 << 20) / 100 * 105, "{fetched}");
 }
 
-/// What was to be fetched ahead is left when the file is closed.
+/// What was to be fetched ahead is left when the file is closed, but for what is on its way.
 #[test]
 fn who_closes_a_file_has_no_more_fetched_of_it() {
-    let mut world = World::new();
-    world.add("f", 4 << 20);
-    with_read_ahead(&mut world, 256);
-    world.options.read_ahead_threads = 2;
-    let store = world.mount();
-    let file = open(&store, "f");
-    for at in 0..200 {
-        read(&*file, at * 1000, 1000).unwrap();
-    }
-    world.faults.always(ObjectFault::Hold, &[ObjectCall::Read]);
-    std::thread::scope(|scope| {
-        let reader = scope.spawn(|| {
-            let mut at = 200_000;
-            while read(&*file, at, 100_000).is_ok() && at < 2 << 20 {
-                at += 100_000;
-            }
-        });
+    for closes in [true, false] {
+        let mut world = World::new();
+        let (content, other) = (world.add("f", 4 << 20), world.add("other", 1 << 20));
+        with_read_ahead(&mut world, 256);
+        world.options.read_ahead_threads = 2;
+        let source = Noted::new(world.source());
+        let store = world.mount_with(source.clone(), None);
+        // One read, of which nothing follows. What is read then is there, and what is to be fetched lies behind it.
+        read(&*open(&store, "f"), 0, 1 << 20).unwrap();
+        let file = open(&store, "f");
+        world.faults.add(ObjectFault::Hold, &[ObjectCall::Read], &ContentHash::of(&content).to_string(), 0, u64::MAX);
+        for at in (0..1 << 20).step_by(BLOCK as usize) {
+            read(&*file, at, BLOCK as usize).unwrap();
+        }
         world.faults.wait_for_held(2);
+        if !closes {
+            world.faults.clear();
+            eventually("the rest is fetched", || source.fetched(&content, true).len() > 100);
+            continue;
+        }
+        drop(file);
         world.faults.clear();
-        reader.join().unwrap();
-    });
-    world.faults.always(ObjectFault::Hold, &[ObjectCall::Read]);
-    drop(file);
-    world.faults.clear();
-    let fetched = world.faults.stats().bytes_read;
-    eventually("the threads have come to rest", || {
-        let before = world.faults.stats();
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        before == world.faults.stats()
-    });
-    let after = world.faults.stats().bytes_read;
-    assert!(after - fetched <= 4 * BLOCK, "{}", after - fetched);
+        // Files take turns: if there were more to be done for the first one, it would be begun before the other one's.
+        let sequential = open(&store, "other");
+        for at in (0..20_000).step_by(1000) {
+            read(&*sequential, at, 1000).unwrap();
+        }
+        eventually("the other file is fetched ahead", || source.fetched(&other, true).len() >= 2);
+        assert_eq!(source.fetched(&content, true).len(), 2);
+    }
 }
 
 /// A file in chunks, whose objects are of 256 MiB and computed: across their boundaries, and never more than was asked for. The

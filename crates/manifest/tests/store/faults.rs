@@ -6,9 +6,11 @@ use std::time::Duration;
 use adit_core::error::{ErrorKind, FsError};
 use adit_core::media::Objects;
 use adit_core::store::Store;
+use adit_index::Segment;
 use adit_manifest::cache::{CacheOptions, ObjectFault as Wrong, ObjectId, Watch};
 use adit_manifest::cas::DataKeys;
 use adit_manifest::format::ContentHash;
+use adit_manifest::store::ManifestStore;
 use adit_testkit::objects::{ObjectCall, ObjectFault};
 use adit_testkit::{Rng, seeds};
 
@@ -101,51 +103,96 @@ fn missing_and_cut_objects_are_errors_of_their_own() {
     read(&*open(&store, "there"), 0, 10).unwrap();
 }
 
-/// Whatever the store does, and however often: right bytes or an error; and afterwards all is well.
+/// Whatever the store does, and however often: right bytes or an error that says what happened; and afterwards all is well. Some
+/// readers go on where they were, so that things are fetched ahead of them.
 #[test]
 fn a_store_that_fails_in_every_way_gives_no_wrong_byte() {
     let faults = [
-        ObjectFault::UNAVAILABLE,
-        ObjectFault::FORBIDDEN,
-        ObjectFault::MISSING,
-        ObjectFault::TIMED_OUT,
-        ObjectFault::BreakOff,
-        ObjectFault::CutShort,
-        ObjectFault::FlipBit,
-        ObjectFault::WrongTag,
-        ObjectFault::WrongLen,
-        ObjectFault::Delay(Duration::from_millis(1)),
+        (ObjectFault::UNAVAILABLE, ErrorKind::Network),
+        (ObjectFault::FORBIDDEN, ErrorKind::PermissionDenied),
+        (ObjectFault::MISSING, ErrorKind::Io),
+        (ObjectFault::TIMED_OUT, ErrorKind::TimedOut),
+        (ObjectFault::BreakOff, ErrorKind::Network),
+        (ObjectFault::CutShort, ErrorKind::Corrupt),
+        (ObjectFault::WrongTag, ErrorKind::Corrupt),
+        (ObjectFault::WrongLen, ErrorKind::Corrupt),
+        (ObjectFault::Delay(Duration::from_millis(1)), ErrorKind::Corrupt),
+        // Last: who is not strict may read it before it shows.
+        (ObjectFault::FlipBit, ErrorKind::Corrupt),
     ];
+    let (mut right, mut failed, mut ahead) = (0, 0, 0);
     for seed in seeds(30) {
         let mut rng = Rng::new(seed);
         let mut world = World::new();
+        let strict = rng.percent(50);
         let files: Vec<_> = [500, 30_000, 90_000]
             .into_iter()
             .map(|len| (format!("f{len}"), world.add(&format!("f{len}"), len)))
             .collect();
-        // Strict: nothing that is not verified is handed out.
         let retry_after = Duration::from_millis(1);
-        world.cache = CacheOptions { strict: true, workers: 2, retry_after, ..world.cache.clone() };
+        world.cache = CacheOptions { strict, workers: 2, retry_after, ..world.cache.clone() };
         world.cache.limit_bytes = *rng.pick(&[u64::MAX, 60_000, 0]);
         world.options.read_ahead_bytes = 8 * BLOCK;
-        let store = world.mount();
+        let source = Noted::new(world.source());
+        let store = world.mount_with(source.clone(), None);
+        let mut expected = Vec::new();
         for _ in 0..6 {
-            world.faults.add(*rng.pick(&faults), &[ObjectCall::Read], "", rng.below(20), rng.below(6));
+            let (fault, kind) = rng.pick(&faults[..faults.len() - usize::from(!strict)]);
+            expected.push(*kind);
+            world.faults.add(*fault, &[ObjectCall::Read], "", rng.below(20), rng.below(6));
         }
-        for _ in 0..40 {
+        for _ in 0..10 {
             let (path, content) = rng.pick(&files);
-            let at = rng.below(content.len() as u64);
-            if let Ok(found) = read(&*open(&store, path), at, 10_000) {
-                let from = at as usize;
-                assert!(found == content[from..(from + 10_000).min(content.len())], "seed {seed}");
+            let file = open(&store, path);
+            let (mut at, len) = (rng.below(content.len() as u64) as usize, *rng.pick(&[1000, 10_000]));
+            for _ in 0..6 {
+                match read(&*file, at as u64, len) {
+                    Ok(found) => {
+                        assert!(found == content[at..content.len().min(at + len)], "seed {seed}");
+                        right += 1;
+                        at = content.len().min(at + len);
+                    }
+                    Err(e) => {
+                        assert!(expected.contains(&e.kind()), "seed {seed}: {e}, and not one of {expected:?}");
+                        assert!(e.to_string().contains(&ContentHash::of(content).to_string()), "seed {seed}: {e}");
+                        failed += 1;
+                    }
+                }
             }
         }
         world.faults.clear();
         std::thread::sleep(Duration::from_millis(2));
         for (path, content) in &files {
             assert!(read(&*open(&store, path), 0, content.len()).unwrap() == *content, "seed {seed}: {path}");
+            ahead += source.fetched(content, true).len();
         }
     }
+    let all = right + failed;
+    assert!(
+        right > all / 2 && failed > all / 100 && ahead > all / 100,
+        "{right} right, {failed} failed, {ahead} ahead"
+    );
+}
+
+/// Two mounts of one manifest share a cache: what one of them gives up, because it ends, the other one gets.
+#[test]
+fn who_shares_a_cache_with_a_mount_that_ends_reads_on() {
+    let mut world = World::new();
+    let content = world.add("f", 100_000);
+    let (first, cache) = world.mount_sharing();
+    let segment = Segment::open(&world.dir.path().join("segment")).unwrap();
+    let second = ManifestStore::new(segment, cache.clone(), world.source(), world.options).unwrap();
+    world.faults.add(ObjectFault::Hold, &[ObjectCall::Read], "", 0, 1);
+    std::thread::scope(|scope| {
+        let ends = scope.spawn(|| read(&*open(&first, "f"), 50_000, 10));
+        world.faults.wait_for_held(1);
+        let reads_on = scope.spawn(|| read(&*open(&second, "f"), 50_000, 10));
+        eventually("the other one waits for it", || cache.stats().waits == 1);
+        first.wind_up();
+        world.faults.clear();
+        assert_eq!(kind(ends.join().unwrap()), ErrorKind::Interrupted);
+        assert!(reads_on.join().unwrap().unwrap() == content[50_000..50_010]);
+    });
 }
 
 /// A mount that is ended by force gives those up that wait for bytes, and begins nothing new.

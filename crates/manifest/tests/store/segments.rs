@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use adit_core::error::{ErrorKind, Result};
+use adit_core::store::Store;
 use adit_index::Segment;
 use adit_manifest::format::{Content, ContentHash};
-use adit_manifest::store::{Building, Segments, SegmentsOptions};
+use adit_manifest::store::{Building, ManifestStore, Segments, SegmentsOptions};
 
 use crate::support::*;
 
@@ -102,6 +103,90 @@ fn a_segment_that_cannot_be_read_is_built_again() {
         assert_eq!(first_name(&segment), b"a");
         assert!(fs::read(&path).unwrap() == good);
     }
+}
+
+/// Damage in a block that is looked at only when something in it is asked for: the mount that finds it tells, and the next one is well.
+#[test]
+fn a_segment_that_is_damaged_inside_is_built_again() {
+    let place = Place::new();
+    let mut world = World::new();
+    for n in 0..300 {
+        world.insert(format!("d/{n:03}-{}", "x".repeat(200)).as_bytes(), file(0, Content::Whole(ContentHash::of(b""))));
+    }
+    world.insert(b"e/f", file(0, Content::Whole(ContentHash::of(b""))));
+    let path = place.dir.path().join("m");
+    fs::write(&path, world.text()).unwrap();
+    let manifest = File::open(&path).unwrap();
+    place.get(&manifest).unwrap();
+    let segment_path = place.files("segment").remove(0);
+    let good = fs::read(&segment_path).unwrap();
+    // A byte of each block in turn, behind the header and before the checksums of the blocks.
+    let (mut told, mut built) = (0, 0);
+    for at in (4096..good.len()).step_by(4096) {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        // Under another inode number: what is mapped is left alone.
+        fs::remove_file(&segment_path).unwrap();
+        fs::write(&segment_path, &bad).unwrap();
+        let (segment, is_built) = place.get(&manifest).unwrap();
+        built += u32::from(is_built);
+        let (_, cache) = world.mount_sharing();
+        let store = ManifestStore::new(segment, cache, world.source(), world.options).unwrap();
+        let mut failures = Vec::new();
+        for path in ["d", "e", "e/f"] {
+            failures.extend(find(&store, path.as_bytes()).err());
+        }
+        if let Ok(dir) = find(&store, b"d") {
+            failures.extend(store.read_dir(dir.ino, 0, &mut |_| ControlFlow::Continue(())).err());
+            failures.extend(store.left_out(dir.ino));
+        }
+        assert!(failures.iter().all(|e| e.kind() == ErrorKind::Corrupt), "{failures:?}");
+        assert_eq!(segment_path.exists(), failures.is_empty(), "it is gone when it is known to be damaged");
+        let (segment, is_built) = place.get(&manifest).unwrap();
+        assert_eq!(is_built, !failures.is_empty());
+        told += u32::from(is_built);
+        if is_built {
+            assert!(fs::read(&segment_path).unwrap() == good);
+            drop(segment);
+        }
+        fs::write(&segment_path, &good).unwrap();
+    }
+    assert!(told >= 5, "{told} blocks told of, {built} found at the opening");
+}
+
+/// One block of names that cannot be read takes its own entries with it, and no others.
+#[test]
+fn entries_that_cannot_be_read_are_left_out_and_told() {
+    let mut world = World::new();
+    let mut names = Vec::new();
+    for n in 0..2000 {
+        names.push(format!("{n:04}-{}", "x".repeat(180)).into_bytes());
+        let path = [b"d/", &names[n][..]].concat();
+        world.insert(&path, file(0, Content::Whole(ContentHash::of(b""))));
+    }
+    drop(world.mount());
+    let out = world.dir.path().join("segment");
+    let mut bytes = fs::read(&out).unwrap();
+    let at = bytes.windows(5).position(|bytes| bytes == b"1000-").unwrap();
+    bytes[at] ^= 1;
+    fs::write(&out, bytes).unwrap();
+    let (_, cache) = World::new().mount_sharing();
+    let store = ManifestStore::new(Segment::open(&out).unwrap(), cache, world.source(), world.options).unwrap();
+    let dir = find(&store, b"d").unwrap().ino;
+    assert!(store.left_out(dir).is_empty(), "nobody has looked");
+    let listed = list(&store, dir, 0);
+    let left_out = store.left_out(dir);
+    assert!((200..600).contains(&left_out.len()), "{}", left_out.len());
+    assert!(left_out.iter().all(|e| e.kind() == ErrorKind::Corrupt));
+    assert_eq!(listed.len() + left_out.len(), names.len());
+    for (cookie, ino, _, name) in &listed {
+        assert_eq!(*name, names[*cookie as usize - 1]);
+        assert_eq!(store.getattr(*ino).unwrap().ino, *ino);
+    }
+    // It goes on after them from any cookie, and what is beside it is whole.
+    assert_eq!(list(&store, dir, 1000), listed.into_iter().filter(|(cookie, ..)| *cookie > 1000).collect::<Vec<_>>());
+    assert!(store.left_out(adit_core::types::Ino::ROOT).is_empty());
+    assert!(!out.exists());
 }
 
 /// A file that was changed a moment ago could be changed again without a trace: its segment is good for this once.

@@ -1,8 +1,8 @@
 //! A manifest with its objects in memory, and a store over it.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use adit_core::error::{ErrorKind, FsError, Result};
 use adit_core::media::{Content as Stored, Objects, PutOptions};
@@ -79,11 +79,24 @@ impl World {
     }
 
     pub fn mount_with(&self, source: Arc<dyn Fetch>, watch: Option<Arc<dyn Watch>>) -> ManifestStore {
+        self.mount_on(source, self.cache(watch))
+    }
+
+    /// The store, and its cache for others to share.
+    pub fn mount_sharing(&self) -> (ManifestStore, Arc<Cache>) {
+        let cache = self.cache(None);
+        (self.mount_on(self.source(), cache.clone()), cache)
+    }
+
+    fn cache(&self, watch: Option<Arc<dyn Watch>>) -> Arc<Cache> {
+        let host = HostDirectory::open(&self.dir.path().join("cache")).unwrap();
+        Arc::new(Cache::open(Arc::new(host), CacheOptions { watch, ..self.cache.clone() }).unwrap())
+    }
+
+    fn mount_on(&self, source: Arc<dyn Fetch>, cache: Arc<Cache>) -> ManifestStore {
         let out = self.dir.path().join("segment");
         build(&self.text(), &out).unwrap();
-        let host = HostDirectory::open(&self.dir.path().join("cache")).unwrap();
-        let cache = Cache::open(Arc::new(host), CacheOptions { watch, ..self.cache.clone() }).unwrap();
-        ManifestStore::new(Segment::open(&out).unwrap(), Arc::new(cache), source, self.options).unwrap()
+        ManifestStore::new(Segment::open(&out).unwrap(), cache, source, self.options).unwrap()
     }
 
     pub fn text(&self) -> Vec<u8> {
@@ -146,6 +159,47 @@ pub fn kind<T>(result: Result<T>) -> ErrorKind {
     result.err().expect("it fails").kind()
 }
 
+/// A source that notes what is fetched, and whether that is ahead of the readers: by a thread of the store.
+pub struct Noted {
+    inner: Arc<dyn Fetch>,
+    fetches: Mutex<Vec<(ObjectId, Range<u64>, bool)>>,
+}
+
+impl Noted {
+    pub fn new(inner: Arc<dyn Fetch>) -> Arc<Noted> {
+        Arc::new(Noted { inner, fetches: Mutex::default() })
+    }
+
+    /// What was fetched of the object with this content so far, in the order of its bytes; ahead of the readers, or by them.
+    pub fn fetched(&self, content: &[u8], ahead: bool) -> Vec<Range<u64>> {
+        let hash = ContentHash::of(content);
+        let fetches = self.fetches.lock().unwrap();
+        let of_it = fetches.iter().filter(|(id, _, is_ahead)| id.hash == hash && *is_ahead == ahead);
+        let mut ranges: Vec<_> = of_it.map(|(_, range, _)| range.clone()).collect();
+        ranges.sort_by_key(|range| range.start);
+        ranges
+    }
+}
+
+impl Fetch for Noted {
+    fn fetch(&self, id: &ObjectId, range: Range<u64>, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let is_ahead = std::thread::current().name() == Some("adit-ahead");
+        self.fetches.lock().unwrap().push((*id, range.clone(), is_ahead));
+        self.inner.fetch(id, range, sink)
+    }
+}
+
+/// Waits for what another thread brings about. Fails after a minute.
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    for _ in 0..6000 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("not within a minute: {what}");
+}
+
 /// A source of bytes that are computed, for objects of any length.
 pub struct Computed;
 
@@ -159,7 +213,7 @@ impl Fetch for Computed {
     fn fetch(
         &self,
         id: &ObjectId,
-        range: std::ops::Range<u64>,
+        range: Range<u64>,
         sink: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<(), FsError> {
         assert!(range.end <= id.len);
