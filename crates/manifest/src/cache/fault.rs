@@ -44,10 +44,15 @@ pub enum ObjectFault {
         expected: u64,
     },
     /// The store has no such object.
-    #[error("it is not in the store ({store}); upload it again, or check that this is the store of the manifest")]
+    #[error(
+        "it is not in the store ({store}{}); upload it again, or check that this is the store of the manifest",
+        .answer.as_ref().map_or(String::new(), |answer| format!(": {answer}"))
+    )]
     Missing {
         /// The store.
         store: String,
+        /// What the store said, if it said why: that there is no such bucket, for one.
+        answer: Option<String>,
     },
     /// Somebody else fetches the same bytes, and for so long nothing came.
     #[error("another reader waits for the same bytes, and none came for {} s", .waited.as_secs())]

@@ -70,14 +70,14 @@ impl Read for Reader<'_> {
         if self.used == self.buffer.len() {
             let ObjectDocument { objects, key, info } = self.document;
             let len = info.len.saturating_sub(self.offset).min(REQUEST_LEN_BYTES as u64) as usize;
-            (self.used, self.buffer) = (0, vec![0; len]);
+            let mut buffer = vec![0; len];
             if len > 0 {
-                let fetched = objects.read_at(key, self.offset, &mut self.buffer, info.tag.as_ref());
-                self.buffer.truncate(fetched.map_err(io::Error::other)?.count);
+                let fetched = objects.read_at(key, self.offset, &mut buffer, info.tag.as_ref());
+                if fetched.map_err(io::Error::other)?.count < len {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
             }
-            if self.buffer.len() < len {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
+            (self.used, self.buffer) = (0, buffer);
             self.offset += len as u64;
         }
         let ready = self.buffer.get(self.used..).unwrap_or_default();

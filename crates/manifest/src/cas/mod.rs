@@ -111,7 +111,8 @@ impl ObjectSource {
             // The first one tells why: the object is missing, or its bucket.
             Err(e) if e.is_not_found() => {
                 let subject = missing.subject().map_or_else(|| self.keys.key(&id.hash), str::to_owned);
-                let fault = ObjectFault::Missing { store: self.objects.describe() };
+                let answer = missing.cause().map(ToString::to_string);
+                let fault = ObjectFault::Missing { store: self.objects.describe(), answer };
                 Err(FsError::new(ErrorKind::Io).on("read object", subject).because(fault))
             }
             Err(e) => Err(e),

@@ -1,8 +1,11 @@
+use std::io::Read;
+
 use adit_core::media::{Content, PutOptions};
 use adit_testkit::Rng;
 use adit_testkit::objects::{MemoryObjects, ObjectCall, ObjectFault as Injected, ObjectFaults};
 
 use super::*;
+use crate::format::Source;
 
 const MIB: u64 = 1 << 20;
 
@@ -180,7 +183,11 @@ fn a_missing_object_is_an_error_that_says_so() {
     let e = world.fetch(0..100).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Io);
     assert!(e.to_string().contains(&world.id.hash.to_string()), "{e}");
-    assert_eq!(world.fault(), ObjectFault::Missing { store: "memory".to_owned() });
+    assert_eq!(world.fault(), ObjectFault::Missing { store: "memory".to_owned(), answer: None });
+    // What the store says of it is told: a bucket that is not there is no object to be uploaded again.
+    world.faults.add(Injected::MISSING, &[ObjectCall::Read], ".xxh128", 0, 1);
+    let e = world.fetch(0..100).unwrap_err();
+    assert!(e.to_string().contains("(memory: an injected fault)"), "{e}");
     // Other failures stay what they are, whichever key they come for.
     world.faults.add(Injected::FORBIDDEN, &[ObjectCall::Read], ".xxh128", 0, 1);
     assert_eq!(world.fetch(0..100).unwrap_err().kind(), ErrorKind::PermissionDenied);
@@ -239,4 +246,63 @@ fn each_damage_of_a_store_is_found_by_the_object() {
     assert_eq!(find().unwrap_err().kind(), ErrorKind::Network);
     let ended = verify(&source, &ids, 3, &mut |_| std::ops::ControlFlow::Break(()));
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::Interrupted);
+}
+
+fn document(world: &World) -> ObjectDocument {
+    let objects = Arc::new(world.faults.wrap(Arc::new(world.memory.clone())));
+    ObjectDocument::open(objects, &DataKeys::default().key(&world.id.hash)).unwrap()
+}
+
+#[test]
+fn a_document_is_read_as_often_as_is_needed() {
+    let world = world(9 * MIB + 5);
+    let document = document(&world);
+    assert_eq!(document.len_bytes(), Some(world.id.len));
+    for _ in 0..2 {
+        world.faults.reset_stats();
+        let mut bytes = Vec::new();
+        Source::open(&document).unwrap().read_to_end(&mut bytes).unwrap();
+        assert!(bytes == world.content);
+        assert_eq!((world.faults.stats().reads, world.faults.stats().bytes_read), (3, world.id.len));
+    }
+}
+
+/// What comes of a document is of one object, or nothing comes.
+#[test]
+fn a_document_that_is_replaced_between_two_requests_is_stale() {
+    let world = world(9 * MIB + 5);
+    let document = document(&world);
+    let origin = document.origin();
+    assert_eq!(self::document(&world).origin(), origin);
+    let mut reader = Source::open(&document).unwrap();
+    let mut first = vec![0; 4 << 20];
+    reader.read_exact(&mut first).unwrap();
+    assert!(first == world.content[..4 << 20]);
+    // The same bytes, in another object.
+    put(&world.memory, &DataKeys::default().key(&world.id.hash), &world.content);
+    for _ in 0..2 {
+        let e = FsError::from(reader.read(&mut first).unwrap_err());
+        assert_eq!(e.kind(), ErrorKind::Stale, "{e}");
+        assert!(e.to_string().contains(&world.id.hash.to_string()), "{e}");
+    }
+    assert_ne!(self::document(&world).origin(), origin, "it is another one");
+}
+
+#[test]
+fn a_document_of_which_too_little_comes_is_an_error() {
+    let world = world(5 * MIB);
+    let document = document(&world);
+    for skip in [0, 1] {
+        world.faults.add(Injected::CutShort, &[ObjectCall::Read], "", skip, 1);
+        let mut bytes = Vec::new();
+        let mut reader = Source::open(&document).unwrap();
+        assert_eq!(reader.read_to_end(&mut bytes).unwrap_err().kind(), std::io::ErrorKind::UnexpectedEof);
+        assert_eq!(bytes.len() as u64, skip * 4 * MIB);
+        // The next attempt goes on where the last good one ended.
+        reader.read_to_end(&mut bytes).unwrap();
+        assert!(bytes == world.content);
+    }
+    world.faults.add(Injected::UNAVAILABLE, &[ObjectCall::Read], "", 0, 1);
+    let e = FsError::from(Source::open(&document).unwrap().read(&mut [0; 10]).unwrap_err());
+    assert_eq!(e.kind(), ErrorKind::Network);
 }
