@@ -11,8 +11,9 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use adit_core::path::transfer::{draft_prefix, is_draft};
@@ -112,12 +113,19 @@ pub fn sweep(state: Result<PathBuf>, source: &Path, tree: &Tree<'_>) -> u64 {
     let notes = fs::read_dir(state.join(FOLDER)).into_iter().flatten().flatten();
     let mut removed = 0;
     for note in notes.map(|entry| entry.path()) {
-        let Ok(file) = File::open(&note) else { continue };
+        let Ok(mut file) = File::open(&note) else { continue };
         // Held by a `put` that is at work.
         if file.try_lock().is_err() {
             continue;
         }
-        let text = fs::read(&note).unwrap_or_default();
+        // Somebody else took it away meanwhile, and what has its name now is another one's.
+        if file.metadata().is_ok_and(|meta| meta.nlink() == 0) {
+            continue;
+        }
+        let mut text = Vec::new();
+        if file.read_to_end(&mut text).is_err() {
+            continue;
+        }
         // What was cut off in the middle of a line is not noted, and nothing was made for it.
         let mut lines = text.split_inclusive(|&b| b == b'\n').filter(|line| line.ends_with(b"\n"));
         let Some(head) = lines.next().and_then(|line| serde_json::from_slice::<Head>(line).ok()) else {

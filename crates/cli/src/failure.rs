@@ -261,7 +261,7 @@ fn hint_for(kind: ErrorKind) -> Option<&'static str> {
             "check the keyboard layout and caps lock, and that it is the password of this vault"
         }
         ErrorKind::Corrupt => {
-            "`adit vault check` or `adit volume check` lists everything that is damaged; restore it from a backup if you can"
+            "`adit vault check`, `adit volume check` or `adit manifest verify` lists everything that is damaged; restore it from a backup if you can"
         }
         ErrorKind::Busy => "close what uses it, or see who does with `fuser -vm PATH`",
         ErrorKind::NoSpace | ErrorKind::QuotaExceeded => "free some space there, and try again",

@@ -140,8 +140,9 @@ fn cli_exit_codes() {
     bench.run(["umount", "missing"]).expect(6);
     bench.run(["stats", "."]).expect(6);
     bench.run(["status", "."]).expect(6);
-    bench.run(["ls", "s3://bucket/x"]).expect(10);
-    bench.run(["ls", "manifest:x"]).expect(10);
+    bench.run(["ls", "s3://b/x"]).expect(2).says("bucket");
+    bench.run(["ls", "ftp://host/x"]).expect(10).says("s3://");
+    bench.run(["ls", "manifest:x"]).expect(1).says("no such file");
     bench.run(["ls", "volume:x"]).expect(1).says("no such file");
     bench.run(["ls", "volume:password"]).expect(1).says("not a volume");
     bench.run(["vault", "check", "."]).expect(10).says("not a vault");

@@ -148,6 +148,12 @@ fn a_damaged_or_missing_object_is_an_error_and_never_wrong_bytes() {
     // The other files are as they were, and so are the bad ones when the store is mended.
     assert_eq!(fs::read(w.at("sub/tool")).unwrap(), b"#!/bin/sh\n");
     w.run(&["umount", "mnt"]).expect(0);
+    // Without a mount it is as strict by itself, and leaves no copy.
+    w.run(&["cat", "job", "/a", "--cas", "store", "--cache-dir", "other"]).expect(4).says("/a");
+    w.run(&["get", "job", "/large", "got", "--cas", "store", "--cache-dir", "other"]).expect(4).says("/large");
+    assert!(!w.bench.path("got").exists());
+    w.run(&["manifest", "snapshot", "job", "-o", "new", "--cas", "store", "--cache-dir", "other"]).expect(4);
+    assert!(!w.bench.path("new").exists());
     fs::remove_file(&object).unwrap();
     let missing = w.run(&["cat", "job", "/a", "--cas", "store", "--cache-dir", "cache"]).expect(1);
     missing.says("Data/").says("/a");
@@ -232,6 +238,9 @@ fn verbs_work_on_a_manifest_without_a_mount() {
     let paths: Vec<&str> = found["problems"].as_array().unwrap().iter().map(|p| p["path"].as_str().unwrap()).collect();
     assert_eq!(paths, ["/a", "/large"]);
     w.run(&["manifest", "verify", "job"]).expect(2).says("--cas");
+    w.run(&["manifest", "verify", "--cache-dir", "nowhere"]).expect(1).says("nowhere");
+    assert!(!w.bench.path("nowhere").exists());
+    w.run(&["mount", "job", "mnt", "--cas="]).expect(2).says("empty");
     w.snapshot("job");
     run(&["mount", "job", "mnt", "--snapshot", "s"]).expect(2);
     run(&["mount", "job", "mnt", "-o", "rw"]).expect(2).says("to be read");

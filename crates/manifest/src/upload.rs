@@ -87,18 +87,28 @@ pub fn upload(
         }
         // Theirs are the only ones, so that it shows if they have ended.
         drop(sent);
-        let mut all = All { jobs, done, waiting: 0, uploaded: Uploaded::default(), tell };
+        let mut all = All { jobs, done, waiting: 0, unread: Vec::new(), uploaded: Uploaded::default(), tell };
         let mut known = HashSet::new();
-        for (path, body) in manifest.entries() {
-            let Body::File(file) = body else { continue };
-            let listing = path.to_listing();
-            let place: Arc<[u8]> = [root, b"/", &listing[..]].concat().into();
-            all.file(tree, &place, file, &mut known)?;
+        let mut failed = HashSet::new();
+        // Once more as long as a file was not what it should be, whose content others may have.
+        loop {
+            for (path, body) in manifest.entries() {
+                let Body::File(file) = body else { continue };
+                let listing = path.to_listing();
+                let place: Arc<[u8]> = [root, b"/", &listing[..]].concat().into();
+                all.file(tree, &place, file, &mut known, &mut failed)?;
+            }
+            while all.waiting > 0 {
+                all.wait()?;
+            }
+            if all.unread.is_empty() {
+                return Ok(all.uploaded);
+            }
+            for (path, hash) in all.unread.drain(..) {
+                failed.insert(path);
+                known.remove(&hash);
+            }
         }
-        while all.waiting > 0 {
-            all.wait()?;
-        }
-        Ok(all.uploaded)
     })
 }
 
@@ -116,7 +126,7 @@ enum Done {
     Stored(u64),
     Present(u64),
     /// The file is to blame.
-    Unreadable(FsError),
+    Unreadable(Arc<[u8]>, ContentHash, FsError),
     /// The store is.
     Refused(FsError),
 }
@@ -125,6 +135,8 @@ struct All<'t> {
     jobs: SyncSender<Job>,
     done: Receiver<Done>,
     waiting: usize,
+    /// Files that were not what they should be, with what was looked for in them.
+    unread: Vec<(Arc<[u8]>, ContentHash)>,
     uploaded: Uploaded,
     tell: &'t mut dyn FnMut(UploadEvent<'_>) -> ControlFlow<()>,
 }
@@ -137,9 +149,10 @@ impl All<'_> {
         path: &Arc<[u8]>,
         file: &format::File<'_>,
         known: &mut HashSet<ContentHash>,
+        failed: &mut HashSet<Arc<[u8]>>,
     ) -> Result<()> {
         let hashes = file.content.hashes();
-        if hashes.iter().all(|hash| known.contains(hash)) {
+        if hashes.iter().all(|hash| known.contains(hash)) || failed.contains(path) {
             return Ok(());
         }
         let opened = tree.resolve(path, Last::Follow).and_then(|node| match node.kind() {
@@ -149,7 +162,10 @@ impl All<'_> {
         });
         let opened = match opened {
             Ok(opened) => opened,
-            Err(e) => return self.fail(&e.on("read", show(path))),
+            Err(e) => {
+                failed.insert(path.clone());
+                return self.fail(&e.on("read", show(path)));
+            }
         };
         let one = if hashes.len() == 1 { file.size_bytes } else { CHUNK_LEN_BYTES };
         for (at, hash) in (0..).zip(hashes) {
@@ -185,7 +201,11 @@ impl All<'_> {
         let (count, len_bytes, present) = match done {
             Done::Stored(len) => (&mut self.uploaded.stored, len, false),
             Done::Present(len) => (&mut self.uploaded.present, len, true),
-            Done::Unreadable(e) => return self.fail(&e),
+            Done::Unreadable(path, hash, e) => {
+                // Another file may have it.
+                self.unread.push((path, hash));
+                return self.fail(&e);
+            }
             Done::Refused(e) => return Err(e),
         };
         *count = (count.0 + 1, count.1 + len_bytes);
@@ -230,7 +250,7 @@ impl Job {
             Err(e) if e.is_not_found() => true,
             Err(e) => return Done::Refused(e),
         };
-        let unreadable = |e: FsError| Done::Unreadable(e.on("read", show(&self.path)));
+        let unreadable = |e: FsError| Done::Unreadable(self.path.clone(), self.hash, e.on("read", show(&self.path)));
         let scratch;
         let content = if self.len <= IN_MEMORY_MAX_BYTES {
             match self.read(buffer) {
@@ -260,7 +280,7 @@ impl Job {
 
     /// Copies the object to a scratch file.
     fn copy(&self, options: &UploadOptions<'_>, buffer: &mut Vec<u8>) -> Result<FileContent, Done> {
-        let unreadable = |e: FsError| Done::Unreadable(e.on("read", show(&self.path)));
+        let unreadable = |e: FsError| Done::Unreadable(self.path.clone(), self.hash, e.on("read", show(&self.path)));
         let on_scratch = |e: io::Error| Done::Refused(FsError::from(e).on("copy to a scratch file", show(&self.path)));
         let file = (options.scratch)().map_err(on_scratch)?;
         let mut hasher = Hasher::default();

@@ -77,6 +77,10 @@ fn who_waits_for_content_is_in_nobodys_way() {
             .map(|(n, path)| (n, scope.spawn(move || fs::read(path))))
             .collect();
         faults.wait_for_held(COLD as u64);
+        // Who opens and closes one of them meanwhile waits for nothing, however many do.
+        for _ in 0..5 {
+            drop(fs::File::open(mounted.path("0")).unwrap());
+        }
         // While all of them wait. With a request of its own each: nothing of this is in the kernel's caches.
         assert_eq!(fs::read_dir(mounted.root()).unwrap().count(), COLD + 1);
         for n in 0..COLD {

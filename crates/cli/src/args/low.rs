@@ -124,7 +124,7 @@ pub enum Command {
     /// Make writable branches of a volume that begin as a snapshot
     #[command(subcommand)]
     Clone(CloneCommand),
-    /// Make, compare and merge manifests of job attachments
+    /// Make, compare and merge manifests of job attachments, and bring their content to a store
     #[command(subcommand)]
     Manifest(ManifestCommand),
     /// Look for what could keep mounts from working here

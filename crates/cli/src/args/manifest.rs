@@ -35,7 +35,8 @@ in it.
 
 With --parent M the manifest is a diff, v2025: what changed since M, deletions included.
 
-With --cas the content of its files is brought into that store first, as `manifest upload` does; the manifest is written when all of it is there.
+With --cas the content of its files is brought into that store first, as `manifest upload` does; the manifest is written when all of it is there. \
+(Where SOURCE is a manifest itself, --cas says where its content is read.)
 
 Examples:
   adit manifest snapshot ~/work -o work.manifest
@@ -151,7 +152,7 @@ pub struct CasArgs {
     /// Most space for what is fetched, such as 50G [default: what the disk has]
     #[arg(long, value_name = "SIZE", value_parser = units::size, help_heading = STORE)]
     pub cache_size: Option<u64>,
-    /// Hand out no byte before all of its object, of 256 MiB at most, was compared with its hash
+    /// Hand out no byte before all of its object (a file of v2023, 256 MiB of one of v2025) was compared with its hash
     #[arg(long, help_heading = STORE)]
     pub strict: bool,
     /// How the store is talked to.

@@ -48,6 +48,7 @@ pub fn settled(args: &CasArgs, manifest: &Path) -> Result<CasArgs> {
     if is_url(manifest) {
         place_of(manifest)?;
     }
+    args.cas.as_deref().map_or(Ok(()), not_empty)?;
     let absolute = |path: &Path| std::path::absolute(path).map_err(|e| Failure::io(path.display(), &e));
     let cas = match &args.cas {
         Some(cas) if is_url(Path::new(cas)) => Some(cas.clone()),
@@ -56,6 +57,13 @@ pub fn settled(args: &CasArgs, manifest: &Path) -> Result<CasArgs> {
     };
     let cache_dir = args.cache_dir.as_deref().map(absolute).transpose()?;
     Ok(CasArgs { cas, cache_dir, ..args.clone() })
+}
+
+fn not_empty(cas: &OsStr) -> Result<()> {
+    match cas.is_empty() {
+        true => Err(Failure::usage("--cas is empty").hint("name s3://BUCKET/PREFIX or a folder, the one above Data/")),
+        false => Ok(()),
+    }
 }
 
 /// The root of the store in which a manifest with this URL lies, in the official layout.
@@ -75,10 +83,13 @@ pub fn store(file: &Path, args: &CasArgs, quiet: bool) -> Result<ManifestStore> 
     let segment = index(file, args, quiet)?;
     let dir = objects_dir(args)?;
     let host = HostDirectory::open(&dir).map_err(|e| Failure::io(dir.display(), &e))?;
+    let defaults = CacheOptions::default();
     let options = CacheOptions {
         limit_bytes: args.cache_size.unwrap_or(u64::MAX),
         strict: args.strict,
-        ..CacheOptions::default()
+        // Whoever fetches gives up first, and says why.
+        patience: defaults.patience.max(deadline(&args.store).saturating_mul(2)),
+        ..defaults
     };
     let cache = Cache::open(Arc::new(host), options).map_err(|e| Failure::fs(dir.display(), &e))?;
     let fetch: Arc<dyn Fetch> = match objects {
@@ -101,14 +112,14 @@ pub fn expect_answers(args: &CasArgs, store: &ManifestStore) -> Result<()> {
     let objects = objects(cas, &args.store)?;
     let nodes = (0..store.segment().len().min(FIRST_NODES)).map(NodeId);
     let first = nodes.filter_map(|id| store.segment().hash(id).ok().flatten()).next();
-    let Some(hash) = first else { return Ok(()) };
-    match objects.head(&DataKeys::default().key(&ContentHash(hash))) {
-        Err(e) if e.is_not_found() => {}
-        other => return other.map(drop).map_err(failed),
+    match first.map(|hash| objects.head(&DataKeys::default().key(&ContentHash(hash)))) {
+        Some(Ok(_)) => return Ok(()),
+        Some(Err(e)) if !e.is_not_found() => return Err(failed(e)),
+        _ => {}
     }
     // The object is missing, or its bucket. Not everybody who may read may list.
     match objects.list("", None, 1) {
-        Err(e) if e.is_not_found() => Err(failed(e)),
+        Err(e) if e.kind() != ErrorKind::PermissionDenied => Err(failed(e)),
         _ => Ok(()),
     }
 }
@@ -135,10 +146,8 @@ pub fn index_apart(file: &Path, args: &CasArgs, global: &GlobalArgs) -> Result<S
     let told: Value = serde_json::from_slice(&ran.stdout).unwrap_or_default();
     match (ran.status.code(), told["xxh128"].as_str()) {
         (Some(0), Some(hash)) => Ok(hash.to_owned()),
-        (code, _) => {
-            let code = code.filter(|&code| code != 0).and_then(|code| code.try_into().ok());
-            Err(Failure::said(code.map_or(Code::Failure, Code::from_number)))
-        }
+        (Some(code @ 1..=255), _) => Err(Failure::said(Code::from_number(code as u8))),
+        _ => Err(Failure::new(Code::Failure, format!("{}: its index was not built: {}", file.display(), ran.status))),
     }
 }
 
@@ -170,9 +179,14 @@ pub fn index(file: &Path, args: &CasArgs, quiet: bool) -> Result<Segment> {
     let dir = made(&cache_dir(args.cache_dir.as_deref())?)?.join(INDEXES_DIR);
     let segments = Segments::open(&dir, SegmentsOptions::default()).map_err(|e| Failure::fs(dir.display(), &e))?;
     let mut progress = Progress::new("manifest", quiet);
+    let mut is_told = false;
     let mut report = |building| {
-        if let Building::Read { done_bytes, .. } = building {
-            progress.reached(0, done_bytes);
+        match building {
+            Building::Read { done_bytes, .. } => progress.reached(0, done_bytes),
+            Building::Elsewhere if !std::mem::replace(&mut is_told, true) && !quiet => {
+                eprintln!("adit: {}: another process builds its index", file.display());
+            }
+            _ => {}
         }
         ControlFlow::Continue(())
     };
@@ -223,6 +237,7 @@ pub fn document(url: &Path, args: &StoreArgs) -> Result<ObjectDocument> {
 /// # Errors
 /// Usage, if it makes no sense; of a folder, that it is not there. A server is not asked for anything yet.
 pub fn objects(url: &OsStr, args: &StoreArgs) -> Result<Arc<dyn Objects>> {
+    not_empty(url)?;
     let failed = |e: FsError| {
         let failure = Failure::fs(url.display(), &e);
         if e.kind() == ErrorKind::InvalidInput { Failure::usage(failure.message()) } else { failure }
@@ -233,7 +248,6 @@ pub fn objects(url: &OsStr, args: &StoreArgs) -> Result<Arc<dyn Objects>> {
     }
     let text = url.to_str().ok_or_else(|| Failure::usage(format!("{}: not a URL, which is text", url.display())))?;
     let defaults = ObjectsOptions::default();
-    let answer_timeout = args.request_timeout.unwrap_or(defaults.answer_timeout);
     let options = ObjectsOptions {
         endpoint: args.endpoint_url.clone(),
         region: args.region.clone(),
@@ -241,11 +255,21 @@ pub fn objects(url: &OsStr, args: &StoreArgs) -> Result<Arc<dyn Objects>> {
         path_style: args.path_style.then_some(true),
         anonymous: args.no_sign_request,
         connect_timeout: args.connect_timeout.unwrap_or(defaults.connect_timeout),
-        answer_timeout,
-        deadline: answer_timeout.saturating_mul(TRIES_DEADLINE),
+        answer_timeout: answer_timeout(args),
+        deadline: deadline(args),
         ..defaults
     };
     open_objects(text, &options).map_err(failed)
+}
+
+/// Longest time without an answer.
+fn answer_timeout(args: &StoreArgs) -> Duration {
+    args.request_timeout.unwrap_or(ObjectsOptions::default().answer_timeout)
+}
+
+/// Longest time of a call with all its tries.
+fn deadline(args: &StoreArgs) -> Duration {
+    answer_timeout(args).saturating_mul(TRIES_DEADLINE)
 }
 
 /// The folder of what was fetched, which is made if it is not there.
@@ -253,7 +277,15 @@ pub fn objects(url: &OsStr, args: &StoreArgs) -> Result<Arc<dyn Objects>> {
 /// # Errors
 /// Usage, if nothing says where it is; the host's.
 pub fn objects_dir(args: &CasArgs) -> Result<PathBuf> {
-    made(&cache_dir(args.cache_dir.as_deref())?.join(OBJECTS_DIR))
+    made(&objects_place(args)?)
+}
+
+/// The same, which need not be there.
+///
+/// # Errors
+/// Usage, if nothing says where it is; the host's.
+pub fn objects_place(args: &CasArgs) -> Result<PathBuf> {
+    Ok(cache_dir(args.cache_dir.as_deref())?.join(OBJECTS_DIR))
 }
 
 /// The folder `dir`, made for this user alone if it is not there.

@@ -133,7 +133,9 @@ pub fn source(args: &SourceArgs, global: &GlobalArgs, purpose: Purpose) -> Resul
                 return Err(Failure::new(Code::NotSupported, what)
                     .hint("change the folder that it was made of, and make another one: adit manifest snapshot"));
             }
-            let store = manifest::store(file, &manifest::settled(&args.cas, file)?, global.quiet)?;
+            // A verb ends with the last byte: what only then shows to be wrong would have been handed out.
+            let cas = CasArgs { strict: true, ..manifest::settled(&args.cas, file)? };
+            let store = manifest::store(file, &cas, global.quiet)?;
             Opened { store: Arc::new(store), read_only: true, advice: Advice::default(), held: Held::Nothing }
         }
         Source::Dir(dir) => {

@@ -210,6 +210,10 @@ fn sweep_in(directory: &Path) {
         if !is_ours || file.try_lock().is_err() {
             continue;
         }
+        // Somebody else took it away meanwhile, and what has its name now is another verb's.
+        if file.metadata().is_ok_and(|meta| meta.nlink() == 0) {
+            continue;
+        }
         clear(&lock);
     }
 }

@@ -124,3 +124,14 @@ fn an_object_of_another_length_is_replaced() {
     assert_eq!(world.upload().0.unwrap().stored, (1, 10));
     world.expect_all();
 }
+
+#[test]
+fn what_one_file_has_no_more_is_taken_from_another() {
+    let world = world(&[("a", content(10, 1)), ("b", content(10, 1)), ("c", content(10, 1))]);
+    fs::write(world.dir.path().join("a"), content(10, 2)).unwrap();
+    fs::remove_file(world.dir.path().join("b")).unwrap();
+    let (uploaded, failed) = world.upload();
+    assert_eq!(uploaded.unwrap(), Uploaded { stored: (1, 10), failed: 2, ..Uploaded::default() });
+    assert!(failed[0].contains("/a") && failed[1].contains("/b"), "{failed:?}");
+    assert!(world.memory.bytes(&DataKeys::default().key(&ContentHash::of(&content(10, 1)))).is_some());
+}

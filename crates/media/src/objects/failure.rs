@@ -18,6 +18,9 @@ pub fn failed(op: &'static str, subject: &str, e: &Error) -> FsError {
     FsError::new(kind).because(words).on(op, subject)
 }
 
+/// What the library says where a request could not be signed.
+const SIGNING: &str = "signing http request";
+
 /// Whether other credentials would do: these ran out, or are not known any more.
 pub fn wants_other_credentials(e: &Error) -> bool {
     const CODES: [&str; 6] = [
@@ -54,6 +57,11 @@ pub fn is_not_implemented(e: &Error) -> bool {
 fn classify(e: &Error) -> (ErrorKind, String) {
     if let Some(words) = no_credentials(e) {
         return (ErrorKind::PermissionDenied, words);
+    }
+    if e.message() == SIGNING && Trouble::behind(e).is_none() {
+        // Why is in what was answered to whoever looked for them, which may hold some.
+        let why = "whoever was asked for credentials gave none that can be used";
+        return (ErrorKind::PermissionDenied, format!("{why}; {NONE_SET_UP}"));
     }
     if let Some(trouble) = Trouble::behind(e) {
         return match trouble {

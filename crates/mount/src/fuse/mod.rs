@@ -136,18 +136,12 @@ impl Front {
 }
 
 /// Reads, and answers. It is a function of its own because it may run on a thread of its own.
-fn answer_read(requests: &Requests, ino: INodeNo, fh: FileHandle, offset: u64, size: usize, reply: ReplyData) {
-    READ_BUFFER.with_borrow_mut(|buffer| {
-        if buffer.len() < size {
-            buffer.resize(size, 0);
-        }
-        let into = &mut buffer[..size];
-        match requests.ask(Asked::Read, ino, |engine| engine.read(fh_of(fh), offset, into)) {
-            // What lies behind `len` is of an earlier read.
-            Ok(len) => reply.data(&buffer[..len.min(size)]),
-            Err(e) => reply.error(e),
-        }
-    });
+fn answer_read(requests: &Requests, ino: INodeNo, fh: FileHandle, offset: u64, into: &mut [u8], reply: ReplyData) {
+    match requests.ask(Asked::Read, ino, |engine| engine.read(fh_of(fh), offset, &mut *into)) {
+        // What lies behind `len` is of an earlier read.
+        Ok(len) => reply.data(&into[..len.min(into.len())]),
+        Err(e) => reply.error(e),
+    }
 }
 
 /// Likewise.
@@ -416,9 +410,18 @@ impl Filesystem for Front {
         let size = size.min(TRANSFER_LEN_MAX);
         if self.may_wait(fh, offset, size.into()) {
             let requests = self.requests.clone();
-            return self.waiters.run(move || answer_read(&requests, ino, fh, offset, size as usize, reply));
+            // What is read into goes with the request: these threads are many.
+            return self
+                .waiters
+                .run(move || answer_read(&requests, ino, fh, offset, &mut vec![0; size as usize], reply));
         }
-        answer_read(&self.requests, ino, fh, offset, size as usize, reply);
+        let size = size as usize;
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            if buffer.len() < size {
+                buffer.resize(size, 0);
+            }
+            answer_read(&self.requests, ino, fh, offset, &mut buffer[..size], reply);
+        });
     }
 
     fn write(

@@ -56,8 +56,19 @@ impl Waiters {
     }
 }
 
+/// Counts a thread out, also if a job panics.
+struct Thread<'a>(&'a Shared);
+
+impl Drop for Thread<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().threads -= 1;
+    }
+}
+
 impl Shared {
     fn work(&self) {
+        // Dropped after the lock.
+        let _thread = Thread(self);
         let mut state = self.state.lock();
         loop {
             if let Some(job) = state.jobs.pop_front() {
@@ -70,7 +81,6 @@ impl Shared {
             let timed_out = self.more.wait_for(&mut state, IDLE).timed_out();
             state.idle -= 1;
             if timed_out && state.jobs.is_empty() {
-                state.threads -= 1;
                 return;
             }
         }

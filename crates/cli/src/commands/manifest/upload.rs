@@ -67,7 +67,8 @@ pub(super) fn to_store(
 ) -> Result<Uploaded> {
     let objects = open::manifest::objects(cas, &args.store)?;
     let keys = DataKeys::default();
-    let scratch = || tempfile::tempfile();
+    let dir = open::manifest::objects_dir(args)?;
+    let scratch = || tempfile::tempfile_in(&dir);
     let options = UploadOptions { objects: &*objects, keys: &keys, threads: THREADS, scratch: &scratch };
     let mut progress = Progress::new("upload", global.quiet).advising(advice);
     let (mut count, mut bytes) = (0, 0);

@@ -27,7 +27,6 @@ const THREADS: usize = 8;
 
 /// `adit manifest verify`
 pub(super) fn verify(args: &ManifestVerifyArgs, global: &GlobalArgs) -> Result<()> {
-    interrupt::watch();
     let (objects, bytes, problems) = match (&args.manifest, &args.cas.cas) {
         (Some(name), Some(_)) => of_store(&read_manifest(name, &args.cas.store)?.manifest, args, global)?,
         (None, None) => of_cache(args, global)?,
@@ -81,6 +80,7 @@ fn of_store(manifest: &Manifest, args: &ManifestVerifyArgs, global: &GlobalArgs)
         .keys()
         .map(|(hash, len)| ObjectId { hash: adit_manifest::format::ContentHash(*hash), len: *len })
         .collect();
+    interrupt::watch();
     let mut progress = Progress::new("verify", global.quiet);
     let (mut count, mut bytes, mut problems) = (0, 0, Vec::new());
     let outcome = compare(&source, &ids, THREADS, &mut |verified| {
@@ -106,11 +106,10 @@ fn of_store(manifest: &Manifest, args: &ManifestVerifyArgs, global: &GlobalArgs)
 }
 
 fn of_cache(args: &ManifestVerifyArgs, global: &GlobalArgs) -> Result<Found> {
-    let args = manifest::settled(&args.cas, Path::new("")).map(|cas| (cas, args.repair))?;
-    let dir = manifest::objects_dir(&args.0)?;
+    let dir = manifest::objects_place(&manifest::settled(&args.cas, Path::new(""))?)?;
     let host = HostDirectory::open(&dir).map_err(|e| Failure::io(dir.display(), &e))?;
     let mut progress = Progress::new("verify", global.quiet);
-    let options = CheckOptions { remove: args.1 };
+    let options = CheckOptions { remove: args.repair };
     let report = check_folder(&host, options, &mut |now| progress.reached(now.objects, now.bytes));
     progress.finish()?;
     let report = report.map_err(|e| Failure::fs(dir.display(), &e))?;
