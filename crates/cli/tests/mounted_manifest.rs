@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Write};
 use std::ops::Deref;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use common::{Ran, eventually, pattern};
 use mounts::Points;
@@ -162,6 +162,31 @@ fn a_damaged_or_missing_object_is_an_error_and_never_wrong_bytes() {
     w.mount(&["-o", "strict"]).expect(0);
     assert_eq!(fs::read(w.at("a")).unwrap(), b"one");
     assert!(fs::read(w.at("large")).unwrap() == pattern(LARGE_LEN));
+    w.run(&["umount", "mnt"]).expect(0);
+}
+
+#[test]
+fn what_was_read_of_a_wrong_object_is_not_kept() {
+    let Some(w) = World::new() else { return };
+    let object = w.object_of(LARGE_LEN);
+    let (mut wrong, right) = (pattern(LARGE_LEN), pattern(LARGE_LEN));
+    wrong[0] ^= 1;
+    fs::write(&object, &wrong).unwrap();
+    // Not strict: it shows only when the last byte is there. Nobody reads on after that.
+    w.mount(&[]).expect(0);
+    let large = File::open(w.at("large")).unwrap();
+    let mut bytes = vec![0; LARGE_LEN];
+    let _ = large.read_exact_at(&mut bytes, 0);
+    eventually("it is found out", || w.stats()["objects_quarantined"].as_u64() > Some(0));
+    fs::write(&object, &right).unwrap();
+    // Asked for once more in vain, it is not asked for again for half a minute.
+    let until = Instant::now() + Duration::from_secs(60);
+    while !large.read_exact_at(&mut bytes, 0).is_ok_and(|()| bytes == right) {
+        assert!(Instant::now() < until, "the file that is open stays wrong");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(fs::read(w.at("large")).unwrap() == right);
+    drop(large);
     w.run(&["umount", "mnt"]).expect(0);
 }
 

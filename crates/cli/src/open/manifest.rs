@@ -13,7 +13,7 @@ use adit_core::media::Objects;
 use adit_core::path::this_process;
 use adit_core::{ErrorKind, FsError};
 use adit_index::{NodeId, Segment};
-use adit_manifest::cache::{Cache, CacheOptions, Fetch, ObjectId};
+use adit_manifest::cache::{Cache, CacheOptions, Fetch, ObjectId, Watch};
 use adit_manifest::cas::{DataKeys, ObjectDocument, ObjectSource};
 use adit_manifest::format::{ContentHash, FormatError};
 use adit_manifest::store::{Building, Identity, ManifestStore, Segments, SegmentsOptions, StoreOptions};
@@ -79,6 +79,14 @@ fn root_of(manifest: &Path) -> Option<&str> {
 /// Those of the manifest, which is checked whole when its index is built; of the cache directory; of the store, as far as they show before it is
 /// asked for anything.
 pub fn store(file: &Path, args: &CasArgs, quiet: bool) -> Result<ManifestStore> {
+    watched_store(file, args, quiet, None)
+}
+
+/// The same, with somebody who is told of objects whose content turned out to be wrong.
+///
+/// # Errors
+/// As [`store`].
+pub fn watched_store(file: &Path, args: &CasArgs, quiet: bool, watch: Option<Arc<dyn Watch>>) -> Result<ManifestStore> {
     let objects = args.cas.as_deref().map(|cas| objects(cas, &args.store)).transpose()?;
     let segment = index(file, args, quiet)?;
     let dir = objects_dir(args)?;
@@ -87,6 +95,7 @@ pub fn store(file: &Path, args: &CasArgs, quiet: bool) -> Result<ManifestStore> 
     let options = CacheOptions {
         limit_bytes: args.cache_size.unwrap_or(u64::MAX),
         strict: args.strict,
+        watch,
         // Whoever fetches gives up first, and says why.
         patience: defaults.patience.max(deadline(&args.store).saturating_mul(2)),
         ..defaults
