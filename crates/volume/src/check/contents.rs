@@ -108,5 +108,7 @@ fn damaged(parts: &Named<'_>, ino: u64, window: u64, block: (usize, Block), why:
         detail.push_str(&format!("; {} more have the same: {named}{rest}", also_in.len()));
     }
     let problem = Problem::new(ProblemKind::DamagedContent, detail);
-    Problem { also_in, ..problem.at(parts.path_in(info, ino), Some(info.name.clone())) }
+    // Where it has lost its name there, it is known by one that it has elsewhere.
+    let path = parts.path_in(info, ino).or_else(|| parts.path_of(ino).map(|(path, _)| path));
+    Problem { also_in, ..problem.at(path, Some(info.name.clone())) }
 }
