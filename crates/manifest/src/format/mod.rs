@@ -29,8 +29,10 @@ pub mod wtf8;
 
 pub use decode::{Sink, Summary, Totals, decode, header};
 pub use entry::{Body, Content, Dialect, Entry, File, Format, Header, Kind, PathStyle, Removed};
+pub(crate) use fields::Text;
 pub use hash::ContentHash;
 pub(crate) use hash::Hasher;
+pub(crate) use json::push_string;
 pub use manifest::{Losses, Manifest};
 pub use operations::MTIME_TOLERANCE_MICROS;
 pub use path::{EntryPath, LinkTarget};
