@@ -1,13 +1,12 @@
 //! The mount of a folder of this machine, to read.
 
 use std::path::Path;
-use std::time::Instant;
 
 use adit_mount::daemon::Readiness;
 use adit_mount::{Signals, Until};
 
-use super::serve::{self, About};
-use super::{Plan, start};
+use super::serve;
+use super::{Plan, start, tell_ready};
 use crate::args::low::GlobalArgs;
 use crate::args::mount_options::Part;
 use crate::failure::{Failure, Result};
@@ -43,19 +42,8 @@ fn serve(plan: &Plan, dir: &Path, readiness: Option<&mut Option<Readiness>>) -> 
     let request = &plan.request;
     let store = open::dir(dir, true)?;
     let engine = serve::engine_options(&request.timeouts, request.memory_bytes, &request.options, None);
-    let about = About {
-        source: dir.display().to_string(),
-        exclusive: false,
-        why_read_only: None,
-        log: plan.log().filter(|_| !request.foreground),
-        began: Instant::now(),
-        part: None,
-        upper: None,
-        hidden: false,
-    };
+    let about = plan.about(dir);
     let served = serve::serve(store, &plan.mountpoint, &request.options, engine, about, None)?;
-    if let Some(waiting) = readiness.and_then(Option::take) {
-        waiting.ready().map_err(|e| Failure::io("daemon", &e))?;
-    }
+    tell_ready(readiness)?;
     served.wait(Until { signals: Some(signals), idle: request.idle }, || ())
 }

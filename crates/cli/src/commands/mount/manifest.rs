@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use adit_core::engine::Engine;
 use adit_manifest::cache::{ObjectId, Watch};
@@ -12,8 +12,8 @@ use adit_mount::daemon::Readiness;
 use adit_mount::{SessionHandle, Signals, Until};
 use parking_lot::Mutex;
 
-use super::serve::{self, About};
-use super::{Plan, start};
+use super::serve;
+use super::{Plan, start, tell_ready};
 use crate::args::low::GlobalArgs;
 use crate::args::mount_options::{MountRequest, Part};
 use crate::failure::{Failure, Result};
@@ -68,16 +68,7 @@ fn serve(plan: &Plan, file: &Path, readiness: Option<&mut Option<Readiness>>) ->
     // What is read comes from the disk cache. The other half is for what is on its way, and for who waits for it.
     let memory_bytes = request.memory_bytes / 2;
     let engine = serve::engine_options(&request.timeouts, memory_bytes, &request.options, Some(TTL));
-    let about = About {
-        source: file.display().to_string(),
-        exclusive: false,
-        why_read_only: None,
-        log: plan.log().filter(|_| !request.foreground),
-        began: Instant::now(),
-        part: None,
-        upper: None,
-        hidden: false,
-    };
+    let about = plan.about(file);
     let shown = store.clone();
     let served = serve::serve(Arc::new(store), &plan.mountpoint, &request.options, engine, about, None)?;
     let (session, engine) = (served.handle(), served.engine());
@@ -89,9 +80,7 @@ fn serve(plan: &Plan, file: &Path, readiness: Option<&mut Option<Readiness>>) ->
     if let Err(e) = spawned {
         tracing::warn!(error = %e, "what was read of objects that are wrong stays in the kernel's cache");
     }
-    if let Some(waiting) = readiness.and_then(Option::take) {
-        waiting.ready().map_err(|e| Failure::io("daemon", &e))?;
-    }
+    tell_ready(readiness)?;
     served.wait(Until { signals: Some(signals), idle: request.idle }, || watch.end())
 }
 

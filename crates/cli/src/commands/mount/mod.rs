@@ -14,11 +14,13 @@ pub mod volume;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use adit_mount::control::ControlError;
 use adit_mount::daemon::{self, Readiness, Side, StartFailure};
 use adit_mount::{MountError, mountpoint};
 
+use self::serve::About;
 use crate::args::low::{GlobalArgs, MountArgs};
 use crate::args::mount_options::MountRequest;
 use crate::exit_code::{Code, ENDING};
@@ -39,6 +41,20 @@ impl Plan {
     /// The log of mounts in the background.
     fn log(&self) -> Option<PathBuf> {
         Some(self.state.as_ref()?.join("log"))
+    }
+
+    /// What is known of a whole source at `place`, mounted now.
+    fn about(&self, place: &Path) -> About {
+        About {
+            source: place.display().to_string(),
+            exclusive: false,
+            why_read_only: None,
+            log: self.log().filter(|_| !self.request.foreground),
+            began: Instant::now(),
+            part: None,
+            upper: None,
+            hidden: false,
+        }
     }
 }
 
@@ -80,6 +96,14 @@ pub fn mount(args: MountArgs, global: &GlobalArgs, inherited: Inherited) -> Resu
         Source::Volume(_) => volume::mount(plan, global, inherited),
         Source::Manifest(_) => manifest::mount(plan, global, inherited),
         Source::Dir(_) => dir::mount(plan, global, inherited),
+    }
+}
+
+/// Tells the parent, which waits for it in the terminal, that the mount is usable.
+fn tell_ready(readiness: Option<&mut Option<Readiness>>) -> Result<()> {
+    match readiness.and_then(Option::take) {
+        Some(waiting) => waiting.ready().map_err(|e| Failure::io("daemon", &e)),
+        None => Ok(()),
     }
 }
 

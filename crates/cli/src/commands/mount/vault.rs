@@ -1,14 +1,14 @@
 //! A vault's mount: the password, what else is asked before anything is mounted, and the one mount of the process.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use adit_mount::daemon::Readiness;
 use adit_mount::{Signals, Until};
 use rustix::io::Errno;
 
 use super::serve::{self, About};
-use super::{Plan, start};
+use super::{Plan, start, tell_ready};
 use crate::args::low::GlobalArgs;
 use crate::args::mount_options::Part;
 use crate::failure::{Failure, Result};
@@ -70,20 +70,9 @@ fn serve(plan: &Plan, dir: &Path, password: Password, readiness: Option<&mut Opt
     let ttl = request.exclusive.then_some(EXCLUSIVE_TTL);
     let mut engine = serve::engine_options(&request.timeouts, request.memory_bytes, &options, ttl);
     engine.kernel_writeback = request.exclusive && !options.read_only;
-    let about = About {
-        source: dir.display().to_string(),
-        exclusive: request.exclusive,
-        why_read_only: why,
-        log: plan.log().filter(|_| !request.foreground),
-        began: Instant::now(),
-        part: None,
-        upper: None,
-        hidden: false,
-    };
+    let about = About { exclusive: request.exclusive, why_read_only: why, ..plan.about(dir) };
     let served = serve::serve(opened.store.clone(), &plan.mountpoint, &options, engine, about, None)?;
-    if let Some(waiting) = readiness.and_then(Option::take) {
-        waiting.ready().map_err(|e| Failure::io("daemon", &e))?;
-    }
+    tell_ready(readiness)?;
     served.wait(Until { signals: Some(signals), idle: request.idle }, || ())
 }
 

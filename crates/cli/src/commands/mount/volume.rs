@@ -34,7 +34,7 @@ use serde_json::Value;
 
 use super::overlay::{self, Lower};
 use super::serve::{self, About, Served};
-use super::{Plan, answered, start};
+use super::{Plan, answered, start, tell_ready};
 use crate::args::low::GlobalArgs;
 use crate::args::mount_options::{Part, Timeouts};
 use crate::exit_code::{Code, ENDING};
@@ -135,10 +135,7 @@ pub(super) fn mount(plan: Plan, global: &GlobalArgs, inherited: Inherited) -> Re
         if let Some(volume) = volume {
             return Process::run(&plan, file, volume, None, readiness);
         }
-        match readiness.and_then(Option::take) {
-            Some(waiting) => waiting.ready().map_err(|e| Failure::io("daemon", &e)),
-            None => Ok(()),
-        }
+        tell_ready(readiness)
     })
 }
 
@@ -365,9 +362,7 @@ impl Process {
         let process = Arc::new(process);
         process.mount(&wish)?;
         process.obey(signals).map_err(|e| Failure::io("signals", &e))?;
-        if let Some(waiting) = readiness.and_then(Option::take) {
-            waiting.ready().map_err(|e| Failure::io("daemon", &e))?;
-        }
+        tell_ready(readiness)?;
         let failed = {
             let mut sessions = process.sessions.lock();
             while sessions.running > 0 {
