@@ -543,11 +543,10 @@ fn a_full_disk_below_is_told_and_the_volume_can_be_emptied() {
 }
 
 /// What the kernel could not hand over is gone for readers as well, and not only after the next mount.
-#[test]
-fn what_could_not_be_stored_is_not_shown() {
+fn expect_only_what_is_stored(b: &Boxed, volume: &str) {
     const WRITTEN_BYTES: usize = 48 << 20;
-    let Some(b) = Boxed::with("32M") else { return };
-    b.mount("mnt", &[]).expect(0);
+    let mount = || b.bench.run(["mount", volume, &b.bench.str("mnt")]).expect(0);
+    mount();
     let paths = ["mnt/old", "mnt/new"].map(|path| b.at(path));
     fs::write(&paths[0], pattern(8 << 20)).unwrap();
     File::open(&paths[0]).unwrap().sync_all().unwrap();
@@ -574,10 +573,28 @@ fn what_could_not_be_stored_is_not_shown() {
     let before = shown();
     assert!(before.iter().all(|content| content.len() < WRITTEN_BYTES));
     b.umount("mnt");
-    b.mount("mnt", &[]).expect(0);
+    mount();
     assert!(before == shown());
     b.umount("mnt");
-    b.expect_sound();
+    b.bench.run(["volume", "check", volume]).expect(0);
+}
+
+#[test]
+fn what_could_not_be_stored_is_not_shown() {
+    let Some(b) = Boxed::with("32M") else { return };
+    expect_only_what_is_stored(&b, &b.bench.str("box"));
+}
+
+#[test]
+fn what_found_no_room_on_the_host_is_not_shown() {
+    let Some(b) = Boxed::new() else { return };
+    if !is_root("a small disk") {
+        return;
+    }
+    let disk = SmallDisk::mount(b.at("disk"), "32m");
+    let volume = disk.0.join("volume").to_str().unwrap().to_owned();
+    b.bench.run(["volume", "init", &volume, "--capacity", "1G"]).expect(0);
+    expect_only_what_is_stored(&b, &volume);
 }
 
 #[test]
