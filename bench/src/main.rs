@@ -1,6 +1,6 @@
 //! Benchmarks of adit: each prints both sides of a ratio, measured in the same run.
 //!
-//! `adit-bench vault` measures the vault store, `adit-bench volume` the volume. [`mounted`] runs one script on mounts of adit and of its rivals; [`micro`]
+//! `adit-bench vault` measures the vault store, `adit-bench volume` the volume, `adit-bench manifest` manifests. [`mounted`] runs one script on mounts of adit and of its rivals; [`micro`]
 //! calls the crates directly. The rivals are known in this crate alone ([`sides`], [`rivals`]).
 
 mod aims;
@@ -8,8 +8,10 @@ mod machine;
 mod micro;
 mod mounted;
 mod null_server;
+mod remote;
 mod report;
 mod rivals;
+mod served;
 mod sides;
 mod watch;
 
@@ -38,6 +40,8 @@ enum What {
     Vault(RunArgs),
     /// The volume
     Volume(RunArgs),
+    /// Manifests
+    Manifest(RunArgs),
     /// Serves small constant files; started by the benchmark itself
     #[command(hide = true)]
     NullServer {
@@ -68,9 +72,11 @@ pub enum Subject {
     Vault,
     /// A filesystem in one file, beside the host's own.
     Volume,
+    /// Content in S3, beside curl and other mounts of it.
+    Manifest,
 }
 
-/// What `vault` and `volume` take.
+/// What `vault`, `volume` and `manifest` take.
 #[derive(Args)]
 pub struct RunArgs {
     /// Said by the subcommand.
@@ -126,6 +132,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().what {
         What::Vault(args) => run(&args),
         What::Volume(args) => run(&RunArgs { subject: Subject::Volume, ..args }),
+        What::Manifest(args) => run(&RunArgs { subject: Subject::Manifest, ..args }),
         What::NullServer { mountpoint, like } => null_server::serve(&mountpoint, like).map(|()| true),
     };
     match done {
@@ -195,7 +202,7 @@ mod tests {
 
     #[test]
     fn names_of_groups_are_unique() {
-        for subject in [Subject::Vault, Subject::Volume] {
+        for subject in [Subject::Vault, Subject::Volume, Subject::Manifest] {
             let mut names: Vec<&str> = micro::groups(subject);
             names.extend(mounted::group_names(subject));
             let count = names.len();

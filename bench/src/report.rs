@@ -20,8 +20,10 @@ const GOCRYPTFS: &str = "gocryptfs";
 pub const NULL: &str = "null";
 /// JuiceFS with its metadata in SQLite.
 pub const JUICEFS_SQLITE: &str = "juicefs-sqlite";
+/// rclone's mount.
+pub const RCLONE: &str = "rclone";
 /// Rivals that get a column of ratios, by how the names of their sides start.
-const RIVALS: [&str; 2] = [GOCRYPTFS, JUICEFS_SQLITE];
+const RIVALS: [&str; 3] = [GOCRYPTFS, JUICEFS_SQLITE, RCLONE];
 
 /// What a figure counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,6 +88,8 @@ pub enum Aim {
     Library(f64),
     /// So many times as good as the side of that name.
     Side(&'static str, f64),
+    /// So many times as good as the best of the sides whose names start so.
+    Best(&'static str, f64),
     /// The figure itself, in the row's unit.
     Bound(f64),
 }
@@ -331,6 +335,7 @@ impl Medians {
             Aim::Null(factor) => (self.side(NULL), factor, "null server"),
             Aim::Library(factor) => (self.side("library"), factor, "library"),
             Aim::Side(name, factor) => (self.side(name), factor, name),
+            Aim::Best(start, factor) => (self.best(start, row.unit), factor, start),
             Aim::Bound(bound) => (Some(bound), 1.0, "bound"),
         };
         let (Some(adit), Some(other)) = (self.side(ADIT), other) else {

@@ -71,6 +71,31 @@ pub fn sqlite() -> Result<()> {
     if on_path("sqlite3").is_some() { Ok(()) } else { apt("sqlite3") }
 }
 
+/// rclone of the distribution, installed if it is missing.
+pub fn rclone() -> Result<PathBuf> {
+    of_apt("rclone")
+}
+
+/// s3fs of the distribution, installed if it is missing.
+pub fn s3fs() -> Result<PathBuf> {
+    of_apt("s3fs")
+}
+
+/// A program of the package that has its name, installed if it is missing.
+fn of_apt(name: &str) -> Result<PathBuf> {
+    if on_path(name).is_none() {
+        apt(name)?;
+    }
+    // Which either would like to unmount with.
+    fusermount()?;
+    on_path(name).with_context(|| format!("apt-get brought no {name}"))
+}
+
+/// curl, which every distribution has.
+pub fn curl() -> Result<PathBuf> {
+    on_path("curl").context("curl is not installed")
+}
+
 /// Installs a package of the distribution.
 fn apt(package: &str) -> Result<()> {
     let mut install = Command::new("apt-get");
@@ -81,6 +106,12 @@ fn apt(package: &str) -> Result<()> {
 /// What every gocryptfs mounts with.
 fn fusermount() -> Result<()> {
     if on_path("fusermount").is_some() { Ok(()) } else { apt("fuse3") }
+}
+
+/// The first line that a program prints of its version, or its path.
+pub fn version(program: &Path) -> String {
+    let text = run(Command::new(program).arg("--version")).unwrap_or_default();
+    text.lines().next().map_or_else(|| program.display().to_string(), str::to_owned)
 }
 
 /// What a gocryptfs says of its version.

@@ -1,44 +1,38 @@
 //! The sides of a comparison: adit, its rivals, the plain folder, and a server that does nothing.
 //!
-//! A [`Side`] makes an empty [`Place`] and mounts it. A [`Mounted`] is a guard: however it ends, also in a panic, nothing stays
-//! mounted and no process stays. It watches the memory of the serving process.
+//! A [`Side`] makes an empty [`Place`] and mounts it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::fs::IFlags;
-use rustix::mount::UnmountFlags;
 
 use crate::Subject;
-use crate::report::{ADIT, HOST, JUICEFS_SQLITE, NULL};
+use crate::remote::{Wanted, remote};
+use crate::report::{ADIT, HOST, JUICEFS_SQLITE, NULL, RCLONE};
 use crate::rivals::{self, Official};
+pub use crate::served::Mounted;
 pub use crate::watch::Memory;
-use crate::watch::Watch;
 
 /// All sides, in the order in which they take turns.
 pub fn names(subject: Subject) -> &'static [&'static str] {
     match subject {
         Subject::Vault => &[HOST, "gocryptfs-2.3", "gocryptfs-2.6.1", "official", ADIT, NULL],
         Subject::Volume => &[HOST, JUICEFS_SQLITE, JUICEFS_BADGER, ADIT, NULL],
+        Subject::Manifest => &[HOST, "curl", "curl-parallel", RCLONE, "s3fs", ADIT, RELAYED],
     }
 }
 
 /// JuiceFS with its metadata in Badger.
 const JUICEFS_BADGER: &str = "juicefs-badger";
 
-/// Of the file systems that FUSE serves (`statfs(2)`).
-const FUSE_MAGIC: u64 = 0x6573_5546;
-/// How long a mount may take to become usable.
-const MOUNT_LIMIT: Duration = Duration::from_secs(30);
-/// How long a server may take to write everything back and end.
-const END_LIMIT: Duration = Duration::from_secs(120);
+/// adit without passthrough: the server reads the cache, and hands over what it read.
+pub const RELAYED: &str = "adit-relayed";
+
 /// No secret: the vaults are made for one run.
 const PASSWORD: &str = "benchmark";
 
@@ -54,6 +48,21 @@ enum Kind {
     JuiceFs(PathBuf, MetaStore),
     /// A server that does nothing, like a mount of such a store.
     Null(Subject),
+    /// The tree whose manifest the others mount.
+    Tree,
+    /// A manifest of it.
+    AditManifest(PathBuf, Passthrough),
+    /// Who copies an object and mounts nothing.
+    Curl,
+    Rclone(PathBuf),
+    S3fs(PathBuf),
+}
+
+/// Whether the kernel reads files of the cache itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Passthrough {
+    Auto,
+    Off,
 }
 
 /// Where JuiceFS keeps its metadata.
@@ -79,6 +88,8 @@ pub struct Place {
     backing: PathBuf,
     mountpoint: PathBuf,
     password_file: PathBuf,
+    /// Of a manifest: which, and how.
+    pub wanted: Wanted,
 }
 
 impl Place {
@@ -128,9 +139,17 @@ pub fn prepare(
             continue;
         }
         let kind = match name {
+            HOST if subject == Subject::Manifest => Ok(Kind::Tree),
             HOST => Ok(Kind::Host),
             NULL => Ok(Kind::Null(subject)),
             ADIT if subject == Subject::Volume => adit().map(Kind::AditVolume),
+            ADIT if subject == Subject::Manifest => {
+                adit().map(|program| Kind::AditManifest(program, Passthrough::Auto))
+            }
+            RELAYED => adit().map(|program| Kind::AditManifest(program, Passthrough::Off)),
+            RCLONE => rivals::rclone().map(Kind::Rclone),
+            "s3fs" => rivals::s3fs().map(Kind::S3fs),
+            "curl" | "curl-parallel" => rivals::curl().map(|_| Kind::Curl),
             ADIT => adit().map(Kind::Adit),
             JUICEFS_SQLITE => rivals::juicefs().map(|program| Kind::JuiceFs(program, MetaStore::Sqlite)),
             JUICEFS_BADGER => rivals::juicefs().map(|program| Kind::JuiceFs(program, MetaStore::Badger)),
@@ -149,12 +168,42 @@ pub fn prepare(
 impl Side {
     /// Whether a process serves it.
     pub fn is_served(&self) -> bool {
-        !matches!(self.kind, Kind::Host)
+        !matches!(self.kind, Kind::Host | Kind::Tree | Kind::Curl)
+    }
+
+    /// Whether what it shows lies in S3.
+    pub fn is_remote(&self) -> bool {
+        matches!(self.kind, Kind::AditManifest(..) | Kind::Curl | Kind::Rclone(_) | Kind::S3fs(_))
+    }
+
+    /// Whether it is adit as it would be without passthrough.
+    pub fn is_relayed(&self) -> bool {
+        matches!(self.kind, Kind::AditManifest(_, Passthrough::Off))
+    }
+
+    /// Whether it copies objects and mounts nothing.
+    pub fn is_curl(&self) -> bool {
+        matches!(self.kind, Kind::Curl)
+    }
+
+    /// Whether it is somebody else's mount.
+    pub fn is_rival(&self) -> bool {
+        matches!(self.kind, Kind::Rclone(_) | Kind::S3fs(_))
+    }
+
+    /// The command that brings back what was written to a mounted manifest.
+    pub fn commit_command(&self, place: &Place) -> Result<Option<Command>> {
+        let Kind::AditManifest(program, _) = &self.kind else { return Ok(None) };
+        let mut command = Command::new(program);
+        remote()?.credentials(&mut command);
+        command.args(["--quiet", "--state-dir"]).arg(place.work.join("state"));
+        command.args(["manifest", "commit"]).arg(&place.mountpoint).arg("-o").arg(place.work.join("committed"));
+        Ok(Some(command))
     }
 
     /// Whether it keeps what is written to it.
     pub fn keeps(&self) -> bool {
-        !matches!(self.kind, Kind::Null(_))
+        !matches!(self.kind, Kind::Null(_) | Kind::Curl)
     }
 
     /// Whether the vault's key comes from its own file by scrypt with known parameters.
@@ -165,13 +214,19 @@ impl Side {
     /// What it is, for the head of the report.
     pub fn describe(&self) -> String {
         match &self.kind {
-            Kind::Host => "the plain folder".into(),
+            Kind::Host | Kind::Tree => "the plain folder".into(),
             Kind::Gocryptfs(program) => rivals::gocryptfs_version(program).unwrap_or_else(|e| format!("{e:#}")),
             Kind::Official(official, _) => format!(
                 "org.cryptomator:cryptofs 2.9.0, fuse-nio-adapter 5.1.0, jfuse 0.7.3, its default flags, {}",
                 official.java.display()
             ),
-            Kind::Adit(_) | Kind::AditVolume(_) => "default options".into(),
+            Kind::Adit(_) | Kind::AditVolume(_) | Kind::AditManifest(_, Passthrough::Auto) => "default options".into(),
+            Kind::AditManifest(_, Passthrough::Off) => "-o passthrough=off".into(),
+            Kind::Curl => "the object itself, to /dev/null".into(),
+            Kind::Rclone(program) => {
+                format!("{}, --vfs-cache-mode full, files under their own names", rivals::version(program))
+            }
+            Kind::S3fs(program) => format!("{}, use_cache, files under their own names", rivals::version(program)),
             Kind::JuiceFs(..) => {
                 "JuiceFS 1.3.1 from its Go module, data in a folder, no trash, its default flags otherwise".into()
             }
@@ -188,13 +243,15 @@ impl Side {
             backing: work.join("backing"),
             mountpoint: work.join("mountpoint"),
             password_file: work.join("password"),
+            wanted: Wanted::default(),
             work,
         };
         fs::create_dir_all(&place.backing)?;
         fs::create_dir_all(&place.mountpoint)?;
         fs::write(&place.password_file, PASSWORD)?;
         match &self.kind {
-            Kind::Host | Kind::Null(_) => {}
+            Kind::Host | Kind::Null(_) | Kind::Tree | Kind::Curl => {}
+            Kind::AditManifest(..) | Kind::Rclone(_) | Kind::S3fs(_) => {}
             // With a trash, which is the default, an unlink would be a rename.
             Kind::JuiceFs(program, store) => self.init(
                 Command::new(program)
@@ -229,12 +286,13 @@ impl Side {
     /// The command that serves the place until it is unmounted, in the foreground.
     fn server(&self, place: &Place) -> Result<Option<Command>> {
         let mut command = match &self.kind {
-            Kind::Host => return Ok(None),
+            Kind::Host | Kind::Tree | Kind::Curl => return Ok(None),
             Kind::Null(like) => {
                 let mut command = Command::new(std::env::current_exe()?);
                 let like = match like {
                     Subject::Vault => "vault",
                     Subject::Volume => "volume",
+                    Subject::Manifest => bail!("there is no null server for manifests"),
                 };
                 command.arg("null-server").arg(&place.mountpoint).arg(like);
                 command
@@ -258,6 +316,20 @@ impl Side {
                 command.arg(place.volume()).arg(&place.mountpoint);
                 command
             }
+            Kind::AditManifest(program, passthrough) => {
+                let mut command = remote()?.adit_command(program, &place.work, &place.wanted);
+                if *passthrough == Passthrough::Off {
+                    command.args(["-o", "passthrough=off"]);
+                }
+                command.arg(&place.mountpoint);
+                command
+            }
+            Kind::Rclone(program) => {
+                let mut command = remote()?.rclone_command(program, &place.work, &place.wanted);
+                command.arg(&place.mountpoint);
+                command
+            }
+            Kind::S3fs(program) => remote()?.s3fs_command(program, &place.work, &place.mountpoint, &place.wanted),
             Kind::JuiceFs(program, store) => {
                 let mut command = Command::new(program);
                 command.args(["mount", "--no-usage-report", "--cache-dir"]).arg(place.work.join("cache"));
@@ -285,20 +357,17 @@ impl Side {
     /// Mounts the place; returns when it is usable.
     pub fn mount(&self, place: &Place) -> Result<Mounted> {
         let Some(mut command) = self.server(place)? else {
-            return Ok(Mounted { root: place.backing.clone(), served: None });
+            let root = match &self.kind {
+                Kind::Tree if !place.wanted.writable.get() => remote()?.tree(place.wanted.tree.get()),
+                _ => place.backing.clone(),
+            };
+            return Ok(Mounted::of_folder(root));
         };
-        let child = command.spawn().with_context(|| format!("{}: cannot start {command:?}", self.name))?;
-        let mut served = Served {
-            mountpoint: place.mountpoint.clone(),
-            ends_by_stdin: matches!(self.kind, Kind::Official(..)),
-            watch: Watch::start(child.id()),
-            child,
-        };
-        served.wait_usable().map_err(|error| {
+        let ends_by_stdin = matches!(self.kind, Kind::Official(..));
+        Mounted::start(&mut command, &place.mountpoint, ends_by_stdin).map_err(|error| {
             let log = fs::read_to_string(place.work.join("log")).unwrap_or_default();
             anyhow!("{}: {error:#}\n{}", self.name, log.trim())
-        })?;
-        Ok(Mounted { root: place.mountpoint.clone(), served: Some(served) })
+        })
     }
 
     /// Writes everything to the disk, drops all caches, and mounts: the servers' own caches are empty too.
@@ -307,113 +376,6 @@ impl Side {
         drop_caches()?;
         self.mount(place)
     }
-}
-
-/// A mounted side. Dropping it ends the mount by force.
-pub struct Mounted {
-    root: PathBuf,
-    served: Option<Served>,
-}
-
-struct Served {
-    mountpoint: PathBuf,
-    child: Child,
-    ends_by_stdin: bool,
-    watch: Watch,
-}
-
-impl Mounted {
-    /// Where its files are.
-    pub fn root(&self) -> &Path {
-        &self.root
-    }
-
-    /// The memory that the server used until now; zeros for the plain folder.
-    pub fn memory(&self) -> Memory {
-        self.served.as_ref().map(|served| served.watch.look()).unwrap_or_default()
-    }
-
-    /// Unmounts and waits until the server has written everything back and ended. Returns the memory that it used.
-    pub fn unmount(mut self) -> Result<Memory> {
-        let memory = self.memory();
-        let Some(mut served) = self.served.take() else {
-            return Ok(memory);
-        };
-        let ended = served.end();
-        if ended.is_err() {
-            served.kill();
-        }
-        ended.map(|()| memory)
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        if let Some(mut served) = self.served.take() {
-            served.kill();
-        }
-    }
-}
-
-impl Served {
-    fn wait_usable(&mut self) -> Result<()> {
-        if let Some(output) = self.child.stdout.take() {
-            let mut line = String::new();
-            BufReader::new(output).read_line(&mut line)?;
-            if line.trim() != "mounted" {
-                bail!("it did not mount");
-            }
-        }
-        let started = Instant::now();
-        while !is_fuse(&self.mountpoint) {
-            if let Some(status) = self.child.try_wait()? {
-                bail!("it ended ({status})");
-            }
-            if started.elapsed() > MOUNT_LIMIT {
-                bail!("not mounted after {MOUNT_LIMIT:?}");
-            }
-            thread::sleep(Duration::from_micros(200));
-        }
-        fs::metadata(&self.mountpoint)?;
-        Ok(())
-    }
-
-    /// The clean way.
-    fn end(&mut self) -> Result<()> {
-        let started = Instant::now();
-        if self.ends_by_stdin {
-            drop(self.child.stdin.take());
-        } else {
-            // A program of the desktop may look into a new mount for a moment.
-            while let Err(error) = rustix::mount::unmount(&self.mountpoint, UnmountFlags::empty()) {
-                if error != rustix::io::Errno::BUSY || started.elapsed() > Duration::from_secs(5) {
-                    return Err(error).with_context(|| format!("cannot unmount {}", self.mountpoint.display()));
-                }
-                thread::sleep(Duration::from_millis(5));
-            }
-        }
-        loop {
-            match self.child.try_wait()? {
-                Some(status) if status.success() => return Ok(()),
-                Some(status) => bail!("the server ended with {status}"),
-                None if started.elapsed() > END_LIMIT => bail!("the server did not end"),
-                None => thread::sleep(Duration::from_micros(200)),
-            }
-        }
-    }
-
-    /// The other way.
-    fn kill(&mut self) {
-        // Each step may find that there is nothing left to do.
-        let _ = rustix::mount::unmount(&self.mountpoint, UnmountFlags::DETACH);
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = rustix::mount::unmount(&self.mountpoint, UnmountFlags::DETACH);
-    }
-}
-
-fn is_fuse(path: &Path) -> bool {
-    rustix::fs::statfs(path).is_ok_and(|found| found.f_type as u64 == FUSE_MAGIC)
 }
 
 /// Asks ext4 to put the folders made in `dir` into block groups far apart. It passes over inodes that were removed during
@@ -460,6 +422,6 @@ pub fn mount_command(side: &Side, place: &Place) -> Option<[Command; 2]> {
             let end = [&state[..], &["umount".as_ref(), point][..]].concat();
             Some([command(program, &mount), command(program, &end)])
         }
-        Kind::Host | Kind::Official(..) | Kind::AditVolume(_) | Kind::JuiceFs(..) | Kind::Null(_) => None,
+        _ => None,
     }
 }

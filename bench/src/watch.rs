@@ -52,6 +52,13 @@ impl Watch {
     }
 }
 
+impl Watch {
+    /// Processor time that it used until now.
+    pub fn cpu(&self) -> Duration {
+        cpu_of(self.pid).unwrap_or_default()
+    }
+}
+
 impl Drop for Watch {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
@@ -61,6 +68,15 @@ impl Drop for Watch {
             let _ = thread.join();
         }
     }
+}
+
+/// Time of all threads in user and kernel mode: fields 14 and 15 of `/proc/PID/stat`, in hundredths of a second.
+fn cpu_of(pid: u32) -> Option<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may hold anything.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    Some(Duration::from_millis(10 * (ticks(11)? + ticks(12)?)))
 }
 
 /// Peak resident set, and anonymous memory now.

@@ -2,10 +2,11 @@
 
 use std::process::ExitCode;
 
+use adit_servers::Kind;
 use anyhow::{Context, Result};
 use clap::Args;
 
-use crate::workplace;
+use crate::{golang, workplace};
 
 /// What `cargo xtask bench` takes: whatever the benchmark crate takes.
 #[derive(Args)]
@@ -17,10 +18,11 @@ pub struct BenchArgs {
 
 /// Runs the benchmark crate to its end; it may take hours, so there is no time limit.
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
-    let status = workplace::cargo()
-        .args(["run", "--release", "--locked", "--package", "adit-bench", "--"])
-        .args(&args.rest)
-        .status()
-        .context("cannot start cargo")?;
+    let mut bench = workplace::cargo();
+    bench.args(["run", "--release", "--locked", "--package", "adit-bench", "--"]).args(&args.rest);
+    if args.rest.first().is_some_and(|what| what == "manifest") {
+        bench.env(Kind::Versitygw.variable(), golang::VERSITYGW.ensure()?);
+    }
+    let status = bench.status().context("cannot start cargo")?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

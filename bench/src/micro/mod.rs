@@ -27,6 +27,7 @@ const VAULT_GROUPS: [&str; 4] = ["micro-engine", "micro-format", "micro-memory",
 pub fn groups(subject: Subject) -> Vec<&'static str> {
     match subject {
         Subject::Vault => VAULT_GROUPS.to_vec(),
+        Subject::Manifest => Vec::new(),
         Subject::Volume => volume::GROUPS.iter().map(|(name, ..)| *name).collect(),
     }
 }
@@ -34,7 +35,7 @@ pub fn groups(subject: Subject) -> Vec<&'static str> {
 /// Those that are run only if they are asked for.
 pub fn on_request(subject: Subject) -> Vec<&'static str> {
     match subject {
-        Subject::Vault => Vec::new(),
+        Subject::Vault | Subject::Manifest => Vec::new(),
         Subject::Volume => volume::GROUPS.iter().filter(|(_, slow, _)| *slow).map(|(name, ..)| *name).collect(),
     }
 }
@@ -48,6 +49,7 @@ const SAMPLE_MIN: Duration = Duration::from_millis(10);
 pub fn run(args: &RunArgs, dir: &Path, report: &mut Report) -> Result<()> {
     match args.subject {
         Subject::Vault => run_vault(args, dir, report),
+        Subject::Manifest => Ok(()),
         Subject::Volume => {
             let wanted = volume::GROUPS.iter().filter(|(name, on_request, _)| args.wants(name, *on_request));
             for (_, _, measure) in wanted {

@@ -58,7 +58,7 @@ fn sequential(turn: &mut Turn<'_>) -> Result<()> {
 }
 
 /// Writes so many MiB; returns the seconds of the calls, and those with fsync.
-fn write_file(path: &Path, mib: u64) -> Result<(f64, f64)> {
+pub fn write_file(path: &Path, mib: u64) -> Result<(f64, f64)> {
     let mut block = Stream::new(1).bytes(MIB as usize);
     let started = Instant::now();
     let mut file = File::create(path)?;

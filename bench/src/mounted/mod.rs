@@ -7,6 +7,7 @@
 mod build;
 mod bytes;
 mod large;
+mod manifest;
 mod open_file;
 mod small;
 mod sqlite;
@@ -21,6 +22,8 @@ use anyhow::{Context, Result, bail};
 use crate::report::{Aim, Report, Row, Unit};
 use crate::sides::{self, Memory, Mounted, Place, Side};
 use crate::{RunArgs, Subject, aims};
+
+pub use bytes::Stream;
 
 /// What a group's script is given.
 pub struct Turn<'a> {
@@ -79,10 +82,14 @@ const VOLUME_GROUPS: &[&Group] = &[
     &build::WHOLE,
 ];
 
+const MANIFEST_GROUPS: &[&Group] =
+    &[&manifest::FIRST, &manifest::COLD, &manifest::WARM, &manifest::TINY, &manifest::WIDE, &manifest::WRITES];
+
 fn groups(subject: Subject) -> &'static [&'static Group] {
     match subject {
         Subject::Vault => VAULT_GROUPS,
         Subject::Volume => VOLUME_GROUPS,
+        Subject::Manifest => MANIFEST_GROUPS,
     }
 }
 
