@@ -193,7 +193,8 @@ fn interop(run: &Run) -> Result<Outcome> {
     test_targets_named(run, "interop", &[], &variables)?;
     // Those that start a server of their own once more: now that is the other one.
     variables.push((adit_servers::ENV_KIND, OsStr::new(Kind::Moto.name())));
-    cargo_step_with(run, &["test", "--locked", "--workspace", "--test", "interop_s3"], &variables)?;
+    let both = ["test", "--locked", "--workspace", "--test", "interop_s3", "--test", "interop_download"];
+    cargo_step_with(run, &both, &variables)?;
     Ok(Outcome::Passed)
 }
 

@@ -12,7 +12,7 @@ use crate::args::units::show_size;
 use crate::exit_code::Code;
 use crate::failure::{Advice, Failure};
 use crate::interrupt;
-use crate::output::printable;
+use crate::output::{printable, span_text};
 
 /// Between two lines when standard error is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
@@ -28,6 +28,10 @@ pub struct Progress {
     remarks: bool,
     entries: u64,
     bytes: u64,
+    /// Of so many, where that is known.
+    total: Option<u64>,
+    /// Bytes that were there, and took no time.
+    at_once: u64,
     began: Instant,
     last_line: Instant,
     /// Whether what is left out counts as failed.
@@ -59,6 +63,8 @@ impl Progress {
             remarks: !quiet,
             entries: 0,
             bytes: 0,
+            total: None,
+            at_once: 0,
             began: now,
             last_line: now,
             is_whole,
@@ -69,6 +75,18 @@ impl Progress {
     /// Of work that is done when all of it is there: an entry that is left out counts as failed.
     pub fn whole(self) -> Progress {
         Progress { is_whole: true, ..self }
+    }
+
+    /// Of work whose bytes are known: it is told how long it will take.
+    pub fn of_bytes(self, total: u64) -> Progress {
+        if let Some(bar) = &self.bar {
+            bar.set_length(total);
+            let template = "{spinner} {msg}  {bytes} of {total_bytes} ({bytes_per_sec}, {eta} left)";
+            if let Ok(style) = ProgressStyle::with_template(template) {
+                bar.set_style(style);
+            }
+        }
+        Progress { total: Some(total), ..self }
     }
 
     /// With what to advise about damage in the source that the work is about.
@@ -120,6 +138,17 @@ impl Progress {
         self.tick();
     }
 
+    /// So much is done, of which `at_once` bytes were there already: these say nothing of the time that the rest takes.
+    pub fn reached_of(&mut self, entries: u64, bytes: u64, at_once: u64) {
+        if let Some(bar) = self.bar.as_ref().filter(|_| at_once > self.at_once) {
+            // Past them, and the time that is left is told by what comes after.
+            bar.set_position(bytes);
+            bar.reset_eta();
+        }
+        self.at_once = at_once;
+        self.reached(entries, bytes);
+    }
+
     /// An entry failed; the work goes on.
     pub fn failed(&mut self, failure: &Failure) {
         self.say(&format!("adit: {}", failure.text()));
@@ -154,9 +183,14 @@ impl Progress {
     fn tick(&mut self) {
         if self.lines && self.last_line.elapsed() >= LINE_INTERVAL {
             self.last_line = Instant::now();
-            let rate = (self.bytes as f64 / self.began.elapsed().as_secs_f64()) as u64;
-            let (bytes, rate) = (show_size(self.bytes), show_size(rate));
-            eprintln!("adit: {}: {} entries, {bytes}, {rate}/s", self.verb, self.entries);
+            let rate = (self.bytes.saturating_sub(self.at_once) as f64 / self.began.elapsed().as_secs_f64()) as u64;
+            let bytes = match self.total {
+                Some(total) => format!("{} of {}", show_size(self.bytes), show_size(total)),
+                None => show_size(self.bytes),
+            };
+            let left = self.total.and_then(|total| total.saturating_sub(self.bytes).checked_div(rate));
+            let left = left.map_or_else(String::new, |secs| format!(", {} left", span_text(secs)));
+            eprintln!("adit: {}: {} entries, {bytes}, {}/s{left}", self.verb, self.entries, show_size(rate));
         }
     }
 }

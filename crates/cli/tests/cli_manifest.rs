@@ -25,7 +25,7 @@ fn manifest(bench: &Bench, args: &[&str]) -> Ran {
     let cache = bench.str("cache");
     let verb: Vec<&str> = args.iter().take(1).copied().collect();
     let rest = &args[1..];
-    let more: &[&str] = if verb == ["merge"] { &[] } else { &["--cache-dir", &cache] };
+    let more: &[&str] = if ["merge", "upload"].contains(&verb[0]) { &[] } else { &["--cache-dir", &cache] };
     bench.run(["manifest"].iter().chain(&verb).chain(rest).chain(more))
 }
 

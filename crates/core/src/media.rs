@@ -117,6 +117,18 @@ pub trait HostDir: Send + Sync {
     /// Creates a directory.
     fn make_dir(&self, path: &Path, perm: u16, owner: Option<Caller>) -> io::Result<()>;
 
+    /// Creates a symbolic link with this target. `AlreadyExists` if the name is taken; `Unsupported` where there are none.
+    fn make_link(&self, path: &Path, target: &[u8]) -> io::Result<()> {
+        let _ = (path, target);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// The target of a symbolic link. `InvalidInput` for anything else.
+    fn read_link(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let _ = path;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Removes a file (`Kind::File`, also any other kind that is not a directory) or an empty directory
     /// (`Kind::Directory`).
     fn remove(&self, path: &Path, kind: Kind) -> io::Result<()>;

@@ -1,32 +1,38 @@
 //! The content of a manifest's files, brought into a content-addressed store.
 //!
-//! An object is stored under the hash of the bytes that are stored, never of bytes that were read at another time: what is
-//! longer than [`IN_MEMORY_MAX_BYTES`] is copied to a scratch file, and goes from there. What the store has already, with the right length, is not
-//! sent again; so an upload that was interrupted goes on where it was.
+//! An object is stored under the hash of the bytes that are stored, never of bytes that were read at another time: these are hashed on
+//! their way from the file to the store, and the last of them are not handed over if the hash is another one. So an object that would be
+//! wrong is never there, for one is there when all of it came. What the store has already, with the right length, is not sent again; so
+//! an upload that was interrupted goes on where it was.
+
+mod piece;
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::io;
 use std::ops::ControlFlow;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel};
+use std::time::Duration;
 
 use adit_core::error::{ErrorKind, FsError, Result};
-use adit_core::media::{Content, FileContent, Objects, PutOptions, Stored};
+use adit_core::media::{Content, Objects, PutOptions, Stored};
 use adit_core::path::{Last, Tree, show};
 use adit_core::store::StoreFile;
 use adit_core::types::{Access, Kind};
 use parking_lot::Mutex;
 
+use self::piece::Piece;
 use crate::cas::DataKeys;
 use crate::format::limits::CHUNK_LEN_BYTES;
-use crate::format::{self, Body, ContentHash, Hasher, Manifest};
+use crate::format::{self, Body, ContentHash, MTIME_TOLERANCE_MICROS, Manifest};
+use crate::turns::Turns;
 
-/// Objects up to this length are held in memory by the thread that stores them, in bytes.
-pub const IN_MEMORY_MAX_BYTES: u64 = 8 << 20;
-/// How much is read at once.
-const READ_LEN_BYTES: usize = 1 << 20;
+/// Objects above this length are sent in parts, several at a time, in bytes.
+const LARGE_MIN_BYTES: u64 = 8 << 20;
+/// How many of these are on their way at a time: each has six parts in memory.
+const LARGE_AT_ONCE: u32 = 3;
+/// How often who waits hears that nothing happened.
+const TICK: Duration = Duration::from_millis(200);
 
 /// Where objects go, and how.
 pub struct UploadOptions<'a> {
@@ -36,8 +42,6 @@ pub struct UploadOptions<'a> {
     pub keys: &'a DataKeys,
     /// Threads that read, hash and store, at least one.
     pub threads: usize,
-    /// Makes an empty scratch file without a name on this machine.
-    pub scratch: &'a (dyn Fn() -> io::Result<File> + Sync),
 }
 
 /// What happens on the way.
@@ -51,6 +55,8 @@ pub enum UploadEvent<'a> {
     },
     /// A file could not be read, or is not what the manifest says.
     Failed(&'a FsError),
+    /// So many bytes were read up to now, of objects that are not in the store yet as well.
+    Read(u64),
 }
 
 /// What became of an upload.
@@ -76,18 +82,23 @@ pub fn upload(
     options: &UploadOptions<'_>,
     tell: &mut dyn FnMut(UploadEvent<'_>) -> ControlFlow<()>,
 ) -> Result<Uploaded> {
+    let (is_over, read, large) = (AtomicBool::new(false), AtomicU64::new(0), Turns::new(LARGE_AT_ONCE));
+    let shared = Shared { options, is_over: &is_over, read: &read, large: &large };
     std::thread::scope(|scope| {
+        // Those at work end at the next piece, however this ends.
+        let _end = End(&is_over);
         let threads = options.threads.max(1);
         let (jobs, taken) = sync_channel(2 * threads);
         let (sent, done) = channel();
-        let taken = Arc::new(Mutex::new(taken));
+        let (taken, shared) = (Arc::new(Mutex::new(taken)), &shared);
         for _ in 0..threads {
             let (taken, sent) = (taken.clone(), sent.clone());
-            scope.spawn(move || work(options, &taken, &sent));
+            scope.spawn(move || work(shared, &taken, &sent));
         }
         // Theirs are the only ones, so that it shows if they have ended.
-        drop(sent);
-        let mut all = All { jobs, done, waiting: 0, unread: Vec::new(), uploaded: Uploaded::default(), tell };
+        drop((sent, taken));
+        let (unread, uploaded, read) = (Vec::new(), Uploaded::default(), shared.read);
+        let mut all = All { jobs, done, waiting: 0, unread, uploaded, read, tell };
         let mut known = HashSet::new();
         let mut failed = HashSet::new();
         // Once more as long as a file was not what it should be, whose content others may have.
@@ -112,6 +123,26 @@ pub fn upload(
     })
 }
 
+/// What all threads have in common.
+struct Shared<'a> {
+    options: &'a UploadOptions<'a>,
+    /// Nothing more is wanted.
+    is_over: &'a AtomicBool,
+    /// Bytes that were read.
+    read: &'a AtomicU64,
+    /// Who sends something large takes one.
+    large: &'a Turns,
+}
+
+/// Ends the work of all threads when it is dropped.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// An object to be stored: a range of a file.
 struct Job {
     path: Arc<[u8]>,
@@ -119,6 +150,8 @@ struct Job {
     offset: u64,
     len: u64,
     hash: ContentHash,
+    /// Whether the file has another time than in the manifest, and so perhaps other content.
+    is_suspect: bool,
 }
 
 /// What became of a [`Job`].
@@ -138,6 +171,7 @@ struct All<'t> {
     /// Files that were not what they should be, with what was looked for in them.
     unread: Vec<(Arc<[u8]>, ContentHash)>,
     uploaded: Uploaded,
+    read: &'t AtomicU64,
     tell: &'t mut dyn FnMut(UploadEvent<'_>) -> ControlFlow<()>,
 }
 
@@ -155,8 +189,13 @@ impl All<'_> {
         if hashes.iter().all(|hash| known.contains(hash)) || failed.contains(path) {
             return Ok(());
         }
+        let mut is_suspect = false;
         let opened = tree.resolve(path, Last::Follow).and_then(|node| match node.kind() {
-            Kind::File if node.attr().size == file.size_bytes => tree.store().open(node.ino(), Access::Read),
+            Kind::File if node.attr().size == file.size_bytes => {
+                let found_micros = node.attr().mtime.as_nanos().div_euclid(1000);
+                is_suspect = found_micros.abs_diff(file.mtime_micros.into()) > MTIME_TOLERANCE_MICROS.into();
+                tree.store().open(node.ino(), Access::Read)
+            }
             Kind::File => Err(changed()),
             _ => Err(FsError::new(ErrorKind::InvalidInput).because("it is no file; make the manifest again")),
         });
@@ -174,7 +213,7 @@ impl All<'_> {
             }
             let offset = at * one;
             let len = one.min(file.size_bytes - offset);
-            let mut job = Job { path: path.clone(), file: opened.clone(), offset, len, hash: *hash };
+            let mut job = Job { path: path.clone(), file: opened.clone(), offset, len, hash: *hash, is_suspect };
             // Waits while all have enough to do; what they have done meanwhile is taken in first.
             loop {
                 match self.jobs.try_send(job) {
@@ -192,8 +231,18 @@ impl All<'_> {
     }
 
     fn wait(&mut self) -> Result<()> {
-        let done = self.done.recv();
-        self.take(done.map_err(|_| FsError::new(ErrorKind::Io).because("the threads that store have ended"))?)
+        match self.done.recv_timeout(TICK) {
+            Ok(done) => self.take(done),
+            Err(RecvTimeoutError::Timeout) => self.tell_read(),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(FsError::new(ErrorKind::Io).because("the threads that store have ended"))
+            }
+        }
+    }
+
+    fn tell_read(&mut self) -> Result<()> {
+        let read = self.read.load(Ordering::Relaxed);
+        self.tell(UploadEvent::Read(read))
     }
 
     fn take(&mut self, done: Done) -> Result<()> {
@@ -209,7 +258,8 @@ impl All<'_> {
             Done::Refused(e) => return Err(e),
         };
         *count = (count.0 + 1, count.1 + len_bytes);
-        self.tell(UploadEvent::Object { len_bytes, present })
+        self.tell(UploadEvent::Object { len_bytes, present })?;
+        self.tell_read()
     }
 
     fn fail(&mut self, e: &FsError) -> Result<()> {
@@ -229,85 +279,46 @@ fn changed() -> FsError {
     FsError::new(ErrorKind::Stale).because("it is not what the manifest says; make the manifest again")
 }
 
-fn work(options: &UploadOptions<'_>, jobs: &Mutex<Receiver<Job>>, done: &Sender<Done>) {
-    let mut buffer = Vec::new();
+fn work(shared: &Shared<'_>, jobs: &Mutex<Receiver<Job>>, done: &Sender<Done>) {
     loop {
         // One at a time waits here, with the lock; the others wait for it.
         let Ok(job) = jobs.lock().recv() else { return };
-        if done.send(job.run(options, &mut buffer)).is_err() {
+        if done.send(job.run(shared)).is_err() {
             return;
         }
     }
 }
 
 impl Job {
-    fn run(&self, options: &UploadOptions<'_>, buffer: &mut Vec<u8>) -> Done {
-        let key = options.keys.key(&self.hash);
+    fn run(&self, shared: &Shared<'_>) -> Done {
+        let UploadOptions { objects, keys, .. } = *shared.options;
+        let key = keys.key(&self.hash);
         // One of another length cannot be right, and is replaced.
-        let if_absent = match options.objects.head(&key) {
+        let if_absent = match objects.head(&key) {
             Ok(info) if info.len == self.len => return Done::Present(self.len),
             Ok(_) => false,
             Err(e) if e.is_not_found() => true,
             Err(e) => return Done::Refused(e),
         };
-        let unreadable = |e: FsError| Done::Unreadable(self.path.clone(), self.hash, e.on("read", show(&self.path)));
-        let scratch;
-        let content = if self.len <= IN_MEMORY_MAX_BYTES {
-            match self.read(buffer) {
-                Ok(()) => Content::Bytes(buffer),
-                Err(e) => return unreadable(e),
-            }
-        } else {
-            scratch = match self.copy(options, buffer) {
-                Ok(copied) => copied,
-                Err(done) => return done,
-            };
-            Content::Source(&scratch)
+        if self.len == 0 && self.hash != ContentHash::of(b"") {
+            return Done::Unreadable(self.path.clone(), self.hash, changed().on("read", show(&self.path)));
+        }
+        let _turn = (self.len > LARGE_MIN_BYTES).then(|| shared.large.take());
+        let piece = Piece::new(&*self.file, self.offset, self.len, self.hash, (shared.is_over, shared.read));
+        let stored = match self.is_suspect && self.len > LARGE_MIN_BYTES {
+            // Much would be sent for nothing.
+            true => piece.check(),
+            false => Ok(()),
         };
-        match options.objects.put(&key, content, &PutOptions { if_absent, metadata: &[] }) {
-            Ok(Stored::New(_)) => Done::Stored(self.len),
-            Ok(Stored::AlreadyThere) => Done::Present(self.len),
-            Err(e) => Done::Refused(e),
+        let stored =
+            stored.and_then(|()| objects.put(&key, Content::Source(&piece), &PutOptions { if_absent, metadata: &[] }));
+        match (stored, piece.failure()) {
+            (Ok(Stored::New(_)), _) => Done::Stored(self.len),
+            (Ok(Stored::AlreadyThere), _) => Done::Present(self.len),
+            (Err(_), Some(e)) if e.kind() == ErrorKind::Interrupted => Done::Refused(e),
+            (Err(_), Some(e)) => Done::Unreadable(self.path.clone(), self.hash, e.on("read", show(&self.path))),
+            (Err(e), None) => Done::Refused(e),
         }
-    }
-
-    /// Fills `buffer` with the object, which has the right hash then.
-    fn read(&self, buffer: &mut Vec<u8>) -> Result<()> {
-        buffer.resize(self.len as usize, 0);
-        self.read_at(self.offset, buffer)?;
-        if ContentHash::of(buffer) == self.hash { Ok(()) } else { Err(changed()) }
-    }
-
-    /// Copies the object to a scratch file.
-    fn copy(&self, options: &UploadOptions<'_>, buffer: &mut Vec<u8>) -> Result<FileContent, Done> {
-        let unreadable = |e: FsError| Done::Unreadable(self.path.clone(), self.hash, e.on("read", show(&self.path)));
-        let on_scratch = |e: io::Error| Done::Refused(FsError::from(e).on("copy to a scratch file", show(&self.path)));
-        let file = (options.scratch)().map_err(on_scratch)?;
-        let mut hasher = Hasher::default();
-        let mut copied = 0;
-        while copied < self.len {
-            buffer.resize((self.len - copied).min(READ_LEN_BYTES as u64) as usize, 0);
-            self.read_at(self.offset + copied, buffer).map_err(unreadable)?;
-            hasher.update(buffer);
-            file.write_all_at(buffer, copied).map_err(on_scratch)?;
-            copied += buffer.len() as u64;
-        }
-        if hasher.finish() != self.hash {
-            return Err(unreadable(changed()));
-        }
-        FileContent::new(file).map_err(on_scratch)
-    }
-
-    fn read_at(&self, mut offset: u64, mut into: &mut [u8]) -> Result<()> {
-        while !into.is_empty() {
-            let read = self.file.read_at(offset, into)?;
-            if read == 0 {
-                return Err(changed());
-            }
-            offset += read as u64;
-            into = into.get_mut(read..).unwrap_or_default();
-        }
-        Ok(())
     }
 }
 

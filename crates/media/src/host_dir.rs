@@ -435,6 +435,18 @@ impl HostDir for HostDirectory {
         self.finish_dir(&made, perm, owner)
     }
 
+    fn make_link(&self, path: &Path, target: &[u8]) -> io::Result<()> {
+        let (dir, name) = self.parent(path)?;
+        self.freeing.with_space(|| Ok(rustix::fs::symlinkat(target, &dir, name)?))
+    }
+
+    fn read_link(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let fd = self.open_at(path, OFlags::PATH, Mode::empty())?;
+        // Only a symbolic link is one without a name; anything else is not there to the kernel.
+        let target = retry_on_intr(|| rustix::fs::readlinkat(&fd, c"", Vec::new()));
+        target.map(std::ffi::CString::into_bytes).map_err(|e| if e == Errno::NOENT { Errno::INVAL } else { e }.into())
+    }
+
     fn remove(&self, path: &Path, kind: Kind) -> io::Result<()> {
         let flags = if kind == Kind::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         let (dir, name) = self.parent(path)?;

@@ -293,6 +293,16 @@ impl HostDir for FaultyDir {
         self.inner.set_attr(path, set)
     }
 
+    fn make_link(&self, path: &Path, target: &[u8]) -> io::Result<()> {
+        self.pass(CallClass::Publish, path)?;
+        self.inner.make_link(path, target)
+    }
+
+    fn read_link(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.pass(CallClass::Stat, path)?;
+        self.inner.read_link(path)
+    }
+
     fn list(&self, path: &Path, sink: &mut dyn FnMut(HostEntry<'_>)) -> io::Result<()> {
         self.pass(CallClass::List, path)?;
         self.inner.list(path, sink)

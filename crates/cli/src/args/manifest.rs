@@ -68,10 +68,39 @@ The files are looked for in the folder --root, by their paths in the manifest. W
 upload that was interrupted goes on when it is started again. A file that is no more what the manifest says is told and not sent; the \
 exit code is 1 then.
 
+With --manifest-prefix the manifest is stored, too, when all of its content is there: by its file name in the folder Manifests/PREFIX of the store, \
+with the root's path beside it, as `deadline attachment upload --upload-manifest-path` does.
+
 Examples:
   adit manifest upload job.manifest --root ~/work --cas s3://bucket/Queue
+  adit manifest upload m --root ~/work --cas s3://b/Queue --manifest-prefix me
   adit manifest snapshot ~/work -o job.manifest --cas /srv/store")]
     Upload(ManifestUploadArgs),
+    /// Bring the files of a manifest from a store into a folder
+    #[command(after_long_help = "\
+A file is written beside its place, compared with its hash as it is written, and gets its name only when it is right: whatever is under a name of \
+the manifest is whole. One whose content is wrong or missing in the store is told, and the others come. What is there already with the \
+right content is not fetched again, so a download that was interrupted goes on when it is started again; that removes what the first one \
+left unfinished.
+
+Several manifests are put together as `manifest merge` does, the oldest first. Nothing of DEST is deleted, also where one of them is a diff \
+that deletes something: that takes away what those before it would have brought. A manifest that lies in a store is named by its URL, and \
+its content is looked for in that store then.
+
+A MANIFEST that is a folder of outputs, with a slash at its end, means what a job's tasks left: of each task all that its last session \
+action wrote, put together in the order of time. It may be that of a job, of a step or of a task. If they have several roots, \
+--asset-root says which.
+
+Where something else is in the place of a file, --conflict copy (as the official tools) leaves it, and the file comes as `name (1).ext`; \
+a copy that is there already is not made again. skip leaves it, whatever is in it; overwrite replaces files and links, and never a \
+folder. No link in DEST is followed.
+
+Examples:
+  adit manifest download job.manifest ~/work --cas s3://bucket/Queue
+  adit manifest download base.manifest changes.manifest ~/work --cas /srv/store
+  adit manifest download s3://b/Queue/Manifests/farm/queue/job/ ~/outputs
+  adit manifest download job.manifest ~/work --cas /srv/store --dry-run")]
+    Download(ManifestDownloadArgs),
     /// Compare the objects of a store, or of the cache, with their hashes
     #[command(after_long_help = "\
 With a manifest and --cas every object that it needs is fetched from the store, past the cache, and compared; what is missing or wrong is listed \
@@ -89,15 +118,68 @@ Example:
     Index(ManifestIndexArgs),
 }
 
+/// What is done where something else is in the place of a file.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ConflictArg {
+    /// It stays, whatever is in it, and nothing is fetched
+    Skip,
+    /// It is replaced; a folder never is
+    Overwrite,
+    /// It stays, and the file comes beside it as `name (1).ext`
+    #[default]
+    Copy,
+}
+
+/// `manifest download`
+#[derive(Args, Debug)]
+pub struct ManifestDownloadArgs {
+    /// The manifests, the oldest first: files or their URLs; or folders of outputs in a store, with a slash at the end
+    #[arg(value_name = "MANIFEST", required = true, value_hint = ValueHint::AnyPath, value_parser = units::path())]
+    pub manifests: Vec<OsString>,
+    /// The folder for the files, which is made if it is not there
+    #[arg(value_name = "DEST", value_hint = ValueHint::DirPath, value_parser = units::path())]
+    pub dest: OsString,
+    /// What to do where something else is in the place of a file
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
+    pub conflict: ConflictArg,
+    /// Only what fits one of these patterns
+    #[arg(long, value_name = "GLOB")]
+    pub include: Vec<String>,
+    /// Not what fits one of these patterns
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<String>,
+    /// Read what is there to compare it, whatever was hashed before
+    #[arg(long)]
+    pub rehash: bool,
+    /// Of outputs with several roots, those of this one
+    #[arg(long, value_name = "PATH")]
+    pub asset_root: Option<OsString>,
+    /// Tell what would be done, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// The store.
+    #[command(flatten)]
+    pub content: ContentArgs,
+    /// Where hashes are kept.
+    #[command(flatten)]
+    pub cache: CacheDirArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `manifest verify`
 #[derive(Args, Debug)]
 pub struct ManifestVerifyArgs {
     /// The manifest: a file or its URL
     #[arg(value_name = "MANIFEST", value_hint = ValueHint::AnyPath, value_parser = units::path())]
     pub manifest: Option<OsString>,
-    /// The store, or the cache.
+    /// The store.
     #[command(flatten)]
-    pub cas: CasArgs,
+    pub content: ContentArgs,
+    /// The cache.
+    #[command(flatten)]
+    pub cache: CacheDirArgs,
     /// Remove what is damaged in the cache
     #[arg(long, conflicts_with = "cas")]
     pub repair: bool,
@@ -118,9 +200,12 @@ pub struct ManifestUploadArgs {
     /// Its password.
     #[command(flatten)]
     pub password: PasswordArgs,
+    /// Store the manifest as well, when all of its content is there: as Manifests/PREFIX/ and its file name, with the root beside it
+    #[arg(long, value_name = "PREFIX")]
+    pub manifest_prefix: Option<String>,
     /// The store.
     #[command(flatten)]
-    pub cas: CasArgs,
+    pub content: ContentArgs,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -132,9 +217,12 @@ pub struct ManifestIndexArgs {
     /// The manifest: a file or its URL
     #[arg(value_name = "MANIFEST", value_hint = ValueHint::AnyPath, value_parser = units::path())]
     pub manifest: OsString,
-    /// Where the index is kept, and how a store is reached.
+    /// Where the index is kept.
     #[command(flatten)]
-    pub cas: CasArgs,
+    pub cache: CacheDirArgs,
+    /// How a store is reached, of a manifest that lies in one.
+    #[command(flatten)]
+    pub store: StoreArgs,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -161,6 +249,33 @@ pub struct CasArgs {
 }
 
 const STORE: &str = "Content of a manifest";
+
+/// Where content lies, for verbs that keep none of it.
+#[derive(Args, Debug, Clone, Default)]
+pub struct ContentArgs {
+    /// Where the content of a manifest's files lies, the folder above Data/: s3://BUCKET/PREFIX, or a folder of this machine
+    #[arg(long, value_name = "URL", value_hint = ValueHint::AnyPath, help_heading = STORE)]
+    pub cas: Option<OsString>,
+    /// How the store is talked to.
+    #[command(flatten)]
+    pub store: StoreArgs,
+}
+
+/// The cache directory, for verbs that need a part of it.
+#[derive(Args, Debug, Clone, Default)]
+pub struct CacheDirArgs {
+    /// Where what is fetched, hashes and indexes are kept, instead of $XDG_CACHE_HOME/adit
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = STORE)]
+    pub cache_dir: Option<PathBuf>,
+}
+
+impl ContentArgs {
+    /// With a cache directory: what a mount would be told.
+    pub fn with(&self, cache: &CacheDirArgs) -> CasArgs {
+        let (cas, store) = (self.cas.clone(), self.store.clone());
+        CasArgs { cas, store, cache_dir: cache.cache_dir.clone(), ..CasArgs::default() }
+    }
+}
 
 /// How an object store is talked to, where the variables AWS_* and the profile do not say it.
 #[derive(Args, Debug, Clone, Default)]

@@ -1,10 +1,12 @@
 //! `manifest snapshot|diff|merge|index`: manifests of sources, compared and put together.
 
+mod download;
+mod outputs;
 mod scan;
 mod upload;
 mod verify;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -24,8 +26,8 @@ use self::scan::scan;
 use super::bytes;
 use crate::args::low::{GlobalArgs, PasswordArgs, SourceArgs};
 use crate::args::manifest::{
-    CasArgs, FormatArg, ManifestCommand, ManifestDiffArgs, ManifestIndexArgs, ManifestMergeArgs, ManifestSnapshotArgs,
-    StoreArgs,
+    CasArgs, ContentArgs, FormatArg, ManifestCommand, ManifestDiffArgs, ManifestIndexArgs, ManifestMergeArgs,
+    ManifestSnapshotArgs, StoreArgs,
 };
 use crate::args::units::show_size;
 use crate::args::volume::DataArgs;
@@ -44,6 +46,7 @@ pub fn manifest(command: &ManifestCommand, global: &GlobalArgs) -> Result<()> {
         ManifestCommand::Snapshot(args) => snapshot(args, global),
         ManifestCommand::Diff(args) => diff(args, global),
         ManifestCommand::Merge(args) => merge(args, global),
+        ManifestCommand::Download(args) => download::download(args, global),
         ManifestCommand::Verify(args) => verify::verify(args, global),
         ManifestCommand::Upload(args) => upload::upload(args, global),
         ManifestCommand::Index(args) => index(args, global),
@@ -219,26 +222,29 @@ fn merge(args: &ManifestMergeArgs, global: &GlobalArgs) -> Result<()> {
     only_one_on_output(&args.output, args.json)?;
     let inputs: Vec<&OsStr> = args.manifests.iter().map(|name| name.as_os_str()).collect();
     check_output(&args.output, &inputs)?;
-    let mut read_all = Vec::new();
-    for name in &args.manifests {
-        read_all.push(read_manifest(name, &args.store)?);
-    }
-    for (at, next) in read_all.iter().enumerate().skip(1) {
+    let read_all: Vec<Read> =
+        args.manifests.iter().map(|name| read_manifest(name, &args.store)).collect::<Result<_>>()?;
+    let merged = put_together(&args.manifests, &read_all)?;
+    let format = args.format.map_or(merged.header().format, FormatArg::format);
+    let written = write(&merged, format, &args.output)?;
+    tell(&describe(&merged, format, &written, &args.output), &args.output, args.json, global)
+}
+
+/// The manifests of these names, the oldest first, as one.
+///
+/// # Errors
+/// A diff that is not of what is before it.
+fn put_together(names: &[OsString], read_all: &[Read]) -> Result<Manifest> {
+    for (at, (name, next)) in names.iter().zip(read_all).enumerate().skip(1) {
         let Some(parent) = next.manifest.header().kind.parent() else { continue };
         let before = &read_all[..at];
         if !before.iter().any(|one| one.hash == parent) && !is_merged(before, parent)? {
-            let what = format!(
-                "{}: a diff of another manifest: of one whose hash is {parent}",
-                Path::new(&args.manifests[at]).display()
-            );
+            let what = format!("{}: a diff of another manifest: of one whose hash is {parent}", name.display());
             return Err(Failure::new(Code::Failure, what)
                 .hint("name the manifests in the order in which they were made, the oldest first"));
         }
     }
-    let merged = Manifest::merge(read_all.iter().map(|read| &read.manifest)).map_err(|e| Failure::fs("merge", &e))?;
-    let format = args.format.map_or(merged.header().format, FormatArg::format);
-    let written = write(&merged, format, &args.output)?;
-    tell(&describe(&merged, format, &written, &args.output), &args.output, args.json, global)
+    Manifest::merge(read_all.iter().map(|read| &read.manifest)).map_err(|e| Failure::fs("merge", &e))
 }
 
 fn index(args: &ManifestIndexArgs, global: &GlobalArgs) -> Result<()> {
@@ -246,7 +252,8 @@ fn index(args: &ManifestIndexArgs, global: &GlobalArgs) -> Result<()> {
         let what = format!("{}: not a manifest", Path::new(&args.manifest).display());
         return Err(Failure::new(Code::NotSupported, what));
     };
-    let args_settled = open::manifest::settled(&args.cas, &file)?;
+    let content = ContentArgs { cas: None, store: args.store.clone() };
+    let args_settled = open::manifest::settled(&content.with(&args.cache), &file)?;
     let segment = open::manifest::index(&file, &args_settled, global.quiet)?;
     let Identity { hash, totals, .. } =
         Identity::of(&segment).map_err(|e| Failure::fs(segment.file_path().display(), &e))?;

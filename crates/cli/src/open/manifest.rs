@@ -67,7 +67,7 @@ fn not_empty(cas: &OsStr) -> Result<()> {
 }
 
 /// The root of the store in which a manifest with this URL lies, in the official layout.
-fn root_of(manifest: &Path) -> Option<&str> {
+pub fn root_of(manifest: &Path) -> Option<&str> {
     let url = manifest.to_str().filter(|_| is_url(manifest))?;
     url.find(MANIFESTS).map(|at| &url[..at])
 }
@@ -160,15 +160,14 @@ pub fn index_apart(file: &Path, args: &CasArgs, global: &GlobalArgs) -> Result<S
     }
 }
 
-/// What `args` were on a command line.
+/// What `args` were on the command line of `manifest index`.
 fn arguments(args: &CasArgs) -> Result<Vec<OsString>> {
-    let CasArgs { cas, cache_dir, cache_size: _, strict: _, store } = args;
+    let CasArgs { cas: _, cache_dir, cache_size: _, strict: _, store } = args;
     let StoreArgs { endpoint_url, region, profile, path_style, no_sign_request, connect_timeout, request_timeout } =
         store;
     let mut all: Vec<OsString> = Vec::new();
     let mut pair = |name: &str, value: Option<OsString>| all.extend(value.into_iter().flat_map(|v| [name.into(), v]));
     let duration = |duration: &Option<Duration>| duration.map(|d| format!("{}ms", d.as_millis()).into());
-    pair("--cas", cas.clone());
     pair("--cache-dir", cache_dir.clone().map(PathBuf::into_os_string));
     pair("--endpoint-url", endpoint_url.clone().map(OsString::from));
     pair("--region", region.clone().map(OsString::from));

@@ -29,6 +29,12 @@ impl Filter {
         self.exclude.is_match(OsStr::from_bytes(path))
     }
 
+    /// Whether the entry at `path` is wanted, of which nothing was asked before.
+    pub(crate) fn wants(&self, path: &[u8]) -> bool {
+        let mut ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([path.len()]);
+        self.includes(path) && !ends.any(|end| self.excludes(&path[..end]))
+    }
+
     /// Whether the entry at `path` or something that it lies in was asked for.
     pub(super) fn includes(&self, path: &[u8]) -> bool {
         let Some(include) = &self.include else { return true };
@@ -67,6 +73,7 @@ mod tests {
             let found = filter.includes(path.as_bytes()) && !filter.excludes(path.as_bytes());
             assert_eq!(found, wanted, "{path}");
         }
+        assert!(filter.wants(b"src/a/b.rs") && !filter.wants(b"src/tmp/b.rs") && !filter.wants(b"other/x"));
         assert!(Filter::default().includes(b"\xff") && !Filter::default().excludes(b"\xff"));
         assert!(Filter::new(&["a[b"], &[]).is_err());
         let odd = Filter::new(&["\u{fffd}*", "?"], &[]).expect("patterns");

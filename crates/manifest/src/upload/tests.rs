@@ -35,8 +35,7 @@ impl World {
         let store = DirStore::open(self.dir.path(), true).expect("a folder");
         let objects = self.faults.wrap(Arc::new(self.memory.clone()));
         let keys = DataKeys::default();
-        let scratch = || tempfile::tempfile();
-        let options = UploadOptions { objects: &objects, keys: &keys, threads: 3, scratch: &scratch };
+        let options = UploadOptions { objects: &objects, keys: &keys, threads: 3 };
         let mut failed = Vec::new();
         let uploaded = upload(&Tree::new(&store), b"", &self.manifest, &options, &mut |event| {
             if let UploadEvent::Failed(e) = event {
@@ -69,7 +68,7 @@ fn content(len: usize, seed: u64) -> Vec<u8> {
 
 #[test]
 fn each_content_goes_once_and_is_not_sent_again() {
-    let long = content(IN_MEMORY_MAX_BYTES as usize + 5, 1);
+    let long = content(LARGE_MIN_BYTES as usize + 5, 1);
     let world = world(&[("a", content(10, 2)), ("b", content(10, 2)), ("long", long.clone()), ("empty", Vec::new())]);
     let (uploaded, failed) = world.upload();
     let all = 10 + long.len() as u64;
@@ -84,7 +83,7 @@ fn each_content_goes_once_and_is_not_sent_again() {
 
 #[test]
 fn what_changed_since_is_never_stored_under_the_old_hash() {
-    for len in [10, IN_MEMORY_MAX_BYTES as usize + 5] {
+    for len in [10, LARGE_MIN_BYTES as usize + 5] {
         let world =
             world(&[("changed", content(len, 1)), ("short", content(len, 2)), ("gone", vec![3]), ("good", vec![4])]);
         fs::write(world.dir.path().join("changed"), content(len, 5)).unwrap();

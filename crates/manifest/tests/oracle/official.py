@@ -234,12 +234,12 @@ def outputs(bucket, root, farm, queue, job, step=None, task=None):
 
 @command
 def download_outputs(bucket, root, farm, queue, job, to, step=None, task=None):
-    """Downloads the output of a job, step or task, each asset root to its folder in `to`."""
+    """Downloads the output of a job, step or task, each asset root to its folder in `to`: the relative paths in hex."""
     downloader = OutputDownloader(settings(bucket, root), farm, queue, job, step, task)
     for asset_root, folder in to.items():
         downloader.set_root_path(asset_root, folder)
     downloader.download(file_conflict_resolution=FileConflictResolution.OVERWRITE)
-    return sorted(path for paths in downloader.get_paths_by_root().values() for path in paths)
+    return [in_hex(path) for path in sorted(path for paths in downloader.get_paths_by_root().values() for path in paths)]
 
 
 # The worker's virtual mount

@@ -108,7 +108,7 @@ impl Official {
     pub fn start_with(home: &Path, server: Option<&S3Server>, more: &[(&str, &Path)]) -> Option<Official> {
         let python = python()?;
         let mut command = Command::new(&python);
-        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracle/official.py")).arg("serve");
+        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifest/tests/oracle/official.py")).arg("serve");
         // Nothing of the developer's: no profile, no credentials, no endpoint.
         command.env_clear().envs(env::var_os("PATH").map(|path| ("PATH", path)));
         command.env("HOME", home).env("LC_ALL", "C.UTF-8").env("DEADLINE_CLOUD_TELEMETRY_OPT_OUT", "true");
@@ -206,7 +206,7 @@ impl Official {
         self.must(of_queue(queue, json!({"cmd": "outputs", "job": job, "step": step, "task": task})))
     }
 
-    /// Downloads a job's output, each asset root to its folder in `to`; the relative paths of all files.
+    /// Downloads a job's output, each asset root to its folder in `to`; the relative paths of all files, lone surrogates replaced.
     pub fn download_outputs(
         &mut self,
         queue: Queue<'_>,
@@ -214,7 +214,8 @@ impl Official {
         to: &[(&str, &Path)],
     ) -> Result<Vec<String>, Refused> {
         let to: BTreeMap<&str, &Path> = to.iter().copied().collect();
-        self.ask(of_queue(queue, json!({"cmd": "download_outputs", "job": job, "to": to})))
+        let paths: Vec<String> = self.ask(of_queue(queue, json!({"cmd": "download_outputs", "job": job, "to": to})))?;
+        Ok(paths.iter().map(|path| String::from_utf8_lossy(&from_hex(path)).into_owned()).collect())
     }
 
     /// Makes a bucket.

@@ -50,7 +50,7 @@ pub(super) fn scan(
     let tree = Tree::new(&*opened.store);
     // Inode numbers and ctime are those of the host only there.
     let cache = if is_dir && !args.rehash { hashes(source.cas.cache_dir.as_deref())? } else { None };
-    let scope = cache.as_ref().map(|cache| cache.scope(&[b"dir\0", place.as_os_str().as_bytes()].concat()));
+    let scope = cache.as_ref().map(|cache| cache.scope(&scope_of(place)));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let options = Options { format, filter: &filter, threads, known: scope.as_ref() };
     interrupt::watch();
@@ -83,8 +83,13 @@ pub(super) fn scan(
     Ok(Scanned { manifest: scanned.manifest, known_files, hashed_bytes, left_out })
 }
 
+/// The name by which the cache of hashes knows a folder of this machine.
+pub(super) fn scope_of(place: &Path) -> Vec<u8> {
+    [b"dir\0", place.as_os_str().as_bytes()].concat()
+}
+
 /// The cache of hashes; none while another process has it, or if it cannot be had: then everything is read.
-fn hashes(given: Option<&Path>) -> Result<Option<HashCache>> {
+pub(super) fn hashes(given: Option<&Path>) -> Result<Option<HashCache>> {
     let dir = cache_dir(given)?;
     if let Err(e) = fs::create_dir_all(&dir) {
         tracing::warn!(dir = %dir.display(), error = %e, "no cache of hashes: everything is read");

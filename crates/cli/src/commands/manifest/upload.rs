@@ -1,17 +1,24 @@
 //! `manifest upload`, and the same for `manifest snapshot --cas`.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::io::Read as _;
 use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
+use adit_core::media::{Content, PutOptions};
 use adit_core::path::Tree;
 use adit_manifest::cas::DataKeys;
-use adit_manifest::format::Manifest;
+use adit_manifest::format::limits::CHUNK_LEN_BYTES;
+use adit_manifest::format::{Body, ContentHash, Manifest, Source as _};
+use adit_manifest::layout::{AssetRoot, named_key};
 use adit_manifest::upload::{UploadEvent, UploadOptions, Uploaded, upload as store_content};
 use serde_json::{Value, json};
 
-use super::read_manifest;
+use super::{Read, read_manifest};
 use crate::args::low::{GlobalArgs, SourceArgs};
-use crate::args::manifest::{CasArgs, ManifestUploadArgs};
+use crate::args::manifest::{CacheDirArgs, CasArgs, ManifestUploadArgs};
 use crate::args::units::show_size;
 use crate::args::volume::DataArgs;
 use crate::exit_code::Code;
@@ -20,27 +27,34 @@ use crate::interrupt;
 use crate::open::{self, Purpose};
 use crate::output::Output;
 use crate::progress::Progress;
+use crate::source::{Source, is_url};
 
 /// Threads that read, hash and store: most of their time they wait for the store.
 const THREADS: usize = 16;
 
 /// `adit manifest upload`
 pub(super) fn upload(args: &ManifestUploadArgs, global: &GlobalArgs) -> Result<()> {
-    let Some(cas) = &args.cas.cas else {
+    let Some(cas) = &args.content.cas else {
         return Err(Failure::usage("where the content is to go is not known").hint("name the store with --cas"));
     };
-    let read = read_manifest(&args.manifest, &args.cas.store)?;
+    let key = args.manifest_prefix.as_deref().map(|prefix| manifest_key(prefix, &args.manifest)).transpose()?;
+    let read = read_manifest(&args.manifest, &args.content.store)?;
     let root = SourceArgs {
         source: args.root.clone(),
         password: args.password.clone(),
         data: DataArgs::default(),
         cas: CasArgs::default(),
     };
-    let (_, opened) = open::source(&root, global, Purpose::Read)?;
+    let (place, opened) = open::source(&root, global, Purpose::Read)?;
     interrupt::watch();
     let tree = Tree::new(&*opened.store);
-    let uploaded = to_store(&tree, b"/", &read.manifest, cas, &args.cas, &opened.advice, global)?;
-    let told = describe(&uploaded);
+    let content = args.content.with(&CacheDirArgs::default());
+    let uploaded = to_store(&tree, b"/", &read.manifest, cas, &content, &opened.advice, global)?;
+    let mut told = describe(&uploaded);
+    if let Some(key) = &key {
+        store_manifest(args, &read, key, &asset_root(&args.root, &place)?, cas)?;
+        told["manifest_key"] = key.as_str().into();
+    }
     if args.json {
         let mut out = Output::new();
         out.json(&told)?;
@@ -48,8 +62,53 @@ pub(super) fn upload(args: &ManifestUploadArgs, global: &GlobalArgs) -> Result<(
     }
     if !global.quiet {
         eprintln!("adit: upload: {}", words(&uploaded));
+        if let Some(key) = &key {
+            eprintln!("adit: upload: the manifest is {}/{key}", cas.display().to_string().trim_end_matches('/'));
+        }
     }
     Ok(())
+}
+
+/// The key of a manifest in the folder `prefix` of manifests.
+fn manifest_key(prefix: &str, manifest: &OsStr) -> Result<String> {
+    let name = Path::new(crate::source::without_prefix(manifest)).file_name().and_then(OsStr::to_str);
+    let name = name.ok_or_else(|| Failure::usage(format!("{}: its file name is no text", manifest.display())))?;
+    named_key(prefix, name).map_err(|e| Failure::usage(format!("--manifest-prefix {prefix}: {e}")))
+}
+
+/// The folder that the paths of the manifest are below: as it was named, for that is how others know it.
+fn asset_root(named: &OsStr, place: &Path) -> Result<AssetRoot> {
+    if !matches!(Source::recognise(named)?, Source::Dir(_)) {
+        return Ok(AssetRoot::new(place.as_os_str().as_bytes(), None));
+    }
+    let named = Path::new(crate::source::without_prefix(named));
+    let absolute = std::path::absolute(named).map_err(|e| Failure::io(named.display(), &e))?;
+    // Without `.` and slashes that mean nothing.
+    let absolute: PathBuf = absolute.components().collect();
+    Ok(AssetRoot::new(absolute.as_os_str().as_bytes(), None))
+}
+
+/// Stores the manifest itself, as it is, with its root. All of its content is there.
+fn store_manifest(args: &ManifestUploadArgs, read: &Read, key: &str, root: &AssetRoot, cas: &OsStr) -> Result<()> {
+    let file = Path::new(crate::source::without_prefix(&args.manifest));
+    let text = if is_url(file) {
+        let document = open::manifest::document(file, &args.content.store)?;
+        let mut text = Vec::new();
+        let all = document.open().and_then(|mut stream| stream.read_to_end(&mut text));
+        all.map(|_| text)
+    } else {
+        std::fs::read(file)
+    };
+    let text = text.map_err(|e| Failure::io(file.display(), &e))?;
+    if ContentHash::of(&text) != read.hash {
+        let what = format!("{}: it changed meanwhile; it was not stored", file.display());
+        return Err(Failure::new(Code::Failure, what).hint("start the upload again"));
+    }
+    let metadata = root.metadata();
+    let metadata: Vec<(&str, &str)> = metadata.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let objects = open::manifest::objects(cas, &args.content.store)?;
+    let stored = objects.put(key, Content::Bytes(&text), &PutOptions { if_absent: false, metadata: &metadata });
+    stored.map(|_| ()).map_err(|e| Failure::fs(cas.display(), &e))
 }
 
 /// Brings the content of `manifest`, whose files lie below `root` of `tree`, into the store `cas`.
@@ -67,20 +126,18 @@ pub(super) fn to_store(
 ) -> Result<Uploaded> {
     let objects = open::manifest::objects(cas, &args.store)?;
     let keys = DataKeys::default();
-    let dir = open::manifest::objects_dir(args)?;
-    let scratch = || tempfile::tempfile_in(&dir);
-    let options = UploadOptions { objects: &*objects, keys: &keys, threads: THREADS, scratch: &scratch };
-    let mut progress = Progress::new("upload", global.quiet).advising(advice);
-    let (mut count, mut bytes) = (0, 0);
+    let options = UploadOptions { objects: &*objects, keys: &keys, threads: THREADS };
+    let mut progress = Progress::new("upload", global.quiet).of_bytes(all_bytes(manifest)).advising(advice);
+    let (mut count, mut at_once) = (0, 0);
     let root = root.strip_suffix(b"/").unwrap_or(root);
     let uploaded = store_content(tree, root, manifest, &options, &mut |event| {
         match event {
-            UploadEvent::Object { len_bytes, .. } => {
+            UploadEvent::Object { len_bytes, present } => {
                 count += 1;
-                bytes += len_bytes;
-                progress.reached(count, bytes);
+                at_once += if present { len_bytes } else { 0 };
             }
             UploadEvent::Failed(e) => progress.failed_with(e),
+            UploadEvent::Read(bytes) => progress.reached_of(count, bytes + at_once, at_once),
         }
         if interrupt::came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
@@ -95,6 +152,23 @@ pub(super) fn to_store(
     })?;
     finished?;
     Ok(uploaded)
+}
+
+/// Bytes of all objects that a manifest needs, each once.
+fn all_bytes(manifest: &Manifest) -> u64 {
+    let mut known = HashSet::new();
+    let mut bytes: u64 = 0;
+    for (_, body) in manifest.entries() {
+        let Body::File(file) = body else { continue };
+        let hashes = file.content.hashes();
+        let one = if hashes.len() == 1 { file.size_bytes } else { CHUNK_LEN_BYTES };
+        for (at, hash) in (0..).zip(hashes) {
+            if known.insert(*hash) {
+                bytes = bytes.saturating_add(one.min(file.size_bytes - at * one));
+            }
+        }
+    }
+    bytes
 }
 
 /// What was stored, for programs.

@@ -27,8 +27,8 @@ const THREADS: usize = 8;
 
 /// `adit manifest verify`
 pub(super) fn verify(args: &ManifestVerifyArgs, global: &GlobalArgs) -> Result<()> {
-    let (objects, bytes, problems) = match (&args.manifest, &args.cas.cas) {
-        (Some(name), Some(_)) => of_store(&read_manifest(name, &args.cas.store)?.manifest, args, global)?,
+    let (objects, bytes, problems) = match (&args.manifest, &args.content.cas) {
+        (Some(name), Some(_)) => of_store(&read_manifest(name, &args.content.store)?.manifest, args, global)?,
         (None, None) => of_cache(args, global)?,
         (Some(_), None) => {
             return Err(Failure::usage("where the content of the manifest's files lies is not known")
@@ -63,8 +63,8 @@ pub(super) fn verify(args: &ManifestVerifyArgs, global: &GlobalArgs) -> Result<(
 type Found = (u64, u64, Vec<Value>);
 
 fn of_store(manifest: &Manifest, args: &ManifestVerifyArgs, global: &GlobalArgs) -> Result<Found> {
-    let cas = args.cas.cas.as_deref().unwrap_or_default();
-    let source = ObjectSource::new(manifest::objects(cas, &args.cas.store)?, DataKeys::default());
+    let cas = args.content.cas.as_deref().unwrap_or_default();
+    let source = ObjectSource::new(manifest::objects(cas, &args.content.store)?, DataKeys::default());
     // Each once, with the files that need it.
     let mut needed: BTreeMap<([u8; 16], u64), Vec<Vec<u8>>> = BTreeMap::new();
     for (path, body) in manifest.entries() {
@@ -106,7 +106,7 @@ fn of_store(manifest: &Manifest, args: &ManifestVerifyArgs, global: &GlobalArgs)
 }
 
 fn of_cache(args: &ManifestVerifyArgs, global: &GlobalArgs) -> Result<Found> {
-    let dir = manifest::objects_place(&manifest::settled(&args.cas, Path::new(""))?)?;
+    let dir = manifest::objects_place(&manifest::settled(&args.content.with(&args.cache), Path::new(""))?)?;
     let host = HostDirectory::open(&dir).map_err(|e| Failure::io(dir.display(), &e))?;
     let mut progress = Progress::new("verify", global.quiet);
     let options = CheckOptions { remove: args.repair };
