@@ -147,6 +147,38 @@ fn a_manifest_of_2023_is_compared_in_what_it_has() {
 }
 
 #[test]
+fn manifests_of_both_versions_are_compared_in_what_both_can_hold() {
+    let bench = bench();
+    manifest(&bench, &["snapshot", "work", "-o", "old"]).expect(0);
+    manifest(&bench, &["snapshot", "work", "-o", "new", "--format", "v2025"]).expect(0);
+    let ran = manifest(&bench, &["diff", "old", "new", "--json"]).expect(0).says("one of both is v2023");
+    assert_eq!(changes(ran), [""; 0]);
+    assert!(manifest(&bench, &["diff", "new", "new", "--json"]).expect(0).stderr.is_empty());
+}
+
+#[test]
+fn a_store_that_is_none_is_told_before_the_work() {
+    let bench = bench();
+    manifest(&bench, &["snapshot", "work", "-o", "m", "--cas", "none"]).expect(1).says("none");
+    let nobody = ["--cas", "s3://bucket/x", "--endpoint-url", "http://127.0.0.1:9", "--no-sign-request"];
+    let line = ["snapshot", "work", "-o", "m", "--request-timeout", "1s", "--json"];
+    manifest(&bench, &[&line[..], &nobody].concat()).expect(9).says("s3://bucket/x");
+    assert!(!bench.path("m").exists() && !bench.path("cache").exists(), "nothing was hashed");
+    manifest(&bench, &[&["snapshot", "work", "-o", "m", "--request-timeout", "0"], &nobody[..]].concat())
+        .expect(2)
+        .says("no time");
+    manifest(&bench, &["snapshot", "work", "-o", "m"]).expect(0);
+    fs::create_dir(bench.path("empty")).unwrap();
+    manifest(&bench, &["download", "m", "dest", "--cas", "empty"]).expect(1).says("no folder Data");
+    assert!(!bench.path("dest").exists());
+    // To be written to, it is a store.
+    manifest(&bench, &["upload", "m", "--root", "work", "--cas", "empty"]).expect(0);
+    manifest(&bench, &["download", "m", "dest", "--cas", "empty"]).expect(0);
+    let only: &[&str] = &["verify", "m", "--cas", "empty", "--strict"];
+    manifest(&bench, only).expect(2).says("--strict");
+}
+
+#[test]
 fn hashes_are_kept_for_files_that_were_left_alone() {
     let bench = bench();
     let known = |args: &[&str]| {

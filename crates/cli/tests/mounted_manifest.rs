@@ -123,7 +123,7 @@ fn a_manifest_is_mounted_and_its_content_is_fetched_when_it_is_read() {
     w.run(&["umount", "mnt"]).expect(0);
     // Another mount finds what this one fetched.
     fs::remove_dir_all(w.bench.path("store/Data")).unwrap();
-    w.mount(&[]).expect(0);
+    w.mount(&[]).expect(0).says("no folder Data");
     assert!(fs::read(w.at("large")).unwrap() == pattern(LARGE_LEN));
     assert_eq!(w.stats()["fetches"], 0);
     w.run(&["umount", "mnt"]).expect(0);

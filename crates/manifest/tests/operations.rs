@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use adit_core::error::ErrorKind;
+use adit_manifest::format::limits::CHUNK_LEN_BYTES;
 use adit_manifest::format::{
     Body, Content, ContentHash, Dialect, Entry, EntryPath, File, Format, Header, Kind, LinkTarget, Manifest, PathStyle,
     Removed,
@@ -108,6 +109,52 @@ fn times_that_differ_by_a_microsecond_are_the_same() {
     assert_eq!((changed(at(999, false)), changed(at(1001, false)), changed(at(1002, false))), (0, 0, 1));
     assert_eq!(changed(at(1000, true)), 1);
     assert_eq!(at(i64::MIN, false).diff(&at(i64::MAX, false), PARENT).expect("snapshots").entries().count(), 1);
+}
+
+/// Of one file the version of 2023 has a hash of the whole, that of 2025 hashes of chunks: length and time tell.
+#[test]
+fn hashes_of_different_parts_say_nothing_of_each_other() {
+    let size_bytes = CHUNK_LEN_BYTES + 1;
+    let of = |mtime_micros, content| {
+        snapshot(&[("f", Body::File(File { size_bytes, mtime_micros, runnable: false, content }))])
+    };
+    let whole = |mtime| of(mtime, Content::Whole(ContentHash([1; 16])));
+    let chunks =
+        |mtime, hash| of(mtime, Content::chunks(vec![ContentHash([hash; 16]); 2].into(), size_bytes).expect("two"));
+    let differs = |now: &Manifest, was: &Manifest| now.diff(was, PARENT).expect("snapshots").entries().count() == 1;
+    assert!(!differs(&chunks(5, 2), &whole(5)) && !differs(&whole(5), &chunks(5, 2)));
+    assert!(differs(&chunks(9, 2), &whole(5)) && differs(&whole(9), &chunks(5, 2)));
+    assert!(differs(&chunks(5, 2), &chunks(5, 3)));
+}
+
+#[test]
+fn versions_are_compared_in_what_both_can_hold() {
+    let link = Body::Symlink(LinkTarget::parse(b"a", &path("l")).expect("a target").into_owned());
+    let runnable = |content| {
+        let content = Content::Whole(ContentHash([content; 16]));
+        Body::File(File { size_bytes: 1, mtime_micros: 1000, runnable: true, content })
+    };
+    // Links were followed there: to a file, and to a folder.
+    let old = of(
+        Header::snapshot(Format::V2023),
+        &[("a", file(1)), ("b", file(2)), ("d/x", file(3)), ("l", file(1)), ("m/x", file(3))],
+    );
+    let new = snapshot(&[
+        ("a", runnable(1)),
+        ("b", file(22)),
+        ("d/x", file(3)),
+        ("d", Body::Directory),
+        ("empty", Body::Directory),
+        ("l", link.clone()),
+        ("m", link),
+    ]);
+    for (was, now) in [(&old, &new), (&new, &old)] {
+        let (was, now) = Manifest::comparable(was, now);
+        let diff = now.diff(&was, PARENT).expect("snapshots");
+        let paths: Vec<_> = diff.entries().map(|(path, _)| path.clone()).collect();
+        assert_eq!((paths, diff.deletions().count()), (vec![path("b")], 0));
+    }
+    assert_eq!(&*Manifest::comparable(&new, &new).0, &new);
 }
 
 #[test]

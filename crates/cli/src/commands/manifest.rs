@@ -6,6 +6,7 @@ mod scan;
 mod upload;
 mod verify;
 
+use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, Write};
@@ -91,6 +92,8 @@ fn snapshot(args: &ManifestSnapshotArgs, global: &GlobalArgs) -> Result<()> {
         Source::Manifest(_) => None,
         _ => source.cas.cas.take(),
     };
+    // Before hours of hashing.
+    goes_to.as_deref().map_or(Ok(()), |url| open::manifest::expect_store(url, &source.cas.store))?;
     let opened = open::source(&source, global, Purpose::Read)?;
     let scanned = scan(&source, &opened, bytes(&args.path), seen_as, &args.scan, global)?;
     let (_, opened) = opened;
@@ -136,7 +139,7 @@ fn diff(args: &ManifestDiffArgs, global: &GlobalArgs) -> Result<()> {
     };
     let before = before.map_or_else(|| of(&args.before), Ok)?;
     let after = after.map_or_else(|| of(&args.after), Ok)?;
-    differ(&before, &after, args)
+    differ(&before, &after, args, global)
 }
 
 /// A manifest as it comes back after it was written in this version.
@@ -155,21 +158,31 @@ fn as_read(manifest: Manifest, format: Format) -> Result<Read> {
     }
 }
 
-fn differ(before: &Read, after: &Read, args: &ManifestDiffArgs) -> Result<()> {
+fn differ(before: &Read, after: &Read, args: &ManifestDiffArgs, global: &GlobalArgs) -> Result<()> {
     if let Some(output) = &args.output {
         only_one_on_output(output, args.json)?;
         check_output(output, &[&args.before, &args.after])?;
     }
-    let changes = after.manifest.diff(&before.manifest, before.hash).map_err(|e| Failure::fs("diff", &e))?;
+    let failed = |e: FsError| Failure::fs("diff", &e);
     if let Some(output) = &args.output {
+        let changes = after.manifest.diff(&before.manifest, before.hash).map_err(failed)?;
         write(&changes, FormatArg::V2025.format(), output)?;
         if output.as_os_str() == STANDARD_STREAM {
             return Ok(());
         }
     }
+    // What one of both cannot hold does not differ.
+    let (was, now) = Manifest::comparable(&before.manifest, &after.manifest);
+    if (matches!(was, Cow::Owned(_)) || matches!(now, Cow::Owned(_))) && !global.quiet {
+        eprintln!(
+            "adit: diff: one of both is v2023: folders, links and exec bits are not compared, and files of more than 256 MiB \
+             by length and time"
+        );
+    }
+    let changes = now.diff(&was, before.hash).map_err(failed)?;
     let mut found: Vec<(&EntryPath<'_>, &str, &str)> = Vec::new();
     for (path, body) in changes.entries() {
-        let change = match before.manifest.get(path) {
+        let change = match was.get(path) {
             None => "added",
             Some(was) => what_changed(was, body),
         };

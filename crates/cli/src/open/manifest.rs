@@ -33,6 +33,8 @@ use crate::source::is_url;
 const INDEXES_DIR: &str = "indexes";
 /// What was fetched, in the cache directory.
 const OBJECTS_DIR: &str = "objects";
+/// The objects of a store, in its root.
+const DATA_DIR: &str = "Data";
 /// What stands between the root of a store and a manifest in it.
 const MANIFESTS: &str = "/Manifests/";
 /// Among so many nodes one with an object is looked for, to ask the store for it.
@@ -114,13 +116,20 @@ pub fn watched_store(file: &Path, args: &CasArgs, quiet: bool, watch: Option<Arc
 /// are read.
 ///
 /// # Errors
-/// `Network`, `PermissionDenied` and the like; that the bucket is not there.
+/// `Network`, `PermissionDenied` and the like; that the bucket is not there. Of a folder that is no store only a remark is made.
 pub fn expect_answers(args: &CasArgs, store: &ManifestStore) -> Result<()> {
-    let Some(cas) = args.cas.as_deref().filter(|cas| is_url(Path::new(cas))) else { return Ok(()) };
-    let failed = |e: FsError| Failure::fs(cas.display(), &e);
-    let objects = objects(cas, &args.store)?;
+    let Some(cas) = args.cas.as_deref() else { return Ok(()) };
     let nodes = (0..store.segment().len().min(FIRST_NODES)).map(NodeId);
     let first = nodes.filter_map(|id| store.segment().hash(id).ok().flatten()).next();
+    if !is_url(Path::new(cas)) {
+        // What is in the cache can be read nevertheless.
+        if let (Some(_), Err(failure)) = (first, expect_data(cas)) {
+            super::remark(&format!("{}\n  what is not in the cache cannot be read", failure.text()));
+        }
+        return Ok(());
+    }
+    let failed = |e: FsError| Failure::fs(cas.display(), &e);
+    let objects = objects(cas, &args.store)?;
     match first.map(|hash| objects.head(&DataKeys::default().key(&ContentHash(hash)))) {
         Some(Ok(_)) => return Ok(()),
         Some(Err(e)) if !e.is_not_found() => return Err(failed(e)),
@@ -129,6 +138,30 @@ pub fn expect_answers(args: &CasArgs, store: &ManifestStore) -> Result<()> {
     // The object is missing, or its bucket. Not everybody who may read may list.
     match objects.list("", None, 1) {
         Err(e) if e.kind() != ErrorKind::PermissionDenied => Err(failed(e)),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a folder of this machine that is no store, from which something is to be read: another one was meant, and each read of it would fail.
+///
+/// # Errors
+/// That it has no folder of data.
+pub fn expect_data(cas: &OsStr) -> Result<()> {
+    if is_url(Path::new(cas)) || Path::new(cas).join(DATA_DIR).is_dir() {
+        return Ok(());
+    }
+    let what = format!("{}: not a store: it has no folder {DATA_DIR}", cas.display());
+    Err(Failure::new(Code::Failure, what).hint("--cas names the folder above it"))
+}
+
+/// Asks whether a store answers that is written to much later.
+///
+/// # Errors
+/// `Network` and the like; that the bucket or the folder is not there.
+pub fn expect_store(cas: &OsStr, args: &StoreArgs) -> Result<()> {
+    match objects(cas, args)?.list("", None, 1) {
+        // Not everybody who may write may list.
+        Err(e) if e.kind() != ErrorKind::PermissionDenied => Err(Failure::fs(cas.display(), &e)),
         _ => Ok(()),
     }
 }
@@ -255,6 +288,13 @@ pub fn objects(url: &OsStr, args: &StoreArgs) -> Result<Arc<dyn Objects>> {
         return Ok(Arc::new(FolderObjects::open(Path::new(url)).map_err(failed)?));
     }
     let text = url.to_str().ok_or_else(|| Failure::usage(format!("{}: not a URL, which is text", url.display())))?;
+    for (name, given) in [("connect-timeout", args.connect_timeout), ("request-timeout", args.request_timeout)] {
+        if given.is_some_and(|time| time.is_zero()) {
+            return Err(
+                Failure::usage(format!("--{name}: nothing answers within no time")).hint("leave it out, or say 20s")
+            );
+        }
+    }
     let defaults = ObjectsOptions::default();
     let options = ObjectsOptions {
         endpoint: args.endpoint_url.clone(),

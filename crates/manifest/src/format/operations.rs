@@ -1,8 +1,10 @@
 //! What changed between two manifests, and several of them as one.
 
+use std::borrow::Cow;
+
 use adit_core::error::{ErrorKind, FsError, Result};
 
-use super::entry::{Body, Header, Kind, Removed};
+use super::entry::{Body, Content, Format, Header, Kind, Removed};
 use super::hash::ContentHash;
 use super::manifest::Manifest;
 use super::path::EntryPath;
@@ -51,6 +53,39 @@ impl Manifest {
             }
         }
         Ok(diff)
+    }
+
+    /// Two manifests as far as they can be compared: as they are, or, where only one of them is of version 2023-03-03, without what that one
+    /// cannot hold: of the other one no directories, links and exec bits, and of itself not what it has at the links, which it followed.
+    #[must_use]
+    pub fn comparable<'m>(one: &'m Manifest, other: &'m Manifest) -> (Cow<'m, Manifest>, Cow<'m, Manifest>) {
+        let is_old = |manifest: &Manifest| manifest.header.format == Format::V2023;
+        match (is_old(one), is_old(other)) {
+            (true, false) => (one.without_links_of(other), other.files_only()),
+            (false, true) => (one.files_only(), other.without_links_of(one)),
+            _ => (Cow::Borrowed(one), Cow::Borrowed(other)),
+        }
+    }
+
+    fn files_only(&self) -> Cow<'_, Manifest> {
+        let mut files = self.clone();
+        files.entries.retain(|_, body| match body {
+            Body::File(file) => {
+                file.runnable = false;
+                true
+            }
+            _ => false,
+        });
+        Cow::Owned(files)
+    }
+
+    fn without_links_of(&self, other: &Manifest) -> Cow<'_, Manifest> {
+        let mut rest = self.clone();
+        for (link, _) in other.entries.iter().filter(|(_, body)| matches!(body, Body::Symlink(_))) {
+            rest.entries.remove(link);
+            rest.remove_below(link);
+        }
+        Cow::Owned(rest)
     }
 
     /// Several manifests as one, each over those before it: the last wins, path by path. A diff's deletions are applied before
@@ -164,9 +199,15 @@ impl Manifest {
 fn differ(before: &Body<'_>, now: &Body<'_>) -> bool {
     match (before, now) {
         (Body::File(before), Body::File(now)) => {
-            (before.size_bytes, before.runnable, &before.content) != (now.size_bytes, now.runnable, &now.content)
+            (before.size_bytes, before.runnable) != (now.size_bytes, now.runnable)
+                || differ_in_content(&before.content, &now.content)
                 || before.mtime_micros.abs_diff(now.mtime_micros) > MTIME_TOLERANCE_MICROS
         }
         _ => before != now,
     }
+}
+
+/// Whether the contents of two files of one length are known to be others. A hash of the whole says nothing of hashes of chunks.
+fn differ_in_content(before: &Content<'_>, now: &Content<'_>) -> bool {
+    std::mem::discriminant(before) == std::mem::discriminant(now) && before != now
 }

@@ -240,7 +240,7 @@ impl Store for ManifestStore {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let stats = self.0.cache.stats();
-        vec![
+        let mut counters = vec![
             ("cache_hits", stats.hits),
             ("cache_hit_bytes", stats.hit_bytes),
             ("cache_misses", stats.misses),
@@ -255,7 +255,9 @@ impl Store for ManifestStore {
             ("cache_damaged", stats.damaged),
             ("cache_errors", stats.folder_errors),
             ("cache_used_bytes", stats.used_bytes),
-            ("cache_limit_bytes", stats.limit_bytes),
-        ]
+        ];
+        // What the disk has is no number.
+        counters.extend((stats.limit_bytes < u64::MAX).then_some(("cache_limit_bytes", stats.limit_bytes)));
+        counters
     }
 }

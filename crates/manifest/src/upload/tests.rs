@@ -1,6 +1,7 @@
 use std::fs;
 use std::path::Path;
 
+use adit_core::media::ContentSource;
 use adit_dir::DirStore;
 use adit_testkit::objects::{MemoryObjects, ObjectCall, ObjectFault, ObjectFaults};
 
@@ -30,6 +31,16 @@ fn world(files: &[(&str, Vec<u8>)]) -> World {
 }
 
 impl World {
+    /// An open file with this content.
+    fn file(content: &[u8]) -> Arc<dyn StoreFile> {
+        let dir = tempfile::tempdir().expect("a folder");
+        fs::write(dir.path().join("f"), content).expect("a file");
+        let store = DirStore::open(dir.path(), true).expect("a folder");
+        let tree = Tree::new(&store);
+        let node = tree.resolve(b"f", Last::Keep).expect("the file");
+        tree.store().open(node.ino(), Access::Read).expect("the file")
+    }
+
     /// Uploads it, and returns what failed as well.
     fn upload(&self) -> (Result<Uploaded>, Vec<String>) {
         let store = DirStore::open(self.dir.path(), true).expect("a folder");
@@ -98,6 +109,45 @@ fn what_changed_since_is_never_stored_under_the_old_hash() {
         assert!(failed.iter().any(|e| e.contains("/gone")), "{failed:?}");
         assert_eq!(world.memory.keys(), [DataKeys::default().key(&ContentHash::of(&[4]))]);
     }
+}
+
+/// Nothing but its bytes tells that a file changed: what is sent of it is given up before it is an object.
+#[test]
+fn what_is_sent_is_compared_on_its_way() {
+    for len in [10, LARGE_MIN_BYTES as usize + 5] {
+        let world = world(&[("changed", content(len, 1))]);
+        let path = world.dir.path().join("changed");
+        let time = fs::metadata(&path).unwrap().modified().unwrap();
+        fs::write(&path, content(len, 5)).unwrap();
+        fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+        let (uploaded, failed) = world.upload();
+        assert_eq!(uploaded.unwrap(), Uploaded { failed: 1, ..Uploaded::default() });
+        assert!(failed[0].contains("not what the manifest says"), "{failed:?}");
+        assert!(world.memory.keys().is_empty() && world.faults.stats().puts == 1);
+    }
+}
+
+#[test]
+fn an_upload_that_is_ended_sends_no_more_of_an_object() {
+    let file = World::file(&content(100, 1));
+    let (is_over, read) = (AtomicBool::new(false), AtomicU64::new(0));
+    let piece = Piece::new(&*file, 10, 50, ContentHash::of(&content(100, 1)[10..60]), (&is_over, &read));
+    let mut buffer = [0; 30];
+    // From the beginning again, as a store does that tries again.
+    for _ in 0..2 {
+        piece.read_exact_at(0, &mut buffer).unwrap();
+    }
+    piece.read_exact_at(30, &mut buffer[..20]).unwrap();
+    assert_eq!((read.load(Ordering::Relaxed), buffer[..20] == content(100, 1)[40..60]), (80, true));
+    assert!(piece.read_exact_at(51, &mut buffer[..1]).is_err(), "behind its end");
+    assert!(piece.failure().is_none());
+    // What is not read in order could not be compared.
+    piece.read_exact_at(0, &mut buffer[..5]).unwrap();
+    piece.read_exact_at(20, &mut buffer[..5]).unwrap_err();
+    assert_eq!(piece.failure().unwrap().kind(), ErrorKind::NotSupported);
+    is_over.store(true, Ordering::Relaxed);
+    piece.read_exact_at(0, &mut buffer).unwrap_err();
+    assert_eq!(piece.failure().unwrap().kind(), ErrorKind::Interrupted);
 }
 
 #[test]

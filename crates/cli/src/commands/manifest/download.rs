@@ -11,7 +11,7 @@ use adit_manifest::cas::{DataKeys, ObjectSource};
 use adit_manifest::download::{
     Conflict, DownloadEvent, DownloadOptions, Downloaded, Outcome, download as bring, wanted_bytes,
 };
-use adit_manifest::format::Manifest;
+use adit_manifest::format::{Body, Manifest};
 use adit_manifest::layout::AssetRoot;
 use adit_manifest::snapshot::Filter;
 use adit_media::HostDirectory;
@@ -51,6 +51,9 @@ pub(super) fn download(args: &ManifestDownloadArgs, global: &GlobalArgs) -> Resu
     live::expect_answers(dest)?;
     let wanted = wanted(args)?;
     let objects = open::manifest::objects(&wanted.cas, &args.content.store)?;
+    if wanted.manifest.entries().any(|(_, body)| matches!(body, Body::File(_))) {
+        open::manifest::expect_data(&wanted.cas)?;
+    }
     let place = destination(dest, args.dry_run)?;
     if let (Some((root, count)), false) = (&wanted.outputs, global.quiet) {
         eprintln!("adit: download: outputs of {}, from {count} manifests", outputs::show(root.as_ref()));
