@@ -1,6 +1,6 @@
 //! Where log lines go: standard error in the foreground, a bounded file in the background.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +13,9 @@ use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::args::low::GlobalArgs;
 use crate::failure::{Failure, Result};
+
+/// What goes to a file, unless something else was asked for.
+const BACKGROUND_LEVEL: &str = "info";
 
 /// Warnings and errors that were logged, shown or not.
 static WARNINGS: AtomicU64 = AtomicU64::new(0);
@@ -29,19 +32,31 @@ impl<S: tracing::Subscriber> Layer<S> for Count {
 /// For verbs without a mount: what they have to say, they say themselves; log lines only on request. Call one of these
 /// once.
 pub fn of_verb(global: &GlobalArgs) -> Result<()> {
-    to_stderr(global, "off")
+    to_stderr(global, "off", None)
 }
 
-/// For a mount in the foreground: warnings go to standard error.
-pub fn of_foreground(global: &GlobalArgs) -> Result<()> {
-    to_stderr(global, "warn")
+/// For a mount in the foreground: warnings go to standard error, and to `file` what a mount in the background would log. A file that
+/// cannot be written is told, and left out.
+pub fn of_foreground(global: &GlobalArgs, file: Option<&Path>) -> Result<()> {
+    let opened = file.and_then(|path| match BoundedLog::open_for_all(path) {
+        Ok(log) => Some(log),
+        Err(e) => {
+            eprintln!("adit: no log: {}", Failure::io(path.display(), &e).text());
+            None
+        }
+    });
+    to_stderr(global, "warn", opened)
 }
 
-fn to_stderr(global: &GlobalArgs, default: &str) -> Result<()> {
+fn to_stderr(global: &GlobalArgs, default: &str, file: Option<BoundedLog>) -> Result<()> {
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(colours);
+    let of_file = file.map(|log| tracing_subscriber::fmt::layer().with_writer(Mutex::new(log)).with_ansi(false));
+    let of_file =
+        of_file.map(|lines| filter(global, BACKGROUND_LEVEL).map(|filter| lines.with_filter(filter))).transpose()?;
     tracing_subscriber::registry()
         .with(lines.with_filter(filter(global, default)?))
+        .with(of_file)
         .with(Count.with_filter(LevelFilter::WARN))
         .init();
     Ok(())
@@ -58,13 +73,23 @@ pub fn tell_unseen(global: &GlobalArgs) {
     eprintln!("adit: {what}: -v shows them, and `adit vault check` or `adit volume check` looks for damage");
 }
 
-/// Logs to a file that is bounded in size and that only this user can read.
-pub fn to_file(global: &GlobalArgs, path: &Path) -> Result<()> {
-    let filter = filter(global, "info")?;
-    let log = BoundedLog::open(path).map_err(|e| Failure::io(path.display(), &e))?;
+/// Logs to a file that is bounded in size and that only this user can read, unless it is for all.
+pub fn to_file(global: &GlobalArgs, path: &Path, for_all: bool) -> Result<()> {
+    let filter = filter(global, BACKGROUND_LEVEL)?;
+    let log = if for_all { BoundedLog::open_for_all(path) } else { BoundedLog::open(path) };
+    let log = log.map_err(|e| Failure::io(path.display(), &e))?;
     let lines = tracing_subscriber::fmt::layer().with_writer(Mutex::new(log)).with_ansi(false);
     tracing_subscriber::registry().with(lines.with_filter(filter)).with(Count.with_filter(LevelFilter::WARN)).init();
     Ok(())
+}
+
+/// Notes in the log that was named why there is no mount, or no more: whoever reads only that is to know.
+pub fn note_failure(path: &Path, failure: &Failure) {
+    // Where that is impossible, it is on standard error as well.
+    let noted = BoundedLog::open_for_all(path).and_then(|mut log| writeln!(log, "adit: {}", failure.text()));
+    if let Err(e) = noted {
+        tracing::debug!(error = %e, "the failure is not in the log");
+    }
 }
 
 /// How many warnings and errors were logged, shown or not.

@@ -133,19 +133,26 @@ pub struct BoundedLog {
     path: PathBuf,
     file: File,
     len_max: u64,
+    /// Of new files.
+    mode: u32,
 }
 
 impl BoundedLog {
     /// Opens or creates the log, readable by this user alone, with its folders.
     pub fn open(path: &Path) -> io::Result<Self> {
-        Self::with_limit(path, LOG_LEN_MAX_BYTES)
+        Self::with_limit(path, LOG_LEN_MAX_BYTES, 0o600)
     }
 
-    fn with_limit(path: &Path, len_max: u64) -> io::Result<Self> {
+    /// The same, readable by everybody who can get at it.
+    pub fn open_for_all(path: &Path) -> io::Result<Self> {
+        Self::with_limit(path, LOG_LEN_MAX_BYTES, 0o644)
+    }
+
+    fn with_limit(path: &Path, len_max: u64, mode: u32) -> io::Result<Self> {
         if let Some(folder) = path.parent() {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         }
-        Ok(BoundedLog { path: path.into(), file: open_append(path)?, len_max })
+        Ok(BoundedLog { path: path.into(), file: open_append(path, mode)?, len_max, mode })
     }
 
     /// Moves a full log aside. Another mount may have done so already; then its new file is taken up.
@@ -156,13 +163,13 @@ impl BoundedLog {
             aside.push(".1");
             std::fs::rename(&self.path, aside)?;
         }
-        self.file = open_append(&self.path)?;
+        self.file = open_append(&self.path, self.mode)?;
         Ok(())
     }
 }
 
-fn open_append(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+fn open_append(path: &Path, mode: u32) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(mode).open(path)
 }
 
 impl Write for BoundedLog {
@@ -210,8 +217,8 @@ mod tests {
     fn the_log_is_bounded_and_keeps_one_generation() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state/adit/log");
-        let mut log = BoundedLog::with_limit(&path, 100).unwrap();
-        let mut other = BoundedLog::with_limit(&path, 100).unwrap();
+        let mut log = BoundedLog::with_limit(&path, 100, 0o600).unwrap();
+        let mut other = BoundedLog::with_limit(&path, 100, 0o600).unwrap();
         for n in 0..40 {
             writeln!(log, "line {n:04}").unwrap();
             writeln!(other, "other {n:03}").unwrap();

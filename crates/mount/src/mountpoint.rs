@@ -11,6 +11,7 @@ use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -31,6 +32,7 @@ pub const FS_TYPE: &str = "fuse.adit";
 const DEVICE: &str = "/dev/fuse";
 /// How long a mount's process may take to tell the state of its filesystem before it counts as one that hangs.
 const STATFS_TIMEOUT: Duration = Duration::from_secs(2);
+/// Names of the helper, the best first; those without a folder are looked for on the `PATH`.
 const HELPERS: [&str; 4] = ["fusermount3", "/usr/bin/fusermount3", "/bin/fusermount3", "fusermount"];
 
 /// Why a folder could not be attached or detached.
@@ -249,18 +251,33 @@ fn helper_options(options: &MountOptions) -> OsString {
     out.into()
 }
 
-/// Runs `spawn` with each name of the helper until one exists.
-fn spawn_helper(spawn: impl Fn(&str) -> io::Result<Child>) -> Result<Child, MountError> {
-    for helper in HELPERS {
-        match spawn(helper) {
+/// The system's `fusermount3`, and whatever may stand in for it, in the order in which they are tried. Those of them that are this
+/// program under another name are left out: workers put such a link first on the `PATH`.
+pub fn helpers() -> Vec<PathBuf> {
+    let identity = |path: &Path| path.metadata().map(|meta| (meta.dev(), meta.ino())).ok();
+    let own = identity(Path::new("/proc/self/exe"));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> = std::env::split_paths(&path).filter(|folder| folder.is_absolute()).collect();
+    let candidates = HELPERS.iter().flat_map(|name| match name.contains('/') {
+        true => vec![PathBuf::from(name)],
+        false => folders.iter().map(|folder| folder.join(name)).collect(),
+    });
+    candidates.filter(|helper| identity(helper).is_some_and(|identity| Some(identity) != own)).collect()
+}
+
+/// Runs `spawn` with each name of the helper until one can be run.
+fn spawn_helper(spawn: impl Fn(&Path) -> io::Result<Child>) -> Result<Child, MountError> {
+    let mut refused = None;
+    for helper in helpers() {
+        match spawn(&helper) {
             Ok(child) => return Ok(child),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => {
-                return Err(MountError::Refused { path: helper.into(), reason: e.to_string() });
+                refused.get_or_insert(MountError::Refused { path: helper, reason: e.to_string() });
             }
         }
     }
-    Err(MountError::NoHelper)
+    Err(refused.unwrap_or(MountError::NoHelper))
 }
 
 /// Receives the one descriptor that `fusermount3` sends; `None` if it ended without.

@@ -10,6 +10,7 @@ use clap_complete::Shell;
 use super::manifest::{CasArgs, ManifestCommand};
 use super::units;
 use super::volume::{CloneCommand, DataArgs, DurabilityArg, SnapshotCommand, VolumeCommand};
+use super::worker::WorkerCommand;
 
 /// Mount encrypted vaults and volumes, and work in them without a mount
 ///
@@ -127,6 +128,9 @@ pub enum Command {
     /// Make, compare and merge manifests of job attachments, and bring their content to a store
     #[command(subcommand)]
     Manifest(ManifestCommand),
+    /// Serve the workers of a render farm
+    #[command(subcommand)]
+    Worker(WorkerCommand),
     /// Look for what could keep mounts from working here
     Doctor(JsonArgs),
     /// Print a completion script for a shell
@@ -171,7 +175,8 @@ with --read-only has opened is open to reading only, until that mount ends.
 
 A folder of this machine is mounted with --read-only, or as an overlay: --upper VOLUME puts a volume on top of it that \
 takes what is changed, and the folder stays as it is. So it is with a snapshot (--snapshot NAME). --writable does the same \
-with a volume in the cache directory (`adit volume uppers` lists those). `adit diff` shows what was changed. A folder that was \
+with a volume in the cache directory (`adit volume uppers` lists those), which is found again wherever the folder is mounted; one of \
+--upper-dir belongs to its mountpoint as well. `adit diff` shows what was changed. A folder that was \
 moved is told with --rebind. Nothing else may change what lies below meanwhile: \
 what others change there can end in an error (ESTALE).
 
@@ -194,13 +199,13 @@ Mount options:
   memory=SIZE, idle=DURATION, foreground, state_dir=DIR
   snapshot=NAME, branch=NAME, durability=sync|fsync, data=DIR
                           of a volume
-  upper=VOLUME, rebind, writable, cache_dir=DIR
-                          an overlay on a snapshot or a folder
+  upper=VOLUME, rebind, writable, upper_dir=DIR, cache_dir=DIR
+                          an overlay on a snapshot, folder or manifest
   cas=URL, cache_size=SIZE, strict, endpoint_url=URL,
   region=NAME, profile=NAME, path_style, no_sign_request,
   connect_timeout=DURATION, request_timeout=DURATION
                           of a manifest
-  log=LEVEL, verbose, quiet
+  log=LEVEL, log_file=FILE, verbose, quiet
   password_file=FILE, password_command=COMMAND, password_env=NAME,
   password_stdin
   _netdev, nofail, noauto, user and x-* are for others, and ignored
@@ -358,6 +363,9 @@ pub struct MountArgs {
     /// The same with a volume in the cache directory, which is found again at the next mount
     #[arg(long)]
     pub writable: bool,
+    /// The same with a volume in this folder that belongs to the mountpoint alone, whatever else is mounted
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with_all = ["upper", "writable"])]
+    pub upper_dir: Option<PathBuf>,
     /// Bind the volume of --upper to this folder, which was moved since; what it has noted of it is compared first
     #[arg(long)]
     pub rebind: bool,
@@ -370,6 +378,9 @@ pub struct MountArgs {
     /// Most memory to use, such as 128M [default: 256M]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub memory: Option<u64>,
+    /// Write the log to this file, which everybody may read; in the foreground as well as to standard error
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub log_file: Option<PathBuf>,
     /// Check everything, and do not mount (mount -f)
     #[arg(long, hide = true)]
     pub fake: bool,

@@ -5,6 +5,7 @@ pub mod manifest;
 pub mod mount_options;
 pub mod units;
 pub mod volume;
+pub mod worker;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -23,15 +24,19 @@ const MOUNT_HELPER_NAME: &str = "mount.fuse.adit";
 /// What the section of the help with the exit codes begins with.
 pub const EXIT_CODES_TITLE: &str = "Exit codes:";
 
-/// Parses the arguments, the program's name first. Called as `mount.fuse.adit`, they mean `mount`.
+/// Parses the arguments, the program's name first. Called as `mount.fuse.adit`, they mean `mount`; other names are those by which
+/// workers call ([`worker`]).
 ///
 /// # Errors
 /// What clap says, which includes the text of `--help` and `--version`.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<LowArgs, clap::Error> {
     let mut args: Vec<OsString> = args.into_iter().collect();
     let called_as = args.first().and_then(|name| Path::new(name).file_name());
-    if called_as == Some(OsStr::new(MOUNT_HELPER_NAME)) {
-        args = as_mount(args);
+    match called_as.and_then(OsStr::to_str) {
+        Some(MOUNT_HELPER_NAME) => args = as_mount(args),
+        Some(worker::VFS_NAME) => args = worker::vfs_as_mount(args)?,
+        Some(worker::FUSERMOUNT_NAME) => args = worker::fusermount_as_verb(args),
+        _ => {}
     }
     LowArgs::from_arg_matches(&command().try_get_matches_from(args)?)
 }

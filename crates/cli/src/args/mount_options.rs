@@ -41,7 +41,9 @@ pub struct MountRequest {
     pub upper: Option<PathBuf>,
     /// Whether a volume in the cache directory does.
     pub writable: bool,
-    /// Whether that one is bound to another place of what is mounted.
+    /// The folder of a volume that does, one for each mountpoint.
+    pub upper_dir: Option<PathBuf>,
+    /// Whether the volume that was named is bound to another place of what is mounted.
     pub rebind: bool,
     /// Where the content of a manifest lies, and the cache directory, if it is named.
     pub cas: CasArgs,
@@ -65,6 +67,8 @@ pub struct MountRequest {
     pub state_dir: Option<PathBuf>,
     /// Where the password comes from.
     pub password: Origin,
+    /// Where the log goes, besides standard error in the foreground.
+    pub log_file: Option<PathBuf>,
     /// What to log, where the options say so.
     pub log: Option<String>,
     /// How much more to say.
@@ -112,6 +116,7 @@ impl MountRequest {
             data: None,
             upper: None,
             writable: false,
+            upper_dir: None,
             rebind: false,
             cas: CasArgs::default(),
             durability: None,
@@ -124,6 +129,7 @@ impl MountRequest {
             fake: args.fake,
             state_dir: None,
             password: Origin::Ask,
+            log_file: None,
             log: None,
             verbose: 0,
             quiet: false,
@@ -149,10 +155,17 @@ impl MountRequest {
         request.data = args.data.data.or(request.data);
         request.upper = args.upper.or(request.upper);
         request.writable |= args.writable;
+        request.upper_dir = args.upper_dir.or(request.upper_dir);
+        request.log_file = args.log_file.or(request.log_file);
         request.rebind |= args.rebind;
         request.cas = args.cas.or(request.cas);
         if request.upper.is_some() && request.writable {
             return Err(Failure::usage("--upper names the volume that takes the changes; leave out --writable"));
+        }
+        if request.upper_dir.is_some() && (request.upper.is_some() || request.writable) {
+            return Err(Failure::usage(
+                "--upper-dir says where the volume that takes the changes lies; leave out --upper and --writable",
+            ));
         }
         if request.rebind && request.upper.is_none() {
             return Err(Failure::usage("--rebind binds a volume to the folder: name it with --upper")
@@ -183,6 +196,11 @@ impl MountRequest {
         }
         self.part = part;
         Ok(())
+    }
+
+    /// Whether a volume takes the changes of what is mounted.
+    pub fn is_overlay(&self) -> bool {
+        self.upper.is_some() || self.writable || self.upper_dir.is_some()
     }
 
     /// What was said of the log, in flags and options. The flags win.
@@ -221,6 +239,8 @@ impl MountRequest {
             ("data", Some(dir)) => self.data = Some(dir.into()),
             ("upper", Some(volume)) => self.upper = Some(volume.into()),
             ("writable", None) => self.writable = true,
+            ("upper_dir" | "upper-dir", Some(dir)) => self.upper_dir = Some(dir.into()),
+            ("log_file" | "log-file", Some(file)) => self.log_file = Some(file.into()),
             ("rebind", None) => self.rebind = true,
             ("cache_dir" | "cache-dir", Some(dir)) => self.cas.cache_dir = Some(dir.into()),
             ("cas", Some(url)) => self.cas.cas = Some(url.into()),

@@ -133,6 +133,51 @@ fn mount_8_calls_its_helper() {
 }
 
 #[test]
+fn a_worker_calls_its_program() {
+    let line = ["/opt/deadline_vfs/bin/deadline_vfs", "/s/mnt", "-f", "--clienttype=deadline", "--bucket=b"];
+    let more = ["--manifest=/s/m,1", "--region=us-west-2", "-oallow_other", "--casprefix=DeadlineCloud/Data"];
+    let of = |end: &[&str]| mount(&[&line[..], &more[..], end].concat()).unwrap();
+    let request = of(&["--cachedir=/s/a,b"]);
+    assert_eq!(
+        (request.source.as_os_str(), request.mountpoint.as_path()),
+        (OsStr::new("manifest:/s/m,1"), Path::new("/s/mnt"))
+    );
+    assert!(request.foreground && request.options.allow_other && request.nonempty && request.is_overlay());
+    assert_eq!(request.cas.cas.as_deref(), Some(OsStr::new("s3://b/DeadlineCloud")));
+    assert_eq!(request.cas.store.region.as_deref(), Some("us-west-2"));
+    let dir = Some(Path::new("/s/a,b"));
+    assert_eq!((request.cas.cache_dir.as_deref(), request.upper_dir.as_deref()), (dir, dir));
+    // Older workers name no cache, and Python's word for no region.
+    let request = mount(&["deadline_vfs", "/m", "--bucket=b", "--manifest=m", "--region=None"]).unwrap();
+    assert_eq!(request.cas.cas.as_deref(), Some(OsStr::new("s3://b")));
+    assert_eq!((request.cas.store.region, request.foreground), (None, false));
+    assert_eq!(request.upper_dir.as_deref(), Some(Path::new(".vfs_object_cache")));
+    // What an installation says of all mounts wins.
+    let request = of(&["--cachedir=/s/c", "-o", "cache_dir=/var/c,strict"]);
+    assert_eq!(request.cas.cache_dir.as_deref(), Some(Path::new("/var/c")));
+    assert!(request.cas.strict && request.upper_dir.as_deref() == Some(Path::new("/s/c")));
+    for bad in ["--casprefix=Queue", "--casprefix=MyData", "--nonsense"] {
+        assert!(parsed(&[&line[..], &["--manifest=m", bad]].concat()).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn what_fusermount_is_asked_for() {
+    let of = |line: &[&str]| worker::unmount_of(&line.iter().map(OsString::from).collect::<Vec<_>>());
+    let m = || Path::new("/m").to_owned();
+    assert_eq!(of(&["-u", "/m"]), Some((m(), false)));
+    assert_eq!(of(&["-uz", "--", "/m"]), Some((m(), true)));
+    assert_eq!(of(&["-q", "-u", "/m"]), Some((m(), false)));
+    for others in
+        [&["-V"][..], &["-o", "ro", "--", "/m"], &["/m"], &["-u"], &["-u", "/m", "/n"], &["--auto-unmount", "-u", "/m"]]
+    {
+        assert_eq!(of(others), None, "{others:?}");
+    }
+    let parsed = parsed(&["/x/link/fusermount3", "-u", "/m"]).unwrap();
+    assert!(matches!(parsed.command, Command::Worker(worker::WorkerCommand::Fusermount(_))));
+}
+
+#[test]
 fn one_password_only() {
     let both = ["adit", "cat", "v", "p", "--password-stdin", "--password-file", "f"];
     assert_eq!(parsed(&both).unwrap_err().kind(), ErrorKind::ArgumentConflict);

@@ -128,13 +128,18 @@ fn kernel() -> Check {
     Check::warning(NAME, format!("Linux {release}"), "older than 5.6: not tested")
 }
 
+/// Whether users without privilege may use `allow_other`.
+pub fn users_may_allow_others() -> bool {
+    let conf = std::fs::read_to_string("/etc/fuse.conf").unwrap_or_default();
+    conf.lines().any(|line| line.trim() == "user_allow_other")
+}
+
 fn allow_other() -> Check {
     const NAME: &str = "allow_other";
-    let conf = std::fs::read_to_string("/etc/fuse.conf").unwrap_or_default();
     if rustix::process::geteuid().is_root() {
         return Check::ok(NAME, "root may use it");
     }
-    match conf.lines().any(|line| line.trim() == "user_allow_other") {
+    match users_may_allow_others() {
         true => Check::ok(NAME, "user_allow_other is in /etc/fuse.conf"),
         false => Check::warning(
             NAME,

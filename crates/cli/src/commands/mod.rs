@@ -15,6 +15,7 @@ pub mod umount;
 pub mod uppers;
 pub mod vault;
 pub mod volume;
+pub mod worker;
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, Write};

@@ -39,6 +39,7 @@ from deadline.job_attachments.download import (
 from deadline.job_attachments.models import (
     Attachments,
     FileConflictResolution,
+    JobAttachmentsFileSystem,
     JobAttachmentS3Settings,
     ManifestProperties,
     PathFormat,
@@ -274,6 +275,58 @@ def vfs_mount(bucket, root, manifest, mount, session, user, group):
 def vfs_unmount(session, user):
     """Ends what `vfs_mount` mounted in a session, as a worker does."""
     VFSProcessManager.kill_all_processes(Path(session), user)
+
+
+# A worker's session with virtual mounts
+
+SESSIONS = {}
+
+
+def job_attachments(attachments):
+    """What a job's JSON says of its inputs, virtual, with the folder `out` of each root for its outputs."""
+    manifests = [
+        ManifestProperties(
+            given["rootPath"],
+            PathFormat(given["rootPathFormat"]),
+            inputManifestPath=given["inputManifestPath"],
+            inputManifestHash=given["inputManifestHash"],
+            outputRelativeDirectories=["out"],
+        )
+        for given in attachments["manifests"]
+    ]
+    return Attachments(manifests=manifests, fileSystem=JobAttachmentsFileSystem.VIRTUAL.value)
+
+
+@command
+def session_inputs(bucket, root, farm, queue, job, attachments, session, user, group, variables, steps=None):
+    """Mounts a job's inputs, and the outputs of the steps that it depends on, as a worker does: {asset root: folder}."""
+    Path(session).mkdir(exist_ok=True)
+    sync = SESSIONS.setdefault(session, AssetSync(farm))
+    _, rules = sync.attachment_sync_inputs(
+        settings(bucket, root),
+        job_attachments(attachments),
+        queue,
+        job,
+        Path(session),
+        PosixFileSystemPermissionSettings(user, group, 0o770, 0o660),
+        step_dependencies=steps,
+        os_env_vars=variables,
+    )
+    return {rule["source_path"]: rule["destination_path"] for rule in rules}
+
+
+@command
+def session_outputs(bucket, root, farm, queue, job, step, task, action, attachments, session):
+    """Uploads what was written below the mounts of a session, as a worker does after a task."""
+    SESSIONS[session].sync_outputs(
+        settings(bucket, root), job_attachments(attachments), queue, job, step, task, action, time.time(), Path(session)
+    )
+
+
+@command
+def session_end(session, user):
+    """Ends a session's mounts, as a worker does."""
+    SESSIONS.pop(session).cleanup_session(Path(session), JobAttachmentsFileSystem.VIRTUAL.value, user)
 
 
 # S3 itself

@@ -16,6 +16,9 @@ use adit_servers::S3Server;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+/// The oracle, seen from each crate whose tests ask it.
+const ORACLE: &str = "../manifest/tests/oracle/official.py";
+
 /// A refusal of the official packages.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Refused {
@@ -108,7 +111,7 @@ impl Official {
     pub fn start_with(home: &Path, server: Option<&S3Server>, more: &[(&str, &Path)]) -> Option<Official> {
         let python = python()?;
         let mut command = Command::new(&python);
-        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifest/tests/oracle/official.py")).arg("serve");
+        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(ORACLE)).arg("serve");
         // Nothing of the developer's: no profile, no credentials, no endpoint.
         command.env_clear().envs(env::var_os("PATH").map(|path| ("PATH", path)));
         command.env("HOME", home).env("LC_ALL", "C.UTF-8").env("DEADLINE_CLOUD_TELEMETRY_OPT_OUT", "true");
@@ -272,6 +275,42 @@ impl Official {
     /// Ends what was mounted in a session, as a worker does.
     pub fn vfs_unmount(&mut self, session: &Path) -> Result<(), Refused> {
         self.ask(json!({"cmd": "vfs_unmount", "session": session, "user": "root"}))
+    }
+
+    /// Mounts a job's inputs, and the outputs of the steps that it depends on, as a worker does in the folder `session`. The mounts
+    /// have `variables` and nothing else of this environment. The folder of each asset root.
+    pub fn session_inputs(
+        &mut self,
+        queue: Queue<'_>,
+        job: (&str, &Value),
+        session: &Path,
+        variables: &BTreeMap<&str, String>,
+        steps: &[&str],
+    ) -> Result<BTreeMap<String, PathBuf>, Refused> {
+        self.ask(of_queue(
+            queue,
+            json!({
+                "cmd": "session_inputs", "job": job.0, "attachments": job.1, "session": session, "user": "root", "group": "root",
+                "variables": variables, "steps": steps,
+            }),
+        ))
+    }
+
+    /// Uploads what `task` left below the mounts of a session.
+    pub fn session_outputs(&mut self, queue: Queue<'_>, task: Task<'_>, attachments: &Value, session: &Path) {
+        let Task { job, step, task, action } = task;
+        self.must(of_queue(
+            queue,
+            json!({
+                "cmd": "session_outputs", "job": job, "step": step, "task": task, "action": action,
+                "attachments": attachments, "session": session,
+            }),
+        ))
+    }
+
+    /// Ends what is mounted in a session.
+    pub fn session_end(&mut self, session: &Path) -> Result<(), Refused> {
+        self.ask(json!({"cmd": "session_end", "session": session, "user": "root"}))
     }
 
     fn changes(&mut self, request: Value) -> Changes {

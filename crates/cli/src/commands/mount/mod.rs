@@ -38,9 +38,14 @@ struct Plan {
 }
 
 impl Plan {
-    /// The log of mounts in the background.
+    /// The log of mounts in the background, unless another one was named.
     fn log(&self) -> Option<PathBuf> {
-        Some(self.state.as_ref()?.join("log"))
+        self.request.log_file.clone().or_else(|| Some(self.state.as_ref()?.join("log")))
+    }
+
+    /// Where warnings of this mount can be read: in the foreground that is standard error, and the file that was named.
+    fn shown_log(&self) -> Option<PathBuf> {
+        if self.request.foreground { self.request.log_file.clone() } else { self.log() }
     }
 
     /// What is known of a whole source at `place`, mounted now.
@@ -49,7 +54,7 @@ impl Plan {
             source: place.display().to_string(),
             exclusive: false,
             why_read_only: None,
-            log: self.log().filter(|_| !self.request.foreground),
+            log: self.shown_log(),
             began: Instant::now(),
             part: None,
             upper: None,
@@ -62,6 +67,20 @@ impl Plan {
 /// business.
 pub fn mount(args: MountArgs, global: &GlobalArgs, inherited: Inherited) -> Result<()> {
     let mut request = MountRequest::new(args)?;
+    // Relative paths mean something only before the daemon leaves its folder.
+    request.log_file =
+        request.log_file.map(std::path::absolute).transpose().map_err(|e| Failure::io("--log-file", &e))?;
+    let log_file = request.log_file.clone();
+    let mounted = mount_requested(request, global, inherited);
+    match (&mounted, &log_file) {
+        // What was said is there already.
+        (Err(failure), Some(file)) if !failure.text().is_empty() => logging::note_failure(file, failure),
+        _ => {}
+    }
+    mounted
+}
+
+fn mount_requested(mut request: MountRequest, global: &GlobalArgs, inherited: Inherited) -> Result<()> {
     let global = &request.global(global);
     open::be_quiet(global.quiet);
     let source = Source::recognise(&request.source)?;
@@ -88,7 +107,7 @@ pub fn mount(args: MountArgs, global: &GlobalArgs, inherited: Inherited) -> Resu
     let state = state_dir::locate(given).ok();
     request.data = request.data.map(std::path::absolute).transpose().map_err(|e| Failure::io("--data", &e))?;
     let plan = Plan { request, source, mountpoint, state };
-    if plan.request.upper.is_some() || plan.request.writable {
+    if plan.request.is_overlay() {
         return overlay::mount(plan, global, inherited);
     }
     match plan.source {
@@ -116,7 +135,7 @@ fn start(
     serve: impl FnOnce(Plan, Option<&mut Option<Readiness>>) -> Result<()>,
 ) -> Result<()> {
     if plan.request.foreground {
-        logging::of_foreground(global)?;
+        logging::of_foreground(global, plan.request.log_file.as_deref())?;
         return serve(plan, None);
     }
     match daemon::daemonize().map_err(|e| Failure::io("mount", &e))? {
@@ -125,7 +144,9 @@ fn start(
             // Not earlier: the password may have come from one of them.
             inherited.close();
             adit_vault::memory::lock_again();
-            if let Some(Err(failure)) = plan.log().map(|path| logging::to_file(global, &path)) {
+            if let Some(Err(failure)) =
+                plan.log().map(|path| logging::to_file(global, &path, plan.request.log_file.is_some()))
+            {
                 eprintln!("adit: no log: {}", failure.text());
             }
             let mut readiness = Some(readiness);

@@ -101,7 +101,7 @@ pub(super) fn mount(mut plan: Plan, global: &GlobalArgs, inherited: Inherited) -
         Source::Manifest(file) => of_manifest(file, &manifest::prepare(&mut plan.request, file, global)?),
         _ => identify(&source, &part, plan.request.data.as_deref())?,
     };
-    let upper = place::upper(&plan.request, &identity)?;
+    let upper = place::upper(&plan.request, &identity, &plan.mountpoint)?;
     refuse_inside(&source, &upper)?;
     if let Some(mount) = live::of_source(&upper).first() {
         return Err(live::in_the_way(&upper, mount, "mounted", ""));
@@ -150,7 +150,7 @@ fn check(source: &Source, part: &Part, request: &MountRequest) -> Result<()> {
         }
     }
     if request.options.read_only {
-        return Err(Failure::usage("--read-only contradicts --upper and --writable"));
+        return Err(Failure::usage("--read-only contradicts --upper, --upper-dir and --writable"));
     }
     if request.exclusive {
         return Err(Failure::usage("-o exclusive is for vaults"));

@@ -352,7 +352,7 @@ impl Process {
         readiness: Option<&mut Option<Readiness>>,
     ) -> Result<()> {
         let signals = Signals::install().map_err(|e| Failure::io("signals", &e))?;
-        let log = plan.log().filter(|_| !plan.request.foreground);
+        let log = plan.shown_log();
         let wish = Wish { overlay: lower.is_some(), ..Wish::of(plan) };
         let memory = Arc::new(Budget::new(wish.engine_options(&wish.options).memory_bytes));
         let (sessions, changed) = (Mutex::default(), Condvar::new());

@@ -1,10 +1,11 @@
 //! Where uppers lie: the one that was named, or one in the cache directory, which is found by what it belongs to.
 
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use adit_core::overlay::LowerIdentity;
-use xxhash_rust::xxh3::xxh3_128;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::args::mount_options::MountRequest;
 use crate::args::volume::DataArgs;
@@ -23,7 +24,10 @@ const UPPER_EXTENSION: &str = "adit";
 ///
 /// # Errors
 /// Usage, if it has no name, or nothing says where it is; the host's.
-pub fn upper(request: &MountRequest, identity: &LowerIdentity) -> Result<PathBuf> {
+pub fn upper(request: &MountRequest, identity: &LowerIdentity, mountpoint: &Path) -> Result<PathBuf> {
+    if let Some(dir) = &request.upper_dir {
+        return of_mountpoint(&uppers_dir(Some(dir))?, identity, mountpoint);
+    }
     let Some(given) = &request.upper else {
         return in_cache(request.cas.cache_dir.as_deref(), identity);
     };
@@ -39,6 +43,25 @@ pub fn upper(request: &MountRequest, identity: &LowerIdentity) -> Result<PathBuf
         given.file_name().ok_or_else(|| Failure::usage(format!("{}: not the name of a file", given.display())))?;
     let above = above.canonicalize().map_err(|e| Failure::io(above.display(), &e))?;
     Ok(above.join(name))
+}
+
+/// The upper in `dir` of a lower and a mountpoint: one half of its name is told by each. Says so if other lowers were changed there
+/// before, whose uppers are left alone.
+fn of_mountpoint(dir: &Path, identity: &LowerIdentity, mountpoint: &Path) -> Result<PathBuf> {
+    let half = format!("{:016x}", xxh3_64(mountpoint.as_os_str().as_bytes()));
+    let own = dir.join(format!("{half}{:016x}.{UPPER_EXTENSION}", xxh3_64(&identity.id)));
+    if !own.exists() {
+        let is_here =
+            |file: &&PathBuf| file.file_name().is_some_and(|name| name.as_bytes().starts_with(half.as_bytes()));
+        for other in uppers_in(dir)?.iter().filter(is_here) {
+            remark(&format!(
+                "{}: what was changed there over something else before stays in {}, and is not shown",
+                mountpoint.display(),
+                other.display()
+            ));
+        }
+    }
+    Ok(own)
 }
 
 /// The upper of a lower in the cache directory, which may be `given`. Nothing is made: the cache directory may lie in the lower.
