@@ -1,4 +1,4 @@
-//! A fresh vault, volume or overlay, mounted by the built `adit`, and unmounted whatever happens.
+//! A fresh vault, volume, overlay or writable manifest, mounted by the built `adit`, and unmounted whatever happens.
 //!
 //! Invariant: when a [`Mounted`] or a [`Janitor`] is gone, so are its mount and its folder. The janitor is a
 //! child process that waits for the end of a pipe, so this holds even when xtask itself is killed.
@@ -63,6 +63,19 @@ impl Workbench {
     /// Where it is mounted.
     pub fn mountpoint(&self) -> PathBuf {
         self.dir.join("mnt")
+    }
+
+    /// Makes a manifest of a folder with a file, whose content comes to a folder beside.
+    fn manifest(&self, adit: &Path) -> Result<PathBuf> {
+        let (work, manifest) = (self.dir.join("work"), self.dir.join("manifest"));
+        fs::create_dir(&work)?;
+        fs::create_dir(self.dir.join("store"))?;
+        fs::write(work.join("file"), "content")?;
+        let mut snapshot = Command::new(adit);
+        snapshot.args(["manifest", "snapshot", "--format", "v2025"]).arg(work).arg("-o").arg(&manifest);
+        snapshot.arg("--cas").arg(self.dir.join("store")).arg("--cache-dir").arg(self.dir.join("hashes"));
+        process::run(snapshot.stdout(Stdio::null()), STEP_LIMIT)?;
+        Ok(manifest)
     }
 
     /// The file that holds its password.
@@ -147,20 +160,22 @@ pub enum Kind {
     VolumeWithFolder,
     /// A volume on top of an empty folder.
     Overlay,
+    /// A volume on top of a manifest, whose content lies in a folder.
+    Manifest,
 }
 
 impl Kind {
     fn word(self) -> &'static str {
         match self {
             Kind::Vault(_) => "vault",
-            Kind::Volume | Kind::VolumeWithFolder | Kind::Overlay => "volume",
+            Kind::Volume | Kind::VolumeWithFolder | Kind::Overlay | Kind::Manifest => "volume",
         }
     }
 
     fn source(self, bench: &Workbench) -> PathBuf {
         match self {
             Kind::Vault(_) => bench.vault(),
-            Kind::Volume | Kind::VolumeWithFolder | Kind::Overlay => bench.volume(),
+            Kind::Volume | Kind::VolumeWithFolder | Kind::Overlay | Kind::Manifest => bench.volume(),
         }
     }
 
@@ -205,6 +220,10 @@ impl Mounted {
             let lower = bench.dir.join("lower");
             fs::create_dir(&lower)?;
             mount.arg(lower).arg("--upper");
+        }
+        if kind == Kind::Manifest {
+            mount.arg(bench.manifest(adit)?).arg("--cas").arg(bench.dir.join("store"));
+            mount.arg("--cache-dir").arg(bench.dir.join("cache")).arg("--upper");
         }
         kind.open(&bench, &mut mount);
         mount.arg(bench.mountpoint());

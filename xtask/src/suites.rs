@@ -1,4 +1,4 @@
-//! The suites of others that run against a mounted vault, a mounted volume and a mounted overlay: pjdfstest, fsx, fio with verification.
+//! The suites of others that run against a mounted vault, volume, overlay and writable manifest: pjdfstest, fsx, fio with verification.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -24,7 +24,9 @@ const OTHER_VAULT: Kind = Kind::Vault("siv-ctrmac");
 fn pjdfstest_expected(kind: Kind) -> &'static str {
     match kind {
         Kind::Vault(_) => "xtask/suites/pjdfstest-vault.expected",
-        Kind::Volume | Kind::VolumeWithFolder | Kind::Overlay => "xtask/suites/pjdfstest-volume.expected",
+        Kind::Volume | Kind::VolumeWithFolder | Kind::Overlay | Kind::Manifest => {
+            "xtask/suites/pjdfstest-volume.expected"
+        }
     }
 }
 
@@ -40,7 +42,7 @@ pub fn pjdfstest(_: &Run) -> Result<Outcome> {
     apt::ensure(apt::ACL.iter().chain([&apt::FUSE]))?;
     let program = tools::PJDFSTEST.ensure()?;
     let adit = mounted::build_debug()?;
-    for kind in [VAULT, OTHER_VAULT, Kind::Volume, Kind::VolumeWithFolder, Kind::Overlay] {
+    for kind in [VAULT, OTHER_VAULT, Kind::Volume, Kind::VolumeWithFolder, Kind::Overlay, Kind::Manifest] {
         pjdfstest_on(&adit, kind, &program)?;
     }
     Ok(Outcome::Passed)
@@ -184,7 +186,7 @@ copy_file_range = 2.0
 const FSX_PUNCHING: &str = "punch_hole = 3.0\n";
 
 /// Runs fsx with several seeds: on a vault through the default mount, through an exclusive one (kernel write-back), and with
-/// the other cipher combination; on a volume, also one with a data folder; and on an overlay.
+/// the other cipher combination; on a volume, also one with a data folder; on an overlay; and on a writable manifest.
 pub fn fsx(run: &Run) -> Result<Outcome> {
     if let Some(why) = workplace::mount_obstacle() {
         return Ok(Outcome::NotRun(why.to_owned()));
@@ -201,11 +203,12 @@ pub fn fsx(run: &Run) -> Result<Outcome> {
         (Kind::Volume, &[]),
         (Kind::VolumeWithFolder, &[]),
         (Kind::Overlay, &[]),
+        (Kind::Manifest, &[]),
     ];
     for (kind, options) in mounts {
         let mount = Mounted::start(&adit, "fsx", kind, options)?;
-        // To keep CI short: all but where blocks lie is the code of a volume in one file.
-        let seeds = if kind == Kind::VolumeWithFolder && !run.long { 1 } else { seeds };
+        // To keep CI short: all but where blocks lie is the code of a volume in one file, and all but what lies below that of an overlay.
+        let seeds = if matches!(kind, Kind::VolumeWithFolder | Kind::Manifest) && !run.long { 1 } else { seeds };
         for seed in 1..=seeds {
             fsx_once(&program, &mount, kind, seed, operations)?;
         }

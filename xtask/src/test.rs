@@ -55,12 +55,12 @@ const STAGES: &[Stage] = &[
     Stage { name: "mounted", about: "adit's own tests through a mount", body: mounted },
     Stage {
         name: "pjdfstest",
-        about: "POSIX semantics of a mounted vault, volume (also with a data folder) and overlay",
+        about: "POSIX semantics of a mounted vault, volume (also with a data folder), overlay and writable manifest",
         body: suites::pjdfstest,
     },
     Stage {
         name: "fsx",
-        about: "random file operations with mmap on a mounted vault, volume (also with a data folder) and overlay",
+        about: "random file operations with mmap on a mounted vault, volume (also with a data folder), overlay and manifest",
         body: suites::fsx,
     },
     Stage { name: "fio", about: "verified random writes on a mounted vault and volume", body: suites::fio },

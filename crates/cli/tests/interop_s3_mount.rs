@@ -7,6 +7,7 @@ mod common;
 mod mounts;
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::process::Command;
 
 use adit_servers::S3Server;
@@ -110,4 +111,38 @@ fn a_manifest_in_the_store_itself_is_mounted_by_its_url() {
     w.run(&[&["ls", url.as_str(), "/sub"], &cache[..]].concat()).expect(0).says("");
     w.run(&[&["mount", "s3://attachments/Queue/Manifests/none", "mnt"], &cache[..]].concat()).expect(1).says("none");
     w.run(&["mount", "s3://attachments", "mnt"]).expect(2).says("Manifests");
+}
+
+#[test]
+fn a_server_that_is_killed_and_restarted_under_readers_gives_no_wrong_byte() {
+    let Some(mut w) = World::new() else { return };
+    // What another server holds in memory is gone with it.
+    if w.server.kind() != adit_servers::Kind::Versitygw {
+        return;
+    }
+    w.snapshot();
+    let place = ["--cas", STORE, "--cache-dir", "cache", "--request-timeout", "1s", "--connect-timeout", "1s"];
+    w.run(&[&["mount", "job", "mnt"], &place[..]].concat()).expect(0);
+    let (large, right) = (fs::File::open(w.at("sub/large")).unwrap(), pattern(20 << 20));
+    let mut failed = 0;
+    // Each part is read while the server goes down, while it is down, or when it is back.
+    for (round, at) in (0..20_usize).map(|n| (n, (n * 7 % 20) << 20)).collect::<Vec<_>>() {
+        match round % 5 {
+            2 => w.server.kill(),
+            4 => w.server.restart().unwrap(),
+            _ => {}
+        }
+        let mut part = vec![0; 1 << 20];
+        match large.read_exact_at(&mut part, at as u64) {
+            Ok(()) => assert!(part == right[at..][..part.len()]),
+            Err(e) => {
+                assert!(matches!(e.raw_os_error(), Some(libc::EIO | libc::ETIMEDOUT)), "{e}");
+                failed += 1;
+            }
+        }
+    }
+    assert!(failed > 0, "nobody noticed");
+    drop(large);
+    assert!(fs::read(w.at("sub/large")).unwrap() == right);
+    w.run(&["umount", "mnt"]).expect(0);
 }

@@ -1,0 +1,298 @@
+//! Mounted manifests over an object store that fails in every way that a network has: a reader gets right bytes or an error, in time, and
+//! the mount recovers by itself.
+//!
+//! What is promised of an object that has other bytes than its hash says is in `docs/semantics.md`; that such a mount recovers too, which
+//! takes half a minute, is in `mounted_manifest`.
+
+mod common;
+#[path = "common/mounts.rs"]
+mod mounts;
+#[path = "common/s3.rs"]
+mod s3;
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use adit_testkit::objects::HttpFault;
+use common::{Ran, eventually, pattern};
+use s3::{Bucket, STORE};
+
+/// No read may take longer than this, whatever the store does: many times what the time-outs of these mounts allow, and far less than a
+/// hang.
+const IN_TIME: Duration = Duration::from_secs(60);
+/// One block of the cache, and several.
+const SMALL_LEN: usize = 20_000;
+const LARGE_LEN: usize = (2 << 20) + 9;
+
+fn key_of(content: &[u8]) -> String {
+    format!("{:032x}.xxh128", xxhash_rust::xxh3::xxh3_128(content))
+}
+
+/// Content of its own for each name.
+fn content(name: &str, len: usize) -> Vec<u8> {
+    let mut content = pattern(len);
+    content[..name.len()].copy_from_slice(name.as_bytes());
+    content
+}
+
+fn mount(b: &Bucket, mountpoint: &str, cache: &str, more: &[&str]) -> Ran {
+    let mut command = b.command_of(env!("CARGO_BIN_EXE_adit"));
+    // Few tries: what is tried again is told in the store's own tests.
+    command.env("AWS_MAX_ATTEMPTS", "2").args(["mount", "job", mountpoint, "--cas", STORE, "--cache-dir", cache]);
+    command.args(["--request-timeout", "700ms", "--connect-timeout", "700ms"]).args(more);
+    common::run(command, b"")
+}
+
+/// A store that does not give what was asked for is an error of input or output, or says that it refused or took too long.
+fn is_clear(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EIO | libc::ETIMEDOUT | libc::EACCES))
+}
+
+/// Each fault is on its own objects, all at once, so that the whole table costs the time of one. Two mounts read them: one is strict, one
+/// is not, and writable. Meanwhile names and what the store does give are served. Afterwards everything is right.
+#[test]
+fn each_fault_of_a_store_gives_right_bytes_or_an_error_in_time() {
+    let Some(b) = Bucket::new(&["mnt", "mnt2"]) else { return };
+    let forever = u64::MAX;
+    // The fault, how often it happens, and whether a reader may see nothing of it but the time that it takes.
+    let faults = [
+        ("slow", HttpFault::Delay(Duration::from_millis(200)), forever, true),
+        ("status-500", HttpFault::Status(500, "InternalError"), forever, false),
+        ("status-503", HttpFault::Status(503, "SlowDown"), forever, false),
+        ("status-503-once", HttpFault::Status(503, "SlowDown"), 1, true),
+        ("status-404", HttpFault::Status(404, "NoSuchKey"), forever, false),
+        ("status-403", HttpFault::Status(403, "AccessDenied"), forever, false),
+        ("dropped", HttpFault::Close, forever, false),
+        ("dropped-once", HttpFault::Close, 1, true),
+        ("silent", HttpFault::Stall, forever, false),
+        ("broken", HttpFault::BreakBody(100), forever, false),
+        ("broken-once", HttpFault::BreakBody(1000), 1, true),
+        ("stuck", HttpFault::StallBody(100), forever, false),
+        ("ranges-ignored", HttpFault::IgnoreRange, forever, false),
+        ("range-moved", HttpFault::WrongRange, forever, false),
+        ("truncated", HttpFault::Shorten(100), forever, false),
+        ("corrupt", HttpFault::FlipBit, forever, false),
+        ("other-tag", HttpFault::WrongTag, forever, true),
+        ("nonsense", HttpFault::Nonsense, forever, false),
+    ];
+    for (name, ..) in &faults {
+        b.write(&format!("small/{name}"), &content(name, SMALL_LEN));
+        b.write(&format!("large/{name}"), &content(name, LARGE_LEN));
+    }
+    b.write("fine", &content("fine", LARGE_LEN));
+    b.snapshot("job", "v2025");
+    mount(&b, "mnt", "cache", &["--strict"]).expect(0);
+    mount(&b, "mnt2", "cache2", &["--writable"]).expect(0);
+    for (name, fault, times, _) in &faults {
+        for len in [SMALL_LEN, LARGE_LEN] {
+            b.server.add(fault.clone(), "GET", &key_of(&content(name, len)), 0, *times);
+        }
+    }
+    let places = [
+        ("mnt", "small", SMALL_LEN),
+        ("mnt", "large", LARGE_LEN),
+        ("mnt2", "small", SMALL_LEN),
+        ("mnt2", "large", LARGE_LEN),
+    ];
+    std::thread::scope(|scope| {
+        for (mountpoint, folder, len) in places {
+            for (name, _, _, is_harmless) in &faults {
+                let path = b.path(mountpoint).join(folder).join(name);
+                scope.spawn(move || {
+                    let begun = Instant::now();
+                    let read = fs::read(&path);
+                    let took = begun.elapsed();
+                    let shown = path.display();
+                    assert!(took < IN_TIME, "{shown}: {took:?}");
+                    // Who is not strict may see bytes of an object of several blocks before the last one tells that they are wrong.
+                    let may_be_wrong = *name == "corrupt" && mountpoint == "mnt2" && folder == "large";
+                    // Of an object of one block the range is the whole.
+                    let is_harmless = *is_harmless || *name == "ranges-ignored" && folder == "small";
+                    match read {
+                        Ok(bytes) => {
+                            assert!(bytes == content(name, len) || may_be_wrong, "{shown}: wrong bytes");
+                            assert!(is_harmless || may_be_wrong, "{shown}: nothing came of the fault");
+                        }
+                        Err(e) => assert!(is_clear(&e) && !is_harmless, "{shown}: {e}"),
+                    }
+                });
+            }
+        }
+        // While all of these wait.
+        for mountpoint in ["mnt", "mnt2"] {
+            assert_eq!(fs::read_dir(b.path(mountpoint).join("large")).unwrap().count(), faults.len());
+            assert!(fs::read(b.path(mountpoint).join("fine")).unwrap() == content("fine", LARGE_LEN));
+        }
+    });
+    b.server.clear();
+    for (mountpoint, folder, len) in places {
+        for (name, ..) in faults.iter().filter(|(name, ..)| *name != "corrupt") {
+            let path = b.path(mountpoint).join(folder).join(name);
+            assert!(fs::read(&path).unwrap() == content(name, len), "{}", path.display());
+        }
+    }
+    b.run(&["umount", "mnt", "mnt2"]).expect(0);
+}
+
+/// The server goes down and comes back, again and again, while cold files are read: no reader sees a wrong byte or waits without an end,
+/// and each file is right once the server stays.
+#[test]
+fn a_server_that_is_killed_and_restarted_under_load_costs_errors_only() {
+    const FILES: usize = 40;
+    let Some(b) = Bucket::new(&["mnt"]) else { return };
+    let name = |n: usize| format!("file-{n:03}");
+    for n in 0..FILES {
+        b.write(&name(n), &content(&name(n), LARGE_LEN));
+    }
+    b.snapshot("job", "v2025");
+    mount(&b, "mnt", "cache", &[]).expect(0);
+    let (stop, right, failed) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for reader in 0..4 {
+            let (b, stop, right, failed) = (&b, &stop, &right, &failed);
+            scope.spawn(move || {
+                let mut at = reader;
+                while !stop.load(Ordering::Relaxed) {
+                    let name = name(at % FILES);
+                    let begun = Instant::now();
+                    match fs::read(b.path("mnt").join(&name)) {
+                        Ok(bytes) => {
+                            assert!(bytes == content(&name, LARGE_LEN), "{name}");
+                            right.fetch_add(1, Ordering::Relaxed);
+                        }
+                        Err(e) => {
+                            assert!(is_clear(&e), "{name}: {e}");
+                            failed.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                    assert!(begun.elapsed() < IN_TIME, "{name}");
+                    at += 1;
+                }
+            });
+        }
+        for round in 1..=3 {
+            let (before, cold) = (right.load(Ordering::Relaxed), failed.load(Ordering::Relaxed));
+            eventually("files are read", || right.load(Ordering::Relaxed) > before);
+            b.server.go_down();
+            // What is cached is read on; of the rest somebody meets the end, unless nothing is left to be fetched.
+            let all_cached = || right.load(Ordering::Relaxed) > before + 3 * FILES as u64;
+            eventually("the end is met", || failed.load(Ordering::Relaxed) > cold || all_cached());
+            b.server.come_back();
+            eventually(&format!("it is well after round {round}"), || {
+                fs::read(b.path("mnt").join(name(FILES - round))).is_ok()
+            });
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(failed.load(Ordering::Relaxed) > 0, "nobody noticed");
+    for n in 0..FILES {
+        assert!(fs::read(b.path("mnt").join(name(n))).unwrap() == content(&name(n), LARGE_LEN));
+    }
+    b.run(&["umount", "mnt"]).expect(0);
+}
+
+/// Credentials that run out are read again, from where they came; if there are no others, reads fail in time, and go on once there are.
+#[test]
+fn credentials_that_expire_are_renewed_beneath_a_mount() {
+    let Some(b) = Bucket::new(&["mnt"]) else { return };
+    for name in ["one", "two", "three"] {
+        b.write(name, &content(name, SMALL_LEN));
+    }
+    b.snapshot("job", "v2025");
+    let hand_out = |key: &str| {
+        let text = format!("[default]\naws_access_key_id = {key}\naws_secret_access_key = secret\n");
+        // A file is replaced as a whole by whoever renews it.
+        fs::write(b.path("aws-new"), text).unwrap();
+        fs::rename(b.path("aws-new"), b.path("aws-credentials")).unwrap();
+    };
+    hand_out("access");
+    let mut command = b.command_of(env!("CARGO_BIN_EXE_adit"));
+    command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
+    command.args(["mount", "job", "mnt", "--cas", STORE, "--cache-dir", "cache", "--request-timeout", "700ms"]);
+    common::run(command, b"").expect(0);
+    let read = |name: &str| fs::read(b.path("mnt").join(name));
+    assert!(read("one").unwrap() == content("one", SMALL_LEN));
+
+    b.server.expire_key("access");
+    b.server.accept_key("renewed");
+    hand_out("renewed");
+    assert!(read("two").unwrap() == content("two", SMALL_LEN), "nobody noticed that they were renewed");
+
+    b.server.expire_key("renewed");
+    let begun = Instant::now();
+    assert_eq!(read("three").unwrap_err().raw_os_error(), Some(libc::EACCES));
+    assert!(begun.elapsed() < IN_TIME);
+    assert!(read("one").unwrap() == content("one", SMALL_LEN), "what is cached needs none");
+    b.server.accept_key("third");
+    hand_out("third");
+    eventually("it is well again", || read("three").is_ok_and(|bytes| bytes == content("three", SMALL_LEN)));
+    b.run(&["umount", "mnt"]).expect(0);
+}
+
+/// A change that needs what cannot be fetched fails and changes nothing; one that needs nothing of it is done. Afterwards everything works.
+#[test]
+fn a_change_of_what_cannot_be_fetched_fails_and_changes_nothing() {
+    let Some(b) = Bucket::new(&["mnt"]) else { return };
+    let files = [("small", SMALL_LEN), ("tiny", 100), ("large", LARGE_LEN), ("whole", LARGE_LEN), ("cut", LARGE_LEN)];
+    for (name, len) in files {
+        b.write(name, &content(name, len));
+    }
+    b.snapshot("job", "v2025");
+    mount(&b, "mnt", "cache", &["--writable"]).expect(0);
+    let at = |name: &str| -> PathBuf { b.path("mnt").join(name) };
+    let open = |path: &Path| File::options().read(true).write(true).open(path).unwrap();
+    b.server.add(HttpFault::Status(500, "InternalError"), "GET", "Queue/Data/", 0, u64::MAX);
+    for (name, offset) in [("small", 10), ("tiny", 10), ("large", 4097), ("large", LARGE_LEN as u64 - 5)] {
+        let file = open(&at(name));
+        let failed = file.write_all_at(b"!", offset).and_then(|()| file.sync_all());
+        assert!(failed.as_ref().is_err_and(is_clear), "{name} at {offset}: {failed:?}");
+    }
+    // A whole block needs nothing of what was there.
+    let whole = open(&at("whole"));
+    whole.write_all_at(&[7; 4096], 1 << 20).unwrap();
+    whole.sync_all().unwrap();
+    // What is cut off needs none either; at most the block in which the end lies.
+    let cut = fs::metadata(at("cut")).unwrap().len();
+    let was_cut = open(&at("cut")).set_len(5000);
+    assert!(was_cut.as_ref().map_or_else(is_clear, |()| true), "{was_cut:?}");
+    let expected_cut = if was_cut.is_ok() { 5000 } else { cut };
+    // Names, and new files, are nobody's content.
+    fs::rename(at("large"), at("renamed")).unwrap();
+    fs::write(at("new"), "new").unwrap();
+    let marked = fs::set_permissions(at("tiny"), PermissionsExt::from_mode(0o755));
+    assert!(marked.as_ref().map_or_else(is_clear, |()| true), "{marked:?}");
+    for (name, len) in
+        [("small", SMALL_LEN as u64), ("tiny", 100), ("renamed", LARGE_LEN as u64), ("cut", expected_cut)]
+    {
+        assert_eq!(fs::metadata(at(name)).unwrap().len(), len, "{name}");
+    }
+
+    b.server.clear();
+    let mut whole_now = content("whole", LARGE_LEN);
+    whole_now[1 << 20..][..4096].fill(7);
+    let check = |renamed: &[u8]| {
+        assert!(fs::read(at("small")).unwrap() == content("small", SMALL_LEN));
+        assert!(fs::read(at("tiny")).unwrap() == content("tiny", 100));
+        assert!(fs::read(at("renamed")).unwrap() == renamed);
+        assert!(fs::read(at("whole")).unwrap() == whole_now);
+        assert!(fs::read(at("cut")).unwrap() == content("cut", LARGE_LEN)[..expected_cut as usize]);
+        assert_eq!(fs::read(at("new")).unwrap(), b"new");
+    };
+    check(&content("large", LARGE_LEN));
+    // The same change is possible now.
+    let file = open(&at("renamed"));
+    file.write_all_at(b"!", 4097).unwrap();
+    file.sync_all().unwrap();
+    drop((file, whole));
+    let mut changed = content("large", LARGE_LEN);
+    changed[4097] = b'!';
+    check(&changed);
+    b.run(&["umount", "mnt"]).expect(0);
+    mount(&b, "mnt", "cache", &["--writable"]).expect(0);
+    check(&changed);
+    b.run(&["umount", "mnt"]).expect(0);
+}
