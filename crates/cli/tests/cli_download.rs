@@ -219,6 +219,66 @@ fn a_signal_ends_a_download_and_nothing_unfinished_stays() {
     expect_whole(&bench);
 }
 
+/// What is large is neither sent nor fetched as a whole: the process stays small.
+#[test]
+fn memory_does_not_grow_with_the_size_of_files() {
+    const LEN_BYTES: u64 = 400 << 20;
+    const MEMORY_MAX_KIB: i64 = 160 << 10;
+    let bench = Bench::bare();
+    fs::create_dir(bench.path("work")).unwrap();
+    fs::create_dir(bench.path("store")).unwrap();
+    for n in 0..2 {
+        let file = fs::File::create(bench.path(&format!("work/f{n}"))).unwrap();
+        file.set_len(LEN_BYTES + n).unwrap();
+    }
+    let peak = |line: &[&str]| {
+        let child = bench.command().args(line).stdout(Stdio::null()).stderr(Stdio::null()).start().unwrap();
+        // SAFETY: both are plain numbers, for which zeros are values.
+        let (mut status, mut usage): (i32, libc::rusage) = (0, unsafe { std::mem::zeroed() });
+        // SAFETY: the child is ours and not waited for by anybody else; both places outlive the call.
+        let waited = unsafe { libc::wait4(child.id() as i32, &raw mut status, 0, &raw mut usage) };
+        assert_eq!((waited, status), (child.id() as i32, 0), "{line:?}");
+        usage.ru_maxrss
+    };
+    for line in [
+        &["manifest", "snapshot", "work", "-o", "m", "--cas", "store", "--cache-dir", "cache"][..],
+        &["manifest", "download", "m", "dest", "--cas", "store", "--cache-dir", "cache"],
+        &["manifest", "download", "m", "dest", "--cas", "store", "--cache-dir", "cache", "--rehash"],
+    ] {
+        let peak = peak(line);
+        assert!(peak < MEMORY_MAX_KIB, "{line:?} took {peak} KiB");
+    }
+    assert_eq!(fs::metadata(bench.path("dest/f1")).unwrap().len(), LEN_BYTES + 1);
+}
+
+#[test]
+fn a_signal_ends_an_upload_in_the_middle_of_a_file() {
+    let bench = Bench::bare();
+    fs::create_dir(bench.path("work")).unwrap();
+    let dir = attributed();
+    let store = dir.path().to_str().unwrap();
+    for n in 0..16 {
+        let mut content = pattern(32 << 20);
+        content[0] = n;
+        fs::write(bench.path(&format!("work/f{n}")), content).unwrap();
+    }
+    bench.run(["manifest", "snapshot", "work", "-o", "m", "--cache-dir", "cache"]).expect(0);
+    let line = ["manifest", "upload", "m", "--root", "work", "--cas", store, "--manifest-prefix", "p"];
+    let mut child = bench.command().args(line).stdout(Stdio::null()).stderr(Stdio::null()).start().unwrap();
+    let objects = || fs::read_dir(dir.path().join("Data")).into_iter().flatten().flatten();
+    eventually("an object is there", || objects().next().is_some());
+    // SAFETY: a system call with two numbers; the process is ours and not waited for yet.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGTERM) }, 0);
+    assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
+    for object in objects() {
+        let hash = format!("{:032x}.xxh128", xxhash_rust::xxh3::xxh3_128(&fs::read(object.path()).unwrap()));
+        assert_eq!(object.file_name().to_str(), Some(&*hash));
+    }
+    assert!(objects().count() < 16 && !dir.path().join("Manifests").exists());
+    bench.run(line).expect(0);
+    assert_eq!((objects().count(), dir.path().join("Manifests/p/m").exists()), (16, true));
+}
+
 /// A filesystem that is unmounted on drop.
 struct Small(PathBuf);
 
