@@ -25,7 +25,7 @@ struct World(Bucket);
 
 impl World {
     fn new() -> Option<World> {
-        let w = World(Bucket::new(&["session", "session/root", "session/other"])?);
+        let w = World(Bucket::new(&["mnt", "session", "session/root", "session/other"])?);
         w.0.write("in/large", &pattern(LARGE_LEN));
         w.0.write("in/small", b"input");
         w.0.write("out/before", b"was there");
@@ -137,6 +137,28 @@ fn the_line_of_a_worker_mounts_a_session_that_is_written_to_and_ended() {
     assert!(daemon.0.wait().unwrap().success());
     assert!(mount_line(&w.at("root")).is_none());
 
+    // A kill loses nothing that was closed, and the dead mount is cleared by the worker's own means.
+    let mut daemon = w.mount("root", "first");
+    fs::write(w.at("root/out/closed"), "closed").unwrap();
+    daemon.0.kill().unwrap();
+    daemon.0.wait().unwrap();
+    let clear = || {
+        let mut command = Command::new(w.0.path("vfs/link/fusermount3"));
+        command.env("PATH", w.search_path()).arg("-u").arg(w.at("root"));
+        run(command, b"")
+    };
+    clear().expect(0);
+    let daemon = w.mount("root", "first");
+    assert_eq!(fs::read(w.at("root/out/closed")).unwrap(), b"closed");
+    w.unmount("root", daemon);
+    // Who mounts the same manifest in an ordinary way finds nothing of the session.
+    let manifest = w.at(".vfs_manifests/first");
+    let ordinary = ["mount", manifest.to_str().unwrap(), "mnt", "--writable", "--cas", s3::STORE];
+    w.0.run(&[&ordinary[..], &["--cache-dir", "session/.vfs_object_cache"]].concat()).expect(0);
+    let found = fs::read_dir(w.0.path("mnt/out")).unwrap().count();
+    w.0.run(&["umount", "mnt"]).expect(0);
+    assert_eq!(found, 1);
+
     // A step that depends on another one has another manifest: it shows that one as it is, and what was written is kept aside.
     w.0.write("out/frame.exr", b"from another worker");
     w.manifest("second");
@@ -197,7 +219,7 @@ fn a_user_without_privilege_mounts_and_unmounts_through_the_links() {
         \"$here/vfs/link/fusermount3\" -u \"$here/mnt\"
         wait $!
         ! findmnt \"$here/mnt\" >/dev/null
-        test -d .vfs_object_cache/overlays && echo ended"
+        test -d .vfs_object_cache/mountpoints && echo ended"
     );
     let prepare = "echo user_allow_other >fuse.conf && mount --bind fuse.conf /etc/fuse.conf";
     let ran = run(user.command(prepare, &script), b"").expect(0);

@@ -133,6 +133,18 @@ fn mount_8_calls_its_helper() {
 }
 
 #[test]
+fn an_upper_is_named_in_one_way() {
+    let of = |more: &[&str]| mount(&[&["adit", "mount", "v", "m"], more].concat());
+    let dir = of(&["--upper-dir", "d", "--log-file", "l"]).unwrap();
+    assert!(dir.is_overlay() && dir.upper_dir.as_deref() == Some(Path::new("d")));
+    assert_eq!(dir.log_file.as_deref(), Some(Path::new("l")));
+    for two in ["upper_dir=d,writable", "upper_dir=d,upper=u", "upper=u,writable", "upper_dir=d,rebind"] {
+        assert_eq!(of(&["-o", two]).unwrap_err().code(), Code::Usage, "{two}");
+    }
+    assert!(parsed(&["adit", "mount", "v", "m", "--upper-dir=d", "--writable"]).is_err());
+}
+
+#[test]
 fn a_worker_calls_its_program() {
     let line = ["/opt/deadline_vfs/bin/deadline_vfs", "/s/mnt", "-f", "--clienttype=deadline", "--bucket=b"];
     let more = ["--manifest=/s/m,1", "--region=us-west-2", "-oallow_other", "--casprefix=DeadlineCloud/Data"];

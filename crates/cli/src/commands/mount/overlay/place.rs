@@ -17,6 +17,8 @@ use crate::{source, volume_work};
 
 /// The folder of uppers in the cache directory.
 const UPPERS_DIR: &str = "overlays";
+/// The folder of those that belong to a mountpoint as well: whoever mounts elsewhere does not look there.
+const OF_MOUNTPOINTS_DIR: &str = "mountpoints";
 /// What the names of their files end with.
 const UPPER_EXTENSION: &str = "adit";
 
@@ -26,7 +28,7 @@ const UPPER_EXTENSION: &str = "adit";
 /// Usage, if it has no name, or nothing says where it is; the host's.
 pub fn upper(request: &MountRequest, identity: &LowerIdentity, mountpoint: &Path) -> Result<PathBuf> {
     if let Some(dir) = &request.upper_dir {
-        return of_mountpoint(&uppers_dir(Some(dir))?, identity, mountpoint);
+        return of_mountpoint(&resolved(&cache_dir(Some(dir))?.join(OF_MOUNTPOINTS_DIR))?, identity, mountpoint);
     }
     let Some(given) = &request.upper else {
         return in_cache(request.cas.cache_dir.as_deref(), identity);
