@@ -55,6 +55,8 @@ pub struct CachedObject {
     touched_secs: AtomicU64,
     /// Whether it waits to be verified.
     pub(super) is_queued: AtomicBool,
+    /// How often what was open of it went.
+    drops: AtomicU64,
 }
 
 /// What is open of an object, and who is at work on it.
@@ -93,6 +95,7 @@ impl CachedObject {
             opened: Condvar::new(),
             touched_secs: AtomicU64::new(0),
             is_queued: AtomicBool::new(false),
+            drops: AtomicU64::new(0),
         })
     }
 
@@ -239,6 +242,12 @@ impl CachedObject {
         Ok(())
     }
 
+    /// How often all that was there of it went, to make room or because it was wrong, since it was opened. What was planned to be fetched before
+    /// is no good plan any more: what readers have behind them would be fetched again.
+    pub fn drops(&self) -> u64 {
+        self.drops.load(Ordering::Relaxed)
+    }
+
     /// Whether all of `range` is in the folder.
     pub fn has(&self, range: Range<u64>) -> bool {
         let range = range.start.min(self.id.len)..range.end.min(self.id.len);
@@ -366,7 +375,9 @@ impl CachedObject {
             && (generation.is_gone() || look && generation.look_if_gone().unwrap_or(true))
         {
             let state = &mut *self.state.lock();
-            state.generation.take_if(|open| Arc::ptr_eq(open, &generation));
+            if state.generation.take_if(|open| Arc::ptr_eq(open, &generation)).is_some() {
+                self.drops.fetch_add(1, Ordering::Relaxed);
+            }
         }
         if let Some(whole) = whole
             && (!look || whole.stat().map_or(true, |attr| attr.nlink == 0))

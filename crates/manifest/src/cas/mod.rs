@@ -25,8 +25,8 @@ pub use verify::{Verified, verify};
 const DATA_FOLDER: &str = "Data";
 /// What stands behind the hash in a key.
 const SUFFIX: &str = ".xxh128";
-/// Bytes of one request. What is longer is got by several at a time.
-const REQUEST_LEN_BYTES: u64 = 1 << 20;
+/// Bytes of one request at most. What is longer is got by several at a time.
+pub(crate) const REQUEST_LEN_BYTES: u64 = 4 << 20;
 /// Objects that are remembered to lie under a key without the suffix. A lapse costs a request.
 const BARE_MAX: usize = 1 << 16;
 

@@ -14,7 +14,7 @@ use super::{ObjectSource, REQUEST_LEN_BYTES};
 use crate::cache::ObjectId;
 
 /// Requests of one fetch at a time.
-pub(super) const AT_ONCE_MAX: usize = 8;
+pub(super) const AT_ONCE_MAX: usize = 4;
 
 #[derive(Default)]
 struct State {

@@ -64,6 +64,10 @@ fn keys_are_those_of_the_official_package() {
     }
 }
 
+/// Bytes of a request, and of what takes many.
+const PART: u64 = REQUEST_LEN_BYTES;
+const LONG: u64 = 10 * PART;
+
 #[test]
 fn ranges_come_whole_and_in_order() {
     let world = world(20 * MIB + 5);
@@ -76,41 +80,41 @@ fn ranges_come_whole_and_in_order() {
 /// A long range takes as many requests as it has parts, several at once, and never more than the limit.
 #[test]
 fn long_ranges_are_got_by_several_requests_at_a_time() {
-    let world = world(20 * MIB);
+    let world = world(LONG);
     world.faults.always(Injected::Hold, &[ObjectCall::Read]);
     std::thread::scope(|scope| {
-        let fetch = scope.spawn(|| world.fetch(0..20 * MIB));
+        let fetch = scope.spawn(|| world.fetch(0..LONG));
         world.faults.wait_for_held(parts::AT_ONCE_MAX as u64);
         world.faults.clear();
         assert!(fetch.join().unwrap().unwrap() == world.content);
     });
     let stats = world.faults.stats();
-    assert_eq!((stats.reads, stats.bytes_read), (20, 20 * MIB));
+    assert_eq!((stats.reads, stats.bytes_read), (LONG / PART, LONG));
     assert_eq!(stats.calls_at_once_max, parts::AT_ONCE_MAX as u64);
 }
 
 #[test]
 fn an_error_of_one_request_is_that_of_the_fetch() {
-    let world = world(20 * MIB);
-    for skip in [0, 7, 19] {
+    let world = world(LONG);
+    for skip in [0, 5, LONG / PART - 1] {
         world.faults.add(Injected::UNAVAILABLE, &[ObjectCall::Read], "", skip, 1);
-        assert_eq!(world.fetch(0..20 * MIB).unwrap_err().kind(), ErrorKind::Network);
+        assert_eq!(world.fetch(0..LONG).unwrap_err().kind(), ErrorKind::Network);
         world.faults.clear();
     }
     // What the sink says ends it, with few requests more.
     world.faults.reset_stats();
-    let e = world.source.fetch(&world.id, 0..20 * MIB, &mut |_| Err(ErrorKind::NoSpace.into())).unwrap_err();
+    let e = world.source.fetch(&world.id, 0..LONG, &mut |_| Err(ErrorKind::NoSpace.into())).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::NoSpace);
     assert!(world.faults.stats().reads <= parts::AT_ONCE_MAX as u64);
-    assert!(world.fetch(0..20 * MIB).unwrap() == world.content);
+    assert!(world.fetch(0..LONG).unwrap() == world.content);
 }
 
 #[test]
 fn a_sink_that_panics_leaves_no_thread_waiting() {
-    let world = world(20 * MIB);
-    let fetch = || world.source.fetch(&world.id, 0..20 * MIB, &mut |_| panic!("told to"));
+    let world = world(LONG);
+    let fetch = || world.source.fetch(&world.id, 0..LONG, &mut |_| panic!("told to"));
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(fetch)).is_err());
-    assert!(world.fetch(0..20 * MIB).unwrap() == world.content);
+    assert!(world.fetch(0..LONG).unwrap() == world.content);
 }
 
 /// A store that panics, as none should: nobody waits for ever.
@@ -125,7 +129,7 @@ fn a_store_that_panics_leaves_nobody_waiting() {
             buf: &mut [u8],
             tag: Option<&adit_core::media::Tag>,
         ) -> Result<adit_core::media::Fetched> {
-            assert_ne!(offset, 9 * MIB, "told to");
+            assert_ne!(offset, 7 * PART, "told to");
             self.0.read_at(key, offset, buf, tag)
         }
         fn head(&self, key: &str) -> Result<adit_core::media::ObjectInfo> {
@@ -147,9 +151,9 @@ fn a_store_that_panics_leaves_nobody_waiting() {
             self.0.describe()
         }
     }
-    let world = world(20 * MIB);
+    let world = world(LONG);
     let source = ObjectSource::new(Arc::new(Panics(world.memory.clone())), DataKeys::default());
-    let fetch = || source.fetch(&world.id, 0..20 * MIB, &mut |_| Ok(()));
+    let fetch = || source.fetch(&world.id, 0..LONG, &mut |_| Ok(()));
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(fetch)).is_err());
 }
 

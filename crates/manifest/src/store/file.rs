@@ -15,11 +15,15 @@ use super::ahead::Job;
 use super::extra::Content;
 use super::streams::{Limits, Streams};
 use crate::cache::{CachedObject, ObjectId};
+use crate::cas::REQUEST_LEN_BYTES;
 use crate::format::ContentHash;
 use crate::format::limits::CHUNK_LEN_BYTES;
 
-/// How much larger the cache is at least than what is fetched ahead of a reader.
-const CACHE_PER_WINDOW: u64 = 32;
+/// How much larger the cache is at least than what is fetched ahead of a reader. When room is made, that is lost, and as much again
+/// that is on its way: three hundredths.
+const CACHE_PER_WINDOW: u64 = 64;
+/// Requests that a stretch which is fetched ahead is divided into at least, if it is long enough: they go side by side.
+const REQUESTS_MIN: u64 = 4;
 
 /// What a file is made of.
 enum Parts {
@@ -119,9 +123,11 @@ impl ManifestFile {
         looked.is_ok() && is_there
     }
 
-    /// Has a range fetched, block by block. If there is too much to be done already, it tells the first byte that is not.
+    /// Has a range fetched: block by block what is short, in longer requests what is long. If there is too much to be done already, it tells
+    /// the first byte that is not.
     fn fetch_ahead(&self, range: Range<u64>, block: u64) -> Result<Option<u64>> {
         let (mut at, mut refused) = (range.start, None);
+        let request = ((range.end - range.start) / REQUESTS_MIN).min(REQUEST_LEN_BYTES).max(block) / block * block;
         self.each_piece(range, |Piece { object, range }| {
             let object_start = at - range.start;
             at = object_start + range.end;
@@ -129,8 +135,8 @@ impl ManifestFile {
             for missing in missing {
                 let mut start = missing.start;
                 while start < missing.end && refused.is_none() {
-                    let end = (start / block + 1).saturating_mul(block).min(missing.end);
-                    let job = Job { object: object.clone(), range: start..end };
+                    let end = (start / request + 1).saturating_mul(request).min(missing.end);
+                    let job = Job::new(object.clone(), start..end);
                     if !self.inner.ahead.submit(self.number, job) {
                         refused = Some(object_start + start);
                     }

@@ -1,6 +1,7 @@
 //! What is read of a file, how much is fetched for it, and ahead of it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use adit_core::error::Result;
 use adit_core::store::Store;
@@ -115,12 +116,12 @@ fn a_sequential_reader_has_the_rest_fetched_ahead() {
             assert!(read(&*file, n as u64 * 1024, 1024).unwrap() == expected);
         }
     };
-    // Far enough for the longest window, which holds more blocks than there are threads.
+    // Far enough for the longest window, of which a quarter is asked for at once.
     read_on(0..1024);
     world.faults.always(ObjectFault::Hold, &[ObjectCall::Read]);
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| read_on(1024..4096));
-        world.faults.wait_for_held(world.options.read_ahead_threads as u64);
+        world.faults.wait_for_held(4);
         world.faults.clear();
         reader.join().unwrap();
     });
@@ -143,6 +144,65 @@ fn a_file_larger_than_the_cache_is_fetched_about_once() {
     assert!(fetched <= (8 << 20) / 100 * 105, "{fetched}");
 }
 
+/// What threads did not come to before all of an object was dropped, its reader has had by then: it is not fetched again.
+#[test]
+fn what_was_planned_before_an_object_was_dropped_is_left() {
+    /// Lets the threads that fetch ahead begin when it is opened.
+    struct Gate(Arc<Noted>, std::sync::RwLock<()>, AtomicBool);
+    impl Fetch for Gate {
+        fn fetch(
+            &self,
+            id: &ObjectId,
+            range: std::ops::Range<u64>,
+            sink: &mut dyn FnMut(&[u8]) -> Result<()>,
+        ) -> Result<()> {
+            if is_ahead() {
+                self.2.store(true, Ordering::Relaxed);
+                let _open = self.1.read();
+                return self.0.fetch(id, range, sink);
+            }
+            self.0.fetch(id, range, sink)
+        }
+    }
+    let mut world = World::new();
+    let planned = world.add("planned", 1 << 20);
+    world.add("held", 1 << 20);
+    let contents = [("full", 4 << 20), ("later", 1 << 20)].map(|(path, len)| (path, world.add(path, len)));
+    with_read_ahead(&mut world, 64);
+    world.options.read_ahead_threads = 1;
+    world.cache.limit_bytes = 2 << 20;
+    let source = Arc::new(Gate(Noted::new(world.source()), std::sync::RwLock::default(), AtomicBool::new(false)));
+    let store = world.mount_with(source.clone(), None);
+    let closed = source.1.write().unwrap();
+    let read_some = |path: &str| {
+        let file = open(&store, path);
+        for at in (0..20_000).step_by(1000) {
+            read(&*file, at, 1000).unwrap();
+        }
+        file
+    };
+    // The one thread waits at the gate, and with nothing that is read below.
+    let _held = read_some("held");
+    eventually("the thread fetches", || source.2.load(Ordering::Relaxed));
+    let read_all = |path: &str, content: &[u8]| {
+        let file = open(&store, path);
+        for (n, expected) in content.chunks(1000).enumerate() {
+            assert!(read(&*file, n as u64 * 1000, 1000).unwrap() == expected);
+        }
+        file
+    };
+    // As long as it is open, its plans stay.
+    let file = read_all("planned", &planned);
+    let [full, later] = contents;
+    drop(read_all(full.0, &full.1));
+    drop(closed);
+    // Files take turns: what is to be done for the first one, is begun before the second fetch for another one.
+    let _sequential = read_some(later.0);
+    eventually("another file is fetched ahead", || source.0.fetched(&later.1, true).len() >= 2);
+    assert_eq!(source.0.fetched(&planned, true), []);
+    drop(file);
+}
+
 /// What was to be fetched ahead is left when the file is closed, but for what is on its way.
 #[test]
 fn who_closes_a_file_has_no_more_fetched_of_it() {
@@ -163,7 +223,8 @@ fn who_closes_a_file_has_no_more_fetched_of_it() {
         world.faults.wait_for_held(2);
         if !closes {
             world.faults.clear();
-            eventually("the rest is fetched", || source.fetched(&content, true).len() > 100);
+            let fetched = || source.fetched(&content, true).iter().map(|range| range.end - range.start).sum::<u64>();
+            eventually("the rest is fetched", || fetched() > 100 * BLOCK);
             continue;
         }
         drop(file);

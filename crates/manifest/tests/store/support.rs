@@ -159,6 +159,11 @@ pub fn kind<T>(result: Result<T>) -> ErrorKind {
     result.err().expect("it fails").kind()
 }
 
+/// Whether this is a thread that fetches ahead of the readers.
+pub fn is_ahead() -> bool {
+    std::thread::current().name() == Some("adit-ahead")
+}
+
 /// A source that notes what is fetched, and whether that is ahead of the readers: by a thread of the store.
 pub struct Noted {
     inner: Arc<dyn Fetch>,
@@ -183,8 +188,7 @@ impl Noted {
 
 impl Fetch for Noted {
     fn fetch(&self, id: &ObjectId, range: Range<u64>, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let is_ahead = std::thread::current().name() == Some("adit-ahead");
-        self.fetches.lock().unwrap().push((*id, range.clone(), is_ahead));
+        self.fetches.lock().unwrap().push((*id, range.clone(), is_ahead()));
         self.inner.fetch(id, range, sink)
     }
 }
