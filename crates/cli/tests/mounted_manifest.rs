@@ -11,8 +11,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
-use common::{Ran, eventually, pattern};
-use mounts::Points;
+use common::{Ran, eventually, is_root, left_out, pattern};
+use mounts::{OrdinaryUser, Points};
 
 /// Longer than a block of the cache.
 const LARGE_LEN: usize = (5 << 20) + 3;
@@ -188,6 +188,70 @@ fn what_was_read_of_a_wrong_object_is_not_kept() {
     assert!(fs::read(w.at("large")).unwrap() == right);
     drop(large);
     w.run(&["umount", "mnt"]).expect(0);
+}
+
+/// Whether the kernel (6.9) can read files by itself.
+fn kernel_reads_by_itself() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
+    let can = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 9);
+    if !can {
+        left_out("the kernel is too old for passthrough");
+    }
+    can
+}
+
+#[test]
+fn what_is_verified_is_read_by_the_kernel_unless_that_is_off() {
+    let Some(w) = World::new() else { return };
+    if !is_root("passthrough") || !kernel_reads_by_itself() {
+        return;
+    }
+    let stats = || w.run(&["stats", "mnt", "--json"]).expect(0).json();
+    let opens = || stats()["passthrough_opens"].as_u64().unwrap();
+    let read = || assert!(fs::read(w.at("large")).unwrap() == pattern(LARGE_LEN));
+    w.mount(&[]).expect(0);
+    read();
+    // It is verified in the background.
+    eventually("the kernel reads it", || {
+        read();
+        opens() > 0
+    });
+    w.run(&["umount", "mnt"]).expect(0);
+    // A later mount compares it first with what the former one noted.
+    w.mount(&[]).expect(0);
+    eventually("the kernel reads it again", || {
+        read();
+        opens() > 0
+    });
+    let asked = stats()["requests"]["read"].as_u64();
+    read();
+    assert_eq!(stats()["requests"]["read"].as_u64(), asked);
+    w.run(&["umount", "mnt"]).expect(0);
+    w.mount(&["-o", "passthrough=off"]).expect(0);
+    (0..3).for_each(|_| read());
+    assert_eq!(opens(), 0);
+    w.run(&["umount", "mnt"]).expect(0);
+    w.mount(&["-o", "passthrough=perhaps"]).expect(2);
+    // One that is written to does without.
+    w.mount(&["--writable"]).expect(0);
+    (0..3).for_each(|_| read());
+    assert_eq!(opens(), 0);
+    w.run(&["umount", "mnt"]).expect(0);
+}
+
+/// The kernel refuses it to whoever has no privilege, and nobody notices.
+#[test]
+fn without_privilege_every_file_is_read_all_the_same() {
+    let Some(user) = OrdinaryUser::new() else { return };
+    let script = "mkdir work store && head -c 5000000 /dev/urandom > work/large
+        ./adit manifest snapshot work -o job --format v2025 --cas store --cache-dir cache
+        ./adit mount job mnt --cas store --cache-dir cache
+        trap './adit umount --no-flush --yes mnt 2>/dev/null || true' EXIT
+        for turn in 1 2 3 4 5; do cmp work/large mnt/large; sleep 0.1; done
+        ./adit stats mnt --json > told && grep -q '\"passthrough_opens\": *0' told
+        ./adit umount mnt";
+    user.run(script).expect(0);
 }
 
 #[test]

@@ -10,6 +10,7 @@
 //! with a new `lookup` of the same inode is resolved by the engine, which never runs the two at once for one inode.
 
 use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::error::{ErrorKind, FsError, Result};
@@ -50,6 +51,8 @@ pub struct Capabilities {
     /// Whether content may come over a network, so that calls on files may take as long as that: a front end serves nothing else on
     /// the thread of such a call. See [`StoreFile::may_wait`].
     pub remote: bool,
+    /// Whether files may be had as files of the host: see [`StoreFile::host_file`].
+    pub host_files: bool,
 }
 
 impl Capabilities {
@@ -67,6 +70,7 @@ impl Capabilities {
             whiteouts: false,
             kernel_writeback: false,
             remote: false,
+            host_files: false,
         }
     }
 }
@@ -322,6 +326,14 @@ pub trait StoreFile: Send + Sync {
     /// Asked only of stores that are [`Capabilities::remote`].
     fn may_wait(&self, _offset: u64, _len: u64) -> bool {
         true
+    }
+
+    /// All of the content as an open file of the host, from which a front end may have the kernel read by itself, without asking again for
+    /// as long as somebody has this file open. `None` if there is no such file now, or it may change or turn out to be wrong.
+    ///
+    /// It waits for no network. Asked only of stores with [`Capabilities::host_files`], where nothing can be changed.
+    fn host_file(&self) -> Option<OwnedFd> {
+        None
     }
 
     /// Sets the length; a longer one reads as zeros.

@@ -14,6 +14,8 @@ pub(crate) struct Activity {
     begun: AtomicU64,
     done: AtomicU64,
     handles: AtomicU64,
+    /// Opened so far with the content left to the kernel.
+    passed: AtomicU64,
     closed: AtomicBool,
     /// Requests wait at the gate until it is opened again.
     held: AtomicBool,
@@ -89,6 +91,16 @@ impl Activity {
     /// A file or directory handle was given out.
     pub(crate) fn opened(&self) {
         self.handles.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The content of a handle was left to the kernel.
+    pub(crate) fn passed(&self) {
+        self.passed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many handles that was done with so far.
+    pub(crate) fn passed_opens(&self) -> u64 {
+        self.passed.load(Ordering::Relaxed)
     }
 
     /// A handle was given back.

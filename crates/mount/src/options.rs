@@ -39,6 +39,14 @@ pub struct MountOptions {
     pub dirsync: bool,
     /// Threads that serve requests.
     pub threads: NonZeroUsize,
+    /// Whether the kernel may read files by itself, where the store has them as files of the host and nothing can be changed. On by
+    /// default; without the privilege (`CAP_SYS_ADMIN`), and before Linux 6.9, it never does.
+    #[serde(default = "on")]
+    pub passthrough: bool,
+}
+
+fn on() -> bool {
+    true
 }
 
 impl Default for MountOptions {
@@ -55,6 +63,7 @@ impl Default for MountOptions {
             sync: false,
             dirsync: false,
             threads: default_threads(),
+            passthrough: true,
         }
     }
 }
@@ -92,6 +101,9 @@ impl MountOptions {
             ("async", None) => self.sync = false,
             ("dirsync", None) => self.dirsync = true,
             ("allow_other", None) => self.allow_other = true,
+            ("passthrough", Some("auto")) => self.passthrough = true,
+            ("passthrough", Some("off")) => self.passthrough = false,
+            ("passthrough", Some(_)) => return Applied::BadValue,
             ("fsname", Some(name)) => self.source = name.into(),
             ("threads", Some(count)) => match count.parse() {
                 Ok(n) if NonZeroUsize::get(n) <= THREADS_MAX => self.threads = n,
@@ -171,7 +183,10 @@ mod tests {
         for key in ["password_file=/p", "auto_unmount", "ro=1", "fsname", "allow_root"] {
             assert_eq!(o.apply(key), Applied::Unknown, "{key}");
         }
-        for key in ["threads=0", "threads=65", "threads=x", "threads=-1"] {
+        assert!(o.passthrough);
+        assert_eq!((o.apply("passthrough=off"), o.passthrough), (Applied::Taken, false));
+        assert_eq!((o.apply("passthrough=auto"), o.passthrough), (Applied::Taken, true));
+        for key in ["passthrough=", "passthrough=on", "threads=0", "threads=65", "threads=x", "threads=-1"] {
             assert_eq!(o.apply(key), Applied::BadValue, "{key}");
         }
     }

@@ -107,7 +107,7 @@ impl Session {
             MountError::Unusable { path: mountpoint.clone(), source }
         };
         let activity = Arc::new(Activity::default());
-        let front = Front::new(engine.clone(), activity.clone());
+        let front = Front::new(engine.clone(), activity.clone(), options.passthrough);
         let kernel = front.kernel();
         let mut config = fuser::Config::default();
         config.n_threads = Some(options.threads.get());
@@ -345,6 +345,11 @@ impl SessionHandle {
     /// Requests of the kernel by kind: their name in the protocol, and how many. Kinds that were never asked are left out.
     pub fn requests_by_kind(&self) -> Vec<(&'static str, u64)> {
         self.activity.kinds()
+    }
+
+    /// How many files were opened so far that the kernel reads by itself ([`MountOptions::passthrough`]).
+    pub fn passed_opens(&self) -> u64 {
+        self.activity.passed_opens()
     }
 
     /// How many requests met damaged data so far.

@@ -4,23 +4,14 @@ mod common;
 
 use std::fs;
 use std::num::NonZero;
-use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 
 use adit_core::engine::EngineOptions;
-use adit_core::media::{Content as Stored, Objects, PutOptions};
-use adit_index::Segment;
-use adit_manifest::cache::{Cache, CacheOptions};
-use adit_manifest::cas::{DataKeys, ObjectSource};
-use adit_manifest::format::{
-    Body, Content, ContentHash, Dialect, Entry, EntryPath, File, Format, Header, Manifest, PathStyle,
-};
-use adit_manifest::store::{BuildPlace, ManifestStore, StoreOptions, build_segment};
-use adit_media::HostDirectory;
+use adit_manifest::cache::CacheOptions;
+use adit_manifest::store::ManifestStore;
 use adit_mount::{MountOptions, Until};
-use adit_testkit::objects::{MemoryObjects, ObjectCall, ObjectFault, ObjectFaults};
-use common::{Mounted, fuse_usable};
+use adit_testkit::objects::{ObjectCall, ObjectFault, ObjectFaults};
+use common::{Mounted, fuse_usable, manifest};
 
 /// Files whose content does not come. Many more than threads that serve.
 const COLD: usize = 20;
@@ -31,30 +22,8 @@ fn content(n: usize) -> Vec<u8> {
 
 /// A store of a manifest with files `0` to `COLD`, whose objects come as `faults` says.
 fn store(dir: &std::path::Path, faults: &ObjectFaults) -> ManifestStore {
-    let memory = MemoryObjects::new();
-    let format = Format::V2025(Dialect::G);
-    let mut manifest = Manifest::new(Header::snapshot(format));
-    for n in 0..=COLD {
-        let content = content(n);
-        let hash = ContentHash::of(&content);
-        memory.put(&DataKeys::default().key(&hash), Stored::Bytes(&content), &PutOptions::default()).unwrap();
-        let file =
-            File { size_bytes: content.len() as u64, mtime_micros: 1, runnable: false, content: Content::Whole(hash) };
-        let path = EntryPath::parse(n.to_string().as_bytes(), PathStyle::Relative).unwrap().into_owned();
-        manifest.insert(Entry { path, body: Body::File(file) }).unwrap();
-    }
-    let mut text = Vec::new();
-    manifest.encode(format, &mut text).unwrap();
-    let out = dir.join("segment");
-    let place = BuildPlace { out: &out, scratch_dir: dir, memory_limit_bytes: 0 };
-    build_segment(&text[..], place, &mut |_| ControlFlow::Continue(())).unwrap();
-    let cache = dir.join("cache");
-    fs::create_dir(&cache).unwrap();
-    let host = HostDirectory::open(&cache).unwrap();
-    let cache = Cache::open(Arc::new(host), CacheOptions::default()).unwrap();
-    let source = ObjectSource::new(Arc::new(faults.wrap(Arc::new(memory))), DataKeys::default());
-    let options = StoreOptions { read_ahead_bytes: 0, ..StoreOptions::owned_by(0, 0) };
-    ManifestStore::new(Segment::open(&out).unwrap(), Arc::new(cache), Arc::new(source), options).unwrap()
+    let contents: Vec<_> = (0..=COLD).map(content).collect();
+    manifest::store(dir, &contents, faults, CacheOptions::default())
 }
 
 #[test]

@@ -196,6 +196,8 @@ Mount options:
                           writes
   nonempty                cover a folder that holds something
   threads=N               threads that serve the mount
+  passthrough=auto|off    whether the kernel may read files of a manifest by
+                          itself that are complete in the cache
   memory=SIZE, idle=DURATION, foreground, state_dir=DIR
   snapshot=NAME, branch=NAME, durability=sync|fsync, data=DIR
                           of a volume

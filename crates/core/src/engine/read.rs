@@ -6,6 +6,7 @@
 //! wiped then: it is no more secret than the kernel's page cache, which holds the same bytes.
 
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
@@ -222,6 +223,17 @@ impl Engine {
         };
         let whole = self.read_merged(ino, &state, 0, buf).is_ok_and(|n| n == buf.len());
         whole && give(buf)
+    }
+
+    /// The content of an open file as a file of the host; see [`StoreFile::host_file`]. `None` for one that is shorter than `len_min`
+    /// bytes, and wherever something can be changed.
+    pub fn host_file(&self, fh: Fh, len_min: u64) -> Option<OwnedFd> {
+        if !self.caps.host_files || !self.is_read_only() {
+            return None;
+        }
+        let handle = self.files.get(fh).ok()?;
+        let file = handle.file.read().readable().ok()?.clone();
+        if file.len().ok()? < len_min { None } else { file.host_file() }
     }
 
     /// Reads what the store has and what is buffered over it.

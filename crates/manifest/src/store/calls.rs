@@ -48,6 +48,7 @@ impl Store for ManifestStore {
             stable_cookies: true,
             xattrs: true,
             remote: true,
+            host_files: true,
             // Whole pages come from the cache's files.
             ..Capabilities::plain("manifest")
         }

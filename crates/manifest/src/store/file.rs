@@ -203,6 +203,10 @@ impl StoreFile for ManifestFile {
         offset < end && !self.is_there(offset..end)
     }
 
+    fn host_file(&self) -> Option<OwnedFd> {
+        self.verified_file()
+    }
+
     fn set_len(&self, _len: u64) -> Result<()> {
         Err(ErrorKind::ReadOnly.into())
     }

@@ -19,22 +19,41 @@ pub(super) struct Agreed {
     pub(super) times: bool,
     /// Labels of SELinux mean something on this machine.
     pub(super) labels: bool,
+    /// The kernel reads files of the host by itself, if it is given one when a file is opened.
+    pub(super) passthrough: bool,
+}
+
+/// Filesystems that may lie on each other where files of the host are read by the kernel: one that lies on a host's own, and not on
+/// another one that is made of two. So there is room for one (overlayfs) above the mount.
+const STACK_DEPTH: u32 = 1;
+
+/// What a mount wants besides what its store can do.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Wishes {
+    /// The kernel buffers writes.
+    pub(super) kernel_writeback: bool,
+    /// The kernel reads files of the host by itself.
+    pub(super) passthrough: bool,
 }
 
 /// Agrees with the kernel on what `store` asks for, as far as the kernel offers it.
-pub(super) fn agree(store: &Capabilities, kernel_writeback: bool, config: &mut KernelConfig) -> io::Result<Agreed> {
-    let granted = wanted(store, kernel_writeback) & config.capabilities();
+pub(super) fn agree(store: &Capabilities, wishes: Wishes, config: &mut KernelConfig) -> io::Result<Agreed> {
+    let granted = wanted(store, wishes) & config.capabilities();
     // ACLs without the umask would give what is made in a directory with a default ACL too little.
     let granted = if granted.contains(ACLS) { granted } else { granted - ACLS };
-    let unsupported = |_| io::Error::from(io::ErrorKind::Unsupported);
-    config.add_capabilities(granted).map_err(unsupported)?;
-    config.set_max_write(TRANSFER_LEN_MAX).map_err(|_| io::Error::from(io::ErrorKind::Unsupported))?;
-    config.set_max_background(BACKGROUND_MAX).map_err(|_| io::Error::from(io::ErrorKind::Unsupported))?;
+    let unsupported = || io::Error::from(io::ErrorKind::Unsupported);
+    config.add_capabilities(granted).map_err(|_| unsupported())?;
+    if granted.contains(InitFlags::FUSE_PASSTHROUGH) {
+        config.set_max_stack_depth(STACK_DEPTH).map_err(|_| unsupported())?;
+    }
+    config.set_max_write(TRANSFER_LEN_MAX).map_err(|_| unsupported())?;
+    config.set_max_background(BACKGROUND_MAX).map_err(|_| unsupported())?;
     Ok(Agreed {
         acls: granted.contains(ACLS),
         set_id: granted.contains(InitFlags::FUSE_HANDLE_KILLPRIV_V2),
         times: granted.contains(InitFlags::FUSE_WRITEBACK_CACHE) && store.kernel_writeback,
         labels: Path::new(SELINUX).exists(),
+        passthrough: granted.contains(InitFlags::FUSE_PASSTHROUGH),
     })
 }
 
@@ -49,7 +68,8 @@ const ACLS: InitFlags = InitFlags::FUSE_POSIX_ACL.union(InitFlags::FUSE_DONT_MAS
 ///
 /// ATOMIC_O_TRUNC would save a request, but it truncates before the kernel has looked whether the file is being executed
 /// (ETXTBSY): pjdfstest's `open::etxtbsy` killed the program.
-fn wanted(store: &Capabilities, kernel_writeback: bool) -> InitFlags {
+fn wanted(store: &Capabilities, wishes: Wishes) -> InitFlags {
+    let kernel_writeback = wishes.kernel_writeback;
     let mut wanted = InitFlags::FUSE_ASYNC_READ
         | InitFlags::FUSE_BIG_WRITES
         | InitFlags::FUSE_MAX_PAGES
@@ -72,6 +92,10 @@ fn wanted(store: &Capabilities, kernel_writeback: bool) -> InitFlags {
     if kernel_writeback {
         wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
     }
+    if wishes.passthrough && store.host_files && !kernel_writeback {
+        // The kernel has one of the two on a mount.
+        wanted |= InitFlags::FUSE_PASSTHROUGH;
+    }
     if store.xattrs {
         // Else the kernel asks for security.capability before each write.
         wanted |= InitFlags::FUSE_HANDLE_KILLPRIV_V2;
@@ -88,9 +112,11 @@ mod tests {
 
     #[test]
     fn dangerous_capabilities_are_never_asked_for() {
-        for bits in 0..16 {
-            let [shared, writeback, xattrs, acls] = [1, 2, 4, 8].map(|bit| bits & bit != 0);
-            let asked = wanted(&Capabilities { shared, xattrs, acls, ..Capabilities::plain("test") }, writeback);
+        for bits in 0..64 {
+            let [shared, writeback, xattrs, acls, host_files, passthrough] =
+                [1, 2, 4, 8, 16, 32].map(|bit| bits & bit != 0);
+            let store = Capabilities { shared, xattrs, acls, host_files, ..Capabilities::plain("test") };
+            let asked = wanted(&store, Wishes { kernel_writeback: writeback, passthrough });
             let never = InitFlags::FUSE_SETXATTR_EXT
                 | InitFlags::FUSE_OVER_IO_URING
                 | InitFlags::FUSE_ATOMIC_O_TRUNC
@@ -99,6 +125,8 @@ mod tests {
                 | InitFlags::FUSE_NO_OPENDIR_SUPPORT;
             assert!((asked & never).is_empty());
             assert_eq!(asked.contains(InitFlags::FUSE_WRITEBACK_CACHE), writeback);
+            let passed = asked.contains(InitFlags::FUSE_PASSTHROUGH);
+            assert_eq!(passed, host_files && passthrough && !writeback, "never both");
             let auto = asked.contains(InitFlags::FUSE_AUTO_INVAL_DATA);
             assert_ne!(auto, asked.contains(InitFlags::FUSE_EXPLICIT_INVAL_DATA));
             assert_eq!(asked.contains(InitFlags::FUSE_HANDLE_KILLPRIV_V2), xattrs);

@@ -13,6 +13,7 @@ mod convert;
 mod init;
 mod listing;
 mod open;
+mod passthrough;
 mod requests;
 mod seek;
 mod set_id;
@@ -38,8 +39,9 @@ use fuser::{
     ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
-use self::init::Agreed;
+use self::init::{Agreed, Wishes};
 use self::open::{access_of, fopen_flags};
+use self::passthrough::Passthrough;
 use self::requests::Requests;
 use self::seek::{Seek, Seeks};
 use self::waiters::Waiters;
@@ -69,14 +71,18 @@ pub(crate) struct Front {
     kernel: Arc<OnceLock<Notifier>>,
     /// Where content may come over a network.
     waiters: Waiters,
+    /// What the kernel reads by itself.
+    passthrough: Passthrough,
 }
 
 impl Front {
-    pub(crate) fn new(engine: Arc<Engine>, activity: Arc<Activity>) -> Self {
+    /// `passthrough`: whether the kernel may read files by itself.
+    pub(crate) fn new(engine: Arc<Engine>, activity: Arc<Activity>, passthrough: bool) -> Self {
         let block_len = engine.store().capabilities().unit_len_bytes.clamp(4 << 10, 128 << 10);
         let requests = Arc::new(Requests::new(engine, activity));
         let (agreed, seeks) = (Agreed::default(), Seeks::default());
-        Front { requests, agreed, seeks, block_len, kernel: Arc::default(), waiters: Waiters::default() }
+        let passthrough = Passthrough::new(passthrough);
+        Front { requests, agreed, seeks, block_len, kernel: Arc::default(), waiters: Waiters::default(), passthrough }
     }
 
     /// Where the session puts the way to the kernel, once it has one.
@@ -200,7 +206,10 @@ impl Filesystem for Front {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let engine = &self.requests.engine;
         let store = engine.store().capabilities();
-        self.agreed = init::agree(&store, engine.options().kernel_writeback, config)?;
+        let kernel_writeback = engine.options().kernel_writeback;
+        let passthrough = self.passthrough.is_wanted() && engine.is_read_only();
+        self.agreed = init::agree(&store, Wishes { kernel_writeback, passthrough }, config)?;
+        self.passthrough.agreed(self.agreed.passthrough);
         Ok(())
     }
 
@@ -359,8 +368,18 @@ impl Filesystem for Front {
 
     // The kernel keeps O_TRUNC to itself and sends a setattr.
     fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        match self.ask(Asked::Open, ino, |engine| engine.open(Ino(ino.0), access_of(flags), false)) {
-            Ok(mut opened) => {
+        let opened = self.ask(Asked::Open, ino, |engine| {
+            let opened = engine.open(Ino(ino.0), access_of(flags), false)?;
+            Ok((opened, self.passthrough.open(engine, Ino(ino.0), opened.fh, flags, &reply)))
+        });
+        match opened {
+            Ok((opened, Some(host_file))) => {
+                self.requests.activity.opened();
+                self.requests.activity.passed();
+                let flags = passthrough::fopen_flags(&opened, flags);
+                reply.opened_passthrough(FileHandle(opened.fh.0), flags, &host_file);
+            }
+            Ok((mut opened, None)) => {
                 self.requests.activity.opened();
                 opened.keep_cache |= self.give_whole(ino, &opened, flags);
                 reply.opened(FileHandle(opened.fh.0), fopen_flags(&opened));
@@ -466,6 +485,7 @@ impl Filesystem for Front {
         reply: ReplyEmpty,
     ) {
         let result = self.ask(Asked::Release, ino, |engine| engine.release(fh_of(fh)));
+        self.passthrough.release(Ino(ino.0));
         self.requests.activity.released();
         answer_empty(result, reply);
     }

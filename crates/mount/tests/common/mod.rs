@@ -1,6 +1,7 @@
 //! What the mounted tests share: a store in memory, a mount that always comes off again, and a watchdog.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub mod manifest;
 mod store;
 
 use std::path::{Path, PathBuf};

@@ -219,6 +219,7 @@ impl Verbs {
             "dirty_bytes": stats.dirty_bytes,
             "open_files": stats.open_files,
             "open_dirs": stats.open_dirs,
+            "passthrough_opens": self.session.passed_opens(),
             "caches": {
                 "attributes": cache(stats.attrs),
                 "dentries": cache(stats.dentries),
