@@ -7,6 +7,7 @@
 //! One file of redb, kept by one process at a time: others hash what they need. It is a cache: what is lost or damaged is made again.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use adit_core::types::{Attr, Timestamp};
 use redb::{Database, DatabaseError, ReadableDatabase, StorageError, TableDefinition};
 
 use crate::format::ContentHash;
+use crate::format::limits::CHUNK_LEN_BYTES;
+use crate::snapshot::Known;
 
 /// How long before it is read a file must have been left alone. The clocks of filesystems tick every 10 ms at most, but for FAT (2 s).
 const DOUBT: Duration = Duration::from_secs(3);
@@ -32,6 +35,18 @@ pub enum Layout {
     Whole,
     /// One of each chunk of 256 MiB.
     Chunks,
+}
+
+impl Layout {
+    /// Where the objects lie that a file of this length is made of, in order. An empty file is one, too.
+    pub fn objects(self, len_bytes: u64) -> impl Iterator<Item = Range<u64>> {
+        let one = match self {
+            Layout::Whole => len_bytes.max(1),
+            Layout::Chunks => CHUNK_LEN_BYTES,
+        };
+        let count = len_bytes.div_ceil(one).max(1);
+        (0..count).map(move |number| (number * one)..((number + 1).saturating_mul(one)).min(len_bytes))
+    }
 }
 
 /// A cache of hashes in a file.
@@ -115,7 +130,7 @@ impl Scope<'_> {
         let (hashes, rest) = hashes.as_chunks::<16>();
         let expected = match layout {
             Layout::Whole => 1,
-            Layout::Chunks => attr.size.div_ceil(crate::format::limits::CHUNK_LEN_BYTES),
+            Layout::Chunks => attr.size.div_ceil(CHUNK_LEN_BYTES),
         };
         let sound = stamp == stamp_of(attr) && rest.is_empty() && hashes.len() as u64 == expected;
         sound.then(|| hashes.iter().map(|hash| ContentHash(*hash)).collect())
@@ -164,6 +179,16 @@ impl Scope<'_> {
             Layout::Chunks => b'c',
         };
         [&self.key[..], &[layout], path].concat()
+    }
+}
+
+impl Known for Scope<'_> {
+    fn find(&self, path: &[u8], attr: &Attr, layout: Layout) -> Result<Vec<Option<ContentHash>>> {
+        Ok(Scope::find(self, path, attr, layout).unwrap_or_default().into_iter().map(Some).collect())
+    }
+
+    fn note(&self, path: &[u8], attr: &Attr, began: Timestamp, hashes: &[ContentHash]) {
+        Scope::note(self, path, attr, began, hashes);
     }
 }
 

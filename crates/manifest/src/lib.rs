@@ -2,6 +2,7 @@
 //!
 //! - [`cache`]: the folder of this machine in which objects of a store are kept, shared by all mounts.
 //! - [`cas`]: data objects of a store by the hash of their content, for the cache.
+//! - [`commit`]: what was changed on top of a manifest, as a manifest of its own.
 //! - [`download`]: the files of a manifest, brought from a store into a folder of the host.
 //! - [`format`]: the codecs of manifests, version 2023-03-03 and both dialects of the version of 2025; no I/O beyond
 //!   [`Read`](std::io::Read) and [`Write`](std::io::Write).
@@ -12,6 +13,7 @@
 
 pub mod cache;
 pub mod cas;
+pub mod commit;
 pub mod download;
 pub mod format;
 pub mod hash_cache;

@@ -9,6 +9,7 @@ use adit_core::overlay::{Changed, Overlay};
 use adit_core::store::Store;
 use adit_core::types::{Access, AllocateMode, Ino, SetAttr, SetTime, Timestamp, XattrName, XattrSet};
 use adit_testkit::ops::pattern;
+use adit_testkit::{Rng, seeds};
 use adit_volume::tree::MAIN;
 use adit_volume::{Source, VolumeStore};
 use overlay::volume::{World, name};
@@ -70,6 +71,52 @@ fn what_was_cut_off_never_comes_back() {
         assert!(overlay.content("long") == expected, "cut at {cut}");
         drop(overlay);
         assert!(pair.open().content("long") == expected, "cut at {cut}, opened anew");
+    }
+}
+
+/// Whoever knows something of the lower's bytes need not read them again, but for those that are told.
+#[test]
+fn what_is_not_told_as_fresh_is_the_lowers() {
+    for seed in seeds(20) {
+        let mut rng = Rng::new(seed);
+        let pair = long();
+        let lower = pattern(1, 0, LONG);
+        let mut overlay = pair.open();
+        assert_eq!(overlay.fresh(b"/long").unwrap(), None, "it was not copied up");
+        for step in 0..12 {
+            let when = format!("ADIT_TEST_SEED={seed}, step {step}");
+            let (at, len) = (rng.below(LONG as u64), 1 + rng.below(20_000));
+            match rng.below(7) {
+                0 => drop(
+                    overlay.setattr(overlay.at("long"), &SetAttr { perm: Some(0o600), ..SetAttr::default() }).unwrap(),
+                ),
+                1 => overlay.file("long").set_len(at).unwrap(),
+                2 => overlay.file("long").set_len(overlay.stat("long").size.max(at) + len).unwrap(),
+                3 => overlay.file("long").allocate(at, len, AllocateMode::PunchHole).unwrap(),
+                4 => overlay.file("long").allocate(at, len, AllocateMode::Zero { keep_size: true }).unwrap(),
+                5 => {
+                    drop(overlay);
+                    overlay = pair.open();
+                }
+                _ => overlay.file("long").write_at(&[(at, &vec![7; len as usize])]).unwrap(),
+            }
+            let content = overlay.content("long");
+            let Some(fresh) = overlay.fresh(b"long").unwrap() else { continue };
+            assert_eq!((fresh.len, fresh.ino), (content.len() as u64, overlay.at("long")), "{when}");
+            let mut end = 0;
+            for range in fresh.ranges.iter().cloned().chain(std::iter::once(fresh.len..fresh.len)) {
+                assert!(end <= range.start && range.start <= range.end && range.end <= fresh.len, "{when}: {range:?}");
+                let kept = end as usize..range.start as usize;
+                let same = kept.is_empty() || lower.get(kept.clone()) == content.get(kept.clone());
+                assert!(same, "{when}: {kept:?}");
+                end = range.end;
+            }
+        }
+        overlay.setattr(overlay.at("small"), &SetAttr { perm: Some(0o600), ..SetAttr::default() }).unwrap();
+        assert_eq!(overlay.fresh(b"small").unwrap().unwrap().ranges, [], "attributes are no content");
+        overlay.file("small").write_at(&[(0, b"S")]).unwrap();
+        assert_eq!(overlay.fresh(b"small").unwrap().unwrap().ranges.first(), Some(&(0..5)));
+        assert_eq!(overlay.fresh(b"none").unwrap(), None);
     }
 }
 

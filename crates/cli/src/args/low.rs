@@ -88,7 +88,8 @@ pub enum Command {
     Mounts(JsonArgs),
     /// Show counters of a mount: inodes, memory, cache hits
     Stats(StatsArgs),
-    /// Show the state of a mount
+    /// Show the state of a mount, or of single files of a manifest's mount
+    #[command(after_long_help = STATUS_HELP)]
     Status(StatusArgs),
     /// Show what was changed on an overlay: what its upper volume holds
     #[command(after_long_help = DIFF_HELP)]
@@ -269,6 +270,16 @@ Examples:
   adit put ~/Vault ~/photos ~/films /
   tar -c ~/mail | adit put --password-file ~/.pw ~/Vault - /mail.tar";
 
+const STATUS_HELP: &str = "\
+With a PATH, each file of a manifest's mount has a state: remote (its content is in the store), cached (it is all on this machine), modified (it \
+was changed here), uploading (a commit is at it), uploaded (it was committed, and not changed since), error (a commit could not go on). The \
+extended attribute user.adit.state tells the same.
+
+Examples:
+  adit status ~/job
+  adit status ~/job /                every file
+  adit status ~/job scenes/shot.ma --json";
+
 const MANY_HELP: &str = "\
 One that fails does not keep the others from being done; each failure is told, and the exit code is that of the worst, \
 whatever their order.";
@@ -439,6 +450,9 @@ pub struct StatusArgs {
     /// Where it is mounted
     #[arg(value_hint = ValueHint::DirPath)]
     pub mountpoint: PathBuf,
+    /// Of a manifest: files there, and folders with all files in them, from the root of the mount
+    #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub paths: Vec<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
 use super::low::{PasswordArgs, SourceArgs};
+use super::manifest_commit::{COMMIT_HELP, ManifestCommitArgs};
 use super::units;
 
 /// A version of the format.
@@ -76,6 +77,9 @@ Examples:
   adit manifest upload m --root ~/work --cas s3://b/Queue --manifest-prefix me
   adit manifest snapshot ~/work -o job.manifest --cas /srv/store")]
     Upload(ManifestUploadArgs),
+    /// Bring what was changed on a writable mount to the store, with a manifest of it
+    #[command(after_long_help = COMMIT_HELP)]
+    Commit(ManifestCommitArgs),
     /// Bring the files of a manifest from a store into a folder
     #[command(after_long_help = "\
 A file is written beside its place, compared with its hash as it is written, and gets its name only when it is right: whatever is under a name of \

@@ -2,6 +2,7 @@
 
 pub mod low;
 pub mod manifest;
+pub mod manifest_commit;
 pub mod mount_options;
 pub mod units;
 pub mod volume;

@@ -1,5 +1,6 @@
 //! `manifest snapshot|diff|merge|index`: manifests of sources, compared and put together.
 
+mod commit;
 mod download;
 mod outputs;
 mod scan;
@@ -50,6 +51,7 @@ pub fn manifest(command: &ManifestCommand, global: &GlobalArgs) -> Result<()> {
         ManifestCommand::Download(args) => download::download(args, global),
         ManifestCommand::Verify(args) => verify::verify(args, global),
         ManifestCommand::Upload(args) => upload::upload(args, global),
+        ManifestCommand::Commit(args) => commit::commit(args, global),
         ManifestCommand::Index(args) => index(args, global),
     }
 }

@@ -10,6 +10,7 @@ pub mod manifest;
 pub mod mount;
 pub mod mounts;
 pub mod snapshot;
+pub mod state;
 pub mod transfer;
 pub mod umount;
 pub mod uppers;

@@ -230,6 +230,9 @@ pub fn stats(args: &StatsArgs) -> Result<()> {
 
 /// `adit status`
 pub fn status(args: &StatusArgs) -> Result<()> {
+    if !args.paths.is_empty() {
+        return super::state::states(args);
+    }
     let registry = Registry::of_this_user();
     let mount = registry.find(&args.mountpoint).map_err(|e| answered(&e))?;
     let mut status = registry.call_entry(&mount, "status", &Value::Null).map_err(|e| answered(&e))?;

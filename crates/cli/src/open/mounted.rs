@@ -88,7 +88,7 @@ fn through(file: &Path, process: &MountInfo, purpose: Purpose) -> Result<Reached
     }
     let Some(main) = main else {
         let private = Private::mount(file, process, Part::Live)?;
-        let info = Registry::of_this_user().find(&private.dir).map_err(|e| answered(&e))?;
+        let info = private.info()?;
         let store = watched(&private.dir, &private.device()?, &info, purpose)?;
         return Ok(Reached::Mounted(store, Some(private)));
     };
@@ -132,6 +132,14 @@ pub struct Private {
 impl Private {
     /// Has the process of `process` mount a part of the volume in `file`.
     fn mount(file: &Path, process: &MountInfo, part: Part) -> Result<Private> {
+        Private::by(|dir, lock| verb::mount(process, file, part, dir, lock))
+    }
+
+    /// Has somebody mount on a folder (first argument), for as long as a lock (second) is held, which this does.
+    ///
+    /// # Errors
+    /// The host's, and what `mount` says.
+    pub fn by(mount: impl FnOnce(&Path, &Path) -> Result<()>) -> Result<Private> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         sweep();
         let base = Registry::of_this_user().private_directory().map_err(|e| answered(&e))?;
@@ -142,8 +150,16 @@ impl Private {
         // From here on dropping it removes what there is.
         let private = Private { dir, lock, _held: held };
         DirBuilder::new().mode(0o700).create(&private.dir).map_err(|e| failed(&private.dir, e))?;
-        verb::mount(process, file, part, &private.dir, &private.lock)?;
+        mount(&private.dir, &private.lock)?;
         Ok(private)
+    }
+
+    /// The mount, to be asked for something.
+    ///
+    /// # Errors
+    /// What the registry says.
+    pub fn info(&self) -> Result<MountInfo> {
+        Registry::of_this_user().find(&self.dir).map_err(|e| answered(&e))
     }
 
     /// A store of what is mounted, to read.

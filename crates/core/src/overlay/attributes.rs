@@ -43,6 +43,9 @@ impl Shared {
         if Self::is_private(name) {
             return Err(ErrorKind::NoAttribute.into());
         }
+        if let Some(state) = self.state_of(node, name)? {
+            return Ok(state.to_vec());
+        }
         match (node.upper(), node.below()) {
             (Some(upper), _) => self.upper.store.xattr(upper, name),
             (None, Some(_)) if !self.lower_xattrs => Err(ErrorKind::NoAttribute.into()),
@@ -64,6 +67,7 @@ impl Shared {
 
     pub fn set_xattr(&self, node: &Arc<Node>, name: XattrName<'_>, value: &[u8], set: XattrSet) -> Result<()> {
         refuse_private("setxattr", name)?;
+        self.refuse_state("setxattr", name)?;
         match node.upper() {
             Some(upper) => self.upper.store.set_xattr(upper, name, value, set),
             None => self.change(node, &mut |tx, upper| tx.set_xattr(upper, name, value, set)),
@@ -72,6 +76,7 @@ impl Shared {
 
     pub fn remove_xattr(&self, node: &Arc<Node>, name: XattrName<'_>) -> Result<()> {
         refuse_private("removexattr", name)?;
+        self.refuse_state("removexattr", name)?;
         match node.upper() {
             Some(upper) => self.upper.store.remove_xattr(upper, name),
             // What is not there is said before anything is copied.

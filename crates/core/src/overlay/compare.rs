@@ -21,9 +21,9 @@ use crate::types::{Access, Attr, Ino, Kind};
 const PIECE: usize = 256 << 10;
 
 /// What a path leads to in one of the states.
-struct Seen {
-    attr: Attr,
-    node: Arc<Node>,
+pub(super) struct Seen {
+    pub attr: Attr,
+    pub node: Arc<Node>,
 }
 
 /// The paths that may differ.
@@ -113,7 +113,7 @@ fn attributes(attr: &Attr) -> impl PartialEq + use<> {
 }
 
 impl Shared {
-    fn at(&self, path: &Names) -> Result<Option<Seen>> {
+    pub(super) fn at(&self, path: &Names) -> Result<Option<Seen>> {
         let _names = self.names.read();
         let mut at = Seen { attr: self.getattr(&self.root)?, node: self.root.clone() };
         for name in path {

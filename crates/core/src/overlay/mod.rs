@@ -24,6 +24,7 @@ mod copy_up;
 mod create;
 mod file;
 mod find;
+mod fresh;
 mod layer;
 mod listing;
 mod map;
@@ -34,6 +35,7 @@ mod rebind;
 mod record;
 mod remove;
 mod rename;
+mod states;
 mod store;
 
 use std::ops::ControlFlow;
@@ -43,7 +45,9 @@ use std::sync::atomic::AtomicU64;
 use parking_lot::{Mutex, RwLock};
 
 pub use changes::{Change, Changed, Unknown};
+pub use fresh::Fresh;
 pub use rebind::Fit;
+pub use states::{AtWork, FileVersion, STATE_XATTR, WorkEnd};
 
 use crate::error::{ErrorKind, FsError, Result};
 use crate::store::{NewNode, Store};
@@ -68,6 +72,10 @@ mod names {
     pub const TREE: &[u8] = b"tree";
     pub const INDEX: &[u8] = b"index";
     pub const WHITEOUT: &[u8] = b"whiteout";
+    /// Made by the first commit; see [`super::states`].
+    pub const COMMITTED: &[u8] = b"committed";
+    /// What becomes that.
+    pub const COMMITTED_NEW: &[u8] = b"committed.new";
 }
 
 /// The fuzz target of what an overlay keeps in its upper, for `fuzz/` and for the replay of its corpus.
@@ -140,6 +148,8 @@ struct Shared {
     names: RwLock<()>,
     listings: Mutex<LowerListings>,
     counters: Counters,
+    /// What commits do with files.
+    work: Mutex<states::Work>,
 }
 
 /// See the module's notes. Cheap to clone: clones share one filesystem.
@@ -238,6 +248,7 @@ impl Overlay {
             names: RwLock::default(),
             listings: Mutex::default(),
             counters: Counters::default(),
+            work: Mutex::default(),
         })))
     }
 }

@@ -121,6 +121,12 @@ impl Manifest {
         &self.header
     }
 
+    /// The same entries under another header.
+    #[must_use]
+    pub fn with_header(self, header: Header) -> Self {
+        Manifest { header, ..self }
+    }
+
     /// What lies at `path`, if it is listed.
     #[must_use]
     pub fn get(&self, path: &EntryPath<'_>) -> Option<&Body<'static>> {

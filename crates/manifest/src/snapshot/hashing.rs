@@ -8,11 +8,10 @@ use adit_core::error::{ErrorKind, FsError, Result};
 use adit_core::store::StoreFile;
 use parking_lot::Mutex;
 
-use crate::format::limits::CHUNK_LEN_BYTES;
 use crate::format::{ContentHash, Hasher};
 use crate::hash_cache::Layout;
 
-/// How much is read at once. Chunks are whole multiples of it.
+/// How much is read at once.
 const READ_LEN_BYTES: usize = 1 << 20;
 
 /// A file to be hashed.
@@ -22,6 +21,8 @@ pub(super) struct Job {
     pub layout: Layout,
     /// The length that it had.
     pub len_bytes: u64,
+    /// Those of its hashes that need not be read for, in the order of the layout; empty: none.
+    pub known: Vec<Option<ContentHash>>,
 }
 
 /// What became of a [`Job`].
@@ -29,6 +30,8 @@ pub(super) struct Hashed {
     pub id: u64,
     /// None if it has another length now.
     pub hashes: Result<Option<Vec<ContentHash>>>,
+    /// How much was read.
+    pub read_bytes: u64,
 }
 
 /// The threads. They end with the value.
@@ -76,33 +79,35 @@ fn work(jobs: &Mutex<Receiver<Job>>, done: &Sender<Hashed>) {
     loop {
         // One at a time waits here, with the lock; the others wait for it.
         let Ok(job) = jobs.lock().recv() else { return };
-        let hashes = hash(&*job.file, job.layout, job.len_bytes, &mut buffer);
-        if done.send(Hashed { id: job.id, hashes }).is_err() {
+        let mut read_bytes = 0;
+        let hashes = hash(&job, &mut buffer, &mut read_bytes);
+        if done.send(Hashed { id: job.id, hashes, read_bytes }).is_err() {
             return;
         }
     }
 }
 
-fn hash(file: &dyn StoreFile, layout: Layout, len_bytes: u64, buffer: &mut [u8]) -> Result<Option<Vec<ContentHash>>> {
+fn hash(job: &Job, buffer: &mut [u8], read_bytes: &mut u64) -> Result<Option<Vec<ContentHash>>> {
     let mut hashes = Vec::new();
-    let mut hasher = Hasher::default();
-    let mut offset = 0;
-    loop {
-        let read = file.read_at(offset, buffer)?;
-        let Some(piece) = buffer.get(..read).filter(|piece| !piece.is_empty()) else { break };
-        if layout == Layout::Chunks && offset > 0 && offset.is_multiple_of(CHUNK_LEN_BYTES) {
-            hashes.push(std::mem::take(&mut hasher).finish());
+    for (number, object) in job.layout.objects(job.len_bytes).enumerate() {
+        if let Some(Some(known)) = job.known.get(number) {
+            hashes.push(*known);
+            continue;
         }
-        hasher.update(piece);
-        offset += read as u64;
-        if offset > len_bytes {
-            return Ok(None);
+        let mut hasher = Hasher::default();
+        let mut at = object.start;
+        while at < object.end {
+            let wanted = (object.end - at).min(buffer.len() as u64) as usize;
+            let read = job.file.read_at(at, buffer.get_mut(..wanted).unwrap_or_default())?;
+            // Short: it ends before.
+            let Some(piece) = buffer.get(..read).filter(|piece| piece.len() == wanted) else { return Ok(None) };
+            hasher.update(piece);
+            *read_bytes += read as u64;
+            at += read as u64;
         }
-        // A short read that is not the last would shift the chunks.
-        if read < buffer.len() && offset < len_bytes {
-            return Ok(None);
-        }
+        hashes.push(hasher.finish());
     }
-    hashes.push(hasher.finish());
-    Ok((offset == len_bytes).then_some(hashes))
+    // Whether it goes on.
+    let behind = job.file.read_at(job.len_bytes, buffer.get_mut(..1).unwrap_or_default())?;
+    Ok((behind == 0).then_some(hashes))
 }

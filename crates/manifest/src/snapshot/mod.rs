@@ -18,7 +18,7 @@ pub use self::filter::Filter;
 use self::hashing::{Hashed, Hashers};
 use crate::format::limits::CHUNK_LEN_BYTES;
 use crate::format::{Body, Content, ContentHash, Entry, EntryPath, File, Format, Header, LinkTarget, Manifest};
-use crate::hash_cache::{Layout, Scope};
+use crate::hash_cache::Layout;
 
 /// How often a file is read that changes while it is read.
 const READ_AGAIN: u32 = 3;
@@ -33,7 +33,19 @@ pub struct Options<'a> {
     /// Threads that read and hash, at least one.
     pub threads: usize,
     /// What was hashed before, if the attributes of the store can be trusted for that.
-    pub known: Option<&'a Scope<'a>>,
+    pub known: Option<&'a dyn Known>,
+}
+
+/// What is known of the content of files without reading it.
+pub trait Known {
+    /// The hashes of the file at `path` that are known, one for each of the layout's [objects](Layout::objects); empty if none is.
+    ///
+    /// # Errors
+    /// Ends the whole.
+    fn find(&self, path: &[u8], attr: &Attr, layout: Layout) -> Result<Vec<Option<ContentHash>>>;
+
+    /// The file at `path` had `attr` before and after it was read, and these hashes. `began` was before that.
+    fn note(&self, path: &[u8], attr: &Attr, began: Timestamp, hashes: &[ContentHash]);
 }
 
 /// What happens on the way.
@@ -80,6 +92,29 @@ pub fn snapshot(tree: &Tree<'_>, root: &[u8], options: &Options<'_>, tell: &mut 
     if start.kind() != Kind::Directory {
         return Err(FsError::new(ErrorKind::NotDirectory).on("make a manifest of", adit_core::path::show(start.path())));
     }
+    walked(tree, options, tell, |walk| {
+        let mut chain = vec![start.ino()];
+        let cut = start.path().len();
+        walk.directory(start, cut, &[], &mut chain)
+    })
+}
+
+/// Makes a manifest of what lies at `paths`, and below those that are directories. They are below the root of `tree`, without a
+/// leading slash; none lies below another one. Where nothing is, there is no entry.
+///
+/// # Errors
+/// As [`snapshot`].
+pub fn snapshot_of(tree: &Tree<'_>, paths: &[Vec<u8>], options: &Options<'_>, tell: &mut Tell<'_>) -> Result<Snapshot> {
+    walked(tree, options, tell, |walk| paths.iter().try_for_each(|path| walk.at(path)))
+}
+
+/// A manifest of what `work` walks through.
+fn walked<'a, 's, 'h>(
+    tree: &'a Tree<'s>,
+    options: &'a Options<'a>,
+    tell: &'a mut Tell<'h>,
+    work: impl FnOnce(&mut Walk<'a, 's, 'h>) -> Result<()>,
+) -> Result<Snapshot> {
     std::thread::scope(|scope| {
         let mut walk = Walk {
             tree,
@@ -91,9 +126,7 @@ pub fn snapshot(tree: &Tree<'_>, root: &[u8], options: &Options<'_>, tell: &mut 
             manifest: Manifest::new(Header::snapshot(options.format)),
             failed: 0,
         };
-        let mut chain = vec![start.ino()];
-        let cut = start.path().len();
-        walk.directory(start, cut, &[], &mut chain)?;
+        work(&mut walk)?;
         walk.rest()?;
         Ok(Snapshot { manifest: walk.manifest, failed: walk.failed })
     })
@@ -122,6 +155,33 @@ struct Walk<'a, 's, 'h> {
 }
 
 impl<'a> Walk<'a, '_, '_> {
+    /// Takes in what lies at `path`, if something does.
+    fn at(&mut self, path: &[u8]) -> Result<()> {
+        let tree = self.tree;
+        let mut at = tree.root()?;
+        let mut chain = vec![at.ino()];
+        let mut names = path.split(|&byte| byte == b'/').peekable();
+        while let Some(name) = names.next() {
+            at = match tree.child(&at, name) {
+                Ok(child) => child,
+                Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotDirectory) => return Ok(()),
+                Err(e) => return self.fail(&e),
+            };
+            match (at.kind(), names.peek().is_some()) {
+                (Kind::Directory, true) => chain.push(at.ino()),
+                // What lies below something else is not there.
+                (_, true) => return Ok(()),
+                (_, false) => {}
+            }
+        }
+        if self.entry(&at, path, &mut chain)? == Step::Into {
+            chain.push(at.ino());
+            let cut = at.path().len();
+            self.directory(at, cut, path, &mut chain)?;
+        }
+        Ok(())
+    }
+
     /// Takes in what lies below `start`, whose path in the manifest is `prefix`; its path in the store has `cut` bytes. `chain` has the
     /// directories on the way to it.
     fn directory(&mut self, start: Node<'a>, cut: usize, prefix: &[u8], chain: &mut Vec<Ino>) -> Result<()> {
@@ -230,8 +290,9 @@ impl<'a> Walk<'a, '_, '_> {
     /// Takes in a file, or has it hashed first. The caller has a node of it, so that the store knows it.
     fn file(&mut self, path: EntryPath<'static>, found_at: Vec<u8>, attr: Attr, tries: u32) -> Result<()> {
         let layout = layout(self.options.format, attr.size);
-        if let Some(known) = self.options.known
-            && let Some(hashes) = known.find(&found_at, &attr, layout)
+        let known = self.options.known.map_or_else(|| Ok(Vec::new()), |known| known.find(&found_at, &attr, layout))?;
+        if !known.is_empty()
+            && let Some(hashes) = known.iter().copied().collect()
         {
             return self.hashed(path, &attr, hashes, true);
         }
@@ -244,7 +305,7 @@ impl<'a> Walk<'a, '_, '_> {
         self.next += 1;
         self.waiting.insert(id, Waiting { path, found_at, attr, began, tries });
         // Waits while all have enough to do; what they have done meanwhile is taken in first.
-        let mut job = hashing::Job { id, file, layout, len_bytes: attr.size };
+        let mut job = hashing::Job { id, file, layout, len_bytes: attr.size, known };
         while let Err(back) = self.hashers.offer(job) {
             job = back;
             let done = self.hashers.wait()?;
@@ -271,7 +332,7 @@ impl<'a> Walk<'a, '_, '_> {
             Ok(hashes) => hashes,
             Err(e) => return self.fail(&e.on("read", adit_core::path::show(&found_at))),
         };
-        self.tell(Event::Bytes(attr.size))?;
+        self.tell(Event::Bytes(done.read_bytes))?;
         let node = match self.tree.resolve(&found_at, Last::Keep) {
             Ok(node) => node,
             Err(e) => return self.fail(&e),

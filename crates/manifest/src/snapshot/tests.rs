@@ -9,7 +9,7 @@ use adit_testkit::{Rng, seeds};
 
 use super::*;
 use crate::format::Dialect;
-use crate::hash_cache::HashCache;
+use crate::hash_cache::{HashCache, Scope};
 
 const V2025: Format = Format::V2025(Dialect::G);
 
@@ -26,6 +26,7 @@ fn take(dir: &Path, format: Format, filter: &Filter, known: Option<&Scope<'_>>) 
     let store = DirStore::open(dir, true).expect("a folder");
     let tree = Tree::new(&store);
     let mut told = Told::default();
+    let known = known.map(|scope| scope as &dyn Known);
     let options = Options { format, filter, threads: 3, known };
     let text = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
     let taken = snapshot(&tree, b"/", &options, &mut |event| {

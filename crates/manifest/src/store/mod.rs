@@ -9,6 +9,7 @@
 mod ahead;
 mod build;
 mod calls;
+mod entries;
 mod extra;
 mod file;
 mod identity;
@@ -33,12 +34,12 @@ use file::ManifestFile;
 use index::Index;
 
 pub use build::{BuildPlace, BuildReport, Building, build_segment};
+pub use entries::{Lower, entries_at};
 pub use identity::Identity;
 pub use segments::{Segments, SegmentsOptions};
 
-/// The attribute that tells whether a file's content is on this machine: `remote` or `cached`. It is not listed, so that
-/// copies do not take it along.
-pub const STATE_XATTR: &str = "user.adit.state";
+/// The attribute that tells whether a file's content is on this machine: `remote` or `cached`.
+pub use adit_core::overlay::STATE_XATTR;
 
 /// How a manifest is shown and read.
 #[derive(Clone, Copy, Debug)]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use adit_core::path::{Tree, show, transfer};
 use adit_manifest::format::{Format, Manifest};
 use adit_manifest::hash_cache::HashCache;
-use adit_manifest::snapshot::{Event, Filter, Options, snapshot as take};
+use adit_manifest::snapshot::{Event, Filter, Known, Options, snapshot as take};
 use serde_json::{Value, json};
 
 use crate::args::low::{GlobalArgs, SourceArgs};
@@ -52,7 +52,8 @@ pub(super) fn scan(
     let cache = if is_dir && !args.rehash { hashes(source.cas.cache_dir.as_deref())? } else { None };
     let scope = cache.as_ref().map(|cache| cache.scope(&scope_of(place)));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let options = Options { format, filter: &filter, threads, known: scope.as_ref() };
+    let known = scope.as_ref().map(|scope| scope as &dyn Known);
+    let options = Options { format, filter: &filter, threads, known };
     interrupt::watch();
     let mut progress = Progress::new("manifest", global.quiet).advising(&opened.advice);
     let (mut known_files, mut hashed_bytes, mut left_out) = (0, 0, Vec::new());

@@ -31,6 +31,7 @@ use serde_json::Value;
 
 use super::{Plan, manifest, volume};
 use crate::args::low::GlobalArgs;
+use crate::args::manifest::CasArgs;
 use crate::args::mount_options::{MountRequest, Part};
 use crate::args::volume::DataArgs;
 use crate::exit_code::Code;
@@ -64,7 +65,7 @@ enum Held {
     Nothing,
     Volume(Volume),
     Mounted(Private),
-    Manifest(ManifestStore),
+    Manifest(ManifestStore, CasArgs),
 }
 
 impl Lower {
@@ -86,7 +87,15 @@ impl Lower {
             }
             Held::Mounted(private) => Ok(private.store()?),
             // Nothing of it is ever forgotten.
-            Held::Manifest(store) => Ok(Arc::new(store.clone())),
+            Held::Manifest(store, _) => Ok(Arc::new(store.clone())),
+        }
+    }
+
+    /// The manifest that it is, if it is one, and where its content is.
+    pub fn manifest(&self) -> Option<(&ManifestStore, &CasArgs)> {
+        match &self.held {
+            Held::Manifest(store, cas) => Some((store, cas)),
+            _ => None,
         }
     }
 }
@@ -437,7 +446,7 @@ fn open_lower(source: &Source, part: &Part, request: &MountRequest) -> Result<Lo
         let store = open::manifest::store(path, &request.cas, true)?;
         open::manifest::expect_answers(&request.cas, &store)?;
         let identity = of_manifest(path, &store.identity().hash.to_string());
-        let held = Held::Manifest(store.clone());
+        let held = Held::Manifest(store.clone(), request.cas.clone());
         return Ok(Lower { store: Arc::new(store), identity, source: place, snapshot: None, held });
     }
     let Part::Snapshot(name) = part else {

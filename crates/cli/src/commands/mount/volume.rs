@@ -4,6 +4,7 @@
 //! ([`Process`]), which lives until its last mount ends. Two that begin at once are told apart by the lock on the file: the
 //! later one looks into the registry again.
 
+pub mod commit;
 mod restore;
 pub mod verb;
 mod work;
@@ -291,6 +292,8 @@ pub struct Process {
     memory: Arc<Budget>,
     sessions: Mutex<Sessions>,
     changed: Condvar,
+    /// Held while a commit begins: what it made is in use after that.
+    freezing: Mutex<()>,
 }
 
 /// The place of one session in its process.
@@ -302,7 +305,7 @@ pub struct Place {
 impl Place {
     /// Answers a request that is about the whole volume.
     pub fn call(&self, verb: &str, args: &Value) -> Option<Result<Value, ControlError>> {
-        if ![MOUNT_VERB, VOLUME_VERB, DIFF_VERB].contains(&verb) {
+        if ![MOUNT_VERB, VOLUME_VERB, DIFF_VERB, commit::VERB].contains(&verb) {
             return None;
         }
         let Some(process) = self.process.upgrade() else {
@@ -316,6 +319,7 @@ impl Place {
         Some(match verb {
             MOUNT_VERB => process.join(args).map(|()| Value::Null).map_err(told),
             DIFF_VERB => process.diff(self.id).map_err(told),
+            commit::VERB => process.commit(self.id, args).map_err(told),
             _ => process.work(args).map_err(told),
         })
     }
@@ -355,11 +359,12 @@ impl Process {
         let log = plan.shown_log();
         let wish = Wish { overlay: lower.is_some(), ..Wish::of(plan) };
         let memory = Arc::new(Budget::new(wish.engine_options(&wish.options).memory_bytes));
-        let (sessions, changed) = (Mutex::default(), Condvar::new());
+        let (sessions, changed, freezing) = (Mutex::default(), Condvar::new(), Mutex::default());
         let durability = plan.request.durability.unwrap_or(volume.info().durability);
         let file_id = live::file_id(&file);
-        let process = Process { file, file_id, volume, durability, lower, log, memory, sessions, changed };
+        let process = Process { file, file_id, volume, durability, lower, log, memory, sessions, changed, freezing };
         let process = Arc::new(process);
+        process.sweep_commits();
         process.mount(&wish)?;
         process.obey(signals).map_err(|e| Failure::io("signals", &e))?;
         tell_ready(readiness)?;
@@ -455,9 +460,9 @@ impl Process {
                 .map_err(|e| Failure::io("mount", &e))?;
         }
         self.sessions.lock().live.insert(id, live);
-        let (process, idle) = (self.clone(), wish.idle);
+        let (process, wish) = (self.clone(), wish.clone());
         let waiting = std::thread::Builder::new().name("adit-mount".into());
-        let spawned = waiting.spawn(move || process.wait(id, served, idle));
+        let spawned = waiting.spawn(move || process.wait(id, served, &wish));
         spawned.map(drop).map_err(|e| {
             // The session went with the closure, and is detached.
             self.sessions.lock().live.remove(&id);
@@ -470,6 +475,9 @@ impl Process {
         let store = self.store(wish)?;
         if wish.overlay {
             let lower = self.lower.as_ref().ok_or_else(|| Failure::usage("not the process of an overlay"))?;
+            if branch_of(&wish.part).is_none() {
+                return self.shown_frozen(store, lower);
+            }
             let opened = overlay::settle_again(&store, lower)
                 .and_then(|()| Overlay::open(lower.store.clone(), Arc::new(store), &lower.identity));
             let overlay = opened.map_err(|e| open::volume::failure(&self.file, &e))?;
@@ -544,11 +552,12 @@ impl Process {
     }
 
     /// A session's thread.
-    fn wait(self: Arc<Process>, id: u64, served: Served, idle: Option<Duration>) {
-        let ended = served.wait(Until { signals: None, idle }, || {
+    fn wait(self: Arc<Process>, id: u64, served: Served, wish: &Wish) {
+        let ended = served.wait(Until { signals: None, idle: wish.idle }, || {
             self.sessions.lock().live.remove(&id);
             self.changed.notify_all();
         });
+        self.end_commit(id, wish);
         let mut sessions = self.sessions.lock();
         if let Err(failure) = ended {
             tracing::error!("{}", failure.text());

@@ -67,7 +67,9 @@ impl Process {
         let fail = |e: FsError| self.failed(&e);
         if name == MAIN {
             let sessions = self.sessions.lock();
-            if let Some(overlay) = sessions.live.values().find_map(|live| live.overlay.clone()) {
+            // Not one of a snapshot, which a commit has shown.
+            let mut live = sessions.live.values().filter(|live| branch_of(&live.wish.part) == Some(MAIN));
+            if let Some(overlay) = live.find_map(|live| live.overlay.clone()) {
                 return Ok(Some(overlay));
             }
         }

@@ -1,0 +1,418 @@
+//! `adit manifest commit`: what was changed on a writable mount of a manifest goes to the store, with a manifest of it.
+
+mod common;
+#[path = "common/mounts.rs"]
+mod mounts;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::ops::Deref;
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use adit_testkit::{Rng, scaled, seeds};
+use common::{Ran, pattern};
+use mounts::Points;
+use serde_json::Value;
+
+/// Longer than a block of the cache.
+const LARGE_LEN: usize = (5 << 20) + 3;
+/// What an object of version 2025 holds at most.
+const CHUNK_LEN: u64 = 256 << 20;
+
+/// A folder `work`, its manifest `job`, and a folder `store` with the content of its files.
+struct World(Points);
+
+impl Deref for World {
+    type Target = Points;
+
+    fn deref(&self) -> &Points {
+        &self.0
+    }
+}
+
+impl World {
+    /// `None` where mounts are impossible; under CI that is a failure.
+    fn new(format: &str) -> Option<World> {
+        let world = World(Points::new(&["mnt"])?);
+        let at = |name: &str| world.bench.path("work").join(name);
+        for dir in ["dir/deep", "gone/deep", "other", "empty", "swap"] {
+            fs::create_dir_all(at(dir)).unwrap();
+        }
+        fs::create_dir(world.bench.path("store")).unwrap();
+        let names = ["a", "b", "c", "dir/x", "dir/deep/y", "gone/x", "gone/deep/y", "other/file", "swap/in", "tool"];
+        for name in names {
+            fs::write(at(name), name).unwrap();
+        }
+        fs::write(at("large"), pattern(LARGE_LEN)).unwrap();
+        fs::set_permissions(at("tool"), PermissionsExt::from_mode(0o755)).unwrap();
+        if format == "v2025" {
+            symlink("dir/x", at("link")).unwrap();
+        }
+        let store = ["--cas", "store", "--cache-dir", "hashes"];
+        let ran = world.run(&[&["manifest", "snapshot", "work", "-o", "job", "--format", format], &store[..]].concat());
+        ran.expect(0);
+        Some(world)
+    }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        self.bench.run(args)
+    }
+
+    fn mount(&self) {
+        self.run(&["mount", "job", "mnt", "--writable", "--cas", "store", "--cache-dir", "cache"]).expect(0);
+    }
+
+    fn umount(&self) {
+        self.run(&["umount", "mnt"]).expect(0);
+    }
+
+    fn commit(&self, more: &[&str]) -> Ran {
+        self.run(&[&["manifest", "commit", "mnt"], more].concat())
+    }
+
+    fn told(&self, more: &[&str]) -> Value {
+        self.commit(&[more, &["--json"]].concat()).expect(0).json()
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.bench.path("mnt").join(name)
+    }
+
+    fn read(&self, name: &str) -> Vec<u8> {
+        fs::read(self.bench.path(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+    }
+
+    /// Every file below a folder of the bench, with its length.
+    fn files(&self, folder: &str) -> BTreeMap<PathBuf, u64> {
+        fn walk(dir: &Path, found: &mut BTreeMap<PathBuf, u64>) {
+            for entry in fs::read_dir(dir).into_iter().flatten() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    walk(&path, found);
+                } else {
+                    found.insert(path.clone(), path.metadata().unwrap().len());
+                }
+            }
+        }
+        let mut found = BTreeMap::new();
+        walk(&self.bench.path(folder), &mut found);
+        found
+    }
+
+    /// The keys of the manifests in the store.
+    fn manifests(&self) -> Vec<String> {
+        let root = self.bench.path("store");
+        let keys = self.files("store").into_keys();
+        let keys = keys.map(|path| path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned());
+        keys.filter(|key| key.starts_with("Manifests/")).collect()
+    }
+
+    /// Names of the upper's snapshots.
+    fn snapshots(&self) -> Value {
+        self.run(&["snapshot", "list", "mnt", "--json"]).expect(0).json()
+    }
+
+    /// A bit of everything that can be done to a tree.
+    fn change(&self) {
+        let at = |name: &str| self.at(name);
+        // As an editor saves, in place, cut and made longer again.
+        fs::write(at("a.tmp"), "edited").unwrap();
+        fs::rename(at("a.tmp"), at("a")).unwrap();
+        let large = File::options().write(true).open(at("large")).unwrap();
+        large.write_all_at(b"here", 4 << 20).unwrap();
+        large.set_len(LARGE_LEN as u64 - 5000).unwrap();
+        large.set_len(LARGE_LEN as u64 - 1000).unwrap();
+        drop(large);
+        fs::set_permissions(at("b"), PermissionsExt::from_mode(0o755)).unwrap();
+        File::options().write(true).open(at("c")).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        // Folders that move, go, come anew, and change places with files.
+        fs::rename(at("dir"), at("moved")).unwrap();
+        fs::write(at("moved/new"), "new").unwrap();
+        fs::remove_file(at("moved/deep/y")).unwrap();
+        fs::remove_dir_all(at("gone")).unwrap();
+        fs::create_dir(at("gone")).unwrap();
+        fs::write(at("gone/x"), "gone/x").unwrap();
+        fs::remove_dir_all(at("swap")).unwrap();
+        fs::write(at("swap"), "a file now").unwrap();
+        fs::remove_file(at("tool")).unwrap();
+        fs::create_dir(at("tool")).unwrap();
+        fs::write(at("tool/é \u{1f600}"), "below").unwrap();
+        fs::hard_link(at("other/file"), at("second name")).unwrap();
+        fs::create_dir(at("fresh")).unwrap();
+        fs::write(at("fresh/same as c"), "c").unwrap();
+    }
+}
+
+#[test]
+fn a_commit_is_the_diff_that_a_snapshot_of_the_mount_is() {
+    let Some(w) = World::new("v2025") else { return };
+    w.mount();
+    w.commit(&[]).expect(0).says("nothing was changed");
+    assert!(w.manifests().is_empty());
+    w.change();
+    symlink("../moved/x", w.at("other/up")).unwrap();
+    fs::remove_file(w.at("link")).unwrap();
+    fs::remove_dir(w.at("empty")).unwrap();
+    // What would go is told, and nothing goes.
+    let before = w.files("store");
+    let told = w.told(&["--dry-run"]);
+    assert_eq!((told["dry_run"].as_bool(), &told["kind"]), (Some(true), &"diff".into()));
+    assert!(told["would_upload"]["missing"].as_u64() > Some(0), "{told}");
+    assert_eq!(w.files("store"), before);
+    let missing = told["would_upload"]["missing"].clone();
+    let told = w.told(&["-o", "changes"]);
+    assert_eq!(told["uploaded"]["stored"], missing);
+    assert_eq!(w.snapshots().as_array().map(Vec::len), Some(0), "{}", w.snapshots());
+    // The same as who looks at the whole tree finds.
+    w.run(&["manifest", "snapshot", "mnt", "-o", "expected", "--parent", "job", "--cache-dir", "hashes"]).expect(0);
+    let (changes, expected) = (w.read("changes"), w.read("expected"));
+    assert_eq!(String::from_utf8_lossy(&changes), String::from_utf8_lossy(&expected));
+    w.told(&["-o", "whole", "--full"]);
+    w.run(&["manifest", "snapshot", "mnt", "-o", "now", "--format", "v2025", "--cache-dir", "hashes"]).expect(0);
+    assert_eq!(String::from_utf8_lossy(&w.read("whole")), String::from_utf8_lossy(&w.read("now")));
+    // And all of it is in the store.
+    w.run(&["manifest", "merge", "job", "changes", "-o", "merged"]).expect(0);
+    assert_eq!(w.read("merged"), w.read("now"));
+    w.run(&["manifest", "verify", "merged", "--cas", "store"]).expect(0);
+    // The mount goes on as it was; who reads the result sees the same.
+    assert_eq!(fs::read(w.at("a")).unwrap(), b"edited");
+    let large = fs::read(w.at("large")).unwrap();
+    w.umount();
+    w.run(&["mount", "merged", "mnt", "--cas", "store", "--cache-dir", "other"]).expect(0);
+    assert!(fs::read(w.at("large")).unwrap() == large);
+    assert_eq!(fs::read(w.at("moved/x")).unwrap(), b"dir/x");
+    w.umount();
+}
+
+#[test]
+fn a_manifest_lies_where_it_was_asked_for_and_only_once() {
+    let Some(w) = World::new("v2025") else { return };
+    w.mount();
+    fs::write(w.at("a"), "edited").unwrap();
+    let hash = |text: &str| format!("{:032x}", xxhash_rust::xxh3::xxh3_128(text.as_bytes()));
+    let root = w.at("").to_str().unwrap().trim_end_matches('/').to_owned();
+    let parent = format!("{:032x}", xxhash_rust::xxh3::xxh3_128(&w.read("job")));
+    // Nobody named a place.
+    let printed = w.commit(&[]).expect(0).says("1 file").says("1 objects stored");
+    let key = format!("Manifests/commits/{parent}/{}_output", hash(&root));
+    assert_eq!(printed.text(), format!("{}/{key}\n", w.bench.str("store")));
+    assert_eq!(w.manifests(), [key]);
+    // Once more, with nothing changed since.
+    let before = w.files("store");
+    let again = w.commit(&[]).expect(0).says("nothing is written");
+    assert_eq!(again.text(), printed.text());
+    assert_eq!(w.files("store"), before);
+    assert_eq!(w.told(&[])["manifests"][0]["written"], false);
+    // Further changes are told with the first: the parent is the manifest that is mounted.
+    fs::remove_file(w.at("b")).unwrap();
+    let told = w.told(&["--manifest-prefix", "P/edits", "--manifest-name", "n", "-o", "file"]);
+    assert_eq!((&told["files"], &told["deletions"], told["parent"].as_str()), (&1.into(), &1.into(), Some(&*parent)));
+    assert_eq!(w.read("store/Manifests/P/edits/n"), w.read("file"));
+    // Where the outputs of a task are looked for.
+    let task = ["--task-output", "farm-1/queue-1/job-1/step-1/task-1", "--session-action", "sessionaction-1-0"];
+    let labels = ["--asset-root", "/projects/é", "--file-system-location-name", "Share"];
+    let told = w.told(&[&task[..], &labels].concat());
+    let place = told["manifests"][0]["place"].as_str().unwrap().to_owned();
+    let rest = place.strip_prefix(&w.bench.str("store/Manifests/farm-1/queue-1/job-1/step-1/task-1/")).unwrap();
+    let (folder, name) = rest.split_once('/').unwrap();
+    assert_eq!((folder.len(), &folder[26..]), (45, "Z_sessionaction-1-0"), "{folder}");
+    assert_eq!(name, format!("{}_output", hash("Share/projects/é")));
+    assert_eq!(w.told(&[&task[..], &labels].concat())["manifests"][0]["written"], false);
+    for (line, why) in [
+        (&["--task-output", "f/q/j/s/t"][..], "--session-action"),
+        (&["--task-output", "f/q/j", "--session-action", "a"], "FARM/QUEUE"),
+        (&["--manifest-prefix", "../x"], ".."),
+        (&["--file-system-location-name", "é"], "location"),
+        (&["-o", "no/file"], "no/file"),
+    ] {
+        let ran = w.commit(line);
+        assert_ne!(ran.code, Some(0), "{line:?}");
+        ran.says(why);
+    }
+    w.umount();
+    w.commit(&[]).expect(6);
+    w.run(&["mount", "job", "mnt", "--cas", "store", "--cache-dir", "cache"]).expect(0);
+    w.commit(&[]).expect(10).says("--writable");
+    w.umount();
+}
+
+#[test]
+fn of_2023_what_was_added_or_changed_is_an_output_and_deletions_are_said() {
+    let Some(w) = World::new("v2023") else { return };
+    w.mount();
+    w.change();
+    symlink("moved/x", w.at("followed")).unwrap();
+    let said = w.commit(&["-o", "output"]).expect(0).says("cannot tell deletions");
+    assert!(said.stderr.contains("deletions: 5 in all"), "{}", said.stderr);
+    // Merged over the parent, it is the tree with what was deleted.
+    w.run(&["manifest", "snapshot", "mnt", "-o", "now", "--cache-dir", "hashes"]).expect(0);
+    w.told(&["-o", "whole", "--full"]);
+    assert_eq!(String::from_utf8_lossy(&w.read("whole")), String::from_utf8_lossy(&w.read("now")));
+    w.run(&["manifest", "verify", "whole", "--cas", "store"]).expect(0);
+    let output: Value = serde_json::from_slice(&w.read("output")).unwrap();
+    let paths: Vec<&str> = output["paths"].as_array().unwrap().iter().map(|p| p["path"].as_str().unwrap()).collect();
+    // Not `b`, of which only the exec bit changed, nor `gone/x`, if its time were the same.
+    for path in ["a", "c", "large", "moved/x", "moved/new", "swap", "tool/é \u{1f600}", "second name", "followed"] {
+        assert!(paths.contains(&path), "{path}: {paths:?}");
+    }
+    assert!(!paths.contains(&"b"), "{paths:?}");
+    w.umount();
+    // Nothing but deletions is nothing to write.
+    w.run(&["volume", "uppers", "list", "--cache-dir", "cache"]).expect(0);
+    fs::remove_dir_all(w.bench.path("cache/overlays")).unwrap();
+    w.mount();
+    fs::remove_file(w.at("a")).unwrap();
+    w.commit(&["-o", "none"]).expect(0).says("1 in all").says("nothing is written");
+    assert!(!w.bench.path("none").exists());
+    w.umount();
+}
+
+/// Whatever is done to a tree, in several mounts: what is committed is what a look at all of it finds.
+#[test]
+fn random_changes_are_committed_as_a_snapshot_finds_them() {
+    for seed in seeds(2) {
+        let mut rng = Rng::new(seed);
+        let Some(w) = World::new("v2025") else { return };
+        let dirs = ["", "dir", "dir/deep", "gone", "other", "empty", "swap", "d1", "d1/d2"];
+        let names = ["a", "b", "x", "y", "large", "tool", "deep", "dir", "d1", "d2", "swap", "link"];
+        for round in 0..4 {
+            w.mount();
+            for _ in 0..scaled(60) {
+                let mut path = || w.at(&format!("{}/{}", rng.pick(&dirs), rng.pick(&names)));
+                let (one, other) = (path(), path());
+                // Whether it can be done is the tree's to say.
+                let _ = match rng.below(14) {
+                    0 | 1 => fs::write(&one, pattern(rng.below(9000) as usize)),
+                    2 => File::options().write(true).open(&one).and_then(|file| file.set_len(rng.below(1 << 20))),
+                    3 => File::options()
+                        .write(true)
+                        .open(&one)
+                        .and_then(|file| file.write_all_at(b"!", rng.below(1 << 20))),
+                    4 | 5 => fs::rename(&one, &other),
+                    6 => fs::remove_file(&one),
+                    7 => fs::create_dir(&one),
+                    8 => fs::remove_dir(&one),
+                    9 if rng.below(3) == 0 => fs::remove_dir_all(&one),
+                    10 => fs::hard_link(&one, &other),
+                    11 => symlink("../other/file", &one),
+                    12 => fs::set_permissions(&one, PermissionsExt::from_mode(0o744)),
+                    _ => fs::copy(&one, &other).map(drop),
+                };
+            }
+            let when = format!("ADIT_TEST_SEED={seed}, round {round}");
+            w.commit(&["-o", "changes", "-q"]).expect(0);
+            let parent = ["--parent", "job", "--cache-dir", "hashes", "-q"];
+            w.run(&[&["manifest", "snapshot", "mnt", "-o", "expected"], &parent[..]].concat()).expect(0);
+            let text = |name: &str| String::from_utf8_lossy(&w.read(name)).into_owned();
+            assert_eq!(text("changes"), text("expected"), "{when}");
+            w.run(&["manifest", "merge", "job", "changes", "-o", "merged", "-q"]).expect(0);
+            w.run(&["manifest", "verify", "merged", "--cas", "store"]).expect(0);
+            w.umount();
+        }
+    }
+}
+
+#[test]
+fn each_file_tells_what_has_become_of_it() {
+    let Some(w) = World::new("v2025") else { return };
+    w.mount();
+    let state = |name: &str| {
+        let told = w.run(&["status", "mnt", name, "--json"]).expect(0).json();
+        told[0]["state"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(state("large"), "remote");
+    fs::read(w.at("a")).unwrap();
+    assert_eq!(state("a"), "cached");
+    fs::write(w.at("a"), "edited").unwrap();
+    fs::write(w.at("new"), "new").unwrap();
+    fs::set_permissions(w.at("b"), PermissionsExt::from_mode(0o755)).unwrap();
+    assert_eq!([state("a"), state("/new"), state("b")], ["modified"; 3]);
+    w.commit(&["--dry-run"]).expect(0);
+    assert_eq!(state("a"), "modified");
+    // A store that cannot be written.
+    let kept = w.bench.path("kept");
+    fs::rename(w.bench.path("store/Data"), &kept).unwrap();
+    fs::write(w.bench.path("store/Data"), "in the way").unwrap();
+    assert_ne!(w.commit(&["-o", "changes"]).code, Some(0));
+    assert_eq!([state("a"), state("new")], ["error"; 2]);
+    fs::remove_file(w.bench.path("store/Data")).unwrap();
+    fs::rename(&kept, w.bench.path("store/Data")).unwrap();
+    w.commit(&["-o", "changes"]).expect(0);
+    assert_eq!([state("a"), state("new"), state("b")], ["uploaded"; 3]);
+    // At the next mount as well, wherever they are moved to, until they are changed.
+    w.umount();
+    w.mount();
+    fs::rename(w.at("new"), w.at("moved")).unwrap();
+    assert_eq!([state("a"), state("b"), state("large")], ["uploaded", "uploaded", "remote"]);
+    File::options().append(true).open(w.at("a")).unwrap().write_all_at(b"!", 0).unwrap();
+    assert_eq!(state("a"), "modified");
+    assert_eq!(
+        rustix::fs::setxattr(w.at("b"), c"user.adit.state", b"cached", rustix::fs::XattrFlags::empty()).unwrap_err(),
+        rustix::io::Errno::PERM
+    );
+    // All of them, and none of what has no state.
+    let all = w.run(&["status", "mnt", "/"]).expect(0).text();
+    assert!(all.contains("modified   /a\n") && all.contains("  /dir/deep/y\n") && !all.contains("link"), "{all}");
+    w.run(&["status", "mnt", "none"]).expect(1).says("none");
+    w.umount();
+}
+
+/// Of a file in chunks, only those are read that were written to: the others could not be.
+#[test]
+fn chunks_that_nobody_wrote_to_keep_their_hashes() {
+    let Some(w) = World::new("v2025") else { return };
+    let tail = b"tail of it";
+    let hash = |bytes: &[u8]| format!("{:032x}", xxhash_rust::xxh3::xxh3_128(bytes));
+    let fake = "00112233445566778899aabbccddeeff";
+    File::create(w.bench.path(&format!("store/Data/{fake}.xxh128"))).unwrap().set_len(CHUNK_LEN).unwrap();
+    fs::write(w.bench.path(&format!("store/Data/{}.xxh128", hash(tail))), tail).unwrap();
+    let size = CHUNK_LEN + tail.len() as u64;
+    let text = format!(
+        r#"{{"dirs":[],"files":[{{"chunkhashes":["{fake}","{}"],"mtime":1,"path":"huge","size":{size}}}],"hashAlg":"xxh128","specificationVersion":"relative-manifest-snapshot-beta-2025-12","totalSize":{size}}}"#,
+        hash(tail)
+    );
+    fs::write(w.bench.path("job"), text).unwrap();
+    w.mount();
+    let huge = File::options().read(true).write(true).open(w.at("huge")).unwrap();
+    huge.write_all_at(b"TAIL", CHUNK_LEN).unwrap();
+    drop(huge);
+    let told = w.told(&["-o", "changes"]);
+    assert_eq!((&told["hashed_bytes"], &told["uploaded"]["stored"]), (&10.into(), &1.into()), "{told}");
+    let changes: Value = serde_json::from_slice(&w.read("changes")).unwrap();
+    assert_eq!(changes["files"][0]["chunkhashes"], serde_json::json!([fake, hash(b"TAIL of it")]));
+    let fetched = w.run(&["stats", "mnt", "--json"]).expect(0).json()["store"]["fetched_bytes"].as_u64().unwrap();
+    assert!(fetched < 1 << 20, "{fetched}");
+    w.umount();
+}
+
+#[test]
+fn who_writes_meanwhile_changes_the_next_commit() {
+    let Some(w) = World::new("v2025") else { return };
+    w.mount();
+    let end = SystemTime::now() + Duration::from_secs(3);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut number = 0u64;
+            while SystemTime::now() < end {
+                // Two files that are always changed together.
+                let file = File::create(w.at("pair")).unwrap();
+                file.write_all_at(&number.to_le_bytes(), 0).unwrap();
+                file.write_all_at(&number.to_le_bytes(), 1 << 16).unwrap();
+                drop(file);
+                fs::rename(w.at("pair"), w.at("whole")).unwrap();
+                number += 1;
+            }
+        });
+        while SystemTime::now() < end {
+            w.commit(&["-o", "changes"]).expect(0);
+            if w.bench.path("changes").exists() {
+                w.run(&["manifest", "merge", "job", "changes", "-o", "merged"]).expect(0);
+                w.run(&["manifest", "verify", "merged", "--cas", "store"]).expect(0);
+            }
+        }
+    });
+    assert_eq!(w.snapshots().as_array().map(Vec::len), Some(0));
+    w.umount();
+}
