@@ -86,19 +86,21 @@ impl Drop for Draft<'_> {
     }
 }
 
-/// Removes what downloads that were killed have left in the directory `dir`; how many that were.
-///
-/// # Errors
-/// Of the listing. What cannot be removed stays, and is no error: nothing needs its name.
-pub(super) fn sweep(host: &dyn HostDir, dir: &Path) -> io::Result<u64> {
+/// Removes what downloads that were killed have left in the directory `dir`, but for what is `wanted` under such a name; how many that
+/// were. What cannot be found or removed stays, and is no error: nothing needs its name.
+pub(super) fn sweep(host: &dyn HostDir, dir: &Path, wanted: &dyn Fn(&Path) -> bool) -> u64 {
     let mut found = Vec::new();
-    host.list(dir, &mut |entry| {
+    let listed = host.list(dir, &mut |entry| {
         if is_temporary(entry.name) {
             found.push(dir.join(OsStr::from_bytes(entry.name)));
         }
-    })?;
+    });
+    if let Err(e) = listed {
+        tracing::debug!(dir = %dir.display(), error = %e, "what a killed download left here is not known");
+    }
+    found.retain(|path| !wanted(path));
     let removed = found.iter().filter(|path| is_left(host, path) && host.remove(path, Kind::File).is_ok());
-    Ok(removed.count() as u64)
+    removed.count() as u64
 }
 
 /// Whether nobody is at work on it any more. Its lock is free again when this returns: who gets it then has made it, and finds that

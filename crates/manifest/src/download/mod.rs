@@ -298,7 +298,8 @@ impl Walk<'_, '_> {
         if !dir.is_empty() {
             self.directories(dir)?;
         }
-        self.sweep(dir)
+        self.sweep(dir);
+        Ok(())
     }
 
     fn directory(&mut self, path: &[u8]) -> Result<Outcome, Fault> {
@@ -345,13 +346,16 @@ impl Walk<'_, '_> {
     }
 
     /// Removes what downloads that were killed have left in a directory.
-    fn sweep(&mut self, dir: &[u8]) -> Result<(), Fault> {
-        let Some(host) = self.options.host.filter(|_| !self.options.dry_run) else { return Ok(()) };
+    fn sweep(&mut self, dir: &[u8]) {
+        let Some(host) = self.options.host.filter(|_| !self.options.dry_run) else { return };
         if self.made.contains(dir) || !self.swept.insert(dir.to_vec()) {
-            return Ok(());
+            return;
         }
-        self.downloaded.swept += draft::sweep(host, &on_host(dir)).map_err(|e| Fault::of_host(dir, e))?;
-        Ok(())
+        let manifest = self.manifest;
+        let wanted = |path: &Path| {
+            EntryPath::from_host(path.as_os_str().as_bytes()).is_ok_and(|path| manifest.get(&path).is_some())
+        };
+        self.downloaded.swept += draft::sweep(host, &on_host(dir), &wanted);
     }
 
     fn link(&mut self, path: &[u8], target: &LinkTarget<'_>) -> Result<Outcome, Fault> {
