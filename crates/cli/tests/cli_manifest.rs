@@ -68,11 +68,19 @@ fn a_snapshot_is_what_the_official_package_writes() {
 #[test]
 fn what_a_version_cannot_hold_is_told() {
     let bench = bench();
-    let lost = manifest(&bench, &["snapshot", "work", "-o", "m"]).expect(0).says("4 files").says("1 exec bits");
+    let lost = manifest(&bench, &["snapshot", "work", "-o", "m"])
+        .expect(0)
+        .says("4 files")
+        .says("not kept: 1 empty folder, 1 exec bit; links that were followed: 1");
     assert!(lost.text().is_empty());
     manifest(&bench, &["snapshot", "work", "-o", "m", "--format", "v2025"])
         .expect(0)
         .says("3 files, 2 folders, 1 link");
+    let told = manifest(&bench, &["snapshot", "work", "-o", "m", "--json"]).expect(0).json();
+    assert_eq!((&told["lost"]["directories"], &told["followed"]), (&1.into(), &1.into()));
+    // What is not asked for is not missed.
+    let part = ["snapshot", "work", "-o", "m", "--include", "a"];
+    assert!(!manifest(&bench, &part).expect(0).stderr.contains("not kept"));
     symlink("/etc/passwd", bench.path("work/out")).unwrap();
     let told = manifest(&bench, &["snapshot", "work", "-o", "m", "--format", "v2025", "--json"]);
     let told = told.expect(0).says("/out").json();

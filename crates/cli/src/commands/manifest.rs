@@ -118,6 +118,9 @@ fn snapshot(args: &ManifestSnapshotArgs, global: &GlobalArgs) -> Result<()> {
     if let Some(uploaded) = &uploaded {
         told["uploaded"] = upload::describe(uploaded);
     }
+    let (empty_folders, followed) = scanned.not_kept;
+    told["lost"]["directories"] = empty_folders.into();
+    told["followed"] = followed.into();
     told["known_files"] = scanned.known_files.into();
     told["hashed_bytes"] = scanned.hashed_bytes.into();
     told["left_out"] = scanned.left_out.into();
@@ -477,15 +480,21 @@ fn tell(told: &Value, output: &Path, json: bool, global: &GlobalArgs) -> Result<
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     let place = if is_stream { "standard output".to_owned() } else { output.display().to_string() };
     eprintln!("adit: {place}: {}; hash {}", parts.join(", "), told["hash"].as_str().unwrap_or_default());
-    let lost: Vec<String> =
-        [("directories", "folders"), ("symlinks", "links"), ("runnable", "exec bits"), ("deletions", "deletions")]
-            .into_iter()
-            .filter_map(|(key, words)| {
-                told["lost"][key].as_u64().filter(|count| *count > 0).map(|count| format!("{count} {words}"))
-            })
-            .collect();
-    if !lost.is_empty() {
-        eprintln!("adit: {place}: v2023 cannot hold {}; --format v2025 does", lost.join(", "));
+    let folders = if told["followed"].is_null() { "folders" } else { "empty folders" };
+    let kinds =
+        [("directories", folders), ("symlinks", "links"), ("runnable", "exec bits"), ("deletions", "deletions")];
+    let lost = kinds.into_iter().filter_map(|(key, words)| {
+        let count = told["lost"][key].as_u64().filter(|count| *count > 0)?;
+        let words = if count == 1 { words.trim_end_matches('s') } else { words };
+        Some(format!("{count} {words}"))
+    });
+    let lost: Vec<String> = lost.collect();
+    let lost = (!lost.is_empty()).then(|| format!("not kept: {}", lost.join(", ")));
+    let followed = told["followed"].as_u64().filter(|count| *count > 0);
+    let said = [lost, followed.map(|count| format!("links that were followed: {count}"))];
+    let said: Vec<String> = said.into_iter().flatten().collect();
+    if !said.is_empty() {
+        eprintln!("adit: {place}: v2023 has files only; {}; --format v2025 keeps all of it", said.join("; "));
     }
     Ok(())
 }

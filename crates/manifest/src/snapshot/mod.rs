@@ -81,6 +81,10 @@ pub struct Snapshot {
     pub manifest: Manifest,
     /// How many entries could not be read. With one of them the manifest is not what was asked for.
     pub failed: u64,
+    /// In the version of 2023: folders with nothing in them that it could hold, of which it keeps nothing.
+    pub empty_folders: u64,
+    /// In the version of 2023: symbolic links that were followed, and are what they lead to.
+    pub followed: u64,
 }
 
 /// Makes a manifest of what lies below the directory `root` of `tree`.
@@ -125,10 +129,14 @@ fn walked<'a, 's, 'h>(
             next: 0,
             manifest: Manifest::new(Header::snapshot(options.format)),
             failed: 0,
+            folders: Vec::new(),
+            followed: 0,
         };
         work(&mut walk)?;
         walk.rest()?;
-        Ok(Snapshot { manifest: walk.manifest, failed: walk.failed })
+        let Walk { manifest, failed, folders, followed, .. } = walk;
+        let empty_folders = folders.iter().filter(|path| manifest.below(path).next().is_none()).count() as u64;
+        Ok(Snapshot { manifest, failed, empty_folders, followed })
     })
 }
 
@@ -152,6 +160,9 @@ struct Walk<'a, 's, 'h> {
     next: u64,
     manifest: Manifest,
     failed: u64,
+    /// Folders that the version has no place for.
+    folders: Vec<EntryPath<'static>>,
+    followed: u64,
 }
 
 impl<'a> Walk<'a, '_, '_> {
@@ -225,8 +236,10 @@ impl<'a> Walk<'a, '_, '_> {
         };
         match node.kind() {
             Kind::Directory => {
-                if wanted && self.keeps_directories() {
-                    self.insert(entry, Body::Directory)?;
+                match self.keeps_directories() {
+                    true if wanted => self.insert(entry, Body::Directory)?,
+                    false if wanted => self.folders.push(entry),
+                    _ => {}
                 }
                 return Ok(Step::Into);
             }
@@ -270,12 +283,16 @@ impl<'a> Walk<'a, '_, '_> {
             }
         };
         match target.kind() {
-            Kind::File if wanted => self.file(entry, target.path().to_vec(), *target.attr(), 0),
+            Kind::File if wanted => {
+                self.followed += 1;
+                self.file(entry, target.path().to_vec(), *target.attr(), 0)
+            }
             Kind::File => Ok(()),
             Kind::Directory if chain.contains(&target.ino()) => {
                 left_out(self, &entry, "a link to a folder that it lies in itself")
             }
             Kind::Directory => {
+                self.followed += u64::from(wanted);
                 let (cut, prefix) = (target.path().len(), entry.to_listing().into_owned());
                 let depth = chain.len();
                 chain.push(target.ino());

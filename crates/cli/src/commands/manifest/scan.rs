@@ -30,6 +30,8 @@ pub(super) struct Scanned {
     pub known_files: u64,
     pub hashed_bytes: u64,
     pub left_out: Vec<Value>,
+    /// Of v2023: empty folders, of which it keeps nothing, and links, which it has followed.
+    pub not_kept: (u64, u64),
 }
 
 /// Makes a manifest of what `source` names, which is `opened`, and lies in `place`.
@@ -81,7 +83,8 @@ pub(super) fn scan(
     let scanned = scanned.map_err(|e| opened.failure(place.display(), &e))?;
     finished?;
     debug_assert_eq!(scanned.failed, 0, "each was told, and ends the display with a failure");
-    Ok(Scanned { manifest: scanned.manifest, known_files, hashed_bytes, left_out })
+    let not_kept = (scanned.empty_folders, scanned.followed);
+    Ok(Scanned { manifest: scanned.manifest, known_files, hashed_bytes, left_out, not_kept })
 }
 
 /// The name by which the cache of hashes knows a folder of this machine.
