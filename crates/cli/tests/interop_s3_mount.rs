@@ -122,7 +122,9 @@ fn a_server_that_is_killed_and_restarted_under_readers_gives_no_wrong_byte() {
     }
     w.snapshot();
     let place = ["--cas", STORE, "--cache-dir", "cache", "--request-timeout", "1s", "--connect-timeout", "1s"];
-    w.run(&[&["mount", "job", "mnt"], &place[..]].concat()).expect(0);
+    let mut mount = w.command();
+    mount.env("AWS_MAX_ATTEMPTS", "2").args(["mount", "job", "mnt"]).args(place);
+    run(mount, b"").expect(0);
     let (large, right) = (fs::File::open(w.at("sub/large")).unwrap(), pattern(20 << 20));
     let mut failed = 0;
     // Each part is read while the server goes down, while it is down, or when it is back.
