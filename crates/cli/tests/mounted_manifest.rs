@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::ops::Deref;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use common::{Ran, eventually, is_root, left_out, pattern};
@@ -171,9 +171,16 @@ fn what_was_read_of_a_wrong_object_is_not_kept() {
     let object = w.object_of(LARGE_LEN);
     let (mut wrong, right) = (pattern(LARGE_LEN), pattern(LARGE_LEN));
     wrong[0] ^= 1;
-    fs::write(&object, &wrong).unwrap();
+    for how in [&[][..], &["--writable"]] {
+        what_was_read_is_dropped(&w, how, &object, &wrong, &right);
+    }
+}
+
+fn what_was_read_is_dropped(w: &World, how: &[&str], object: &Path, wrong: &[u8], right: &[u8]) {
+    fs::write(object, wrong).unwrap();
+    let _ = fs::remove_dir_all(w.bench.path("cache/objects"));
     // Not strict: it shows only when the last byte is there. Nobody reads on after that.
-    w.mount(&[]).expect(0);
+    w.mount(how).expect(0);
     let large = File::open(w.at("large")).unwrap();
     let mut bytes = vec![0; LARGE_LEN];
     let _ = large.read_exact_at(&mut bytes, 0);
@@ -187,6 +194,39 @@ fn what_was_read_of_a_wrong_object_is_not_kept() {
     }
     assert!(fs::read(w.at("large")).unwrap() == right);
     drop(large);
+    w.run(&["umount", "mnt"]).expect(0);
+}
+
+/// Somebody maps a file and changes a byte of a page, of which the kernel has what it was given before anybody could know that it is wrong.
+#[test]
+fn what_is_changed_through_a_mapping_is_verified_first() {
+    let Some(w) = World::new() else { return };
+    let (object, right) = (w.object_of(LARGE_LEN), pattern(LARGE_LEN));
+    let mut wrong = right.clone();
+    wrong[100] ^= 1;
+    fs::write(&object, &wrong).unwrap();
+    w.mount(&["--writable"]).expect(0);
+    let reader = File::open(w.at("large")).unwrap();
+    let mut page = [0; 4096];
+    reader.read_exact_at(&mut page, 0).unwrap();
+    assert_eq!(page[..], wrong[..4096]);
+    fs::write(&object, &right).unwrap();
+    let writer = File::options().read(true).write(true).open(w.at("large")).unwrap();
+    // SAFETY: the kernel chooses the place; one byte of it is written, and it is unmapped at once.
+    unsafe {
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        let map = libc::mmap(std::ptr::null_mut(), 4096, prot, flags, std::os::fd::AsRawFd::as_raw_fd(&writer), 0);
+        assert_ne!(map, libc::MAP_FAILED);
+        map.cast::<u8>().write_volatile(b'h');
+        assert_eq!(libc::munmap(map, 4096), 0);
+    }
+    writer.sync_all().unwrap();
+    drop((reader, writer));
+    w.run(&["umount", "mnt"]).expect(0);
+    let mut expected = right;
+    expected[0] = b'h';
+    w.mount(&["--writable"]).expect(0);
+    assert!(fs::read(w.at("large")).unwrap() == expected);
     w.run(&["umount", "mnt"]).expect(0);
 }
 

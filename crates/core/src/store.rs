@@ -49,7 +49,8 @@ pub struct Capabilities {
     /// store that only this mount changes (`shared` is false) and that takes whole pages well.
     pub kernel_writeback: bool,
     /// Whether content may come over a network, so that calls on files may take as long as that: a front end serves nothing else on
-    /// the thread of such a call. See [`StoreFile::may_wait`].
+    /// the thread of such a call ([`StoreFile::may_wait`]), and the engine holds no lock meanwhile, unless it buffers writes: such a store
+    /// keeps calls on the same bytes apart itself.
     pub remote: bool,
     /// Whether files may be had as files of the host: see [`StoreFile::host_file`].
     pub host_files: bool,
@@ -141,6 +142,46 @@ pub enum Spelling {
     Stored,
     /// Leads to what is stored under another spelling, and may change by that.
     Other,
+}
+
+/// A call on an open file that is about to be made; see [`StoreFile::may_wait`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FileCall {
+    /// A read of so many bytes.
+    Read {
+        /// From here on.
+        offset: u64,
+        /// In bytes.
+        len: u64,
+    },
+    /// Likewise by [`StoreFile::read_verified_at`].
+    ReadVerified {
+        /// From here on.
+        offset: u64,
+        /// In bytes.
+        len: u64,
+    },
+    /// A write of so many bytes.
+    Write {
+        /// From here on.
+        offset: u64,
+        /// In bytes.
+        len: u64,
+    },
+    /// The length is set.
+    SetLen {
+        /// To so many bytes.
+        len: u64,
+    },
+    /// `fallocate(2)`.
+    Allocate {
+        /// From here on.
+        offset: u64,
+        /// In bytes.
+        len: u64,
+        /// What becomes of the range.
+        mode: AllocateMode,
+    },
 }
 
 /// A filesystem, by inode number. See the module's notes on references and durability.
@@ -322,10 +363,23 @@ pub trait StoreFile: Send + Sync {
         self.write_at(pieces)
     }
 
-    /// Whether a read or write of this range may wait for a network. It waits for nothing itself, and may be wrong by the time of the call.
+    /// As [`StoreFile::read_at`], for bytes that are to be kept: none of them turns out to be wrong later. Where the store only knows when
+    /// it has more than these, it gets that first.
+    fn read_verified_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.read_at(offset, buf)
+    }
+
+    /// Whether a call may wait for a network. It waits for nothing itself, and may be wrong by the time of the call.
     /// Asked only of stores that are [`Capabilities::remote`].
-    fn may_wait(&self, _offset: u64, _len: u64) -> bool {
+    fn may_wait(&self, call: FileCall) -> bool {
+        let _ = call;
         true
+    }
+
+    /// Whether what others were given of the file before it was opened so is no good for it: it may turn out to be wrong, and comes back
+    /// with what is written here. A front end then drops what it keeps of the file, and reads again.
+    fn voids_pages(&self) -> bool {
+        false
     }
 
     /// All of the content as an open file of the host, from which a front end may have the kernel read by itself, without asking again for

@@ -67,6 +67,10 @@ impl Engine {
 
     /// Someone else changed the content: what was cached of it here and in the kernel is void.
     pub(super) fn content_changed_elsewhere(&self, ino: Ino) {
+        if self.store_orders_calls() && !self.caps.shared {
+            // It was a write of ours: its attributes were seen before it was noted, for no lock is held meanwhile.
+            return;
+        }
         self.units.drop_inode(ino);
         self.listings.remove(ino);
         self.notices.inval_inode(ino);

@@ -19,7 +19,7 @@ use super::handles::FileHandle;
 use super::{Engine, Entry, Fh, Opened};
 use crate::error::{ErrorKind, FsError, Result};
 use crate::memory::Part;
-use crate::store::{NewNode, StoreFile};
+use crate::store::{FileCall, NewNode, StoreFile};
 use crate::types::{Access, Attr, FileName, Ino, SetAttr, Timestamp};
 
 /// A write that covers this many whole units is not copied.
@@ -183,6 +183,13 @@ impl FileState {
     }
 }
 
+fn write_by(writer: &dyn StoreFile, pieces: &[(u64, &[u8])], by: Written) -> Result<()> {
+    match by {
+        Written::ByUser => writer.write_at(pieces),
+        Written::ByKernel => writer.write_keeping_times(pieces),
+    }
+}
+
 /// Whether the store gave the same open file twice.
 fn is_same(one: &Arc<dyn StoreFile>, other: &Arc<dyn StoreFile>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
@@ -309,6 +316,10 @@ impl Engine {
         let unread = self.inodes.is_unread(ino);
         let right = self.getattr(ino, None).is_ok_and(|(attr, _)| self.inodes.opened(&attr));
         file.write().write_handles += u64::from(access == Access::Write);
+        if access == Access::Write && file.read().readable().is_ok_and(|file| file.voids_pages()) {
+            self.units.drop_inode(ino);
+            return Ok(Pages::Void);
+        }
         Ok(match (right, unread) {
             (true, _) => Pages::Right,
             (false, true) => Pages::None,
@@ -322,14 +333,32 @@ impl Engine {
         if set.mtime.is_some() || set.atime.is_some() {
             self.flush_units(file, &mut state, NEVER)?;
         }
+        if set.size.is_some() && self.store_orders_calls() {
+            drop(state);
+            let done = self.setattr_in_store(file, set);
+            state = file.write();
+            return self.attributes_set(file, state, set, done);
+        }
+        let done = self.setattr_in_store(file, set);
+        self.attributes_set(file, state, set, done)
+    }
+
+    /// Has the store change attributes. Second, when it was asked.
+    fn setattr_in_store(&self, file: &OpenInode, set: &SetAttr) -> Result<(Attr, u32)> {
         let since = self.inodes.since();
-        let attr = match self.store.setattr(file.ino, set) {
-            Ok(attr) => attr,
-            Err(e) => {
-                self.inodes.changed(file.ino);
-                return Err(e);
-            }
-        };
+        let attr = self.store.setattr(file.ino, set).inspect_err(|_| self.inodes.changed(file.ino))?;
+        Ok((attr, since))
+    }
+
+    /// Notes what the store did.
+    fn attributes_set(
+        &self,
+        file: &OpenInode,
+        mut state: RwLockWriteGuard<'_, FileState>,
+        set: &SetAttr,
+        done: Result<(Attr, u32)>,
+    ) -> Result<(Attr, Duration)> {
+        let (attr, since) = done?;
         if let Some(size) = set.size {
             self.truncated(file, &mut state, size);
         }
@@ -348,8 +377,8 @@ impl Engine {
     pub fn read(&self, fh: Fh, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let handle = self.files.get(fh)?;
         let state = handle.file.read();
-        let n = if self.caps.remote && self.options.read_only {
-            // Nothing changes it, and whoever opens or closes it meanwhile must not wait for a network.
+        let n = if self.store_orders_calls() {
+            // Whoever opens or closes it meanwhile must not wait for a network.
             let file = state.readable()?.clone();
             drop(state);
             self.read_clean(handle.file.ino, &file, offset, buf)?
@@ -360,15 +389,29 @@ impl Engine {
         Ok(n)
     }
 
-    /// Whether a read or write through this handle may wait for a network; it waits for nothing itself.
-    pub fn may_wait(&self, fh: Fh, offset: u64, len: u64) -> bool {
-        if !self.caps.remote {
-            return false;
-        }
-        let Ok(handle) = self.files.get(fh) else { return false };
+    /// Whether no lock is held while the store reads or writes a file: it keeps calls on the same bytes apart, and may take long.
+    pub(super) fn store_orders_calls(&self) -> bool {
+        self.caps.remote && !self.buffers_writes()
+    }
+
+    /// Whether a call through this handle may wait for a network; it waits for nothing itself.
+    pub fn may_wait(&self, fh: Fh, call: FileCall) -> bool {
+        self.caps.remote && self.files.get(fh).is_ok_and(|handle| self.may_wait_for(&handle.file, call))
+    }
+
+    /// Whether [`setattr`](Self::setattr) may wait for a network; it waits for nothing itself.
+    pub fn setattr_may_wait(&self, ino: Ino, set: &SetAttr) -> bool {
+        let Some(len) = set.size.filter(|_| self.caps.remote) else { return false };
+        // Of one that nobody has open, the store would have to be asked for it first.
+        self.open.get(ino).is_none_or(|file| self.may_wait_for(&file, FileCall::SetLen { len }))
+    }
+
+    fn may_wait_for(&self, file: &OpenInode, call: FileCall) -> bool {
         // Whoever has the lock may be waiting.
-        let Some(state) = handle.file.try_read() else { return true };
-        state.readable().is_ok_and(|file| file.may_wait(offset, len))
+        let Some(state) = file.try_read() else { return true };
+        let Ok(file) = state.readable().cloned() else { return false };
+        drop(state);
+        file.may_wait(call)
     }
 
     /// Writes all of `data` at `offset`, into the buffer or through to the store.
@@ -445,7 +488,16 @@ impl Engine {
             (Written::ByUser, true) => self.write_locked(file, &mut state, offset, data, acceptor),
             (by, _) => {
                 let writer = state.writable()?.clone();
-                self.write_through(file, &mut state, &writer, &[(offset, data)], by)
+                if self.store_orders_calls() {
+                    // As for reads. What is known of it is void from now on, and again when it is written.
+                    self.inodes.changed(file.ino);
+                    drop(state);
+                    let written = write_by(&*writer, &[(offset, data)], by);
+                    state = file.write();
+                    self.wrote(file, &mut state, &[(offset, data)], written)
+                } else {
+                    self.write_through(file, &mut state, &writer, &[(offset, data)], by)
+                }
             }
         };
         match written {
@@ -566,11 +618,19 @@ impl Engine {
         pieces: &[(u64, &[u8])],
         by: Written,
     ) -> Result<()> {
+        let written = write_by(&**writer, pieces, by);
+        self.wrote(file, state, pieces, written)
+    }
+
+    /// Notes what was written, or not.
+    fn wrote(
+        &self,
+        file: &OpenInode,
+        state: &mut FileState,
+        pieces: &[(u64, &[u8])],
+        written: Result<()>,
+    ) -> Result<()> {
         let unit = self.unit_len() as u64;
-        let written = match by {
-            Written::ByUser => writer.write_at(pieces),
-            Written::ByKernel => writer.write_keeping_times(pieces),
-        };
         state.unsettled = true;
         for &(offset, bytes) in pieces {
             let end = offset + bytes.len() as u64;

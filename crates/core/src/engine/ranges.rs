@@ -41,7 +41,16 @@ impl Engine {
         let file = &handle.file;
         let mut state = file.write();
         self.flush_units(file, &mut state, NEVER)?;
-        let allocated = allocate(&**state.writable()?);
+        let writer = state.writable()?.clone();
+        let allocated = if self.store_orders_calls() {
+            self.inodes.changed(file.ino);
+            drop(state);
+            let allocated = allocate(&*writer);
+            state = file.write();
+            allocated
+        } else {
+            allocate(&*writer)
+        };
         let unit = self.unit_len() as u64;
         self.units.drop_range(file.ino, offset / unit, end.div_ceil(unit));
         state.unsettled = true;
@@ -62,6 +71,15 @@ impl Engine {
         if data { file.seek_data(offset) } else { file.seek_hole(offset) }
     }
 
+    /// Reads what is to be written elsewhere.
+    fn read_to_keep(&self, fh: Fh, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        if !self.store_orders_calls() {
+            return self.read(fh, offset, buf);
+        }
+        let file = self.files.get(fh)?.file.read().readable()?.clone();
+        file.read_verified_at(offset, buf)
+    }
+
     /// Copies up to `len` bytes from one file to another, or within one where the ranges do not overlap. Returns how
     /// many; fewer at the end of the source, or where an error came after the first bytes.
     pub fn copy_range(&self, fh_in: Fh, off_in: u64, fh_out: Fh, off_out: u64, len: u64) -> Result<u64> {
@@ -79,7 +97,7 @@ impl Engine {
         let mut done = 0;
         while done < len {
             let want = buf.len().min(usize::try_from(len - done).unwrap_or(buf.len()));
-            let step = self.read(fh_in, off_in + done, &mut buf[..want]).and_then(|n| match n {
+            let step = self.read_to_keep(fh_in, off_in + done, &mut buf[..want]).and_then(|n| match n {
                 0 => Ok(0),
                 n => self.write(fh_out, off_out + done, &buf[..n]),
             });

@@ -7,7 +7,8 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
@@ -17,8 +18,8 @@ use super::node::Node;
 use super::record::{Extent, Own};
 use super::{BLOCK, Shared};
 use crate::error::{ErrorKind, FsError, Result};
-use crate::store::StoreFile;
-use crate::types::{Access, Attr, Ino, SetAttr, SetTime, XattrSet};
+use crate::store::{FileCall, StoreFile};
+use crate::types::{Access, AllocateMode, Attr, Ino, SetAttr, SetTime, XattrSet};
 
 /// A way to write to a file of the upper: as a program does, or as the kernel.
 pub type WriteBy = fn(&dyn StoreFile, &[(u64, &[u8])]) -> Result<()>;
@@ -35,6 +36,9 @@ enum Loaded {
 pub(super) struct Content {
     /// Held by who changes it.
     pub writer: Mutex<()>,
+    /// Who has it open to write. As long as there is one, all that is read of the lower is verified: the kernel reads the pages of which a
+    /// program changes a part, whoever asked for them, and hands them back whole.
+    pub writers: AtomicU64,
     lower: OnceLock<Arc<dyn StoreFile>>,
     upper: OnceLock<Arc<dyn StoreFile>>,
     loaded: RwLock<Loaded>,
@@ -44,6 +48,7 @@ impl Content {
     fn new() -> Content {
         Content {
             writer: Mutex::new(()),
+            writers: AtomicU64::new(0),
             lower: OnceLock::new(),
             upper: OnceLock::new(),
             loaded: RwLock::new(Loaded::NotYet),
@@ -79,6 +84,10 @@ pub(super) struct Work<'w> {
 
 fn blocks_of(offset: u64, len: usize) -> Range<u64> {
     offset / BLOCK..(offset + len as u64).div_ceil(BLOCK)
+}
+
+fn read_lower(file: &dyn StoreFile, offset: u64, buf: &mut [u8], is_verified: bool) -> Result<usize> {
+    if is_verified { file.read_verified_at(offset, buf) } else { file.read_at(offset, buf) }
 }
 
 /// All times of a file, to be set again.
@@ -228,15 +237,19 @@ impl Shared {
         Ok(pieces)
     }
 
-    /// Reads what is the lower's, zeros behind what is valid of it.
+    /// Reads what is the lower's, to be written to the upper: verified, zeros behind what is valid of it.
     pub fn fetch(&self, work: &Work<'_>, extent: &Extent, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.fetch_by(work, extent, offset, buf, true)
+    }
+
+    fn fetch_by(&self, work: &Work<'_>, extent: &Extent, offset: u64, buf: &mut [u8], is_verified: bool) -> Result<()> {
         let valid = extent.valid.saturating_sub(offset).min(buf.len() as u64) as usize;
         let (from_lower, behind) = buf.split_at_mut(valid);
         behind.fill(0);
         if from_lower.is_empty() {
             return Ok(());
         }
-        let len = self.lower_file(work)?.read_at(offset, from_lower)?;
+        let len = read_lower(&**self.lower_file(work)?, offset, from_lower, is_verified)?;
         if self.lower_changes || len < from_lower.len() {
             // After it was read: what came was there before.
             self.check_below(work.node)?;
@@ -251,9 +264,10 @@ impl Shared {
         Ok(())
     }
 
-    pub fn read(&self, work: &Work<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    /// Reads; of the lower only what is verified, if `is_verified`.
+    pub fn read(&self, work: &Work<'_>, offset: u64, buf: &mut [u8], is_verified: bool) -> Result<usize> {
         if work.node.upper().is_none() {
-            let len = self.lower_file(work)?.read_at(offset, buf)?;
+            let len = read_lower(&**self.lower_file(work)?, offset, buf, is_verified)?;
             self.check_shared(work.node)?;
             return Ok(len);
         }
@@ -267,7 +281,7 @@ impl Shared {
             let part = &mut buf[(range.start - offset) as usize..(range.end - offset) as usize];
             match class {
                 Class::Zero => part.fill(0),
-                Class::Lower => self.fetch(work, &extent, range.start, part)?,
+                Class::Lower => self.fetch_by(work, &extent, range.start, part, is_verified)?,
                 Class::Upper => {
                     let read = upper.read_at(range.start, part)?;
                     // Cut meanwhile.
@@ -317,7 +331,9 @@ impl Shared {
         let mut whole: Vec<(u64, &[u8])> = Vec::new();
         let len = upper.len()?;
         for &(at, bytes) in pieces {
-            self.split(work, &extent, len, (at, bytes), &mut whole, &mut edges)?;
+            // Of several pieces, another one may need what the block has.
+            let covers_to = (pieces.len() == 1).then(|| len.max(extent.valid));
+            self.split(work, &extent, len, covers_to, (at, bytes), &mut whole, &mut edges)?;
         }
         whole.extend(edges.iter().map(|(block, (bytes, used))| (block * BLOCK, &bytes[..*used])));
         whole.sort_unstable_by_key(|(at, _)| *at);
@@ -329,12 +345,14 @@ impl Shared {
     }
 
     /// Sorts a piece that is to be written into what goes as it is, and what is to be completed from the lower: blocks, and
-    /// how much of each is written.
+    /// how much of each is written. Behind `covers_to` there is nothing that has to be kept.
+    #[allow(clippy::too_many_arguments, reason = "each of another kind")]
     fn split<'p>(
         &self,
         work: &Work<'_>,
         extent: &Extent,
         len: u64,
+        covers_to: Option<u64>,
         (mut at, mut bytes): (u64, &'p [u8]),
         whole: &mut Vec<(u64, &'p [u8])>,
         edges: &mut BTreeMap<u64, (Vec<u8>, usize)>,
@@ -345,7 +363,9 @@ impl Shared {
             let partly = from > 0 || blocks == 0;
             let taken = if partly { bytes.len().min(BLOCK as usize - from) } else { blocks * BLOCK as usize };
             let (part, rest) = bytes.split_at(taken);
-            if partly && self.class(work, extent, block)? == Class::Lower {
+            // If all is written that the block has, nothing of it is needed: so it is with the last one of a file.
+            let covers = from == 0 && covers_to.is_some_and(|end| at + taken as u64 >= end);
+            if partly && !covers && self.class(work, extent, block)? == Class::Lower {
                 let (edge, used) = match edges.entry(block) {
                     std::collections::btree_map::Entry::Occupied(edge) => edge.into_mut(),
                     std::collections::btree_map::Entry::Vacant(slot) => {
@@ -416,5 +436,88 @@ impl Shared {
             self.set_extent(work, Some(left));
         }
         attr.ok_or_else(|| ErrorKind::Stale.into())
+    }
+
+    /// See [`StoreFile::may_wait`].
+    pub fn may_wait(&self, work: &Work<'_>, call: FileCall) -> Result<bool> {
+        if !self.lower.store.capabilities().remote {
+            return Ok(self.upper.store.capabilities().remote);
+        }
+        let extent = match work.node.upper() {
+            Some(_) => self.extent(work)?,
+            None => Some(Extent { valid: self.lower_file(work)?.len()?, ..Extent::default() }),
+        };
+        // Whoever changes it may be waiting.
+        let is_read = matches!(call, FileCall::Read { .. } | FileCall::ReadVerified { .. });
+        if !is_read && work.content.writer.is_locked() {
+            return Ok(true);
+        }
+        let Some(extent) = extent else { return Ok(false) };
+        let verified = |range: Range<u64>| FileCall::ReadVerified { offset: range.start, len: range.end - range.start };
+        // What is copied up of a block that is changed in part.
+        let of_block = |block: u64| {
+            let bytes = block * BLOCK..((block + 1) * BLOCK).min(extent.valid);
+            match !bytes.is_empty() && self.is_lower(work, &extent, block)? {
+                true => Ok(self.lower_file(work)?.may_wait(verified(bytes))),
+                false => Ok(false),
+            }
+        };
+        let of_edges = |range: Range<u64>| -> Result<bool> {
+            let edges = [range.start, range.end].into_iter().filter(|at| at % BLOCK != 0);
+            edges.map(|at| of_block(at / BLOCK)).try_fold(false, |any, one| Ok(any | one?))
+        };
+        let is_small = extent.valid <= BLOCK;
+        match call {
+            FileCall::Read { offset, len } | FileCall::ReadVerified { offset, len } => {
+                let is_verified =
+                    matches!(call, FileCall::ReadVerified { .. }) || work.content.writers.load(SeqCst) > 0;
+                let range = offset..offset.saturating_add(len).min(extent.valid);
+                if range.is_empty() {
+                    return Ok(false);
+                }
+                let pieces = match work.node.upper() {
+                    Some(_) => self.pieces(work, &extent, range)?,
+                    None => vec![(Class::Lower, range)],
+                };
+                let lower = self.lower_file(work)?;
+                let mut of_lower = pieces.into_iter().filter(|(class, _)| *class == Class::Lower);
+                Ok(of_lower.any(|(_, range)| match is_verified {
+                    true => lower.may_wait(verified(range)),
+                    false => lower.may_wait(FileCall::Read { offset: range.start, len: range.end - range.start }),
+                }))
+            }
+            // Copied whole.
+            FileCall::Write { .. } | FileCall::Allocate { .. } if is_small => of_block(0),
+            FileCall::Write { offset, len } => {
+                let end = offset.saturating_add(len);
+                let file_end = match work.node.upper() {
+                    Some(_) => self.upper_file(work)?.len()?.max(extent.valid),
+                    None => extent.valid,
+                };
+                // What is behind the end of the file need not be kept; see `split`.
+                let end = if end >= file_end { end.next_multiple_of(BLOCK) } else { end };
+                of_edges(offset..end)
+            }
+            FileCall::SetLen { len } if len == 0 => Ok(false),
+            FileCall::SetLen { len } => {
+                if is_small || len <= BLOCK {
+                    of_block(0)
+                } else {
+                    Ok(false)
+                }
+            }
+            FileCall::Allocate { mode: AllocateMode::Extend | AllocateMode::KeepSize, .. } => Ok(false),
+            FileCall::Allocate { offset, len, .. } => of_edges(offset..offset.saturating_add(len)),
+        }
+    }
+
+    /// Whether a block is the lower's, also of a file without a copy.
+    fn is_lower(&self, work: &Work<'_>, extent: &Extent, block: u64) -> Result<bool> {
+        Ok(work.node.upper().is_none() || self.class(work, extent, block)? == Class::Lower)
+    }
+
+    /// See [`StoreFile::voids_pages`], of one that is open to write.
+    pub fn voids_pages(&self, work: &Work<'_>) -> Result<bool> {
+        Ok(self.lower.store.capabilities().remote && (work.node.upper().is_none() || self.extent(work)?.is_some()))
     }
 }

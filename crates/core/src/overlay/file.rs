@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use super::content::{Content, Work, times_of};
 use super::map::Class;
@@ -11,7 +12,7 @@ use super::node::Node;
 use super::record::{Extent, Own};
 use super::{BLOCK, Shared};
 use crate::error::{ErrorKind, Result};
-use crate::store::StoreFile;
+use crate::store::{FileCall, StoreFile};
 use crate::transaction::Transaction;
 use crate::types::{Access, AllocateMode, Ino, Kind, SetAttr, XattrSet};
 
@@ -46,11 +47,15 @@ struct OverlayFile {
     shared: Arc<Shared>,
     /// `None` when it is being closed.
     open: Option<(Arc<Node>, Arc<Content>)>,
+    access: Access,
 }
 
 impl Drop for OverlayFile {
     fn drop(&mut self) {
         if let Some((node, content)) = self.open.take() {
+            if self.access == Access::Write {
+                content.writers.fetch_sub(1, SeqCst);
+            }
             // The layers' files go before their inodes are forgotten.
             drop(content);
             drop(node);
@@ -60,7 +65,7 @@ impl Drop for OverlayFile {
 }
 
 impl Shared {
-    pub fn open(self: &Arc<Self>, node: &Arc<Node>, _access: Access) -> Result<Arc<dyn StoreFile>> {
+    pub fn open(self: &Arc<Self>, node: &Arc<Node>, access: Access) -> Result<Arc<dyn StoreFile>> {
         match node.kind {
             Kind::File => {}
             Kind::Directory => return Err(ErrorKind::IsDirectory.into()),
@@ -73,18 +78,21 @@ impl Shared {
             self.lower_file(&work)?;
             self.check_shared(node)?;
         }
-        Ok(self.file(node, content))
+        Ok(self.file(node, content, access))
     }
 
     /// A file that was made in the upper just now, and is open there.
     pub fn opened_new(self: &Arc<Self>, node: &Arc<Node>, file: Arc<dyn StoreFile>) -> Arc<dyn StoreFile> {
         let content = Arc::new(Content::of_new(file));
         *node.content.lock() = Arc::downgrade(&content);
-        self.file(node, content)
+        self.file(node, content, Access::Write)
     }
 
-    fn file(self: &Arc<Self>, node: &Arc<Node>, content: Arc<Content>) -> Arc<dyn StoreFile> {
-        Arc::new(OverlayFile { shared: self.clone(), open: Some((node.clone(), content)) })
+    fn file(self: &Arc<Self>, node: &Arc<Node>, content: Arc<Content>, access: Access) -> Arc<dyn StoreFile> {
+        if access == Access::Write {
+            content.writers.fetch_add(1, SeqCst);
+        }
+        Arc::new(OverlayFile { shared: self.clone(), open: Some((node.clone(), content)), access })
     }
 
     fn allocate(&self, work: &Work<'_>, range: Range<u64>, mode: AllocateMode, times: Times) -> Result<()> {
@@ -321,7 +329,21 @@ impl OverlayFile {
 
 impl StoreFile for OverlayFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.with(|shared, work| shared.read(work, offset, buf))
+        self.with(|shared, work| shared.read(work, offset, buf, work.content.writers.load(SeqCst) > 0))
+    }
+
+    fn read_verified_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.with(|shared, work| shared.read(work, offset, buf, true))
+    }
+
+    fn may_wait(&self, call: FileCall) -> bool {
+        // What fails now is told by the call itself.
+        self.with(|shared, work| shared.may_wait(work, call)).unwrap_or(true)
+    }
+
+    fn voids_pages(&self) -> bool {
+        // If that cannot be told, they are no good.
+        self.access == Access::Write && self.with(|shared, work| shared.voids_pages(work)).unwrap_or(true)
     }
 
     fn write_at(&self, pieces: &[(u64, &[u8])]) -> Result<()> {

@@ -188,6 +188,14 @@ impl Overlay {
         }
     }
 
+    /// The number under which what has this number in the lower is shown, whether it was copied up or not. `None` if it cannot be.
+    pub fn number_of(below: Ino) -> Option<Ino> {
+        match below {
+            Ino::ROOT => Some(below),
+            _ => (below.0 < TAG).then_some(Ino(below.0 | TAG)),
+        }
+    }
+
     /// Puts `upper` over `lower`, which must not change from now on. An upper that is empty becomes this lower's.
     ///
     /// The upper is for the overlay alone. Its `seek_data` must find every block of 4 KiB that was ever written and not cut
@@ -318,11 +326,8 @@ impl Shared {
 
     /// The number under which the lower's `ino` is shown.
     fn tagged(&self, ino: Ino) -> Result<Ino> {
-        if ino == Ino::ROOT {
-            return Ok(Ino::ROOT);
-        }
-        if ino.0 < TAG {
-            return Ok(Ino(ino.0 | TAG));
+        if let Some(ino) = Overlay::number_of(ino) {
+            return Ok(ino);
         }
         let why = "its inode number is too large for an overlay";
         Err(FsError::new(ErrorKind::NotSupported)

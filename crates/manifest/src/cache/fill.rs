@@ -144,6 +144,7 @@ impl CachedObject {
         let last = blocks.end - 1;
         let result = self.fill_claimed(generation, &claim.flight, blocks, want, is_awaited, fetch);
         claim.end(result.as_ref().map(drop).map_err(Failure::of));
+        self.follow(generation);
         // Other processes may have the rest: whoever writes the last block looks.
         if generation.is_complete() || last + 1 == generation.blocks() {
             self.settle_later(generation);

@@ -38,6 +38,7 @@ mod scan;
 mod space;
 mod stats;
 mod strict;
+mod sums;
 mod verify;
 mod want;
 mod whole;

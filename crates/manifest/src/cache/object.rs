@@ -21,6 +21,7 @@ use super::generation::{Found, Generation, Trust};
 use super::id::{Name, ObjectId};
 use super::space::UNIT_LEN;
 use super::stats::add;
+use super::sums::{Summing, Sums};
 use super::want::Want;
 use super::{Fetch, Inner};
 
@@ -57,6 +58,8 @@ pub struct CachedObject {
     pub(super) is_queued: AtomicBool,
     /// How often what was open of it went.
     drops: AtomicU64,
+    /// What came in order of one that the folder has no room for.
+    pub(super) following: Mutex<Option<Summing>>,
 }
 
 /// What is open of an object, and who is at work on it.
@@ -71,6 +74,10 @@ pub(super) struct State {
     pub(super) mismatches: u32,
     /// Until when it is not fetched again, and why.
     pub(super) failed: Option<(Instant, Failure)>,
+    /// The files that were found wrong last, by their number.
+    pub(super) wrong: Option<u64>,
+    /// Of one that the folder has no room for, once it was compared with its hash.
+    pub(super) sums: Option<Arc<Sums>>,
 }
 
 /// Why [`CachedObject::copy_present`] went no further.
@@ -96,6 +103,7 @@ impl CachedObject {
             touched_secs: AtomicU64::new(0),
             is_queued: AtomicBool::new(false),
             drops: AtomicU64::new(0),
+            following: Mutex::default(),
         })
     }
 
@@ -112,20 +120,29 @@ impl CachedObject {
     /// [ahead](Self::prefetch) of all readers, or said [`Interrupted`](adit_core::ErrorKind::Interrupted) to another one: then it is
     /// called again. On an error `buf` holds anything.
     pub fn read(&self, offset: u64, buf: &mut [u8], fetch: &dyn Fetch) -> Result<usize> {
+        self.read_by(offset, buf, |want| self.get(want, self.inner.options.strict, fetch))
+    }
+
+    /// As [`CachedObject::read`] with [`CacheOptions::strict`](super::CacheOptions::strict): gets and compares the whole object first.
+    pub fn read_verified(&self, offset: u64, buf: &mut [u8], fetch: &dyn Fetch) -> Result<usize> {
+        self.read_by(offset, buf, |want| self.get(want, true, fetch))
+    }
+
+    fn read_by(&self, offset: u64, buf: &mut [u8], get: impl FnOnce(&mut Want<'_>) -> Result<()>) -> Result<usize> {
         let len = self.id.len.saturating_sub(offset).min(buf.len() as u64) as usize;
-        let mut want = Want::new(offset, &mut buf[..len]);
-        if len == 0 {
-            return Ok(0);
+        if len > 0 {
+            get(&mut Want::new(offset, &mut buf[..len]))?;
         }
-        self.get(&mut want, fetch)?;
         Ok(len)
     }
 
-    fn get(&self, want: &mut Want<'_>, fetch: &dyn Fetch) -> Result<()> {
+    fn get(&self, want: &mut Want<'_>, is_strict: bool, fetch: &dyn Fetch) -> Result<()> {
         if self.is_small() {
             self.read_whole(want, true, fetch)
-        } else if self.inner.options.strict {
+        } else if is_strict {
             self.read_strict(want, fetch)
+        } else if self.sums().is_some() {
+            self.verified_through(want, fetch)
         } else {
             self.read_blocks(want, fetch)
         }
@@ -147,6 +164,9 @@ impl CachedObject {
                 _ => return self.pass_through(at, want, fetch),
             };
             let (copied_to, stop) = self.copy_present(&generation, at, want);
+            if copied_to > at {
+                self.follow(&generation);
+            }
             stalls = if copied_to > at { 0 } else { stalls + 1 };
             at = copied_to;
             let absent = match stop {
@@ -219,6 +239,10 @@ impl CachedObject {
         if range.start >= end {
             return Ok(());
         }
+        if self.inner.options.strict && !self.inner.space.fits(self.id.len) && self.sums().is_none() {
+            // The first read fetches all of it, past the folder.
+            return Ok(());
+        }
         if self.is_small() {
             let fits = self.inner.space.fits(self.id.len.next_multiple_of(UNIT_LEN));
             return if fits { self.read_whole(&mut Want::new(0, &mut []), false, fetch) } else { Ok(()) };
@@ -259,6 +283,12 @@ impl CachedObject {
         }
         let Some(generation) = self.generation(false) else { return false };
         (generation.block_of(range.start)..=generation.block_of(range.end - 1)).all(|block| generation.is_known(block))
+    }
+
+    /// Whether all of `range` is in the folder, and the object was compared with its hash: [`CachedObject::read_verified`] fetches nothing.
+    pub fn has_verified(&self, range: Range<u64>) -> bool {
+        let is_verified = || self.generation(false).is_some_and(|generation| generation.trust() > Trust::None);
+        range.is_empty() || self.has(range) && (self.is_small() || is_verified())
     }
 
     /// The parts of `range` that are neither in the folder nor being fetched by this process, in whole blocks.

@@ -3,16 +3,12 @@
 use std::sync::Arc;
 
 use adit_core::error::Result;
-use xxhash_rust::xxh3::Xxh3;
 
 use super::Fetch;
-use super::fault::ObjectFault;
 use super::fill::Step;
 use super::generation::{Generation, Trust};
 use super::object::{CachedObject, Stop};
-use super::stats::add;
 use super::want::Want;
-use crate::format::ContentHash;
 
 /// How often a read begins anew because of damage, wrong content or eviction, before it trusts the folder no more.
 const ROUNDS_MAX: u32 = 6;
@@ -63,26 +59,5 @@ impl CachedObject {
             }
         }
         Ok(true)
-    }
-
-    /// Fetches the whole object, keeps what is wanted of it in the reader's buffer alone, and compares it with its hash; and once more
-    /// if it is not right.
-    fn verified_through(&self, want: &mut Want<'_>, fetch: &dyn Fetch) -> Result<()> {
-        let mut found = ContentHash([0; 16]);
-        for _ in 0..2 {
-            let mut whole = Xxh3::new();
-            add(&self.inner.counters.misses, 1);
-            self.fetch_all(0..self.id().len, fetch, &mut |at, bytes| {
-                whole.update(bytes);
-                want.put(at, bytes);
-            })?;
-            add(&self.inner.counters.passed_bytes, self.id().len);
-            found = ContentHash(whole.digest128().to_be_bytes());
-            if found == self.id().hash {
-                return Ok(());
-            }
-            self.wrong(found);
-        }
-        Err(ObjectFault::Mismatch { found }.error(&self.id()))
     }
 }

@@ -91,7 +91,12 @@ impl CachedObject {
         // With the map, and the data if it is still there.
         self.discard(generation);
         self.inner.trim_quarantine();
-        self.wrong(found);
+        // Who opened the same files again before their names were gone finds the same, which says nothing of what comes when it is
+        // asked for again.
+        let nonce = generation.header().nonce;
+        if self.state.lock().wrong.replace(nonce) != Some(nonce) {
+            self.wrong(found);
+        }
     }
 
     /// Puts the content of a small object aside.
@@ -113,6 +118,7 @@ impl CachedObject {
         let is_last = {
             let state = &mut *self.state.lock();
             state.mismatches += 1;
+            state.sums = None;
             let is_last = state.mismatches >= MISMATCHES_MAX;
             if is_last {
                 let failure = Failure::of(&ObjectFault::Mismatch { found }.error(&id));

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use adit_core::error::{ErrorKind, Result};
-use adit_core::store::StoreFile;
+use adit_core::store::{FileCall, StoreFile};
 use adit_core::types::AllocateMode;
 use adit_index::NodeId;
 use parking_lot::Mutex;
@@ -14,7 +14,7 @@ use super::Inner;
 use super::ahead::Job;
 use super::extra::Content;
 use super::streams::{Limits, Streams};
-use crate::cache::{CachedObject, ObjectId};
+use crate::cache::{CachedObject, Fetch, ObjectId};
 use crate::cas::REQUEST_LEN_BYTES;
 use crate::format::ContentHash;
 use crate::format::limits::CHUNK_LEN_BYTES;
@@ -113,14 +113,39 @@ impl ManifestFile {
         Ok(())
     }
 
-    /// Whether nothing of `range` is to be fetched, or being fetched.
-    fn is_there(&self, range: Range<u64>) -> bool {
-        let mut is_there = true;
+    /// Whether that is so of all objects that `range` touches.
+    fn all(&self, range: Range<u64>, so: impl Fn(Piece) -> bool) -> bool {
+        let mut all = true;
         let looked = self.each_piece(range, |piece| {
-            is_there &= piece.object.has(piece.range);
+            all &= so(piece);
             Ok(())
         });
-        looked.is_ok() && is_there
+        looked.is_ok() && all
+    }
+
+    /// Reads as `read` does of one object.
+    fn read_by(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+        read: impl Fn(&CachedObject, u64, &mut [u8], &dyn Fetch) -> Result<usize>,
+    ) -> Result<usize> {
+        let len = self.size.saturating_sub(offset).min(buf.len() as u64);
+        if len == 0 {
+            return Ok(0);
+        }
+        // Before the read, so that both go on at once.
+        self.look_ahead(offset, len)?;
+        let mut rest = &mut buf[..len as usize];
+        self.each_piece(offset..offset + len, |Piece { object, range }| {
+            let taken = std::mem::take(&mut rest);
+            let (part, left) = taken.split_at_mut((range.end - range.start) as usize);
+            rest = left;
+            let read = read(&object, range.start, part, &*self.inner.source)?;
+            // The range lies in the object.
+            if read == part.len() { Ok(()) } else { Err(ErrorKind::Corrupt.into()) }
+        })?;
+        Ok(len as usize)
     }
 
     /// Has a range fetched: block by block what is short, in longer requests what is long. If there is too much to be done already, it tells
@@ -176,31 +201,27 @@ impl Drop for ManifestFile {
 
 impl StoreFile for ManifestFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let len = self.size.saturating_sub(offset).min(buf.len() as u64);
-        if len == 0 {
-            return Ok(0);
-        }
-        // Before the read, so that both go on at once.
-        self.look_ahead(offset, len)?;
-        let mut rest = &mut buf[..len as usize];
-        self.each_piece(offset..offset + len, |Piece { object, range }| {
-            let taken = std::mem::take(&mut rest);
-            let (part, left) = taken.split_at_mut((range.end - range.start) as usize);
-            rest = left;
-            let read = object.read(range.start, part, &*self.inner.source)?;
-            // The range lies in the object.
-            if read == part.len() { Ok(()) } else { Err(ErrorKind::Corrupt.into()) }
-        })?;
-        Ok(len as usize)
+        self.read_by(offset, buf, CachedObject::read)
+    }
+
+    fn read_verified_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.read_by(offset, buf, CachedObject::read_verified)
     }
 
     fn write_at(&self, _pieces: &[(u64, &[u8])]) -> Result<()> {
         Err(ErrorKind::ReadOnly.into())
     }
 
-    fn may_wait(&self, offset: u64, len: u64) -> bool {
-        let end = offset.saturating_add(len).min(self.size);
-        offset < end && !self.is_there(offset..end)
+    fn may_wait(&self, call: FileCall) -> bool {
+        let range = |offset: u64, len: u64| offset..offset.saturating_add(len).min(self.size);
+        match call {
+            FileCall::Read { offset, len } => !self.all(range(offset, len), |piece| piece.object.has(piece.range)),
+            FileCall::ReadVerified { offset, len } => {
+                !self.all(range(offset, len), |piece| piece.object.has_verified(piece.range))
+            }
+            // They are refused.
+            FileCall::Write { .. } | FileCall::SetLen { .. } | FileCall::Allocate { .. } => false,
+        }
     }
 
     fn host_file(&self) -> Option<OwnedFd> {

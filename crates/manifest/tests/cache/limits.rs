@@ -64,6 +64,109 @@ fn an_object_larger_than_the_limit_is_read() {
     }
 }
 
+/// All of it is compared once, before the first byte; after that each block with what it was then.
+#[test]
+fn a_strict_reader_of_an_object_larger_than_the_limit_fetches_it_twice_and_no_more() {
+    for limit_bytes in [400_000, 0] {
+        let (dir, source) = (folder(), Source::new());
+        let id = source.add(1_000_000, 1);
+        let cache = open(host(&dir), CacheOptions { strict: true, ..options_of(limit_bytes) });
+        let object = cache.object(id);
+        read(&object, 700_000, 10, &source).unwrap();
+        assert!(source.fetched_bytes() <= 1_000_000 + 4096);
+        let content = source.content(id);
+        for at in (0..1_000_000).step_by(4096) {
+            let end = (at + 4096).min(1_000_000);
+            assert!(read(&object, at as u64, 4096, &source).unwrap() == content[at..end]);
+        }
+        let stats = cache.stats();
+        assert!(source.fetched_bytes() <= 1_000_000 + stats.evictions * 4096, "{stats:?}");
+        assert_eq!(stats.verified, 1);
+        let mut rng = Rng::new(2);
+        for _ in 0..100 {
+            let at = rng.below(1_000_000 - 100) as usize;
+            assert!(read(&object, at as u64, 100, &source).unwrap() == content[at..at + 100]);
+            assert!(source.fetched_bytes() <= 2 * 4096, "a block, or two");
+        }
+        // A block that comes wrong is fetched again; one that stays so is an error.
+        drop(std::fs::remove_dir_all(dir.path().join("objects")));
+        let cache = open(host(&dir), CacheOptions { strict: true, ..options_of(limit_bytes) });
+        let object = cache.object(id);
+        read(&object, 0, 1, &source).unwrap();
+        for n in 1..20u64 {
+            source.act(&[Act::Flip]);
+            let at = (n * 40_960 + 4000) as usize;
+            assert!(read(&object, at as u64, 96, &source).unwrap() == content[at..at + 96], "{n}");
+            source.forget_acts();
+        }
+        source.always(Act::Flip);
+        let wrong = (0..50).map(|n| read(&object, n * 20_480 + 4000, 96, &source)).find_map(Result::err);
+        assert_eq!(wrong.expect("nothing else is there").kind(), adit_core::error::ErrorKind::Corrupt);
+        source.always(Act::Right);
+    }
+}
+
+/// Many at once: one of them goes through all of it.
+#[test]
+fn strict_readers_of_an_object_larger_than_the_limit_share_what_one_found() {
+    let (dir, source) = (folder(), Source::new());
+    let id = source.add(1_000_000, 1);
+    let cache = open(host(&dir), CacheOptions { strict: true, ..options_of(100_000) });
+    let (object, content) = (cache.object(id), source.content(id));
+    std::thread::scope(|scope| {
+        for n in 0..8 {
+            let (object, content, source) = (&object, &content, &source);
+            scope.spawn(move || {
+                let at = n * 100_000;
+                assert!(read(object, at as u64, 4096, source).unwrap() == content[at..at + 4096]);
+            });
+        }
+    });
+    assert!(source.fetched_bytes() <= 1_000_000 + 8 * 4 * 4096);
+}
+
+#[derive(Default)]
+struct Told(std::sync::atomic::AtomicU64);
+
+impl adit_manifest::cache::Watch for Told {
+    fn quarantined(&self, _: &adit_manifest::cache::ObjectId) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+/// Who reads an object from its beginning to its end learns whether it was right, also of one that was never there as a whole.
+#[test]
+fn an_object_larger_than_the_limit_is_compared_when_a_reader_came_through() {
+    let (dir, source) = (folder(), Source::new());
+    let id = source.add(1_000_000, 1);
+    let told = std::sync::Arc::new(Told::default());
+    let watch = || told.0.load(std::sync::atomic::Ordering::SeqCst);
+    let cache = open(host(&dir), CacheOptions { watch: Some(told.clone()), ..options_of(400_000) });
+    let (object, content) = (cache.object(id), source.content(id));
+    let through = || {
+        (0..1_000_000)
+            .step_by(10_000)
+            .map(|at| read(&object, at as u64, 10_000, &source).map(|got| got == content[at..at + 10_000]))
+            .collect::<Result<Vec<_>, _>>()
+    };
+    source.act(&[Act::Flip]);
+    assert!(!through().unwrap().into_iter().all(|right| right), "nothing is known before the end");
+    assert_eq!((watch(), cache.stats().quarantined), (1, 1));
+    assert!(through().unwrap().into_iter().all(|right| right));
+    assert_eq!((watch(), cache.stats().verified), (1, 1));
+    // From now on each block is compared.
+    source.fetched();
+    for n in 0..50u64 {
+        source.act(&[Act::Flip]);
+        let at = (n * 20_000) as usize;
+        assert!(read(&object, at as u64, 500, &source).unwrap() == content[at..at + 500]);
+        // It was there already.
+        source.forget_acts();
+    }
+    assert!(through().unwrap().into_iter().all(|right| right));
+    assert_eq!(watch(), 1);
+}
+
 #[test]
 fn without_room_only_what_is_read_is_fetched() {
     let (dir, source) = (folder(), Source::new());

@@ -78,6 +78,11 @@ impl Source {
         self.state.lock().unwrap().acts.extend(acts);
     }
 
+    /// What was not done yet is not done.
+    pub fn forget_acts(&self) {
+        self.state.lock().unwrap().acts.clear();
+    }
+
     /// All fetches after those do this.
     pub fn always(&self, act: Act) {
         self.state.lock().unwrap().always = Some(act);

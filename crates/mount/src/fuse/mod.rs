@@ -29,7 +29,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use adit_core::engine::{Engine, Entry, Fh, Lookup};
-use adit_core::store::NewNode;
+use adit_core::store::{FileCall, NewNode};
 use adit_core::types::{Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, XattrName};
 use adit_core::{ErrorKind, FsError};
 use fuser::{
@@ -95,8 +95,13 @@ impl Front {
         self.requests.ask(asked, ino, call)
     }
 
-    fn may_wait(&self, fh: FileHandle, offset: u64, len: u64) -> bool {
-        self.requests.engine.may_wait(fh_of(fh), offset, len)
+    fn may_wait(&self, fh: FileHandle, call: FileCall) -> bool {
+        self.requests.engine.may_wait(fh_of(fh), call)
+    }
+
+    /// Runs `job` where it is in nobody's way, if it may wait.
+    fn run(&self, may_wait: bool, job: impl FnOnce() + Send + 'static) {
+        if may_wait { self.waiters.run(job) } else { job() }
     }
 
     /// Where ACLs were agreed on, the umask is left to the store. Else the kernel has applied it already; doing so again
@@ -109,8 +114,8 @@ impl Front {
 
     /// Where the kernel keeps the times, it sends them along with a length that is another one. A length that a file has already
     /// must not change them.
-    fn without_needless_size(&self, engine: &Engine, ino: Ino, set: SetAttr) -> Result<SetAttr, FsError> {
-        let needless = self.agreed.times && set.mtime.is_none() && set.ctime.is_none();
+    fn without_needless_size(agreed: Agreed, engine: &Engine, ino: Ino, set: SetAttr) -> Result<SetAttr, FsError> {
+        let needless = agreed.times && set.mtime.is_none() && set.ctime.is_none();
         match set.size {
             Some(size) if needless && engine.getattr(ino, None)?.0.size == size => Ok(SetAttr { size: None, ..set }),
             _ => Ok(set),
@@ -134,10 +139,14 @@ impl Front {
     }
 
     fn answer_attr(&self, result: Result<(Attr, Duration), Errno>, reply: ReplyAttr) {
-        match result {
-            Ok((attr, ttl)) => reply.attr(&ttl, &self.attr(&attr)),
-            Err(e) => reply.error(e),
-        }
+        answer_attr(result, self.block_len, reply);
+    }
+}
+
+fn answer_attr(result: Result<(Attr, Duration), Errno>, block_len: u32, reply: ReplyAttr) {
+    match result {
+        Ok((attr, ttl)) => reply.attr(&ttl, &convert::file_attr(&attr, block_len)),
+        Err(e) => reply.error(e),
     }
 }
 
@@ -264,30 +273,33 @@ impl Filesystem for Front {
             mtime: mtime.map(convert::set_time),
             ctime: ctime.filter(|_| self.agreed.times).map(convert::timestamp),
         };
-        let result = self.ask(Asked::Setattr, ino, |engine| {
-            let done = match set.is_empty() {
-                // A change of ctime alone (kernel write-back sends it), of a store that sets ctime itself.
-                true => engine.getattr(Ino(ino.0), fh.map(fh_of)),
-                false => {
-                    let set = self.with_set_id(engine, req, Ino(ino.0), set)?;
-                    let set = self.without_needless_size(engine, Ino(ino.0), set)?;
-                    engine.setattr(Ino(ino.0), &set, fh.map(fh_of))
+        let (requests, agreed, block_len, uid) = (self.requests.clone(), self.agreed, self.block_len, req.uid());
+        self.run(requests.engine.setattr_may_wait(Ino(ino.0), &set), move || {
+            let result = requests.ask(Asked::Setattr, ino, |engine| {
+                let done = match set.is_empty() {
+                    // A change of ctime alone (kernel write-back sends it), of a store that sets ctime itself.
+                    true => engine.getattr(Ino(ino.0), fh.map(fh_of)),
+                    false => {
+                        let set = Front::with_set_id(agreed, engine, uid, Ino(ino.0), set)?;
+                        let set = Front::without_needless_size(agreed, engine, Ino(ino.0), set)?;
+                        engine.setattr(Ino(ino.0), &set, fh.map(fh_of))
+                    }
+                };
+                match done {
+                    // Kernel write-back stores the times of a file also after its last name went. It ignores the answer,
+                    // but would report an error of it at the next syncfs.
+                    Err(e)
+                        if e.kind() == ErrorKind::Stale
+                            && engine.options().kernel_writeback
+                            && convert::only_times(&set) =>
+                    {
+                        Ok((convert::removed_file(Ino(ino.0)), Duration::ZERO))
+                    }
+                    done => done,
                 }
-            };
-            match done {
-                // Kernel write-back stores the times of a file also after its last name went. It ignores the answer,
-                // but would report an error of it at the next syncfs.
-                Err(e)
-                    if e.kind() == ErrorKind::Stale
-                        && engine.options().kernel_writeback
-                        && convert::only_times(&set) =>
-                {
-                    Ok((convert::removed_file(Ino(ino.0)), Duration::ZERO))
-                }
-                done => done,
-            }
+            });
+            answer_attr(result, block_len, reply);
         });
-        self.answer_attr(result, reply);
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
@@ -427,7 +439,7 @@ impl Filesystem for Front {
         reply: ReplyData,
     ) {
         let size = size.min(TRANSFER_LEN_MAX);
-        if self.may_wait(fh, offset, size.into()) {
+        if self.may_wait(fh, FileCall::Read { offset, len: size.into() }) {
             let requests = self.requests.clone();
             // What is read into goes with the request: these threads are many.
             return self
@@ -455,7 +467,7 @@ impl Filesystem for Front {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        if self.may_wait(fh, offset, data.len() as u64) {
+        if self.may_wait(fh, FileCall::Write { offset, len: data.len() as u64 }) {
             let (requests, agreed, data) = (self.requests.clone(), self.agreed, data.to_vec());
             return self
                 .waiters
@@ -558,15 +570,20 @@ impl Filesystem for Front {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let result = self.ask(Asked::Fallocate, ino, |engine| {
-            let mode = convert::allocate_mode(mode).ok_or(ErrorKind::NotSupported)?;
-            self.before_change(engine, fh_of(fh), req)?;
-            match self.agreed.times {
-                true => engine.allocate_keeping_times(fh_of(fh), offset, length, mode),
-                false => engine.allocate(fh_of(fh), offset, length, mode),
-            }
+        let (requests, agreed, uid) = (self.requests.clone(), self.agreed, req.uid());
+        let mode = convert::allocate_mode(mode);
+        let call = mode.map(|mode| FileCall::Allocate { offset, len: length, mode });
+        self.run(call.is_some_and(|call| self.may_wait(fh, call)), move || {
+            let result = requests.ask(Asked::Fallocate, ino, |engine| {
+                let mode = mode.ok_or(ErrorKind::NotSupported)?;
+                Front::before_change(agreed, engine, fh_of(fh), uid)?;
+                match agreed.times {
+                    true => engine.allocate_keeping_times(fh_of(fh), offset, length, mode),
+                    false => engine.allocate(fh_of(fh), offset, length, mode),
+                }
+            });
+            answer_empty(result, reply);
         });
-        answer_empty(result, reply);
     }
 
     fn lseek(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
@@ -587,17 +604,22 @@ impl Filesystem for Front {
         flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let result = self.ask(Asked::CopyFileRange, ino_in, |engine| {
-            if !flags.is_empty() {
-                return Err(ErrorKind::InvalidInput.into());
+        let (requests, agreed, uid, len) = (self.requests.clone(), self.agreed, req.uid(), len.min(COPY_LEN_MAX));
+        let may_wait = self.may_wait(fh_in, FileCall::ReadVerified { offset: offset_in, len })
+            || self.may_wait(fh_out, FileCall::Write { offset: offset_out, len });
+        self.run(may_wait, move || {
+            let result = requests.ask(Asked::CopyFileRange, ino_in, |engine| {
+                if !flags.is_empty() {
+                    return Err(ErrorKind::InvalidInput.into());
+                }
+                Front::before_change(agreed, engine, fh_of(fh_out), uid)?;
+                engine.copy_range(fh_of(fh_in), offset_in, fh_of(fh_out), offset_out, len)
+            });
+            match result {
+                Ok(len) => reply.written(u32::try_from(len).unwrap_or(u32::MAX)),
+                Err(e) => reply.error(e),
             }
-            self.before_change(engine, fh_of(fh_out), req)?;
-            engine.copy_range(fh_of(fh_in), offset_in, fh_of(fh_out), offset_out, len.min(COPY_LEN_MAX))
         });
-        match result {
-            Ok(len) => reply.written(u32::try_from(len).unwrap_or(u32::MAX)),
-            Err(e) => reply.error(e),
-        }
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {

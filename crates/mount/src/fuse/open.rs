@@ -1,7 +1,7 @@
 //! Opening files: what `open` and `create` do beyond asking the engine.
 
 use adit_core::engine::{Engine, Entry, Opened};
-use adit_core::store::NewNode;
+use adit_core::store::{FileCall, NewNode};
 use adit_core::types::{Access, Caller, FileName, Ino, Kind, SetAttr};
 use adit_core::{ErrorKind, FsError};
 use fuser::{FopenFlags, INodeNo, OpenAccMode, OpenFlags};
@@ -23,7 +23,7 @@ impl Front {
             return false;
         }
         // Who opens a file need not want its content, and must not wait for it here.
-        if self.requests.engine.may_wait(opened.fh, 0, GIVEN_LEN_MAX as u64) {
+        if self.requests.engine.may_wait(opened.fh, FileCall::Read { offset: 0, len: GIVEN_LEN_MAX as u64 }) {
             return false;
         }
         let Some(kernel) = self.kernel.get() else { return false };

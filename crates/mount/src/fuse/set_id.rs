@@ -10,7 +10,7 @@
 use adit_core::FsError;
 use adit_core::engine::{Engine, Fh};
 use adit_core::types::{Ino, SetAttr};
-use fuser::{Request, WriteFlags};
+use fuser::WriteFlags;
 
 use super::Front;
 use super::init::Agreed;
@@ -24,25 +24,25 @@ impl Front {
         }
     }
 
-    /// Before `req` changes content through the handle in another way.
-    pub(super) fn before_change(&self, engine: &Engine, fh: Fh, req: &Request) -> Result<(), FsError> {
-        match self.agreed.set_id && req.uid() != 0 {
+    /// Before user `uid` changes content through the handle in another way.
+    pub(super) fn before_change(agreed: Agreed, engine: &Engine, fh: Fh, uid: u32) -> Result<(), FsError> {
+        match agreed.set_id && uid != 0 {
             true => engine.drop_set_id(fh),
             false => Ok(()),
         }
     }
 
-    /// What `req` changes with `set`, set-id bits included.
+    /// What user `uid` changes with `set`, set-id bits included.
     pub(super) fn with_set_id(
-        &self,
+        agreed: Agreed,
         engine: &Engine,
-        req: &Request,
+        uid: u32,
         ino: Ino,
         set: SetAttr,
     ) -> Result<SetAttr, FsError> {
         let owner = set.uid.is_some() || set.gid.is_some();
-        let content = set.size.is_some() && req.uid() != 0;
-        if !self.agreed.set_id || set.perm.is_some() || !(owner || content) {
+        let content = set.size.is_some() && uid != 0;
+        if !agreed.set_id || set.perm.is_some() || !(owner || content) {
             return Ok(set);
         }
         let (attr, _) = engine.getattr(ino, None)?;

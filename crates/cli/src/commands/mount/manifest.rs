@@ -1,18 +1,14 @@
 //! The mount of a manifest, to read.
 
 use std::path::Path;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use adit_core::engine::Engine;
-use adit_manifest::cache::{ObjectId, Watch};
-use adit_manifest::store::ManifestStore;
 use adit_mount::daemon::Readiness;
-use adit_mount::{SessionHandle, Signals, Until};
-use parking_lot::Mutex;
+use adit_mount::{Signals, Until};
 
 use super::serve;
+use super::wrong::Wrong;
 use super::{Plan, start, tell_ready};
 use crate::args::low::GlobalArgs;
 use crate::args::mount_options::{MountRequest, Part};
@@ -62,8 +58,8 @@ pub(super) fn prepare(request: &mut MountRequest, file: &Path, global: &GlobalAr
 fn serve(plan: &Plan, file: &Path, readiness: Option<&mut Option<Readiness>>) -> Result<()> {
     let signals = Signals::install().map_err(|e| Failure::io("signals", &e))?;
     let request = &plan.request;
-    let (watch, wrong) = Wrong::channel();
-    let store = manifest::watched_store(file, &request.cas, true, Some(watch.clone()))?;
+    let wrong = Arc::new(Wrong::default());
+    let store = manifest::watched_store(file, &request.cas, true, Some(wrong.clone()))?;
     manifest::expect_answers(&request.cas, &store)?;
     // What is read comes from the disk cache. The other half is for what is on its way, and for who waits for it.
     let memory_bytes = request.memory_bytes / 2;
@@ -71,54 +67,7 @@ fn serve(plan: &Plan, file: &Path, readiness: Option<&mut Option<Readiness>>) ->
     let about = plan.about(file);
     let shown = store.clone();
     let served = serve::serve(Arc::new(store), &plan.mountpoint, &request.options, engine, about, None)?;
-    let (session, engine) = (served.handle(), served.engine());
-    let spawned = std::thread::Builder::new().name("adit-wrong".into()).spawn(move || {
-        for object in wrong {
-            drop_pages(&shown, &object, &session, &engine);
-        }
-    });
-    if let Err(e) = spawned {
-        tracing::warn!(error = %e, "what was read of objects that are wrong stays in the kernel's cache");
-    }
+    let watching = wrong.watch(move |object| shown.files_of(object), served.handle(), served.engine());
     tell_ready(readiness)?;
-    served.wait(Until { signals: Some(signals), idle: request.idle }, || watch.end())
-}
-
-/// Hears of objects with other content than their hash says. What the kernel was given of them has to go, which must not be
-/// done by a thread that serves it: so another one gets them.
-struct Wrong(Mutex<Option<Sender<ObjectId>>>);
-
-impl Wrong {
-    fn channel() -> (Arc<Wrong>, Receiver<ObjectId>) {
-        let (sender, receiver) = channel();
-        (Arc::new(Wrong(Mutex::new(Some(sender)))), receiver)
-    }
-
-    /// Ends the thread, which holds the store that holds this.
-    fn end(&self) {
-        self.0.lock().take();
-    }
-}
-
-impl Watch for Wrong {
-    fn quarantined(&self, object: &ObjectId) {
-        if let Some(sender) = &*self.0.lock() {
-            // Nobody is there any more at the end.
-            let _ = sender.send(*object);
-        }
-    }
-}
-
-/// Has the kernel and the engine drop what they keep of the files with this object.
-fn drop_pages(store: &ManifestStore, object: &ObjectId, session: &SessionHandle, engine: &Weak<Engine>) {
-    let files = store.files_of(object).unwrap_or_else(|e| {
-        tracing::warn!(error = %e, "the files of an object that is wrong are not known");
-        Vec::new()
-    });
-    for ino in files {
-        if let Some(engine) = engine.upgrade() {
-            engine.inode_changed_below(ino);
-        }
-        session.forget_inode(ino);
-    }
+    served.wait(Until { signals: Some(signals), idle: request.idle }, || drop(watching))
 }

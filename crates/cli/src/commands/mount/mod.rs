@@ -10,6 +10,7 @@ pub mod overlay;
 pub mod serve;
 mod vault;
 pub mod volume;
+mod wrong;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

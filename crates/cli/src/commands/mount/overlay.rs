@@ -13,15 +13,18 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
+use adit_core::engine::Engine;
 use adit_core::overlay::{LowerIdentity, Overlay};
 use adit_core::path::this_process;
 use adit_core::store::Store;
 use adit_core::types::{Access, Ino};
 use adit_core::{ErrorKind, FsError};
 use adit_dir::DirStore;
+use adit_manifest::cache::ObjectId;
 use adit_manifest::store::ManifestStore;
+use adit_mount::SessionHandle;
 use adit_mount::control::Registry;
 use adit_mount::mountpoint;
 use adit_volume::tree::MAIN;
@@ -29,6 +32,7 @@ use adit_volume::volume::{CreateOptions, Durability, OpenOptions};
 use adit_volume::{Volume, VolumeStore};
 use serde_json::Value;
 
+use super::wrong::{Watching, Wrong};
 use super::{Plan, manifest, volume};
 use crate::args::low::GlobalArgs;
 use crate::args::manifest::CasArgs;
@@ -65,7 +69,8 @@ enum Held {
     Nothing,
     Volume(Volume),
     Mounted(Private),
-    Manifest(ManifestStore, CasArgs),
+    /// With where its content is, and who is told of objects that are wrong.
+    Manifest(ManifestStore, CasArgs, Arc<Wrong>),
 }
 
 impl Lower {
@@ -87,16 +92,27 @@ impl Lower {
             }
             Held::Mounted(private) => Ok(private.store()?),
             // Nothing of it is ever forgotten.
-            Held::Manifest(store, _) => Ok(Arc::new(store.clone())),
+            Held::Manifest(store, ..) => Ok(Arc::new(store.clone())),
         }
     }
 
     /// The manifest that it is, if it is one, and where its content is.
     pub fn manifest(&self) -> Option<(&ManifestStore, &CasArgs)> {
         match &self.held {
-            Held::Manifest(store, cas) => Some((store, cas)),
+            Held::Manifest(store, cas, _) => Some((store, cas)),
             _ => None,
         }
+    }
+
+    /// Has the kernel and the engine drop what they keep of a file below that turns out to be wrong, where that can be.
+    pub fn watch(&self, session: SessionHandle, engine: Weak<Engine>) -> Option<Watching> {
+        let Held::Manifest(store, _, wrong) = &self.held else { return None };
+        let store = store.clone();
+        let files = move |object: &ObjectId| {
+            let below = store.files_of(object)?;
+            Ok(below.into_iter().filter_map(Overlay::number_of).collect())
+        };
+        Some(wrong.watch(files, session, engine))
     }
 }
 
@@ -443,10 +459,11 @@ fn open_lower(source: &Source, part: &Part, request: &MountRequest) -> Result<Lo
     let path = source.path();
     let place = path.display().to_string();
     if matches!(source, Source::Manifest(_)) {
-        let store = open::manifest::store(path, &request.cas, true)?;
+        let wrong = Arc::new(Wrong::default());
+        let store = open::manifest::watched_store(path, &request.cas, true, Some(wrong.clone()))?;
         open::manifest::expect_answers(&request.cas, &store)?;
         let identity = of_manifest(path, &store.identity().hash.to_string());
-        let held = Held::Manifest(store.clone(), request.cas.clone());
+        let held = Held::Manifest(store.clone(), request.cas.clone(), wrong);
         return Ok(Lower { store: Arc::new(store), identity, source: place, snapshot: None, held });
     }
     let Part::Snapshot(name) = part else {

@@ -35,6 +35,7 @@ use serde_json::Value;
 
 use super::overlay::{self, Lower};
 use super::serve::{self, About, Served};
+use super::wrong::Watching;
 use super::{Plan, answered, start, tell_ready};
 use crate::args::low::GlobalArgs;
 use crate::args::mount_options::{Part, Timeouts};
@@ -241,6 +242,8 @@ struct Live {
     /// Of a branch.
     snapshots: Option<SnapshotsDir>,
     overlay: Option<Overlay>,
+    /// Of an overlay on a manifest.
+    _watching: Option<Watching>,
 }
 
 /// What a session shows.
@@ -454,7 +457,10 @@ impl Process {
         };
         let place = Place { process: Arc::downgrade(self), id };
         let served = serve::serve(store, &wish.mountpoint(), &options, engine, about, Some(place))?;
-        let live = Live { wish: wish.clone(), session: served.handle(), engine: served.engine(), snapshots, overlay };
+        let (session, engine) = (served.handle(), served.engine());
+        let lower = self.lower.as_ref().filter(|_| wish.overlay);
+        let _watching = lower.and_then(|lower| lower.watch(session.clone(), engine.clone()));
+        let live = Live { wish: wish.clone(), session, engine, snapshots, overlay, _watching };
         if let Some(lock) = &wish.lock {
             verb::end_with(OsString::from_vec(lock.clone()).into(), served.handle())
                 .map_err(|e| Failure::io("mount", &e))?;

@@ -1,0 +1,82 @@
+//! Objects with other content than their hash says: what the kernel was given of them has to go.
+//!
+//! The cache finds it out ([`Watch`]), in a thread that may be serving the kernel, which must not be told anything from there. So [`Wrong`]
+//! hands the object to a thread of its own, for as long as somebody holds the [`Watching`].
+
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Weak};
+
+use adit_core::engine::Engine;
+use adit_core::types::Ino;
+use adit_manifest::cache::{ObjectId, Watch};
+use adit_mount::SessionHandle;
+use parking_lot::Mutex;
+
+#[derive(Default)]
+struct State {
+    /// Counts those who watched.
+    turn: u64,
+    /// To who watches now.
+    sender: Option<Sender<ObjectId>>,
+}
+
+/// Hears of objects that are wrong.
+#[derive(Default)]
+pub struct Wrong(Mutex<State>);
+
+/// Whoever watches, until it is dropped. It ends the thread, which holds the store that holds the [`Wrong`].
+pub struct Watching {
+    wrong: Arc<Wrong>,
+    turn: u64,
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let mut state = self.wrong.0.lock();
+        if state.turn == self.turn {
+            state.sender = None;
+        }
+    }
+}
+
+impl Wrong {
+    /// From now on the kernel and the engine drop what they keep of the `files` of an object.
+    pub fn watch(
+        self: &Arc<Wrong>,
+        files: impl Fn(&ObjectId) -> adit_core::Result<Vec<Ino>> + Send + 'static,
+        session: SessionHandle,
+        engine: Weak<Engine>,
+    ) -> Watching {
+        let (sender, wrong) = channel();
+        let spawned = std::thread::Builder::new().name("adit-wrong".into()).spawn(move || {
+            for object in wrong {
+                let files = files(&object).unwrap_or_else(|e| {
+                    tracing::warn!(error = %e, "the files of an object that is wrong are not known");
+                    Vec::new()
+                });
+                for ino in files {
+                    if let Some(engine) = engine.upgrade() {
+                        engine.inode_changed_below(ino);
+                    }
+                    session.forget_inode(ino);
+                }
+            }
+        });
+        if let Err(e) = spawned {
+            tracing::warn!(error = %e, "what was read of objects that are wrong stays in the kernel's cache");
+        }
+        let mut state = self.0.lock();
+        state.turn += 1;
+        state.sender = Some(sender);
+        Watching { wrong: self.clone(), turn: state.turn }
+    }
+}
+
+impl Watch for Wrong {
+    fn quarantined(&self, object: &ObjectId) {
+        if let Some(sender) = &self.0.lock().sender {
+            // Its thread ends only with this.
+            let _ = sender.send(*object);
+        }
+    }
+}
