@@ -182,12 +182,33 @@ pub fn list(root: &Path) -> Result<BTreeMap<PathBuf, fs::Metadata>> {
     Ok(found)
 }
 
+/// What of the modes is to be the same.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Modes {
+    /// All of them.
+    All,
+    /// What a manifest keeps: the kind, and whether the owner may run a file.
+    Runnable,
+}
+
+impl Modes {
+    fn of(self, meta: &fs::Metadata) -> u32 {
+        const KIND: u32 = 0o170_000;
+        match self {
+            Modes::All => meta.mode(),
+            Modes::Runnable if meta.is_file() => meta.mode() & (KIND | 0o100),
+            Modes::Runnable => meta.mode() & KIND,
+        }
+    }
+}
+
 /// Fails unless both trees hold the same names, kinds, modes, link targets and bytes.
 pub fn compare(
     left: &Path,
     left_list: &BTreeMap<PathBuf, fs::Metadata>,
     right: &Path,
     right_list: &BTreeMap<PathBuf, fs::Metadata>,
+    modes: Modes,
 ) -> Result<Sum> {
     for path in right_list.keys() {
         ensure!(left_list.contains_key(path), "{} should not exist", right.join(path).display());
@@ -197,7 +218,8 @@ pub fn compare(
         let shown = right.join(path);
         let shown = shown.display();
         let other = right_list.get(path).with_context(|| format!("{shown} is missing"))?;
-        ensure!(meta.mode() == other.mode(), "{shown} has mode {:o} instead of {:o}", other.mode(), meta.mode());
+        let (mode, expected) = (modes.of(other), modes.of(meta));
+        ensure!(mode == expected, "{shown} has mode {mode:o} instead of {expected:o}");
         if meta.is_dir() {
             sum.dirs += 1;
             continue;

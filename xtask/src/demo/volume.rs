@@ -7,7 +7,8 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-use super::{Adit, Tour, tree};
+use super::tree::{self, Modes};
+use super::{Adit, Tour};
 use crate::mounted::Workbench;
 
 /// Makes a volume, fills it with `plain`, and proves that a snapshot holds what was there.
@@ -46,13 +47,13 @@ pub fn tour(tour: &mut Tour, adit: &Adit, plain: &Path) -> Result<()> {
     adit.run(verb(&["mount", "--snapshot", "before"]).arg(&file).arg(&snapshot_at))?;
     let expected = tree::list(plain)?;
     let held = snapshot_at.join("tree");
-    let compared = tree::compare(plain, &expected, &held, &tree::list(&held)?)?;
+    let compared = tree::compare(plain, &expected, &held, &tree::list(&held)?, Modes::All)?;
     adit.run(verb(&["umount"]).arg(&snapshot_at))?;
     tour.done(&format!("{} files and {} folders are the same", compared.files, compared.dirs));
 
     tour.step("Set everything back in one step, and compare the live tree");
     adit.run(verb(&["snapshot", "restore", "--yes"]).arg(&mountpoint).arg("before"))?;
-    tree::compare(plain, &expected, &inside, &tree::list(&inside)?)?;
+    tree::compare(plain, &expected, &inside, &tree::list(&inside)?, Modes::All)?;
     tour.done("it is what it was");
 
     tour.step("Unmount, and check the volume");
@@ -68,7 +69,7 @@ pub fn tour(tour: &mut Tour, adit: &Adit, plain: &Path) -> Result<()> {
     fs::write(mountpoint.join("adit/README.md"), "all gone\n")?;
     adit.run(verb(&["diff", "--json"]).arg(&mountpoint).stdout(std::process::Stdio::null()))?;
     adit.run(verb(&["umount"]).arg(&mountpoint))?;
-    tree::compare(plain, &expected, plain, &tree::list(plain)?)?;
+    tree::compare(plain, &expected, plain, &tree::list(plain)?, Modes::All)?;
     tour.done("the tree is what it was: the volume holds the changes");
     Ok(())
 }
