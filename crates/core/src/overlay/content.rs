@@ -498,7 +498,7 @@ impl Shared {
                 let end = if end >= file_end { end.next_multiple_of(BLOCK) } else { end };
                 of_edges(offset..end)
             }
-            FileCall::SetLen { len } if len == 0 => Ok(false),
+            FileCall::SetLen { len: 0 } => Ok(false),
             FileCall::SetLen { len } => {
                 if is_small || len <= BLOCK {
                     of_block(0)
