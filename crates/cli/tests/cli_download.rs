@@ -221,6 +221,7 @@ fn a_signal_ends_a_download_and_nothing_unfinished_stays() {
 
 /// What is large is neither sent nor fetched as a whole: the process stays small.
 #[test]
+#[allow(clippy::zombie_processes, reason = "wait4 waits for it, and tells what it took")]
 fn memory_does_not_grow_with_the_size_of_files() {
     const LEN_BYTES: u64 = 400 << 20;
     const MEMORY_MAX_KIB: i64 = 160 << 10;
