@@ -238,6 +238,29 @@ fn a_manifest_lies_where_it_was_asked_for_and_only_once() {
     w.umount();
 }
 
+/// What a commit reads of the manifest is stored again under a new hash: bytes that are wrong must not get a right one.
+#[test]
+fn what_a_commit_reads_of_the_manifest_is_verified() {
+    let Some(w) = World::new("v2025") else { return };
+    let objects = w.files("store/Data");
+    let (object, _) = objects.iter().find(|(_, len)| **len == LARGE_LEN as u64).expect("the large file's object");
+    let right = fs::read(object).unwrap();
+    let mut wrong = right.clone();
+    wrong[LARGE_LEN / 2] ^= 1;
+    fs::write(object, &wrong).unwrap();
+    w.mount();
+    // A whole block: nothing of the object is needed for it.
+    File::options().write(true).open(w.at("large")).unwrap().write_all_at(&[b'n'; 4096], 0).unwrap();
+    w.commit(&["--json"]).expect(1).says("large");
+    assert_eq!((w.manifests().len(), w.files("store/Data").len()), (0, objects.len()));
+    // When the store is mended, and the other mount's pause is over, it goes on.
+    fs::write(object, &right).unwrap();
+    w.umount();
+    w.mount();
+    assert_eq!(w.told(&[])["files"], 1);
+    w.umount();
+}
+
 #[test]
 fn of_2023_what_was_added_or_changed_is_an_output_and_deletions_are_said() {
     let Some(w) = World::new("v2023") else { return };

@@ -9,6 +9,7 @@ mod piece;
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel};
@@ -283,7 +284,11 @@ fn work(shared: &Shared<'_>, jobs: &Mutex<Receiver<Job>>, done: &Sender<Done>) {
     loop {
         // One at a time waits here, with the lock; the others wait for it.
         let Ok(job) = jobs.lock().recv() else { return };
-        if done.send(job.run(shared)).is_err() {
+        // Whoever waits for it is not to wait for ever.
+        let ran = catch_unwind(AssertUnwindSafe(|| job.run(shared))).unwrap_or_else(|_| {
+            Done::Refused(FsError::new(ErrorKind::Io).on("store", show(&job.path)).because("a thread broke down"))
+        });
+        if done.send(ran).is_err() {
             return;
         }
     }

@@ -13,6 +13,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
@@ -202,7 +203,7 @@ fn attach_with_helper(mountpoint: &Path, options: &MountOptions) -> Result<Owned
     let child = spawn_helper(|helper| {
         // The socket travels as standard input: the one descriptor that a child has without tricks after fork.
         let theirs = theirs.try_clone()?;
-        Command::new(helper)
+        helper_command(helper)
             .arg("-o")
             .arg(helper_options(options))
             .arg("--")
@@ -263,6 +264,13 @@ pub fn helpers() -> Vec<PathBuf> {
         false => folders.iter().map(|folder| folder.join(name)).collect(),
     });
     candidates.filter(|helper| identity(helper).is_some_and(|identity| Some(identity) != own)).collect()
+}
+
+/// The helper, which names itself in what it says: by its name, wherever it lies.
+fn helper_command(helper: &Path) -> Command {
+    let mut command = Command::new(helper);
+    command.arg0(helper.file_name().unwrap_or(helper.as_os_str()));
+    command
 }
 
 /// Runs `spawn` with each name of the helper until one can be run.
@@ -381,7 +389,7 @@ fn detach_with_helper(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
     }
     let refused = |reason: String| MountError::Refused { path: mountpoint.into(), reason };
     let child = spawn_helper(|helper| {
-        Command::new(helper)
+        helper_command(helper)
             .args(if lazy { &["-u", "-z"][..] } else { &["-u"][..] })
             .arg("--")
             .arg(mountpoint)

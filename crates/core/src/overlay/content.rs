@@ -264,6 +264,11 @@ impl Shared {
         Ok(())
     }
 
+    /// Whether what is read of the lower has to be verified: somebody writes to the file, or that is asked for all.
+    pub fn verifies(&self, work: &Work<'_>) -> bool {
+        self.reads_verified || work.content.writers.load(SeqCst) > 0
+    }
+
     /// Reads; of the lower only what is verified, if `is_verified`.
     pub fn read(&self, work: &Work<'_>, offset: u64, buf: &mut [u8], is_verified: bool) -> Result<usize> {
         if work.node.upper().is_none() {
@@ -469,8 +474,7 @@ impl Shared {
         let is_small = extent.valid <= BLOCK;
         match call {
             FileCall::Read { offset, len } | FileCall::ReadVerified { offset, len } => {
-                let is_verified =
-                    matches!(call, FileCall::ReadVerified { .. }) || work.content.writers.load(SeqCst) > 0;
+                let is_verified = matches!(call, FileCall::ReadVerified { .. }) || self.verifies(work);
                 let range = offset..offset.saturating_add(len).min(extent.valid);
                 if range.is_empty() {
                     return Ok(false);

@@ -329,7 +329,7 @@ impl OverlayFile {
 
 impl StoreFile for OverlayFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.with(|shared, work| shared.read(work, offset, buf, work.content.writers.load(SeqCst) > 0))
+        self.with(|shared, work| shared.read(work, offset, buf, shared.verifies(work)))
     }
 
     fn read_verified_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {

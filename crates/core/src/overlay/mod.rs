@@ -150,6 +150,8 @@ struct Shared {
     counters: Counters,
     /// What commits do with files.
     work: Mutex<states::Work>,
+    /// Whether everything that is read of the lower has to be verified.
+    reads_verified: bool,
 }
 
 /// See the module's notes. Cheap to clone: clones share one filesystem.
@@ -205,6 +207,28 @@ impl Overlay {
     /// `InvalidInput` for an upper that holds something else, or belongs to another lower; `NotSupported` for one of another
     /// version, or stores that cannot be put together.
     pub fn open(lower: Arc<dyn Store>, upper: Arc<dyn Transactional>, identity: &LowerIdentity) -> Result<Overlay> {
+        Self::open_with(lower, upper, identity, false)
+    }
+
+    /// As [`Overlay::open`]; whatever is read of the lower is verified by it before it is handed out
+    /// ([`StoreFile::read_verified_at`](crate::store::StoreFile::read_verified_at)): for whoever makes something of it that stays.
+    ///
+    /// # Errors
+    /// As of [`Overlay::open`].
+    pub fn open_verified(
+        lower: Arc<dyn Store>,
+        upper: Arc<dyn Transactional>,
+        identity: &LowerIdentity,
+    ) -> Result<Overlay> {
+        Self::open_with(lower, upper, identity, true)
+    }
+
+    fn open_with(
+        lower: Arc<dyn Store>,
+        upper: Arc<dyn Transactional>,
+        identity: &LowerIdentity,
+        reads_verified: bool,
+    ) -> Result<Overlay> {
         let caps = upper.capabilities();
         if !caps.xattrs || !caps.stable_cookies {
             let why = "the upper layer has to keep extended attributes, and to number entries for good";
@@ -257,6 +281,7 @@ impl Overlay {
             listings: Mutex::default(),
             counters: Counters::default(),
             work: Mutex::default(),
+            reads_verified,
         })))
     }
 }

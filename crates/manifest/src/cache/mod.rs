@@ -162,6 +162,11 @@ impl Cache {
         self.inner.object(id)
     }
 
+    /// Whether nothing is handed out before it was compared, see [`CacheOptions::strict`].
+    pub fn is_strict(&self) -> bool {
+        self.inner.options.strict
+    }
+
     /// Length of a block of new objects, in bytes.
     pub fn block_len(&self) -> u32 {
         self.inner.options.block_len

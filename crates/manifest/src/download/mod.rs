@@ -151,6 +151,7 @@ pub fn download(manifest: &Manifest, options: &DownloadOptions<'_>, tell: &mut T
     let is_over = AtomicBool::new(false);
     let large = Turns::new(LARGE_AT_ONCE);
     let shared = Shared {
+        manifest,
         source: options.source,
         host: options.host,
         conflict: options.conflict,

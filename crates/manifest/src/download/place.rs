@@ -56,6 +56,10 @@ pub(super) fn settle(
             let Some(host) = shared.host else { return Ok(Ok(Target::free(path))) };
             for number in 1..=COPIES_MAX {
                 let copy = copy_name(path, number);
+                // What the manifest has under that name is to come there, and nothing else.
+                if shared.has(&copy) {
+                    continue;
+                }
                 let at = on_host(&copy);
                 match host.stat(&at) {
                     Err(e) if e.kind() == io::ErrorKind::NotFound => {

@@ -17,7 +17,7 @@ use super::place::{Target, bytes, settle};
 use super::{Conflict, Done, Fault, Outcome, on_host};
 use crate::cache::{Fetch, ObjectFault, ObjectId};
 use crate::format::limits::CHUNK_LEN_BYTES;
-use crate::format::{Content, ContentHash, EntryPath, File, Hasher, MTIME_TOLERANCE_MICROS};
+use crate::format::{Content, ContentHash, EntryPath, File, Hasher, MTIME_TOLERANCE_MICROS, Manifest};
 use crate::turns::Turns;
 
 /// How much of a file that is there is read at once.
@@ -29,6 +29,7 @@ const TRIES: u32 = 2;
 
 /// What all threads have in common.
 pub(super) struct Shared<'a> {
+    pub manifest: &'a Manifest,
     pub source: &'a dyn Fetch,
     pub host: Option<&'a dyn HostDir>,
     pub conflict: Conflict,
@@ -273,6 +274,11 @@ impl Job {
 }
 
 impl Shared<'_> {
+    /// Whether the manifest has an entry at this path of the host.
+    pub fn has(&self, path: &[u8]) -> bool {
+        EntryPath::from_host(path).is_ok_and(|path| self.manifest.get(&path).is_some())
+    }
+
     fn go_on(&self) -> Result<(), FsError> {
         if self.is_over.load(Ordering::Relaxed) { Err(ErrorKind::Interrupted.into()) } else { Ok(()) }
     }

@@ -316,7 +316,7 @@ impl<'a> Walk<'a, '_, '_> {
         let began = Timestamp::now();
         let file = match self.tree.store().open(attr.ino, Access::Read) {
             Ok(file) => file,
-            Err(e) => return self.fail(&e.on("read", adit_core::path::show(&found_at))),
+            Err(e) => return self.fail(&reading(e, &found_at)),
         };
         let id = self.next;
         self.next += 1;
@@ -347,7 +347,7 @@ impl<'a> Walk<'a, '_, '_> {
         let Some(Waiting { path, found_at, attr, began, tries }) = self.waiting.remove(&done.id) else { return Ok(()) };
         let hashes = match done.hashes {
             Ok(hashes) => hashes,
-            Err(e) => return self.fail(&e.on("read", adit_core::path::show(&found_at))),
+            Err(e) => return self.fail(&reading(e, &found_at)),
         };
         self.tell(Event::Bytes(done.read_bytes))?;
         let node = match self.tree.resolve(&found_at, Last::Keep) {
@@ -418,6 +418,16 @@ fn layout(format: Format, len_bytes: u64) -> Layout {
     match format {
         Format::V2025(_) if len_bytes > CHUNK_LEN_BYTES => Layout::Chunks,
         _ => Layout::Whole,
+    }
+}
+
+/// The error of reading the file at `path`, under its path: a store that was asked by number may have named that.
+fn reading(e: FsError, path: &[u8]) -> FsError {
+    match e.subject() {
+        Some(subject) if subject.starts_with("ino ") => {
+            FsError::new(e.kind()).on("read", adit_core::path::show(path)).because(e)
+        }
+        _ => e.on("read", adit_core::path::show(path)),
     }
 }
 

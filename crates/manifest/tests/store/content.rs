@@ -174,15 +174,15 @@ fn what_was_planned_before_an_object_was_dropped_is_left() {
     let source = Arc::new(Gate(Noted::new(world.source()), std::sync::RwLock::default(), AtomicBool::new(false)));
     let store = world.mount_with(source.clone(), None);
     let closed = source.1.write().unwrap();
-    let read_some = |path: &str| {
+    let read_some = |path: &str, count: u64| {
         let file = open(&store, path);
-        for at in (0..20_000).step_by(1000) {
+        for at in (0..count * 1000).step_by(1000) {
             read(&*file, at, 1000).unwrap();
         }
         file
     };
-    // The one thread waits at the gate, and with nothing that is read below.
-    let _held = read_some("held");
+    // The one thread waits at the gate, with a block that nobody reads: these three reads are of the one before it.
+    let _held = read_some("held", 3);
     eventually("the thread fetches", || source.2.load(Ordering::Relaxed));
     let read_all = |path: &str, content: &[u8]| {
         let file = open(&store, path);
@@ -197,7 +197,7 @@ fn what_was_planned_before_an_object_was_dropped_is_left() {
     drop(read_all(full.0, &full.1));
     drop(closed);
     // Files take turns: what is to be done for the first one, is begun before the second fetch for another one.
-    let _sequential = read_some(later.0);
+    let _sequential = read_some(later.0, 20);
     eventually("another file is fetched ahead", || source.0.fetched(&later.1, true).len() >= 2);
     assert_eq!(source.0.fetched(&planned, true), []);
     drop(file);

@@ -45,10 +45,13 @@ const THREADS: usize = 16;
 pub(super) fn commit(args: &ManifestCommitArgs, global: &GlobalArgs) -> Result<()> {
     if let Some(output) = &args.output {
         super::only_one_on_output(output, args.json)?;
-        super::check_output(output, &[])?;
     }
     let mount = mounted(&args.mountpoint)?;
     let about = process::about(&mount)?;
+    if let Some(output) = &args.output {
+        // What is mounted is what the commit is told against.
+        super::check_output(output, &[about.manifest().as_os_str()])?;
+    }
     let own = about.cas();
     let given = CasArgs { cas: args.cas.clone(), store: args.store.clone(), ..CasArgs::default() };
     let cas = open::manifest::settled(&given.or(own.clone()), &about.manifest())?;
@@ -67,7 +70,7 @@ pub(super) fn commit(args: &ManifestCommitArgs, global: &GlobalArgs) -> Result<(
     let tree = Tree::new(&*store);
     let (changed, scanned) = hash(&segment, &tree, &touched, &about, args, global)?;
     let mut told = Told::of(&changed.manifest, &segment, scanned, args)?;
-    if told.is_nothing() {
+    if told.is_nothing() && !args.full {
         return told.nothing(args, global);
     }
     let differing = files_of(&changed.manifest);

@@ -3,6 +3,7 @@
 //! The cache finds it out ([`Watch`]), in a thread that may be serving the kernel, which must not be told anything from there. So [`Wrong`]
 //! hands the object to a thread of its own, for as long as somebody holds the [`Watching`].
 
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Weak};
 
@@ -15,9 +16,9 @@ use parking_lot::Mutex;
 #[derive(Default)]
 struct State {
     /// Counts those who watched.
-    turn: u64,
-    /// To who watches now.
-    sender: Option<Sender<ObjectId>>,
+    turns: u64,
+    /// To each who watches now: the mounts of a process share what is below them.
+    senders: BTreeMap<u64, Sender<ObjectId>>,
 }
 
 /// Hears of objects that are wrong.
@@ -32,10 +33,7 @@ pub struct Watching {
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        let mut state = self.wrong.0.lock();
-        if state.turn == self.turn {
-            state.sender = None;
-        }
+        self.wrong.0.lock().senders.remove(&self.turn);
     }
 }
 
@@ -66,15 +64,16 @@ impl Wrong {
             tracing::warn!(error = %e, "what was read of objects that are wrong stays in the kernel's cache");
         }
         let mut state = self.0.lock();
-        state.turn += 1;
-        state.sender = Some(sender);
-        Watching { wrong: self.clone(), turn: state.turn }
+        state.turns += 1;
+        let turn = state.turns;
+        state.senders.insert(turn, sender);
+        Watching { wrong: self.clone(), turn }
     }
 }
 
 impl Watch for Wrong {
     fn quarantined(&self, object: &ObjectId) {
-        if let Some(sender) = &self.0.lock().sender {
+        for sender in self.0.lock().senders.values() {
             // Its thread ends only with this.
             let _ = sender.send(*object);
         }

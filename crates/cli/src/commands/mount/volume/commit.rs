@@ -253,11 +253,11 @@ impl Process {
         self.mount(&wish).inspect_err(|_| self.end_commit(0, &wish))
     }
 
-    /// What a state of the upper shows over the manifest.
+    /// What a state of the upper shows over the manifest. What is read of that goes to the store again under a new hash: it has to be right.
     pub(super) fn shown_frozen(&self, upper: VolumeStore, lower: &Lower) -> Result<Shown> {
         let fail = |e| self.failed(&e);
         let identity = overlay::identity_for(&upper, lower).map_err(fail)?;
-        let overlay = Overlay::open(lower.another()?, Arc::new(upper), &identity).map_err(fail)?;
+        let overlay = Overlay::open_verified(lower.another()?, Arc::new(upper), &identity).map_err(fail)?;
         Ok(Shown { store: Arc::new(overlay.clone()), snapshots: None, overlay: Some(overlay) })
     }
 
@@ -313,7 +313,7 @@ impl Process {
             return;
         }
         let snapshots = self.volume.snapshots();
-        for left in snapshots.iter().filter(|info| !info.is_branch && info.name.starts_with(PREFIX)) {
+        for left in snapshots.iter().filter(|info| !info.is_branch && is_of_commit(&info.name)) {
             // One that is in use belongs to a commit at work.
             match self.volume.delete_snapshot(&left.name) {
                 Ok(()) => tracing::info!("snapshot {} of a commit that was ended is removed", left.name),
@@ -323,10 +323,17 @@ impl Process {
     }
 }
 
+/// Whether a snapshot's name is one that commits give: seconds and nanoseconds.
+fn is_of_commit(name: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let time = name.strip_prefix(PREFIX).and_then(|time| time.split_once('.'));
+    time.is_some_and(|(secs, nanos)| is_number(secs) && is_number(nanos) && nanos.len() == 9)
+}
+
 /// The snapshot that a mount was made for alone.
 fn frozen_by(wish: &Wish) -> Option<&str> {
     match &wish.part {
-        Part::Snapshot(name) if wish.overlay && wish.lock.is_some() && name.starts_with(PREFIX) => Some(name),
+        Part::Snapshot(name) if wish.overlay && wish.lock.is_some() && is_of_commit(name) => Some(name),
         _ => None,
     }
 }
@@ -347,8 +354,8 @@ mod tests {
             overlay,
             lock: lock.map(<[u8]>::to_vec),
         };
-        let own = || Part::Snapshot(format!("{PREFIX}1.2"));
-        assert_eq!(frozen_by(&wish(own(), true, Some(b"/l"))), Some("adit-commit-1.2"));
+        let own = || Part::Snapshot(format!("{PREFIX}1.000000002"));
+        assert_eq!(frozen_by(&wish(own(), true, Some(b"/l"))), Some("adit-commit-1.000000002"));
         // A user's own of that name, mounted, and another one for a verb.
         assert_eq!(frozen_by(&wish(own(), false, Some(b"/l"))), None);
         assert_eq!(frozen_by(&wish(own(), true, None)), None);
