@@ -60,6 +60,12 @@ fn one(path: &Path, args: &UmountArgs, global: &GlobalArgs) -> Result<()> {
     if let Err(silent @ ControlError::Silent { .. }) = registry.ping(&live) {
         return if args.lazy { detach_silent(path, &live, global.quiet) } else { Err(answered(&silent)) };
     }
+    if live::is_file_missing(&live) {
+        eprintln!(
+            "adit: {}: the file of its volume is gone; what was written there goes with this mount, unless somebody copied it out before",
+            path.display()
+        );
+    }
     let mut told = global.quiet;
     let mut waiting = || still_waiting(&registry, &live, &mut told);
     match registry.call_patiently(&live, "umount", &json!({"lazy": args.lazy}), &mut waiting) {

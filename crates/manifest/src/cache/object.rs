@@ -14,7 +14,7 @@ use adit_core::media::HostFile;
 use adit_core::types::Access;
 use parking_lot::{Condvar, Mutex};
 
-use super::fault::Failure;
+use super::fault::{Failure, ObjectFault};
 use super::fill::Step;
 use super::flight::Flight;
 use super::generation::{Found, Generation, Trust};
@@ -24,6 +24,7 @@ use super::stats::add;
 use super::sums::{Summing, Sums};
 use super::want::Want;
 use super::{Fetch, Inner};
+use crate::format::ContentHash;
 
 /// Seconds after which the use of an object is noted again.
 const TOUCH_SECS: u64 = 60;
@@ -58,6 +59,8 @@ pub struct CachedObject {
     pub(super) is_queued: AtomicBool,
     /// How often what was open of it went.
     drops: AtomicU64,
+    /// Held by who compares all of it with its hash.
+    pub(super) verifying: Mutex<()>,
     /// What came in order of one that the folder has no room for.
     pub(super) following: Mutex<Option<Summing>>,
 }
@@ -72,6 +75,8 @@ pub(super) struct State {
     pub(super) flights: Vec<Arc<Flight>>,
     /// How often it came with other content than its hash says, since it last had the right one.
     pub(super) mismatches: u32,
+    /// What it had instead, the last time.
+    pub(super) found: Option<ContentHash>,
     /// Until when it is not fetched again, and why.
     pub(super) failed: Option<(Instant, Failure)>,
     /// The files that were found wrong last, by their number.
@@ -103,6 +108,7 @@ impl CachedObject {
             touched_secs: AtomicU64::new(0),
             is_queued: AtomicBool::new(false),
             drops: AtomicU64::new(0),
+            verifying: Mutex::default(),
             following: Mutex::default(),
         })
     }
@@ -139,12 +145,51 @@ impl CachedObject {
     fn get(&self, want: &mut Want<'_>, is_strict: bool, fetch: &dyn Fetch) -> Result<()> {
         if self.is_small() {
             self.read_whole(want, true, fetch)
-        } else if is_strict {
+        } else if is_strict || self.is_suspect() {
             self.read_strict(want, fetch)
         } else if self.sums().is_some() {
             self.verified_through(want, fetch)
         } else {
-            self.read_blocks(want, fetch)
+            self.read_blocks(want, fetch)?;
+            self.compare_at_end(want, fetch)
+        }
+    }
+
+    /// Whether it came with other content than its hash says, and not yet with the right one since.
+    fn is_suspect(&self) -> bool {
+        self.state.lock().found.is_some()
+    }
+
+    /// Who has come to the object's end hears whether it is the right one, if all of it is there: a program that read all of it must not
+    /// end well with wrong bytes because they were compared a moment too late.
+    fn compare_at_end(&self, want: &mut Want<'_>, fetch: &dyn Fetch) -> Result<()> {
+        if want.end() < self.id.len {
+            return Ok(());
+        }
+        if let Some(generation) = self.uncompared(want.end()) {
+            self.verify(&generation);
+        }
+        // By this thread, or another one meanwhile.
+        let Some(found) = self.state.lock().found else { return Ok(()) };
+        match want.start() {
+            // Nothing was read before.
+            0 => self.read_strict(want, fetch),
+            _ => Err(ObjectFault::Mismatch { found }.error(&self.id)),
+        }
+    }
+
+    /// What there is of it, if that is all, was never compared with the hash, and a read to `end` comes to its end.
+    fn uncompared(&self, end: u64) -> Option<Arc<Generation>> {
+        let generation = if end < self.id.len { None } else { self.generation(false) };
+        generation.filter(|generation| generation.trust() == Trust::None && generation.is_complete())
+    }
+
+    /// Whether a read of `range` is answered with what is in the folder, and nothing has to be compared for it.
+    pub fn answers(&self, range: Range<u64>) -> bool {
+        match self.is_small() {
+            true => self.has(range),
+            false if self.is_suspect() => self.has_verified(range),
+            false => self.uncompared(range.end).is_none() && self.has(range),
         }
     }
 

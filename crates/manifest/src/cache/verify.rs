@@ -59,7 +59,13 @@ impl CachedObject {
 
     /// Verifies the object. False if it is not right, or not all there, or the folder failed.
     pub(super) fn verify(&self, generation: &Arc<Generation>) -> bool {
+        let before = generation.trust();
+        let _turn = self.verifying.lock();
         let was_verified = generation.trust() == Trust::Verified;
+        if was_verified && before != Trust::Verified {
+            // Somebody else has just done it.
+            return true;
+        }
         match generation.verify() {
             Ok(Verdict::Good) => {
                 if !was_verified {
@@ -118,6 +124,7 @@ impl CachedObject {
         let is_last = {
             let state = &mut *self.state.lock();
             state.mismatches += 1;
+            state.found = Some(found);
             state.sums = None;
             let is_last = state.mismatches >= MISMATCHES_MAX;
             if is_last {
@@ -135,7 +142,7 @@ impl CachedObject {
     /// Notes that the object has its hash.
     pub(super) fn right(&self) {
         let state = &mut *self.state.lock();
-        (state.mismatches, state.failed) = (0, None);
+        (state.mismatches, state.failed, state.found) = (0, None, None);
     }
 
     /// The error of an object that came with wrong content too often, until it is time to try again.
@@ -144,7 +151,7 @@ impl CachedObject {
         match &state.failed {
             Some((until, failure)) if Instant::now() < *until => Err(failure.error(&self.id())),
             Some(_) => {
-                (state.mismatches, state.failed) = (0, None);
+                (state.mismatches, state.failed, state.found) = (0, None, None);
                 Ok(())
             }
             None => Ok(()),

@@ -102,7 +102,15 @@ fn what_else_is_there_is_left_replaced_or_stays_beside_the_copy() {
     world.faults.reset_stats();
     assert_eq!(world.well(), Downloaded { present: 5, ..Downloaded::default() });
     assert_eq!((world.faults.stats().reads, world.paths()), (0, paths));
-    // What the manifest has under the name of a copy comes there, and nothing else.
+    // A copy that is something else is passed over.
+    fs::write(world.at("b (1)"), "yet another").unwrap();
+    assert_eq!(world.well().written, 1);
+    assert_eq!((world.text("b (1)"), world.text("b (2)")), ("yet another".into(), "new".into()));
+}
+
+/// What the manifest has under the name of a copy comes there, and nothing else.
+#[test]
+fn a_copy_takes_no_name_of_the_manifest() {
     let mut world = World::new();
     world.conflict = Conflict::Copy;
     fs::write(world.at("a.txt"), "old").unwrap();
@@ -111,15 +119,6 @@ fn what_else_is_there_is_left_replaced_or_stays_beside_the_copy() {
     assert_eq!(world.well().written, 2);
     let found = ["a.txt", "a (1).txt", "a (2).txt"].map(|path| world.text(path));
     assert_eq!(found, ["old", "second", "first"].map(String::from));
-}
-
-#[test]
-fn a_copy_that_is_something_else_is_passed_over() {
-    let world = world_of(Conflict::Copy);
-    world.well();
-    fs::write(world.at("b (1)"), "yet another").unwrap();
-    assert_eq!(world.well().written, 1);
-    assert_eq!((world.text("b (1)"), world.text("b (2)")), ("yet another".into(), "new".into()));
 }
 
 #[test]

@@ -216,7 +216,7 @@ impl StoreFile for ManifestFile {
         let range = |offset: u64, len: u64| offset..offset.saturating_add(len).min(self.size);
         match call {
             FileCall::Read { offset, len } if !self.inner.cache.is_strict() => {
-                !self.all(range(offset, len), |piece| piece.object.has(piece.range))
+                !self.all(range(offset, len), |piece| piece.object.answers(piece.range))
             }
             FileCall::Read { offset, len } | FileCall::ReadVerified { offset, len } => {
                 !self.all(range(offset, len), |piece| piece.object.has_verified(piece.range))

@@ -150,7 +150,7 @@ fn an_object_larger_than_the_limit_is_compared_when_a_reader_came_through() {
             .collect::<Result<Vec<_>, _>>()
     };
     source.act(&[Act::Flip]);
-    assert!(!through().unwrap().into_iter().all(|right| right), "nothing is known before the end");
+    assert_eq!(through().unwrap_err().kind(), adit_core::ErrorKind::Corrupt, "it is known at the end");
     assert_eq!((watch(), cache.stats().quarantined), (1, 1));
     assert!(through().unwrap().into_iter().all(|right| right));
     assert_eq!((watch(), cache.stats().verified), (1, 1));

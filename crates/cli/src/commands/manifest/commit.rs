@@ -70,7 +70,8 @@ pub(super) fn commit(args: &ManifestCommitArgs, global: &GlobalArgs) -> Result<(
     let tree = Tree::new(&*store);
     let (changed, scanned) = hash(&segment, &tree, &touched, &about, args, global)?;
     let mut told = Told::of(&changed.manifest, &segment, scanned, args)?;
-    if told.is_nothing() && !args.full {
+    // One of an earlier commit in this place says what is not so any more.
+    if told.is_nothing() && !args.full && !places.have_one(&*objects) {
         return told.nothing(args, global);
     }
     let differing = files_of(&changed.manifest);

@@ -78,6 +78,13 @@ impl Places {
         Ok(Places { file: args.output.clone(), in_store, metadata, root })
     }
 
+    /// Whether a manifest lies in one of them, as far as that can be told.
+    pub fn have_one(&self, objects: &dyn Objects) -> bool {
+        let is_file = |file: &PathBuf| file.as_os_str() != super::super::STANDARD_STREAM && file.exists();
+        let in_store = || self.in_store.as_ref().and_then(|place| place.latest(objects));
+        self.file.as_ref().is_some_and(is_file) || in_store().is_some_and(|key| objects.head(&key).is_ok())
+    }
+
     /// Writes `manifest` to all of them, where it is not there already. Its data is in the store.
     ///
     /// # Errors

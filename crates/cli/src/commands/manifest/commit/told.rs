@@ -167,7 +167,13 @@ impl Told {
     fn for_people(&self, dry_run: bool) {
         let say = |text: String| eprintln!("adit: {}: {text}", self.subject);
         if self.is_nothing() {
-            return say("nothing was changed: nothing is written".to_owned());
+            return say(match (self.places.is_empty(), self.format) {
+                (false, _) => "nothing is changed any more: the manifest says so".to_owned(),
+                (true, Format::V2023) => {
+                    "nothing that v2023 has a place for was changed: nothing is written".to_owned()
+                }
+                (true, Format::V2025(_)) => "nothing was changed: nothing is written".to_owned(),
+            });
         }
         let number = |value: &Value| value.as_u64().unwrap_or(0);
         let count = |field: &str, one: &str, many: &str| {
