@@ -60,7 +60,7 @@ fn content_that_stays_wrong_is_an_error() {
             let cache = open(host(&dir), options);
             let object = cache.object(id);
             source.always(Act::Flip);
-            let e = (0..3).filter_map(|_| read(&object, 0, len, &source).err()).last().expect("wrong twice");
+            let e = (0..3).find_map(|_| read(&object, 0, len, &source).err()).expect("wrong twice");
             assert_eq!(e.kind(), ErrorKind::Corrupt);
             assert_eq!(e.subject(), Some(id.hash.to_string().as_str()));
             assert!(matches!(fault_of(&e), Some(ObjectFault::Mismatch { .. })), "{e}");
