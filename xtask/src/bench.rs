@@ -22,6 +22,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     bench.args(["run", "--release", "--locked", "--package", "adit-bench", "--"]).args(&args.rest);
     if args.rest.first().is_some_and(|what| what == "manifest") {
         bench.env(Kind::Versitygw.variable(), golang::VERSITYGW.ensure()?);
+        bench.env(adit_servers::ENV_KEEP_ALIVE, "true");
     }
     let status = bench.status().context("cannot start cargo")?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -20,6 +20,9 @@ use guard::Guarded;
 /// The variable that tells tests which server to use, by [`Kind::name`]; versitygw where it is not set.
 pub const ENV_KIND: &str = "ADIT_S3_SERVER";
 
+/// The variable of versitygw that has it keep connections, as stores do; handed on to it. It closes them otherwise, which tests want.
+pub const ENV_KEEP_ALIVE: &str = "VGW_KEEP_ALIVE";
+
 /// How long a server may take until it answers. moto imports for seconds where others use the machine.
 const START_LIMIT: Duration = Duration::from_secs(120);
 /// How often a starting server is asked.
@@ -264,6 +267,8 @@ fn command(kind: Kind, program: &Path, dir: &Path, address: SocketAddr) -> Comma
     match kind {
         Kind::Versitygw => {
             command.env("ROOT_ACCESS_KEY", ACCESS_KEY).env("ROOT_SECRET_KEY", SECRET_KEY);
+            // Without it the server closes each connection after one answer.
+            command.envs(env::var_os(ENV_KEEP_ALIVE).map(|value| (ENV_KEEP_ALIVE, value)));
             command
                 .args(["--quiet", "--region", REGION, "--port", &address.to_string(), "posix"])
                 .arg(dir.join("data"));
