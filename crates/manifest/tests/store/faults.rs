@@ -175,10 +175,7 @@ fn a_store_that_fails_in_every_way_gives_no_wrong_byte() {
     }
     let all = right + failed;
     // How much is fetched ahead is a matter of how soon those threads run: that they did at all is to be seen.
-    assert!(
-        right > all / 2 && failed > all / 100 && ahead > 0,
-        "{right} right, {failed} failed, {ahead} blocks ahead"
-    );
+    assert!(right > all / 2 && failed > all / 100 && ahead > 0, "{right} right, {failed} failed, {ahead} blocks ahead");
 }
 
 /// Two mounts of one manifest share a cache: what one of them gives up, because it ends, the other one gets.
