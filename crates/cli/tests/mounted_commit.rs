@@ -238,6 +238,28 @@ fn a_manifest_lies_where_it_was_asked_for_and_only_once() {
     w.umount();
 }
 
+/// A change that was committed and taken back: the manifest in the same place does not go on telling of it. The whole tree is written if
+/// that is asked for, whatever has changed.
+#[test]
+fn what_was_taken_back_is_in_no_manifest_any_more() {
+    let Some(w) = World::new("v2025") else { return };
+    w.mount();
+    fs::write(w.at("oops"), "oops").unwrap();
+    let place = ["-o", &w.bench.str("changes")];
+    w.commit(&place).expect(0).says("1 file");
+    fs::remove_file(w.at("oops")).unwrap();
+    w.commit(&["--dry-run"]).expect(0).says("nothing was changed");
+    w.commit(&place).expect(0).says("nothing is changed");
+    assert!(!String::from_utf8(w.read("changes")).unwrap().contains("oops"));
+    w.run(&["manifest", "merge", "job", "changes", "-o", "same"]).expect(0);
+    let whole = ["--full", "-o", &w.bench.str("whole")];
+    w.commit(&whole).expect(0).says("nothing is changed");
+    w.umount();
+    let same = |other: &str| w.run(&["manifest", "diff", "job", other, "--json"]).expect(0).json();
+    assert_eq!(same("same"), same("job"));
+    assert_eq!(same("whole"), same("job"));
+}
+
 /// What a commit reads of the manifest is stored again under a new hash: bytes that are wrong must not get a right one.
 #[test]
 fn what_a_commit_reads_of_the_manifest_is_verified() {

@@ -61,9 +61,11 @@ fn one(path: &Path, args: &UmountArgs, global: &GlobalArgs) -> Result<()> {
         return if args.lazy { detach_silent(path, &live, global.quiet) } else { Err(answered(&silent)) };
     }
     if live::is_file_missing(&live) {
+        // Nobody but its process knows the file under another name, and that is about to end.
         eprintln!(
-            "adit: {}: the file of its volume is gone; what was written there goes with this mount, unless somebody copied it out before",
-            path.display()
+            "adit: {}: {} is not there any more: if it was moved, all is in it where it is now; if it was removed, what was changed here is lost",
+            path.display(),
+            live.file_path().display()
         );
     }
     let mut told = global.quiet;

@@ -116,7 +116,9 @@ impl Places {
             if !same {
                 super::super::write(manifest, encoded.format, file)?;
             }
-            if !is_stream {
+            if is_stream {
+                told.is_on_output();
+            } else {
                 told.is_at(&file.display().to_string(), !same);
             }
         }

@@ -34,6 +34,7 @@ pub struct Told {
     untold: u64,
     /// Where it was written, or would be; and whether that was done now.
     places: Vec<(String, bool)>,
+    is_streamed: bool,
 }
 
 impl Told {
@@ -78,7 +79,7 @@ impl Told {
             "left_out": scanned.left_out,
             "manifests": [],
         });
-        Ok(Told { object, format: header.format, subject, untold, places: Vec::new() })
+        Ok(Told { object, format: header.format, subject, untold, places: Vec::new(), is_streamed: false })
     }
 
     /// Whether nothing differs.
@@ -133,6 +134,11 @@ impl Told {
         self.places.push((place.to_owned(), written));
     }
 
+    /// It went to standard output.
+    pub fn is_on_output(&mut self) {
+        self.is_streamed = true;
+    }
+
     /// Says that nothing is to be written.
     ///
     /// # Errors
@@ -166,13 +172,11 @@ impl Told {
 
     fn for_people(&self, dry_run: bool) {
         let say = |text: String| eprintln!("adit: {}: {text}", self.subject);
-        if self.is_nothing() {
-            return say(match (self.places.is_empty(), self.format) {
-                (false, _) => "nothing is changed any more: the manifest says so".to_owned(),
-                (true, Format::V2023) => {
-                    "nothing that v2023 has a place for was changed: nothing is written".to_owned()
-                }
-                (true, Format::V2025(_)) => "nothing was changed: nothing is written".to_owned(),
+        let is_written = self.is_streamed || !self.places.is_empty();
+        if self.is_nothing() && !is_written {
+            return say(match self.format {
+                Format::V2023 => "nothing that v2023 has a place for was changed: nothing is written".to_owned(),
+                Format::V2025(_) => "nothing was changed: nothing is written".to_owned(),
             });
         }
         let number = |value: &Value| value.as_u64().unwrap_or(0);
@@ -187,7 +191,11 @@ impl Told {
             count("symlinks", "link", "links"),
             count("deletions", "deletion", "deletions"),
         ];
-        say(parts.into_iter().flatten().collect::<Vec<_>>().join(", "));
+        say(match self.is_nothing() {
+            // Written all the same: as a whole, or over one that told more.
+            true => "nothing is changed".to_owned(),
+            false => parts.into_iter().flatten().collect::<Vec<_>>().join(", "),
+        });
         if let Some(uploaded) = self.object.get("uploaded") {
             let stored = show_size(number(&uploaded["stored_bytes"]));
             say(format!("{} objects stored ({stored}), {} were there", uploaded["stored"], uploaded["present"]));
@@ -203,10 +211,10 @@ impl Told {
                 self.untold
             ));
         }
-        if self.places.is_empty() {
+        if !is_written {
             return say("no file was added or changed: nothing is written".to_owned());
         }
-        if !dry_run && self.places.iter().all(|(_, written)| !written) {
+        if !dry_run && !self.is_streamed && self.places.iter().all(|(_, written)| !written) {
             say("it was committed before, and nothing was changed since: nothing is written".to_owned());
         }
     }
