@@ -75,8 +75,41 @@ pub fn ask(segment: &Segment) {
             Err(e) => assert!(!sound || e.to_string().contains("its path is too long"), "{e}"),
         }
     }
+    columns(segment, sound);
     let none = segment.node(NodeId(segment.len())).expect_err("there is no such node");
     assert_eq!(none.kind(), ErrorKind::InvalidInput);
+}
+
+/// The columns say what the segment says, where it says something.
+fn columns(segment: &Segment, sound: bool) {
+    let Ok(columns) = segment.columns() else {
+        assert!(!sound);
+        return;
+    };
+    let mut path = Vec::new();
+    for node in (0..segment.len() + 1).take(NODES as usize) {
+        let id = NodeId(node);
+        let name = columns.name(node);
+        if let Ok(expected) = segment.name(id) {
+            assert_eq!(name, Some(expected));
+        }
+        if let Ok(expected) = segment.node(id) {
+            let found = (columns.parent(node), columns.size(node), columns.mtime_ns(node));
+            assert_eq!(found, (Some(expected.parent.0), Some(expected.size), Some(expected.mtime_ns)));
+        }
+        assert_eq!(segment.child_range(id).ok(), columns.children(node));
+        if let Some(range) = columns.name_range(node)
+            && let (true, Some(last)) = (sound, columns.node_at(range.end))
+        {
+            assert_eq!((last, columns.node_at(range.start)), (node, Some(node)));
+        }
+        path.clear();
+        let said = columns.path_into(node, &mut path);
+        if let Ok(expected) = segment.path(id) {
+            assert_eq!((said, &path), (Some(()), &expected));
+        }
+    }
+    let _ = columns.node_at(columns.names().len() / 2);
 }
 
 fn children(segment: &Segment, dir: NodeId, kind: Kind, sound: bool) {

@@ -23,7 +23,7 @@ pub mod segment;
 pub use build::{Builder, Built, Entry};
 pub use error::{Damage, Refusal};
 pub use progress::{Progress, Report, Stage};
-pub use segment::{Child, Children, Node, NodeId, Segment};
+pub use segment::{Child, Children, Columns, Node, NodeId, Segment};
 
 /// A hash of what a node holds. Of which kind, the store knows that made the segment.
 pub type ContentHash = [u8; 16];

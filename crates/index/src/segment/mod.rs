@@ -6,6 +6,7 @@
 //!
 //! Every call may be made from any number of threads at once, and takes no lock.
 
+mod columns;
 mod names;
 mod verify;
 
@@ -27,6 +28,7 @@ use crate::layout::{
 };
 use crate::map::Map;
 
+pub use columns::Columns;
 pub use names::{Child, Children};
 
 /// The number of a node in its segment. Directories have lower numbers than what is in them.
@@ -309,14 +311,20 @@ impl Segment {
             return Ok(&[]);
         }
         for block in at / BLOCK_LEN_BYTES..=(end - 1) / BLOCK_LEN_BYTES {
-            let number = column.first_block + block;
-            if self.checked[(number / 64) as usize].load(Relaxed) & 1 << (number % 64) == 0 {
+            if !self.is_checked(column, block) {
                 self.check_block(section.words(), column, block).map_err(|fault| fault.of(&self.path))?;
             }
         }
         // The column lies in the file, all of which is mapped.
         let start = (column.offset + at) as usize;
         self.map.bytes().get(start..start + len).ok_or_else(outside)
+    }
+
+    /// Whether a block was compared with its checksum, and was right.
+    #[inline]
+    fn is_checked(&self, column: Column, block: u64) -> bool {
+        let number = column.first_block + block;
+        self.checked[(number / 64) as usize].load(Relaxed) & 1 << (number % 64) != 0
     }
 
     /// Compares a block with its checksum, and notes that it is right.
