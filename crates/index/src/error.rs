@@ -57,6 +57,11 @@ pub enum Damage {
         /// What is wrong with it.
         what: &'static str,
     },
+    /// A table does not say what the nodes say.
+    Table {
+        /// What the section holds.
+        section: &'static str,
+    },
 }
 
 impl Damage {
@@ -83,6 +88,7 @@ impl fmt::Display for Damage {
             Damage::Block { section, block } => write!(f, "block {block} of {section} does not match its checksum")?,
             Damage::Outside { section, at } => write!(f, "a number points out of {section}, to {at}")?,
             Damage::Node { node, what } => write!(f, "node {node}: {what}")?,
+            Damage::Table { section } => write!(f, "{section}: not what the nodes say")?,
         }
         match self.kind() {
             ErrorKind::NotSupported => f.write_str("; use a newer adit, or build the index again"),

@@ -10,6 +10,7 @@ use adit_core::types::Kind;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::layout::{self, BLOCK_LEN_BYTES, Header};
+use crate::resolve::{Question, Resolver, ResolverOptions};
 use crate::segment::{NodeId, Segment};
 
 /// The body of a target.
@@ -76,6 +77,7 @@ pub fn ask(segment: &Segment) {
         }
     }
     columns(segment, sound);
+    resolve(segment, sound);
     let none = segment.node(NodeId(segment.len())).expect_err("there is no such node");
     assert_eq!(none.kind(), ErrorKind::InvalidInput);
 }
@@ -110,6 +112,27 @@ fn columns(segment: &Segment, sound: bool) {
         }
     }
     let _ = columns.node_at(columns.names().len() / 2);
+}
+
+/// A path leads to the node that has it, by the tables of the segment, by those that are made, and by its names.
+fn resolve(segment: &Segment, sound: bool) {
+    let ways = [(false, false), (true, false), (false, true)];
+    for (make_tables, walk) in ways.into_iter().take(if sound { 3 } else { 1 }) {
+        let options = ResolverOptions { make_tables, walk, threads: 1 };
+        let Ok(resolver) = Resolver::with(segment, options) else {
+            assert!(!sound);
+            continue;
+        };
+        for id in (0..segment.len()).take(NODES as usize).map(NodeId) {
+            let Ok(path) = segment.path(id) else { continue };
+            let asked = [Question::from(&path[..]), Question { start: id, path: b"../." }];
+            let (found, batch) = (resolver.find(NodeId::ROOT, &path), resolver.find_batch(&asked[..1]));
+            let _ = resolver.find_batch(&asked);
+            if sound {
+                assert_eq!((found.unwrap(), batch.unwrap()), (Some(id), vec![Some(id)]));
+            }
+        }
+    }
 }
 
 fn children(segment: &Segment, dir: NodeId, kind: Kind, sound: bool) {

@@ -8,6 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::Damage;
 
+pub mod tables;
 #[cfg(test)]
 mod tests;
 
@@ -72,11 +73,19 @@ pub enum Section {
     ExtraEntries = 9,
     /// The extra bytes.
     Extra = 10,
+    /// Nodes by the hash of their path, in buckets: [`tables::Bucket`].
+    Buckets = 11,
+    /// Which directories have their whole path in a stretch of its own, a bit for each node: [`tables::Rank`].
+    DirectoryRanks = 12,
+    /// Where the paths of these directories begin, and after the last one where it ends, u64, in the order of the nodes.
+    DirectoryPositions = 13,
+    /// The paths of these directories, without anything between.
+    DirectoryPaths = 14,
 }
 
 impl Section {
     /// All that this version knows, by number.
-    pub const ALL: [Section; 10] = [
+    pub const ALL: [Section; 14] = [
         Section::Parents,
         Section::NameLengths,
         Section::NamePositions,
@@ -87,7 +96,18 @@ impl Section {
         Section::Hashes,
         Section::ExtraEntries,
         Section::Extra,
+        Section::Buckets,
+        Section::DirectoryRanks,
+        Section::DirectoryPositions,
+        Section::DirectoryPaths,
     ];
+
+    /// The tables: what a segment may lack, as all of it follows from the other sections.
+    pub const TABLES: [Section; 4] = Self::PATH_TABLES;
+
+    /// The tables by which whole paths are found. Some of them is as good as none.
+    pub const PATH_TABLES: [Section; 4] =
+        [Section::Buckets, Section::DirectoryRanks, Section::DirectoryPositions, Section::DirectoryPaths];
 
     /// The section of this number, if this version knows it.
     pub fn from_kind(kind: u32) -> Option<Section> {
@@ -107,13 +127,20 @@ impl Section {
             Section::Hashes => "the hashes",
             Section::ExtraEntries => "the index of extra bytes",
             Section::Extra => "the extra bytes",
+            Section::Buckets => "the table of paths",
+            Section::DirectoryRanks => "the ranks of directories",
+            Section::DirectoryPositions => "the positions of directories' paths",
+            Section::DirectoryPaths => "the paths of directories",
         }
     }
 
     /// Its length in bytes for so many nodes, where that is given by it.
     pub fn len_for(self, nodes: u32) -> Option<u64> {
+        let count = nodes;
         let nodes = u64::from(nodes);
         match self {
+            Section::Buckets => Some(tables::buckets_len(count)),
+            Section::DirectoryRanks => Some(tables::ranks_len(count)),
             Section::Parents => Some(4 * nodes),
             Section::NameLengths => Some(nodes),
             Section::NamePositions => Some(8 * nodes.div_ceil(u64::from(GROUP_LEN))),
@@ -121,12 +148,18 @@ impl Section {
             Section::Sizes | Section::Times => Some(8 * nodes),
             Section::Hashes => Some(16 * nodes),
             Section::Names | Section::ExtraEntries | Section::Extra => None,
+            Section::DirectoryPositions | Section::DirectoryPaths => None,
         }
+    }
+
+    /// Whether it follows from other sections, so that a reader may ignore it.
+    pub fn is_table(self) -> bool {
+        Self::TABLES.contains(&self)
     }
 
     /// Whether a segment may lack it.
     fn is_optional(self) -> bool {
-        matches!(self, Section::Hashes | Section::ExtraEntries | Section::Extra)
+        matches!(self, Section::Hashes | Section::ExtraEntries | Section::Extra) || self.is_table()
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! [`Builder`] takes entries in any order, sorts them outside of memory if need be, and publishes the file whole.
 //! [`Segment`] maps it and answers: [`Segment::lookup`], [`Segment::children`], [`Segment::node`], [`Segment::path`].
+//! [`Resolver`] finds nodes by whole paths, one or many at once.
 //! [`layout`] has the bytes as pure functions; `docs/formats/index.md` says what they mean, and
 //! `docs/decisions/0016-index-segment.md` why they are so.
 //!
@@ -9,7 +10,7 @@
 //! against the bounds of what it points into. A damaged or hostile file ends with an error that names it, never with an
 //! absence, a panic or a walk without end.
 //!
-//! Not here: queries over many names, and tables of hashes. They are sections of their own, beside those of this version.
+//! Tables are sections that follow from the others: without them everything is as right, and slower.
 
 pub mod build;
 mod error;
@@ -18,11 +19,13 @@ pub mod fuzzing;
 pub mod layout;
 mod map;
 mod progress;
+pub mod resolve;
 pub mod segment;
 
 pub use build::{Builder, Built, Entry};
 pub use error::{Damage, Refusal};
 pub use progress::{Progress, Report, Stage};
+pub use resolve::{Miss, MissKind, Question, Resolver, ResolverOptions};
 pub use segment::{Child, Children, Columns, Node, NodeId, Segment};
 
 /// A hash of what a node holds. Of which kind, the store knows that made the segment.

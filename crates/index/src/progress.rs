@@ -10,6 +10,8 @@ pub enum Stage {
     Sort,
     /// Nodes are written into the segment.
     Write,
+    /// Tables are made out of the nodes; counted in tables.
+    Tables,
     /// The file's bytes are compared with their checksums.
     Read,
     /// Nodes are compared with each other.

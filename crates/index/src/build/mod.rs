@@ -13,6 +13,7 @@ mod output;
 mod record;
 mod run;
 mod scratch;
+pub(crate) mod tables;
 mod tree;
 
 use std::io;
@@ -32,6 +33,7 @@ use output::WriteError;
 use record::Facts;
 use run::{Run, RunFile, RunWriter};
 use scratch::NewFile;
+use tables::How;
 use tree::{PushError, Totals, Tree};
 
 /// Least memory that a builder takes, in bytes, whatever it was given.
@@ -85,6 +87,7 @@ pub struct Builder {
     folder: PathBuf,
     limit: usize,
     identity: Vec<u8>,
+    tables: bool,
     implied: Facts,
     run: Run,
     /// Runs by how often what is in them was merged: up to [`FAN_IN`] of each.
@@ -106,6 +109,7 @@ impl Builder {
             folder: scratch_dir.to_owned(),
             limit,
             identity: Vec::new(),
+            tables: false,
             implied: Facts { size: 0, mtime_ns: 0, mode: Mode(0), hash: [0; 16], extra: None },
             run: Run::new(limit / 2),
             runs: Vec::new(),
@@ -126,6 +130,11 @@ impl Builder {
         }
         self.identity = identity.to_owned();
         Ok(())
+    }
+
+    /// Whether the segment gets the tables with which [`crate::Resolver`] finds whole paths fast, up to 16 bytes a node; no otherwise.
+    pub fn set_tables(&mut self, tables: bool) {
+        self.tables = tables;
     }
 
     /// Permission bits and time, in nanoseconds since 1970, of directories that no entry names; 0755 and 0 otherwise.
@@ -230,11 +239,16 @@ impl Builder {
         self.check_usable()?;
         let tree = self.sort(out, report)?;
         let file = NewFile::create(out).map_err(|e| write_error(e, out))?;
-        let file_len =
-            output::write(file.file(), &tree, self.heap.as_ref(), &self.identity, report).map_err(|e| match e {
+        let scratch = || scratch::unnamed(&self.folder);
+        let how = How { scratch: &scratch, memory_limit_bytes: self.limit / 2 };
+        let tables = self.tables.then_some(how);
+        let file_len = output::write(file.file(), &tree, self.heap.as_ref(), &self.identity, tables, report).map_err(
+            |e| match e {
                 WriteError::Interrupted => interrupted(out),
                 WriteError::Io(e) => write_error(e, out),
-            })?;
+                WriteError::Index(e) => e,
+            },
+        )?;
         file.publish().map_err(|e| write_error(e, out))?;
         let Totals { nodes, directories, implied, .. } = tree.1;
         Ok(Built { nodes, directories, implied, file_len })

@@ -5,17 +5,20 @@ use std::io;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 
+use adit_core::error::FsError;
 use adit_core::types::Kind;
 
 use super::heap::Heap;
 use super::levels::{LevelNode, Levels};
 use super::record::Facts;
+use super::tables::{self, How};
 use super::tree::Totals;
 use crate::layout::{
     self, ALIGN_BYTES, BLOCK_LEN_BYTES, EXTRA_ENTRY_LEN_BYTES, FLAG_REQUIRED, GROUP_LEN, Header, Mode, NAME_IS_LONG,
     Section, SectionEntry, pack_children, unpack_children,
 };
 use crate::progress::{Progress, Report, Stage};
+use crate::segment::Segment;
 
 /// So many nodes are written between two reports.
 const STEP: u32 = 1 << 14;
@@ -25,6 +28,14 @@ pub(crate) enum WriteError {
     /// Whoever is told of the progress ended it.
     Interrupted,
     Io(io::Error),
+    /// What was written cannot be read.
+    Index(FsError),
+}
+
+impl From<FsError> for WriteError {
+    fn from(e: FsError) -> Self {
+        WriteError::Index(e)
+    }
 }
 
 impl From<io::Error> for WriteError {
@@ -38,18 +49,26 @@ struct Column<'a> {
     file: &'a File,
     section: Section,
     offset: u64,
+    /// What it has so far, in bytes.
     len: u64,
     /// What is not written yet, less than a block.
     block: Vec<u8>,
     sums: Vec<u64>,
 }
 
-impl Column<'_> {
+impl<'a> Column<'a> {
+    /// An empty one. `capacity` is how long it will be at least, in bytes.
+    fn new(file: &'a File, section: Section, offset: u64, capacity: u64) -> Self {
+        let block = Vec::with_capacity(BLOCK_LEN_BYTES.min(capacity) as usize);
+        Column { file, section, offset, len: 0, block, sums: Vec::new() }
+    }
+
     fn put(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let room = BLOCK_LEN_BYTES as usize - self.block.len();
             let (now, later) = bytes.split_at(room.min(bytes.len()));
             self.block.extend(now);
+            self.len += now.len() as u64;
             if self.block.len() == BLOCK_LEN_BYTES as usize {
                 self.write_block()?;
             }
@@ -73,12 +92,12 @@ impl Column<'_> {
         }
         let entry = SectionEntry {
             kind: self.section as u32,
-            flags: FLAG_REQUIRED,
+            flags: if self.section.is_table() { 0 } else { FLAG_REQUIRED },
             offset: self.offset,
             len: self.len,
             check: layout::section_check(&self.sums),
         };
-        assert_eq!(entry.blocks(), self.sums.len() as u64, "a section is as long as was planned");
+        assert_eq!(entry.blocks(), self.sums.len() as u64, "a section has the blocks that were written");
         Ok((entry, self.sums))
     }
 }
@@ -93,22 +112,22 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// Plans where each section lies.
-    fn new(file: &'a File, totals: &Totals, heap: Option<&'a Heap>, identity_len: usize) -> Self {
+    /// Plans where each section lies, before so many tables.
+    fn new(file: &'a File, totals: &Totals, heap: Option<&'a Heap>, identity_len: usize, tables: usize) -> Self {
         let len_of = |section: Section| match section {
             Section::Names => Some(totals.names_len),
             Section::Hashes if totals.hashes == 0 => None,
             Section::ExtraEntries => (totals.extras > 0).then(|| u64::from(totals.extras) * EXTRA_ENTRY_LEN_BYTES),
             Section::Extra => (totals.extras > 0).then_some(totals.extra_len),
+            section if section.is_table() => None,
             section => section.len_for(totals.nodes),
         };
         let planned: Vec<_> = Section::ALL.iter().filter_map(|section| Some((*section, len_of(*section)?))).collect();
-        let mut end = layout::header_len(planned.len(), identity_len) as u64;
+        let mut end = layout::header_len(planned.len() + tables, identity_len) as u64;
         let column = |(section, len): (Section, u64)| {
             let offset = end.next_multiple_of(ALIGN_BYTES);
             end = offset + len;
-            let block = Vec::with_capacity(BLOCK_LEN_BYTES.min(len) as usize);
-            Column { file, section, offset, len, block, sums: Vec::new() }
+            Column::new(file, section, offset, len)
         };
         let columns = planned.into_iter().map(column).collect();
         Columns { columns, heap, node: 0, name_at: 0, extra_at: 0 }
@@ -147,15 +166,37 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Writes a whole segment into an empty file. Its length in bytes.
+/// Writes a whole segment into an empty file, with tables if it is said how. Its length in bytes.
 pub(crate) fn write(
     file: &File,
     (levels, totals): &(Levels, Totals),
     heap: Option<&Heap>,
     identity: &[u8],
+    tables: Option<How<'_>>,
     report: &mut Report<'_>,
 ) -> Result<u64, WriteError> {
-    let mut columns = Columns::new(file, totals, heap, identity.len());
+    let count = tables.as_ref().map_or(0, |_| Section::TABLES.len());
+    let mut columns = Columns::new(file, totals, heap, identity.len(), count);
+    write_nodes(levels, totals, &mut columns, report)?;
+    let mut header = Header { nodes: totals.nodes, identity: identity.to_owned(), ..Header::default() };
+    let mut sums = Vec::new();
+    for column in columns.columns {
+        let (entry, of_blocks) = column.end()?;
+        header.sections.push(entry);
+        sums.extend(of_blocks);
+    }
+    if let Some(how) = tables {
+        write_tables(file, &how, &mut header, &mut sums, report)?;
+    }
+    Ok(finish(file, header, &sums)?)
+}
+
+fn write_nodes(
+    levels: &Levels,
+    totals: &Totals,
+    columns: &mut Columns<'_>,
+    report: &mut Report<'_>,
+) -> Result<(), WriteError> {
     let counts = levels.counts();
     let mut node = LevelNode { parent: 0, facts: NOTHING, name: Vec::new() };
     // The first nodes of the level above, of this one and of the one below.
@@ -166,10 +207,7 @@ pub(crate) fn write(
         let mut nodes = levels.nodes(depth);
         while nodes.next(&mut node)? {
             if columns.node.is_multiple_of(STEP) {
-                let done = Progress { stage: Stage::Write, done: columns.node.into(), total: totals.nodes.into() };
-                if let ControlFlow::Break(()) = report(done) {
-                    return Err(WriteError::Interrupted);
-                }
+                go_on(report, Stage::Write, columns.node, totals.nodes)?;
             }
             if node.facts.mode.kind() == Kind::Directory {
                 let (first, count) = unpack_children(node.facts.size);
@@ -179,21 +217,45 @@ pub(crate) fn write(
         }
         (above, here) = (here, below);
     }
-    Ok(finish(file, columns, totals, identity)?)
+    Ok(())
+}
+
+fn go_on(report: &mut Report<'_>, stage: Stage, done: u32, total: u32) -> Result<(), WriteError> {
+    match report(Progress { stage, done: done.into(), total: total.into() }) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(WriteError::Interrupted),
+    }
+}
+
+/// Makes the tables out of the columns that were written, and appends them.
+fn write_tables(
+    file: &File,
+    how: &How<'_>,
+    header: &mut Header,
+    sums: &mut Vec<u64>,
+    report: &mut Report<'_>,
+) -> Result<(), WriteError> {
+    let segment = Segment::unfinished(file, header.clone())?;
+    let columns = segment.columns_unchecked();
+    for (number, section) in Section::TABLES.into_iter().enumerate() {
+        go_on(report, Stage::Tables, number as u32, Section::TABLES.len() as u32)?;
+        let end = header.sections.last().map_or(0, |entry| entry.offset + entry.len);
+        let mut column = Column::new(file, section, end.next_multiple_of(ALIGN_BYTES), 0);
+        tables::make(section, &columns, how, &mut |bytes| column.put(bytes))?;
+        let (entry, of_blocks) = column.end()?;
+        header.sections.push(entry);
+        sums.extend(of_blocks);
+    }
+    Ok(())
 }
 
 const NOTHING: Facts = Facts { size: 0, mtime_ns: 0, mode: Mode(0), hash: [0; 16], extra: None };
 
 /// What is known last and lies around the sections: the checksums, and the header.
-fn finish(file: &File, columns: Columns<'_>, totals: &Totals, identity: &[u8]) -> io::Result<u64> {
-    let mut header = Header { nodes: totals.nodes, identity: identity.to_owned(), ..Header::default() };
-    let mut sums = Vec::new();
-    for column in columns.columns {
-        let (entry, of_blocks) = column.end()?;
-        header.sums_offset = (entry.offset + entry.len).next_multiple_of(ALIGN_BYTES);
-        header.sections.push(entry);
-        sums.extend(of_blocks.iter().flat_map(|sum| sum.to_le_bytes()));
-    }
+fn finish(file: &File, mut header: Header, sums: &[u64]) -> io::Result<u64> {
+    let end = header.sections.last().map_or(0, |entry| entry.offset + entry.len);
+    header.sums_offset = end.next_multiple_of(ALIGN_BYTES);
+    let sums: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
     header.file_len = header.sums_offset + sums.len() as u64;
     file.write_all_at(&sums, header.sums_offset)?;
     file.write_all_at(&header.encode(), 0)?;

@@ -146,20 +146,50 @@ impl<'a> Columns<'a> {
     /// Where a node's name lies in [`Columns::names`], without the zero byte after it.
     #[inline]
     pub fn name_range(&self, node: u32) -> Option<Range<usize>> {
+        let start = self.name_start(node)?;
+        let len = self.name_len_at(*self.name_lengths.get(node as usize)?, start)?;
+        let end = start.checked_add(len)?;
+        (*self.names.get(end)? == 0).then_some(start..end)
+    }
+
+    /// Where a node's name begins. Whether it lies in the names nobody has looked.
+    #[inline]
+    pub(crate) fn name_start(&self, node: u32) -> Option<usize> {
         let group = (node / GROUP_LEN) as usize;
-        let mut at = usize::try_from(u64::from_le_bytes(*self.name_positions.get(group)?)).ok()?;
-        let lens = self.name_lengths.get(group * GROUP_LEN as usize..node as usize)?;
-        let long = lens.contains(&NAME_IS_LONG);
-        if long {
-            for len in lens {
-                at = at.checked_add(self.name_len_at(*len, at)? + 1)?;
-            }
-        } else {
-            at = at.checked_add(lens.iter().map(|len| usize::from(*len) + 1).sum())?;
+        let first = usize::try_from(u64::from_le_bytes(*self.name_positions.get(group)?)).ok()?;
+        let before = (node % GROUP_LEN) as usize;
+        let lens = self.name_lengths.get(group * GROUP_LEN as usize..)?;
+        if let Some(lens) = lens.first_chunk::<16>()
+            && let Some(sum) = sum_of_short(lens, before)
+        {
+            return first.checked_add(sum + before);
         }
-        let len = self.name_len_at(*self.name_lengths.get(node as usize)?, at)?;
-        let end = at.checked_add(len)?;
-        (*self.names.get(end)? == 0).then_some(at..end)
+        // The last names, or a long one among them.
+        let mut at = first;
+        for len in lens.get(..before)? {
+            at = at.checked_add(self.name_len_at(*len, at)? + 1)?;
+        }
+        Some(at)
+    }
+
+    /// The names of the nodes from `node` on, in order. An item is `None`, and the last one, where something is wrong.
+    pub fn names_from(&self, node: u32) -> impl Iterator<Item = Option<&'a [u8]>> + use<'a> {
+        let columns = *self;
+        let mut at = columns.name_start(node);
+        let mut lens = columns.name_lengths.get(node as usize..).unwrap_or_default().iter();
+        std::iter::from_fn(move || {
+            let len = lens.next()?;
+            let name = at.and_then(|at| {
+                let len = columns.name_len_at(*len, at)?;
+                let name = columns.names.get(at..at.checked_add(len + 1)?)?;
+                name.split_last().filter(|(end, _)| **end == 0).map(|(_, name)| name)
+            });
+            match (name, at) {
+                (Some(name), Some(start)) => at = Some(start + name.len() + 1),
+                _ => lens = [].iter(),
+            }
+            Some(name)
+        })
     }
 
     /// The length of the name at a place, of which the column says `len`.
@@ -235,6 +265,24 @@ impl<'a> Columns<'a> {
     }
 }
 
+/// The sum of the first `count` of these lengths, at most 15. `None` if there is a [`NAME_IS_LONG`] among the 16.
+#[inline]
+fn sum_of_short(lens: &[u8; 16], count: usize) -> Option<usize> {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    const WIDE: u64 = 0x00ff_00ff_00ff_00ff;
+    let all = u128::from_le_bytes(*lens);
+    let words = [all as u64, (all >> 64) as u64];
+    // A byte of ones is a zero byte of the complement.
+    if words.iter().any(|word| (!*word).wrapping_sub(EACH) & *word & (EACH << 7) != 0) {
+        return None;
+    }
+    let kept = all & ((1_u128 << (8 * count)) - 1);
+    let wide = |word: u64| (word & WIDE) + (word >> 8 & WIDE);
+    let sums = wide(kept as u64) + wide((kept >> 64) as u64);
+    // Four sums of four bytes each, at most 1020: their sum is in the highest sixteen bits.
+    Some((sums.wrapping_mul(0x0001_0001_0001_0001) >> 48) as usize)
+}
+
 impl Segment {
     /// The columns as slices. Compares every block of them that was not looked at yet with its checksum, which reads the file
     /// once; later calls cost a look at a bit for each 64 KiB.
@@ -244,7 +292,13 @@ impl Segment {
     pub fn columns(&self) -> Result<Columns<'_>> {
         use Section::{Hashes, Modes, NameLengths, NamePositions, Names, Parents, Sizes, Times};
         self.check_sections(&[Parents, NameLengths, NamePositions, Modes, Sizes, Times, Names, Hashes])?;
-        Ok(Columns {
+        Ok(self.columns_unchecked())
+    }
+
+    /// The columns of a segment whose blocks were compared with their checksums before, or just written.
+    pub(crate) fn columns_unchecked(&self) -> Columns<'_> {
+        use Section::{Hashes, Modes, NameLengths, NamePositions, Names, Parents, Sizes, Times};
+        Columns {
             segment: self,
             parents: self.section(Parents).as_chunks().0,
             name_lengths: self.section(NameLengths),
@@ -254,7 +308,7 @@ impl Segment {
             times: self.section(Times).as_chunks().0,
             names: self.section(Names),
             hashes: self.section(Hashes).as_chunks().0,
-        })
+        }
     }
 
     /// Bytes of a section, compared with their checksums if nobody did before: for who needs a part of a column only.
@@ -292,6 +346,7 @@ impl Segment {
     }
 
     /// All of a section, without a look at its checksums; empty if there is none.
+    #[inline]
     pub(crate) fn section(&self, section: Section) -> &[u8] {
         let Some(column) = self.columns[slot(section)] else { return &[] };
         // The header was checked: the section lies in the file, which is mapped.

@@ -123,6 +123,17 @@ impl Segment {
             return Err(Damage::Length { expected: header.file_len, found }.into());
         }
         let sums = read_sums(&file, &header)?;
+        Ok(Self::mapped(file, path, header, sums)?)
+    }
+
+    /// A segment whose columns were just written, to make tables of them. Nothing of it is compared with checksums.
+    pub(crate) fn unfinished(file: &File, header: Header) -> io::Result<Segment> {
+        let len = header.sections.iter().map(|entry| entry.offset + entry.len).max().unwrap_or_default();
+        let header = Header { file_len: len, ..header };
+        Self::mapped(file.try_clone()?, Path::new("the index that is being written"), header, Box::default())
+    }
+
+    fn mapped(file: File, path: &Path, header: Header, sums: Box<[u64]>) -> io::Result<Segment> {
         let mut columns = [None; Section::ALL.len()];
         let mut first_block = 0;
         for entry in &header.sections {
@@ -131,7 +142,7 @@ impl Segment {
             }
             first_block += entry.blocks();
         }
-        let len = in_memory(found)?;
+        let len = in_memory(header.file_len)?;
         // SAFETY: adit writes no file that has the name of a segment: it publishes finished ones by rename. That others leave
         // the file alone is what the documentation asks for, as everyone who maps files does.
         let map = unsafe { Map::new(&file, len) }?;

@@ -118,6 +118,15 @@ impl Place {
         Segment::open(&self.out()).unwrap()
     }
 
+    /// A segment with tables.
+    pub fn segment_with_tables(&self, items: &[Item]) -> Segment {
+        let mut builder = self.builder();
+        builder.set_tables(true);
+        items.iter().for_each(|item| builder.add(&item.entry()).unwrap());
+        builder.finish(&self.out(), &mut |_| ControlFlow::Continue(())).unwrap();
+        Segment::open(&self.out()).unwrap()
+    }
+
     /// What is in the folder beside the segment.
     pub fn left(&self) -> Vec<String> {
         left(self.dir.path())

@@ -1,0 +1,217 @@
+//! From paths to nodes: [`Resolver`], one at a time or many at once.
+//!
+//! A path that is clean (no `.`, no `..`, one slash between names) is found by the hash of all of it, in one bucket of the
+//! table, and then compared byte by byte with the node's name and its directory's path. Any other path is made clean first,
+//! or walked where it has `..` in it. What no table knows is walked: [`Segment::lookup`] from the start, name by name.
+//!
+//! Links are not followed: an index knows no target. What is below a link is a miss that names the link.
+
+mod batch;
+mod path;
+mod table;
+
+use adit_core::error::{ErrorKind, FsError, Result};
+use adit_core::types::Kind;
+
+use crate::segment::{Columns, NodeId, Segment};
+use path::Clean;
+use table::{Found, Table};
+
+pub use batch::Question;
+
+/// Why a path leads to no node, and how far it led.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Miss {
+    /// The last node that is there.
+    pub reached: NodeId,
+    /// Where in the path the name begins that led no further, in bytes; the path's length if it ends where a directory has to be.
+    pub at: usize,
+    /// Why it led no further.
+    pub why: MissKind,
+}
+
+/// Why a path leads no further.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum MissKind {
+    /// The directory that was reached has no such name.
+    NotFound,
+    /// What was reached is no directory, and the path goes on, or ends with a slash.
+    NotDirectory,
+    /// What was reached is a symbolic link, and the path goes on.
+    Link,
+}
+
+/// Finds nodes by their paths.
+///
+/// Opening one compares the columns with their checksums; asking is free of locks, allocations and system calls, and any number of
+/// threads may ask at once.
+pub struct Resolver<'a> {
+    columns: Columns<'a>,
+    table: Option<Table<'a>>,
+    /// Most threads that a batch takes.
+    threads: usize,
+}
+
+impl std::fmt::Debug for Resolver<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Resolver").field("columns", &self.columns).field("table", &self.table.is_some()).finish()
+    }
+}
+
+/// How a [`Resolver`] works; [`Resolver::new`] is with what is set here by default.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub struct ResolverOptions {
+    /// Make the tables in memory where the segment has none: for many questions. They take up to 15 bytes a node, and half a
+    /// second for a million nodes at most. No by default.
+    pub make_tables: bool,
+    /// Ignore the tables that there are. No by default.
+    pub walk: bool,
+    /// Most threads that a batch takes; 0, the default: as many as there are processors.
+    pub threads: usize,
+}
+
+impl<'a> Resolver<'a> {
+    /// Of a segment, with its tables if it has them.
+    ///
+    /// # Errors
+    /// `Corrupt` where a block does not match its checksum; what the host says where it cannot be read.
+    pub fn new(segment: &'a Segment) -> Result<Resolver<'a>> {
+        Self::with(segment, ResolverOptions::default())
+    }
+
+    /// As [`Resolver::new`], in another way.
+    pub fn with(segment: &'a Segment, options: ResolverOptions) -> Result<Resolver<'a>> {
+        let columns = segment.columns()?;
+        let table = match Table::of(segment)? {
+            _ if options.walk => None,
+            None if options.make_tables => Some(Table::made(&columns)?),
+            table => table,
+        };
+        let threads = match options.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        };
+        Ok(Resolver { columns, table, threads })
+    }
+
+    /// The columns in which it looks.
+    pub fn columns(&self) -> &Columns<'a> {
+        &self.columns
+    }
+
+    /// Whether it has tables; all paths are walked otherwise.
+    pub fn has_tables(&self) -> bool {
+        self.table.is_some()
+    }
+
+    /// The node at a path. One that begins with a slash begins at the root, any other at `start`. `..` of the root is the root;
+    /// `a/..` needs a directory `a`, as a kernel does. The empty path is `start`; one that ends with a slash is a directory.
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is no node `start`, `NotDirectory` if it is none, `Corrupt` where something is wrong.
+    pub fn resolve(&self, start: NodeId, path: &[u8]) -> Result<std::result::Result<NodeId, Miss>> {
+        match self.find(start, path)? {
+            Some(node) => Ok(Ok(node)),
+            None => self.walk(start, path),
+        }
+    }
+
+    /// As [`Resolver::resolve`], without saying why.
+    #[inline]
+    pub fn find(&self, start: NodeId, path: &[u8]) -> Result<Option<NodeId>> {
+        let rest = match path.split_first() {
+            Some((b'/', rest)) => rest,
+            _ if start == NodeId::ROOT => path,
+            _ => return self.look_closer(start, path),
+        };
+        // What is found is the path byte by byte, so it was a clean one: nobody has to look before.
+        match self.table.as_ref().map(|table| table.find(&self.columns, rest)) {
+            Some(Found::Node(node)) => Ok(Some(NodeId(node))),
+            Some(Found::Nothing) if path::is_plain(rest) && !rest.is_empty() => Ok(None),
+            _ => self.look_closer(start, path),
+        }
+    }
+
+    /// A path that is not in the table as it stands.
+    #[cold]
+    fn look_closer(&self, start: NodeId, path: &[u8]) -> Result<Option<NodeId>> {
+        match (&self.table, path::clean(path)) {
+            (Some(table), Clean::Whole(_)) if start != NodeId::ROOT => self.joined(table, start, path),
+            (Some(table), Clean::Squeeze) => self.joined(table, start, path),
+            _ => Ok(self.walk(start, path)?.ok()),
+        }
+    }
+
+    /// A path that has to be made clean, or that begins elsewhere: a copy of it is looked up.
+    fn joined(&self, table: &Table<'_>, start: NodeId, path: &[u8]) -> Result<Option<NodeId>> {
+        let mut whole = Vec::with_capacity(path.len() + 64);
+        if path.first() != Some(&b'/') {
+            self.check_start(start)?;
+            self.columns.path_into(start.0, &mut whole).ok_or_else(|| self.columns.damaged(start.0))?;
+        }
+        let is_dir = path::join(path, &mut whole);
+        let found = match table.find(&self.columns, &whole) {
+            _ if whole.is_empty() => Some(NodeId::ROOT),
+            Found::Node(node) => Some(NodeId(node)),
+            Found::Nothing => None,
+            Found::Unknown => self.walk(NodeId::ROOT, &whole)?.ok(),
+        };
+        match found {
+            Some(node) if is_dir && self.kind(node)? != Kind::Directory => Ok(None),
+            found => Ok(found),
+        }
+    }
+
+    fn kind(&self, node: NodeId) -> Result<Kind> {
+        Ok(self.columns.mode(node.0).ok_or_else(|| self.columns.damaged(node.0))?.kind())
+    }
+
+    fn check_start(&self, start: NodeId) -> Result<()> {
+        if start.0 >= self.columns.len() {
+            return Err(FsError::new(ErrorKind::InvalidInput).because(format!("the index has no node {}", start.0)));
+        }
+        match self.kind(start)? {
+            Kind::Directory => Ok(()),
+            _ => Err(ErrorKind::NotDirectory.into()),
+        }
+    }
+
+    /// The node at a path by the names of it, one after the other; where it ends, if it does not lead there.
+    ///
+    /// # Errors
+    /// As [`Resolver::resolve`].
+    pub fn walk(&self, start: NodeId, path: &[u8]) -> Result<std::result::Result<NodeId, Miss>> {
+        let absolute = path.first() == Some(&b'/');
+        let mut node = if absolute { NodeId::ROOT } else { start };
+        if !absolute {
+            self.check_start(start)?;
+        }
+        let mut at = 0;
+        for name in path.split(|byte| *byte == b'/') {
+            let begins = at;
+            at += name.len() + 1;
+            // Before the slash of an absolute path there is nothing; the empty path is where it starts.
+            if name.is_empty() && begins == 0 {
+                continue;
+            }
+            let why = match self.kind(node)? {
+                Kind::Directory => MissKind::NotFound,
+                Kind::Symlink => MissKind::Link,
+                _ => MissKind::NotDirectory,
+            };
+            let found = match (why, name) {
+                (MissKind::NotFound, b"" | b".") => Some(node),
+                (MissKind::NotFound, b"..") => Some(self.columns.segment().parent(node)?),
+                (MissKind::NotFound, name) => self.columns.segment().lookup(node, name)?,
+                _ => None,
+            };
+            match found {
+                Some(found) => node = found,
+                None => return Ok(Err(Miss { reached: node, at: begins, why })),
+            }
+        }
+        Ok(Ok(node))
+    }
+}

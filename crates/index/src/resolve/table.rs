@@ -1,0 +1,175 @@
+//! One clean path in the table of hashes.
+
+use std::borrow::Cow;
+
+use adit_core::error::Result;
+
+use crate::build::tables::make_in_memory;
+use crate::layout::tables::{
+    BUCKET_LEN_BYTES, Bucket, PROBE_MAX, RANK_LEN_BYTES, RANK_NODES, Rank, home, home_buckets, path_hash, tag,
+};
+use crate::layout::{NAME_IS_LONG, Section};
+use crate::segment::{Columns, Segment};
+
+/// The bytes of [`Section::PATH_TABLES`]: the segment's, or made here.
+pub(super) struct Table<'a> {
+    sections: [Cow<'a, [u8]>; 4],
+    homes: u32,
+}
+
+/// What a table knows of a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Found {
+    /// It is that of this node. Every byte was compared.
+    Node(u32),
+    /// It is that of none.
+    Nothing,
+    /// Too many paths share these buckets.
+    Unknown,
+}
+
+impl<'a> Table<'a> {
+    /// The tables of a segment, if it has all of them.
+    pub fn of(segment: &'a Segment) -> Result<Option<Table<'a>>> {
+        let has = |section: &Section| segment.sections().any(|(other, _)| other == *section);
+        if !Section::PATH_TABLES.iter().all(has) {
+            return Ok(None);
+        }
+        segment.check_sections(&Section::PATH_TABLES)?;
+        let sections = Section::PATH_TABLES.map(|section| Cow::Borrowed(segment.section(section)));
+        Ok(Some(Table { sections, homes: home_buckets(segment.len()) }))
+    }
+
+    /// Tables in memory.
+    pub fn made(columns: &Columns<'_>) -> Result<Table<'a>> {
+        let mut sections = Section::PATH_TABLES.map(|_| Cow::Borrowed(&[][..]));
+        for (section, bytes) in Section::PATH_TABLES.into_iter().zip(&mut sections) {
+            let mut made = Vec::new();
+            make_in_memory(section, columns, &mut |more| made.extend(more))?;
+            *bytes = Cow::Owned(made);
+        }
+        Ok(Table { sections, homes: home_buckets(columns.len()) })
+    }
+
+    #[inline]
+    pub fn buckets(&self) -> &[[u8; BUCKET_LEN_BYTES]] {
+        self.sections[0].as_chunks().0
+    }
+
+    #[inline]
+    pub fn ranks(&self) -> &[[u8; RANK_LEN_BYTES]] {
+        self.sections[1].as_chunks().0
+    }
+
+    #[inline]
+    pub fn positions(&self) -> &[[u8; 8]] {
+        self.sections[2].as_chunks().0
+    }
+
+    #[inline]
+    pub fn paths(&self) -> &[u8] {
+        &self.sections[3]
+    }
+
+    /// Which bucket is that of a hash.
+    #[inline]
+    pub fn home(&self, hash: u64) -> u32 {
+        home(hash, self.homes)
+    }
+
+    /// A path below the root, as it stands. The empty one is nobody's.
+    #[inline]
+    pub fn find(&self, columns: &Columns<'_>, path: &[u8]) -> Found {
+        let hash = path_hash(path);
+        self.find_hashed(columns, path, hash)
+    }
+
+    /// A path of this hash.
+    #[inline]
+    pub fn find_hashed(&self, columns: &Columns<'_>, path: &[u8], hash: u64) -> Found {
+        let (first, tag) = (self.home(hash) as usize, tag(hash));
+        for bytes in self.buckets().get(first..).unwrap_or_default().iter().take(PROBE_MAX) {
+            let bucket = Bucket(bytes);
+            let mut matches = bucket.matches(tag);
+            while matches != 0 {
+                let node = bucket.node(matches.trailing_zeros());
+                if self.is_path(columns, node, path) {
+                    return Found::Node(node);
+                }
+                matches &= matches - 1;
+            }
+            if !bucket.is_full() {
+                return Found::Nothing;
+            }
+        }
+        Found::Unknown
+    }
+
+    /// Whether this is the path of a node. A number of no node has none.
+    #[inline]
+    pub fn is_path(&self, columns: &Columns<'_>, node: u32, path: &[u8]) -> bool {
+        let (dir, name) = split(path);
+        is_name(columns, node, name)
+            && columns.parent(node).is_some_and(|parent| self.is_dir_path(columns, parent, dir))
+    }
+
+    /// Whether this is the path of a directory: compared with the one that is stored, or name by name up to one that is.
+    #[inline]
+    pub fn is_dir_path(&self, columns: &Columns<'_>, mut dir: u32, mut path: &[u8]) -> bool {
+        loop {
+            if dir == 0 || path.is_empty() {
+                return dir == 0 && path.is_empty();
+            }
+            if let Some(stored) = self.stored_path(dir) {
+                return stored == path;
+            }
+            let (above, name) = split(path);
+            match columns.parent(dir) {
+                Some(parent) if is_name(columns, dir, name) => (dir, path) = (parent, above),
+                _ => return false,
+            }
+        }
+    }
+
+    /// The place of a directory's path among those that are stored.
+    #[inline]
+    pub fn stored(&self, dir: u32) -> Option<usize> {
+        let rank = Rank::decode(self.ranks().get((dir / RANK_NODES) as usize)?);
+        rank.of(dir).map(|place| place as usize)
+    }
+
+    #[inline]
+    fn stored_path(&self, dir: u32) -> Option<&[u8]> {
+        let place = self.stored(dir)?;
+        let position = |place: usize| usize::try_from(u64::from_le_bytes(*self.positions().get(place)?)).ok();
+        self.paths().get(position(place)?..position(place + 1)?)
+    }
+}
+
+/// The directory of a path, and its last name.
+#[inline]
+pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match memchr::memrchr(b'/', path) {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (&[], path),
+    }
+}
+
+/// Whether a node has this name.
+#[inline]
+fn is_name(columns: &Columns<'_>, node: u32, name: &[u8]) -> bool {
+    columns.name_start(node).is_some_and(|at| is_name_at(columns, node, at, name))
+}
+
+/// Whether a node, whose name begins here among all names, has this one.
+#[inline]
+pub(super) fn is_name_at(columns: &Columns<'_>, node: u32, at: usize, name: &[u8]) -> bool {
+    // The length tells a name from the beginning of a longer one, and from two with a zero byte between.
+    match columns.name_lengths().get(node as usize) {
+        Some(&NAME_IS_LONG) => columns.name(node) == Some(name),
+        Some(&len) if usize::from(len) == name.len() => {
+            at.checked_add(name.len()).and_then(|end| columns.names().get(at..end)) == Some(name)
+        }
+        _ => false,
+    }
+}
