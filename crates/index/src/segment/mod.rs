@@ -107,10 +107,18 @@ impl Segment {
 
     /// As [`Segment::open`], of a file that is open for reading. Errors name `path`.
     pub fn from_file(file: File, path: &Path) -> Result<Segment> {
-        Self::load(file, path).map_err(|fault| fault.of(path))
+        Self::opened(file, path).map_err(|fault| fault.of(path))
     }
 
-    fn load(file: File, path: &Path) -> Result<Segment, Fault> {
+    /// As [`Segment::open`], with all of the file in memory of this process: lookups all over a large index then wait less,
+    /// because the memory comes in large pages, and nothing that happens to the file is felt any more. Takes the file's length.
+    pub fn load(path: &Path) -> Result<Segment> {
+        let mut segment = Self::open(path)?;
+        segment.map = Map::copy(&segment.file, segment.map.bytes().len()).map_err(|e| Fault::from(e).of(path))?;
+        Ok(segment)
+    }
+
+    fn opened(file: File, path: &Path) -> Result<Segment, Fault> {
         let meta = file.metadata()?;
         if !meta.is_file() {
             return Err(Damage::NotASegment.into());
@@ -342,10 +350,18 @@ impl Segment {
     #[cold]
     fn check_block(&self, words: &'static str, column: Column, block: u64) -> Result<(), Fault> {
         let at = block * BLOCK_LEN_BYTES;
-        let mut bytes = vec![0; BLOCK_LEN_BYTES.min(column.len - at) as usize];
-        self.file.read_exact_at(&mut bytes, column.offset + at)?;
+        let len = BLOCK_LEN_BYTES.min(column.len - at) as usize;
+        let start = (column.offset + at) as usize;
+        let sum = match self.map.bytes().get(start..start + len) {
+            Some(bytes) if self.map.is_copy() => layout::block_sum(bytes),
+            _ => {
+                let mut bytes = vec![0; len];
+                self.file.read_exact_at(&mut bytes, column.offset + at)?;
+                layout::block_sum(&bytes)
+            }
+        };
         let number = column.first_block + block;
-        if layout::block_sum(&bytes) != self.sums[number as usize] {
+        if sum != self.sums[number as usize] {
             return Err(Damage::Block { section: words, block }.into());
         }
         self.checked[(number / 64) as usize].fetch_or(1 << (number % 64), Relaxed);
