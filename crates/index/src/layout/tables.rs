@@ -10,7 +10,7 @@ pub const BUCKET_SLOTS: usize = 8;
 /// Bytes of a bucket.
 pub const BUCKET_LEN_BYTES: usize = 64;
 /// A path is in its own bucket or in one of those behind it: this many are looked at in all.
-pub const PROBE_MAX: usize = 8;
+pub const PROBE_MAX: usize = 16;
 /// So many paths come to a bucket: three in four slots are taken.
 const BUCKET_LOAD: u64 = 6;
 /// The number of no node.
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!((bucket.matches(0x0102_0304), bucket.matches(1), bucket.is_full()), (0b11, 0, false));
         assert_eq!([0, 1, 2].map(|slot| bucket.node(slot)), [7, 9, EMPTY]);
         assert_eq!((home(0, 10), home(u64::MAX, 10), home(u64::MAX / 2, 10)), (0, 9, 4));
-        assert_eq!((home_buckets(1), home_buckets(7), home_buckets(8), bucket_count(8)), (1, 1, 2, 9));
+        assert_eq!((home_buckets(1), home_buckets(7), home_buckets(8), bucket_count(8)), (1, 1, 2, 17));
         assert_eq!(home_buckets(u32::MAX - 1), 715_827_883);
     }
 

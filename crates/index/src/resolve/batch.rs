@@ -8,9 +8,9 @@ use adit_core::error::Result;
 
 use super::Resolver;
 use super::path::is_plain;
-use super::table::{Table, is_name_at, split};
+use super::table::{First, Table, is_name_at, split};
 use crate::layout::GROUP_LEN;
-use crate::layout::tables::{Bucket, path_hash, tag};
+use crate::layout::tables::{RANK_NODES, path_hash};
 use crate::segment::NodeId;
 
 /// Paths of a group: what is on its way at once. More than a processor has outstanding reads, and few enough to stay in its
@@ -34,27 +34,17 @@ impl<'q> From<&'q [u8]> for Question<'q> {
     }
 }
 
-/// A path of a group on its way.
-#[derive(Clone, Copy)]
-struct Lane<'q> {
-    path: &'q [u8],
-    hash: u64,
+/// A path of a group that may be there.
+#[derive(Clone, Copy, Default)]
+struct Lane {
+    /// Which question it is of the group.
+    question: usize,
     /// That of the first slot with its tag.
     node: u32,
-    step: Step,
-    name_at: usize,
+    /// Its directory.
     parent: u32,
-    place: usize,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Step {
-    /// On its way.
-    Way,
-    /// It is not there.
-    Missing,
-    /// It has to be looked for as a single one.
-    Slow,
+    /// Where its name begins among all names.
+    name_at: usize,
 }
 
 impl Resolver<'_> {
@@ -104,86 +94,85 @@ impl Resolver<'_> {
     }
 
     fn find_group(&self, table: &Table<'_>, questions: &[Question<'_>], answers: &mut [Option<NodeId>]) -> Result<()> {
+        // The hashes, and the buckets.
+        let mut hashes = [0; GROUP];
+        for (hash, question) in hashes.iter_mut().zip(questions) {
+            *hash = path_hash(as_it_stands(question).unwrap_or_default());
+            prefetch(table.buckets(), table.home(*hash) as usize);
+        }
+        // The slots, and what the columns say of their nodes.
         let columns = &self.columns;
-        let idle = Lane { path: &[], hash: 0, node: 0, step: Step::Slow, name_at: 0, parent: 0, place: 0 };
-        let mut lanes = [idle; GROUP];
-        let lanes = &mut lanes[..questions.len()];
-        // The hash, and its bucket.
-        for (lane, question) in lanes.iter_mut().zip(questions) {
-            let path = match question.path.split_first() {
-                Some((b'/', rest)) => rest,
-                _ if question.start == NodeId::ROOT => question.path,
-                _ => continue,
-            };
-            let hash = path_hash(path);
-            prefetch(table.buckets(), table.home(hash) as usize);
-            (lane.path, lane.hash, lane.step) = (path, hash, Step::Way);
-        }
-        // The slot, and what the columns say of its node.
-        for lane in lanes.iter_mut().filter(|lane| lane.step == Step::Way) {
-            let Some(bytes) = table.buckets().get(table.home(lane.hash) as usize) else { continue };
-            let bucket = Bucket(bytes);
-            let matches = bucket.matches(tag(lane.hash));
-            if matches == 0 {
-                let sure = !bucket.is_full() && !lane.path.is_empty() && is_plain(lane.path);
-                lane.step = if sure { Step::Missing } else { Step::Slow };
+        let mut lanes = [Lane::default(); GROUP];
+        let mut used = 0;
+        for (number, ((question, hash), answer)) in questions.iter().zip(hashes).zip(&mut *answers).enumerate() {
+            let Some(path) = as_it_stands(question) else {
+                *answer = self.look_closer(question.start, question.path)?;
                 continue;
+            };
+            *answer = None;
+            match table.first(hash) {
+                First::Node(node) => {
+                    prefetch(columns.parents(), node as usize);
+                    prefetch(columns.name_positions(), (node / GROUP_LEN) as usize);
+                    prefetch(columns.name_lengths(), (node - node % GROUP_LEN) as usize);
+                    lanes[used] = Lane { question: number, node, ..Lane::default() };
+                    used += 1;
+                }
+                First::Nothing if !path.is_empty() && is_plain(path) => {}
+                _ => *answer = self.look_closer(question.start, question.path)?,
             }
-            lane.node = bucket.node(matches.trailing_zeros());
-            prefetch(columns.parents(), lane.node as usize);
-            prefetch(columns.name_positions(), (lane.node / GROUP_LEN) as usize);
-            prefetch(columns.name_lengths(), (lane.node - lane.node % GROUP_LEN) as usize);
         }
-        // Its name, and its directory.
-        for lane in lanes.iter_mut().filter(|lane| lane.step == Step::Way) {
-            match (columns.parent(lane.node), columns.name_start(lane.node)) {
-                (Some(parent), Some(at)) => (lane.parent, lane.name_at) = (parent, at),
-                _ => lane.step = Step::Slow,
-            }
+        let lanes = &mut lanes[..used];
+        // The names, and the directories.
+        for lane in &mut *lanes {
+            lane.parent = columns.parent(lane.node).unwrap_or_default();
+            lane.name_at = columns.name_start(lane.node).unwrap_or_default();
             prefetch(columns.names(), lane.name_at);
-            prefetch(table.ranks(), (lane.parent / crate::layout::tables::RANK_NODES) as usize);
+            prefetch(table.ranks(), (lane.parent / RANK_NODES) as usize);
         }
-        // The place of the directory's path, and that path.
-        for lane in lanes.iter_mut().filter(|lane| lane.step == Step::Way) {
+        // The directories' paths.
+        let mut places = [usize::MAX; GROUP];
+        for (place, lane) in places.iter_mut().zip(&*lanes) {
             match table.stored(lane.parent) {
-                Some(place) => {
-                    lane.place = place;
-                    prefetch(table.positions(), place);
+                Some(stored) => {
+                    *place = stored;
+                    prefetch(table.positions(), stored);
                 }
                 None => {
-                    lane.place = usize::MAX;
                     prefetch(columns.parents(), lane.parent as usize);
                     prefetch(columns.name_positions(), (lane.parent / GROUP_LEN) as usize);
                     prefetch(columns.name_lengths(), (lane.parent - lane.parent % GROUP_LEN) as usize);
                 }
             }
         }
-        for lane in lanes.iter_mut().filter(|lane| lane.step == Step::Way) {
-            if let Some(position) = table.positions().get(lane.place) {
+        for (place, lane) in places.iter().zip(&*lanes) {
+            if let Some(position) = table.positions().get(*place) {
                 prefetch(table.paths(), u64::from_le_bytes(*position) as usize);
             } else if let Some(at) = columns.name_start(lane.parent) {
                 prefetch(columns.names(), at);
             }
         }
         // All bytes.
-        for ((lane, question), answer) in lanes.iter().zip(questions).zip(answers) {
-            *answer = match lane.step {
-                Step::Missing => None,
-                Step::Way => {
-                    let (dir, name) = split(lane.path);
-                    if is_name_at(columns, lane.node, lane.name_at, name)
-                        && table.is_dir_path(columns, lane.parent, dir)
-                    {
-                        Some(NodeId(lane.node))
-                    } else {
-                        self.find(question.start, question.path)?
-                    }
-                }
-                // Not in the first slot with its tag, or not where a path is as it stands.
-                Step::Slow => self.find(question.start, question.path)?,
-            }
+        for lane in lanes {
+            let question = &questions[lane.question];
+            let (dir, name) = split(as_it_stands(question).unwrap_or_default());
+            let is_it = is_name_at(columns, lane.node, lane.name_at, name)
+                && columns.parent(lane.node) == Some(lane.parent)
+                && table.is_dir_path(columns, lane.parent, dir);
+            answers[lane.question] =
+                if is_it { Some(NodeId(lane.node)) } else { self.find(question.start, question.path)? };
         }
         Ok(())
+    }
+}
+
+/// The path below the root that a question names, if it is one of these and need not be made clean.
+#[inline]
+fn as_it_stands<'q>(question: &Question<'q>) -> Option<&'q [u8]> {
+    match question.path.split_first() {
+        Some((b'/', rest)) => Some(rest),
+        _ if question.start == NodeId::ROOT => Some(question.path),
+        _ => None,
     }
 }
 

@@ -17,6 +17,17 @@ pub(super) struct Table<'a> {
     homes: u32,
 }
 
+/// What a table knows of a hash.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum First {
+    /// A node that may have the path. It may be the number of none, where the slot is empty.
+    Node(u32),
+    /// No node has the hash.
+    Nothing,
+    /// Too many paths share these buckets.
+    Unknown,
+}
+
 /// What a table knows of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Found {
@@ -77,18 +88,35 @@ impl<'a> Table<'a> {
         home(hash, self.homes)
     }
 
+    /// The first slot with the tag of a hash, in the buckets where it may be.
+    #[inline]
+    pub fn first(&self, hash: u64) -> First {
+        let tag = tag(hash);
+        for bytes in self.probes(hash) {
+            let bucket = Bucket(bytes);
+            let matches = bucket.matches(tag);
+            if matches != 0 {
+                return First::Node(bucket.node(matches.trailing_zeros()));
+            }
+            if !bucket.is_full() {
+                return First::Nothing;
+            }
+        }
+        First::Unknown
+    }
+
+    /// The buckets in which a hash may be.
+    #[inline]
+    fn probes(&self, hash: u64) -> impl Iterator<Item = &[u8; BUCKET_LEN_BYTES]> {
+        self.buckets().get(self.home(hash) as usize..).unwrap_or_default().iter().take(PROBE_MAX)
+    }
+
     /// A path below the root, as it stands. The empty one is nobody's.
     #[inline]
     pub fn find(&self, columns: &Columns<'_>, path: &[u8]) -> Found {
         let hash = path_hash(path);
-        self.find_hashed(columns, path, hash)
-    }
-
-    /// A path of this hash.
-    #[inline]
-    pub fn find_hashed(&self, columns: &Columns<'_>, path: &[u8], hash: u64) -> Found {
-        let (first, tag) = (self.home(hash) as usize, tag(hash));
-        for bytes in self.buckets().get(first..).unwrap_or_default().iter().take(PROBE_MAX) {
+        let tag = tag(hash);
+        for bytes in self.probes(hash) {
             let bucket = Bucket(bytes);
             let mut matches = bucket.matches(tag);
             while matches != 0 {
