@@ -27,6 +27,8 @@ pub enum Proof {
     Program(&'static str),
     /// A file or folder.
     File(&'static str),
+    /// Something in a folder whose name begins so.
+    Any(&'static str, &'static str),
 }
 
 /// What mounting needs: `fusermount3` serves users without root, and lazy unmounts.
@@ -40,6 +42,17 @@ pub const ACL: &[Need] = &[
     Need { package: "libacl1-dev", proof: Proof::File("/usr/include/sys/acl.h") },
     Need { package: "acl", proof: Proof::Program("setfacl") },
 ];
+
+/// A device that is a program, and what finds it.
+pub const VULKAN: &[Need] = &[
+    Need { package: "mesa-vulkan-drivers", proof: Proof::Any("/usr/share/vulkan/icd.d", "lvp_icd") },
+    Need { package: "libvulkan1", proof: Proof::Any(LIBRARIES, "libvulkan.so.1") },
+];
+/// Where Debian has the libraries of this machine's own kind.
+#[cfg(target_arch = "aarch64")]
+const LIBRARIES: &str = "/usr/lib/aarch64-linux-gnu";
+#[cfg(not(target_arch = "aarch64"))]
+const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 
 /// Sees to it that every need is met, installing what is missing.
 pub fn ensure<'a>(needs: impl IntoIterator<Item = &'a Need>) -> Result<()> {
@@ -74,6 +87,8 @@ fn is_met(need: &Need) -> bool {
     match need.proof {
         Proof::Program(name) => on_path(name),
         Proof::File(path) => Path::new(path).exists(),
+        Proof::Any(dir, begin) => std::fs::read_dir(dir)
+            .is_ok_and(|found| found.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with(begin))),
     }
 }
 

@@ -46,6 +46,11 @@ const STAGES: &[Stage] = &[
         body: deny,
     },
     Stage { name: "unit", about: "unit, property, model and crash tests, examples in the docs", body: unit },
+    Stage {
+        name: "gpu",
+        about: "the index on a device, beside the processor's answers: Mesa's, which is a program, where there is no other",
+        body: gpu,
+    },
     Stage { name: "corpus", about: "fuzz corpora replayed on stable", body: corpus },
     Stage {
         name: "interop",
@@ -113,6 +118,22 @@ fn fmt(run: &Run) -> Result<Outcome> {
 
 fn clippy(run: &Run) -> Result<Outcome> {
     cargo_step(run, &["clippy", "--quiet", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    cargo_step(
+        run,
+        &[
+            "clippy",
+            "--quiet",
+            "--locked",
+            "-p",
+            "adit-index",
+            "--features",
+            "gpu",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ],
+    )?;
     // The fuzz targets run with a nightly, and are checked with any toolchain. Their bodies are in the vault's crate.
     cargo_step(
         run,
@@ -156,7 +177,7 @@ fn deny(_: &Run) -> Result<Outcome> {
 
 /// All tests but those that a later stage runs, and the examples in the documentation.
 fn unit(run: &Run) -> Result<Outcome> {
-    let elsewhere = |name: &str| ["corpus", "interop", "mounted"].iter().any(|stage| name.starts_with(stage));
+    let elsewhere = |name: &str| ["corpus", "gpu", "interop", "mounted"].iter().any(|stage| name.starts_with(stage));
     let targets: Vec<String> = test_targets()?.into_iter().filter(|name| !elsewhere(name)).collect();
     let mut arguments = vec!["test", "--locked", "--workspace", "--lib", "--bins"];
     for target in &targets {
@@ -166,6 +187,14 @@ fn unit(run: &Run) -> Result<Outcome> {
     cargo_step(run, &[&arguments[..], &["--no-run"]].concat())?;
     cargo_step(run, &arguments)?;
     cargo_step(run, &["test", "--quiet", "--locked", "--workspace", "--doc"])?;
+    Ok(Outcome::Passed)
+}
+
+/// Whoever tests here has a device: it is no longer a reason to skip.
+fn gpu(run: &Run) -> Result<Outcome> {
+    apt::ensure(apt::VULKAN)?;
+    let arguments = ["test", "--locked", "-p", "adit-index", "--features", "gpu", "--test", "gpu", "--lib"];
+    cargo_step_with(run, &arguments, &[("CI", OsStr::new("1"))])?;
     Ok(Outcome::Passed)
 }
 

@@ -16,10 +16,14 @@ pub mod build;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+#[cfg(feature = "gpu")]
+pub mod gpu;
 pub mod layout;
 mod map;
 mod progress;
 pub mod resolve;
+#[cfg(feature = "gpu")]
+pub mod router;
 pub mod segment;
 
 pub use build::{Builder, Built, Entry};
