@@ -237,11 +237,13 @@ fn mounted(run: &Run) -> Result<Outcome> {
     test_targets_named(run, "mounted", &[], &[("ADIT_FSX", fsx.as_os_str())])
 }
 
-/// Makes the frozen volumes and index segments that are missing.
+/// Makes the frozen volumes and indexes that are missing.
 pub fn make_frozen() -> Result<()> {
-    for package in ["adit-volume", "adit-index"] {
+    // An encrypted index is made of a segment, so it comes after that.
+    let makers = [("adit-volume", "frozen", ""), ("adit-index", "frozen", ""), ("adit-index", "sealed", "sealed")];
+    for (package, test, features) in makers {
         let mut cargo = workplace::cargo();
-        cargo.args(["test", "--locked", "-p", package, "--test", "frozen", "--"]);
+        cargo.args(["test", "--locked", "-p", package, "--features", features, "--test", test, "--"]);
         cargo.args(["--ignored", "make_those_that_are_missing"]);
         process::run(&mut cargo, CARGO_LIMIT)?;
     }

@@ -96,6 +96,7 @@ fn run(args: LowArgs, inherited: process::Inherited) -> Result<()> {
         Command::Snapshot(command) => commands::snapshot::snapshot(command, global),
         Command::Clone(command) => commands::snapshot::clone(command),
         Command::Manifest(command) => commands::manifest::manifest(command, global),
+        Command::Index(command) => commands::index::index(command, global),
         Command::Worker(command) => commands::worker::worker(command, global),
         Command::Doctor(args) => commands::doctor::doctor(args, global),
         Command::Completions { shell } => commands::generate::completions(*shell),

@@ -17,7 +17,11 @@ use crate::segment::{NodeId, Segment};
 pub type Body = fn(&[u8]);
 
 /// The targets by name.
-pub const TARGETS: [(&str, Body); 1] = [("index_segment", fuzz_segment)];
+pub const TARGETS: &[(&str, Body)] = &[
+    ("index_segment", fuzz_segment),
+    #[cfg(feature = "sealed")]
+    ("index_sealed", fuzz_sealed),
+];
 
 /// Most nodes that are asked for, and most children of each.
 const NODES: u32 = 300;
@@ -28,6 +32,37 @@ pub fn fuzz_segment(data: &[u8]) {
         if let Ok(segment) = opened(&sealed) {
             ask(&segment);
         }
+    }
+}
+
+/// Any bytes as an encrypted index, and as what is in one.
+#[cfg(feature = "sealed")]
+pub fn fuzz_sealed(data: &[u8]) {
+    use crate::sealed::format::{BLOCK_LEN_BYTES, HEADER_LEN_BYTES, Header, SealKey};
+
+    let key = SealKey::new(zeroize::Zeroizing::new(std::array::from_fn(|at| at.max(1) as u8)));
+    if let Ok(header) = Header::decode(data) {
+        assert_eq!(data.get(..HEADER_LEN_BYTES), Some(&header.encode()[..]));
+        assert!(header.file_len() > HEADER_LEN_BYTES as u64);
+        let last = header.blocks() - 1;
+        let (at, len) = header.clear_range(last);
+        assert!(header.sealed_at(last) + len as u64 + 16 == header.file_len() && len <= BLOCK_LEN_BYTES);
+        assert!(len > 0 || at == 0);
+        if let Some(file_key) = header.key(&key).expect("there is a cipher") {
+            let mut block = data.get(HEADER_LEN_BYTES..).unwrap_or_default().to_vec();
+            // Nobody can make one without the key.
+            let _ = file_key.open_block(&header, 0, &mut block);
+        }
+    }
+    let salt = std::array::from_fn(|at| data.get(at).copied().unwrap_or(0));
+    let (header, file_key) = Header::with_salt(&key, data.len() as u64, salt).expect("it is not too long");
+    for number in 0..header.blocks() {
+        let (at, len) = header.clear_range(number);
+        let clear = &data[at as usize..at as usize + len];
+        let mut block = clear.to_vec();
+        file_key.seal_block(&header, number, &mut block).expect("there is a cipher");
+        file_key.open_block(&header, number, &mut block).expect("it was written so");
+        assert_eq!(block, clear);
     }
 }
 

@@ -21,9 +21,13 @@ pub mod gpu;
 pub mod layout;
 mod map;
 mod progress;
+pub mod publish;
 pub mod resolve;
 #[cfg(feature = "gpu")]
 pub mod router;
+pub mod scan;
+#[cfg(feature = "sealed")]
+pub mod sealed;
 pub mod segment;
 
 pub use build::{Builder, Built, Entry};

@@ -2,7 +2,7 @@
 
 #[test]
 fn every_corpus_replays() {
-    adit_testkit::replay_corpora(&adit_index::fuzzing::TARGETS);
+    adit_testkit::replay_corpora(adit_index::fuzzing::TARGETS);
 }
 
 /// It was written by a script that follows `docs/formats/index.md`, but for the checksums.

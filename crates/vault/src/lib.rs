@@ -18,5 +18,5 @@ pub mod vault;
 
 pub use journal::recover::RecoveryReport;
 pub use state::{FolderLock, StateDir};
-pub use store::{OpenOptions, VaultStore, vault_id};
+pub use store::{OpenOptions, VaultStore, index_key, vault_id};
 pub use vault::{CreateOptions, Unlocked, change_password, check_openable, create, info, unlock};

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
+use super::index::IndexCommand;
 use super::manifest::{CasArgs, ManifestCommand};
 use super::units;
 use super::volume::{CloneCommand, DataArgs, DurabilityArg, SnapshotCommand, VolumeCommand};
@@ -129,6 +130,9 @@ pub enum Command {
     /// Make, compare and merge manifests of job attachments, and bring their content to a store
     #[command(subcommand)]
     Manifest(ManifestCommand),
+    /// Make indexes of sources, and ask them about millions of paths at once
+    #[command(subcommand)]
+    Index(IndexCommand),
     /// Serve the workers of a render farm
     #[command(subcommand)]
     Worker(WorkerCommand),

@@ -1,5 +1,6 @@
 //! The command line: [`low`] and [`volume`] are what was typed, [`mount_options`] and [`secrets`](Secrets) what it means.
 
+pub mod index;
 pub mod low;
 pub mod manifest;
 pub mod manifest_commit;

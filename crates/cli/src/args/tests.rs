@@ -26,7 +26,7 @@ fn the_definition_is_sound() {
 
 #[test]
 fn verbs_of_later_stores_are_not_offered() {
-    assert_eq!(parsed(&["adit", "index"]).unwrap_err().kind(), ErrorKind::InvalidSubcommand);
+    assert_eq!(parsed(&["adit", "serve"]).unwrap_err().kind(), ErrorKind::InvalidSubcommand);
     let with_password = parsed(&["adit", "mount", "v", "m", "--password=secret"]);
     assert_eq!(with_password.unwrap_err().kind(), ErrorKind::UnknownArgument);
 }

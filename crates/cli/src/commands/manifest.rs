@@ -337,7 +337,7 @@ fn only_one_on_output(output: &Path, json: bool) -> Result<()> {
 }
 
 /// Refuses an output that cannot be written, before long work, and one that is among what is read.
-fn check_output(output: &Path, inputs: &[&OsStr]) -> Result<()> {
+pub fn check_output(output: &Path, inputs: &[&OsStr]) -> Result<()> {
     if output.as_os_str() == STANDARD_STREAM {
         return Ok(());
     }

@@ -6,6 +6,7 @@ pub mod check;
 pub mod diff;
 pub mod doctor;
 pub mod generate;
+pub mod index;
 pub mod manifest;
 pub mod mount;
 pub mod mounts;

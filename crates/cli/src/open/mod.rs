@@ -1,5 +1,6 @@
 //! Opening a source: from what was named, and a password where one is needed, to a store.
 
+pub mod index;
 pub mod manifest;
 pub mod mounted;
 pub mod turn;

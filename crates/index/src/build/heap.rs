@@ -1,21 +1,20 @@
 //! The extra bytes of all entries, in the order in which they were given, in a scratch file.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::FileExt;
 
 use super::record::Stretch;
+use super::scratch::ScratchFile;
 
 /// What is written to the file at once, in bytes.
 const BUFFER_LEN: usize = 64 << 10;
 
 pub(crate) struct Heap {
-    out: BufWriter<File>,
+    out: BufWriter<ScratchFile>,
     len: u64,
 }
 
 impl Heap {
-    pub fn new(file: File) -> Heap {
+    pub fn new(file: ScratchFile) -> Heap {
         Heap { out: BufWriter::with_capacity(BUFFER_LEN, file), len: 0 }
     }
 

@@ -4,15 +4,12 @@
 //! agree. So a node's number is how many are above its level, which is known in the end, and how many came before it on its
 //! level, which is known at once; and that is all that parents and children need.
 
-use std::fs::File;
 use std::io::{self, BufReader, Read};
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 
 use adit_core::types::Kind;
 
 use super::record::{Facts, array};
-use super::scratch;
+use super::scratch::{Place, ScratchFile};
 use crate::layout::{pack_children, unpack_children};
 
 /// What is read of a level at once, in bytes.
@@ -49,16 +46,16 @@ pub(crate) struct Levels {
     levels: Vec<Level>,
     buffered: usize,
     limit: usize,
-    folder: PathBuf,
-    file: Option<File>,
+    place: Place,
+    file: Option<ScratchFile>,
     file_len: u64,
 }
 
 impl Levels {
-    /// Takes about twice `limit` bytes of memory, because buffers double as they grow; at least [`LIMIT_MIN`]. Its file lies in `folder`.
-    pub fn new(folder: PathBuf, limit: usize) -> Levels {
+    /// Takes about twice `limit` bytes of memory, because buffers double as they grow; at least [`LIMIT_MIN`]. Its file lies in `place`.
+    pub fn new(place: Place, limit: usize) -> Levels {
         let limit = limit.clamp(LIMIT_MIN, LIMIT_MAX);
-        Levels { levels: Vec::new(), buffered: 0, limit, folder, file: None, file_len: 0 }
+        Levels { levels: Vec::new(), buffered: 0, limit, place, file: None, file_len: 0 }
     }
 
     /// How many nodes each level has.
@@ -113,7 +110,7 @@ impl Levels {
     fn spill(&mut self) -> io::Result<()> {
         let file = match &mut self.file {
             Some(file) => file,
-            empty => empty.insert(scratch::unnamed(&self.folder)?),
+            empty => empty.insert(self.place.file()?),
         };
         let enough = self.buffered / (2 * self.levels.len());
         self.buffered = 0;
@@ -163,7 +160,7 @@ impl LevelReader<'_> {
 
 /// The bytes of a level: its stretches of the file, then its tail.
 struct Stretches<'a> {
-    file: Option<&'a File>,
+    file: Option<&'a ScratchFile>,
     left: &'a [(u64, u32)],
     /// How much of the first stretch was read.
     done: u32,

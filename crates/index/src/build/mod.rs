@@ -16,9 +16,10 @@ mod scratch;
 pub(crate) mod tables;
 mod tree;
 
+use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use adit_core::error::{ErrorKind, FsError, Result};
 use adit_core::types::Kind;
@@ -27,12 +28,13 @@ use crate::ContentHash;
 use crate::error::Refusal;
 use crate::layout::{EXTRA_LEN_MAX_BYTES, IDENTITY_LEN_MAX_BYTES, Mode};
 use crate::progress::{Progress, Report, Stage};
+use crate::publish::NewFile;
 use heap::Heap;
 use levels::Levels;
 use output::WriteError;
 use record::Facts;
 use run::{Run, RunFile, RunWriter};
-use scratch::NewFile;
+use scratch::Place;
 use tables::How;
 use tree::{PushError, Totals, Tree};
 
@@ -82,9 +84,9 @@ pub struct Built {
 ///
 /// Memory: the limit, and about 1 MiB for buffers of fixed length. Disk: in the scratch folder, what the entries take, twice, with the
 /// paths' common beginnings left out; none of it has a name, so it goes with the builder however that ends. The segment
-/// itself is written beside its place; a host without `O_TMPFILE` shows it there as `.adit-*.tmp`, which a kill may leave.
+/// itself is written beside its place; a host without `O_TMPFILE` shows it there as `.adit-index-*.tmp`, which a kill may leave, and the next one that is published there removes.
 pub struct Builder {
-    folder: PathBuf,
+    place: Place,
     limit: usize,
     identity: Vec<u8>,
     tables: bool,
@@ -106,7 +108,7 @@ impl Builder {
     pub fn new(scratch_dir: &Path, memory_limit_bytes: u64) -> Builder {
         let limit = usize::try_from(memory_limit_bytes).unwrap_or(usize::MAX).max(MEMORY_MIN_BYTES);
         let mut builder = Builder {
-            folder: scratch_dir.to_owned(),
+            place: Place::new(scratch_dir),
             limit,
             identity: Vec::new(),
             tables: false,
@@ -141,6 +143,16 @@ impl Builder {
     pub fn set_implied(&mut self, perm: u16, mtime_ns: i64) {
         self.implied.mode = Mode::implied(perm);
         self.implied.mtime_ns = mtime_ns;
+    }
+
+    /// Encrypts the scratch files, by a key that only this process has. Called before any entry is added.
+    ///
+    /// # Errors
+    /// `Io`, if the host has no random bytes.
+    #[cfg(feature = "sealed")]
+    pub fn seal_scratch(&mut self) -> Result<()> {
+        debug_assert!(self.is_empty(), "what was written before is in clear");
+        self.place.seal()
     }
 
     /// How many entries were taken.
@@ -179,7 +191,7 @@ impl Builder {
         if !entry.extra.is_empty() {
             let heap = match &mut self.heap {
                 Some(heap) => heap,
-                empty => empty.insert(Heap::new(scratch::unnamed(&self.folder)?)),
+                empty => empty.insert(Heap::new(self.place.file()?)),
             };
             extra = Some(heap.push(entry.extra)?);
         }
@@ -200,7 +212,7 @@ impl Builder {
     /// Writes what is in memory as a run, and merges as many runs as there may be of one kind.
     fn spill(&mut self) -> io::Result<()> {
         self.run.sort();
-        let mut out = RunWriter::new(scratch::unnamed(&self.folder)?);
+        let mut out = RunWriter::new(self.place.file()?);
         self.run.each(&mut |key, facts| out.put(key, facts))?;
         self.run.clear();
         let mut run = out.end()?;
@@ -219,7 +231,7 @@ impl Builder {
     }
 
     fn merge_into_one(&self, runs: Vec<RunFile>) -> io::Result<RunFile> {
-        let mut out = RunWriter::new(scratch::unnamed(&self.folder)?);
+        let mut out = RunWriter::new(self.place.file()?);
         run::merge(runs, self.read_len(), &mut |key, facts| out.put(key, facts))?;
         out.end()
     }
@@ -235,28 +247,33 @@ impl Builder {
     /// # Errors
     /// `Exists` or `NotDirectory` with a [`Refusal`] as the cause, and the entry's path as the subject, for entries that cannot be
     /// in one tree; what the host says where a file fails. Nothing is left of the work then.
-    pub fn finish(mut self, out: &Path, report: &mut Report<'_>) -> Result<Built> {
+    pub fn finish(self, out: &Path, report: &mut Report<'_>) -> Result<Built> {
+        let file = NewFile::create(out).map_err(|e| write_error(e, out))?;
+        let built = self.finish_into(file.file(), out, report)?;
+        file.publish().map_err(|e| write_error(e, out))?;
+        Ok(built)
+    }
+
+    /// As [`Builder::finish`], into an empty file that is open for reading and writing, and stays the caller's to publish. Errors name `out`.
+    pub fn finish_into(mut self, file: &File, out: &Path, report: &mut Report<'_>) -> Result<Built> {
         self.check_usable()?;
         let tree = self.sort(out, report)?;
-        let file = NewFile::create(out).map_err(|e| write_error(e, out))?;
-        let scratch = || scratch::unnamed(&self.folder);
+        let scratch = || self.place.file();
         let how = How { scratch: &scratch, memory_limit_bytes: self.limit / 2 };
         let tables = self.tables.then_some(how);
-        let file_len = output::write(file.file(), &tree, self.heap.as_ref(), &self.identity, tables, report).map_err(
-            |e| match e {
+        let file_len =
+            output::write(file, &tree, self.heap.as_ref(), &self.identity, tables, report).map_err(|e| match e {
                 WriteError::Interrupted => interrupted(out),
                 WriteError::Io(e) => write_error(e, out),
                 WriteError::Index(e) => e,
-            },
-        )?;
-        file.publish().map_err(|e| write_error(e, out))?;
+            })?;
         let Totals { nodes, directories, implied, .. } = tree.1;
         Ok(Built { nodes, directories, implied, file_len })
     }
 
     /// All entries as the levels of a tree. Gives the memory of the entries back.
     fn sort(&mut self, out: &Path, report: &mut Report<'_>) -> Result<(Levels, Totals)> {
-        let levels = Levels::new(self.folder.clone(), self.limit / 8);
+        let levels = Levels::new(self.place.clone(), self.limit / 8);
         let mut tree = Tree::new(levels, self.implied);
         let (mut done, total) = (0_u64, self.entries);
         let mut sink = |key: &[u8], facts: &Facts| -> Result<(), PushError> {
@@ -299,13 +316,13 @@ impl Builder {
     fn check_usable(&self) -> Result<()> {
         if self.failed {
             let why = "a scratch file of this index could not be written before; start again";
-            return Err(FsError::new(ErrorKind::Io).on("write", self.folder.display()).because(why));
+            return Err(FsError::new(ErrorKind::Io).on("write", self.place.folder().display()).because(why));
         }
         Ok(())
     }
 
     fn scratch_error(&self, e: io::Error) -> FsError {
-        FsError::from(e).on("write scratch files in", self.folder.display())
+        FsError::from(e).on("write scratch files in", self.place.folder().display())
     }
 }
 

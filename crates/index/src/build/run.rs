@@ -6,10 +6,10 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
-use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Seek, Write};
+use std::io::{self, BufReader, BufWriter, Write};
 
 use super::record::{FACTS_LEN_MAX, Facts, array};
+use super::scratch::ScratchFile;
 
 const CHUNK_BITS: u32 = 17;
 /// Records lie in pieces of this length, so that nothing moves when there are more.
@@ -94,20 +94,20 @@ impl Run {
 
 /// Entries in order in a file.
 pub(crate) struct RunFile {
-    file: File,
+    file: ScratchFile,
     entries: u64,
 }
 
 /// Writes a [`RunFile`]. What a key has in common with the one before is left out.
 pub(crate) struct RunWriter {
-    out: BufWriter<File>,
+    out: BufWriter<ScratchFile>,
     before: Vec<u8>,
     facts: Vec<u8>,
     entries: u64,
 }
 
 impl RunWriter {
-    pub fn new(file: File) -> RunWriter {
+    pub fn new(file: ScratchFile) -> RunWriter {
         RunWriter { out: BufWriter::with_capacity(WRITE_LEN, file), before: Vec::new(), facts: Vec::new(), entries: 0 }
     }
 
@@ -129,7 +129,7 @@ impl RunWriter {
 
     pub fn end(self) -> io::Result<RunFile> {
         let mut file = self.out.into_inner().map_err(io::IntoInnerError::into_error)?;
-        file.rewind()?;
+        file.rewind();
         Ok(RunFile { file, entries: self.entries })
     }
 }
@@ -143,7 +143,7 @@ pub(crate) fn shared_len(a: &[u8], b: &[u8]) -> usize {
 
 /// A [`RunFile`] that is read, at an entry of it. The order is that of a heap: the lowest key is the greatest.
 struct Head {
-    input: BufReader<File>,
+    input: BufReader<ScratchFile>,
     left: u64,
     key: Vec<u8>,
     facts: Facts,

@@ -6,8 +6,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Seek, Write};
+use std::io::{self, BufReader, BufWriter, Write};
 use std::ops::Range;
 use std::thread;
 
@@ -16,6 +15,7 @@ use adit_core::types::Kind;
 
 use super::output::WriteError;
 use super::record::array;
+use super::scratch::ScratchFile;
 use crate::layout::Section;
 use crate::layout::tables::{
     self, BUCKET_SLOTS, Bucket, EMPTY, PROBE_MAX, RANK_NODES, Rank, bucket_count, home_buckets, is_path_stored,
@@ -36,7 +36,7 @@ pub(crate) type Sink<'a> = dyn FnMut(&[u8]) -> io::Result<()> + 'a;
 #[derive(Clone, Copy)]
 pub(crate) struct How<'a> {
     /// Makes a scratch file.
-    pub scratch: &'a (dyn Fn() -> io::Result<File> + Sync),
+    pub scratch: &'a (dyn Fn() -> io::Result<ScratchFile> + Sync),
     /// Most memory that is taken, about; scratch files are used beyond it.
     pub memory_limit_bytes: usize,
 }
@@ -90,7 +90,7 @@ fn record(hash: u64, node: u32) -> Record {
 /// Records in order.
 enum Run {
     Memory(std::vec::IntoIter<Record>),
-    Scratch(BufReader<File>, u64),
+    Scratch(Box<BufReader<ScratchFile>>, u64),
 }
 
 impl Run {
@@ -105,12 +105,12 @@ impl Run {
         }
     }
 
-    fn write(records: &[Record], file: File) -> io::Result<Run> {
+    fn write(records: &[Record], file: ScratchFile) -> io::Result<Run> {
         let mut out = BufWriter::with_capacity(BUFFER_LEN, file);
         records.iter().try_for_each(|record| out.write_all(&record.to_le_bytes()))?;
         let mut file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
-        file.rewind()?;
-        Ok(Run::Scratch(BufReader::with_capacity(BUFFER_LEN, file), records.len() as u64))
+        file.rewind();
+        Ok(Run::Scratch(Box::new(BufReader::with_capacity(BUFFER_LEN, file)), records.len() as u64))
     }
 }
 

@@ -5,6 +5,7 @@ use adit_core::types::{Ino, Kind};
 use adit_index::{NodeId, Segment};
 
 use super::extra::{Content as Made, Extra};
+use crate::format::wtf8;
 use crate::format::{Body, Content, ContentHash, Entry, EntryPath, File, LinkTarget, Manifest, PathStyle};
 
 /// A file of the manifest, as an overlay on it has to know it.
@@ -57,6 +58,59 @@ pub fn entries_at(segment: &Segment, path: &[u8], manifest: &mut Manifest) -> Re
         if id != NodeId::ROOT && !node.implied {
             manifest.insert(entry(segment, id)?)?;
         }
+    }
+    Ok(())
+}
+
+/// Hands to `sink` all that is below the directory at `path` (as of [`entries_at`]), the directory itself included, with paths from there: as the entries of
+/// another index, with the bytes of a host. The extra bytes of a link are its target. Directories that the manifest does not list are not among them.
+///
+/// # Errors
+/// `NotFound` and `NotDirectory`, of `path`; `Corrupt` if the segment is damaged; what `sink` says.
+pub fn each_entry(
+    segment: &Segment,
+    path: &[u8],
+    sink: &mut dyn FnMut(&adit_index::Entry<'_>) -> Result<()>,
+) -> Result<()> {
+    let mut at = NodeId::ROOT;
+    for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
+        at = segment.lookup(at, name)?.ok_or(ErrorKind::NotFound)?;
+        segment.child_range(at)?;
+    }
+    // Ranges of children, and the paths that they are in.
+    let mut todo = vec![(at.0..at.0 + 1, Vec::new())];
+    while let Some((range, dir)) = todo.last_mut() {
+        let Some(id) = range.next().map(NodeId) else {
+            todo.pop();
+            continue;
+        };
+        let path = match id == at {
+            true => Vec::new(),
+            false if dir.is_empty() => segment.name(id)?.to_vec(),
+            false => [dir, &b"/"[..], segment.name(id)?].concat(),
+        };
+        let node = segment.node(id)?;
+        if node.kind == Kind::Directory {
+            todo.push((segment.child_range(id)?, path.clone()));
+        }
+        if node.implied {
+            continue;
+        }
+        let extra = extra(segment, id)?;
+        let target = match extra.content {
+            // One that has no bytes on a host is shown as it is written.
+            Made::Target(target) => wtf8::to_host(target).unwrap_or(target.into()),
+            _ => Vec::new().into(),
+        };
+        sink(&adit_index::Entry {
+            path: &path,
+            kind: node.kind,
+            perm: node.perm,
+            size: node.size,
+            mtime_ns: node.mtime_ns,
+            hash: segment.hash(id)?,
+            extra: &target,
+        })?;
     }
     Ok(())
 }

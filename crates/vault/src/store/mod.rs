@@ -35,6 +35,7 @@ use adit_core::store::{Capabilities, Created, DirEntry, NewNode, Spelling, Store
 use adit_core::types::{Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, StatFs};
 use adit_core::{ErrorKind, FsError, Result};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use zeroize::Zeroizing;
 
 use self::buffers::Buffers;
 use self::file::{Handle, HeaderOrBytes, VaultFile};
@@ -152,6 +153,16 @@ pub fn vault_id(masterkey: &Masterkey) -> VaultId {
     let mut id = VaultId::default();
     id.copy_from_slice(&tag.as_ref()[..16]);
     id
+}
+
+/// The key under which indexes of a vault are encrypted: derived from its keys, the same after a change of password. It says nothing of
+/// them, and serves nothing else.
+pub fn index_key(masterkey: &Masterkey) -> Zeroizing<[u8; 32]> {
+    use aws_lc_rs::hmac;
+    let key = hmac::Key::new(hmac::HMAC_SHA256, masterkey.raw());
+    let mut out = Zeroizing::new([0; 32]);
+    out.copy_from_slice(hmac::sign(&key, b"adit vault index key").as_ref());
+    out
 }
 
 impl VaultStore {

@@ -1,0 +1,276 @@
+//! Walking a source into an index: what is told meanwhile, what could not be read, and the file in the end.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use adit_core::types::{Kind, Timestamp};
+use adit_core::{ErrorKind, FsError};
+use adit_index::scan::{Before, Change, Event, Origin, ScanOptions};
+use adit_index::{Builder, Built, Refusal, sealed};
+use serde_json::{Value, json};
+
+use super::from::From;
+use crate::args::index::IndexMakeArgs;
+use crate::args::low::GlobalArgs;
+use crate::args::units::show_size;
+use crate::exit_code::Code;
+use crate::failure::{Failure, Result};
+use crate::interrupt;
+use crate::open::index as open_index;
+use crate::output::{Output, add_name, printable};
+use crate::progress::Progress;
+
+/// Memory to sort in, unless it is said.
+const MEMORY_BYTES: u64 = 256 << 20;
+/// Most threads, unless it is said.
+const THREADS_MAX: usize = 8;
+/// What indexes begin with.
+const MAGICS: [&[u8; 8]; 2] = [b"ADITIDX1", b"ADITIDXE"];
+
+/// Now, in nanoseconds since 1970.
+pub fn now_ns() -> i64 {
+    i64::try_from(Timestamp::now().as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// Refuses to replace what is there and is no index.
+pub fn expect_index_or_nothing(output: &Path) -> Result<()> {
+    let mut magic = Vec::new();
+    let read = File::open(output).and_then(|file| file.take(8).read_to_end(&mut magic));
+    match read {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(Failure::io(output.display(), &e)),
+        Ok(_) if magic.is_empty() && fs::metadata(output).is_ok_and(|meta| meta.is_file()) => Ok(()),
+        Ok(_) if MAGICS.iter().any(|known| magic == known[..]) => Ok(()),
+        Ok(_) => Err(Failure::usage(format!("{}: it is no index, and would be replaced", output.display()))
+            .hint("name another file with -o, or remove it")),
+    }
+}
+
+/// What was seen.
+#[derive(Default)]
+pub struct Counts {
+    entries: u64,
+    directories: u64,
+    files: u64,
+    symlinks: u64,
+    size_bytes: u64,
+    hashed_files: u64,
+    read_bytes: u64,
+    added: u64,
+    changed: u64,
+    same: u64,
+    unsettled: u64,
+    unreadable: u64,
+}
+
+/// An index in the making.
+pub struct Making<'a> {
+    /// Where it goes.
+    pub output: &'a Path,
+    /// What is to be indexed.
+    pub from: &'a From,
+    /// What it says of where it comes from; the count of what could not be read comes in the end.
+    pub origin: Origin,
+    /// What was known before.
+    pub before: Option<Before<'a>>,
+    /// How it is made.
+    pub args: &'a IndexMakeArgs,
+}
+
+impl Making<'_> {
+    /// Makes it, and tells of it.
+    ///
+    /// # Errors
+    /// The first thing that could not be read, unless the rest is wanted; then all of them were told. What the host says.
+    pub fn make(mut self, global: &GlobalArgs) -> Result<()> {
+        interrupt::watch();
+        let began = std::time::Instant::now();
+        let mut progress = Progress::new("index", global.quiet).advising(&self.from.advice);
+        let mut builder = self.builder()?;
+        let counts = match self.walk(&mut builder, &mut progress) {
+            Ok(counts) => counts,
+            Err(failure) => {
+                let _ = progress.finish();
+                return Err(failure);
+            }
+        };
+        self.origin.unreadable = u32::try_from(counts.unreadable).unwrap_or(u32::MAX);
+        let failed = |e: FsError| open_index::failure(self.output, &e);
+        builder.set_identity(&self.origin.encode()).map_err(failed)?;
+        let mut report = |step| {
+            progress.reached(counts.entries, counts.read_bytes);
+            open_index::on(step)
+        };
+        let built = match &self.from.key {
+            None => builder.finish(self.output, &mut report).map_err(failed)?,
+            Some(key) => {
+                let clear = sealed::memory_file().map_err(failed)?;
+                let built = builder.finish_into(&clear, self.output, &mut report).map_err(failed)?;
+                sealed::seal(&clear, key, self.output, &mut report).map_err(failed)?;
+                built
+            }
+        };
+        let finished = progress.finish();
+        self.tell(&counts, &built, began.elapsed().as_secs_f64(), global)?;
+        finished
+    }
+
+    fn builder(&self) -> Result<Builder> {
+        let scratch = match self.output.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        let mut builder = Builder::new(scratch, self.args.memory.unwrap_or(MEMORY_BYTES));
+        builder.set_tables(!self.origin.no_tables);
+        if let Some((perm, mtime_ns)) = self.from.implied() {
+            builder.set_implied(perm, mtime_ns);
+        }
+        if self.from.key.is_some() {
+            builder.seal_scratch().map_err(|e| open_index::failure(self.output, &e))?;
+        }
+        Ok(builder)
+    }
+
+    /// Puts all entries into `builder`.
+    fn walk(&self, builder: &mut Builder, progress: &mut Progress) -> Result<Counts> {
+        let mut counts = Counts::default();
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let options = ScanOptions {
+            hash: self.origin.hashed,
+            one_file_system: self.origin.one_file_system,
+            threads: self.args.threads.map_or(processors.min(THREADS_MAX), usize::from),
+            before: self.before,
+        };
+        let mut refused = None;
+        let walked = self.from.walk(self.output, &options, &mut |event| {
+            let failed = match event {
+                Event::Entry(entry, change) => match builder.add(&entry) {
+                    Ok(()) => {
+                        counts.add(&entry, change);
+                        None
+                    }
+                    Err(e) if is_refusal(&e) => Some(e),
+                    Err(e) => return Err(e),
+                },
+                Event::Bytes(count) => {
+                    counts.read_bytes += count;
+                    None
+                }
+                Event::Failed(e) => Some(e),
+                Event::Unsettled(_) => {
+                    counts.unsettled += 1;
+                    None
+                }
+            };
+            if let Some(e) = failed {
+                counts.unreadable += 1;
+                if !self.args.keep_going {
+                    refused = Some(e);
+                    return Ok(ControlFlow::Break(()));
+                }
+                progress.failed_with(&e);
+            }
+            progress.reached(counts.entries, counts.read_bytes);
+            Ok(if interrupt::came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        });
+        let about = |e: &FsError| self.from.advice.failure(self.from.place.display(), e);
+        match (refused, walked) {
+            (Some(e), _) => {
+                let failure = about(&e);
+                Err(match failure.code() {
+                    Code::Corrupt => failure,
+                    _ => failure.hint("nothing was written; --keep-going indexes the rest, and tells what is missing"),
+                })
+            }
+            (None, Err(e)) if e.kind() == ErrorKind::Interrupted && interrupt::came() => {
+                Err(Failure::said(Code::Failure))
+            }
+            (None, walked) => walked.map(|()| counts).map_err(|e| about(&e)),
+        }
+    }
+
+    fn tell(&self, counts: &Counts, built: &Built, secs: f64, global: &GlobalArgs) -> Result<()> {
+        let file_bytes = fs::metadata(self.output).map_or(built.file_len, |meta| meta.len());
+        let mut told = json!({
+            "kind": self.origin.kind.as_str(),
+            "entries": counts.entries,
+            "files": counts.files,
+            "directories": counts.directories,
+            "symlinks": counts.symlinks,
+            "size": counts.size_bytes,
+            "hashed_files": counts.hashed_files,
+            "read_bytes": counts.read_bytes,
+            "unreadable": counts.unreadable,
+            "unsettled": counts.unsettled,
+            "file_bytes": file_bytes,
+            "encrypted": self.from.key.is_some(),
+            "secs": (secs * 1000.0).round() / 1000.0,
+        });
+        add_name(&mut told, "path", self.output.as_os_str().as_bytes());
+        add_name(&mut told, "source", self.from.place.as_os_str().as_bytes());
+        if let Some(before) = &self.before {
+            told["updated"] = true.into();
+            told["added"] = counts.added.into();
+            told["changed"] = counts.changed.into();
+            told["removed"] = before.entries().saturating_sub(counts.same + counts.changed).into();
+        }
+        say(&told, self.args.json, global)
+    }
+}
+
+impl Counts {
+    fn add(&mut self, entry: &adit_index::Entry<'_>, change: Change) {
+        self.entries += 1;
+        match entry.kind {
+            Kind::Directory => self.directories += 1,
+            Kind::Symlink => self.symlinks += 1,
+            Kind::File => {
+                self.files += 1;
+                self.size_bytes = self.size_bytes.saturating_add(entry.size);
+            }
+            _ => {}
+        }
+        self.hashed_files += u64::from(entry.hash.is_some());
+        match change {
+            Change::Added => self.added += 1,
+            Change::Changed => self.changed += 1,
+            Change::Same => self.same += 1,
+        }
+    }
+}
+
+/// Whether an entry alone cannot be in an index.
+fn is_refusal(error: &FsError) -> bool {
+    error.cause().is_some_and(|cause| cause.downcast_ref::<Refusal>().is_some())
+}
+
+/// Tells what was made: to programs on standard output, to people on standard error.
+pub fn say(told: &Value, json: bool, global: &GlobalArgs) -> Result<()> {
+    if json {
+        let mut out = Output::new();
+        out.json(told)?;
+        return out.finish();
+    }
+    if global.quiet {
+        return Ok(());
+    }
+    let number = |field: &str| told[field].as_u64().unwrap_or(0);
+    let path = printable(told["path"].as_str().unwrap_or_default().as_bytes());
+    let mut parts = vec![format!("{} entries", number("entries")), show_size(number("file_bytes"))];
+    if told["updated"] == true {
+        let (added, changed, removed) = (number("added"), number("changed"), number("removed"));
+        parts.insert(1, format!("{added} added, {changed} changed, {removed} removed"));
+    }
+    eprintln!("adit: {path}: {}", parts.join(", "));
+    if number("unsettled") > 0 {
+        let what = "were changed again and again while they were read, and have no hash";
+        eprintln!("adit: {path}: {} files {what}", number("unsettled"));
+    }
+    if number("unreadable") > 0 {
+        eprintln!("adit: {path}: not whole: {} things could not be read, and are told above", number("unreadable"));
+    }
+    Ok(())
+}

@@ -1,0 +1,21 @@
+//! `index …`: what answers questions about millions of paths, made, kept up to date, described and asked.
+
+mod build;
+mod describe;
+mod from;
+mod make;
+mod update;
+
+use crate::args::index::IndexCommand;
+use crate::args::low::GlobalArgs;
+use crate::failure::Result;
+
+/// `adit index …`
+pub fn index(command: &IndexCommand, global: &GlobalArgs) -> Result<()> {
+    match command {
+        IndexCommand::Build(args) => build::build(args, global),
+        IndexCommand::Update(args) => update::update(args, global),
+        IndexCommand::Info(args) => describe::info(args),
+        IndexCommand::Check(args) => describe::check(args, global),
+    }
+}

@@ -1,0 +1,75 @@
+//! What an earlier index says of the same tree.
+
+use adit_core::types::Kind;
+
+use crate::ContentHash;
+use crate::build::Entry;
+use crate::segment::{NodeId, Segment};
+
+/// How long before an index was begun a file has to be as it is, in nanoseconds: clocks of hosts go in steps, on FAT of two seconds.
+const SETTLED_NS: i64 = 3_000_000_000;
+
+/// An earlier index of the same tree.
+#[derive(Clone, Copy, Debug)]
+pub struct Before<'a> {
+    segment: &'a Segment,
+    /// Changes before this time are in it.
+    settled_ns: i64,
+}
+
+/// What became of an entry since it was indexed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// It was not there.
+    Added,
+    /// Its kind, size, time, permissions, hash or target is another. Of a directory only the first and its permissions count.
+    Changed,
+    /// It is as it was.
+    Same,
+}
+
+impl<'a> Before<'a> {
+    /// The index `segment`, whose making was begun at `begun_ns` (since 1970).
+    pub fn new(segment: &'a Segment, begun_ns: i64) -> Before<'a> {
+        Before { segment, settled_ns: begun_ns.saturating_sub(SETTLED_NS) }
+    }
+
+    /// The entry `name` of the directory `dir`. One that cannot be read is none: it is told as new, and read again.
+    pub(super) fn child(&self, dir: Option<NodeId>, name: &[u8]) -> Option<NodeId> {
+        self.segment.lookup(dir?, name).ok()?
+    }
+
+    /// The hash of a file, if it is as it was: of this size and time, and its inode was not changed since it was indexed.
+    pub(super) fn hash(&self, node: Option<NodeId>, size: u64, mtime_ns: i64, ctime_ns: i64) -> Option<ContentHash> {
+        let node = self.segment.node(node?).ok()?;
+        let same = node.kind == Kind::File && (node.size, node.mtime_ns) == (size, mtime_ns);
+        let settled = ctime_ns < self.settled_ns && mtime_ns < self.settled_ns;
+        if same && settled { self.segment.hash(node.id).ok()? } else { None }
+    }
+
+    /// What became of what is at the path of `entry`.
+    pub fn change_at(&self, entry: &Entry<'_>) -> Change {
+        let mut names = entry.path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        self.change(names.try_fold(NodeId::ROOT, |dir, name| self.child(Some(dir), name)), entry)
+    }
+
+    /// How many entries there were, without directories that none of them named.
+    pub fn entries(&self) -> u64 {
+        let all = (0..self.segment.len()).map(NodeId);
+        all.filter(|id| self.segment.node(*id).is_ok_and(|node| !node.implied)).count() as u64
+    }
+
+    /// What became of the node that `entry` is now.
+    pub(super) fn change(&self, node: Option<NodeId>, entry: &Entry<'_>) -> Change {
+        let was = node.and_then(|id| self.segment.node(id).ok()).filter(|was| !was.implied);
+        let Some(was) = was else { return Change::Added };
+        let mut same = was.kind == entry.kind && was.perm == entry.perm;
+        if entry.kind != Kind::Directory {
+            let said = (self.segment.hash(was.id).ok().flatten(), self.segment.extra(was.id).unwrap_or_default());
+            // What was not hashed both times is not compared by its hash.
+            let hash = said.0.is_none() || entry.hash.is_none() || said.0 == entry.hash;
+            same &= hash && said.1 == entry.extra && (was.size, was.mtime_ns) == (entry.size, entry.mtime_ns);
+        }
+        if same { Change::Same } else { Change::Changed }
+    }
+}

@@ -1,0 +1,370 @@
+//! A folder of this machine, walked by several threads with the host's own calls.
+//!
+//! Each directory is opened by its name in the one above, and never through a link; what is in it is looked at through the open directory. So
+//! nothing leads out of the folder, whatever is renamed meanwhile. Directories that are still to be read wait on a stack, which keeps few open.
+
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+use adit_core::error::{ErrorKind, FsError, Result};
+use adit_core::types::Kind;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, Stat, fstat, openat, readlinkat, statat};
+use rustix::io::{Errno, retry_on_intr};
+
+use super::content;
+use super::listing::{Batch, Known, join, unreadable};
+use super::work::{Dir, Group, Parent, Siblings, Task, Work};
+use super::{ScanOptions, Sink};
+use crate::ContentHash;
+use crate::publish;
+use crate::segment::NodeId;
+
+/// Directories down to this depth stay open while others wait in them.
+const HELD_DEPTH: usize = 32;
+/// Below, one in so many does: the others are opened again from that one, name by name.
+const HELD_STEP: usize = 64;
+/// What one call of the host lists at most, in bytes.
+const LISTING_LEN_BYTES: usize = 64 << 10;
+/// How often a file is read that changes meanwhile.
+const TRIES: u32 = 3;
+/// Batches that wait for the thread that takes them.
+const WAITING_BATCHES: usize = 16;
+
+/// Walks the folder `root`. `output`, if it lies in the folder, is left out, and what is written to become it.
+///
+/// # Errors
+/// `Interrupted`; what `sink` says; what the host says of `root` itself. All else is told.
+pub fn folder(root: &Path, output: Option<&Path>, options: &ScanOptions<'_>, sink: &mut Sink<'_>) -> Result<()> {
+    let failed = |e: Errno| at_host(e, "list", root, b"");
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = retry_on_intr(|| openat(CWD, root, flags, Mode::empty())).map_err(failed)?;
+    let stat = fstat(&fd).map_err(failed)?;
+    let parent = Arc::new(Parent { anchor: Arc::new(fd), rest: Vec::new(), path: Vec::new(), depth: 0 });
+    let known = known(&stat).ok_or(ErrorKind::NotDirectory)?;
+    let node = options.before.map(|_| NodeId::ROOT);
+    let walk = Walk { root, output, options, device: stat.st_dev, work: Work::new(options.threads) };
+    walk.work.push(Siblings::of_root(parent, known, node));
+    let (sender, receiver) = sync_channel::<Batch>(WAITING_BATCHES);
+    std::thread::scope(|scope| {
+        for _ in 0..options.threads.max(1) {
+            let (walk, sender) = (&walk, sender.clone());
+            scope.spawn(move || Walker::new(walk, sender).run());
+        }
+        drop(sender);
+        let told = receiver.iter().try_for_each(|batch| match batch.tell(sink) {
+            Ok(true) => ControlFlow::Continue(()),
+            Ok(false) => ControlFlow::Break(FsError::new(ErrorKind::Interrupted).on("walk", root.display())),
+            Err(e) => ControlFlow::Break(e),
+        });
+        // Whoever waits to pass something on hears that nobody takes it any more.
+        walk.work.stop();
+        drop(receiver);
+        told.break_value().map_or(Ok(()), Err)
+    })
+}
+
+/// What all threads of a walk share.
+struct Walk<'a> {
+    root: &'a Path,
+    output: Option<&'a Path>,
+    options: &'a ScanOptions<'a>,
+    device: u64,
+    work: Work,
+}
+
+/// One thread.
+struct Walker<'a> {
+    walk: &'a Walk<'a>,
+    batch: Batch,
+    sender: SyncSender<Batch>,
+    listing: Box<[MaybeUninit<u8>]>,
+    buffer: Vec<u8>,
+}
+
+/// A directory that is being listed.
+struct Listed<'a> {
+    fd: Arc<OwnedFd>,
+    path: &'a [u8],
+    node: Option<NodeId>,
+    siblings: Siblings,
+    group: Group,
+    /// Why not all of it could be read.
+    why: Vec<u8>,
+}
+
+impl<'a> Walker<'a> {
+    fn new(walk: &'a Walk<'a>, sender: SyncSender<Batch>) -> Self {
+        let listing = Box::new_uninit_slice(LISTING_LEN_BYTES);
+        Walker { walk, batch: Batch::default(), sender, listing, buffer: Vec::new() }
+    }
+
+    fn run(mut self) {
+        while let Some(task) = self.walk.work.next() {
+            match task {
+                Task::Directory(dir) => self.directory(dir),
+                Task::Files(group) => self.files(group),
+            }
+            self.walk.work.done();
+        }
+        self.pass_on();
+    }
+
+    fn pass_on(&mut self) {
+        if !self.batch.is_empty() && self.sender.send(std::mem::take(&mut self.batch)).is_err() {
+            self.walk.work.stop();
+        }
+    }
+
+    fn add(&mut self, path: &[u8], node: Option<NodeId>, known: Known, extra: &[u8]) {
+        self.add_hashed(path, node, known, None, extra);
+    }
+
+    fn add_hashed(&mut self, path: &[u8], node: Option<NodeId>, known: Known, hash: Option<ContentHash>, extra: &[u8]) {
+        let before = self.walk.options.before;
+        self.batch
+            .add(path, known, hash, extra, &|entry| before.map_or(super::Change::Added, |b| b.change(node, entry)));
+        if self.batch.is_full() {
+            self.pass_on();
+        }
+    }
+
+    /// Tells an error of what lies at `path`. The error as the mark of its directory.
+    fn fail(&mut self, e: Errno, op: &'static str, path: &[u8]) -> Vec<u8> {
+        let error = at_host(e, op, self.walk.root, path);
+        let mark = unreadable(&error);
+        self.batch.fail(error);
+        self.pass_on();
+        mark
+    }
+
+    /// Lists a directory, and passes it on when it is known whether all of it could be read.
+    fn directory(&mut self, dir: Dir) {
+        let path = if dir.name.is_empty() { Vec::new() } else { join(&dir.parent.path, &dir.name) };
+        let fd = match open_dir(&dir) {
+            Ok(fd) => Arc::new(fd),
+            // It was removed since.
+            Err(Errno::NOENT) => return,
+            Err(e) => {
+                let why = self.fail(e, "list", &path);
+                return self.add(&path, dir.node, dir.known, &why);
+            }
+        };
+        let own = Arc::new(match dir.parent.depth < HELD_DEPTH || dir.parent.depth.is_multiple_of(HELD_STEP) {
+            true => Parent { anchor: fd.clone(), rest: Vec::new(), path: path.clone(), depth: dir.parent.depth + 1 },
+            false => Parent {
+                anchor: dir.parent.anchor.clone(),
+                rest: join(&dir.parent.rest, &dir.name),
+                path: path.clone(),
+                depth: dir.parent.depth + 1,
+            },
+        });
+        let group = Group::new(fd.clone(), own.clone());
+        let mut listed =
+            Listed { fd, path: &path, node: dir.node, siblings: Siblings::new(own), group, why: Vec::new() };
+        if let Err(e) = self.list(&mut listed) {
+            listed.why = self.fail(e, "list", &path);
+        }
+        let Listed { siblings, group, why, .. } = listed;
+        self.add(&path, dir.node, dir.known, &why);
+        self.walk.work.push(siblings);
+        self.hand_over(group);
+    }
+
+    fn list(&mut self, dir: &mut Listed<'_>) -> Result<(), Errno> {
+        let here = fstat(&dir.fd)?;
+        let place = (here.st_dev, here.st_ino);
+        // The index itself, if it is to lie here.
+        let output = self.walk.output.filter(|output| publish::is_in(output, place)).and_then(Path::file_name);
+        let is_output =
+            |name: &[u8]| output.is_some_and(|output| output.as_bytes() == name || publish::is_temporary(name));
+        let mut buffer = std::mem::take(&mut self.listing);
+        let fd = dir.fd.clone();
+        let mut entries = RawDir::new(&*fd, &mut buffer);
+        let mut listed = Ok(());
+        while let Some(entry) = entries.next() {
+            let entry = match entry {
+                Err(Errno::INTR) => continue,
+                Err(e) => {
+                    listed = Err(e);
+                    break;
+                }
+                Ok(entry) => entry,
+            };
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." && !is_output(name) {
+                self.entry(dir, name);
+            }
+            if self.walk.work.is_stopped() {
+                break;
+            }
+        }
+        self.listing = buffer;
+        listed
+    }
+
+    /// An entry of a directory.
+    fn entry(&mut self, dir: &mut Listed<'_>, name: &[u8]) {
+        let path = join(dir.path, name);
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        let (stat, known) = match retry_on_intr(|| statat(&*dir.fd, name, flags)).map(|stat| (stat, known(&stat))) {
+            Ok((stat, Some(known))) => (stat, known),
+            // It was removed since.
+            Err(Errno::NOENT) => return,
+            Ok((_, None)) => return dir.why = self.fail(Errno::NOTSUP, "index", &path),
+            Err(e) => return dir.why = self.fail(e, "look at", &path),
+        };
+        let options = self.walk.options;
+        let node = options.before.and_then(|before| before.child(dir.node, name));
+        match known.kind {
+            Kind::Directory if options.one_file_system && stat.st_dev != self.walk.device => {
+                self.add(&path, node, known, b"");
+            }
+            Kind::Directory => dir.siblings.push(name, known, node),
+            Kind::Symlink => match readlinkat(&*dir.fd, name, Vec::new()) {
+                Ok(target) => self.add(&path, node, known, target.as_bytes()),
+                Err(Errno::NOENT) => {}
+                Err(e) => {
+                    dir.why = self.fail(e, "read link", &path);
+                    self.add(&path, node, known, b"");
+                }
+            },
+            Kind::File if options.hash => {
+                let before = options.before;
+                match before.and_then(|before| before.hash(node, known.size, known.mtime_ns, changed_ns(&stat))) {
+                    Some(hash) => self.add_hashed(&path, node, known, Some(hash), b""),
+                    None => self.queue_file(dir, name, known, node),
+                }
+            }
+            _ => self.add(&path, node, known, b""),
+        }
+    }
+
+    /// A file whose content is to be read, by whoever has time.
+    fn queue_file(&mut self, dir: &mut Listed<'_>, name: &[u8], known: Known, node: Option<NodeId>) {
+        dir.group.push(name, known, node);
+        if dir.group.is_full() {
+            let next = dir.group.next();
+            let full = std::mem::replace(&mut dir.group, next);
+            self.hand_over(full);
+        }
+    }
+
+    fn hand_over(&mut self, group: Group) {
+        // Where many wait already, this thread has nothing better to do.
+        if let Some(group) = self.walk.work.offer(group) {
+            self.files(group);
+        }
+    }
+
+    fn files(&mut self, group: Group) {
+        for (name, known, node) in group.files() {
+            if self.walk.work.is_stopped() {
+                return;
+            }
+            let path = join(&group.dir().path, name);
+            match self.hash(group.fd(), name) {
+                Ok(Some((known, Some(hash)))) => self.add_hashed(&path, node, known, Some(hash), b""),
+                Ok(Some((known, None))) => {
+                    self.batch.unsettled(&path);
+                    self.add(&path, node, known, b"");
+                }
+                Ok(None) => {}
+                Err(e) => {
+                    self.batch.fail(e.on("read", self.walk.root.join(std::ffi::OsStr::from_bytes(&path)).display()));
+                    self.add(&path, node, known, b"");
+                }
+            }
+        }
+    }
+
+    /// What is known of a file, and its hash, if it stays as it is for as long as it is read. `None` if it is not there any more, or
+    /// the walk has ended.
+    fn hash(&mut self, dir: &OwnedFd, name: &[u8]) -> Result<Option<(Known, Option<ContentHash>)>> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file: File = match retry_on_intr(|| openat(dir, name, flags, Mode::empty())) {
+            Ok(fd) => fd.into(),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(e) => return Err(io::Error::from(e).into()),
+        };
+        let mut was = fstat(&file).map_err(io::Error::from)?;
+        for _ in 0..TRIES {
+            let mut buffer = std::mem::take(&mut self.buffer);
+            let mut read = |offset, piece: &mut [u8]| Ok(file.read_at(piece, offset)?);
+            let hashed = content::hash(&mut buffer, &mut read, &mut |count| {
+                self.batch.read_bytes += count;
+                if self.batch.is_full() {
+                    self.pass_on();
+                }
+                !self.walk.work.is_stopped()
+            });
+            self.buffer = buffer;
+            let Some((hash, len)) = hashed? else { return Ok(None) };
+            let now = fstat(&file).map_err(io::Error::from)?;
+            let known = known(&now).filter(|known| known.kind == Kind::File).ok_or(ErrorKind::Stale)?;
+            let settled = (was.st_size, modified_ns(&was), changed_ns(&was))
+                == (now.st_size, modified_ns(&now), changed_ns(&now));
+            if settled && len == known.size {
+                return Ok(Some((known, Some(hash))));
+            }
+            was = now;
+        }
+        Ok(known(&was).map(|known| (known, None)))
+    }
+}
+
+/// Opens a directory, which is none that a link leads to.
+fn open_dir(dir: &Dir) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = |at: &OwnedFd, name: &[u8]| retry_on_intr(|| openat(at, name, flags, Mode::empty()));
+    if dir.name.is_empty() {
+        return open(&dir.parent.anchor, b".");
+    }
+    let mut at: Option<OwnedFd> = None;
+    for name in dir.parent.rest.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        at = Some(open(at.as_ref().unwrap_or(&dir.parent.anchor), name)?);
+    }
+    open(at.as_ref().unwrap_or(&dir.parent.anchor), &dir.name)
+}
+
+/// `None` for what is of no kind that there is.
+fn known(stat: &Stat) -> Option<Known> {
+    use rustix::fs::FileType;
+    let kind = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Kind::File,
+        FileType::Directory => Kind::Directory,
+        FileType::Symlink => Kind::Symlink,
+        FileType::Fifo => Kind::Fifo,
+        FileType::Socket => Kind::Socket,
+        FileType::CharacterDevice => Kind::CharDevice,
+        FileType::BlockDevice => Kind::BlockDevice,
+        FileType::Unknown => return None,
+    };
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    Some(Known { kind, perm: (stat.st_mode & 0o7777) as u16, size, mtime_ns: modified_ns(stat) })
+}
+
+fn modified_ns(stat: &Stat) -> i64 {
+    nanos(stat.st_mtime, stat.st_mtime_nsec as i64)
+}
+
+fn changed_ns(stat: &Stat) -> i64 {
+    nanos(stat.st_ctime, stat.st_ctime_nsec as i64)
+}
+
+fn nanos(secs: i64, nanos: i64) -> i64 {
+    secs.saturating_mul(1_000_000_000).saturating_add(nanos)
+}
+
+#[cold]
+fn at_host(e: Errno, op: &'static str, root: &Path, path: &[u8]) -> FsError {
+    let at = root.join(std::ffi::OsStr::from_bytes(path));
+    FsError::from(io::Error::from(e)).on(op, at.display())
+}

@@ -1,0 +1,382 @@
+//! Any store, walked by one thread; with hashes, others read the content of files meanwhile.
+//!
+//! An inode that was looked up is known to the store until it is forgotten; here that is counted, because a file with several names may be
+//! looked at by one of them while it is still read by another.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use adit_core::error::{ErrorKind, FsError, Result};
+use adit_core::store::{DirEntry, Store, StoreFile};
+use adit_core::types::{Access, Attr, FileName, Ino, Kind};
+
+use super::listing::{Batch, Known, join, nanos, unreadable};
+use super::{Change, ScanOptions, Sink, StoreRoot, content};
+use crate::ContentHash;
+use crate::segment::NodeId;
+
+/// So many entries are looked up at once.
+const LOOKUPS: usize = 256;
+/// Files that wait to be read, for each thread.
+const WAITING: usize = 8;
+/// How often a file is read that changes meanwhile.
+const TRIES: u32 = 3;
+
+/// Walks what is below a directory of a store.
+///
+/// # Errors
+/// `Interrupted`; what `sink` says. All else is told.
+pub fn store(root: &StoreRoot<'_>, options: &ScanOptions<'_>, sink: &mut Sink<'_>) -> Result<()> {
+    let (jobs, taken) = sync_channel::<Job>(options.threads.max(1) * WAITING);
+    let (sender, read) = channel::<Read>();
+    let taken = Mutex::new(taken);
+    std::thread::scope(|scope| {
+        for _ in 0..if options.hash { options.threads.max(1) } else { 0 } {
+            let (taken, sender) = (&taken, sender.clone());
+            scope.spawn(move || read_files(taken, &sender));
+        }
+        drop(sender);
+        let mut walker = Walker {
+            store: root.store,
+            options,
+            sink,
+            batch: Batch::default(),
+            references: HashMap::new(),
+            jobs: Some(jobs),
+            read,
+            waiting: 0,
+        };
+        let walked = walker.walk(root.root);
+        // However it ends: nobody waits for more, and nothing stays known.
+        walker.jobs = None;
+        walker.end(walked)
+    })
+}
+
+/// A directory that is still to be listed.
+struct Dir {
+    path: Vec<u8>,
+    attr: Attr,
+    node: Option<NodeId>,
+}
+
+/// A file that is to be read.
+struct Job {
+    file: Arc<dyn StoreFile>,
+    path: Vec<u8>,
+    attr: Attr,
+    node: Option<NodeId>,
+}
+
+/// What a thread that reads tells.
+enum Read {
+    Bytes(u64),
+    Done(Job, Result<Option<ContentHash>>),
+}
+
+struct Walker<'a> {
+    store: &'a dyn Store,
+    options: &'a ScanOptions<'a>,
+    sink: &'a mut Sink<'a>,
+    batch: Batch,
+    /// How often each inode is in use here.
+    references: HashMap<Ino, u32>,
+    jobs: Option<SyncSender<Job>>,
+    read: Receiver<Read>,
+    /// Files that were handed over and are not done.
+    waiting: usize,
+}
+
+impl Walker<'_> {
+    fn walk(&mut self, root: Attr) -> Result<()> {
+        let node = self.options.before.map(|_| NodeId::ROOT);
+        let mut stack = vec![Dir { path: Vec::new(), attr: root, node }];
+        let mut seen = HashSet::new();
+        while let Some(dir) = stack.pop() {
+            let listed = if seen.insert(dir.attr.ino) {
+                self.directory(&dir, &mut stack)
+            } else {
+                let why = "it is the same directory as another one";
+                let error = FsError::new(ErrorKind::Corrupt).on("list", shown(&dir.path)).because(why);
+                self.mark(&dir, error)
+            };
+            self.forget(dir.attr.ino);
+            if let Err(e) = listed {
+                stack.drain(..).for_each(|dir| self.forget(dir.attr.ino));
+                return Err(e);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lists a directory, and passes it on when it is known whether all of it could be read.
+    fn directory(&mut self, dir: &Dir, stack: &mut Vec<Dir>) -> Result<()> {
+        let mut listing = Listing::default();
+        let listed = self.store.read_dir(dir.attr.ino, 0, &mut |entry| {
+            listing.push(&entry);
+            ControlFlow::Continue(())
+        });
+        let mut why = Vec::new();
+        let left_out = self.store.left_out(dir.attr.ino);
+        for error in listed.err().into_iter().chain(left_out) {
+            why = self.fail(error, "list", &dir.path)?;
+        }
+        for start in (0..listing.ends.len()).step_by(LOOKUPS) {
+            let entries = listing.entries(start..listing.ends.len().min(start + LOOKUPS));
+            let found = self.store.lookup_listed(dir.attr.ino, &entries);
+            // All of them are known from here on, whatever happens to one.
+            found.iter().flatten().for_each(|attr| *self.references.entry(attr.ino).or_default() += 1);
+            let mut outcome = Ok(());
+            for (entry, found) in entries.iter().zip(found) {
+                let path = join(&dir.path, entry.name.as_bytes());
+                let one = match (&outcome, found) {
+                    (Ok(()), Ok(attr)) => self.entry(dir, path, entry.name, attr, stack, &mut why),
+                    (Err(_), Ok(attr)) => {
+                        self.forget(attr.ino);
+                        Ok(())
+                    }
+                    // It was removed since.
+                    (_, Err(e)) if e.is_not_found() => Ok(()),
+                    (Ok(()), Err(e)) => self.fail(e, "look at", &path).map(|mark| why = mark),
+                    (Err(_), Err(_)) => Ok(()),
+                };
+                outcome = outcome.and(one);
+            }
+            outcome?;
+        }
+        self.add(&dir.path, dir.node, &dir.attr, None, &why)
+    }
+
+    /// An entry of a directory, whose reference this takes over.
+    fn entry(
+        &mut self,
+        dir: &Dir,
+        path: Vec<u8>,
+        name: FileName<'_>,
+        attr: Attr,
+        stack: &mut Vec<Dir>,
+        why: &mut Vec<u8>,
+    ) -> Result<()> {
+        let node = self.options.before.and_then(|before| before.child(dir.node, name.as_bytes()));
+        let told = match attr.kind {
+            Kind::Directory => {
+                stack.push(Dir { path, attr, node });
+                return Ok(());
+            }
+            Kind::Symlink => match self.store.readlink(attr.ino) {
+                Ok(target) => self.add(&path, node, &attr, None, &target),
+                Err(e) => self.fail(e, "read link", &path).and_then(|mark| {
+                    *why = mark;
+                    self.add(&path, node, &attr, None, b"")
+                }),
+            },
+            Kind::File if self.options.hash => return self.file(path, node, attr),
+            _ => self.add(&path, node, &attr, None, b""),
+        };
+        self.forget(attr.ino);
+        told
+    }
+
+    /// A file whose hash is wanted.
+    fn file(&mut self, path: Vec<u8>, node: Option<NodeId>, attr: Attr) -> Result<()> {
+        let (mtime, ctime) = (nanos(attr.mtime), nanos(attr.ctime));
+        if let Some(hash) = self.options.before.and_then(|before| before.hash(node, attr.size, mtime, ctime)) {
+            let added = self.add(&path, node, &attr, Some(hash), b"");
+            self.forget(attr.ino);
+            return added;
+        }
+        match self.store.open(attr.ino, Access::Read) {
+            Ok(file) => self.hand_over(Job { file, path, attr, node }),
+            Err(e) => {
+                let added = self.fail(e, "read", &path).and_then(|_| self.add(&path, node, &attr, None, b""));
+                self.forget(attr.ino);
+                added
+            }
+        }
+    }
+
+    fn hand_over(&mut self, job: Job) -> Result<()> {
+        // With room for as many as the threads take: it never waits for them while they wait for it.
+        while self.waiting >= self.options.threads.max(1) * WAITING {
+            self.take(true)?;
+        }
+        self.take(false)?;
+        let ino = job.attr.ino;
+        let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
+        if !sent {
+            self.forget(ino);
+            return Err(ErrorKind::Interrupted.into());
+        }
+        self.waiting += 1;
+        Ok(())
+    }
+
+    /// Takes what the threads have read; waits for something if `wait`.
+    fn take(&mut self, wait: bool) -> Result<()> {
+        let mut wait = wait && self.waiting > 0;
+        loop {
+            let next = match wait {
+                true => self.read.recv().map_err(|_| TryRecvError::Disconnected),
+                false => self.read.try_recv(),
+            };
+            wait = false;
+            match next {
+                Err(_) => return Ok(()),
+                Ok(Read::Bytes(count)) => {
+                    self.batch.read_bytes += count;
+                    self.pass_on_if_full()?;
+                }
+                Ok(Read::Done(job, hash)) => {
+                    self.waiting -= 1;
+                    let told = self.read_file(&job, hash);
+                    self.forget(job.attr.ino);
+                    told?;
+                }
+            }
+        }
+    }
+
+    fn read_file(&mut self, job: &Job, hash: Result<Option<ContentHash>>) -> Result<()> {
+        // What it is when it was read, which may be later than when it was listed.
+        let attr = self.store.getattr(job.attr.ino).unwrap_or(job.attr);
+        match hash {
+            Ok(Some(hash)) if (attr.size, attr.mtime) == (job.attr.size, job.attr.mtime) => {
+                self.add(&job.path, job.node, &attr, Some(hash), b"")
+            }
+            Ok(_) => {
+                self.batch.unsettled(&job.path);
+                self.add(&job.path, job.node, &attr, None, b"")
+            }
+            Err(e) => {
+                self.fail(e, "read", &job.path)?;
+                self.add(&job.path, job.node, &attr, None, b"")
+            }
+        }
+    }
+
+    /// Waits for what was handed over, and passes the rest on, unless it is ended already.
+    fn end(&mut self, walked: Result<()>) -> Result<()> {
+        let mut outcome = walked;
+        while self.waiting > 0 {
+            match self.read.recv() {
+                Ok(Read::Bytes(count)) => self.batch.read_bytes += count,
+                Ok(Read::Done(job, hash)) => {
+                    self.waiting -= 1;
+                    if outcome.is_ok() {
+                        outcome = self.read_file(&job, hash);
+                    }
+                    self.forget(job.attr.ino);
+                }
+                Err(_) => break,
+            }
+        }
+        outcome.and_then(|()| self.pass_on())
+    }
+
+    fn mark(&mut self, dir: &Dir, error: FsError) -> Result<()> {
+        let why = self.fail(error, "list", &dir.path)?;
+        self.add(&dir.path, dir.node, &dir.attr, None, &why)
+    }
+
+    /// Tells an error of what lies at `path`. The error as the mark of its directory.
+    fn fail(&mut self, error: FsError, op: &'static str, path: &[u8]) -> Result<Vec<u8>> {
+        let error = if error.subject().is_some() { error } else { error.on(op, shown(path)) };
+        let mark = unreadable(&error);
+        self.batch.fail(error);
+        self.pass_on()?;
+        Ok(mark)
+    }
+
+    fn add(
+        &mut self,
+        path: &[u8],
+        node: Option<NodeId>,
+        attr: &Attr,
+        hash: Option<ContentHash>,
+        extra: &[u8],
+    ) -> Result<()> {
+        let known = Known { kind: attr.kind, perm: attr.perm & 0o7777, size: attr.size, mtime_ns: nanos(attr.mtime) };
+        let before = self.options.before;
+        self.batch.add(path, known, hash, extra, &|entry| before.map_or(Change::Added, |b| b.change(node, entry)));
+        self.pass_on_if_full()
+    }
+
+    fn pass_on_if_full(&mut self) -> Result<()> {
+        if self.batch.is_full() { self.pass_on() } else { Ok(()) }
+    }
+
+    fn pass_on(&mut self) -> Result<()> {
+        match std::mem::take(&mut self.batch).tell(self.sink)? {
+            true => Ok(()),
+            false => Err(ErrorKind::Interrupted.into()),
+        }
+    }
+
+    /// One use of an inode has ended. The root is nobody's to forget here.
+    fn forget(&mut self, ino: Ino) {
+        let Some(count) = self.references.get_mut(&ino) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.references.remove(&ino);
+            self.store.forget(ino);
+        }
+    }
+}
+
+/// A whole listing, kept while its entries are looked up.
+#[derive(Default)]
+struct Listing {
+    names: Vec<u8>,
+    /// Where each name ends, and what was said with it.
+    ends: Vec<(usize, u64, Ino, Kind)>,
+}
+
+impl Listing {
+    fn push(&mut self, entry: &DirEntry<'_>) {
+        self.names.extend(entry.name.as_bytes());
+        self.ends.push((self.names.len(), entry.cookie, entry.ino, entry.kind));
+    }
+
+    fn entries(&self, range: std::ops::Range<usize>) -> Vec<DirEntry<'_>> {
+        let entry = |at: usize| {
+            let start = at.checked_sub(1).map_or(0, |before| self.ends[before].0);
+            let (end, cookie, ino, kind) = self.ends[at];
+            // It was a name when it was listed.
+            FileName::new(&self.names[start..end]).ok().map(|name| DirEntry { cookie, ino, kind, name })
+        };
+        range.filter_map(entry).collect()
+    }
+}
+
+fn read_files(jobs: &Mutex<Receiver<Job>>, out: &std::sync::mpsc::Sender<Read>) {
+    let mut buffer = Vec::new();
+    loop {
+        let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(job) = job else { return };
+        let hash = hash(&job, &mut buffer, out);
+        if out.send(Read::Done(job, hash)).is_err() {
+            return;
+        }
+    }
+}
+
+/// The hash of a file; `None` if it is not as long as was said.
+fn hash(job: &Job, buffer: &mut Vec<u8>, out: &std::sync::mpsc::Sender<Read>) -> Result<Option<ContentHash>> {
+    for _ in 0..TRIES {
+        let mut read = |offset, piece: &mut [u8]| job.file.read_verified_at(offset, piece);
+        let hashed = content::hash(buffer, &mut read, &mut |count| out.send(Read::Bytes(count)).is_ok())?;
+        if let Some((hash, len)) = hashed
+            && len == job.attr.size
+        {
+            return Ok(Some(hash));
+        }
+    }
+    Ok(None)
+}
+
+/// A path for messages.
+fn shown(path: &[u8]) -> String {
+    format!("/{}", String::from_utf8_lossy(path))
+}

@@ -1,0 +1,183 @@
+//! An index that is encrypted at rest: a [segment](crate::segment) in a file that only who has the key can read.
+//!
+//! [`seal`] writes a finished segment as such a file, [`open`] decrypts one into memory and opens it from there; [`format`] has the bytes as
+//! pure functions. The invariant: nothing of a segment is on the disk in clear, and no byte is handed out that is not what the holder
+//! of the key has written at this place of this file.
+//!
+//! Memory: as much as the segment has bytes, for as long as it is open. It is a file without a name in memory (`memfd`), sealed against
+//! changes, which the system may swap out as any other memory.
+
+pub mod format;
+mod stream;
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::ops::ControlFlow;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use adit_core::error::{ErrorKind, FsError, Result};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+
+use crate::progress::{Progress, Report, Stage};
+use crate::publish::NewFile;
+use crate::segment::Segment;
+pub use format::{Damage, SealKey};
+use format::{FileKey, HEADER_LEN_BYTES, Header, MAGIC, SEALED_BLOCK_LEN_BYTES};
+pub(crate) use stream::{Stream, StreamKey};
+
+/// So many blocks are read or written between two reports.
+const STEP: u64 = 64;
+
+/// Whether the file begins as an encrypted index does.
+///
+/// # Errors
+/// What the host says.
+pub fn is_sealed(path: &Path) -> io::Result<bool> {
+    let mut magic = [0; MAGIC.len()];
+    match open_file(path)?.read_exact_at(&mut magic, 0) {
+        Ok(()) => Ok(magic == MAGIC),
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+fn open_file(path: &Path) -> io::Result<File> {
+    File::options().read(true).custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK).open(path)
+}
+
+/// An empty file in memory, for a segment that is to be [sealed](seal).
+///
+/// # Errors
+/// What the host says.
+pub fn memory_file() -> Result<File> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    memfd_create(c"adit-index", flags)
+        .map(File::from)
+        .map_err(|e| FsError::from(io::Error::from(e)).on("make", "a file in memory"))
+}
+
+/// Encrypts the finished segment in `clear` into a new file at `out`, in place of what is there; its folder exists. The file is durable
+/// and whole, or not there. `report` is told of the progress, and can end it (`Interrupted`).
+///
+/// # Errors
+/// What the host says.
+pub fn seal(clear: &File, key: &SealKey, out: &Path, report: &mut Report<'_>) -> Result<()> {
+    let failed = |e: io::Error| FsError::from(e).on("write index", out.display());
+    let file = NewFile::create(out).map_err(failed)?;
+    let clear_len = clear.metadata().map_err(failed)?.len();
+    let (header, key) = Header::new(key, clear_len)?;
+    file.file().write_all_at(&header.encode(), 0).map_err(failed)?;
+    let mut block = vec![0; SEALED_BLOCK_LEN_BYTES];
+    for number in 0..header.blocks() {
+        step(number, header.blocks(), Stage::Write, out, report)?;
+        let (at, len) = header.clear_range(number);
+        block.resize(len, 0);
+        clear.read_exact_at(&mut block, at).map_err(failed)?;
+        key.seal_block(&header, number, &mut block)?;
+        file.file().write_all_at(&block, header.sealed_at(number)).map_err(failed)?;
+    }
+    file.publish().map_err(failed)
+}
+
+/// Opens the encrypted index at `path`: all of it is decrypted, and compared with what was written.
+///
+/// # Errors
+/// `WrongPassword` if it was written with another key; `Corrupt` or `NotSupported` with a [`Damage`] as the cause, or what
+/// [`Segment::from_file`] says; what the host says.
+pub fn open(path: &Path, key: &SealKey, report: &mut Report<'_>) -> Result<Segment> {
+    let file = open_file(path).map_err(|e| FsError::from(e).on("read index", path.display()))?;
+    let clear = unseal(&file, path, key, report)?;
+    Segment::from_file(clear, path)
+}
+
+/// The cleartext of the encrypted index in `file`, as a file in memory that nobody can change any more. Errors name `path`.
+///
+/// # Errors
+/// As [`open`].
+pub fn unseal(file: &File, path: &Path, key: &SealKey, report: &mut Report<'_>) -> Result<File> {
+    let fault = |fault: Fault| fault.of(path);
+    let (header, key) = header_of(file, key).map_err(fault)?;
+    let clear = memory_file()?;
+    let mut block = Vec::with_capacity(SEALED_BLOCK_LEN_BYTES);
+    for number in 0..header.blocks() {
+        step(number, header.blocks(), Stage::Read, path, report)?;
+        let (at, len) = header.clear_range(number);
+        block.resize(len + format::TAG_LEN_BYTES, 0);
+        file.read_exact_at(&mut block, header.sealed_at(number)).map_err(|e| fault(e.into()))?;
+        key.open_block(&header, number, &mut block).map_err(|damage| fault(damage.into()))?;
+        clear.write_all_at(&block, at).map_err(|e| fault(e.into()))?;
+    }
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+    fcntl_add_seals(&clear, seals).map_err(|e| fault(io::Error::from(e).into()))?;
+    Ok(clear)
+}
+
+fn header_of(file: &File, key: &SealKey) -> Result<(Header, FileKey), Fault> {
+    let meta = file.metadata()?;
+    let mut front = vec![0; HEADER_LEN_BYTES.min(usize::try_from(meta.len()).unwrap_or(usize::MAX))];
+    if meta.is_file() {
+        file.read_exact_at(&mut front, 0)?;
+    }
+    let header = Header::decode(&front)?;
+    if header.file_len() != meta.len() {
+        return Err(Damage::Length { expected: header.file_len(), found: meta.len() }.into());
+    }
+    let key = header.key(key).map_err(|e| Fault::Other(e.into()))?.ok_or(Fault::WrongKey)?;
+    Ok((header, key))
+}
+
+fn step(number: u64, of: u64, stage: Stage, path: &Path, report: &mut Report<'_>) -> Result<()> {
+    let progress = Progress { stage, done: number, total: of };
+    if number.is_multiple_of(STEP) && report(progress) == ControlFlow::Break(()) {
+        return Err(FsError::new(ErrorKind::Interrupted).on("index", path.display()));
+    }
+    Ok(())
+}
+
+/// Why an encrypted index cannot be read.
+#[derive(Debug)]
+enum Fault {
+    WrongKey,
+    Damage(Damage),
+    Io(io::Error),
+    Other(Box<FsError>),
+}
+
+impl From<Damage> for Fault {
+    fn from(damage: Damage) -> Self {
+        Fault::Damage(damage)
+    }
+}
+
+impl From<io::Error> for Fault {
+    fn from(e: io::Error) -> Self {
+        Fault::Io(e)
+    }
+}
+
+impl Fault {
+    #[cold]
+    fn of(self, path: &Path) -> FsError {
+        match self {
+            Fault::WrongKey => FsError::new(ErrorKind::WrongPassword).because(OtherKey),
+            Fault::Damage(damage) => FsError::new(damage.kind()).because(damage),
+            Fault::Io(e) => FsError::from(e),
+            Fault::Other(e) => return *e,
+        }
+        .on("read index", path.display())
+    }
+}
+
+/// It was encrypted with another key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OtherKey;
+
+impl fmt::Display for OtherKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("it is the index of another vault")
+    }
+}
+
+impl std::error::Error for OtherKey {}

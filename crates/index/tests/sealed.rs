@@ -1,0 +1,215 @@
+//! Encrypted indexes: they give back what was put in, and nothing else; neither they nor the scratch files of a build say anything in clear.
+
+mod support;
+
+use std::fs::{self, File};
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use adit_core::error::{ErrorKind, FsError};
+use adit_index::sealed::format::{BLOCK_LEN_BYTES, HEADER_LEN_BYTES, SEALED_BLOCK_LEN_BYTES};
+use adit_index::sealed::{self, Damage, SealKey};
+use adit_index::{Builder, Progress, Segment};
+use support::{Item, Place, compare, items, model};
+use zeroize::Zeroizing;
+
+fn key(first: u8) -> SealKey {
+    let mut bytes = Zeroizing::new(std::array::from_fn(|at| at as u8));
+    bytes[0] = first;
+    SealKey::new(bytes)
+}
+
+fn on(_: Progress) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+/// Builds `items` as an encrypted index at `out`.
+fn build(items: &[Item], scratch: &Path, out: &Path, key: &SealKey) {
+    let mut builder = Builder::new(scratch, 0);
+    builder.seal_scratch().unwrap();
+    items.iter().for_each(|item| builder.add(&item.entry()).unwrap());
+    let clear = sealed::memory_file().unwrap();
+    builder.finish_into(&clear, out, &mut on).unwrap();
+    sealed::seal(&clear, key, out, &mut on).unwrap();
+}
+
+fn open(bytes: &[u8], dir: &Path, key: &SealKey) -> Result<Segment, FsError> {
+    let path = dir.join("harmed");
+    fs::write(&path, bytes).unwrap();
+    sealed::open(&path, key, &mut on)
+}
+
+fn damage(result: Result<Segment, FsError>) -> Option<Damage> {
+    result.err()?.cause()?.downcast_ref().cloned()
+}
+
+#[test]
+fn any_tree_comes_back_and_only_to_who_has_the_key() {
+    let mut rng = adit_testkit::Rng::new(7);
+    for count in [0, 1, 40, 3000] {
+        let (place, items) = (Place::new(), items(&mut rng, count));
+        build(&items, place.dir.path(), &place.out(), &key(1));
+        assert!(sealed::is_sealed(&place.out()).unwrap());
+        compare(&sealed::open(&place.out(), &key(1), &mut on).unwrap(), &model(&items, 0o755, 0));
+        assert_eq!(place.left(), [""; 0]);
+        let refused = sealed::open(&place.out(), &key(2), &mut on).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::WrongPassword);
+        assert_eq!(Segment::open(&place.out()).unwrap_err().kind(), ErrorKind::Corrupt);
+        place.build(&items);
+        assert!(!sealed::is_sealed(&place.out()).unwrap());
+        let plain = damage(sealed::open(&place.out(), &key(1), &mut on));
+        assert_eq!(plain, Some(Damage::NotSealed));
+    }
+}
+
+#[test]
+fn nobody_can_change_what_was_decrypted() {
+    let place = Place::new();
+    build(&[Item::file(b"a")], place.dir.path(), &place.out(), &key(1));
+    let file = File::open(place.out()).unwrap();
+    let clear = sealed::unseal(&file, &place.out(), &key(1), &mut on).unwrap();
+    assert!(clear.write_all_at(b"x", 0).is_err() && clear.set_len(0).is_err());
+}
+
+#[test]
+fn every_change_is_found() {
+    let place = Place::new();
+    let dir = place.dir.path();
+    build(&[Item::file(b"a/b"), Item::dir(b"c")], dir, &place.out(), &key(1));
+    let bytes = fs::read(place.out()).unwrap();
+    open(&bytes, dir, &key(1)).unwrap();
+    for at in 0..bytes.len() {
+        let mut harmed = bytes.clone();
+        harmed[at] ^= 1 << (at % 8);
+        let refused = open(&harmed, dir, &key(1)).unwrap_err();
+        // The version is looked at before the checksum: a later one may have that elsewhere.
+        let kind = if (8..12).contains(&at) { ErrorKind::NotSupported } else { ErrorKind::Corrupt };
+        assert_eq!(refused.kind(), kind, "{at}: {refused}");
+        if at >= HEADER_LEN_BYTES {
+            assert_eq!(damage(open(&harmed, dir, &key(1))), Some(Damage::Block(0)), "{at}");
+        }
+    }
+    for len in 0..bytes.len() {
+        assert_eq!(open(&bytes[..len], dir, &key(1)).unwrap_err().kind(), ErrorKind::Corrupt, "{len}");
+    }
+    assert!(matches!(damage(open(&[&bytes[..], b"x"].concat(), dir, &key(1))), Some(Damage::Length { .. })));
+}
+
+/// Whoever knows the format can make the lengths fit.
+#[test]
+fn blocks_have_their_place_in_their_file() {
+    let place = Place::new();
+    let dir = place.dir.path();
+    let many: Vec<Item> = (0..9000).map(|n| Item::file(format!("a file with a name {n:030}").as_bytes())).collect();
+    build(&many, dir, &place.out(), &key(1));
+    let bytes = fs::read(place.out()).unwrap();
+    let block = |number: usize| {
+        let at = HEADER_LEN_BYTES + number * SEALED_BLOCK_LEN_BYTES;
+        at..at + SEALED_BLOCK_LEN_BYTES
+    };
+    assert!(bytes.len() > block(3).end);
+    let mut swapped = bytes.clone();
+    swapped.copy_within(block(1), block(0).start);
+    assert_eq!(damage(open(&swapped, dir, &key(1))), Some(Damage::Block(0)));
+    build(&many, dir, &dir.join("other"), &key(1));
+    let mut mixed = fs::read(dir.join("other")).unwrap();
+    mixed[block(1)].copy_from_slice(&bytes[block(1)]);
+    assert_eq!(damage(open(&mixed, dir, &key(1))), Some(Damage::Block(1)));
+    // Cut behind a block, with a header that says so.
+    let mut cut = bytes[..block(1).end].to_vec();
+    cut[16..24].copy_from_slice(&(2 * BLOCK_LEN_BYTES as u64).to_le_bytes());
+    let sum = xxhash_rust::xxh3::xxh3_64(&cut[..HEADER_LEN_BYTES - 8]).to_le_bytes();
+    cut[HEADER_LEN_BYTES - 8..HEADER_LEN_BYTES].copy_from_slice(&sum);
+    assert_eq!(damage(open(&cut, dir, &key(1))), Some(Damage::Block(0)));
+}
+
+/// What the scratch files of this process in `dir` hold now.
+fn scratch_files(dir: &Path) -> Vec<Vec<u8>> {
+    let dir = dir.canonicalize().unwrap();
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc/self/fd").unwrap().flatten() {
+        let to = fs::read_link(entry.path()).unwrap_or_default();
+        if to.starts_with(&dir) && to != dir {
+            found.extend(fs::read(entry.path()));
+        }
+    }
+    found
+}
+
+#[test]
+fn nothing_on_the_disk_is_in_clear() {
+    const SECRET: &[u8] = b"the name that nobody is to see";
+    let has = |bytes: &[u8]| bytes.windows(SECRET.len()).any(|window| window == SECRET);
+    let mut extra = Item::file(b"x");
+    extra.extra = SECRET.to_vec();
+    for sealing in [true, false] {
+        let place = Place::new();
+        let mut builder = Builder::new(place.dir.path(), 0);
+        if sealing {
+            builder.seal_scratch().unwrap();
+        }
+        builder.add(&extra.entry()).unwrap();
+        for n in 0..60_000 {
+            let name = format!("{}/{n:05} {}", n % 7, String::from_utf8_lossy(SECRET));
+            builder.add(&Item::file(name.as_bytes()).entry()).unwrap();
+        }
+        let mut seen = 0;
+        let mut look = |_: Progress| {
+            let files = scratch_files(place.dir.path());
+            seen = seen.max(files.iter().map(Vec::len).sum());
+            assert!(!sealing || !files.iter().any(|bytes| has(bytes)));
+            ControlFlow::Continue(())
+        };
+        let clear = sealed::memory_file().unwrap();
+        builder.finish_into(&clear, &place.out(), &mut look).unwrap();
+        assert!(seen > 1 << 20, "it is small enough to need no scratch files: {seen}");
+        sealed::seal(&clear, &key(1), &place.out(), &mut on).unwrap();
+        assert!(!has(&fs::read(place.out()).unwrap()));
+        let segment = sealed::open(&place.out(), &key(1), &mut on).unwrap();
+        assert_eq!(segment.len(), 60_000 + 7 + 1 + 1);
+        segment.verify(&mut on).unwrap();
+    }
+}
+
+#[test]
+fn work_that_is_ended_leaves_nothing() {
+    let place = Place::new();
+    build(&[Item::file(b"a")], place.dir.path(), &place.out(), &key(1));
+    let before = fs::read(place.out()).unwrap();
+    let file = File::open(place.out()).unwrap();
+    let clear = sealed::unseal(&file, &place.out(), &key(1), &mut on).unwrap();
+    let ended = sealed::seal(&clear, &key(1), &place.out(), &mut |_| ControlFlow::Break(()));
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::Interrupted);
+    assert_eq!((fs::read(place.out()).unwrap(), place.left()), (before, Vec::new()));
+    assert!(sealed::open(&place.out(), &key(1), &mut |_| ControlFlow::Break(())).is_err());
+}
+
+fn frozen() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/indexes/sealed")
+}
+
+/// `sound/tree`, encrypted with the key of the bytes 1, 1, 2, 3 … 31.
+#[test]
+fn a_frozen_one_opens() {
+    let expected = fs::read(frozen().join("../sound/tree/segment")).unwrap();
+    let path = frozen().join("tree");
+    let clear = sealed::unseal(&File::open(&path).unwrap(), &path, &key(1), &mut on).unwrap();
+    let mut found = vec![0; expected.len()];
+    clear.read_exact_at(&mut found, 0).unwrap();
+    assert_eq!((found, clear.metadata().unwrap().len()), (expected.clone(), expected.len() as u64));
+    assert_eq!(sealed::open(&path, &key(0), &mut on).unwrap_err().kind(), ErrorKind::WrongPassword);
+}
+
+/// What `cargo xtask fixtures` runs.
+#[test]
+#[ignore = "it writes to fixtures/"]
+fn make_those_that_are_missing() {
+    let to = frozen().join("tree");
+    if to.exists() {
+        return;
+    }
+    fs::create_dir_all(frozen()).unwrap();
+    let clear = File::open(frozen().join("../sound/tree/segment")).unwrap();
+    sealed::seal(&clear, &key(1), &to, &mut on).unwrap();
+}
