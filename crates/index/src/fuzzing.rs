@@ -5,11 +5,12 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use adit_core::error::{ErrorKind, Result};
+use adit_core::error::{ErrorKind, FsError, Result};
 use adit_core::types::Kind;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::layout::{self, BLOCK_LEN_BYTES, Header};
+use crate::query::{self, Diff, Dupes, Order, Pattern, Query, Strategy};
 use crate::resolve::{Question, Resolver, ResolverOptions};
 use crate::segment::{NodeId, Segment};
 
@@ -103,18 +104,23 @@ pub fn ask(segment: &Segment) {
             assert!(path.ends_with(name) && (id == NodeId::ROOT) == path.is_empty());
             let _ = (segment.hash(id)?, segment.extra(id)?);
             assert_eq!(segment.lookup(node.parent, name)?.filter(|_| sound), Some(id).filter(|_| sound && id.0 > 0));
-            Ok::<_, adit_core::error::FsError>(node)
+            Ok::<_, FsError>(node)
         })();
         match asked {
             Ok(node) => children(segment, id, node.kind, sound),
-            // A path may be longer than what is allowed, though each name is not.
-            Err(e) => assert!(!sound || e.to_string().contains("its path is too long"), "{e}"),
+            Err(e) => assert!(!sound || is_too_long(&e), "{e}"),
         }
     }
     columns(segment, sound);
     resolve(segment, sound);
+    queries(segment, sound);
     let none = segment.node(NodeId(segment.len())).expect_err("there is no such node");
     assert_eq!(none.kind(), ErrorKind::InvalidInput);
+}
+
+/// A path may be longer than what is allowed, though each name is not.
+fn is_too_long(e: &FsError) -> bool {
+    e.to_string().contains("its path is too long")
 }
 
 /// The columns say what the segment says, where it says something.
@@ -167,6 +173,42 @@ fn resolve(segment: &Segment, sound: bool) {
                 assert_eq!((found.unwrap(), batch.unwrap()), (Some(id), vec![Some(id)]));
             }
         }
+    }
+}
+
+/// Questions about all nodes end, and where it is sound every way to an answer has the same.
+fn queries(segment: &Segment, sound: bool) {
+    let regex = Pattern::regex("[0-9]|e.*t").expect("it is one");
+    let path = Pattern::glob("*/**/*[!x]").expect("it is one");
+    let literal = Pattern::substring(b"e").expect("it is one");
+    for pattern in [regex, path, literal] {
+        let query = Query::new().pattern(pattern).threads(1).limit(NODES.into());
+        let each = query.clone().strategy(Strategy::Each).collect(segment);
+        for (order, size) in [(None, 0), (Some(Order::Path), 0), (Some(Order::Name), 0), (None, 1)] {
+            let query = order.map_or(query.clone(), |order| query.clone().sort(order, false));
+            let query = if size > 0 { query.size(size..=u64::MAX) } else { query };
+            let found = query.collect(segment);
+            assert!(!sound || found.is_ok() || found.as_ref().is_err_and(is_too_long));
+            if let (Ok(found), Ok(each), None, 0, true) = (&found, &each, order, size, sound) {
+                assert_eq!(found, each);
+            }
+        }
+    }
+    for dir in (0..segment.len()).take(4).map(NodeId) {
+        let (added, largest) = (query::du(segment, dir), query::top(segment, dir, 3));
+        assert!(
+            !sound || added.is_ok() && (largest.is_ok() || segment.kind(dir).is_ok_and(|kind| kind != Kind::Directory))
+        );
+    }
+    let dupes = Dupes::new().threads(1).run(segment, &mut |group| {
+        assert!(group.nodes.len() > 1);
+        ControlFlow::Continue(())
+    });
+    let diff = Diff::new().run(segment, segment, &mut |_| ControlFlow::Continue(()));
+    if sound {
+        assert!(dupes.is_ok());
+        let same = diff.expect("it is sound");
+        assert_eq!((same.same, same.added + same.removed + same.changed), (u64::from(segment.len()) - 1, 0));
     }
 }
 

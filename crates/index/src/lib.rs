@@ -11,6 +11,8 @@
 //! absence, a panic or a walk without end.
 //!
 //! Tables are sections that follow from the others: without them everything is as right, and slower.
+//!
+//! [`query`] has the questions about many nodes at once: what matches a pattern, what is there twice, what is different.
 
 pub mod build;
 mod error;
@@ -22,6 +24,7 @@ pub mod layout;
 mod map;
 mod progress;
 pub mod publish;
+pub mod query;
 pub mod resolve;
 #[cfg(feature = "gpu")]
 pub mod router;

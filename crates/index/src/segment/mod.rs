@@ -369,7 +369,7 @@ impl Segment {
     }
 
     #[cold]
-    fn damaged(&self, node: u32, what: &'static str) -> FsError {
+    pub(crate) fn damaged(&self, node: u32, what: &'static str) -> FsError {
         self.fault(Damage::Node { node, what })
     }
 

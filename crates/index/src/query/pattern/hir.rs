@@ -1,0 +1,121 @@
+//! Expressions over bytes: how they come to be, and what is made of them.
+
+use regex_syntax::ParserBuilder;
+use regex_syntax::hir::{
+    Class, ClassBytes, ClassBytesRange, ClassUnicode, ClassUnicodeRange, Hir, HirKind, Look, Repetition,
+};
+
+use super::BadPattern;
+
+/// Of so many groups one may lie in the other.
+const NEST_MAX: u32 = 200;
+
+/// A regular expression as the crate `regex` writes it.
+pub fn parse(text: &str, ignore_case: bool) -> Result<Hir, BadPattern> {
+    ParserBuilder::new()
+        .utf8(false)
+        .dot_matches_new_line(true)
+        .case_insensitive(ignore_case)
+        .nest_limit(NEST_MAX)
+        .build()
+        .parse(text)
+        .map_err(|e| BadPattern::Syntax(words(&e)))
+}
+
+/// What is wrong with a regex, without the picture of where.
+fn words(e: &regex_syntax::Error) -> String {
+    match e {
+        regex_syntax::Error::Parse(e) => format!("{} at byte {}", e.kind(), e.span().start.offset),
+        regex_syntax::Error::Translate(e) => format!("{} at byte {}", e.kind(), e.span().start.offset),
+        e => e.to_string(),
+    }
+}
+
+/// These bytes, in large or small letters.
+pub fn folded(text: &[u8]) -> Hir {
+    match std::str::from_utf8(text) {
+        Ok(text) => Hir::concat(text.chars().map(|c| character(c, true)).collect()),
+        Err(_) => Hir::concat(text.iter().map(|byte| either_byte(*byte)).collect()),
+    }
+}
+
+/// A character, or that in either case.
+pub fn character(c: char, ignore_case: bool) -> Hir {
+    let mut class = ClassUnicode::new([ClassUnicodeRange::new(c, c)]);
+    if ignore_case {
+        class.case_fold_simple();
+    }
+    Hir::class(Class::Unicode(class))
+}
+
+fn either_byte(byte: u8) -> Hir {
+    let both = [byte.to_ascii_lowercase(), byte.to_ascii_uppercase()];
+    Hir::class(Class::Bytes(ClassBytes::new(both.map(|byte| ClassBytesRange::new(byte, byte)))))
+}
+
+/// The expression for texts that need not be UTF-8 and have no zero byte, without groups. See the module above for what
+/// a class matches beside characters.
+pub fn open(hir: &Hir) -> Hir {
+    match hir.kind() {
+        HirKind::Empty => Hir::empty(),
+        HirKind::Literal(literal) if literal.0.contains(&0) => Hir::fail(),
+        HirKind::Literal(literal) => Hir::literal(literal.0.clone()),
+        HirKind::Class(class) => open_class(class),
+        HirKind::Look(look) => Hir::look(*look),
+        HirKind::Repetition(repetition) => open_repetition(repetition),
+        HirKind::Capture(capture) => open(&capture.sub),
+        HirKind::Concat(subs) => Hir::concat(subs.iter().map(open).collect()),
+        HirKind::Alternation(subs) => Hir::alternation(subs.iter().map(open).collect()),
+    }
+}
+
+fn open_class(class: &Class) -> Hir {
+    match class {
+        Class::Bytes(class) => {
+            let mut class = class.clone();
+            class.difference(&ClassBytes::new([ClassBytesRange::new(0, 0)]));
+            Hir::class(Class::Bytes(class))
+        }
+        Class::Unicode(class) => {
+            let mut characters = class.clone();
+            characters.difference(&ClassUnicode::new([ClassUnicodeRange::new('\0', '\0')]));
+            let characters = Hir::class(Class::Unicode(characters));
+            if !has_all_beyond_ascii(class) {
+                return characters;
+            }
+            let bytes = ClassBytes::new([ClassBytesRange::new(0x80, 0xff)]);
+            Hir::alternation(vec![characters, Hir::class(Class::Bytes(bytes))])
+        }
+    }
+}
+
+/// Any number of characters, where that is any number of bytes, is that: the automaton has one state instead of ten.
+fn open_repetition(repetition: &Repetition) -> Hir {
+    if let (HirKind::Class(Class::Unicode(class)), 0 | 1, None) =
+        (repetition.sub.kind(), repetition.min, repetition.max)
+        && has_all_beyond_ascii(class)
+    {
+        let ascii = class.iter().filter(|range| range.start().is_ascii());
+        let ascii = ascii.map(|range| ClassBytesRange::new(range.start() as u8, (range.end() as u32).min(0x7f) as u8));
+        let mut bytes = ClassBytes::new(ascii.chain([ClassBytesRange::new(0x80, 0xff)]));
+        bytes.difference(&ClassBytes::new([ClassBytesRange::new(0, 0)]));
+        return Hir::repetition(repetition.with(Hir::class(Class::Bytes(bytes))));
+    }
+    Hir::repetition(repetition.with(open(&repetition.sub)))
+}
+
+fn has_all_beyond_ascii(class: &ClassUnicode) -> bool {
+    class.iter().any(|range| range.start() <= '\u{80}' && range.end() == char::MAX)
+}
+
+/// The expression for many names with zero bytes between: their beginnings and ends are those of lines that end with zero bytes.
+pub fn by_name(hir: &Hir) -> Hir {
+    match hir.kind() {
+        HirKind::Look(Look::Start) => Hir::look(Look::StartLF),
+        HirKind::Look(Look::End) => Hir::look(Look::EndLF),
+        HirKind::Repetition(repetition) => Hir::repetition(repetition.with(by_name(&repetition.sub))),
+        HirKind::Concat(subs) => Hir::concat(subs.iter().map(by_name).collect()),
+        HirKind::Alternation(subs) => Hir::alternation(subs.iter().map(by_name).collect()),
+        _ => hir.clone(),
+    }
+}

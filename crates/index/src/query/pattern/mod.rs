@@ -1,0 +1,332 @@
+//! Patterns: what a name or a path has to look like. [`Pattern`] is one that is ready; [`PatternBuilder`] makes it.
+//!
+//! All three syntaxes become one expression over bytes (`regex_syntax::hir`), and that two automata: one for single names
+//! and paths, and one that runs over the names' arena, where a zero byte is the end of a name. Neither of them takes longer than
+//! linear time, whatever the pattern.
+//!
+//! Names need not be UTF-8. A class that has all characters beyond ASCII (`.`, `?`, `[^/]`) has single bytes beyond ASCII too, so
+//! that such names are matched; and `(?-u:\xff)` in a regex names a byte.
+
+mod glob;
+mod hir;
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use adit_core::error::{ErrorKind, FsError, Result};
+use memchr::memmem::Finder;
+use regex_automata::dfa::dense;
+use regex_automata::meta;
+use regex_automata::nfa::thompson::{self, WhichCaptures};
+use regex_automata::{MatchKind, dfa::StartKind};
+use regex_syntax::hir::Hir;
+
+/// Longest pattern, in bytes.
+pub const PATTERN_LEN_MAX_BYTES: usize = 64 << 10;
+/// Most memory that the program of a pattern takes, in bytes.
+const PROGRAM_LEN_MAX_BYTES: usize = 10 << 20;
+/// Most memory of a table of all its states, and of making it, in bytes. Beyond that, states are made as they are met.
+const TABLE_LEN_MAX_BYTES: usize = 4 << 20;
+const TABLE_WORK_MAX_BYTES: usize = 16 << 20;
+
+/// How a pattern is written.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Syntax {
+    /// Bytes that occur somewhere.
+    Substring,
+    /// A glob that matches the whole: `?` one character, `*` any but `/`, `**` between slashes any number of directories,
+    /// `[a-z]`, `[!a-z]`, `{a,b}`; a backslash takes the meaning from the next character.
+    Glob,
+    /// A regular expression in the syntax of the crate `regex`, that matches somewhere; `.` is any character, a line feed too.
+    Regex,
+}
+
+/// What a pattern is compared with.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Target {
+    /// The last name of a path.
+    Name,
+    /// All of the path below the root, names with a slash between, none in front.
+    Path,
+}
+
+/// Makes a [`Pattern`].
+#[derive(Clone, Debug)]
+pub struct PatternBuilder {
+    syntax: Syntax,
+    ignore_case: bool,
+    full_path: bool,
+}
+
+impl PatternBuilder {
+    /// Of a pattern in this syntax, that tells large letters from small ones.
+    pub fn new(syntax: Syntax) -> PatternBuilder {
+        PatternBuilder { syntax, ignore_case: false, full_path: false }
+    }
+
+    /// Whether large letters are small ones: by Unicode's simple folding, one character for one; of bytes that are not UTF-8,
+    /// and where a regex says `(?-u)`, by that of ASCII.
+    pub fn ignore_case(&mut self, yes: bool) -> &mut PatternBuilder {
+        self.ignore_case = yes;
+        self
+    }
+
+    /// Whether it is compared with whole paths also if it has no slash.
+    pub fn full_path(&mut self, yes: bool) -> &mut PatternBuilder {
+        self.full_path = yes;
+        self
+    }
+
+    /// The pattern `text`.
+    ///
+    /// # Errors
+    /// `InvalidInput` with a [`BadPattern`] as the cause.
+    pub fn build(&self, text: &[u8]) -> Result<Pattern> {
+        self.compile(text).map_err(|bad| {
+            let shown = String::from_utf8_lossy(&text[..text.len().min(200)]);
+            FsError::new(ErrorKind::InvalidInput).on("read the pattern", format!("{shown:?}")).because(bad)
+        })
+    }
+
+    fn compile(&self, text: &[u8]) -> Result<Pattern, BadPattern> {
+        if text.len() > PATTERN_LEN_MAX_BYTES {
+            return Err(BadPattern::TooLong);
+        }
+        let mut target = if self.full_path || text.contains(&b'/') { Target::Path } else { Target::Name };
+        let (mut literal, hir) = match self.syntax {
+            Syntax::Substring if self.ignore_case => (None, hir::folded(text)),
+            Syntax::Substring => (Some(Finder::new(text).into_owned()), Hir::literal(text)),
+            Syntax::Glob => {
+                let text = std::str::from_utf8(text).map_err(|_| BadPattern::NotUtf8)?;
+                let glob = glob::Glob::parse(text)?;
+                // Below any directories: that is to say of the last name alone.
+                if glob.is_of_names() && !self.full_path {
+                    target = Target::Name;
+                }
+                (glob.literal(target, self.ignore_case), glob.hir(target, self.ignore_case))
+            }
+            Syntax::Regex => {
+                let text = std::str::from_utf8(text).map_err(|_| BadPattern::NotUtf8)?;
+                (None, hir::parse(text, self.ignore_case)?)
+            }
+        };
+        let hir = hir::open(&hir);
+        if literal.as_ref().is_some_and(|literal| literal.needle().contains(&0)) {
+            literal = None;
+        }
+        let whole = regex(&hir, b'\n')?;
+        // A line of a name is not one of the arena.
+        let arena = match target {
+            Target::Name if !hir.properties().look_set().contains_anchor_line() => Some(regex(&hir::by_name(&hir), 0)?),
+            _ => None,
+        };
+        let (syntax, ignore_case) = (self.syntax, self.ignore_case);
+        let text = text.to_owned();
+        Ok(Pattern(Arc::new(Compiled {
+            text,
+            syntax,
+            ignore_case,
+            target,
+            literal,
+            hir,
+            whole,
+            arena,
+            table: OnceLock::new(),
+        })))
+    }
+}
+
+/// A pattern that is ready. Cheap to clone, and to be used from any number of threads.
+#[derive(Clone)]
+pub struct Pattern(Arc<Compiled>);
+
+struct Compiled {
+    text: Vec<u8>,
+    syntax: Syntax,
+    ignore_case: bool,
+    target: Target,
+    /// What it is, if it is nothing but that these bytes occur somewhere.
+    literal: Option<Finder<'static>>,
+    hir: Hir,
+    whole: meta::Regex,
+    arena: Option<meta::Regex>,
+    table: OnceLock<Option<dense::DFA<Vec<u32>>>>,
+}
+
+impl fmt::Debug for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = String::from_utf8_lossy(&self.0.text);
+        f.debug_struct("Pattern").field("text", &text).field("syntax", &self.0.syntax).finish_non_exhaustive()
+    }
+}
+
+impl Pattern {
+    /// A substring, compared byte by byte. See [`PatternBuilder::build`] for errors.
+    pub fn substring(text: &[u8]) -> Result<Pattern> {
+        PatternBuilder::new(Syntax::Substring).build(text)
+    }
+
+    /// A glob. See [`PatternBuilder::build`] for errors.
+    pub fn glob(text: &str) -> Result<Pattern> {
+        PatternBuilder::new(Syntax::Glob).build(text.as_bytes())
+    }
+
+    /// A regular expression. See [`PatternBuilder::build`] for errors.
+    pub fn regex(text: &str) -> Result<Pattern> {
+        PatternBuilder::new(Syntax::Regex).build(text.as_bytes())
+    }
+
+    /// As it was written.
+    pub fn text(&self) -> &[u8] {
+        &self.0.text
+    }
+
+    /// How it was written.
+    pub fn syntax(&self) -> Syntax {
+        self.0.syntax
+    }
+
+    /// Whether large letters are small ones.
+    pub fn is_case_ignored(&self) -> bool {
+        self.0.ignore_case
+    }
+
+    /// What it is compared with.
+    pub fn target(&self) -> Target {
+        self.0.target
+    }
+
+    /// Whether a name or a path ([`Pattern::target`] says which) is matched. Whoever asks often has a [`Matcher`].
+    pub fn is_match(&self, text: &[u8]) -> bool {
+        match &self.0.literal {
+            Some(literal) => literal.find(text).is_some(),
+            None => self.0.whole.is_match(text),
+        }
+    }
+
+    /// Whether the path, and so its last name, is matched.
+    pub fn is_path_match(&self, path: &[u8]) -> bool {
+        match self.0.target {
+            Target::Path => self.is_match(path),
+            Target::Name => self.is_match(last_name(path)),
+        }
+    }
+
+    /// Compares one text after the other.
+    pub fn matcher(&self) -> Matcher {
+        Matcher { cache: self.0.whole.create_cache(), pattern: self.clone() }
+    }
+
+    /// The bytes whose occurrence is all that is asked for, if that is so.
+    pub fn literal(&self) -> Option<&[u8]> {
+        self.finder().map(Finder::needle)
+    }
+
+    pub(super) fn finder(&self) -> Option<&Finder<'static>> {
+        self.0.literal.as_ref()
+    }
+
+    /// What finds names in the arena; `None` if that cannot be done there.
+    pub(super) fn arena(&self) -> Option<&meta::Regex> {
+        self.0.arena.as_ref()
+    }
+
+    /// The pattern as a table of states that is searched with from the beginning of a text, without anchor (`StartKind::Unanchored`);
+    /// where a match state is entered, or one follows the text's end, the text is matched. `None` if the table is too large. Made
+    /// at the first question.
+    pub fn table(&self) -> Option<&dense::DFA<Vec<u32>>> {
+        self.0.table.get_or_init(|| table(&self.0.hir)).as_ref()
+    }
+}
+
+/// The last name of a path.
+pub(crate) fn last_name(path: &[u8]) -> &[u8] {
+    memchr::memrchr(b'/', path).map_or(path, |at| &path[at + 1..])
+}
+
+/// A pattern with the memory that comparing takes: for one thread.
+pub struct Matcher {
+    pattern: Pattern,
+    cache: meta::Cache,
+}
+
+impl fmt::Debug for Matcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Matcher").field(&self.pattern).finish()
+    }
+}
+
+impl Matcher {
+    /// The pattern.
+    pub fn pattern(&self) -> &Pattern {
+        &self.pattern
+    }
+
+    /// As [`Pattern::is_match`].
+    pub fn is_match(&mut self, text: &[u8]) -> bool {
+        match &self.pattern.0.literal {
+            Some(literal) => literal.find(text).is_some(),
+            None => {
+                let input = regex_automata::Input::new(text).earliest(true);
+                self.pattern.0.whole.search_half_with(&mut self.cache, &input).is_some()
+            }
+        }
+    }
+}
+
+fn regex(hir: &Hir, line_terminator: u8) -> Result<meta::Regex, BadPattern> {
+    // Without any, where a match ends is not told.
+    let config = meta::Config::new()
+        .utf8_empty(false)
+        .which_captures(WhichCaptures::Implicit)
+        .nfa_size_limit(Some(PROGRAM_LEN_MAX_BYTES))
+        .line_terminator(line_terminator);
+    meta::Builder::new().configure(config).build_from_hir(hir).map_err(|e| match e.size_limit() {
+        Some(_) => BadPattern::TooLarge,
+        None => BadPattern::Syntax(e.to_string()),
+    })
+}
+
+fn table(hir: &Hir) -> Option<dense::DFA<Vec<u32>>> {
+    let config = thompson::Config::new()
+        .utf8(false)
+        .which_captures(WhichCaptures::None)
+        .nfa_size_limit(Some(PROGRAM_LEN_MAX_BYTES));
+    let nfa = thompson::Compiler::new().configure(config).build_from_hir(hir).ok()?;
+    let config = dense::Config::new()
+        .accelerate(false)
+        .match_kind(MatchKind::LeftmostFirst)
+        .start_kind(StartKind::Unanchored)
+        .dfa_size_limit(Some(TABLE_LEN_MAX_BYTES))
+        .determinize_size_limit(Some(TABLE_WORK_MAX_BYTES));
+    dense::Builder::new().configure(config).build_from_nfa(&nfa).ok()
+}
+
+/// Why a pattern is none.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BadPattern {
+    /// It is too long.
+    #[error("it is longer than {PATTERN_LEN_MAX_BYTES} bytes; search with several shorter ones")]
+    TooLong,
+    /// What it is made into is too large.
+    #[error(
+        "it takes more than {} MiB when it is made ready; use smaller numbers of repetitions, or (?-u) where bytes will do",
+        PROGRAM_LEN_MAX_BYTES >> 20
+    )]
+    TooLarge,
+    /// A glob or a regex is not text.
+    #[error("a glob or a regex has to be UTF-8; search for a substring, or write the bytes in a regex, as (?-u:\\xff)")]
+    NotUtf8,
+    /// A glob cannot be understood.
+    #[error("at character {at}: {what}")]
+    Glob {
+        /// Number of the character, from 1.
+        at: usize,
+        /// What is wrong there, and what would be right.
+        what: &'static str,
+    },
+    /// A regex cannot be understood.
+    #[error("{0}; search for a substring if it is meant literally")]
+    Syntax(String),
+}
