@@ -21,6 +21,7 @@ mod open;
 mod output;
 mod process;
 mod progress;
+mod question;
 mod secrets;
 mod source;
 mod space;

@@ -21,6 +21,7 @@ pub mod fuzzing;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 pub mod layout;
+pub mod live;
 mod map;
 mod progress;
 pub mod publish;

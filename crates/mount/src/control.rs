@@ -3,9 +3,12 @@
 //! Each mount has two files in a private runtime directory: `NAME.json` describes it ([`MountInfo`]) and is locked by the
 //! process that serves it, so that a dead process's entry is known by its free lock and removed; `NAME.sock` answers
 //! requests. A request is one line of JSON, `{"verb": "stats", "args": …}`, and so is the answer,
-//! `{"ok": true, "result": …}` or `{"ok": false, "kind": "…", "message": "…"}`. Only the same user and root are answered.
+//! `{"ok": true, "result": …}` or `{"ok": false, "kind": "…", "message": "…"}`. An answer of any length comes in pieces before
+//! that ([`Verbs::stream`]). Only the same user and root are answered.
 //!
 //! The verbs are the caller's ([`Verbs`]); `ping` is built in.
+
+mod stream;
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
@@ -25,6 +28,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::mountpoint::{self, MountError};
+
+pub use stream::{Parts, Watch};
 
 /// Longest request, in bytes.
 const LINE_LEN_MAX: u64 = 1 << 20;
@@ -207,6 +212,12 @@ impl ControlError {
 pub trait Verbs: Send + Sync + 'static {
     /// Carries out `verb`; `None` if it is not one.
     fn call(&self, verb: &str, args: &Value) -> Option<Result<Value, ControlError>>;
+
+    /// As [`Verbs::call`], with pieces of the answer before its end. Asked first.
+    fn stream(&self, verb: &str, args: &Value, parts: &mut Parts<'_>) -> Option<Result<Value, ControlError>> {
+        let _ = (verb, args, parts);
+        None
+    }
 }
 
 impl<F> Verbs for F
@@ -323,6 +334,22 @@ impl Registry {
         waiting: &mut dyn FnMut() -> Result<(), ControlError>,
     ) -> Result<Value, ControlError> {
         ask(mount, &self.socket_of(mount)?, verb, args, ANSWER_TIMEOUT, waiting)
+    }
+
+    /// As [`Registry::call_patiently`], for a verb whose answer comes in pieces: `each` gets one after the other, and may end it with an
+    /// error, which the process of the mount notices.
+    ///
+    /// # Errors
+    /// As [`Registry::call_patiently`], and those of `each`.
+    pub fn call_streaming(
+        &self,
+        mount: &MountInfo,
+        verb: &str,
+        args: &Value,
+        each: &mut dyn FnMut(Value) -> Result<(), ControlError>,
+        waiting: &mut dyn FnMut() -> Result<(), ControlError>,
+    ) -> Result<Value, ControlError> {
+        ask_streaming(mount, &self.socket_of(mount)?, verb, args, (ANSWER_TIMEOUT, waiting), each)
     }
 
     /// Whether the process of `mount` is alive to requests; waits two seconds for that.
@@ -546,8 +573,13 @@ impl Server {
                 return Ok(());
             }
             let _answering = Counted::new(&self.answering);
-            let mut answer = answer(&line, &*self.verbs).to_string();
+            let mut parts = Parts::new(client, &self.stopped)?;
+            let mut answer = answer(&line, &*self.verbs, &mut parts).to_string();
             answer.push('\n');
+            if parts.is_lost() {
+                return Ok(());
+            }
+            client.set_write_timeout(Some(CLIENT_TIMEOUT))?;
             let mut out = client;
             out.write_all(answer.as_bytes())?;
             if !line.ends_with('\n') {
@@ -564,7 +596,7 @@ fn is_allowed(peer: &UnixStream) -> bool {
         .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
 }
 
-fn answer(line: &str, verbs: &dyn Verbs) -> Value {
+fn answer(line: &str, verbs: &dyn Verbs, parts: &mut Parts<'_>) -> Value {
     let failure = |kind: &str, message: String| json!({"ok": false, "kind": kind, "message": message});
     let request: Request = match serde_json::from_str(line) {
         Ok(request) => request,
@@ -573,7 +605,10 @@ fn answer(line: &str, verbs: &dyn Verbs) -> Value {
     if request.verb == "ping" {
         return json!({"ok": true, "result": {"pid": std::process::id()}});
     }
-    let call = std::panic::AssertUnwindSafe(|| verbs.call(&request.verb, &request.args));
+    let call = std::panic::AssertUnwindSafe(|| {
+        let streamed = verbs.stream(&request.verb, &request.args, parts);
+        streamed.or_else(|| verbs.call(&request.verb, &request.args))
+    });
     match std::panic::catch_unwind(call) {
         Ok(Some(Ok(result))) => json!({"ok": true, "result": result}),
         Ok(Some(Err(ControlError::Answered { kind, message }))) => failure(&kind, message),
@@ -592,6 +627,18 @@ fn ask(
     patience: Duration,
     waiting: &mut dyn FnMut() -> Result<(), ControlError>,
 ) -> Result<Value, ControlError> {
+    ask_streaming(mount, socket, verb, args, (patience, waiting), &mut |_| Ok(()))
+}
+
+/// As [`ask`]; `each` gets the pieces that come before the end.
+fn ask_streaming(
+    mount: &MountInfo,
+    socket: &Path,
+    verb: &str,
+    args: &Value,
+    (patience, waiting): (Duration, &mut dyn FnMut() -> Result<(), ControlError>),
+    each: &mut dyn FnMut(Value) -> Result<(), ControlError>,
+) -> Result<Value, ControlError> {
     let failed = || ControlError::io(socket.display());
     let stream = connect(socket, patience).map_err(|e| if is_timeout(&e) { mount.silent() } else { failed()(e) })?;
     if !is_allowed(&stream) {
@@ -601,22 +648,38 @@ fn ask(
     let mut line = json!({"verb": verb, "args": args}).to_string();
     line.push('\n');
     (&stream).write_all(line.as_bytes()).map_err(|e| if is_timeout(&e) { mount.silent() } else { failed()(e) })?;
-    let mut lines = BufReader::new(&stream).take(ANSWER_LEN_MAX);
+    let mut lines = BufReader::new(&stream);
+    loop {
+        let line = next_line(&mut lines, &failed, waiting)?;
+        let mut answer: Value = serde_json::from_slice(&line).map_err(|e| failed()(e.into()))?;
+        if let Some(part) = answer.get_mut("part") {
+            each(part.take())?;
+            continue;
+        }
+        if answer["ok"] == true {
+            return Ok(answer["result"].take());
+        }
+        let text = |key: &str| answer[key].as_str().unwrap_or_default().to_owned();
+        return Err(ControlError::Answered { kind: text("kind"), message: text("message") });
+    }
+}
+
+/// The next line of an answer.
+fn next_line<F: FnOnce(io::Error) -> ControlError>(
+    lines: &mut BufReader<&UnixStream>,
+    failed: &dyn Fn() -> F,
+    waiting: &mut dyn FnMut() -> Result<(), ControlError>,
+) -> Result<Vec<u8>, ControlError> {
+    let mut lines = lines.take(ANSWER_LEN_MAX);
     // What came before a timeout stays in it.
     let mut line = Vec::new();
     loop {
         match lines.read_until(b'\n', &mut line) {
-            Ok(_) => break,
+            Ok(_) => return Ok(line),
             Err(e) if is_timeout(&e) => waiting()?,
             Err(e) => return Err(failed()(e)),
         }
     }
-    let mut answer: Value = serde_json::from_slice(&line).map_err(|e| failed()(e.into()))?;
-    if answer["ok"] == true {
-        return Ok(answer["result"].take());
-    }
-    let text = |key: &str| answer[key].as_str().unwrap_or_default().to_owned();
-    Err(ControlError::Answered { kind: text("kind"), message: text("message") })
 }
 
 fn is_timeout(e: &io::Error) -> bool {

@@ -43,6 +43,9 @@ pub struct MountOptions {
     /// default; without the privilege (`CAP_SYS_ADMIN`), and before Linux 6.9, it never does.
     #[serde(default = "on")]
     pub passthrough: bool,
+    /// Whether an index of the tree is made at once, and not at the first question to it.
+    #[serde(default)]
+    pub index: bool,
 }
 
 fn on() -> bool {
@@ -64,6 +67,7 @@ impl Default for MountOptions {
             dirsync: false,
             threads: default_threads(),
             passthrough: true,
+            index: false,
         }
     }
 }
@@ -103,6 +107,7 @@ impl MountOptions {
             ("allow_other", None) => self.allow_other = true,
             ("passthrough", Some("auto")) => self.passthrough = true,
             ("passthrough", Some("off")) => self.passthrough = false,
+            ("index", None) => self.index = true,
             ("passthrough", Some(_)) => return Applied::BadValue,
             ("fsname", Some(name)) => self.source = name.into(),
             ("threads", Some(count)) => match count.parse() {

@@ -201,6 +201,8 @@ Mount options:
                           writes
   nonempty                cover a folder that holds something
   threads=N               threads that serve the mount
+  index                   make the index of `adit index find MOUNTPOINT` at
+                          once, and not at the first question
   passthrough=auto|off    whether the kernel may read files of a manifest by
                           itself that are complete in the cache
   memory=SIZE, idle=DURATION, foreground, state_dir=DIR

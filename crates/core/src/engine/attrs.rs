@@ -74,6 +74,7 @@ impl Engine {
         self.units.drop_inode(ino);
         self.listings.remove(ino);
         self.notices.inval_inode(ino);
+        self.report_inode(ino);
     }
 
     /// Keeps attributes that an own change returned, unless another one ran since `since`.
@@ -111,6 +112,7 @@ impl Engine {
         {
             file.perm_changed();
         }
+        self.report_inode(ino);
         changed
     }
 

@@ -217,7 +217,7 @@ impl Engine {
                 let failure = state.failure.unwrap_or(ErrorKind::Io);
                 tracing::error!(path, ?failure, "buffered writes could not be stored and are lost");
                 self.with_buffer(&file, &mut state, WriteBuffer::clear);
-                self.inodes.changed(ino);
+                self.inode_changed(ino);
                 self.kernel_lost(ino, None);
             }
         }
@@ -346,7 +346,7 @@ impl Engine {
     /// Has the store change attributes. Second, when it was asked.
     fn setattr_in_store(&self, file: &OpenInode, set: &SetAttr) -> Result<(Attr, u32)> {
         let since = self.inodes.since();
-        let attr = self.store.setattr(file.ino, set).inspect_err(|_| self.inodes.changed(file.ino))?;
+        let attr = self.store.setattr(file.ino, set).inspect_err(|_| self.inode_changed(file.ino))?;
         Ok((attr, since))
     }
 
@@ -363,7 +363,9 @@ impl Engine {
             self.truncated(file, &mut state, size);
         }
         drop(state);
-        Ok(self.own_attr(attr, since))
+        let settled = self.own_attr(attr, since);
+        self.report_inode(file.ino);
+        Ok(settled)
     }
 
     /// The store's length is `size` now: so is that of what is buffered and cached.
@@ -451,6 +453,7 @@ impl Engine {
         if written.is_err() && self.options.kernel_writeback {
             self.kernel_lost(handle.file.ino, Some((offset, data.len())));
         }
+        self.report_inode(handle.file.ino);
         written
     }
 
@@ -490,7 +493,7 @@ impl Engine {
                 let writer = state.writable()?.clone();
                 if self.store_orders_calls() {
                     // As for reads. What is known of it is void from now on, and again when it is written.
-                    self.inodes.changed(file.ino);
+                    self.inode_changed(file.ino);
                     drop(state);
                     let written = write_by(&*writer, &[(offset, data)], by);
                     state = file.write();
@@ -572,7 +575,7 @@ impl Engine {
             return false;
         }
         file.dirty.store(true, SeqCst);
-        self.inodes.changed(file.ino);
+        self.inode_changed(file.ino);
         acceptor.accept();
         // The caller was told that this is done: a panic must not make it unhappen in silence.
         let write = AssertUnwindSafe(|| self.write_through(file, state, writer, &[(offset, data)], Written::ByUser));
@@ -603,7 +606,7 @@ impl Engine {
         debug_assert!(kept.is_ok(), "only a gap can fail");
         state.size = state.store_len.max(offset + data.len() as u64);
         state.last_write = Timestamp::now();
-        self.inodes.changed(file.ino);
+        self.inode_changed(file.ino);
         // It is in the log, and numbered.
         let _ = self.flush_failed(file, state, e);
         self.flusher.wake();
@@ -641,7 +644,7 @@ impl Engine {
                 self.with_buffer(file, state, |buffer| buffer.remove_range(offset, end));
             }
         }
-        self.inodes.changed(file.ino);
+        self.inode_changed(file.ino);
         written
     }
 
@@ -688,7 +691,7 @@ impl Engine {
         state.last_write = Timestamp::now();
         if !was_dirty {
             file.dirty.store(true, SeqCst);
-            self.inodes.changed(file.ino);
+            self.inode_changed(file.ino);
             self.flusher.wake();
         }
         written
@@ -737,7 +740,7 @@ impl Engine {
             for &unit in now {
                 self.units.drop_range(file.ino, unit, unit + 1);
             }
-            self.inodes.changed(file.ino);
+            self.inode_changed(file.ino);
             match written {
                 Ok(()) => {
                     state.store_len = state.store_len.max(end);
@@ -800,6 +803,7 @@ impl Engine {
             let expiry = self.expiry(self.clock.now(), self.options.attr_ttl);
             self.inodes.fill(&attr, expiry, since);
             state.unsettled = false;
+            self.report_inode(file.ino);
         }
     }
 

@@ -24,19 +24,21 @@ mod inodes;
 mod listing;
 mod lost;
 mod namespace;
+mod observer;
 mod ranges;
 mod read;
 mod segments;
 mod stats;
 mod xattrs;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst, fence};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst, fence};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 pub use self::listing::Listing;
+pub use self::observer::Observer;
 pub use self::stats::{CacheStats, HitCounter, OpStats, Stats};
 
 use self::background::{Flusher, Notices};
@@ -169,6 +171,9 @@ pub struct Engine {
     notices: Notices,
     flusher: Arc<Flusher>,
     counters: Counters,
+    observer: OnceLock<Box<dyn Observer>>,
+    /// What an index of this engine takes, in bytes.
+    index_bytes: AtomicU64,
 }
 
 /// Shared hold of the gate: references may arise. Inodes that lost their last one meanwhile are forgotten at its end.
@@ -210,6 +215,8 @@ impl Engine {
             notices: Notices::default(),
             flusher: Arc::default(),
             counters: Counters::default(),
+            observer: OnceLock::new(),
+            index_bytes: AtomicU64::new(0),
             clock: Clock::new(),
             budget,
             options,
@@ -270,6 +277,9 @@ impl Engine {
     /// returned after all was tried.
     pub fn shutdown(&self) -> Result<()> {
         let mut first = None;
+        if let Some(observer) = self.observer.get() {
+            observer.ends();
+        }
         for ino in self.open.dirty() {
             first = first.or(self.flush_inode(ino, clock::NEVER).err());
         }

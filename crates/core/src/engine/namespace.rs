@@ -255,10 +255,12 @@ impl Engine {
             Err(e) => {
                 // It may exist after all, made by someone else or in part.
                 self.dentries.remove(parent, name);
+                self.report_entry(parent, name);
                 return Err(e);
             }
         };
         self.entry_changed(parent, name, Some(attr.ino), mark);
+        self.report_entry(parent, name);
         self.inodes.add_ref(attr.ino)?;
         drop(knowing);
         self.make_room();
@@ -331,6 +333,7 @@ impl Engine {
             self.inodes.changed(ino);
             self.listings.remove(ino);
         }
+        self.report_entry(parent, name);
         removed
     }
 
@@ -352,12 +355,14 @@ impl Engine {
             return Err(ErrorKind::InvalidInput.into());
         }
         let targets = [self.target_of(parent, name), self.target_of(new_parent, new_name)];
+        let _renaming = self.renaming();
         let renamed = self.store.rename(parent, name, new_parent, new_name, flags);
         for (dir, name) in [(parent, name), (new_parent, new_name)] {
             self.dir_changed(dir, 0);
             self.dentries.remove(dir, name);
         }
         targets.into_iter().flatten().for_each(|ino| self.inodes.changed(ino));
+        self.report_rename((parent, name), (new_parent, new_name));
         renamed
     }
 
@@ -366,11 +371,12 @@ impl Engine {
     pub fn entry_changed_below(&self, parent: Ino, name: FileName<'_>) {
         self.dir_changed(parent, 0);
         self.dentries.remove(parent, name);
+        self.report_entry(parent, name);
     }
 
     /// As [`Engine::entry_changed_below`], for attributes and content of an inode.
     pub fn inode_changed_below(&self, ino: Ino) {
-        self.inodes.changed(ino);
+        self.inode_changed(ino);
         self.units.drop_inode(ino);
         self.listings.remove(ino);
     }

@@ -43,7 +43,7 @@ impl Engine {
         self.flush_units(file, &mut state, NEVER)?;
         let writer = state.writable()?.clone();
         let allocated = if self.store_orders_calls() {
-            self.inodes.changed(file.ino);
+            self.inode_changed(file.ino);
             drop(state);
             let allocated = allocate(&*writer);
             state = file.write();
@@ -54,7 +54,7 @@ impl Engine {
         let unit = self.unit_len() as u64;
         self.units.drop_range(file.ino, offset / unit, end.div_ceil(unit));
         state.unsettled = true;
-        self.inodes.changed(file.ino);
+        self.inode_changed(file.ino);
         self.refresh(file, &mut state);
         allocated
     }

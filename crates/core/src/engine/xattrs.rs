@@ -38,7 +38,7 @@ impl Engine {
         self.check_writable("setxattr")?;
         self.check_xattr(name)?;
         let changed = change();
-        self.inodes.changed(ino);
+        self.inode_changed(ino);
         changed
     }
 

@@ -42,6 +42,68 @@ fn a_mount_is_listed_answers_and_goes() {
     assert!(std::fs::read_dir(dir.path().join("run")).unwrap().next().is_none());
 }
 
+/// Counts, in pieces, until nobody listens.
+struct Counter {
+    given_up: Arc<AtomicUsize>,
+}
+
+impl Verbs for Counter {
+    fn call(&self, verb: &str, args: &Value) -> Option<Result<Value, ControlError>> {
+        verbs(verb, args)
+    }
+
+    fn stream(&self, verb: &str, args: &Value, parts: &mut Parts<'_>) -> Option<Result<Value, ControlError>> {
+        match verb {
+            "count" => {
+                let end = args.as_u64().unwrap();
+                let sent = (0..end).take_while(|n| parts.send(&json!([n, "x".repeat(1000)])).is_continue()).count();
+                if (sent as u64) < end {
+                    self.given_up.fetch_add(1, Ordering::SeqCst);
+                }
+                Some(Ok(json!(sent)))
+            }
+            "silent" => {
+                while parts.is_wanted() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                self.given_up.fetch_add(1, Ordering::SeqCst);
+                Some(Ok(Value::Null))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[test]
+fn an_answer_in_pieces_ends_with_its_listener() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = Registry::at(dir.path().join("run"));
+    let given_up = Arc::new(AtomicUsize::new(0));
+    let info = MountInfo::new("/v", "vault", &dir.path().join("mnt"), true);
+    let registered = registry.register(&info, Counter { given_up: given_up.clone() }).unwrap();
+    let mut seen = 0_u64;
+    let mut each = |part: Value| {
+        assert_eq!(part[0], seen);
+        seen += 1;
+        Ok(())
+    };
+    let result = registry.call_streaming(&info, "count", &json!(3000), &mut each, &mut || Ok(())).unwrap();
+    assert_eq!((result, seen), (json!(3000), 3000));
+    assert_eq!(registry.call_entry(&info, "echo", &json!(7)).unwrap(), 7, "others are answered as ever");
+    // Who has enough goes away.
+    let mut enough = |part: Value| if part[0] == 5 { Err(info.silent()) } else { Ok(()) };
+    registry.call_streaming(&info, "count", &json!(1_u64 << 40), &mut enough, &mut || Ok(())).unwrap_err();
+    let waited = std::time::Instant::now();
+    let (registry2, info2) = (registry.clone(), info.clone());
+    let mut gone = || Err(info2.silent());
+    registry2.call_streaming(&info2, "silent", &Value::Null, &mut |_| Ok(()), &mut gone).unwrap_err();
+    while given_up.load(Ordering::SeqCst) < 2 {
+        assert!(waited.elapsed() < Duration::from_secs(60), "the work went on for nobody");
+        std::thread::yield_now();
+    }
+    drop(registered);
+}
+
 #[test]
 fn entries_of_dead_processes_and_rubbish_are_dropped() {
     let dir = tempfile::tempdir().unwrap();

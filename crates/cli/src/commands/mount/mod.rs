@@ -5,6 +5,7 @@
 //! does in the child is in [`vault`], [`volume`], [`manifest`], [`dir`] and [`overlay`], what all do in [`serve`].
 
 mod dir;
+mod indexed;
 mod manifest;
 pub mod overlay;
 pub mod serve;

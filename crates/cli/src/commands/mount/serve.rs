@@ -9,16 +9,18 @@ use adit_core::ErrorKind;
 use adit_core::engine::{CacheStats, Engine, EngineOptions};
 use adit_core::store::Store;
 use adit_core::types::Ino;
-use adit_mount::control::{ControlError, MountInfo, Registered, Registry};
+use adit_mount::control::{self, ControlError, MountInfo, Parts, Registered, Registry};
 use adit_mount::{MountError, MountOptions, Session, SessionHandle, Until};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::indexed::Indexed;
 use super::mount_failure;
 use super::volume::Place;
 use crate::args::mount_options::{Part, Timeouts};
 use crate::exit_code::NOT_A_MOUNT;
 use crate::failure::{Failure, Result};
+use crate::question::INDEX_VERB;
 use crate::{logging, output};
 
 /// Memory of each serving thread that is not in the engine's budget: its receive buffer and stack, in bytes.
@@ -66,6 +68,7 @@ pub struct Served {
     engine: Arc<Engine>,
     session: Session,
     registered: Option<Registered>,
+    indexed: Arc<Indexed>,
     source: String,
 }
 
@@ -100,13 +103,26 @@ pub fn serve(
     let source = about.source.clone();
     tracing::info!("{source} is mounted on {}", session.mountpoint().display());
     // Weak: the control thread may outlive the mount, and must not keep the source open.
-    let verbs = Verbs { engine: Arc::downgrade(&engine), session: session.handle(), info: info.clone(), about, place };
-    let registered = Registry::of_this_user().register(&info, move |verb: &str, args: &Value| verbs.call(verb, args));
+    let indexed = Arc::new(Indexed::new(&engine, &options.kind));
+    let verbs = Verbs {
+        engine: Arc::downgrade(&engine),
+        session: session.handle(),
+        info: info.clone(),
+        about,
+        place,
+        indexed: indexed.clone(),
+    };
+    let registered = Registry::of_this_user().register(&info, verbs);
     if let Err(e) = &registered {
         // The mount works without; it can be ended with umount(8) or fusermount3.
         tracing::warn!("`adit mounts` will not show this mount: {e}");
     }
-    Ok(Served { engine, session, registered: registered.ok(), source })
+    if options.index
+        && let Err(e) = indexed.start()
+    {
+        tracing::warn!("no index of {source} yet: {e}");
+    }
+    Ok(Served { engine, session, registered: registered.ok(), indexed, source })
 }
 
 impl Served {
@@ -125,6 +141,8 @@ impl Served {
     pub fn wait(self, until: Until, released: impl FnOnce()) -> Result<()> {
         let mountpoint = self.session.mountpoint().to_owned();
         let ended = self.session.wait(until);
+        // Nothing is to be asked of the store once it is given back.
+        self.indexed.stop();
         drop(self.engine);
         released();
         // Waits until those who asked for the end have their answer.
@@ -168,9 +186,14 @@ struct Verbs {
     info: MountInfo,
     about: About,
     place: Option<Place>,
+    indexed: Arc<Indexed>,
 }
 
-impl Verbs {
+impl control::Verbs for Verbs {
+    fn stream(&self, verb: &str, args: &Value, parts: &mut Parts<'_>) -> Option<Result<Value, ControlError>> {
+        (verb == INDEX_VERB).then(|| self.indexed.answer(args, parts))
+    }
+
     fn call(&self, verb: &str, args: &Value) -> Option<Result<Value, ControlError>> {
         match verb {
             "stats" => Some(self.stats()),
@@ -180,7 +203,9 @@ impl Verbs {
             verb => self.place.as_ref()?.call(verb, args),
         }
     }
+}
 
+impl Verbs {
     /// How many requests met damage, and what it was that one about these inodes met after the first so many.
     fn damage(&self, args: &Value) -> Result<Value, ControlError> {
         let asked = Damaged::deserialize(args).map_err(|e| ControlError::answer(ErrorKind::InvalidInput, e))?;
@@ -208,7 +233,7 @@ impl Verbs {
         let named = |pairs: &mut dyn Iterator<Item = (&'static str, u64)>| {
             Value::Object(pairs.map(|(name, value)| (name.to_owned(), json!(value))).collect::<Map<_, _>>())
         };
-        Ok(json!({
+        let mut told = json!({
             "inodes": stats.inodes,
             "inode_bytes": stats.inode_bytes,
             "rss_bytes": rss_bytes(),
@@ -230,7 +255,12 @@ impl Verbs {
             "requests": named(&mut self.session.requests_by_kind().into_iter()),
             "operations": named(&mut stats.ops.iter()),
             "store": named(&mut stats.store.iter().copied()),
-        }))
+        });
+        // Once there is one.
+        if let Some(about) = self.indexed.about() {
+            told["index"] = json!(about);
+        }
+        Ok(told)
     }
 
     fn status(&self) -> Result<Value, ControlError> {

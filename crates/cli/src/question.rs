@@ -1,0 +1,299 @@
+//! Questions to the index of a mount, as they and their answers travel over the mount's control socket.
+//!
+//! Paths are bytes, relative to the root of the mount, without a slash in front. Hits come in pieces of many; what is new in a later
+//! version has a default here.
+
+use adit_core::types::Kind;
+use serde::{Deserialize, Serialize};
+
+/// The request.
+pub const INDEX_VERB: &str = "index";
+
+/// What is asked.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Question {
+    /// What matches: pieces are lists of [`Hit`]; in the end [`Count`].
+    Find(Box<Search>),
+    /// What paths lead to: pieces are lists of [`Answer`], one for each path in their order.
+    Resolve {
+        /// The directory that relative paths begin in.
+        start: Vec<u8>,
+        /// The paths.
+        paths: Vec<Vec<u8>>,
+    },
+    /// How much is below a directory: pieces are lists of [`Sum`], of what is in it; in the end its own.
+    Du {
+        /// The directory.
+        path: Vec<u8>,
+    },
+    /// The largest files and directories: two pieces, each a list of [`Sum`].
+    Top {
+        /// Below this directory.
+        path: Vec<u8>,
+        /// So many of each.
+        count: usize,
+    },
+    /// Files of equal size: pieces are lists of groups, each a list of [`Hit`].
+    SameSize {
+        /// Below this directory.
+        path: Vec<u8>,
+        /// That are so large at least, in bytes.
+        min_bytes: u64,
+    },
+    /// What the index is: in the end [`About`].
+    Info,
+    /// The whole tree is walked again; in the end [`About`].
+    Update,
+}
+
+/// A pattern, as it was typed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Wording {
+    /// How it is to be read.
+    pub syntax: Reading,
+    /// Its bytes.
+    pub text: Vec<u8>,
+    /// Whether large letters are small ones.
+    pub ignore_case: bool,
+    /// Whether it is compared with whole paths also if it has no slash.
+    pub full_path: bool,
+}
+
+/// See [`Wording::syntax`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reading {
+    /// Bytes that occur somewhere.
+    Substring,
+    /// A glob that matches the whole.
+    Glob,
+    /// A regular expression.
+    Regex,
+}
+
+/// By what hits are sorted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SortBy {
+    /// Path, name by name.
+    Path,
+    /// Last name.
+    Name,
+    /// Size.
+    Size,
+    /// Time of the last change of content.
+    Time,
+}
+
+/// What [`Question::Find`] looks for.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Search {
+    /// All have to match.
+    pub patterns: Vec<Wording>,
+    /// None may match, nor a directory above.
+    pub excludes: Vec<Wording>,
+    /// Words of [`Kind::as_str`]; none: any.
+    pub kinds: Vec<String>,
+    /// Any of these; none: any.
+    pub extensions: Vec<Vec<u8>>,
+    /// Least and most bytes.
+    pub size: Option<(u64, u64)>,
+    /// From and to, in nanoseconds since 1970.
+    pub mtime_ns: Option<(i64, i64)>,
+    /// The directory that it begins in.
+    pub below: Vec<u8>,
+    /// Least and most names below that.
+    pub depth: Option<(u32, u32)>,
+    /// Most hits.
+    pub limit: Option<u64>,
+    /// By what, and whether the other way round.
+    pub sort: Option<(SortBy, bool)>,
+    /// Only how many.
+    pub count_only: bool,
+}
+
+/// An entry.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Hit {
+    /// Its path.
+    #[serde(with = "text_or_bytes")]
+    pub path: Vec<u8>,
+    /// A word of [`Kind::as_str`].
+    pub kind: String,
+    /// Size in bytes.
+    pub size: u64,
+    /// Permission bits.
+    pub perm: u16,
+    /// When its content changed last, in nanoseconds since 1970.
+    pub mtime_ns: i64,
+}
+
+/// What a path leads to.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// This.
+    Found(Hit),
+    /// `deepest` has no entry of the name number `component`, counted from 0.
+    Missing {
+        /// The last directory on the way.
+        #[serde(with = "text_or_bytes")]
+        deepest: Vec<u8>,
+        /// Which name.
+        component: usize,
+    },
+    /// `at`, which the name number `component` leads to, is no directory, and the path goes on.
+    NotDirectory {
+        /// What is there.
+        #[serde(with = "text_or_bytes")]
+        at: Vec<u8>,
+        /// Which name leads to it.
+        component: usize,
+    },
+}
+
+/// How much an entry comes to.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Sum {
+    /// Its path.
+    #[serde(with = "text_or_bytes")]
+    pub path: Vec<u8>,
+    /// A word of [`Kind::as_str`].
+    pub kind: String,
+    /// Regular files in it, itself among them.
+    #[serde(default)]
+    pub files: u64,
+    /// Likewise directories.
+    #[serde(default)]
+    pub directories: u64,
+    /// Likewise links, devices, pipes and sockets.
+    #[serde(default)]
+    pub others: u64,
+    /// Bytes of them all.
+    pub bytes: u64,
+}
+
+/// How many there were.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Count {
+    /// Hits.
+    pub count: u64,
+}
+
+/// What there is to say of the index of a mount.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct About {
+    /// Whether the next question is answered without a walk of the tree.
+    pub ready: bool,
+    /// Entries of its base.
+    pub entries: u64,
+    /// Length of the base in bytes, and whether it lies in memory.
+    pub base_bytes: u64,
+    /// See there.
+    pub in_memory: bool,
+    /// Entries that differ from the base, about.
+    pub changed: u64,
+    /// Memory of it all in bytes.
+    pub memory_bytes: u64,
+    /// Batches of changes so far.
+    pub generation: u64,
+    /// Walks of the whole tree so far.
+    pub walks: u64,
+    /// Bases made anew from an older one so far.
+    pub folds: u64,
+    /// What could not be read at the last walk: how much, and the first of it.
+    pub unread: u64,
+    /// See there.
+    pub first_unread: Option<String>,
+}
+
+/// How far an answer is, as a piece of its own.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Waiting {
+    /// What is done, in words.
+    pub doing: String,
+    /// How much of it is done.
+    pub done: u64,
+    /// Of how much; 0 if nobody knows.
+    pub total: u64,
+}
+
+/// A piece of an answer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Piece {
+    /// Nothing yet.
+    Waiting(Waiting),
+    /// Of [`Question::Find`].
+    Hits(Vec<Hit>),
+    /// Of [`Question::Resolve`].
+    Answers(Vec<Answer>),
+    /// Of [`Question::Du`] and [`Question::Top`].
+    Sums(Vec<Sum>),
+    /// Of [`Question::SameSize`].
+    Groups(Vec<Vec<Hit>>),
+}
+
+/// The kind that a word of [`Kind::as_str`] means.
+pub fn kind_of(word: &str) -> Option<Kind> {
+    use Kind::*;
+    [File, Directory, Symlink, BlockDevice, CharDevice, Fifo, Socket].into_iter().find(|kind| kind.as_str() == word)
+}
+
+/// Bytes as text where they are that, else as numbers.
+mod text_or_bytes {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either {
+        Text(String),
+        Bytes(Vec<u8>),
+    }
+
+    pub fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => to.serialize_str(text),
+            Err(_) => to.collect_seq(bytes),
+        }
+    }
+
+    pub fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Vec<u8>, D::Error> {
+        Ok(match Either::deserialize(from)? {
+            Either::Text(text) => text.into_bytes(),
+            Either::Bytes(bytes) => bytes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_any_bytes_travel() {
+        for path in [&b"a/b"[..], b"", b"\xff\n/x", "ä\u{1f600}".as_bytes()] {
+            let hit = Hit { path: path.to_vec(), kind: "file".into(), size: u64::MAX, perm: 0o644, mtime_ns: i64::MIN };
+            let text = serde_json::to_string(&Piece::Hits(vec![hit.clone()])).unwrap();
+            assert_eq!(serde_json::from_str::<Piece>(&text).unwrap(), Piece::Hits(vec![hit]));
+        }
+        let question = Question::Find(Box::new(Search { size: Some((0, u64::MAX)), ..Search::default() }));
+        let text = serde_json::to_string(&question).unwrap();
+        assert!(
+            matches!(serde_json::from_str(&text).unwrap(), Question::Find(search) if search.size == Some((0, u64::MAX)))
+        );
+        assert!(
+            matches!(serde_json::from_str(r#"{"find": {}}"#).unwrap(), Question::Find(_)),
+            "what is not said has a default"
+        );
+    }
+
+    #[test]
+    fn kinds_are_known_by_their_words() {
+        assert_eq!(kind_of(Kind::Fifo.as_str()), Some(Kind::Fifo));
+        assert_eq!(kind_of("nonsense"), None);
+    }
+}

@@ -1,0 +1,212 @@
+//! Adding up a live index: how much is below a directory, what is largest, which files have the same size.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::ops::ControlFlow;
+
+use adit_core::error::{ErrorKind, FsError, Result};
+use adit_core::types::Kind;
+use hashbrown::HashSet;
+
+use super::base::Facts;
+use super::changes::LiveId;
+use super::view::View;
+
+/// How much something comes to. A file with several names counts once for each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sums {
+    /// Regular files.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Links, devices, pipes, sockets.
+    pub others: u64,
+    /// What they hold together, in bytes.
+    pub bytes: u64,
+}
+
+impl Sums {
+    fn of(facts: &Facts) -> Sums {
+        let mut sums = Sums { bytes: facts.size, ..Sums::default() };
+        match facts.kind {
+            Kind::File => sums.files = 1,
+            Kind::Directory => sums.directories = 1,
+            _ => sums.others = 1,
+        }
+        sums
+    }
+
+    fn add(&mut self, other: &Sums) {
+        self.files += other.files;
+        self.directories += other.directories;
+        self.others += other.others;
+        self.bytes += other.bytes;
+    }
+}
+
+/// What [`du`] tells.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Du {
+    /// Of all that is below the directory; of anything else, itself.
+    pub total: Sums,
+    /// Of each entry in it, by name.
+    pub children: Vec<(LiveId, Sums)>,
+}
+
+/// How much is below a directory, and below each entry of it. `is_over` is asked now and then.
+///
+/// # Errors
+/// `Corrupt` if the base is damaged; `Interrupted`.
+pub fn du(view: &View, id: LiveId, is_over: &mut dyn FnMut() -> bool) -> Result<Du> {
+    let mut du = Du { total: Sums::default(), children: Vec::new() };
+    let depth_of_id = depth(&view.path(id)?);
+    let mut looks = Looks::new(is_over);
+    view.walk(id, &mut |at, path, facts| {
+        looks.look()?;
+        let (sums, depth) = (Sums::of(facts), depth(path) - depth_of_id);
+        // The directory itself is not below itself.
+        if depth > 0 || facts.kind != Kind::Directory {
+            du.total.add(&sums);
+        }
+        match depth {
+            0 => {}
+            1 => du.children.push((at, sums)),
+            _ => {
+                if let Some((_, child)) = du.children.last_mut() {
+                    child.add(&sums);
+                }
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(du)
+}
+
+/// The largest entries below a directory.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Top {
+    /// Files with their sizes in bytes, the largest first.
+    pub files: Vec<(LiveId, u64)>,
+    /// Directories with what is below them, in bytes, the largest first.
+    pub directories: Vec<(LiveId, u64)>,
+}
+
+/// The `count` largest files and directories below `dir`, which is not among them.
+///
+/// # Errors
+/// As [`du`].
+pub fn top(view: &View, dir: LiveId, count: usize, is_over: &mut dyn FnMut() -> bool) -> Result<Top> {
+    let (mut files, mut directories) = (Largest::new(count), Largest::new(count));
+    // The way down to the entry at hand, with what was met below.
+    let mut way: Vec<(LiveId, u64)> = Vec::new();
+    let above = depth(&view.path(dir)?);
+    let mut looks = Looks::new(is_over);
+    view.walk(dir, &mut |id, path, facts| {
+        looks.look()?;
+        let below = depth(path) - above;
+        up_to(&mut way, below, &mut directories);
+        match facts.kind {
+            Kind::Directory => way.push((id, 0)),
+            kind => {
+                if kind == Kind::File {
+                    files.push(id, facts.size);
+                }
+                if let Some((_, bytes)) = way.last_mut() {
+                    *bytes += facts.size;
+                }
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    up_to(&mut way, 1, &mut directories);
+    Ok(Top { files: files.sorted(), directories: directories.sorted() })
+}
+
+/// Leaves the directories that are deeper than that.
+fn up_to(way: &mut Vec<(LiveId, u64)>, depth: usize, directories: &mut Largest) {
+    while way.len() > depth.max(1) {
+        if let Some((id, bytes)) = way.pop() {
+            directories.push(id, bytes);
+            if let Some((_, above)) = way.last_mut() {
+                *above += bytes;
+            }
+        }
+    }
+}
+
+/// Files below `dir` that have the same size as another, those of one size together, the largest first; without names of one and the same
+/// file, and without those smaller than `min_bytes`. Whether they hold the same, their content has to tell.
+///
+/// # Errors
+/// As [`du`].
+pub fn same_size(
+    view: &View,
+    dir: LiveId,
+    min_bytes: u64,
+    is_over: &mut dyn FnMut() -> bool,
+) -> Result<Vec<(u64, Vec<LiveId>)>> {
+    let mut sizes: Vec<(Reverse<u64>, LiveId)> = Vec::new();
+    let mut seen = HashSet::new();
+    let mut looks = Looks::new(is_over);
+    view.walk(dir, &mut |id, _, facts| {
+        looks.look()?;
+        if facts.kind == Kind::File && facts.size >= min_bytes.max(1) && seen.insert(facts.key) {
+            sizes.push((Reverse(facts.size), id));
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    drop(seen);
+    // The order of the walk stays within a size.
+    sizes.sort_by_key(|(size, _)| *size);
+    let groups = sizes.chunk_by(|(one, _), (other, _)| one == other).filter(|group| group.len() > 1);
+    Ok(groups.map(|group| (group[0].0.0, group.iter().map(|(_, id)| *id).collect())).collect())
+}
+
+/// The largest few.
+struct Largest {
+    count: usize,
+    /// The smallest of them on top; of equal ones that with the higher number.
+    heap: BinaryHeap<Reverse<(u64, Reverse<LiveId>)>>,
+}
+
+impl Largest {
+    fn new(count: usize) -> Largest {
+        Largest { count, heap: BinaryHeap::new() }
+    }
+
+    fn push(&mut self, id: LiveId, bytes: u64) {
+        self.heap.push(Reverse((bytes, Reverse(id))));
+        if self.heap.len() > self.count {
+            self.heap.pop();
+        }
+    }
+
+    fn sorted(self) -> Vec<(LiveId, u64)> {
+        self.heap.into_sorted_vec().into_iter().map(|Reverse((bytes, Reverse(id)))| (id, bytes)).collect()
+    }
+}
+
+/// Asks now and then whether it is to end.
+struct Looks<'a> {
+    is_over: &'a mut dyn FnMut() -> bool,
+    entries: u32,
+}
+
+impl<'a> Looks<'a> {
+    fn new(is_over: &'a mut dyn FnMut() -> bool) -> Looks<'a> {
+        Looks { is_over, entries: 0 }
+    }
+
+    fn look(&mut self) -> Result<()> {
+        self.entries = self.entries.wrapping_add(1);
+        match self.entries.is_multiple_of(1 << 14) && (self.is_over)() {
+            true => Err(FsError::new(ErrorKind::Interrupted)),
+            false => Ok(()),
+        }
+    }
+}
+
+/// How many names a path has.
+fn depth(path: &[u8]) -> usize {
+    if path.is_empty() { 0 } else { 1 + path.iter().filter(|byte| **byte == b'/').count() }
+}

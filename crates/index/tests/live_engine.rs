@@ -1,0 +1,308 @@
+//! The index of an engine follows it: what was done before a question is in its answer, whatever goes on beside it.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use adit_core::engine::{Engine, EngineOptions, Fh, SinkFlow};
+use adit_core::store::NewNode;
+use adit_core::types::{Access, FileName, Ino, Kind, RenameFlags, SetAttr};
+use adit_index::live::{Facts, Found, Kept, KeptOptions, Lies, LiveId, Making, View};
+use adit_testkit::model::{Limits, MemoryStore};
+use adit_testkit::{Rng, seeds};
+
+struct Place {
+    engine: Arc<Engine>,
+    store: MemoryStore,
+    dir: tempfile::TempDir,
+}
+
+fn name(text: &str) -> FileName<'_> {
+    FileName::new(text.as_bytes()).unwrap()
+}
+
+fn new_node() -> NewNode {
+    NewNode { perm: 0o755, umask: 0, caller: adit_testkit::own_caller() }
+}
+
+impl Place {
+    fn new(limits: Limits) -> Place {
+        Place::with(limits, Duration::from_secs(60))
+    }
+
+    fn with(limits: Limits, ttl: Duration) -> Place {
+        let options = EngineOptions { attr_ttl: ttl, entry_ttl: ttl, negative_ttl: ttl, ..EngineOptions::default() };
+        let store = MemoryStore::new(limits);
+        let engine = Engine::new(Arc::new(store.clone()), options);
+        Place { engine, store, dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn kept(&self, changes_bytes: u64) -> Kept {
+        let scratch_dir = self.dir.path().to_owned();
+        let making = Making { scratch_dir, lies: Lies::OnDisk, memory_bytes: 4 << 20 };
+        Kept::start(&self.engine, KeptOptions { changes_bytes, ..KeptOptions::new(making) }).unwrap()
+    }
+
+    fn mkdir(&self, dir: Ino, text: &str) -> Ino {
+        self.engine.mkdir(dir, name(text), &new_node()).unwrap().attr.ino
+    }
+
+    fn file(&self, dir: Ino, text: &str, len: usize) -> Ino {
+        let (entry, opened) = self.engine.create(dir, name(text), &new_node(), Access::Write).unwrap();
+        if len > 0 {
+            self.engine.write(opened.fh, 0, &vec![7; len]).unwrap();
+        }
+        self.engine.flush(opened.fh).unwrap();
+        self.engine.release(opened.fh).unwrap();
+        entry.attr.ino
+    }
+
+    fn rename(&self, from: (Ino, &str), to: (Ino, &str), flags: RenameFlags) {
+        self.engine.rename(from.0, name(from.1), to.0, name(to.1), flags).unwrap();
+    }
+
+    /// What is there, by asking the engine for each directory.
+    fn paths(&self) -> BTreeMap<Vec<u8>, Facts> {
+        let (root, _) = self.engine.getattr(Ino::ROOT, None).unwrap();
+        let mut found = BTreeMap::from([(Vec::new(), Facts::from(&root))]);
+        self.paths_in(Ino::ROOT, b"", &mut found);
+        found
+    }
+
+    fn paths_in(&self, dir: Ino, path: &[u8], found: &mut BTreeMap<Vec<u8>, Facts>) {
+        let fh: Fh = self.engine.opendir(dir).unwrap();
+        let mut below = Vec::new();
+        self.engine
+            .read_dir_plus(fh, 0, &mut |entry, known| {
+                let known = known.unwrap();
+                let name = entry.name.as_bytes();
+                let path = if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() };
+                found.insert(path.clone(), Facts::from(&known.attr));
+                below.push((known.attr.ino, known.attr.kind, path));
+                SinkFlow::More
+            })
+            .unwrap();
+        self.engine.releasedir(fh).unwrap();
+        for (ino, kind, path) in below {
+            if kind == Kind::Directory {
+                self.paths_in(ino, &path, found);
+            }
+            self.engine.forget(ino, 1);
+        }
+    }
+}
+
+fn view(kept: &Kept) -> View {
+    kept.view(&mut |_| ControlFlow::Continue(())).unwrap()
+}
+
+fn shown(view: &View) -> BTreeMap<Vec<u8>, Facts> {
+    let mut found = BTreeMap::new();
+    view.walk(LiveId::ROOT, &mut |_, path, facts| {
+        assert!(found.insert(path.to_vec(), *facts).is_none());
+        Ok(ControlFlow::Continue(()))
+    })
+    .unwrap();
+    found
+}
+
+fn find(view: &View, path: &str) -> Option<Facts> {
+    match view.resolve(LiveId::ROOT, path.as_bytes()).unwrap() {
+        Found::Entry(id) => Some(view.facts(id).unwrap()),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_change_is_in_the_next_answer() {
+    let place = Place::new(Limits { buffer_writes: true, ..Limits::default() });
+    let (a, b) = (place.mkdir(Ino::ROOT, "a"), place.mkdir(Ino::ROOT, "b"));
+    for n in 0..3000 {
+        place.file(a, &format!("{n}"), 0);
+    }
+    let kept = place.kept(32 << 20);
+    assert!(find(&view(&kept), "a/777").is_some());
+
+    let f = place.file(b, "new", 10);
+    assert_eq!(find(&view(&kept), "b/new").unwrap().size, 10);
+    place.engine.setattr(f, &SetAttr { size: Some(5), perm: Some(0o600), ..SetAttr::default() }, None).unwrap();
+    let facts = find(&view(&kept), "b/new").unwrap();
+    assert_eq!((facts.size, facts.perm), (5, 0o600));
+    // What is written and not yet stored counts.
+    let opened = place.engine.open(f, Access::Write, false).unwrap();
+    place.engine.write(opened.fh, 5, b"abc").unwrap();
+    place.engine.write(opened.fh, 8, b"de").unwrap();
+    assert_eq!(find(&view(&kept), "b/new").unwrap().size, 10);
+    place.engine.release(opened.fh).unwrap();
+    assert_eq!(find(&view(&kept), "b/new").unwrap(), Facts::from(&place.engine.getattr(f, None).unwrap().0));
+
+    place.engine.link(f, a, name("hard")).unwrap();
+    place.engine.symlink(b, name("soft"), b"../a", adit_testkit::own_caller()).unwrap();
+    drop(view(&kept));
+    let before = kept.state();
+    place.rename((Ino::ROOT, "a"), (b, "moved"), RenameFlags::empty());
+    let seen = view(&kept);
+    assert!(find(&seen, "a").is_none() && find(&seen, "b/moved/2999").is_some());
+    assert!(kept.state().changed <= before.changed + 4, "the entries of a directory that moved are not touched");
+    assert_eq!(seen.of_key(f.0).unwrap().len(), 2);
+    place.mkdir(Ino::ROOT, "other");
+    place.rename((Ino::ROOT, "other"), (b, "moved"), RenameFlags::EXCHANGE);
+    let seen = view(&kept);
+    assert!(find(&seen, "other/2999").is_some() && find(&seen, "b/moved/2999").is_none());
+    place.engine.unlink(b, name("new")).unwrap();
+    assert!(find(&view(&kept), "b/new").is_none());
+    assert_eq!(shown(&view(&kept)), place.paths());
+    assert_eq!(kept.state().walks, 1, "it was never walked again");
+    kept.stop();
+}
+
+#[test]
+fn it_agrees_with_the_store_after_random_changes() {
+    for seed in seeds(8) {
+        println!("seed {seed}");
+        let mut rng = Rng::new(seed);
+        let limits = Limits { buffer_writes: seed % 2 == 0, stable_cookies: seed % 3 == 0, ..Limits::default() };
+        let place = Place::new(limits);
+        let mut dirs = vec![Ino::ROOT];
+        // So small that a new base is made all the time.
+        let kept = place.kept([2_000, 32 << 20][(seed % 2) as usize]);
+        for step in 0..400 {
+            let (dir, other) = (*rng.pick(&dirs), *rng.pick(&dirs));
+            let (one, two) = (format!("n{}", rng.below(12)), format!("n{}", rng.below(12)));
+            match rng.below(10) {
+                0..3 => {
+                    if let Ok((entry, opened)) = place.engine.create(dir, name(&one), &new_node(), Access::Write) {
+                        let _ = place.engine.write(opened.fh, rng.below(100), b"some bytes");
+                        place.engine.release(opened.fh).unwrap();
+                        place.engine.forget(entry.attr.ino, 1);
+                    }
+                }
+                3 | 4 => dirs.extend(place.engine.mkdir(dir, name(&one), &new_node()).map(|entry| entry.attr.ino)),
+                5 | 6 => {
+                    let flags = *rng.pick(&[RenameFlags::empty(), RenameFlags::EXCHANGE, RenameFlags::NOREPLACE]);
+                    let _ = place.engine.rename(dir, name(&one), other, name(&two), flags);
+                }
+                7 => drop(place.engine.unlink(dir, name(&one))),
+                8 => drop(place.engine.rmdir(dir, name(&one))),
+                _ => {
+                    if let Ok(entry) = place.engine.lookup(dir, name(&one)) {
+                        let perm = Some(rng.below(0o1000) as u16);
+                        let _ = place.engine.setattr(entry.attr.ino, &SetAttr { perm, ..SetAttr::default() }, None);
+                        place.engine.forget(entry.attr.ino, 1);
+                    }
+                }
+            }
+            if step % 20 == 0 {
+                assert_eq!(shown(&view(&kept)), place.paths());
+            }
+        }
+        assert_eq!(shown(&view(&kept)), place.paths());
+        if seed % 2 == 0 {
+            let began = std::time::Instant::now();
+            for n in 0.. {
+                if kept.state().folds > 0 {
+                    break;
+                }
+                assert!(began.elapsed() < Duration::from_secs(60), "no new base is made");
+                let ino = place.file(Ino::ROOT, &format!("more {n}"), 0);
+                place.engine.forget(ino, 1);
+                drop(view(&kept));
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            assert_eq!(shown(&view(&kept)), place.paths());
+        }
+        drop(kept);
+        // Nothing stays known for its sake.
+        dirs.iter().skip(1).for_each(|dir| place.engine.forget(*dir, 1));
+        place.engine.shutdown().unwrap();
+        assert_eq!((place.engine.known_inodes(), place.store.stray_forgets()), (1, 0));
+    }
+}
+
+#[test]
+fn readers_see_a_directory_at_one_name_while_it_moves() {
+    let place = Arc::new(Place::new(Limits::default()));
+    let (a, b) = (place.mkdir(Ino::ROOT, "a"), place.mkdir(Ino::ROOT, "b"));
+    let moving = place.mkdir(a, "moving");
+    for n in 0..500 {
+        place.file(moving, &format!("{n}"), 0);
+    }
+    let kept = Arc::new(place.kept(32 << 20));
+    drop(view(&kept));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..2000 {
+                let (from, to) = if n % 2 == 0 { (a, b) } else { (b, a) };
+                place.rename((from, "moving"), (to, "moving"), RenameFlags::empty());
+            }
+            is_over.store(true, Relaxed);
+        });
+        scope.spawn(|| {
+            for n in 0.. {
+                if is_over.load(Relaxed) {
+                    break;
+                }
+                place.file(moving, &format!("more {n}"), 0);
+                let seen = view(&kept);
+                let is_at = |dir: &str| find(&seen, &format!("{dir}/moving/more {n}")).is_some();
+                assert!(is_at("a") != is_at("b"));
+            }
+        });
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    let seen = view(&kept);
+                    let at = ["a", "b"].map(|dir| find(&seen, &format!("{dir}/moving/499")).is_some());
+                    assert!(at[0] != at[1], "seen at {at:?}");
+                    std::thread::sleep(Duration::from_micros(500));
+                }
+            });
+        }
+    });
+    assert_eq!(shown(&view(&kept)), place.paths());
+    assert_eq!(kept.state().walks, 1);
+}
+
+#[test]
+fn whoever_waits_can_give_up_and_the_end_of_the_mount_ends_it() {
+    let place = Place::new(Limits::default());
+    place.file(Ino::ROOT, "f", 0);
+    let kept = place.kept(32 << 20);
+    drop(view(&kept));
+    let making = Making { scratch_dir: "/".into(), lies: Lies::OnDisk, memory_bytes: 0 };
+    assert!(Kept::start(&place.engine, KeptOptions::new(making)).is_err(), "there is one already");
+    kept.walk_again();
+    assert!(find(&view(&kept), "f").is_some());
+    assert_eq!(kept.state().walks, 2);
+    place.engine.shutdown().unwrap();
+    let e = kept.view(&mut |_| ControlFlow::Continue(())).map(drop).unwrap_err();
+    assert_eq!(e.kind(), adit_core::ErrorKind::Interrupted);
+    kept.stop();
+}
+
+#[test]
+fn what_others_changed_shows_after_another_walk() {
+    let place = Place::with(Limits { shared: true, ..Limits::default() }, Duration::ZERO);
+    let kept = place.kept(32 << 20);
+    drop(view(&kept));
+    // Past the engine.
+    adit_core::store::Store::mkdir(&place.store, Ino::ROOT, name("other"), &new_node()).unwrap();
+    assert!(find(&view(&kept), "other").is_none());
+    kept.walk_again();
+    assert!(find(&view(&kept), "other").is_some());
+    assert_eq!(kept.state().walks, 2);
+}
+
+#[test]
+fn an_index_that_would_take_too_much_memory_is_refused_in_words() {
+    let place = Place::new(Limits::default());
+    (0..1000).for_each(|n| _ = place.file(Ino::ROOT, &format!("{n}"), 0));
+    let making = Making { scratch_dir: place.dir.path().to_owned(), lies: Lies::OnDisk, memory_bytes: 4 << 20 };
+    let kept = Kept::start(&place.engine, KeptOptions { base_bytes: 100, ..KeptOptions::new(making) }).unwrap();
+    let e = kept.view(&mut |_| ControlFlow::Continue(())).map(drop).unwrap_err();
+    assert!(e.kind() == adit_core::ErrorKind::Exhausted && e.to_string().contains("--memory"), "{e}");
+    assert!(!kept.state().is_ready);
+}
