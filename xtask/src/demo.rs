@@ -1,8 +1,9 @@
 //! `cargo xtask demo`: a tour on the real thing, for someone who has just cloned the repository.
 //!
 //! Every step runs the release build of `adit` as a user would, and checks what it shows: the tour fails if a byte
-//! comes back different or if a plaintext name or content is found in the vault's folder. Then the same with a volume, and with a manifest.
+//! comes back different or if a plaintext name or content is found in the vault's folder. Then the same with a volume, and with a manifest; and indexes of them are asked.
 
+mod index;
 mod manifest;
 mod proof;
 mod tree;
@@ -29,7 +30,7 @@ const SECRET_DIR: &str = "my-secret-plans-ümlaut";
 /// Runs the tour; the vault, the mount and the copies are removed at its end, also after a failure or an interrupt.
 pub fn run() -> Result<()> {
     println!(
-        "adit: an encrypted vault, from nothing to proof; a volume, there and back; and a manifest, from a tree to its store\n"
+        "adit: an encrypted vault, from nothing to proof; a volume, there and back; a manifest, from a tree to its store; and indexes of them\n"
     );
     let mut tour = Tour::new();
 
@@ -81,6 +82,7 @@ pub fn run() -> Result<()> {
     search_for_plaintext(&mut tour, &bench, &plain)?;
     volume::tour(&mut tour, &adit, &plain)?;
     manifest::tour(&mut tour, &adit, &plain)?;
+    index::tour(&mut tour, &adit, &plain)?;
     println!(
         "The tour took {:.1} s. For a store of your own, see the quick start in README.md.",
         tour.began.elapsed().as_secs_f64()

@@ -107,6 +107,9 @@ pub struct EntryJson {
     /// All bytes of it, if there are some that are not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     target_raw: Option<Vec<u8>>,
+    /// Of a file in an index, the hash of its content, in hexadecimal digits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hash: Option<String>,
 }
 
 impl EntryJson {
@@ -123,6 +126,22 @@ impl EntryJson {
             mtime_ns: attr.mtime.as_nanos().clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64,
             target: target.map(|t| String::from_utf8_lossy(t).into_owned()),
             target_raw: target.and_then(raw),
+            hash: None,
+        }
+    }
+
+    /// Describes a node of an index, whose path has a slash in front.
+    pub fn of_node(path: &[u8], node: &adit_index::Node, target: Option<&[u8]>, hash: Option<String>) -> EntryJson {
+        EntryJson {
+            path: String::from_utf8_lossy(path).into_owned(),
+            path_raw: raw(path),
+            kind: node.kind.as_str(),
+            size: node.size,
+            mode: node.perm,
+            mtime_ns: node.mtime_ns,
+            target: target.map(|t| String::from_utf8_lossy(t).into_owned()),
+            target_raw: target.and_then(raw),
+            hash,
         }
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
 
+use super::index_ask::{IndexDiffArgs, IndexDuArgs, IndexDupesArgs, IndexFindArgs, IndexResolveArgs, IndexTopArgs};
 use super::low::{PasswordArgs, SourceArgs};
 use super::manifest::CasArgs;
 use super::units;
@@ -47,6 +48,51 @@ Examples:
     #[command(after_long_help = "\
 The exit code is 5 if something is wrong, and 4 if it cannot even be opened. An index that is damaged is built again from its source.")]
     Check(IndexReadArgs),
+    /// Find paths
+    #[command(after_long_help = "\
+PATTERN is text that the name has in it, with --glob the whole name, with --regex a regular expression that matches some of it. One that has a slash, or --full-path, is \
+compared with the whole path below the root, without a slash in front. Names are bytes: one that is not UTF-8 is found like any other.
+
+What is found comes at once, by level of the tree, unless it is sorted. `X` is an index that `adit index build` made.
+
+Examples:
+  adit index find src.idx report -i
+  adit index find src.idx --glob 'src/**/*.rs' --exclude target
+  adit index find src.idx -t file --min-size 1G --sort size --reverse
+  adit index find src.idx --newer 2d -0 | xargs -0 ls -d")]
+    Find(IndexFindArgs),
+    /// Tell which paths exist
+    #[command(after_long_help = "\
+The path of each that is there is printed, without `.`, `..` and what else may be left out; of each other, standard error says how far it leads and why no further. \
+Links are not followed. The exit code is 1 if one is missing.
+
+With --json there is an object for each in order: `asked` and `found`; then what `ls` tells, or `why` (not-found, not-directory, link; not-known: the folder \
+could not be read when the index was made), `reached`, how far it leads, and `missing`, the rest.
+
+Examples:
+  adit index resolve src.idx src/main.rs ../outside
+  find . -print0 | adit index resolve src.idx -0 >there 2>missing")]
+    Resolve(IndexResolveArgs),
+    /// Tell which files have the same content, by their hashes
+    #[command(after_long_help = "\
+Groups of paths, with an empty line (with -0 one more zero byte) after each; what wastes most comes first. A file without a hash is in none, and that is told: \
+`adit index update FILE --hash` reads them.
+
+Example:
+  adit index dupes photos.idx --min-size 1M")]
+    Dupes(IndexDupesArgs),
+    /// Tell what is different between two indexes
+    #[command(after_long_help = "\
+Lines as those of `adit snapshot diff`: added, removed, changed, renamed (a file of the same content under another path, where both have its hash), and with --perm \
+attributes. With -0: the word, a space, the old path of what was renamed and a zero byte, the path and a zero byte.
+
+Example:
+  adit index diff monday.idx tuesday.idx")]
+    Diff(IndexDiffArgs),
+    /// Add up what is in a folder
+    Du(IndexDuArgs),
+    /// Tell the largest files and folders
+    Top(IndexTopArgs),
 }
 
 /// How an index is made.

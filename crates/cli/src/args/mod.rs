@@ -1,6 +1,7 @@
 //! The command line: [`low`] and [`volume`] are what was typed, [`mount_options`] and [`secrets`](Secrets) what it means.
 
 pub mod index;
+pub mod index_ask;
 pub mod low;
 pub mod manifest;
 pub mod manifest_commit;

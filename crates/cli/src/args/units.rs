@@ -77,6 +77,49 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * unit_secs).map_err(|_| invalid())
 }
 
+/// A moment in nanoseconds since 1970: a day, a time of UTC in it, or how long it is ago.
+pub fn moment(text: &str) -> Result<i64, String> {
+    const NANOS: i64 = 1_000_000_000;
+    let invalid =
+        || format!("'{text}' is no time; write for example 2024-05-06, 2024-05-06T07:08:09Z, or 2d for two days ago");
+    // A number alone may be meant as a year.
+    let has_unit = text.ends_with(|c: char| c.is_ascii_alphabetic());
+    if let Some(span) = duration(text).ok().filter(|_| has_unit) {
+        let ago = i64::try_from(span.as_nanos()).map_err(|_| invalid())?;
+        let now = adit_core::types::Timestamp::now().as_nanos();
+        return Ok(i64::try_from(now).unwrap_or(i64::MAX).saturating_sub(ago));
+    }
+    let (day, time) = match text.split_once('T') {
+        Some((day, time)) => (day, time.strip_suffix('Z').ok_or_else(invalid)?),
+        None => (text, "00:00:00"),
+    };
+    let fields = |text: &str, separator: char, widths: [usize; 3]| -> Option<[i64; 3]> {
+        let parts: Vec<&str> = text.split(separator).collect();
+        let parts: [&str; 3] = parts.try_into().ok()?;
+        let is_number =
+            |(part, width): (&&str, &usize)| part.len() == *width && part.bytes().all(|b| b.is_ascii_digit());
+        let all = parts.iter().zip(&widths).all(is_number);
+        all.then(|| parts.map(|part| part.parse().unwrap_or(0)))
+    };
+    let [year, month, day] = fields(day, '-', [4, 2, 2]).ok_or_else(invalid)?;
+    let [hour, minute, second] = fields(time, ':', [2, 2, 2]).ok_or_else(invalid)?;
+    let in_range = (1..=12).contains(&month) && (1..=31).contains(&day) && hour < 24 && minute < 60 && second < 61;
+    if !in_range {
+        return Err(invalid());
+    }
+    let secs = days_to(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second;
+    secs.checked_mul(NANOS).ok_or_else(invalid)
+}
+
+/// Days from 1970-01-01 to a Gregorian date (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+fn days_to(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let era = year.div_euclid(400);
+    let of_era = year.rem_euclid(400);
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
+}
+
 /// A number without sign or exponent, and what comes after it.
 fn split(text: &str) -> Option<(&str, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -125,6 +168,26 @@ mod tests {
         }
         for bad in ["", ".", "..", "a/b", "/", &"x".repeat(256)] {
             assert!(name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn moments() {
+        const NANOS: i64 = 1_000_000_000;
+        for (text, secs) in [
+            ("1970-01-01", 0),
+            ("2000-02-29T12:00:09Z", 951_825_609),
+            ("1969-12-31T23:59:59Z", -1),
+            ("2026-11-21", 1_795_219_200),
+        ] {
+            assert_eq!(moment(text), Ok(secs * NANOS), "{text}");
+        }
+        let ago = moment("2d").unwrap();
+        assert!((moment("1d").unwrap() - ago - 86_400 * NANOS).abs() < 60 * NANOS);
+        for bad in
+            ["", "tomorrow", "2024", "2024-5-6", "2024-13-01", "2024-05-06T07:08", "2024-05-06T25:00:00Z", "9999-01-01"]
+        {
+            assert!(moment(bad).is_err(), "{bad}");
         }
     }
 

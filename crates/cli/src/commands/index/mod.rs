@@ -1,5 +1,6 @@
 //! `index …`: what answers questions about millions of paths, made, kept up to date, described and asked.
 
+mod ask;
 mod build;
 mod describe;
 mod from;
@@ -17,5 +18,11 @@ pub fn index(command: &IndexCommand, global: &GlobalArgs) -> Result<()> {
         IndexCommand::Update(args) => update::update(args, global),
         IndexCommand::Info(args) => describe::info(args),
         IndexCommand::Check(args) => describe::check(args, global),
+        IndexCommand::Find(args) => ask::find(args, global),
+        IndexCommand::Resolve(args) => ask::resolve(args),
+        IndexCommand::Dupes(args) => ask::dupes(args, global),
+        IndexCommand::Diff(args) => ask::diff(args, global),
+        IndexCommand::Du(args) => ask::du(args, global),
+        IndexCommand::Top(args) => ask::top(args, global),
     }
 }

@@ -1,0 +1,234 @@
+//! What was typed of questions to an index, as clap sees it. The text here is the help and the manual.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum, ValueHint};
+
+use super::index::IndexSecretArgs;
+use super::units;
+
+/// What is asked, and how it is opened.
+#[derive(Args, Debug, Clone)]
+pub struct IndexedArgs {
+    /// The index: a file, or where its source is mounted
+    #[arg(value_name = "X", value_hint = ValueHint::AnyPath)]
+    pub index: PathBuf,
+    /// Its vault.
+    #[command(flatten)]
+    pub secret: IndexSecretArgs,
+}
+
+/// What is printed.
+#[derive(Args, Debug, Clone, Copy)]
+pub struct PrintArgs {
+    /// End each path with a zero byte, and print it as it is
+    #[arg(short = '0', long, conflicts_with = "json")]
+    pub print0: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A kind of entry.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KindArg {
+    /// A regular file
+    #[value(alias = "f")]
+    File,
+    /// A folder
+    #[value(alias = "d", alias = "dir")]
+    Directory,
+    /// A symbolic link
+    #[value(alias = "l", alias = "link")]
+    Symlink,
+    /// A pipe, a socket or a device
+    Other,
+}
+
+/// By what hits are sorted.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SortArg {
+    /// A folder, then what is in it
+    Path,
+    /// The last name
+    Name,
+    /// The smallest first
+    Size,
+    /// The oldest first
+    Time,
+}
+
+/// `index find`
+#[derive(Args, Debug)]
+pub struct IndexFindArgs {
+    /// The index.
+    #[command(flatten)]
+    pub of: IndexedArgs,
+    /// What the name has in it, or the path if it has a slash [default: everything]
+    #[arg(value_name = "PATTERN")]
+    pub pattern: Option<OsString>,
+    /// PATTERN is the whole name, with *, ?, [..], {a,b} and ** for any folders
+    #[arg(short, long, conflicts_with_all = ["regex", "fixed"])]
+    pub glob: bool,
+    /// PATTERN is a regular expression
+    #[arg(short, long, conflicts_with = "fixed")]
+    pub regex: bool,
+    /// PATTERN is text; so it is without the other two
+    #[arg(short = 'F', long)]
+    pub fixed: bool,
+    /// Large letters are small ones
+    #[arg(short, long)]
+    pub ignore_case: bool,
+    /// Compare PATTERN with the whole path, also without a slash in it
+    #[arg(short = 'p', long)]
+    pub full_path: bool,
+    /// Not what this glob matches, nor what is below; may be repeated
+    #[arg(short = 'E', long, value_name = "GLOB")]
+    pub exclude: Vec<OsString>,
+    /// Only this kind; may be repeated
+    #[arg(short = 't', long = "type", value_enum, value_name = "KIND")]
+    pub kinds: Vec<KindArg>,
+    /// Only names that end with a dot and this; may be repeated
+    #[arg(short, long = "ext", value_name = "EXT")]
+    pub extensions: Vec<OsString>,
+    /// Only what has at least this size
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub min_size: Option<u64>,
+    /// Only what has at most this size
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub max_size: Option<u64>,
+    /// Only what changed since: 2024-05-06, 2024-05-06T07:08:09Z, or so long ago, such as 2d
+    #[arg(long, value_name = "TIME", value_parser = units::moment)]
+    pub newer: Option<i64>,
+    /// Only what did not change since
+    #[arg(long, value_name = "TIME", value_parser = units::moment)]
+    pub older: Option<i64>,
+    /// Only what is below this folder
+    #[arg(long, value_name = "PATH", default_value = "/", value_parser = units::path())]
+    pub below: OsString,
+    /// Only so many levels down
+    #[arg(short = 'd', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_depth: Option<u32>,
+    /// So many at most
+    #[arg(short = 'n', long, value_name = "N")]
+    pub limit: Option<u64>,
+    /// Sort them; what is found is printed at once otherwise
+    #[arg(long, value_enum, value_name = "BY")]
+    pub sort: Option<SortArg>,
+    /// The last first
+    #[arg(long, requires = "sort")]
+    pub reverse: bool,
+    /// Print how many there are, and nothing else
+    #[arg(short, long)]
+    pub count: bool,
+    /// What is printed.
+    #[command(flatten)]
+    pub print: PrintArgs,
+}
+
+/// `index resolve`
+#[derive(Args, Debug)]
+pub struct IndexResolveArgs {
+    /// The index.
+    #[command(flatten)]
+    pub of: IndexedArgs,
+    /// Paths from its root; read from standard input if there are none, one a line, with -0 each ended by a zero byte
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<OsString>,
+    /// Where paths begin that do not begin with a slash
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    pub start: OsString,
+    /// What is printed.
+    #[command(flatten)]
+    pub print: PrintArgs,
+}
+
+/// `index dupes`
+#[derive(Args, Debug)]
+pub struct IndexDupesArgs {
+    /// The index.
+    #[command(flatten)]
+    pub of: IndexedArgs,
+    /// Only files of at least this size
+    #[arg(long, value_name = "SIZE", value_parser = units::size, default_value = "1")]
+    pub min_size: u64,
+    /// Only files below this folder
+    #[arg(long, value_name = "PATH", default_value = "/", value_parser = units::path())]
+    pub below: OsString,
+    /// So many groups at most
+    #[arg(short = 'n', long, value_name = "N")]
+    pub limit: Option<u64>,
+    /// What is printed.
+    #[command(flatten)]
+    pub print: PrintArgs,
+}
+
+/// What decides whether a file was changed.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ContentArg {
+    /// Its hash where both have one, else size and time
+    #[default]
+    Best,
+    /// Size and time
+    Time,
+    /// Size alone
+    Size,
+}
+
+/// `index diff`
+#[derive(Args, Debug)]
+pub struct IndexDiffArgs {
+    /// What was: an index
+    #[arg(value_name = "A", value_hint = ValueHint::FilePath)]
+    pub before: PathBuf,
+    /// What is: an index
+    #[arg(value_name = "B", value_hint = ValueHint::FilePath)]
+    pub after: PathBuf,
+    /// What decides whether a file was changed
+    #[arg(long, value_enum, value_name = "BY", default_value_t)]
+    pub content: ContentArg,
+    /// Tell other permissions as well
+    #[arg(long)]
+    pub perm: bool,
+    /// Do not look for files that were renamed, by their hash
+    #[arg(long)]
+    pub no_renames: bool,
+    /// Their vault.
+    #[command(flatten)]
+    pub secret: IndexSecretArgs,
+    /// What is printed.
+    #[command(flatten)]
+    pub print: PrintArgs,
+}
+
+/// `index du`
+#[derive(Args, Debug)]
+pub struct IndexDuArgs {
+    /// The index.
+    #[command(flatten)]
+    pub of: IndexedArgs,
+    /// The folder
+    #[arg(value_name = "PATH", default_value = "/", value_parser = units::path())]
+    pub path: OsString,
+    /// What is printed.
+    #[command(flatten)]
+    pub print: PrintArgs,
+}
+
+/// `index top`
+#[derive(Args, Debug)]
+pub struct IndexTopArgs {
+    /// The index.
+    #[command(flatten)]
+    pub of: IndexedArgs,
+    /// So many files, and so many folders
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 10)]
+    pub count: usize,
+    /// Only below this folder
+    #[arg(long, value_name = "PATH", default_value = "/", value_parser = units::path())]
+    pub below: OsString,
+    /// What is printed.
+    #[command(flatten)]
+    pub print: PrintArgs,
+}

@@ -1,0 +1,201 @@
+//! `index dupes` and `index diff`.
+
+use std::ffi::OsStr;
+
+use adit_core::types::Kind;
+use adit_index::NodeId;
+use adit_index::query::{Change, Content, Diff, DiffSummary, Dupes, DupesSummary, Group, Paths};
+use serde_json::{Value, json};
+
+use super::{directory, rooted, say_incomplete, show, until};
+use crate::args::index_ask::{ContentArg, IndexDiffArgs, IndexDupesArgs};
+use crate::args::low::GlobalArgs;
+use crate::args::units::show_size;
+use crate::failure::{Failure, Result};
+use crate::interrupt;
+use crate::open::index::{IndexFile, Opener, only_file};
+use crate::output::{JsonList, Output, add_name, printable};
+
+/// `adit index dupes`
+pub fn dupes(args: &IndexDupesArgs, global: &GlobalArgs) -> Result<()> {
+    let index = only_file(&args.of.index, &args.of.secret)?;
+    let question = Dupes::new().min_size(args.min_size).below(directory(&index, OsStr::new(&args.below))?);
+    interrupt::watch();
+    let mut out = Output::new();
+    let mut paths = Paths::new(&index.segment);
+    if args.print.json {
+        out.bytes(b"{\"groups\": ")?;
+    }
+    let mut list = if args.print.json { Some(JsonList::begin(&mut out)?) } else { None };
+    let (mut failure, mut left) = (None, args.limit.unwrap_or(u64::MAX));
+    let found = question.run(&index.segment, &mut |group| {
+        if left == 0 {
+            return std::ops::ControlFlow::Break(());
+        }
+        left -= 1;
+        let printed = match &mut list {
+            Some(list) => group_json(&index, &mut paths, group).and_then(|told| list.add(&mut out, &told)),
+            None => print_group(&index, &mut paths, group, args.print.print0, &mut out),
+        };
+        until(&mut failure, printed)
+    });
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    let summary = found.map_err(|e| index.failure(&e))?;
+    match list {
+        None => {}
+        Some(list) => {
+            list.end(&mut out)?;
+            end_of_dupes(&summary, &mut out)?;
+        }
+    }
+    out.finish()?;
+    say_incomplete(&index, global.quiet);
+    if summary.unhashed > 0 && !global.quiet {
+        let (files, size) = (summary.unhashed, show_size(summary.unhashed_bytes));
+        eprintln!(
+            "adit: {}: {files} files ({size}) have no hash, and were not compared\n  adit index update {0} --hash reads them",
+            index.path.display()
+        );
+    }
+    Ok(())
+}
+
+fn print_group(index: &IndexFile, paths: &mut Paths<'_>, group: &Group, print0: bool, out: &mut Output) -> Result<()> {
+    for node in &group.nodes {
+        let path = show::rooted(index, paths, *node)?;
+        show::path(out, &path, print0)?;
+    }
+    // An empty path stands between two groups.
+    show::path(out, b"", print0)
+}
+
+fn group_json(index: &IndexFile, paths: &mut Paths<'_>, group: &Group) -> Result<Value> {
+    let files = group.nodes.iter().map(|node| {
+        let mut told = json!({});
+        add_name(&mut told, "path", &show::rooted(index, paths, *node)?);
+        Ok(told)
+    });
+    Ok(json!({
+        "size": group.size,
+        "hash": format!("{:032x}", u128::from_be_bytes(group.hash)),
+        "wasted_bytes": group.wasted_bytes(),
+        "files": files.collect::<Result<Vec<Value>>>()?,
+    }))
+}
+
+/// The rest of the object whose first field are the groups.
+fn end_of_dupes(summary: &DupesSummary, out: &mut Output) -> Result<()> {
+    let DupesSummary { hashed, unhashed, unhashed_bytes, groups, duplicates, wasted_bytes } = *summary;
+    let fields = [
+        ("hashed", hashed),
+        ("unhashed", unhashed),
+        ("unhashed_bytes", unhashed_bytes),
+        ("count", groups),
+        ("duplicates", duplicates),
+        ("wasted_bytes", wasted_bytes),
+    ];
+    for (name, value) in fields {
+        out.bytes(format!(", \"{name}\": {value}\n").as_bytes())?;
+    }
+    out.line("}")
+}
+
+/// `adit index diff`
+pub fn diff(args: &IndexDiffArgs, global: &GlobalArgs) -> Result<()> {
+    let mut opener = Opener::new(&args.secret);
+    let (before, after) = (opener.open(&args.before)?, opener.open(&args.after)?);
+    let content = match args.content {
+        ContentArg::Best => Content::Best,
+        ContentArg::Time => Content::SizeAndTime,
+        ContentArg::Size => Content::Size,
+    };
+    let question = Diff::new().content(content).perm(args.perm).renames(!args.no_renames);
+    interrupt::watch();
+    let mut out = Output::new();
+    let mut list = if args.print.json { Some(JsonList::begin(&mut out)?) } else { None };
+    let mut trees =
+        Trees { before: (&before, Paths::new(&before.segment)), after: (&after, Paths::new(&after.segment)) };
+    let mut failure = None;
+    let found = question.run(&before.segment, &after.segment, &mut |change| {
+        let printed = trees.told(&change).and_then(|told| match &mut list {
+            Some(list) => list.add(&mut out, &told.json()),
+            None => told.print(args.print.print0, &mut out),
+        });
+        until(&mut failure, printed)
+    });
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    let DiffSummary { .. } = found.map_err(|e| before.failure(&e))?;
+    list.map_or(Ok(()), |list| list.end(&mut out))?;
+    out.finish()?;
+    [&before, &after].into_iter().for_each(|index| say_incomplete(index, global.quiet));
+    Ok(())
+}
+
+/// Both trees, and where the last change in each was.
+struct Trees<'a> {
+    before: (&'a IndexFile, Paths<'a>),
+    after: (&'a IndexFile, Paths<'a>),
+}
+
+/// A change, as it is told.
+struct Told {
+    change: &'static str,
+    kind: Kind,
+    path: Vec<u8>,
+    from: Option<Vec<u8>>,
+}
+
+impl Trees<'_> {
+    fn told(&mut self, change: &Change) -> Result<Told> {
+        let at = |tree: &mut (&IndexFile, Paths<'_>), node: NodeId| {
+            let (index, paths) = tree;
+            let path = rooted(paths, node).and_then(|path| Ok((path, index.segment.kind(node)?)));
+            path.map_err(|e| index.failure(&e))
+        };
+        let (change, (path, kind), from) = match *change {
+            Change::Added(node) => ("added", at(&mut self.after, node)?, None),
+            Change::Removed(node) => ("removed", at(&mut self.before, node)?, None),
+            Change::Changed { after, what, .. } => {
+                let content = what.kind || what.hash || what.size || what.mtime;
+                (if content { "changed" } else { "attributes" }, at(&mut self.after, after)?, None)
+            }
+            Change::Renamed { before, after, .. } => {
+                ("renamed", at(&mut self.after, after)?, Some(at(&mut self.before, before)?.0))
+            }
+        };
+        Ok(Told { change, kind, path, from })
+    }
+}
+
+impl Told {
+    fn json(&self) -> Value {
+        let mut told = json!({ "kind": self.kind.as_str(), "change": self.change, "from": null });
+        add_name(&mut told, "path", &self.path);
+        if let Some(from) = &self.from {
+            add_name(&mut told, "from", from);
+        }
+        told
+    }
+
+    /// With zero bytes: the word, a space, where it was if that is another place, where it is.
+    fn print(&self, print0: bool, out: &mut Output) -> Result<(), Failure> {
+        if print0 {
+            out.bytes(self.change.as_bytes())?;
+            out.bytes(b" ")?;
+            for path in self.from.iter().chain([&self.path]) {
+                show::path(out, path, true)?;
+            }
+            return Ok(());
+        }
+        let folder = if self.kind == Kind::Directory { "/" } else { "" };
+        let path = printable(&self.path);
+        match &self.from {
+            Some(from) => out.line(format_args!("renamed  {}{folder} -> {path}{folder}", printable(from))),
+            None => out.line(format_args!("{:<8} {path}{folder}", self.change)),
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! `index find`.
+
+use std::os::unix::ffi::OsStrExt;
+
+use adit_core::ErrorKind;
+use adit_core::types::Kind;
+use adit_index::query::{Order, Paths, PatternBuilder, Query, Syntax};
+use serde_json::json;
+
+use super::{directory, say_incomplete, show, until};
+use crate::args::index_ask::{IndexFindArgs, KindArg, SortArg};
+use crate::args::low::GlobalArgs;
+use crate::failure::{Failure, Result};
+use crate::interrupt;
+use crate::open::index::{IndexFile, only_file};
+use crate::output::{JsonList, Output};
+
+/// `adit index find`
+pub fn find(args: &IndexFindArgs, global: &GlobalArgs) -> Result<()> {
+    let query = query(args)?;
+    let index = only_file(&args.of.index, &args.of.secret)?;
+    let query = query.below(directory(&index, &args.below)?);
+    interrupt::watch();
+    let mut out = Output::new();
+    if args.count {
+        let count = query.count(&index.segment).map_err(|e| index.failure(&e))?;
+        match args.print.json {
+            true => out.json(&json!({ "count": count }))?,
+            false => out.line(count)?,
+        }
+    } else {
+        print(&index, &query, args, &mut out)?;
+    }
+    out.finish()?;
+    say_incomplete(&index, global.quiet);
+    Ok(())
+}
+
+/// What was typed as a question, but for the folder.
+pub fn query(args: &IndexFindArgs) -> Result<Query> {
+    let syntax = match (args.glob, args.regex) {
+        (true, _) => Syntax::Glob,
+        (_, true) => Syntax::Regex,
+        _ => Syntax::Substring,
+    };
+    let pattern = |syntax, text: &std::ffi::OsStr| {
+        let mut builder = PatternBuilder::new(syntax);
+        builder.ignore_case(args.ignore_case).full_path(args.full_path);
+        builder.build(text.as_bytes()).map_err(|e| match e.kind() {
+            ErrorKind::InvalidInput => Failure::usage(e),
+            _ => Failure::fs("find", &e),
+        })
+    };
+    let mut query = Query::new();
+    if let Some(text) = &args.pattern {
+        query = query.pattern(pattern(syntax, text)?);
+    }
+    for text in &args.exclude {
+        query = query.exclude(pattern(Syntax::Glob, text)?);
+    }
+    if !args.kinds.is_empty() {
+        let kinds: Vec<Kind> = args.kinds.iter().flat_map(|kind| kinds(*kind)).copied().collect();
+        query = query.kinds(&kinds);
+    }
+    for extension in &args.extensions {
+        query = query.extension(extension.as_bytes());
+    }
+    if args.min_size.is_some() || args.max_size.is_some() {
+        query = query.size(args.min_size.unwrap_or(0)..=args.max_size.unwrap_or(u64::MAX));
+    }
+    if args.newer.is_some() || args.older.is_some() {
+        query = query.mtime_ns(args.newer.unwrap_or(i64::MIN)..=args.older.unwrap_or(i64::MAX));
+    }
+    if let Some(depth) = args.max_depth {
+        query = query.depth(1..=depth);
+    }
+    if let Some(limit) = args.limit {
+        query = query.limit(limit);
+    }
+    Ok(match args.sort {
+        Some(sort) => query.sort(order(sort), args.reverse),
+        None => query,
+    })
+}
+
+fn order(sort: SortArg) -> Order {
+    match sort {
+        SortArg::Path => Order::Path,
+        SortArg::Name => Order::Name,
+        SortArg::Size => Order::Size,
+        SortArg::Time => Order::Time,
+    }
+}
+
+fn kinds(kind: KindArg) -> &'static [Kind] {
+    match kind {
+        KindArg::File => &[Kind::File],
+        KindArg::Directory => &[Kind::Directory],
+        KindArg::Symlink => &[Kind::Symlink],
+        KindArg::Other => &[Kind::Fifo, Kind::Socket, Kind::BlockDevice, Kind::CharDevice],
+    }
+}
+
+fn print(index: &IndexFile, query: &Query, args: &IndexFindArgs, out: &mut Output) -> Result<()> {
+    let mut paths = Paths::new(&index.segment);
+    let mut list = if args.print.json { Some(JsonList::begin(out)?) } else { None };
+    let mut failure = None;
+    let found = query.run(&index.segment, &mut |hit| {
+        let printed = show::rooted(index, &mut paths, hit.node).and_then(|path| match &mut list {
+            Some(list) => {
+                let entry = show::entry(index, hit.node, &path).map_err(|e| index.failure(&e))?;
+                list.add(out, &entry)
+            }
+            None => show::path(out, &path, args.print.print0),
+        });
+        until(&mut failure, printed)
+    });
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    found.map_err(|e| index.failure(&e))?;
+    list.map_or(Ok(()), |list| list.end(out))
+}

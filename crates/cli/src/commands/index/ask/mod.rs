@@ -1,0 +1,76 @@
+//! Questions to an index: `find`, `resolve`, `dupes`, `diff`, `du`, `top`.
+
+mod compare;
+mod find;
+mod resolve;
+mod show;
+mod usage;
+
+use std::ffi::OsStr;
+use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use adit_core::types::Kind;
+use adit_index::query::Paths;
+use adit_index::{NodeId, Resolver};
+
+use crate::exit_code::Code;
+use crate::failure::{Failure, Result};
+use crate::open::index::IndexFile;
+use crate::output::printable;
+
+pub use compare::{diff, dupes};
+pub use find::find;
+pub use resolve::resolve;
+pub use usage::{du, top};
+
+/// The directory at `path`.
+///
+/// # Errors
+/// `Failure` if it is not there, or is none.
+fn directory(index: &IndexFile, path: &OsStr) -> Result<NodeId> {
+    let node = node_at(index, path)?;
+    match index.segment.kind(node).map_err(|e| index.failure(&e))? {
+        Kind::Directory => Ok(node),
+        _ => Err(Failure::new(Code::Failure, format!("{}: {}: not a folder", index.path.display(), shown(path)))),
+    }
+}
+
+/// What is at `path`.
+fn node_at(index: &IndexFile, path: &OsStr) -> Result<NodeId> {
+    let failed = |e| index.failure(&e);
+    let found = Resolver::new(&index.segment).and_then(|resolver| resolver.resolve(NodeId::ROOT, path.as_bytes()));
+    found.map_err(failed)?.map_err(|miss| {
+        let why = resolve::why(index, &miss).unwrap_or("not-known").replace('-', " ");
+        Failure::new(Code::Failure, format!("{}: {}: {why}", index.path.display(), shown(path)))
+    })
+}
+
+fn shown(path: &OsStr) -> String {
+    printable(path.as_bytes())
+}
+
+/// Goes on for as long as there was no failure and no signal; keeps the failure.
+fn until(kept: &mut Option<Failure>, done: Result<()>) -> ControlFlow<()> {
+    if let Err(failure) = done {
+        *kept = Some(failure);
+    }
+    if kept.is_some() || crate::interrupt::came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}
+
+/// The path of a node with a slash in front.
+fn rooted(paths: &mut Paths<'_>, node: NodeId) -> adit_core::Result<Vec<u8>> {
+    Ok([b"/", paths.of(node)?].concat())
+}
+
+/// Says on standard error that the index does not know everything.
+fn say_incomplete(index: &IndexFile, quiet: bool) {
+    let unreadable = index.origin().map_or(0, |origin| origin.unreadable);
+    if unreadable > 0 && !quiet {
+        eprintln!(
+            "adit: {}: not whole: {unreadable} things could not be read when it was made, and may be missing in the answer",
+            Path::display(&index.path)
+        );
+    }
+}

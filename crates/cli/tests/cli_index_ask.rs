@@ -1,0 +1,279 @@
+//! `adit index find|resolve|dupes|diff|du|top`: questions to index files, as a user asks them.
+
+mod common;
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::time::{Duration, SystemTime};
+
+use common::{Bench, Ran};
+use serde_json::Value;
+
+/// A folder `work`, and its index `i` with hashes.
+fn bench() -> Bench {
+    let bench = Bench::bare();
+    let at = |name: &[u8]| bench.path("work").join(OsStr::from_bytes(name));
+    fs::create_dir_all(at(b"Photos/2024")).unwrap();
+    fs::create_dir_all(at(b"empty")).unwrap();
+    for (name, len) in [
+        (&b"Photos/2024/one.JPG"[..], 3000),
+        (b"Photos/2024/two.jpg", 2000),
+        (b"Photos/again.jpg", 3000),
+        (b"notes.txt", 10),
+        (b"new\nline", 1),
+        (b"\xff\xfe", 0),
+    ] {
+        fs::write(at(name), vec![7; len]).unwrap();
+    }
+    symlink("notes.txt", at(b"link")).unwrap();
+    let past = SystemTime::now() - Duration::from_secs(90 * 86_400);
+    File::open(at(b"notes.txt")).unwrap().set_modified(past).unwrap();
+    index(&bench, &["build", "work", "-o", "i", "--hash"]).expect(0);
+    bench
+}
+
+fn index(bench: &Bench, args: &[&str]) -> Ran {
+    bench.run(["index"].iter().chain(args))
+}
+
+/// The lines that were printed.
+fn lines(ran: Ran) -> Vec<String> {
+    ran.expect(0).text().lines().map(str::to_owned).collect()
+}
+
+fn sorted(ran: Ran) -> Vec<String> {
+    let mut lines = lines(ran);
+    lines.sort();
+    lines
+}
+
+fn field<'v>(list: &'v Value, name: &str) -> Vec<&'v str> {
+    list.as_array().unwrap().iter().map(|one| one[name].as_str().unwrap()).collect()
+}
+
+#[test]
+fn names_and_paths_are_found() {
+    let bench = bench();
+    let find = |args: &[&str]| index(&bench, &[&["find", "i"], args].concat());
+    assert_eq!(sorted(find(&["jpg"])), ["/Photos/2024/two.jpg", "/Photos/again.jpg"]);
+    assert_eq!(find(&["jpg", "-i", "--count"]).expect(0).text(), "3\n");
+    assert_eq!(find(&["jpg", "-i", "--count", "--json"]).expect(0).json()["count"], 3);
+    assert_eq!(sorted(find(&["--glob", "*.jpg"])), ["/Photos/2024/two.jpg", "/Photos/again.jpg"]);
+    assert_eq!(sorted(find(&["--glob", "Photos/*.jpg"])), ["/Photos/again.jpg"]);
+    assert_eq!(sorted(find(&["--glob", "Photos/**/*.jpg"])), ["/Photos/2024/two.jpg", "/Photos/again.jpg"]);
+    assert_eq!(sorted(find(&["--regex", "^(one|two)\\."])), ["/Photos/2024/one.JPG", "/Photos/2024/two.jpg"]);
+    assert_eq!(sorted(find(&["2024/t"])), ["/Photos/2024/two.jpg"]);
+    assert_eq!(sorted(find(&["2024", "-p", "-t", "file"])), ["/Photos/2024/one.JPG", "/Photos/2024/two.jpg"]);
+    assert_eq!(sorted(find(&["--ext", "jpg", "--min-size", "2500"])), ["/Photos/2024/one.JPG", "/Photos/again.jpg"]);
+    assert_eq!(sorted(find(&["--max-size", "0", "-t", "f"])), ["/\u{fffd}\u{fffd}"]);
+    assert_eq!(sorted(find(&["-t", "directory"])), ["/Photos", "/Photos/2024", "/empty"]);
+    assert_eq!(sorted(find(&["--older", "30d", "-t", "file"])), ["/notes.txt"]);
+    assert_eq!(sorted(find(&["--newer", "30d", "--ext", "txt"])), [""; 0]);
+    assert_eq!(sorted(find(&["--older", "2000-01-01"])), [""; 0]);
+    assert_eq!(
+        lines(find(&["--below", "/Photos", "--max-depth", "1", "--sort", "name"])),
+        ["/Photos/2024", "/Photos/again.jpg"]
+    );
+    let largest = ["-t", "file", "--sort", "size", "--reverse", "-n", "2"];
+    assert_eq!(sorted(find(&largest)), ["/Photos/2024/one.JPG", "/Photos/again.jpg"]);
+    assert_eq!(sorted(find(&["--exclude", "Photos", "-t", "file", "--ext", "jpg"])), [""; 0]);
+    // As they are, names of any bytes.
+    let raw = find(&["-t", "file", "--max-size", "1", "-0", "--sort", "name"]).expect(0).stdout;
+    assert_eq!(raw, b"/new\nline\0/\xff\xfe\0");
+    assert_eq!(sorted(find(&["new"])), ["/new?line"]);
+    for (args, says) in [
+        (&["--regex", "(", ""][..2], "pattern"),
+        (&["--glob", "--regex", "x"], "cannot be used"),
+        (&["--newer", "tomorrow"], "tomorrow"),
+        (&["--min-size", "x"], "not a size"),
+    ] {
+        find(args).expect(2).says(says);
+    }
+    find(&["--below", "/none"]).expect(1).says("/none: not found");
+    find(&["--below", "/notes.txt"]).expect(1).says("not a folder");
+}
+
+#[test]
+fn hits_are_objects_as_those_of_ls() {
+    let bench = bench();
+    let hits = index(&bench, &["find", "i", "--json", "--sort", "path"]).expect(0).json();
+    let expected =
+        ["/Photos", "/Photos/2024", "/Photos/2024/one.JPG", "/Photos/2024/two.jpg", "/Photos/again.jpg", "/empty"];
+    assert_eq!(field(&hits, "path")[..6], expected);
+    let of = |path: &str| hits.as_array().unwrap().iter().find(|hit| hit["path"] == path).unwrap();
+    let notes = of("/notes.txt");
+    assert_eq!((&notes["kind"], &notes["size"], &notes["mode"]), (&"file".into(), &10.into(), &0o644.into()));
+    assert!(notes["mtime_ns"].is_i64() && notes["hash"].as_str().unwrap().len() == 32);
+    assert_eq!((&of("/link")["kind"], &of("/link")["target"]), (&"symlink".into(), &"notes.txt".into()));
+    let raw = of("/\u{fffd}\u{fffd}")["path_raw"].as_array().unwrap();
+    assert_eq!(raw, &[0x2f, 0xff, 0xfe].map(Value::from));
+    let listed = bench.run(["ls", "work", "--json", "-R"]).expect(0).json();
+    let mut paths = (field(&hits, "path"), field(&listed, "path"));
+    paths.0.sort();
+    paths.1.sort();
+    assert_eq!(paths.0, paths.1);
+}
+
+#[test]
+fn paths_are_resolved_with_a_precise_miss() {
+    let bench = bench();
+    let resolve = |args: &[&str]| index(&bench, &[&["resolve", "i"], args].concat());
+    assert_eq!(
+        resolve(&["/notes.txt", "Photos//2024/../again.jpg"]).expect(0).text(),
+        "/notes.txt\n/Photos/again.jpg\n"
+    );
+    assert_eq!(resolve(&["--start", "Photos", "2024", "..", "/"]).expect(0).text(), "/Photos/2024\n/\n/\n");
+    let ran = resolve(&["/notes.txt", "Photos/2023/x", "notes.txt/x", "link/x", "Photos/"]).expect(1);
+    assert_eq!(ran.text(), "/notes.txt\n/Photos\n");
+    ran.says("Photos/2023/x: not found: /Photos has no 2023")
+        .says("notes.txt/x: /notes.txt is not a folder")
+        .says("link/x: /link is a link");
+    let told = resolve(&["--json", "notes.txt", "Photos/2023/x", "link/x"]).expect(1).json();
+    assert_eq!(
+        (&told[0]["found"], &told[0]["path"], &told[0]["size"]),
+        (&true.into(), &"/notes.txt".into(), &10.into())
+    );
+    assert_eq!(told[0]["asked"], "notes.txt");
+    let miss = &told[1];
+    assert_eq!(
+        (&miss["found"], &miss["why"], &miss["asked"]),
+        (&false.into(), &"not-found".into(), &"Photos/2023/x".into())
+    );
+    assert_eq!((&miss["reached"], &miss["missing"]), (&"/Photos".into(), &"2023/x".into()));
+    assert_eq!(told[2]["why"], "link");
+    resolve(&["--start", "none", "x"]).expect(1).says("none");
+    // Bulk, from standard input: lines, or any bytes.
+    let from = |args: &[&str], input: &[u8]| bench.run_with([&["index", "resolve", "i"], args].concat(), input);
+    let lines = (0..60_000).map(|_| "notes.txt\nPhotos/again.jpg\n").collect::<String>();
+    let ran = from(&[], lines.as_bytes()).expect(0);
+    assert_eq!(ran.stdout.len(), 60_000 * "/notes.txt\n/Photos/again.jpg\n".len());
+    assert_eq!(from(&["-0"], b"\xff\xfe\0new\nline\0").expect(0).stdout, b"/\xff\xfe\0/new\nline\0");
+    assert_eq!(from(&["-0"], b"notes.txt").expect(0).stdout, b"/notes.txt\0");
+    assert_eq!(from(&[], b"").expect(0).text(), "");
+    assert_eq!(from(&[], b"\n").expect(0).text(), "/\n");
+    from(&["--json"], b"none\n").expect(1);
+    assert_eq!(from(&["--json"], b"").expect(0).json(), Value::Array(Vec::new()));
+}
+
+#[test]
+fn what_could_not_be_read_is_not_known() {
+    let bench = bench();
+    if !common::is_root("a folder that nobody may read") {
+        return;
+    }
+    fs::set_permissions(bench.path("work/empty"), PermissionsExt::from_mode(0o000)).unwrap();
+    // Root may read everything: another user builds it.
+    let mut command = bench.command();
+    fs::set_permissions(bench.dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
+    std::os::unix::process::CommandExt::uid(&mut command, 65_534);
+    command.args(["index", "build", "work", "-o", "part", "--keep-going"]);
+    common::run(command, b"").expect(1).says("empty").says("not whole: 1 things");
+    let part = bench.str("part");
+    index(&bench, &["resolve", &part, "empty/x"]).expect(1).says("not known: /empty could not be read");
+    let told = index(&bench, &["resolve", &part, "empty/x", "none", "--json"]).expect(1).json();
+    assert_eq!(field(&told, "why"), ["not-known", "not-found"]);
+    index(&bench, &["find", &part, "x"]).expect(0).says("not whole");
+    let mut command = bench.command();
+    std::os::unix::process::CommandExt::uid(&mut command, 65_534);
+    command.args(["index", "build", "work", "-o", "none"]);
+    common::run(command, b"").expect(1).says("empty").says("--keep-going");
+    assert!(!bench.path("none").exists());
+}
+
+#[test]
+fn equal_content_is_told() {
+    let bench = bench();
+    let groups: Vec<String> = lines(index(&bench, &["dupes", "i"]));
+    assert_eq!(groups, ["/Photos/again.jpg", "/Photos/2024/one.JPG", ""]);
+    let told = index(&bench, &["dupes", "i", "--json"]).expect(0).json();
+    let group = &told["groups"][0];
+    assert_eq!((&group["size"], &group["wasted_bytes"]), (&3000.into(), &3000.into()));
+    assert_eq!(field(&group["files"], "path"), ["/Photos/again.jpg", "/Photos/2024/one.JPG"]);
+    assert_eq!((&told["count"], &told["unhashed"], &told["wasted_bytes"]), (&1.into(), &0.into(), &3000.into()));
+    assert_eq!(lines(index(&bench, &["dupes", "i", "--min-size", "4K"])), [""; 0]);
+    assert_eq!(lines(index(&bench, &["dupes", "i", "--below", "/Photos/2024"])), [""; 0]);
+    assert_eq!(index(&bench, &["dupes", "i", "-0"]).expect(0).stdout, b"/Photos/again.jpg\0/Photos/2024/one.JPG\0\0");
+    index(&bench, &["build", "work", "-o", "plain"]).expect(0);
+    index(&bench, &["dupes", "plain"]).expect(0).says("5 files").says("--hash");
+    assert_eq!(index(&bench, &["dupes", "plain", "--json"]).expect(0).json()["unhashed"], 5);
+}
+
+#[test]
+fn differences_are_told() {
+    let bench = bench();
+    let (at, diff) =
+        (|name: &str| bench.path("work").join(name), |args: &[&str]| index(&bench, &[&["diff"], args].concat()));
+    assert_eq!(lines(diff(&["i", "i"])), [""; 0]);
+    fs::rename(at("Photos/2024/two.jpg"), at("two.jpg")).unwrap();
+    fs::write(at("notes.txt"), "longer than before").unwrap();
+    fs::remove_dir(at("empty")).unwrap();
+    fs::write(at("added"), "").unwrap();
+    fs::set_permissions(at("Photos/again.jpg"), PermissionsExt::from_mode(0o600)).unwrap();
+    index(&bench, &["build", "work", "-o", "j", "--hash"]).expect(0);
+    let expected =
+        ["added    /added", "changed  /notes.txt", "removed  /empty/", "renamed  /Photos/2024/two.jpg -> /two.jpg"];
+    let of_files = |ran: Ran| -> Vec<String> {
+        // The times of folders change with what is in them.
+        sorted(ran).into_iter().filter(|line| !(line.starts_with("changed") && line.ends_with('/'))).collect()
+    };
+    assert_eq!(of_files(diff(&["i", "j"])), expected);
+    assert!(sorted(diff(&["i", "j", "--perm"])).contains(&"attributes /Photos/again.jpg".to_owned()));
+    let told = diff(&["i", "j", "--json"]).expect(0).json();
+    let renamed = told.as_array().unwrap().iter().find(|one| one["change"] == "renamed").unwrap();
+    assert_eq!((&renamed["from"], &renamed["path"]), (&"/Photos/2024/two.jpg".into(), &"/two.jpg".into()));
+    let apart = sorted(diff(&["i", "j", "--no-renames"]));
+    assert!(apart.contains(&"added    /two.jpg".to_owned()), "{apart:?}");
+    let raw = diff(&["i", "j", "-0"]).expect(0).stdout;
+    let renamed = b"renamed /Photos/2024/two.jpg\0/two.jpg\0";
+    assert!(raw.windows(renamed.len()).any(|part| part == renamed));
+    diff(&["i", "none"]).expect(1).says("none");
+    diff(&["i", "work/notes.txt"]).expect(4);
+}
+
+#[test]
+fn sizes_are_added_up() {
+    let bench = bench();
+    let told = index(&bench, &["du", "i", "--json"]).expect(0).json();
+    let target = "notes.txt".len();
+    assert_eq!((&told["path"], &told["size"]), (&"/".into(), &(3000 + 2000 + 3000 + 10 + 1 + target).into()));
+    assert_eq!((&told["files"], &told["directories"], &told["others"]), (&6.into(), &3.into(), &1.into()));
+    let photos = &told["children"][0];
+    assert_eq!((&photos["path"], &photos["size"], &photos["files"]), (&"/Photos".into(), &8000.into(), &3.into()));
+    let text = lines(index(&bench, &["du", "i", "Photos"]));
+    assert_eq!(text.len(), 3);
+    assert!(text[0].ends_with("/Photos/2024/") && text[2].contains("7.8 KiB"), "{text:?}");
+    index(&bench, &["du", "i", "none"]).expect(1).says("not found");
+    let told = index(&bench, &["top", "i", "--json", "-n", "2"]).expect(0).json();
+    assert_eq!(field(&told["directories"], "path"), ["/Photos", "/Photos/2024"]);
+    let mut files = field(&told["files"], "path");
+    files.sort();
+    assert_eq!(files, ["/Photos/2024/one.JPG", "/Photos/again.jpg"]);
+    assert_eq!(lines(index(&bench, &["top", "i", "-n", "1"])).len(), 2);
+    assert_eq!(
+        index(&bench, &["top", "i", "-n", "1", "--below", "/Photos/2024", "-0"]).expect(0).stdout,
+        b"3000 /Photos/2024/one.JPG\0"
+    );
+}
+
+#[test]
+fn an_encrypted_index_answers_who_has_the_password() {
+    let bench = Bench::new();
+    bench.put_tree(&[("in/a/secret name", "x"), ("in/b", "x")]);
+    let with =
+        |args: &[&str]| index(&bench, &[args, &["--vault", "vault", "--password-file", bench.password_str()]].concat());
+    index(&bench, &["build", "vault", "-o", "i", "--hash", "--password-file", bench.password_str()]).expect(0);
+    assert_eq!(lines(with(&["find", "i", "secret"])), ["/in/a/secret name"]);
+    assert_eq!(lines(with(&["resolve", "i", "in/b"])), ["/in/b"]);
+    assert_eq!(lines(with(&["dupes", "i"])).len(), 3);
+    assert_eq!(lines(with(&["diff", "i", "i"])), [""; 0]);
+    assert_eq!(with(&["du", "i", "--json"]).expect(0).json()["size"], 2);
+    for args in
+        [&["find", "i"][..], &["resolve", "i", "x"], &["dupes", "i"], &["diff", "i", "i"], &["du", "i"], &["top", "i"]]
+    {
+        index(&bench, args).expect(2).says("--vault");
+    }
+    fs::write(bench.path("wrong"), "no").unwrap();
+    index(&bench, &["find", "i", "--vault", "vault", "--password-file", "wrong"]).expect(3);
+}
