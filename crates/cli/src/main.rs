@@ -10,6 +10,7 @@
 //! Terminal, home and environment are touched here only; the libraries below know none of them.
 
 mod args;
+mod asked;
 mod commands;
 mod drafts;
 mod exit_code;

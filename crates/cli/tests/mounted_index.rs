@@ -322,3 +322,58 @@ fn a_listing_with_attributes_asks_for_no_entry_by_itself() {
     assert!(asked("readdirplus") > 0 && asked("lookup") + asked("getattr") < 50, "{stats}");
     m.umount();
 }
+
+#[test]
+fn a_user_asks_where_it_is_mounted() {
+    let Some(m) = Mounts::volume(&[]) else { return };
+    m.mount(&[]).expect(0);
+    fs::create_dir_all(m.at("a/deep")).unwrap();
+    fs::write(m.at("a/deep/needle.txt"), "12345").unwrap();
+    fs::write(m.at("odd\nneedle"), "").unwrap();
+    let mnt = m.bench.str("mnt");
+    let index = |args: &[&str]| {
+        let (verb, rest) = args.split_first().unwrap();
+        m.bench.run([&["index", verb, &mnt], rest].concat())
+    };
+    assert_eq!(index(&["find", "needle.t"]).expect(0).text(), "/a/deep/needle.txt\n");
+    fs::rename(m.at("a"), m.at("b")).unwrap();
+    let found = index(&["find", "*.txt", "--glob", "--json"]).expect(0).json();
+    let found = &found.as_array().unwrap()[0];
+    assert_eq!(
+        (&found["path"], &found["size"], &found["kind"]),
+        (&json!("/b/deep/needle.txt"), &json!(5), &json!("file"))
+    );
+    assert_eq!(index(&["find", "needle", "-c"]).expect(0).text(), "2\n");
+    assert_eq!(
+        index(&["find", "needle", "-0", "--sort", "path"]).expect(0).text(),
+        "/b/deep/needle.txt\0/odd\nneedle\0"
+    );
+    assert_eq!(index(&["find", "(", "--regex"]).expect(2).text(), "");
+    assert_eq!(index(&["find", "--below", "/b", "--type", "directory"]).expect(0).text(), "/b/deep\n");
+    assert_eq!(
+        index(&["resolve", "/b/../b/deep", "b/deep/needle.txt"]).expect(0).text(),
+        "/b/deep\n/b/deep/needle.txt\n"
+    );
+    let missed = index(&["resolve", "a/deep", "b/deep", "--json"]).expect(1).json();
+    assert_eq!(
+        (&missed[0]["found"], &missed[0]["reached"], &missed[1]["found"]),
+        (&json!(false), &json!("/"), &json!(true))
+    );
+    let asked = m.bench.run_with(["index", "resolve", &mnt, "-0"], b"b\0b/deep/needle.txt\0").expect(0);
+    assert_eq!(asked.text(), "/b\0/b/deep/needle.txt\0");
+    let used = index(&["du", "b", "--json"]).expect(0).json();
+    assert_eq!(
+        (&used["size"], &used["files"], &used["children"][0]["path"]),
+        (&json!(5), &json!(1), &json!("/b/deep"))
+    );
+    let top = index(&["top", "-n", "1", "--json"]).expect(0).json();
+    assert_eq!(
+        (&top["files"][0]["path"], &top["directories"][0]["path"]),
+        (&json!("/b/deep/needle.txt"), &json!("/b"))
+    );
+    assert_eq!(index(&["info", "--json"]).expect(0).json()["walks"], 1);
+    assert_eq!(index(&["update", "--json"]).expect(0).json()["walks"], 2);
+    fs::create_dir(m.bench.path("plain")).unwrap();
+    m.bench.run(["index", "find", "plain", "x"]).expect(6).says("neither an index nor a mountpoint");
+    m.umount();
+}

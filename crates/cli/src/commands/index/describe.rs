@@ -10,21 +10,27 @@ use adit_index::{NodeId, Progress as Step, Segment};
 use adit_manifest::store::Identity;
 use serde_json::{Value, json};
 
+use super::ask::mounted;
 use crate::args::index::IndexReadArgs;
 use crate::args::low::GlobalArgs;
 use crate::args::units::show_size;
+use crate::asked::Asked;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::open::index::{IndexFile, on, only_file};
 use crate::output::{self, Output, add_name};
 use crate::progress::Progress;
+use crate::question::Question;
 
 /// Sections from this number on are tables, which say nothing that the columns do not.
 const FIRST_TABLE: u32 = 11;
 
 /// `adit index info`
 pub fn info(args: &IndexReadArgs) -> Result<()> {
+    if let Some(asked) = Asked::of(&args.index, true)? {
+        return mounted::about(&asked, &Question::Info, args.json);
+    }
     let index = only_file(&args.index, &args.secret)?;
     let told = described(&index).map_err(|e| index.failure(&e))?;
     let mut out = Output::new();

@@ -7,15 +7,18 @@ use std::path::{Path, PathBuf};
 use adit_index::scan::{Before, Origin, SourceKind};
 use serde_json::json;
 
+use super::ask::mounted;
 use super::build::absolute;
 use super::from::{From, Wanted};
 use super::make::{Making, now_ns, say};
 use crate::args::index::{IndexSecretArgs, IndexUpdateArgs};
 use crate::args::low::{GlobalArgs, SourceArgs};
+use crate::asked::Asked;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::open::index::{IndexFile, file as open_file};
 use crate::output::add_name;
+use crate::question::Question;
 
 /// `adit index update`
 pub fn update(args: &IndexUpdateArgs, global: &GlobalArgs) -> Result<()> {
@@ -23,6 +26,9 @@ pub fn update(args: &IndexUpdateArgs, global: &GlobalArgs) -> Result<()> {
         Some(output) => (output.clone(), Some(&args.file)),
         None => (PathBuf::from(&args.file), args.source.as_ref()),
     };
+    if let Some(asked) = Asked::of(&path, global.quiet)? {
+        return mounted::about(&asked, &Question::Update, args.make.json);
+    }
     let path = absolute(&path)?;
     let begun_ns = now_ns();
     let index = open_file(&path, &secret(args, named)?)?;

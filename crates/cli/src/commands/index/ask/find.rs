@@ -7,9 +7,10 @@ use adit_core::types::Kind;
 use adit_index::query::{Order, Paths, PatternBuilder, Query, Syntax};
 use serde_json::json;
 
-use super::{directory, say_incomplete, show, until};
+use super::{directory, mounted, say_incomplete, show, until};
 use crate::args::index_ask::{IndexFindArgs, KindArg, SortArg};
 use crate::args::low::GlobalArgs;
+use crate::asked::Asked;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::open::index::{IndexFile, only_file};
@@ -18,6 +19,9 @@ use crate::output::{JsonList, Output};
 /// `adit index find`
 pub fn find(args: &IndexFindArgs, global: &GlobalArgs) -> Result<()> {
     let query = query(args)?;
+    if let Some(asked) = Asked::of(&args.of.index, global.quiet)? {
+        return mounted::find(&asked, args);
+    }
     let index = only_file(&args.of.index, &args.of.secret)?;
     let query = query.below(directory(&index, &args.below)?);
     interrupt::watch();

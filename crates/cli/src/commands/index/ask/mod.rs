@@ -2,6 +2,7 @@
 
 mod compare;
 mod find;
+pub mod mounted;
 mod resolve;
 mod show;
 mod usage;

@@ -9,8 +9,9 @@ use adit_index::scan::UNREADABLE;
 use adit_index::{NodeId, Resolver};
 use serde_json::{Value, json};
 
-use super::{directory, rooted, show};
+use super::{directory, mounted, rooted, show};
 use crate::args::index_ask::IndexResolveArgs;
+use crate::asked::Asked;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
@@ -24,6 +25,9 @@ const PATH_LEN_MAX_BYTES: u64 = 1 << 20;
 
 /// `adit index resolve`
 pub fn resolve(args: &IndexResolveArgs) -> Result<()> {
+    if let Some(asked) = Asked::of(&args.of.index, true)? {
+        return mounted::resolve(&asked, args);
+    }
     let index = only_file(&args.of.index, &args.of.secret)?;
     interrupt::watch();
     let resolver = Resolver::new(&index.segment).map_err(|e| index.failure(&e))?;

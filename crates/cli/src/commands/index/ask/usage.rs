@@ -4,10 +4,11 @@ use adit_index::NodeId;
 use adit_index::query::{self, Paths, Usage};
 use serde_json::{Value, json};
 
-use super::{directory, node_at, say_incomplete, show};
+use super::{directory, mounted, node_at, say_incomplete, show};
 use crate::args::index_ask::{IndexDuArgs, IndexTopArgs, PrintArgs};
 use crate::args::low::GlobalArgs;
 use crate::args::units::show_size;
+use crate::asked::Asked;
 use crate::failure::{Failure, Result};
 use crate::open::index::{IndexFile, only_file};
 use crate::output::{Output, add_name, printable};
@@ -54,6 +55,9 @@ impl Line {
 
 /// `adit index du`
 pub fn du(args: &IndexDuArgs, global: &GlobalArgs) -> Result<()> {
+    if let Some(asked) = Asked::of(&args.of.index, global.quiet)? {
+        return mounted::du(&asked, args);
+    }
     let index = only_file(&args.of.index, &args.of.secret)?;
     let node = node_at(&index, &args.path)?;
     let used = query::du(&index.segment, node).map_err(|e| index.failure(&e))?;
@@ -76,6 +80,9 @@ pub fn du(args: &IndexDuArgs, global: &GlobalArgs) -> Result<()> {
 
 /// `adit index top`
 pub fn top(args: &IndexTopArgs, global: &GlobalArgs) -> Result<()> {
+    if let Some(asked) = Asked::of(&args.of.index, global.quiet)? {
+        return mounted::top(&asked, args);
+    }
     let index = only_file(&args.of.index, &args.of.secret)?;
     let below = directory(&index, &args.below)?;
     let found = query::top(&index.segment, below, args.count).map_err(|e| index.failure(&e))?;

@@ -1,0 +1,288 @@
+//! The same questions to the index that a mount keeps of itself.
+
+use std::ffi::OsStr;
+use std::io::BufRead;
+use std::os::unix::ffi::OsStrExt;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::args::index_ask::{IndexDuArgs, IndexFindArgs, IndexResolveArgs, IndexTopArgs, KindArg, PrintArgs, SortArg};
+use crate::args::units::show_size;
+use crate::asked::Asked;
+use crate::exit_code::Code;
+use crate::failure::{Failure, Result};
+use crate::interrupt;
+use crate::output::{self, JsonList, Output, add_name, printable};
+use crate::question::{Answer, Hit, Piece, Question, Reading, Search, SortBy, Sum, Wording};
+
+/// Paths that are asked for at once: a request is a line, which has a limit.
+const BATCH_LEN: usize = 256;
+const BATCH_LEN_BYTES: usize = 64 << 10;
+/// Longest path that is read, in bytes: none in an index is longer.
+const PATH_LEN_MAX_BYTES: u64 = 64 << 10;
+
+/// `adit index find MOUNTPOINT`
+pub fn find(asked: &Asked, args: &IndexFindArgs) -> Result<()> {
+    interrupt::watch();
+    let question = Question::Find(Box::new(search(args)));
+    let mut out = Output::new();
+    let mut list = if args.print.json && !args.count { Some(JsonList::begin(&mut out)?) } else { None };
+    let end = asked.ask(&question, &mut |piece| {
+        let Piece::Hits(hits) = piece else { return Ok(()) };
+        for hit in &hits {
+            match &mut list {
+                Some(list) => list.add(&mut out, &entry(hit))?,
+                None => path(&mut out, &hit.path, args.print.print0)?,
+            }
+        }
+        out.flush()
+    })?;
+    match list {
+        Some(list) => list.end(&mut out)?,
+        None if args.count && args.print.json => out.json(&json!({ "count": end["count"] }))?,
+        None if args.count => out.line(&end["count"])?,
+        None => {}
+    }
+    out.finish()
+}
+
+/// What was typed, in words of the question.
+fn search(args: &IndexFindArgs) -> Search {
+    let syntax = match (args.glob, args.regex) {
+        (true, _) => Reading::Glob,
+        (_, true) => Reading::Regex,
+        _ => Reading::Substring,
+    };
+    let wording = |syntax, text: &OsStr| Wording {
+        syntax,
+        text: text.as_bytes().to_vec(),
+        ignore_case: args.ignore_case,
+        full_path: args.full_path,
+    };
+    let kinds = args.kinds.iter().flat_map(|kind| match kind {
+        KindArg::File => &["file"][..],
+        KindArg::Directory => &["directory"],
+        KindArg::Symlink => &["symlink"],
+        KindArg::Other => &["fifo", "socket", "block-device", "char-device"],
+    });
+    let sort_by = |sort| match sort {
+        SortArg::Path => SortBy::Path,
+        SortArg::Name => SortBy::Name,
+        SortArg::Size => SortBy::Size,
+        SortArg::Time => SortBy::Time,
+    };
+    let some_size = args.min_size.is_some() || args.max_size.is_some();
+    let some_time = args.newer.is_some() || args.older.is_some();
+    Search {
+        patterns: args.pattern.iter().map(|text| wording(syntax, text)).collect(),
+        excludes: args.exclude.iter().map(|text| wording(Reading::Glob, text)).collect(),
+        kinds: kinds.map(|word| (*word).to_owned()).collect(),
+        extensions: args.extensions.iter().map(|extension| extension.as_bytes().to_vec()).collect(),
+        size: some_size.then(|| (args.min_size.unwrap_or(0), args.max_size.unwrap_or(u64::MAX))),
+        mtime_ns: some_time.then(|| (args.newer.unwrap_or(i64::MIN), args.older.unwrap_or(i64::MAX))),
+        below: args.below.as_bytes().to_vec(),
+        depth: args.max_depth.map(|depth| (1, depth)),
+        limit: args.limit,
+        sort: args.sort.map(|sort| (sort_by(sort), args.reverse)),
+        count_only: args.count,
+    }
+}
+
+/// An entry as `ls --json` has it.
+fn entry(hit: &Hit) -> Value {
+    let mut told = json!({ "kind": hit.kind, "size": hit.size, "mode": hit.perm, "mtime_ns": hit.mtime_ns });
+    add_name(&mut told, "path", &rooted(&hit.path));
+    told
+}
+
+fn rooted(path: &[u8]) -> Vec<u8> {
+    [b"/", path].concat()
+}
+
+fn path(out: &mut Output, path: &[u8], print0: bool) -> Result<()> {
+    let path = rooted(path);
+    match print0 {
+        true => out.bytes(&path).and_then(|()| out.bytes(b"\0")),
+        false => out.line(printable(&path)),
+    }
+}
+
+/// `adit index resolve MOUNTPOINT`
+pub fn resolve(asked: &Asked, args: &IndexResolveArgs) -> Result<()> {
+    interrupt::watch();
+    let mut out = Output::new();
+    let list = if args.print.json { Some(JsonList::begin(&mut out)?) } else { None };
+    let start = args.start.as_bytes().to_vec();
+    let mut answers = Answers { asked, start, list, print0: args.print.print0, missing: 0 };
+    if args.paths.is_empty() {
+        answers.all_of(&mut std::io::BufReader::new(interrupt::Input), &mut out)?;
+    } else {
+        let paths: Vec<Vec<u8>> = args.paths.iter().map(|path| path.as_bytes().to_vec()).collect();
+        paths.chunks(BATCH_LEN).try_for_each(|paths| answers.batch(paths.to_vec(), &mut out))?;
+    }
+    let Answers { list, missing, .. } = answers;
+    list.map_or(Ok(()), |list| list.end(&mut out))?;
+    out.finish()?;
+    if missing == 0 { Ok(()) } else { Err(Failure::said(Code::Failure)) }
+}
+
+struct Answers<'a> {
+    asked: &'a Asked,
+    start: Vec<u8>,
+    list: Option<JsonList>,
+    print0: bool,
+    missing: u64,
+}
+
+impl Answers<'_> {
+    /// Answers each path that `input` has.
+    fn all_of(&mut self, input: &mut dyn BufRead, out: &mut Output) -> Result<()> {
+        let end = if self.print0 { 0 } else { b'\n' };
+        let (mut paths, mut len_bytes) = (Vec::new(), 0);
+        loop {
+            let mut path = Vec::new();
+            let mut limited = std::io::Read::take(&mut *input, PATH_LEN_MAX_BYTES);
+            let len = limited.read_until(end, &mut path).map_err(|e| Failure::io("standard input", &e))?;
+            if len as u64 == PATH_LEN_MAX_BYTES && path.last() != Some(&end) {
+                let what = format!("standard input: a path of more than {PATH_LEN_MAX_BYTES} bytes");
+                return Err(Failure::usage(what).hint("paths are ended by newlines, with -0 by zero bytes"));
+            }
+            path.pop_if(|byte| *byte == end);
+            len_bytes += path.len();
+            if len > 0 {
+                paths.push(path);
+            }
+            if (len == 0 || paths.len() >= BATCH_LEN || len_bytes >= BATCH_LEN_BYTES) && !paths.is_empty() {
+                self.batch(std::mem::take(&mut paths), out)?;
+                len_bytes = 0;
+            }
+            if len == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn batch(&mut self, paths: Vec<Vec<u8>>, out: &mut Output) -> Result<()> {
+        let question = Question::Resolve { start: self.start.clone(), paths: paths.clone() };
+        let mut left = paths.iter();
+        let asked = self.asked;
+        asked.ask(&question, &mut |piece| {
+            let Piece::Answers(answers) = piece else { return Ok(()) };
+            answers.iter().zip(&mut left).try_for_each(|(answer, asked)| self.tell(asked, answer, out))
+        })?;
+        Ok(())
+    }
+
+    fn tell(&mut self, asked: &[u8], answer: &Answer, out: &mut Output) -> Result<()> {
+        let (why, reached) = match answer {
+            Answer::Found(hit) => {
+                let Some(list) = &mut self.list else { return path(out, &hit.path, self.print0) };
+                let mut told = entry(hit);
+                told["found"] = true.into();
+                add_name(&mut told, "asked", asked);
+                return list.add(out, &told);
+            }
+            Answer::Missing { deepest, .. } => ("not-found", rooted(deepest)),
+            Answer::NotDirectory { at, .. } => ("not-directory", rooted(at)),
+        };
+        self.missing += 1;
+        let Some(list) = &mut self.list else {
+            // What was found before stays in order with it.
+            out.flush()?;
+            let reached = printable(&reached);
+            let what = match why {
+                "not-directory" => format!("{reached} is not a folder"),
+                _ => format!("not found below {reached}"),
+            };
+            eprintln!("adit: {}: {what}", printable(asked));
+            return Ok(());
+        };
+        let mut told = json!({ "found": false, "why": why });
+        add_name(&mut told, "asked", asked);
+        add_name(&mut told, "reached", &reached);
+        list.add(out, &told)
+    }
+}
+
+fn sum_json(sum: &Sum) -> Value {
+    let mut told = json!({
+        "kind": sum.kind,
+        "files": sum.files,
+        "directories": sum.directories,
+        "others": sum.others,
+        "size": sum.bytes,
+    });
+    add_name(&mut told, "path", &rooted(&sum.path));
+    told
+}
+
+fn print_sum(sum: &Sum, print: PrintArgs, out: &mut Output) -> Result<()> {
+    if print.print0 {
+        out.bytes(format!("{} ", sum.bytes).as_bytes())?;
+        return path(out, &sum.path, true);
+    }
+    let folder = if sum.kind == "directory" && !sum.path.is_empty() { "/" } else { "" };
+    out.line(format_args!("{:>10}  {}{folder}", show_size(sum.bytes), printable(&rooted(&sum.path))))
+}
+
+/// `adit index du MOUNTPOINT`
+pub fn du(asked: &Asked, args: &IndexDuArgs) -> Result<()> {
+    interrupt::watch();
+    let mut children = Vec::new();
+    let question = Question::Du { path: args.path.as_bytes().to_vec() };
+    let total = asked.ask(&question, &mut |piece| {
+        if let Piece::Sums(sums) = piece {
+            children.extend(sums);
+        }
+        Ok(())
+    })?;
+    let total = Sum::deserialize(&total).map_err(|e| Failure::new(Code::Failure, e))?;
+    let mut out = Output::new();
+    if args.print.json {
+        let mut told = sum_json(&total);
+        told["children"] = children.iter().map(sum_json).collect();
+        out.json(&told)?;
+    } else {
+        children.iter().chain([&total]).try_for_each(|sum| print_sum(sum, args.print, &mut out))?;
+    }
+    out.finish()
+}
+
+/// `adit index top MOUNTPOINT`
+pub fn top(asked: &Asked, args: &IndexTopArgs) -> Result<()> {
+    interrupt::watch();
+    let mut largest = Vec::new();
+    let question = Question::Top { path: args.below.as_bytes().to_vec(), count: args.count };
+    asked.ask(&question, &mut |piece| {
+        if let Piece::Sums(sums) = piece {
+            largest.push(sums);
+        }
+        Ok(())
+    })?;
+    let mut out = Output::new();
+    let (files, directories) = match &largest[..] {
+        [files, directories] => (&files[..], &directories[..]),
+        _ => (&[][..], &[][..]),
+    };
+    if args.print.json {
+        let told = |sums: &[Sum]| sums.iter().map(sum_json).collect::<Vec<_>>();
+        out.json(&json!({ "files": told(files), "directories": told(directories) }))?;
+    } else {
+        files.iter().chain(directories).try_for_each(|sum| print_sum(sum, args.print, &mut out))?;
+    }
+    out.finish()
+}
+
+/// `adit index info MOUNTPOINT`, and what is said after `adit index update MOUNTPOINT`.
+pub fn about(asked: &Asked, question: &Question, json: bool) -> Result<()> {
+    interrupt::watch();
+    let mut told = asked.ask(question, &mut |_| Ok(()))?;
+    add_name(&mut told, "mountpoint", asked.mountpoint().as_os_str().as_bytes());
+    let mut out = Output::new();
+    match json {
+        true => out.json(&told)?,
+        false => output::human(&mut out, &told, 0)?,
+    }
+    out.finish()
+}
