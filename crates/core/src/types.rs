@@ -86,6 +86,13 @@ impl Timestamp {
     pub fn as_nanos(self) -> i128 {
         i128::from(self.secs) * 1_000_000_000 + i128::from(self.nanos)
     }
+
+    /// Whether it lies between 1677 and 2262, as far as nanoseconds in 64 bits reach. The first and the last moment of these stand for all
+    /// times beyond, and are no times themselves.
+    pub fn is_plausible(self) -> bool {
+        let nanos = self.as_nanos();
+        nanos > i128::from(i64::MIN) && nanos < i128::from(i64::MAX)
+    }
 }
 
 impl From<SystemTime> for Timestamp {
@@ -420,5 +427,12 @@ mod tests {
         let t: Timestamp = (UNIX_EPOCH - Duration::from_millis(1500)).into();
         assert_eq!(t, Timestamp { secs: -2, nanos: 500_000_000 });
         assert_eq!(t.as_nanos(), -1_500_000_000);
+        assert!(t.is_plausible());
+        let of = |nanos: i64| Timestamp {
+            secs: nanos.div_euclid(1_000_000_000),
+            nanos: nanos.rem_euclid(1_000_000_000) as u32,
+        };
+        assert!(!of(i64::MAX).is_plausible() && !of(i64::MIN).is_plausible());
+        assert!(of(i64::MAX - 1).is_plausible() && of(i64::MIN + 1).is_plausible());
     }
 }

@@ -22,7 +22,7 @@ use std::os::fd::OwnedFd;
 
 use super::{Node, about, show};
 use crate::error::{ErrorKind, FsError, Result};
-use crate::types::{Ino, Kind};
+use crate::types::{Ino, Kind, Timestamp};
 
 pub use host::{HostPlace, draft_prefix, is_draft, open_dir};
 pub use inward::{copy_in, copy_stream_in};
@@ -233,6 +233,15 @@ impl<'p, 'f> Log<'p, 'f> {
             SET_GID => "without its set-group-id bit, for its copy has another group",
             _ => "without its set-id bits, for its copy has another owner and group",
         };
+        self.tell(Event::Altered { path: &show(path), what })
+    }
+
+    /// Tells that a copy has the time of now if that of the original [is none](Timestamp::is_plausible).
+    fn time(&mut self, path: &[u8], mtime: Timestamp) -> Result<()> {
+        if mtime.is_plausible() {
+            return Ok(());
+        }
+        let what = "its time is before 1677 or after 2262, and that of the copy is now";
         self.tell(Event::Altered { path: &show(path), what })
     }
 

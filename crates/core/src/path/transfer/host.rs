@@ -101,12 +101,13 @@ pub(super) fn names_in(dir: BorrowedFd<'_>) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// Sets the modification time and leaves the access time.
+/// Sets the modification time, unless it is [none](Timestamp::is_plausible), and leaves the access time.
 pub(super) fn mtime_only(mtime: Timestamp) -> Timestamps {
-    Timestamps {
-        last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
-        last_modification: Timespec { tv_sec: mtime.secs, tv_nsec: i64::from(mtime.nanos) },
-    }
+    let last_modification = match mtime.is_plausible() {
+        true => Timespec { tv_sec: mtime.secs, tv_nsec: i64::from(mtime.nanos) },
+        false => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+    };
+    Timestamps { last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT }, last_modification }
 }
 
 /// The modification time of a host entry.

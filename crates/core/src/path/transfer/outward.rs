@@ -99,7 +99,10 @@ pub fn copy_out<'t>(
                 let finished =
                     finished.and_then(|()| set_mode_and_mtime(fd.as_fd(), node).map_err(|e| unwritten(node, e)));
                 match finished {
-                    Ok(kept) => copier.log.perm(node.path(), node.attr().perm.into(), kept)?,
+                    Ok(kept) => {
+                        copier.log.perm(node.path(), node.attr().perm.into(), kept)?;
+                        copier.log.time(node.path(), node.attr().mtime)?;
+                    }
                     Err(fault) => copier.log.failed(fault.about(node.path()))?,
                 }
             }
@@ -172,6 +175,7 @@ impl Copier<'_, '_, '_> {
         stamped.map_err(io::Error::from).map_err(unwritten)?;
         draft.place(name, self.options.replace).map_err(unwritten)?;
         self.log.done(Kind::Symlink);
+        self.log.time(node.path(), node.attr().mtime)?;
         Ok(())
     }
 
@@ -276,6 +280,7 @@ impl Copier<'_, '_, '_> {
         draft.place(name, self.options.replace).map_err(unwritten)?;
         self.log.done(Kind::File);
         self.log.perm(node.path(), node.attr().perm.into(), kept)?;
+        self.log.time(node.path(), node.attr().mtime)?;
         Ok((meta.dev(), meta.ino()))
     }
 
