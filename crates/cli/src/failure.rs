@@ -217,20 +217,27 @@ fn plain(error: &io::Error) -> String {
 pub struct Advice {
     /// The file of the volume, if it is one: another check than a vault's finds damage in that.
     volume: Option<PathBuf>,
+    /// Whether it is a manifest, or a store of one.
+    manifest: bool,
     /// Where it may want space, if that is known.
     room: Option<Room>,
 }
 
 impl Advice {
+    /// About a manifest and the store of its content.
+    pub fn about_manifests() -> Advice {
+        Advice { manifest: true, ..Advice::default() }
+    }
+
     /// About the volume in `file`.
     pub fn about_volume(file: &Path) -> Advice {
-        Advice { volume: Some(file.to_owned()), room: Some(Room::Volume(file.to_owned())) }
+        Advice { volume: Some(file.to_owned()), room: Some(Room::Volume(file.to_owned())), ..Advice::default() }
     }
 
     /// About something that lies on these disks.
     pub fn about_disks(places: &[&Path]) -> Advice {
         let places = places.iter().map(|place| (*place).to_owned()).collect();
-        Advice { volume: None, room: Some(Room::Disks(places)) }
+        Advice { room: Some(Room::Disks(places)), ..Advice::default() }
     }
 
     /// Likewise where the source is only read, and what wants space is a copy at `dest`.
@@ -243,11 +250,16 @@ impl Advice {
         let failure = Failure::fs(subject, error);
         match (&self.volume, &self.room) {
             (Some(file), _) if error.kind() == ErrorKind::Corrupt => failure.hint(volume_is_damaged(file)),
+            _ if self.manifest && error.kind() == ErrorKind::Corrupt => failure.hint(CONTENT_IS_WRONG),
             (_, Some(room)) if failure.code() == Code::NoSpace => failure.hint(room.advice()),
             _ => failure,
         }
     }
 }
+
+/// What to do about wrong content of a manifest's files.
+pub const CONTENT_IS_WRONG: &str = "`adit manifest verify MANIFEST --cas URL` lists every object that is wrong there; where the files are \
+                                    still there, `adit manifest upload … --verify` stores it again";
 
 /// What to do about damage in the volume in `file`.
 pub fn volume_is_damaged(file: &Path) -> String {

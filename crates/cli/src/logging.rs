@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use adit_mount::daemon::BoundedLog;
 use tracing_subscriber::filter::LevelFilter;
@@ -19,6 +19,9 @@ const BACKGROUND_LEVEL: &str = "info";
 
 /// Warnings and errors that were logged, shown or not.
 static WARNINGS: AtomicU64 = AtomicU64::new(0);
+
+/// Whether the work is about manifests, in which another command looks for damage than in vaults and volumes.
+static ABOUT_MANIFESTS: AtomicBool = AtomicBool::new(false);
 
 /// Counts warnings, because a verb shows them only when asked.
 struct Count;
@@ -70,7 +73,16 @@ pub fn tell_unseen(global: &GlobalArgs) {
         return;
     }
     let what = if count == 1 { "1 warning".to_owned() } else { format!("{count} warnings") };
-    eprintln!("adit: {what}: -v shows them, and `adit vault check` or `adit volume check` looks for damage");
+    let looks = match ABOUT_MANIFESTS.load(Ordering::Relaxed) {
+        true => "`adit manifest verify` looks",
+        false => "`adit vault check` or `adit volume check` looks",
+    };
+    eprintln!("adit: {what}: -v shows them, and {looks} for damage");
+}
+
+/// From here on the work is about a manifest.
+pub fn about_manifests() {
+    ABOUT_MANIFESTS.store(true, Ordering::Relaxed);
 }
 
 /// Logs to a file that is bounded in size and that only this user can read, unless it is for all.

@@ -77,6 +77,11 @@ pub fn raw(name: &[u8]) -> Option<Vec<u8>> {
     std::str::from_utf8(name).is_err().then(|| name.to_vec())
 }
 
+/// A number with its noun: "1 file", "2 files".
+pub fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Adds a path or a name to an object of JSON, as text, and as bytes where it is not UTF-8; see [`raw`].
 pub fn add_name(object: &mut Value, field: &str, name: &[u8]) {
     object[field] = String::from_utf8_lossy(name).into();

@@ -1,5 +1,6 @@
 //! Progress of long work: a bar on a terminal, a line every few seconds otherwise, nothing when quiet.
 
+use std::collections::BTreeMap;
 use std::io::{IsTerminal, stderr};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -38,7 +39,14 @@ pub struct Progress {
     is_whole: bool,
     /// The worst code of the entries that failed.
     worst: Option<Code>,
+    /// Whether the same failure of many entries is told of some.
+    folds: bool,
+    /// Of each kind of failure: how many there were.
+    failures: BTreeMap<String, u64>,
 }
+
+/// Failures of one kind that are told one by one, where they are folded.
+const TOLD_MAX: u64 = 20;
 
 impl Progress {
     /// Shows nothing but errors if `quiet`.
@@ -69,7 +77,14 @@ impl Progress {
             last_line: now,
             is_whole,
             worst: None,
+            folds: false,
+            failures: BTreeMap::new(),
         }
+    }
+
+    /// Of work on many entries that may fail for the same reason: after some of these, only their number is told.
+    pub fn folding(self) -> Progress {
+        Progress { folds: true, ..self }
     }
 
     /// Of work that is done when all of it is there: an entry that is left out counts as failed.
@@ -130,9 +145,11 @@ impl Progress {
 
     /// So much is done, of work that counts for itself.
     pub fn reached(&mut self, entries: u64, bytes: u64) {
+        // What is read twice counts once.
+        let bytes = bytes.min(self.total.unwrap_or(u64::MAX));
         (self.entries, self.bytes) = (entries, bytes);
         if let Some(bar) = &self.bar {
-            bar.set_message(format!("{entries} entries"));
+            bar.set_message(entries_text(entries));
             bar.set_position(bytes);
         }
         self.tick();
@@ -157,12 +174,28 @@ impl Progress {
 
     /// Likewise, with an error of the source.
     pub fn failed_with(&mut self, error: &FsError) {
-        self.failed(&self.advice.failure(self.verb, error));
+        let failure = self.advice.failure(self.verb, error);
+        self.failed_as(&reason(error), &failure);
+    }
+
+    /// Likewise, of a failure that has this reason, as many others may.
+    pub fn failed_as(&mut self, reason: &str, failure: &Failure) {
+        let count = self.failures.entry(reason.to_owned()).or_default();
+        *count += 1;
+        if self.folds && *count > TOLD_MAX {
+            self.worst = Some(self.worst.map_or(failure.code(), |worst| worst.worse(failure.code())));
+            return;
+        }
+        self.failed(failure);
     }
 
     /// Ends the display; fails if an entry did.
     pub fn finish(self) -> crate::failure::Result<()> {
         self.bar.iter().for_each(|bar| bar.finish_and_clear());
+        let folded = self.failures.iter().filter(|(_, count)| self.folds && **count > TOLD_MAX);
+        for (reason, count) in folded {
+            eprintln!("adit: {}: and {} more: {reason}", self.verb, count - TOLD_MAX);
+        }
         self.worst.map_or(Ok(()), |code| Err(Failure::said(code)))
     }
 
@@ -190,8 +223,22 @@ impl Progress {
             };
             let left = self.total.and_then(|total| total.saturating_sub(self.bytes).checked_div(rate));
             let left = left.map_or_else(String::new, |secs| format!(", {} left", span_text(secs)));
-            eprintln!("adit: {}: {} entries, {bytes}, {}/s{left}", self.verb, self.entries, show_size(rate));
+            let (verb, entries, rate) = (self.verb, entries_text(self.entries), show_size(rate));
+            eprintln!("adit: {verb}: {entries}, {bytes}, {rate}/s{left}");
         }
+    }
+}
+
+/// `1 entry`, `2 entries`
+fn entries_text(count: u64) -> String {
+    if count == 1 { "1 entry".to_owned() } else { format!("{count} entries") }
+}
+
+/// Why something failed, without what it happened to: the kind of the innermost error.
+pub fn reason(error: &FsError) -> String {
+    match error.cause().and_then(|cause| cause.downcast_ref::<FsError>()) {
+        Some(below) => reason(below),
+        None => FsError::new(error.kind()).to_string(),
     }
 }
 
@@ -208,5 +255,21 @@ mod tests {
         let _ = progress.event(Event::Failed(&FsError::new(ErrorKind::NotFound)));
         assert_eq!(progress.finish().unwrap_err().code(), Code::Corrupt);
         assert!(Progress::new("get", true).finish().is_ok());
+    }
+
+    #[test]
+    fn many_failures_of_one_kind_are_counted_and_their_code_is_kept() {
+        let mut progress = Progress::new("get", true).folding();
+        let inner = FsError::new(ErrorKind::Corrupt).on("read object", "x");
+        for number in 0..=TOLD_MAX {
+            let error = FsError::new(ErrorKind::Io).on("fetch", format!("/{number}")).because(inner_of(&inner));
+            progress.failed_with(&error);
+        }
+        assert_eq!(progress.failures.values().copied().collect::<Vec<_>>(), [TOLD_MAX + 1]);
+        assert_eq!(progress.finish().unwrap_err().code(), Code::Failure);
+    }
+
+    fn inner_of(error: &FsError) -> FsError {
+        FsError::new(error.kind()).on("read object", "x")
     }
 }

@@ -96,6 +96,21 @@ impl Source {
     }
 }
 
+/// The manifest that `source` names, if it is one; in what is about manifests, a file that is nothing else is a broken one.
+///
+/// # Errors
+/// As [`Source::recognise`].
+pub fn manifest_if_one(source: &OsStr) -> Result<Option<PathBuf>> {
+    match Source::recognise(source) {
+        Ok(Source::Manifest(file)) => Ok(Some(file)),
+        Ok(_) => Ok(None),
+        Err(failure) if failure.code() == Code::NotSupported && Path::new(source).is_file() => {
+            check_manifest(Path::new(source)).map(Some)
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
 /// The folder of the vault that `source` names.
 ///
 /// # Errors
@@ -227,7 +242,12 @@ fn recognise(path: &Path) -> Result<Kind> {
     if names_a_manifest(&head) || (begins_an_object(&head) && names_a_manifest(&tail(path).map_err(failed)?)) {
         return Ok(Kind::Manifest);
     }
-    Err(Failure::new(Code::NotSupported, format!("{}: not a source that adit knows", path.display())).hint(
+    // One that was cut off, or lost all of it: what reads it says what is wrong.
+    if begins_a_manifest(&head) || (head.is_empty() && has_name_of_manifest(path)) {
+        return Ok(Kind::Manifest);
+    }
+    let why = if head.is_empty() { "it is empty" } else { "not a source that adit knows" };
+    Err(Failure::new(Code::NotSupported, format!("{}: {why}", path.display())).hint(
         "a vault is a folder with a file vault.cryptomator; a volume is made by `adit volume init`, a manifest by \
                `adit manifest snapshot`; the prefix volume: or manifest: makes adit look at it as one",
     ))
@@ -242,6 +262,21 @@ fn begins_an_object(head: &[u8]) -> bool {
 fn names_a_manifest(text: &[u8]) -> bool {
     let text = String::from_utf8_lossy(text);
     text.contains("\"manifestVersion\"") || text.contains("\"specificationVersion\"")
+}
+
+/// Whether a text begins as those manifests do that name themselves later on.
+fn begins_a_manifest(head: &[u8]) -> bool {
+    const FIRST_KEYS: [&[u8]; 4] = [b"\"hashAlg\"", b"\"dirs\"", b"\"files\"", b"\"paths\""];
+    let Some(rest) = head.trim_ascii_start().strip_prefix(b"{") else { return false };
+    let rest = rest.trim_ascii_start();
+    // Cut off within the first key, too.
+    FIRST_KEYS.iter().any(|key| rest.starts_with(key) || (rest.len() > 1 && key.starts_with(rest)))
+}
+
+/// Whether a file has a name that manifests have.
+fn has_name_of_manifest(path: &Path) -> bool {
+    const ENDS: [&[u8]; 4] = [b".manifest", b".json", b"_input", b"_output"];
+    path.file_name().is_some_and(|name| ENDS.iter().any(|end| name.as_bytes().ends_with(end)))
 }
 
 /// Whether the folder is a vault: by one of its two files or, where both are lost, by the folders that hold everything.
@@ -349,8 +384,18 @@ mod tests {
         assert_eq!(found(manifest.clone()).unwrap(), Source::Manifest(folder.path().canonicalize().unwrap().join("m")));
         let url = "s3://bucket/DeadlineCloud/Manifests/m";
         assert_eq!(found(url.to_owned()).unwrap(), Source::Manifest(url.into()));
-        std::fs::write(&manifest, "something").unwrap();
-        assert_eq!(code(&manifest), Code::NotSupported);
+        for cut in [r#"{"hashAl"#, r#"{"hashAlg":"xxh"#, "{ \"dirs\": [", r#"{"paths"#] {
+            std::fs::write(&manifest, cut).unwrap();
+            assert_eq!(found(manifest.clone()).unwrap().kind(), "manifest", "{cut}");
+        }
+        std::fs::write(format!("{dir}/m.json"), "").unwrap();
+        assert_eq!(found(format!("{dir}/m.json")).unwrap().kind(), "manifest");
+        for other in ["something", "", "{", "{\"name\":\"x\"}", "[\"dirs\"]"] {
+            std::fs::write(&manifest, other).unwrap();
+            assert_eq!(code(&manifest), Code::NotSupported, "{other}");
+            assert!(manifest_if_one(OsStr::new(&manifest)).unwrap().is_some());
+        }
+        assert!(manifest_if_one(OsStr::new(dir)).unwrap().is_none());
         assert_eq!(found(format!("dir:{manifest}")).unwrap_err().code(), Code::NotSupported);
     }
 

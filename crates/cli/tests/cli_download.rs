@@ -155,6 +155,52 @@ fn wrong_and_missing_content_is_told_with_its_file_and_the_others_come() {
     assert!(fs::read(bench.path("dest/large")).unwrap() == pattern(3 << 20) && !bench.path("dest/a").exists());
 }
 
+/// What is wrong in the store is stored again from the files; a length alone would not show it.
+#[test]
+fn wrong_content_in_the_store_is_replaced_by_an_upload_that_verifies() {
+    let bench = bench();
+    let object = bench.path(&format!("store/Data/{:032x}.xxh128", xxhash_rust::xxh3::xxh3_128(b"one")));
+    fs::write(&object, "0ne").unwrap();
+    let upload = ["manifest", "upload", "m", "--root", "work", "--cas", "store"];
+    bench.run(upload).expect(0).says("0 objects stored");
+    assert_eq!(fs::read(&object).unwrap(), b"0ne");
+    let ran = bench.run(upload.iter().chain(&["--verify"])).expect(0);
+    ran.says("1 object stored (3 B), 1 of them in the place of wrong ones, 3 there already");
+    assert_eq!(fs::read(&object).unwrap(), b"one");
+    bench.run(["manifest", "verify", "m", "--cas", "store"]).expect(0);
+    // What has to be sent and is not there any more is told by its path.
+    fs::remove_file(&object).unwrap();
+    fs::write(bench.path("work/a"), "two").unwrap();
+    bench.run(upload).expect(1).says("upload: read /a: ");
+}
+
+/// A time that no file has: the copy has that of now, and a line tells it.
+#[test]
+fn times_beyond_what_files_have_are_told_and_not_set() {
+    let bench = bench();
+    let hash = format!("{:032x}", xxhash_rust::xxh3::xxh3_128(b"one"));
+    let entry = |path: &str, mtime: i64| format!(r#"{{"hash":"{hash}","mtime":{mtime},"path":"{path}","size":3}}"#);
+    let text = format!(
+        r#"{{"hashAlg":"xxh128","manifestVersion":"2023-03-03","paths":[{},{}],"totalSize":6}}"#,
+        entry("far", 99_999_999_999_999_999),
+        entry("near", 1_700_000_000_123_456)
+    );
+    fs::write(bench.path("m"), text).unwrap();
+    let began = SystemTime::now() - Duration::from_secs(5);
+    let check = |dest: &str, ran: Ran| {
+        let ran = ran.expect(0).says("/far: its time is before 1677 or after 2262");
+        assert!(!ran.stderr.contains("/near"), "{}", ran.stderr);
+        let time = |name: &str| fs::metadata(bench.path(dest).join(name)).unwrap().modified().unwrap();
+        assert!((began..SystemTime::now() + Duration::from_secs(5)).contains(&time("far")), "{:?}", time("far"));
+        assert_eq!(time("near"), SystemTime::UNIX_EPOCH + Duration::from_micros(1_700_000_000_123_456));
+    };
+    check("down", download(&bench, &["m", "down", "--cas", "store"]));
+    let cache = bench.str("cache");
+    check("got", bench.run(["get", "m", "/", "got", "--cas", "store", "--cache-dir", &cache]));
+    // It is there, whatever its time.
+    download(&bench, &["m", "down", "--cas", "store", "--conflict", "overwrite"]).expect(0).says("2 there already");
+}
+
 /// A manifest `m` of some large files, and the child that downloads it, which has begun.
 fn begun(bench: &Bench) -> std::process::Child {
     fs::create_dir(bench.path("work")).unwrap();

@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::time::{Duration, SystemTime};
 
+use adit_testkit::objects::FaultyS3;
 use common::{Bench, Ran};
 use serde_json::Value;
 
@@ -283,4 +284,95 @@ fn manifests_of_any_length_are_known_and_broken_ones_say_what_to_do() {
     fs::write(bench.path("bad"), r#"{"manifestVersion":"2023-03-03","hashAlg":"xxh128","paths":[]}"#).unwrap();
     let said = manifest(&bench, &["merge", "bad", "-o", "x"]).expect(4).says("get it again");
     assert!(!said.text().contains("vault check"));
+    // One that was cut off anywhere, or has lost all of it, is a broken manifest, and no unknown source.
+    let whole = fs::read(bench.path("m")).unwrap();
+    for cut in [0, 5, 20, whole.len() / 2, whole.len() - 1] {
+        fs::write(bench.path("cut"), &whole[..cut]).unwrap();
+        for line in
+            [&["merge", "cut", "-o", "x"][..], &["diff", "cut", "m"], &["diff", "work", "cut"], &["index", "cut"]]
+        {
+            manifest(&bench, line).expect(4).says("cut: ");
+        }
+        fs::write(bench.path("cut.json"), &whole[..cut]).unwrap();
+        bench.run(["ls", "cut.json", "--cas", "work"]).expect(4).says("cut.json: ");
+    }
+}
+
+/// A wrong bucket, prefix or key is told once, and not for each object; and before anything is made.
+#[test]
+fn a_store_of_something_else_is_told_once() {
+    let bench = bench();
+    let server = FaultyS3::start().unwrap();
+    let run = |args: &[&str], key: &str| {
+        let mut command = bench.command();
+        command.env("AWS_ACCESS_KEY_ID", key).env("AWS_SECRET_ACCESS_KEY", "secret").env("AWS_MAX_ATTEMPTS", "1");
+        command.env("AWS_EC2_METADATA_DISABLED", "true").env("AWS_ENDPOINT_URL", server.endpoint());
+        command.args(args).args(["--request-timeout", "1s"]);
+        common::run(command, b"")
+    };
+    let cas = format!("s3://{}/Queue", server.bucket());
+    manifest(&bench, &["snapshot", "work", "-o", "m"]).expect(0);
+    let upload = ["manifest", "upload", "m", "--root", "work", "--cas"];
+    run(&[&upload[..], &[&cas]].concat(), "access").expect(0);
+    let other_prefix = format!("s3://{}/Other", server.bucket());
+    let download = ["manifest", "download", "m", "dest", "--cas"];
+    let verify = ["manifest", "verify", "m", "--cas"];
+    let (gone, no_bucket) = (&*cas, "s3://another/Queue");
+    let told = [
+        (&download[..], &*other_prefix, "access", 1, "no object below Data/"),
+        (&verify, &other_prefix, "access", 1, "no object below Data/"),
+        (&download, no_bucket, "access", 1, "bucket"),
+        (&verify, no_bucket, "access", 1, "bucket"),
+        (&upload, no_bucket, "access", 1, "bucket"),
+        (&download, &cas, "nobody", 1, "credentials"),
+        (&verify, &cas, "nobody", 1, "credentials"),
+        (&upload, &cas, "nobody", 1, "credentials"),
+    ];
+    let once = |line: &[&str], cas: &str, key: &str, code: i32, why: &str| {
+        let ran = run(&[line, &[cas]].concat(), key).expect(code).says(why);
+        let lines = ran.stderr.lines().filter(|line| line.starts_with("adit: ")).count();
+        assert_eq!(lines, 1, "{line:?} {cas}: {}", ran.stderr);
+        assert!(!ran.stderr.contains("vault"), "{}", ran.stderr);
+        assert!(ran.stdout.is_empty() && !bench.path("dest").exists());
+    };
+    told.iter().for_each(|(line, cas, key, code, why)| once(line, cas, key, *code, why));
+    run(&["manifest", "verify", &format!("{cas}/Manifests/none"), "--cas", &cas], "access").expect(1).says("none");
+    server.go_down();
+    [&download[..], &verify, &upload].iter().for_each(|line| once(line, gone, "access", 9, "s3://"));
+}
+
+/// What is wrong with a place in the store or on the disk is told with what to do about it.
+#[test]
+fn places_that_cannot_be_are_told_with_what_to_do() {
+    let bench = bench();
+    fs::create_dir(bench.path("store")).unwrap();
+    manifest(&bench, &["snapshot", "work", "-o", "m", "--cas", "store"]).expect(0);
+    let upload = ["upload", "m", "--root", "work", "--cas", "store", "--manifest-prefix"];
+    for prefix in ["../..", "a//b", "."] {
+        let ran = manifest(&bench, &[&upload[..], &[prefix]].concat()).expect(2);
+        ran.says(&format!("Manifests/{prefix}/m: cannot be the key of a manifest: a part")).says("farm-1/queue-1");
+    }
+    fs::write(bench.path("file"), "").unwrap();
+    bench.run(["ls", "m", "--cas", "store", "--cache-dir", "file/x"]).expect(1).says("--cache-dir");
+}
+
+/// Many files that fail for one reason: some are told, and how many more there are; for programs all.
+#[test]
+fn a_flood_of_failures_is_folded() {
+    let bench = Bench::bare();
+    fs::create_dir(bench.path("work")).unwrap();
+    fs::create_dir(bench.path("store")).unwrap();
+    for n in 0..60 {
+        fs::write(bench.path(&format!("work/file-{n}")), format!("{n}")).unwrap();
+    }
+    manifest(&bench, &["snapshot", "work", "-o", "m", "--cas", "store"]).expect(0);
+    for n in 0..59 {
+        let hash = xxhash_rust::xxh3::xxh3_128(format!("{n}").as_bytes());
+        fs::remove_file(bench.path(&format!("store/Data/{hash:032x}.xxh128"))).unwrap();
+    }
+    let ran = manifest(&bench, &["download", "m", "dest", "--cas", "store"]).expect(1).says("and 39 more");
+    assert_eq!(ran.stderr.lines().filter(|line| line.contains("not in the store")).count(), 20, "{}", ran.stderr);
+    ran.says("1 file written").says("59 failed");
+    let told = manifest(&bench, &["download", "m", "dest", "--cas", "store", "--json"]).expect(1).json();
+    assert_eq!(told["failures"].as_array().map(Vec::len), Some(59), "{told}");
 }

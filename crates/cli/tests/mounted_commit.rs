@@ -1,149 +1,24 @@
 //! `adit manifest commit`: what was changed on a writable mount of a manifest goes to the store, with a manifest of it.
 
+#[path = "common/commits.rs"]
+mod commits;
 mod common;
+#[path = "common/manifests.rs"]
+mod manifests;
 #[path = "common/mounts.rs"]
 mod mounts;
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::ops::Deref;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use adit_testkit::{Rng, scaled, seeds};
-use common::{Ran, pattern};
-use mounts::Points;
+use commits::{LARGE_LEN, World};
+use common::pattern;
 use serde_json::Value;
 
-/// Longer than a block of the cache.
-const LARGE_LEN: usize = (5 << 20) + 3;
 /// What an object of version 2025 holds at most.
 const CHUNK_LEN: u64 = 256 << 20;
-
-/// A folder `work`, its manifest `job`, and a folder `store` with the content of its files.
-struct World(Points);
-
-impl Deref for World {
-    type Target = Points;
-
-    fn deref(&self) -> &Points {
-        &self.0
-    }
-}
-
-impl World {
-    /// `None` where mounts are impossible; under CI that is a failure.
-    fn new(format: &str) -> Option<World> {
-        let world = World(Points::new(&["mnt"])?);
-        let at = |name: &str| world.bench.path("work").join(name);
-        for dir in ["dir/deep", "gone/deep", "other", "empty", "swap"] {
-            fs::create_dir_all(at(dir)).unwrap();
-        }
-        fs::create_dir(world.bench.path("store")).unwrap();
-        let names = ["a", "b", "c", "dir/x", "dir/deep/y", "gone/x", "gone/deep/y", "other/file", "swap/in", "tool"];
-        for name in names {
-            fs::write(at(name), name).unwrap();
-        }
-        fs::write(at("large"), pattern(LARGE_LEN)).unwrap();
-        fs::set_permissions(at("tool"), PermissionsExt::from_mode(0o755)).unwrap();
-        if format == "v2025" {
-            symlink("dir/x", at("link")).unwrap();
-        }
-        let store = ["--cas", "store", "--cache-dir", "hashes"];
-        let ran = world.run(&[&["manifest", "snapshot", "work", "-o", "job", "--format", format], &store[..]].concat());
-        ran.expect(0);
-        Some(world)
-    }
-
-    fn run(&self, args: &[&str]) -> Ran {
-        self.bench.run(args)
-    }
-
-    fn mount(&self) {
-        self.run(&["mount", "job", "mnt", "--writable", "--cas", "store", "--cache-dir", "cache"]).expect(0);
-    }
-
-    fn umount(&self) {
-        self.run(&["umount", "mnt"]).expect(0);
-    }
-
-    fn commit(&self, more: &[&str]) -> Ran {
-        self.run(&[&["manifest", "commit", "mnt"], more].concat())
-    }
-
-    fn told(&self, more: &[&str]) -> Value {
-        self.commit(&[more, &["--json"]].concat()).expect(0).json()
-    }
-
-    fn at(&self, name: &str) -> PathBuf {
-        self.bench.path("mnt").join(name)
-    }
-
-    fn read(&self, name: &str) -> Vec<u8> {
-        fs::read(self.bench.path(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
-    }
-
-    /// Every file below a folder of the bench, with its length.
-    fn files(&self, folder: &str) -> BTreeMap<PathBuf, u64> {
-        fn walk(dir: &Path, found: &mut BTreeMap<PathBuf, u64>) {
-            for entry in fs::read_dir(dir).into_iter().flatten() {
-                let path = entry.unwrap().path();
-                if path.is_dir() {
-                    walk(&path, found);
-                } else {
-                    found.insert(path.clone(), path.metadata().unwrap().len());
-                }
-            }
-        }
-        let mut found = BTreeMap::new();
-        walk(&self.bench.path(folder), &mut found);
-        found
-    }
-
-    /// The keys of the manifests in the store.
-    fn manifests(&self) -> Vec<String> {
-        let root = self.bench.path("store");
-        let keys = self.files("store").into_keys();
-        let keys = keys.map(|path| path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned());
-        keys.filter(|key| key.starts_with("Manifests/")).collect()
-    }
-
-    /// Names of the upper's snapshots.
-    fn snapshots(&self) -> Value {
-        self.run(&["snapshot", "list", "mnt", "--json"]).expect(0).json()
-    }
-
-    /// A bit of everything that can be done to a tree.
-    fn change(&self) {
-        let at = |name: &str| self.at(name);
-        // As an editor saves, in place, cut and made longer again.
-        fs::write(at("a.tmp"), "edited").unwrap();
-        fs::rename(at("a.tmp"), at("a")).unwrap();
-        let large = File::options().write(true).open(at("large")).unwrap();
-        large.write_all_at(b"here", 4 << 20).unwrap();
-        large.set_len(LARGE_LEN as u64 - 5000).unwrap();
-        large.set_len(LARGE_LEN as u64 - 1000).unwrap();
-        drop(large);
-        fs::set_permissions(at("b"), PermissionsExt::from_mode(0o755)).unwrap();
-        File::options().write(true).open(at("c")).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
-        // Folders that move, go, come anew, and change places with files.
-        fs::rename(at("dir"), at("moved")).unwrap();
-        fs::write(at("moved/new"), "new").unwrap();
-        fs::remove_file(at("moved/deep/y")).unwrap();
-        fs::remove_dir_all(at("gone")).unwrap();
-        fs::create_dir(at("gone")).unwrap();
-        fs::write(at("gone/x"), "gone/x").unwrap();
-        fs::remove_dir_all(at("swap")).unwrap();
-        fs::write(at("swap"), "a file now").unwrap();
-        fs::remove_file(at("tool")).unwrap();
-        fs::create_dir(at("tool")).unwrap();
-        fs::write(at("tool/é \u{1f600}"), "below").unwrap();
-        fs::hard_link(at("other/file"), at("second name")).unwrap();
-        fs::create_dir(at("fresh")).unwrap();
-        fs::write(at("fresh/same as c"), "c").unwrap();
-    }
-}
 
 #[test]
 fn a_commit_is_the_diff_that_a_snapshot_of_the_mount_is() {
@@ -194,11 +69,13 @@ fn a_manifest_lies_where_it_was_asked_for_and_only_once() {
     let hash = |text: &str| format!("{:032x}", xxhash_rust::xxh3::xxh3_128(text.as_bytes()));
     let root = w.at("").to_str().unwrap().trim_end_matches('/').to_owned();
     let parent = format!("{:032x}", xxhash_rust::xxh3::xxh3_128(&w.read("job")));
-    // Nobody named a place.
-    let printed = w.commit(&[]).expect(0).says("1 file").says("1 objects stored");
-    let key = format!("Manifests/commits/{parent}/{}_output", hash(&root));
+    // Nobody named a place: each commit has one of its own, with its time and the id of the upper.
+    let printed = w.commit(&[]).expect(0).says("1 file").says("1 object stored");
+    let [key] = &w.manifests()[..] else { panic!("{:?}", w.manifests()) };
+    let rest = key.strip_prefix(&format!("Manifests/commits/{parent}/")).unwrap();
+    let (folder, name) = rest.split_once('/').unwrap();
+    assert_eq!((&folder[26..34], folder.len(), name), ("Z_upper-", 34 + 32, &*format!("{}_output", hash(&root))));
     assert_eq!(printed.text(), format!("{}/{key}\n", w.bench.str("store")));
-    assert_eq!(w.manifests(), [key]);
     // Once more, with nothing changed since.
     let before = w.files("store");
     let again = w.commit(&[]).expect(0).says("nothing is written");
@@ -273,13 +150,16 @@ fn what_a_commit_reads_of_the_manifest_is_verified() {
     w.mount();
     // A whole block: nothing of the object is needed for it.
     File::options().write(true).open(w.at("large")).unwrap().write_all_at(&[b'n'; 4096], 0).unwrap();
+    fs::write(w.at("a"), "edited").unwrap();
     w.commit(&["--json"]).expect(1).says("large");
+    assert_eq!([w.state("large"), w.state("a")], ["error", "modified"], "only what failed");
     assert_eq!((w.manifests().len(), w.files("store/Data").len()), (0, objects.len()));
     // When the store is mended, and the other mount's pause is over, it goes on.
     fs::write(object, &right).unwrap();
     w.umount();
     w.mount();
-    assert_eq!(w.told(&[])["files"], 1);
+    assert_eq!(w.told(&[])["files"], 2);
+    assert_eq!([w.state("large"), w.state("a")], ["uploaded"; 2]);
     w.umount();
 }
 
@@ -363,10 +243,7 @@ fn random_changes_are_committed_as_a_snapshot_finds_them() {
 fn each_file_tells_what_has_become_of_it() {
     let Some(w) = World::new("v2025") else { return };
     w.mount();
-    let state = |name: &str| {
-        let told = w.run(&["status", "mnt", name, "--json"]).expect(0).json();
-        told[0]["state"].as_str().unwrap().to_owned()
-    };
+    let state = |name: &str| w.status(name);
     assert_eq!(state("large"), "remote");
     fs::read(w.at("a")).unwrap();
     assert_eq!(state("a"), "cached");

@@ -140,8 +140,19 @@ impl World {
 }
 
 const MANIFEST: &str = "Queue/Manifests/edits/n";
-const COMMIT: [&str; 9] =
-    ["manifest", "commit", "mnt", "--manifest-prefix", "edits", "--manifest-name", "n", "--request-timeout", "1s"];
+/// In the same place each time, also where it changed in between.
+const COMMIT: [&str; 10] = [
+    "manifest",
+    "commit",
+    "mnt",
+    "--manifest-prefix",
+    "edits",
+    "--manifest-name",
+    "n",
+    "--replace",
+    "--request-timeout",
+    "1s",
+];
 
 fn signal(child: &std::process::Child, signal: i32) {
     // SAFETY: a plain system call; the process is one that this test started and has not waited for.
@@ -261,6 +272,32 @@ fn each_request_may_fail_and_no_manifest_comes_before_its_data() {
     }
 }
 
+/// Of two commits at once, the one that began first ends last, and knows less: what the other one brought stays told.
+#[test]
+fn what_overlapping_commits_brought_is_told_as_uploaded() {
+    let Some(w) = World::new() else { return };
+    let commit =
+        |name: &'static str| ["manifest", "commit", "mnt", "--manifest-prefix", "edits", "--manifest-name", name];
+    w.server.add(HttpFault::Hold, "PUT", "Data", 0, 1);
+    let mut first = w.command(&commit("first"));
+    first.stdout(Stdio::null()).stderr(Stdio::piped());
+    let first = first.start().unwrap();
+    w.server.wait_for_requests(1);
+    fs::write(w.at("late"), "late").unwrap();
+    fs::write(w.at("f2"), "changed again").unwrap();
+    w.run(&commit("second")).expect(0);
+    w.server.release();
+    let ended = first.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    let state = |name: &str| {
+        let told = w.run(&["status", "mnt", name, "--json"]).expect(0).json();
+        told[0]["state"].as_str().unwrap().to_owned()
+    };
+    for name in ["f1", "f2", "f3", "late"] {
+        assert_eq!(state(name), "uploaded", "{name}");
+    }
+}
+
 #[test]
 fn a_manifest_that_is_refused_is_not_there_and_one_whose_answer_is_lost_is() {
     let Some(w) = World::new() else { return };
@@ -273,4 +310,8 @@ fn a_manifest_that_is_refused_is_not_there_and_one_whose_answer_is_lost_is() {
     w.server.add(HttpFault::DoneAndClose, "PUT", MANIFEST, 0, 1);
     w.commit().expect(0);
     assert!(w.server.bytes(MANIFEST) != was);
+    // Where nothing may be replaced, it is known as its own, too.
+    w.server.add(HttpFault::DoneAndClose, "PUT", "Manifests/", 0, 1);
+    w.run(&["manifest", "commit", "mnt", "--manifest-prefix", "other", "--manifest-name", "n"]).expect(0);
+    assert!(w.server.bytes("Queue/Manifests/other/n") == w.server.bytes(MANIFEST));
 }

@@ -1,98 +1,46 @@
 //! Manifests, mounted: their content comes from a store when it is read, and a volume takes what is changed.
 
 mod common;
+#[path = "common/manifests.rs"]
+mod manifests;
 #[path = "common/mounts.rs"]
 mod mounts;
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
-use std::ops::Deref;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
-use common::{Ran, eventually, is_root, left_out, pattern};
-use mounts::{OrdinaryUser, Points};
+use common::{eventually, is_root, left_out, pattern};
+use manifests::Job;
+use mounts::OrdinaryUser;
 
 /// Longer than a block of the cache.
 const LARGE_LEN: usize = (5 << 20) + 3;
 
-/// A folder `work`, its manifest `job` in v2025, and a folder `store` with the content of its files.
-struct World(Points);
-
-impl Deref for World {
-    type Target = Points;
-
-    fn deref(&self) -> &Points {
-        &self.0
+/// A job in v2025. `None` where mounts are impossible; under CI that is a failure.
+fn job() -> Option<Job> {
+    let job = Job::new(&["mnt", "mnt2"])?;
+    let at = |name: &str| job.path("work").join(name);
+    fs::create_dir_all(at("sub/empty")).unwrap();
+    for (name, content) in [("a", b"one".to_vec()), ("sub/tool", b"#!/bin/sh\n".to_vec()), ("zero", vec![])] {
+        job.write(name, &content);
     }
-}
-
-impl World {
-    /// `None` where mounts are impossible; under CI that is a failure.
-    fn new() -> Option<World> {
-        let points = Points::new(&["mnt", "mnt2"])?;
-        let world = World(points);
-        let at = |name: &str| world.bench.path("work").join(name);
-        fs::create_dir_all(at("sub/empty")).unwrap();
-        fs::create_dir(world.bench.path("store")).unwrap();
-        for (name, content) in [("a", b"one".to_vec()), ("sub/tool", b"#!/bin/sh\n".to_vec()), ("zero", vec![])] {
-            fs::write(at(name), content).unwrap();
-        }
-        fs::write(at("large"), pattern(LARGE_LEN)).unwrap();
-        fs::set_permissions(at("sub/tool"), PermissionsExt::from_mode(0o755)).unwrap();
-        symlink("sub/tool", at("link")).unwrap();
-        for name in ["a", "sub/tool", "zero", "large"] {
-            let time = SystemTime::UNIX_EPOCH + Duration::from_micros(1_600_000_000_123_456);
-            File::options().write(true).open(at(name)).unwrap().set_modified(time).unwrap();
-        }
-        world.snapshot("job");
-        Some(world)
+    job.write("large", &pattern(LARGE_LEN));
+    fs::set_permissions(at("sub/tool"), PermissionsExt::from_mode(0o755)).unwrap();
+    symlink("sub/tool", at("link")).unwrap();
+    for name in ["a", "sub/tool", "zero", "large"] {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_micros(1_600_000_000_123_456);
+        File::options().write(true).open(at(name)).unwrap().set_modified(time).unwrap();
     }
-
-    fn run(&self, args: &[&str]) -> Ran {
-        self.bench.run(args)
-    }
-
-    /// Makes the manifest `name` of the folder, and brings its content to the store.
-    fn snapshot(&self, name: &str) {
-        let format = ["--format", "v2025", "--cas", "store", "--cache-dir", "hashes"];
-        self.run(&[&["manifest", "snapshot", "work", "-o", name], &format[..]].concat()).expect(0);
-    }
-
-    fn mount(&self, more: &[&str]) -> Ran {
-        self.run(&[&["mount", "job", "mnt", "--cas", "store", "--cache-dir", "cache"], more].concat())
-    }
-
-    fn at(&self, name: &str) -> PathBuf {
-        self.bench.path("mnt").join(name)
-    }
-
-    /// The objects of the store.
-    fn objects(&self) -> Vec<PathBuf> {
-        fs::read_dir(self.bench.path("store/Data")).unwrap().map(|entry| entry.unwrap().path()).collect()
-    }
-
-    /// The object with the content of this file.
-    fn object_of(&self, len: usize) -> PathBuf {
-        let found = self.objects().into_iter().find(|path| path.metadata().unwrap().len() == len as u64);
-        found.expect("an object of this length")
-    }
-
-    fn stats(&self) -> serde_json::Value {
-        self.run(&["stats", "mnt", "--json"]).expect(0).json()["store"].clone()
-    }
-
-    fn state(&self, name: &str) -> String {
-        let mut value = [0; 32];
-        let len = rustix::fs::getxattr(self.at(name), c"user.adit.state", &mut value).unwrap();
-        String::from_utf8(value[..len].to_vec()).unwrap()
-    }
+    job.snapshot("job", "v2025");
+    Some(job)
 }
 
 #[test]
 fn a_manifest_is_mounted_and_its_content_is_fetched_when_it_is_read() {
-    let Some(w) = World::new() else { return };
+    let Some(w) = job() else { return };
     w.mount(&[]).expect(0);
     let listed = w.run(&["mounts", "--json"]).expect(0).json();
     let mnt = w.bench.str("mnt");
@@ -134,7 +82,7 @@ fn a_manifest_is_mounted_and_its_content_is_fetched_when_it_is_read() {
 
 #[test]
 fn a_damaged_or_missing_object_is_an_error_and_never_wrong_bytes() {
-    let Some(w) = World::new() else { return };
+    let Some(w) = job() else { return };
     let object = w.object_of(3);
     fs::write(&object, "eno").unwrap();
     w.mount(&["--strict"]).expect(0);
@@ -160,7 +108,7 @@ fn a_damaged_or_missing_object_is_an_error_and_never_wrong_bytes() {
     fs::remove_file(&object).unwrap();
     let missing = w.run(&["cat", "job", "/a", "--cas", "store", "--cache-dir", "cache"]).expect(1);
     missing.says("Data/").says("/a");
-    w.snapshot("job");
+    w.snapshot("job", "v2025");
     fs::write(&large, pattern(LARGE_LEN)).unwrap();
     w.mount(&["-o", "strict"]).expect(0);
     assert_eq!(fs::read(w.at("a")).unwrap(), b"one");
@@ -171,7 +119,7 @@ fn a_damaged_or_missing_object_is_an_error_and_never_wrong_bytes() {
 /// A copy of a file whose object is wrong does not end well, wherever it is wrong, strict or not.
 #[test]
 fn who_reads_a_wrong_file_to_its_end_hears_of_it() {
-    let Some(w) = World::new() else { return };
+    let Some(w) = job() else { return };
     let object = w.object_of(LARGE_LEN);
     for (at, how) in [(100, &[][..]), (LARGE_LEN - 10, &[]), (100, &["--writable"])] {
         let mut wrong = pattern(LARGE_LEN);
@@ -198,7 +146,7 @@ fn what_was_read_of_a_wrong_object_is_not_kept_by_a_writable_mount() {
 }
 
 fn what_was_read_is_dropped(how: &[&str]) {
-    let Some(w) = World::new() else { return };
+    let Some(w) = job() else { return };
     let object = w.object_of(LARGE_LEN);
     let (mut wrong, right) = (pattern(LARGE_LEN), pattern(LARGE_LEN));
     wrong[0] ^= 1;
@@ -228,7 +176,7 @@ fn what_was_read_is_dropped(how: &[&str]) {
 /// Somebody maps a file and changes a byte of a page, of which the kernel has what it was given before anybody could know that it is wrong.
 #[test]
 fn what_is_changed_through_a_mapping_is_verified_first() {
-    let Some(w) = World::new() else { return };
+    let Some(w) = job() else { return };
     let (object, right) = (w.object_of(LARGE_LEN), pattern(LARGE_LEN));
     let mut wrong = right.clone();
     wrong[100] ^= 1;
@@ -271,7 +219,7 @@ fn kernel_reads_by_itself() -> bool {
 
 #[test]
 fn what_is_verified_is_read_by_the_kernel_unless_that_is_off() {
-    let Some(w) = World::new() else { return };
+    let Some(w) = job() else { return };
     if !is_root("passthrough") || !kernel_reads_by_itself() {
         return;
     }
@@ -324,7 +272,7 @@ fn without_privilege_every_file_is_read_all_the_same() {
 
 #[test]
 fn what_is_changed_on_a_writable_one_is_found_again() {
-    let Some(w) = World::new() else { return };
+    let Some(w) = job() else { return };
     w.mount(&["--writable"]).expect(0).says("volume created");
     // As an editor saves, and in place.
     fs::write(w.at("a.tmp"), "edited").unwrap();
@@ -362,7 +310,7 @@ fn what_is_changed_on_a_writable_one_is_found_again() {
     w.run(&["umount", "mnt", "mnt2"]).expect(0);
     // The volume of one manifest is not put on another one.
     fs::write(w.bench.path("work/a"), "two").unwrap();
-    w.snapshot("other");
+    w.snapshot("other", "v2025");
     w.run(&[&["mount", "job", "mnt", "--upper", "up"], &place[..]].concat()).expect(0);
     w.run(&["umount", "mnt"]).expect(0);
     w.run(&[&["mount", "other", "mnt", "--upper", "up"], &place[..]].concat()).expect(1).says("it holds changes of");
@@ -370,7 +318,7 @@ fn what_is_changed_on_a_writable_one_is_found_again() {
 
 #[test]
 fn verbs_work_on_a_manifest_without_a_mount() {
-    let Some(w) = World::new() else { return };
+    let Some(w) = job() else { return };
     let place = ["--cas", "store", "--cache-dir", "cache"];
     let run = |args: &[&str]| w.run(&[args, &place[..]].concat());
     assert_eq!(run(&["ls", "job", "/"]).expect(0).text(), "a\nlarge\nlink\nsub\nzero\n");
@@ -398,10 +346,10 @@ fn verbs_work_on_a_manifest_without_a_mount() {
     w.run(&["manifest", "verify", "--cache-dir", "nowhere"]).expect(1).says("nowhere");
     assert!(!w.bench.path("nowhere").exists());
     w.run(&["mount", "job", "mnt", "--cas="]).expect(2).says("empty");
-    w.snapshot("job");
+    w.snapshot("job", "v2025");
     run(&["mount", "job", "mnt", "--snapshot", "s"]).expect(2);
     run(&["mount", "job", "mnt", "-o", "rw"]).expect(2).says("to be read");
-    w.run(&["mount", "job", "mnt", "--cas", "none", "--cache-dir", "cache"]).expect(1).says("none");
+    w.run(&["mount", "job", "mnt", "--cas", "none", "--cache-dir", "empty cache"]).expect(1).says("none");
     w.run(&["manifest", "snapshot", "work", "-o", "d", "--parent", "job", "--cache-dir", "hashes"]).expect(0);
     run(&["mount", "d", "mnt"]).expect(10).says("a diff");
     fs::write(w.bench.path("bad"), r#"{"hashAlg":"xxh128","manifestVersion":"2023-03-03","paths":[{"hash":"x"}]}"#)

@@ -235,6 +235,82 @@ fn credentials_that_expire_are_renewed_beneath_a_mount() {
     b.run(&["umount", "mnt"]).expect(0);
 }
 
+/// A store that cannot be reached keeps nobody from a mount: what is cached is read, the rest fails in time, and comes when the store is back.
+/// One that refuses is told at the mount.
+#[test]
+fn without_its_store_a_manifest_is_mounted_and_what_is_cached_is_read() {
+    let Some(b) = Bucket::new(&["mnt", "mnt2"]) else { return };
+    for name in ["one", "two"] {
+        b.write(name, &content(name, SMALL_LEN));
+    }
+    b.snapshot("job", "v2025");
+    b.run(&["manifest", "upload", "job", "--root", "work", "--cas", STORE, "--manifest-prefix", "P"]).expect(0);
+    let url = format!("{STORE}/Manifests/P/job");
+    let by_url = || {
+        let mut command = b.command_of(env!("CARGO_BIN_EXE_adit"));
+        command.env("AWS_MAX_ATTEMPTS", "2").args(["mount", &url, "mnt2", "--cache-dir", "cache"]);
+        command.args(["--request-timeout", "700ms", "--connect-timeout", "700ms"]);
+        common::run(command, b"")
+    };
+    let read = |mountpoint: &str, name: &str| fs::read(b.path(mountpoint).join(name));
+    mount(&b, "mnt", "cache", &[]).expect(0);
+    by_url().expect(0);
+    assert!(read("mnt", "one").unwrap() == content("one", SMALL_LEN));
+    b.run(&["umount", "mnt", "mnt2"]).expect(0);
+
+    b.server.go_down();
+    let all_the_same = "it is mounted all the same";
+    mount(&b, "mnt", "cache", &[]).expect(0).says(all_the_same);
+    by_url().expect(0).says("it is taken for what it was").says(all_the_same);
+    for mountpoint in ["mnt", "mnt2"] {
+        assert!(read(mountpoint, "one").unwrap() == content("one", SMALL_LEN), "{mountpoint}");
+        assert!(is_clear(&read(mountpoint, "two").unwrap_err()), "{mountpoint}");
+        let status = b.run(&["status", mountpoint, "--json"]).expect(0).json();
+        assert_eq!((status["cas"].as_str(), status["strict"].as_bool()), (Some(STORE), Some(false)), "{status}");
+        assert_eq!(status["cache_dir"].as_str(), Some(&*b.points.bench.str("cache")));
+        assert!(status["cache_used_bytes"].as_u64() >= Some(SMALL_LEN as u64), "{status}");
+    }
+    b.run(&["umount", "mnt", "mnt2"]).expect(0);
+    mount(&b, "mnt", "cache", &["--writable"]).expect(0).says(all_the_same);
+    fs::write(b.path("mnt/new"), "new").unwrap();
+    b.server.come_back();
+    eventually("it is well again", || read("mnt", "two").is_ok_and(|bytes| bytes == content("two", SMALL_LEN)));
+    let status = b.run(&["status", "mnt", "--json"]).expect(0).json();
+    assert_eq!((status["cas"].as_str(), status["kind"].as_str()), (Some(STORE), Some("overlay")), "{status}");
+    b.run(&["umount", "mnt"]).expect(0);
+
+    // Without anything to be read it is refused; what answers, and refuses, is a mistake of the command line.
+    b.server.go_down();
+    mount(&b, "mnt", "empty", &[]).expect(9).says(STORE);
+    b.server.come_back();
+    b.run(&["mount", "job", "mnt", "--cas", "s3://another/Queue", "--cache-dir", "cache"]).expect(1).says("bucket");
+    b.server.expire_key("access");
+    b.run(&["mount", "job", "mnt", "--cas", STORE, "--cache-dir", "cache"]).expect(1).says("credentials");
+}
+
+/// The same of a store in a folder, on a disk that is not there.
+#[test]
+fn without_its_folder_a_manifest_is_mounted_and_what_is_cached_is_read() {
+    let Some(b) = Bucket::new(&["mnt"]) else { return };
+    for name in ["one", "two"] {
+        b.write(name, &content(name, SMALL_LEN));
+    }
+    fs::create_dir(b.path("store")).unwrap();
+    b.run(&["manifest", "snapshot", "work", "-o", "job", "--cas", "store", "--cache-dir", "hashes"]).expect(0);
+    let mount = || b.run(&["mount", "job", "mnt", "--cas", "store", "--cache-dir", "cache"]);
+    let read = |name: &str| fs::read(b.path("mnt").join(name));
+    mount().expect(0);
+    assert!(read("one").unwrap() == content("one", SMALL_LEN));
+    b.run(&["umount", "mnt"]).expect(0);
+    fs::rename(b.path("store"), b.path("away")).unwrap();
+    mount().expect(0).says("there is no such folder").says("it is mounted all the same");
+    assert!(read("one").unwrap() == content("one", SMALL_LEN));
+    assert_eq!(read("two").unwrap_err().raw_os_error(), Some(libc::EIO));
+    fs::rename(b.path("away"), b.path("store")).unwrap();
+    eventually("it is well again", || read("two").is_ok_and(|bytes| bytes == content("two", SMALL_LEN)));
+    b.run(&["umount", "mnt"]).expect(0);
+}
+
 /// A change that needs what cannot be fetched fails and changes nothing; one that needs nothing of it is done. Afterwards everything works.
 #[test]
 fn a_change_of_what_cannot_be_fetched_fails_and_changes_nothing() {

@@ -6,6 +6,8 @@
 //! and with every fault of a network in `mounted_manifest_faults`).
 
 mod common;
+#[path = "common/manifests.rs"]
+mod manifests;
 #[path = "common/mounts.rs"]
 mod mounts;
 #[path = "common/s3.rs"]
@@ -13,12 +15,11 @@ mod s3;
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
-use std::ops::Deref;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use common::{Ran, pattern};
-use mounts::Points;
+use manifests::Job;
 use s3::{Bucket, STORE};
 
 /// The chunk of the beta of 2025.
@@ -29,59 +30,21 @@ const ZEROS_HASH: &str = "e7e6e2cfd0fb193c998e510addb2da2d";
 const LARGE_LEN: usize = (5 << 20) + 3;
 const BLOCK_LEN: u64 = 1 << 20;
 
-/// A folder `work`, its manifest `job`, and a folder `store` with the content of its files.
-struct World(Points);
-
-impl Deref for World {
-    type Target = Points;
-
-    fn deref(&self) -> &Points {
-        &self.0
-    }
+/// A job with files of these contents. `None` where mounts are impossible; under CI that is a failure.
+fn with(files: &[(&str, &[u8])]) -> Option<Job> {
+    let job = Job::new(&["mnt"])?;
+    files.iter().for_each(|(name, content)| job.write(name, content));
+    job.snapshot("job", "v2025");
+    Some(job)
 }
 
-impl World {
-    /// `None` where mounts are impossible; under CI that is a failure.
-    fn new() -> Option<World> {
-        let w = World(Points::new(&["mnt"])?);
-        fs::create_dir(w.path("store")).unwrap();
-        Some(w)
-    }
+fn mount(job: &Job, more: &[&str]) -> Ran {
+    job.mount(&[&["--writable"], more].concat())
+}
 
-    /// With files of these contents in the manifest.
-    fn with(files: &[(&str, &[u8])]) -> Option<World> {
-        let w = World::new()?;
-        for (name, content) in files {
-            let path = w.path("work").join(name);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, content).unwrap();
-        }
-        let place = ["--format", "v2025", "--cas", "store", "--cache-dir", "hashes"];
-        w.bench.run([&["manifest", "snapshot", "work", "-o", "job"], &place[..]].concat()).expect(0);
-        Some(w)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.bench.path(name)
-    }
-
-    fn at(&self, name: &str) -> PathBuf {
-        self.path("mnt").join(name)
-    }
-
-    fn mount(&self, more: &[&str]) -> Ran {
-        let line = ["mount", "job", "mnt", "--cas", "store", "--cache-dir", "cache", "--writable"];
-        self.bench.run([&line[..], more].concat())
-    }
-
-    fn umount(&self) {
-        self.bench.run(["umount", "mnt"]).expect(0);
-    }
-
-    fn remount(&self) {
-        self.umount();
-        self.mount(&[]).expect(0);
-    }
+fn remount(job: &Job) {
+    job.umount();
+    mount(job, &[]).expect(0);
 }
 
 fn writable(path: &Path) -> File {
@@ -98,7 +61,7 @@ fn read_at(file: &File, offset: u64, len: usize) -> Vec<u8> {
 /// Reads past 256 MiB of a chunked file returned 0 bytes; one byte written into its second chunk materialised a truncated file.
 #[test]
 fn a_chunked_file_is_read_and_written_past_its_first_chunk() {
-    let Some(w) = World::new() else { return };
+    let Some(w) = Job::new(&["mnt"]) else { return };
     let rest = pattern(3 << 20);
     let hash = format!("{:032x}", xxhash_rust::xxh3::xxh3_128(&rest));
     let data = w.path("store/Data");
@@ -111,7 +74,7 @@ fn a_chunked_file_is_read_and_written_past_its_first_chunk() {
         "hashAlg": "xxh128", "specificationVersion": "relative-manifest-snapshot-beta-2025-12", "totalSize": len,
     });
     fs::write(w.path("job"), manifest.to_string()).unwrap();
-    w.mount(&[]).expect(0);
+    mount(&w, &[]).expect(0);
     let file = writable(&w.at("f"));
     let crossing = |file: &File| read_at(file, CHUNK_LEN - 10, 30);
     let mut expected = [&[0; 10], &rest[..20]].concat();
@@ -136,7 +99,7 @@ fn a_chunked_file_is_read_and_written_past_its_first_chunk() {
     // What was not changed is not in the volume.
     let upper = fs::read_dir(w.path("cache/overlays")).unwrap().next().unwrap().unwrap();
     assert!(upper.metadata().unwrap().blocks() * 512 < 8 << 20, "{}", upper.metadata().unwrap().blocks());
-    w.mount(&[]).expect(0);
+    mount(&w, &[]).expect(0);
     check(&writable(&w.at("f")));
     w.umount();
 }
@@ -144,8 +107,8 @@ fn a_chunked_file_is_read_and_written_past_its_first_chunk() {
 /// `rmdir` of a directory with new files destroyed them, even when it failed; a deleted manifest file could not be created again.
 #[test]
 fn a_directory_is_removed_only_when_it_is_empty_and_names_can_come_back() {
-    let Some(w) = World::with(&[("d/a", b"one"), ("d/b", b"two")]) else { return };
-    w.mount(&[]).expect(0);
+    let Some(w) = with(&[("d/a", b"one"), ("d/b", b"two")]) else { return };
+    mount(&w, &[]).expect(0);
     let refused = || assert_eq!(fs::remove_dir(w.at("d")).unwrap_err().kind(), ErrorKind::DirectoryNotEmpty);
     fs::write(w.at("d/new"), "new").unwrap();
     refused();
@@ -161,7 +124,7 @@ fn a_directory_is_removed_only_when_it_is_empty_and_names_can_come_back() {
     let mut again = File::options().write(true).create_new(true).open(w.at("d/a")).unwrap();
     again.write_all(b"another").unwrap();
     drop(again);
-    w.remount();
+    remount(&w);
     assert_eq!(fs::read(w.at("d/a")).unwrap(), b"another");
     assert!(!w.at("d/b").exists());
     fs::remove_file(w.at("d/a")).unwrap();
@@ -169,7 +132,7 @@ fn a_directory_is_removed_only_when_it_is_empty_and_names_can_come_back() {
     fs::remove_dir(w.at("d")).unwrap();
     // A directory of the same name shows nothing of what was there.
     fs::create_dir(w.at("d")).unwrap();
-    w.remount();
+    remount(&w);
     assert!(fs::read_dir(w.at("d")).unwrap().next().is_none());
     w.umount();
 }
@@ -178,11 +141,10 @@ fn a_directory_is_removed_only_when_it_is_empty_and_names_can_come_back() {
 #[test]
 fn files_and_directories_are_renamed_and_made_executable() {
     let large = pattern(LARGE_LEN);
-    let Some(w) = World::with(&[("d/large", &large), ("d/sub/small", b"small"), ("tool", b"#!/bin/sh\necho ran\n")])
-    else {
+    let Some(w) = with(&[("d/large", &large), ("d/sub/small", b"small"), ("tool", b"#!/bin/sh\necho ran\n")]) else {
         return;
     };
-    w.mount(&[]).expect(0);
+    mount(&w, &[]).expect(0);
     fs::rename(w.at("d/sub"), w.at("moved")).unwrap();
     fs::rename(w.at("d/large"), w.at("moved/larger")).unwrap();
     fs::rename(w.at("tool"), w.at("d/small")).unwrap();
@@ -196,7 +158,7 @@ fn files_and_directories_are_renamed_and_made_executable() {
     check();
     let ran = common::run(w.bench.command_of(w.at("d/small").to_str().unwrap()), b"").expect(0);
     assert_eq!(ran.text(), "ran\n");
-    w.remount();
+    remount(&w);
     check();
     w.umount();
 }
@@ -206,9 +168,9 @@ fn files_and_directories_are_renamed_and_made_executable() {
 fn what_was_cut_off_or_overwritten_does_not_come_back() {
     const LEN: usize = 40 << 20;
     let content = pattern(LEN);
-    let Some(w) = World::with(&[("cut", &content[..LARGE_LEN]), ("large", &content)]) else { return };
+    let Some(w) = with(&[("cut", &content[..LARGE_LEN]), ("large", &content)]) else { return };
     // Far less than is changed, in memory and on the disk.
-    w.mount(&["--memory", "24M", "--cache-size", "4M"]).expect(0);
+    mount(&w, &["--memory", "24M", "--cache-size", "4M"]).expect(0);
     let cut = writable(&w.at("cut"));
     assert_eq!(read_at(&cut, 4 << 20, 10), content[4 << 20..][..10]);
     cut.set_len(10).unwrap();
@@ -237,7 +199,7 @@ fn what_was_cut_off_or_overwritten_does_not_come_back() {
     assert!(read_all(&large) == expected);
     drop((cut, large));
     w.kill();
-    w.mount(&[]).expect(0);
+    mount(&w, &[]).expect(0);
     assert!(fs::read(w.at("cut")).unwrap() == shown);
     assert!(fs::read(w.at("large")).unwrap() == expected);
     w.umount();
@@ -284,8 +246,8 @@ fn a_writable_mount_fetches_each_byte_once() {
 #[test]
 fn keys_are_whole_changes_reach_the_store_and_hostile_paths_are_refused() {
     let large = pattern(LARGE_LEN);
-    let Some(w) = World::with(&[("small", b"content"), ("large", &large), ("d/x", b"x")]) else { return };
-    w.mount(&[]).expect(0);
+    let Some(w) = with(&[("small", b"content"), ("large", &large), ("d/x", b"x")]) else { return };
+    mount(&w, &[]).expect(0);
     assert!(fs::read(w.at("large")).unwrap() == large);
     assert_eq!(fs::read(w.at("small")).unwrap(), b"content");
     let cached: Vec<String> = fs::read_dir(w.path("cache/objects/objects"))
@@ -320,7 +282,7 @@ fn keys_are_whole_changes_reach_the_store_and_hostile_paths_are_refused() {
             "paths": [{"hash": hash, "mtime": 1, "path": path, "size": 7}],
         });
         fs::write(w.path("job"), manifest.to_string()).unwrap();
-        w.mount(&[]).expect(4).says("job");
+        mount(&w, &[]).expect(4).says("job");
         fs::create_dir_all(w.path("into/deep")).unwrap();
         w.bench.run([&["get", "job", "/", "into/deep"], &place[..]].concat()).expect(4);
         assert_eq!(fs::read_dir(w.path("into")).unwrap().count(), 1, "{path}");

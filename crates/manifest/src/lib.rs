@@ -14,6 +14,7 @@
 pub mod cache;
 pub mod cas;
 pub mod commit;
+mod crew;
 pub mod download;
 pub mod format;
 pub mod hash_cache;

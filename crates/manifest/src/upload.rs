@@ -3,7 +3,7 @@
 //! An object is stored under the hash of the bytes that are stored, never of bytes that were read at another time: these are hashed on
 //! their way from the file to the store, and the last of them are not handed over if the hash is another one. So an object that would be
 //! wrong is never there, for one is there when all of it came. What the store has already, with the right length, is not sent again; so
-//! an upload that was interrupted goes on where it was.
+//! an upload that was interrupted goes on where it was. Who doubts what is there has it compared with its hash as well.
 
 mod piece;
 
@@ -12,28 +12,24 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel};
-use std::time::Duration;
 
 use adit_core::error::{ErrorKind, FsError, Result};
-use adit_core::media::{Content, Objects, PutOptions, Stored};
+use adit_core::media::{Content, ObjectInfo, Objects, PutOptions, Stored};
 use adit_core::path::{Last, Tree, show};
 use adit_core::store::StoreFile;
 use adit_core::types::{Access, Kind};
-use parking_lot::Mutex;
 
 use self::piece::Piece;
-use crate::cas::DataKeys;
+use crate::cas::{DataKeys, REQUEST_LEN_BYTES};
+use crate::crew::Crew;
 use crate::format::limits::CHUNK_LEN_BYTES;
-use crate::format::{self, Body, ContentHash, MTIME_TOLERANCE_MICROS, Manifest};
+use crate::format::{self, Body, ContentHash, Hasher, MTIME_TOLERANCE_MICROS, Manifest};
 use crate::turns::Turns;
 
 /// Objects above this length are sent in parts, several at a time, in bytes.
 const LARGE_MIN_BYTES: u64 = 8 << 20;
 /// How many of these are on their way at a time: each has six parts in memory.
 const LARGE_AT_ONCE: u32 = 3;
-/// How often who waits hears that nothing happened.
-const TICK: Duration = Duration::from_millis(200);
 
 /// Where objects go, and how.
 pub struct UploadOptions<'a> {
@@ -43,12 +39,16 @@ pub struct UploadOptions<'a> {
     pub keys: &'a DataKeys,
     /// Threads that read, hash and store, at least one.
     pub threads: usize,
+    /// What the store has already is fetched and compared with its hash; what is wrong is replaced.
+    pub verify: bool,
 }
 
 /// What happens on the way.
 pub enum UploadEvent<'a> {
     /// An object is in the store.
     Object {
+        /// Its hash.
+        hash: ContentHash,
         /// Its length.
         len_bytes: u64,
         /// Whether it was there already.
@@ -67,6 +67,8 @@ pub struct Uploaded {
     pub stored: (u64, u64),
     /// Objects that were there, and their bytes.
     pub present: (u64, u64),
+    /// Of those that were stored: how many took the place of something else, and their bytes.
+    pub replaced: (u64, u64),
     /// Files that could not be read, or are not what the manifest says. With one of them the store does not have all of it.
     pub failed: u64,
 }
@@ -88,18 +90,10 @@ pub fn upload(
     std::thread::scope(|scope| {
         // Those at work end at the next piece, however this ends.
         let _end = End(&is_over);
-        let threads = options.threads.max(1);
-        let (jobs, taken) = sync_channel(2 * threads);
-        let (sent, done) = channel();
-        let (taken, shared) = (Arc::new(Mutex::new(taken)), &shared);
-        for _ in 0..threads {
-            let (taken, sent) = (taken.clone(), sent.clone());
-            scope.spawn(move || work(shared, &taken, &sent));
-        }
-        // Theirs are the only ones, so that it shows if they have ended.
-        drop((sent, taken));
+        let shared = &shared;
+        let crew = Crew::start(scope, "store", (options.threads, 2), || move |job: Job| job.done(shared));
         let (unread, uploaded, read) = (Vec::new(), Uploaded::default(), shared.read);
-        let mut all = All { jobs, done, waiting: 0, unread, uploaded, read, tell };
+        let mut all = All { crew, unread, uploaded, read, tell };
         let mut known = HashSet::new();
         let mut failed = HashSet::new();
         // Once more as long as a file was not what it should be, whose content others may have.
@@ -110,7 +104,7 @@ pub fn upload(
                 let place: Arc<[u8]> = [root, b"/", &listing[..]].concat().into();
                 all.file(tree, &place, file, &mut known, &mut failed)?;
             }
-            while all.waiting > 0 {
+            while all.crew.is_at_work() {
                 all.wait()?;
             }
             if all.unread.is_empty() {
@@ -157,8 +151,9 @@ struct Job {
 
 /// What became of a [`Job`].
 enum Done {
-    Stored(u64),
-    Present(u64),
+    /// The hash and the length; and whether something else was there.
+    Stored(ContentHash, u64, bool),
+    Present(ContentHash, u64),
     /// The file is to blame.
     Unreadable(Arc<[u8]>, ContentHash, FsError),
     /// The store is.
@@ -166,9 +161,7 @@ enum Done {
 }
 
 struct All<'t> {
-    jobs: SyncSender<Job>,
-    done: Receiver<Done>,
-    waiting: usize,
+    crew: Crew<Job, Done>,
     /// Files that were not what they should be, with what was looked for in them.
     unread: Vec<(Arc<[u8]>, ContentHash)>,
     uploaded: Uploaded,
@@ -204,7 +197,7 @@ impl All<'_> {
             Ok(opened) => opened,
             Err(e) => {
                 failed.insert(path.clone());
-                return self.fail(&e.on("read", show(path)));
+                return self.fail(&e.on("read", shown(path)));
             }
         };
         let one = if hashes.len() == 1 { file.size_bytes } else { CHUNK_LEN_BYTES };
@@ -216,15 +209,11 @@ impl All<'_> {
             let len = one.min(file.size_bytes - offset);
             let mut job = Job { path: path.clone(), file: opened.clone(), offset, len, hash: *hash, is_suspect };
             // Waits while all have enough to do; what they have done meanwhile is taken in first.
-            loop {
-                match self.jobs.try_send(job) {
-                    Ok(()) => break,
-                    Err(TrySendError::Full(back) | TrySendError::Disconnected(back)) => job = back,
-                }
+            while let Err(back) = self.crew.hand(job) {
+                job = back;
                 self.wait()?;
             }
-            self.waiting += 1;
-            while let Ok(done) = self.done.try_recv() {
+            while let Some(done) = self.crew.poll() {
                 self.take(done)?;
             }
         }
@@ -232,12 +221,9 @@ impl All<'_> {
     }
 
     fn wait(&mut self) -> Result<()> {
-        match self.done.recv_timeout(TICK) {
-            Ok(done) => self.take(done),
-            Err(RecvTimeoutError::Timeout) => self.tell_read(),
-            Err(RecvTimeoutError::Disconnected) => {
-                Err(FsError::new(ErrorKind::Io).because("the threads that store have ended"))
-            }
+        match self.crew.wait()? {
+            Some(done) => self.take(done),
+            None => self.tell_read(),
         }
     }
 
@@ -247,10 +233,19 @@ impl All<'_> {
     }
 
     fn take(&mut self, done: Done) -> Result<()> {
-        self.waiting -= 1;
-        let (count, len_bytes, present) = match done {
-            Done::Stored(len) => (&mut self.uploaded.stored, len, false),
-            Done::Present(len) => (&mut self.uploaded.present, len, true),
+        let add = |count: &mut (u64, u64), len| *count = (count.0 + 1, count.1 + len);
+        let (hash, len_bytes, present) = match done {
+            Done::Stored(hash, len, replaced) => {
+                add(&mut self.uploaded.stored, len);
+                if replaced {
+                    add(&mut self.uploaded.replaced, len);
+                }
+                (hash, len, false)
+            }
+            Done::Present(hash, len) => {
+                add(&mut self.uploaded.present, len);
+                (hash, len, true)
+            }
             Done::Unreadable(path, hash, e) => {
                 // Another file may have it.
                 self.unread.push((path, hash));
@@ -258,8 +253,7 @@ impl All<'_> {
             }
             Done::Refused(e) => return Err(e),
         };
-        *count = (count.0 + 1, count.1 + len_bytes);
-        self.tell(UploadEvent::Object { len_bytes, present })?;
+        self.tell(UploadEvent::Object { hash, len_bytes, present })?;
         self.tell_read()
     }
 
@@ -276,54 +270,83 @@ impl All<'_> {
     }
 }
 
+/// A path in the tree, which begins with a slash, for people.
+fn shown(path: &[u8]) -> String {
+    show(path.strip_prefix(b"/").unwrap_or(path))
+}
+
 fn changed() -> FsError {
     FsError::new(ErrorKind::Stale).because("it is not what the manifest says; make the manifest again")
 }
 
-fn work(shared: &Shared<'_>, jobs: &Mutex<Receiver<Job>>, done: &Sender<Done>) {
-    loop {
-        // One at a time waits here, with the lock; the others wait for it.
-        let Ok(job) = jobs.lock().recv() else { return };
-        // Whoever waits for it is not to wait for ever.
-        let ran = catch_unwind(AssertUnwindSafe(|| job.run(shared))).unwrap_or_else(|_| {
-            Done::Refused(FsError::new(ErrorKind::Io).on("store", show(&job.path)).because("a thread broke down"))
-        });
-        if done.send(ran).is_err() {
-            return;
-        }
-    }
-}
-
 impl Job {
+    fn done(&self, shared: &Shared<'_>) -> Done {
+        // Whoever waits for it is not to wait for ever.
+        catch_unwind(AssertUnwindSafe(|| self.run(shared))).unwrap_or_else(|_| {
+            Done::Refused(FsError::new(ErrorKind::Io).on("store", shown(&self.path)).because("a thread broke down"))
+        })
+    }
+
     fn run(&self, shared: &Shared<'_>) -> Done {
-        let UploadOptions { objects, keys, .. } = *shared.options;
+        let UploadOptions { objects, keys, verify, .. } = *shared.options;
         let key = keys.key(&self.hash);
+        let turn = || (self.len > LARGE_MIN_BYTES).then(|| shared.large.take());
         // One of another length cannot be right, and is replaced.
-        let if_absent = match objects.head(&key) {
-            Ok(info) if info.len == self.len => return Done::Present(self.len),
-            Ok(_) => false,
-            Err(e) if e.is_not_found() => true,
+        let (is_there, is_right) = match objects.head(&key) {
+            Ok(info) if info.len == self.len && verify => {
+                let _turn = turn();
+                match self.is_sound(shared, &key, &info) {
+                    Ok(is_sound) => (true, is_sound),
+                    Err(e) => return Done::Refused(e),
+                }
+            }
+            Ok(info) => (true, info.len == self.len),
+            Err(e) if e.is_not_found() => (false, false),
             Err(e) => return Done::Refused(e),
         };
-        if self.len == 0 && self.hash != ContentHash::of(b"") {
-            return Done::Unreadable(self.path.clone(), self.hash, changed().on("read", show(&self.path)));
+        if is_right {
+            return Done::Present(self.hash, self.len);
         }
-        let _turn = (self.len > LARGE_MIN_BYTES).then(|| shared.large.take());
+        if self.len == 0 && self.hash != ContentHash::of(b"") {
+            return Done::Unreadable(self.path.clone(), self.hash, changed().on("read", shown(&self.path)));
+        }
+        let _turn = turn();
         let piece = Piece::new(&*self.file, self.offset, self.len, self.hash, (shared.is_over, shared.read));
         let stored = match self.is_suspect && self.len > LARGE_MIN_BYTES {
             // Much would be sent for nothing.
             true => piece.check(),
             false => Ok(()),
         };
-        let stored =
-            stored.and_then(|()| objects.put(&key, Content::Source(&piece), &PutOptions { if_absent, metadata: &[] }));
+        let options = PutOptions { if_absent: !is_there, metadata: &[] };
+        let stored = stored.and_then(|()| objects.put(&key, Content::Source(&piece), &options));
         match (stored, piece.failure()) {
-            (Ok(Stored::New(_)), _) => Done::Stored(self.len),
-            (Ok(Stored::AlreadyThere), _) => Done::Present(self.len),
+            (Ok(Stored::New(_)), _) => Done::Stored(self.hash, self.len, is_there),
+            (Ok(Stored::AlreadyThere), _) => Done::Present(self.hash, self.len),
             (Err(_), Some(e)) if e.kind() == ErrorKind::Interrupted => Done::Refused(e),
-            (Err(_), Some(e)) => Done::Unreadable(self.path.clone(), self.hash, e.on("read", show(&self.path))),
+            (Err(_), Some(e)) => Done::Unreadable(self.path.clone(), self.hash, e.on("read", shown(&self.path))),
             (Err(e), None) => Done::Refused(e),
         }
+    }
+
+    /// Whether the object that is there has the right content. One that is replaced meanwhile is not known to have it.
+    fn is_sound(&self, shared: &Shared<'_>, key: &str, info: &ObjectInfo) -> Result<bool> {
+        let (mut hasher, mut at) = (Hasher::default(), 0);
+        let mut buffer = vec![0; self.len.min(REQUEST_LEN_BYTES) as usize];
+        while at < self.len {
+            if shared.is_over.load(Ordering::Relaxed) {
+                return Err(ErrorKind::Interrupted.into());
+            }
+            let wanted = (self.len - at).min(REQUEST_LEN_BYTES) as usize;
+            let piece = &mut buffer[..wanted];
+            match shared.options.objects.read_at(key, at, piece, info.tag.as_ref()) {
+                Ok(fetched) if fetched.count == wanted => hasher.update(piece),
+                Ok(_) => return Ok(false),
+                Err(e) if e.is_not_found() || e.kind() == ErrorKind::Stale => return Ok(false),
+                Err(e) => return Err(e),
+            }
+            at += wanted as u64;
+        }
+        Ok(hasher.finish() == self.hash)
     }
 }
 

@@ -69,12 +69,16 @@ The files are looked for in the folder --root, by their paths in the manifest. W
 upload that was interrupted goes on when it is started again. A file that is no more what the manifest says is told and not sent; the \
 exit code is 1 then.
 
+That an object is there is told by its length. --verify has it fetched and compared with its hash, and replaces what is wrong: this mends \
+what `adit manifest verify` finds, as long as the files are there.
+
 With --manifest-prefix the manifest is stored, too, when all of its content is there: by its file name in the folder Manifests/PREFIX of the store, \
 with the root's path beside it, as `deadline attachment upload --upload-manifest-path` does.
 
 Examples:
   adit manifest upload job.manifest --root ~/work --cas s3://bucket/Queue
   adit manifest upload m --root ~/work --cas s3://b/Queue --manifest-prefix me
+  adit manifest upload job.manifest --root ~/work --cas /srv/store --verify
   adit manifest snapshot ~/work -o job.manifest --cas /srv/store")]
     Upload(ManifestUploadArgs),
     /// Bring what was changed on a writable mount to the store, with a manifest of it
@@ -204,6 +208,9 @@ pub struct ManifestUploadArgs {
     /// Its password.
     #[command(flatten)]
     pub password: PasswordArgs,
+    /// Fetch what the store has already as well, and send again what is wrong there
+    #[arg(long)]
+    pub verify: bool,
     /// Store the manifest as well, when all of its content is there: as Manifests/PREFIX/ and its file name, with the root beside it
     #[arg(long, value_name = "PREFIX")]
     pub manifest_prefix: Option<String>,

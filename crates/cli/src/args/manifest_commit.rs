@@ -19,8 +19,10 @@ were added or changed, as the outputs of a task do: that version cannot tell wha
 tells everything since the mounted manifest, not since the last commit; with no change nothing is written. --full writes the whole \
 tree instead.
 
-It goes to Manifests/PREFIX/NAME in the store, with the path of the tree as the official tools note it. Without -o, --manifest-prefix and \
---task-output it lies beside the mounted manifest, if that is in a store, else in Manifests/commits/HASH, by the hash of the mounted one.
+It goes to Manifests/PREFIX/NAME in the store, with the path of the tree as the official tools note it. Another manifest that is there \
+stays, and the commit fails, unless --replace is said. Without -o, --manifest-prefix, --manifest-name and --task-output each commit has a \
+folder of its own, TIME_upper-ID by the time and the id of the volume with the changes: beside the mounted manifest, if that is in the \
+store, else (and where it is the output of a task) in Manifests/commits/HASH, by the hash of the mounted one.
 
 Examples:
   adit manifest commit ~/job --dry-run
@@ -40,7 +42,7 @@ pub struct ManifestCommitArgs {
     /// Say what would go, and change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Write the manifest to this file (as well, if a place in the store is named), replaced if it is there
+    /// Write the manifest to this file (as well, if a place in the store is named), replaced if it is there; `-` for standard output
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: Option<PathBuf>,
     /// Write it to Manifests/PREFIX/NAME in the store
@@ -49,6 +51,9 @@ pub struct ManifestCommitArgs {
     /// The NAME there [default: the hash of the location and the root, and _output]
     #[arg(long, value_name = "NAME", conflicts_with = "task_output")]
     pub manifest_name: Option<String>,
+    /// Replace another manifest that is at that place in the store, but never the one that is mounted
+    #[arg(long)]
+    pub replace: bool,
     /// Write it where the output of a task is looked for: FARM/QUEUE/JOB/STEP/TASK, or without TASK that of a step
     #[arg(long, value_name = "FOLDER", requires = "session_action")]
     pub task_output: Option<String>,

@@ -10,7 +10,7 @@ use super::bytes;
 use crate::args::low::{CatArgs, GlobalArgs, LsArgs, TreeArgs};
 use crate::failure::{Failure, Failures, Result};
 use crate::open::{self, Opened, Purpose};
-use crate::output::{EntryJson, JsonList, Output, mode_text, printable, time_text};
+use crate::output::{EntryJson, JsonList, Output, counted, mode_text, printable, time_text};
 
 /// How much of a file is read at once.
 const READ_LEN_BYTES: usize = 1 << 20;
@@ -150,11 +150,6 @@ pub fn tree(args: &TreeArgs, global: &GlobalArgs) -> Result<()> {
     }
     out.finish()?;
     failures.into_inner().result()
-}
-
-/// `1 file`, `2 files`
-fn counted(count: u64, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 /// `adit cat`

@@ -8,6 +8,7 @@ mod upload;
 mod verify;
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, Write};
@@ -35,15 +36,18 @@ use crate::args::units::show_size;
 use crate::args::volume::DataArgs;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
+use crate::logging;
 use crate::open::{self, Purpose};
-use crate::output::{Output, add_name, differences};
+use crate::output::{Output, add_name, counted, differences};
 use crate::process;
-use crate::source::{Source, is_url};
+use crate::source::{Source, is_url, manifest_if_one};
 
 /// In the place of a file: standard output.
 const STANDARD_STREAM: &str = "-";
+
 /// `adit manifest …`
 pub fn manifest(command: &ManifestCommand, global: &GlobalArgs) -> Result<()> {
+    logging::about_manifests();
     match command {
         ManifestCommand::Snapshot(args) => snapshot(args, global),
         ManifestCommand::Diff(args) => diff(args, global),
@@ -108,8 +112,10 @@ fn snapshot(args: &ManifestSnapshotArgs, global: &GlobalArgs) -> Result<()> {
     };
     let uploaded = match &goes_to {
         Some(url) => {
-            let tree = Tree::new(&*opened.store);
-            Some(upload::to_store(&tree, bytes(&args.path), &manifest, url, &source.cas, &opened.advice, global)?)
+            let (tree, root) = (&Tree::new(&*opened.store), bytes(&args.path));
+            let (cas, store, advice) = (&**url, &source.cas.store, &opened.advice);
+            let bringing = upload::Bringing { tree, root, cas, store, verify: false, advice };
+            Some(bringing.bring(&manifest, &mut HashSet::new(), global)?)
         }
         None => None,
     };
@@ -266,7 +272,7 @@ fn put_together(names: &[OsString], read_all: &[Read]) -> Result<Manifest> {
 }
 
 fn index(args: &ManifestIndexArgs, global: &GlobalArgs) -> Result<()> {
-    let Source::Manifest(file) = Source::recognise(&args.manifest)? else {
+    let Some(file) = manifest_if_one(&args.manifest)? else {
         let what = format!("{}: not a manifest", Path::new(&args.manifest).display());
         return Err(Failure::new(Code::NotSupported, what));
     };
@@ -286,7 +292,7 @@ fn index(args: &ManifestIndexArgs, global: &GlobalArgs) -> Result<()> {
             "size_bytes": totals.size_bytes,
         }))?;
     } else if !global.quiet {
-        let what = format!("{} files, {}", totals.files, show_size(totals.size_bytes));
+        let what = format!("{}, {}", counted(totals.files, "file"), show_size(totals.size_bytes));
         out.line(format_args!("{}: indexed: {what}", file.display()))?;
     }
     out.finish()
@@ -322,10 +328,7 @@ fn read(file: &Path, store: &StoreArgs) -> Result<Read> {
 }
 
 fn read_if_manifest(name: &OsStr, store: &StoreArgs) -> Result<Option<Read>> {
-    match Source::recognise(name)? {
-        Source::Manifest(file) => read(&file, store).map(Some),
-        _ => Ok(None),
-    }
+    manifest_if_one(name)?.map(|file| read(&file, store)).transpose()
 }
 
 /// Refuses the manifest and the description of it in one stream.

@@ -15,17 +15,19 @@ use adit_core::{ErrorKind, FsError};
 use adit_index::{NodeId, Segment};
 use adit_manifest::cache::{Cache, CacheOptions, Fetch, ObjectId, Watch};
 use adit_manifest::cas::{DataKeys, ObjectDocument, ObjectSource};
-use adit_manifest::format::{ContentHash, FormatError};
+use adit_manifest::format::{Body, ContentHash, FormatError, Manifest};
 use adit_manifest::store::{Building, Identity, ManifestStore, Segments, SegmentsOptions, StoreOptions};
 use adit_media::HostDirectory;
 use adit_media::objects::{FolderObjects, ObjectsOptions, open_objects};
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::args::low::GlobalArgs;
 use crate::args::manifest::{CasArgs, StoreArgs};
 use crate::commands::mount::overlay::place::cache_dir;
 use crate::exit_code::Code;
-use crate::failure::{Failure, Result};
+use crate::failure::{Advice, Failure, Result};
+use crate::logging;
 use crate::progress::Progress;
 use crate::source::is_url;
 
@@ -39,6 +41,10 @@ const DATA_DIR: &str = "Data";
 const MANIFESTS: &str = "/Manifests/";
 /// Among so many nodes one with an object is looked for, to ask the store for it.
 const FIRST_NODES: u32 = 10_000;
+/// Objects of which a store is asked whether it has them, to tell whether it is the right one.
+const ASKED_MAX: usize = 3;
+/// How often a store is asked by who can do without its answer.
+const HURRIED_TRIES: u32 = 3;
 /// How often as long as for an answer is waited for a call with all its tries.
 const TRIES_DEADLINE: u32 = 3;
 
@@ -81,6 +87,7 @@ pub fn root_of(manifest: &Path) -> Option<&str> {
 /// Those of the manifest, which is checked whole when its index is built; of the cache directory; of the store, as far as they show before it is
 /// asked for anything.
 pub fn store(file: &Path, args: &CasArgs, quiet: bool) -> Result<ManifestStore> {
+    logging::about_manifests();
     watched_store(file, args, quiet, None)
 }
 
@@ -89,10 +96,15 @@ pub fn store(file: &Path, args: &CasArgs, quiet: bool) -> Result<ManifestStore> 
 /// # Errors
 /// As [`store`].
 pub fn watched_store(file: &Path, args: &CasArgs, quiet: bool, watch: Option<Arc<dyn Watch>>) -> Result<ManifestStore> {
-    let objects = args.cas.as_deref().map(|cas| objects(cas, &args.store)).transpose()?;
+    let fetch: Arc<dyn Fetch> = match args.cas.as_deref() {
+        None => Arc::new(Nowhere),
+        // It may come back, and what is in the cache can be read until then.
+        Some(cas) if !is_url(Path::new(cas)) && !Path::new(cas).is_dir() => Arc::new(Absent::new(Path::new(cas))),
+        Some(cas) => Arc::new(ObjectSource::new(objects(cas, &args.store)?, DataKeys::default())),
+    };
     let segment = index(file, args, quiet)?;
     let dir = objects_dir(args)?;
-    let host = HostDirectory::open(&dir).map_err(|e| Failure::io(dir.display(), &e))?;
+    let host = HostDirectory::open(&dir).map_err(|e| of_cache_dir(Failure::io(dir.display(), &e)))?;
     let defaults = CacheOptions::default();
     let options = CacheOptions {
         limit_bytes: args.cache_size.unwrap_or(u64::MAX),
@@ -102,35 +114,43 @@ pub fn watched_store(file: &Path, args: &CasArgs, quiet: bool, watch: Option<Arc
         patience: defaults.patience.max(deadline(&args.store).saturating_mul(2)),
         ..defaults
     };
-    let cache = Cache::open(Arc::new(host), options).map_err(|e| Failure::fs(dir.display(), &e))?;
-    let fetch: Arc<dyn Fetch> = match objects {
-        Some(objects) => Arc::new(ObjectSource::new(objects, DataKeys::default())),
-        None => Arc::new(Nowhere),
-    };
+    let cache = Cache::open(Arc::new(host), options).map_err(|e| of_cache_dir(Failure::fs(dir.display(), &e)))?;
     let owner = this_process();
     ManifestStore::new(segment, Arc::new(cache), fetch, StoreOptions::owned_by(owner.uid, owner.gid))
         .map_err(|e| Failure::fs(file.display(), &e))
 }
 
 /// Asks the store whether it answers at all, so that a mount of one that does not is refused. Whether it has the objects is seen when they
-/// are read.
+/// are read. Of one that cannot be reached only a remark is made if there is something to be read without it: content in the cache, or what was
+/// changed on a mount before (`has_changes`). Each read of anything else asks it again.
 ///
 /// # Errors
-/// `Network`, `PermissionDenied` and the like; that the bucket is not there. Of a folder that is no store only a remark is made.
-pub fn expect_answers(args: &CasArgs, store: &ManifestStore) -> Result<()> {
+/// `Network`, `PermissionDenied` and the like; that the bucket or the folder is not there. Of a folder that is no store only a remark is made.
+pub fn expect_answers(args: &CasArgs, store: &ManifestStore, has_changes: bool) -> Result<()> {
     let Some(cas) = args.cas.as_deref() else { return Ok(()) };
-    let nodes = (0..store.segment().len().min(FIRST_NODES)).map(NodeId);
+    let (place, nodes) = (Path::new(cas), (0..store.segment().len().min(FIRST_NODES)).map(NodeId));
     let first = nodes.filter_map(|id| store.segment().hash(id).ok().flatten()).next();
-    if !is_url(Path::new(cas)) {
-        // What is in the cache can be read nevertheless.
-        if let (Some(_), Err(failure)) = (first, expect_data(cas)) {
-            super::remark(&format!("{}\n  what is not in the cache cannot be read", failure.text()));
-        }
-        return Ok(());
+    let asked = match is_url(place) {
+        true => asked(cas, &args.store, first.map(ContentHash)),
+        false => first.map_or(Ok(()), |_| expect_data(cas)),
+    };
+    let Err(failure) = asked else { return Ok(()) };
+    let is_away = if is_url(place) { failure.code() == Code::Network } else { !place.is_dir() };
+    let is_another = !is_url(place) && !is_away;
+    if !is_another && !(is_away && (has_changes || store.has_cached(FIRST_NODES))) {
+        return Err(failure);
     }
+    let goes_on = "it is mounted all the same: what is in the cache can be read, and for the rest it is asked again";
+    super::remark(&format!("{}\n  {goes_on}", failure.text()));
+    Ok(())
+}
+
+/// What a server says to who asks for this object, and for nothing.
+fn asked(cas: &OsStr, args: &StoreArgs, hash: Option<ContentHash>) -> Result<()> {
     let failed = |e: FsError| Failure::fs(cas.display(), &e);
-    let objects = objects(cas, &args.store)?;
-    match first.map(|hash| objects.head(&DataKeys::default().key(&ContentHash(hash)))) {
+    // Somebody waits for the mount, which goes on without it.
+    let objects = hurried(cas, args)?;
+    match hash.map(|hash| objects.head(&DataKeys::default().key(&hash))) {
         Some(Ok(_)) => return Ok(()),
         Some(Err(e)) if !e.is_not_found() => return Err(failed(e)),
         _ => {}
@@ -147,11 +167,54 @@ pub fn expect_answers(args: &CasArgs, store: &ManifestStore) -> Result<()> {
 /// # Errors
 /// That it has no folder of data.
 pub fn expect_data(cas: &OsStr) -> Result<()> {
-    if is_url(Path::new(cas)) || Path::new(cas).join(DATA_DIR).is_dir() {
+    let place = Path::new(cas);
+    if is_url(place) || place.join(DATA_DIR).is_dir() {
         return Ok(());
     }
-    let what = format!("{}: not a store: it has no folder {DATA_DIR}", cas.display());
-    Err(Failure::new(Code::Failure, what).hint("--cas names the folder above it"))
+    let what = match place.is_dir() {
+        true => format!("{}: not a store: it has no folder {DATA_DIR}", cas.display()),
+        false => format!("{}: there is no such folder", cas.display()),
+    };
+    Err(Failure::new(Code::Failure, what).hint("--cas names the folder above Data/"))
+}
+
+/// Asks whether a store has anything like the content of `manifest`, from which all of it is to be read: of another bucket or prefix, or with
+/// other credentials, each object would be told to be missing.
+///
+/// # Errors
+/// That it is none; those of the store.
+pub fn expect_content(cas: &OsStr, args: &StoreArgs, manifest: &Manifest) -> Result<()> {
+    let files = manifest.entries().filter_map(|(_, body)| match body {
+        Body::File(file) => file.content.hashes().first(),
+        _ => None,
+    });
+    let first: Vec<&ContentHash> = files.take(ASKED_MAX).collect();
+    if first.is_empty() {
+        return Ok(());
+    }
+    if !is_url(Path::new(cas)) {
+        return expect_data(cas);
+    }
+    let failed = |e: FsError| Failure::fs(cas.display(), &e);
+    let (objects, mut refused) = (objects(cas, args)?, None);
+    for hash in first {
+        match objects.head(&DataKeys::default().key(hash)) {
+            Ok(_) => return Ok(()),
+            Err(e) if e.is_not_found() => {}
+            // So it is with one that is missing, for who may not list.
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => refused = Some(e),
+            Err(e) => return Err(failed(e)),
+        }
+    }
+    match objects.list(&format!("{DATA_DIR}/"), None, 1) {
+        Ok(page) if page.objects.is_empty() => {
+            let what = format!("{}: not a store: there is no object below {DATA_DIR}/ in it", cas.display());
+            Err(Failure::new(Code::Failure, what).hint("--cas names what is above Data/: s3://BUCKET/PREFIX"))
+        }
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => refused.map_or(Ok(()), |e| Err(failed(e))),
+        Err(e) => Err(failed(e)),
+        Ok(_) => Ok(()),
+    }
 }
 
 /// Asks whether a store answers that is written to much later.
@@ -218,7 +281,8 @@ fn arguments(args: &CasArgs) -> Result<Vec<OsString>> {
 /// As [`store`].
 pub fn index(file: &Path, args: &CasArgs, quiet: bool) -> Result<Segment> {
     let dir = made(&cache_dir(args.cache_dir.as_deref())?)?.join(INDEXES_DIR);
-    let segments = Segments::open(&dir, SegmentsOptions::default()).map_err(|e| Failure::fs(dir.display(), &e))?;
+    let opened = Segments::open(&dir, SegmentsOptions::default());
+    let segments = opened.map_err(|e| of_cache_dir(Failure::fs(dir.display(), &e)))?;
     let mut progress = Progress::new("manifest", quiet);
     let mut is_told = false;
     let mut report = |building| {
@@ -232,10 +296,27 @@ pub fn index(file: &Path, args: &CasArgs, quiet: bool) -> Result<Segment> {
         ControlFlow::Continue(())
     };
     let segment = if is_url(file) {
-        let document = document(file, &args.store)?;
-        match document.origin() {
-            Some(origin) => segments.of_origin(&origin, &document, &mut report),
-            None => segments.build_own(&document, &mut report),
+        let (mut objects, name) = manifest_in_store(file, &args.store)?;
+        let place = [objects.describe().as_bytes(), b"\0", name.as_bytes()].concat();
+        if segments.last_at(&place).is_some() {
+            objects = hurried(OsStr::new(place_of(file)?.0), &args.store)?;
+        }
+        match ObjectDocument::open(objects, name) {
+            Ok(document) => match document.origin() {
+                Some(origin) => {
+                    let segment = segments.of_origin(&origin, &document, &mut report);
+                    segment.inspect(|_| segments.note_last(&place, &origin))
+                }
+                None => segments.build_own(&document, &mut report),
+            },
+            Err(e) => match segments.last_at(&place).filter(|_| Code::of(e.kind()) == Code::Network) {
+                Some(segment) => {
+                    let goes_on = "it is taken for what it was when it was looked at last";
+                    super::remark(&format!("{}\n  {goes_on}", failure(file, &e).text()));
+                    Ok(segment)
+                }
+                None => Err(e),
+            },
         }
     } else {
         let opened = File::open(file).map_err(|e| Failure::io(file.display(), &e))?;
@@ -250,7 +331,7 @@ pub fn failure(file: &Path, e: &FsError) -> Failure {
     match FormatError::of(e) {
         Some(why) => Failure::new(Code::of(e.kind()), format!("{}: {why}", file.display()))
             .hint("get it again from where it was made; a manifest that breaks a rule is not read in part"),
-        None => Failure::fs(file.display(), e),
+        None => Advice::about_manifests().failure(file.display(), e),
     }
 }
 
@@ -268,9 +349,14 @@ fn place_of(url: &Path) -> Result<(&str, &str)> {
 /// # Errors
 /// Usage, if the URL cannot be that of a manifest; those of the store.
 pub fn document(url: &Path, args: &StoreArgs) -> Result<ObjectDocument> {
+    let (objects, name) = manifest_in_store(url, args)?;
+    ObjectDocument::open(objects, name).map_err(|e| failure(url, &e))
+}
+
+/// The store, and the key in it, of the manifest at a URL. Nothing is asked for yet.
+fn manifest_in_store<'u>(url: &'u Path, args: &StoreArgs) -> Result<(Arc<dyn Objects>, &'u str)> {
     let (root, name) = place_of(url)?;
-    let objects = objects(OsStr::new(root), args)?;
-    ObjectDocument::open(objects, name).map_err(|e| Failure::fs(url.display(), &e))
+    Ok((objects(OsStr::new(root), args)?, name))
 }
 
 /// The object store that `url` names.
@@ -278,6 +364,15 @@ pub fn document(url: &Path, args: &StoreArgs) -> Result<ObjectDocument> {
 /// # Errors
 /// Usage, if it makes no sense; of a folder, that it is not there. A server is not asked for anything yet.
 pub fn objects(url: &OsStr, args: &StoreArgs) -> Result<Arc<dyn Objects>> {
+    objects_with(url, args, ObjectsOptions::default().tries_max)
+}
+
+/// The same, for who waits for an answer and can do without.
+fn hurried(url: &OsStr, args: &StoreArgs) -> Result<Arc<dyn Objects>> {
+    objects_with(url, args, HURRIED_TRIES)
+}
+
+fn objects_with(url: &OsStr, args: &StoreArgs, tries_max: u32) -> Result<Arc<dyn Objects>> {
     not_empty(url)?;
     let failed = |e: FsError| {
         let failure = Failure::fs(url.display(), &e);
@@ -305,6 +400,7 @@ pub fn objects(url: &OsStr, args: &StoreArgs) -> Result<Arc<dyn Objects>> {
         connect_timeout: args.connect_timeout.unwrap_or(defaults.connect_timeout),
         answer_timeout: answer_timeout(args),
         deadline: deadline(args),
+        tries_max,
         ..defaults
     };
     open_objects(text, &options).map_err(failed)
@@ -339,7 +435,49 @@ pub fn objects_place(args: &CasArgs) -> Result<PathBuf> {
 /// The folder `dir`, made for this user alone if it is not there.
 fn made(dir: &Path) -> Result<PathBuf> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    made.map(|()| dir.to_owned()).map_err(|e| Failure::io(dir.display(), &e))
+    made.map(|()| dir.to_owned()).map_err(|e| of_cache_dir(Failure::io(dir.display(), &e)))
+}
+
+/// A failure of the cache directory, which can be another one; but for a full disk, which needs room.
+fn of_cache_dir(failure: Failure) -> Failure {
+    match failure.code() {
+        Code::NoSpace => failure,
+        _ => failure.on("the cache directory").hint("name another one with --cache-dir"),
+    }
+}
+
+/// A folder that is not there: what is in the cache can be read, and whoever wants more looks again.
+struct Absent {
+    folder: PathBuf,
+    found: Mutex<Option<Arc<ObjectSource>>>,
+}
+
+impl Absent {
+    fn new(folder: &Path) -> Absent {
+        Absent { folder: folder.to_owned(), found: Mutex::default() }
+    }
+
+    fn found(&self) -> adit_core::Result<Arc<ObjectSource>> {
+        let mut found = self.found.lock();
+        if let Some(source) = &*found {
+            return Ok(source.clone());
+        }
+        // It is the content that is missing, and no file.
+        let failed = |e: FsError| FsError::new(ErrorKind::Io).on("read objects", self.folder.display()).because(e);
+        let objects = FolderObjects::open(&self.folder).map_err(failed)?;
+        Ok(found.insert(Arc::new(ObjectSource::new(Arc::new(objects), DataKeys::default()))).clone())
+    }
+}
+
+impl Fetch for Absent {
+    fn fetch(
+        &self,
+        id: &ObjectId,
+        range: Range<u64>,
+        sink: &mut dyn FnMut(&[u8]) -> adit_core::Result<()>,
+    ) -> adit_core::Result<()> {
+        self.found()?.fetch(id, range, sink)
+    }
 }
 
 /// There is no store: what is in the cache can be read.

@@ -137,7 +137,7 @@ pub fn source(args: &SourceArgs, global: &GlobalArgs, purpose: Purpose) -> Resul
             // A verb ends with the last byte: what only then shows to be wrong would have been handed out.
             let cas = CasArgs { strict: true, ..manifest::settled(&args.cas, file)? };
             let store = manifest::store(file, &cas, global.quiet)?;
-            Opened { store: Arc::new(store), read_only: true, advice: Advice::default(), held: Held::Nothing }
+            Opened { store: Arc::new(store), read_only: true, advice: Advice::about_manifests(), held: Held::Nothing }
         }
         Source::Dir(dir) => {
             no_password(&source, &args.password.origin())?;

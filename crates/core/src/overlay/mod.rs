@@ -150,6 +150,8 @@ struct Shared {
     counters: Counters,
     /// What commits do with files.
     work: Mutex<states::Work>,
+    /// Held while what commits brought is noted in the upper.
+    noting: Mutex<()>,
     /// Whether everything that is read of the lower has to be verified.
     reads_verified: bool,
 }
@@ -281,6 +283,7 @@ impl Overlay {
             listings: Mutex::default(),
             counters: Counters::default(),
             work: Mutex::default(),
+            noting: Mutex::default(),
             reads_verified,
         })))
     }

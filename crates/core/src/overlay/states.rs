@@ -1,11 +1,13 @@
 //! What has become of changed files elsewhere: whether a commit brought them to a store, or is at it.
 //!
 //! What was committed is noted in a file of the upper ([`names::COMMITTED`]), by inode number with length and times: who changes the
-//! file makes that void. It is only for who asks; nothing relies on it. What a commit is at is in memory. Both are about an
-//! overlay whose lower is remote; of another one nothing is told.
+//! file makes that void. It is only for who asks; nothing relies on it. What a commit is at is in memory, for each commit by itself:
+//! several may be at work. Both are about an overlay whose lower is remote; of another one nothing is told.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use super::layer::Held;
 use super::node::Node;
 use super::{OWN, Overlay, Shared, name_of, names};
 use crate::error::{ErrorKind, FsError, Result};
@@ -76,49 +78,100 @@ pub enum AtWork {
 pub enum WorkEnd {
     /// All that it was [uploading](AtWork::Uploading) is in the store: it is noted, in the place of all that was before.
     Committed,
-    /// It could not go on.
-    Failed,
-    /// Nobody goes on with it.
-    GivenUp,
+    /// It could not go on, or nobody goes on with it.
+    Ended,
 }
 
-/// What the commits at work do, by file.
+/// A commit at work.
+struct AtCommit {
+    files: BTreeMap<Ino, FileVersion>,
+    /// How many commits were noted when it began.
+    noted_before: u64,
+}
+
+/// What the commits at work do, and did.
 #[derive(Default)]
-pub(super) struct Work(BTreeMap<Ino, (FileVersion, AtWork, u64)>);
+pub(super) struct Work {
+    /// By the number of each.
+    at_work: BTreeMap<u64, AtCommit>,
+    /// What one that ended could not bring.
+    failed: BTreeMap<Ino, FileVersion>,
+    /// Commits that were noted in the upper since it was opened.
+    noted: u64,
+}
+
+impl Work {
+    fn begin(&mut self, owner: u64) -> &mut AtCommit {
+        let noted_before = self.noted;
+        self.at_work.entry(owner).or_insert_with(|| AtCommit { files: BTreeMap::new(), noted_before })
+    }
+
+    /// What becomes of this version of a file.
+    fn state(&self, now: &FileVersion) -> Option<AtWork> {
+        if self.at_work.values().any(|commit| commit.files.get(&now.ino) == Some(now)) {
+            return Some(AtWork::Uploading);
+        }
+        (self.failed.get(&now.ino) == Some(now)).then_some(AtWork::Failed)
+    }
+}
+
+/// Inserts a version, unless there are too many already.
+fn note(files: &mut BTreeMap<Ino, FileVersion>, file: &FileVersion) {
+    if files.len() < FILES_MAX || files.contains_key(&file.ino) {
+        files.insert(file.ino, *file);
+    }
+}
 
 impl Overlay {
-    /// Notes what the commit `owner` does with some files, until it [ends](Overlay::end_work).
+    /// The commit `owner` has its state of the tree: what others note from here on may be newer than that.
+    pub fn begin_work(&self, owner: u64) {
+        self.0.work.lock().begin(owner);
+    }
+
+    /// Notes what becomes of some files by the commit `owner`: what it is at until it [ends](Overlay::end_work), and what it
+    /// failed to bring until another one takes that up.
     pub fn note_work(&self, owner: u64, files: &[FileVersion], what: AtWork) {
         let mut work = self.0.work.lock();
         for file in files {
-            if work.0.len() < FILES_MAX || work.0.contains_key(&file.ino) {
-                work.0.insert(file.ino, (*file, what, owner));
+            match what {
+                AtWork::Uploading => {
+                    work.failed.remove(&file.ino);
+                    note(&mut work.begin(owner).files, file);
+                }
+                AtWork::Failed => note(&mut work.failed, file),
             }
         }
     }
 
-    /// The commit `owner` is over. What it [failed](AtWork::Failed) to bring stays noted as such until another commit takes it up.
+    /// The commit `owner` is over. What it [failed](AtWork::Failed) to bring stays noted as such.
     ///
     /// # Errors
     /// The upper's, where something is to be noted in it. The commit is done all the same.
     pub fn end_work(&self, owner: u64, end: WorkEnd) -> Result<()> {
-        let mut ended = Vec::new();
-        self.0.work.lock().0.retain(|_, (file, what, of)| {
-            if *of != owner || *what != AtWork::Uploading {
-                return true;
-            }
-            ended.push(*file);
-            *what = AtWork::Failed;
-            end == WorkEnd::Failed
-        });
-        if end != WorkEnd::Committed {
+        let commit = self.0.work.lock().at_work.remove(&owner);
+        let Some(AtCommit { mut files, noted_before }) = commit.filter(|_| end == WorkEnd::Committed) else {
             return Ok(());
+        };
+        // One at a time reads what is noted and writes it anew.
+        let _noting = self.0.noting.lock();
+        let is_first = {
+            let mut work = self.0.work.lock();
+            work.noted += 1;
+            work.failed.retain(|ino, file| files.get(ino) != Some(file));
+            work.noted == noted_before + 1
+        };
+        // It tells all that was changed when it began, and so all that is noted from before; but one that came in between may know more.
+        if !is_first {
+            self.0.add_committed(&mut files)?;
         }
-        let noted = self.0.note_committed(&ended);
+        let noted = self.0.note_committed(&files);
         self.0.settle();
         noted
     }
 }
+
+/// The file with what was noted, held, and how many records it has.
+type Noted = (Held, Arc<dyn StoreFile>, u64);
 
 impl Shared {
     /// Whether files are told apart by what became of them elsewhere.
@@ -133,8 +186,8 @@ impl Shared {
             return Ok(None);
         }
         let now = FileVersion::of(&Attr { ino: node.ino, ..self.upper.store.getattr(upper)? });
-        let at_work = self.work.lock().0.get(&node.ino).filter(|(file, ..)| *file == now).map(|(_, what, _)| *what);
-        Ok(Some(match at_work {
+        let state = self.work.lock().state(&now);
+        Ok(Some(match state {
             Some(AtWork::Uploading) => b"uploading",
             Some(AtWork::Failed) => b"error",
             None if self.committed(node.ino)? == Some(now) => b"uploaded",
@@ -152,19 +205,36 @@ impl Shared {
             .because("it tells the state of a file, and cannot be set"))
     }
 
-    /// The version of a file that was committed last.
-    fn committed(&self, ino: Ino) -> Result<Option<FileVersion>> {
+    /// What was noted of commits, if it can be read, and how many records that has.
+    fn noted(&self) -> Result<Option<Noted>> {
         let Some((attr, held)) = self.upper.find(Ino::ROOT, name_of(names::COMMITTED)?)? else { return Ok(None) };
         if attr.kind != Kind::File {
             return Ok(None);
         }
         let file = self.upper.store.open(held.ino, Access::Read)?;
-        let count = attr.size.saturating_sub(MAGIC.len() as u64) / RECORD_LEN as u64;
         let mut magic = [0; MAGIC.len()];
         // It is only for who asks: what another version of adit wrote says nothing.
         if file.read_at(0, &mut magic)? < magic.len() || magic != MAGIC {
             return Ok(None);
         }
+        Ok(Some((held, file, attr.size.saturating_sub(MAGIC.len() as u64) / RECORD_LEN as u64)))
+    }
+
+    /// Adds what is noted to `files`: of two versions of a file the one that was changed later.
+    fn add_committed(&self, files: &mut BTreeMap<Ino, FileVersion>) -> Result<()> {
+        let Some((_held, file, count)) = self.noted()? else { return Ok(()) };
+        for number in 0..count {
+            let Some(found) = record(&*file, number)? else { break };
+            if files.get(&found.ino).is_none_or(|known| known.ctime < found.ctime) {
+                note(files, &found);
+            }
+        }
+        Ok(())
+    }
+
+    /// The version of a file that was committed last.
+    fn committed(&self, ino: Ino) -> Result<Option<FileVersion>> {
+        let Some((_held, file, count)) = self.noted()? else { return Ok(None) };
         let (mut low, mut high) = (0, count);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -178,10 +248,9 @@ impl Shared {
         Ok(None)
     }
 
-    fn note_committed(&self, files: &[FileVersion]) -> Result<()> {
+    fn note_committed(&self, files: &BTreeMap<Ino, FileVersion>) -> Result<()> {
         let mut bytes = MAGIC.to_vec();
-        let sorted: BTreeMap<Ino, &FileVersion> = files.iter().map(|file| (file.ino, file)).collect();
-        sorted.values().for_each(|file| file.encode(&mut bytes));
+        files.values().for_each(|file| file.encode(&mut bytes));
         let (name, new) = (name_of(names::COMMITTED)?, name_of(names::COMMITTED_NEW)?);
         let held = {
             let learning = self.upper.learning();

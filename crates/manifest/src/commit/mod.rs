@@ -44,6 +44,8 @@ pub struct Changed {
     pub manifest: Manifest,
     /// How many entries could not be read. With one of them the manifest is not whole.
     pub failed: u64,
+    /// Files with an exec bit, of which version 2023-03-03 keeps none; of another one 0.
+    pub exec_bits: u64,
 }
 
 /// How it is looked.
@@ -77,10 +79,13 @@ pub fn changed(
     let filter = Filter::default();
     let of = Options { format: header.format, filter: &filter, threads: options.threads, known: Some(&known) };
     let now = snapshot_of(tree, &paths, &of, tell)?;
-    let after = if header.format == Format::V2023 { files_of_2023(&now.manifest)? } else { now.manifest };
+    let (after, exec_bits) = match header.format {
+        Format::V2023 => files_of_2023(&now.manifest)?,
+        Format::V2025(_) => (now.manifest, 0),
+    };
     let diff = after.diff(&before, hash)?;
     let manifest = diff.with_header(Header { kind: Kind::Diff { parent: hash }, ..header });
-    Ok(Changed { manifest, failed: now.failed })
+    Ok(Changed { manifest, failed: now.failed, exec_bits })
 }
 
 /// The whole manifest behind `segment` with `changed` put over it.
@@ -104,16 +109,17 @@ fn topmost(paths: &[Vec<u8>]) -> Vec<Vec<u8>> {
     sorted.iter().filter(|path| !is_below(path)).map(|path| path.to_vec()).collect()
 }
 
-/// As version 2023-03-03 has it: nothing is executable.
-fn files_of_2023(manifest: &Manifest) -> Result<Manifest> {
-    let mut files = Manifest::new(*manifest.header());
+/// As version 2023-03-03 has it: nothing is executable. With how many were.
+fn files_of_2023(manifest: &Manifest) -> Result<(Manifest, u64)> {
+    let (mut files, mut exec_bits) = (Manifest::new(*manifest.header()), 0);
     for (path, body) in manifest.entries() {
         if let Body::File(file) = body {
+            exec_bits += u64::from(file.runnable);
             let body = Body::File(File { runnable: false, ..file.clone() });
             files.insert(Entry { path: path.clone(), body })?;
         }
     }
-    Ok(files)
+    Ok((files, exec_bits))
 }
 
 /// Hashes that the parent knows, and those of an earlier look.

@@ -21,17 +21,15 @@ use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel};
-use std::time::Duration;
 
 use adit_core::error::{ErrorKind, FsError, Result};
 use adit_core::media::HostDir;
 use adit_core::path::show;
 use adit_core::types::{Attr, Kind, Timestamp};
-use parking_lot::Mutex;
 
 use self::work::{Job, Shared};
 use crate::cache::Fetch;
+use crate::crew::Crew;
 use crate::format::{Body, ContentHash, EntryPath, File, Format, LinkTarget, Manifest};
 use crate::hash_cache::{Layout, Scope};
 use crate::snapshot::Filter;
@@ -39,8 +37,6 @@ use crate::turns::Turns;
 
 /// Objects of more than a request that are fetched at a time, each by several requests.
 const LARGE_AT_ONCE: u32 = 4;
-/// How often who waits hears that nothing happened.
-const TICK: Duration = Duration::from_millis(200);
 
 /// What is done where something else is in the place of a file or link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,6 +96,11 @@ pub enum DownloadEvent<'a> {
         len_bytes: u64,
         /// What became of it.
         outcome: &'a Outcome,
+    },
+    /// A file is through, and has the time of now: that of the manifest is none.
+    Untimed {
+        /// The host's bytes of its path below the folder.
+        host: &'a [u8],
     },
     /// An entry failed, and others go on. It is not there, or as it was.
     Failed {
@@ -165,24 +166,13 @@ pub fn download(manifest: &Manifest, options: &DownloadOptions<'_>, tell: &mut T
     std::thread::scope(|scope| {
         // Those at work end at the next piece, however this ends.
         let _end = End(&is_over);
-        let threads = options.threads.max(1);
-        let (jobs, taken) = sync_channel(2 * threads);
-        let (sent, done) = channel();
-        let taken = Mutex::new(taken);
-        let (taken, shared) = (std::sync::Arc::new(taken), &shared);
-        for _ in 0..threads {
-            let (taken, sent) = (taken.clone(), sent.clone());
-            scope.spawn(move || work::work(shared, &taken, &sent));
-        }
-        // Theirs are the only ones, so that it shows if they have ended.
-        drop((sent, taken));
+        let shared = &shared;
+        let crew = Crew::start(scope, "fetch", (options.threads, 2), || move |job: Job| job.done(shared));
         let mut walk = Walk {
             manifest,
             options,
             shared,
-            jobs,
-            done,
-            waiting: 0,
+            crew,
             last_dir: Vec::new(),
             made: HashSet::new(),
             swept: HashSet::new(),
@@ -193,7 +183,7 @@ pub fn download(manifest: &Manifest, options: &DownloadOptions<'_>, tell: &mut T
         for (path, body) in manifest.entries() {
             walk.entry(path, body)?;
         }
-        while walk.waiting > 0 {
+        while walk.crew.is_at_work() {
             walk.wait()?;
         }
         Ok(walk.downloaded)
@@ -243,9 +233,7 @@ struct Walk<'a, 'h> {
     manifest: &'a Manifest,
     options: &'a DownloadOptions<'a>,
     shared: &'a Shared<'a>,
-    jobs: SyncSender<Job>,
-    done: Receiver<Done>,
-    waiting: usize,
+    crew: Crew<Job, Done>,
     /// The directory that was made sure of last.
     last_dir: Vec<u8>,
     /// Directories that were made here, and so hold nothing of others.
@@ -382,16 +370,11 @@ impl Walk<'_, '_> {
         let known = known.and_then(|attr| self.options.known?.find(&host, attr, layout));
         let mut job = Job { path: path.clone(), host, file: file.clone(), there, known };
         // Waits while all have enough to do; what they have done meanwhile is taken in first.
-        loop {
-            match self.jobs.try_send(job) {
-                Ok(()) => break,
-                Err(TrySendError::Full(back) | TrySendError::Disconnected(back)) => job = back,
-            }
+        while let Err(back) = self.crew.hand(job) {
+            job = back;
             self.wait()?;
         }
-        self.waiting += 1;
-        while let Ok(done) = self.done.try_recv() {
-            self.waiting -= 1;
+        while let Some(done) = self.crew.poll() {
             self.take(done)?;
         }
         Ok(())
@@ -399,15 +382,9 @@ impl Walk<'_, '_> {
 
     /// Waits for something to be done, or for a moment.
     fn wait(&mut self) -> Result<()> {
-        match self.done.recv_timeout(TICK) {
-            Ok(done) => {
-                self.waiting -= 1;
-                self.take(done)
-            }
-            Err(RecvTimeoutError::Timeout) => self.tell_fetched(),
-            Err(RecvTimeoutError::Disconnected) => {
-                Err(FsError::new(ErrorKind::Io).because("the threads that fetch have ended"))
-            }
+        match self.crew.wait()? {
+            Some(done) => self.take(done),
+            None => self.tell_fetched(),
         }
     }
 
@@ -436,6 +413,13 @@ impl Walk<'_, '_> {
             len_bytes: done.len_bytes,
             outcome: &outcome,
         })?;
+        let is_new = !matches!(outcome, Outcome::Present(_) | Outcome::Skipped);
+        if let Some(Body::File(file)) = self.manifest.get(&done.path)
+            && is_new
+            && work::time_of(file.mtime_micros).is_none()
+        {
+            self.tell(DownloadEvent::Untimed { host: &done.host })?;
+        }
         self.tell_fetched()
     }
 

@@ -2,6 +2,7 @@ mod support;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::time::Duration;
 
 use adit_core::media::{Content as Stored, Objects, PutOptions};
 use adit_core::types::Access;

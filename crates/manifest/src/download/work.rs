@@ -4,13 +4,11 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender};
 
 use adit_core::error::{ErrorKind, FsError};
 use adit_core::media::{HostDir, HostFile};
 use adit_core::path::show;
 use adit_core::types::{Access, Attr, Kind, SetAttr, SetTime, Timestamp};
-use parking_lot::Mutex;
 
 use super::draft::Draft;
 use super::place::{Target, bytes, settle};
@@ -59,25 +57,19 @@ pub(super) struct Job {
 /// What was read of a file that was there.
 type Hashed = (Attr, Timestamp, Vec<ContentHash>);
 
-/// Takes jobs until there are no more.
-pub(super) fn work(shared: &Shared<'_>, jobs: &Mutex<Receiver<Job>>, done: &Sender<Done>) {
-    loop {
-        // One at a time waits here, with the lock; the others wait for it.
-        let Ok(job) = jobs.lock().recv() else { return };
+impl Job {
+    /// Does it.
+    pub fn done(self, shared: &Shared<'_>) -> Done {
         let mut hashed = None;
-        let ran = catch_unwind(AssertUnwindSafe(|| job.run(shared, &mut hashed)));
+        let ran = catch_unwind(AssertUnwindSafe(|| self.run(shared, &mut hashed)));
         // Whoever waits for it is not to wait for ever.
         let outcome = ran.unwrap_or_else(|_| {
-            Err(Fault::All(FsError::new(ErrorKind::Io).on("fetch", &job.path).because("a thread broke down")))
+            Err(Fault::All(FsError::new(ErrorKind::Io).on("fetch", &self.path).because("a thread broke down")))
         });
-        let Job { path, host, file, .. } = job;
-        if done.send(Done { path, host, len_bytes: file.size_bytes, outcome, hashed }).is_err() {
-            return;
-        }
+        let Job { path, host, file, .. } = self;
+        Done { path, host, len_bytes: file.size_bytes, outcome, hashed }
     }
-}
 
-impl Job {
     fn run(&self, shared: &Shared<'_>, hashed: &mut Option<Hashed>) -> Result<Outcome, Fault> {
         let Some(host) = shared.host else { return Ok(Outcome::New) };
         let (mut there, mut known) = (self.there, self.known.as_deref());
@@ -196,7 +188,7 @@ impl Job {
         let mut set = SetAttr::default();
         let found_micros = there.mtime.as_nanos().div_euclid(1000);
         if found_micros.abs_diff(self.file.mtime_micros.into()) > MTIME_TOLERANCE_MICROS.into() {
-            set.mtime = Some(SetTime::At(time_of(self.file.mtime_micros)));
+            set.mtime = time_of(self.file.mtime_micros).map(SetTime::At);
         }
         if shared.keeps_exec && self.file.runnable != (there.perm & 0o111 != 0) {
             let exec = 0o111 & !shared.umask;
@@ -218,7 +210,7 @@ impl Job {
             self.object(shared, &id, file, offset)?;
         }
         let perm = (if self.file.runnable { 0o777 } else { 0o666 }) & !shared.umask;
-        let mtime = Some(SetTime::At(time_of(self.file.mtime_micros)));
+        let mtime = time_of(self.file.mtime_micros).map(SetTime::At);
         file.set_attr(&SetAttr { perm: Some(perm), mtime, ..SetAttr::default() }).map_err(on_host_failed)?;
         Ok(draft)
     }
@@ -284,7 +276,8 @@ impl Shared<'_> {
     }
 }
 
-/// A time of the manifest.
-fn time_of(micros: i64) -> Timestamp {
-    Timestamp { secs: micros.div_euclid(1_000_000), nanos: micros.rem_euclid(1_000_000) as u32 * 1000 }
+/// A time of the manifest; none for one [beyond what files have](Timestamp::is_plausible).
+pub(super) fn time_of(micros: i64) -> Option<Timestamp> {
+    let time = Timestamp { secs: micros.div_euclid(1_000_000), nanos: micros.rem_euclid(1_000_000) as u32 * 1000 };
+    Some(time).filter(|time| time.is_plausible())
 }

@@ -109,7 +109,7 @@ impl Manifest {
     }
 
     /// The entries below `path`.
-    pub(crate) fn below(&self, path: &EntryPath<'_>) -> impl Iterator<Item = (&EntryPath<'static>, &Body<'static>)> {
+    pub fn below(&self, path: &EntryPath<'_>) -> impl Iterator<Item = (&EntryPath<'static>, &Body<'static>)> {
         // `0` follows `/`.
         let (first, end) = ([path.as_wtf8(), b"/"].concat(), [path.as_wtf8(), b"0"].concat());
         self.entries.range::<[u8], _>((Bound::Included(&first[..]), Bound::Excluded(&end[..])))

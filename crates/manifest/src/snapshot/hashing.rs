@@ -1,18 +1,19 @@
 //! Threads that read files and hash them.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::thread::Scope;
 
-use adit_core::error::{ErrorKind, FsError, Result};
+use adit_core::error::Result;
 use adit_core::store::StoreFile;
-use parking_lot::Mutex;
 
+use crate::crew::Crew;
 use crate::format::{ContentHash, Hasher};
 use crate::hash_cache::Layout;
 
 /// How much is read at once.
 const READ_LEN_BYTES: usize = 1 << 20;
+/// Jobs that wait for each thread.
+const JOBS_AHEAD: usize = 4;
 
 /// A file to be hashed.
 pub(super) struct Job {
@@ -34,57 +35,19 @@ pub(super) struct Hashed {
     pub read_bytes: u64,
 }
 
-/// The threads. They end with the value.
-pub(super) struct Hashers {
-    jobs: SyncSender<Job>,
-    done: Receiver<Hashed>,
-}
+/// The threads that hash.
+pub(super) type Hashers = Crew<Job, Hashed>;
 
-impl Hashers {
-    pub fn start<'scope>(scope: &'scope Scope<'scope, '_>, threads: usize) -> Self {
-        let (jobs, taken) = sync_channel(4 * threads);
-        let (sent, done) = channel();
-        let taken = Arc::new(Mutex::new(taken));
-        for _ in 0..threads {
-            let (taken, sent) = (taken.clone(), sent.clone());
-            scope.spawn(move || work(&taken, &sent));
+/// Starts them.
+pub(super) fn start<'scope>(scope: &'scope Scope<'scope, '_>, threads: usize) -> Hashers {
+    Crew::start(scope, "hash", (threads, JOBS_AHEAD), || {
+        let mut buffer = vec![0; READ_LEN_BYTES];
+        move |job: Job| {
+            let mut read_bytes = 0;
+            let hashes = hash(&job, &mut buffer, &mut read_bytes);
+            Hashed { id: job.id, hashes, read_bytes }
         }
-        Hashers { jobs, done }
-    }
-
-    /// Hands over a job, or gives it back where there are enough waiting.
-    pub fn offer(&self, job: Job) -> std::result::Result<(), Job> {
-        match self.jobs.try_send(job) {
-            Ok(()) => Ok(()),
-            Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => Err(job),
-        }
-    }
-
-    /// What is done, if something is.
-    pub fn poll(&self) -> Option<Hashed> {
-        self.done.try_recv().ok()
-    }
-
-    /// Waits for something to be done.
-    ///
-    /// # Errors
-    /// `Io` if nobody is at work any more: they panicked.
-    pub fn wait(&self) -> Result<Hashed> {
-        self.done.recv().map_err(|_| FsError::new(ErrorKind::Io).because("the threads that hash have ended"))
-    }
-}
-
-fn work(jobs: &Mutex<Receiver<Job>>, done: &Sender<Hashed>) {
-    let mut buffer = vec![0; READ_LEN_BYTES];
-    loop {
-        // One at a time waits here, with the lock; the others wait for it.
-        let Ok(job) = jobs.lock().recv() else { return };
-        let mut read_bytes = 0;
-        let hashes = hash(&job, &mut buffer, &mut read_bytes);
-        if done.send(Hashed { id: job.id, hashes, read_bytes }).is_err() {
-            return;
-        }
-    }
+    })
 }
 
 fn hash(job: &Job, buffer: &mut [u8], read_bytes: &mut u64) -> Result<Option<Vec<ContentHash>>> {

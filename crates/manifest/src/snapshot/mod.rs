@@ -69,7 +69,12 @@ pub enum Event<'a> {
         why: &'a str,
     },
     /// Something should be in the manifest, and could not be read.
-    Failed(&'a FsError),
+    Failed {
+        /// Its path in the tree, as far as that is known.
+        path: &'a [u8],
+        /// Why.
+        error: &'a FsError,
+    },
 }
 
 /// Hears what happens, and may end it.
@@ -124,7 +129,7 @@ fn walked<'a, 's, 'h>(
             tree,
             options,
             tell,
-            hashers: Hashers::start(scope, options.threads.max(1)),
+            hashers: hashing::start(scope, options.threads),
             waiting: HashMap::new(),
             next: 0,
             manifest: Manifest::new(Header::snapshot(options.format)),
@@ -176,7 +181,7 @@ impl<'a> Walk<'a, '_, '_> {
             at = match tree.child(&at, name) {
                 Ok(child) => child,
                 Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotDirectory) => return Ok(()),
-                Err(e) => return self.fail(&e),
+                Err(e) => return self.fail(path, &e),
             };
             match (at.kind(), names.peek().is_some()) {
                 (Kind::Directory, true) => chain.push(at.ino()),
@@ -210,7 +215,7 @@ impl<'a> Walk<'a, '_, '_> {
                 Ok(step)
             }
             Visit::Leave { .. } => Ok(Step::Past),
-            Visit::Failed { error, .. } => self.fail(&error).map(|()| Step::Past),
+            Visit::Failed { error, .. } => self.fail(b"", &error).map(|()| Step::Past),
         })?;
         chain.truncate(depth_before);
         Ok(())
@@ -230,7 +235,7 @@ impl<'a> Walk<'a, '_, '_> {
             Ok(entry) => entry.into_owned(),
             Err(e) => {
                 let cannot = FsError::new(ErrorKind::NotSupported).because(e);
-                self.fail(&cannot.on("write to a manifest", adit_core::path::show(path)))?;
+                self.fail(node.path(), &cannot.on("write to a manifest", adit_core::path::show(path)))?;
                 return Ok(Step::Past);
             }
         };
@@ -264,7 +269,7 @@ impl<'a> Walk<'a, '_, '_> {
         if !self.follows(node) {
             let target = match self.tree.read_link(node) {
                 Ok(target) => target,
-                Err(e) => return self.fail(&e),
+                Err(e) => return self.fail(node.path(), &e),
             };
             return match LinkTarget::from_host(&target, &entry) {
                 Ok(target) => self.insert(entry, Body::Symlink(target.into_owned())),
@@ -316,17 +321,18 @@ impl<'a> Walk<'a, '_, '_> {
         let began = Timestamp::now();
         let file = match self.tree.store().open(attr.ino, Access::Read) {
             Ok(file) => file,
-            Err(e) => return self.fail(&reading(e, &found_at)),
+            Err(e) => return self.fail(&found_at, &reading(e, &found_at)),
         };
         let id = self.next;
         self.next += 1;
         self.waiting.insert(id, Waiting { path, found_at, attr, began, tries });
         // Waits while all have enough to do; what they have done meanwhile is taken in first.
         let mut job = hashing::Job { id, file, layout, len_bytes: attr.size, known };
-        while let Err(back) = self.hashers.offer(job) {
+        while let Err(back) = self.hashers.hand(job) {
             job = back;
-            let done = self.hashers.wait()?;
-            self.take(done)?;
+            if let Some(done) = self.hashers.wait()? {
+                self.take(done)?;
+            }
         }
         while let Some(done) = self.hashers.poll() {
             self.take(done)?;
@@ -337,8 +343,9 @@ impl<'a> Walk<'a, '_, '_> {
     /// Takes in what the others are still at.
     fn rest(&mut self) -> Result<()> {
         while !self.waiting.is_empty() {
-            let done = self.hashers.wait()?;
-            self.take(done)?;
+            if let Some(done) = self.hashers.wait()? {
+                self.take(done)?;
+            }
         }
         Ok(())
     }
@@ -347,12 +354,12 @@ impl<'a> Walk<'a, '_, '_> {
         let Some(Waiting { path, found_at, attr, began, tries }) = self.waiting.remove(&done.id) else { return Ok(()) };
         let hashes = match done.hashes {
             Ok(hashes) => hashes,
-            Err(e) => return self.fail(&reading(e, &found_at)),
+            Err(e) => return self.fail(&found_at, &reading(e, &found_at)),
         };
         self.tell(Event::Bytes(done.read_bytes))?;
         let node = match self.tree.resolve(&found_at, Last::Keep) {
             Ok(node) => node,
-            Err(e) => return self.fail(&e),
+            Err(e) => return self.fail(&found_at, &e),
         };
         let now = *node.attr();
         let same = |a: &Attr| (a.ino, a.size, a.mtime, a.ctime, a.kind);
@@ -366,7 +373,8 @@ impl<'a> Walk<'a, '_, '_> {
         }
         if now.kind != Kind::File || tries >= READ_AGAIN {
             let changing = FsError::new(ErrorKind::Stale).on("read", adit_core::path::show(&found_at));
-            return self.fail(&changing.because("it changes while it is read; try again when nobody writes to it"));
+            return self
+                .fail(&found_at, &changing.because("it changes while it is read; try again when nobody writes to it"));
         }
         self.file(path, found_at, now, tries + 1)
     }
@@ -386,13 +394,13 @@ impl<'a> Walk<'a, '_, '_> {
     fn insert(&mut self, path: EntryPath<'static>, body: Body<'static>) -> Result<()> {
         match self.manifest.insert(Entry { path, body }) {
             Ok(()) => Ok(()),
-            Err(e) => self.fail(&e.into()),
+            Err(e) => self.fail(b"", &e.into()),
         }
     }
 
-    fn fail(&mut self, error: &FsError) -> Result<()> {
+    fn fail(&mut self, path: &[u8], error: &FsError) -> Result<()> {
         self.failed += 1;
-        self.tell(Event::Failed(error))
+        self.tell(Event::Failed { path, error })
     }
 
     fn leave_out(&mut self, path: &[u8], why: &str) -> Result<()> {

@@ -35,7 +35,7 @@ fn take(dir: &Path, format: Format, filter: &Filter, known: Option<&Scope<'_>>) 
             Event::File { .. } => {}
             Event::Bytes(count) => told.bytes += count,
             Event::LeftOut { path, .. } => told.left_out.push(text(path)),
-            Event::Failed(e) => told.failed.push(e.to_string()),
+            Event::Failed { error, .. } => told.failed.push(error.to_string()),
         }
         ControlFlow::Continue(())
     })
@@ -250,7 +250,7 @@ fn what_changes_while_it_is_read_is_read_again_and_what_changes_on_and_on_is_a_f
                     let mut log = fs::File::options().append(true).open(dir.path().join("log")).expect("a file");
                     std::io::Write::write_all(&mut log, b"line\n").expect("a line");
                 }
-                Event::Failed(e) => failed.push(e.to_string()),
+                Event::Failed { error, .. } => failed.push(error.to_string()),
                 _ => {}
             }
             ControlFlow::Continue(())

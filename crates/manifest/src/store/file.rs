@@ -184,6 +184,16 @@ impl ManifestFile {
         Ok(is_cached)
     }
 
+    /// Whether something of its content is in the cache.
+    pub fn has_cached(&self) -> Result<bool> {
+        let mut has_cached = false;
+        self.each_piece(0..self.size, |piece| {
+            has_cached |= piece.object.state().present > 0;
+            Ok(())
+        })?;
+        Ok(has_cached)
+    }
+
     /// See [`ManifestStore::verified_file`](super::ManifestStore::verified_file).
     pub fn verified_file(&self) -> Option<OwnedFd> {
         match &self.parts {

@@ -123,6 +123,13 @@ impl ManifestStore {
         self.0.index.segment()
     }
 
+    /// Whether something of the content of its first `nodes_max` entries is in the cache. What is damaged has none.
+    pub fn has_cached(&self, nodes_max: u32) -> bool {
+        let is_file = |id: &NodeId| self.0.index.kind(*id).is_ok_and(|kind| kind == Kind::File);
+        let mut files = (0..self.segment().len().min(nodes_max)).map(NodeId).filter(is_file);
+        files.any(|id| ManifestFile::open(self.0.clone(), id).and_then(|file| file.has_cached()).unwrap_or(false))
+    }
+
     /// The content of a regular file as an open file of the host, for FUSE passthrough: if it is one object, and this process knows
     /// that each byte of it is right; see [`CachedObject::verified_file`](crate::cache::CachedObject::verified_file).
     ///

@@ -21,6 +21,8 @@ use crate::format::{ContentHash, Source};
 
 const SEGMENT: &str = "segment";
 const LOCK: &str = "lock";
+/// Which segment a place had last.
+const LAST: &str = "last";
 /// A segment that belongs to this process alone.
 const OWN: &str = "own";
 /// Age from which what a kill left of another process is removed.
@@ -136,6 +138,29 @@ impl Segments {
         Segment::from_file(file, &out)
     }
 
+    /// Notes that the manifest with this origin is what lay at `place`, any bytes, when that was looked at last: [`last_at`](Self::last_at)
+    /// finds it. It is only for when it cannot be looked at, so a folder that cannot be written is no error.
+    pub fn note_last(&self, place: &[u8], origin: &[u8]) {
+        let note = self.folder.join(format!("{}.{LAST}", ContentHash::of(place)));
+        let name = ContentHash::of(origin).to_string();
+        if fs::read(&note).is_ok_and(|noted| noted == name.as_bytes()) {
+            return;
+        }
+        let own = self.own_name();
+        let written = fs::write(&own, name).and_then(|()| fs::rename(&own, &note));
+        if let Err(e) = written {
+            let _ = fs::remove_file(own);
+            tracing::debug!(error = %e, "which manifest this was will not be known when its store is away");
+        }
+    }
+
+    /// The segment of the manifest that was noted last for `place`, if it is there still.
+    pub fn last_at(&self, place: &[u8]) -> Option<Segment> {
+        let noted = fs::read(self.folder.join(format!("{}.{LAST}", ContentHash::of(place)))).ok()?;
+        let name = ContentHash::parse(&noted)?;
+        self.usable(&self.folder.join(format!("{name}.{SEGMENT}")))
+    }
+
     /// The segment of a manifest of which nothing tells whether it was changed: built each time, and gone with its mapping.
     ///
     /// # Errors
@@ -149,14 +174,19 @@ impl Segments {
 
     /// Builds a segment under a name that nobody else knows, so that nobody takes it away before it is open.
     fn build(&self, source: &(impl Source + ?Sized), report: &mut BuildReport<'_>) -> Result<(File, PathBuf)> {
-        use std::hash::BuildHasher;
-        let number = std::hash::RandomState::new().hash_one(std::process::id());
-        let own = self.folder.join(format!("{number:016x}.{OWN}"));
+        let own = self.own_name();
         let memory_limit_bytes = self.options.memory_limit_bytes;
         let place = BuildPlace { out: &own, scratch_dir: &self.folder, memory_limit_bytes };
         build_segment(source, place, report)?;
         let file = File::open(&own).map_err(|e| FsError::from(e).on("open index", own.display()))?;
         Ok((file, own))
+    }
+
+    /// A name that nobody else gives.
+    fn own_name(&self) -> PathBuf {
+        use std::hash::BuildHasher;
+        let number = std::hash::RandomState::new().hash_one(std::process::id());
+        self.folder.join(format!("{number:016x}.{OWN}"))
     }
 
     /// The segment in `path`, if it is there and of this version.
@@ -180,13 +210,14 @@ impl Segments {
     /// Removes the segments that were not used lately, but never `just_built`, and what kills left. Whoever has one mapped keeps it.
     fn sweep(&self, just_built: Option<&Path>) {
         let Ok(entries) = fs::read_dir(&self.folder) else { return };
-        let mut segments = Vec::new();
+        let (mut segments, mut lasts) = (Vec::new(), Vec::new());
         for entry in entries.flatten() {
             let path = entry.path();
             let Some(modified) = entry.metadata().ok().and_then(|metadata| metadata.modified().ok()) else { continue };
             match path.extension().and_then(OsStr::to_str) {
                 Some(SEGMENT) if just_built != Some(&*path) => segments.push((modified, path)),
                 Some(LOCK) => drop(BuildLock::take(path)),
+                Some(LAST) => lasts.push(path),
                 Some(OWN | "tmp") if modified.elapsed().is_ok_and(|age| age > LEFT_FOR) => {
                     let _ = fs::remove_file(path);
                 }
@@ -199,6 +230,12 @@ impl Segments {
             // Not one that somebody builds anew.
             if let Ok(Some(_lock)) = BuildLock::take(path.with_extension(LOCK)) {
                 let _ = fs::remove_file(path);
+            }
+        }
+        for note in lasts {
+            let noted = fs::read(&note).ok().and_then(|noted| ContentHash::parse(&noted));
+            if noted.is_none_or(|name| !self.folder.join(format!("{name}.{SEGMENT}")).exists()) {
+                let _ = fs::remove_file(note);
             }
         }
     }

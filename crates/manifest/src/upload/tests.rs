@@ -43,10 +43,14 @@ impl World {
 
     /// Uploads it, and returns what failed as well.
     fn upload(&self) -> (Result<Uploaded>, Vec<String>) {
+        self.upload_as(false)
+    }
+
+    fn upload_as(&self, verify: bool) -> (Result<Uploaded>, Vec<String>) {
         let store = DirStore::open(self.dir.path(), true).expect("a folder");
         let objects = self.faults.wrap(Arc::new(self.memory.clone()));
         let keys = DataKeys::default();
-        let options = UploadOptions { objects: &objects, keys: &keys, threads: 3 };
+        let options = UploadOptions { objects: &objects, keys: &keys, threads: 3, verify };
         let mut failed = Vec::new();
         let uploaded = upload(&Tree::new(&store), b"", &self.manifest, &options, &mut |event| {
             if let UploadEvent::Failed(e) = event {
@@ -170,8 +174,41 @@ fn an_object_of_another_length_is_replaced() {
     let world = world(&[("a", content(10, 1))]);
     let key = DataKeys::default().key(&ContentHash::of(&content(10, 1)));
     world.memory.put(&key, Content::Bytes(b"torn"), &PutOptions::default()).unwrap();
-    assert_eq!(world.upload().0.unwrap().stored, (1, 10));
+    let uploaded = world.upload().0.unwrap();
+    assert_eq!((uploaded.stored, uploaded.replaced), ((1, 10), (1, 10)));
     world.expect_all();
+}
+
+/// One of the right length is taken for what it should be, unless it is compared; and it stays if there is nothing better.
+#[test]
+fn a_wrong_object_of_the_right_length_is_replaced_if_what_is_there_is_verified() {
+    for len in [10, LARGE_MIN_BYTES as usize + 5] {
+        let world = world(&[("a", content(len, 1)), ("b", content(20, 2))]);
+        world.upload().0.unwrap();
+        let key = DataKeys::default().key(&ContentHash::of(&content(len, 1)));
+        let mut wrong = content(len, 1);
+        *wrong.last_mut().unwrap() ^= 1;
+        world.memory.put(&key, Content::Bytes(&wrong), &PutOptions::default()).unwrap();
+        let all = len as u64 + 20;
+        assert_eq!(world.upload().0.unwrap(), Uploaded { present: (2, all), ..Uploaded::default() });
+        let path = world.dir.path().join("a");
+        let time = fs::metadata(&path).unwrap().modified().unwrap();
+        let write = |content: &[u8]| {
+            fs::write(&path, content).unwrap();
+            fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+        };
+        write(&content(len, 3));
+        let (uploaded, failed) = world.upload_as(true);
+        assert_eq!(uploaded.unwrap(), Uploaded { present: (1, 20), failed: 1, ..Uploaded::default() });
+        assert!(failed[0].contains("/a"), "{failed:?}");
+        assert!(world.memory.bytes(&key).is_some_and(|found| *found == *wrong));
+        write(&content(len, 1));
+        let once = (1, len as u64);
+        let expected = Uploaded { stored: once, replaced: once, present: (1, 20), failed: 0 };
+        assert_eq!(world.upload_as(true).0.unwrap(), expected);
+        world.expect_all();
+        assert_eq!(world.upload_as(true).0.unwrap(), Uploaded { present: (2, all), ..Uploaded::default() });
+    }
 }
 
 #[test]

@@ -145,7 +145,7 @@ pub fn of_folder(root: &Path) -> Manifest {
     let filter = Filter::new(&[], &["**/.*"]).unwrap();
     let options = Options { format: Format::V2023, filter: &filter, threads: 2, known: None };
     let taken = snapshot(&Tree::new(&store), b"/", &options, &mut |event| match event {
-        Event::Failed(error) => panic!("{error}"),
+        Event::Failed { error, .. } => panic!("{error}"),
         _ => ControlFlow::Continue(()),
     });
     read(&written(&taken.unwrap().manifest))

@@ -3,9 +3,11 @@
 //! The process of the mount shows a state of it that stands still ([`mount::volume::commit`](crate::commands::mount::volume::commit));
 //! this process reads, hashes and stores, so that an end of it is the end of the work. The manifest is written last.
 
+mod lost;
 mod place;
 mod told;
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -17,12 +19,13 @@ use adit_core::types::{Ino, Kind, Timestamp};
 use adit_index::Segment;
 use adit_manifest::cas::DataKeys;
 use adit_manifest::commit::{Changed, ChangedOptions, Looked, Touched, changed, look, whole};
-use adit_manifest::format::{Body, FormatError, Manifest, Rule};
+use adit_manifest::format::{Body, ContentHash, EntryPath, FormatError, Manifest, Rule};
 use adit_manifest::snapshot::Event;
 use adit_manifest::store::Identity;
 use adit_mount::control::{MountInfo, Registry};
 use serde_json::{Value, json};
 
+use self::lost::Lost;
 use self::place::Places;
 use self::told::Told;
 use super::{scan, upload};
@@ -61,22 +64,29 @@ pub(super) fn commit(args: &ManifestCommitArgs, global: &GlobalArgs) -> Result<(
     // Where it was asked for, it is looked at first: nobody hashes for an hour to hear of a typing error.
     let places = Places::of(args, &mount, &about, &url)?;
     let objects = open::manifest::objects(&url, &cas.store)?;
+    open::manifest::expect_store(&url, &cas.store)?;
     let segment = parent(&about, &own, global)?;
+    places.refuse_mounted(&objects, &segment)?;
     interrupt::watch();
     let began = Timestamp::now();
     let frozen = Private::by(|dir, lock| process::begin(&mount, dir, lock))?;
-    let touched = touched(&process::touched(&frozen.info()?)?, began)?;
+    let info = frozen.info()?;
+    let changes = process::touched(&info)?;
     let store = frozen.store()?;
     let tree = Tree::new(&*store);
-    let (changed, scanned) = hash(&segment, &tree, &touched, &about, args, global)?;
-    let mut told = Told::of(&changed.manifest, &segment, scanned, args)?;
+    let mut unread = Vec::new();
+    let hashed = hash(&segment, &tree, &touched(&changes, began)?, &about, &mut unread, args, global);
+    let (changed, scanned) = hashed.inspect_err(|_| give_up(&info, &tree, &unread))?;
+    let lost = Lost::of(&changes, &changed, &tree);
+    drop(changes);
+    let mut told = Told::of(&changed.manifest, &segment, scanned, lost, args)?;
     // One of an earlier commit in this place says what is not so any more.
     if told.is_nothing() && !args.full && !places.have_one(&*objects) {
         return told.nothing(args, global);
     }
     let differing = files_of(&changed.manifest);
     let manifest = match args.full {
-        true => whole(&segment, &changed.manifest).map_err(|e| Failure::fs(about.manifest().display(), &e))?,
+        true => whole(&segment, &changed.manifest).map_err(|e| open::manifest::failure(&about.manifest(), &e))?,
         false => changed.manifest,
     };
     if args.dry_run {
@@ -85,30 +95,46 @@ pub(super) fn commit(args: &ManifestCommitArgs, global: &GlobalArgs) -> Result<(
         return told.print(args, global);
     }
     let Some(encoded) = told.encode(&manifest)? else { return told.nothing(args, global) };
-    let info = frozen.info()?;
-    process::uploading(&info, &versions(&tree, &differing))?;
-    let sent = upload::to_store(&tree, b"", &manifest, &url, &cas, &Advice::default(), global);
-    let done = sent.and_then(|sent| {
+    process::uploading(&info, &versions(&tree, differing.iter().map(|(path, _)| path)))?;
+    let (mut there, advice) = (HashSet::new(), Advice::about_manifests());
+    let store = &cas.store;
+    let bringing = upload::Bringing { tree: &tree, root: b"", cas: &url, store, verify: false, advice: &advice };
+    let done = bringing.bring(&manifest, &mut there, global).and_then(|sent| {
         told.uploaded(&sent);
         places.write(&manifest, &encoded, &*objects, &mut told)
     });
-    // It is only for who asks how files fare.
-    if let Err(failure) = process::end(&info, done.is_ok()) {
+    if done.is_err() {
+        let is_lacking = |(_, hashes): &&(Vec<u8>, Vec<ContentHash>)| hashes.iter().any(|hash| !there.contains(hash));
+        let lacking: Vec<Vec<u8>> = differing.iter().filter(is_lacking).map(|(path, _)| path.clone()).collect();
+        give_up(&info, &tree, &lacking);
+    } else if let Err(failure) = process::end(&info, true) {
+        // It is only for who asks how files fare.
         tracing::info!("{}", failure.text());
     }
     done.and_then(|()| told.print(args, global))
 }
 
+/// Tells the process that these files could not be brought to the store. It is only for who asks how they fare.
+fn give_up(info: &MountInfo, tree: &Tree<'_>, files: &[Vec<u8>]) {
+    let told = process::failed(info, &versions(tree, files)).and_then(|()| process::end(info, false));
+    if let Err(failure) = told {
+        tracing::info!("{}", failure.text());
+    }
+}
+
 /// The versions of the files that are in a manifest of `tree`, as far as they are files there.
-fn versions(tree: &Tree<'_>, files: &[Vec<u8>]) -> Vec<FileVersion> {
-    let found = files.iter().filter_map(|path| tree.resolve(path, Last::Keep).ok());
+fn versions<'p>(tree: &Tree<'_>, files: impl IntoIterator<Item = &'p Vec<u8>>) -> Vec<FileVersion> {
+    let found = files.into_iter().filter_map(|path| tree.resolve(path, Last::Keep).ok());
     found.filter(|node| node.kind() == Kind::File).map(|node| FileVersion::of(node.attr())).collect()
 }
 
-/// The paths of the files in a manifest.
-fn files_of(manifest: &Manifest) -> Vec<Vec<u8>> {
-    let files = manifest.entries().filter(|(_, body)| matches!(body, Body::File(_)));
-    files.map(|(path, _)| path.to_listing().into_owned()).collect()
+/// The files in a manifest, with the objects that they are made of.
+fn files_of(manifest: &Manifest) -> Vec<(Vec<u8>, Vec<ContentHash>)> {
+    let file = |(path, body): (&EntryPath<'_>, &Body<'_>)| match body {
+        Body::File(file) => Some((path.to_listing().into_owned(), file.content.hashes().to_vec())),
+        _ => None,
+    };
+    manifest.entries().filter_map(file).collect()
 }
 
 /// The writable mount at `path`.
@@ -131,7 +157,7 @@ fn mounted(path: &Path) -> Result<MountInfo> {
 fn parent(about: &About, cas: &CasArgs, global: &GlobalArgs) -> Result<Segment> {
     let file = about.manifest();
     let segment = open::manifest::index(&file, cas, global.quiet)?;
-    let identity = Identity::of(&segment).map_err(|e| Failure::fs(file.display(), &e))?;
+    let identity = Identity::of(&segment).map_err(|e| open::manifest::failure(&file, &e))?;
     if identity.hash.to_string() == about.hash {
         return Ok(segment);
     }
@@ -186,12 +212,13 @@ pub(super) struct Scanned {
     left_out: Vec<Value>,
 }
 
-/// Hashes what changed.
+/// Hashes what changed. The paths of what could not be read are in `unread`.
 fn hash(
     segment: &Segment,
     tree: &Tree<'_>,
     touched: &Touched,
     about: &About,
+    unread: &mut Vec<Vec<u8>>,
     args: &ManifestCommitArgs,
     global: &GlobalArgs,
 ) -> Result<(Changed, Scanned)> {
@@ -201,7 +228,7 @@ fn hash(
     let scope = cache.as_ref().map(|cache| cache.scope(&place));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let options = ChangedOptions { threads, cache: scope.as_ref() };
-    let mut progress = Progress::new("commit", global.quiet);
+    let mut progress = Progress::new("commit", global.quiet).advising(&Advice::about_manifests()).folding();
     let mut scanned = Scanned::default();
     let found = changed(segment, tree, touched, &options, &mut |event| {
         match event {
@@ -219,13 +246,16 @@ fn hash(
                 scanned.left_out.push(object);
                 return progress.event(transfer::Event::LeftOut { path: &show(path), why });
             }
-            Event::Failed(error) => progress.failed_with(error),
+            Event::Failed { path, error } => {
+                unread.push(path.to_vec());
+                progress.failed_with(error);
+            }
         }
         if interrupt::came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     let finished = progress.finish();
     interrupt::obey();
-    let found = found.map_err(|e| Failure::fs(args.mountpoint.display(), &e))?;
+    let found = found.map_err(|e| Advice::about_manifests().failure(args.mountpoint.display(), &e))?;
     finished?;
     debug_assert_eq!(found.failed, 0, "each was told, and ends the display with a failure");
     Ok((found, scanned))

@@ -11,7 +11,7 @@ use adit_manifest::cas::{DataKeys, ObjectSource};
 use adit_manifest::download::{
     Conflict, DownloadEvent, DownloadOptions, Downloaded, Outcome, download as bring, wanted_bytes,
 };
-use adit_manifest::format::{Body, Manifest};
+use adit_manifest::format::Manifest;
 use adit_manifest::layout::AssetRoot;
 use adit_manifest::snapshot::Filter;
 use adit_media::HostDirectory;
@@ -23,13 +23,13 @@ use crate::args::low::GlobalArgs;
 use crate::args::manifest::{ConflictArg, ManifestDownloadArgs};
 use crate::args::units::show_size;
 use crate::exit_code::Code;
-use crate::failure::{Advice, Failure, Result};
+use crate::failure::{Advice, CONTENT_IS_WRONG, Failure, Result};
 use crate::interrupt;
 use crate::live;
 use crate::open;
-use crate::output::{Output, add_name, printable};
+use crate::output::{Output, add_name, counted, printable};
 use crate::process;
-use crate::progress::Progress;
+use crate::progress::{Progress, reason};
 use crate::source::is_url;
 
 /// Threads that fetch: most of their time they wait for the store.
@@ -51,9 +51,7 @@ pub(super) fn download(args: &ManifestDownloadArgs, global: &GlobalArgs) -> Resu
     live::expect_answers(dest)?;
     let wanted = wanted(args)?;
     let objects = open::manifest::objects(&wanted.cas, &args.content.store)?;
-    if wanted.manifest.entries().any(|(_, body)| matches!(body, Body::File(_))) {
-        open::manifest::expect_data(&wanted.cas)?;
-    }
+    open::manifest::expect_content(&wanted.cas, &args.content.store, &wanted.manifest)?;
     let place = destination(dest, args.dry_run)?;
     if let (Some((root, count)), false) = (&wanted.outputs, global.quiet) {
         eprintln!("adit: download: outputs of {}, from {count} manifests", outputs::show(root.as_ref()));
@@ -88,7 +86,7 @@ pub(super) fn download(args: &ManifestDownloadArgs, global: &GlobalArgs) -> Resu
             _ => failure,
         }
     })?;
-    tell(args, &wanted, &downloaded, log.entries, global)?;
+    tell(args, &wanted, &downloaded, (log.entries, log.failures), global)?;
     finished
 }
 
@@ -161,18 +159,27 @@ struct Log {
     is_advised: bool,
     /// What a dry run would do, and copies beside what is there.
     entries: Vec<Value>,
+    /// What is told of each failure, for programs: people see some of many.
+    keeps_failures: bool,
+    failures: Vec<Value>,
 }
 
 impl Log {
     fn new(args: &ManifestDownloadArgs, total: u64, advice: &Advice, global: &GlobalArgs) -> Log {
-        let progress = Progress::new("download", global.quiet).of_bytes(total).advising(advice);
+        let progress = Progress::new("download", global.quiet).of_bytes(total).advising(advice).folding();
         let (count, at_once, is_advised) = (0, 0, false);
-        Log { progress, advice: advice.clone(), dry_run: args.dry_run, count, at_once, is_advised, entries: Vec::new() }
+        let (entries, failures) = (Vec::new(), Vec::new());
+        let (advice, dry_run, keeps_failures) = (advice.clone(), args.dry_run, args.json);
+        Log { progress, advice, dry_run, count, at_once, is_advised, entries, keeps_failures, failures }
     }
 
     fn event(&mut self, event: DownloadEvent<'_>) -> ControlFlow<()> {
         match event {
             DownloadEvent::Entry { host, len_bytes, outcome, .. } => self.entry(host, len_bytes, outcome),
+            DownloadEvent::Untimed { host } => {
+                let what = "its time is before 1677 or after 2262, and that of the file is now";
+                let _ = self.progress.event(transfer::Event::Altered { path: &show(host), what });
+            }
             DownloadEvent::Failed { len_bytes, error } => {
                 self.count += 1;
                 self.at_once += len_bytes;
@@ -214,14 +221,16 @@ impl Log {
         let mut failure = self.advice.failure("download", error);
         if error.kind() == ErrorKind::Corrupt {
             // What is wrong lies in the store. Once is enough.
-            let advice = "`adit manifest verify MANIFEST --cas URL` lists every object that is wrong there";
             let said = std::mem::replace(&mut self.is_advised, true);
             failure = Failure::new(Code::Corrupt, failure.message());
             if !said {
-                failure = failure.hint(advice);
+                failure = failure.hint(CONTENT_IS_WRONG);
             }
         }
-        self.progress.failed(&failure);
+        if self.keeps_failures {
+            self.failures.push(json!({"why": failure.message()}));
+        }
+        self.progress.failed_as(&reason(error), &failure);
     }
 }
 
@@ -230,7 +239,7 @@ fn tell(
     args: &ManifestDownloadArgs,
     wanted: &Wanted,
     downloaded: &Downloaded,
-    entries: Vec<Value>,
+    (entries, failures): (Vec<Value>, Vec<Value>),
     global: &GlobalArgs,
 ) -> Result<()> {
     let Downloaded { written, written_bytes, present, skipped, directories, failed, swept } = *downloaded;
@@ -248,6 +257,7 @@ fn tell(
             "deletions": deletions,
             "dry_run": args.dry_run,
             "entries": entries,
+            "failures": failures,
         });
         if let Some((root, count)) = &wanted.outputs {
             told["manifests"] = (*count).into();
@@ -290,10 +300,6 @@ fn tell(
         eprintln!("adit: download: {what} of the manifest not applied: nothing in the folder is removed");
     }
     Ok(())
-}
-
-fn counted(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 impl From<ConflictArg> for Conflict {

@@ -44,7 +44,7 @@ pub(super) fn is_folder(name: &OsStr) -> bool {
 /// Usage, if it is in no folder of manifests, or has several roots; that there are none; those of the store.
 pub(super) fn find(name: &OsStr, asset_root: Option<&OsStr>, args: &StoreArgs) -> Result<Outputs> {
     let (cas, prefix) = place_of(name)?;
-    let failed = |e: FsError| Failure::fs(name.display(), &e);
+    let failed = |e: FsError| open::manifest::failure(Path::new(name), &e);
     let objects = open::manifest::objects(&cas, args)?;
     let keys = latest_outputs(list(&*objects, &prefix).map_err(failed)?);
     if keys.is_empty() {

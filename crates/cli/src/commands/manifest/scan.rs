@@ -57,7 +57,7 @@ pub(super) fn scan(
     let known = scope.as_ref().map(|scope| scope as &dyn Known);
     let options = Options { format, filter: &filter, threads, known };
     interrupt::watch();
-    let mut progress = Progress::new("manifest", global.quiet).advising(&opened.advice);
+    let mut progress = Progress::new("manifest", global.quiet).advising(&opened.advice).folding();
     let (mut known_files, mut hashed_bytes, mut left_out) = (0, 0, Vec::new());
     let scanned = take(&tree, path, &options, &mut |event| {
         match event {
@@ -75,7 +75,7 @@ pub(super) fn scan(
                 left_out.push(object);
                 return progress.event(transfer::Event::LeftOut { path: &show(path), why });
             }
-            Event::Failed(error) => progress.failed_with(error),
+            Event::Failed { error, .. } => progress.failed_with(error),
         }
         if interrupt::came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });

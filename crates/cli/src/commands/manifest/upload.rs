@@ -18,14 +18,14 @@ use serde_json::{Value, json};
 
 use super::{Read, read_manifest};
 use crate::args::low::{GlobalArgs, SourceArgs};
-use crate::args::manifest::{CacheDirArgs, CasArgs, ManifestUploadArgs};
+use crate::args::manifest::{CasArgs, ManifestUploadArgs, StoreArgs};
 use crate::args::units::show_size;
 use crate::args::volume::DataArgs;
 use crate::exit_code::Code;
 use crate::failure::{Advice, Failure, Result};
 use crate::interrupt;
 use crate::open::{self, Purpose};
-use crate::output::Output;
+use crate::output::{Output, counted};
 use crate::progress::Progress;
 use crate::source::{Source, is_url};
 
@@ -39,6 +39,7 @@ pub(super) fn upload(args: &ManifestUploadArgs, global: &GlobalArgs) -> Result<(
     };
     let key = args.manifest_prefix.as_deref().map(|prefix| manifest_key(prefix, &args.manifest)).transpose()?;
     let read = read_manifest(&args.manifest, &args.content.store)?;
+    open::manifest::expect_store(cas, &args.content.store)?;
     let root = SourceArgs {
         source: args.root.clone(),
         password: args.password.clone(),
@@ -48,8 +49,9 @@ pub(super) fn upload(args: &ManifestUploadArgs, global: &GlobalArgs) -> Result<(
     let (place, opened) = open::source(&root, global, Purpose::Read)?;
     interrupt::watch();
     let tree = Tree::new(&*opened.store);
-    let content = args.content.with(&CacheDirArgs::default());
-    let uploaded = to_store(&tree, b"/", &read.manifest, cas, &content, &opened.advice, global)?;
+    let (store, advice) = (&args.content.store, &opened.advice);
+    let bringing = Bringing { tree: &tree, root: b"/", cas, store, verify: args.verify, advice };
+    let uploaded = bringing.bring(&read.manifest, &mut HashSet::new(), global)?;
     let mut told = describe(&uploaded);
     if let Some(key) = &key {
         store_manifest(args, &read, key, &asset_root(&args.root, &place)?, cas)?;
@@ -73,7 +75,16 @@ pub(super) fn upload(args: &ManifestUploadArgs, global: &GlobalArgs) -> Result<(
 fn manifest_key(prefix: &str, manifest: &OsStr) -> Result<String> {
     let name = Path::new(crate::source::without_prefix(manifest)).file_name().and_then(OsStr::to_str);
     let name = name.ok_or_else(|| Failure::usage(format!("{}: its file name is no text", manifest.display())))?;
-    named_key(prefix, name).map_err(|e| Failure::usage(format!("--manifest-prefix {prefix}: {e}")))
+    key_at(prefix, name)
+}
+
+/// The key of the manifest `name` in the folder `prefix`.
+pub(super) fn key_at(prefix: &str, name: &str) -> Result<String> {
+    named_key(prefix, name).map_err(|e| {
+        let why = e.cause().map_or_else(|| e.to_string(), ToString::to_string);
+        Failure::usage(format!("Manifests/{prefix}/{name}: cannot be the key of a manifest: {why}"))
+            .hint("--manifest-prefix is one or more names, as in farm-1/queue-1/edits")
+    })
 }
 
 /// The folder that the paths of the manifest are below: as it was named, for that is how others know it.
@@ -111,47 +122,61 @@ fn store_manifest(args: &ManifestUploadArgs, read: &Read, key: &str, root: &Asse
     stored.map(|_| ()).map_err(|e| Failure::fs(cas.display(), &e))
 }
 
-/// Brings the content of `manifest`, whose files lie below `root` of `tree`, into the store `cas`.
-///
-/// # Errors
-/// Those of the store; said already, if a file could not be read or is not what the manifest says.
-pub(super) fn to_store(
-    tree: &Tree<'_>,
-    root: &[u8],
-    manifest: &Manifest,
-    cas: &OsStr,
-    args: &CasArgs,
-    advice: &Advice,
-    global: &GlobalArgs,
-) -> Result<Uploaded> {
-    let objects = open::manifest::objects(cas, &args.store)?;
-    let keys = DataKeys::default();
-    let options = UploadOptions { objects: &*objects, keys: &keys, threads: THREADS };
-    let mut progress = Progress::new("upload", global.quiet).of_bytes(all_bytes(manifest)).advising(advice);
-    let (mut count, mut at_once) = (0, 0);
-    let root = root.strip_suffix(b"/").unwrap_or(root);
-    let uploaded = store_content(tree, root, manifest, &options, &mut |event| {
-        match event {
-            UploadEvent::Object { len_bytes, present } => {
-                count += 1;
-                at_once += if present { len_bytes } else { 0 };
+/// A store that content is to go to, and where that is read.
+pub(super) struct Bringing<'a> {
+    pub tree: &'a Tree<'a>,
+    /// The folder in `tree` that the paths of the manifest are below.
+    pub root: &'a [u8],
+    pub cas: &'a OsStr,
+    pub store: &'a StoreArgs,
+    /// What the store has already is compared with its hash.
+    pub verify: bool,
+    /// About the tree.
+    pub advice: &'a Advice,
+}
+
+impl Bringing<'_> {
+    /// Brings the content of `manifest` into the store. Hashes of what is there then are in `there`, also if not all of it is.
+    ///
+    /// # Errors
+    /// Those of the store; said already, if a file could not be read or is not what the manifest says.
+    pub fn bring(
+        &self,
+        manifest: &Manifest,
+        there: &mut HashSet<ContentHash>,
+        global: &GlobalArgs,
+    ) -> Result<Uploaded> {
+        let objects = open::manifest::objects(self.cas, self.store)?;
+        let keys = DataKeys::default();
+        let options = UploadOptions { objects: &*objects, keys: &keys, threads: THREADS, verify: self.verify };
+        let mut progress =
+            Progress::new("upload", global.quiet).of_bytes(all_bytes(manifest)).advising(self.advice).folding();
+        let (mut count, mut at_once) = (0, 0);
+        let root = self.root.strip_suffix(b"/").unwrap_or(self.root);
+        let uploaded = store_content(self.tree, root, manifest, &options, &mut |event| {
+            match event {
+                UploadEvent::Object { hash, len_bytes, present } => {
+                    there.insert(hash);
+                    count += 1;
+                    at_once += if present { len_bytes } else { 0 };
+                }
+                UploadEvent::Failed(e) => progress.failed_with(e),
+                UploadEvent::Read(bytes) => progress.reached_of(count, bytes + at_once, at_once),
             }
-            UploadEvent::Failed(e) => progress.failed_with(e),
-            UploadEvent::Read(bytes) => progress.reached_of(count, bytes + at_once, at_once),
-        }
-        if interrupt::came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
-    let finished = progress.finish();
-    interrupt::obey();
-    let uploaded = uploaded.map_err(|e| {
-        let failure = Failure::fs(cas.display(), &e);
-        match failure.code() {
-            Code::Network => failure.hint("what was stored so far is not sent again when it is started again"),
-            _ => failure,
-        }
-    })?;
-    finished?;
-    Ok(uploaded)
+            if interrupt::came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        let finished = progress.finish();
+        interrupt::obey();
+        let uploaded = uploaded.map_err(|e| {
+            let failure = Advice::about_manifests().failure(self.cas.display(), &e);
+            match failure.code() {
+                Code::Network => failure.hint("what was stored so far is not sent again when it is started again"),
+                _ => failure,
+            }
+        })?;
+        finished?;
+        Ok(uploaded)
+    }
 }
 
 /// Bytes of all objects that a manifest needs, each once.
@@ -178,11 +203,17 @@ pub(super) fn describe(uploaded: &Uploaded) -> Value {
         "stored_bytes": uploaded.stored.1,
         "present": uploaded.present.0,
         "present_bytes": uploaded.present.1,
+        "replaced": uploaded.replaced.0,
+        "replaced_bytes": uploaded.replaced.1,
     })
 }
 
 /// The same for people.
 pub(super) fn words(uploaded: &Uploaded) -> String {
     let (stored, present) = (uploaded.stored, uploaded.present);
-    format!("{} objects stored ({}), {} were there", stored.0, show_size(stored.1), present.0)
+    let mut text = format!("{} stored ({})", counted(stored.0, "object"), show_size(stored.1));
+    if uploaded.replaced.0 > 0 {
+        text += &format!(", {} of them in the place of wrong ones", uploaded.replaced.0);
+    }
+    text + &format!(", {} there already", present.0)
 }

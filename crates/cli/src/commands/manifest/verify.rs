@@ -16,10 +16,10 @@ use crate::args::low::GlobalArgs;
 use crate::args::manifest::ManifestVerifyArgs;
 use crate::args::units::show_size;
 use crate::exit_code::Code;
-use crate::failure::{Failure, Result};
+use crate::failure::{Advice, Failure, Result};
 use crate::interrupt;
 use crate::open::manifest;
-use crate::output::{Output, add_name, printable};
+use crate::output::{Output, add_name, counted, printable};
 use crate::progress::Progress;
 
 /// Objects that are fetched at a time.
@@ -50,10 +50,9 @@ pub(super) fn verify(args: &ManifestVerifyArgs, global: &GlobalArgs) -> Result<(
         }
         let found = match problems.len() {
             0 => "no problems".to_owned(),
-            1 => "1 problem".to_owned(),
-            count => format!("{count} problems"),
+            count => counted(count as u64, "problem"),
         };
-        out.line(format_args!("{objects} objects ({}): {found}", show_size(bytes)))?;
+        out.line(format_args!("{} ({}): {found}", counted(objects, "object"), show_size(bytes)))?;
     }
     out.finish()?;
     if problems.is_empty() { Ok(()) } else { Err(Failure::said(Code::ProblemsFound)) }
@@ -64,6 +63,7 @@ type Found = (u64, u64, Vec<Value>);
 
 fn of_store(manifest: &Manifest, args: &ManifestVerifyArgs, global: &GlobalArgs) -> Result<Found> {
     let cas = args.content.cas.as_deref().unwrap_or_default();
+    manifest::expect_content(cas, &args.content.store, manifest)?;
     let source = ObjectSource::new(manifest::objects(cas, &args.content.store)?, DataKeys::default());
     // Each once, with the files that need it.
     let mut needed: BTreeMap<([u8; 16], u64), Vec<Vec<u8>>> = BTreeMap::new();
@@ -100,7 +100,7 @@ fn of_store(manifest: &Manifest, args: &ManifestVerifyArgs, global: &GlobalArgs)
     });
     progress.finish()?;
     interrupt::obey();
-    outcome.map_err(|e| Failure::fs(cas.display(), &e))?;
+    outcome.map_err(|e| Advice::about_manifests().failure(cas.display(), &e))?;
     problems.sort_by(|a, b| a["path"].as_str().cmp(&b["path"].as_str()));
     Ok((count, bytes, problems))
 }

@@ -60,6 +60,7 @@ impl Plan {
             began: Instant::now(),
             part: None,
             upper: None,
+            content: matches!(self.source, Source::Manifest(_)).then(|| self.request.cas.clone()),
             hidden: false,
         }
     }

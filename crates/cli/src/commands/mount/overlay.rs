@@ -134,7 +134,8 @@ pub(super) fn mount(mut plan: Plan, global: &GlobalArgs, inherited: Inherited) -
     if plan.request.fake {
         return Ok(());
     }
-    if !upper.exists() {
+    let has_changes = upper.exists();
+    if !has_changes {
         create(&upper)?;
     }
     if matches!(part, Part::Snapshot(_)) {
@@ -146,7 +147,7 @@ pub(super) fn mount(mut plan: Plan, global: &GlobalArgs, inherited: Inherited) -
     }
     plan.request.options.kind = "overlay".to_owned();
     volume::mount_overlay(plan, global, inherited, upper, move |plan| {
-        let opened = open_lower(&source, &part, &plan.request)?;
+        let opened = open_lower(&source, &part, &plan.request, has_changes)?;
         if opened.identity != identity {
             let what = format!("{}: it was replaced in this moment", source.path().display());
             return Err(Failure::new(Code::Busy, what).hint("try again"));
@@ -454,14 +455,14 @@ fn create(upper: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Opens the lower, to read.
-fn open_lower(source: &Source, part: &Part, request: &MountRequest) -> Result<Lower> {
+/// Opens the lower, to read. `has_changes` says whether something was changed on top of it before.
+fn open_lower(source: &Source, part: &Part, request: &MountRequest, has_changes: bool) -> Result<Lower> {
     let path = source.path();
     let place = path.display().to_string();
     if matches!(source, Source::Manifest(_)) {
         let wrong = Arc::new(Wrong::default());
         let store = open::manifest::watched_store(path, &request.cas, true, Some(wrong.clone()))?;
-        open::manifest::expect_answers(&request.cas, &store)?;
+        open::manifest::expect_answers(&request.cas, &store, has_changes)?;
         let identity = of_manifest(path, &store.identity().hash.to_string());
         let held = Held::Manifest(store.clone(), request.cas.clone(), wrong);
         return Ok(Lower { store: Arc::new(store), identity, source: place, snapshot: None, held });

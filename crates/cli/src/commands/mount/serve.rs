@@ -15,8 +15,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::indexed::Indexed;
-use super::mount_failure;
 use super::volume::Place;
+use super::{mount_failure, overlay};
+use crate::args::manifest::CasArgs;
 use crate::args::mount_options::{Part, Timeouts};
 use crate::exit_code::NOT_A_MOUNT;
 use crate::failure::{Failure, Result};
@@ -59,6 +60,8 @@ pub struct About {
     pub part: Option<Part>,
     /// The volume that takes the changes, of an overlay.
     pub upper: Option<PathBuf>,
+    /// Where the content of a manifest's files lies, if it is one, or lies on one.
+    pub content: Option<CasArgs>,
     /// It is there for one verb alone.
     pub hidden: bool,
 }
@@ -267,7 +270,8 @@ impl Verbs {
         let engine = self.engine()?;
         let (stats, options) = (engine.stats(), engine.options());
         let failure = self.place.as_ref().and_then(Place::failure);
-        Ok(json!({
+        let counter = |name: &str| stats.store.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+        let mut status = json!({
             "source": self.info.source,
             "kind": self.info.kind,
             "mountpoint": self.info.mountpoint,
@@ -289,7 +293,17 @@ impl Verbs {
             // Among them: entries that are left out of their folders, such as conflict copies of sync programs.
             "warnings": logging::warnings(),
             "log": self.about.log.as_ref().map(|log| log.to_string_lossy()),
-        }))
+        });
+        if let Some(CasArgs { cas, cache_dir, cache_size, strict, .. }) = &self.about.content {
+            status["cas"] = cas.as_ref().map(|cas| cas.to_string_lossy()).into();
+            let dir = overlay::place::cache_dir(cache_dir.as_deref()).ok();
+            status["cache_dir"] = dir.map(|dir| dir.to_string_lossy().into_owned()).into();
+            // Without one it is what the disk has.
+            status["cache_limit_bytes"] = (*cache_size).into();
+            status["cache_used_bytes"] = counter("cache_used_bytes").into();
+            status["strict"] = (*strict).into();
+        }
+        Ok(status)
     }
 
     /// Unmounts. Unless `lazy`, it answers when everything is written back, or why that failed, and whether the process goes

@@ -441,7 +441,8 @@ impl Process {
         // What the kernel holds is on no disk: with `sync`, each write comes here before it is acknowledged.
         engine.kernel_writeback = !options.read_only && self.durability != Durability::Sync;
         let file = self.file.clone();
-        let (source, part, upper) = match self.lower.as_ref().filter(|_| wish.overlay) {
+        let lower = self.lower.as_ref().filter(|_| wish.overlay);
+        let (source, part, upper) = match lower {
             Some(lower) => (lower.source.clone(), lower.snapshot.clone().map(Part::Snapshot), Some(file)),
             None => (file.display().to_string(), Some(wish.part.clone()), None),
         };
@@ -453,12 +454,12 @@ impl Process {
             began: Instant::now(),
             part,
             upper,
+            content: lower.and_then(Lower::manifest).map(|(_, cas)| cas.clone()),
             hidden: wish.lock.is_some(),
         };
         let place = Place { process: Arc::downgrade(self), id };
         let served = serve::serve(store, &wish.mountpoint(), &options, engine, about, Some(place))?;
         let (session, engine) = (served.handle(), served.engine());
-        let lower = self.lower.as_ref().filter(|_| wish.overlay);
         let _watching = lower.and_then(|lower| lower.watch(session.clone(), engine.clone()));
         let live = Live { wish: wish.clone(), session, engine, snapshots, overlay, _watching };
         if let Some(lock) = &wish.lock {

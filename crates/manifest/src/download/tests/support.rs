@@ -94,7 +94,7 @@ impl World {
                     told.entries.push((String::from_utf8_lossy(host).into_owned(), outcome.clone()));
                 }
                 DownloadEvent::Failed { error, .. } => told.failed.push(error.to_string()),
-                DownloadEvent::Fetched(_) => {}
+                DownloadEvent::Fetched(_) | DownloadEvent::Untimed { .. } => {}
             }
             ControlFlow::Continue(())
         });

@@ -3,31 +3,49 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use adit_core::FsError;
-use adit_core::media::{Content, Objects, PutOptions, check_user_metadata};
+use adit_core::media::{Content, Objects, PutOptions, Stored, check_user_metadata};
 use adit_core::types::Timestamp;
+use adit_core::{ErrorKind, FsError};
+use adit_index::Segment;
+use adit_manifest::cas::ObjectDocument;
 use adit_manifest::format::{ContentHash, Manifest};
-use adit_manifest::layout::{AssetRoot, MANIFESTS_FOLDER, Metadata, OutputPlace, named_key, output_key};
+use adit_manifest::layout::{AssetRoot, MANIFESTS_FOLDER, Metadata, OutputPlace, action_folder, is_output, output_key};
+use adit_manifest::store::Identity;
 use adit_mount::control::MountInfo;
 
 use super::told::{Encoded, Told};
 use crate::args::manifest_commit::ManifestCommitArgs;
+use crate::commands::manifest::upload::key_at;
 use crate::commands::mount::volume::commit::About;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 
 /// Where those go in the folder of manifests that nobody names a place for, and whose parent does not lie in the store.
 const COMMITS: &str = "commits";
+/// What stands in their names for a session action: this, and which upper was committed.
+const OF_UPPER: &str = "upper-";
 /// Keys of a listing that are got at once.
 const PAGE: usize = 1000;
+
+/// How often another time is tried for the folder of a manifest.
+const TRIES: u32 = 3;
 
 /// A place in the store.
 enum InStore {
     /// This key.
     Key(String),
-    /// In the folder (farm, queue, job, step, perhaps task) that the official tools look through for outputs: each time another one in it.
-    Output { folder: String, session_action: String, root: AssetRoot },
+    /// Each time another folder in this one, with the time in its name: nobody else's manifest has that place.
+    InFolder { folder: Folder, action: String, root: AssetRoot },
+}
+
+/// A folder of folders.
+enum Folder {
+    /// Farm, queue, job, step, perhaps task: the official tools look through it for outputs.
+    OfOutputs(String),
+    /// Any other one below that of manifests.
+    Named(String),
 }
 
 /// Where a manifest goes.
@@ -37,6 +55,8 @@ pub struct Places {
     metadata: Metadata,
     /// The root of the store.
     root: String,
+    /// Whether another manifest may be replaced.
+    replace: bool,
 }
 
 impl Places {
@@ -53,29 +73,60 @@ impl Places {
         check_user_metadata(&pairs(&metadata)).map_err(unusable)?;
         let root = url.to_string_lossy().trim_end_matches('/').to_owned();
         let mounted = mounted_key(about, &root);
+        // Beside it; but not among the outputs of a task, which are what that left.
+        let beside = mounted.as_deref().filter(|key| !is_output(key)).map(|key| match key.rsplit_once('/') {
+            Some((folder, _)) => folder.to_owned(),
+            None => String::new(),
+        });
+        let default_prefix = || beside.clone().unwrap_or_else(|| format!("{COMMITS}/{}", about.hash));
+        let is_named = args.manifest_prefix.is_some() || args.manifest_name.is_some();
         let in_store = match (&args.task_output, &args.session_action) {
-            (Some(folder), Some(action)) => Some(InStore::Output {
-                folder: folder.trim_matches('/').to_owned(),
-                session_action: action.clone(),
-                root: asset_root,
-            }),
-            _ if args.output.is_some() && args.manifest_prefix.is_none() && args.manifest_name.is_none() => None,
-            _ => {
-                let prefix = args.manifest_prefix.clone().unwrap_or_else(|| match &mounted {
-                    // Beside it.
-                    Some(key) => key.rsplit_once('/').map_or_else(String::new, |(folder, _)| folder.to_owned()),
-                    None => format!("{COMMITS}/{}", about.hash),
-                });
+            (Some(folder), Some(action)) => {
+                let folder = Folder::OfOutputs(folder.trim_matches('/').to_owned());
+                Some(InStore::InFolder { folder, action: action.clone(), root: asset_root })
+            }
+            _ if is_named => {
+                let prefix = args.manifest_prefix.clone().unwrap_or_else(default_prefix);
                 let name = args.manifest_name.clone().unwrap_or_else(|| output_name(&asset_root));
-                Some(InStore::Key(named_key(&prefix, &name).map_err(unusable)?))
+                Some(InStore::Key(key_at(&prefix, &name)?))
+            }
+            _ if args.output.is_some() => None,
+            _ => {
+                let (folder, action) = (Folder::Named(default_prefix()), format!("{OF_UPPER}{}", about.upper_id));
+                Some(InStore::InFolder { folder, action, root: asset_root })
             }
         };
+        if args.replace && !matches!(in_store, Some(InStore::Key(_))) {
+            return Err(Failure::usage("--replace is about a place that is named, and none is")
+                .hint("leave it out: without --manifest-prefix and --manifest-name nothing is in the way"));
+        }
         let key = in_store.as_ref().map(|place| place.key(0)).transpose()?;
         if key.is_some() && key == mounted.map(|key| format!("{MANIFESTS_FOLDER}/{key}")) {
-            let what = format!("{}: it is the manifest that is mounted", key.unwrap_or_default());
-            return Err(Failure::usage(what).hint("name another place with --manifest-prefix or --manifest-name"));
+            return Err(is_mounted(&key.unwrap_or_default()));
         }
-        Ok(Places { file: args.output.clone(), in_store, metadata, root })
+        Ok(Places { file: args.output.clone(), in_store, metadata, root, replace: args.replace })
+    }
+
+    /// Refuses a place where the mounted manifest lies, whatever way led there: the manifest behind `segment`.
+    ///
+    /// # Errors
+    /// Usage, for that; those of the store, if it cannot be asked.
+    pub fn refuse_mounted(&self, objects: &Arc<dyn Objects>, segment: &Segment) -> Result<()> {
+        let Some(InStore::Key(key)) = &self.in_store else { return Ok(()) };
+        let failed = |e: FsError| Failure::fs(self.url(key), &e);
+        let mounted = Identity::of(segment).map_err(failed)?;
+        match ObjectDocument::open(objects.clone(), key) {
+            Ok(found) if found.info().len == mounted.len_bytes => {
+                match found.hash().map_err(|e| Failure::io(self.url(key), &e))? == mounted.hash {
+                    true => Err(is_mounted(key)),
+                    false => Ok(()),
+                }
+            }
+            Ok(_) => Ok(()),
+            // Not everybody who may write may read.
+            Err(e) if e.is_not_found() || e.kind() == ErrorKind::PermissionDenied => Ok(()),
+            Err(e) => Err(failed(e)),
+        }
     }
 
     /// Whether a manifest lies in one of them, as far as that can be told.
@@ -91,24 +142,8 @@ impl Places {
     /// Those of the store and of the host.
     pub fn write(&self, manifest: &Manifest, encoded: &Encoded, objects: &dyn Objects, told: &mut Told) -> Result<()> {
         if let Some(place) = &self.in_store {
-            let key = match place.latest(objects).filter(|key| is_there(objects, key, encoded)) {
-                Some(key) => {
-                    told.is_at(&self.url(&key), false);
-                    None
-                }
-                None => Some(place.key(now())?),
-            };
-            if let Some(key) = key {
-                let options = PutOptions { if_absent: false, metadata: &pairs(&self.metadata) };
-                objects.put(&key, Content::Bytes(&encoded.text), &options).map_err(|e| {
-                    let failure = Failure::fs(self.url(&key), &e);
-                    match failure.code() {
-                        Code::Network => failure.hint("all of its data is there: start the commit again"),
-                        _ => failure,
-                    }
-                })?;
-                told.is_at(&self.url(&key), true);
-            }
+            let (key, written) = self.store(place, encoded, objects)?;
+            told.is_at(&self.url(&key), written);
         }
         if let Some(file) = &self.file {
             let is_stream = file.as_os_str() == super::super::STANDARD_STREAM;
@@ -125,13 +160,49 @@ impl Places {
         Ok(())
     }
 
+    /// Stores it at a place, unless it is there: under which key, and whether that was done now.
+    fn store(&self, place: &InStore, encoded: &Encoded, objects: &dyn Objects) -> Result<(String, bool)> {
+        if let Some(key) = place.latest(objects).filter(|key| is_there(objects, key, encoded)) {
+            return Ok((key, false));
+        }
+        let options = PutOptions { if_absent: !self.replace, metadata: &pairs(&self.metadata) };
+        for _ in 0..TRIES {
+            let key = place.key(now())?;
+            let stored = objects.put(&key, Content::Bytes(&encoded.text), &options).map_err(|e| {
+                let failure = Failure::fs(self.url(&key), &e);
+                match failure.code() {
+                    Code::Network => failure.hint("all of its data is there: start the commit again"),
+                    _ => failure,
+                }
+            })?;
+            match (stored, place) {
+                (Stored::New(_), _) => return Ok((key, true)),
+                // It was stored, and the answer lost.
+                (Stored::AlreadyThere, _) if is_there(objects, &key, encoded) => return Ok((key, true)),
+                (Stored::AlreadyThere, InStore::Key(_)) => break,
+                // At the same moment somebody else did this.
+                (Stored::AlreadyThere, InStore::InFolder { .. }) => {}
+            }
+        }
+        let what = format!(
+            "{}: another manifest is there, and stays; all data of this one is stored",
+            self.url(&place.key(now())?)
+        );
+        Err(Failure::new(Code::Failure, what)
+            .hint("name another place with --manifest-prefix or --manifest-name, or say --replace"))
+    }
+
     /// The places, for people; the time of now stands for that of the writing.
     ///
     /// # Errors
     /// None: what no key can be was refused before.
     pub fn show(&self) -> Result<Vec<String>> {
         let in_store = self.in_store.as_ref().map(|place| place.key(now())).transpose()?.map(|key| self.url(&key));
-        Ok(in_store.into_iter().chain(self.file.as_ref().map(|file| file.display().to_string())).collect())
+        let file = self.file.as_ref().map(|file| match file.as_os_str() == super::super::STANDARD_STREAM {
+            true => "standard output".to_owned(),
+            false => file.display().to_string(),
+        });
+        Ok(in_store.into_iter().chain(file).collect())
     }
 
     fn url(&self, key: &str) -> String {
@@ -145,9 +216,16 @@ impl InStore {
     /// # Errors
     /// Usage, for ids that cannot be in a key.
     fn key(&self, micros: i64) -> Result<String> {
-        let (folder, session_action, root) = match self {
+        let (folder, action, root) = match self {
             InStore::Key(key) => return Ok(key.clone()),
-            InStore::Output { folder, session_action, root } => (folder, session_action, root),
+            InStore::InFolder { folder, action, root } => (folder, action, root),
+        };
+        let folder = match folder {
+            Folder::OfOutputs(folder) => folder,
+            Folder::Named(prefix) => {
+                let folder = format!("{prefix}/{}", action_folder(micros, action));
+                return key_at(&folder, &output_name(root));
+            }
         };
         let parts: Vec<&str> = folder.split('/').collect();
         let (farm, queue, job, step, task) = match parts[..] {
@@ -158,18 +236,20 @@ impl InStore {
                 return Err(Failure::usage(what));
             }
         };
-        let place = OutputPlace { farm, queue, job, step, task, action: (micros, session_action) };
+        let place = OutputPlace { farm, queue, job, step, task, action: (micros, action) };
         output_key(&place, root).map_err(Failure::usage)
     }
 
     /// The key of the manifest that is there now, if one is. Who may not list has none.
     fn latest(&self, objects: &dyn Objects) -> Option<String> {
-        let (folder, session_action, root) = match self {
+        let (folder, action, root) = match self {
             InStore::Key(key) => return Some(key.clone()),
-            InStore::Output { folder, session_action, root } => (folder, session_action, root),
+            InStore::InFolder { folder: Folder::OfOutputs(folder) | Folder::Named(folder), action, root } => {
+                (folder, action, root)
+            }
         };
-        let (prefix, end) =
-            (format!("{MANIFESTS_FOLDER}/{folder}/"), format!("_{session_action}/{}", output_name(root)));
+        let folder = if folder.is_empty() { String::new() } else { format!("{folder}/") };
+        let (prefix, end) = (format!("{MANIFESTS_FOLDER}/{folder}"), format!("_{action}/{}", output_name(root)));
         let (mut latest, mut after) = (None, None);
         loop {
             let page = objects.list(&prefix, after.as_deref(), PAGE).ok()?;
@@ -182,6 +262,11 @@ impl InStore {
             after = last;
         }
     }
+}
+
+fn is_mounted(key: &str) -> Failure {
+    Failure::usage(format!("{key}: it is the manifest that is mounted"))
+        .hint("name another place with --manifest-prefix or --manifest-name")
 }
 
 /// The name of an output's manifest.

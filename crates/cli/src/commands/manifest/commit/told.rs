@@ -8,6 +8,7 @@ use adit_manifest::store::Identity;
 use adit_manifest::upload::Uploaded;
 use serde_json::{Value, json};
 
+use super::lost::Lost;
 use super::place::Places;
 use super::{Scanned, has_no_entries};
 use crate::args::low::GlobalArgs;
@@ -16,7 +17,7 @@ use crate::args::units::show_size;
 use crate::commands::manifest::upload;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
-use crate::output::Output;
+use crate::output::{Output, counted};
 
 /// A manifest as it is written.
 pub struct Encoded {
@@ -32,6 +33,8 @@ pub struct Told {
     subject: String,
     /// Deletions that v2023 cannot hold.
     untold: u64,
+    /// What else has no place.
+    lost: Lost,
     /// Where it was written, or would be; and whether that was done now.
     places: Vec<(String, bool)>,
     is_streamed: bool,
@@ -42,7 +45,13 @@ impl Told {
     ///
     /// # Errors
     /// Of a damaged index.
-    pub fn of(changed: &Manifest, segment: &Segment, scanned: Scanned, args: &ManifestCommitArgs) -> Result<Told> {
+    pub fn of(
+        changed: &Manifest,
+        segment: &Segment,
+        scanned: Scanned,
+        lost: Lost,
+        args: &ManifestCommitArgs,
+    ) -> Result<Told> {
         let subject = args.mountpoint.display().to_string();
         let Identity { header, hash, .. } = Identity::of(segment).map_err(|e| Failure::fs(&subject, &e))?;
         let (mut files, mut bytes, mut directories, mut symlinks) = (0u64, 0u64, 0u64, 0u64);
@@ -72,14 +81,19 @@ impl Told {
             "directories": directories,
             "symlinks": symlinks,
             "deletions": deletions,
-            "lost": {"deletions": untold},
+            "lost": {
+                "deletions": untold,
+                "directories": lost.directories,
+                "runnable": lost.exec_bits,
+                "attributes": lost.attributes,
+            },
             "dry_run": args.dry_run,
             "known_files": scanned.known_files,
             "hashed_bytes": scanned.hashed_bytes,
             "left_out": scanned.left_out,
             "manifests": [],
         });
-        Ok(Told { object, format: header.format, subject, untold, places: Vec::new(), is_streamed: false })
+        Ok(Told { object, format: header.format, subject, untold, lost, places: Vec::new(), is_streamed: false })
     }
 
     /// Whether nothing differs.
@@ -160,7 +174,8 @@ impl Told {
             out.json(&self.object)?;
             return out.finish();
         }
-        for (place, _) in &self.places {
+        // Standard output has the manifest alone, where that goes there.
+        for (place, _) in self.places.iter().filter(|_| !self.is_streamed) {
             out.line(format_args!("{place}"))?;
         }
         out.finish()?;
@@ -173,10 +188,13 @@ impl Told {
     fn for_people(&self, dry_run: bool) {
         let say = |text: String| eprintln!("adit: {}: {text}", self.subject);
         let is_written = self.is_streamed || !self.places.is_empty();
+        if let Some(words) = self.lost.words(self.format) {
+            say(words);
+        }
         if self.is_nothing() && !is_written {
-            return say(match self.format {
-                Format::V2023 => "nothing that v2023 has a place for was changed: nothing is written".to_owned(),
-                Format::V2025(_) => "nothing was changed: nothing is written".to_owned(),
+            return say(match self.lost == Lost::default() {
+                true => "nothing was changed: nothing is written".to_owned(),
+                false => "nothing that the manifest has a place for was changed: nothing is written".to_owned(),
             });
         }
         let number = |value: &Value| value.as_u64().unwrap_or(0);
@@ -198,11 +216,13 @@ impl Told {
         });
         if let Some(uploaded) = self.object.get("uploaded") {
             let stored = show_size(number(&uploaded["stored_bytes"]));
-            say(format!("{} objects stored ({stored}), {} were there", uploaded["stored"], uploaded["present"]));
+            let count = counted(number(&uploaded["stored"]), "object");
+            say(format!("{count} stored ({stored}), {} there already", uploaded["present"]));
         }
         if let Some(would) = self.object.get("would_upload") {
             let missing = show_size(number(&would["missing_bytes"]));
-            say(format!("{} objects would be stored ({missing}), {} are there", would["missing"], would["present"]));
+            let count = counted(number(&would["missing"]), "object");
+            say(format!("{count} would be stored ({missing}), {} there already", would["present"]));
         }
         if self.untold > 0 {
             say(format!(
@@ -213,6 +233,9 @@ impl Told {
         }
         if !is_written {
             return say("no file was added or changed: nothing is written".to_owned());
+        }
+        for (place, _) in self.places.iter().filter(|_| self.is_streamed) {
+            say(format!("the manifest is {place}"));
         }
         if !dry_run && !self.is_streamed && self.places.iter().all(|(_, written)| !written) {
             say("it was committed before, and nothing was changed since: nothing is written".to_owned());

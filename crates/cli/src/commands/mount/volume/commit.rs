@@ -16,8 +16,8 @@ use adit_core::overlay::{AtWork, Changed, FileVersion, Overlay, WorkEnd};
 use adit_core::types::{Ino, Kind, Timestamp};
 use adit_mount::MountOptions;
 use adit_mount::control::{MountInfo, Registry};
-use adit_volume::VolumeStore;
 use adit_volume::tree::MAIN;
+use adit_volume::{Volume, VolumeStore};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -49,6 +49,8 @@ enum Asked {
     Touched,
     /// Likewise: these versions of files are being brought to the store.
     Uploading { files: Vec<Version> },
+    /// Likewise: these could not be.
+    Failed { files: Vec<Version> },
     /// Likewise: the end; whether all of them are there, with the manifest.
     End { done: bool },
 }
@@ -68,6 +70,8 @@ pub struct About {
     pub hash: String,
     /// The upper.
     upper: Vec<u8>,
+    /// The id of that volume, in hexadecimal digits.
+    pub upper_id: String,
     cas: Option<Vec<u8>>,
     cache_dir: Option<Vec<u8>>,
     endpoint_url: Option<String>,
@@ -80,7 +84,7 @@ pub struct About {
 }
 
 impl About {
-    fn of(lower: &Lower, upper: &Path) -> Option<About> {
+    fn of(lower: &Lower, upper: &Path, volume: &Volume) -> Option<About> {
         let (store, cas) = lower.manifest()?;
         let StoreArgs { endpoint_url, region, profile, path_style, no_sign_request, connect_timeout, request_timeout } =
             cas.store.clone();
@@ -89,6 +93,7 @@ impl About {
             manifest: bytes(Path::new(&lower.source)),
             hash: store.identity().hash.to_string(),
             upper: bytes(upper),
+            upper_id: volume_work::hex(&volume.info().uuid),
             cas: cas.cas.as_ref().map(|cas| cas.as_bytes().to_vec()),
             cache_dir: cas.cache_dir.as_deref().map(bytes),
             endpoint_url,
@@ -164,12 +169,34 @@ pub fn touched(mount: &MountInfo) -> Result<Value> {
 /// # Errors
 /// What the process says.
 pub fn uploading(mount: &MountInfo, files: &[FileVersion]) -> Result<()> {
+    tell(mount, files, |files| Asked::Uploading { files })
+}
+
+/// Tells it which of them could not be brought.
+///
+/// # Errors
+/// What the process says.
+pub fn failed(mount: &MountInfo, files: &[FileVersion]) -> Result<()> {
+    tell(mount, files, |files| Asked::Failed { files })
+}
+
+/// Tells something about these versions of files.
+fn tell(mount: &MountInfo, files: &[FileVersion], about: impl Fn(Vec<Version>) -> Asked) -> Result<()> {
     let time = |time: Timestamp| (time.secs, time.nanos);
     let version = |file: &FileVersion| (file.ino.0, file.size, time(file.mtime), time(file.ctime));
-    for files in files.chunks(VERSIONS_MAX) {
-        ask(mount, &Asked::Uploading { files: files.iter().map(version).collect() })?;
-    }
-    Ok(())
+    files.chunks(VERSIONS_MAX).try_for_each(|files| ask(mount, &about(files.iter().map(version).collect())).map(drop))
+}
+
+/// The versions that such a request is about.
+fn versions_of(files: &[Version]) -> Vec<FileVersion> {
+    let time = |(secs, nanos)| Timestamp { secs, nanos };
+    let version = |&(ino, size, mtime, ctime): &Version| FileVersion {
+        ino: Ino(ino),
+        size,
+        mtime: time(mtime),
+        ctime: time(ctime),
+    };
+    files.iter().map(version).collect()
 }
 
 /// Tells it the end: whether all of them are there, with the manifest.
@@ -191,7 +218,7 @@ impl Process {
     /// A request for a commit, to the session `id`.
     pub(super) fn commit(self: &Arc<Process>, id: u64, args: &Value) -> Result<Value> {
         let asked = Asked::deserialize(args).map_err(|e| Failure::usage(format!("not a request: {e}")))?;
-        let about = self.lower.as_ref().and_then(|lower| About::of(lower, &self.file));
+        let about = self.lower.as_ref().and_then(|lower| About::of(lower, &self.file, &self.volume));
         let about = about.ok_or_else(|| {
             let what = format!("{}: no overlay on a manifest", self.file.display());
             Failure::new(Code::NotSupported, what).hint("only what lies on a manifest can be committed to a store")
@@ -200,26 +227,21 @@ impl Process {
             Asked::About => serde_json::to_value(about).map_err(|e| Failure::new(Code::Failure, e)),
             Asked::Begin { mountpoint, lock } => self.freeze(mountpoint, lock).map(|()| Value::Null),
             Asked::Touched => self.touched(id),
-            Asked::Uploading { files } => {
-                let time = |(secs, nanos)| Timestamp { secs, nanos };
-                let version = |&(ino, size, mtime, ctime): &Version| FileVersion {
-                    ino: Ino(ino),
-                    size,
-                    mtime: time(mtime),
-                    ctime: time(ctime),
-                };
-                let files: Vec<FileVersion> = files.iter().map(version).collect();
-                if let Some(overlay) = self.main_overlay() {
-                    overlay.note_work(id, &files, AtWork::Uploading);
-                }
-                Ok(Value::Null)
-            }
+            Asked::Uploading { files } => Ok(self.note_work(id, &files, AtWork::Uploading)),
+            Asked::Failed { files } => Ok(self.note_work(id, &files, AtWork::Failed)),
             Asked::End { done } => {
-                let end = if done { WorkEnd::Committed } else { WorkEnd::Failed };
+                let end = if done { WorkEnd::Committed } else { WorkEnd::Ended };
                 let ended = self.main_overlay().map_or(Ok(()), |overlay| overlay.end_work(id, end));
                 ended.map(|()| Value::Null).map_err(|e| self.failed(&e))
             }
         }
+    }
+
+    fn note_work(&self, id: u64, files: &[Version], what: AtWork) -> Value {
+        if let Some(overlay) = self.main_overlay() {
+            overlay.note_work(id, &versions_of(files), what);
+        }
+        Value::Null
     }
 
     /// The overlay that users see.
@@ -265,6 +287,9 @@ impl Process {
         let fail = |e| self.failed(&e);
         let overlay = self.sessions.lock().live.get(&id).and_then(|live| live.overlay.clone());
         let overlay = overlay.ok_or_else(|| Failure::new(Code::NotSupported, "not an overlay"))?;
+        if let Some(shown) = self.main_overlay() {
+            shown.begin_work(id);
+        }
         let mut changes = Vec::new();
         let unknown = overlay.changes(&mut |change| changes.push(change)).map_err(fail)?;
         if let Some(one) = unknown.into_iter().next() {
@@ -290,7 +315,7 @@ impl Process {
         let Some(name) = frozen_by(wish) else { return };
         if let Some(overlay) = self.main_overlay() {
             // Nothing is noted in the upper then.
-            let _ = overlay.end_work(id, WorkEnd::GivenUp);
+            let _ = overlay.end_work(id, WorkEnd::Ended);
         }
         let deadline = Instant::now() + RELEASE_PATIENCE;
         loop {

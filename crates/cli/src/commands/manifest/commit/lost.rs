@@ -1,0 +1,70 @@
+//! What was changed on a mount, and has no place in a manifest of its version.
+
+use adit_core::path::{Last, Tree};
+use adit_manifest::commit::Changed;
+use adit_manifest::format::{EntryPath, Format};
+use serde_json::Value;
+
+use super::name;
+
+/// Permissions that let anybody run a file.
+const EXEC: u16 = 0o111;
+
+/// How much of what was changed is in no manifest.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Lost {
+    /// Folders with nothing in them, of version 2023.
+    pub directories: u64,
+    /// Files that can be run, of version 2023.
+    pub exec_bits: u64,
+    /// Files and folders with other permissions or another owner: of a manifest of 2025 all but exec bits.
+    pub attributes: u64,
+}
+
+impl Lost {
+    /// What of `changes`, which the process told of, is not in `changed`. `tree` is what was looked at.
+    pub fn of(changes: &Value, changed: &Changed, tree: &Tree<'_>) -> Lost {
+        let manifest = &changed.manifest;
+        let is_2023 = manifest.header().format == Format::V2023;
+        let mut lost = Lost { exec_bits: changed.exec_bits, ..Lost::default() };
+        for change in changes.as_array().into_iter().flatten() {
+            let Some(path) = name(change, "path") else { continue };
+            let path = path.strip_prefix(b"/").unwrap_or(&path);
+            // Who looks at the tree has told of a name that a manifest cannot have.
+            let Ok(entry) = EntryPath::from_host(path) else { continue };
+            let is_there = manifest.get(&entry).is_some();
+            match (change["kind"].as_str(), change["change"].as_str()) {
+                (Some("directory"), Some("attributes")) => lost.attributes += 1,
+                (Some("directory"), Some("added" | "renamed")) if is_2023 => {
+                    lost.directories += u64::from(!is_there && manifest.below(&entry).next().is_none());
+                }
+                (Some("file"), Some("attributes")) if !is_there => {
+                    let found = tree.resolve(path, Last::Keep);
+                    // Those are counted.
+                    let can_be_run = is_2023 && found.is_ok_and(|node| node.attr().perm & EXEC != 0);
+                    lost.attributes += u64::from(!can_be_run);
+                }
+                _ => {}
+            }
+        }
+        lost
+    }
+
+    /// In words, if it is something.
+    pub fn words(&self, format: Format) -> Option<String> {
+        let kinds = [
+            (self.directories, "empty folder", "empty folders"),
+            (self.exec_bits, "exec bit", "exec bits"),
+            (self.attributes, "change of permissions or owners", "changes of permissions or owners"),
+        ];
+        let part = |(count, one, many): (u64, &str, &str)| {
+            (count > 0).then(|| format!("{count} {}", if count == 1 { one } else { many }))
+        };
+        let parts: Vec<String> = kinds.into_iter().filter_map(part).collect();
+        let what = parts.join(", ");
+        (!parts.is_empty()).then(|| match format {
+            Format::V2023 => format!("v2023 has files only; not kept: {what}"),
+            Format::V2025(_) => format!("of permissions and owners a manifest keeps exec bits alone; not kept: {what}"),
+        })
+    }
+}
