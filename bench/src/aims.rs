@@ -6,7 +6,7 @@ use crate::report::{Aim, JUICEFS_SQLITE, Row};
 /// The aim of a row.
 pub fn of(subject: Subject, row: &Row) -> Aim {
     match subject {
-        Subject::Vault | Subject::Manifest => row.aim,
+        Subject::Vault | Subject::Manifest | Subject::Index => row.aim,
         Subject::Volume => of_volume(row),
     }
 }

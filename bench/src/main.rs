@@ -1,9 +1,10 @@
 //! Benchmarks of adit: each prints both sides of a ratio, measured in the same run.
 //!
-//! `adit-bench vault` measures the vault store, `adit-bench volume` the volume, `adit-bench manifest` manifests. [`mounted`] runs one script on mounts of adit and of its rivals; [`micro`]
+//! `adit-bench vault` measures the vault store, `adit-bench volume` the volume, `adit-bench manifest` manifests, `adit-bench index` the [`index`]. [`mounted`] runs one script on mounts of adit and of its rivals; [`micro`]
 //! calls the crates directly. The rivals are known in this crate alone ([`sides`], [`rivals`]).
 
 mod aims;
+mod index;
 mod machine;
 mod micro;
 mod mounted;
@@ -42,6 +43,8 @@ enum What {
     Volume(RunArgs),
     /// Manifests
     Manifest(RunArgs),
+    /// The index of paths
+    Index(RunArgs),
     /// Serves small constant files; started by the benchmark itself
     #[command(hide = true)]
     NullServer {
@@ -74,9 +77,11 @@ pub enum Subject {
     Volume,
     /// Content in S3, beside curl and other mounts of it.
     Manifest,
+    /// Questions over many paths, beside a map of them, plocate, fd and ripgrep.
+    Index,
 }
 
-/// What `vault`, `volume` and `manifest` take.
+/// What `vault`, `volume`, `manifest` and `index` take.
 #[derive(Args)]
 pub struct RunArgs {
     /// Said by the subcommand.
@@ -133,6 +138,7 @@ fn main() -> ExitCode {
         What::Vault(args) => run(&args),
         What::Volume(args) => run(&RunArgs { subject: Subject::Volume, ..args }),
         What::Manifest(args) => run(&RunArgs { subject: Subject::Manifest, ..args }),
+        What::Index(args) => run(&RunArgs { subject: Subject::Index, ..args }),
         What::NullServer { mountpoint, like } => null_server::serve(&mountpoint, like).map(|()| true),
     };
     match done {
@@ -202,7 +208,7 @@ mod tests {
 
     #[test]
     fn names_of_groups_are_unique() {
-        for subject in [Subject::Vault, Subject::Volume, Subject::Manifest] {
+        for subject in [Subject::Vault, Subject::Volume, Subject::Manifest, Subject::Index] {
             let mut names: Vec<&str> = micro::groups(subject);
             names.extend(mounted::group_names(subject));
             let count = names.len();

@@ -35,7 +35,7 @@ struct Null {
 fn time_to_live(like: Subject) -> Duration {
     match like {
         // Somebody else may change it.
-        Subject::Vault | Subject::Manifest => Duration::from_secs(1),
+        Subject::Vault | Subject::Manifest | Subject::Index => Duration::from_secs(1),
         Subject::Volume => Duration::from_secs(3600),
     }
 }
@@ -48,7 +48,9 @@ fn capabilities(like: Subject) -> InitFlags {
         | InitFlags::FUSE_PARALLEL_DIROPS
         | InitFlags::FUSE_DO_READDIRPLUS;
     match like {
-        Subject::Vault | Subject::Manifest => all | InitFlags::FUSE_READDIRPLUS_AUTO | InitFlags::FUSE_AUTO_INVAL_DATA,
+        Subject::Vault | Subject::Manifest | Subject::Index => {
+            all | InitFlags::FUSE_READDIRPLUS_AUTO | InitFlags::FUSE_AUTO_INVAL_DATA
+        }
         Subject::Volume => {
             all | InitFlags::FUSE_EXPLICIT_INVAL_DATA
                 | InitFlags::FUSE_CACHE_SYMLINKS
@@ -106,7 +108,7 @@ impl Filesystem for Null {
     fn getxattr(&self, _req: &Request, _ino: INodeNo, _name: &OsStr, _size: u32, reply: ReplyXattr) {
         match self.like {
             // No store of that kind has any: the kernel asks once.
-            Subject::Vault | Subject::Manifest => reply.error(Errno::ENOSYS),
+            Subject::Vault | Subject::Manifest | Subject::Index => reply.error(Errno::ENOSYS),
             Subject::Volume => reply.error(Errno::NO_XATTR),
         }
     }
@@ -135,7 +137,7 @@ impl Filesystem for Null {
     fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
         match self.like {
             // Not asked for: see the flags of an open file.
-            Subject::Vault | Subject::Manifest => reply.error(Errno::ENOSYS),
+            Subject::Vault | Subject::Manifest | Subject::Index => reply.error(Errno::ENOSYS),
             Subject::Volume => reply.ok(),
         }
     }

@@ -23,7 +23,7 @@ pub const JUICEFS_SQLITE: &str = "juicefs-sqlite";
 /// rclone's mount.
 pub const RCLONE: &str = "rclone";
 /// Rivals that get a column of ratios, by how the names of their sides start.
-const RIVALS: [&str; 3] = [GOCRYPTFS, JUICEFS_SQLITE, RCLONE];
+const RIVALS: [&str; 5] = [GOCRYPTFS, JUICEFS_SQLITE, RCLONE, "hashbrown", "plocate"];
 
 /// What a figure counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -336,6 +336,7 @@ impl Medians {
             Aim::Library(factor) => (self.side("library"), factor, "library"),
             Aim::Side(name, factor) => (self.side(name), factor, name),
             Aim::Best(start, factor) => (self.best(start, row.unit), factor, start),
+            Aim::Bound(bound) if bound.is_infinite() => return nothing(""),
             Aim::Bound(bound) => (Some(bound), 1.0, "bound"),
         };
         let (Some(adit), Some(other)) = (self.side(ADIT), other) else {
@@ -346,7 +347,8 @@ impl Medians {
         let worth = ratio / factor;
         let mark = if worth >= 1.0 { "met" } else { "SHORT" };
         let text = if let Aim::Bound(bound) = row.aim {
-            format!("{mark}: {} of at most {} {}", digits(adit), digits(bound), row.unit.text())
+            let most = if row.unit.more_is_better() { "at least" } else { "at most" };
+            format!("{mark}: {} of {most} {} {}", digits(adit), digits(bound), row.unit.text())
         } else {
             format!("{mark}: {} of {} × {name}", digits(ratio), digits(factor))
         };

@@ -81,6 +81,16 @@ pub fn s3fs() -> Result<PathBuf> {
     of_apt("s3fs")
 }
 
+/// plocate, fd and ripgrep of the distribution, installed if they are missing.
+pub fn path_searchers() -> Result<()> {
+    for (program, package) in [("plocate", "plocate"), ("fdfind", "fd-find"), ("rg", "ripgrep")] {
+        if on_path(program).is_none() {
+            apt(package)?;
+        }
+    }
+    Ok(())
+}
+
 /// A program of the package that has its name, installed if it is missing.
 fn of_apt(name: &str) -> Result<PathBuf> {
     if on_path(name).is_none() {

@@ -23,6 +23,8 @@ pub fn names(subject: Subject) -> &'static [&'static str] {
     match subject {
         Subject::Vault => &[HOST, "gocryptfs-2.3", "gocryptfs-2.6.1", "official", ADIT, NULL],
         Subject::Volume => &[HOST, JUICEFS_SQLITE, JUICEFS_BADGER, ADIT, NULL],
+        // Its groups know their sides.
+        Subject::Index => &[],
         Subject::Manifest => &[HOST, "curl", "curl-parallel", RCLONE, "s3fs", ADIT, RELAYED],
     }
 }
@@ -292,7 +294,9 @@ impl Side {
                 let like = match like {
                     Subject::Vault => "vault",
                     Subject::Volume => "volume",
-                    Subject::Manifest => bail!("there is no null server for manifests"),
+                    Subject::Manifest | Subject::Index => {
+                        bail!("nothing is mounted here that a null server could stand for")
+                    }
                 };
                 command.arg("null-server").arg(&place.mountpoint).arg(like);
                 command

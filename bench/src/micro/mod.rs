@@ -17,6 +17,7 @@ use std::time::Duration;
 use anyhow::Result;
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::index;
 use crate::report::Report;
 use crate::{RunArgs, Subject};
 
@@ -28,6 +29,7 @@ pub fn groups(subject: Subject) -> Vec<&'static str> {
     match subject {
         Subject::Vault => VAULT_GROUPS.to_vec(),
         Subject::Manifest => Vec::new(),
+        Subject::Index => index::GROUPS.to_vec(),
         Subject::Volume => volume::GROUPS.iter().map(|(name, ..)| *name).collect(),
     }
 }
@@ -35,7 +37,7 @@ pub fn groups(subject: Subject) -> Vec<&'static str> {
 /// Those that are run only if they are asked for.
 pub fn on_request(subject: Subject) -> Vec<&'static str> {
     match subject {
-        Subject::Vault | Subject::Manifest => Vec::new(),
+        Subject::Vault | Subject::Manifest | Subject::Index => Vec::new(),
         Subject::Volume => volume::GROUPS.iter().filter(|(_, slow, _)| *slow).map(|(name, ..)| *name).collect(),
     }
 }
@@ -50,6 +52,7 @@ pub fn run(args: &RunArgs, dir: &Path, report: &mut Report) -> Result<()> {
     match args.subject {
         Subject::Vault => run_vault(args, dir, report),
         Subject::Manifest => Ok(()),
+        Subject::Index => index::run(args, dir, report),
         Subject::Volume => {
             let wanted = volume::GROUPS.iter().filter(|(name, on_request, _)| args.wants(name, *on_request));
             for (_, _, measure) in wanted {
@@ -97,7 +100,7 @@ fn one_sample(count: usize, pass: &mut impl FnMut()) -> f64 {
 }
 
 /// CPU time of this thread.
-fn cpu_time() -> Duration {
+pub fn cpu_time() -> Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     // The kernel counts up from zero and keeps nanoseconds below a second.
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))

@@ -90,6 +90,7 @@ fn groups(subject: Subject) -> &'static [&'static Group] {
         Subject::Vault => VAULT_GROUPS,
         Subject::Volume => VOLUME_GROUPS,
         Subject::Manifest => MANIFEST_GROUPS,
+        Subject::Index => &[],
     }
 }
 

@@ -1,0 +1,228 @@
+//! Searches: in this process, and the program beside plocate, fd and ripgrep.
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use adit_index::Segment;
+use adit_index::query::{Pattern, Query};
+use anyhow::{Context, Result, ensure};
+
+use super::tree::Tree;
+use crate::micro::cpu_time;
+use crate::report::{ADIT, Aim, Report, Row, Unit};
+use crate::{RunArgs, rivals};
+
+const PLOCATE: &str = "plocate";
+const FD: &str = "fd";
+const RIPGREP: &str = "ripgrep";
+/// Larger trees are not made of real files.
+const REAL_FILES_MAX: usize = 1_000_000;
+
+/// A question in the words of each program.
+struct Asked {
+    row: &'static str,
+    /// Arguments of `adit index find FILE`.
+    adit: Vec<String>,
+    /// Of `plocate`: names are compared, as the others do.
+    plocate: Option<Vec<String>>,
+    fd: Vec<String>,
+    /// Of `rg`, whose lines are paths.
+    ripgrep: Vec<String>,
+}
+
+fn questions(tree: &Tree) -> Vec<Asked> {
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let one = one_name(tree);
+    vec![
+        Asked {
+            row: "substring, one hit",
+            adit: words(&["--fixed", &one]),
+            plocate: Some(words(&["-b", &one])),
+            fd: words(&["--fixed-strings", &one]),
+            ripgrep: words(&["-F", &one]),
+        },
+        Asked {
+            row: "substring, one hit, any case",
+            adit: words(&["--fixed", "-i", &one.to_uppercase()]),
+            plocate: Some(words(&["-b", "-i", &one.to_uppercase()])),
+            fd: words(&["--fixed-strings", "--ignore-case", &one.to_uppercase()]),
+            ripgrep: words(&["-F", "-i", &one.to_uppercase()]),
+        },
+        Asked {
+            row: "substring, one hit in sixteen",
+            adit: words(&["--fixed", "camera_", "--kind", "file"]),
+            plocate: Some(words(&["-b", "camera_"])),
+            fd: words(&["--fixed-strings", "--type", "file", "camera_"]),
+            ripgrep: words(&["/camera_[^/]*$"]),
+        },
+        Asked {
+            row: "glob",
+            adit: words(&["--glob", "shader_*99.exr"]),
+            plocate: Some(words(&["-b", "shader_*99.exr"])),
+            fd: words(&["--glob", "shader_*99.exr"]),
+            ripgrep: words(&[r"/shader_[^/]*99\.exr$"]),
+        },
+        Asked {
+            row: "regular expression",
+            adit: words(&["--regex", r"^(camera|session)_[0-9]*77[0-9]\.(rs|png)$"]),
+            plocate: Some(words(&["-b", "--regex", r"^(camera|session)_[0-9]*77[0-9]\.(rs|png)$"])),
+            fd: words(&["--regex", r"^(camera|session)_[0-9]*77[0-9]\.(rs|png)$"]),
+            ripgrep: words(&[r"/(camera|session)_[0-9]*77[0-9]\.(rs|png)$"]),
+        },
+    ]
+}
+
+/// The name of a file in the middle, without its extension: no other has it.
+fn one_name(tree: &Tree) -> String {
+    let path = String::from_utf8_lossy(tree.paths.get(tree.paths.len() / 2)).into_owned();
+    let name = path.rsplit('/').next().unwrap_or_default();
+    name.split('.').next().unwrap_or_default().to_owned()
+}
+
+pub fn run(
+    args: &RunArgs,
+    tree: &Tree,
+    segment: &Segment,
+    about: &str,
+    size: &str,
+    work: &Path,
+    report: &mut Report,
+) -> Result<()> {
+    let group = format!("find-{size}");
+    let about = format!(
+        "{about} In this process: on one thread where it says so, warm. Programs: from start to end with the clock, caches warm, output to \
+         /dev/null; plocate and ripgrep search a list of the files, fd real files, up to {REAL_FILES_MAX} of them."
+    );
+    report.group(&group, &about);
+    in_process(args, tree, segment, &group, size, report)?;
+    programs(args, tree, segment, &group, work, report)
+}
+
+fn in_process(
+    args: &RunArgs,
+    tree: &Tree,
+    segment: &Segment,
+    group: &str,
+    size: &str,
+    report: &mut Report,
+) -> Result<()> {
+    let one = one_name(tree);
+    let selective = Query::new().pattern(Pattern::substring(one.as_bytes())?);
+    let first = Row {
+        name: "first hit of a selective substring",
+        unit: Unit::Millis,
+        aim: if size == "10m" { Aim::Bound(10.0) } else { Aim::None },
+    };
+    let all = Row { name: "all hits of a selective substring", unit: Unit::Millis, aim: Aim::None };
+    let scan = Row {
+        name: "substring of two bytes, scan by one thread",
+        unit: Unit::MibPerSec,
+        aim: Aim::Bound(6e9 / f64::from(1 << 20)),
+    };
+    let regex =
+        Row { name: "regular expression without a literal, scan by one thread", unit: Unit::MibPerSec, aim: Aim::None };
+    let names = segment.columns()?.names().len() as f64 / f64::from(1 << 20);
+    // What no name has: all of them are looked at, and no table tells beforehand.
+    let rare = Query::new().pattern(Pattern::substring(b"\x01\x02")?).threads(1);
+    let automaton = Query::new().pattern(Pattern::regex("^[a-f]+_[0-4]+[13579]\\.[^.]*$")?).threads(1);
+    for _ in 0..args.rounds() {
+        let started = Instant::now();
+        let mut found = 0;
+        selective.clone().limit(1).run(segment, &mut |_| {
+            found += 1;
+            ControlFlow::Continue(())
+        })?;
+        report.add(group, &first, ADIT, started.elapsed().as_secs_f64() * 1e3);
+        ensure!(found == 1, "{one} was not found");
+        let started = Instant::now();
+        ensure!(selective.count(segment)? == 1, "{one} was found more than once");
+        report.add(group, &all, ADIT, started.elapsed().as_secs_f64() * 1e3);
+        for (row, query) in [(&scan, &rare), (&regex, &automaton)] {
+            let started = cpu_time();
+            query.count(segment)?;
+            report.add(group, row, ADIT, names / (cpu_time() - started).as_secs_f64());
+        }
+    }
+    Ok(())
+}
+
+fn programs(
+    args: &RunArgs,
+    tree: &Tree,
+    segment: &Segment,
+    group: &str,
+    work: &Path,
+    report: &mut Report,
+) -> Result<()> {
+    let adit = args.adit.clone().map_or_else(rivals::adit, Ok)?;
+    rivals::path_searchers()?;
+    let list = work.join("list");
+    tree.paths.write_lines(&list)?;
+    let database = work.join("plocate.db");
+    output(Command::new("plocate-build").args(["--plaintext"]).arg(&list).arg(&database))?;
+    let real = (tree.paths.len() <= REAL_FILES_MAX).then(|| make_files(tree, work)).transpose()?;
+    for asked in questions(tree) {
+        let row = Row { name: asked.row, unit: Unit::Millis, aim: Aim::Side(PLOCATE, 1.0) };
+        let mut sides: Vec<(&str, Command)> = Vec::new();
+        let mut ours = Command::new(&adit);
+        ours.args(["index", "find"]).arg(segment.file_path()).args(&asked.adit);
+        sides.push((ADIT, ours));
+        if let Some(words) = &asked.plocate {
+            let mut plocate = Command::new("plocate");
+            plocate.arg("-d").arg(&database).args(words);
+            sides.push((PLOCATE, plocate));
+        }
+        if let Some(real) = &real {
+            let mut fd = Command::new("fdfind");
+            fd.args(["--no-ignore", "--hidden"]).args(&asked.fd).arg(".").current_dir(real);
+            fd.args(["--base-directory"]).arg(real);
+            sides.push((FD, fd));
+        }
+        let mut ripgrep = Command::new("rg");
+        ripgrep.args(["--no-filename", "--no-line-number"]).args(&asked.ripgrep).arg(&list);
+        sides.push((RIPGREP, ripgrep));
+        let mut found = Vec::new();
+        for (side, command) in &mut sides {
+            found.push((*side, output(command)?.iter().filter(|byte| **byte == b'\n').count()));
+        }
+        ensure!(found.iter().all(|(_, count)| *count == found[0].1), "{}: not the same hits: {found:?}", asked.row);
+        for _ in 0..args.rounds() {
+            for (side, command) in &mut sides {
+                let started = Instant::now();
+                let status = command.stdout(Stdio::null()).status().with_context(|| format!("cannot start {side}"))?;
+                report.add(group, &row, side, started.elapsed().as_secs_f64() * 1e3);
+                ensure!(status.success(), "{side} failed: {status}");
+            }
+        }
+    }
+    if let Some(real) = &real {
+        fs::remove_dir_all(real)?;
+    }
+    Ok(())
+}
+
+/// What a program prints.
+pub fn output(command: &mut Command) -> Result<Vec<u8>> {
+    let done = command.stderr(Stdio::inherit()).stdout(Stdio::piped()).output();
+    let done = done.with_context(|| format!("cannot start {command:?}"))?;
+    ensure!(done.status.success(), "{command:?}: {}", done.status);
+    Ok(done.stdout)
+}
+
+/// A folder with all files of a tree, empty.
+pub fn make_files(tree: &Tree, work: &Path) -> Result<PathBuf> {
+    let real = work.join("real");
+    let mut made = std::collections::HashSet::new();
+    for path in tree.paths.iter() {
+        let path = real.join(std::str::from_utf8(path)?);
+        let dir = path.parent().context("a file is in a folder")?;
+        if made.insert(dir.to_owned()) {
+            fs::create_dir_all(dir)?;
+        }
+        fs::File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
+    }
+    Ok(real)
+}
