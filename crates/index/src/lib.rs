@@ -33,6 +33,8 @@ pub mod scan;
 #[cfg(feature = "sealed")]
 pub mod sealed;
 pub mod segment;
+#[cfg(feature = "gpu")]
+pub mod session;
 
 pub use build::{Builder, Built, Entry};
 pub use error::{Damage, Refusal};

@@ -11,6 +11,8 @@ use std::sync::{Arc, OnceLock};
 use adit_core::types::Kind;
 use adit_index::gpu::{Against, Device, DeviceOptions, GpuError, Resident, Table, adapters};
 use adit_index::resolve::{Question, Resolver};
+use adit_index::router::{Choice, Job, Reason, Work};
+use adit_index::session::{Session, SessionOptions};
 use adit_index::{NodeId, Segment};
 use adit_testkit::Rng;
 use regex_automata::dfa::dense;
@@ -343,4 +345,111 @@ fn what_no_device_is_sent_the_processor_answers() {
         let absolute = [Question { start, path: b"/dir" }];
         assert_eq!(resident.find(&absolute).wait().unwrap(), [Some(NodeId(1))]);
     }
+}
+
+fn session(segment: &Arc<Segment>, choice: Choice, change: impl FnOnce(&mut SessionOptions)) -> Session {
+    let mut options = SessionOptions::default();
+    options.router.choice = choice;
+    change(&mut options);
+    Session::new(segment.clone(), options)
+}
+
+/// A segment with its table, and paths to ask for.
+fn asked(place: &Place, seed: u64) -> (Arc<Segment>, Vec<(NodeId, Vec<u8>)>) {
+    let mut rng = Rng::new(seed);
+    let mut builder = place.builder();
+    builder.set_tables(true);
+    items(&mut rng, 2000).iter().for_each(|item| builder.add(&item.entry()).unwrap());
+    builder.finish(&place.out(), &mut |_| ControlFlow::Continue(())).unwrap();
+    let segment = Arc::new(Segment::open(&place.out()).unwrap());
+    let asked = questions(&mut rng, &segment, 1000);
+    (segment, asked)
+}
+
+fn as_questions(asked: &[(NodeId, Vec<u8>)]) -> Vec<Question<'_>> {
+    asked.iter().map(|(start, path)| Question { start: *start, path }).collect()
+}
+
+#[test]
+fn a_session_answers_the_same_whoever_is_asked() {
+    if device().is_none() {
+        return;
+    }
+    let place = Place::new();
+    let (segment, asked) = asked(&place, 11);
+    let questions = as_questions(&asked);
+    let expected = Resolver::new(&segment).unwrap().find_batch(&questions).unwrap();
+    for choice in [Choice::Cpu, Choice::Gpu, Choice::Auto] {
+        let session = session(&segment, choice, |_| {});
+        // Several are under way before one is waited for.
+        let (first, second, misses) = (session.find(&questions), session.find(&questions), session.resolve(&questions));
+        assert_eq!(second.wait().unwrap(), expected);
+        assert_eq!(first.wait().unwrap(), expected);
+        for (question, answer) in questions.iter().zip(misses.wait().unwrap()) {
+            let resolver = Resolver::new(&segment).unwrap();
+            assert_eq!(answer, resolver.resolve(question.start, question.path).unwrap(), "{question:?}");
+        }
+        let route = session.explain(Work::Resolve).unwrap();
+        let reason = if choice == Choice::Auto { Reason::Only } else { Reason::Asked };
+        // Of a real device nothing was measured here, and another one is not taken.
+        assert_eq!((route.engine > 0, route.reason), (choice == Choice::Gpu, reason), "{route}");
+        assert_eq!(session.devices().len(), usize::from(choice == Choice::Gpu));
+    }
+}
+
+#[test]
+fn when_a_device_is_lost_the_processor_answers() {
+    if device().is_none() {
+        return;
+    }
+    let place = Place::new();
+    let (segment, asked) = asked(&place, 12);
+    let questions = as_questions(&asked);
+    let expected = Resolver::new(&segment).unwrap().find_batch(&questions).unwrap();
+    let session = session(&segment, Choice::Gpu, |_| {});
+    assert_eq!(session.find(&questions).wait().unwrap(), expected);
+    let under_way = session.find(&questions);
+    session.devices().iter().for_each(Device::destroy);
+    assert_eq!(under_way.wait().unwrap(), expected);
+    for _ in 0..3 {
+        assert_eq!(session.find(&questions).wait().unwrap(), expected);
+    }
+    let given_up = (1..session.router().engines().len()).filter_map(|engine| session.router().given_up(engine)).next();
+    assert!(given_up.unwrap().contains("was lost"));
+    let route = session.explain(Work::Resolve).unwrap();
+    assert!(route.to_string().contains("not taken"), "{route}");
+}
+
+#[test]
+fn who_asks_for_a_device_that_is_not_there_hears_of_it() {
+    let place = Place::new();
+    let segment = Arc::new(place.segment(&[Item::file(b"a")]));
+    let session = session(&segment, Choice::Gpu, |options| options.only = Some("no device is called that".into()));
+    let questions = [Question { start: NodeId::ROOT, path: b"a" }];
+    let refused = session.find(&questions).wait();
+    assert!(matches!(refused, Err(GpuError::NoAdapter { .. })), "{refused:?}");
+    assert!(Device::named("no device is called that", &DeviceOptions::default()).is_err());
+}
+
+#[test]
+fn what_engines_take_is_measured_once() {
+    if device().is_none() {
+        return;
+    }
+    let place = Place::new();
+    let (segment, asked) = asked(&place, 13);
+    let state = place.dir.path().join("measured.json");
+    let made = || session(&segment, Choice::Gpu, |options| options.state = Some(state.clone()));
+    let first = made();
+    first.measure().unwrap();
+    first.save().unwrap();
+    for engine in 0..first.router().engines().len() {
+        assert!(first.router().is_measured(engine, Work::Resolve), "{engine}");
+    }
+    let second = made();
+    assert!(second.router().is_measured(1, Work::Resolve));
+    let route = second.router().route(Job { work: Work::Resolve, amount: asked.len() as u64 }, |_| 0);
+    assert!(route.to_string().contains("predicted"), "{route}");
+    second.measure().unwrap();
+    assert!(second.devices().is_empty(), "a device was opened to be measured twice");
 }

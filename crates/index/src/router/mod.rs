@@ -1,7 +1,7 @@
 //! Which engine answers a job: [`Router`]. It knows what the processor and each device took for jobs before, predicts what the next one
 //! will take, and can say why it chose.
 //!
-//! Nothing here runs a job or reads a clock: who does (a session over a segment) tells what it took. So all of it is tested with
+//! Nothing here runs a job or reads a clock: who does ([`crate::session::Session`]) tells what it took. So all of it is tested with
 //! made-up engines. Rules, in this order:
 //!
 //! 1. What was asked for ([`Choice`]) is what is taken, if there is such an engine.
@@ -245,9 +245,14 @@ impl Router {
 
     /// Who answers a job. `missing` says of each engine how many bytes of the segment would have to be brought there first.
     pub fn route(&self, job: Job, missing: impl Fn(usize) -> u64) -> Route {
+        // Before the lock: who answers may wait for somebody who learns something.
+        let missing: Vec<u64> = (0..self.engines.len()).map(missing).collect();
         let mut known = self.known();
-        let predictions: Vec<Prediction> =
-            (0..self.engines.len()).map(|engine| self.predict(&known, engine, job, missing(engine))).collect();
+        let predictions: Vec<Prediction> = missing
+            .into_iter()
+            .enumerate()
+            .map(|(engine, missing)| self.predict(&known, engine, job, missing))
+            .collect();
         let (engine, reason) = self.choose(&mut known, job, &predictions);
         for other in 0..self.engines.len() {
             let unseen = known.unseen.entry((other, job.work, class_of(job.amount))).or_default();
