@@ -206,6 +206,47 @@ fn what_is_changed_through_a_mapping_is_verified_first() {
     w.run(&["umount", "mnt"]).expect(0);
 }
 
+/// Of a long file a few bytes are changed before all of it was compared. If it was wrong, the commit says so, and nothing is stored under a
+/// hash of wrong bytes.
+#[test]
+fn what_was_changed_before_it_was_compared_is_compared_by_the_commit() {
+    let Some(w) = World::new() else { return };
+    let (object, right) = (w.object_of(LARGE_LEN), pattern(LARGE_LEN));
+    let before = w.objects().len();
+    let mut wrong = right.clone();
+    wrong[100] ^= 1;
+    fs::write(&object, &wrong).unwrap();
+    w.mount(&["--writable", "--verify-first", "0"]).expect(0);
+    let change = || {
+        let file = File::options().read(true).write(true).open(w.at("large")).unwrap();
+        file.write_all_at(b"hello", 0).unwrap();
+        file.sync_all().unwrap();
+    };
+    change();
+    assert_eq!((w.state("large").as_str(), w.stats()["fetched_bytes"].as_u64()), ("modified", Some(1 << 20)));
+    let commit = || w.run(&["manifest", "commit", "mnt"]);
+    // As long as the store is wrong, and when it is right again: what was written into is not what the store has.
+    for content in [&wrong, &right] {
+        fs::write(&object, content).unwrap();
+        commit().expect(4).says("large");
+        assert_eq!((w.state("large").as_str(), w.objects().len()), ("error", before));
+        assert!(!w.bench.path("store/Manifests").exists());
+        // Nobody is given what is known to be wrong.
+        if content == &right {
+            assert_eq!(fs::read(w.at("large")).unwrap_err().raw_os_error(), Some(libc::EIO));
+        }
+    }
+    let mut expected = right;
+    expected[..5].copy_from_slice(b"hello");
+    fs::write(w.at("large"), &expected).unwrap();
+    commit().expect(0);
+    w.object_of(LARGE_LEN);
+    let name = format!("{:032x}.xxh128", xxhash_rust::xxh3::xxh3_128(&expected));
+    assert!(fs::read(w.bench.path("store/Data").join(name)).unwrap() == expected);
+    assert_eq!(w.state("large"), "uploaded");
+    w.run(&["umount", "mnt"]).expect(0);
+}
+
 /// Whether the kernel (6.9) can read files by itself.
 fn kernel_reads_by_itself() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();

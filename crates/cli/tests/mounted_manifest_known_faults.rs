@@ -216,13 +216,13 @@ fn a_writable_mount_fetches_each_byte_once() {
     b.run(&["mount", "job", "mnt", "--cas", STORE, "--cache-dir", "cache", "--writable"]).expect(0);
     b.server.clear_log();
     let file = writable(&b.path("mnt/large"));
-    // A change of whole blocks costs nothing; one in the middle of a block the object, once: the rest of the block stays for good, and so
-    // it is compared first.
+    // A change of whole blocks costs nothing, one in the middle of a block that block of the cache.
     file.write_all_at(&[b'?'; 4096], 4096).unwrap();
     file.sync_all().unwrap();
     assert_eq!(b.server.bytes_sent(), 0);
     file.write_all_at(b"!", LEN / 2).unwrap();
     file.sync_all().unwrap();
+    assert_eq!(b.server.bytes_sent(), BLOCK_LEN);
     let mut expected = content;
     expected[4096..8192].fill(b'?');
     expected[LEN as usize / 2] = b'!';

@@ -161,6 +161,13 @@ pub enum FileCall {
         /// In bytes.
         len: u64,
     },
+    /// Likewise by [`StoreFile::read_to_keep_at`].
+    ReadToKeep {
+        /// From here on.
+        offset: u64,
+        /// In bytes.
+        len: u64,
+    },
     /// A write of so many bytes.
     Write {
         /// From here on.
@@ -182,6 +189,30 @@ pub enum FileCall {
         /// What becomes of the range.
         mode: AllocateMode,
     },
+}
+
+/// A stretch of a file that was read before anybody knew whether it is right, and what it was; see [`StoreFile::read_to_keep_at`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Unproved {
+    /// Its first byte in the file.
+    pub offset: u64,
+    /// In bytes; not 0.
+    pub len: u64,
+    /// A checksum of it, of the store's own kind, by which the store knows it again after a restart.
+    pub sum: u64,
+}
+
+/// What is known of a stretch that was [unproved](Unproved).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Proof {
+    /// Still nothing.
+    Open,
+    /// Something of what it belongs to was found wrong, perhaps elsewhere: whoever hands it out had better have it proved first.
+    Suspect,
+    /// It was right.
+    Right,
+    /// It was wrong.
+    Wrong,
 }
 
 /// A filesystem, by inode number. See the module's notes on references and durability.
@@ -367,6 +398,24 @@ pub trait StoreFile: Send + Sync {
     /// it has more than these, it gets that first.
     fn read_verified_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.read_at(offset, buf)
+    }
+
+    /// As [`StoreFile::read_at`], for bytes of which some may be kept. Where it would take much to know that they are right, the stretches
+    /// that they lie in are told instead: whoever keeps them has them [proved](StoreFile::prove) before they are relied on. Of what is
+    /// not told, all is right.
+    fn read_to_keep_at(&self, offset: u64, buf: &mut [u8], unproved: &mut Vec<Unproved>) -> Result<usize> {
+        let _ = unproved;
+        self.read_verified_at(offset, buf)
+    }
+
+    /// Whether a stretch that [`StoreFile::read_to_keep_at`] told, maybe in another process, was right when it was read. With `now`, whatever
+    /// that takes is fetched first, and it is [`Proof::Right`] or [`Proof::Wrong`]; else no network is waited for.
+    ///
+    /// # Errors
+    /// As of [`StoreFile::read_verified_at`], with `now`.
+    fn prove(&self, what: &Unproved, now: bool) -> Result<Proof> {
+        let _ = (what, now);
+        Ok(Proof::Right)
     }
 
     /// Whether a call may wait for a network. It waits for nothing itself, and may be wrong by the time of the call.

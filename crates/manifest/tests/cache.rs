@@ -11,6 +11,8 @@ mod damage;
 mod faults;
 #[path = "cache/flights.rs"]
 mod flights;
+#[path = "cache/keep.rs"]
+mod keep;
 #[path = "cache/limits.rs"]
 mod limits;
 #[path = "cache/model.rs"]

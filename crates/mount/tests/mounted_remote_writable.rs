@@ -36,6 +36,7 @@ struct World {
     memory: MemoryObjects,
     faults: ObjectFaults,
     contents: Vec<Vec<u8>>,
+    cache: CacheOptions,
 }
 
 impl World {
@@ -50,17 +51,13 @@ impl World {
         let volume = Volume::create(&dir.path().join("upper"), &new, &OpenOptions::new(Access::Write)).unwrap();
         volume.close().unwrap();
         drop(volume);
-        World { dir, memory: MemoryObjects::new(), faults: ObjectFaults::new(), contents }
+        let cache = CacheOptions { retry_after: Duration::from_millis(100), ..CacheOptions::default() };
+        World { dir, memory: MemoryObjects::new(), faults: ObjectFaults::new(), contents, cache }
     }
 
     fn open(&self) -> (Volume, Overlay) {
-        let lower = manifest::store_of(
-            self.dir.path(),
-            &self.contents,
-            &self.memory,
-            &self.faults,
-            CacheOptions { retry_after: Duration::from_millis(100), ..CacheOptions::default() },
-        );
+        let lower =
+            manifest::store_of(self.dir.path(), &self.contents, &self.memory, &self.faults, self.cache.clone());
         // A thread of the mount before may be at its end.
         let (path, mut volume) = (self.dir.path().join("upper"), None);
         common::await_that("nobody has the volume", || {
@@ -269,6 +266,56 @@ fn pages_from_before_are_not_written_back() {
         expected[0] = b'h';
         let (volume, mounted) = world.mount(kernel_writeback);
         assert!(fs::read(mounted.path("0")).unwrap() == expected, "{kernel_writeback}");
+        mounted.end();
+        volume.close().unwrap();
+        drop(volume);
+    }
+}
+
+/// What a few bytes of a long file were written into is compared when all of it is there: whichever way a page came into the volume, a
+/// wrong one is an error from then on, and never content.
+#[test]
+fn what_is_changed_before_it_is_compared_is_an_error_if_it_was_wrong() {
+    if !fuse_usable("what_is_changed_before_it_is_compared_is_an_error_if_it_was_wrong") {
+        return;
+    }
+    let long: Vec<u8> = (0..LONG).map(|at| (at / 5) as u8).collect();
+    for (kernel_writeback, is_wrong) in [(false, true), (true, true), (false, false), (true, false)] {
+        let mut world = World::new(vec![long.clone()]);
+        world.cache.verify_first_bytes = 0;
+        let (volume, mounted) = world.mount(kernel_writeback);
+        if is_wrong {
+            world.turn(0, 100);
+        }
+        let writer = to_write(&mounted.path("0"));
+        writer.write_all_at(b"h", 0).unwrap();
+        writer.sync_all().unwrap();
+        drop(writer);
+        if is_wrong {
+            world.turn(0, 100);
+        }
+        let mut expected = long.clone();
+        expected[0] = b'h';
+        let path = mounted.path("0");
+        if !is_wrong {
+            assert!(fs::read(&path).unwrap() == expected);
+        } else {
+            assert_eq!(fs::read(&path).unwrap_err().raw_os_error(), Some(5), "who comes to its end");
+            let mut page = [0; 4096];
+            let first = || File::open(&path).unwrap().read_exact_at(&mut [0; 4096], 0);
+            assert_eq!(first().unwrap_err().raw_os_error(), Some(5));
+            common::await_that("what was not changed is fetched again", || {
+                File::open(&path).unwrap().read_exact_at(&mut page, 4096 * 3).is_ok()
+            });
+            assert!(page == long[4096 * 3..][..4096]);
+            // Written anew, it is as any other.
+            fs::write(&path, &expected).unwrap();
+        }
+        mounted.end();
+        volume.close().unwrap();
+        drop(volume);
+        let (volume, mounted) = world.mount(kernel_writeback);
+        assert!(fs::read(mounted.path("0")).unwrap() == expected);
         mounted.end();
         volume.close().unwrap();
         drop(volume);

@@ -55,7 +55,7 @@ fn for_manifest(op: &Op) -> Option<Op> {
 }
 
 /// The manifest of a tree, as a store whose cache and index lie in `dir`.
-fn manifest_of(tree: &Snapshot, owner: (u32, u32), dir: &Path) -> ManifestStore {
+fn manifest_of(tree: &Snapshot, owner: (u32, u32), dir: &Path, verify_first_bytes: u64) -> ManifestStore {
     let mut manifest = Manifest::new(Header::snapshot(Format::V2025(Dialect::G)));
     let mut contents = BTreeMap::new();
     for (place, found) in tree.0.iter().filter(|(place, _)| !place.0.is_empty()) {
@@ -84,7 +84,7 @@ fn manifest_of(tree: &Snapshot, owner: (u32, u32), dir: &Path) -> ManifestStore 
     build_segment(&text[..], place, &mut |_| ControlFlow::Continue(())).unwrap();
     std::fs::create_dir(dir.join("cache")).unwrap();
     let host = HostDirectory::open(&dir.join("cache")).unwrap();
-    let options = CacheOptions { block_len: BLOCK_LEN, workers: 0, ..CacheOptions::default() };
+    let options = CacheOptions { block_len: BLOCK_LEN, workers: 0, verify_first_bytes, ..CacheOptions::default() };
     let cache = Cache::open(Arc::new(host), options).unwrap();
     let options = StoreOptions { read_ahead_bytes: 0, ..StoreOptions::owned_by(owner.0, owner.1) };
     ManifestStore::new(Segment::open(&out).unwrap(), Arc::new(cache), Arc::new(Contents(contents)), options).unwrap()
@@ -92,7 +92,7 @@ fn manifest_of(tree: &Snapshot, owner: (u32, u32), dir: &Path) -> ManifestStore 
 
 #[test]
 fn over_a_manifest() {
-    for unit in [4096, 9000] {
+    for (unit, verify_first_bytes) in [(4096, 0), (9000, 0), (9000, u64::MAX)] {
         let plan = Plan { seeds: 8, ops: 500, limits: limits(unit) };
         fuzz(&plan, |ops| {
             let model = MemoryStore::new(plan.limits);
@@ -106,7 +106,7 @@ fn over_a_manifest() {
             };
             let root = model.getattr(Ino::ROOT).unwrap();
             let dir = tempfile::tempdir().unwrap();
-            let lower: Arc<dyn Store> = Arc::new(manifest_of(&tree, (root.uid, root.gid), dir.path()));
+            let lower: Arc<dyn Store> = Arc::new(manifest_of(&tree, (root.uid, root.gid), dir.path(), verify_first_bytes));
             let upper = World::new();
             run(&|| over(&lower, &upper), &model, (half, &ops[half..]), 60)?;
             let report = upper.tree.verify().unwrap();

@@ -210,9 +210,10 @@ Mount options:
                           of a volume
   upper=VOLUME, rebind, writable, upper_dir=DIR, cache_dir=DIR
                           an overlay on a snapshot, folder or manifest
-  cas=URL, cache_size=SIZE, strict, endpoint_url=URL,
-  region=NAME, profile=NAME, path_style, no_sign_request,
-  connect_timeout=DURATION, request_timeout=DURATION
+  cas=URL, cache_size=SIZE, strict, verify_first=SIZE,
+  endpoint_url=URL, region=NAME, profile=NAME, path_style,
+  no_sign_request, connect_timeout=DURATION,
+  request_timeout=DURATION
                           of a manifest
   log=LEVEL, log_file=FILE, verbose, quiet
   password_file=FILE, password_command=COMMAND, password_env=NAME,

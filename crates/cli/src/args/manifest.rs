@@ -254,6 +254,10 @@ pub struct CasArgs {
     /// Hand out no byte before all of its object (a file of v2023, 256 MiB of one of v2025) was compared with its hash
     #[arg(long, help_heading = STORE)]
     pub strict: bool,
+    /// Before a part of a file is changed, fetch and compare its object (see --strict) whole if it is no longer than this; of a longer one
+    /// that is done when a commit needs it, or all of it was read [default: 8M]
+    #[arg(long, value_name = "SIZE", value_parser = units::size, help_heading = STORE)]
+    pub verify_first: Option<u64>,
     /// How the store is talked to.
     #[command(flatten)]
     pub store: StoreArgs,
@@ -323,6 +327,7 @@ impl CasArgs {
             cache_dir: self.cache_dir.or(others.cache_dir),
             cache_size: self.cache_size.or(others.cache_size),
             strict: self.strict || others.strict,
+            verify_first: self.verify_first.or(others.verify_first),
             store: StoreArgs {
                 endpoint_url: of.endpoint_url.or(or.endpoint_url),
                 region: of.region.or(or.region),

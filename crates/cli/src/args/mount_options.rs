@@ -251,6 +251,9 @@ impl MountRequest {
             ("region", Some(_)) => self.cas.store.region = Some(name_of(text, option)?),
             ("profile", Some(_)) => self.cas.store.profile = Some(name_of(text, option)?),
             ("strict", None) => self.cas.strict = true,
+            ("verify_first" | "verify-first", Some(_)) => {
+                self.cas.verify_first = Some(units::size(text.unwrap_or("")).map_err(bad)?);
+            }
             ("path_style" | "path-style", None) => self.cas.store.path_style = true,
             ("no_sign_request" | "no-sign-request", None) => self.cas.store.no_sign_request = true,
             ("connect_timeout" | "connect-timeout", Some(_)) => self.cas.store.connect_timeout = Some(duration()?),

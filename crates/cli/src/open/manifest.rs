@@ -109,6 +109,7 @@ pub fn watched_store(file: &Path, args: &CasArgs, quiet: bool, watch: Option<Arc
     let options = CacheOptions {
         limit_bytes: args.cache_size.unwrap_or(u64::MAX),
         strict: args.strict,
+        verify_first_bytes: args.verify_first.unwrap_or(defaults.verify_first_bytes),
         watch,
         // Whoever fetches gives up first, and says why.
         patience: defaults.patience.max(deadline(&args.store).saturating_mul(2)),
@@ -258,7 +259,7 @@ pub fn index_apart(file: &Path, args: &CasArgs, global: &GlobalArgs) -> Result<S
 
 /// What `args` were on the command line of `manifest index`.
 fn arguments(args: &CasArgs) -> Result<Vec<OsString>> {
-    let CasArgs { cas: _, cache_dir, cache_size: _, strict: _, store } = args;
+    let CasArgs { cas: _, cache_dir, cache_size: _, strict: _, verify_first: _, store } = args;
     let StoreArgs { endpoint_url, region, profile, path_style, no_sign_request, connect_timeout, request_timeout } =
         store;
     let mut all: Vec<OsString> = Vec::new();

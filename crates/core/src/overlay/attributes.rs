@@ -39,7 +39,7 @@ impl Shared {
         }
     }
 
-    pub fn xattr(&self, node: &Node, name: XattrName<'_>) -> Result<Vec<u8>> {
+    pub fn xattr(&self, node: &Arc<Node>, name: XattrName<'_>) -> Result<Vec<u8>> {
         if Self::is_private(name) {
             return Err(ErrorKind::NoAttribute.into());
         }

@@ -13,8 +13,10 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 
+use super::doubts::Doubts;
 use super::map::{Bits, Class, Map, WINDOW, get_bit, set_bits};
 use super::node::Node;
+use super::proof::{Trust, put_doubts};
 use super::record::{Extent, Own};
 use super::{BLOCK, Shared};
 use crate::error::{ErrorKind, FsError, Result};
@@ -36,9 +38,13 @@ enum Loaded {
 pub(super) struct Content {
     /// Held by who changes it.
     pub writer: Mutex<()>,
-    /// Who has it open to write. As long as there is one, all that is read of the lower is verified: the kernel reads the pages of which a
-    /// program changes a part, whoever asked for them, and hands them back whole.
+    /// Who has it open to write. As long as there is one, all that is read of the lower is verified, or noted: the kernel reads the pages
+    /// of which a program changes a part, whoever asked for them, and hands them back whole.
     pub writers: AtomicU64,
+    /// What was noted so.
+    pub served: Mutex<Doubts>,
+    /// What the upper has of it; `None` before somebody asks.
+    pub doubts: RwLock<Option<Arc<Doubts>>>,
     lower: OnceLock<Arc<dyn StoreFile>>,
     upper: OnceLock<Arc<dyn StoreFile>>,
     loaded: RwLock<Loaded>,
@@ -49,6 +55,8 @@ impl Content {
         Content {
             writer: Mutex::new(()),
             writers: AtomicU64::new(0),
+            served: Mutex::default(),
+            doubts: RwLock::default(),
             lower: OnceLock::new(),
             upper: OnceLock::new(),
             loaded: RwLock::new(Loaded::NotYet),
@@ -82,12 +90,9 @@ pub(super) struct Work<'w> {
     pub content: &'w Content,
 }
 
-fn blocks_of(offset: u64, len: usize) -> Range<u64> {
+/// The blocks that have something of these bytes.
+pub(super) fn blocks_of(offset: u64, len: usize) -> Range<u64> {
     offset / BLOCK..(offset + len as u64).div_ceil(BLOCK)
-}
-
-fn read_lower(file: &dyn StoreFile, offset: u64, buf: &mut [u8], is_verified: bool) -> Result<usize> {
-    if is_verified { file.read_verified_at(offset, buf) } else { file.read_at(offset, buf) }
 }
 
 /// All times of a file, to be set again.
@@ -237,19 +242,33 @@ impl Shared {
         Ok(pieces)
     }
 
-    /// Reads what is the lower's, to be written to the upper: verified, zeros behind what is valid of it.
-    pub fn fetch(&self, work: &Work<'_>, extent: &Extent, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.fetch_by(work, extent, offset, buf, true)
+    fn read_lower(&self, work: &Work<'_>, offset: u64, buf: &mut [u8], trust: Trust) -> Result<usize> {
+        match trust {
+            Trust::None => self.lower_file(work)?.read_at(offset, buf),
+            Trust::Noted => self.read_noted(work, offset, buf),
+            Trust::Verified => self.lower_file(work)?.read_verified_at(offset, buf),
+        }
     }
 
-    fn fetch_by(&self, work: &Work<'_>, extent: &Extent, offset: u64, buf: &mut [u8], is_verified: bool) -> Result<()> {
+    /// Reads what is the lower's: verified, zeros behind what is valid of it. To be written to the upper, where nothing tells any more
+    /// what is the lower's.
+    pub fn fetch(&self, work: &Work<'_>, extent: &Extent, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.fetch_by(work, extent, offset, buf, Trust::Verified)
+    }
+
+    /// The same of a block that is to be written in part, noted.
+    pub fn fetch_edge(&self, work: &Work<'_>, extent: &Extent, block: u64, buf: &mut [u8]) -> Result<()> {
+        self.fetch_by(work, extent, block * BLOCK, buf, Trust::Noted)
+    }
+
+    fn fetch_by(&self, work: &Work<'_>, extent: &Extent, offset: u64, buf: &mut [u8], trust: Trust) -> Result<()> {
         let valid = extent.valid.saturating_sub(offset).min(buf.len() as u64) as usize;
         let (from_lower, behind) = buf.split_at_mut(valid);
         behind.fill(0);
         if from_lower.is_empty() {
             return Ok(());
         }
-        let len = read_lower(&**self.lower_file(work)?, offset, from_lower, is_verified)?;
+        let len = self.read_lower(work, offset, from_lower, trust)?;
         if self.lower_changes || len < from_lower.len() {
             // After it was read: what came was there before.
             self.check_below(work.node)?;
@@ -264,18 +283,29 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether what is read of the lower has to be verified: somebody writes to the file, or that is asked for all.
-    pub fn verifies(&self, work: &Work<'_>) -> bool {
-        self.reads_verified || work.content.writers.load(SeqCst) > 0
+    /// What is to be known of what is read of the lower, where nobody says: whether somebody writes to the file, or it is asked of all.
+    pub fn trust(&self, work: &Work<'_>) -> Trust {
+        match self.reads_verified {
+            true => Trust::Verified,
+            false if work.content.writers.load(SeqCst) > 0 => Trust::Noted,
+            false => Trust::None,
+        }
     }
 
-    /// Reads; of the lower only what is verified, if `is_verified`.
-    pub fn read(&self, work: &Work<'_>, offset: u64, buf: &mut [u8], is_verified: bool) -> Result<usize> {
+    /// Reads.
+    pub fn read(&self, work: &Work<'_>, offset: u64, buf: &mut [u8], trust: Trust) -> Result<usize> {
         if work.node.upper().is_none() {
-            let len = read_lower(&**self.lower_file(work)?, offset, buf, is_verified)?;
+            let len = self.read_lower(work, offset, buf, trust)?;
             self.check_shared(work.node)?;
             return Ok(len);
         }
+        let len = self.read_layers(work, offset, buf, trust)?;
+        // After it was read: what is doubtful was noted before it was written.
+        self.check_doubts(work, offset..offset + len as u64, trust == Trust::Verified)?;
+        Ok(len)
+    }
+
+    fn read_layers(&self, work: &Work<'_>, offset: u64, buf: &mut [u8], trust: Trust) -> Result<usize> {
         let upper = self.upper_file(work)?;
         let Some(extent) = self.extent(work)?.filter(|extent| offset < extent.valid.next_multiple_of(BLOCK)) else {
             return upper.read_at(offset, buf);
@@ -286,7 +316,7 @@ impl Shared {
             let part = &mut buf[(range.start - offset) as usize..(range.end - offset) as usize];
             match class {
                 Class::Zero => part.fill(0),
-                Class::Lower => self.fetch_by(work, &extent, range.start, part, is_verified)?,
+                Class::Lower => self.fetch_by(work, &extent, range.start, part, trust)?,
                 Class::Upper => {
                     let read = upper.read_at(range.start, part)?;
                     // Cut meanwhile.
@@ -329,7 +359,12 @@ impl Shared {
         let _writer = work.content.writer.lock();
         let extent = self.writable(work)?;
         let upper = self.upper_file(work)?;
-        let Some(extent) = extent else { return write(&**upper, pieces) };
+        let blocks_of = |(at, bytes): &(u64, &[u8])| blocks_of(*at, bytes.len());
+        let Some(extent) = extent else {
+            let written: Vec<Range<u64>> = pieces.iter().map(blocks_of).collect();
+            self.note_doubts(work, &written)?;
+            return write(&**upper, pieces);
+        };
         // Whole blocks need nothing of the lower, but the rest of the file would be lost to whoever writes them.
         self.check_shared(work.node)?;
         let mut edges = BTreeMap::new();
@@ -342,7 +377,8 @@ impl Shared {
         }
         whole.extend(edges.iter().map(|(block, (bytes, used))| (block * BLOCK, &bytes[..*used])));
         whole.sort_unstable_by_key(|(at, _)| *at);
-        let written: Vec<Range<u64>> = whole.iter().map(|(at, bytes)| blocks_of(*at, bytes.len())).collect();
+        let written: Vec<Range<u64>> = whole.iter().map(blocks_of).collect();
+        self.note_doubts(work, &written)?;
         work.content.begin();
         let done = write(&**upper, &whole);
         work.content.end(done.is_ok().then_some(&written));
@@ -375,7 +411,7 @@ impl Shared {
                     std::collections::btree_map::Entry::Occupied(edge) => edge.into_mut(),
                     std::collections::btree_map::Entry::Vacant(slot) => {
                         let mut edge = vec![0; BLOCK as usize];
-                        self.fetch(work, extent, block * BLOCK, &mut edge)?;
+                        self.fetch_edge(work, extent, block, &mut edge)?;
                         slot.insert((edge, len.saturating_sub(block * BLOCK).min(BLOCK) as usize))
                     }
                 };
@@ -401,7 +437,9 @@ impl Shared {
         let set = SetAttr { size: Some(len), ..*set };
         let upper = work.node.upper().ok_or(ErrorKind::Stale)?;
         let Some(extent) = self.extent(work)? else {
-            return Ok(self.shown(work.node, self.upper.store.setattr(upper, &set)?));
+            let attr = self.upper.store.setattr(upper, &set)?;
+            self.free_of_doubt(work, &(len.div_ceil(BLOCK)..u64::MAX))?;
+            return Ok(self.shown(work.node, attr));
         };
         let attr = self.cut(work, upper, &extent, &set, len)?;
         Ok(self.shown(work.node, attr))
@@ -414,6 +452,9 @@ impl Shared {
             self.check_shared(work.node)?;
         }
         let mut attr = None;
+        let before = self.doubts(work)?;
+        let mut doubts = Doubts::clone(&before);
+        doubts.truncate(valid.div_ceil(BLOCK));
         if valid <= BLOCK {
             let mut bytes = Vec::new();
             if self.class(work, extent, 0)? == Class::Lower {
@@ -424,6 +465,7 @@ impl Shared {
                 if !bytes.is_empty() {
                     tx.write(upper, 0, &bytes)?;
                 }
+                put_doubts(tx, upper, &before, &doubts)?;
                 attr = Some(tx.setattr(upper, set)?);
                 tx.remove_xattr(upper, Own::Content.name())
             })?;
@@ -432,6 +474,7 @@ impl Shared {
             let mut left = Extent { valid, zeros: extent.zeros.clone() };
             left.zeros.truncate(valid.div_ceil(BLOCK));
             self.transact(&mut |tx| {
+                put_doubts(tx, upper, &before, &doubts)?;
                 attr = Some(tx.setattr(upper, set)?);
                 match left == *extent {
                     true => Ok(()),
@@ -440,6 +483,8 @@ impl Shared {
             })?;
             self.set_extent(work, Some(left));
         }
+        work.content.served.lock().truncate(valid.div_ceil(BLOCK));
+        self.set_doubts(work, doubts);
         attr.ok_or_else(|| ErrorKind::Stale.into())
     }
 
@@ -453,28 +498,43 @@ impl Shared {
             None => Some(Extent { valid: self.lower_file(work)?.len()?, ..Extent::default() }),
         };
         // Whoever changes it may be waiting.
-        let is_read = matches!(call, FileCall::Read { .. } | FileCall::ReadVerified { .. });
+        let is_read =
+            matches!(call, FileCall::Read { .. } | FileCall::ReadVerified { .. } | FileCall::ReadToKeep { .. });
         if !is_read && work.content.writer.is_locked() {
             return Ok(true);
         }
+        if let FileCall::Read { offset, len } | FileCall::ReadVerified { offset, len } | FileCall::ReadToKeep { offset, len } =
+            call
+            && self.doubts_may_wait(work, offset..offset.saturating_add(len), matches!(call, FileCall::ReadVerified { .. }))?
+        {
+            return Ok(true);
+        }
         let Some(extent) = extent else { return Ok(false) };
+        let to_keep = |range: Range<u64>| FileCall::ReadToKeep { offset: range.start, len: range.end - range.start };
         let verified = |range: Range<u64>| FileCall::ReadVerified { offset: range.start, len: range.end - range.start };
-        // What is copied up of a block that is changed in part.
-        let of_block = |block: u64| {
+        // What is copied up of a block: by itself, or because it is changed in part.
+        let of_block_by = |block: u64, read: &dyn Fn(Range<u64>) -> FileCall| {
             let bytes = block * BLOCK..((block + 1) * BLOCK).min(extent.valid);
             match !bytes.is_empty() && self.is_lower(work, &extent, block)? {
-                true => Ok(self.lower_file(work)?.may_wait(verified(bytes))),
+                true => Ok(self.lower_file(work)?.may_wait(read(bytes))),
                 false => Ok(false),
             }
         };
+        let of_block = |block: u64| of_block_by(block, &verified);
         let of_edges = |range: Range<u64>| -> Result<bool> {
             let edges = [range.start, range.end].into_iter().filter(|at| at % BLOCK != 0);
-            edges.map(|at| of_block(at / BLOCK)).try_fold(false, |any, one| Ok(any | one?))
+            edges.map(|at| of_block_by(at / BLOCK, &to_keep)).try_fold(false, |any, one| Ok(any | one?))
         };
         let is_small = extent.valid <= BLOCK;
         match call {
-            FileCall::Read { offset, len } | FileCall::ReadVerified { offset, len } => {
-                let is_verified = matches!(call, FileCall::ReadVerified { .. }) || self.verifies(work);
+            FileCall::Read { offset, len }
+            | FileCall::ReadVerified { offset, len }
+            | FileCall::ReadToKeep { offset, len } => {
+                let read = |range: Range<u64>| match (call, self.trust(work)) {
+                    (FileCall::ReadVerified { .. }, _) | (_, Trust::Verified) => verified(range),
+                    (FileCall::ReadToKeep { .. }, _) | (_, Trust::Noted) => to_keep(range),
+                    _ => FileCall::Read { offset: range.start, len: range.end - range.start },
+                };
                 let range = offset..offset.saturating_add(len).min(extent.valid);
                 if range.is_empty() {
                     return Ok(false);
@@ -485,10 +545,7 @@ impl Shared {
                 };
                 let lower = self.lower_file(work)?;
                 let mut of_lower = pieces.into_iter().filter(|(class, _)| *class == Class::Lower);
-                Ok(of_lower.any(|(_, range)| match is_verified {
-                    true => lower.may_wait(verified(range)),
-                    false => lower.may_wait(FileCall::Read { offset: range.start, len: range.end - range.start }),
-                }))
+                Ok(of_lower.any(|(_, range)| lower.may_wait(read(range))))
             }
             // Copied whole.
             FileCall::Write { .. } | FileCall::Allocate { .. } if is_small => of_block(0),

@@ -6,9 +6,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use super::content::{Content, Work, times_of};
+use super::content::{Content, Work, blocks_of, times_of};
 use super::map::Class;
 use super::node::Node;
+use super::proof::Trust;
 use super::record::{Extent, Own};
 use super::{BLOCK, Shared};
 use crate::error::{ErrorKind, Result};
@@ -141,7 +142,7 @@ impl Shared {
                 Class::Upper => writes.push((part.start, vec![0; (part.end - part.start) as usize])),
                 Class::Lower => {
                     let mut bytes = vec![0; (len - block * BLOCK).min(BLOCK) as usize];
-                    self.fetch(work, extent, block * BLOCK, &mut bytes)?;
+                    self.fetch_edge(work, extent, block, &mut bytes)?;
                     let from = (part.start - block * BLOCK) as usize;
                     let to = bytes.len().min((part.end - block * BLOCK) as usize);
                     bytes[from..to].fill(0);
@@ -155,6 +156,8 @@ impl Shared {
         if !noted {
             left = extent.clone();
         }
+        let written: Vec<Range<u64>> = writes.iter().map(|(at, bytes)| blocks_of(*at, bytes.len())).collect();
+        self.note_doubts(work, &written)?;
         self.zeros_to_write(work, extent, (&whole, len), !noted, &mut writes)?;
         self.write_zeros(work, upper, writes, times, |tx| {
             if left != *extent {
@@ -170,7 +173,7 @@ impl Shared {
             times.allocate(&**self.upper_file(work)?, &bytes, AllocateMode::PunchHole)?;
             self.set_extent(work, self.extent(work)?);
         }
-        Ok(())
+        self.free_of_doubt(work, &whole)
     }
 
     /// Adds the blocks of `whole` that have to be written as zeros: those with data above, and, if `all`, those that are the
@@ -329,11 +332,11 @@ impl OverlayFile {
 
 impl StoreFile for OverlayFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.with(|shared, work| shared.read(work, offset, buf, shared.verifies(work)))
+        self.with(|shared, work| shared.read(work, offset, buf, shared.trust(work)))
     }
 
     fn read_verified_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.with(|shared, work| shared.read(work, offset, buf, true))
+        self.with(|shared, work| shared.read(work, offset, buf, Trust::Verified))
     }
 
     fn may_wait(&self, call: FileCall) -> bool {

@@ -3,9 +3,11 @@
 //! The bytes are in `docs/formats/volume.md`, section "What an overlay keeps in its upper". A value that is not as said
 //! there is damage.
 
+use super::doubts::Doubts;
 use super::ranges::BlockRanges;
 use super::{BLOCK, LowerIdentity};
 use crate::error::{ErrorKind, FsError, Result};
+use crate::store::Unproved;
 use crate::types::{Attr, FileName, Ino, Kind, Timestamp, XattrName};
 
 /// Names of attributes that begin so are the engine's own: they are neither shown nor taken.
@@ -27,6 +29,8 @@ pub(super) enum Own {
     Content,
     /// How many names are shown.
     Links,
+    /// Of which blocks it is not known whether they were copied up as they should be.
+    Unproved,
 }
 
 impl Own {
@@ -36,6 +40,7 @@ impl Own {
             Own::Origin => b"trusted.adit.overlay.origin",
             Own::Content => b"trusted.adit.overlay.content",
             Own::Links => b"trusted.adit.overlay.links",
+            Own::Unproved => b"trusted.adit.overlay.unproved",
         };
         XattrName::new(name).expect("a literal without NUL")
     }
@@ -281,6 +286,57 @@ impl Extent {
     }
 }
 
+impl Doubts {
+    /// Its value; `None` if there is too much for one.
+    pub fn encode(&self) -> Option<Vec<u8>> {
+        let mut out = vec![VERSION];
+        out.extend(u16::try_from(self.len()).ok()?.to_le_bytes());
+        for (what, blocks) in self.iter() {
+            let first = what.offset / BLOCK;
+            out.extend(what.offset.to_le_bytes());
+            out.extend(u32::try_from(what.len).ok()?.to_le_bytes());
+            out.extend(what.sum.to_le_bytes());
+            out.extend(u16::try_from(blocks.len()).ok()?.to_le_bytes());
+            for range in blocks.iter() {
+                for block in [range.start, range.end] {
+                    out.extend(u16::try_from(block.checked_sub(first)?).ok()?.to_le_bytes());
+                }
+            }
+        }
+        (out.len() <= VALUE_LEN_MAX_BYTES).then_some(out)
+    }
+
+    /// # Errors
+    /// `Corrupt`, of `subject`.
+    pub fn decode(value: &[u8], subject: &str) -> Result<Doubts> {
+        let parse = || {
+            let mut from = Reader(value);
+            from.version()?;
+            let (mut doubts, mut last) = (Doubts::default(), None);
+            for _ in 0..from.u16()? {
+                let (offset, len, sum) = (from.u64()?, u64::from(from.u32()?), from.u64()?);
+                let end = offset.checked_add(len).filter(|&end| len > 0 && i64::try_from(end).is_ok())?;
+                let what = Unproved { offset, len, sum };
+                let count = from.u16().filter(|&count| count > 0 && last.is_none_or(|last| last < what))?;
+                let (first, mut behind) = (offset / BLOCK, None);
+                for _ in 0..count {
+                    let (start, stop) = (first + u64::from(from.u16()?), first + u64::from(from.u16()?));
+                    let ascends = behind.is_none_or(|behind| start > behind);
+                    if !ascends || start >= stop || stop > end.div_ceil(BLOCK) {
+                        return None;
+                    }
+                    doubts.add(what, start..stop);
+                    behind = Some(stop);
+                }
+                last = Some(what);
+            }
+            from.end()?;
+            Some(doubts)
+        };
+        parse().ok_or_else(|| damage(Own::Unproved, subject))
+    }
+}
+
 pub(super) fn encode_links(count: u32) -> Vec<u8> {
     let mut out = vec![VERSION];
     out.extend(count.to_le_bytes());
@@ -309,6 +365,9 @@ pub(super) fn fuzz(data: &[u8]) {
     }
     if let Ok(extent) = Extent::decode(data, "fuzz") {
         assert_eq!(extent.encode(), data);
+    }
+    if let Ok(doubts) = Doubts::decode(data, "fuzz") {
+        assert!(doubts.encode().map_or(data.len() > VALUE_LEN_MAX_BYTES, |value| value == data));
     }
     if let Ok(count) = decode_links(data, "fuzz") {
         assert_eq!(encode_links(count), data);
@@ -350,6 +409,13 @@ mod tests {
         assert_eq!(hex(&extent.encode()), "01204e000000000000010001000000000000000300000000000000");
         assert_eq!(Extent::decode(&extent.encode(), "x").unwrap(), extent);
 
+        let mut doubts = Doubts::default();
+        let what = Unproved { offset: 0x10_0000, len: 0x10_0000, sum: 0x1234 };
+        [0x100..0x101, 0x105..0x108].into_iter().for_each(|blocks| doubts.add(what, blocks));
+        let value = doubts.encode().unwrap();
+        assert_eq!(hex(&value), "0101000000100000000000000010003412000000000000020000000100050008".to_owned() + "00");
+        assert_eq!(Doubts::decode(&value, "x").unwrap(), doubts);
+
         assert_eq!(hex(&encode_links(3)), "0103000000");
         assert_eq!(decode_links(&encode_links(3), "x").unwrap(), 3);
 
@@ -363,6 +429,10 @@ mod tests {
         Origin::decode(value, "x").map(drop)
     }
 
+    fn decode_doubts(value: &[u8]) -> Result<()> {
+        Doubts::decode(value, "x").map(drop)
+    }
+
     fn decode_extent(value: &[u8]) -> Result<()> {
         Extent::decode(value, "x").map(drop)
     }
@@ -374,7 +444,12 @@ mod tests {
         let mut extent = Extent { valid: 20000, ..Extent::default() };
         extent.zeros.insert(1..3);
         let (value, content) = (origin().encode().unwrap(), extent.encode());
-        for (value, decode) in [(&value, decode_origin as fn(&[u8]) -> Result<()>), (&content, decode_extent)] {
+        let mut doubts = Doubts::default();
+        doubts.add(Unproved { offset: 4096, len: 9000, sum: 1 }, 2..4);
+        let unproved = doubts.encode().unwrap();
+        let values: [(_, fn(&[u8]) -> Result<()>); 3] =
+            [(&value, decode_origin), (&content, decode_extent), (&unproved, decode_doubts)];
+        for (value, decode) in values {
             (0..value.len()).for_each(|len| corrupt(decode(&value[..len])));
             corrupt(decode(&[&value[..], &[0]].concat()));
             corrupt(decode(&[&[2][..], &value[1..]].concat()));
@@ -397,6 +472,28 @@ mod tests {
             let value = [&[1][..], &20000_u64.to_le_bytes(), &count.to_le_bytes(), &bad].concat();
             corrupt(Extent::decode(&value, "x").map(drop));
         }
+    }
+
+    #[test]
+    fn doubts_are_of_blocks_in_their_stretch_and_there_are_not_too_many() {
+        let stretch = |ranges: &[(u16, u16)]| {
+            let mut value = vec![1, 1, 0];
+            value.extend(8192_u64.to_le_bytes());
+            value.extend(8192_u32.to_le_bytes());
+            value.extend(1_u64.to_le_bytes());
+            value.extend((ranges.len() as u16).to_le_bytes());
+            ranges.iter().for_each(|(start, end)| value.extend([start.to_le_bytes(), end.to_le_bytes()].concat()));
+            value
+        };
+        decode_doubts(&stretch(&[(0, 2)])).unwrap();
+        for bad in [&[][..], &[(0, 3)], &[(1, 1)], &[(1, 2), (0, 1)], &[(0, 1), (1, 2)]] {
+            assert_eq!(decode_doubts(&stretch(bad)).unwrap_err().kind(), ErrorKind::Corrupt, "{bad:?}");
+        }
+        let mut doubts = Doubts::default();
+        for n in 0..400 {
+            doubts.add(Unproved { offset: n << 20, len: 1 << 20, sum: n }, n << 8..(n << 8) + 1);
+        }
+        assert!(doubts.encode().is_none());
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::content;
 use super::layer::Held;
 use super::node::Node;
 use super::{OWN, Overlay, Shared, name_of, names};
@@ -175,19 +176,23 @@ type Noted = (Held, Arc<dyn StoreFile>, u64);
 
 impl Shared {
     /// Whether files are told apart by what became of them elsewhere.
-    fn tells_states(&self) -> bool {
+    pub(super) fn tells_states(&self) -> bool {
         self.lower.store.capabilities().remote
     }
 
     /// The state of a file that was changed, as the attribute tells it.
-    pub(super) fn state_of(&self, node: &Node, name: XattrName<'_>) -> Result<Option<&'static [u8]>> {
+    pub(super) fn state_of(&self, node: &Arc<Node>, name: XattrName<'_>) -> Result<Option<&'static [u8]>> {
         let Some(upper) = node.upper().filter(|_| name.as_bytes() == STATE_XATTR.as_bytes()) else { return Ok(None) };
         if node.kind != Kind::File || !self.tells_states() {
             return Ok(None);
         }
         let now = FileVersion::of(&Attr { ino: node.ino, ..self.upper.store.getattr(upper)? });
-        let state = self.work.lock().state(&now);
-        Ok(Some(match state {
+        let at_work = self.work.lock().state(&now);
+        let of_file = self.content(node);
+        if self.is_doubtful(&content::Work { node, content: &of_file })? {
+            return Ok(Some(b"error"));
+        }
+        Ok(Some(match at_work {
             Some(AtWork::Uploading) => b"uploading",
             Some(AtWork::Failed) => b"error",
             None if self.committed(node.ino)? == Some(now) => b"uploaded",

@@ -32,6 +32,7 @@ mod fill;
 mod flight;
 mod generation;
 mod id;
+mod keep;
 mod map;
 mod object;
 mod scan;
@@ -82,6 +83,9 @@ pub struct CacheOptions {
     pub block_len: u32,
     /// Whether no byte of an object is handed out before all of it was compared with its hash. Default false.
     pub strict: bool,
+    /// An object of at most so many bytes is fetched and compared whole before anything of it is [kept](CachedObject::read_to_keep) by
+    /// somebody; of a longer one that is noted to be compared later. Default 8 MiB.
+    pub verify_first_bytes: u64,
     /// Threads that verify and make room in the background. With none that is done by whoever makes it necessary. Default 2.
     pub workers: usize,
     /// How long who waits for somebody else's bytes goes on waiting while none come. More than a [`Fetch`] may take for a block, so
@@ -101,6 +105,7 @@ impl Default for CacheOptions {
             limit_bytes: u64::MAX,
             block_len: 1 << 20,
             strict: false,
+            verify_first_bytes: 8 << 20,
             workers: 2,
             patience: Duration::from_secs(180),
             others_patience: Duration::from_secs(5),

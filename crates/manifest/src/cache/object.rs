@@ -134,7 +134,7 @@ impl CachedObject {
         self.read_by(offset, buf, |want| self.get(want, true, fetch))
     }
 
-    fn read_by(&self, offset: u64, buf: &mut [u8], get: impl FnOnce(&mut Want<'_>) -> Result<()>) -> Result<usize> {
+    pub(super) fn read_by(&self, offset: u64, buf: &mut [u8], get: impl FnOnce(&mut Want<'_>) -> Result<()>) -> Result<usize> {
         let len = self.id.len.saturating_sub(offset).min(buf.len() as u64) as usize;
         if len > 0 {
             get(&mut Want::new(offset, &mut buf[..len]))?;
@@ -142,7 +142,7 @@ impl CachedObject {
         Ok(len)
     }
 
-    fn get(&self, want: &mut Want<'_>, is_strict: bool, fetch: &dyn Fetch) -> Result<()> {
+    pub(super) fn get(&self, want: &mut Want<'_>, is_strict: bool, fetch: &dyn Fetch) -> Result<()> {
         if self.is_small() {
             self.read_whole(want, true, fetch)
         } else if is_strict || self.is_suspect() {
@@ -156,13 +156,13 @@ impl CachedObject {
     }
 
     /// Whether it came with other content than its hash says, and not yet with the right one since.
-    fn is_suspect(&self) -> bool {
+    pub(super) fn is_suspect(&self) -> bool {
         self.state.lock().found.is_some()
     }
 
     /// Who has come to the object's end hears whether it is the right one, if all of it is there: a program that read all of it must not
     /// end well with wrong bytes because they were compared a moment too late.
-    fn compare_at_end(&self, want: &mut Want<'_>, fetch: &dyn Fetch) -> Result<()> {
+    pub(super) fn compare_at_end(&self, want: &mut Want<'_>, fetch: &dyn Fetch) -> Result<()> {
         if want.end() < self.id.len {
             return Ok(());
         }
@@ -198,7 +198,7 @@ impl CachedObject {
         self.id.len <= u64::from(self.inner.options.block_len)
     }
 
-    fn read_blocks(&self, want: &mut Want<'_>, fetch: &dyn Fetch) -> Result<()> {
+    pub(super) fn read_blocks(&self, want: &mut Want<'_>, fetch: &dyn Fetch) -> Result<()> {
         let (mut at, end) = (want.start(), want.end());
         let mut stalls = 0;
         while at < end {

@@ -5,6 +5,7 @@
 //! following one that reads it from its beginning to its end ([`CachedObject::follow`]). They are in memory, 8 bytes a block, as long as
 //! somebody uses the object.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use adit_core::error::Result;
@@ -34,6 +35,15 @@ const PIECE_LEN: usize = 32 << 10;
 pub(super) struct Sums {
     block_len: u64,
     sums: Vec<u64>,
+}
+
+impl Sums {
+    /// The checksum of exactly these bytes of an object that is `len` long, if they are a block.
+    pub fn of(&self, range: &Range<u64>, len: u64) -> Option<u64> {
+        let block = range.start / self.block_len;
+        let bytes = block * self.block_len..((block + 1) * self.block_len).min(len);
+        if bytes == *range { self.sums.get(usize::try_from(block).ok()?).copied() } else { None }
+    }
 }
 
 /// Takes the bytes of an object in order.

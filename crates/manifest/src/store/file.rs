@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use adit_core::error::{ErrorKind, Result};
-use adit_core::store::{FileCall, StoreFile};
+use adit_core::store::{FileCall, Proof, StoreFile, Unproved};
 use adit_core::types::AllocateMode;
 use adit_index::NodeId;
 use parking_lot::Mutex;
@@ -128,7 +128,17 @@ impl ManifestFile {
         &self,
         offset: u64,
         buf: &mut [u8],
-        read: impl Fn(&CachedObject, u64, &mut [u8], &dyn Fetch) -> Result<usize>,
+        mut read: impl FnMut(&CachedObject, u64, &mut [u8], &dyn Fetch) -> Result<usize>,
+    ) -> Result<usize> {
+        self.read_pieces(offset, buf, |object, _, at, part| read(object, at, part, &*self.inner.source))
+    }
+
+    /// Reads piece by piece, of an object that begins at a place of the file, at a place of the object.
+    fn read_pieces(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+        mut read: impl FnMut(&CachedObject, u64, u64, &mut [u8]) -> Result<usize>,
     ) -> Result<usize> {
         let len = self.size.saturating_sub(offset).min(buf.len() as u64);
         if len == 0 {
@@ -136,12 +146,13 @@ impl ManifestFile {
         }
         // Before the read, so that both go on at once.
         self.look_ahead(offset, len)?;
-        let mut rest = &mut buf[..len as usize];
+        let (mut rest, mut at) = (&mut buf[..len as usize], offset);
         self.each_piece(offset..offset + len, |Piece { object, range }| {
             let taken = std::mem::take(&mut rest);
             let (part, left) = taken.split_at_mut((range.end - range.start) as usize);
             rest = left;
-            let read = read(&object, range.start, part, &*self.inner.source)?;
+            let read = read(&object, at - range.start, range.start, part)?;
+            at += range.end - range.start;
             // The range lies in the object.
             if read == part.len() { Ok(()) } else { Err(ErrorKind::Corrupt.into()) }
         })?;
@@ -218,6 +229,28 @@ impl StoreFile for ManifestFile {
         self.read_by(offset, buf, CachedObject::read_verified)
     }
 
+    fn read_to_keep_at(&self, offset: u64, buf: &mut [u8], unproved: &mut Vec<Unproved>) -> Result<usize> {
+        self.read_pieces(offset, buf, |object, object_start, at, part| {
+            let first = unproved.len();
+            let read = object.read_to_keep(at, part, &*self.inner.source, unproved)?;
+            unproved[first..].iter_mut().for_each(|what| what.offset += object_start);
+            Ok(read)
+        })
+    }
+
+    fn prove(&self, what: &Unproved, now: bool) -> Result<Proof> {
+        let range = what.offset..what.offset.saturating_add(what.len).min(self.size);
+        if range.is_empty() || range.end - range.start < what.len {
+            return Ok(Proof::Wrong);
+        }
+        let piece = self.piece(range)?;
+        match piece.range.end - piece.range.start == what.len {
+            true => piece.object.prove(piece.range, what.sum, now.then_some(&*self.inner.source)),
+            // Never told of two objects.
+            false => Ok(Proof::Wrong),
+        }
+    }
+
     fn write_at(&self, _pieces: &[(u64, &[u8])]) -> Result<()> {
         Err(ErrorKind::ReadOnly.into())
     }
@@ -228,7 +261,12 @@ impl StoreFile for ManifestFile {
             FileCall::Read { offset, len } if !self.inner.cache.is_strict() => {
                 !self.all(range(offset, len), |piece| piece.object.answers(piece.range))
             }
-            FileCall::Read { offset, len } | FileCall::ReadVerified { offset, len } => {
+            FileCall::ReadToKeep { offset, len } if !self.inner.cache.is_strict() => {
+                !self.all(range(offset, len), |piece| piece.object.answers_to_keep(piece.range))
+            }
+            FileCall::Read { offset, len }
+            | FileCall::ReadVerified { offset, len }
+            | FileCall::ReadToKeep { offset, len } => {
                 !self.all(range(offset, len), |piece| piece.object.has_verified(piece.range))
             }
             // They are refused.
