@@ -228,7 +228,7 @@ fn what_was_changed_before_it_was_compared_is_compared_by_the_commit() {
     // As long as the store is wrong, and when it is right again: what was written into is not what the store has.
     for content in [&wrong, &right] {
         fs::write(&object, content).unwrap();
-        commit().expect(4).says("large");
+        commit().expect(1).says("large");
         assert_eq!((w.state("large").as_str(), w.objects().len()), ("error", before));
         assert!(!w.bench.path("store/Manifests").exists());
         // Nobody is given what is known to be wrong.

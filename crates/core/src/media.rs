@@ -15,7 +15,7 @@ use crate::types::{Access, Attr, Caller, Kind, RenameFlags, SetAttr, StatFs};
 
 pub use objects::{
     Content, ContentSource, Fetched, FileContent, ListedObject, OBJECT_KEY_LEN_MAX_BYTES, ObjectInfo, ObjectPage,
-    Objects, PutOptions, Stored, Tag, USER_METADATA_LEN_MAX_BYTES, check_object_key, check_object_prefix,
+    ObjectSink, Objects, PutOptions, Stored, Tag, USER_METADATA_LEN_MAX_BYTES, check_object_key, check_object_prefix,
     check_user_metadata,
 };
 

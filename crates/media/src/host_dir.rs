@@ -97,6 +97,11 @@ impl HostDirectory {
         })
     }
 
+    /// Whether the folder itself was removed by somebody, so that nothing can be in it any more.
+    pub fn is_removed(&self) -> io::Result<bool> {
+        Ok(rustix::fs::fstat(&self.root)?.st_nlink == 0)
+    }
+
     pub(crate) fn open_at(&self, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match self.resolve {

@@ -56,8 +56,7 @@ impl World {
     }
 
     fn open(&self) -> (Volume, Overlay) {
-        let lower =
-            manifest::store_of(self.dir.path(), &self.contents, &self.memory, &self.faults, self.cache.clone());
+        let lower = manifest::store_of(self.dir.path(), &self.contents, &self.memory, &self.faults, self.cache.clone());
         // A thread of the mount before may be at its end.
         let (path, mut volume) = (self.dir.path().join("upper"), None);
         common::await_that("nobody has the volume", || {

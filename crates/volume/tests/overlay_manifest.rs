@@ -106,7 +106,8 @@ fn over_a_manifest() {
             };
             let root = model.getattr(Ino::ROOT).unwrap();
             let dir = tempfile::tempdir().unwrap();
-            let lower: Arc<dyn Store> = Arc::new(manifest_of(&tree, (root.uid, root.gid), dir.path(), verify_first_bytes));
+            let lower: Arc<dyn Store> =
+                Arc::new(manifest_of(&tree, (root.uid, root.gid), dir.path(), verify_first_bytes));
             let upper = World::new();
             run(&|| over(&lower, &upper), &model, (half, &ops[half..]), 60)?;
             let report = upper.tree.verify().unwrap();

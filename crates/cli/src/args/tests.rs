@@ -35,7 +35,14 @@ fn verbs_of_later_stores_are_not_offered() {
 fn the_store_of_a_manifest_is_named_by_flags_and_options() {
     let of = |more: &[&str]| mount(&[&["adit", "mount", "v", "m"], more].concat()).map(|request| request.cas);
     let flags = ["--cas=s3://x", "--cache-size=1G", "--strict", "--endpoint-url=http://h", "--region=r", "--profile=p"];
-    let more = ["--verify-first=2M", "--path-style", "--no-sign-request", "--connect-timeout=1s", "--request-timeout=2s", "--cache-dir=d"];
+    let more = [
+        "--verify-first=2M",
+        "--path-style",
+        "--no-sign-request",
+        "--connect-timeout=1s",
+        "--request-timeout=2s",
+        "--cache-dir=d",
+    ];
     let flags = of(&[&flags[..], &more[..]].concat()).unwrap();
     let options = "cas=s3://x,cache_size=1G,strict,verify_first=2M,endpoint_url=http://h,region=r,profile=p,path_style,no_sign_request,\
                    connect_timeout=1s,request_timeout=2s,cache_dir=d";

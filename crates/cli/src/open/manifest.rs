@@ -17,13 +17,14 @@ use adit_manifest::cache::{Cache, CacheOptions, Fetch, ObjectId, Watch};
 use adit_manifest::cas::{DataKeys, ObjectDocument, ObjectSource};
 use adit_manifest::format::{Body, ContentHash, FormatError, Manifest};
 use adit_manifest::store::{Building, Identity, ManifestStore, Segments, SegmentsOptions, StoreOptions};
-use adit_media::HostDirectory;
+use adit_media::KeptFolder;
 use adit_media::objects::{FolderObjects, ObjectsOptions, open_objects};
 use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::args::low::GlobalArgs;
 use crate::args::manifest::{CasArgs, StoreArgs};
+use crate::args::mount_options::MEMORY_DEFAULT_BYTES;
 use crate::commands::mount::overlay::place::cache_dir;
 use crate::exit_code::Code;
 use crate::failure::{Advice, Failure, Result};
@@ -45,6 +46,14 @@ const FIRST_NODES: u32 = 10_000;
 const ASKED_MAX: usize = 3;
 /// How often a store is asked by who can do without its answer.
 const HURRIED_TRIES: u32 = 3;
+/// Parts of the process's memory: for checksums of objects that the cache has no room for, and for bytes of long fetches that came out of
+/// order.
+const SUMS_SHARE: u64 = 16;
+const PARTS_SHARE: u64 = 8;
+/// There is a thread that fetches ahead for each so many bytes of memory. It takes some 1 MiB of them.
+const AHEAD_THREAD_LEN_BYTES: u64 = 16 << 20;
+const AHEAD_THREADS_MIN: usize = 2;
+const AHEAD_THREADS_MAX: usize = 16;
 /// How often as long as for an answer is waited for a call with all its tries.
 const TRIES_DEADLINE: u32 = 3;
 
@@ -88,28 +97,39 @@ pub fn root_of(manifest: &Path) -> Option<&str> {
 /// asked for anything.
 pub fn store(file: &Path, args: &CasArgs, quiet: bool) -> Result<ManifestStore> {
     logging::about_manifests();
-    watched_store(file, args, quiet, None)
+    watched_store(file, args, quiet, MEMORY_DEFAULT_BYTES, None)
 }
 
-/// The same, with somebody who is told of objects whose content turned out to be wrong.
+/// The same for a process that takes at most `memory_bytes`, with somebody who is told of objects whose content turned out to be wrong.
 ///
 /// # Errors
 /// As [`store`].
-pub fn watched_store(file: &Path, args: &CasArgs, quiet: bool, watch: Option<Arc<dyn Watch>>) -> Result<ManifestStore> {
+pub fn watched_store(
+    file: &Path,
+    args: &CasArgs,
+    quiet: bool,
+    memory_bytes: u64,
+    watch: Option<Arc<dyn Watch>>,
+) -> Result<ManifestStore> {
     let fetch: Arc<dyn Fetch> = match args.cas.as_deref() {
         None => Arc::new(Nowhere),
         // It may come back, and what is in the cache can be read until then.
         Some(cas) if !is_url(Path::new(cas)) && !Path::new(cas).is_dir() => Arc::new(Absent::new(Path::new(cas))),
-        Some(cas) => Arc::new(ObjectSource::new(objects(cas, &args.store)?, DataKeys::default())),
+        Some(cas) => {
+            let (objects, parts) = (objects(cas, &args.store)?, memory_bytes / PARTS_SHARE);
+            Arc::new(ObjectSource::within(objects, DataKeys::default(), parts))
+        }
     };
     let segment = index(file, args, quiet)?;
     let dir = objects_dir(args)?;
-    let host = HostDirectory::open(&dir).map_err(|e| of_cache_dir(Failure::io(dir.display(), &e)))?;
+    // Whoever deletes the cache beneath a mount has a new one made.
+    let host = KeptFolder::open(&dir).map_err(|e| of_cache_dir(Failure::io(dir.display(), &e)))?;
     let defaults = CacheOptions::default();
     let options = CacheOptions {
         limit_bytes: args.cache_size.unwrap_or(u64::MAX),
         strict: args.strict,
         verify_first_bytes: args.verify_first.unwrap_or(defaults.verify_first_bytes),
+        memory_bytes: memory_bytes / SUMS_SHARE,
         watch,
         // Whoever fetches gives up first, and says why.
         patience: defaults.patience.max(deadline(&args.store).saturating_mul(2)),
@@ -117,8 +137,10 @@ pub fn watched_store(file: &Path, args: &CasArgs, quiet: bool, watch: Option<Arc
     };
     let cache = Cache::open(Arc::new(host), options).map_err(|e| of_cache_dir(Failure::fs(dir.display(), &e)))?;
     let owner = this_process();
-    ManifestStore::new(segment, Arc::new(cache), fetch, StoreOptions::owned_by(owner.uid, owner.gid))
-        .map_err(|e| Failure::fs(file.display(), &e))
+    let threads = usize::try_from(memory_bytes / AHEAD_THREAD_LEN_BYTES).unwrap_or(AHEAD_THREADS_MAX);
+    let read_ahead_threads = threads.clamp(AHEAD_THREADS_MIN, AHEAD_THREADS_MAX);
+    let options = StoreOptions { read_ahead_threads, ..StoreOptions::owned_by(owner.uid, owner.gid) };
+    ManifestStore::new(segment, Arc::new(cache), fetch, options).map_err(|e| Failure::fs(file.display(), &e))
 }
 
 /// Asks the store whether it answers at all, so that a mount of one that does not is refused. Whether it has the objects is seen when they

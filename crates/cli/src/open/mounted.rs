@@ -6,7 +6,7 @@
 //! both are killed is cleared by whoever looks next ([`sweep`]).
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io;
+use std::io::{self, BufReader};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -160,6 +160,14 @@ impl Private {
     /// What the registry says.
     pub fn info(&self) -> Result<MountInfo> {
         Registry::of_this_user().find(&self.dir).map_err(|e| answered(&e))
+    }
+
+    /// What the process that mounted it wrote into its lock for whoever holds that.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn told(&self) -> Result<BufReader<File>> {
+        File::open(&self.lock).map(BufReader::new).map_err(|e| Failure::io(self.lock.display(), &e))
     }
 
     /// A store of what is mounted, to read.

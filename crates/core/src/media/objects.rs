@@ -61,6 +61,9 @@ pub struct Fetched {
     pub object: ObjectInfo,
 }
 
+/// Takes what [`Objects::read_through`] hands on: the object, and bytes of it.
+pub type ObjectSink<'a> = dyn FnMut(&ObjectInfo, &[u8]) -> Result<()> + 'a;
+
 /// A content that is read at offsets, from several threads, and the same range perhaps twice: a file, as a rule. Nobody may
 /// change it meanwhile; what is stored then is any mixture.
 pub trait ContentSource: Send + Sync {
@@ -200,6 +203,23 @@ pub trait Objects: Send + Sync {
     ///
     /// On an error the buffer may hold anything.
     fn read_at(&self, key: &str, offset: u64, buf: &mut [u8], tag: Option<&Tag>) -> Result<Fetched>;
+
+    /// As [`Objects::read_at`] of `len` bytes, handed to `sink` in order as they come, in pieces of any size: nobody holds all of them. What
+    /// was handed on before an error is of the object that was told with it. An error of `sink` ends it, and is returned.
+    fn read_through(
+        &self,
+        key: &str,
+        offset: u64,
+        len: u64,
+        tag: Option<&Tag>,
+        sink: &mut ObjectSink<'_>,
+    ) -> Result<Fetched> {
+        let len = usize::try_from(len).map_err(|_| ErrorKind::InvalidInput)?;
+        let mut buf = vec![0; len];
+        let fetched = self.read_at(key, offset, &mut buf, tag)?;
+        sink(&fetched.object, &buf[..fetched.count])?;
+        Ok(fetched)
+    }
 
     /// Length, tag and user metadata.
     fn head(&self, key: &str) -> Result<ObjectInfo>;

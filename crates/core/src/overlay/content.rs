@@ -503,9 +503,14 @@ impl Shared {
         if !is_read && work.content.writer.is_locked() {
             return Ok(true);
         }
-        if let FileCall::Read { offset, len } | FileCall::ReadVerified { offset, len } | FileCall::ReadToKeep { offset, len } =
-            call
-            && self.doubts_may_wait(work, offset..offset.saturating_add(len), matches!(call, FileCall::ReadVerified { .. }))?
+        if let FileCall::Read { offset, len }
+        | FileCall::ReadVerified { offset, len }
+        | FileCall::ReadToKeep { offset, len } = call
+            && self.doubts_may_wait(
+                work,
+                offset..offset.saturating_add(len),
+                matches!(call, FileCall::ReadVerified { .. }),
+            )?
         {
             return Ok(true);
         }

@@ -61,9 +61,10 @@ impl BlockRanges {
         if !self.meets(blocks) {
             return;
         }
-        let left = self.0.iter().flat_map(|range| {
-            [range.start..range.end.min(blocks.start), range.start.max(blocks.end)..range.end]
-        });
+        let left = self
+            .0
+            .iter()
+            .flat_map(|range| [range.start..range.end.min(blocks.start), range.start.max(blocks.end)..range.end]);
         self.0 = left.filter(|part| part.start < part.end).collect();
     }
 

@@ -145,6 +145,12 @@ impl CachedObject {
         let result = self.fill_claimed(generation, &claim.flight, blocks, want, is_awaited, fetch);
         claim.end(result.as_ref().map(drop).map_err(Failure::of));
         self.follow(generation);
+        if !is_awaited
+            && !self.inner.options.strict
+            && let Err(e) = generation.advance()
+        {
+            self.inner.note("read", &self.id(), &e);
+        }
         // Other processes may have the rest: whoever writes the last block looks.
         if generation.is_complete() || last + 1 == generation.blocks() {
             self.settle_later(generation);

@@ -117,6 +117,8 @@ pub(super) struct Generation {
     trust: AtomicU8,
     gone: AtomicBool,
     in_order: Mutex<InOrder>,
+    /// Whether somebody is at [`Generation::advance`].
+    advancing: AtomicBool,
     /// Held by who verifies.
     verifying: Mutex<()>,
 }
@@ -134,6 +136,7 @@ impl Generation {
             trust: AtomicU8::new(Trust::None as u8),
             gone: AtomicBool::new(false),
             in_order: Mutex::new(InOrder::new()),
+            advancing: AtomicBool::new(false),
             verifying: Mutex::new(()),
         }
     }
@@ -418,6 +421,40 @@ impl Generation {
             in_order.whole = whole;
             in_order.sums.update(&sum.to_le_bytes());
             in_order.blocks += 1;
+        }
+    }
+
+    /// Hashes blocks that came out of order, as far as there are no gaps: so little is left to be done when the last one has come, for which
+    /// a reader waits. One thread at a time, which is none that a reader waits for.
+    pub fn advance(&self) -> io::Result<()> {
+        if self.advancing.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let advanced = self.advance_alone();
+        self.advancing.store(false, Ordering::Release);
+        advanced
+    }
+
+    fn advance_alone(&self) -> io::Result<()> {
+        loop {
+            let (block, mut whole) = {
+                let in_order = self.in_order.lock();
+                (in_order.blocks, in_order.whole.clone())
+            };
+            if block >= self.blocks() || !self.is_checked(block) || self.is_gone() {
+                return Ok(());
+            }
+            let Some(sum) = self.sum(block)? else { return Ok(()) };
+            let mut hash = Xxh3::new();
+            let is_whole = self.each_piece(block, None, |piece| {
+                hash.update(piece);
+                whole.update(piece);
+            })?;
+            // What it is then, whoever verifies finds out.
+            if !is_whole || hash.digest() != sum {
+                return Ok(());
+            }
+            self.set_whole_after(block, whole, sum);
         }
     }
 

@@ -17,6 +17,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -95,6 +96,9 @@ pub struct CacheOptions {
     pub others_patience: Duration,
     /// How long an object that came with wrong content twice is not asked for again. Default 30 s.
     pub retry_after: Duration,
+    /// Bytes of memory that the checksums of objects may take that the folder has no room for: 8 for each block. The object that was
+    /// compared last keeps its own in any case. Default 16 MiB.
+    pub memory_bytes: u64,
     /// Who is told.
     pub watch: Option<Arc<dyn Watch>>,
 }
@@ -110,6 +114,7 @@ impl Default for CacheOptions {
             patience: Duration::from_secs(180),
             others_patience: Duration::from_secs(5),
             retry_after: Duration::from_secs(30),
+            memory_bytes: 16 << 20,
             watch: None,
         }
     }
@@ -129,6 +134,10 @@ pub(super) struct Inner {
     space: Space,
     queue: Queue,
     registry: Mutex<Registry>,
+    /// What all checksums in memory take.
+    sums_bytes: Arc<AtomicU64>,
+    /// How often some object was found wrong.
+    moment: AtomicU64,
     started: Instant,
 }
 
@@ -154,6 +163,8 @@ impl Cache {
             space: Space::new(options.limit_bytes),
             queue: Queue::new(workers),
             registry: Mutex::default(),
+            sums_bytes: Arc::default(),
+            moment: AtomicU64::new(0),
             started: Instant::now(),
             options,
         });
@@ -165,6 +176,11 @@ impl Cache {
     /// An object, whether anything of it is there or not. Opens nothing yet.
     pub fn object(&self, id: ObjectId) -> Arc<CachedObject> {
         self.inner.object(id)
+    }
+
+    /// How often some object was found wrong: a moment, for [`CachedObject::check_since`].
+    pub fn moment(&self) -> u64 {
+        self.inner.moment.load(Ordering::Acquire)
     }
 
     /// Whether nothing is handed out before it was compared, see [`CacheOptions::strict`].

@@ -59,6 +59,11 @@ pub struct CachedObject {
     pub(super) is_queued: AtomicBool,
     /// How often what was open of it went.
     drops: AtomicU64,
+    /// Whether somebody has read its end before all of it was there. From then on whoever finds it so has it compared: the kernel asks for
+    /// several pieces at once, and the last to be answered need not be the end.
+    pub(super) end_was_read: AtomicBool,
+    /// When it was found wrong last, as the cache [counts](super::Cache::moment) that; 0 if never.
+    wrong_at: AtomicU64,
     /// Held by who compares all of it with its hash.
     pub(super) verifying: Mutex<()>,
     /// What came in order of one that the folder has no room for.
@@ -77,6 +82,8 @@ pub(super) struct State {
     pub(super) mismatches: u32,
     /// What it had instead, the last time.
     pub(super) found: Option<ContentHash>,
+    /// The same, whether it had the right one since or not.
+    pub(super) found_last: Option<ContentHash>,
     /// Until when it is not fetched again, and why.
     pub(super) failed: Option<(Instant, Failure)>,
     /// The files that were found wrong last, by their number.
@@ -108,6 +115,8 @@ impl CachedObject {
             touched_secs: AtomicU64::new(0),
             is_queued: AtomicBool::new(false),
             drops: AtomicU64::new(0),
+            end_was_read: AtomicBool::new(false),
+            wrong_at: AtomicU64::new(0),
             verifying: Mutex::default(),
             following: Mutex::default(),
         })
@@ -134,7 +143,12 @@ impl CachedObject {
         self.read_by(offset, buf, |want| self.get(want, true, fetch))
     }
 
-    pub(super) fn read_by(&self, offset: u64, buf: &mut [u8], get: impl FnOnce(&mut Want<'_>) -> Result<()>) -> Result<usize> {
+    pub(super) fn read_by(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+        get: impl FnOnce(&mut Want<'_>) -> Result<()>,
+    ) -> Result<usize> {
         let len = self.id.len.saturating_sub(offset).min(buf.len() as u64) as usize;
         if len > 0 {
             get(&mut Want::new(offset, &mut buf[..len]))?;
@@ -160,14 +174,20 @@ impl CachedObject {
         self.state.lock().found.is_some()
     }
 
-    /// Who has come to the object's end hears whether it is the right one, if all of it is there: a program that read all of it must not
+    /// Who has come to the object's end hears whether it is the right one, once all of it is there: a program that read all of it must not
     /// end well with wrong bytes because they were compared a moment too late.
     pub(super) fn compare_at_end(&self, want: &mut Want<'_>, fetch: &dyn Fetch) -> Result<()> {
-        if want.end() < self.id.len {
+        if want.end() >= self.id.len {
+            self.end_was_read.store(true, Ordering::Relaxed);
+        }
+        if !self.end_was_read.load(Ordering::Relaxed) {
             return Ok(());
         }
-        if let Some(generation) = self.uncompared(want.end()) {
-            self.verify(&generation);
+        if let Some(generation) = self.uncompared(want.end())
+            && !self.verify(&generation)
+        {
+            // A folder that fails is not to be read again and again.
+            self.end_was_read.store(false, Ordering::Relaxed);
         }
         // By this thread, or another one meanwhile.
         let Some(found) = self.state.lock().found else { return Ok(()) };
@@ -178,9 +198,10 @@ impl CachedObject {
         }
     }
 
-    /// What there is of it, if that is all, was never compared with the hash, and a read to `end` comes to its end.
+    /// What there is of it, if that is all, was never compared with the hash, and a read to `end` comes to its end, or another one did.
     fn uncompared(&self, end: u64) -> Option<Arc<Generation>> {
-        let generation = if end < self.id.len { None } else { self.generation(false) };
+        let is_asked = end >= self.id.len || self.end_was_read.load(Ordering::Relaxed);
+        let generation = if is_asked { self.generation(false) } else { None };
         generation.filter(|generation| generation.trust() == Trust::None && generation.is_complete())
     }
 
@@ -309,6 +330,23 @@ impl CachedObject {
             }
         }
         Ok(())
+    }
+
+    /// Whether nothing that was read of it since `moment` ([`Cache::moment`](super::Cache::moment)) has turned out to be wrong: the error if
+    /// it has, for who comes to its end. What was wrong once may be right when it is asked for again, also what the kernel itself asks for again
+    /// after an error, and a program that has the wrong bytes is to hear of them.
+    pub fn check_since(&self, moment: u64) -> Result<()> {
+        if self.wrong_at.load(Ordering::Acquire) <= moment || self.is_small() || self.inner.options.strict {
+            return Ok(());
+        }
+        let found = self.state.lock().found_last;
+        found.map_or(Ok(()), |found| Err(ObjectFault::Mismatch { found }.error(&self.id)))
+    }
+
+    /// Notes when it was found wrong.
+    pub(super) fn wrong_now(&self) {
+        let moment = self.inner.moment.fetch_add(1, Ordering::AcqRel) + 1;
+        self.wrong_at.store(moment, Ordering::Release);
     }
 
     /// How often all that was there of it went, to make room or because it was wrong, since it was opened. What was planned to be fetched before

@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use adit_core::error::Result;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
@@ -35,6 +36,27 @@ const PIECE_LEN: usize = 32 << 10;
 pub(super) struct Sums {
     block_len: u64,
     sums: Vec<u64>,
+    /// Once they are kept.
+    counted: Option<Counted>,
+}
+
+/// Bytes that are counted until this is dropped.
+struct Counted {
+    bytes: u64,
+    all: Arc<AtomicU64>,
+}
+
+impl Counted {
+    fn new(bytes: u64, all: &Arc<AtomicU64>) -> Self {
+        all.fetch_add(bytes, Relaxed);
+        Counted { bytes, all: all.clone() }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Relaxed);
+    }
 }
 
 impl Sums {
@@ -84,7 +106,7 @@ impl Summing {
     /// The hash, and the checksums if it is the object's; of one that came to its end.
     pub fn end(self) -> (ContentHash, Option<Sums>) {
         let found = ContentHash(self.whole.digest128().to_be_bytes());
-        let sums = Sums { block_len: self.block_len, sums: self.sums };
+        let sums = Sums { block_len: self.block_len, sums: self.sums, counted: None };
         (found, (found == self.id.hash).then_some(sums))
     }
 }
@@ -102,8 +124,26 @@ impl CachedObject {
         self.state.lock().sums.clone()
     }
 
+    /// Keeps them, or takes them away. If all together take too much, those of other objects go: these are compared anew when they are
+    /// read again.
     fn set_sums(&self, sums: Option<Sums>) {
-        self.state.lock().sums = sums.map(Arc::new);
+        let all = &self.inner.sums_bytes;
+        let sums = sums.map(|mut sums| {
+            sums.sums.shrink_to_fit();
+            sums.counted = Some(Counted::new(size_of_val(&*sums.sums) as u64, all));
+            Arc::new(sums)
+        });
+        let before = std::mem::replace(&mut self.state.lock().sums, sums);
+        drop(before);
+        for object in self.inner.all_live() {
+            if all.load(Relaxed) <= self.inner.options.memory_bytes {
+                return;
+            }
+            if object.id() != self.id() {
+                let gone = object.state.lock().sums.take();
+                drop(gone);
+            }
+        }
     }
 
     /// Reads blocks, each of which is compared with its checksum before anything of it is handed out. False if one is not what it was:

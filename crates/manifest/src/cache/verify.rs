@@ -125,6 +125,7 @@ impl CachedObject {
             let state = &mut *self.state.lock();
             state.mismatches += 1;
             state.found = Some(found);
+            state.found_last = Some(found);
             state.sums = None;
             let is_last = state.mismatches >= MISMATCHES_MAX;
             if is_last {
@@ -133,6 +134,7 @@ impl CachedObject {
             }
             is_last
         };
+        self.wrong_now();
         tracing::error!(object = %id, %found, again = !is_last, "an object has other content than its hash says");
         if let Some(watch) = &self.inner.options.watch {
             watch.quarantined(&id);
@@ -141,6 +143,7 @@ impl CachedObject {
 
     /// Notes that the object has its hash.
     pub(super) fn right(&self) {
+        self.end_was_read.store(false, Ordering::Relaxed);
         let state = &mut *self.state.lock();
         (state.mismatches, state.failed, state.found) = (0, None, None);
     }

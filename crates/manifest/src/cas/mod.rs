@@ -7,12 +7,14 @@ mod document;
 mod parts;
 mod verify;
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use adit_core::error::{ErrorKind, FsError, Result};
-use adit_core::media::{Objects, check_object_prefix};
+use adit_core::media::{ObjectInfo, Objects, check_object_prefix};
 use parking_lot::Mutex;
 
 use crate::cache::{Fetch, ObjectFault, ObjectId};
@@ -27,6 +29,8 @@ const DATA_FOLDER: &str = "Data";
 const SUFFIX: &str = ".xxh128";
 /// Bytes of one request at most. What is longer is got by several at a time.
 pub(crate) const REQUEST_LEN_BYTES: u64 = 4 << 20;
+/// What the parts of all long fetches may take together, unless somebody says otherwise.
+const MEMORY_DEFAULT_BYTES: u64 = 32 << 20;
 /// Objects that are remembered to lie under a key without the suffix. A lapse costs a request.
 const BARE_MAX: usize = 1 << 16;
 
@@ -78,12 +82,21 @@ pub struct ObjectSource {
     /// What lies under its bare key.
     bare: Mutex<HashSet<ContentHash>>,
     buffers: Mutex<Vec<Vec<u8>>>,
+    /// Parts that may be collected yet, of all long fetches together.
+    places_left: AtomicUsize,
 }
 
 impl ObjectSource {
     /// The objects of `objects` under `keys`.
     pub fn new(objects: Arc<dyn Objects>, keys: DataKeys) -> Self {
-        ObjectSource { objects, keys, bare: Mutex::default(), buffers: Mutex::default() }
+        Self::within(objects, keys, MEMORY_DEFAULT_BYTES)
+    }
+
+    /// The same, which holds at most so many bytes of parts that came out of order; a long fetch for which there are none left goes in one
+    /// request after the other.
+    pub fn within(objects: Arc<dyn Objects>, keys: DataKeys, memory_bytes: u64) -> Self {
+        let places = AtomicUsize::new((memory_bytes / REQUEST_LEN_BYTES) as usize);
+        ObjectSource { objects, keys, bare: Mutex::default(), buffers: Mutex::default(), places_left: places }
     }
 
     /// The store, for messages.
@@ -93,12 +106,35 @@ impl ObjectSource {
 
     /// Fills `buf` with the object's bytes from `at` on, which it has.
     fn read(&self, id: &ObjectId, at: u64, buf: &mut [u8]) -> Result<()> {
+        let mut filled = 0;
+        self.read_through(id, at..at + buf.len() as u64, &mut |bytes| {
+            // No more comes than was asked for.
+            let room = buf.get_mut(filled..filled + bytes.len()).ok_or(ErrorKind::Corrupt)?;
+            room.copy_from_slice(bytes);
+            filled += bytes.len();
+            Ok(())
+        })
+    }
+
+    /// Hands on the object's bytes of `range`, which it has, in one request.
+    fn read_through(&self, id: &ObjectId, range: Range<u64>, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let is_bare = self.bare.lock().contains(&id.hash);
-        let missing = match self.read_under(id, is_bare, at, buf) {
+        let has_begun = Cell::new(false);
+        let mut sink = |bytes: &[u8]| {
+            has_begun.set(true);
+            sink(bytes)
+        };
+        let missing = match self.read_under(id, is_bare, range.clone(), &mut sink) {
             Err(e) if e.is_not_found() => e,
             result => return result,
         };
-        match self.read_under(id, !is_bare, at, buf) {
+        // It went while it was read: what comes under the other key would be its bytes once more.
+        let other = if has_begun.get() {
+            Err(ErrorKind::NotFound.into())
+        } else {
+            self.read_under(id, !is_bare, range, &mut sink)
+        };
+        match other {
             Ok(()) => {
                 let bare = &mut *self.bare.lock();
                 if is_bare {
@@ -119,18 +155,28 @@ impl ObjectSource {
         }
     }
 
-    fn read_under(&self, id: &ObjectId, is_bare: bool, at: u64, buf: &mut [u8]) -> Result<()> {
+    fn read_under(
+        &self,
+        id: &ObjectId,
+        is_bare: bool,
+        range: Range<u64>,
+        sink: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
         let key = if is_bare { self.keys.bare_key(&id.hash) } else { self.keys.key(&id.hash) };
-        let fetched = self.objects.read_at(&key, at, buf, None)?;
-        let (got, expected) = (fetched.count as u64, buf.len() as u64);
-        let fault = if fetched.object.len != id.len {
-            ObjectFault::Length { found: fetched.object.len, expected: id.len }
-        } else if got < expected {
-            ObjectFault::Short { got, expected, len: id.len }
-        } else {
-            return Ok(());
+        let wrong = |fault| FsError::new(ErrorKind::Corrupt).on("read object", &key).because(fault);
+        let check = |object: &ObjectInfo| match object.len == id.len {
+            true => Ok(()),
+            false => Err(wrong(ObjectFault::Length { found: object.len, expected: id.len })),
         };
-        Err(FsError::new(ErrorKind::Corrupt).on("read object", key).because(fault))
+        let expected = range.end - range.start;
+        // Before any of it is handed on.
+        let fetched = self.objects.read_through(&key, range.start, expected, None, &mut |object, bytes| {
+            check(object)?;
+            sink(bytes)
+        })?;
+        check(&fetched.object)?;
+        let got = fetched.count as u64;
+        if got < expected { Err(wrong(ObjectFault::Short { got, expected, len: id.len })) } else { Ok(()) }
     }
 
     /// A buffer of this length, with anything in it.
@@ -148,6 +194,29 @@ impl ObjectSource {
             buffers.push(buffer);
         }
     }
+
+    /// Takes places for parts that are collected, at most `wanted`, and as many as are left.
+    fn places(&self, wanted: usize) -> Places<'_> {
+        let mut taken = 0;
+        // Some or none: nobody waits for them.
+        let _ = self.places_left.fetch_update(Relaxed, Relaxed, |left| {
+            taken = wanted.min(left);
+            Some(left - taken)
+        });
+        Places { source: self, taken }
+    }
+}
+
+/// Places that somebody has, until this is dropped.
+struct Places<'a> {
+    source: &'a ObjectSource,
+    taken: usize,
+}
+
+impl Drop for Places<'_> {
+    fn drop(&mut self) {
+        self.source.places_left.fetch_add(self.taken, Relaxed);
+    }
 }
 
 impl Fetch for ObjectSource {
@@ -155,10 +224,7 @@ impl Fetch for ObjectSource {
         if range.end - range.start > REQUEST_LEN_BYTES {
             return self.fetch_in_parts(id, range, sink);
         }
-        let mut buffer = self.buffer(range.end - range.start);
-        let result = self.read(id, range.start, &mut buffer).and_then(|()| sink(&buffer));
-        self.give_back(buffer);
-        result
+        self.read_through(id, range, sink)
     }
 }
 

@@ -34,6 +34,8 @@ struct Parts<'a> {
     source: &'a ObjectSource,
     id: &'a ObjectId,
     range: Range<u64>,
+    /// Parts that are fetched, or wait to be handed on, at a time.
+    at_once: u64,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -60,7 +62,7 @@ impl Parts<'_> {
         loop {
             let part = {
                 let mut state = self.state.lock();
-                while !state.is_over && state.next >= state.handed_on + AT_ONCE_MAX as u64 {
+                while !state.is_over && state.next >= state.handed_on + self.at_once {
                     self.changed.wait(&mut state);
                 }
                 if state.is_over || state.next >= self.count() {
@@ -133,21 +135,19 @@ impl ObjectSource {
         range: Range<u64>,
         sink: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        let parts = Parts { source: self, id, range, state: Mutex::default(), changed: Condvar::new() };
+        let places = self.places(AT_ONCE_MAX);
+        let at_once = places.taken as u64;
+        let parts = Parts { source: self, id, range, at_once, state: Mutex::default(), changed: Condvar::new() };
         let parts = &parts;
-        let threads = (parts.count() as usize).min(AT_ONCE_MAX);
+        // One by itself is faster without a buffer.
+        let threads = if at_once > 1 { parts.count().min(at_once) } else { 0 };
         std::thread::scope(|scope: &Scope<'_, '_>| {
             let start = || Builder::new().name("adit-fetch".to_owned()).spawn_scoped(scope, || parts.work()).is_ok();
             if (0..threads).filter(|_| start()).count() > 0 {
                 return parts.hand_on(sink);
             }
-            // A machine without room for a thread.
-            for part in 0..parts.count() {
-                let buffer = parts.read(part)?;
-                sink(&buffer)?;
-                self.give_back(buffer);
-            }
-            Ok(())
+            // No room for what comes out of order, or for a thread.
+            (0..parts.count()).try_for_each(|part| self.read_through(id, parts.bytes(part), sink))
         })
     }
 }

@@ -16,8 +16,6 @@ use crate::cache::{CachedObject, Fetch};
 
 /// Jobs that wait, of all files together. Each file that has any may have its share of them, and one in any case.
 const JOBS_MAX: usize = 1024;
-/// Bytes that are being fetched at a time, of all threads together: each has a buffer of what it fetches.
-const UNDER_WAY_MAX_BYTES: u64 = 32 << 20;
 /// How long a thread waits for something to do.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -40,10 +38,6 @@ impl Job {
     fn is_stale(&self) -> bool {
         self.object.drops() != self.drops
     }
-
-    fn len(&self) -> u64 {
-        self.range.end - self.range.start
-    }
 }
 
 /// What waits for an open file.
@@ -58,8 +52,6 @@ struct Jobs {
     files: VecDeque<Waiting>,
     /// All of theirs.
     count: usize,
-    /// Bytes of what threads are at.
-    under_way: u64,
     threads: usize,
     idle: usize,
     is_closed: bool,
@@ -155,16 +147,11 @@ impl Drop for Ahead {
 }
 
 impl Jobs {
-    /// The next job of the file whose turn it is, unless enough is under way.
+    /// The next job of the file whose turn it is.
     fn pop(&mut self) -> Option<Job> {
-        let next = self.files.front()?.jobs.front().map_or(0, Job::len);
-        if self.under_way > 0 && self.under_way + next > UNDER_WAY_MAX_BYTES {
-            return None;
-        }
         let mut waiting = self.files.pop_front()?;
         let job = waiting.jobs.pop_front();
         self.count -= usize::from(job.is_some());
-        self.under_way += job.as_ref().map_or(0, Job::len);
         if !waiting.jobs.is_empty() {
             self.files.push_back(waiting);
         }
@@ -196,7 +183,6 @@ impl Shared {
     fn work(&self) {
         let _end = OnPanic(self);
         while let Some(job) = self.next() {
-            let _under_way = UnderWay { shared: self, len: job.len() };
             if job.is_stale() {
                 continue;
             }
@@ -204,19 +190,6 @@ impl Shared {
                 tracing::debug!(error = %e, "what will be read could not be fetched ahead");
             }
         }
-    }
-}
-
-/// Counts what was fetched no more, however that ended, and wakes who waited for that.
-struct UnderWay<'a> {
-    shared: &'a Shared,
-    len: u64,
-}
-
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        self.shared.jobs.lock().under_way -= self.len;
-        self.shared.ready.notify_one();
     }
 }
 

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use adit_core::error::{ErrorKind, Result};
 use adit_core::store::{FileCall, Proof, StoreFile, Unproved};
@@ -41,6 +42,10 @@ pub(super) struct ManifestFile {
     /// For what is fetched ahead.
     number: u64,
     streams: Mutex<Streams>,
+    /// When it was opened, or read from its beginning last: see [`CachedObject::check_since`].
+    since: AtomicU64,
+    /// Whether the end of an object was read since.
+    ended: AtomicBool,
 }
 
 /// A stretch of a file within one object.
@@ -65,7 +70,8 @@ impl ManifestFile {
             _ => return Err(inner.index.damaged(id, "its content")),
         };
         let number = inner.ahead.file();
-        Ok(ManifestFile { inner, size, parts, number, streams: Mutex::default() })
+        let since = AtomicU64::new(inner.cache.moment());
+        Ok(ManifestFile { inner, size, parts, number, streams: Mutex::default(), since, ended: AtomicBool::new(false) })
     }
 
     /// The first piece of `range`, which is not empty and lies in the file.
@@ -159,6 +165,25 @@ impl ManifestFile {
         Ok(len as usize)
     }
 
+    fn note_beginning(&self, offset: u64) {
+        if offset == 0 {
+            self.since.store(self.inner.cache.moment(), Ordering::Relaxed);
+            self.ended.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Whoever comes to an object's end hears that what was read before was wrong, though it may be right by now. The end need not be the
+    /// last to be answered: the kernel asks for several pieces at once, and for one again that was an error.
+    fn check_end(&self, object: &CachedObject, at: u64, read: usize) -> Result<usize> {
+        let is_end = at + read as u64 == object.id().len;
+        // What is read in one go is right, or was an error.
+        if at > 0 && (is_end || self.ended.load(Ordering::Relaxed)) {
+            self.ended.store(true, Ordering::Relaxed);
+            object.check_since(self.since.load(Ordering::Relaxed))?;
+        }
+        Ok(read)
+    }
+
     /// Has a range fetched: block by block what is short, in longer requests what is long. If there is too much to be done already, it tells
     /// the first byte that is not.
     fn fetch_ahead(&self, range: Range<u64>, block: u64) -> Result<Option<u64>> {
@@ -222,7 +247,11 @@ impl Drop for ManifestFile {
 
 impl StoreFile for ManifestFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.read_by(offset, buf, CachedObject::read)
+        self.note_beginning(offset);
+        self.read_by(offset, buf, |object, at, part, fetch| {
+            let read = object.read(at, part, fetch)?;
+            self.check_end(object, at, read)
+        })
     }
 
     fn read_verified_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -230,11 +259,12 @@ impl StoreFile for ManifestFile {
     }
 
     fn read_to_keep_at(&self, offset: u64, buf: &mut [u8], unproved: &mut Vec<Unproved>) -> Result<usize> {
+        self.note_beginning(offset);
         self.read_pieces(offset, buf, |object, object_start, at, part| {
             let first = unproved.len();
             let read = object.read_to_keep(at, part, &*self.inner.source, unproved)?;
             unproved[first..].iter_mut().for_each(|what| what.offset += object_start);
-            Ok(read)
+            self.check_end(object, at, read)
         })
     }
 

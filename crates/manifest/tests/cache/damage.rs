@@ -5,6 +5,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 use adit_manifest::cache::{CacheOptions, CheckOptions, Problem, check_folder};
+use adit_media::KeptFolder;
 use adit_testkit::{Rng, seeds};
 
 use crate::support::*;
@@ -167,6 +168,23 @@ fn the_folder_may_be_deleted_at_any_time() {
         let new = source.add(5000, 100 + round);
         read_all(&cache, new, 3000, &source);
         assert_eq!(cache.object(new).state().present, 5000);
+    }
+}
+
+/// Also the folder itself, with those above it.
+#[test]
+fn the_folder_is_made_again_when_it_was_removed() {
+    let (dir, source) = (folder(), Source::new());
+    let path = dir.path().join("above/cache");
+    let cache = open(KeptFolder::open(&path).unwrap(), CacheOptions { workers: 1, ..options() });
+    for round in 0..3 {
+        for (n, len) in [5000, 600].into_iter().enumerate() {
+            let id = source.add(len, 2 * round + n as u64);
+            read_all(&cache, id, 3000, &source);
+            assert_eq!(cache.object(id).state().present, len as u64);
+            assert!(files(&path).iter().any(|file| file.to_string_lossy().contains(&id.to_string())), "{round}");
+        }
+        fs::remove_dir_all(dir.path().join("above")).unwrap();
     }
 }
 

@@ -110,7 +110,8 @@ fn what_is_compared_at_once_is_never_doubtful() {
         let (bytes, told) = keep(&cache.object(id), 1500, 100, &source).unwrap();
         assert!(bytes == source.content(id)[1500..1600] && told.is_empty());
         assert!(source.fetched_bytes() >= 5000);
-        let block = Unproved { offset: 1024, len: 1024, sum: xxhash_rust::xxh3::xxh3_64(&source.content(id)[1024..2048]) };
+        let block =
+            Unproved { offset: 1024, len: 1024, sum: xxhash_rust::xxh3::xxh3_64(&source.content(id)[1024..2048]) };
         assert_eq!(prove(&cache.object(id), &block, None).unwrap(), Proof::Right);
     }
     let (dir, source) = (folder(), Source::new());

@@ -215,3 +215,27 @@ fn an_object_in_pieces_is_verified_as_a_whole() {
     }
     assert_eq!(source.fetched(), []);
 }
+
+/// The kernel asks for several pieces at once. The end is not always the last to come: then whoever completes the object hears of it.
+#[test]
+fn whoever_completes_an_object_that_was_read_to_its_end_has_it_compared() {
+    for workers in [0, 2] {
+        let (dir, source) = (folder(), Source::new());
+        let id = source.add(5000, 1);
+        let cache = open(host(&dir), CacheOptions { workers, ..options() });
+        let object = cache.object(id);
+        read(&object, 0, 2000, &source).unwrap();
+        source.hold(2500);
+        std::thread::scope(|scope| {
+            let late = scope.spawn(|| read(&object, 2100, 900, &source));
+            source.wait_for_held(1);
+            source.act(&[Act::Flip]);
+            read(&object, 3072, 5000 - 3072, &source).unwrap();
+            source.release();
+            let e = late.join().unwrap().unwrap_err();
+            assert!(matches!(fault_of(&e), Some(ObjectFault::Mismatch { .. })), "{e}");
+        });
+        // It is right by now, and nobody else is told.
+        read_all(&cache, id, 900, &source);
+    }
+}

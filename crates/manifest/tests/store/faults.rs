@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use adit_core::error::{ErrorKind, FsError};
 use adit_core::media::Objects;
-use adit_core::store::Store;
+use adit_core::store::{Store, StoreFile};
 use adit_index::Segment;
 use adit_manifest::cache::{CacheOptions, ObjectFault as Wrong, ObjectId, Watch};
 use adit_manifest::cas::DataKeys;
@@ -52,6 +52,33 @@ fn a_bit_that_flips_once_is_repaired() {
         assert!(files.iter().all(|ino| found.contains(ino)));
         assert!(read(&*open(&store, "d/f"), 0, 50_000).unwrap() == content);
     }
+}
+
+/// The last bytes are right when they are asked for once more, as the kernel does by itself after an error. What was read before was not,
+/// and the copy must not end well.
+#[test]
+fn a_copy_does_not_end_well_because_its_end_was_asked_for_again() {
+    let mut world = World::new();
+    let content = world.add("f", 50_000);
+    let store = world.mount();
+    let file = open(&store, "f");
+    world.faults.add(ObjectFault::FlipBit, &[ObjectCall::Read], "", 0, 1);
+    let copy = |file: &dyn StoreFile| -> adit_core::Result<Vec<u8>> {
+        let mut copy = Vec::new();
+        for at in (0..50_000).step_by(5000) {
+            copy.extend(read(file, at, 5000)?);
+        }
+        Ok(copy)
+    };
+    assert_eq!(copy(&*file).unwrap_err().kind(), ErrorKind::Corrupt);
+    for _ in 0..3 {
+        let e = read(&*file, 45_000, 5000).unwrap_err();
+        assert!(matches!(fault_of(&e), Some(Wrong::Mismatch { .. })), "{e}");
+    }
+    // Who begins anew has right bytes, and so has who was given none before.
+    assert!(read(&*open(&store, "f"), 45_000, 5000).unwrap() == content[45_000..]);
+    assert!(copy(&*file).unwrap() == content);
+    assert!(read(&*file, 45_000, 5000).unwrap() == content[45_000..]);
 }
 
 /// An object of one block is never handed out unverified, strict or not.

@@ -12,8 +12,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use adit_core::media::{
-    Content, Fetched, HostDir, ListedObject, ObjectInfo, ObjectPage, Objects, PutOptions, Stored, SyncTarget, Tag,
-    check_object_key, check_object_prefix, check_user_metadata,
+    Content, Fetched, HostDir, ListedObject, ObjectInfo, ObjectPage, ObjectSink, Objects, PutOptions, Stored,
+    SyncTarget, Tag, check_object_key, check_object_prefix, check_user_metadata,
 };
 use adit_core::types::{Kind, RenameFlags};
 use adit_core::{ErrorKind, FsError, Result};
@@ -28,6 +28,8 @@ use crate::host_dir::{is_temporary_name, temporary_name};
 const METADATA_PREFIX: &str = "user.adit.meta.";
 /// Bytes that are copied from a source at a time.
 const COPY_LEN_BYTES: usize = 1 << 20;
+/// Bytes that are handed on at a time.
+const PIECE_LEN_BYTES: u64 = 256 << 10;
 
 /// A folder of this machine as an object store. A page of a listing reads whole directories, so ask for large ones.
 ///
@@ -281,6 +283,37 @@ impl Objects for FolderObjects {
         }
         let object = ObjectInfo { len: st.st_size as u64, tag: Some(found), ..ObjectInfo::default() };
         Ok(Fetched { count, object })
+    }
+
+    fn read_through(
+        &self,
+        key: &str,
+        offset: u64,
+        len: u64,
+        tag: Option<&Tag>,
+        sink: &mut ObjectSink<'_>,
+    ) -> Result<Fetched> {
+        let (fd, st) = self.open_object("read object", key)?;
+        let found = tag_of(&st);
+        if tag.is_some_and(|tag| *tag != found) {
+            return Err(self.failed("read object", key, ErrorKind::Stale));
+        }
+        let object = ObjectInfo { len: st.st_size as u64, tag: Some(found), ..ObjectInfo::default() };
+        let (mut count, mut buf) = (0, vec![0; len.min(PIECE_LEN_BYTES) as usize]);
+        while count < len {
+            let Some(at) = offset.checked_add(count).filter(|at| i64::try_from(*at).is_ok()) else { break };
+            let piece = &mut buf[..(len - count).min(PIECE_LEN_BYTES) as usize];
+            match rustix::io::pread(&fd, &mut *piece, at) {
+                Ok(0) => break,
+                Ok(n) => {
+                    sink(&object, &piece[..n])?;
+                    count += n as u64;
+                }
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(self.failed("read object", key, io::Error::from(e))),
+            }
+        }
+        Ok(Fetched { count: count as usize, object })
     }
 
     fn head(&self, key: &str) -> Result<ObjectInfo> {

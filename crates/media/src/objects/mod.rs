@@ -9,6 +9,7 @@ mod credentials;
 mod failure;
 mod folder;
 mod options;
+mod pieces;
 mod runtime;
 mod s3;
 mod transport;

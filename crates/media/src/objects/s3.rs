@@ -8,15 +8,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::mpsc;
 use std::time::Duration;
 
 use adit_core::media::{
-    Content, Fetched, ListedObject, OBJECT_KEY_LEN_MAX_BYTES, ObjectInfo, ObjectPage, Objects, PutOptions, Stored, Tag,
-    check_object_key, check_object_prefix, check_user_metadata,
+    Content, Fetched, ListedObject, OBJECT_KEY_LEN_MAX_BYTES, ObjectInfo, ObjectPage, ObjectSink, Objects, PutOptions,
+    Stored, Tag, check_object_key, check_object_prefix, check_user_metadata,
 };
 use adit_core::{ErrorKind, FsError, Result};
-use bytes::Bytes;
 use futures_util::TryStreamExt;
 use opendal_core::options::{ListOptions, ReaderOptions};
 use opendal_core::{Error, HttpTransporter, Metadata, OperationContext, Operator};
@@ -28,6 +26,7 @@ use tokio::time::{Instant, sleep};
 use super::credentials::Credentials;
 use super::failure::{failed, is_answer, wants_other_credentials};
 use super::options::{ObjectsOptions, Process, S3Settings};
+use super::pieces::{self, Pieces};
 use super::runtime::{Hold, ended_without_result};
 use super::transport::{Transport, Tries, Trouble, time_for, until};
 
@@ -115,37 +114,82 @@ impl S3Objects {
         self.operator.read().clone()
     }
 
-    /// Reads a range with `operator`, piece by piece: it is this thread that copies.
+    /// Reads a range with `operator`, piece by piece: it is this thread that hands them on.
     fn read_once(
         &self,
         operator: Operator,
         key: &str,
-        offset: u64,
-        buf: &mut [u8],
+        (offset, len): (u64, u64),
         tag: Option<&Tag>,
-    ) -> Result<Outcome<Fetched>> {
-        let len = (buf.len() as u64).min(u64::MAX - offset);
+        sink: &mut ObjectSink<'_>,
+    ) -> Result<Outcome<ObjectInfo>> {
         let deadline = Instant::now() + self.settings.options.deadline + time_for(len);
         let (key, tag, tries) = (key.to_owned(), tag.cloned(), Tries::new(&self.settings.options));
-        let (sender, receiver) = mpsc::channel();
+        let (pieces, arrived) = pieces::channel();
         self.threads.threads()?.spawn(async move {
-            let fetched = until(deadline, fetch(operator, key, (offset, len), tag, (tries, deadline), &sender));
+            let fetched = until(deadline, fetch(operator, key, (offset, len), tag, (tries, deadline), &pieces));
             let ended = tokio::time::timeout_at(deadline + GRACE, fetched).await;
-            let ended = ended.unwrap_or_else(|_| Err(Trouble::TimedOut("it took too long").into_error()));
-            let _ = sender.send(Piece::End(ended));
+            pieces.end(ended.unwrap_or_else(|_| Err(Trouble::TimedOut("it took too long").into_error())));
         });
-        let mut count = 0;
-        for piece in receiver {
-            match piece {
-                Piece::End(ended) => return Ok(ended.map(|object| Fetched { count, object })),
-                Piece::Bytes(bytes) => {
-                    let room = buf.get_mut(count..count + bytes.len()).expect("no more is sent than was asked for");
-                    room.copy_from_slice(&bytes);
-                    count += bytes.len();
+        arrived.hand_on(sink)?.ok_or_else(ended_without_result)
+    }
+
+    /// Reads a range; with other credentials from where it was, if those run out. Without any byte to be had, it is the object alone.
+    fn read_range(
+        &self,
+        key: &str,
+        offset: u64,
+        len: u64,
+        tag: Option<&Tag>,
+        sink: &mut ObjectSink<'_>,
+    ) -> Result<Fetched> {
+        self.check_key(key)?;
+        let len = len.min(u64::MAX - offset);
+        let (mut done, mut seen) = (0, None);
+        if len > 0 {
+            let mut counted = |object: &ObjectInfo, bytes: &[u8]| {
+                sink(object, bytes)?;
+                done += bytes.len() as u64;
+                if seen.is_none() {
+                    seen = Some(object.clone());
+                }
+                Ok(())
+            };
+            let (number, operator) = self.current();
+            let mut read = self.read_once(operator, key, (offset, len), tag, &mut counted)?;
+            if let Err(e) = &read
+                && wants_other_credentials(e)
+                && let Ok(operator) = self.renewed(number)
+            {
+                // Of the same object only.
+                let (from, seen) = (done, seen.clone());
+                let same = seen.as_ref().and_then(|object: &ObjectInfo| object.tag.clone());
+                if from == 0 || same.is_some() {
+                    let tag = if from == 0 { tag } else { same.as_ref() };
+                    let mut counted = |object: &ObjectInfo, bytes: &[u8]| {
+                        sink(object, bytes)?;
+                        done += bytes.len() as u64;
+                        Ok(())
+                    };
+                    read = self.read_once(operator, key, (offset + from, len - from), tag, &mut counted)?;
                 }
             }
+            match read {
+                Err(e) if e.kind() == opendal_core::ErrorKind::RangeNotSatisfied && done == 0 => {}
+                Err(e) => return Err(failed("read object", &self.subject(key), &e)),
+                Ok(object) => return Ok(Fetched { count: done as usize, object }),
+            }
         }
-        Err(ended_without_result())
+        // Nothing is asked for, or it is at the end or after it, where an answer does not tell what object it is.
+        let object = ObjectInfo { metadata: Vec::new(), ..self.head(key)? };
+        if tag.is_some() && object.tag.as_ref() != tag {
+            return Err(FsError::new(ErrorKind::Stale).on("read object", self.subject(key)));
+        }
+        if len > 0 && object.len > offset {
+            let what = format!("the object has {} bytes, and none from {offset} on", object.len);
+            return Err(failed("read object", &self.subject(key), &Trouble::Contradiction(what).into_error()));
+        }
+        Ok(Fetched { count: 0, object })
     }
 
     /// Runs a call that moves `bytes`, within the time for it.
@@ -233,12 +277,6 @@ fn info_of(metadata: &Metadata) -> ObjectInfo {
     ObjectInfo { len: metadata.content_length(), tag: tag_of(metadata), metadata: user }
 }
 
-/// What is read, piece by piece, and then how it ended.
-enum Piece {
-    Bytes(Bytes),
-    End(Outcome<ObjectInfo>),
-}
-
 /// Sends the pieces of a range, and tells the object that it is of. A range that begins at the end or after it is an error.
 async fn fetch(
     operator: Operator,
@@ -246,7 +284,7 @@ async fn fetch(
     (offset, len): (u64, u64),
     tag: Option<Tag>,
     (mut tries, deadline): (Tries, Instant),
-    pieces: &mpsc::Sender<Piece>,
+    pieces: &Pieces,
 ) -> Outcome<ObjectInfo> {
     let mut done = 0;
     let mut seen: Option<ObjectInfo> = None;
@@ -272,9 +310,14 @@ async fn fetch(
                         return Err(Trouble::Contradiction(what).into_error());
                     }
                     done += buffer.len() as u64;
+                    let Some(object) = &seen else {
+                        return Err(Trouble::Contradiction("the answer tells no object".to_owned()).into_error());
+                    };
                     for bytes in buffer {
-                        // A caller that is gone needs no bytes.
-                        let _ = pieces.send(Piece::Bytes(bytes));
+                        if !pieces.hand_over(object, bytes).await {
+                            // The caller is gone, and hears nothing any more.
+                            return Ok(object.clone());
+                        }
                     }
                 }
                 Ok(None) => break None,
@@ -324,32 +367,24 @@ async fn list(operator: Operator, prefix: String, after: Option<String>, max: us
 
 impl Objects for S3Objects {
     fn read_at(&self, key: &str, offset: u64, buf: &mut [u8], tag: Option<&Tag>) -> Result<Fetched> {
-        self.check_key(key)?;
-        let len = (buf.len() as u64).min(u64::MAX - offset);
-        if len > 0 {
-            let (number, operator) = self.current();
-            let mut read = self.read_once(operator, key, offset, buf, tag)?;
-            if let Err(e) = &read
-                && wants_other_credentials(e)
-                && let Ok(operator) = self.renewed(number)
-            {
-                read = self.read_once(operator, key, offset, buf, tag)?;
-            }
-            match read {
-                Err(e) if e.kind() == opendal_core::ErrorKind::RangeNotSatisfied => {}
-                read => return read.map_err(|e| failed("read object", &self.subject(key), &e)),
-            }
-        }
-        // Nothing is asked for, or it is at the end or after it, where an answer does not tell what object it is.
-        let object = ObjectInfo { metadata: Vec::new(), ..self.head(key)? };
-        if tag.is_some() && object.tag.as_ref() != tag {
-            return Err(FsError::new(ErrorKind::Stale).on("read object", self.subject(key)));
-        }
-        if len > 0 && object.len > offset {
-            let what = format!("the object has {} bytes, and none from {offset} on", object.len);
-            return Err(failed("read object", &self.subject(key), &Trouble::Contradiction(what).into_error()));
-        }
-        Ok(Fetched { count: 0, object })
+        let mut count = 0;
+        self.read_range(key, offset, buf.len() as u64, tag, &mut |_, bytes| {
+            let room = buf.get_mut(count..count + bytes.len()).expect("no more is sent than was asked for");
+            room.copy_from_slice(bytes);
+            count += bytes.len();
+            Ok(())
+        })
+    }
+
+    fn read_through(
+        &self,
+        key: &str,
+        offset: u64,
+        len: u64,
+        tag: Option<&Tag>,
+        sink: &mut ObjectSink<'_>,
+    ) -> Result<Fetched> {
+        self.read_range(key, offset, len, tag, sink)
     }
 
     fn head(&self, key: &str) -> Result<ObjectInfo> {

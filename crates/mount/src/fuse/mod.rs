@@ -55,6 +55,9 @@ const BACKGROUND_MAX: u16 = 64;
 /// Most bytes that one copy_file_range request copies: it cannot be interrupted, and its caller asks again for the rest.
 const COPY_LEN_MAX: u64 = 64 << 20;
 
+/// What requests that wait for a network may take: as much as this part of the engine's memory, beside it.
+const WAITERS_SHARE: u64 = 2;
+
 thread_local! {
     /// What a worker decrypts into for a read reply. It is zeroed once, when it grows.
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -82,7 +85,8 @@ impl Front {
         let requests = Arc::new(Requests::new(engine, activity));
         let (agreed, seeks) = (Agreed::default(), Seeks::default());
         let passthrough = Passthrough::new(passthrough);
-        Front { requests, agreed, seeks, block_len, kernel: Arc::default(), waiters: Waiters::default(), passthrough }
+        let waiters = Waiters::new(requests.engine.options().memory_bytes / WAITERS_SHARE);
+        Front { requests, agreed, seeks, block_len, kernel: Arc::default(), waiters, passthrough }
     }
 
     /// Where the session puts the way to the kernel, once it has one.
@@ -101,7 +105,7 @@ impl Front {
 
     /// Runs `job` where it is in nobody's way, if it may wait.
     fn run(&self, may_wait: bool, job: impl FnOnce() + Send + 'static) {
-        if may_wait { self.waiters.run(job) } else { job() }
+        if may_wait { self.waiters.run(0, job) } else { job() }
     }
 
     /// Where ACLs were agreed on, the umask is left to the store. Else the kernel has applied it already; doing so again
@@ -444,7 +448,7 @@ impl Filesystem for Front {
             // What is read into goes with the request: these threads are many.
             return self
                 .waiters
-                .run(move || answer_read(&requests, ino, fh, offset, &mut vec![0; size as usize], reply));
+                .run(size.into(), move || answer_read(&requests, ino, fh, offset, &mut vec![0; size as usize], reply));
         }
         let size = size as usize;
         READ_BUFFER.with_borrow_mut(|buffer| {
@@ -469,9 +473,9 @@ impl Filesystem for Front {
     ) {
         if self.may_wait(fh, FileCall::Write { offset, len: data.len() as u64 }) {
             let (requests, agreed, data) = (self.requests.clone(), self.agreed, data.to_vec());
-            return self
-                .waiters
-                .run(move || answer_write(&requests, agreed, ino, fh, offset, &data, write_flags, reply));
+            return self.waiters.run(data.len() as u64, move || {
+                answer_write(&requests, agreed, ino, fh, offset, &data, write_flags, reply)
+            });
         }
         answer_write(&self.requests, self.agreed, ino, fh, offset, data, write_flags, reply);
     }

@@ -12,31 +12,43 @@ pub(crate) const WAITERS_MAX: usize = 64;
 const IDLE: Duration = Duration::from_secs(5);
 /// Enough for a read through an overlay and a store.
 const STACK_LEN_BYTES: usize = 512 << 10;
+/// What a job takes beside its own buffer, in bytes: of an object of one block, and of what comes over the network, there is some of all sizes.
+const ASIDE_LEN_BYTES: u64 = 512 << 10;
 
-type Job = Box<dyn FnOnce() + Send>;
+struct Job {
+    /// Bytes that it takes while it runs.
+    bytes: u64,
+    run: Box<dyn FnOnce() + Send>,
+}
 
 #[derive(Default)]
 struct State {
     jobs: VecDeque<Job>,
     threads: usize,
     idle: usize,
+    /// Bytes of the jobs that run.
+    taken_bytes: u64,
 }
 
-#[derive(Default)]
 struct Shared {
     state: Mutex<State>,
     more: Condvar,
+    limit_bytes: u64,
 }
 
 /// Threads that are made when they are needed.
-#[derive(Default)]
 pub(super) struct Waiters(Arc<Shared>);
 
 impl Waiters {
-    /// Runs `job` on a thread of its own, or at once if there can be none.
-    pub(super) fn run(&self, job: impl FnOnce() + Send + 'static) {
+    /// None yet. What runs takes at most `limit_bytes` together, or is one.
+    pub(super) fn new(limit_bytes: u64) -> Waiters {
+        Waiters(Arc::new(Shared { state: Mutex::default(), more: Condvar::new(), limit_bytes }))
+    }
+
+    /// Runs `job`, which has a buffer of so many bytes, on a thread of its own, or at once if there can be none.
+    pub(super) fn run(&self, bytes: u64, job: impl FnOnce() + Send + 'static) {
         let mut state = self.0.state.lock();
-        state.jobs.push_back(Box::new(job));
+        state.jobs.push_back(Job { bytes: bytes + ASIDE_LEN_BYTES, run: Box::new(job) });
         if state.idle >= state.jobs.len() || state.threads >= WAITERS_MAX {
             self.0.more.notify_one();
             return;
@@ -51,7 +63,7 @@ impl Waiters {
             state.threads -= 1;
             let job = state.jobs.pop_back();
             drop(state);
-            job.into_iter().for_each(|job| job());
+            job.into_iter().for_each(|job| (job.run)());
         }
     }
 }
@@ -65,15 +77,46 @@ impl Drop for Thread<'_> {
     }
 }
 
+/// Counts what a job takes no more, also if it panics.
+struct Taken<'a> {
+    shared: &'a Shared,
+    bytes: u64,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let mut state = self.shared.state.lock();
+        state.taken_bytes -= self.bytes;
+        if !state.jobs.is_empty() {
+            // There may be room for more than one.
+            self.shared.more.notify_all();
+        }
+    }
+}
+
+impl State {
+    /// The next job, if there is room for it.
+    fn next(&mut self, limit_bytes: u64) -> Option<Job> {
+        let bytes = self.jobs.front()?.bytes;
+        if self.taken_bytes > 0 && self.taken_bytes.saturating_add(bytes) > limit_bytes {
+            return None;
+        }
+        self.taken_bytes += bytes;
+        self.jobs.pop_front()
+    }
+}
+
 impl Shared {
     fn work(&self) {
         // Dropped after the lock.
         let _thread = Thread(self);
         let mut state = self.state.lock();
         loop {
-            if let Some(job) = state.jobs.pop_front() {
+            if let Some(Job { bytes, run }) = state.next(self.limit_bytes) {
                 drop(state);
-                job();
+                let taken = Taken { shared: self, bytes };
+                run();
+                drop(taken);
                 state = self.state.lock();
                 continue;
             }
@@ -95,12 +138,12 @@ mod tests {
 
     #[test]
     fn each_job_that_waits_has_a_thread_until_there_are_too_many() {
-        let waiters = Waiters::default();
+        let waiters = Waiters::new(u64::MAX);
         let gate = Arc::new((Mutex::new(false), Condvar::new()));
         let (sent, at_work) = channel();
         for n in 0..WAITERS_MAX + 3 {
             let (gate, sent) = (gate.clone(), sent.clone());
-            waiters.run(move || {
+            waiters.run(1, move || {
                 sent.send(n).unwrap();
                 let mut open = gate.0.lock();
                 while !*open {
@@ -116,8 +159,41 @@ mod tests {
         (0..3).for_each(|_| assert!(at_work.recv().unwrap() < WAITERS_MAX + 3));
         // The threads are used again.
         let (done, told) = channel();
-        waiters.run(move || done.send(()).unwrap());
+        waiters.run(1, move || done.send(()).unwrap());
         told.recv().unwrap();
         assert!(waiters.0.state.lock().threads <= WAITERS_MAX);
+    }
+
+    #[test]
+    fn what_runs_takes_no_more_than_it_may() {
+        const LEN: u64 = 1 << 20;
+        let waiters = Waiters::new(4 * (LEN + ASIDE_LEN_BYTES));
+        let (sent, at_work) = channel();
+        let gates: Vec<_> = (0..10)
+            .map(|n| {
+                let (gate, wait) = channel::<()>();
+                let sent = sent.clone();
+                // The last is more than all of it, and goes alone.
+                waiters.run(if n == 9 { 100 * LEN } else { LEN }, move || {
+                    sent.send(n).unwrap();
+                    wait.recv().unwrap();
+                });
+                gate
+            })
+            .collect();
+        let mut begun: Vec<usize> = (0..4).map(|_| at_work.recv().unwrap()).collect();
+        for n in 0..10 {
+            assert!(at_work.try_recv().is_err(), "those behind wait");
+            let ended = begun[n];
+            gates[ended].send(()).unwrap();
+            match n {
+                // One ends, one begins.
+                0..5 => begun.push(at_work.recv().unwrap()),
+                8 => begun.push(at_work.recv().unwrap()),
+                _ => {}
+            }
+        }
+        begun.sort_unstable();
+        assert_eq!(begun, (0..10).collect::<Vec<_>>());
     }
 }

@@ -9,6 +9,7 @@ mod told;
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::io::BufRead;
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -71,14 +72,15 @@ pub(super) fn commit(args: &ManifestCommitArgs, global: &GlobalArgs) -> Result<(
     let began = Timestamp::now();
     let frozen = Private::by(|dir, lock| process::begin(&mount, dir, lock))?;
     let info = frozen.info()?;
-    let changes = process::touched(&info)?;
+    let count = process::touched(&info)?;
+    let touched = touched(frozen.told()?, count, began)?;
     let store = frozen.store()?;
     let tree = Tree::new(&*store);
     let mut unread = Vec::new();
-    let hashed = hash(&segment, &tree, &touched(&changes, began)?, &about, &mut unread, args, global);
+    let hashed = hash(&segment, &tree, &touched, &about, &mut unread, args, global);
     let (changed, scanned) = hashed.inspect_err(|_| give_up(&info, &tree, &unread))?;
-    let lost = Lost::of(&changes, &changed, &tree);
-    drop(changes);
+    let mut lost = Lost::beside(&changed);
+    changes(frozen.told()?).try_for_each(|change| change.map(|change| lost.count(&change, &changed, &tree)))?;
     let mut told = Told::of(&changed.manifest, &segment, scanned, lost, args)?;
     // One of an earlier commit in this place says what is not so any more.
     if told.is_nothing() && !args.full && !places.have_one(&*objects) {
@@ -166,20 +168,33 @@ fn parent(about: &About, cas: &CasArgs, global: &GlobalArgs) -> Result<Segment> 
     Err(Failure::new(Code::Failure, what).hint("put that one back; the commit is told against it"))
 }
 
-/// What the process told of where its tree may differ.
-fn touched(told: &Value, began: Timestamp) -> Result<Touched> {
-    let broken = || {
-        Failure::new(Code::Failure, "the process of the mount answers in a way that is not known")
-            .hint("it may be of another version of adit: unmount it, and mount it again")
-    };
+/// The changes that the process told, one on each line.
+fn changes(told: impl BufRead) -> impl Iterator<Item = Result<Value>> {
+    told.lines().map(|line| {
+        let line = line.map_err(|e| Failure::io("what the process of the mount told", &e))?;
+        serde_json::from_str(&line).map_err(|_| broken())
+    })
+}
+
+/// What it told is not what it should.
+fn broken() -> Failure {
+    Failure::new(Code::Failure, "the process of the mount answers in a way that is not known")
+        .hint("it may be of another version of adit: unmount it, and mount it again")
+}
+
+/// What the process told of where its tree may differ: a change on each of `count` lines.
+fn touched(told: impl BufRead, count: u64, began: Timestamp) -> Result<Touched> {
     let mut touched = Touched { began, ..Touched::default() };
-    for change in told.as_array().ok_or_else(broken)? {
+    let mut read = 0;
+    for change in changes(told) {
+        let change = change?;
+        read += 1;
         // What lies in it is told by itself, and of itself a manifest has nothing.
         if change["kind"] == "directory" && change["change"] == "attributes" {
             continue;
         }
         for field in ["path", "from"] {
-            let Some(path) = name(change, field) else { continue };
+            let Some(path) = name(&change, field) else { continue };
             touched.paths.push(path.strip_prefix(b"/").unwrap_or(&path).to_vec());
         }
         let fresh = &change["fresh"];
@@ -193,7 +208,7 @@ fn touched(told: &Value, began: Timestamp) -> Result<Touched> {
         }
         touched.copies.push(Fresh { ino: Ino(ino), len, ranges });
     }
-    Ok(touched)
+    if read == count { Ok(touched) } else { Err(broken()) }
 }
 
 /// A name of an object of JSON, as [`add_name`] put it there.

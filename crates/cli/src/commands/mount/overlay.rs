@@ -461,7 +461,7 @@ fn open_lower(source: &Source, part: &Part, request: &MountRequest, has_changes:
     let place = path.display().to_string();
     if matches!(source, Source::Manifest(_)) {
         let wrong = Arc::new(Wrong::default());
-        let store = open::manifest::watched_store(path, &request.cas, true, Some(wrong.clone()))?;
+        let store = open::manifest::watched_store(path, &request.cas, true, request.memory_bytes, Some(wrong.clone()))?;
         open::manifest::expect_answers(&request.cas, &store, has_changes)?;
         let identity = of_manifest(path, &store.identity().hash.to_string());
         let held = Held::Manifest(store.clone(), request.cas.clone(), wrong);

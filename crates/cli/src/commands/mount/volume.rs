@@ -93,8 +93,10 @@ impl Wish {
         }
     }
 
-    fn engine_options(&self, options: &MountOptions) -> EngineOptions {
-        let memory_bytes = self.memory_bytes - volume_memory(self.memory_bytes);
+    /// `is_remote`: over a manifest, whose content is fetched within the memory of this process.
+    fn engine_options(&self, options: &MountOptions, is_remote: bool) -> EngineOptions {
+        let fetching = if is_remote { remote_memory(self.memory_bytes) } else { 0 };
+        let memory_bytes = self.memory_bytes - volume_memory(self.memory_bytes) - fetching;
         serve::engine_options(&self.timeouts, memory_bytes, options, Some(TTL))
     }
 
@@ -177,6 +179,11 @@ fn open_file(plan: &Plan, file: &Path, access: Access) -> Result<Volume> {
 /// How much of the memory of a mount is the volume's; its engine has the rest.
 fn volume_memory(memory_bytes: u64) -> u64 {
     memory_bytes / 4
+}
+
+/// What of it is for content of a manifest that is on its way, and for who waits for it.
+fn remote_memory(memory_bytes: u64) -> u64 {
+    memory_bytes / 8 * 3
 }
 
 /// A mount of the process of this user that has the volume in `file` open.
@@ -361,7 +368,8 @@ impl Process {
         let signals = Signals::install().map_err(|e| Failure::io("signals", &e))?;
         let log = plan.shown_log();
         let wish = Wish { overlay: lower.is_some(), ..Wish::of(plan) };
-        let memory = Arc::new(Budget::new(wish.engine_options(&wish.options).memory_bytes));
+        let is_remote = lower.as_ref().is_some_and(|lower| lower.manifest().is_some());
+        let memory = Arc::new(Budget::new(wish.engine_options(&wish.options, is_remote).memory_bytes));
         let (sessions, changed, freezing) = (Mutex::default(), Condvar::new(), Mutex::default());
         let durability = plan.request.durability.unwrap_or(volume.info().durability);
         let file_id = live::file_id(&file);
@@ -434,7 +442,8 @@ impl Process {
         let mut options = wish.options.clone();
         let Shown { store, snapshots, overlay } = self.shown(wish)?;
         options.read_only |= self.volume.is_read_only() || branch_of(&wish.part).is_none();
-        let mut engine = wish.engine_options(&options);
+        let is_remote = self.lower.as_ref().is_some_and(|lower| lower.manifest().is_some());
+        let mut engine = wish.engine_options(&options, is_remote);
         // The threads of the first mount are left out of the whole already.
         let threads_bytes = if id == FIRST { 0 } else { serve::threads_bytes(&options) };
         engine.shared_memory = Some((self.memory.clone(), threads_bytes));

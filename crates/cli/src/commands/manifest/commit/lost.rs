@@ -22,32 +22,33 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// What of `changes`, which the process told of, is not in `changed`. `tree` is what was looked at.
-    pub fn of(changes: &Value, changed: &Changed, tree: &Tree<'_>) -> Lost {
+    /// What was found while the tree was hashed; changes are [counted](Lost::count) to it.
+    pub fn beside(changed: &Changed) -> Lost {
+        Lost { exec_bits: changed.exec_bits, ..Lost::default() }
+    }
+
+    /// Counts a change, which the process told of, if it is not in `changed`. `tree` is what was looked at.
+    pub fn count(&mut self, change: &Value, changed: &Changed, tree: &Tree<'_>) {
         let manifest = &changed.manifest;
         let is_2023 = manifest.header().format == Format::V2023;
-        let mut lost = Lost { exec_bits: changed.exec_bits, ..Lost::default() };
-        for change in changes.as_array().into_iter().flatten() {
-            let Some(path) = name(change, "path") else { continue };
-            let path = path.strip_prefix(b"/").unwrap_or(&path);
-            // Who looks at the tree has told of a name that a manifest cannot have.
-            let Ok(entry) = EntryPath::from_host(path) else { continue };
-            let is_there = manifest.get(&entry).is_some();
-            match (change["kind"].as_str(), change["change"].as_str()) {
-                (Some("directory"), Some("attributes")) => lost.attributes += 1,
-                (Some("directory"), Some("added" | "renamed")) if is_2023 => {
-                    lost.directories += u64::from(!is_there && manifest.below(&entry).next().is_none());
-                }
-                (Some("file"), Some("attributes")) if !is_there => {
-                    let found = tree.resolve(path, Last::Keep);
-                    // Those are counted.
-                    let can_be_run = is_2023 && found.is_ok_and(|node| node.attr().perm & EXEC != 0);
-                    lost.attributes += u64::from(!can_be_run);
-                }
-                _ => {}
+        let Some(path) = name(change, "path") else { return };
+        let path = path.strip_prefix(b"/").unwrap_or(&path);
+        // Who looks at the tree has told of a name that a manifest cannot have.
+        let Ok(entry) = EntryPath::from_host(path) else { return };
+        let is_there = manifest.get(&entry).is_some();
+        match (change["kind"].as_str(), change["change"].as_str()) {
+            (Some("directory"), Some("attributes")) => self.attributes += 1,
+            (Some("directory"), Some("added" | "renamed")) if is_2023 => {
+                self.directories += u64::from(!is_there && manifest.below(&entry).next().is_none());
             }
+            (Some("file"), Some("attributes")) if !is_there => {
+                let found = tree.resolve(path, Last::Keep);
+                // Those are counted.
+                let can_be_run = is_2023 && found.is_ok_and(|node| node.attr().perm & EXEC != 0);
+                self.attributes += u64::from(!can_be_run);
+            }
+            _ => {}
         }
-        lost
     }
 
     /// In words, if it is something.

@@ -5,6 +5,8 @@
 //! What a killed process leaves of it, the next one removes, and so does the next commit.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +23,7 @@ use adit_volume::{Volume, VolumeStore};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Process, RELEASE_PATIENCE, Shown, Wish, branch_of, overlay};
+use super::{Live, Process, RELEASE_PATIENCE, Shown, Wish, branch_of, overlay};
 use crate::args::manifest::{CasArgs, StoreArgs};
 use crate::args::mount_options::{MEMORY_MIN_BYTES, Part, Timeouts};
 use crate::commands::mount::answered;
@@ -45,7 +47,7 @@ enum Asked {
     About,
     /// Show the state of now on this folder, for as long as somebody holds this lock. Bytes, as paths are.
     Begin { mountpoint: Vec<u8>, lock: Vec<u8> },
-    /// Of a mount that was made so: where it may differ from the manifest.
+    /// Of a mount that was made so: write into its lock where it may differ from the manifest.
     Touched,
     /// Likewise: these versions of files are being brought to the store.
     Uploading { files: Vec<Version> },
@@ -155,13 +157,15 @@ pub fn begin(mount: &MountInfo, dir: &Path, lock: &Path) -> Result<()> {
     ask(mount, &Asked::Begin { mountpoint: bytes(dir), lock: bytes(lock) }).map(drop)
 }
 
-/// Asks for where the state on `mount`, which [`begin`] made, may differ from the manifest: the changes of `adit diff`, and with each file
-/// that was copied up what is new in it (`fresh`: `ino`, `len`, `ranges`).
+/// Has the process write into the lock of `mount`, which [`begin`] made, where that may differ from the manifest: a line of JSON for each
+/// change of `adit diff`, and with each file that was copied up what is new in it (`fresh`: `ino`, `len`, `ranges`). There may be as many as
+/// there are files, so neither side has all of them as one value. It returns how many there are.
 ///
 /// # Errors
 /// What the process says.
-pub fn touched(mount: &MountInfo) -> Result<Value> {
-    ask(mount, &Asked::Touched)
+pub fn touched(mount: &MountInfo) -> Result<u64> {
+    let told = ask(mount, &Asked::Touched)?;
+    told.as_u64().ok_or_else(|| Failure::new(Code::Failure, format!("{}: no count in {told}", mount.mountpoint)))
 }
 
 /// Tells the process of `mount`, which [`begin`] made, which files are being brought to the store.
@@ -285,17 +289,26 @@ impl Process {
 
     fn touched(&self, id: u64) -> Result<Value> {
         let fail = |e| self.failed(&e);
-        let overlay = self.sessions.lock().live.get(&id).and_then(|live| live.overlay.clone());
-        let overlay = overlay.ok_or_else(|| Failure::new(Code::NotSupported, "not an overlay"))?;
+        let of = |live: &Live| Some((live.overlay.clone()?, live.wish.lock.clone()?));
+        let (overlay, lock) = self
+            .sessions
+            .lock()
+            .live
+            .get(&id)
+            .and_then(of)
+            .ok_or_else(|| Failure::new(Code::NotSupported, "not an overlay that was shown for a commit"))?;
         if let Some(shown) = self.main_overlay() {
             shown.begin_work(id);
         }
+        let lock = PathBuf::from(OsString::from_vec(lock));
+        let unwritten = |e: std::io::Error| Failure::io(lock.display(), &e);
+        let mut out = BufWriter::new(File::options().write(true).truncate(true).open(&lock).map_err(unwritten)?);
         let mut changes = Vec::new();
         let unknown = overlay.changes(&mut |change| changes.push(change)).map_err(fail)?;
         if let Some(one) = unknown.into_iter().next() {
             return Err(fail(one.error));
         }
-        let mut told = Vec::new();
+        let mut count = 0_u64;
         for change in changes {
             let mut object = volume_work::change_json(&change);
             if change.kind == Kind::File
@@ -305,9 +318,12 @@ impl Process {
                 let ranges: Vec<[u64; 2]> = fresh.ranges.iter().map(|range| [range.start, range.end]).collect();
                 object["fresh"] = json!({"ino": fresh.ino.0, "len": fresh.len, "ranges": ranges});
             }
-            told.push(object);
+            serde_json::to_writer(&mut out, &object).map_err(|e| unwritten(e.into()))?;
+            out.write_all(b"\n").map_err(unwritten)?;
+            count += 1;
         }
-        Ok(told.into())
+        out.flush().map_err(unwritten)?;
+        Ok(count.into())
     }
 
     /// A session has ended: if it was of a commit, its snapshot goes.
