@@ -92,7 +92,7 @@ fn glob(rng: &mut Rng, piece: &[u8]) -> Vec<u8> {
             2 if c == '/' => glob += "/**/",
             3 if c != '/' && !"[]\\-^!{},".contains(c) => glob += &format!("[x{c}]"),
             4 => glob += "[!z]",
-            5 if !",{}".contains(c) && c != '\\' && !"*?[".contains(c) => glob += &format!("{{{c},b*}}"),
+            5 if !",{}/".contains(c) && c != '\\' && !"*?[".contains(c) => glob += &format!("{{{c},b*}}"),
             _ if "*?[]{}\\".contains(c) => glob += &format!("\\{c}"),
             _ => glob.push(c),
         }
