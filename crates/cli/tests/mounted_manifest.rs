@@ -210,7 +210,7 @@ fn what_is_changed_through_a_mapping_is_verified_first() {
 /// hash of wrong bytes.
 #[test]
 fn what_was_changed_before_it_was_compared_is_compared_by_the_commit() {
-    let Some(w) = World::new() else { return };
+    let Some(w) = job() else { return };
     let (object, right) = (w.object_of(LARGE_LEN), pattern(LARGE_LEN));
     let before = w.objects().len();
     let mut wrong = right.clone();
@@ -230,7 +230,7 @@ fn what_was_changed_before_it_was_compared_is_compared_by_the_commit() {
         fs::write(&object, content).unwrap();
         commit().expect(1).says("large");
         assert_eq!((w.state("large").as_str(), w.objects().len()), ("error", before));
-        assert!(!w.bench.path("store/Manifests").exists());
+        assert!(!w.path("store/Manifests").exists());
         // Nobody is given what is known to be wrong.
         if content == &right {
             assert_eq!(fs::read(w.at("large")).unwrap_err().raw_os_error(), Some(libc::EIO));
@@ -242,7 +242,7 @@ fn what_was_changed_before_it_was_compared_is_compared_by_the_commit() {
     commit().expect(0);
     w.object_of(LARGE_LEN);
     let name = format!("{:032x}.xxh128", xxhash_rust::xxh3::xxh3_128(&expected));
-    assert!(fs::read(w.bench.path("store/Data").join(name)).unwrap() == expected);
+    assert!(fs::read(w.path("store/Data").join(name)).unwrap() == expected);
     assert_eq!(w.state("large"), "uploaded");
     w.run(&["umount", "mnt"]).expect(0);
 }

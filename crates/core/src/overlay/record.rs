@@ -447,8 +447,8 @@ mod tests {
         let mut doubts = Doubts::default();
         doubts.add(Unproved { offset: 4096, len: 9000, sum: 1 }, 2..4);
         let unproved = doubts.encode().unwrap();
-        let values: [(_, fn(&[u8]) -> Result<()>); 3] =
-            [(&value, decode_origin), (&content, decode_extent), (&unproved, decode_doubts)];
+        type Decode = fn(&[u8]) -> Result<()>;
+        let values: [(_, Decode); 3] = [(&value, decode_origin), (&content, decode_extent), (&unproved, decode_doubts)];
         for (value, decode) in values {
             (0..value.len()).for_each(|len| corrupt(decode(&value[..len])));
             corrupt(decode(&[&value[..], &[0]].concat()));
