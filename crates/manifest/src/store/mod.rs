@@ -48,7 +48,7 @@ pub struct StoreOptions {
     pub uid: u32,
     /// Likewise the group.
     pub gid: u32,
-    /// How far ahead of a sequential reader is fetched at most, in bytes; 0 for nothing. Default 32 MiB.
+    /// How far ahead of a sequential reader is fetched at most, in bytes; 0 for nothing. Default 64 MiB.
     pub read_ahead_bytes: u64,
     /// Threads that fetch ahead, each a block at a time. Default 16.
     pub read_ahead_threads: usize,
@@ -57,7 +57,7 @@ pub struct StoreOptions {
 impl StoreOptions {
     /// The defaults, for files of this owner.
     pub fn owned_by(uid: u32, gid: u32) -> Self {
-        StoreOptions { uid, gid, read_ahead_bytes: 32 << 20, read_ahead_threads: 16 }
+        StoreOptions { uid, gid, read_ahead_bytes: 64 << 20, read_ahead_threads: 16 }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What will be read next of a file, by what was read.
 //!
-//! A reader that goes on where it was is a stream: what follows is fetched ahead of it, a window that doubles while the reader goes
-//! on, up to a limit. Several streams may go through a file at once. A reader that leaps by the same distance each time has its
+//! A reader that goes on where it was is a stream: what follows is fetched ahead of it, a window of twice what it has read, up to a
+//! limit, which moves on in small steps: the requests of one step are under way while those of the others come. Several streams may go through a file at once. A reader that leaps by the same distance each time has its
 //! next leaps fetched. Whoever does neither, reads at random, and nothing is fetched for it.
 //!
 //! What a program reads at once at some place, the kernel asks for in several requests, which look like a stream. So one that
@@ -23,6 +23,10 @@ const LARGE_READ_BYTES: u64 = 64 << 10;
 const CALL_LEN_BYTES: u64 = 1 << 20;
 /// The longest place of a reader that leaps; one that went on for longer was a stream.
 const PLACE_MAX_BYTES: u64 = 4 << 20;
+/// Steps in which a window moves. With two, a far store and a fast reader wait for each other in turn.
+const STEPS: u64 = 4;
+/// Its requests begin and end at multiples of such a part of it.
+const UNITS: u64 = 16;
 /// Equal leaps that make a pattern.
 const EQUAL_LEAPS: u32 = 2;
 /// Most leaps that are fetched ahead.
@@ -185,11 +189,16 @@ impl Stream {
         let Limits { block, window_max } = limits;
         // What the reader fetches itself ends with a block.
         let from = self.ahead.max(self.next.checked_next_multiple_of(block).unwrap_or(size).min(size));
-        if self.window > 0 && from - self.next > self.window / 2 {
+        // What one call reads somewhere in the middle says nothing of what comes after it.
+        let read = if self.start == 0 { self.len() } else { self.len().saturating_sub(CALL_LEN_BYTES) };
+        self.window = read.saturating_mul(2).max(2 * block).min(window_max);
+        if from - self.next > self.window - (self.window / STEPS).max(block).min(self.window) {
             return None;
         }
-        self.window = (self.window * 2).max(2 * block).min(window_max);
-        let to = self.next.saturating_add(self.window).checked_next_multiple_of(block).unwrap_or(size).min(size);
+        // A step ends where its requests do, so that none of them is short.
+        let unit = (self.window / UNITS / block * block).max(block);
+        let end = self.next.saturating_add(self.window);
+        let to = if end < size { end / unit * unit } else { size };
         self.ahead = from.max(to);
         (from < to).then_some(from..to)
     }
@@ -227,7 +236,8 @@ mod tests {
                 at += step;
             }
             assert_eq!(ahead, SIZE);
-            assert!(ranges < 60, "{ranges} steps of the window for reads of {step}");
+            let steps_max = SIZE / (LIMITS.window_max / STEPS) + 16;
+            assert!(ranges <= steps_max, "{ranges} steps of the window for reads of {step}");
         }
     }
 
