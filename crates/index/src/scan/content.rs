@@ -8,6 +8,23 @@ use crate::ContentHash;
 /// What is read at once, in bytes.
 pub(super) const READ_LEN_BYTES: usize = 256 << 10;
 
+/// A host's clock goes in steps that are not longer, in nanoseconds: of 10 ms where it has the fewest.
+const TICK_NS: i64 = 20_000_000;
+
+/// Waits, for a few milliseconds at most, until whatever changes a file has a later time than its last change. Two changes within one step of
+/// the host's clock have the same time: one that comes between the look at a file and the end of its reading would not show. A time that lies
+/// further ahead is of another clock, which nobody here can wait for.
+pub(super) fn settle(changed_ns: i64) {
+    let ahead = || {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        let now_ns = now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec);
+        changed_ns.saturating_sub(now_ns)
+    };
+    while (0..TICK_NS).contains(&ahead()) {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
 /// The hash of what `read` gives at each offset until it gives nothing, and its length in bytes. `told` hears of the bytes of each piece.
 pub(super) fn hash(
     buffer: &mut Vec<u8>,

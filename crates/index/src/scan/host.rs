@@ -296,6 +296,7 @@ impl<'a> Walker<'a> {
         };
         let mut was = fstat(&file).map_err(io::Error::from)?;
         for _ in 0..TRIES {
+            content::settle(changed_ns(&was));
             let mut buffer = std::mem::take(&mut self.buffer);
             let mut read = |offset, piece: &mut [u8]| Ok(file.read_at(piece, offset)?);
             let hashed = content::hash(&mut buffer, &mut read, &mut |count| {

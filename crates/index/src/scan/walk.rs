@@ -242,9 +242,7 @@ impl Walker<'_> {
         // What it is when it was read, which may be later than when it was listed.
         let attr = self.store.getattr(job.attr.ino).unwrap_or(job.attr);
         match hash {
-            Ok(Some(hash)) if (attr.size, attr.mtime) == (job.attr.size, job.attr.mtime) => {
-                self.add(&job.path, job.node, &attr, Some(hash), b"")
-            }
+            Ok(Some(hash)) if is_as_it_was(&attr, &job.attr) => self.add(&job.path, job.node, &attr, Some(hash), b""),
             Ok(_) => {
                 self.batch.unsettled(&job.path);
                 self.add(&job.path, job.node, &attr, None, b"")
@@ -364,6 +362,7 @@ fn read_files(jobs: &Mutex<Receiver<Job>>, out: &std::sync::mpsc::Sender<Read>) 
 
 /// The hash of a file; `None` if it is not as long as was said.
 fn hash(job: &Job, buffer: &mut Vec<u8>, out: &std::sync::mpsc::Sender<Read>) -> Result<Option<ContentHash>> {
+    content::settle(nanos(job.attr.ctime));
     for _ in 0..TRIES {
         let mut read = |offset, piece: &mut [u8]| job.file.read_verified_at(offset, piece);
         let hashed = content::hash(buffer, &mut read, &mut |count| out.send(Read::Bytes(count)).is_ok())?;
@@ -374,6 +373,11 @@ fn hash(job: &Job, buffer: &mut Vec<u8>, out: &std::sync::mpsc::Sender<Read>) ->
         }
     }
     Ok(None)
+}
+
+/// Whether nothing has changed in a file between two looks at it.
+fn is_as_it_was(now: &Attr, was: &Attr) -> bool {
+    (now.size, now.mtime, now.ctime) == (was.size, was.mtime, was.ctime)
 }
 
 /// A path for messages.
