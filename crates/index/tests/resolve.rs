@@ -13,65 +13,8 @@ use adit_index::layout::tables::path_hash;
 use adit_index::layout::{Header, Section};
 use adit_index::{Damage, Miss, MissKind, NodeId, Question, Resolver, ResolverOptions, Segment};
 use adit_testkit::{Rng, scaled, seeds};
-use support::{Item, Model, Place, items, model};
-
-type Names = Vec<Vec<u8>>;
-
-/// What POSIX says of a path below `start`, on a map: the names of the node, or of the last one that was reached, the place and why.
-fn expected(model: &Model, start: &[Vec<u8>], path: &[u8]) -> Result<Names, (Names, usize, MissKind)> {
-    let mut at = if path.first() == Some(&b'/') { Vec::new() } else { start.to_vec() };
-    let mut place = 0;
-    for name in path.split(|byte| *byte == b'/') {
-        let begins = place;
-        place += name.len() + 1;
-        if begins == 0 && name.is_empty() {
-            continue;
-        }
-        match model[&at].kind {
-            Kind::Directory => {}
-            Kind::Symlink => return Err((at, begins, MissKind::Link)),
-            _ => return Err((at, begins, MissKind::NotDirectory)),
-        }
-        match name {
-            b"" | b"." => {}
-            b".." => drop(at.pop()),
-            name => {
-                at.push(name.to_vec());
-                if !model.contains_key(&at) {
-                    at.pop();
-                    return Err((at, begins, MissKind::NotFound));
-                }
-            }
-        }
-    }
-    Ok(at)
-}
-
-/// A path that leads somewhere, nearly, or not at all.
-fn question(rng: &mut Rng, model: &[&Vec<Vec<u8>>]) -> Vec<u8> {
-    let mut names = model[rng.below(model.len() as u64) as usize].clone();
-    for _ in 0..[0, 0, 0, 1, 1, 2, 4][rng.below(7) as usize] {
-        let at = rng.below(names.len() as u64 + 1) as usize;
-        match rng.below(8) {
-            0 => names.insert(at, b".".to_vec()),
-            1 => names.insert(at, b"..".to_vec()),
-            2 => names.insert(at, Vec::new()),
-            3 => names.truncate(at),
-            4 => names.push(b"x".to_vec()),
-            5 if at < names.len() => names[at].push(b"a\0"[rng.below(2) as usize]),
-            6 if at < names.len() && !names[at].is_empty() => drop(names[at].pop()),
-            _ => names.extend(model[rng.below(model.len() as u64) as usize].clone()),
-        }
-    }
-    let mut path = names.join(&b'/');
-    if rng.below(3) == 0 {
-        path.insert(0, b'/');
-    }
-    if rng.below(8) == 0 {
-        path.push(b'/');
-    }
-    path
-}
+use support::paths::{expected, question, same_hash};
+use support::{Item, Place, items, model};
 
 /// All ways to ask.
 fn resolvers(segment: &Segment) -> Vec<Resolver<'_>> {
@@ -115,8 +58,11 @@ fn every_way_to_ask_says_what_the_model_says() {
             asked.iter().map(|(start, path, _)| Question { start: *start, path }).collect();
         for resolver in resolvers(&segment) {
             let found = resolver.find_batch(&questions).unwrap();
-            for ((start, path, answer), found) in asked.iter().zip(found) {
+            let resolved = resolver.resolve_batch(&questions).unwrap();
+            for (((start, path, answer), found), resolved) in asked.iter().zip(found).zip(resolved) {
                 let shown = path.escape_ascii();
+                assert_eq!(resolver.walk(*start, path).unwrap(), *answer, "walked by {resolver:?} {start:?} {shown}");
+                assert_eq!(resolved, *answer, "in a batch of {resolver:?} {start:?} {shown}");
                 assert_eq!(resolver.resolve(*start, path).unwrap(), *answer, "{resolver:?} {start:?} {shown}");
                 assert_eq!(resolver.find(*start, path).unwrap(), answer.ok(), "{resolver:?} {start:?} {shown}");
                 assert_eq!(found, answer.ok(), "in a batch of {resolver:?} {start:?} {shown}");
@@ -140,18 +86,14 @@ fn a_large_batch_is_split_among_threads_and_answered_in_order() {
         items.iter().enumerate().map(|(n, item)| if n % 5 == 3 { &missing[..] } else { &item.path }).collect();
     let questions: Vec<Question<'_>> = paths.iter().map(|path| Question::from(*path)).collect();
     let answers = resolver.find_batch(&questions).unwrap();
-    for (path, answer) in paths.iter().zip(answers) {
+    for (path, answer) in paths.iter().zip(&answers) {
         assert_eq!(answer.map(|id| segment.path(id).unwrap()).as_deref(), (*path != missing).then_some(*path));
     }
+    let resolved = resolver.resolve_batch(&questions).unwrap();
+    let dir = resolver.find(NodeId::ROOT, b"d1/s1").unwrap().unwrap();
+    let miss = Miss { reached: dir, at: 6, why: MissKind::NotFound };
+    assert!(resolved.iter().zip(&answers).all(|(resolved, answer)| *resolved == answer.ok_or(miss)));
     assert_eq!(resolver.find_batch(&[]).unwrap(), []);
-}
-
-/// XXH3 multiplies what is in a block of 16 bytes by a constant that everyone knows. Where the first half of it is that constant, the product
-/// is zero whatever the other half is: so all these names have the same hash.
-fn same_hash(number: u64) -> Vec<u8> {
-    let secret = [0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe];
-    let digits = format!("{number:08}");
-    [&secret[..], digits.as_bytes(), b"the same of them"].concat()
 }
 
 #[test]
@@ -172,6 +114,8 @@ fn equal_hashes_made_on_purpose_are_told_apart() {
                 assert_eq!(answers[0].map(|id| segment.path(id).unwrap()), Some(there.clone()));
                 assert_eq!(answers[1], None);
                 assert_eq!(resolver.find(NodeId::ROOT, &there).unwrap(), answers[0]);
+                let miss = Miss { reached: NodeId::ROOT, at: 0, why: MissKind::NotFound };
+                assert_eq!(resolver.resolve_batch(&questions).unwrap(), [Ok(answers[0].unwrap()), Err(miss)]);
                 assert_eq!(resolver.find(NodeId::ROOT, &not).unwrap(), None);
             }
             for item in &items[count as usize..] {

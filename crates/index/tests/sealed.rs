@@ -10,7 +10,7 @@ use std::path::Path;
 use adit_core::error::{ErrorKind, FsError};
 use adit_index::sealed::format::{BLOCK_LEN_BYTES, HEADER_LEN_BYTES, SEALED_BLOCK_LEN_BYTES};
 use adit_index::sealed::{self, Damage, SealKey};
-use adit_index::{Builder, Progress, Segment};
+use adit_index::{Builder, Index, Progress, Segment};
 use support::{Item, Place, compare, items, model};
 use zeroize::Zeroizing;
 
@@ -183,6 +183,34 @@ fn work_that_is_ended_leaves_nothing() {
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::Interrupted);
     assert_eq!((fs::read(place.out()).unwrap(), place.left()), (before, Vec::new()));
     assert!(sealed::open(&place.out(), &key(1), &mut |_| ControlFlow::Break(())).is_err());
+}
+
+#[test]
+fn an_index_is_opened_with_its_key_and_not_without() {
+    let dir = tempfile::tempdir().unwrap();
+    let (sealed, clear) = (dir.path().join("sealed"), dir.path().join("clear"));
+    let items: Vec<Item> = (0..500).map(|n| Item::file(format!("a secret/{n}").as_bytes())).collect();
+    build(&items, dir.path(), &sealed, &key(1));
+    for memory in [false, true] {
+        let options = Index::options().large_pages(memory).verify(true);
+        let index = options.clone().key(&key(1)).open(&sealed).unwrap();
+        let node = index.resolve("a secret/77").unwrap().unwrap();
+        assert_eq!(index.path(node).unwrap(), b"a secret/77");
+        assert_eq!(index.resolve_async(["a secret/1", "x"].into_iter().collect()).wait().unwrap().len(), 2);
+        for refused in [options.clone(), options.clone().key(&key(2))] {
+            let e = refused.open(&sealed).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::WrongPassword);
+            assert!(e.to_string().contains("sealed"), "{e}");
+        }
+    }
+    // A key that is not needed does no harm.
+    let mut builder = Builder::new(dir.path(), 0);
+    items.iter().for_each(|item| builder.add(&item.entry()).unwrap());
+    builder.finish(&clear, &mut on).unwrap();
+    assert!(Index::options().key(&key(1)).open(&clear).unwrap().resolve("a secret/3").unwrap().is_ok());
+    // What takes long can be ended.
+    let ended = Index::options().key(&key(1)).open_reporting(&sealed, &mut |_| ControlFlow::Break(()));
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::Interrupted);
 }
 
 fn frozen() -> std::path::PathBuf {

@@ -11,9 +11,10 @@ use std::thread;
 use std::time::Duration;
 
 use super::GpuError;
-use super::pending::{Landing, block_on};
+use super::pending::Landing;
 use super::pool::Pool;
 use super::shader::{Kernel, Pipeline};
+use crate::wait::block_on;
 
 /// No buffer that kernels see is longer, also where a device allows it: 2 GiB − 1 is the limit of Vulkan and DX12.
 pub const SHARD_LEN_MAX_BYTES: u64 = 1 << 30;

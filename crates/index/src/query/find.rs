@@ -203,6 +203,14 @@ impl Query {
         self
     }
 
+    /// On so many threads, if nobody said how many.
+    pub(crate) fn threads_or(mut self, threads: usize) -> Query {
+        if self.threads == 0 {
+            self.threads = threads;
+        }
+        self
+    }
+
     /// Ends with `Interrupted` soon after this is true: for who has gone away before anything was found.
     #[must_use]
     pub fn stop_when(mut self, stop: Arc<AtomicBool>) -> Query {

@@ -6,9 +6,9 @@
 
 use adit_core::error::Result;
 
-use super::Resolver;
 use super::path::is_plain;
 use super::table::{First, Table, is_name_at, split};
+use super::{Miss, MissKind, Resolver};
 use crate::layout::GROUP_LEN;
 use crate::layout::tables::{RANK_NODES, path_hash};
 use crate::segment::NodeId;
@@ -16,8 +16,13 @@ use crate::segment::NodeId;
 /// Paths of a group: what is on its way at once. More than a processor has outstanding reads, and few enough to stay in its
 /// nearest cache.
 const GROUP: usize = 32;
+/// So many paths are found before what is missing of them is explained.
+const STEP: usize = 8 * GROUP;
 /// So many paths are worth a thread of their own.
 const PATHS_A_THREAD: usize = 1 << 12;
+
+/// Answers some questions, by the thread that calls it.
+type Part<'a, T> = dyn Fn(&[Question<'_>], &mut [T]) -> Result<()> + Sync + 'a;
 
 /// One path of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,19 +69,53 @@ impl Resolver<'_> {
     /// If there is not an answer for each question.
     pub fn find_into(&self, questions: &[Question<'_>], answers: &mut [Option<NodeId>]) -> Result<()> {
         assert_eq!(questions.len(), answers.len(), "each question has a place for its answer");
+        self.by_threads(questions, answers, &|asked, answered| self.find_part(asked, answered))
+    }
+
+    /// Resolves many paths, of any number, by all threads that there are. What [`Resolver::resolve`] says of each, in their order.
+    ///
+    /// # Errors
+    /// As [`Resolver::resolve`], the first one.
+    pub fn resolve_batch(&self, questions: &[Question<'_>]) -> Result<Vec<std::result::Result<NodeId, Miss>>> {
+        let nowhere = Err(Miss { reached: NodeId::ROOT, at: 0, why: MissKind::NotFound });
+        let mut answers = vec![nowhere; questions.len()];
+        self.by_threads(questions, &mut answers, &|asked, answered| self.resolve_part(asked, answered))?;
+        Ok(answers)
+    }
+
+    fn by_threads<T: Send>(&self, questions: &[Question<'_>], answers: &mut [T], part: &Part<'_, T>) -> Result<()> {
         let threads = self.threads.min(questions.len() / PATHS_A_THREAD).max(1);
         if threads == 1 {
-            return self.find_part(questions, answers);
+            return part(questions, answers);
         }
         let each = questions.len().div_ceil(threads);
         std::thread::scope(|scope| {
             let mut parts = questions.chunks(each).zip(answers.chunks_mut(each));
             let own = parts.next();
-            let others: Vec<_> =
-                parts.map(|(asked, answered)| scope.spawn(move || self.find_part(asked, answered))).collect();
-            let found = own.map_or(Ok(()), |(asked, answered)| self.find_part(asked, answered));
+            let others: Vec<_> = parts.map(|(asked, answered)| scope.spawn(move || part(asked, answered))).collect();
+            let found = own.map_or(Ok(()), |(asked, answered)| part(asked, answered));
             others.into_iter().fold(found, |found, thread| found.and(thread.join().expect("it does not panic")))
         })
+    }
+
+    /// By this thread.
+    fn resolve_part(
+        &self,
+        questions: &[Question<'_>],
+        answers: &mut [std::result::Result<NodeId, Miss>],
+    ) -> Result<()> {
+        let mut found = [None; STEP];
+        for (questions, answers) in questions.chunks(STEP).zip(answers.chunks_mut(STEP)) {
+            let found = &mut found[..questions.len()];
+            self.find_part(questions, found)?;
+            for ((question, answer), found) in questions.iter().zip(answers).zip(found) {
+                *answer = match found {
+                    Some(node) => Ok(*node),
+                    None => self.explain(question.start, question.path)?,
+                };
+            }
+        }
+        Ok(())
     }
 
     /// By this thread.

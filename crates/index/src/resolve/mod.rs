@@ -42,6 +42,17 @@ pub enum MissKind {
     Link,
 }
 
+impl MissKind {
+    /// Of a path that goes on behind what is of this kind.
+    fn of(reached: Kind) -> MissKind {
+        match reached {
+            Kind::Directory => MissKind::NotFound,
+            Kind::Symlink => MissKind::Link,
+            _ => MissKind::NotDirectory,
+        }
+    }
+}
+
 /// Finds nodes by their paths.
 ///
 /// Opening one compares the columns with their checksums; asking is free of locks, allocations and system calls, and any number of
@@ -72,6 +83,53 @@ pub struct ResolverOptions {
     pub threads: usize,
 }
 
+/// With which tables paths are found.
+enum Tables {
+    /// Without any: name by name.
+    None,
+    /// Those of the segment, compared with their checksums.
+    Own,
+    /// Those that were made in memory.
+    Made(Table<'static>),
+}
+
+/// All that a resolver is made of beside the segment: for who keeps both, and makes a resolver for each question.
+pub(crate) struct Prepared {
+    tables: Tables,
+    threads: usize,
+}
+
+impl Prepared {
+    /// Compares with checksums, and makes, what [`Resolver::with`] does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn new(segment: &Segment, options: ResolverOptions) -> Result<Prepared> {
+        let columns = segment.columns()?;
+        let tables = match Table::of(segment)? {
+            _ if options.walk => Tables::None,
+            Some(_) => Tables::Own,
+            None if options.make_tables => Tables::Made(Table::made(&columns)?),
+            None => Tables::None,
+        };
+        let threads = match options.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        };
+        Ok(Prepared { tables, threads })
+    }
+
+    /// A resolver of the segment that this was made for. Nothing is looked at again.
+    pub fn resolver<'a>(&'a self, segment: &'a Segment) -> Resolver<'a> {
+        let table = match &self.tables {
+            Tables::None => None,
+            Tables::Own => Some(Table::unchecked(segment)),
+            Tables::Made(table) => Some(table.lent()),
+        };
+        Resolver { columns: segment.columns_unchecked(), table, threads: self.threads }
+    }
+}
+
 impl<'a> Resolver<'a> {
     /// Of a segment, with its tables if it has them.
     ///
@@ -83,17 +141,13 @@ impl<'a> Resolver<'a> {
 
     /// As [`Resolver::new`], in another way.
     pub fn with(segment: &'a Segment, options: ResolverOptions) -> Result<Resolver<'a>> {
-        let columns = segment.columns()?;
-        let table = match Table::of(segment)? {
-            _ if options.walk => None,
-            None if options.make_tables => Some(Table::made(&columns)?),
-            table => table,
+        let Prepared { tables, threads } = Prepared::new(segment, options)?;
+        let table = match tables {
+            Tables::None => None,
+            Tables::Own => Some(Table::unchecked(segment)),
+            Tables::Made(table) => Some(table),
         };
-        let threads = match options.threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
-            threads => threads,
-        };
-        Ok(Resolver { columns, table, threads })
+        Ok(Resolver { columns: segment.columns_unchecked(), table, threads })
     }
 
     /// The columns in which it looks.
@@ -114,8 +168,42 @@ impl<'a> Resolver<'a> {
     pub fn resolve(&self, start: NodeId, path: &[u8]) -> Result<std::result::Result<NodeId, Miss>> {
         match self.find(start, path)? {
             Some(node) => Ok(Ok(node)),
-            None => self.walk(start, path),
+            None => self.explain(start, path),
         }
+    }
+
+    /// How far a path leads that leads to no node. By the table: nearly always all but the last name is there.
+    fn explain(&self, start: NodeId, path: &[u8]) -> Result<std::result::Result<NodeId, Miss>> {
+        let (Some(table), Clean::Whole(rest)) = (&self.table, path::clean(path)) else { return self.walk(start, path) };
+        let front = path.len() - rest.len();
+        if front == 0 && start != NodeId::ROOT {
+            return self.walk(start, path);
+        }
+        let mut dir = rest;
+        while let Some(slash) = memchr::memrchr(b'/', dir) {
+            dir = &dir[..slash];
+            match table.find(&self.columns, dir) {
+                Found::Node(node) => return self.stopped(NodeId(node), front + slash + 1).map(Err),
+                Found::Nothing => {}
+                Found::Unknown => return self.walk(start, path),
+            }
+        }
+        self.stopped(NodeId::ROOT, front).map(Err)
+    }
+
+    /// Why a path leads no further than to `reached`, whose next name is at a place of it.
+    fn stopped(&self, reached: NodeId, at: usize) -> Result<Miss> {
+        Ok(Miss { reached, at, why: MissKind::of(self.kind(reached)?) })
+    }
+
+    /// The same for one thread, which is one of those that share the work.
+    pub(crate) fn on_one_thread(self) -> Resolver<'a> {
+        Resolver { threads: 1, ..self }
+    }
+
+    /// Whether a path is answered name by name, because no table knows paths like it.
+    pub(crate) fn walks(&self, path: &[u8]) -> bool {
+        self.table.is_none() || path::clean(path) == Clean::Walk
     }
 
     /// As [`Resolver::resolve`], without saying why.
@@ -196,11 +284,7 @@ impl<'a> Resolver<'a> {
             if name.is_empty() && begins == 0 {
                 continue;
             }
-            let why = match self.kind(node)? {
-                Kind::Directory => MissKind::NotFound,
-                Kind::Symlink => MissKind::Link,
-                _ => MissKind::NotDirectory,
-            };
+            let why = MissKind::of(self.kind(node)?);
             let found = match (why, name) {
                 (MissKind::NotFound, b"" | b".") => Some(node),
                 (MissKind::NotFound, b"..") => Some(self.columns.segment().parent(node)?),

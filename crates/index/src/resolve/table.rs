@@ -47,12 +47,22 @@ impl<'a> Table<'a> {
             return Ok(None);
         }
         segment.check_sections(&Section::PATH_TABLES)?;
+        Ok(Some(Self::unchecked(segment)))
+    }
+
+    /// The tables of a segment that has them, whose blocks were compared with their checksums before.
+    pub fn unchecked(segment: &'a Segment) -> Table<'a> {
         let sections = Section::PATH_TABLES.map(|section| Cow::Borrowed(segment.section(section)));
-        Ok(Some(Table { sections, homes: home_buckets(segment.len()) }))
+        Table { sections, homes: home_buckets(segment.len()) }
+    }
+
+    /// The same tables for as long as these are there.
+    pub fn lent(&self) -> Table<'_> {
+        Table { sections: self.sections.each_ref().map(|bytes| Cow::Borrowed(&**bytes)), homes: self.homes }
     }
 
     /// Tables in memory.
-    pub fn made(columns: &Columns<'_>) -> Result<Table<'a>> {
+    pub fn made(columns: &Columns<'_>) -> Result<Table<'static>> {
         let mut sections = Section::PATH_TABLES.map(|_| Cow::Borrowed(&[][..]));
         for (section, bytes) in Section::PATH_TABLES.into_iter().zip(&mut sections) {
             let mut made = Vec::new();

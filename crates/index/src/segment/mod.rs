@@ -113,9 +113,14 @@ impl Segment {
     /// As [`Segment::open`], with all of the file in memory of this process: lookups all over a large index then wait less,
     /// because the memory comes in large pages, and nothing that happens to the file is felt any more. Takes the file's length.
     pub fn load(path: &Path) -> Result<Segment> {
-        let mut segment = Self::open(path)?;
-        segment.map = Map::copy(&segment.file, segment.map.bytes().len()).map_err(|e| Fault::from(e).of(path))?;
-        Ok(segment)
+        Self::open(path)?.into_memory()
+    }
+
+    /// As it is after [`Segment::load`].
+    pub(crate) fn into_memory(mut self) -> Result<Segment> {
+        let copy = Map::copy(&self.file, self.map.bytes().len());
+        self.map = copy.map_err(|e| Fault::from(e).of(&self.path))?;
+        Ok(self)
     }
 
     fn opened(file: File, path: &Path) -> Result<Segment, Fault> {

@@ -1,6 +1,8 @@
 //! Trees for tests, and the one that is obviously right: a map from paths to what was said of them.
 #![allow(dead_code)] // No test uses all of it.
 
+pub mod paths;
+
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
