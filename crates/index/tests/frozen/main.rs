@@ -2,6 +2,8 @@
 //! is written beside it. `fixtures/README.md` says what they are.
 
 mod make;
+#[path = "../support/mod.rs"]
+mod support;
 
 use std::fmt::Write;
 use std::fs;
@@ -10,7 +12,9 @@ use std::path::{Path, PathBuf};
 
 use adit_core::error::Result;
 use adit_index::fuzzing::{opened, resealed};
-use adit_index::{NodeId, Segment};
+use adit_index::layout::Section;
+use adit_index::{NodeId, Question, Resolver, Segment};
+use support::paths::same_hash;
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/indexes")
@@ -89,7 +93,7 @@ fn harm(bytes: &mut Vec<u8>, line: &str) {
 #[test]
 fn a_sound_segment_shows_what_was_in_it() {
     let names = names("sound");
-    assert!(names.len() >= 3, "{names:?}");
+    assert!(names.len() >= 4, "{names:?}");
     for name in names {
         let dir = fixtures().join("sound").join(&name);
         let expected = fs::read_to_string(dir.join("expected.txt")).unwrap();
@@ -99,10 +103,47 @@ fn a_sound_segment_shows_what_was_in_it() {
     }
 }
 
+/// The same entries make the same bytes, for ever: what is built twice is compared, and caches find it again.
+#[test]
+fn what_is_built_today_is_what_was_frozen_byte_for_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut built = Vec::new();
+    make::each_sound(&mut |sound| {
+        let out = dir.path().join(sound.name);
+        make::build(sound, dir.path(), &out);
+        let frozen = fs::read(fixtures().join("sound").join(sound.name).join("segment")).unwrap();
+        assert!(fs::read(&out).unwrap() == frozen, "{}: other bytes", sound.name);
+        built.push(sound.name.to_owned());
+    });
+    built.sort();
+    assert_eq!(built, names("sound"));
+}
+
+#[test]
+fn frozen_tables_find_every_path() {
+    let segment = Segment::open(&fixtures().join("sound/tables/segment")).unwrap();
+    let has = |section: &Section| segment.sections().any(|(there, _)| there == *section);
+    assert!(Section::ALL.iter().all(has), "it has everything that a segment can have");
+    let by_tables = Resolver::new(&segment).unwrap();
+    assert!(by_tables.has_tables());
+    for id in (0..segment.len()).map(NodeId) {
+        let path = segment.path(id).unwrap();
+        assert_eq!(by_tables.resolve(NodeId::ROOT, &path).unwrap(), Ok(id));
+        assert_eq!(by_tables.walk(NodeId::ROOT, &path).unwrap(), Ok(id));
+        let longer = [&path[..], b"!"].concat();
+        assert_eq!(by_tables.find(NodeId::ROOT, &longer).unwrap(), None);
+    }
+    // Thirteen of one hash: twelve that are there, and one that is not.
+    let questions: Vec<Vec<u8>> = (0..13).map(same_hash).collect();
+    let questions: Vec<Question<'_>> = questions.iter().map(|path| Question::from(&path[..])).collect();
+    let found = by_tables.find_batch(&questions).unwrap();
+    assert!(found[..12].iter().all(Option::is_some) && found[12].is_none());
+}
+
 #[test]
 fn a_broken_segment_is_found_to_be_what_it_is() {
     let names = names("broken");
-    assert!(names.len() >= 12, "{names:?}");
+    assert!(names.len() >= 30, "{names:?}");
     for name in names {
         let text = fs::read_to_string(fixtures().join("broken").join(&name)).unwrap();
         let mut bytes = Vec::new();

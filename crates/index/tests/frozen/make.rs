@@ -8,41 +8,60 @@ use adit_core::types::Kind;
 use adit_index::layout::{Header, Mode, Section, pack_children};
 use adit_index::{Builder, Entry, Segment};
 
+use crate::support::paths::same_hash;
 use crate::{harm, outcome, shown};
 
 const PLAIN: Entry<'static> =
     Entry { path: b"", kind: Kind::File, perm: 0o644, size: 1, mtime_ns: 0, hash: None, extra: b"" };
 
-fn sound(fixtures: &Path, at: &str, identity: &[u8], entries: &[Entry<'_>]) {
-    let to = fixtures.join("sound").join(at);
+/// A segment that is frozen: what it is called, and all that it is built of.
+pub struct Sound<'a> {
+    pub name: &'static str,
+    pub identity: &'a [u8],
+    pub tables: bool,
+    pub entries: &'a [Entry<'a>],
+}
+
+/// Builds it as this version does.
+pub fn build(sound: &Sound<'_>, scratch: &Path, out: &Path) {
+    let mut builder = Builder::new(scratch, 0);
+    builder.set_identity(sound.identity).unwrap();
+    builder.set_implied(0o711, 1_700_000_000_000_000_000);
+    builder.set_tables(sound.tables);
+    sound.entries.iter().for_each(|entry| builder.add(entry).unwrap());
+    builder.finish(out, &mut |_| ControlFlow::Continue(())).unwrap();
+}
+
+fn freeze(fixtures: &Path, sound: &Sound<'_>) {
+    let to = fixtures.join("sound").join(sound.name);
     if to.exists() {
         return;
     }
     fs::create_dir_all(&to).unwrap();
-    let mut builder = Builder::new(&to, 0);
-    builder.set_identity(identity).unwrap();
-    builder.set_implied(0o711, 1_700_000_000_000_000_000);
-    entries.iter().for_each(|entry| builder.add(entry).unwrap());
-    builder.finish(&to.join("segment"), &mut |_| ControlFlow::Continue(())).unwrap();
+    build(sound, &to, &to.join("segment"));
     let segment = Segment::open(&to.join("segment")).unwrap();
     fs::write(to.join("expected.txt"), shown(&segment).unwrap()).unwrap();
 }
 
 fn broken(fixtures: &Path, at: &str, why: &str, lines: impl FnOnce(&Header) -> Vec<String>) {
+    broken_of(fixtures, "tree", at, why, lines);
+}
+
+fn broken_of(fixtures: &Path, of: &str, at: &str, why: &str, lines: impl FnOnce(&Header) -> Vec<String>) {
     let to = fixtures.join("broken").join(format!("{at}.txt"));
     if to.exists() {
         return;
     }
     fs::create_dir_all(fixtures.join("broken")).unwrap();
-    let mut bytes = fs::read(fixtures.join("sound/tree/segment")).unwrap();
+    let mut bytes = fs::read(fixtures.join("sound").join(of).join("segment")).unwrap();
     let lines = lines(&Header::decode(&bytes[..4096.min(bytes.len())]).unwrap());
     lines.iter().for_each(|line| harm(&mut bytes, line));
-    let text = [vec![format!("# {why}"), "of tree".to_owned()], lines, vec![outcome(&bytes)]].concat();
+    let text = [vec![format!("# {why}"), format!("of {of}")], lines, vec![outcome(&bytes)]].concat();
     fs::write(to, text.join("\n") + "\n").unwrap();
 }
 
-/// Everything that a tree can hold, and names of more than a block.
-fn tree(fixtures: &Path) {
+/// Gives each sound one to `take`.
+pub fn each_sound(take: &mut dyn FnMut(&Sound<'_>)) {
     let long: Vec<String> = (0..40).map(|n| format!("long/{n}{}", "l".repeat(100 * n))).collect();
     let many: Vec<String> = (0..40).map(|n| format!("many/{n}")).collect();
     let mut entries = vec![
@@ -65,15 +84,25 @@ fn tree(fixtures: &Path) {
         Entry { path: b"names/a\x01", ..PLAIN },
     ];
     entries.extend(long.iter().chain(&many).map(|path| Entry { path: path.as_bytes(), ..PLAIN }));
-    sound(fixtures, "tree", b"the identity of a source", &entries);
+    take(&Sound { name: "tree", identity: b"the identity of a source", tables: false, entries: &entries });
+    take(&Sound { name: "root", identity: b"", tables: false, entries: &[] });
+    let plain = [Entry { path: b"a/b", ..PLAIN }, Entry { path: b"c", ..PLAIN }];
+    take(&Sound { name: "plain", identity: &[7; 1024], tables: false, entries: &plain });
+
+    // More paths of one hash than have room in its bucket, and directories with enough in them to have their path by itself.
+    let alike: Vec<Vec<u8>> = (0..12).map(same_hash).collect();
+    let deep: Vec<String> = (0..60).map(|n| format!("many/of a/deep directory/{n:02}/{}", n % 3)).collect();
+    let paths = alike.iter().map(Vec::as_slice).chain(deep.iter().map(String::as_bytes));
+    entries.extend(paths.map(|path| Entry { path, hash: Some([path.len() as u8; 16]), ..PLAIN }));
+    take(&Sound { name: "tables", identity: b"with tables", tables: true, entries: &entries });
 }
 
 pub fn all(fixtures: &Path) {
-    tree(fixtures);
-    sound(fixtures, "root", b"", &[]);
-    let plain = [Entry { path: b"a/b", ..PLAIN }, Entry { path: b"c", ..PLAIN }];
-    sound(fixtures, "plain", &[7; 1024], &plain);
+    each_sound(&mut |sound| freeze(fixtures, sound));
+    all_broken(fixtures);
+}
 
+fn all_broken(fixtures: &Path) {
     let line = |text: String| vec![text];
     let offset = |header: &Header, section| header.section(section).unwrap().offset;
     let sealed = |lines: Vec<String>| [lines, vec!["seal".to_owned()]].concat();
@@ -123,4 +152,25 @@ pub fn all(fixtures: &Path) {
         let [low, high] = mode.to_le_bytes();
         sealed(line(format!("write {} {low:02x}{high:02x}", offset(header, Section::Modes))))
     });
+    for (at, section) in [
+        ("name-lengths", Section::NameLengths),
+        ("name-positions", Section::NamePositions),
+        ("modes", Section::Modes),
+        ("times", Section::Times),
+        ("names", Section::Names),
+        ("extra-entries", Section::ExtraEntries),
+        ("buckets", Section::Buckets),
+        ("directory-ranks", Section::DirectoryRanks),
+        ("directory-positions", Section::DirectoryPositions),
+        ("directory-paths", Section::DirectoryPaths),
+    ] {
+        let of = if section.is_table() { "tables" } else { "tree" };
+        let why = format!("A bit of {} flipped.", section.words());
+        broken_of(fixtures, of, at, &why, |header| line(format!("xor {} 1", offset(header, section))));
+        if section.is_table() {
+            let why = format!("A bit of {} flipped. The checksums are right.", section.words());
+            let flip = |header: &Header| sealed(line(format!("xor {} 1", offset(header, section))));
+            broken_of(fixtures, of, &format!("{at}-sealed"), &why, flip);
+        }
+    }
 }
