@@ -26,6 +26,7 @@ const LIMITS: Limits = Limits {
     acls: false,
     whiteouts: false,
     stable_cookies: false,
+    slow_names: true,
 };
 
 /// Sequences of each mount.

@@ -650,3 +650,27 @@ fn a_rename_changes_ctime() {
     }
     m.umount();
 }
+
+#[test]
+fn what_is_looked_up_ahead_is_told_and_can_be_left_out() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&[]).expect(0);
+    (0..40).for_each(|n| fs::write(m.at(&format!("f{n}")), b"x").unwrap());
+    assert_eq!(fs::read_dir(m.at("")).unwrap().filter(|entry| entry.as_ref().unwrap().metadata().is_ok()).count(), 40);
+    let stats = m.stats();
+    let (ahead, paths) = (&stats["prefetch"], &stats["caches"]["paths"]);
+    for field in ["prefetched", "used", "unused", "held", "lookup_us", "least_lookup_us", "least_rate_percent"] {
+        assert!(ahead[field].is_u64(), "{field}: {stats}");
+    }
+    assert_eq!((ahead["on"].as_bool(), ahead["switched_off"].as_u64()), (Some(true), Some(0)), "{stats}");
+    assert_eq!((paths["on"].as_bool(), paths["max_bytes"].as_u64()), (Some(true), Some(1 << 20)), "{stats}");
+    assert!(m.bench.run(["stats", "mnt"]).expect(0).text().contains("prefetched"));
+    m.umount();
+    m.mount(&["-o", "prefetch=off"]).expect(0);
+    assert!(m.stats()["prefetch"].is_null());
+    m.umount();
+    m.mount(&["-o", "prefetch=16"]).expect(0);
+    assert!(m.stats()["prefetch"]["on"].is_boolean());
+    m.umount();
+    m.mount(&["-o", "prefetch=all"]).expect(2);
+}

@@ -9,6 +9,7 @@ pub mod media;
 pub mod memory;
 pub mod overlay;
 pub mod path;
+pub mod paths;
 pub mod store;
 pub mod transaction;
 pub mod types;

@@ -54,6 +54,9 @@ pub struct Capabilities {
     pub remote: bool,
     /// Whether files may be had as files of the host: see [`StoreFile::host_file`].
     pub host_files: bool,
+    /// Whether to find a name costs I/O, of a host or a network, each time: the engine then keeps where paths lead, and looks up what a
+    /// listing named before anybody asks for it, as far as that was measured to help.
+    pub slow_names: bool,
 }
 
 impl Capabilities {
@@ -72,6 +75,7 @@ impl Capabilities {
             kernel_writeback: false,
             remote: false,
             host_files: false,
+            slow_names: false,
         }
     }
 }

@@ -5,7 +5,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_core::engine::Engine;
+use adit_core::engine::{Engine, EngineOptions};
 use adit_testkit::model::Limits;
 use adit_testkit::ops::{Plan, fuzz_store};
 use support::{EngineStore, FaultyStore, options};
@@ -26,9 +26,11 @@ impl Drop for Counted {
 }
 
 fn fuzz(seeds: usize, limits: Limits, ttl: Duration, memory_bytes: u64) {
+    // However short a lookup is, it is worth another thread.
+    let options = EngineOptions { ahead_from: Duration::ZERO, ..options(ttl, memory_bytes) };
     fuzz_store(&Plan { seeds, ops: 300, limits }, || {
         let store = FaultyStore::new(limits);
-        let engine = Engine::new(Arc::new(store.clone()), options(ttl, memory_bytes));
+        let engine = Engine::new(Arc::new(store.clone()), options.clone());
         (Counted(store, engine.clone()), EngineStore(engine))
     });
 }
@@ -61,4 +63,13 @@ fn with_all_that_posix_has_and_stable_cookies() {
 fn written_through() {
     let limits = Limits { buffer_writes: false, ..Limits::default() };
     fuzz(40, limits, Duration::from_secs(60), 64 << 20);
+}
+
+#[test]
+fn with_slow_names_that_are_looked_up_ahead() {
+    let limits = Limits { slow_names: true, shared: true, ..Limits::default() };
+    fuzz(60, limits, Duration::from_secs(60), 64 << 20);
+    fuzz(20, limits, Duration::from_secs(60), 256 << 10);
+    fuzz(20, Limits { shared: false, ..limits }, Duration::from_secs(60), 64 << 20);
+    fuzz(20, limits, Duration::ZERO, 64 << 20);
 }

@@ -52,6 +52,8 @@ pub struct Limits {
     pub whiteouts: bool,
     /// Whether a listing goes on from any cookie (see [`Capabilities`]).
     pub stable_cookies: bool,
+    /// Whether names are to be kept and looked up ahead above (see [`Capabilities`]).
+    pub slow_names: bool,
 }
 
 impl Default for Limits {
@@ -70,6 +72,7 @@ impl Default for Limits {
             acls: true,
             whiteouts: false,
             stable_cookies: false,
+            slow_names: false,
         }
     }
 }
@@ -250,6 +253,7 @@ impl Store for MemoryStore {
             buffer_writes: self.limits.buffer_writes,
             shared: self.limits.shared,
             stable_cookies: self.limits.stable_cookies,
+            slow_names: self.limits.slow_names,
             xattrs: self.limits.xattrs,
             acls: self.limits.acls,
             whiteouts: self.limits.whiteouts,

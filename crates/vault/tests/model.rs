@@ -34,6 +34,7 @@ const LIMITS: Limits = Limits {
     acls: false,
     whiteouts: false,
     stable_cookies: false,
+    slow_names: true,
 };
 
 /// A vault that is unmounted and mounted again at each `sync_all`.

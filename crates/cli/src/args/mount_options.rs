@@ -90,7 +90,7 @@ pub enum Part {
     Branch(String),
 }
 
-/// See [`MountRequest::timeouts`].
+/// What the caches of names and attributes go by; see [`MountRequest::timeouts`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Timeouts {
     /// Of attributes.
@@ -99,6 +99,9 @@ pub struct Timeouts {
     pub entry: Option<Duration>,
     /// Of names that do not exist.
     pub negative: Option<Duration>,
+    /// Entries of a listing that are looked up before anybody asks for them, at most.
+    #[serde(default)]
+    pub prefetch: Option<usize>,
 }
 
 impl MountRequest {
@@ -227,6 +230,13 @@ impl MountRequest {
             ("attr_timeout", Some(_)) => self.timeouts.attr = Some(duration()?),
             ("entry_timeout", Some(_)) => self.timeouts.entry = Some(duration()?),
             ("negative_timeout", Some(_)) => self.timeouts.negative = Some(duration()?),
+            ("prefetch", Some(_)) => {
+                let count = match text.unwrap_or("") {
+                    "off" => Ok(0),
+                    count => count.parse().map_err(|_| bad("it is a number of entries, or off".to_owned())),
+                };
+                self.timeouts.prefetch = Some(count?);
+            }
             ("idle", Some(_)) => self.idle = Some(duration()?),
             ("memory", Some(_)) => self.memory_bytes = units::size(text.unwrap_or("")).map_err(bad)?,
             ("snapshot", Some(_)) => self.choose(Part::Snapshot(name_of(text, option)?))?,

@@ -120,6 +120,11 @@ impl Dentries {
         self.epochs[stripe(ino)].fetch_add(1, SeqCst);
     }
 
+    /// Changes when `ino` is forgotten, or another one with which it shares it.
+    pub(crate) fn epoch(&self, ino: Ino) -> u32 {
+        self.epochs[stripe(ino)].load(SeqCst)
+    }
+
     /// The key of a name that is not longer than `W` words.
     #[inline]
     fn key<const W: usize>(&self, parent: Ino, name: FileName<'_>) -> Key<W> {

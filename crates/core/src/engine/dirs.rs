@@ -10,7 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::clock::remaining;
-use super::handles::DirHandle;
+use super::handles::{DirHandle, Listed};
 use super::listing::{Listing, ListingBuilder};
 use super::{Engine, Entry, Fh, Lookup, SinkFlow};
 use crate::error::{ErrorKind, FsError, Result};
@@ -91,7 +91,7 @@ impl Engine {
             return self.list(handle.dir, start, sink);
         }
         self.counters.op(|o| &o.readdirs);
-        let listing = self.listing_of(&handle, start)?;
+        let Listed { listing, .. } = self.listing_of(&handle, start)?;
         for entry in listing.entries_from(usize::try_from(start).unwrap_or(usize::MAX)) {
             if sink(entry) == SinkFlow::Full {
                 return Ok(());
@@ -137,8 +137,12 @@ impl Engine {
             return self.list_plus(dir, start, sink);
         }
         self.counters.op(|o| &o.readdirs);
-        let listing = self.listing_of(&handle, start)?;
-        for entry in listing.entries_from(usize::try_from(start).unwrap_or(usize::MAX)) {
+        let Listed { listing, ahead } = self.listing_of(&handle, start)?;
+        let from = usize::try_from(start).unwrap_or(usize::MAX);
+        for (at, entry) in listing.entries_from(from).enumerate() {
+            if let Some(job) = &ahead {
+                self.look_up_listed(job, from + at);
+            }
             if self.emit(dir, &entry, &listing, sink) == SinkFlow::Full {
                 return Ok(());
             }
@@ -190,15 +194,17 @@ impl Engine {
     }
 
     /// The handle's snapshot; a fresh one at the start.
-    fn listing_of(&self, handle: &DirHandle, start: u64) -> Result<Arc<Listing>> {
+    fn listing_of(&self, handle: &DirHandle, start: u64) -> Result<Listed> {
         if start != 0
-            && let Some(listing) = &*handle.listing.lock()
+            && let Some(listed) = &*handle.listing.lock()
         {
-            return Ok(listing.clone());
+            return Ok(listed.clone());
         }
         let listing = self.listing(handle.dir)?;
-        *handle.listing.lock() = Some(listing.clone());
-        Ok(listing)
+        let ahead = self.list_ahead(handle.dir, &listing);
+        let listed = Listed { listing, ahead };
+        *handle.listing.lock() = Some(listed.clone());
+        Ok(listed)
     }
 
     /// Looks one entry up and hands it to the sink; the reference stays only if it was taken.
@@ -255,6 +261,7 @@ impl Engine {
             return None;
         }
         self.counters.attr.hit();
+        self.asked_for(entry.ino);
         let attr_ttl = remaining(now, expiry, self.options.attr_ttl);
         let entry_ttl = remaining(now, listing.expiry, self.options.entry_ttl);
         Some(Entry { attr, generation: 0, attr_ttl, entry_ttl })

@@ -7,6 +7,7 @@ use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock};
 
 use super::Fh;
+use super::ahead::Job;
 use super::file::OpenInode;
 use super::listing::Listing;
 use crate::error::{ErrorKind, Result};
@@ -22,10 +23,17 @@ pub(crate) struct FileHandle {
     pub(crate) errors_seen: AtomicU64,
 }
 
+/// What an open directory goes through: a listing, and its entries being looked up ahead.
+#[derive(Clone)]
+pub(crate) struct Listed {
+    pub(crate) listing: Arc<Listing>,
+    pub(crate) ahead: Option<Arc<Job>>,
+}
+
 /// An open directory with the listing that it goes through.
 pub(crate) struct DirHandle {
     pub(crate) dir: Ino,
-    pub(crate) listing: Mutex<Option<Arc<Listing>>>,
+    pub(crate) listing: Mutex<Option<Listed>>,
 }
 
 type Shard<T> = RwLock<HashMap<u64, Arc<T>>>;

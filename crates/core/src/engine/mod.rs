@@ -12,6 +12,7 @@
 //!
 //! What it is not: it does not check permissions (the kernel does), and knows no paths.
 
+mod ahead;
 mod attrs;
 mod background;
 mod buffer;
@@ -20,27 +21,34 @@ mod dentries;
 mod dirs;
 mod file;
 mod handles;
+mod held;
 mod inodes;
 mod listing;
 mod lost;
 mod namespace;
 mod observer;
+mod paths;
 mod ranges;
 mod read;
 mod segments;
 mod stats;
+mod worth;
 mod xattrs;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst, fence};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
+pub use self::ahead::AheadStats;
 pub use self::listing::Listing;
 pub use self::observer::Observer;
+pub use self::paths::PathStats;
 pub use self::stats::{CacheStats, HitCounter, OpStats, Stats};
+pub use self::worth::WorthStats;
 
+use self::ahead::Ahead;
 use self::background::{Flusher, Notices};
 use self::clock::{Clock, NEVER, Tick};
 use self::dentries::Dentries;
@@ -48,6 +56,7 @@ use self::handles::{DirHandle, FileHandle, Handles, OpenInodes};
 use self::inodes::InodeTable;
 use self::listing::Listings;
 use self::lost::Lost;
+use self::paths::Paths;
 use self::read::Units;
 use self::stats::Counters;
 use crate::error::{ErrorKind, FsError, Result};
@@ -73,6 +82,11 @@ pub struct EngineOptions {
     pub read_only: bool,
     /// The kernel buffers writes itself and owns size and times of files that it writes to (`-o exclusive`).
     pub kernel_writeback: bool,
+    /// Entries of a listing that are looked up before anybody asks for them, at most, in a store whose names are slow
+    /// ([`Capabilities::slow_names`]); 0: none. Twice as many are held. Default 1024.
+    pub ahead_max: usize,
+    /// What a lookup has to take on average for that. Default 100 µs: less than that, and waking up another thread for it takes as long.
+    pub ahead_from: Duration,
 }
 
 impl Default for EngineOptions {
@@ -86,6 +100,8 @@ impl Default for EngineOptions {
             shared_memory: None,
             read_only: false,
             kernel_writeback: false,
+            ahead_max: 1024,
+            ahead_from: Duration::from_micros(100),
         }
     }
 }
@@ -151,6 +167,7 @@ pub trait Notifier: Send + Sync {
 
 /// The engine; see the module's notes.
 pub struct Engine {
+    this: Weak<Engine>,
     store: Arc<dyn Store>,
     caps: Capabilities,
     options: EngineOptions,
@@ -171,6 +188,8 @@ pub struct Engine {
     notices: Notices,
     flusher: Arc<Flusher>,
     counters: Counters,
+    ahead: Option<Arc<Ahead>>,
+    paths: Option<Paths>,
     observer: OnceLock<Box<dyn Observer>>,
     /// What an index of this engine takes, in bytes.
     index_bytes: AtomicU64,
@@ -200,7 +219,9 @@ impl Engine {
             Some((whole, fixed_bytes)) => Budget::part_of(whole, *fixed_bytes),
             None => Budget::new(options.memory_bytes),
         });
-        let engine = Arc::new(Engine {
+        let ahead = Ahead::new(&caps, &options);
+        let engine = Arc::new_cyclic(|this| Engine {
+            this: this.clone(),
             inodes: InodeTable::new(budget.clone()),
             dentries: Dentries::new(budget.clone()),
             listings: Listings::new(budget.clone()),
@@ -215,6 +236,8 @@ impl Engine {
             notices: Notices::default(),
             flusher: Arc::default(),
             counters: Counters::default(),
+            ahead,
+            paths: caps.slow_names.then(|| Paths::new(&budget)),
             observer: OnceLock::new(),
             index_bytes: AtomicU64::new(0),
             clock: Clock::new(),
@@ -280,6 +303,8 @@ impl Engine {
         if let Some(observer) = self.observer.get() {
             observer.ends();
         }
+        self.end_ahead();
+        self.end_paths();
         for ino in self.open.dirty() {
             first = first.or(self.flush_inode(ino, clock::NEVER).err());
         }
@@ -323,6 +348,13 @@ impl Engine {
     /// Must be held while the store is asked for something that makes an inode known, until it is counted.
     fn knowing(&self) -> Knowing<'_> {
         Knowing { engine: self, gate: Some(self.gate.read()) }
+    }
+
+    /// Gives back a pin.
+    fn unpin(&self, ino: Ino) {
+        if self.inodes.unpin(ino) {
+            self.unreference(ino);
+        }
     }
 
     /// Nothing holds `ino` any more: tell the store, now or as soon as no lookup runs.
@@ -376,6 +408,9 @@ const BACKLOG_MAX: usize = 4096;
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        if let Some(ahead) = &self.ahead {
+            ahead.end();
+        }
         self.flusher.stop();
         self.notices.stop();
     }

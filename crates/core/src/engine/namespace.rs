@@ -3,7 +3,7 @@
 //! Invariant: an own change bumps the directory's mark before it touches the dentry cache, and an entry is only cached
 //! if the mark did not move while the store was asked. So a cached entry never contradicts an own change.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::clock::{Tick, remaining};
 use super::dentries::Dentry;
@@ -56,6 +56,7 @@ impl Engine {
         match self.getattr(ino, None) {
             Ok((attr, attr_ttl)) => {
                 self.counters.dentry.hit();
+                self.asked_for(ino);
                 let entry_ttl = remaining(now, expiry, self.options.entry_ttl);
                 Some(Lookup::Found(Entry { attr, generation: 0, attr_ttl, entry_ttl }))
             }
@@ -97,7 +98,16 @@ impl Engine {
         let knowing = self.knowing();
         let (since_dir, since) = (self.dentries.since(parent), self.inodes.since());
         let now = self.clock.now();
-        match self.store.lookup(parent, name) {
+        let found = match &self.ahead {
+            Some(ahead) => {
+                let began = Instant::now();
+                let found = self.store.lookup(parent, name);
+                ahead.took(began.elapsed());
+                found
+            }
+            None => self.store.lookup(parent, name),
+        };
+        match found {
             Ok(attr) => {
                 self.inodes.add_ref(attr.ino)?;
                 drop(knowing);
@@ -315,7 +325,9 @@ impl Engine {
 
     /// Removes an empty directory.
     pub fn rmdir(&self, parent: Ino, name: FileName<'_>) -> Result<()> {
-        self.remove(parent, name, || self.store.rmdir(parent, name))
+        let removed = self.remove(parent, name, || self.store.rmdir(parent, name));
+        self.directory_moved();
+        removed
     }
 
     fn remove<T>(&self, parent: Ino, name: FileName<'_>, remove: impl FnOnce() -> Result<T>) -> Result<T> {
@@ -330,6 +342,7 @@ impl Engine {
             Err(_) => self.dentries.remove(parent, name),
         }
         if let Some(ino) = target {
+            self.let_go(ino);
             self.inodes.changed(ino);
             self.listings.remove(ino);
         }
@@ -361,6 +374,7 @@ impl Engine {
             self.dir_changed(dir, 0);
             self.dentries.remove(dir, name);
         }
+        self.directory_moved();
         targets.into_iter().flatten().for_each(|ino| self.inodes.changed(ino));
         self.report_rename((parent, name), (new_parent, new_name));
         renamed
@@ -371,6 +385,7 @@ impl Engine {
     pub fn entry_changed_below(&self, parent: Ino, name: FileName<'_>) {
         self.dir_changed(parent, 0);
         self.dentries.remove(parent, name);
+        self.directory_moved();
         self.report_entry(parent, name);
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::{Engine, INODE_LEN_BYTES};
+use super::{AheadStats, Engine, INODE_LEN_BYTES, PathStats};
 use crate::memory::Part;
 
 /// Hits and misses of a cache, striped so that threads do not share a cache line.
@@ -227,6 +227,10 @@ pub struct Stats {
     pub listings: CacheStats,
     /// Decrypted units.
     pub units: CacheStats,
+    /// Where paths lead; `None` where finding a name costs nothing.
+    pub paths: Option<PathStats>,
+    /// What is looked up ahead; `None` where that is never done.
+    pub ahead: Option<AheadStats>,
     /// Calls by operation.
     pub ops: OpStats,
     /// The store's own counters.
@@ -254,6 +258,8 @@ impl Engine {
             negatives: CacheStats::new(&c.negative, (0, 0), max(Part::Dentries)),
             listings: CacheStats::new(&c.listing, self.listings.size(), max(Part::Listings)),
             units: CacheStats::new(&c.units, self.units.size(), max(Part::Units)),
+            paths: self.paths.as_ref().map(super::paths::Paths::stats),
+            ahead: self.ahead.as_ref().map(|ahead| ahead.stats()),
             ops: c.ops.snapshot(),
             store: self.store.counters(),
         }

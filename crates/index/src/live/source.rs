@@ -58,12 +58,7 @@ impl<'a> Source<'a> {
     /// What `name` in a directory leads to. `None` if there is nothing, or no such directory any more.
     pub fn lookup(&self, dir: u64, name: &[u8]) -> Result<Option<(Facts, Known<'a>)>> {
         let Ok(name) = FileName::new(name) else { return Ok(None) };
-        match self.engine.lookup_or_absent(Ino(dir), name) {
-            Ok(Lookup::Found(found)) => Ok(Some((Facts::from(&found.attr), Known(self.engine, found.attr.ino)))),
-            Ok(Lookup::Absent { .. }) => Ok(None),
-            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Stale | ErrorKind::NotDirectory) => Ok(None),
-            Err(e) => Err(e),
-        }
+        self.known(self.engine.lookup_or_absent(Ino(dir), name))
     }
 
     /// The attributes of an inode, if it is known.
@@ -221,15 +216,16 @@ pub(super) fn name(bytes: &[u8]) -> Arc<[u8]> {
 impl<'a> Source<'a> {
     /// What a path below the root leads to.
     pub fn resolve(&self, path: &[u8]) -> Result<Option<(Facts, Known<'a>)>> {
-        let mut at: Option<(Facts, Known<'a>)> = None;
-        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
-            let dir = at.as_ref().map_or(Ino::ROOT.0, |(_, known)| known.1.0);
-            // The one before is given back when this one is known.
-            match self.lookup(dir, name)? {
-                Some(found) => at = Some(found),
-                None => return Ok(None),
-            }
+        self.known(self.engine.resolve(path))
+    }
+
+    /// What was found, with what keeps it known. `None` if there is nothing, or no such directory any more.
+    fn known(&self, found: Result<Lookup>) -> Result<Option<(Facts, Known<'a>)>> {
+        match found {
+            Ok(Lookup::Found(found)) => Ok(Some((Facts::from(&found.attr), Known(self.engine, found.attr.ino)))),
+            Ok(Lookup::Absent { .. }) => Ok(None),
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Stale | ErrorKind::NotDirectory) => Ok(None),
+            Err(e) => Err(e),
         }
-        Ok(at)
     }
 }

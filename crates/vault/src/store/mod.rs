@@ -515,6 +515,8 @@ impl Store for VaultStore {
             unit_len_bytes: CHUNK_CLEAR_BYTES,
             buffer_writes: true,
             shared: true,
+            // Each is several questions to a host, which may be far away.
+            slow_names: true,
             ..Capabilities::plain("vault")
         }
     }

@@ -5,14 +5,14 @@
 //! a commit removes the keys that it changed, placeholders included, before its operation returns. So no reader that begins
 //! after an operation sees what was before it. A placeholder is never waited for with a view in hand.
 //!
-//! A path to a directory holds as long as no directory moves or goes: each such change begins a new generation, in which the
-//! paths of earlier ones are not believed. Files come, go and move without one.
+//! A path to a directory holds as long as no directory moves or goes ([`PathTable`]).
 
 use std::hash::Hash;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use adit_core::Result;
 use adit_core::engine::{CacheStats, HitCounter};
+use adit_core::paths::PathTable;
 use adit_core::types::{Attr, Kind};
 use hashbrown::DefaultHashBuilder as Hasher;
 use quick_cache::sync::{Cache, DefaultLifecycle, GuardResult};
@@ -52,18 +52,6 @@ impl Weighter<EntryKey, Target> for EntryWeight {
     }
 }
 
-/// The directory at the end of a path, and the generation in which it was.
-type Reached = (u64, u64);
-
-#[derive(Clone)]
-struct PathWeight;
-
-impl Weighter<EntryKey, Reached> for PathWeight {
-    fn weight(&self, key: &EntryKey, _: &Reached) -> u64 {
-        (size_of::<EntryKey>() + size_of::<Reached>() + key.name.len()) as u64 + OVERHEAD_LEN_BYTES
-    }
-}
-
 #[derive(Clone)]
 struct AttrWeight;
 
@@ -78,11 +66,9 @@ pub(crate) struct InodeCache {
     attrs: Cache<u64, Attr, AttrWeight, Hasher>,
     entries: Cache<EntryKey, Target, EntryWeight, Hasher>,
     /// By the directory that a path begins in, and its bytes.
-    paths: Cache<EntryKey, Reached, PathWeight, Hasher>,
-    generation: AtomicU64,
+    paths: PathTable<u64>,
     attr_count: HitCounter,
     entry_count: HitCounter,
-    path_count: HitCounter,
     bytes_max: AtomicU64,
 }
 
@@ -113,11 +99,9 @@ impl InodeCache {
         InodeCache {
             attrs: make(attrs_share(bytes), AttrWeight),
             entries: make(entries_share(bytes), EntryWeight),
-            paths: make(paths_share(bytes), PathWeight),
-            generation: AtomicU64::new(0),
+            paths: PathTable::new(paths_share(bytes)),
             attr_count: HitCounter::default(),
             entry_count: HitCounter::default(),
-            path_count: HitCounter::default(),
             bytes_max: AtomicU64::new(bytes),
         }
     }
@@ -162,34 +146,10 @@ impl InodeCache {
         }
     }
 
-    /// The directory that `path` leads to from `start`, if it was kept and no directory moved since.
+    /// Where the directories of paths are.
     #[inline]
-    pub fn path(&self, start: u64, path: &[u8]) -> Option<u64> {
-        match self.paths.get(&EntryRef { dir: start, name: path }) {
-            Some((dir, generation)) if generation == self.generation.load(Acquire) => {
-                self.path_count.hit();
-                Some(dir)
-            }
-            _ => {
-                self.path_count.miss();
-                None
-            }
-        }
-    }
-
-    /// What [`InodeCache::keep_path`] wants to know from before a path was walked.
-    pub fn generation(&self) -> u64 {
-        self.generation.load(Acquire)
-    }
-
-    /// Keeps that `path` led from `start` to the directory `dir`, by names of directories only. `generation` is from before.
-    pub fn keep_path(&self, start: u64, path: &[u8], dir: u64, generation: u64) {
-        self.paths.insert(EntryKey { dir: start, name: path.into() }, (dir, generation));
-    }
-
-    /// A directory moved or went. After its entries are forgotten: who walks in the new generation must not meet them.
-    pub fn directory_moved(&self) {
-        self.generation.fetch_add(1, Release);
+    pub fn paths(&self) -> &PathTable<u64> {
+        &self.paths
     }
 
     /// An inode changed.
@@ -206,7 +166,6 @@ impl InodeCache {
     pub fn clear(&self) {
         self.attrs.clear();
         self.entries.clear();
-        self.directory_moved();
         self.paths.clear();
     }
 
@@ -215,7 +174,7 @@ impl InodeCache {
         self.bytes_max.store(bytes, Relaxed);
         self.attrs.set_capacity(attrs_share(bytes));
         self.entries.set_capacity(entries_share(bytes));
-        self.paths.set_capacity(paths_share(bytes));
+        self.paths.set_bytes_max(paths_share(bytes));
     }
 
     pub fn bytes_max(&self) -> u64 {
@@ -234,7 +193,7 @@ impl InodeCache {
 
     /// Of the paths to directories.
     pub fn path_stats(&self) -> CacheStats {
-        self.path_count.stats(self.paths.len() as u64, self.paths.weight(), paths_share(self.bytes_max()))
+        self.paths.stats()
     }
 }
 
@@ -286,23 +245,6 @@ mod tests {
         });
         assert_eq!(stale.unwrap().size, 0);
         assert_eq!(cache.attr(5, || Ok(Attr { size: 3, ..attr(5) })).unwrap().size, 3);
-    }
-
-    #[test]
-    fn a_path_that_was_walked_while_a_directory_moved_is_not_believed() {
-        let cache = InodeCache::new(1 << 20);
-        let generation = cache.generation();
-        cache.keep_path(1, b"/a/b/", 9, generation);
-        assert_eq!(cache.path(1, b"/a/b/"), Some(9));
-        assert_eq!(cache.path(2, b"/a/b/"), None);
-        cache.directory_moved();
-        assert_eq!(cache.path(1, b"/a/b/"), None);
-        cache.keep_path(1, b"/a/b/", 9, generation);
-        assert_eq!(cache.path(1, b"/a/b/"), None, "walked before the change");
-        cache.keep_path(1, b"/a/b/", 8, cache.generation());
-        assert_eq!(cache.path(1, b"/a/b/"), Some(8));
-        cache.clear();
-        assert_eq!(cache.path(1, b"/a/b/"), None);
     }
 
     #[test]

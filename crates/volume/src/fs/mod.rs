@@ -343,11 +343,11 @@ impl Fs {
         // All but the last name, where that is worth a look.
         let mut above = above(path);
         if let Some(prefix) = above
-            && let Some(dir) = self.cache().path(start, prefix)
+            && let Some(dir) = self.cache().paths().get(start, prefix, |_| true)
         {
             (at, rest, above) = (dir, &path[prefix.len()..], None);
         }
-        let generation = self.cache().generation();
+        let generation = self.cache().paths().generation();
         loop {
             while let [b'/', behind @ ..] = rest {
                 rest = behind;
@@ -381,7 +381,7 @@ impl Fs {
                 None if !is_last => return Err(ErrorKind::NotFound.into()),
                 found => {
                     if let Some(prefix) = above {
-                        self.cache().keep_path(start, prefix, at, generation);
+                        self.cache().paths().keep(start, prefix, at, generation);
                     }
                     // Where something may be made by it.
                     adit_core::types::FileName::new(name)?;

@@ -395,7 +395,7 @@ impl<'c, 't> Change<'c, 't> {
             changed.into_iter().for_each(|ino| cache.forget_attr(ino));
             self.names.iter().for_each(|(dir, name)| cache.forget_entry(*dir, name));
             if self.moves_directory {
-                cache.directory_moved();
+                cache.paths().directory_moved();
             }
         }
         applied?;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use adit_core::ErrorKind;
-use adit_core::engine::{CacheStats, Engine, EngineOptions};
+use adit_core::engine::{CacheStats, Engine, EngineOptions, WorthStats};
 use adit_core::store::Store;
 use adit_core::types::Ino;
 use adit_mount::control::{self, ControlError, MountInfo, Parts, Registered, Registry};
@@ -174,6 +174,8 @@ pub fn engine_options(
         shared_memory: None,
         read_only: options.read_only,
         kernel_writeback: false,
+        ahead_max: timeouts.prefetch.unwrap_or(defaults.ahead_max),
+        ahead_from: defaults.ahead_from,
     }
 }
 
@@ -259,6 +261,27 @@ impl Verbs {
             "operations": named(&mut stats.ops.iter()),
             "store": named(&mut stats.store.iter().copied()),
         });
+        let worth = |told: &mut Value, worth: &WorthStats| {
+            told["on"] = worth.is_on.into();
+            told["rate_percent"] = worth.rate_percent.into();
+            told["least_rate_percent"] = worth.least_percent.into();
+            told["switched_off"] = worth.switched_off.into();
+        };
+        if let Some(paths) = &stats.paths {
+            told["caches"]["paths"] = cache(paths.directories);
+            worth(&mut told["caches"]["paths"], &paths.worth);
+        }
+        if let Some(ahead) = &stats.ahead {
+            told["prefetch"] = json!({
+                "prefetched": ahead.fetched,
+                "used": ahead.used,
+                "unused": ahead.unused,
+                "held": ahead.held,
+                "lookup_us": ahead.lookup_ns / 1000,
+                "least_lookup_us": ahead.least_ns / 1000,
+            });
+            worth(&mut told["prefetch"], &ahead.worth);
+        }
         // Once there is one.
         if let Some(about) = self.indexed.about() {
             told["index"] = json!(about);
