@@ -74,6 +74,7 @@
 
 mod api;
 pub mod build;
+mod cores;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;

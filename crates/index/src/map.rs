@@ -51,7 +51,7 @@ impl Map {
         let _ = unsafe { madvise(at, mapped, Advice::LinuxHugepage) };
         // SAFETY: as many bytes are mapped, they are zeros, and nobody else knows of them yet.
         let bytes = unsafe { std::slice::from_raw_parts_mut(map.at.as_ptr().cast::<u8>(), len) };
-        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let cores = crate::cores::cores();
         let each = len.div_ceil(cores).next_multiple_of(HUGE_LEN).max(READ_LEN);
         thread::scope(|scope| {
             let read = |number: usize, part: &mut [u8]| file.read_exact_at(part, (number * each) as u64);

@@ -114,7 +114,7 @@ impl Index {
 
     fn new(segment: Arc<Segment>, options: &IndexOptions<'_>) -> Index {
         let threads = match options.resolver.threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            0 => crate::cores::cores(),
             threads => threads,
         };
         let cache = (options.cache_size_bytes > 0).then(|| PathCache::new(options.cache_size_bytes));

@@ -16,6 +16,7 @@ use adit_core::types::Kind;
 use super::output::WriteError;
 use super::record::array;
 use super::scratch::ScratchFile;
+use crate::cores::cores_up_to;
 use crate::layout::Section;
 use crate::layout::tables::{
     self, BUCKET_SLOTS, Bucket, EMPTY, PROBE_MAX, RANK_NODES, Rank, bucket_count, home_buckets, is_path_stored,
@@ -25,6 +26,8 @@ use crate::segment::Columns;
 
 /// So many nodes are worth a thread of their own.
 const NODES_A_THREAD: u32 = 1 << 15;
+/// Most threads.
+const THREADS_MAX: u32 = 64;
 /// Least number of hashes that are sorted at once.
 const RUN_MIN: usize = 1 << 14;
 const BUFFER_LEN: usize = 256 << 10;
@@ -116,8 +119,7 @@ impl Run {
 
 /// The hashes of all paths, in runs.
 fn sorted(columns: &Columns<'_>, how: &How<'_>) -> Result<Vec<Run>, FsError> {
-    let cores = thread::available_parallelism().map_or(1, |cores| cores.get().min(64) as u32);
-    let threads = cores.min(columns.len() / NODES_A_THREAD).max(1);
+    let threads = cores_up_to((columns.len() / NODES_A_THREAD).min(THREADS_MAX) as usize) as u32;
     let run_len = (how.memory_limit_bytes / size_of::<Record>() / threads as usize).max(RUN_MIN);
     let each = columns.len().div_ceil(threads).max(1);
     let part = |number: u32| {

@@ -3,13 +3,13 @@
 use std::ops::{ControlFlow, Range, RangeInclusive};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread;
 
 use adit_core::error::{ErrorKind, FsError, Result};
 use adit_core::types::Kind;
 
 use super::pattern::{Pattern, Target, last_name};
 use super::{levels, scan, sort, walk};
+use crate::cores::cores_up_to;
 use crate::segment::{NodeId, Segment};
 
 /// Most threads that are taken if nobody says how many.
@@ -328,10 +328,7 @@ impl Query {
     /// How many threads so many nodes are worth.
     pub(super) fn threads_for(&self, nodes: u32) -> usize {
         match self.threads {
-            0 => {
-                let cores = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
-                cores.min(nodes.div_ceil(NODES_A_THREAD) as usize)
-            }
+            0 => cores_up_to((nodes.div_ceil(NODES_A_THREAD) as usize).min(THREADS_MAX)),
             threads => threads,
         }
     }

@@ -113,7 +113,7 @@ impl Prepared {
             None => Tables::None,
         };
         let threads = match options.threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            0 => crate::cores::cores(),
             threads => threads,
         };
         Ok(Prepared { tables, threads })

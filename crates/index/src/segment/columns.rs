@@ -11,6 +11,7 @@ use adit_core::types::Kind;
 
 use super::{Column, NodeId, Segment, slot};
 use crate::ContentHash;
+use crate::cores::cores_up_to;
 use crate::layout::{self, BLOCK_LEN_BYTES, GROUP_LEN, Mode, NAME_IS_LONG, Section};
 
 /// So many blocks are worth a thread of their own.
@@ -327,8 +328,7 @@ impl Segment {
             let blocks = 0..column.len.div_ceil(BLOCK_LEN_BYTES);
             left.extend(blocks.filter(|block| !self.is_checked(column, *block)).map(|block| (*section, column, block)));
         }
-        let cores = thread::available_parallelism().map_or(1, usize::from);
-        let threads = cores.min(left.len().div_ceil(BLOCKS_A_THREAD)).max(1);
+        let threads = cores_up_to(left.len().div_ceil(BLOCKS_A_THREAD));
         let check = |part: &[(Section, Column, u64)]| {
             let mut part = part.iter();
             part.try_for_each(|(section, column, block)| self.check_block(section.words(), *column, *block))

@@ -238,6 +238,6 @@ impl Session {
 
 /// The processor, as one engine: with other many threads it is another one.
 fn processor() -> Engine {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = crate::cores::cores();
     Engine { name: format!("the processor ({threads} threads)"), id: format!("cpu:{threads}"), software: false }
 }
