@@ -11,7 +11,7 @@ use adit_core::types::Kind;
 use adit_index::query::{Change, Content, Diff, Dupes, Group, Usage, du, top};
 use adit_index::{NodeId, Segment};
 use adit_testkit::{Rng, scaled, seeds};
-use query_support::node;
+use query_support::{altered, node};
 use support::{Item, Model, Place, items, model};
 
 fn path(segment: &Segment, node: NodeId) -> Vec<u8> {
@@ -153,41 +153,6 @@ fn dupes_are_files_of_one_size_and_hash() {
             assert_eq!(summary.wasted_bytes, expected.iter().map(Group::wasted_bytes).sum::<u64>());
         }
     }
-}
-
-/// The second tree: the first with some entries taken away, some changed and some new.
-fn altered(rng: &mut Rng, old: &[Item]) -> Vec<Item> {
-    let mut new: Vec<Item> = old.iter().filter(|_| rng.percent(85)).cloned().collect();
-    for item in &mut new {
-        match rng.below(12) {
-            0 => item.perm ^= 1,
-            1 => item.mtime_ns ^= 1,
-            2 if item.kind == Kind::File => item.size ^= 1,
-            3 if item.kind == Kind::File => item.hash = Some([rng.below(256) as u8; 16]),
-            4 => item.hash = None,
-            5 => item.extra.push(1),
-            _ => {}
-        }
-    }
-    let taken: BTreeSet<Vec<u8>> = new.iter().map(|item| item.path.clone()).collect();
-    let files: BTreeSet<Vec<u8>> =
-        new.iter().filter(|item| item.kind != Kind::Directory).map(|item| item.path.clone()).collect();
-    for mut item in items(rng, 1 + old.len() / 5) {
-        let above = (0..item.path.len()).filter(|at| item.path[*at] == b'/').any(|at| files.contains(&item.path[..at]));
-        let is_above =
-            taken.iter().any(|path| path.len() > item.path.len() && path.starts_with(&[&item.path[..], b"/"].concat()));
-        // Some have the content of one that is gone.
-        if let Some(gone) = old.iter().find(|gone| gone.kind == Kind::File && !taken.contains(&gone.path))
-            && rng.percent(40)
-            && item.kind == Kind::File
-        {
-            (item.size, item.hash) = (gone.size, gone.hash);
-        }
-        if !(above || is_above || taken.contains(&item.path) || item.path.is_empty()) {
-            new.push(item);
-        }
-    }
-    new
 }
 
 fn is_changed(content: Content, perm: bool, old: &Item, new: &Item) -> bool {

@@ -130,10 +130,11 @@ impl Adapter {
         let (device, queue) = opened.map_err(|e| open(e.to_string()))?;
         let (jobs, watched) = channel();
         let watcher = device.clone();
-        thread::Builder::new()
+        let watching = thread::Builder::new()
             .name("adit-gpu".into())
             .spawn(move || watch(&watcher, &watched))
             .map_err(|e| open(e.to_string()))?;
+        let ending = Ending(Arc::new(Mutex::new(Some(watching))));
         let options = DeviceOptions {
             shard_len_max_bytes: shard_len(options, self.facts.binding_len_max_bytes),
             ..options.clone()
@@ -144,7 +145,18 @@ impl Adapter {
         let facts = self.facts.clone();
         let pipelines = Mutex::default();
         let groups_max = limits.max_compute_workgroups_per_dimension;
-        Ok(Device(Arc::new(Inner { device, queue, facts, options, groups_max, pool, trouble, pipelines, jobs })))
+        Ok(Device(Arc::new(Inner {
+            device,
+            queue,
+            facts,
+            options,
+            groups_max,
+            pool,
+            trouble,
+            pipelines,
+            jobs,
+            ending,
+        })))
     }
 }
 
@@ -216,6 +228,21 @@ pub(super) struct Inner {
     trouble: Arc<Trouble>,
     pub pipelines: Mutex<HashMap<Kernel, Arc<Pipeline>>>,
     pub jobs: Sender<Watched>,
+    ending: Ending,
+}
+
+/// The end of a device: when all is given back to its driver, and nothing of that runs any more.
+#[derive(Clone, Debug)]
+pub struct Ending(Arc<Mutex<Option<thread::JoinHandle<()>>>>);
+
+impl Ending {
+    /// Waits for it. A program that ends while a driver is at work may crash. It comes when the last [`Device`], and all that lies on it, has
+    /// been dropped: who holds one of them waits for ever.
+    pub fn wait(self) {
+        let watching = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // If it has panicked it is over, too.
+        let _ = watching.map(thread::JoinHandle::join);
+    }
 }
 
 impl Inner {
@@ -292,6 +319,11 @@ impl Device {
     /// How it is used; the length of shards as the device allows it.
     pub fn options(&self) -> &DeviceOptions {
         &self.0.options
+    }
+
+    /// Its end, which can be waited for.
+    pub fn ending(&self) -> Ending {
+        self.0.ending.clone()
     }
 
     /// Why it is of no use any more, if that is so.

@@ -12,6 +12,12 @@ pub enum GpuError {
         /// What was asked for.
         wanted: String,
     },
+    /// All that drivers offer are programs on the processor that play a device, which nobody asked for.
+    #[error("there is no graphics processor here, only {adapter}, a program that plays one")]
+    OnlySoftware {
+        /// The first of them.
+        adapter: String,
+    },
     /// The driver does not let it be used.
     #[error("{adapter} cannot be opened: {why}")]
     Open {
@@ -75,7 +81,7 @@ impl From<GpuError> for FsError {
     fn from(e: GpuError) -> FsError {
         let kind = match e {
             GpuError::Segment(e) => return e,
-            GpuError::NoAdapter { .. } => ErrorKind::NotFound,
+            GpuError::NoAdapter { .. } | GpuError::OnlySoftware { .. } => ErrorKind::NotFound,
             GpuError::Unfit { .. } => ErrorKind::OutOfRange,
             _ => ErrorKind::Io,
         };

@@ -136,6 +136,14 @@ impl Job {
         Ok(())
     }
 
+    /// Gives a job to the device that only brings something up, and waits for it.
+    pub fn bring_up(self) -> Result<(), GpuError> {
+        let inner = self.device.0.clone();
+        let index = inner.queue.submit([self.encoder.finish()]);
+        inner.wait_for(index)?;
+        inner.trouble().map_or(Ok(()), Err)
+    }
+
     /// Gives the job to the device. The first `len` bytes of `part` come back, and `keep` stays until they do.
     pub fn submit(mut self, part: Part, len: u64, keep: Vec<Part>) -> Result<Arc<Landing>, GpuError> {
         let len = len.next_multiple_of(4).max(4);

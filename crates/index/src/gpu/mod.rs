@@ -19,12 +19,12 @@ mod shader;
 mod table;
 
 pub use crate::wait::block_on;
-pub use device::{Adapter, AdapterFacts, Device, DeviceOptions, SHARD_LEN_MAX_BYTES, adapters};
+pub use device::{Adapter, AdapterFacts, Device, DeviceOptions, Ending, SHARD_LEN_MAX_BYTES, adapters};
 pub use error::GpuError;
 pub use job::jobs_submitted;
 pub use join::Pairs;
 pub use pending::Pending;
 pub use resident::Resident;
-pub use resolve::PATH_SENT_MAX_BYTES;
+pub use resolve::{PATH_SENT_MAX_BYTES, SentPaths};
 pub use scan::Against;
 pub use table::Table;

@@ -54,6 +54,13 @@ impl Share {
     }
 }
 
+impl Share {
+    fn len_of(self, segment: &Segment) -> u64 {
+        let is_of_it = |of: &Section| self.sections().iter().any(|(section, _)| section == of);
+        segment.sections().filter(|(section, _)| is_of_it(section)).map(|(_, len)| len).sum()
+    }
+}
+
 /// Some sections of a segment on a device.
 pub(super) struct Shards {
     pub division: Division,
@@ -119,11 +126,17 @@ impl Resident {
 
     /// How many bytes of a segment would go up for questions about names and paths.
     pub fn len_of(segment: &Segment) -> u64 {
-        segment
-            .sections()
-            .filter(|(section, _)| Share::Tree.sections().iter().any(|(known, _)| known == section))
-            .map(|(_, len)| len)
-            .sum()
+        Share::Tree.len_of(segment)
+    }
+
+    /// How many bytes more go up with the first question about content.
+    pub fn content_len_of(segment: &Segment) -> u64 {
+        Share::Content.len_of(segment)
+    }
+
+    /// Whether what questions about content need is there already.
+    pub fn has_content(&self) -> bool {
+        self.0.content.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     /// What questions about content need: brought up when the first one comes.

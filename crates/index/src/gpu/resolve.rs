@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::GpuError;
-use super::job::Job;
+use super::job::{Job, Part};
 use super::pending::{Landing, Pending, windowed};
 use super::resident::Resident;
 use super::shader::Kernel;
@@ -134,14 +134,89 @@ impl Resident {
         })
     }
 
+    /// Sends paths to the device, to be looked up there as often as [`SentPaths::find`] says: for who asks the same paths of more than
+    /// one state of things, and to measure what a device takes without the way to it.
+    ///
+    /// # Errors
+    /// [`GpuError::Unfit`] if they are more than go at once, or one of them is for the processor.
+    pub fn send_paths(&self, questions: &[Question<'_>]) -> Result<SentPaths, GpuError> {
+        let parts = divide(questions, questions.len().max(1));
+        if parts.len() > 1 {
+            return Err(GpuError::Unfit { what: "parts of paths", needs: parts.len() as u64, limit: 1 });
+        }
+        if let Some(long) = questions.iter().find(|question| is_for_processor(question)) {
+            let (needs, limit) = (long.path.len() as u64, PATH_SENT_MAX_BYTES as u64);
+            return Err(GpuError::Unfit { what: "bytes of a path", needs, limit });
+        }
+        let mut job = Job::new(&self.0.device)?;
+        let asked = Asked::send(&mut job, questions, 0)?;
+        job.bring_up()?;
+        Ok(SentPaths { resident: self.clone(), asked: Mutex::new(asked), count: questions.len() })
+    }
+
     fn submit_paths(
         &self,
         questions: &[Question<'_>],
-        mut flags: u32,
+        flags: u32,
         words_each: usize,
     ) -> Result<Arc<Landing>, GpuError> {
-        let held = &self.0;
+        let mut job = Job::new(&self.0.device)?;
+        let asked = Asked::send(&mut job, questions, flags)?;
+        let len = 4 * (questions.len() * words_each) as u64;
+        let answers = job.room("answers of a part", len)?;
+        asked.look_up(&mut job, self, &answers, questions.len())?;
+        job.submit(answers, len, asked.0.into())
+    }
+}
+
+/// Paths that lie on a device, beside the segment that they are asked of.
+pub struct SentPaths {
+    resident: Resident,
+    asked: Mutex<Asked>,
+    count: usize,
+}
+
+impl std::fmt::Debug for SentPaths {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SentPaths")
+            .field("resident", &self.resident)
+            .field("count", &self.count)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SentPaths {
+    /// Looks all of them up `times` times, and tells what the last time came to: the node of each, or none. Blocks until it is there.
+    ///
+    /// # Errors
+    /// As every job; [`GpuError::Unfit`] if one of them cannot be looked up on a device.
+    pub fn find(&self, times: u32) -> Result<Vec<Option<NodeId>>, GpuError> {
+        let held = &self.resident.0;
         let mut job = Job::new(&held.device)?;
+        let len = 4 * self.count as u64;
+        let answers = job.room("answers of a part", len)?;
+        let landing = {
+            let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            for _ in 0..times.max(1) {
+                asked.look_up(&mut job, &self.resident, &answers, self.count)?;
+            }
+            job.submit(answers, len, Vec::new())?
+        };
+        let words = Pending::after(landing, Pending::ready).wait()?;
+        let answer = |word: &u32| match *word {
+            NONE => Ok(None),
+            ASK => Err(GpuError::Unfit { what: "directories to start from", needs: 1, limit: 0 }),
+            node => Ok(Some(NodeId(node))),
+        };
+        words[..self.count].iter().map(answer).collect()
+    }
+}
+
+/// The paths of a part as the kernel sees them: parameters, bounds, places to start, bytes.
+struct Asked([Part; 4]);
+
+impl Asked {
+    fn send(job: &mut Job, questions: &[Question<'_>], mut flags: u32) -> Result<Asked, GpuError> {
         let (mut bounds, mut starts, mut pieces) = (Vec::new(), Vec::new(), Vec::new());
         let mut end = 0u32;
         bounds.extend(end.to_le_bytes());
@@ -161,16 +236,19 @@ impl Resident {
         }
         let mut numbers = vec![questions.len() as u32, flags, 0, 0];
         numbers.extend(SECRET);
-        let numbers = job.numbers(&numbers)?;
-        let bounds = job.send("paths of a part", &[&bounds])?;
-        let starts = job.send("directories to start from", &[&starts])?;
-        let paths = job.send("bytes of a part", &pieces)?;
-        let len = 4 * (questions.len() * words_each) as u64;
-        let answers = job.room("answers of a part", len)?;
+        Ok(Asked([
+            job.numbers(&numbers)?,
+            job.send("paths of a part", &[&bounds])?,
+            job.send("directories to start from", &[&starts])?,
+            job.send("bytes of a part", &pieces)?,
+        ]))
+    }
+
+    fn look_up(&self, job: &mut Job, resident: &Resident, answers: &Part, count: usize) -> Result<(), GpuError> {
+        let held = &resident.0;
+        let [numbers, bounds, starts, paths] = &self.0;
         let kernel = Kernel::Resolve(held.tree.division);
-        let parts = [&numbers, &bounds, &starts, &paths, &answers];
-        job.run(kernel, &[&held.tree.group], &parts, questions.len() as u64)?;
-        job.submit(answers, len, vec![numbers, bounds, starts, paths])
+        job.run(kernel, &[&held.tree.group], &[numbers, bounds, starts, paths, answers], count as u64)
     }
 }
 

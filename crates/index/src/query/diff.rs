@@ -13,6 +13,7 @@ use adit_core::error::Result;
 use adit_core::types::Kind;
 
 use super::find::Query;
+use super::known::Joined;
 use super::levels;
 use super::renames;
 use super::view::{Cursor, View};
@@ -153,10 +154,34 @@ impl Diff {
         after: &Segment,
         sink: &mut dyn FnMut(Change) -> ControlFlow<()>,
     ) -> Result<DiffSummary> {
+        self.give(before, after, None, sink)
+    }
+
+    /// As [`Diff::run`], where it is known already which nodes have the same path.
+    ///
+    /// # Errors
+    /// As [`Diff::run`].
+    pub fn run_known(
+        &self,
+        before: &Segment,
+        after: &Segment,
+        joined: &Joined,
+        sink: &mut dyn FnMut(Change) -> ControlFlow<()>,
+    ) -> Result<DiffSummary> {
+        self.give(before, after, Some(joined), sink)
+    }
+
+    fn give(
+        &self,
+        before: &Segment,
+        after: &Segment,
+        joined: Option<&Joined>,
+        sink: &mut dyn FnMut(Change) -> ControlFlow<()>,
+    ) -> Result<DiffSummary> {
         let (a, b) = (before.columns()?, after.columns()?);
         let (views_a, views_b) = (View::new(before, &(0..before.len()))?, View::new(after, &(0..after.len()))?);
-        let mut walk =
-            Walk { diff: self, a: Side::new(a, &views_a)?, b: Side::new(b, &views_b)?, same: 0, stack: Vec::new() };
+        let (side_a, side_b) = (Side::new(a, &views_a)?, Side::new(b, &views_b)?);
+        let mut walk = Walk { diff: self, joined, a: side_a, b: side_b, same: 0, stack: Vec::new() };
         let mut summary = DiffSummary::default();
         let mut give = |change: Change| {
             match change {
@@ -282,6 +307,8 @@ struct Frame {
 
 struct Walk<'d, 'v, 'a> {
     diff: &'d Diff,
+    /// What need not be asked of the names.
+    joined: Option<&'d Joined>,
     a: Side<'v, 'a>,
     b: Side<'v, 'a>,
     same: u64,
@@ -298,16 +325,11 @@ impl Walk<'_, '_, '_> {
             if steps.is_multiple_of(STEP) {
                 self.diff.query.check_stop()?;
             }
-            let frame = &mut self.stack[depth];
-            let order = match (self.a.name(depth, &frame.a)?, self.b.name(depth, &frame.b)?) {
-                (None, None) => {
-                    self.stack.pop();
-                    continue;
-                }
-                (Some(_), None) => Ordering::Less,
-                (None, Some(_)) => Ordering::Greater,
-                (Some(a), Some(b)) => a.cmp(b),
+            let Some(order) = self.order(depth)? else {
+                self.stack.pop();
+                continue;
             };
+            let frame = &mut self.stack[depth];
             let old = if order.is_le() { frame.a.next() } else { None };
             let new = if order.is_ge() { frame.b.next() } else { None };
             if self.tell(old, new, sink)?.is_break() {
@@ -316,6 +338,25 @@ impl Walk<'_, '_, '_> {
             self.enter(old, new)?;
         }
         Ok(())
+    }
+
+    /// Which of the next nodes of the directory at `depth` comes first; `None` if there is none left.
+    #[inline]
+    fn order(&mut self, depth: usize) -> Result<Option<Ordering>> {
+        let Frame { a, b } = &self.stack[depth];
+        let known = match self.joined {
+            Some(joined) if !a.is_empty() && !b.is_empty() => joined.order(a.start, b.start),
+            _ => None,
+        };
+        if known.is_some() {
+            return Ok(known);
+        }
+        Ok(match (self.a.name(depth, a)?, self.b.name(depth, b)?) {
+            (None, None) => None,
+            (Some(_), None) => Some(Ordering::Less),
+            (None, Some(_)) => Some(Ordering::Greater),
+            (Some(a), Some(b)) => Some(a.cmp(b)),
+        })
     }
 
     /// Tells what a node of one path is, if that is a change.

@@ -11,6 +11,7 @@ use adit_core::error::Result;
 use adit_core::types::Kind;
 
 use super::find::Query;
+use super::known::within;
 use super::levels;
 use super::ordered::ordered;
 use super::view::slice;
@@ -123,20 +124,48 @@ impl Dupes {
     /// # Errors
     /// `NotDirectory` if it is to begin in none; `Corrupt` where something is wrong; `Interrupted` as [`Query::stop_when`] says.
     pub fn run(&self, segment: &Segment, sink: &mut dyn FnMut(&Group) -> ControlFlow<()>) -> Result<DupesSummary> {
+        self.give(segment, None, sink)
+    }
+
+    /// As [`Dupes::run`], where it is known already which files have their like in the index: `nodes`, in order. More may be among them.
+    ///
+    /// # Errors
+    /// As [`Dupes::run`].
+    pub fn run_known(
+        &self,
+        segment: &Segment,
+        nodes: &[NodeId],
+        sink: &mut dyn FnMut(&Group) -> ControlFlow<()>,
+    ) -> Result<DupesSummary> {
+        self.give(segment, Some(nodes), sink)
+    }
+
+    /// Files of fewer bytes are left out.
+    pub fn smallest(&self) -> u64 {
+        self.min_size
+    }
+
+    fn give(
+        &self,
+        segment: &Segment,
+        known: Option<&[NodeId]>,
+        sink: &mut dyn FnMut(&Group) -> ControlFlow<()>,
+    ) -> Result<DupesSummary> {
         segment.check_sections(&[Section::Modes, Section::Sizes, Section::Hashes])?;
         let levels = levels::below(segment, self.query.start, &(1..u32::MAX))?;
         let columns = Columns::new(segment)?;
         let mut summary = self.count(&columns, &levels)?;
         let threads = self.query.threads_for(summary.hashed as u32).max(1);
         let at_once = SORT_LEN_BYTES / CANDIDATE_LEN_BYTES / threads as u64;
-        let parts = summary.hashed.div_ceil(at_once).max(threads as u64).next_power_of_two().min(PARTS_MAX);
+        let candidates = known.map_or(summary.hashed, |known| known.len() as u64);
+        let parts = candidates.div_ceil(at_once).max(threads as u64).next_power_of_two().min(PARTS_MAX);
         let mut all = Groups::default();
         let mut failed = Ok(());
         ordered(
             threads,
             parts as usize,
             || (),
-            |(), part| self.part(&columns, &levels, part as u64, parts),
+            |(), part| self.part(&columns, &levels, known, (part as u64, parts)),
             &mut |groups: Result<Groups>| match groups {
                 Ok(mut groups) => {
                     all.nodes.append(&mut groups.nodes);
@@ -150,7 +179,7 @@ impl Dupes {
             },
         );
         failed?;
-        give(&columns, &all, &mut summary, sink);
+        give_out(&columns, &all, &mut summary, sink);
         Ok(summary)
     }
 
@@ -170,18 +199,28 @@ impl Dupes {
         Ok(summary)
     }
 
-    /// The groups of those files whose hash begins with the bits of `part`.
-    fn part(&self, columns: &Columns<'_>, levels: &[Range<u32>], part: u64, parts: u64) -> Result<Groups> {
+    /// The groups of those files whose hash begins with the bits of `part`; if some files are `known`, of those.
+    fn part(
+        &self,
+        columns: &Columns<'_>,
+        levels: &[Range<u32>],
+        known: Option<&[NodeId]>,
+        (part, parts): (u64, u64),
+    ) -> Result<Groups> {
         let shift = 64 - parts.ilog2();
         let mut candidates: Vec<Candidate> = Vec::new();
+        let mut look = |node: u32| {
+            let Some(hash) = columns.hash(node) else { return };
+            let begin = u64::from_be_bytes(*hash.first_chunk().expect("a hash has sixteen bytes"));
+            if begin.checked_shr(shift).unwrap_or(0) == part && columns.is_file(node, self.min_size) {
+                candidates.push((begin, node));
+            }
+        };
         for level in levels {
             self.query.check_stop()?;
-            for node in level.clone() {
-                let Some(hash) = columns.hash(node) else { continue };
-                let begin = u64::from_be_bytes(*hash.first_chunk().expect("a hash has sixteen bytes"));
-                if begin.checked_shr(shift).unwrap_or(0) == part && columns.is_file(node, self.min_size) {
-                    candidates.push((begin, node));
-                }
+            match known {
+                Some(known) => within(known, level).iter().for_each(|node| look(node.0)),
+                None => level.clone().for_each(&mut look),
             }
         }
         candidates.sort_unstable();
@@ -201,7 +240,7 @@ impl Dupes {
 }
 
 /// Gives out groups in order.
-fn give(
+fn give_out(
     columns: &Columns<'_>,
     all: &Groups,
     summary: &mut DupesSummary,

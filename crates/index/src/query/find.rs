@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use adit_core::error::{ErrorKind, FsError, Result};
 use adit_core::types::Kind;
 
+use super::known::{self, Known};
 use super::pattern::{Pattern, Target, last_name};
 use super::{levels, scan, sort, walk};
 use crate::cores::cores_up_to;
@@ -231,6 +232,28 @@ impl Query {
     /// `NotDirectory` if it is to begin in none, `Corrupt` with a [`crate::Damage`] where something is wrong, `Interrupted` as
     /// [`Query::stop_when`] says. What was given before is right.
     pub fn run(&self, segment: &Segment, sink: &mut dyn FnMut(Hit) -> ControlFlow<()>) -> Result<u64> {
+        self.give(segment, None, sink)
+    }
+
+    /// As [`Query::run`], where it is known already which nodes [`Query::leader`] matches.
+    ///
+    /// # Errors
+    /// As [`Query::run`].
+    pub fn run_known(
+        &self,
+        segment: &Segment,
+        known: Known<'_>,
+        sink: &mut dyn FnMut(Hit) -> ControlFlow<()>,
+    ) -> Result<u64> {
+        self.give(segment, Some(known), sink)
+    }
+
+    fn give(
+        &self,
+        segment: &Segment,
+        known: Option<Known<'_>>,
+        sink: &mut dyn FnMut(Hit) -> ControlFlow<()>,
+    ) -> Result<u64> {
         let mut given = 0;
         let mut give = |node: u32| {
             if given == self.limit {
@@ -242,10 +265,10 @@ impl Query {
         };
         match self.order {
             _ if self.limit == 0 => levels::check_directory(segment, self.start)?,
-            None => self.each(segment, &mut |hits| hits.into_iter().try_for_each(&mut give))?,
+            None => self.each(segment, known, &mut |hits| hits.into_iter().try_for_each(&mut give))?,
             Some((order, reverse)) => {
                 let mut nodes = Vec::new();
-                self.each(segment, &mut |hits| {
+                self.each(segment, known, &mut |hits| {
                     nodes.extend(hits);
                     ControlFlow::Continue(())
                 })?;
@@ -261,8 +284,20 @@ impl Query {
     /// # Errors
     /// As [`Query::run`].
     pub fn count(&self, segment: &Segment) -> Result<u64> {
+        self.add_up(segment, None)
+    }
+
+    /// As [`Query::count`], where it is known already which nodes [`Query::leader`] matches.
+    ///
+    /// # Errors
+    /// As [`Query::run`].
+    pub fn count_known(&self, segment: &Segment, known: Known<'_>) -> Result<u64> {
+        self.add_up(segment, Some(known))
+    }
+
+    fn add_up(&self, segment: &Segment, known: Option<Known<'_>>) -> Result<u64> {
         let mut count = 0_u64;
-        self.each(segment, &mut |hits| {
+        self.each(segment, known, &mut |hits| {
             count += hits.len() as u64;
             if count >= self.limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
@@ -309,9 +344,45 @@ impl Query {
         self.extensions.is_empty() || self.extensions.iter().any(ends_with)
     }
 
-    /// Finds nodes and gives them to `sink`, some at once, in their order.
-    fn each(&self, segment: &Segment, sink: &mut dyn FnMut(Vec<u32>) -> ControlFlow<()>) -> Result<()> {
+    /// The pattern that the search begins with, and its number: what it does not match need not be looked at. `None` if there is no
+    /// pattern.
+    pub fn leader(&self) -> Option<(usize, &Pattern)> {
+        let of_names = scan::literal(self).map(|(at, _)| at).or_else(|| scan::names(self).map(|(at, _)| at).next());
+        let at = if of_names.is_none() && !self.patterns.is_empty() { Some(0) } else { of_names };
+        at.map(|at| (at, &self.patterns[at]))
+    }
+
+    /// Nodes among which all are that can be found: those below the directory that it begins in, and some beside them.
+    ///
+    /// # Errors
+    /// As [`Query::run`].
+    pub fn stretch(&self, segment: &Segment) -> Result<Range<u32>> {
+        let levels = self.levels(segment)?;
+        Ok(levels.first().map_or(0, |level| level.start)..levels.last().map_or(0, |level| level.end))
+    }
+
+    /// Whether it may end before all nodes were looked at.
+    pub fn may_end_early(&self) -> bool {
+        self.order.is_none() && self.limit < u64::MAX
+    }
+
+    /// The nodes that are asked for, of each level.
+    #[allow(clippy::single_range_in_vec_init)] // It is one range that is meant.
+    fn levels(&self, segment: &Segment) -> Result<Vec<Range<u32>>> {
         let all = self.start == NodeId::ROOT && self.depths == (1..u32::MAX);
+        if all { Ok(vec![1..segment.len()]) } else { levels::below(segment, self.start, &self.depths) }
+    }
+
+    /// Finds nodes and gives them to `sink`, some at once, in their order.
+    fn each(
+        &self,
+        segment: &Segment,
+        known: Option<Known<'_>>,
+        sink: &mut dyn FnMut(Vec<u32>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        if let Some(known) = known {
+            return known::run(self, segment, &self.levels(segment)?, known, sink);
+        }
         // A pattern of names is searched for where they lie; one of paths alone, on the way down.
         let of_names = self.patterns.iter().any(|pattern| pattern.target() == Target::Name);
         let of_paths = self.patterns.iter().position(|pattern| pattern.target() == Target::Path);
@@ -320,9 +391,7 @@ impl Query {
         {
             return walk::run(self, segment, (pattern, table), sink);
         }
-        #[allow(clippy::single_range_in_vec_init)] // It is one range that is meant.
-        let levels = if all { vec![1..segment.len()] } else { levels::below(segment, self.start, &self.depths)? };
-        scan::run(self, segment, levels, sink)
+        scan::run(self, segment, self.levels(segment)?, sink)
     }
 
     /// How many threads so many nodes are worth.

@@ -13,6 +13,7 @@ mod du;
 mod dupes;
 mod filter;
 mod find;
+mod known;
 mod levels;
 mod ordered;
 mod paths;
@@ -28,5 +29,6 @@ pub use dupes::{Dupes, DupesSummary, Group};
 #[doc(hidden)]
 pub use find::Strategy;
 pub use find::{Candidate, Hit, Order, Query};
+pub use known::{Joined, Known};
 pub use paths::Paths;
 pub use pattern::{BadPattern, Matcher, Pattern, PatternBuilder, Syntax, Target};

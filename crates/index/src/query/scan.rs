@@ -9,7 +9,7 @@ use regex_automata::{Input, meta};
 use super::filter::Filter;
 use super::find::{Query, Strategy};
 use super::ordered::ordered;
-use super::pattern::Target;
+use super::pattern::{Pattern, Target};
 use super::view::{Cursor, Facts, View};
 use crate::segment::Segment;
 
@@ -30,13 +30,22 @@ fn way(query: &Query) -> (Option<usize>, Way<'_>) {
     if query.strategy == Strategy::Each {
         return (None, Way::Each);
     }
-    let names = || query.patterns.iter().enumerate().filter(|(_, pattern)| pattern.target() == Target::Name);
-    let literal = names().filter_map(|(at, pattern)| Some((at, pattern.finder()?)));
-    if let Some((at, finder)) = literal.max_by_key(|(_, finder)| finder.needle().len()) {
+    if let Some((at, finder)) = literal(query) {
         return (Some(at), Way::Literal(finder));
     }
-    let regex = names().find_map(|(at, pattern)| Some((at, pattern.arena()?)));
+    let regex = names(query).find_map(|(at, pattern)| Some((at, pattern.arena()?)));
     regex.map_or((None, Way::Each), |(at, regex)| (Some(at), Way::Regex(regex)))
+}
+
+/// The patterns that are compared with names, with their numbers.
+pub(super) fn names(query: &Query) -> impl Iterator<Item = (usize, &Pattern)> {
+    query.patterns.iter().enumerate().filter(|(_, pattern)| pattern.target() == Target::Name)
+}
+
+/// The longest of them that is nothing but bytes that occur somewhere.
+pub(super) fn literal(query: &Query) -> Option<(usize, &Finder<'static>)> {
+    let literals = names(query).filter_map(|(at, pattern)| Some((at, pattern.finder()?)));
+    literals.max_by_key(|(_, finder)| finder.needle().len())
 }
 
 /// The ranges, divided into pieces.
@@ -109,7 +118,7 @@ impl<'a> Scanner<'a> {
         match self.way {
             Way::Literal(finder) => {
                 let find = |names: &[u8], at| finder.find(&names[at..]).map(|found| at + found);
-                names(&mut self.filter, &view, &facts, &nodes, find, &mut hits)?;
+                from_find_to_find(&mut self.filter, &view, &facts, &nodes, find, &mut hits)?;
             }
             Way::Regex(regex) => {
                 let cache = self.cache.as_mut().expect("there is one for the regex");
@@ -118,16 +127,16 @@ impl<'a> Scanner<'a> {
                     let input = Input::new(names).range(at..).earliest(true);
                     regex.search_half_with(cache, &input).map(|found| found.offset())
                 };
-                names(&mut self.filter, &view, &facts, &nodes, find, &mut hits)?;
+                from_find_to_find(&mut self.filter, &view, &facts, &nodes, find, &mut hits)?;
             }
-            Way::Each => each(&mut self.filter, &view, &facts, &nodes, &mut hits)?,
+            Way::Each => each(&mut self.filter, &view, &facts, nodes, &mut hits)?,
         }
         Ok(hits)
     }
 }
 
 /// Goes from find to find through the names. `find` tells a place in the next name that is one, or at its end.
-fn names(
+fn from_find_to_find(
     filter: &mut Filter<'_>,
     view: &View<'_>,
     facts: &Facts<'_>,
@@ -167,15 +176,16 @@ fn end_of(start: &Cursor<'_, '_>, view: &View<'_>, nodes: &Range<u32>) -> Result
     Ok(end.at.min(view.names.len()).max(start.at))
 }
 
-fn each(
+/// Looks at one node after the other: those that rise, of the view.
+pub(super) fn each(
     filter: &mut Filter<'_>,
     view: &View<'_>,
     facts: &Facts<'_>,
-    nodes: &Range<u32>,
+    nodes: impl Iterator<Item = u32>,
     hits: &mut Vec<u32>,
 ) -> Result<()> {
     let mut cursor = view.cursor();
-    for node in nodes.clone() {
+    for node in nodes {
         if filter.has_facts(facts, node) {
             cursor.go_to(node)?;
             if filter.has_name(node, cursor.name()?)? {

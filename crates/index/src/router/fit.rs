@@ -25,8 +25,8 @@ struct Point {
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Fit {
     points: Vec<Point>,
-    /// How many times what was expected the last one was, if it was strange.
-    #[serde(skip)]
+    /// How many times what was expected the last one was, if it was strange. It is kept: a command has one job, and ends.
+    #[serde(default)]
     strange: Option<f64>,
 }
 
@@ -45,6 +45,7 @@ impl Fit {
     pub fn is_sound(&self) -> bool {
         let rises = self.points.is_sorted_by(|a, b| a.class < b.class);
         rises
+            && self.strange.is_none_or(|ratio| ratio.is_finite() && ratio > 0.0)
             && self.points.iter().all(|point| {
                 let right = |number: f64| number.is_finite() && number > 0.0;
                 point.class < 64 && point.seen > 0 && right(point.amount) && right(point.secs)

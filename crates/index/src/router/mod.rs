@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use fit::{Fit, class_of};
 use serde::{Deserialize, Serialize};
+pub use state::{KnownDevices, known_devices};
 
 /// What a job does. Each has an amount of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -29,11 +30,13 @@ use serde::{Deserialize, Serialize};
 pub enum Work {
     /// Finds paths; the amount is how many.
     Resolve,
-    /// A pattern of fixed bytes over all names; the amount is their bytes.
+    /// A pattern of fixed bytes over names; the amount is their bytes.
     Substring,
-    /// Any other pattern over all names; the amount is their bytes.
+    /// Any other pattern over names that has bytes to look for; the amount is the bytes of the names.
     Names,
-    /// A pattern over all paths; the amount is the bytes of the names.
+    /// A pattern over names that has none; the amount is the bytes of the names.
+    States,
+    /// A pattern over paths; the amount is the bytes of the names.
     Paths,
     /// Equal files; the amount is how many nodes there are.
     Twins,
@@ -41,6 +44,14 @@ pub enum Work {
     Pairs,
     /// Brings a segment to a device; the amount is its bytes.
     Upload,
+    /// Finds and opens a device, and makes it ready for its first job; the amount is 1.
+    Open,
+}
+
+impl Work {
+    /// All that a question can be.
+    pub const QUESTIONS: [Work; 7] =
+        [Work::Resolve, Work::Substring, Work::Names, Work::States, Work::Paths, Work::Twins, Work::Pairs];
 }
 
 impl fmt::Display for Work {
@@ -49,10 +60,12 @@ impl fmt::Display for Work {
             Work::Resolve => "paths to find",
             Work::Substring => "bytes of names to search for fixed bytes",
             Work::Names => "bytes of names to match",
+            Work::States => "bytes of names to match one by one",
             Work::Paths => "bytes of names to match as paths",
             Work::Twins => "nodes to find equal files among",
             Work::Pairs => "nodes to pair by path",
             Work::Upload => "bytes to bring up",
+            Work::Open => "device to open",
         })
     }
 }
@@ -71,7 +84,7 @@ pub struct Job {
 pub enum Choice {
     /// The processor.
     Cpu,
-    /// A device, a real one rather than a program that plays one.
+    /// A device, also where it is slower. A program that plays one only where [`RouterOptions::software`] says so.
     Gpu,
     /// Whoever is faster.
     #[default]
@@ -79,7 +92,7 @@ pub enum Choice {
 }
 
 /// An engine, as the router knows it. Number 0 is the processor.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Engine {
     /// For people.
     pub name: String,
@@ -87,6 +100,14 @@ pub struct Engine {
     pub id: String,
     /// A program on the processor that plays a device.
     pub software: bool,
+}
+
+impl Engine {
+    /// The processor of this machine: with other many threads it is another engine.
+    pub fn processor() -> Engine {
+        let threads = crate::cores::cores();
+        Engine { name: format!("the processor ({threads} threads)"), id: format!("cpu:{threads}"), software: false }
+    }
 }
 
 /// How a router decides. The defaults were chosen with made-up engines; `tests` in the module has them.
@@ -103,11 +124,20 @@ pub struct RouterOptions {
     pub explore_after: u32,
     /// A smaller amount is the processor's without a question: no device answers in less than some ten microseconds.
     pub least: u64,
+    /// Whether [`Choice::Gpu`] may take a program that plays a device, if there is no other: for tests. [`Choice::Auto`] never does.
+    pub software: bool,
 }
 
 impl Default for RouterOptions {
     fn default() -> Self {
-        RouterOptions { choice: Choice::Auto, hysteresis: 0.05, explore_share: 0.02, explore_after: 32, least: 64 }
+        RouterOptions {
+            choice: Choice::Auto,
+            hysteresis: 0.05,
+            explore_share: 0.02,
+            explore_after: 32,
+            least: 64,
+            software: false,
+        }
     }
 }
 
@@ -129,6 +159,10 @@ pub enum Reason {
     NotThere,
     /// It has not been looked at for long.
     LookedAt,
+    /// No device has a way to do such a job.
+    NoWay,
+    /// The job may end before all of it is done, and a device does all of it.
+    EndsEarly,
 }
 
 impl fmt::Display for Reason {
@@ -141,8 +175,19 @@ impl fmt::Display for Reason {
             Reason::Stays => "it had such jobs before, and no other engine is clearly faster",
             Reason::NotThere => "the index is not on the faster device, and bringing it there has not paid off yet",
             Reason::LookedAt => "it was not measured for long, and is looked at again",
+            Reason::NoWay => "no device has a way to do this",
+            Reason::EndsEarly => "it may end before all was looked at",
         })
     }
+}
+
+/// What has to be done before an engine can begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ahead {
+    /// It has to be found and opened.
+    pub open: bool,
+    /// So many bytes have to be brought there.
+    pub bytes: u64,
 }
 
 /// What was predicted of one engine.
@@ -152,7 +197,9 @@ pub struct Prediction {
     pub name: String,
     /// Seconds for the job; none if it was never measured.
     pub secs: Option<f64>,
-    /// Seconds to bring the segment there first; 0 if it is there.
+    /// What any such job takes, and what each unit takes, in seconds.
+    pub line: Option<(f64, f64)>,
+    /// Seconds to open it and bring the segment there first; 0 if it is there.
     pub upload_secs: f64,
     /// Why it is not taken whatever it would take.
     pub unusable: Option<String>,
@@ -178,21 +225,35 @@ impl fmt::Display for Route {
         writeln!(f, "{} {}: by {}, because {}", self.job.amount, self.job.work, self.name, self.reason)?;
         for prediction in &self.predictions {
             write!(f, "  {}: ", prediction.name)?;
-            match (&prediction.unusable, prediction.secs) {
-                (Some(why), _) => writeln!(f, "not taken, {why}")?,
-                (None, None) => writeln!(f, "not measured yet")?,
-                (None, Some(secs)) if prediction.upload_secs > 0.0 => {
-                    let upload = Duration::from_secs_f64(prediction.upload_secs);
-                    writeln!(
-                        f,
-                        "{:.1?} predicted, after {upload:.1?} to bring the index there",
-                        Duration::from_secs_f64(secs)
-                    )?;
+            let Some(secs) = prediction.secs.filter(|_| prediction.unusable.is_none()) else {
+                match &prediction.unusable {
+                    Some(why) => writeln!(f, "not taken, {why}")?,
+                    None => writeln!(f, "not measured yet")?,
                 }
-                (None, Some(secs)) => writeln!(f, "{:.1?} predicted", Duration::from_secs_f64(secs))?,
+                continue;
+            };
+            write!(f, "{} predicted", Secs(secs))?;
+            if let Some((fixed, each)) = prediction.line {
+                write!(f, " ({} a job, {} each)", Secs(fixed), Secs(each))?;
             }
+            if prediction.upload_secs > 0.0 {
+                write!(f, ", after {} to bring the index there", Secs(prediction.upload_secs))?;
+            }
+            writeln!(f)?;
         }
         Ok(())
+    }
+}
+
+/// Seconds, for people: what a byte takes is less than a nanosecond.
+struct Secs(f64);
+
+impl fmt::Display for Secs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 > 0.0 && self.0 < 1e-8 {
+            return write!(f, "{:.3} ns", self.0 * 1e9);
+        }
+        write!(f, "{:.1?}", Duration::try_from_secs_f64(self.0).unwrap_or(Duration::MAX))
     }
 }
 
@@ -243,16 +304,12 @@ impl Router {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who answers a job. `missing` says of each engine how many bytes of the segment would have to be brought there first.
-    pub fn route(&self, job: Job, missing: impl Fn(usize) -> u64) -> Route {
+    /// Who answers a job. `ahead` says of each engine what would have to be done first.
+    pub fn route(&self, job: Job, ahead: impl Fn(usize) -> Ahead) -> Route {
         // Before the lock: who answers may wait for somebody who learns something.
-        let missing: Vec<u64> = (0..self.engines.len()).map(missing).collect();
+        let ahead: Vec<Ahead> = (0..self.engines.len()).map(ahead).collect();
         let mut known = self.known();
-        let predictions: Vec<Prediction> = missing
-            .into_iter()
-            .enumerate()
-            .map(|(engine, missing)| self.predict(&known, engine, job, missing))
-            .collect();
+        let predictions = self.predictions(&known, job, &ahead);
         let (engine, reason) = self.choose(&mut known, job, &predictions);
         for other in 0..self.engines.len() {
             let unseen = known.unseen.entry((other, job.work, class_of(job.amount))).or_default();
@@ -261,15 +318,48 @@ impl Router {
         Route { engine, name: self.engines[engine].name.clone(), reason, job, predictions }
     }
 
-    fn predict(&self, known: &Known, engine: usize, job: Job, missing: u64) -> Prediction {
-        let fit = |work, amount| known.fits.get(&(engine, work)).and_then(|fit| fit.predict(amount));
-        let upload_secs = if missing > 0 { fit(Work::Upload, missing).unwrap_or(0.0) } else { 0.0 };
+    /// A job that is the processor's for a reason of its own, which nobody chooses for.
+    pub fn route_to_processor(&self, job: Job, reason: Reason, ahead: impl Fn(usize) -> Ahead) -> Route {
+        let ahead: Vec<Ahead> = (0..self.engines.len()).map(ahead).collect();
+        let predictions = self.predictions(&self.known(), job, &ahead);
+        Route { engine: 0, name: self.engines[0].name.clone(), reason, job, predictions }
+    }
+
+    fn predictions(&self, known: &Known, job: Job, ahead: &[Ahead]) -> Vec<Prediction> {
+        ahead.iter().enumerate().map(|(engine, ahead)| self.predict(known, engine, job, *ahead)).collect()
+    }
+
+    fn predict(&self, known: &Known, engine: usize, job: Job, ahead: Ahead) -> Prediction {
+        let fit = |work, amount| known.fits.get(&(engine, work)).and_then(|fit| fit.predict(amount)).unwrap_or(0.0);
+        let upload_secs = if ahead.bytes > 0 { fit(Work::Upload, ahead.bytes) } else { 0.0 };
+        let open_secs = if ahead.open { fit(Work::Open, 1) } else { 0.0 };
         let mut unusable = known.unusable.get(&engine).cloned();
-        if self.engines[engine].software && self.options.choice != Choice::Gpu {
+        if self.is_only_played(engine) {
             unusable.get_or_insert_with(|| "it is a program on the processor".to_owned());
         }
-        let secs = fit(job.work, job.amount);
-        Prediction { name: self.engines[engine].name.clone(), secs, upload_secs, unusable }
+        let own = known.fits.get(&(engine, job.work));
+        Prediction {
+            name: self.engines[engine].name.clone(),
+            secs: own.and_then(|fit| fit.predict(job.amount)),
+            line: own.and_then(Fit::line),
+            upload_secs: upload_secs + open_secs,
+            unusable,
+        }
+    }
+
+    /// Whether an engine is a program that plays a device, and nobody asked for such a one.
+    fn is_only_played(&self, engine: usize) -> bool {
+        self.engines[engine].software && !(self.options.choice == Choice::Gpu && self.options.software)
+    }
+
+    /// Whether there is a device that could be taken for some job.
+    pub fn has_devices(&self) -> bool {
+        self.options.choice != Choice::Cpu && (1..self.engines.len()).any(|engine| self.is_usable(engine))
+    }
+
+    /// Whether an engine could be taken: it was not given up, and is no program that nobody asked for.
+    pub fn is_usable(&self, engine: usize) -> bool {
+        self.given_up(engine).is_none() && !self.is_only_played(engine)
     }
 
     fn choose(&self, known: &mut Known, job: Job, predictions: &[Prediction]) -> (usize, Reason) {

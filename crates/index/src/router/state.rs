@@ -8,17 +8,38 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::fit::Fit;
-use super::{Router, Work};
+use super::{Engine, Router, Work};
 
 /// The version that is written, and the only one that is read: another one is measured anew.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// A longer file is none of ours.
 const LEN_MAX_BYTES: u64 = 1 << 20;
 
 #[derive(Serialize, Deserialize)]
 struct State {
     version: u32,
+    /// When drivers were asked which devices there are, in seconds since 1970; 0 if they never were.
+    #[serde(default)]
+    asked: u64,
+    /// What they said.
+    #[serde(default)]
+    devices: Vec<Engine>,
     engines: BTreeMap<String, BTreeMap<Work, Fit>>,
+}
+
+/// What a file of measurements says of the devices that there are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KnownDevices {
+    /// When drivers were asked, in seconds since 1970.
+    pub asked_secs: u64,
+    /// The devices that they offered.
+    pub devices: Vec<Engine>,
+}
+
+/// The devices that a file of measurements knows. `None` if there is no such file, or drivers were never asked.
+pub fn known_devices(path: &Path) -> Option<KnownDevices> {
+    let state = read(path)?;
+    (state.asked > 0).then_some(KnownDevices { asked_secs: state.asked, devices: state.devices })
 }
 
 impl Router {
@@ -36,12 +57,17 @@ impl Router {
         }
     }
 
-    /// Keeps what was measured, beside what the file says of other engines. It is replaced whole, readable for its owner.
+    /// Keeps what was measured, beside what the file says of other engines; and, if drivers were `asked` at that time, in seconds since
+    /// 1970, that these are all devices that there are. The file is replaced whole, readable for its owner.
     ///
     /// # Errors
     /// What the host says.
-    pub fn save(&self, path: &Path) -> io::Result<()> {
-        let mut state = read(path).unwrap_or(State { version: VERSION, engines: BTreeMap::new() });
+    pub fn save(&self, path: &Path, asked: Option<u64>) -> io::Result<()> {
+        let empty = State { version: VERSION, asked: 0, devices: Vec::new(), engines: BTreeMap::new() };
+        let mut state = read(path).unwrap_or(empty);
+        if let Some(asked) = asked {
+            (state.asked, state.devices) = (asked, self.engines[1..].to_vec());
+        }
         for ((number, work), fit) in &self.known().fits {
             let engine = state.engines.entry(self.engines[*number].id.clone()).or_default();
             engine.insert(*work, fit.clone());

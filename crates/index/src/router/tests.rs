@@ -54,7 +54,7 @@ fn run(router: &Router, rng: &mut Rng, engines: &[Made], jobs: u32) -> (f64, f64
     for _ in 0..jobs {
         let class = rng.below(21);
         let amount = 1 + rng.below(1 << class);
-        let route = router.route(job(amount), |_| 0);
+        let route = router.route(job(amount), |_| Ahead::default());
         let secs = engines[route.engine].secs(amount);
         router.learn(route.engine, job(amount), noisy(rng, secs));
         took += secs;
@@ -76,7 +76,7 @@ fn jobs_take_a_tenth_more_than_on_the_best_engine_at_most() {
             let (mut took, mut best) = (0.0, 0.0);
             for _ in 0..200 {
                 let amount = (1 << class) + rng.below(1 << class);
-                let route = router.route(job(amount), |_| 0);
+                let route = router.route(job(amount), |_| Ahead::default());
                 let secs = ENGINES[route.engine].secs(amount);
                 router.learn(route.engine, job(amount), noisy(&mut rng, secs));
                 took += secs;
@@ -115,7 +115,7 @@ fn two_engines_that_are_alike_do_not_take_turns() {
     let mut turns = 0;
     let mut before = None;
     for _ in 0..500 {
-        let route = router.route(job(1 << 14), |_| 0);
+        let route = router.route(job(1 << 14), |_| Ahead::default());
         // Less noise than the hysteresis: 5 % either way would be a reason.
         let secs = alike[route.engine].secs(1 << 14) * (0.99 + 0.02 * rng.below(1000) as f64 / 1000.0);
         router.learn(route.engine, job(1 << 14), Duration::from_secs_f64(secs));
@@ -130,23 +130,35 @@ fn a_device_that_was_never_measured_or_is_a_program_is_not_taken() {
     engines[1].software = true;
     let made = |choice| Router::new(engines.clone().into(), RouterOptions { choice, ..RouterOptions::default() });
     let auto = made(Choice::Auto);
-    assert_eq!(auto.route(job(1 << 20), |_| 0).reason, Reason::Only);
+    assert_eq!(auto.route(job(1 << 20), |_| Ahead::default()).reason, Reason::Only);
     auto.learn(0, job(1 << 20), Duration::from_secs(1));
     auto.learn(1, job(1 << 20), Duration::from_nanos(1));
-    let route = auto.route(job(1 << 20), |_| 0);
+    let route = auto.route(job(1 << 20), |_| Ahead::default());
     assert_eq!((route.engine, route.reason), (0, Reason::Only));
     assert!(route.to_string().contains("it is a program on the processor"), "{route}");
     auto.learn(2, job(1 << 20), Duration::from_millis(1));
-    assert_eq!(auto.route(job(1 << 20), |_| 0).engine, 2);
-    assert_eq!(auto.route(job(3), |_| 0).reason, Reason::Small);
-    // Forced, a real one is taken before the program, and the program before none.
-    let forced = made(Choice::Gpu);
-    assert_eq!((forced.route(job(1), |_| 0).engine, forced.route(job(1), |_| 0).reason), (2, Reason::Asked));
+    assert_eq!(auto.route(job(1 << 20), |_| Ahead::default()).engine, 2);
+    assert_eq!(auto.route(job(3), |_| Ahead::default()).reason, Reason::Small);
+    // Forced, a real one is taken before the program, and the program before none if that was asked for.
+    let strict = made(Choice::Gpu);
+    assert_eq!(strict.route(job(1), |_| Ahead::default()).engine, 2);
+    strict.give_up(2, "it was lost".into());
+    assert_eq!(strict.route(job(1), |_| Ahead::default()).reason, Reason::Only);
+    assert!(!strict.has_devices() && auto.has_devices() && !made(Choice::Cpu).has_devices());
+    let options = RouterOptions { choice: Choice::Gpu, software: true, ..RouterOptions::default() };
+    let forced = Router::new(engines.clone().into(), options);
+    assert_eq!(
+        (forced.route(job(1), |_| Ahead::default()).engine, forced.route(job(1), |_| Ahead::default()).reason),
+        (2, Reason::Asked)
+    );
     forced.give_up(2, "it was lost".into());
-    assert_eq!(forced.route(job(1), |_| 0).engine, 1);
+    assert_eq!(forced.route(job(1), |_| Ahead::default()).engine, 1);
     forced.give_up(1, "it was lost".into());
-    assert_eq!((forced.route(job(1), |_| 0).engine, forced.route(job(1), |_| 0).reason), (0, Reason::Only));
-    assert_eq!(made(Choice::Cpu).route(job(1 << 30), |_| 0).reason, Reason::Asked);
+    assert_eq!(
+        (forced.route(job(1), |_| Ahead::default()).engine, forced.route(job(1), |_| Ahead::default()).reason),
+        (0, Reason::Only)
+    );
+    assert_eq!(made(Choice::Cpu).route(job(1 << 30), |_| Ahead::default()).reason, Reason::Asked);
 }
 
 #[test]
@@ -154,10 +166,10 @@ fn a_lost_device_is_out_and_the_processor_never_is() {
     let mut rng = Rng::new(1);
     let router = router(RouterOptions::default());
     measure(&router, &mut rng, &ENGINES);
-    assert_eq!(router.route(job(1 << 20), |_| 0).engine, 1);
+    assert_eq!(router.route(job(1 << 20), |_| Ahead::default()).engine, 1);
     router.give_up(1, "the bus fell off".into());
     router.give_up(0, "no".into());
-    let route = router.route(job(1 << 20), |_| 0);
+    let route = router.route(job(1 << 20), |_| Ahead::default());
     assert_eq!(route.engine, 2);
     assert!(route.to_string().contains("large: not taken, the bus fell off"), "{route}");
     assert_eq!((router.given_up(0), router.given_up(1).is_some()), (None, true));
@@ -170,14 +182,20 @@ fn a_segment_is_brought_up_when_that_has_paid_off() {
     measure(&router, &mut rng, &ENGINES[..2]);
     router.learn(1, Job { work: Work::Upload, amount: 1 << 30 }, Duration::from_secs(1));
     // Each job of a million loses some 110 ms; a second is lost after nine or ten of them.
-    let missing = |engine| if engine == 1 { 1 << 30 } else { 0 };
+    let missing = |engine| Ahead { open: false, bytes: if engine == 1 { 1 << 30 } else { 0 } };
     let until = (0..100).position(|_| router.route(job(1 << 20), missing).engine == 1).unwrap();
     assert!((7..12).contains(&until), "after {until} jobs");
     assert_eq!(router.route(job(1 << 20), missing).reason, Reason::NotThere);
     // One job that gains more than that takes it there at once.
     assert_eq!(router.route(job(1 << 27), missing).reason, Reason::Fastest);
+    // To open the device counts as well: nothing pays for that in one job.
+    router.learn(1, Job { work: Work::Open, amount: 1 }, Duration::from_secs(100));
+    let closed = |engine| Ahead { open: engine == 1, ..missing(engine) };
+    let route = router.route(job(1 << 27), closed);
+    assert_eq!(route.reason, Reason::NotThere);
+    assert!(route.to_string().contains("to bring the index there"), "{route}");
     // It is there now.
-    assert_eq!(router.route(job(1 << 20), |_| 0).engine, 1);
+    assert_eq!(router.route(job(1 << 20), |_| Ahead::default()).engine, 1);
 }
 
 #[test]
@@ -188,7 +206,8 @@ fn what_was_measured_is_kept_for_the_same_driver_only() {
     let before = router(RouterOptions::default());
     before.load(&path);
     measure(&before, &mut rng, &ENGINES);
-    before.save(&path).unwrap();
+    before.save(&path, None).unwrap();
+    assert_eq!(known_devices(&path), None, "nobody has asked a driver");
     let later = router(RouterOptions::default());
     later.load(&path);
     for engine in 0..3 {
@@ -201,7 +220,9 @@ fn what_was_measured_is_kept_for_the_same_driver_only() {
     assert_eq!([0, 1, 2].map(|engine| other.is_measured(engine, Work::Resolve)), [true, false, true]);
     // What is kept of others stays.
     other.learn(1, job(1), Duration::from_secs(1));
-    other.save(&path).unwrap();
+    other.save(&path, Some(7)).unwrap();
+    let known = known_devices(&path).unwrap();
+    assert_eq!((known.asked_secs, &known.devices[..]), (7, &other.engines()[1..]));
     let again = router(RouterOptions::default());
     again.load(&path);
     assert!(again.is_measured(1, Work::Resolve));
@@ -214,10 +235,10 @@ fn a_file_that_is_not_ours_says_nothing() {
     let path = dir.path().join("devices.json");
     let point = |class: i32, secs: &str| {
         format!(
-            r#"{{"version":1,"engines":{{"id of processor":{{"resolve":{{"points":[{{"class":{class},"amount":1.0,"secs":{secs},"seen":1}}]}}}}}}}}"#
+            r#"{{"version":2,"engines":{{"id of processor":{{"resolve":{{"points":[{{"class":{class},"amount":1.0,"secs":{secs},"seen":1}}]}}}}}}}}"#
         )
     };
-    for text in ["", "{", "[]", r#"{"version":2,"engines":{}}"#, &point(3, "-1.0"), &point(99, "1.0"), &point(3, "0.0")]
+    for text in ["", "{", "[]", r#"{"version":1,"engines":{}}"#, &point(3, "-1.0"), &point(99, "1.0"), &point(3, "0.0")]
     {
         std::fs::write(&path, text).unwrap();
         let router = router(RouterOptions::default());

@@ -1,44 +1,29 @@
 //! Questions in bulk over one segment, answered by the processor or by a device, whichever is faster: [`Session`].
 //!
 //! The answers are the same whoever gives them. A device is opened, and the segment brought to it, when the [`Router`] first chooses it;
-//! when it fails, the processor answers, and a lost device is not asked again. A batch is a [`Pending`]: what a device does begins at once,
-//! what the processor does when the answer is polled or waited for, on that thread and those it shares the work with.
+//! when it fails, the processor answers, and a lost device is not asked again. A batch of paths is a [`Pending`]: what a device does begins
+//! at once, what the processor does when the answer is polled or waited for, on that thread and those it shares the work with.
 
+mod explain;
 mod measure;
+mod options;
+mod place;
+mod search;
 
-use std::collections::HashMap;
-use std::path::PathBuf;
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 use adit_core::error::Result as FsResult;
 
-use crate::gpu::{Adapter, Device, DeviceOptions, GpuError, Pending, Resident, adapters};
+use crate::gpu::{Adapter, Ending, GpuError, Pending, Resident, adapters};
 use crate::resolve::{Miss, Question, Resolver};
-use crate::router::{Choice, Engine, Job, Route, Router, RouterOptions, Work};
+use crate::router::{Choice, Engine, Job, Reason, Router, Work, known_devices};
 use crate::segment::{NodeId, Segment};
+use place::Place;
 
-/// How a session works.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct SessionOptions {
-    /// Who answers, and when that changes.
-    pub router: RouterOptions,
-    /// How devices are used.
-    pub device: DeviceOptions,
-    /// Only devices whose name contains this, in any case. All by default.
-    pub only: Option<String>,
-    /// The file in which measurements are kept. None: they are forgotten.
-    pub state: Option<PathBuf>,
-}
-
-/// What is known of a device, from its driver's offer to a segment that lies there.
-enum Place {
-    Offered(Adapter),
-    Open(Device),
-    There(Resident),
-    Gone,
-}
+pub use explain::Explained;
+pub use options::SessionOptions;
 
 /// A segment, and who may answer questions over it. Any number of threads may ask at once.
 pub struct Session {
@@ -47,8 +32,14 @@ pub struct Session {
     options: SessionOptions,
     /// Of engine 1 and those behind.
     places: Vec<Mutex<Place>>,
-    /// The last decision of each kind of work.
-    routes: Mutex<HashMap<Work, Route>>,
+    /// What was decided, and what came of it.
+    log: explain::Log,
+    /// What devices have done once: before that a kernel has to be translated, which says nothing of later jobs.
+    warm: Mutex<HashSet<(usize, Work)>>,
+    /// Those that were opened, also those that were lost since.
+    opened: Mutex<Vec<Ending>>,
+    /// When drivers were asked for all devices that there are, in seconds since 1970.
+    asked_secs: Option<u64>,
 }
 
 impl std::fmt::Debug for Session {
@@ -58,26 +49,18 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// Over a segment. Asks drivers which devices there are, unless only the processor is to answer; opens none of them.
+    /// Over a segment. Asks drivers which devices there are, if [`SessionOptions::ask_drivers`] says so; opens none of them.
     pub fn new(segment: Arc<Segment>, options: SessionOptions) -> Session {
-        let wanted = options.only.as_ref().map(|only| only.to_lowercase());
-        let fits = |adapter: &Adapter| {
-            wanted.as_ref().is_none_or(|wanted| adapter.facts().name.to_lowercase().contains(wanted))
-        };
-        let found = if options.router.choice == Choice::Cpu { Vec::new() } else { adapters() };
-        let found: Vec<Adapter> = found.into_iter().filter(fits).collect();
-        let mut engines = vec![processor()];
-        engines.extend(found.iter().map(|adapter| Engine {
-            name: adapter.facts().name.clone(),
-            id: adapter.facts().id.clone(),
-            software: adapter.facts().software,
-        }));
+        let (found, asked_secs) = devices(&options);
+        let engines =
+            std::iter::once(Engine::processor()).chain(found.iter().map(|(engine, _)| engine.clone())).collect();
         let router = Router::new(engines, options.router);
         if let Some(state) = &options.state {
             router.load(state);
         }
-        let places = found.into_iter().map(|adapter| Mutex::new(Place::Offered(adapter))).collect();
-        Session { segment, router, options, places, routes: Mutex::default() }
+        let places = found.into_iter().map(|(_, place)| Mutex::new(place)).collect();
+        let (log, warm, opened) = (explain::Log::default(), Mutex::default(), Mutex::default());
+        Session { segment, router, options, places, log, warm, opened, asked_secs }
     }
 
     /// What is asked.
@@ -90,19 +73,14 @@ impl Session {
         &self.router
     }
 
-    /// The devices that are open: those that were asked already, and did not fail.
-    pub fn devices(&self) -> Vec<Device> {
-        let opened = |place: &Mutex<Place>| match &*place.lock().unwrap_or_else(PoisonError::into_inner) {
-            Place::Open(device) => Some(device.clone()),
-            Place::There(resident) => Some(resident.device().clone()),
-            Place::Offered(_) | Place::Gone => None,
-        };
-        self.places.iter().filter_map(opened).collect()
+    /// The last decision about such work, with what was predicted and what came of it: its text is for people.
+    pub fn explain(&self, work: Work) -> Option<Explained> {
+        self.log.of(work)
     }
 
-    /// The last decision about such work, with what was predicted: its text is for people.
-    pub fn explain(&self, work: Work) -> Option<Route> {
-        self.routes.lock().unwrap_or_else(PoisonError::into_inner).get(&work).cloned()
+    /// As [`Session::explain`], of all work that there was.
+    pub fn explain_all(&self) -> Vec<Explained> {
+        self.log.all()
     }
 
     /// Keeps what was measured, if there is a file for it.
@@ -110,7 +88,7 @@ impl Session {
     /// # Errors
     /// What the host says.
     pub fn save(&self) -> std::io::Result<()> {
-        self.options.state.as_ref().map_or(Ok(()), |state| self.router.save(state))
+        self.options.state.as_ref().map_or(Ok(()), |state| self.router.save(state, self.asked_secs))
     }
 
     /// As [`Resolver::find_batch`].
@@ -120,13 +98,10 @@ impl Session {
         self.ask(job, by_processor, |resident| resident.find(questions))
     }
 
-    /// As [`Resolver::resolve`] of each: a miss is told precisely.
+    /// As [`Resolver::resolve_batch`]: a miss is told precisely.
     pub fn resolve<'q>(&'q self, questions: &'q [Question<'q>]) -> Pending<'q, Vec<Result<NodeId, Miss>>> {
         let job = Job { work: Work::Resolve, amount: questions.len() as u64 };
-        let by_processor = move || {
-            let resolver = Resolver::new(&self.segment)?;
-            questions.iter().map(|question| resolver.resolve(question.start, question.path)).collect()
-        };
+        let by_processor = move || Resolver::new(&self.segment)?.resolve_batch(questions);
         self.ask(job, by_processor, |resident| resident.resolve(questions))
     }
 
@@ -137,34 +112,37 @@ impl Session {
         by_processor: impl FnOnce() -> FsResult<T> + Send + 'q,
         by_device: impl FnOnce(&Resident) -> Pending<'q, T>,
     ) -> Pending<'q, T> {
-        let engine = match self.choose(job) {
+        let engine = match self.choose(job, None, None) {
             Ok(engine) => engine,
             Err(e) => return Pending::ready(Err(e)),
         };
         let by_processor = move || -> Result<T, GpuError> {
             let begun = Instant::now();
             let answer = by_processor()?;
-            self.router.learn(0, job, begun.elapsed());
+            self.learn(0, job, begun.elapsed());
             Ok(answer)
         };
         if engine == 0 {
             return Pending::from_future(async move { by_processor() });
         }
-        let resident = match self.resident(engine) {
-            Ok(resident) => resident,
-            Err(GpuError::Segment(e)) => return Pending::ready(Err(e.into())),
-            Err(_) => return Pending::from_future(async move { by_processor() }),
+        let resident = match self.residents(engine, None) {
+            Ok(there) => there.own,
+            Err(e) if e.is_of_the_device() => {
+                self.failed(engine, job.work, &e);
+                return Pending::from_future(async move { by_processor() });
+            }
+            Err(e) => return Pending::ready(Err(e)),
         };
         let begun = Instant::now();
         let flying = by_device(&resident);
         Pending::from_future(async move {
             match flying.await {
                 Ok(answer) => {
-                    self.router.learn(engine, job, begun.elapsed());
+                    self.learn(engine, job, begun.elapsed());
                     Ok(answer)
                 }
                 Err(e) if e.is_of_the_device() => {
-                    self.failed(engine, &e);
+                    self.failed(engine, job.work, &e);
                     by_processor()
                 }
                 Err(e) => Err(e),
@@ -172,72 +150,63 @@ impl Session {
         })
     }
 
-    /// Who does a job. An error where a device was asked for, and there is none.
-    fn choose(&self, job: Job) -> Result<usize, GpuError> {
-        if self.options.router.choice == Choice::Gpu && self.places.is_empty() {
-            let wanted = self.options.only.clone().unwrap_or_else(|| "any".into());
-            return Err(GpuError::NoAdapter { wanted });
-        }
-        let route = self.router.route(job, |engine| self.missing(engine));
+    /// Who does a job; if it is `unfit` for devices, the processor. An error where a device was asked for, and there is none.
+    fn choose(&self, job: Job, unfit: Option<Reason>, other: Option<&Arc<Segment>>) -> Result<usize, GpuError> {
+        self.check()?;
+        let ahead = |engine| self.ahead(engine, job.work, other);
+        let route = match unfit {
+            Some(reason) => self.router.route_to_processor(job, reason, ahead),
+            None => self.router.route(job, ahead),
+        };
         let engine = route.engine;
-        self.routes.lock().unwrap_or_else(PoisonError::into_inner).insert(job.work, route);
+        self.log.chosen(route);
         Ok(engine)
     }
 
-    fn place(&self, engine: usize) -> std::sync::MutexGuard<'_, Place> {
-        self.places[engine - 1].lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// How many bytes would have to be brought to an engine first. One that is just being given the segment has none of it yet: nobody
-    /// waits for that to learn it.
-    fn missing(&self, engine: usize) -> u64 {
-        let Some(place) = engine.checked_sub(1).map(|at| self.places[at].try_lock()) else { return 0 };
-        match place.as_deref() {
-            Ok(Place::There(_)) => 0,
-            _ => Resident::len_of(&self.segment),
-        }
-    }
-
-    /// The segment on a device: brought there, if it is not.
-    fn resident(&self, engine: usize) -> Result<Resident, GpuError> {
-        let mut place = self.place(engine);
-        let brought = self.bring(engine, &mut place);
-        if let Err(e) = &brought {
-            *place = Place::Gone;
-            self.router.give_up(engine, e.to_string());
-        }
-        brought
-    }
-
-    fn bring(&self, engine: usize, place: &mut Place) -> Result<Resident, GpuError> {
-        let device = match place {
-            Place::There(resident) => return Ok(resident.clone()),
-            Place::Open(device) => device.clone(),
-            Place::Offered(adapter) => adapter.open(&self.options.device)?,
-            Place::Gone => {
-                let (adapter, why) = (self.router.engines()[engine].name.clone(), self.router.given_up(engine));
-                return Err(GpuError::Lost { adapter, why: why.unwrap_or_default() });
+    /// Whether there is a device, if one was asked for. One that was lost since is no error: the processor answers.
+    ///
+    /// # Errors
+    /// [`GpuError::NoAdapter`], and [`GpuError::OnlySoftware`] where none was asked for that is a program.
+    pub fn check(&self) -> Result<(), GpuError> {
+        let devices = &self.router.engines()[1..];
+        match devices.first() {
+            _ if self.options.router.choice != Choice::Gpu => Ok(()),
+            None => Err(GpuError::NoAdapter { wanted: self.options.only.clone().unwrap_or_else(|| "any".into()) }),
+            Some(first) if !self.options.router.software && devices.iter().all(|device| device.software) => {
+                Err(GpuError::OnlySoftware { adapter: first.name.clone() })
             }
-        };
-        *place = Place::Open(device.clone());
-        let resident = Resident::new(&device, self.segment.clone())?;
-        let job = Job { work: Work::Upload, amount: resident.len_bytes() };
-        self.router.learn(engine, job, resident.upload_time());
-        *place = Place::There(resident.clone());
-        Ok(resident)
+            Some(_) => Ok(()),
+        }
     }
 
-    /// A job of a device came to nothing.
-    fn failed(&self, engine: usize, e: &GpuError) {
-        if e.is_lost() {
-            *self.place(engine) = Place::Gone;
-            self.router.give_up(engine, e.to_string());
+    /// A job has ended. What a device takes for its first job of a kind is not what it takes for others.
+    fn learn(&self, engine: usize, job: Job, took: Duration) {
+        self.log.ended(job.work, engine, took);
+        if engine == 0 || !self.warm.lock().unwrap_or_else(PoisonError::into_inner).insert((engine, job.work)) {
+            self.router.learn(engine, job, took);
         }
     }
 }
 
-/// The processor, as one engine: with other many threads it is another one.
-fn processor() -> Engine {
-    let threads = crate::cores::cores();
-    Engine { name: format!("the processor ({threads} threads)"), id: format!("cpu:{threads}"), software: false }
+/// The devices that a session may ask, and when drivers were asked for all that there are.
+fn devices(options: &SessionOptions) -> (Vec<(Engine, Place)>, Option<u64>) {
+    let wanted = options.only.as_ref().map(|only| only.to_lowercase());
+    let fits = |engine: &Engine| wanted.as_ref().is_none_or(|wanted| engine.name.to_lowercase().contains(wanted));
+    if options.router.choice == Choice::Cpu {
+        return (Vec::new(), None);
+    }
+    if !options.ask_drivers {
+        let known = options.state.as_deref().and_then(known_devices);
+        let devices = known.into_iter().flat_map(|known| known.devices).filter(fits);
+        return (devices.map(|engine| (engine, Place::Known)).collect(), None);
+    }
+    let found = adapters().into_iter().map(|adapter| (engine_of(&adapter), Place::Offered(adapter)));
+    let found = found.filter(|(engine, _)| fits(engine)).collect();
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    (found, wanted.is_none().then_some(now))
+}
+
+fn engine_of(adapter: &Adapter) -> Engine {
+    let facts = adapter.facts();
+    Engine { name: facts.name.clone(), id: facts.id.clone(), software: facts.software }
 }

@@ -1,6 +1,7 @@
 //! Questions by chance, and their answers from a list of paths.
 #![allow(dead_code)] // No test uses all of it.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use adit_core::types::Kind;
@@ -10,7 +11,7 @@ use adit_testkit::Rng;
 use regex_automata::meta;
 use regex_automata::util::syntax;
 
-use crate::support::{Item, Model};
+use crate::support::{Item, Model, items};
 
 /// What an error and its causes say.
 pub fn said(e: &dyn std::error::Error) -> String {
@@ -317,4 +318,39 @@ pub fn expected(model: &Model, asked: &Asked) -> Vec<Vec<u8>> {
     }
     found.truncate(asked.limit.unwrap_or(u64::MAX).try_into().unwrap_or(usize::MAX));
     found.into_iter().map(|(names, _)| names.join(&b'/')).collect()
+}
+
+/// The second tree: the first with some entries taken away, some changed and some new.
+pub fn altered(rng: &mut Rng, old: &[Item]) -> Vec<Item> {
+    let mut new: Vec<Item> = old.iter().filter(|_| rng.percent(85)).cloned().collect();
+    for item in &mut new {
+        match rng.below(12) {
+            0 => item.perm ^= 1,
+            1 => item.mtime_ns ^= 1,
+            2 if item.kind == Kind::File => item.size ^= 1,
+            3 if item.kind == Kind::File => item.hash = Some([rng.below(256) as u8; 16]),
+            4 => item.hash = None,
+            5 => item.extra.push(1),
+            _ => {}
+        }
+    }
+    let taken: BTreeSet<Vec<u8>> = new.iter().map(|item| item.path.clone()).collect();
+    let files: BTreeSet<Vec<u8>> =
+        new.iter().filter(|item| item.kind != Kind::Directory).map(|item| item.path.clone()).collect();
+    for mut item in items(rng, 1 + old.len() / 5) {
+        let above = (0..item.path.len()).filter(|at| item.path[*at] == b'/').any(|at| files.contains(&item.path[..at]));
+        let is_above =
+            taken.iter().any(|path| path.len() > item.path.len() && path.starts_with(&[&item.path[..], b"/"].concat()));
+        // Some have the content of one that is gone.
+        if let Some(gone) = old.iter().find(|gone| gone.kind == Kind::File && !taken.contains(&gone.path))
+            && rng.percent(40)
+            && item.kind == Kind::File
+        {
+            (item.size, item.hash) = (gone.size, gone.hash);
+        }
+        if !(above || is_above || taken.contains(&item.path) || item.path.is_empty()) {
+            new.push(item);
+        }
+    }
+    new
 }

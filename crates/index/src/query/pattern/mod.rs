@@ -222,6 +222,11 @@ impl Pattern {
         self.finder().map(Finder::needle)
     }
 
+    /// Whether it has bytes to look for, which is faster than to take one byte of a name after the other.
+    pub fn has_landmarks(&self) -> bool {
+        self.0.literal.is_some() || self.0.arena.as_ref().is_some_and(meta::Regex::is_accelerated)
+    }
+
     pub(super) fn finder(&self) -> Option<&Finder<'static>> {
         self.0.literal.as_ref()
     }
