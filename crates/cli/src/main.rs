@@ -4,6 +4,7 @@
 //! - [`commands`]: a module for each family of verbs;
 //! - [`source`], [`secrets`], [`open`], [`live`]: from a name and a password to an open source, beside those that have it
 //!   mounted; [`volume_work`]: what is asked of a volume, whoever has it open; [`drafts`]: what a killed `put` left;
+//! - [`devices`]: who answers bulk questions;
 //! - [`output`], [`progress`], [`failure`], [`exit_code`], [`space`]: what the user gets to see;
 //! - [`process`], [`interrupt`], [`logging`], [`state_dir`]: the process itself.
 //!
@@ -12,6 +13,7 @@
 mod args;
 mod asked;
 mod commands;
+mod devices;
 mod drafts;
 mod exit_code;
 mod failure;
@@ -31,6 +33,8 @@ mod volume_work;
 
 use std::process::ExitCode;
 
+use args::index::IndexCommand;
+use args::index_ask::IndexMeasureArgs;
 use args::{Command, LowArgs};
 use exit_code::Code;
 use failure::{Failure, Result};
@@ -76,6 +80,13 @@ fn run(args: LowArgs, inherited: process::Inherited) -> Result<()> {
     if let Command::Mount(mount) = args.command {
         // It sets up its log itself, after the fork.
         return commands::mount::mount(mount, global, inherited);
+    }
+    if let Command::Index(_) | Command::Doctor(_) = args.command {
+        devices::quiet_drivers();
+    }
+    if let Command::Index(IndexCommand::Measure(IndexMeasureArgs { background: true, .. })) = args.command {
+        inherited.close();
+        process::let_others_go_first();
     }
     logging::of_verb(global)?;
     match &args.command {

@@ -56,6 +56,12 @@ pub fn harden() {
     }
 }
 
+/// Takes the processor where others leave it. A little only: what is measured then would be of no use otherwise.
+pub fn let_others_go_first() {
+    // It is as right without.
+    let _ = rustix::process::nice(5);
+}
+
 /// The process's umask. It can only be read by setting it, so call this while there is one thread.
 pub fn umask() -> u32 {
     let mask = rustix::process::umask(rustix::fs::Mode::RWXU);

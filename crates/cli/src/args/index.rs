@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
 
-use super::index_ask::{IndexDiffArgs, IndexDuArgs, IndexDupesArgs, IndexFindArgs, IndexResolveArgs, IndexTopArgs};
+use super::index_ask::{
+    IndexDiffArgs, IndexDuArgs, IndexDupesArgs, IndexFindArgs, IndexMeasureArgs, IndexResolveArgs, IndexTopArgs,
+};
 use super::low::{PasswordArgs, SourceArgs};
 use super::manifest::CasArgs;
 use super::units;
@@ -93,6 +95,17 @@ Example:
     Du(IndexDuArgs),
     /// Tell the largest files and folders
     Top(IndexTopArgs),
+    /// Measure how fast the processor and graphics processors answer questions to an index
+    #[command(after_long_help = "\
+What was measured is kept in the cache directory, by device and driver, and `adit doctor` shows it. By it find, resolve, dupes and diff choose who answers, unless \
+--device says so, and they learn from what they do. What is known already is not measured again.
+
+It need not be called: a question to an index of more than 262144 paths has it done in the background when it was answered, once, and drivers are asked \
+again after 30 days. Not so that of a vault's index, which takes the password, nor with ADIT_DEVICE=cpu.
+
+Example:
+  adit index measure src.idx")]
+    Measure(IndexMeasureArgs),
 }
 
 /// How an index is made.

@@ -30,6 +30,41 @@ pub struct PrintArgs {
     pub json: bool,
 }
 
+/// Who answers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Device {
+    /// The processor.
+    Cpu,
+    /// A graphics processor: one whose name has this in it, else any that is no program.
+    Gpu(Option<String>),
+    /// Whoever is faster.
+    Auto,
+}
+
+impl Device {
+    /// As it is typed: `cpu`, `gpu`, `gpu:NAME` or `auto`.
+    pub fn parse(text: &str) -> Result<Device, String> {
+        match text.split_once(':') {
+            None if text == "cpu" => Ok(Device::Cpu),
+            None if text == "gpu" => Ok(Device::Gpu(None)),
+            None if text == "auto" => Ok(Device::Auto),
+            Some(("gpu", name)) if !name.is_empty() => Ok(Device::Gpu(Some(name.to_owned()))),
+            _ => Err(format!("'{text}' is none of cpu, gpu, gpu:NAME and auto")),
+        }
+    }
+}
+
+/// Who answers.
+#[derive(Args, Debug, Clone)]
+pub struct DeviceArgs {
+    /// Who answers: cpu; gpu, or gpu:NAME for a device of that name; auto, whoever is predicted to be faster [default: $ADIT_DEVICE, else auto]
+    #[arg(long, value_name = "WHO", value_parser = Device::parse)]
+    pub device: Option<Device>,
+    /// Say on standard error who answered, why, and how long it took
+    #[arg(long)]
+    pub explain: bool,
+}
+
 /// A kind of entry.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KindArg {
@@ -122,6 +157,9 @@ pub struct IndexFindArgs {
     /// Print how many there are, and nothing else
     #[arg(short, long)]
     pub count: bool,
+    /// Who answers.
+    #[command(flatten)]
+    pub by: DeviceArgs,
     /// What is printed.
     #[command(flatten)]
     pub print: PrintArgs,
@@ -139,6 +177,9 @@ pub struct IndexResolveArgs {
     /// Where paths begin that do not begin with a slash
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub start: OsString,
+    /// Who answers.
+    #[command(flatten)]
+    pub by: DeviceArgs,
     /// What is printed.
     #[command(flatten)]
     pub print: PrintArgs,
@@ -159,6 +200,9 @@ pub struct IndexDupesArgs {
     /// So many groups at most
     #[arg(short = 'n', long, value_name = "N")]
     pub limit: Option<u64>,
+    /// Who answers.
+    #[command(flatten)]
+    pub by: DeviceArgs,
     /// What is printed.
     #[command(flatten)]
     pub print: PrintArgs,
@@ -197,6 +241,9 @@ pub struct IndexDiffArgs {
     /// Their vault.
     #[command(flatten)]
     pub secret: IndexSecretArgs,
+    /// Who answers.
+    #[command(flatten)]
+    pub by: DeviceArgs,
     /// What is printed.
     #[command(flatten)]
     pub print: PrintArgs,
@@ -231,4 +278,24 @@ pub struct IndexTopArgs {
     /// What is printed.
     #[command(flatten)]
     pub print: PrintArgs,
+}
+
+/// `index measure`
+#[derive(Args, Debug)]
+pub struct IndexMeasureArgs {
+    /// The index to measure with: a file of some hundred thousand paths at least
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub index: PathBuf,
+    /// Its vault.
+    #[command(flatten)]
+    pub secret: IndexSecretArgs,
+    /// Which devices: gpu, or gpu:NAME for one of that name [default: all but programs that play one]
+    #[arg(long, value_name = "WHO", value_parser = Device::parse)]
+    pub device: Option<Device>,
+    /// Begun by a command that has ended: lets others go first, and holds nothing of it.
+    #[arg(long, hide = true)]
+    pub background: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }

@@ -53,6 +53,8 @@ is removed. Where there is nothing to read (no such file or variable, a command 
 password is tried like any other (exit code 3 if it is wrong); a new password must not be empty (2).
 
 Environment:
+  ADIT_DEVICE      who answers questions to an index: cpu, gpu, gpu:NAME
+                   or auto (as --device)
   ADIT_LOG         what to log, such as debug or adit_vault=trace (as --log)
   NO_COLOR         no colours
   XDG_STATE_HOME   where journals and the log are kept, in adit/ there;
@@ -136,7 +138,7 @@ pub enum Command {
     /// Serve the workers of a render farm
     #[command(subcommand)]
     Worker(WorkerCommand),
-    /// Look for what could keep mounts from working here
+    /// Look for what could keep mounts from working here, and for devices that answer questions to an index
     Doctor(JsonArgs),
     /// Print a completion script for a shell
     #[command(after_long_help = "\

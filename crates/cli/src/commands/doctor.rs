@@ -1,4 +1,5 @@
-//! `doctor`: looks for what could keep mounts from working here, and says what to do about it.
+//! `doctor`: looks for what could keep mounts from working here, and says what to do about it; and which devices could answer questions
+//! to an index.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -11,6 +12,7 @@ use serde::Serialize;
 use super::mount::how_to_go_on;
 use crate::args::low::{GlobalArgs, JsonArgs};
 use crate::args::units::show_size;
+use crate::devices;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
@@ -67,9 +69,10 @@ pub fn doctor(args: &JsonArgs, global: &GlobalArgs) -> Result<()> {
         dead_mounts(),
         silent_mounts(),
     ];
+    let found = devices::Found::ask();
     let mut out = Output::new();
     if args.json {
-        out.json(&serde_json::json!({ "checks": checks }))?;
+        out.json(&serde_json::json!({ "checks": checks, "index_devices": found.json() }))?;
     } else {
         for check in &checks {
             let mark = match check.state {
@@ -82,6 +85,9 @@ pub fn doctor(args: &JsonArgs, global: &GlobalArgs) -> Result<()> {
                 out.line(format_args!("          {hint}"))?;
             }
         }
+        // None of them is needed.
+        out.line(format_args!("ok      devices for an index: {}", found.summary()))?;
+        found.lines().iter().try_for_each(|line| out.line(format_args!("          {line}")))?;
     }
     out.finish()?;
     match checks.iter().any(|check| check.state == State::Failed) {

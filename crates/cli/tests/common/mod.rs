@@ -111,6 +111,8 @@ impl Bench {
             .env("XDG_RUNTIME_DIR", self.path("run"))
             .env("HOME", self.dir.path())
             .env_remove("ADIT_LOG")
+            .env_remove("ADIT_DEVICE")
+            .env_remove("XDG_CACHE_HOME")
             .current_dir(self.dir.path());
         command
     }

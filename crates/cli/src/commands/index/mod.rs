@@ -5,6 +5,7 @@ mod build;
 mod describe;
 mod from;
 mod make;
+mod measure;
 mod update;
 
 use crate::args::index::IndexCommand;
@@ -20,6 +21,7 @@ pub fn index(command: &IndexCommand, global: &GlobalArgs) -> Result<()> {
         IndexCommand::Check(args) => describe::check(args, global),
         IndexCommand::Find(args) => ask::find(args, global),
         IndexCommand::Resolve(args) => ask::resolve(args),
+        IndexCommand::Measure(args) => measure::measure(args),
         IndexCommand::Dupes(args) => ask::dupes(args, global),
         IndexCommand::Diff(args) => ask::diff(args, global),
         IndexCommand::Du(args) => ask::du(args, global),

@@ -11,6 +11,7 @@ use super::{directory, rooted, say_incomplete, show, until};
 use crate::args::index_ask::{ContentArg, IndexDiffArgs, IndexDupesArgs};
 use crate::args::low::GlobalArgs;
 use crate::args::units::show_size;
+use crate::devices::Answerer;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::open::index::{IndexFile, Opener, only_file};
@@ -20,6 +21,7 @@ use crate::output::{JsonList, Output, add_name, printable};
 pub fn dupes(args: &IndexDupesArgs, global: &GlobalArgs) -> Result<()> {
     let index = only_file(&args.of.index, &args.of.secret)?;
     let question = Dupes::new().min_size(args.min_size).below(directory(&index, OsStr::new(&args.below))?);
+    let by = Answerer::new(&index, &args.by)?;
     interrupt::watch();
     let mut out = Output::new();
     let mut paths = Paths::new(&index.segment);
@@ -28,7 +30,7 @@ pub fn dupes(args: &IndexDupesArgs, global: &GlobalArgs) -> Result<()> {
     }
     let mut list = if args.print.json { Some(JsonList::begin(&mut out)?) } else { None };
     let (mut failure, mut left) = (None, args.limit.unwrap_or(u64::MAX));
-    let found = question.run(&index.segment, &mut |group| {
+    let found = by.dupes(&index, &question, &mut |group| {
         if left == 0 {
             return std::ops::ControlFlow::Break(());
         }
@@ -42,7 +44,7 @@ pub fn dupes(args: &IndexDupesArgs, global: &GlobalArgs) -> Result<()> {
     if let Some(failure) = failure {
         return Err(failure);
     }
-    let summary = found.map_err(|e| index.failure(&e))?;
+    let summary = found?;
     match list {
         None => {}
         Some(list) => {
@@ -51,6 +53,7 @@ pub fn dupes(args: &IndexDupesArgs, global: &GlobalArgs) -> Result<()> {
         }
     }
     out.finish()?;
+    by.finish(&index);
     say_incomplete(&index, global.quiet);
     if summary.unhashed > 0 && !global.quiet {
         let (files, size) = (summary.unhashed, show_size(summary.unhashed_bytes));
@@ -112,13 +115,14 @@ pub fn diff(args: &IndexDiffArgs, global: &GlobalArgs) -> Result<()> {
         ContentArg::Size => Content::Size,
     };
     let question = Diff::new().content(content).perm(args.perm).renames(!args.no_renames);
+    let by = Answerer::new(&before, &args.by)?;
     interrupt::watch();
     let mut out = Output::new();
     let mut list = if args.print.json { Some(JsonList::begin(&mut out)?) } else { None };
     let mut trees =
         Trees { before: (&before, Paths::new(&before.segment)), after: (&after, Paths::new(&after.segment)) };
     let mut failure = None;
-    let found = question.run(&before.segment, &after.segment, &mut |change| {
+    let found = by.diff(&before, &after, &question, &mut |change| {
         let printed = trees.told(&change).and_then(|told| match &mut list {
             Some(list) => list.add(&mut out, &told.json()),
             None => told.print(args.print.print0, &mut out),
@@ -128,9 +132,10 @@ pub fn diff(args: &IndexDiffArgs, global: &GlobalArgs) -> Result<()> {
     if let Some(failure) = failure {
         return Err(failure);
     }
-    let DiffSummary { .. } = found.map_err(|e| before.failure(&e))?;
+    let DiffSummary { .. } = found?;
     list.map_or(Ok(()), |list| list.end(&mut out))?;
     out.finish()?;
+    by.finish(&before);
     [&before, &after].into_iter().for_each(|index| say_incomplete(index, global.quiet));
     Ok(())
 }

@@ -11,6 +11,7 @@ use super::{directory, mounted, say_incomplete, show, until};
 use crate::args::index_ask::{IndexFindArgs, KindArg, SortArg};
 use crate::args::low::GlobalArgs;
 use crate::asked::Asked;
+use crate::devices::{self, Answerer};
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::open::index::{IndexFile, only_file};
@@ -20,22 +21,25 @@ use crate::output::{JsonList, Output};
 pub fn find(args: &IndexFindArgs, global: &GlobalArgs) -> Result<()> {
     let query = query(args)?;
     if let Some(asked) = Asked::of(&args.of.index, global.quiet)? {
+        devices::of_mount(&args.by)?;
         return mounted::find(&asked, args);
     }
     let index = only_file(&args.of.index, &args.of.secret)?;
     let query = query.below(directory(&index, &args.below)?);
+    let by = Answerer::new(&index, &args.by)?;
     interrupt::watch();
     let mut out = Output::new();
     if args.count {
-        let count = query.count(&index.segment).map_err(|e| index.failure(&e))?;
+        let count = by.count(&index, &query)?;
         match args.print.json {
             true => out.json(&json!({ "count": count }))?,
             false => out.line(count)?,
         }
     } else {
-        print(&index, &query, args, &mut out)?;
+        print(&index, &by, &query, args, &mut out)?;
     }
     out.finish()?;
+    by.finish(&index);
     say_incomplete(&index, global.quiet);
     Ok(())
 }
@@ -105,11 +109,11 @@ fn kinds(kind: KindArg) -> &'static [Kind] {
     }
 }
 
-fn print(index: &IndexFile, query: &Query, args: &IndexFindArgs, out: &mut Output) -> Result<()> {
+fn print(index: &IndexFile, by: &Answerer, query: &Query, args: &IndexFindArgs, out: &mut Output) -> Result<()> {
     let mut paths = Paths::new(&index.segment);
     let mut list = if args.print.json { Some(JsonList::begin(out)?) } else { None };
     let mut failure = None;
-    let found = query.run(&index.segment, &mut |hit| {
+    let found = by.search(index, query, &mut |hit| {
         let printed = show::rooted(index, &mut paths, hit.node).and_then(|path| match &mut list {
             Some(list) => {
                 let entry = show::entry(index, hit.node, &path).map_err(|e| index.failure(&e))?;
@@ -122,6 +126,6 @@ fn print(index: &IndexFile, query: &Query, args: &IndexFindArgs, out: &mut Outpu
     if let Some(failure) = failure {
         return Err(failure);
     }
-    found.map_err(|e| index.failure(&e))?;
+    found?;
     list.map_or(Ok(()), |list| list.end(out))
 }

@@ -3,15 +3,16 @@
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 
+use adit_index::NodeId;
 use adit_index::query::Paths;
 use adit_index::resolve::{Miss, MissKind, Question};
 use adit_index::scan::UNREADABLE;
-use adit_index::{NodeId, Resolver};
 use serde_json::{Value, json};
 
 use super::{directory, mounted, rooted, show};
 use crate::args::index_ask::IndexResolveArgs;
 use crate::asked::Asked;
+use crate::devices::{self, Answerer};
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
@@ -20,22 +21,25 @@ use crate::output::{JsonList, Output, add_name, printable};
 
 /// So many bytes of paths are answered together.
 const BATCH_LEN_BYTES: usize = 4 << 20;
+/// So many times as many, as a power of two, where a device may answer.
+const DEVICE_BATCH_SHIFT: u32 = 3;
 /// Longest path that is read, in bytes: none in an index is longer.
 const PATH_LEN_MAX_BYTES: u64 = 1 << 20;
 
 /// `adit index resolve`
 pub fn resolve(args: &IndexResolveArgs) -> Result<()> {
     if let Some(asked) = Asked::of(&args.of.index, true)? {
+        devices::of_mount(&args.by)?;
         return mounted::resolve(&asked, args);
     }
     let index = only_file(&args.of.index, &args.of.secret)?;
+    let by = Answerer::new(&index, &args.by)?;
     interrupt::watch();
-    let resolver = Resolver::new(&index.segment).map_err(|e| index.failure(&e))?;
     let start = directory(&index, &args.start)?;
     let mut out = Output::new();
     let mut answers = Answers {
         index: &index,
-        resolver: &resolver,
+        by: &by,
         start,
         list: if args.print.json { Some(JsonList::begin(&mut out)?) } else { None },
         print0: args.print.print0,
@@ -51,12 +55,13 @@ pub fn resolve(args: &IndexResolveArgs) -> Result<()> {
     let Answers { list, missing, .. } = answers;
     list.map_or(Ok(()), |list| list.end(&mut out))?;
     out.finish()?;
+    by.finish(&index);
     if missing == 0 { Ok(()) } else { Err(Failure::said(Code::Failure)) }
 }
 
 struct Answers<'a> {
     index: &'a IndexFile,
-    resolver: &'a Resolver<'a>,
+    by: &'a Answerer,
     start: NodeId,
     list: Option<JsonList>,
     print0: bool,
@@ -69,6 +74,7 @@ impl Answers<'_> {
     fn all_of(&mut self, input: &mut dyn BufRead, out: &mut Output) -> Result<()> {
         let end = if self.print0 { 0 } else { b'\n' };
         let failed = |e: &io::Error| Failure::io("standard input", e);
+        let batch_len = BATCH_LEN_BYTES << if self.by.likes_large_batches() { DEVICE_BATCH_SHIFT } else { 0 };
         let (mut bytes, mut ends) = (Vec::new(), Vec::new());
         loop {
             let before = bytes.len();
@@ -84,7 +90,7 @@ impl Answers<'_> {
             if len > 0 {
                 ends.push(bytes.len());
             }
-            if len == 0 || bytes.len() >= BATCH_LEN_BYTES || ends.len() >= BATCH_LEN_BYTES / 16 {
+            if len == 0 || bytes.len() >= batch_len || ends.len() >= batch_len / 16 {
                 let starts = [0].iter().chain(&ends);
                 let paths: Vec<&[u8]> = starts.zip(&ends).map(|(start, end)| &bytes[*start..*end]).collect();
                 self.batch(&paths, out)?;
@@ -100,15 +106,11 @@ impl Answers<'_> {
 
     fn batch(&mut self, asked: &[&[u8]], out: &mut Output) -> Result<()> {
         let questions: Vec<Question<'_>> = asked.iter().map(|path| Question { start: self.start, path }).collect();
-        let failed = |e| self.index.failure(&e);
-        let found = self.resolver.find_batch(&questions).map_err(failed)?;
-        for (asked, found) in asked.iter().zip(found) {
-            match found {
-                Some(node) => self.found(asked, node, out)?,
-                None => self.miss(asked, out)?,
-            }
-        }
-        Ok(())
+        let resolved = self.by.resolve(self.index, &questions)?;
+        asked.iter().zip(resolved).try_for_each(|(asked, resolved)| match resolved {
+            Ok(node) => self.found(asked, node, out),
+            Err(miss) => self.miss(asked, &miss, out),
+        })
     }
 
     fn found(&mut self, asked: &[u8], node: NodeId, out: &mut Output) -> Result<()> {
@@ -123,14 +125,10 @@ impl Answers<'_> {
     }
 
     /// Says how far a path leads, and why no further.
-    fn miss(&mut self, asked: &[u8], out: &mut Output) -> Result<()> {
+    fn miss(&mut self, asked: &[u8], miss: &Miss, out: &mut Output) -> Result<()> {
         let failed = |e| self.index.failure(&e);
-        let miss = match self.resolver.walk(self.start, asked).map_err(failed)? {
-            Ok(node) => return self.found(asked, node, out),
-            Err(miss) => miss,
-        };
         self.missing += 1;
-        let why = why(self.index, &miss).map_err(failed)?;
+        let why = why(self.index, miss).map_err(failed)?;
         let reached = rooted(&mut self.paths, miss.reached).map_err(failed)?;
         let rest = asked.get(miss.at..).unwrap_or_default();
         let Some(list) = &mut self.list else {

@@ -1,0 +1,148 @@
+//! `--device`, `--explain`, `adit index measure` and what `adit doctor` says of devices, as a user meets them. Whatever the machine has: what is
+//! printed is the same with a device and without.
+
+mod common;
+
+use std::fs;
+
+use common::{Bench, Ran};
+
+/// A folder `work` of some hundred files, and its index `i`; `j` is of the same folder later.
+fn bench() -> Bench {
+    let bench = Bench::bare();
+    for number in 0..300 {
+        let dir = bench.path("work").join(format!("d{}", number % 7)).join(format!("e{}", number % 3));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join(format!("n{number}.txt")), vec![b'x'; number % 5]).unwrap();
+    }
+    index(&bench, &["build", "work", "-o", "i", "--hash"]).expect(0);
+    for number in (0..300).step_by(11) {
+        let dir = bench.path("work").join(format!("d{}", number % 7)).join(format!("e{}", number % 3));
+        fs::rename(dir.join(format!("n{number}.txt")), dir.join(format!("m{number}.txt"))).unwrap();
+    }
+    index(&bench, &["build", "work", "-o", "j", "--hash"]).expect(0);
+    bench
+}
+
+fn index(bench: &Bench, args: &[&str]) -> Ran {
+    bench.run(["index"].iter().chain(args))
+}
+
+/// The name of a program that plays a device, if the machine has one.
+fn software(bench: &Bench) -> Option<String> {
+    let told = bench.run(["doctor", "--json"]).json();
+    let devices = told["index_devices"]["devices"].as_array().unwrap();
+    let played = devices.iter().find(|device| device["software"] == true)?;
+    Some(played["name"].as_str().unwrap().to_owned())
+}
+
+/// Questions that a device has a part in.
+const QUESTIONS: [&[&str]; 9] = [
+    &["find", "i", "n1"],
+    &["find", "i", "--glob", "d1/**/n*5.txt"],
+    &["find", "i", "--regex", "[a-m]/n[0-9]{2}\\.", "--full-path", "--json"],
+    &["find", "i", "n1", "--below", "/d3", "--sort", "name", "-n", "5"],
+    &["find", "i", "-i", "TXT", "--count"],
+    &["resolve", "i", "d1/e1/n1.txt", "d1/../d2/e2/n2.txt", "d1/none/x", "d1/e1/n1.txt/x", "--json"],
+    &["dupes", "i"],
+    &["dupes", "i", "--below", "d2", "--json"],
+    &["diff", "i", "j"],
+];
+
+#[test]
+fn a_device_prints_what_the_processor_prints() {
+    let bench = bench();
+    let Some(name) = software(&bench) else {
+        eprintln!("not run: no driver offers a device");
+        return;
+    };
+    let device = format!("gpu:{name}");
+    for question in QUESTIONS {
+        let by = |device: &str| index(&bench, &[question, &["--device", device]].concat());
+        let (processor, device) = (by("cpu"), by(&device));
+        assert_eq!((device.code, &device.stdout), (processor.code, &processor.stdout), "{question:?}");
+        assert_eq!(device.stderr, processor.stderr, "{question:?}");
+        assert_eq!(by("auto").stdout, processor.stdout, "{question:?}");
+    }
+    let explained = index(&bench, &["find", "i", "n1", "--device", &device, "--explain"]).expect(0);
+    for words in ["because it was asked for", &name, "it took", "the processor"] {
+        assert!(explained.stderr.contains(words), "{words}: {}", explained.stderr);
+    }
+    // From standard input, with what leads nowhere.
+    let mut resolve = bench.command();
+    resolve.args(["index", "resolve", "i", "--explain", "--device", &device]);
+    let ran = common::run(resolve, b"d1/e1/n1.txt\nnone\n").expect(1).says("none: not found");
+    assert_eq!(ran.text(), "/d1/e1/n1.txt\n");
+    assert!(ran.stderr.contains("2 paths to find"), "{}", ran.stderr);
+    // A program is none that `gpu` alone takes.
+    let real = bench.run(["doctor", "--json"]).json();
+    if real["index_devices"]["devices"].as_array().unwrap().iter().all(|device| device["software"] == true) {
+        index(&bench, &["find", "i", "n1", "--device", "gpu"]).expect(10).says("a program that plays one");
+    }
+}
+
+#[test]
+fn who_answers_is_said_and_chosen() {
+    let bench = bench();
+    let explained = index(&bench, &["find", "i", "n1", "--device", "cpu", "--explain"]).expect(0);
+    explained.says("because it was asked for");
+    // Nobody has asked a driver yet, and nobody does for so little.
+    let explained = index(&bench, &["dupes", "i", "--explain"]).expect(0);
+    explained.says("no other engine can be taken").says("drivers were not asked yet");
+    index(&bench, &["diff", "i", "j", "--explain"]).expect(0).says("nodes to pair by path");
+    let none = index(&bench, &["find", "i", "n1", "--device", "gpu:nothing is called that"]).expect(10);
+    assert_eq!(none.says("nothing is called that").text(), "");
+    index(&bench, &["find", "i", "n1", "--device", "abacus"]).expect(2).says("none of cpu, gpu");
+    // By the environment, unless an argument says something else.
+    let with = |variable: &str, args: &[&str]| {
+        let mut command = bench.command();
+        command.env("ADIT_DEVICE", variable).args(["index", "find", "i", "n12"]).args(args);
+        common::run(command, b"")
+    };
+    with("gpu:nothing is called that", &[]).expect(10);
+    with("gpu:nothing is called that", &["--device", "cpu"]).expect(0);
+    with("abacus", &[]).expect(2).says("ADIT_DEVICE");
+    assert_eq!(with("", &[]).expect(0).text(), with("cpu", &[]).expect(0).text());
+    assert!(!bench.path(".cache/adit").exists(), "nothing was measured for so little");
+}
+
+#[test]
+fn what_was_measured_is_kept_and_told() {
+    let bench = bench();
+    let Some(name) = software(&bench) else {
+        eprintln!("not run: no driver offers a device");
+        return;
+    };
+    bench.run(["doctor"]).text_says("devices for an index").text_says("nothing was measured yet");
+    // Of a program only if it is named.
+    let device = format!("gpu:{name}");
+    let told = index(&bench, &["measure", "i", "--json", "--device", &device]).expect(0).json();
+    let works = |told: &serde_json::Value| {
+        let measured = told["devices"][0]["measured"].as_array().unwrap();
+        measured.iter().map(|one| one["work"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let expected = ["resolve", "substring", "names", "states", "paths", "twins", "pairs", "upload", "open"];
+    assert_eq!(works(&told), expected);
+    assert!(bench.path(".cache/adit/devices.json").exists());
+    let doctor = bench.run(["doctor", "--json"]).json();
+    let devices = doctor["index_devices"]["devices"].as_array().unwrap();
+    let kept = devices.iter().find(|device| device["name"] == name.as_str()).unwrap();
+    assert_eq!(kept["measured"].as_array().unwrap().len(), expected.len());
+    assert!(kept["binding_len_max_bytes"].as_u64().unwrap() > 0);
+    bench.run(["doctor"]).text_says("paths to find");
+    // Known, and yet not chosen: it is a program.
+    let explained = index(&bench, &["find", "i", "n1", "--explain"]).expect(0);
+    assert!(!explained.stderr.contains("because it is predicted"), "{}", explained.stderr);
+}
+
+trait TextSays {
+    fn text_says(self, what: &str) -> Self;
+}
+
+impl TextSays for Ran {
+    #[track_caller]
+    fn text_says(self, what: &str) -> Ran {
+        assert!(self.text().contains(what), "{what:?} is not in: {}", self.text());
+        self
+    }
+}
