@@ -52,8 +52,7 @@ impl Kernel {
 
     fn entry(self) -> &'static str {
         match self {
-            Kernel::ScanNames(_) => "scan_names",
-            Kernel::ScanPaths(_) => "scan_paths",
+            Kernel::ScanNames(_) | Kernel::ScanPaths(_) => "scan",
             Kernel::Resolve(_) => "resolve",
             Kernel::Twins(_) => "twins",
             Kernel::Pairs(..) => "pair",

@@ -1,5 +1,5 @@
-// A search in names: a table of transitions runs over each of them. State 0 is one that no more bytes lead out of without a
-// match, the next one (at `accept`) one that is a match whatever comes.
+// A search in names, or in paths: a table of transitions runs over each of them. State 0 is one that no more bytes lead out of without
+// a match, the next one (at `accept`) one that is a match whatever comes. `look` comes with what is searched.
 
 struct Search {
     // Nodes that are looked at.
@@ -56,5 +56,27 @@ fn tell(node: u32, state: u32) {
     let at = atomicAdd(&hits[0], 1u);
     if (at < search.room) {
         atomicStore(&hits[1u + at], node);
+    }
+}
+
+// An invocation goes through the names of a group of 16 nodes.
+@compute @workgroup_size(64)
+fn scan(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let own = item(group, groups, local) + (search.first >> 4u);
+    if (own > ((search.end - 1u) >> 4u)) {
+        return;
+    }
+    var place = a_group_place(own);
+    let end = min(own * 16u + 16u, search.end);
+    for (var node = own * 16u; node < end; node += 1u) {
+        let len = a_name_len(node, place);
+        if (node >= search.first) {
+            look(node, place, len);
+        }
+        place = past(place, len + 1u);
     }
 }
