@@ -162,7 +162,9 @@ fn programs(
     let list = work.join("list");
     tree.paths.write_lines(&list)?;
     let database = work.join("plocate.db");
-    output(Command::new("plocate-build").args(["--plaintext", "--require-visibility", "no"]).arg(&list).arg(&database))?;
+    output(
+        Command::new("plocate-build").args(["--plaintext", "--require-visibility", "no"]).arg(&list).arg(&database),
+    )?;
     let real = (tree.paths.len() <= REAL_FILES_MAX).then(|| make_files(tree, work)).transpose()?;
     for asked in questions(tree) {
         let row = Row { name: asked.row, unit: Unit::Millis, aim: Aim::Side(PLOCATE, 1.0) };
