@@ -199,7 +199,8 @@ Mount options:
                           changes the vault
   entry_timeout=SECS      the same for names
   negative_timeout=SECS   the same for names that do not exist
-  prefetch=COUNT|off      most entries of a listing to look up before they are asked for, where a lookup takes long
+  prefetch=COUNT|off      most entries of a listing to look up before they are
+                          asked for, where a lookup takes long
   exclusive               nobody else changes the vault: the kernel may collect
                           writes
   nonempty                cover a folder that holds something
