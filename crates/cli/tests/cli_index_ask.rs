@@ -277,3 +277,38 @@ fn an_encrypted_index_answers_who_has_the_password() {
     fs::write(bench.path("wrong"), "no").unwrap();
     index(&bench, &["find", "i", "--vault", "vault", "--password-file", "wrong"]).expect(3);
 }
+
+#[test]
+fn links_and_hidden_files_are_entries_like_others() {
+    let bench = Bench::bare();
+    let at = |name: &str| bench.path("work").join(name);
+    fs::create_dir_all(at(".hidden/.deep")).unwrap();
+    fs::write(at(".hidden/.deep/.file"), vec![1; 100]).unwrap();
+    fs::hard_link(at(".hidden/.deep/.file"), at("another name")).unwrap();
+    symlink(".hidden", at("link")).unwrap();
+    symlink("nowhere", at("dangling")).unwrap();
+    index(&bench, &["build", "work", "-o", "i", "--hash"]).expect(0);
+    // Nothing is left out, and on each level of the tree hits come by path.
+    let all = ["/.hidden", "/another name", "/dangling", "/link", "/.hidden/.deep", "/.hidden/.deep/.file"];
+    assert_eq!(lines(index(&bench, &["find", "i"])), all);
+    assert_eq!(lines(index(&bench, &["find", "i", "-t", "symlink"])), ["/dangling", "/link"]);
+    // A link is an entry, and no way.
+    assert_eq!(lines(index(&bench, &["resolve", "i", "link"])), ["/link"]);
+    let told = index(&bench, &["resolve", "i", "--json", "link/.deep", "dangling/x"]).expect(1).json();
+    assert_eq!(field(&told, "why"), ["link", "link"]);
+    // A file of two names has two entries; that they are one file no index knows.
+    assert_eq!(lines(index(&bench, &["dupes", "i"])), ["/another name", "/.hidden/.deep/.file", ""]);
+    let total = index(&bench, &["du", "i", "--json"]).expect(0).json();
+    assert_eq!((&total["files"], &total["directories"], &total["others"]), (&2.into(), &2.into(), &2.into()));
+    // To find nothing is an answer, and so is that there is no difference; a path that is missing, or a pattern that is none, is not.
+    assert_eq!(lines(index(&bench, &["find", "i", "no such name"])), [""; 0]);
+    assert_eq!(lines(index(&bench, &["dupes", "i", "--min-size", "1M"])), [""; 0]);
+    assert_eq!(lines(index(&bench, &["diff", "i", "i"])), [""; 0]);
+    index(&bench, &["resolve", "i", "no such name"]).expect(1).says("has no no such name");
+    index(&bench, &["find", "i", "--regex", "("]).expect(2);
+    index(&bench, &["du", "i", "no such name"]).expect(1);
+    fs::remove_file(at("link")).unwrap();
+    symlink("elsewhere", at("link")).unwrap();
+    index(&bench, &["build", "work", "-o", "j", "--hash"]).expect(0);
+    assert!(lines(index(&bench, &["diff", "i", "j"])).contains(&"changed  /link".to_owned()));
+}
