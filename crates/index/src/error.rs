@@ -99,34 +99,40 @@ impl fmt::Display for Damage {
 
 impl std::error::Error for Damage {}
 
-/// Why a segment cannot be read: it is damaged, or the host failed.
+/// Why an index cannot be read, before it is said which: it is damaged, the host failed, or the key is another one.
 #[derive(Debug)]
-pub(crate) enum Fault {
-    Damage(Damage),
-    Io(io::Error),
-}
+pub(crate) struct Fault(FsError);
 
 impl From<Damage> for Fault {
     fn from(damage: Damage) -> Self {
-        Fault::Damage(damage)
+        Fault(FsError::new(damage.kind()).because(damage))
+    }
+}
+
+#[cfg(feature = "sealed")]
+impl From<crate::sealed::Damage> for Fault {
+    fn from(damage: crate::sealed::Damage) -> Self {
+        Fault(FsError::new(damage.kind()).because(damage))
     }
 }
 
 impl From<io::Error> for Fault {
     fn from(e: io::Error) -> Self {
-        Fault::Io(e)
+        Fault(e.into())
+    }
+}
+
+impl From<FsError> for Fault {
+    fn from(e: FsError) -> Self {
+        Fault(e)
     }
 }
 
 impl Fault {
-    /// As the error of the segment in `path`.
+    /// As the error of the index in `path`.
     #[cold]
     pub fn of(self, path: &Path) -> FsError {
-        match self {
-            Fault::Damage(damage) => FsError::new(damage.kind()).because(damage),
-            Fault::Io(e) => FsError::from(e),
-        }
-        .on("read index", path.display())
+        self.0.on("read index", path.display())
     }
 }
 

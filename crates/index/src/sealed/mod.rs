@@ -20,6 +20,7 @@ use std::path::Path;
 use adit_core::error::{ErrorKind, FsError, Result};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
+use crate::error::Fault;
 use crate::progress::{Progress, Report, Stage};
 use crate::publish::NewFile;
 use crate::segment::Segment;
@@ -124,7 +125,8 @@ fn header_of(file: &File, key: &SealKey) -> Result<(Header, FileKey), Fault> {
     if header.file_len() != meta.len() {
         return Err(Damage::Length { expected: header.file_len(), found: meta.len() }.into());
     }
-    let key = header.key(key).map_err(|e| Fault::Other(e.into()))?.ok_or(Fault::WrongKey)?;
+    let other = || FsError::new(ErrorKind::WrongPassword).because(OtherKey);
+    let key = header.key(key)?.ok_or_else(other)?;
     Ok((header, key))
 }
 
@@ -134,40 +136,6 @@ fn step(number: u64, of: u64, stage: Stage, path: &Path, report: &mut Report<'_>
         return Err(FsError::new(ErrorKind::Interrupted).on("index", path.display()));
     }
     Ok(())
-}
-
-/// Why an encrypted index cannot be read.
-#[derive(Debug)]
-enum Fault {
-    WrongKey,
-    Damage(Damage),
-    Io(io::Error),
-    Other(Box<FsError>),
-}
-
-impl From<Damage> for Fault {
-    fn from(damage: Damage) -> Self {
-        Fault::Damage(damage)
-    }
-}
-
-impl From<io::Error> for Fault {
-    fn from(e: io::Error) -> Self {
-        Fault::Io(e)
-    }
-}
-
-impl Fault {
-    #[cold]
-    fn of(self, path: &Path) -> FsError {
-        match self {
-            Fault::WrongKey => FsError::new(ErrorKind::WrongPassword).because(OtherKey),
-            Fault::Damage(damage) => FsError::new(damage.kind()).because(damage),
-            Fault::Io(e) => FsError::from(e),
-            Fault::Other(e) => return *e,
-        }
-        .on("read index", path.display())
-    }
 }
 
 /// It was encrypted with another key.

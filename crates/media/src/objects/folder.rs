@@ -264,24 +264,37 @@ fn metadata_of(fd: &OwnedFd) -> io::Result<Vec<(String, String)>> {
     Ok(metadata)
 }
 
-impl Objects for FolderObjects {
-    fn read_at(&self, key: &str, offset: u64, buf: &mut [u8], tag: Option<&Tag>) -> Result<Fetched> {
+impl FolderObjects {
+    /// An object that is open to be read, and what is known of it; `Stale` if it has another tag than `tag`.
+    fn open_tagged(&self, key: &str, tag: Option<&Tag>) -> Result<(OwnedFd, ObjectInfo)> {
         let (fd, st) = self.open_object("read object", key)?;
         let found = tag_of(&st);
         if tag.is_some_and(|tag| *tag != found) {
             return Err(self.failed("read object", key, ErrorKind::Stale));
         }
+        Ok((fd, ObjectInfo { len: st.st_size as u64, tag: Some(found), ..ObjectInfo::default() }))
+    }
+
+    /// Fills `buf` from `offset`; how much of it, less only where the object ends.
+    fn read_full(&self, fd: &OwnedFd, key: &str, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let mut count = 0;
         while count < buf.len() {
             let Some(at) = offset.checked_add(count as u64).filter(|at| i64::try_from(*at).is_ok()) else { break };
-            match rustix::io::pread(&fd, &mut buf[count..], at) {
+            match rustix::io::pread(fd, &mut buf[count..], at) {
                 Ok(0) => break,
                 Ok(n) => count += n,
                 Err(Errno::INTR) => {}
                 Err(e) => return Err(self.failed("read object", key, io::Error::from(e))),
             }
         }
-        let object = ObjectInfo { len: st.st_size as u64, tag: Some(found), ..ObjectInfo::default() };
+        Ok(count)
+    }
+}
+
+impl Objects for FolderObjects {
+    fn read_at(&self, key: &str, offset: u64, buf: &mut [u8], tag: Option<&Tag>) -> Result<Fetched> {
+        let (fd, object) = self.open_tagged(key, tag)?;
+        let count = self.read_full(&fd, key, offset, buf)?;
         Ok(Fetched { count, object })
     }
 
@@ -293,24 +306,18 @@ impl Objects for FolderObjects {
         tag: Option<&Tag>,
         sink: &mut ObjectSink<'_>,
     ) -> Result<Fetched> {
-        let (fd, st) = self.open_object("read object", key)?;
-        let found = tag_of(&st);
-        if tag.is_some_and(|tag| *tag != found) {
-            return Err(self.failed("read object", key, ErrorKind::Stale));
-        }
-        let object = ObjectInfo { len: st.st_size as u64, tag: Some(found), ..ObjectInfo::default() };
+        let (fd, object) = self.open_tagged(key, tag)?;
         let (mut count, mut buf) = (0, vec![0; len.min(PIECE_LEN_BYTES) as usize]);
         while count < len {
-            let Some(at) = offset.checked_add(count).filter(|at| i64::try_from(*at).is_ok()) else { break };
             let piece = &mut buf[..(len - count).min(PIECE_LEN_BYTES) as usize];
-            match rustix::io::pread(&fd, &mut *piece, at) {
-                Ok(0) => break,
-                Ok(n) => {
-                    sink(&object, &piece[..n])?;
-                    count += n as u64;
-                }
-                Err(Errno::INTR) => {}
-                Err(e) => return Err(self.failed("read object", key, io::Error::from(e))),
+            let Some(at) = offset.checked_add(count) else { break };
+            let read = self.read_full(&fd, key, at, piece)?;
+            if read > 0 {
+                sink(&object, &piece[..read])?;
+            }
+            count += read as u64;
+            if read < piece.len() {
+                break;
             }
         }
         Ok(Fetched { count: count as usize, object })
