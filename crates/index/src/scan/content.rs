@@ -8,20 +8,20 @@ use crate::ContentHash;
 /// What is read at once, in bytes.
 pub(super) const READ_LEN_BYTES: usize = 256 << 10;
 
-/// A host's clock goes in steps that are not longer, in nanoseconds: of 10 ms where it has the fewest.
-const TICK_NS: i64 = 20_000_000;
+/// So long a file is left alone after a change before it is read, in nanoseconds. Longer than a step of a host's clock, within which two changes have
+/// one time, and than a write takes between the time that it gives the file and the last of its bytes, which come later.
+const SETTLED_NS: i64 = 50_000_000;
 
-/// Waits, for a few milliseconds at most, until whatever changes a file has a later time than its last change. Two changes within one step of
-/// the host's clock have the same time: one that comes between the look at a file and the end of its reading would not show. A time that lies
-/// further ahead is of another clock, which nobody here can wait for.
+/// Waits until a file has been as it is for a while: a change that was under way when it was looked at is complete then, and one that comes
+/// while it is read has another time. A time of the future is another clock's, which nobody here can wait for.
 pub(super) fn settle(changed_ns: i64) {
-    let ahead = || {
+    let age = || {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-        let now_ns = now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec);
-        changed_ns.saturating_sub(now_ns)
+        now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec).saturating_sub(changed_ns)
     };
-    while (0..TICK_NS).contains(&ahead()) {
-        std::thread::sleep(std::time::Duration::from_millis(1));
+    // Where times are finer than the clock that is looked at here, a change just now is ahead of it by a step.
+    while (-SETTLED_NS..SETTLED_NS).contains(&age()) {
+        std::thread::sleep(std::time::Duration::from_millis(2));
     }
 }
 
