@@ -4,7 +4,10 @@
 mod common;
 
 use std::fs;
+use std::ops::ControlFlow;
 
+use adit_core::types::Kind;
+use adit_index::{Builder, Entry};
 use common::{Bench, Ran};
 
 /// A folder `work` of some hundred files, and its index `i`; `j` is of the same folder later.
@@ -134,6 +137,47 @@ fn what_was_measured_is_kept_and_told() {
     // Known, and yet not chosen: it is a program.
     let explained = index(&bench, &["find", "i", "n1", "--explain"]).expect(0);
     assert!(!explained.stderr.contains("because it is predicted"), "{}", explained.stderr);
+}
+
+#[test]
+fn a_large_index_has_devices_measured_in_the_background() {
+    let bench = Bench::bare();
+    let mut builder = Builder::new(&bench.path("."), 64 << 20);
+    for number in 0..300_000_u32 {
+        let path = format!("d{}/n{number}", number % 1000);
+        let entry = Entry {
+            path: path.as_bytes(),
+            kind: Kind::File,
+            perm: 0o644,
+            size: 1,
+            mtime_ns: 0,
+            hash: None,
+            extra: &[],
+        };
+        builder.add(&entry).unwrap();
+    }
+    builder.finish(&bench.path("large"), &mut |_| ControlFlow::Continue(())).unwrap();
+    let kept = bench.path(".cache/adit/devices.json");
+    // Who says that the processor is to answer has nothing looked for.
+    index(&bench, &["find", "large", "n299999", "--device", "cpu"]).expect(0);
+    assert!(!bench.path(".cache").exists());
+    // Its pipes are not held by what goes on: this returns although that may still be at work.
+    assert_eq!(index(&bench, &["find", "large", "n299999"]).expect(0).text(), "/d999/n299999\n");
+    common::eventually("devices are looked for", || kept.exists());
+    // What it says of devices is what `doctor` sees.
+    let told: serde_json::Value = serde_json::from_slice(&fs::read(&kept).unwrap()).unwrap();
+    let doctor = bench.run(["doctor", "--json"]).json();
+    let names = |list: &serde_json::Value| {
+        list.as_array().unwrap().iter().map(|device| device["name"].to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&told["devices"]), names(&doctor["index_devices"]["devices"]));
+    // Known for now: no driver is asked again, unless there is a real one of which something is not known yet.
+    let tried = bench.path(".cache/adit/devices.tried");
+    fs::remove_file(&tried).unwrap();
+    let explained = index(&bench, &["find", "large", "n299999", "--explain"]).expect(0);
+    let has_real = told["devices"].as_array().unwrap().iter().any(|device| device["software"] == false);
+    assert!(has_real || explained.stderr.contains("no other engine can be taken"), "{}", explained.stderr);
+    assert!(has_real || !tried.exists());
 }
 
 trait TextSays {

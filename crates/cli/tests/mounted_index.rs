@@ -375,5 +375,8 @@ fn a_user_asks_where_it_is_mounted() {
     assert_eq!(index(&["update", "--json"]).expect(0).json()["walks"], 2);
     fs::create_dir(m.bench.path("plain")).unwrap();
     m.bench.run(["index", "find", "plain", "x"]).expect(6).says("neither an index nor a mountpoint");
+    // Its process has the processor alone, whatever the environment prefers.
+    index(&["find", "needle", "--device", "gpu"]).expect(10).says("answers with the processor");
+    index(&["resolve", "b", "--explain"]).expect(0).says("with the processor");
     m.umount();
 }

@@ -1,5 +1,7 @@
 //! What is known of devices, for people and programs: [`Found`].
 
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use adit_index::gpu::{AdapterFacts, adapters};
@@ -10,10 +12,15 @@ use serde_json::{Value, json};
 use super::routed::state;
 use crate::args::units::show_size;
 
+/// A driver that has not said by then which devices there are never will.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(20);
+
 /// Devices that drivers offer, and what was measured of them and of the processor.
 pub struct Found {
     facts: Vec<AdapterFacts>,
     engines: Vec<Measured>,
+    /// Drivers did not say which devices there are.
+    silent: bool,
 }
 
 /// What was measured of an engine.
@@ -24,9 +31,16 @@ struct Measured {
 }
 
 impl Found {
-    /// Asks drivers which devices there are, and the file of measurements what is known of them.
+    /// Asks drivers which devices there are, and the file of measurements what is known of them. One that hangs is not waited for.
     pub fn ask() -> Found {
-        let facts: Vec<AdapterFacts> = adapters().iter().map(|adapter| adapter.facts().clone()).collect();
+        let (answer, answered) = channel();
+        thread::spawn(move || {
+            let facts: Vec<AdapterFacts> = adapters().iter().map(|adapter| adapter.facts().clone()).collect();
+            let _ = answer.send(facts);
+        });
+        let facts = answered.recv_timeout(ANSWER_TIME_MAX);
+        let silent = facts.is_err();
+        let facts = facts.unwrap_or_default();
         let of =
             |facts: &AdapterFacts| Engine { name: facts.name.clone(), id: facts.id.clone(), software: facts.software };
         let engines = std::iter::once(Engine::processor()).chain(facts.iter().map(of)).collect();
@@ -34,12 +48,12 @@ impl Found {
         if let Some(state) = state() {
             router.load(&state);
         }
-        Found { facts, engines: measured(&router) }
+        Found { facts, engines: measured(&router), silent }
     }
 
     /// What a session knows.
     pub fn of(session: &Session) -> Found {
-        Found { facts: Vec::new(), engines: measured(session.router()) }
+        Found { facts: Vec::new(), engines: measured(session.router()), silent: false }
     }
 
     /// Why a command that is left to choose knows no device.
@@ -61,6 +75,7 @@ impl Found {
             devices.map(|known| known.engine.name.clone()).collect::<Vec<_>>().join(", ")
         };
         match (names(false), names(true)) {
+            _ if self.silent => "not known: a driver does not say which it has".to_owned(),
             (real, _) if !real.is_empty() => real,
             (_, played) if !played.is_empty() => {
                 format!("none but {played}, a program on the processor, which is only taken if it is named")
@@ -115,7 +130,7 @@ impl Found {
             told
         };
         let devices: Vec<Value> = self.engines[1..].iter().map(device).collect();
-        json!({ "built_in": true, "processor": of(&self.engines[0]), "devices": devices })
+        json!({ "built_in": true, "silent": self.silent, "processor": of(&self.engines[0]), "devices": devices })
     }
 }
 

@@ -17,7 +17,8 @@ pub struct Explained {
     pub jobs: u64,
     /// How many of them a device has done.
     pub jobs_of_devices: u64,
-    /// How long the last one took that has ended, without what was done with its answer.
+    /// How long the last one took that has ended, without what was done with its answer; of a search by the processor where there is no
+    /// device, with that.
     pub took: Option<Duration>,
     /// Why the last device that failed did.
     pub failed: Option<String>,
