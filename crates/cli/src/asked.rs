@@ -45,6 +45,11 @@ impl Asked {
         Path::new(&self.mount.mountpoint)
     }
 
+    /// The kind of what is mounted, as `adit mounts` has it.
+    pub fn kind(&self) -> &str {
+        &self.mount.kind
+    }
+
     /// Asks, and hands each piece of the answer to `each`, but those that say that it takes time, which are shown. Returns what comes last.
     ///
     /// # Errors

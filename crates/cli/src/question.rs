@@ -128,6 +128,9 @@ pub struct Hit {
     pub perm: u16,
     /// When its content changed last, in nanoseconds since 1970.
     pub mtime_ns: i64,
+    /// The hash of its content as 32 hexadecimal digits, where the store knows that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<String>,
 }
 
 /// What a path leads to.
@@ -151,6 +154,9 @@ pub enum Answer {
         at: Vec<u8>,
         /// Which name leads to it.
         component: usize,
+        /// Whether it is a symbolic link, which is not followed.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_link: bool,
     },
 }
 
@@ -200,6 +206,8 @@ pub struct About {
     pub memory_bytes: u64,
     /// Batches of changes so far.
     pub generation: u64,
+    /// Whether the base is what the store answers from: nothing was walked for it.
+    pub mapped: bool,
     /// Walks of the whole tree so far.
     pub walks: u64,
     /// Bases made anew from an older one so far.
@@ -276,7 +284,14 @@ mod tests {
     #[test]
     fn names_of_any_bytes_travel() {
         for path in [&b"a/b"[..], b"", b"\xff\n/x", "ä\u{1f600}".as_bytes()] {
-            let hit = Hit { path: path.to_vec(), kind: "file".into(), size: u64::MAX, perm: 0o644, mtime_ns: i64::MIN };
+            let hit = Hit {
+                path: path.to_vec(),
+                kind: "file".into(),
+                size: u64::MAX,
+                perm: 0o644,
+                mtime_ns: i64::MIN,
+                hash: None,
+            };
             let text = serde_json::to_string(&Piece::Hits(vec![hit.clone()])).unwrap();
             assert_eq!(serde_json::from_str::<Piece>(&text).unwrap(), Piece::Hits(vec![hit]));
         }

@@ -674,3 +674,27 @@ fn what_is_looked_up_ahead_is_told_and_can_be_left_out() {
     m.umount();
     m.mount(&["-o", "prefetch=all"]).expect(2);
 }
+
+#[test]
+fn what_another_client_changes_shows_in_the_index_once_it_was_seen() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&["-o", "attr_timeout=0.3,entry_timeout=0.3,negative_timeout=0.3,index"]).expect(0);
+    fs::create_dir_all(m.at("d/sub")).unwrap();
+    fs::write(m.at("d/old"), "old").unwrap();
+    let found = |text: &str| m.bench.run(["index", "find", "mnt", text, "--sort", "path"]).expect(0).text();
+    assert_eq!(found("d"), "/d\n/d/old\n");
+    let store = other_client(&m);
+    let at = |path: &str| store.lookup(Ino::ROOT, name(path)).unwrap().ino;
+    let came = store.mkdir(at("d"), name("came"), &new_node()).unwrap().ino;
+    drop(store.create(came, name("below"), &new_node()).unwrap());
+    store.rename(at("d"), name("old"), at("d"), name("moved"), RenameFlags::empty()).unwrap();
+    let listed = || fs::read_dir(m.at("d")).unwrap().map(|entry| entry.unwrap().file_name()).collect::<BTreeSet<_>>();
+    eventually("the listing is new", || listed() == ["came", "moved", "sub"].map(Into::into).into());
+    assert_eq!(
+        (found("below"), found("moved"), found("old")),
+        ("/d/came/below\n".into(), "/d/moved\n".into(), "".into())
+    );
+    assert_eq!(m.stats()["index"]["walks"], 1);
+    drop(store);
+    m.umount();
+}

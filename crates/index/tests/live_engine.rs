@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use adit_core::engine::{Engine, EngineOptions, Fh, SinkFlow};
-use adit_core::store::NewNode;
+use adit_core::store::{NewNode, Store};
 use adit_core::types::{Access, FileName, Ino, Kind, RenameFlags, SetAttr};
 use adit_index::live::{Facts, Found, Kept, KeptOptions, Lies, LiveId, Making, View};
 use adit_testkit::model::{Limits, MemoryStore};
@@ -290,11 +290,51 @@ fn what_others_changed_shows_after_another_walk() {
     let kept = place.kept(32 << 20);
     drop(view(&kept));
     // Past the engine.
-    adit_core::store::Store::mkdir(&place.store, Ino::ROOT, name("other"), &new_node()).unwrap();
+    place.store.mkdir(Ino::ROOT, name("other"), &new_node()).unwrap();
     assert!(find(&view(&kept), "other").is_none());
     kept.walk_again();
     assert!(find(&view(&kept), "other").is_some());
     assert_eq!(kept.state().walks, 2);
+}
+
+#[test]
+fn what_others_changed_shows_once_somebody_looked_there() {
+    let place = Place::with(Limits { shared: true, ..Limits::default() }, Duration::ZERO);
+    let dir = place.mkdir(Ino::ROOT, "dir");
+    let old = place.file(dir, "old", 3);
+    place.file(dir, "stays", 0);
+    let kept = place.kept(32 << 20);
+    assert!(find(&view(&kept), "dir/old").is_some());
+    // Past the engine.
+    let store = &place.store;
+    let other = store.mkdir(dir, name("other"), &new_node()).unwrap().ino;
+    store.create(other, name("below"), &new_node()).unwrap();
+    store.rename(dir, name("old"), Ino::ROOT, name("moved"), RenameFlags::empty()).unwrap();
+    assert!(find(&view(&kept), "dir/other").is_none(), "nobody looked");
+    // Names alone are listed: what is new, with all that is in it, and what is gone.
+    let fh = place.engine.opendir(dir).unwrap();
+    place.engine.read_dir(fh, 0, &mut |_| SinkFlow::More).unwrap();
+    place.engine.releasedir(fh).unwrap();
+    let seen = view(&kept);
+    assert!(find(&seen, "dir/other/below").is_some() && find(&seen, "dir/old").is_none());
+    assert!(find(&seen, "moved").is_none(), "nobody looked there");
+    drop(seen);
+    // One name is asked for.
+    assert_eq!(place.engine.lookup(Ino::ROOT, name("moved")).unwrap().attr.ino, old);
+    assert_eq!(find(&view(&kept), "moved").unwrap().size, 3);
+    store.open(old, Access::Write).unwrap().write_at(&[(0, &[1; 9])]).unwrap();
+    place.engine.lookup(Ino::ROOT, name("moved")).unwrap();
+    assert_eq!(find(&view(&kept), "moved").unwrap().size, 9);
+    store.unlink(Ino::ROOT, name("moved")).unwrap();
+    assert!(place.engine.lookup(Ino::ROOT, name("moved")).is_err());
+    assert!(find(&view(&kept), "moved").is_none());
+    assert_eq!(kept.state().walks, 1, "it was never walked again");
+    // What was seen, and is known, is not asked for again.
+    let batches = kept.state().generation;
+    assert_eq!(place.paths(), shown(&view(&kept)));
+    drop(view(&kept));
+    assert_eq!(kept.state().generation, batches);
+    kept.stop();
 }
 
 #[test]

@@ -7,8 +7,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use adit_core::types::Kind;
-use adit_index::live::{self, Change, Facts, Found, Lies, LiveId, LiveIndex, Making, Search, View};
+use adit_index::live::{self, Base, Change, Facts, Found, Keys, Lies, LiveId, LiveIndex, Making, Search, View};
 use adit_index::query::{Candidate, Order, Pattern, PatternBuilder, Query, Syntax};
+use adit_index::{Builder, Entry, Segment};
 use adit_testkit::{Rng, seeds};
 use toy::{Toy, directory, file};
 
@@ -226,4 +227,50 @@ fn a_search_that_is_told_to_ends() {
     let search = Search::new(Query::new()).pattern(Pattern::substring(b"no/such").unwrap()).stop_when(stop);
     let e = search.run(&index.view(), &mut |_| ControlFlow::Continue(())).unwrap_err();
     assert_eq!(e.kind(), adit_core::ErrorKind::Interrupted);
+}
+
+/// The namespace of a manifest: nodes are numbers of the store, directories have a time that is not in the segment, and hashes are of content.
+#[test]
+fn a_segment_that_is_a_namespace_answers_as_its_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut builder = Builder::new(dir.path(), 4 << 20);
+    let entry =
+        |path, mtime_ns, hash| Entry { path, kind: Kind::File, perm: 0o644, size: 3, mtime_ns, hash, extra: b"" };
+    builder.add(&entry(b"a/deep/one", 5, Some([7; 16]))).unwrap();
+    builder.add(&entry(b"a/two", 6, None)).unwrap();
+    let out = dir.path().join("segment");
+    builder.finish(&out, &mut |_| ControlFlow::Continue(())).unwrap();
+    let segment = Arc::new(Segment::open(&out).unwrap());
+    let base = Base::new(segment.clone(), Keys::OfNodes { directories_mtime_ns: 9 }).unwrap();
+    assert_eq!(base.memory_bytes(), 0);
+    let view = LiveIndex::new(Arc::new(base)).view();
+    let id = |path: &[u8]| match view.resolve(LiveId::ROOT, path).unwrap() {
+        Found::Entry(id) => id,
+        other => panic!("{other:?}"),
+    };
+    let (one, two, deep) = (id(b"a/deep/one"), id(b"a/two"), id(b"a/deep"));
+    assert_eq!(
+        (view.hash(one).unwrap(), view.hash(two).unwrap(), view.hash(deep).unwrap()),
+        (Some([7; 16]), None, None)
+    );
+    for (path, time) in [(&b"a/deep/one"[..], 5), (b"a/two", 6), (b"a", 9), (b"a/deep", 9)] {
+        let facts = view.facts(id(path)).unwrap();
+        assert_eq!(facts.mtime_ns, time);
+        assert_eq!(view.of_key(facts.key).unwrap(), [id(path)], "by its number");
+    }
+    // A search by time goes by what is told, and not by what the columns say.
+    let found = |query: Query| {
+        let mut paths = Vec::new();
+        let search = Search::new(query).sort(Order::Path, false);
+        search
+            .run(&view, &mut |hit| {
+                paths.push(String::from_utf8(hit.path.to_vec()).unwrap());
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        paths
+    };
+    assert_eq!(found(Query::new().mtime_ns(6..=9)), ["a", "a/deep", "a/two"]);
+    assert_eq!(found(Query::new().mtime_ns(0..=5)), ["a/deep/one"]);
+    assert_eq!(found(Query::new()), ["a", "a/deep", "a/deep/one", "a/two"]);
 }

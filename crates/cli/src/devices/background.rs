@@ -25,9 +25,10 @@ const TRY_AGAIN: Duration = Duration::from_secs(3600);
 /// The file in the cache directory whose time says when it was tried.
 const TRIED_NAME: &str = "devices.tried";
 
-/// Begins to measure what is not known, if this index can tell it. A vault's cannot: that takes its password.
+/// Begins to measure what is not known, if this index can tell it. A vault's cannot: that takes its password; nor what a mount was asked for,
+/// which goes with the command.
 pub fn measure_if_unknown(session: &Session, index: &IndexFile) {
-    if index.segment.len() < NODES_MIN || index.is_sealed {
+    if index.segment.len() < NODES_MIN || index.is_sealed || index.path.is_dir() {
         return;
     }
     let Some(state) = state() else { return };

@@ -76,6 +76,7 @@ impl Engine {
         let expiry = self.expiry(now, self.options.entry_ttl);
         let incomplete = !self.store.left_out(dir).is_empty();
         let listing = Arc::new(builder.finish(since, expiry, incomplete));
+        self.report_listed(dir, &listing);
         if expiry > now && self.dentries.since(dir) == since {
             self.listings.insert(dir, listing.clone());
         }

@@ -63,6 +63,11 @@ impl ListingBuilder {
 }
 
 impl Listing {
+    /// Whether the store had to leave entries out.
+    pub fn is_incomplete(&self) -> bool {
+        self.incomplete
+    }
+
     /// Number of entries.
     pub fn len(&self) -> usize {
         self.records.len()

@@ -112,6 +112,7 @@ impl Engine {
                 self.inodes.add_ref(attr.ino)?;
                 drop(knowing);
                 self.make_room();
+                self.report_seen(parent, name, Some(&attr));
                 Ok(Lookup::Found(self.found(parent, name, attr, (since_dir, since), now)))
             }
             Err(e) if e.is_not_found() => {
@@ -121,6 +122,7 @@ impl Engine {
                     self.dentries.insert(parent, name, None, expiry, since_dir);
                 }
                 self.counters.negative.miss();
+                self.report_seen(parent, name, None);
                 Ok(Lookup::Absent { ttl })
             }
             Err(e) => Err(e),

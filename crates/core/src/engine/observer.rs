@@ -11,11 +11,12 @@
 //!
 //! Without a listener a report costs a load and a branch.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use super::Engine;
+use super::{Engine, Listing};
 use crate::memory::Part;
-use crate::types::{FileName, Ino};
+use crate::types::{Attr, FileName, Ino};
 
 /// Listens to the changes of an [`Engine`]. Called from the threads that make them.
 ///
@@ -30,6 +31,17 @@ pub trait Observer: Send + Sync {
 
     /// Attributes of this inode may have changed: size, times, permissions.
     fn inode(&self, ino: Ino);
+
+    /// The store, which others may change, was asked what `name` in `dir` leads to, and this is what it said. Nothing need have changed:
+    /// whoever knows otherwise has news.
+    fn seen(&self, dir: Ino, name: FileName<'_>, found: Option<&Attr>) {
+        let _ = (dir, name, found);
+    }
+
+    /// Likewise, all that is in `dir`.
+    fn listed(&self, dir: Ino, listing: &Arc<Listing>) {
+        let _ = (dir, listing);
+    }
 
     /// A rename is about to be made. Called without locks; may wait for a moment.
     fn rename_begins(&self);
@@ -77,6 +89,20 @@ impl Engine {
     pub(super) fn report_entry(&self, dir: Ino, name: FileName<'_>) {
         if let Some(observer) = self.observer.get() {
             observer.entry(dir, name);
+        }
+    }
+
+    /// What the store said; news only where others may change it.
+    #[inline]
+    pub(super) fn report_seen(&self, dir: Ino, name: FileName<'_>, found: Option<&Attr>) {
+        if let Some(observer) = self.observer.get().filter(|_| self.caps.shared) {
+            observer.seen(dir, name, found);
+        }
+    }
+
+    pub(super) fn report_listed(&self, dir: Ino, listing: &Arc<Listing>) {
+        if let Some(observer) = self.observer.get().filter(|_| self.caps.shared) {
+            observer.listed(dir, listing);
         }
     }
 

@@ -56,8 +56,11 @@ impl From<&Attr> for Facts {
 pub enum Keys {
     /// In the column of hashes, as [`Facts::entry`] puts it there.
     Stored,
-    /// It is the node's number and [`Ino::ROOT`]: the namespace of a manifest is the segment itself.
-    OfNodes,
+    /// It is the node's number and [`Ino::ROOT`]: the namespace of a manifest is the segment itself. Hashes are those of content then.
+    OfNodes {
+        /// What the store tells as the time of every directory, in nanoseconds since 1970.
+        directories_mtime_ns: i64,
+    },
 }
 
 /// A tree as it was at some time. Never changes.
@@ -102,13 +105,13 @@ impl Base {
     pub(super) fn key(&self, node: u32) -> Result<u64> {
         match self.keys {
             Keys::Stored => stored_key(&self.segment, NodeId(node)),
-            Keys::OfNodes => Ok(u64::from(node) + Ino::ROOT.0),
+            Keys::OfNodes { .. } => Ok(u64::from(node) + Ino::ROOT.0),
         }
     }
 
     /// Calls `each` with the nodes of this key until it says that this is enough.
     pub(super) fn of_key(&self, key: u64, each: &mut dyn FnMut(u32) -> Result<bool>) -> Result<()> {
-        if self.keys == Keys::OfNodes {
+        if self.keys != Keys::Stored {
             let node = key.checked_sub(Ino::ROOT.0).and_then(|node| u32::try_from(node).ok());
             if let Some(node) = node.filter(|node| *node < self.len()) {
                 each(node)?;
@@ -127,8 +130,26 @@ impl Base {
 
     pub(super) fn facts(&self, node: u32) -> Result<Facts> {
         let found = self.segment.node(NodeId(node))?;
-        let (kind, perm, size, mtime_ns) = (found.kind, found.perm, found.size, found.mtime_ns);
+        let (kind, perm, size) = (found.kind, found.perm, found.size);
+        let mtime_ns = match self.keys {
+            Keys::OfNodes { directories_mtime_ns } if kind == Kind::Directory => directories_mtime_ns,
+            _ => found.mtime_ns,
+        };
         Ok(Facts { key: self.key(node)?, kind, perm, size, mtime_ns })
+    }
+
+    /// The hash of a file's content, where that is known.
+    pub(super) fn hash(&self, node: u32) -> Result<Option<ContentHash>> {
+        let node = NodeId(node);
+        match self.keys != Keys::Stored && self.segment.kind(node)? == Kind::File {
+            true => self.segment.hash(node),
+            false => Ok(None),
+        }
+    }
+
+    /// Whether its columns have the times that [`Base::facts`] tells.
+    pub(super) fn has_own_times(&self) -> bool {
+        self.keys == Keys::Stored
     }
 }
 

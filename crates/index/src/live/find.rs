@@ -184,7 +184,8 @@ impl Search {
             return Ok(());
         }
         let moved = !view.changes.directories_stay();
-        if moved && !self.is_everywhere() {
+        let are_other_times = !view.base.has_own_times() && self.query.looks_at_times();
+        if moved && !self.is_everywhere() || are_other_times {
             return self.each_below(view, self.below, self.depth.clone(), sink);
         }
         if self.each_of_base(view, moved, sink)?.is_break() {

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use adit_core::engine::Engine;
 use adit_core::error::{ErrorKind, FsError, Result};
-use adit_core::types::Ino;
+use adit_core::types::{FileName, Ino};
 
-use super::base::{Base, Facts};
-use super::kept::{Shared, Waiting};
+use super::base::{Base, Facts, Keys};
+use super::kept::{Namespace, Shared, Waiting};
 use super::make::Lies;
+use super::noticed;
 use super::queue::{Dirty, Names, Pending};
 use super::source::{Known, Source, Unread, name, over};
 use super::{Change, LiveIndex};
@@ -29,6 +30,7 @@ const GIVE_UP_AT: u64 = 4;
 
 impl Shared {
     pub(super) fn run(self: Arc<Self>) {
+        noticed::this_thread_asks();
         while !self.is_over.load(Relaxed) {
             self.wait_for_work();
             let (ticket, folded) = {
@@ -99,6 +101,7 @@ impl Shared {
         let is_over = || self.is_over.load(Relaxed);
         let source = Source { engine, closed: &self.closed, is_over: &is_over };
         loop {
+            self.compare_listings();
             let (pending, batch) = self.ask_names(&source);
             if pending.everything {
                 self.forget(&pending.released);
@@ -121,6 +124,27 @@ impl Shared {
             self.forget(&pending.kept().collect::<Vec<_>>());
             if !self.queue.lock().pending.everything {
                 return Ok(());
+            }
+        }
+    }
+
+    /// Notes what others were told is in directories, and is not known here.
+    fn compare_listings(&self) {
+        let listings = self.queue.lock().noticed.take();
+        if listings.is_empty() {
+            return;
+        }
+        let Some(view) = self.tree.lock().live.as_ref().map(LiveIndex::view) else { return };
+        for (dir, listing) in listings {
+            let mut news: Vec<Box<[u8]>> = Vec::new();
+            if let Err(e) = view.news_in(dir, &listing, &mut |name| news.push(name.as_bytes().into())) {
+                tracing::debug!(error = %e, "a listing cannot be compared with the index");
+            }
+            let mut queue = self.queue.lock();
+            for name in news {
+                if let Ok(name) = FileName::new(&name) {
+                    self.note(&mut queue, Ino(dir), name);
+                }
             }
         }
     }
@@ -170,7 +194,7 @@ impl Shared {
         let patience = Instant::now() + RENAMES_PATIENCE;
         while queue.renames > 0 && !self.done.wait_until(&mut queue, patience).timed_out() {}
         let pending = std::mem::take(&mut queue.pending);
-        queue.since = None;
+        queue.since = (!queue.noticed.is_empty()).then(Instant::now);
         drop(queue);
         let mut batch = Vec::new();
         for (dir, dirty) in &pending.dirs {
@@ -249,8 +273,15 @@ impl Shared {
         Ok(applied.unlisted)
     }
 
-    /// Walks the whole tree, and begins anew with what is found.
+    /// Walks the whole tree, and begins anew with what is found. Where the store has its namespace as a segment, that is all of it.
     fn walk(&self, source: &Source<'_>) -> Result<()> {
+        if let Some(Namespace { segment, directories_mtime_ns }) = &self.options.namespace {
+            let keys = Keys::OfNodes { directories_mtime_ns: *directories_mtime_ns };
+            let base = Base::new(segment.clone(), keys)?;
+            let mut tree = self.tree.lock();
+            (tree.live, tree.log) = (Some(LiveIndex::new(Arc::new(base))), None);
+            return Ok(());
+        }
         let mut builder = self.options.making.builder()?;
         let mut unread = Unread::default();
         self.entries.store(0, Relaxed);

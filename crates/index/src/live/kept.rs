@@ -14,20 +14,22 @@ use std::sync::{Arc, Weak};
 use std::thread::{Builder as Thread, JoinHandle};
 use std::time::{Duration, Instant};
 
-use adit_core::engine::{Engine, Observer};
+use adit_core::engine::{Engine, Listing, Observer};
 use adit_core::error::{ErrorKind, FsError, Result};
-use adit_core::types::{FileName, Ino};
+use adit_core::types::{Attr, FileName, Ino};
 use hashbrown::HashSet;
 use parking_lot::{Condvar, Mutex};
 
-use super::base::Base;
+use super::base::{Base, Facts};
 use super::keeper::ENOUGH;
 use super::make::{Lies, Making};
+use super::noticed::{self, Noticed};
 use super::queue::Pending;
 use super::source::{Unread, over};
 use super::view::View;
 use super::{Change, LiveIndex};
 use crate::progress::Progress;
+use crate::segment::Segment;
 
 /// How long a question to the store that is under way is waited for at the end.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
@@ -47,12 +49,23 @@ pub struct KeptOptions {
     pub base_bytes: u64,
     /// Directories that are shown as empty.
     pub closed: Vec<Ino>,
+    /// The segment that the store answers from, where it does: it is the base, and nothing is walked. Default: none.
+    pub namespace: Option<Namespace>,
+}
+
+/// The segment that is all of a store's namespace, which never changes: the inode number of a node is the node's, from [`Ino::ROOT`] on.
+#[derive(Clone, Debug)]
+pub struct Namespace {
+    /// The segment, mapped.
+    pub segment: Arc<Segment>,
+    /// What the store tells as the time of every directory, in nanoseconds since 1970.
+    pub directories_mtime_ns: i64,
 }
 
 impl KeptOptions {
     /// The defaults.
     pub fn new(making: Making) -> KeptOptions {
-        KeptOptions { making, changes_bytes: 32 << 20, base_bytes: u64::MAX, closed: Vec::new() }
+        KeptOptions { making, changes_bytes: 32 << 20, base_bytes: u64::MAX, closed: Vec::new(), namespace: None }
     }
 }
 
@@ -82,6 +95,8 @@ pub struct State {
     pub memory_bytes: u64,
     /// Batches of changes applied so far.
     pub generation: u64,
+    /// Whether the base is the segment that the store answers from.
+    pub is_mapped: bool,
     /// Walks of the whole tree so far.
     pub walks: u64,
     /// Bases made of an older one and its differences.
@@ -113,6 +128,8 @@ pub(super) struct Shared {
 #[derive(Default)]
 pub(super) struct Queue {
     pub pending: Pending,
+    /// What others were told is in directories.
+    pub noticed: Noticed,
     /// Since when something is pending.
     pub since: Option<Instant>,
     /// Questions so far, and which of them may be answered.
@@ -230,6 +247,7 @@ impl Kept {
             let base = live.view();
             let base = base.base();
             state.is_ready = true;
+            state.is_mapped = self.shared.options.namespace.is_some();
             (state.base_entries, state.base_len) = (base.segment().len(), base.segment().file_len());
             (state.changed, state.generation) = (live.changed(), live.generation());
             state.memory_bytes = live.memory_bytes() + self.shared.in_memory(base);
@@ -283,6 +301,33 @@ impl Observer for Ear {
         self.0.report(|queue, _| queue.pending.inode(ino.0));
     }
 
+    fn seen(&self, dir: Ino, name: FileName<'_>, found: Option<&Attr>) {
+        if noticed::is_own() || self.0.closed.contains(&dir.0) {
+            return;
+        }
+        let found = found.map(Facts::from);
+        // Whoever holds the tree may be changing it: then it is asked for once more than it need be.
+        let is_news = self.0.tree.try_lock().is_none_or(|tree| {
+            let is_news = |live: &LiveIndex| live.is_news(dir.0, name.as_bytes(), found.as_ref());
+            tree.live.as_ref().is_some_and(|live| is_news(live).unwrap_or(false))
+        });
+        if is_news {
+            self.entry(dir, name);
+        }
+    }
+
+    fn listed(&self, dir: Ino, listing: &Arc<Listing>) {
+        if noticed::is_own() || self.0.closed.contains(&dir.0) {
+            return;
+        }
+        self.0.report(|queue, shared| {
+            if !queue.noticed.put(dir.0, listing) {
+                let keep = || shared.engine.upgrade().is_some_and(|engine| engine.keep_known(dir));
+                queue.pending.all_in(dir.0, keep);
+            }
+        });
+    }
+
     fn rename_begins(&self) {
         let mut queue = self.0.queue.lock();
         while queue.no_renames && !self.0.is_over.load(Relaxed) {
@@ -319,7 +364,7 @@ impl Shared {
         }
     }
 
-    fn note(&self, queue: &mut Queue, dir: Ino, name: FileName<'_>) {
+    pub(super) fn note(&self, queue: &mut Queue, dir: Ino, name: FileName<'_>) {
         let keep = || self.engine.upgrade().is_some_and(|engine| engine.keep_known(dir));
         queue.pending.name(dir.0, name.as_bytes(), keep);
     }

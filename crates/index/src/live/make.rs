@@ -54,8 +54,16 @@ impl Making {
     /// The base of what `builder` was given.
     ///
     /// # Errors
-    /// Those of [`Builder::finish_into`] and of the host.
+    /// As [`Making::segment`].
     pub fn finish(&self, builder: Builder, report: &mut Report<'_>) -> Result<Base> {
+        Base::new(Arc::new(self.segment(builder, report)?), Keys::Stored)
+    }
+
+    /// What `builder` was given, as a segment that nobody else sees.
+    ///
+    /// # Errors
+    /// Those of [`Builder::finish_into`] and of the host.
+    pub fn segment(&self, builder: Builder, report: &mut Report<'_>) -> Result<Segment> {
         let (file, shown) = match self.lies {
             Lies::OnDisk => (unnamed(&self.scratch_dir), self.scratch_dir.clone()),
             Lies::InMemory => (in_memory(), PathBuf::from("memory")),
@@ -63,8 +71,7 @@ impl Making {
         let file = file.map_err(|e| FsError::from(e).on("make a file in", shown.display()))?;
         let shown = shown.join("the index of the mount");
         builder.finish_into(&file, &shown, report)?;
-        let segment = Segment::from_file(file, &shown)?;
-        Base::new(Arc::new(segment), Keys::Stored)
+        Segment::from_file(file, &shown)
     }
 
     /// A base of what `view` shows, which differs from it in nothing. An entry whose path is too long for a segment is left out, with

@@ -75,6 +75,23 @@ impl Pending {
         self.names += usize::from(!full);
     }
 
+    /// Notes that anything in a directory may have changed. `keep` is as for [`Pending::name`].
+    pub fn all_in(&mut self, dir: u64, keep: impl FnOnce() -> bool) {
+        if self.everything {
+            return;
+        }
+        let no_more_dirs = self.dirs.len() >= DIRS_MAX;
+        match self.dirs.get_mut(&dir) {
+            Some(dirty) => {
+                if let Names::Some(names) = std::mem::replace(&mut dirty.names, Names::All) {
+                    self.names -= names.len();
+                }
+            }
+            None if no_more_dirs => self.give_up(),
+            None => drop(self.dirs.insert(dir, Dirty { names: Names::All, is_kept: keep() })),
+        }
+    }
+
     /// Notes an inode.
     pub fn inode(&mut self, ino: u64) {
         if self.everything || self.attrs.contains(&ino) {

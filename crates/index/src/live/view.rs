@@ -9,6 +9,7 @@ use hashbrown::HashSet;
 
 use super::base::{Base, Facts};
 use super::changes::{Changes, EachChild, LiveId};
+use crate::ContentHash;
 
 /// Gets entries with their paths below the root; see [`View::walk`].
 pub type EachEntry<'e> = dyn FnMut(LiveId, &[u8], &Facts) -> Result<ControlFlow<()>> + 'e;
@@ -65,6 +66,14 @@ impl View {
     /// What is known of an entry.
     pub fn facts(&self, id: LiveId) -> Result<Facts> {
         self.changes.facts(&self.base, id)
+    }
+
+    /// The hash of a file's content, where the store knew it: in the namespace of a manifest.
+    pub fn hash(&self, id: LiveId) -> Result<Option<ContentHash>> {
+        match id.0 < self.base.len() && !self.changes.has_other_attrs(id.0) {
+            true => self.base.hash(id.0),
+            false => Ok(None),
+        }
     }
 
     /// What an entry is.

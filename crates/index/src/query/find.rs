@@ -330,6 +330,11 @@ impl Query {
             })
     }
 
+    /// Whether it asks for times.
+    pub(crate) fn looks_at_times(&self) -> bool {
+        self.times.is_some()
+    }
+
     pub(super) fn accepts_facts(&self, kind: Kind, size: u64, mtime_ns: i64) -> bool {
         let has_size = |sizes: &RangeInclusive<u64>| kind != Kind::Directory && sizes.contains(&size);
         self.kinds & kind_bit(kind) != 0

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use adit_core::error::{ErrorKind, FsError, Result};
@@ -15,16 +16,16 @@ use super::extra::Extra;
 
 /// A segment. Its errors pass through here.
 pub(super) struct Index {
-    segment: Segment,
+    segment: Arc<Segment>,
     is_damaged: AtomicBool,
 }
 
 impl Index {
     pub fn new(segment: Segment) -> Index {
-        Index { segment, is_damaged: AtomicBool::new(false) }
+        Index { segment: Arc::new(segment), is_damaged: AtomicBool::new(false) }
     }
 
-    pub fn segment(&self) -> &Segment {
+    pub fn segment(&self) -> &Arc<Segment> {
         &self.segment
     }
 

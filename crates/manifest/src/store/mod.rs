@@ -119,7 +119,7 @@ impl ManifestStore {
     }
 
     /// Its tree.
-    pub fn segment(&self) -> &Segment {
+    pub fn segment(&self) -> &Arc<Segment> {
         self.0.index.segment()
     }
 

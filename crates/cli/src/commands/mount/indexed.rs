@@ -11,10 +11,10 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use adit_core::engine::Engine;
-use adit_core::types::Ino;
+use adit_core::types::{Ino, Kind};
 use adit_core::{ErrorKind, FsError};
 use adit_index::live::{
-    self, Facts, Found, Kept, KeptOptions, Lies, LiveHit, LiveId, Making, Search as LiveSearch, Sums, View,
+    self, Facts, Found, Kept, KeptOptions, Lies, LiveHit, LiveId, Making, Namespace, Search as LiveSearch, Sums, View,
     Waiting as LiveWaiting,
 };
 use adit_index::query::{Order, Pattern, PatternBuilder, Query, Syntax};
@@ -47,6 +47,8 @@ pub struct Indexed {
     is_secret: bool,
     /// Directories that it does not go into: the snapshots of a volume.
     closed: Vec<Ino>,
+    /// Of a manifest: the segment that its store answers from.
+    namespace: Option<Namespace>,
     state: Mutex<State>,
 }
 
@@ -58,9 +60,10 @@ struct State {
 
 impl Indexed {
     /// Of what `engine` shows, which is a source of this kind.
-    pub fn new(engine: &Arc<Engine>, kind: &str) -> Indexed {
+    pub fn new(engine: &Arc<Engine>, kind: &str, namespace: Option<Namespace>) -> Indexed {
         let closed = if kind == "volume" { vec![SNAPSHOTS_INO] } else { Vec::new() };
-        Indexed { engine: Arc::downgrade(engine), is_secret: is_secret(kind), closed, state: Mutex::default() }
+        let (engine, is_secret) = (Arc::downgrade(engine), is_secret(kind));
+        Indexed { engine, is_secret, closed, namespace, state: Mutex::default() }
     }
 
     /// Begins to keep it, if that has not begun.
@@ -84,6 +87,7 @@ impl Indexed {
             changes_bytes: memory_bytes / CHANGES_SHARE,
             base_bytes: memory_bytes / BASE_SHARE,
             closed: self.closed.clone(),
+            namespace: self.namespace.clone(),
             making,
         };
         let kept = Arc::new(Kept::start(&engine, options)?);
@@ -146,6 +150,7 @@ impl Indexed {
             changed: state.changed as u64,
             memory_bytes: state.memory_bytes,
             generation: state.generation,
+            mapped: state.is_mapped,
             walks: state.walks,
             folds: state.folds,
             unread: state.unread.count,
@@ -155,12 +160,15 @@ impl Indexed {
 }
 
 /// Names of a vault are encrypted where they are stored. Of what is not known, that is not known.
-fn is_secret(kind: &str) -> bool {
+pub fn is_secret(kind: &str) -> bool {
     !matches!(kind, "volume" | "manifest" | "dir" | "overlay")
 }
 
 /// Where scratch files lie: in the cache directory, on a disk, and not in a folder that lies in memory perhaps.
-fn scratch_dir() -> Result<PathBuf> {
+///
+/// # Errors
+/// `NotFound` if there is none; the host's.
+pub fn scratch_dir() -> Result<PathBuf> {
     let failed = |why: String| FsError::new(ErrorKind::NotFound).on("find", "the cache directory").because(why);
     let dir = super::overlay::place::cache_dir(None).map_err(|failure| failed(failure.text()))?;
     std::fs::create_dir_all(&dir).map_err(|e| FsError::from(e).on("make", dir.display()))?;
@@ -218,16 +226,17 @@ impl<'a, 'p> Teller<'a, 'p> {
     }
 }
 
-fn hit_of(path: &[u8], facts: &Facts) -> Hit {
+fn hit_of(view: &View, id: LiveId, path: &[u8], facts: &Facts) -> Result<Hit> {
     let (kind, size, perm, mtime_ns) = (facts.kind.as_str().to_owned(), facts.size, facts.perm, facts.mtime_ns);
-    Hit { path: path.to_vec(), kind, size, perm, mtime_ns }
+    let hash = view.hash(id)?.map(|hash| format!("{:032x}", u128::from_be_bytes(hash)));
+    Ok(Hit { path: path.to_vec(), kind, size, perm, mtime_ns, hash })
 }
 
 /// The directory at `path`.
 fn directory(view: &View, path: &[u8]) -> Result<LiveId> {
     let shown = || adit_core::path::show(path);
     match view.resolve(LiveId::ROOT, path)? {
-        Found::Entry(id) if view.kind(id)? == adit_core::types::Kind::Directory => Ok(id),
+        Found::Entry(id) if view.kind(id)? == Kind::Directory => Ok(id),
         Found::Missing { .. } => Err(FsError::new(ErrorKind::NotFound).on("find", shown())),
         _ => Err(FsError::new(ErrorKind::NotDirectory).on("find", shown())),
     }
@@ -315,11 +324,22 @@ fn find(view: &View, search: &Search, teller: &mut Teller<'_, '_>) -> Result<Val
     let stop = Arc::new(AtomicBool::new(false));
     let wanted = search_of(view, search)?.stop_when(stop.clone());
     let watch = teller.parts.watch();
+    let mut failed = None;
+    let mut each = |LiveHit { id, path, facts }: LiveHit<'_>| match hit_of(view, id, path, facts) {
+        Ok(hit) => teller.hit(hit),
+        Err(e) => {
+            failed = Some(e);
+            ControlFlow::Break(())
+        }
+    };
     let count = watched(watch, &stop, || match search.count_only {
         true => wanted.count(view),
-        false => wanted.run(view, &mut |LiveHit { path, facts, .. }| teller.hit(hit_of(path, facts))),
+        false => wanted.run(view, &mut each),
     })?;
     let _ = teller.flush();
+    if let Some(e) = failed {
+        return Err(e);
+    }
     Ok(json!(Count { count }))
 }
 
@@ -334,9 +354,12 @@ fn resolve(view: &View, start: &[u8], paths: &[Vec<u8>], teller: &mut Teller<'_,
 
 fn answer_of(view: &View, start: LiveId, path: &[u8]) -> Result<Answer> {
     Ok(match view.resolve(start, path)? {
-        Found::Entry(id) => Answer::Found(hit_of(&view.path(id)?, &view.facts(id)?)),
+        Found::Entry(id) => Answer::Found(hit_of(view, id, &view.path(id)?, &view.facts(id)?)?),
         Found::Missing { deepest, component } => Answer::Missing { deepest: view.path(deepest)?, component },
-        Found::NotDirectory { at, component } => Answer::NotDirectory { at: view.path(at)?, component },
+        Found::NotDirectory { at, component } => {
+            let is_link = view.kind(at)? == Kind::Symlink;
+            Answer::NotDirectory { at: view.path(at)?, component, is_link }
+        }
     })
 }
 
@@ -372,7 +395,7 @@ fn same_size(view: &View, path: &[u8], min_bytes: u64, teller: &mut Teller<'_, '
     let groups = live::same_size(view, dir, min_bytes, &mut || !teller.parts.is_wanted())?;
     let mut piece = Vec::new();
     for (at, (_, group)) in groups.iter().enumerate() {
-        let hits = group.iter().map(|id| Ok(hit_of(&view.path(*id)?, &view.facts(*id)?)));
+        let hits = group.iter().map(|id| hit_of(view, *id, &view.path(*id)?, &view.facts(*id)?));
         piece.push(hits.collect::<Result<Vec<_>>>()?);
         if piece.iter().map(Vec::len).sum::<usize>() >= PIECE_LEN || at + 1 == groups.len() {
             teller.sent(&Piece::Groups(std::mem::take(&mut piece)))?;

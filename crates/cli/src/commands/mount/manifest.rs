@@ -4,10 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use adit_index::live::Namespace;
 use adit_mount::daemon::Readiness;
 use adit_mount::{Signals, Until};
 
-use super::serve;
+use super::serve::{self, About};
 use super::wrong::Wrong;
 use super::{Plan, start, tell_ready};
 use crate::args::low::GlobalArgs;
@@ -64,7 +65,9 @@ fn serve(plan: &Plan, file: &Path, readiness: Option<&mut Option<Readiness>>) ->
     // What is read comes from the disk cache. The other half is for what is on its way, and for who waits for it.
     let memory_bytes = request.memory_bytes / 2;
     let engine = serve::engine_options(&request.timeouts, memory_bytes, &request.options, Some(TTL));
-    let about = plan.about(file);
+    let namespace =
+        Namespace { segment: store.segment().clone(), directories_mtime_ns: store.identity().newest_mtime_ns };
+    let about = About { namespace: Some(namespace), ..plan.about(file) };
     let shown = store.clone();
     let served = serve::serve(Arc::new(store), &plan.mountpoint, &request.options, engine, about, None)?;
     let watching = wrong.watch(move |object| shown.files_of(object), served.handle(), served.engine());

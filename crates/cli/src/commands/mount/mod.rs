@@ -5,7 +5,7 @@
 //! does in the child is in [`vault`], [`volume`], [`manifest`], [`dir`] and [`overlay`], what all do in [`serve`].
 
 mod dir;
-mod indexed;
+pub mod indexed;
 mod manifest;
 pub mod overlay;
 pub mod serve;
@@ -62,6 +62,7 @@ impl Plan {
             upper: None,
             content: matches!(self.source, Source::Manifest(_)).then(|| self.request.cas.clone()),
             hidden: false,
+            namespace: None,
         }
     }
 }

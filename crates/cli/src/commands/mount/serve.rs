@@ -9,6 +9,7 @@ use adit_core::ErrorKind;
 use adit_core::engine::{CacheStats, Engine, EngineOptions, WorthStats};
 use adit_core::store::Store;
 use adit_core::types::Ino;
+use adit_index::live::Namespace;
 use adit_mount::control::{self, ControlError, MountInfo, Parts, Registered, Registry};
 use adit_mount::{MountError, MountOptions, Session, SessionHandle, Until};
 use serde::{Deserialize, Serialize};
@@ -64,6 +65,8 @@ pub struct About {
     pub content: Option<CasArgs>,
     /// It is there for one verb alone.
     pub hidden: bool,
+    /// The segment that its store answers from, if it does.
+    pub namespace: Option<Namespace>,
 }
 
 /// A mount that is usable.
@@ -84,7 +87,7 @@ pub fn serve(
     mountpoint: &Path,
     options: &MountOptions,
     engine: EngineOptions,
-    about: About,
+    mut about: About,
     place: Option<Place>,
 ) -> Result<Served> {
     let engine = Engine::new(store, engine);
@@ -106,7 +109,7 @@ pub fn serve(
     let source = about.source.clone();
     tracing::info!("{source} is mounted on {}", session.mountpoint().display());
     // Weak: the control thread may outlive the mount, and must not keep the source open.
-    let indexed = Arc::new(Indexed::new(&engine, &options.kind));
+    let indexed = Arc::new(Indexed::new(&engine, &options.kind, about.namespace.take()));
     let verbs = Verbs {
         engine: Arc::downgrade(&engine),
         session: session.handle(),

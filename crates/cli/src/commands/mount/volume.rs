@@ -465,6 +465,7 @@ impl Process {
             upper,
             content: lower.and_then(Lower::manifest).map(|(_, cas)| cas.clone()),
             hidden: wish.lock.is_some(),
+            namespace: None,
         };
         let place = Place { process: Arc::downgrade(self), id };
         let served = serve::serve(store, &wish.mountpoint(), &options, engine, about, Some(place))?;

@@ -1,17 +1,19 @@
 //! `index dupes` and `index diff`.
 
 use std::ffi::OsStr;
+use std::path::Path;
 
 use adit_core::types::Kind;
-use adit_index::NodeId;
 use adit_index::query::{Change, Content, Diff, DiffSummary, Dupes, DupesSummary, Group, Paths};
+use adit_index::{ContentHash, NodeId};
 use serde_json::{Value, json};
 
-use super::{directory, rooted, say_incomplete, show, until};
+use super::{directory, mounted_compare, rooted, say_incomplete, show, until};
 use crate::args::index_ask::{ContentArg, IndexDiffArgs, IndexDupesArgs};
 use crate::args::low::GlobalArgs;
 use crate::args::units::show_size;
-use crate::devices::Answerer;
+use crate::asked::Asked;
+use crate::devices::{self, Answerer};
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::open::index::{IndexFile, Opener, only_file};
@@ -19,6 +21,10 @@ use crate::output::{JsonList, Output, add_name, printable};
 
 /// `adit index dupes`
 pub fn dupes(args: &IndexDupesArgs, global: &GlobalArgs) -> Result<()> {
+    if let Some(asked) = Asked::of(&args.of.index, global.quiet)? {
+        devices::of_mount(&args.by)?;
+        return mounted_compare::dupes(&asked, args, global);
+    }
     let index = only_file(&args.of.index, &args.of.secret)?;
     let question = Dupes::new().min_size(args.min_size).below(directory(&index, OsStr::new(&args.below))?);
     let by = Answerer::new(&index, &args.by)?;
@@ -36,8 +42,8 @@ pub fn dupes(args: &IndexDupesArgs, global: &GlobalArgs) -> Result<()> {
         }
         left -= 1;
         let printed = match &mut list {
-            Some(list) => group_json(&index, &mut paths, group).and_then(|told| list.add(&mut out, &told)),
-            None => print_group(&index, &mut paths, group, args.print.print0, &mut out),
+            Some(list) => Equal::of(&index, &mut paths, group).and_then(|equal| list.add(&mut out, &equal.json())),
+            None => Equal::of(&index, &mut paths, group).and_then(|equal| equal.print(args.print.print0, &mut out)),
         };
         until(&mut failure, printed)
     });
@@ -65,31 +71,50 @@ pub fn dupes(args: &IndexDupesArgs, global: &GlobalArgs) -> Result<()> {
     Ok(())
 }
 
-fn print_group(index: &IndexFile, paths: &mut Paths<'_>, group: &Group, print0: bool, out: &mut Output) -> Result<()> {
-    for node in &group.nodes {
-        let path = show::rooted(index, paths, *node)?;
-        show::path(out, &path, print0)?;
-    }
-    // An empty path stands between two groups.
-    show::path(out, b"", print0)
+/// Files of equal content, as they are told.
+pub(super) struct Equal {
+    /// Size of each, in bytes.
+    pub size: u64,
+    /// The hash of their content.
+    pub hash: ContentHash,
+    /// Where they are, with a slash in front.
+    pub paths: Vec<Vec<u8>>,
 }
 
-fn group_json(index: &IndexFile, paths: &mut Paths<'_>, group: &Group) -> Result<Value> {
-    let files = group.nodes.iter().map(|node| {
-        let mut told = json!({});
-        add_name(&mut told, "path", &show::rooted(index, paths, *node)?);
-        Ok(told)
-    });
-    Ok(json!({
-        "size": group.size,
-        "hash": format!("{:032x}", u128::from_be_bytes(group.hash)),
-        "wasted_bytes": group.wasted_bytes(),
-        "files": files.collect::<Result<Vec<Value>>>()?,
-    }))
+impl Equal {
+    fn of(index: &IndexFile, paths: &mut Paths<'_>, group: &Group) -> Result<Equal> {
+        let of = group.nodes.iter().map(|node| show::rooted(index, paths, *node));
+        Ok(Equal { size: group.size, hash: group.hash, paths: of.collect::<Result<_>>()? })
+    }
+
+    /// What all but one take, in bytes.
+    pub fn wasted_bytes(&self) -> u64 {
+        self.size.saturating_mul(self.paths.len() as u64 - 1)
+    }
+
+    /// Each path, and an empty one behind the last.
+    pub fn print(&self, print0: bool, out: &mut Output) -> Result<()> {
+        self.paths.iter().try_for_each(|path| show::path(out, path, print0))?;
+        show::path(out, b"", print0)
+    }
+
+    pub fn json(&self) -> Value {
+        let files = self.paths.iter().map(|path| {
+            let mut told = json!({});
+            add_name(&mut told, "path", path);
+            told
+        });
+        json!({
+            "size": self.size,
+            "hash": format!("{:032x}", u128::from_be_bytes(self.hash)),
+            "wasted_bytes": self.wasted_bytes(),
+            "files": files.collect::<Vec<Value>>(),
+        })
+    }
 }
 
 /// The rest of the object whose first field are the groups.
-fn end_of_dupes(summary: &DupesSummary, out: &mut Output) -> Result<()> {
+pub(super) fn end_of_dupes(summary: &DupesSummary, out: &mut Output) -> Result<()> {
     let DupesSummary { hashed, unhashed, unhashed_bytes, groups, duplicates, wasted_bytes } = *summary;
     let fields = [
         ("hashed", hashed),
@@ -108,7 +133,11 @@ fn end_of_dupes(summary: &DupesSummary, out: &mut Output) -> Result<()> {
 /// `adit index diff`
 pub fn diff(args: &IndexDiffArgs, global: &GlobalArgs) -> Result<()> {
     let mut opener = Opener::new(&args.secret);
-    let (before, after) = (opener.open(&args.before)?, opener.open(&args.after)?);
+    let mut tree = |name: &Path| match Asked::of(name, global.quiet)? {
+        Some(asked) => mounted_compare::whole(&asked, global.quiet),
+        None => opener.open(name),
+    };
+    let (before, after) = (tree(&args.before)?, tree(&args.after)?);
     let content = match args.content {
         ContentArg::Best => Content::Best,
         ContentArg::Time => Content::SizeAndTime,

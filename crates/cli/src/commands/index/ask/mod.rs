@@ -3,6 +3,7 @@
 mod compare;
 mod find;
 pub mod mounted;
+mod mounted_compare;
 mod resolve;
 mod show;
 mod usage;

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::resolve::said;
 use crate::args::index_ask::{IndexDuArgs, IndexFindArgs, IndexResolveArgs, IndexTopArgs, KindArg, PrintArgs, SortArg};
 use crate::args::units::show_size;
 use crate::asked::Asked;
@@ -92,11 +93,14 @@ fn search(args: &IndexFindArgs) -> Search {
 /// An entry as `ls --json` has it.
 fn entry(hit: &Hit) -> Value {
     let mut told = json!({ "kind": hit.kind, "size": hit.size, "mode": hit.perm, "mtime_ns": hit.mtime_ns });
+    if let Some(hash) = &hit.hash {
+        told["hash"] = hash.as_str().into();
+    }
     add_name(&mut told, "path", &rooted(&hit.path));
     told
 }
 
-fn rooted(path: &[u8]) -> Vec<u8> {
+pub(super) fn rooted(path: &[u8]) -> Vec<u8> {
     [b"/", path].concat()
 }
 
@@ -175,7 +179,7 @@ impl Answers<'_> {
     }
 
     fn tell(&mut self, asked: &[u8], answer: &Answer, out: &mut Output) -> Result<()> {
-        let (why, reached) = match answer {
+        let (why, reached, rest) = match answer {
             Answer::Found(hit) => {
                 let Some(list) = &mut self.list else { return path(out, &hit.path, self.print0) };
                 let mut told = entry(hit);
@@ -183,26 +187,31 @@ impl Answers<'_> {
                 add_name(&mut told, "asked", asked);
                 return list.add(out, &told);
             }
-            Answer::Missing { deepest, .. } => ("not-found", rooted(deepest)),
-            Answer::NotDirectory { at, .. } => ("not-directory", rooted(at)),
+            Answer::Missing { deepest, component } => ("not-found", rooted(deepest), from_name(asked, *component)),
+            Answer::NotDirectory { at, component, is_link } => {
+                (if *is_link { "link" } else { "not-directory" }, rooted(at), from_name(asked, component + 1))
+            }
         };
         self.missing += 1;
         let Some(list) = &mut self.list else {
             // What was found before stays in order with it.
             out.flush()?;
-            let reached = printable(&reached);
-            let what = match why {
-                "not-directory" => format!("{reached} is not a folder"),
-                _ => format!("not found below {reached}"),
-            };
-            eprintln!("adit: {}: {what}", printable(asked));
+            eprintln!("adit: {}: {}", printable(asked), said(why, &reached, rest));
             return Ok(());
         };
         let mut told = json!({ "found": false, "why": why });
         add_name(&mut told, "asked", asked);
         add_name(&mut told, "reached", &reached);
+        add_name(&mut told, "missing", rest);
         list.add(out, &told)
     }
+}
+
+/// What is left of a path from the name with this number on, counted from 0.
+fn from_name(path: &[u8], number: usize) -> &[u8] {
+    let begins = |at: &usize| path[*at] != b'/' && (*at == 0 || path[*at - 1] == b'/');
+    let at = (0..path.len()).filter(begins).nth(number).unwrap_or(path.len());
+    &path[at..]
 }
 
 fn sum_json(sum: &Sum) -> Value {
@@ -285,4 +294,17 @@ pub fn about(asked: &Asked, question: &Question, json: bool) -> Result<()> {
         false => output::human(&mut out, &told, 0)?,
     }
     out.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::from_name;
+
+    #[test]
+    fn the_rest_of_a_path_begins_at_a_name() {
+        let names = |path: &'static str| (0..4).map(|n| from_name(path.as_bytes(), n)).collect::<Vec<_>>();
+        assert_eq!(names("a/b/c"), [&b"a/b/c"[..], b"b/c", b"c", b""]);
+        assert_eq!(names("//a//.//b/"), [&b"a//.//b/"[..], b".//b/", b"b/", b""]);
+        assert_eq!(names(""), [b""; 4]);
+    }
 }

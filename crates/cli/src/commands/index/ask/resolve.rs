@@ -134,14 +134,7 @@ impl Answers<'_> {
         let Some(list) = &mut self.list else {
             // What was found before stays in order with it.
             out.flush()?;
-            let (path, rest, reached) = (printable(asked), printable(rest), printable(&reached));
-            let what = match why {
-                "not-directory" => format!("{reached} is not a folder"),
-                "link" => format!("{reached} is a link, and where it leads is not looked up"),
-                "not-known" => format!("not known: {reached} could not be read when the index was made"),
-                _ => format!("not found: {reached} has no {}", rest.split('/').next().unwrap_or_default()),
-            };
-            eprintln!("adit: {path}: {what}");
+            eprintln!("adit: {}: {}", printable(asked), said(why, &reached, rest));
             return Ok(());
         };
         let mut told: Value = json!({ "found": false, "why": why });
@@ -149,6 +142,17 @@ impl Answers<'_> {
         add_name(&mut told, "reached", &reached);
         add_name(&mut told, "missing", rest);
         list.add(out, &told)
+    }
+}
+
+/// Why a path leads no further than to `reached`, in a sentence; `rest` is what is left of it.
+pub fn said(why: &str, reached: &[u8], rest: &[u8]) -> String {
+    let (rest, reached) = (printable(rest), printable(reached));
+    match why {
+        "not-directory" => format!("{reached} is not a folder"),
+        "link" => format!("{reached} is a link, and where it leads is not looked up"),
+        "not-known" => format!("not known: {reached} could not be read when the index was made"),
+        _ => format!("not found: {reached} has no {}", rest.split('/').next().unwrap_or_default()),
     }
 }
 

@@ -1,0 +1,222 @@
+//! Mounts beside index files: the same questions with the same answers, and what only one of them knows.
+
+mod common;
+#[path = "common/manifests.rs"]
+mod manifests;
+#[path = "common/mounts.rs"]
+mod mounts;
+
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::time::{Duration, SystemTime};
+
+use common::Ran;
+use manifests::Job;
+use mounts::Mounts;
+use serde_json::{Value, json};
+
+/// Entries by path, and without what the two may tell in other ways: the times of directories, and where links lead.
+fn entries(ran: Ran) -> Vec<Value> {
+    let mut told = ran.expect(0).json().as_array().unwrap().clone();
+    for entry in &mut told {
+        let is_dir = entry["kind"] == "directory";
+        let entry = entry.as_object_mut().unwrap();
+        entry.remove("target");
+        if is_dir {
+            entry.remove("mtime_ns");
+        }
+    }
+    told.sort_by_key(|entry| entry["path"].as_str().unwrap().to_owned());
+    told
+}
+
+fn set_time(path: &std::path::Path, secs: u64) {
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(secs);
+    File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+}
+
+/// `work` with two equal files, one of the same size, and some more.
+fn fill(job: &Job) {
+    for (name, content) in [("a/one", "same"), ("b/deep/two", "same"), ("b/other", "diff"), ("unique", "longer")] {
+        job.write(name, content.as_bytes());
+        set_time(&job.path("work").join(name), 1_600_000_000);
+    }
+    symlink("unique", job.path("work/link")).unwrap();
+}
+
+#[test]
+fn the_index_of_a_manifest_is_what_it_is_mounted_from() {
+    for format in ["v2023", "v2025"] {
+        let Some(w) = Job::new(&["mnt"]) else { return };
+        fill(&w);
+        w.snapshot("job", format);
+        w.mount(&["-o", "index"]).expect(0);
+        w.run(&["index", "build", "job", "-o", "file.idx"]).expect(0);
+        let of_mount = entries(w.run(&["index", "find", "mnt", "--json"]));
+        assert_eq!(of_mount, entries(w.run(&["index", "find", "file.idx", "--json"])), "{format}");
+        let one = of_mount.iter().find(|entry| entry["path"] == "/a/one").unwrap();
+        assert_eq!((&one["size"], one["hash"].as_str().map(str::len)), (&json!(4), Some(32)), "{one}");
+        for question in [["--newer", "2020-01-01"], ["--below", "/b"], ["--glob", "**/t*"], ["--ext", "x"]] {
+            let ask = |index: &str| {
+                entries(w.run(&["index", "find", index, "--type", "file", "--json", question[0], question[1]]))
+            };
+            assert_eq!(ask("mnt"), ask("file.idx"), "{question:?}");
+        }
+        // As the mount tells it to everybody.
+        let time = fs::metadata(w.at("b")).unwrap().modified().unwrap();
+        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as i64;
+        let dirs = w.run(&["index", "find", "mnt", "--json", "--type", "directory", "--newer", "2020-01-01"]);
+        let dirs = dirs.expect(0).json();
+        assert!(
+            !dirs.as_array().unwrap().is_empty() && dirs.as_array().unwrap().iter().all(|dir| dir["mtime_ns"] == since)
+        );
+        // Nothing was walked for it, and nothing of it lies twice.
+        let info = w.run(&["index", "info", "mnt", "--json"]).expect(0).json();
+        assert_eq!(
+            (&info["mapped"], &info["walks"], &info["memory_bytes"]),
+            (&json!(true), &json!(0), &json!(0)),
+            "{info}"
+        );
+        let stats = w.run(&["stats", "mnt", "--json"]).expect(0).json();
+        assert_eq!(
+            (&stats["operations"]["opendirs"], &stats["operations"]["readdirs"]),
+            (&json!(0), &json!(0)),
+            "{stats}"
+        );
+        assert_eq!(w.run(&["index", "update", "mnt", "--json"]).expect(0).json()["walks"], 0);
+        w.umount();
+    }
+}
+
+#[test]
+fn equal_files_of_a_mount_are_told_by_their_content() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&[]).expect(0);
+    fs::create_dir_all(m.at("b/deep")).unwrap();
+    for (name, content) in [("one", "same"), ("b/deep/two", "same"), ("b/other", "diff"), ("unique", "longer")] {
+        fs::write(m.at(name), content).unwrap();
+    }
+    let index = |args: &[&str]| m.bench.run([&["index", "dupes", "mnt"], args].concat());
+    let told = index(&[]).expect(0);
+    assert_eq!(told.text(), "/b/deep/two\n/one\n\n");
+    assert!(told.stderr.contains("reads 3 files"), "{}", told.stderr);
+    assert_eq!(index(&["-0"]).expect(0).stdout, b"/b/deep/two\0/one\0\0");
+    let json = index(&["--json"]).expect(0).json();
+    let group = &json["groups"][0];
+    assert_eq!((&json["count"], &json["hashed"], &json["unhashed"]), (&json!(1), &json!(3), &json!(0)), "{json}");
+    assert_eq!(
+        (&group["size"], &group["wasted_bytes"], &group["files"][1]["path"]),
+        (&json!(4), &json!(4), &json!("/one"))
+    );
+    assert_eq!(index(&["--below", "b"]).expect(0).text(), "");
+    assert_eq!(index(&["--min-size", "5"]).expect(0).text(), "");
+    assert_eq!(index(&["-n", "0"]).expect(0).text(), "");
+    // The same hash as that of a file that was read for an index.
+    m.bench.run(["index", "build", "mnt", "-o", "file.idx", "--hash"]).expect(0);
+    let of_file = m.bench.run(["index", "dupes", "file.idx", "--json"]).expect(0).json();
+    assert_eq!(of_file["groups"][0]["hash"], group["hash"]);
+    m.umount();
+}
+
+#[test]
+fn equal_files_of_a_manifest_are_told_without_reading_them() {
+    let Some(w) = Job::new(&["mnt"]) else { return };
+    fill(&w);
+    w.snapshot("job", "v2025");
+    w.mount(&[]).expect(0);
+    let told = w.run(&["index", "dupes", "mnt"]).expect(0);
+    assert_eq!(told.text(), "/a/one\n/b/deep/two\n\n");
+    assert_eq!(told.stderr, "", "nothing was read");
+    assert_eq!(w.stats()["fetches"], 0);
+    w.umount();
+}
+
+#[test]
+fn what_differs_between_mounts_and_files_is_told() {
+    let Some(w) = Job::new(&["mnt"]) else { return };
+    fill(&w);
+    w.snapshot("job", "v2025");
+    w.mount(&[]).expect(0);
+    w.run(&["index", "build", "job", "-o", "before.idx"]).expect(0);
+    let diff = |one: &str, other: &str| {
+        let mut lines: Vec<String> =
+            w.run(&["index", "diff", one, other]).expect(0).text().lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(diff("before.idx", "mnt"), [""; 0]);
+    assert_eq!(diff("mnt", "before.idx"), [""; 0]);
+    fs::rename(w.path("work/a/one"), w.path("work/a/moved")).unwrap();
+    fs::write(w.path("work/unique"), "another").unwrap();
+    fs::remove_file(w.path("work/b/other")).unwrap();
+    w.write("new", b"new one");
+    w.run(&["index", "build", "work", "-o", "after.idx", "--hash"]).expect(0);
+    let files = |lines: Vec<String>| lines.into_iter().filter(|line| !line.ends_with('/')).collect::<Vec<_>>();
+    let told = files(diff("mnt", "after.idx"));
+    assert_eq!(told, files(diff("before.idx", "after.idx")), "as of a file");
+    for line in ["added    /new", "changed  /unique", "removed  /b/other", "renamed  /a/one -> /a/moved"] {
+        assert!(told.iter().any(|told| told == line), "{line}: {told:?}");
+    }
+    let told = w.run(&["index", "diff", "mnt", "after.idx", "--json"]).expect(0).json();
+    assert!(told.as_array().unwrap().iter().any(|change| change["from"] == "/a/one"), "{told}");
+    w.umount();
+    // A mount that changes, without hashes: by size and time.
+    let Some(m) = Mounts::volume(&[]) else { return };
+    m.mount(&[]).expect(0);
+    fs::create_dir(m.at("d")).unwrap();
+    for name in ["d/stays", "d/changes", "d/goes"] {
+        fs::write(m.at(name), "1").unwrap();
+    }
+    m.bench.run(["index", "build", "mnt", "-o", "before.idx"]).expect(0);
+    fs::write(m.at("d/changes"), "22").unwrap();
+    fs::rename(m.at("d/goes"), m.at("d/comes")).unwrap();
+    let told = m.bench.run(["index", "diff", "before.idx", "mnt"]).expect(0).text();
+    let mut lines: Vec<&str> = told.lines().filter(|line| !line.ends_with('/')).collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["added    /d/comes", "changed  /d/changes", "removed  /d/goes"]);
+    assert_eq!(m.bench.run(["index", "diff", "mnt", "mnt"]).expect(0).text(), "");
+    m.umount();
+}
+
+#[test]
+fn a_miss_of_a_mount_is_told_as_that_of_a_file() {
+    let Some(w) = Job::new(&["mnt"]) else { return };
+    fill(&w);
+    w.snapshot("job", "v2025");
+    w.mount(&[]).expect(0);
+    w.run(&["index", "build", "job", "-o", "file.idx"]).expect(0);
+    let paths = [
+        "/a/b/none",
+        "a//none/",
+        "unique/x",
+        "unique/",
+        "link/x",
+        "link",
+        "./b/../b/deep/none/x",
+        "/",
+        "b/deep",
+        "..",
+        "none",
+    ];
+    for more in [&["--json"][..], &[], &["--start", "b"], &["--start", "b", "--json"]] {
+        let ask = |index: &str| {
+            let ran = w.run(&[&["index", "resolve", index], more, &["--"], &paths].concat()).expect(1);
+            let told = match more.contains(&"--json") {
+                true => {
+                    let mut told = ran.json();
+                    for answer in told.as_array_mut().unwrap() {
+                        let answer = answer.as_object_mut().unwrap();
+                        answer.remove("mtime_ns");
+                        answer.remove("target");
+                    }
+                    told.to_string()
+                }
+                false => ran.text(),
+            };
+            (told, ran.stderr)
+        };
+        assert_eq!(ask("mnt"), ask("file.idx"), "{more:?}");
+    }
+    w.run(&["index", "resolve", "mnt", "/a/b"]).expect(1).says("not found: /a has no b");
+    w.umount();
+}
