@@ -6,9 +6,11 @@
 //!
 //! Paths are bytes, `/` between components; a leading `/` is the store's root. `..` is the folder that the walk came
 //! from, as in a mount. Nothing leaves the store: `..` above the root, an absolute symbolic link, or one that climbs
-//! out, is an error that says so. This module caches nothing and is not an engine: mounts do not use it.
+//! out, is an error that says so. This module caches nothing but the places of directories, and those only where a name costs I/O (`ways`);
+//! it is not an engine, and mounts do not use it.
 
 pub mod transfer;
+mod ways;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -19,6 +21,7 @@ use std::ops::ControlFlow;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 
+use self::ways::Ways;
 use crate::error::{ErrorKind, FsError, Result};
 use crate::store::{NewNode, Store};
 use crate::types::{Attr, Caller, FileName, Ino, Kind, RenameFlags};
@@ -31,6 +34,8 @@ pub struct Tree<'s> {
     store: &'s dyn Store,
     /// Nodes alive per inode; an entry leaves at zero, and the store forgets it.
     known: RefCell<HashMap<Ino, u64>>,
+    /// Where a name costs I/O, directories that paths led through.
+    ways: Option<Ways>,
 }
 
 /// One entry of a [`Tree`], known to the store while this lives.
@@ -107,7 +112,8 @@ struct Level<'t> {
 impl<'s> Tree<'s> {
     /// Wraps `store`.
     pub fn new(store: &'s dyn Store) -> Self {
-        Tree { store, known: RefCell::default() }
+        let ways = store.capabilities().slow_names.then(Ways::new);
+        Tree { store, known: RefCell::default(), ways }
     }
 
     /// The store.
@@ -115,7 +121,8 @@ impl<'s> Tree<'s> {
         self.store
     }
 
-    /// Inodes that nodes hold at present (the root is never counted); 0 when all nodes are gone.
+    /// Inodes that are held at present (the root is never counted), by nodes, and as directories that paths led through; 0 when all nodes are gone and
+    /// none of those is kept.
     pub fn known_inodes(&self) -> usize {
         self.known.borrow().len()
     }
@@ -140,6 +147,10 @@ impl<'s> Tree<'s> {
     /// `NotFound`, `NotDirectory` and `Loop` as a mount gives them; `InvalidInput` and `NotPermitted` for a path or a
     /// symbolic link that leads out of the store.
     pub fn resolve(&self, path: &[u8], last: Last) -> Result<Node<'_>> {
+        if let Some(found) = self.by_way(path, last)? {
+            return Ok(found);
+        }
+        let (generation, mut is_plain) = (self.ways.as_ref().map_or(0, Ways::generation), true);
         let mut trail = vec![self.root()?];
         let mut links = 0;
         // Components still to take, the next one at the end. A trailing slash asks for a directory: it counts as `.`.
@@ -152,6 +163,7 @@ impl<'s> Tree<'s> {
             match part.as_slice() {
                 b"." => {}
                 b".." => {
+                    is_plain = false;
                     if trail.len() == 1 {
                         return Err(FsError::new(ErrorKind::InvalidInput)
                             .on("open", String::from_utf8_lossy(path))
@@ -165,13 +177,16 @@ impl<'s> Tree<'s> {
                         trail.push(node);
                         continue;
                     }
-                    links += 1;
+                    (links, is_plain) = (links + 1, false);
                     if links > SYMLINKS_MAX {
                         return Err(FsError::new(ErrorKind::Loop).on("open", String::from_utf8_lossy(path)));
                     }
                     todo.extend(self.link_components(&node, trail.len() - 1)?);
                 }
             }
+        }
+        if is_plain {
+            self.keep_ways(&trail, generation);
         }
         Ok(trail.pop().expect("the root stays on the trail"))
     }
@@ -405,6 +420,9 @@ impl<'s> Tree<'s> {
             Kind::Directory => self.store.rmdir(dir.ino(), entry),
             _ => self.store.unlink(dir.ino(), entry),
         };
+        if kind == Kind::Directory {
+            self.directory_moved();
+        }
         done.map_err(|e| about("remove", &dir.join(name), e))
     }
 
@@ -425,12 +443,13 @@ impl<'s> Tree<'s> {
                 .on("rename", format!("{} to {}", show(&old_path), show(&new_path)))
                 .because("a folder cannot be moved into itself"));
         }
-        self.store
-            .rename(from_dir.ino(), FileName::new(&from_name)?, to_dir.ino(), FileName::new(&to_name)?, flags)
-            .map_err(|e| {
-                let subject = format!("{} to {}", show(&old_path), show(&new_path));
-                about_subject("rename", subject, e)
-            })?;
+        let (from, to) = (FileName::new(&from_name)?, FileName::new(&to_name)?);
+        let renamed = self.store.rename(from_dir.ino(), from, to_dir.ino(), to, flags);
+        self.directory_moved();
+        renamed.map_err(|e| {
+            let subject = format!("{} to {}", show(&old_path), show(&new_path));
+            about_subject("rename", subject, e)
+        })?;
         Ok(new_path)
     }
 
@@ -491,6 +510,12 @@ impl Node<'_> {
         }
         path.extend_from_slice(name);
         path
+    }
+}
+
+impl Drop for Tree<'_> {
+    fn drop(&mut self) {
+        self.let_ways_go();
     }
 }
 
