@@ -4,7 +4,8 @@
 //! and compared by the hash of what was read; and a difference goes by size and time where a hash is missing, as between files without hashes.
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, read_link};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -94,7 +95,7 @@ fn groups_of(asked: &Asked, hits: Vec<Hit>, summary: &mut DupesSummary, equal: &
         let known = hit.hash.as_deref().and_then(|hash| u128::from_str_radix(hash, 16).ok());
         let content = match known {
             Some(hash) => Ok(Some((hit.size, hash.to_be_bytes()))),
-            None => read(&asked.mountpoint().join(std::ffi::OsStr::from_bytes(&hit.path))),
+            None => read(&asked.mountpoint().join(OsStr::from_bytes(&hit.path))),
         };
         match content {
             Ok(Some((size, hash))) => {
@@ -166,6 +167,13 @@ pub fn whole(asked: &Asked, quiet: bool) -> Result<IndexFile> {
         hits.iter()
             .try_for_each(|hit| {
                 let hash = hit.hash.as_deref().and_then(|hash| u128::from_str_radix(hash, 16).ok());
+                // A difference goes by where a link leads as well, which the index of a mount has not.
+                let target = match hit.kind == Kind::Symlink.as_str() {
+                    true => read_link(asked.mountpoint().join(OsStr::from_bytes(&hit.path)))
+                        .unwrap_or_default()
+                        .into_os_string(),
+                    false => OsString::new(),
+                };
                 builder.add(&Entry {
                     path: &hit.path,
                     kind: kind_of(&hit.kind).unwrap_or(Kind::File),
@@ -173,7 +181,7 @@ pub fn whole(asked: &Asked, quiet: bool) -> Result<IndexFile> {
                     size: hit.size,
                     mtime_ns: hit.mtime_ns,
                     hash: hash.map(u128::to_be_bytes),
-                    extra: b"",
+                    extra: target.as_bytes(),
                 })
             })
             .map_err(failed)
