@@ -146,6 +146,26 @@ fn what_was_removed_is_not_remembered_entry_by_entry() {
     assert_eq!(index.changed(), 1);
 }
 
+/// What it was last known to be is its own, and not that of where it came from.
+#[test]
+fn a_directory_that_moved_out_of_one_that_is_removed_stays_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut toy = Toy::default();
+    let from = toy.make(1, b"from", directory);
+    let moved = toy.make(from, b"moved", directory);
+    toy.make(moved, b"below", file);
+    let mut index = LiveIndex::new(base_of(&dir, &toy));
+    let mut noted = Vec::new();
+    toy.rename((from, b"moved"), (1, b"here"), false, &mut noted);
+    catch_up(&mut index, &toy, &noted, &[]);
+    toy.set_time(moved, 77);
+    catch_up(&mut index, &toy, &[], &[moved]);
+    noted.clear();
+    toy.remove(1, b"from", &mut noted);
+    catch_up(&mut index, &toy, &noted, &[]);
+    compare(&index.view(), &toy);
+}
+
 #[test]
 fn a_miss_says_where_the_way_ends() {
     let dir = tempfile::tempdir().unwrap();

@@ -2,6 +2,7 @@
 
 mod toy;
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -207,8 +208,19 @@ fn sums_are_those_of_what_is_there() {
         let bytes = |found: &[(LiveId, u64)]| found.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>();
         assert_eq!(bytes(&top.files), largest(Kind::File, &|_, facts| facts.size));
         assert_eq!(bytes(&top.directories), largest(Kind::Directory, &|path, _| bytes_of(path)));
-        for (size, group) in live::same_size(&view, LiveId::ROOT, 1, &mut || false).unwrap() {
-            assert!(group.len() > 1 && group.iter().all(|id| view.facts(*id).unwrap().size == size));
+        for least in [0, 1, 50] {
+            let mut expected: BTreeMap<Reverse<u64>, Vec<Vec<u8>>> = BTreeMap::new();
+            for (path, facts) in paths.iter().filter(|(_, facts)| facts.kind == Kind::File && facts.size >= least) {
+                expected.entry(Reverse(facts.size)).or_default().push(path.clone());
+            }
+            expected.retain(|_, names| names.len() > 1);
+            let groups = live::same_size(&view, LiveId::ROOT, least, &mut || false).unwrap();
+            let told = groups.into_iter().map(|(size, group)| {
+                let mut names: Vec<_> = group.iter().map(|id| view.path(*id).unwrap()).collect();
+                names.sort();
+                (Reverse(size), names)
+            });
+            assert!(told.eq(expected), "of {least} bytes and more");
         }
     }
 }

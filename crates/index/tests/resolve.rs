@@ -28,6 +28,20 @@ fn resolvers(segment: &Segment) -> Vec<Resolver<'_>> {
     all
 }
 
+/// As long as a line may be. Who hashed each directory on the way would be at it for hours.
+#[test]
+fn a_miss_on_a_path_that_is_far_too_long_is_told_at_once() {
+    let place = Place::new();
+    let deep = vec!["a"; 300].join("/");
+    let segment = place.segment_with_tables(&[Item::file(format!("{deep}/file").as_bytes())]);
+    let path = "a/".repeat(500_000) + "a";
+    for resolver in resolvers(&segment) {
+        let miss = resolver.resolve(NodeId::ROOT, path.as_bytes()).unwrap().unwrap_err();
+        assert_eq!((miss.at, miss.why), (600, MissKind::NotFound));
+        assert_eq!(resolver.resolve(NodeId::ROOT, deep.as_bytes()).unwrap(), Ok(miss.reached));
+    }
+}
+
 #[test]
 fn every_way_to_ask_says_what_the_model_says() {
     for seed in seeds(60) {

@@ -179,6 +179,10 @@ impl Ahead {
             let spawned = std::thread::Builder::new().name("adit-ahead".into()).spawn(move || ahead.run(&engine));
             if let Err(e) = spawned {
                 tracing::debug!(error = %e, "no thread to look ahead");
+                if state.workers == 0 {
+                    // Nobody would come to them: their readers may queue them again.
+                    state.queue.drain(..).for_each(|job| job.progress.lock().is_queued = false);
+                }
                 return;
             }
             state.workers += 1;
@@ -201,18 +205,24 @@ impl Ahead {
                 job.has_come(*at);
             }
             if let Ok(None) = done {
-                break;
+                self.leave(&mut self.state.lock());
+                return;
             }
         }
-        self.state.lock().workers -= 1;
+    }
+
+    /// A thread ends. Below the lock under which it found nothing to do: whoever queues something counts on those that are there.
+    fn leave(&self, state: &mut State) {
+        state.workers -= 1;
         self.ended.notify_all();
     }
 
-    /// What to do next; `None` when that is nothing for long, or it is over.
+    /// What to do next; `None` when that is nothing for long, or it is over: then the thread has left.
     fn task(&self) -> Option<Task> {
         let mut state = self.state.lock();
         loop {
             if state.is_over {
+                self.leave(&mut state);
                 return None;
             }
             while let Some(job) = state.queue.pop_front() {
@@ -231,7 +241,11 @@ impl Ahead {
             }
             let timed_out = self.work.wait_for(&mut state, IDLE).timed_out();
             if timed_out && state.queue.is_empty() {
-                return (state.held.len() > 0).then_some(Task::Tidy);
+                if state.held.len() > 0 {
+                    return Some(Task::Tidy);
+                }
+                self.leave(&mut state);
+                return None;
             }
         }
     }

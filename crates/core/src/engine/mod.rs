@@ -10,7 +10,7 @@
 //!
 //! **Staleness** never adds up: what is handed out from a cache carries the time that it has left there.
 //!
-//! What it is not: it does not check permissions (the kernel does), and knows no paths.
+//! What it is not: it does not check permissions (the kernel does). Paths it knows only to find where they lead (`paths`).
 
 mod ahead;
 mod attrs;

@@ -407,11 +407,16 @@ impl Changes {
             return Ok(());
         }
         for node in base.segment().child_range(NodeId(id.0))? {
-            self.attrs.remove(&node);
-            if let Some(None) = self.displaced.get(&node) {
-                self.displaced.remove(&node);
-                self.displaced_dirs -= usize::from(base.segment().kind(NodeId(node))? == Kind::Directory);
+            match self.displaced.get(&node) {
+                // It moved away before, and is none of what is gone.
+                Some(Some(_)) => continue,
+                Some(None) => {
+                    self.displaced.remove(&node);
+                    self.displaced_dirs -= usize::from(base.segment().kind(NodeId(node))? == Kind::Directory);
+                }
+                None => {}
             }
+            self.attrs.remove(&node);
         }
         Ok(())
     }

@@ -309,7 +309,8 @@ impl Observer for Ear {
         // Whoever holds the tree may be changing it: then it is asked for once more than it need be.
         let is_news = self.0.tree.try_lock().is_none_or(|tree| {
             let is_news = |live: &LiveIndex| live.is_news(dir.0, name.as_bytes(), found.as_ref());
-            tree.live.as_ref().is_some_and(|live| is_news(live).unwrap_or(false))
+            // While a tree is walked for the first time nobody knows what the walk has passed already. Where none is, nothing is noted.
+            tree.live.as_ref().is_none_or(|live| is_news(live).unwrap_or(false))
         });
         if is_news {
             self.entry(dir, name);
@@ -321,7 +322,8 @@ impl Observer for Ear {
             return;
         }
         self.0.report(|queue, shared| {
-            if !queue.noticed.put(dir.0, listing) {
+            // Nothing is compared with it before all is walked again.
+            if !queue.pending.everything && !queue.noticed.put(dir.0, listing) {
                 let keep = || shared.engine.upgrade().is_some_and(|engine| engine.keep_known(dir));
                 queue.pending.all_in(dir.0, keep);
             }

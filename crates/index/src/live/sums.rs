@@ -6,7 +6,6 @@ use std::ops::ControlFlow;
 
 use adit_core::error::{ErrorKind, FsError, Result};
 use adit_core::types::Kind;
-use hashbrown::HashSet;
 
 use super::base::Facts;
 use super::changes::LiveId;
@@ -134,8 +133,8 @@ fn up_to(way: &mut Vec<(LiveId, u64)>, depth: usize, directories: &mut Largest) 
     }
 }
 
-/// Files below `dir` that have the same size as another, those of one size together, the largest first; without names of one and the same
-/// file, and without those smaller than `min_bytes`. Whether they hold the same, their content has to tell.
+/// Files below `dir` that have the same size as another, those of one size together, the largest first; without those smaller than
+/// `min_bytes`. Each name of a file is one, as in a segment. Whether they hold the same, their content has to tell.
 ///
 /// # Errors
 /// As [`du`].
@@ -146,16 +145,14 @@ pub fn same_size(
     is_over: &mut dyn FnMut() -> bool,
 ) -> Result<Vec<(u64, Vec<LiveId>)>> {
     let mut sizes: Vec<(Reverse<u64>, LiveId)> = Vec::new();
-    let mut seen = HashSet::new();
     let mut looks = Looks::new(is_over);
     view.walk(dir, &mut |id, _, facts| {
         looks.look()?;
-        if facts.kind == Kind::File && facts.size >= min_bytes.max(1) && seen.insert(facts.key) {
+        if facts.kind == Kind::File && facts.size >= min_bytes {
             sizes.push((Reverse(facts.size), id));
         }
         Ok(ControlFlow::Continue(()))
     })?;
-    drop(seen);
     // The order of the walk stays within a size.
     sizes.sort_by_key(|(size, _)| *size);
     let groups = sizes.chunk_by(|(one, _), (other, _)| one == other).filter(|group| group.len() > 1);

@@ -13,6 +13,7 @@ mod table;
 use adit_core::error::{ErrorKind, FsError, Result};
 use adit_core::types::Kind;
 
+use crate::layout::PATH_LEN_MAX_BYTES;
 use crate::segment::{Columns, NodeId, Segment};
 use path::Clean;
 use table::{Found, Table};
@@ -179,16 +180,24 @@ impl<'a> Resolver<'a> {
         if front == 0 && start != NodeId::ROOT {
             return self.walk(start, path);
         }
-        let mut dir = rest;
-        while let Some(slash) = memchr::memrchr(b'/', dir) {
-            dir = &dir[..slash];
-            match table.find(&self.columns, dir) {
-                Found::Node(node) => return self.stopped(NodeId(node), front + slash + 1).map(Err),
-                Found::Nothing => {}
+        // Nothing has a longer path, and what is above something that is there is there: so halving finds the last directory of the way.
+        let within = &rest[..rest.len().min(PATH_LEN_MAX_BYTES + 1)];
+        let slashes: Vec<usize> = memchr::memchr_iter(b'/', within).collect();
+        let (mut known, mut unknown) = (0, slashes.len());
+        let (mut reached, mut at) = (NodeId::ROOT, front);
+        let mut next = slashes.len().saturating_sub(1);
+        while known < unknown {
+            match table.find(&self.columns, &rest[..slashes[next]]) {
+                Found::Node(node) => {
+                    (reached, at) = (NodeId(node), front + slashes[next] + 1);
+                    known = next + 1;
+                }
+                Found::Nothing => unknown = next,
                 Found::Unknown => return self.walk(start, path),
             }
+            next = known + (unknown - known) / 2;
         }
-        self.stopped(NodeId::ROOT, front).map(Err)
+        self.stopped(reached, at).map(Err)
     }
 
     /// Why a path leads no further than to `reached`, whose next name is at a place of it.

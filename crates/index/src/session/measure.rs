@@ -1,8 +1,6 @@
 //! What engines take, measured over the segment at hand, once for each driver.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Session;
@@ -27,24 +25,6 @@ const PATTERNS: [(Work, &str); 4] = [
 ];
 
 impl Session {
-    /// Measures what was not measured before, in a thread of its own, and keeps it. Nothing is done where no real device is, or the
-    /// segment is so small that none would ever be asked.
-    ///
-    /// # Errors
-    /// What the host says if there can be no thread.
-    pub fn measure_in_background(self: &Arc<Self>) -> std::io::Result<Option<thread::JoinHandle<()>>> {
-        if self.segment.len() < NODES_MIN || self.unmeasured().is_empty() {
-            return Ok(None);
-        }
-        let own = self.clone();
-        let thread = thread::Builder::new().name("adit-measure".into()).spawn(move || {
-            // What cannot be measured is not chosen, and what cannot be kept is measured the next time.
-            let _ = own.measure();
-            let _ = own.save();
-        })?;
-        Ok(Some(thread))
-    }
-
     /// Whether something of an engine that could be taken is not known, and this segment could tell it.
     pub fn needs_measuring(&self) -> bool {
         self.segment.len() >= NODES_MIN && !self.unmeasured().is_empty()

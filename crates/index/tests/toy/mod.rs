@@ -77,6 +77,12 @@ impl Toy {
         key
     }
 
+    /// Another time of what has this key.
+    #[allow(dead_code)] // Not all tests that have toys set one.
+    pub fn set_time(&mut self, key: u64, mtime_ns: i64) {
+        self.facts.get_mut(&key).unwrap().mtime_ns = mtime_ns;
+    }
+
     /// Renames or exchanges as rename(2) would, or does nothing.
     pub fn rename(&mut self, from: (u64, &[u8]), to: (u64, &[u8]), exchange: bool, noted: &mut Noted) {
         let Some(&moved) = self.children[&from.0].get(from.1) else { return };
