@@ -175,6 +175,15 @@ fn what_could_not_be_read_is_not_known() {
     let told = index(&bench, &["resolve", &part, "empty/x", "none", "--json"]).expect(1).json();
     assert_eq!(field(&told, "why"), ["not-known", "not-found"]);
     index(&bench, &["find", &part, "x"]).expect(0).says("not whole");
+    // What is in a folder that was not read is neither added nor removed.
+    fs::write(bench.path("work/empty/new"), "").unwrap();
+    fs::write(bench.path("work/new"), "").unwrap();
+    index(&bench, &["build", "work", "-o", "all"]).expect(0);
+    let differ = |before: &str, after: &str| lines(index(&bench, &["diff", before, after]));
+    assert_eq!(differ(&part, "all"), ["unknown  /empty/new", "added    /new"]);
+    assert_eq!(differ("all", &part), ["unknown  /empty/new", "removed  /new"]);
+    let told = index(&bench, &["diff", "all", &part, "--json"]).expect(0).json();
+    assert_eq!(field(&told, "change"), ["unknown", "removed"]);
     let mut command = bench.command();
     std::os::unix::process::CommandExt::uid(&mut command, 65_534);
     command.args(["index", "build", "work", "-o", "none"]);

@@ -85,8 +85,8 @@ Example:
     Dupes(IndexDupesArgs),
     /// Tell what is different between two indexes
     #[command(after_long_help = "\
-Lines as those of `adit snapshot diff`: added, removed, changed, renamed (a file of the same content under another path, where both have its hash), and with --perm \
-attributes. With -0: the word, a space, the old path of what was renamed and a zero byte, the path and a zero byte.
+Lines as those of `adit snapshot diff`: added, removed, changed, renamed (a file of the same content under another path, where both have its hash), unknown \
+(what one index has in a folder that could not be read for the other), and with --perm attributes. With -0: the word, a space, the old path of what was renamed and a zero byte, the path and a zero byte.
 
 Example:
   adit index diff monday.idx tuesday.idx")]

@@ -3,8 +3,10 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use adit_core::error::ErrorKind;
 use adit_core::types::Kind;
 use adit_index::query::{Change, Content, Diff, DiffSummary, Dupes, DupesSummary, Group, Paths};
+use adit_index::scan::UNREADABLE;
 use adit_index::{ContentHash, NodeId};
 use serde_json::{Value, json};
 
@@ -190,9 +192,21 @@ impl Trees<'_> {
             let path = rooted(paths, node).and_then(|path| Ok((path, index.segment.kind(node)?)));
             path.map_err(|e| index.failure(&e))
         };
+        // What the other index could not have seen may well be there.
+        let word = |other: &IndexFile, path: &[u8], word| match knows(other, path) {
+            Ok(true) => Ok(word),
+            Ok(false) => Ok("unknown"),
+            Err(e) => Err(other.failure(&e)),
+        };
         let (change, (path, kind), from) = match *change {
-            Change::Added(node) => ("added", at(&mut self.after, node)?, None),
-            Change::Removed(node) => ("removed", at(&mut self.before, node)?, None),
+            Change::Added(node) => {
+                let there = at(&mut self.after, node)?;
+                (word(self.before.0, &there.0, "added")?, there, None)
+            }
+            Change::Removed(node) => {
+                let there = at(&mut self.before, node)?;
+                (word(self.after.0, &there.0, "removed")?, there, None)
+            }
             Change::Changed { after, what, .. } => {
                 let content = what.kind || what.hash || what.size || what.mtime;
                 (if content { "changed" } else { "attributes" }, at(&mut self.after, after)?, None)
@@ -203,6 +217,23 @@ impl Trees<'_> {
         };
         Ok(Told { change, kind, path, from })
     }
+}
+
+/// Whether an index that has nothing at a path could have something: the last directory of the way that it has was read.
+fn knows(index: &IndexFile, path: &[u8]) -> adit_core::Result<bool> {
+    if index.origin().is_none_or(|origin| origin.unreadable == 0) {
+        return Ok(true);
+    }
+    let mut at = NodeId::ROOT;
+    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        match index.segment.lookup(at, name) {
+            Ok(Some(node)) => at = node,
+            Ok(None) => break,
+            Err(e) if e.kind() == ErrorKind::NotDirectory => break,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(!index.segment.extra(at)?.starts_with(UNREADABLE))
 }
 
 impl Told {
