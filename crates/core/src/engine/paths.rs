@@ -26,7 +26,7 @@ const MEMORY_SHARE: u64 = 64;
 /// Directories that are held.
 const DIRS_HELD_MAX: usize = 256;
 /// Of a hundred paths so many have to be found. A path that is found spares I/O for each of its names; one that is not costs a hash, a copy
-/// of it and a pin, a hundredth of a lookup. So it is switched off only where it is nearly never of use, and takes memory for nothing.
+/// of it and a pin, which no store is asked for. So it is switched off only where it is nearly never of use, and takes memory for nothing.
 const FOUND_PERCENT_MIN: u32 = 5;
 
 /// Where a directory is.
