@@ -62,9 +62,12 @@ fn compare(view: &View, toy: &Toy) {
     }
 }
 
+/// Seeds that found something: attributes of what is put back only after a directory above it has moved.
+const FOUND: [u64; 1] = [4_138_208_999];
+
 #[test]
 fn it_shows_what_a_naive_tree_shows() {
-    for seed in seeds(120) {
+    for seed in FOUND.into_iter().chain(seeds(120)) {
         println!("seed {seed}");
         let mut rng = Rng::new(seed);
         let dir = tempfile::tempdir().unwrap();

@@ -164,7 +164,7 @@ impl Work<'_> {
             match change {
                 Change::Entry { dir, name, found } => self.entry(*dir, name, *found, &mut waiting)?,
                 Change::Listing { dir, entries } => self.listing(*dir, entries, &mut waiting)?,
-                Change::Attrs(facts) => self.attrs(facts)?,
+                Change::Attrs(_) => {}
             }
         }
         // Each round puts one at least, from the root downwards.
@@ -182,6 +182,12 @@ impl Work<'_> {
         }
         for id in std::mem::take(&mut self.limbo.ids) {
             self.changes.drop_detached(self.base, id)?;
+        }
+        // When all is at its name: what hangs on nothing is not found by its key.
+        for change in batch {
+            if let Change::Attrs(facts) = change {
+                self.attrs(facts)?;
+            }
         }
         Ok(())
     }
