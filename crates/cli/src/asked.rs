@@ -1,7 +1,10 @@
-//! Asking the index of a mount: [`Asked`] sends a [`Question`] to the mount's process and hands the pieces of the answer on.
+//! Asking the index of a mount, named by its mountpoint or a folder in it: [`Asked`] sends a [`Question`] to the mount's process and hands the pieces of the answer on.
 
+use std::ffi::OsStr;
 use std::io::{IsTerminal, stderr};
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use adit_mount::control::{ControlError, MountInfo, Registry};
@@ -21,6 +24,8 @@ const LINE_INTERVAL: Duration = Duration::from_secs(5);
 /// A mount that is asked.
 pub struct Asked {
     mount: MountInfo,
+    /// The folder in it that was named, from its root; empty for all of it.
+    folder: PathBuf,
     quiet: bool,
 }
 
@@ -34,9 +39,29 @@ impl Asked {
             return Ok(None);
         }
         match Registry::of_this_user().find(mountpoint) {
-            Ok(mount) => Ok(Some(Asked { mount, quiet })),
+            Ok(mount) => Ok(Some(Asked { mount, folder: PathBuf::new(), quiet })),
             Err(ControlError::NotAMount(_)) => Ok(None),
             Err(e) => Err(answered(&e)),
+        }
+    }
+
+    /// As [`Asked::of`], also of a mount that `folder` lies in: then [`Asked::path_of_mount`] begins there.
+    ///
+    /// # Errors
+    /// As [`Asked::of`].
+    pub fn around(folder: &Path, quiet: bool) -> Result<Option<Asked>> {
+        if let Some(asked) = Asked::of(folder, quiet)? {
+            return Ok(Some(asked));
+        }
+        let Some((mountpoint, inside)) = split_at_mountpoint(folder) else { return Ok(None) };
+        Ok(Asked::of(&mountpoint, quiet)?.map(|asked| Asked { folder: inside, ..asked }))
+    }
+
+    /// What is at `path` in the folder that was named, as a path of the mount, from its root.
+    pub fn path_of_mount(&self, path: &OsStr) -> Vec<u8> {
+        match self.folder.as_os_str().as_bytes() {
+            b"" => path.as_bytes().to_vec(),
+            folder => [folder, b"/", path.as_bytes()].concat(),
         }
     }
 
@@ -91,6 +116,16 @@ impl Asked {
             (None, Err(e)) => Err(answered(&e)),
         }
     }
+}
+
+/// The root of the filesystem that `folder` lies in and is not, and where in it that is.
+fn split_at_mountpoint(folder: &Path) -> Option<(PathBuf, PathBuf)> {
+    let folder = folder.canonicalize().ok()?;
+    let device = |path: &Path| path.metadata().ok().map(|meta| meta.dev());
+    let own = device(&folder).filter(|_| folder.is_dir())?;
+    let root = folder.ancestors().take_while(|above| device(above) == Some(own)).last()?;
+    let inside = folder.strip_prefix(root).ok().filter(|inside| !inside.as_os_str().is_empty())?;
+    Some((root.to_owned(), inside.to_owned()))
 }
 
 /// How far the making of an index is.

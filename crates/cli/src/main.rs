@@ -51,13 +51,17 @@ fn main() -> ExitCode {
     let result = run(args, inherited);
     interrupt::obey();
     global.iter().for_each(logging::tell_unseen);
-    match result {
-        Ok(()) => Code::Done.into(),
+    let code = match result {
+        Ok(()) => Code::Done,
         Err(failure) => {
             failure.print();
-            failure.code().into()
+            failure.code()
         }
+    };
+    if devices::is_driver_at_work() {
+        process::end_at_once(code as u8);
     }
+    code.into()
 }
 
 /// Help and version are answers; anything else is a mistake.

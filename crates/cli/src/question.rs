@@ -27,19 +27,12 @@ pub enum Question {
         /// The directory.
         path: Vec<u8>,
     },
-    /// The largest files and directories: two pieces, each a list of [`Sum`].
+    /// The largest files and directories: two pieces, each a list of [`Sum`]; in the end [`Count`] of both.
     Top {
         /// Below this directory.
         path: Vec<u8>,
         /// So many of each.
         count: usize,
-    },
-    /// Files of equal size: pieces are lists of groups, each a list of [`Hit`].
-    SameSize {
-        /// Below this directory.
-        path: Vec<u8>,
-        /// That are so large at least, in bytes.
-        min_bytes: u64,
     },
     /// What the index is: in the end [`About`].
     Info,
@@ -188,6 +181,14 @@ pub struct Count {
     pub count: u64,
 }
 
+/// What comes last of every answer but [`About`], beside its own fields.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct End {
+    /// How much could not be read at the last walk, and may be missing in the answer.
+    pub unread: u64,
+}
+
 /// What there is to say of the index of a mount.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -241,8 +242,6 @@ pub enum Piece {
     Answers(Vec<Answer>),
     /// Of [`Question::Du`] and [`Question::Top`].
     Sums(Vec<Sum>),
-    /// Of [`Question::SameSize`].
-    Groups(Vec<Vec<Hit>>),
 }
 
 /// The kind that a word of [`Kind::as_str`] means.

@@ -112,7 +112,7 @@ fn parts_of_it_and_several_over_each_other() {
         (fs::read(bench.path("part/a")).unwrap(), fs::read(bench.path("part/sub/b")).unwrap()),
         (b"changed".into(), b"two".into())
     );
-    download(&bench, &["changes", "m", "wrong", "--cas", "store"]).expect(0);
+    download(&bench, &["changes", "m", "wrong", "--cas", "store"]).expect(2).says("the oldest first");
     snapshot(&bench, "work", "later", &["--format", "v2025"]);
     download(&bench, &["later", "changes", "wrong", "--cas", "store"]).expect(1).says("a diff of another manifest");
 }
@@ -172,6 +172,10 @@ fn wrong_content_in_the_store_is_replaced_by_an_upload_that_verifies() {
     fs::remove_file(&object).unwrap();
     fs::write(bench.path("work/a"), "two").unwrap();
     bench.run(upload).expect(1).says("upload: read /a: ");
+    let told = bench.run(upload.iter().chain(&["--json"])).expect(1).json();
+    let [failed] = &told["failures"].as_array().unwrap()[..] else { panic!("{told}") };
+    assert_eq!((&failed["path"], &told["stored"], &told["present"]), (&"/a".into(), &0.into(), &3.into()));
+    assert!(failed["error"].as_str().unwrap().contains("not what the manifest says"), "{told}");
 }
 
 /// A time that no file has: the copy has that of now, and a line tells it.

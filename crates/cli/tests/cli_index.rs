@@ -117,6 +117,30 @@ fn what_is_no_index_is_not_replaced() {
     index(&bench, "build work -o j --path /a").expect(1);
     index(&bench, "build work -o j --password-env X").expect(2);
     assert!(!bench.path("j").exists());
+    // Nobody means a file of that name: it is standard output elsewhere.
+    for line in ["build work -o -", "build work -o - --json"] {
+        index(&bench, line).expect(2).says("standard output").says("./-");
+    }
+    assert!(!bench.path("-").exists());
+    index(&bench, "build work -o ./-").expect(0);
+    assert!(bench.path("-").exists());
+}
+
+#[test]
+fn an_index_stays_as_open_as_it_was() {
+    let bench = bench();
+    let mode = |name: &str| bench.path(name).metadata().unwrap().permissions().mode() & 0o7777;
+    let open = |name: &str| fs::set_permissions(bench.path(name), PermissionsExt::from_mode(0o640)).unwrap();
+    index(&bench, "build work -o i").expect(0);
+    assert_eq!(mode("i"), 0o600, "names are the owner's business until he says otherwise");
+    open("i");
+    for line in ["update i", "build work -o i", "update i --hash"] {
+        index(&bench, line).expect(0);
+        assert_eq!(mode("i"), 0o640, "{line}");
+    }
+    symlink("i", bench.path("by another name")).unwrap();
+    bench.run(["index", "update", "by another name"]).expect(0);
+    assert_eq!(mode("i"), 0o640);
 }
 
 #[test]
@@ -140,7 +164,7 @@ fn an_update_tells_what_has_changed_and_keeps_what_has_not() {
     index(&bench, "update i").expect(1).says("work");
     index(&bench, "update i moved").expect(0).says("0 added, 0 changed, 0 removed");
     index(&bench, "update i").expect(0);
-    index(&bench, "update moved/a").expect(4).says("does not begin as an index does");
+    index(&bench, "update moved/a").expect(10).says("not an index: it does not begin as an index does");
     // What was made without hashes gets them from now on.
     index(&bench, "build moved -o plain").expect(0);
     assert_eq!(index(&bench, "update plain --json").expect(0).json()["hashed_files"], 0);
@@ -224,6 +248,29 @@ fn an_index_is_described_and_checked() {
         for verb in ["check", "info"] {
             index(&bench, &format!("{verb} harmed")).expect(4).says("harmed").says("build the index again");
         }
+    }
+    // What never was an index is not a damaged one.
+    fs::write(bench.path("empty"), "").unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        bench.path("pipe"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o600),
+        0,
+    )
+    .unwrap();
+    bench.run(["volume", "init", "box"]).expect(0);
+    for (file, why) in [
+        ("work/a", "does not begin as an index does"),
+        ("empty", "it is empty"),
+        ("pipe", "it is no file"),
+        ("/dev/null", "it is no file"),
+        ("box", "it is a volume"),
+    ] {
+        for verb in ["check", "info", "update", "find", "resolve", "dupes", "du", "top", "measure"] {
+            index(&bench, &format!("{verb} {file}")).expect(10).says(why).says("adit index build");
+        }
+        index(&bench, &format!("diff i {file}")).expect(10).says(&format!("{file}: not an index: "));
     }
     index(&bench, "check none").expect(1).says("none");
     index(&bench, "check work").expect(6).says("neither an index nor a mountpoint").says("adit index build work");
@@ -338,6 +385,10 @@ fn the_index_of_a_vault_is_for_who_has_its_password() {
     in_vault(&bench, "check harmed --vault vault").expect(4).says("block 0");
     fs::write(bench.path("harmed"), &bytes[..bytes.len() - 1]).unwrap();
     in_vault(&bench, "info harmed --vault vault").expect(4).says("should have");
+    let mut harmed = bytes.clone();
+    harmed[7] ^= 1;
+    fs::write(bench.path("harmed"), &harmed).unwrap();
+    in_vault(&bench, "info harmed --vault vault").expect(4).says("does not begin as an encrypted index does");
 }
 
 /// A kill at any moment leaves the old index or the new one, and nothing that stays.

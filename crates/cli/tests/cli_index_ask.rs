@@ -152,7 +152,17 @@ fn paths_are_resolved_with_a_precise_miss() {
     assert_eq!(from(&["-0"], b"\xff\xfe\0new\nline\0").expect(0).stdout, b"/\xff\xfe\0/new\nline\0");
     assert_eq!(from(&["-0"], b"notes.txt").expect(0).stdout, b"/notes.txt\0");
     assert_eq!(from(&[], b"").expect(0).text(), "");
-    assert_eq!(from(&[], b"\n").expect(0).text(), "/\n");
+    // An empty line is no path, and the root has a name.
+    let ran = from(&[], b"notes.txt\n\n/\n").expect(1).says("an empty path");
+    assert_eq!(ran.text(), "/notes.txt\n/\n");
+    assert_eq!(from(&["-0"], b"\0/\0").expect(1).says("an empty path").stdout, b"/\0");
+    let told = from(&["--json", "--start", "Photos"], b"\nagain.jpg\n").expect(1).json();
+    assert_eq!(
+        (&told[0]["why"], &told[0]["asked"], &told[0]["reached"]),
+        (&"empty".into(), &"".into(), &"/Photos".into())
+    );
+    assert_eq!((&told[1]["found"], &told[1]["path"]), (&true.into(), &"/Photos/again.jpg".into()));
+    resolve(&[""]).expect(1).says("an empty path");
     from(&["--json"], b"none\n").expect(1);
     assert_eq!(from(&["--json"], b"").expect(0).json(), Value::Array(Vec::new()));
 }
@@ -174,15 +184,33 @@ fn what_could_not_be_read_is_not_known() {
     index(&bench, &["resolve", &part, "empty/x"]).expect(1).says("not known: /empty could not be read");
     let told = index(&bench, &["resolve", &part, "empty/x", "none", "--json"]).expect(1).json();
     assert_eq!(field(&told, "why"), ["not-known", "not-found"]);
-    index(&bench, &["find", &part, "x"]).expect(0).says("not whole");
+    // What is missing need not be absent: an answer that may lack something is not a success, and says so once.
+    for args in [
+        &["find", &part, "notes"][..],
+        &["find", &part, "notes", "--json"],
+        &["find", &part, "notes", "--count"],
+        &["find", &part, "notes", "--quiet"],
+        &["dupes", &part],
+        &["du", &part],
+        &["top", &part],
+    ] {
+        let ran = index(&bench, args).expect(1).says("index update");
+        assert_eq!(ran.stderr.matches("not whole: 1 thing could not be read").count(), 1, "{args:?}: {}", ran.stderr);
+    }
+    assert_eq!(index(&bench, &["find", &part, "notes"]).text(), "/notes.txt\n");
+    // What is there is there.
+    index(&bench, &["resolve", &part, "notes.txt"]).expect(0);
     // What is in a folder that was not read is neither added nor removed.
     fs::write(bench.path("work/empty/new"), "").unwrap();
     fs::write(bench.path("work/new"), "").unwrap();
     index(&bench, &["build", "work", "-o", "all"]).expect(0);
-    let differ = |before: &str, after: &str| lines(index(&bench, &["diff", before, after]));
+    let differ = |before: &str, after: &str| {
+        let ran = index(&bench, &["diff", before, after]).expect(1).says("not whole");
+        ran.text().lines().map(str::to_owned).collect::<Vec<_>>()
+    };
     assert_eq!(differ(&part, "all"), ["unknown  /empty/new", "added    /new"]);
     assert_eq!(differ("all", &part), ["unknown  /empty/new", "removed  /new"]);
-    let told = index(&bench, &["diff", "all", &part, "--json"]).expect(0).json();
+    let told = index(&bench, &["diff", "all", &part, "--json"]).expect(1).json();
     assert_eq!(field(&told, "change"), ["unknown", "removed"]);
     let mut command = bench.command();
     std::os::unix::process::CommandExt::uid(&mut command, 65_534);
@@ -238,7 +266,8 @@ fn differences_are_told() {
     let renamed = b"renamed /Photos/2024/two.jpg\0/two.jpg\0";
     assert!(raw.windows(renamed.len()).any(|part| part == renamed));
     diff(&["i", "none"]).expect(1).says("none");
-    diff(&["i", "work/notes.txt"]).expect(4);
+    diff(&["i", "work/notes.txt"]).expect(10).says("not an index");
+    diff(&["i", "work"]).expect(6).says("neither an index nor a mountpoint");
 }
 
 #[test]

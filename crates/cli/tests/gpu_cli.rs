@@ -118,9 +118,13 @@ fn what_was_measured_is_kept_and_told() {
     let bench = bench();
     let Some(name) = software(&bench) else { return };
     bench.run(["doctor"]).text_says("devices for an index").text_says("nothing was measured yet");
+    // Figures of a few hundred paths would stand for all indexes.
+    index(&bench, &["measure", "i"]).expect(2).says("too few to measure with").says("16384");
+    assert!(!bench.path(".cache/adit/devices.json").exists());
+    large(&bench, "large", 20_000);
     // Of a program only if it is named.
     let device = format!("gpu:{name}");
-    let told = index(&bench, &["measure", "i", "--json", "--device", &device]).expect(0).json();
+    let told = index(&bench, &["measure", "large", "--json", "--device", &device]).expect(0).json();
     let works = |told: &serde_json::Value| {
         let measured = told["devices"][0]["measured"].as_array().unwrap();
         measured.iter().map(|one| one["work"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
@@ -133,17 +137,32 @@ fn what_was_measured_is_kept_and_told() {
     let kept = devices.iter().find(|device| device["name"] == name.as_str()).unwrap();
     assert_eq!(kept["measured"].as_array().unwrap().len(), expected.len());
     assert!(kept["binding_len_max_bytes"].as_u64().unwrap() > 0);
-    bench.run(["doctor"]).text_says("paths to find");
+    let doctor = bench.run(["doctor"]).text_says("paths to find").text();
+    assert!(!doctor.contains("0.0ns") && !doctor.contains(" 0 ns"), "{doctor}");
+    assert!(doctor.lines().any(|line| line.contains("device to open: ") && line.ends_with("s each")), "{doctor}");
+    // Known is known, until it is to be measured again.
+    let kept = || fs::read(bench.path(".cache/adit/devices.json")).unwrap();
+    let first = kept();
+    let seen = |kept: &[u8]| -> Vec<u64> {
+        let told: serde_json::Value = serde_json::from_slice(kept).unwrap();
+        let works =
+            told["engines"].as_object().unwrap().values().filter_map(|works| works["resolve"]["points"].as_array());
+        works.flatten().map(|point| point["seen"].as_u64().unwrap()).collect()
+    };
+    index(&bench, &["measure", "large", "--device", &device]).expect(0);
+    assert_eq!(seen(&kept()), seen(&first));
+    index(&bench, &["measure", "large", "--device", &device, "--again"]).expect(0);
+    assert_ne!(kept(), first, "measured again");
+    assert_eq!(seen(&kept()), seen(&first), "and not beside what was known");
     // Known, and yet not chosen: it is a program.
     let explained = index(&bench, &["find", "i", "n1", "--explain"]).expect(0);
     assert!(!explained.stderr.contains("because it is predicted"), "{}", explained.stderr);
 }
 
-#[test]
-fn a_large_index_has_devices_measured_in_the_background() {
-    let bench = Bench::bare();
+/// An index of so many files.
+fn large(bench: &Bench, name: &str, files: u32) {
     let mut builder = Builder::new(&bench.path("."), 64 << 20);
-    for number in 0..300_000_u32 {
+    for number in 0..files {
         let path = format!("d{}/n{number}", number % 1000);
         let entry = Entry {
             path: path.as_bytes(),
@@ -151,12 +170,18 @@ fn a_large_index_has_devices_measured_in_the_background() {
             perm: 0o644,
             size: 1,
             mtime_ns: 0,
-            hash: None,
+            hash: Some([number as u8; 16]),
             extra: &[],
         };
         builder.add(&entry).unwrap();
     }
-    builder.finish(&bench.path("large"), &mut |_| ControlFlow::Continue(())).unwrap();
+    builder.finish(&bench.path(name), &mut |_| ControlFlow::Continue(())).unwrap();
+}
+
+#[test]
+fn a_large_index_has_devices_measured_in_the_background() {
+    let bench = Bench::bare();
+    large(&bench, "large", 300_000);
     let kept = bench.path(".cache/adit/devices.json");
     // Who says that the processor is to answer has nothing looked for.
     index(&bench, &["find", "large", "n299999", "--device", "cpu"]).expect(0);

@@ -1,4 +1,4 @@
-//! A commit of a task's output in S3 is what the official packages look for and download.
+//! A commit of a task's output in S3 is what the official packages look for and download; what is ended leaves nothing in a bucket.
 //!
 //! `cargo xtask test --only interop` runs it on versitygw.
 
@@ -7,11 +7,12 @@ mod common;
 mod mounts;
 
 use std::fs;
-use std::path::Path;
-use std::process::Command;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
-use adit_servers::S3Server;
-use common::{Ran, left_out, pattern, run};
+use adit_servers::{Kind, S3Server};
+use common::{Ran, Start, eventually, left_out, pattern, run};
 use mounts::Points;
 use serde_json::{Value, json};
 
@@ -57,6 +58,44 @@ impl World {
         assert_eq!(answer["ok"], true, "{request}: {answer}");
         Some(answer["value"].clone())
     }
+}
+
+/// The parts of objects that a commit or an upload was sending when it was ended.
+#[test]
+fn a_signal_leaves_no_parts_in_the_bucket() {
+    let Some(w) = World::new() else { return };
+    if w.server.kind() != Kind::Versitygw {
+        return;
+    }
+    for n in 0..4 {
+        let mut content = pattern(96 << 20);
+        content[0] = n;
+        fs::write(w.points.bench.path(&format!("work/f{n}")), content).unwrap();
+    }
+    w.run(&["manifest", "snapshot", "work", "-o", "job", "--cache-dir", "cache"]).expect(0);
+    // Where versitygw keeps them.
+    let parts = || -> Vec<PathBuf> {
+        let (mut found, mut todo) = (Vec::new(), vec![w.server.data().join("attachments/.sgwtmp/multipart")]);
+        while let Some(dir) = todo.pop() {
+            for path in fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()) {
+                if path.is_dir() { todo.push(path) } else { found.push(path) }
+            }
+        }
+        found
+    };
+    for by in [libc::SIGINT, libc::SIGTERM] {
+        let mut command = w.points.bench.command();
+        command.envs(w.server.variables()).args(["manifest", "upload", "job", "--root", "work", "--cas", STORE]);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).start().unwrap();
+        eventually("parts are there", || !parts().is_empty());
+        // SAFETY: a plain system call; the process is one that this test started and has not waited for.
+        assert_eq!(unsafe { libc::kill(child.id() as i32, by) }, 0);
+        assert_eq!(child.wait().unwrap().signal(), Some(by));
+        eventually("no part is left", || parts().is_empty());
+    }
+    w.run(&["manifest", "upload", "job", "--root", "work", "--cas", STORE]).expect(0);
+    assert_eq!(parts(), [] as [PathBuf; 0]);
+    w.run(&["manifest", "verify", "job", "--cas", STORE]).expect(0);
 }
 
 #[test]

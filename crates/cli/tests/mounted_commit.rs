@@ -137,6 +137,55 @@ fn what_was_taken_back_is_in_no_manifest_any_more() {
     assert_eq!(same("whole"), same("job"));
 }
 
+/// Likewise of 2023, which has no manifest of nothing: in the place of what was taken back lies what it was before.
+#[test]
+fn of_2023_what_was_taken_back_is_told_as_it_was() {
+    let Some(w) = World::new("v2023") else { return };
+    w.mount();
+    let same = |other: &str| {
+        w.run(&["manifest", "merge", "job", other, "-o", "same"]).expect(0);
+        assert_eq!(w.read("same"), w.read("job"), "{other}");
+    };
+    let last = || w.manifests().pop().unwrap();
+    let take_back = |name: &str| {
+        fs::write(w.at(name), name).unwrap();
+        let was = w.bench.path("work").join(name).metadata().unwrap().modified().unwrap();
+        File::options().write(true).open(w.at(name)).unwrap().set_modified(was).unwrap();
+    };
+    // One that was changed, and a new one.
+    fs::write(w.at("a"), "edited").unwrap();
+    fs::write(w.at("oops"), "oops").unwrap();
+    w.commit(&[]).expect(0).says("2 files");
+    take_back("a");
+    fs::remove_file(w.at("oops")).unwrap();
+    let dry = w.told(&["--dry-run"]);
+    assert_eq!((&dry["restated"], w.manifests().len()), (&1.into(), 1));
+    w.commit(&[]).expect(0).says("nothing is changed").says("1 file as it was");
+    assert_eq!(w.manifests().len(), 2);
+    same(&format!("store/{}", last()));
+    let text = String::from_utf8(w.read(&format!("store/{}", last()))).unwrap();
+    assert!(text.contains(r#""path":"a""#) && !text.contains("oops") && !text.contains(r#""path":"b""#), "{text}");
+    w.commit(&[]).expect(0).says("nothing is written");
+    assert_eq!(w.manifests().len(), 2);
+    // A new one alone, and in a file that is named; and what is deleted is not told as what it was.
+    let place = ["-o", &w.bench.str("changes")];
+    fs::write(w.at("oops"), "oops").unwrap();
+    fs::write(w.at("a"), "edited").unwrap();
+    w.commit(&place).expect(0).says("2 files");
+    fs::remove_file(w.at("oops")).unwrap();
+    fs::remove_file(w.at("a")).unwrap();
+    w.commit(&place).expect(0).says("1 in all").says("1 file as it was");
+    let text = String::from_utf8(w.read("changes")).unwrap();
+    assert!(!text.contains("oops") && !text.contains(r#""path":"a""#), "{text}");
+    same("changes");
+    // Nothing is left that could be told.
+    for entry in fs::read_dir(w.at("")).unwrap().map(|entry| entry.unwrap().path()) {
+        if entry.is_dir() { fs::remove_dir_all(entry).unwrap() } else { fs::remove_file(entry).unwrap() }
+    }
+    w.commit(&place).expect(10).says("empty tree").says("changes");
+    w.umount();
+}
+
 /// What a commit reads of the manifest is stored again under a new hash: bytes that are wrong must not get a right one.
 #[test]
 fn what_a_commit_reads_of_the_manifest_is_verified() {
@@ -151,14 +200,30 @@ fn what_a_commit_reads_of_the_manifest_is_verified() {
     // A whole block: nothing of the object is needed for it.
     File::options().write(true).open(w.at("large")).unwrap().write_all_at(&[b'n'; 4096], 0).unwrap();
     fs::write(w.at("a"), "edited").unwrap();
-    w.commit(&["--json"]).expect(1).says("large");
+    let told = w.commit(&["--json"]).expect(4).says("large").says("adit manifest verify").json();
+    assert_eq!(
+        (&told["failures"][0]["path"], &told["manifests"]),
+        (&"/large".into(), &serde_json::json!([])),
+        "{told}"
+    );
+    assert!(told["failures"][0]["error"].as_str().unwrap().contains("corrupt data"), "{told}");
     assert_eq!([w.state("large"), w.state("a")], ["error", "modified"], "only what failed");
     assert_eq!((w.manifests().len(), w.files("store/Data").len()), (0, objects.len()));
+    // So it is to whoever else reads it there, in a folder of the mount too.
+    let snapshot = ["manifest", "snapshot", "mnt", "-o", "new", "--cache-dir", "hashes"];
+    w.run(&snapshot).expect(4).says("large");
+    fs::create_dir(w.bench.path("another")).unwrap();
+    w.run(&["manifest", "upload", "job", "--root", "mnt", "--cas", "another"]).expect(4).says("large");
+    fs::rename(w.at("large"), w.at("dir/large")).unwrap();
+    w.run(&["get", "mnt/dir", "/large", "got"]).expect(4).says("/large");
+    assert!(!w.bench.path("new").exists() && !w.bench.path("got").exists());
+    fs::rename(w.at("dir/large"), w.at("large")).unwrap();
     // When the store is mended, and the other mount's pause is over, it goes on.
     fs::write(object, &right).unwrap();
     w.umount();
     w.mount();
-    assert_eq!(w.told(&[])["files"], 2);
+    let told = w.told(&[]);
+    assert_eq!((&told["files"], &told["failures"]), (&2.into(), &serde_json::json!([])));
     assert_eq!([w.state("large"), w.state("a")], ["uploaded"; 2]);
     w.umount();
 }

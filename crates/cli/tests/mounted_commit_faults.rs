@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use adit_testkit::objects::{FaultyS3, HttpFault};
+use adit_testkit::objects::{FaultyS3, HttpFault, RequestLog};
 use adit_testkit::{Rng, scaled, seeds};
 use common::{Ran, Start, eventually, pattern, run};
 use mounts::Points;
@@ -182,6 +182,29 @@ fn a_commit_that_is_killed_goes_on_where_it_was() {
         w.finish(&format!("ADIT_TEST_SEED={seed}"));
         w.no_snapshot_stays();
     }
+}
+
+/// What a store has of a large object that is not stored to its end takes room there, and shows in no listing.
+#[test]
+fn a_signal_leaves_no_parts_of_an_object() {
+    let Some(w) = World::new() else { return };
+    // Many more parts than are on their way at a time.
+    let long = pattern(100 << 20);
+    fs::write(w.at("long"), &long).unwrap();
+    let key = format!("Queue/Data/{:032x}.xxh128", xxhash_rust::xxh3::xxh3_128(&long));
+    w.server.add(HttpFault::Delay(Duration::from_millis(600)), "PUT", &key, 0, u64::MAX);
+    for by in [libc::SIGINT, libc::SIGTERM] {
+        w.server.clear_log();
+        let mut child = w.begun();
+        let is_part = |request: &RequestLog| request.method == "PUT" && request.key == key;
+        eventually("a part is on its way", || w.server.log().iter().any(is_part));
+        signal(&child, by);
+        assert_eq!(child.wait().unwrap().signal(), Some(by));
+        assert_eq!((w.server.bytes(&key), w.server.open_uploads()), (None, 0));
+    }
+    w.server.clear();
+    w.finish("after signals");
+    assert!(w.server.bytes(&key).is_some());
 }
 
 #[test]

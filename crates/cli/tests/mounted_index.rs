@@ -153,6 +153,59 @@ fn a_vault_is_followed_and_its_names_reach_no_disk() {
     m.expect_sound();
 }
 
+/// A daemon at boot has no home, and what lies in memory needs none.
+#[test]
+fn an_index_in_memory_needs_no_folder() {
+    let Some(m) = Mounts::new() else { return };
+    let mut mount = m.bench.command();
+    mount.env("HOME", "no absolute path").args(["mount", m.bench.vault_str(), "mnt"]);
+    mount.args(["--password-file", m.bench.password_str()]);
+    common::run(mount, b"").expect(0);
+    fs::write(m.at("needle"), "").unwrap();
+    assert_eq!(m.bench.run(["index", "find", "mnt", "needle"]).expect(0).text(), "/needle\n");
+    m.umount();
+    let Some(m) = Mounts::volume(&[]) else { return };
+    let mut mount = m.bench.command();
+    mount.env("HOME", "no absolute path").args(["mount", &m.bench.str("box"), "mnt"]);
+    common::run(mount, b"").expect(0);
+    m.bench.run(["index", "find", "mnt", "needle"]).expect(1).says("XDG_CACHE_HOME");
+    m.umount();
+}
+
+#[test]
+fn what_a_mount_could_not_read_is_told() {
+    let Some(m) = Mounts::new() else { return };
+    let folders = || -> BTreeSet<std::path::PathBuf> {
+        let below = |dir: std::path::PathBuf| fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+        below(m.bench.vault().join("d")).flat_map(below).collect()
+    };
+    m.mount(&[]).expect(0);
+    fs::write(m.at("needle"), "12345").unwrap();
+    let before = folders();
+    fs::create_dir(m.at("lost")).unwrap();
+    m.umount();
+    for lost in folders().difference(&before) {
+        fs::remove_dir_all(lost).unwrap();
+    }
+    m.mount(&[]).expect(0);
+    for (args, text) in [
+        (&["find", "mnt", "needle"][..], "/needle\n"),
+        (&["find", "mnt", "-c", "needle"], "1\n"),
+        (&["dupes", "mnt"], ""),
+        (&["resolve", "mnt", "needle", "lost/x"], "/needle\n"),
+    ] {
+        let ran = m.bench.run(["index"].iter().chain(args)).expect(1).says("adit index update");
+        assert_eq!(ran.stderr.matches("not whole: 1 thing could not be read").count(), 1, "{args:?}: {}", ran.stderr);
+        assert_eq!(ran.text(), text, "{args:?}");
+    }
+    for verb in ["du", "top"] {
+        m.bench.run(["index", verb, "mnt"]).expect(1).says("not whole");
+    }
+    m.bench.run(["index", "diff", "mnt", "mnt"]).expect(1).says("not whole");
+    m.bench.run(["index", "resolve", "mnt", "needle"]).expect(0);
+    m.umount();
+}
+
 #[test]
 fn an_overlay_on_a_manifest_is_followed() {
     let Some(p) = Points::new(&["mnt"]) else { return };
@@ -378,5 +431,42 @@ fn a_user_asks_where_it_is_mounted() {
     // Its process has the processor alone, whatever the environment prefers.
     index(&["find", "needle", "--device", "gpu"]).expect(10).says("answers with the processor");
     index(&["resolve", "b", "--explain"]).expect(0).says("with the processor");
+    let mut find = m.bench.command();
+    find.env("ADIT_DEVICE", "gpu").args(["index", "find", &mnt, "needle", "-c"]);
+    let found = common::run(find, b"").expect(0).says("ADIT_DEVICE=gpu is not heeded");
+    assert_eq!(found.text(), "2\n");
+    m.umount();
+}
+
+#[test]
+fn a_folder_in_a_mount_is_that_part_of_it() {
+    let Some(m) = Mounts::volume(&[]) else { return };
+    m.mount(&[]).expect(0);
+    fs::create_dir_all(m.at("a/deep")).unwrap();
+    fs::create_dir_all(m.at("b")).unwrap();
+    for name in ["a/deep/needle", "a/needle", "b/needle"] {
+        fs::write(m.at(name), "12345").unwrap();
+    }
+    std::os::unix::fs::symlink("mnt/a", m.bench.path("way")).unwrap();
+    for folder in ["mnt/a", "way", "mnt/b/../a/"] {
+        let index = |args: &[&str]| {
+            let (verb, rest) = args.split_first().unwrap();
+            m.bench.run([&["index", verb, folder], rest].concat())
+        };
+        let both = "/a/deep/needle\n/a/needle\n";
+        assert_eq!(index(&["find", "needle", "--sort", "path"]).expect(0).text(), both, "{folder}");
+        assert_eq!(index(&["find", "needle", "--below", "/deep"]).expect(0).text(), "/a/deep/needle\n");
+        assert_eq!(index(&["resolve", "deep/needle", "/b"]).expect(0).text(), "/a/deep/needle\n/b\n");
+        assert_eq!(index(&["resolve", "needle", "--start", "deep"]).expect(0).text(), "/a/deep/needle\n");
+        assert_eq!(index(&["du", "--json"]).expect(0).json()["path"], "/a");
+        assert_eq!(index(&["du", "deep", "--json"]).expect(0).json()["size"], 5);
+        assert_eq!(index(&["top", "-n", "9", "--json"]).expect(0).json()["files"].as_array().unwrap().len(), 2);
+        assert_eq!(index(&["dupes"]).expect(0).text(), "/a/needle\n/a/deep/needle\n\n");
+        // What is asked of a whole index says which mount that is.
+        let whole = m.bench.str("mnt");
+        index(&["info"]).expect(6).says(&whole);
+        index(&["update"]).expect(6).says(&whole);
+        m.bench.run(["index", "diff", folder, folder]).expect(6).says(&whole);
+    }
     m.umount();
 }

@@ -7,7 +7,7 @@ mod manifests;
 mod mounts;
 
 use std::fs::{self, File};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::time::{Duration, SystemTime};
 
 use common::Ran;
@@ -98,14 +98,16 @@ fn equal_files_of_a_mount_are_told_by_their_content() {
     }
     let index = |args: &[&str]| m.bench.run([&["index", "dupes", "mnt"], args].concat());
     let told = index(&[]).expect(0);
-    assert_eq!(told.text(), "/b/deep/two\n/one\n\n");
+    assert_eq!(told.text(), "/one\n/b/deep/two\n\n");
     assert!(told.stderr.contains("reads 3 files"), "{}", told.stderr);
-    assert_eq!(index(&["-0"]).expect(0).stdout, b"/b/deep/two\0/one\0\0");
+    assert_eq!(index(&["-0"]).expect(0).stdout, b"/one\0/b/deep/two\0\0");
     let json = index(&["--json"]).expect(0).json();
     let group = &json["groups"][0];
     assert_eq!((&json["count"], &json["hashed"], &json["unhashed"]), (&json!(1), &json!(3), &json!(0)), "{json}");
+    // Each file is one of those: the one that is left has a size of its own.
+    assert_eq!(json["unique_size"], 1, "{json}");
     assert_eq!(
-        (&group["size"], &group["wasted_bytes"], &group["files"][1]["path"]),
+        (&group["size"], &group["wasted_bytes"], &group["files"][0]["path"]),
         (&json!(4), &json!(4), &json!("/one"))
     );
     assert_eq!(index(&["--below", "b"]).expect(0).text(), "");
@@ -114,7 +116,8 @@ fn equal_files_of_a_mount_are_told_by_their_content() {
     // The same hash as that of a file that was read for an index.
     m.bench.run(["index", "build", "mnt", "-o", "file.idx", "--hash"]).expect(0);
     let of_file = m.bench.run(["index", "dupes", "file.idx", "--json"]).expect(0).json();
-    assert_eq!(of_file["groups"][0]["hash"], group["hash"]);
+    assert_eq!(of_file["groups"], json["groups"], "as of a file, in the same order");
+    assert_eq!((&of_file["hashed"], &of_file["unique_size"]), (&json!(4), &json!(0)), "{of_file}");
     m.umount();
 }
 
@@ -129,6 +132,63 @@ fn equal_files_of_a_manifest_are_told_without_reading_them() {
     assert_eq!(told.stderr, "", "nothing was read");
     assert_eq!(w.stats()["fetches"], 0);
     w.umount();
+}
+
+/// A writable mount of a manifest: what nobody changed has the manifest's hash, under whatever name.
+#[test]
+fn only_what_was_changed_on_a_manifest_is_read() {
+    for index_first in [false, true] {
+        let Some(w) = Job::new(&["mnt"]) else { return };
+        fill(&w);
+        w.write("long", &[7; 100_000]);
+        w.snapshot("job", "v2025");
+        w.run(&["index", "build", "job", "-o", "before.idx"]).expect(0);
+        w.mount(&["--writable"]).expect(0);
+        let dupes = |read: u64| {
+            let told = w.run(&["index", "dupes", "mnt"]).expect(0);
+            let says = told.stderr.split_whitespace().skip_while(|word| *word != "reads").nth(1);
+            assert_eq!(says.map_or(0, |files| files.parse().unwrap()), read, "{}", told.stderr);
+            told.text()
+        };
+        let renames = || {
+            let told = w.run(&["index", "diff", "before.idx", "mnt"]).expect(0).text();
+            let mut lines: Vec<String> = told.lines().filter(|line| !line.ends_with('/')).map(str::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        if index_first {
+            assert_eq!(dupes(0), "/a/one\n/b/deep/two\n\n");
+            assert_eq!(renames(), [""; 0]);
+        }
+        // Names and permissions are no content.
+        fs::rename(w.at("a/one"), w.at("moved")).unwrap();
+        fs::rename(w.at("b"), w.at("c")).unwrap();
+        fs::set_permissions(w.at("c/deep/two"), fs::Permissions::from_mode(0o600)).unwrap();
+        fs::set_permissions(w.at("long"), fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(dupes(0), "/moved\n/c/deep/two\n\n");
+        assert_eq!(
+            renames(),
+            ["renamed  /a/one -> /moved", "renamed  /b/deep/two -> /c/deep/two", "renamed  /b/other -> /c/other",]
+        );
+        let found = entries(w.run(&["index", "find", "mnt", "--type", "file", "--json"]));
+        assert!(found.iter().all(|file| file["hash"].is_string()), "{found:?}");
+        assert_eq!(w.stats()["fetches"], 0, "nothing was read");
+        // Another content behind the old time, and the old one once more: both are read, and only they.
+        fs::write(w.at("moved"), "SAME").unwrap();
+        set_time(&w.at("moved"), 1_600_000_000);
+        assert_eq!(dupes(1), "");
+        assert_eq!(renames().iter().filter(|line| line.contains("/moved")).collect::<Vec<_>>(), ["added    /moved"]);
+        fs::write(w.at("moved"), "same").unwrap();
+        assert_eq!(dupes(1), "/moved\n/c/deep/two\n\n");
+        // Cut and as long as before: not what it was.
+        File::options().write(true).open(w.at("long")).unwrap().set_len(12 * 4096).unwrap();
+        File::options().write(true).open(w.at("long")).unwrap().set_len(100_000).unwrap();
+        let found = entries(w.run(&["index", "find", "mnt", "--type", "file", "--json"]));
+        let hashed = |path: &str| found.iter().find(|file| file["path"] == path).unwrap()["hash"].is_string();
+        assert_eq!(["/long", "/moved", "/c/deep/two", "/unique"].map(hashed), [false, false, true, true], "{found:?}");
+        assert_eq!(w.stats()["fetches"], 0, "nothing of the store was read");
+        w.umount();
+    }
 }
 
 #[test]
@@ -192,6 +252,7 @@ fn a_miss_of_a_mount_is_told_as_that_of_a_file() {
         "unique/",
         "link/x",
         "link",
+        "",
         "./b/../b/deep/none/x",
         "/",
         "b/deep",

@@ -95,7 +95,7 @@ fn a_damaged_or_missing_object_is_an_error_and_never_wrong_bytes() {
     let mut byte = [0];
     let refused = File::open(w.at("large")).unwrap().read_at(&mut byte, 0);
     assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EIO));
-    w.run(&["cat", "mnt", "/a"]).expect(1);
+    w.run(&["cat", "mnt", "/a"]).expect(4);
     // The other files are as they were, and so are the bad ones when the store is mended.
     assert_eq!(fs::read(w.at("sub/tool")).unwrap(), b"#!/bin/sh\n");
     w.run(&["umount", "mnt"]).expect(0);
@@ -103,7 +103,11 @@ fn a_damaged_or_missing_object_is_an_error_and_never_wrong_bytes() {
     w.run(&["cat", "job", "/a", "--cas", "store", "--cache-dir", "other"]).expect(4).says("/a");
     w.run(&["get", "job", "/large", "got", "--cas", "store", "--cache-dir", "other"]).expect(4).says("/large");
     assert!(!w.bench.path("got").exists());
-    w.run(&["manifest", "snapshot", "job", "-o", "new", "--cas", "store", "--cache-dir", "other"]).expect(4);
+    let snapshot = ["manifest", "snapshot", "job", "-o", "new", "--cas", "store", "--cache-dir", "other", "--json"];
+    let told = w.run(&snapshot).expect(4).says("/large").json();
+    let mut failed: Vec<_> = told["failures"].as_array().unwrap().iter().map(|one| one["path"].as_str()).collect();
+    failed.sort();
+    assert_eq!(failed, [Some("/a"), Some("/large")], "{told}");
     assert!(!w.bench.path("new").exists());
     fs::remove_file(&object).unwrap();
     let missing = w.run(&["cat", "job", "/a", "--cas", "store", "--cache-dir", "cache"]).expect(1);
@@ -228,7 +232,7 @@ fn what_was_changed_before_it_was_compared_is_compared_by_the_commit() {
     // As long as the store is wrong, and when it is right again: what was written into is not what the store has.
     for content in [&wrong, &right] {
         fs::write(&object, content).unwrap();
-        commit().expect(1).says("large");
+        commit().expect(4).says("large");
         assert_eq!((w.state("large").as_str(), w.objects().len()), ("error", before));
         assert!(!w.path("store/Manifests").exists());
         // Nobody is given what is known to be wrong.
@@ -244,6 +248,21 @@ fn what_was_changed_before_it_was_compared_is_compared_by_the_commit() {
     let name = format!("{:032x}.xxh128", xxhash_rust::xxh3::xxh3_128(&expected));
     assert!(fs::read(w.path("store/Data").join(name)).unwrap() == expected);
     assert_eq!(w.state("large"), "uploaded");
+    w.run(&["umount", "mnt"]).expect(0);
+}
+
+/// A long file is cut to less than a block: that costs a block of it.
+#[test]
+fn what_is_cut_off_of_a_long_file_is_not_fetched() {
+    let Some(w) = job() else { return };
+    w.mount(&["--writable", "--verify-first", "0"]).expect(0);
+    File::options().write(true).open(w.at("large")).unwrap().set_len(100).unwrap();
+    assert_eq!(w.stats()["fetched_bytes"], 1 << 20);
+    assert_eq!(fs::read(w.at("large")).unwrap(), pattern(LARGE_LEN)[..100]);
+    w.run(&["manifest", "commit", "mnt", "-o", "changes"]).expect(0);
+    let name = format!("{:032x}.xxh128", xxhash_rust::xxh3::xxh3_128(&pattern(LARGE_LEN)[..100]));
+    assert_eq!(fs::read(w.path("store/Data").join(name)).unwrap(), pattern(LARGE_LEN)[..100]);
+    assert_eq!(w.stats()["fetched_bytes"], LARGE_LEN, "the commit needs right bytes, and nothing comes twice");
     w.run(&["umount", "mnt"]).expect(0);
 }
 
@@ -343,7 +362,7 @@ fn what_is_changed_on_a_writable_one_is_found_again() {
     // A copy of the manifest is the same one; read-only it is as it was made.
     fs::copy(w.bench.path("job"), w.bench.path("copy")).unwrap();
     let place = ["--cas", "store", "--cache-dir", "cache"];
-    w.run(&[&["mount", "copy", "mnt", "--writable"], &place[..]].concat()).expect(0);
+    w.run(&[&["mount", "copy", "mnt", "--writable"], &place[..]].concat()).expect(0).says("goes on with the changes");
     check();
     w.mount(&["--writable"]).expect(7);
     w.run(&[&["mount", "job", "mnt2"], &place[..]].concat()).expect(0);

@@ -282,6 +282,12 @@ fn without_its_store_a_manifest_is_mounted_and_what_is_cached_is_read() {
     // Without anything to be read it is refused; what answers, and refuses, is a mistake of the command line.
     b.server.go_down();
     mount(&b, "mnt", "empty", &[]).expect(9).says(STORE);
+    // A writable one leaves no volume that would look like changes to the next try.
+    for _ in 0..2 {
+        mount(&b, "mnt", "empty", &["--writable"]).expect(9).says(STORE);
+        mount(&b, "mnt", "empty", &["--upper", "up"]).expect(9).says(STORE);
+        assert!(!b.path("empty/overlays").exists() && !b.path("up").exists());
+    }
     b.server.come_back();
     b.run(&["mount", "job", "mnt", "--cas", "s3://another/Queue", "--cache-dir", "cache"]).expect(1).says("bucket");
     b.server.expire_key("access");

@@ -9,9 +9,11 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
+use adit_testkit::scaled;
 use common::Bench;
 use mounts::force_off;
 
@@ -112,6 +114,7 @@ fn change_files(dir: &Path) {
         long.write_all_at(b"1", 0).unwrap();
         // SAFETY: a plain system call on a descriptor that is open.
         assert_eq!(unsafe { libc::fallocate(long.as_raw_fd(), 0, 0, 70_000) }, 0);
+        fs::copy(path("made"), path("copied")).unwrap();
     }
     let shared = File::options().read(true).write(true).create_new(true).open(dir.join("mapped")).unwrap();
     shared.set_len(8192).unwrap();
@@ -172,6 +175,38 @@ fn mounted_times_of_an_overlay_are_the_same_after_a_remount() {
         bench.run(["umount", "mnt"]).expect(0);
         mount();
         expect_same(&before, &times(&bench.path("mnt")));
+        bench.run(["umount", "mnt"]).expect(0);
+    });
+}
+
+/// The kernel sends its times also in the middle of a copy, and afterwards sends none that it takes to be the same. They are finer than a
+/// tick where somebody looks at files of the host meanwhile, so those of the store's own clock are others.
+#[test]
+fn mounted_times_of_copies_are_the_same_where_everything_is_synced_meanwhile() {
+    with_mountpoint(|bench| {
+        bench.run(["volume", "init", &bench.str("box")]).expect(0);
+        bench.run(["mount", &bench.str("box"), &bench.str("mnt")]).expect(0);
+        let (point, beside) = (bench.path("mnt"), bench.path("beside"));
+        fs::write(point.join("source"), vec![7; 60_000]).unwrap();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mount = File::open(&point).unwrap();
+                while !over.load(Relaxed) {
+                    rustix::fs::syncfs(&mount).unwrap();
+                    fs::write(&beside, "a time of its own").unwrap();
+                    fs::metadata(&beside).unwrap();
+                }
+            });
+            for n in 0..scaled(2000) {
+                fs::copy(point.join("source"), point.join(format!("copy {n}"))).unwrap();
+            }
+            over.store(true, Relaxed);
+        });
+        let before = times(&point);
+        bench.run(["umount", "mnt"]).expect(0);
+        bench.run(["mount", &bench.str("box"), &bench.str("mnt")]).expect(0);
+        expect_same(&before, &times(&point));
         bench.run(["umount", "mnt"]).expect(0);
     });
 }

@@ -6,6 +6,8 @@
 //!
 //! Invariant: a path that was walked, in part or as a whole, before a change is not believed after it. For that the generation is
 //! read before the walk, and a change begins the new one when whoever walks by then finds it made.
+//!
+//! [`PathCache`] is what it keeps them in, for others who know something of paths.
 
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -42,48 +44,89 @@ impl Equivalent<PathKey> for PathRef<'_> {
 #[derive(Clone)]
 struct PathWeight;
 
-impl<V> Weighter<PathKey, (V, u64)> for PathWeight {
-    fn weight(&self, key: &PathKey, _: &(V, u64)) -> u64 {
-        (size_of::<PathKey>() + size_of::<(V, u64)>() + key.path.len()) as u64 + OVERHEAD_LEN_BYTES
+impl<V> Weighter<PathKey, V> for PathWeight {
+    fn weight(&self, key: &PathKey, _: &V) -> u64 {
+        (size_of::<PathKey>() + size_of::<V>() + key.path.len()) as u64 + OVERHEAD_LEN_BYTES
+    }
+}
+
+/// What is known of paths, by where they begin and their bytes: the same path leads elsewhere from another directory. Bounded in bytes, and
+/// asked from any thread. What it says is the business of whoever keeps it.
+pub struct PathCache<V> {
+    paths: Cache<PathKey, V, PathWeight, Hasher>,
+    counter: HitCounter,
+    bytes_max: AtomicU64,
+}
+
+impl<V: Clone> PathCache<V> {
+    /// An empty one of at most `bytes`.
+    pub fn new(bytes: u64) -> Self {
+        let items = (bytes / ITEM_LEN_BYTES).max(1) as usize;
+        let options = OptionsBuilder::new().estimated_items_capacity(items).weight_capacity(bytes).build();
+        let options = options.expect("both are given");
+        PathCache {
+            paths: Cache::with_options(options, PathWeight, Hasher::default(), DefaultLifecycle::default()),
+            counter: HitCounter::default(),
+            bytes_max: AtomicU64::new(bytes),
+        }
+    }
+
+    /// What is known of `path` from `start`, if that is good enough for `is_right`; anything else is a miss.
+    #[inline]
+    pub fn get(&self, start: u64, path: &[u8], is_right: impl FnOnce(&V) -> bool) -> Option<V> {
+        let found = self.paths.get(&PathRef { start, path }).filter(is_right);
+        match found.is_some() {
+            true => self.counter.hit(),
+            false => self.counter.miss(),
+        }
+        found
+    }
+
+    /// Keeps what is known of `path` from `start`.
+    pub fn keep(&self, start: u64, path: &[u8], value: V) {
+        self.paths.insert(PathKey { start, path: path.into() }, value);
+    }
+
+    /// Keeps nothing any more.
+    pub fn clear(&self) {
+        self.paths.clear();
+    }
+
+    /// Changes how much memory it may take, in bytes.
+    pub fn set_bytes_max(&self, bytes: u64) {
+        self.bytes_max.store(bytes, Relaxed);
+        self.paths.set_capacity(bytes);
+    }
+
+    /// How many of the paths that are kept `is_one` is true of. Looks at all of them.
+    pub fn count(&self, mut is_one: impl FnMut(&V) -> bool) -> u64 {
+        self.paths.iter().filter(|(_, value)| is_one(value)).count() as u64
+    }
+
+    /// What it holds, and how it did.
+    pub fn stats(&self) -> CacheStats {
+        self.counter.stats(self.paths.len() as u64, self.paths.weight(), self.bytes_max.load(Relaxed))
     }
 }
 
 /// See the module's notes. `V` says where a directory is.
 pub struct PathTable<V> {
     /// With the generation in which it was there.
-    paths: Cache<PathKey, (V, u64), PathWeight, Hasher>,
+    paths: PathCache<(V, u64)>,
     generation: AtomicU64,
-    counter: HitCounter,
-    bytes_max: AtomicU64,
 }
 
 impl<V: Copy> PathTable<V> {
     /// An empty one of at most `bytes`.
     pub fn new(bytes: u64) -> Self {
-        let items = (bytes / ITEM_LEN_BYTES).max(1) as usize;
-        let options = OptionsBuilder::new().estimated_items_capacity(items).weight_capacity(bytes).build();
-        let options = options.expect("both are given");
-        PathTable {
-            paths: Cache::with_options(options, PathWeight, Hasher::default(), DefaultLifecycle::default()),
-            generation: AtomicU64::new(0),
-            counter: HitCounter::default(),
-            bytes_max: AtomicU64::new(bytes),
-        }
+        PathTable { paths: PathCache::new(bytes), generation: AtomicU64::new(0) }
     }
 
     /// Where `path` led from `start`, if that was kept, no directory moved since, and it is good enough for `is_right`.
     #[inline]
     pub fn get(&self, start: u64, path: &[u8], is_right: impl FnOnce(&V) -> bool) -> Option<V> {
-        match self.paths.get(&PathRef { start, path }) {
-            Some((place, generation)) if generation == self.generation.load(Acquire) && is_right(&place) => {
-                self.counter.hit();
-                Some(place)
-            }
-            _ => {
-                self.counter.miss();
-                None
-            }
-        }
+        let is_current = |(place, generation): &(V, u64)| *generation == self.generation() && is_right(place);
+        self.paths.get(start, path, is_current).map(|(place, _)| place)
     }
 
     /// What [`PathTable::keep`] wants to know from before a path was walked.
@@ -93,7 +136,7 @@ impl<V: Copy> PathTable<V> {
 
     /// Keeps that `path` led from `start` to `place`, by names of directories only. `generation` is from before it was walked.
     pub fn keep(&self, start: u64, path: &[u8], place: V, generation: u64) {
-        self.paths.insert(PathKey { start, path: path.into() }, (place, generation));
+        self.paths.keep(start, path, (place, generation));
     }
 
     /// A directory moved or went. After whatever else is known of its name is void: who walks in the new generation must not meet that.
@@ -109,13 +152,12 @@ impl<V: Copy> PathTable<V> {
 
     /// Changes how much memory it may take, in bytes.
     pub fn set_bytes_max(&self, bytes: u64) {
-        self.bytes_max.store(bytes, Relaxed);
-        self.paths.set_capacity(bytes);
+        self.paths.set_bytes_max(bytes);
     }
 
     /// What it holds, and how it did. A miss is walked name by name.
     pub fn stats(&self) -> CacheStats {
-        self.counter.stats(self.paths.len() as u64, self.paths.weight(), self.bytes_max.load(Relaxed))
+        self.paths.stats()
     }
 }
 

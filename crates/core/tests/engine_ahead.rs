@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use adit_core::Result;
 use adit_core::engine::{AheadStats, Engine, EngineOptions, Entry, SinkFlow};
-use adit_core::store::{Capabilities, DirEntry, NewNode, Store, StoreFile};
+use adit_core::store::{DirEntry, Store};
 use adit_core::types::*;
 use adit_testkit::model::{Limits, MemoryStore};
+use adit_testkit::{Asked, Hooked};
 use parking_lot::{Condvar, Mutex};
 use support::engines::{LONG, ROOT, engine_with};
 use support::{FaultyStore, name, new_node, options};
@@ -93,83 +93,28 @@ fn a_listing_with_attributes_asks_for_each_entry_once() {
     assert_eq!((e.known_inodes(), store.inner.known_count(), store.inner.stray_forgets()), (1, 0, 0));
 }
 
-/// Lookups wait until two are under way at once, the first time.
-struct Pairs {
-    inner: MemoryStore,
-    running: Mutex<(usize, bool)>,
-    changed: Condvar,
-}
-
-impl Store for Pairs {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-    fn lookup(&self, parent: Ino, name: FileName<'_>) -> Result<Attr> {
-        let mut running = self.running.lock();
-        running.0 += 1;
-        running.1 |= running.0 == 2;
-        self.changed.notify_all();
-        let patience = Instant::now() + Duration::from_secs(60);
-        while !running.1 && name.as_bytes() != b"d" {
-            assert!(!self.changed.wait_until(&mut running, patience).timed_out(), "one lookup after the other");
-        }
-        running.0 -= 1;
-        drop(running);
-        self.inner.lookup(parent, name)
-    }
-    fn forget(&self, ino: Ino) {
-        self.inner.forget(ino);
-    }
-    fn getattr(&self, ino: Ino) -> Result<Attr> {
-        self.inner.getattr(ino)
-    }
-    fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
-        self.inner.setattr(ino, set)
-    }
-    fn read_dir(&self, dir: Ino, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<()> {
-        self.inner.read_dir(dir, start, sink)
-    }
-    fn create(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<(Attr, Arc<dyn StoreFile>)> {
-        self.inner.create(parent, name, new)
-    }
-    fn mkdir(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<Attr> {
-        self.inner.mkdir(parent, name, new)
-    }
-    fn symlink(&self, parent: Ino, name: FileName<'_>, target: &[u8], caller: Caller) -> Result<Attr> {
-        self.inner.symlink(parent, name, target, caller)
-    }
-    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        self.inner.readlink(ino)
-    }
-    fn unlink(&self, parent: Ino, name: FileName<'_>) -> Result<()> {
-        self.inner.unlink(parent, name)
-    }
-    fn rmdir(&self, parent: Ino, name: FileName<'_>) -> Result<()> {
-        self.inner.rmdir(parent, name)
-    }
-    fn rename(&self, p: Ino, n: FileName<'_>, q: Ino, m: FileName<'_>, flags: RenameFlags) -> Result<()> {
-        self.inner.rename(p, n, q, m, flags)
-    }
-    fn open(&self, ino: Ino, access: Access) -> Result<Arc<dyn StoreFile>> {
-        self.inner.open(ino, access)
-    }
-    fn sync_dir(&self, dir: Ino) -> Result<()> {
-        self.inner.sync_dir(dir)
-    }
-    fn sync_all(&self) -> Result<()> {
-        self.inner.sync_all()
-    }
-    fn statfs(&self) -> Result<StatFs> {
-        self.inner.statfs()
-    }
-}
-
 #[test]
 fn a_listing_waits_for_several_entries_at_once() {
     let inner = MemoryStore::new(SLOW());
     let dir = inner.mkdir(ROOT, name("d"), &new_node()).unwrap().ino;
     (0..40).for_each(|n| drop(inner.create(dir, name(&format!("f{n}")), &new_node()).unwrap()));
-    let store = Pairs { inner, running: Mutex::default(), changed: Condvar::new() };
+    // Lookups wait until two are under way at once, the first time.
+    let (asked, changed) = (Mutex::new((0, false)), Condvar::new());
+    let store = Hooked::new(inner, move |call| {
+        let Asked::Name(_, name) = call else { return };
+        if name.as_bytes() == b"d" {
+            return;
+        }
+        let mut asked = asked.lock();
+        asked.0 += 1;
+        asked.1 |= asked.0 == 2;
+        changed.notify_all();
+        let patience = Instant::now() + Duration::from_secs(60);
+        while !asked.1 {
+            assert!(!changed.wait_until(&mut asked, patience).timed_out(), "one lookup after the other");
+        }
+        asked.0 -= 1;
+    });
     let e = Engine::new(Arc::new(store), eager(64));
     let dir = e.lookup(ROOT, name("d")).unwrap().attr.ino;
     assert_eq!(list_plus(&e, dir).len(), 40);
@@ -215,6 +160,56 @@ fn names_that_nobody_asks_for_switch_it_off_and_the_held_are_bounded() {
     e.shutdown().unwrap();
     dirs.iter().for_each(|dir| e.forget(*dir, 1));
     assert_eq!((e.known_inodes(), store.inner.known_count(), store.inner.stray_forgets()), (1, 0, 0));
+}
+
+/// Waits until a thread of this process sleeps: here, for what another one is asking.
+fn await_sleep(thread: i32) {
+    let state = || std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+    wait_for("it waits for nothing", || state().rsplit(')').next().unwrap().trim_start().starts_with('S'));
+}
+
+#[test]
+fn a_name_that_is_being_looked_up_ahead_is_not_asked_for_twice() {
+    let inner = MemoryStore::new(SLOW());
+    let dir = inner.mkdir(ROOT, name("d"), &new_node()).unwrap().ino;
+    (0..8).for_each(|n| drop(inner.create(dir, name(&format!("f{n}")), &new_node()).unwrap()));
+    // Nothing of the directory comes back before it may; which names were asked for.
+    let gate = Arc::new((Mutex::new((Vec::new(), false)), Condvar::new()));
+    let of_store = gate.clone();
+    let store = Hooked::new(inner, move |call| {
+        let Asked::Name(dir, name) = call else { return };
+        if dir == ROOT {
+            return;
+        }
+        let mut asked = of_store.0.lock();
+        asked.0.push(name.as_bytes().to_vec());
+        let patience = Instant::now() + Duration::from_secs(60);
+        while !asked.1 {
+            assert!(!of_store.1.wait_until(&mut asked, patience).timed_out(), "the gate stays shut");
+        }
+    });
+    let e = Engine::new(Arc::new(store), eager(64));
+    let dir = e.lookup(ROOT, name("d")).unwrap().attr.ino;
+    assert_eq!(list(&e, dir), 8);
+    wait_for("a lookup is under way", || !gate.0.lock().0.is_empty());
+    let first = gate.0.lock().0[0].clone();
+    let found = std::thread::scope(|scope| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (e, first) = (&e, &first);
+        let asks = scope.spawn(move || {
+            tell.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+            e.lookup(dir, FileName::new(first).unwrap()).unwrap()
+        });
+        await_sleep(told.recv().unwrap());
+        gate.0.lock().1 = true;
+        gate.1.notify_all();
+        asks.join().unwrap()
+    });
+    assert_eq!(gate.0.lock().0.iter().filter(|name| **name == first).count(), 1, "the store is asked once");
+    assert_eq!(ahead(&e).used, 1, "and that was of use");
+    [found.attr.ino, dir].into_iter().for_each(|ino| e.forget(ino, 1));
+    e.shutdown().unwrap();
+    assert_eq!(e.known_inodes(), 1);
 }
 
 #[test]

@@ -233,6 +233,29 @@ fn paths_that_nobody_asks_for_again_switch_it_off_and_few_directories_are_held()
 }
 
 #[test]
+fn a_directory_that_is_gone_is_not_held() {
+    let (store, e) = engine_with(slow(false), options(LONG, 64 << 20));
+    for path in ["a", "b", "c", "d"] {
+        make(&e, path);
+        // Holds it.
+        assert_eq!(resolved(&e, &format!("{path}/none")), Ok(None));
+    }
+    assert_eq!(e.known_inodes(), 5);
+    let none = RenameFlags::empty();
+    e.rename(ROOT, name("a"), ROOT, name("b"), none).unwrap();
+    assert_eq!((e.known_inodes(), store.inner.known_count()), (4, 3), "what was replaced");
+    e.rename(ROOT, name("b"), ROOT, name("c"), RenameFlags::EXCHANGE).unwrap();
+    assert_eq!(e.known_inodes(), 4, "both are there");
+    make(&e, "c/full");
+    e.rename(ROOT, name("d"), ROOT, name("c"), none).unwrap_err();
+    assert_eq!(resolved(&e, "c/full/none"), Ok(None));
+    e.rmdir(ROOT, name("d")).unwrap();
+    assert_eq!(e.known_inodes(), 4, "b, c and c/full");
+    e.shutdown().unwrap();
+    assert_eq!((e.known_inodes(), store.inner.stray_forgets()), (1, 0));
+}
+
+#[test]
 fn a_store_with_fast_names_has_no_table_and_the_same_answers() {
     let (_, e) = engine_with(Limits::default(), options(LONG, 64 << 20));
     make(&e, "a/b");

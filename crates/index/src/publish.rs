@@ -3,12 +3,15 @@
 //! Where the host has files without a name, a kill leaves nothing while one is written. Only between a temporary name and the
 //! rename, and on other hosts all along, there is `.adit-index-*.tmp` in the folder. It is locked for as long as its process
 //! lives, so whoever publishes the next file there can tell what a kill has left, and removes it.
+//!
+//! What is new is for its owner alone. What takes the place of another file has that one's permissions and owner, as if that had been
+//! written.
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -121,6 +124,7 @@ impl NewFile {
 
     /// Makes it durable under its name, in place of what has that name. What kills have left beside it goes.
     pub fn publish(mut self) -> io::Result<()> {
+        self.become_as_before();
         self.file.sync_all()?;
         if self.temporary.is_none() {
             self.link()?;
@@ -132,6 +136,22 @@ impl NewFile {
         self.dir.sync_all()?;
         self.sweep();
         Ok(())
+    }
+
+    /// Takes over permissions and owner of the file that it is put in the place of, if there is one. Where the host does not let that be
+    /// done, it stays for fewer people.
+    fn become_as_before(&self) {
+        let Ok(before) = rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW) else { return };
+        let Ok(own) = self.file.metadata() else { return };
+        if rustix::fs::FileType::from_raw_mode(before.st_mode) != rustix::fs::FileType::RegularFile {
+            return;
+        }
+        let group = Some(before.st_gid).filter(|group| *group != own.gid());
+        let user = Some(before.st_uid).filter(|user| *user != own.uid());
+        // Who may not give a file away may still be in its group.
+        let is_of_group = fchown(&self.file, user, group).is_ok() || fchown(&self.file, None, group).is_ok();
+        let kept = if is_of_group { 0o777 } else { 0o707 };
+        let _ = self.file.set_permissions(std::fs::Permissions::from_mode(before.st_mode & kept));
     }
 
     /// Gives a file without a name a temporary one: only a rename puts it in place of another.
@@ -162,6 +182,7 @@ impl NewFile {
         self.temporary = Some(name);
         io::Seek::rewind(&mut from)?;
         io::copy(&mut from, &mut file)?;
+        self.become_as_before();
         file.sync_all()
     }
 
@@ -202,6 +223,35 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    #[test]
+    fn a_file_is_as_open_as_the_one_whose_place_it_takes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out");
+        let mode = || path.metadata().unwrap().mode() & 0o7777;
+        NewFile::create(&path).unwrap().publish().unwrap();
+        assert_eq!(mode(), 0o600, "new");
+        for kept in [0o644, 0o640, 0o600, 0o444, 0o777] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(kept)).unwrap();
+            NewFile::create(&path).unwrap().publish().unwrap();
+            assert_eq!(mode(), kept, "as before");
+            // The way of hosts that give a file no name in another way.
+            let mut file = NewFile::create(&path).unwrap();
+            file.copy().unwrap();
+            file.publish().unwrap();
+            assert_eq!(mode(), kept, "copied");
+        }
+        // What makes a program another user's is not for an index.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o4755)).unwrap();
+        NewFile::create(&path).unwrap().publish().unwrap();
+        assert_eq!(mode(), 0o755);
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(12_345), Some(12_346)).unwrap();
+            NewFile::create(&path).unwrap().publish().unwrap();
+            let meta = path.metadata().unwrap();
+            assert_eq!((meta.uid(), meta.gid()), (12_345, 12_346));
+        }
+    }
 
     #[test]
     fn what_a_kill_has_left_goes_and_what_is_being_written_stays() {

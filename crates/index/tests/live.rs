@@ -12,7 +12,7 @@ use adit_testkit::{Rng, seeds};
 use toy::{Toy, directory, file};
 
 fn making(dir: &tempfile::TempDir) -> Making {
-    Making { scratch_dir: dir.path().to_owned(), lies: Lies::OnDisk, memory_bytes: 4 << 20 }
+    Making { lies: Lies::OnDisk(dir.path().to_owned()), memory_bytes: 4 << 20 }
 }
 
 /// The base of a toy as it is now.

@@ -11,7 +11,8 @@ use adit_core::store::{NewNode, Store};
 use adit_core::types::{Access, FileName, Ino, Kind, RenameFlags, SetAttr};
 use adit_index::live::{Facts, Found, Kept, KeptOptions, Lies, LiveId, Making, View};
 use adit_testkit::model::{Limits, MemoryStore};
-use adit_testkit::{Rng, seeds};
+use adit_testkit::{Asked, Hooked, Rng, seeds};
+use parking_lot::{Condvar, Mutex};
 
 struct Place {
     engine: Arc<Engine>,
@@ -33,15 +34,20 @@ impl Place {
     }
 
     fn with(limits: Limits, ttl: Duration) -> Place {
+        Place::hooked(limits, ttl, |_| {})
+    }
+
+    /// With somebody who hears what the engine asks the store for, and may have it wait.
+    fn hooked(limits: Limits, ttl: Duration, hook: impl Fn(Asked<'_>) + Send + Sync + 'static) -> Place {
         let options = EngineOptions { attr_ttl: ttl, entry_ttl: ttl, negative_ttl: ttl, ..EngineOptions::default() };
         let store = MemoryStore::new(limits);
-        let engine = Engine::new(Arc::new(store.clone()), options);
+        let engine = Engine::new(Arc::new(Hooked::new(store.clone(), hook)), options);
         Place { engine, store, dir: tempfile::tempdir().unwrap() }
     }
 
     fn kept(&self, changes_bytes: u64) -> Kept {
         let scratch_dir = self.dir.path().to_owned();
-        let making = Making { scratch_dir, lies: Lies::OnDisk, memory_bytes: 4 << 20 };
+        let making = Making { lies: Lies::OnDisk(scratch_dir), memory_bytes: 4 << 20 };
         Kept::start(&self.engine, KeptOptions { changes_bytes, ..KeptOptions::new(making) }).unwrap()
     }
 
@@ -273,7 +279,7 @@ fn whoever_waits_can_give_up_and_the_end_of_the_mount_ends_it() {
     place.file(Ino::ROOT, "f", 0);
     let kept = place.kept(32 << 20);
     drop(view(&kept));
-    let making = Making { scratch_dir: "/".into(), lies: Lies::OnDisk, memory_bytes: 0 };
+    let making = Making { lies: Lies::OnDisk("/".into()), memory_bytes: 0 };
     assert!(Kept::start(&place.engine, KeptOptions::new(making)).is_err(), "there is one already");
     kept.walk_again();
     assert!(find(&view(&kept), "f").is_some());
@@ -337,11 +343,78 @@ fn what_others_changed_shows_once_somebody_looked_there() {
     kept.stop();
 }
 
+/// Which directories a walk has listed, and whether it may go on.
+#[derive(Default)]
+struct Walk {
+    listed: Vec<Ino>,
+    goes_on: bool,
+}
+
+#[test]
+fn what_others_changed_during_the_first_walk_shows_once_somebody_looked_there() {
+    let patience = Duration::from_secs(60);
+    for lists in [false, true] {
+        let walk = Arc::new((Mutex::new(Walk::default()), Condvar::new()));
+        let of_store = walk.clone();
+        let place = Place::hooked(Limits { shared: true, ..Limits::default() }, Duration::ZERO, move |call| {
+            let is_walk = std::thread::current().name() == Some("adit-index");
+            let Asked::Listing(dir) = call else { return };
+            if !is_walk || dir == Ino::ROOT {
+                return;
+            }
+            let mut walk = of_store.0.lock();
+            walk.listed.push(dir);
+            of_store.1.notify_all();
+            // One of the two is in the index by then, and the other one is not.
+            while walk.listed.len() == 2 && !walk.goes_on {
+                assert!(!of_store.1.wait_for(&mut walk, patience).timed_out(), "nobody lets the walk go on");
+            }
+        });
+        let dirs = ["a", "b"].map(|dir| (dir, place.mkdir(Ino::ROOT, dir)));
+        for (_, dir) in dirs {
+            ["gone", "from", "stays"].iter().for_each(|file| _ = place.file(dir, file, 0));
+        }
+        let kept = place.kept(32 << 20);
+        let walked = {
+            let mut held = walk.0.lock();
+            while held.listed.len() < 2 {
+                assert!(!walk.1.wait_for(&mut held, patience).timed_out(), "nothing is walked");
+            }
+            held.listed[0]
+        };
+        // Past the engine.
+        let store = &place.store;
+        store.create(walked, name("other"), &new_node()).unwrap();
+        store.unlink(walked, name("gone")).unwrap();
+        store.rename(walked, name("from"), walked, name("to"), RenameFlags::empty()).unwrap();
+        let new = store.mkdir(walked, name("new"), &new_node()).unwrap().ino;
+        store.create(new, name("below"), &new_node()).unwrap();
+        if lists {
+            let fh = place.engine.opendir(walked).unwrap();
+            place.engine.read_dir(fh, 0, &mut |_| SinkFlow::More).unwrap();
+            place.engine.releasedir(fh).unwrap();
+        } else {
+            for asked in ["other", "gone", "from", "to", "new"] {
+                _ = place.engine.lookup(walked, name(asked));
+            }
+        }
+        walk.0.lock().goes_on = true;
+        walk.1.notify_all();
+        let seen = view(&kept);
+        let (path, _) = dirs.into_iter().find(|(_, dir)| *dir == walked).unwrap();
+        let is_there = |below: &str| find(&seen, &format!("{path}/{below}")).is_some();
+        assert_eq!(["stays", "other", "to", "new/below"].map(is_there), [true; 4], "listed: {lists}");
+        assert_eq!(["gone", "from"].map(is_there), [false; 2], "listed: {lists}");
+        assert_eq!(kept.state().walks, 1);
+        kept.stop();
+    }
+}
+
 #[test]
 fn an_index_that_would_take_too_much_memory_is_refused_in_words() {
     let place = Place::new(Limits::default());
     (0..1000).for_each(|n| _ = place.file(Ino::ROOT, &format!("{n}"), 0));
-    let making = Making { scratch_dir: place.dir.path().to_owned(), lies: Lies::OnDisk, memory_bytes: 4 << 20 };
+    let making = Making { lies: Lies::OnDisk(place.dir.path().to_owned()), memory_bytes: 4 << 20 };
     let kept = Kept::start(&place.engine, KeptOptions { base_bytes: 100, ..KeptOptions::new(making) }).unwrap();
     let e = kept.view(&mut |_| ControlFlow::Continue(())).map(drop).unwrap_err();
     assert!(e.kind() == adit_core::ErrorKind::Exhausted && e.to_string().contains("--memory"), "{e}");

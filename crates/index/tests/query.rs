@@ -191,6 +191,38 @@ fn globs_mean_what_is_written() {
     assert_eq!(Pattern::glob("*ab*").unwrap().literal(), Some(&b"ab"[..]));
 }
 
+/// As a path is printed it has a slash in front.
+#[test]
+fn a_slash_in_front_is_the_beginning_of_a_path() {
+    let place = Place::new();
+    let all = [&b"crates/cli/a"[..], b"crates2/x", b"old/crates/cli/b", b"Crates", b"top"];
+    let segment = place.segment(&all.map(Item::file));
+    let found = |syntax, text: &str, ignore_case| {
+        let pattern = PatternBuilder::new(syntax).ignore_case(ignore_case).build(text.as_bytes()).unwrap();
+        let query = Query::new().pattern(pattern.clone()).kinds(&[Kind::File]);
+        let mut found = paths(&segment, &query);
+        found.sort();
+        let alone: Vec<&[u8]> = all.into_iter().filter(|path| pattern.is_path_match(path)).collect();
+        let mut alone: Vec<Vec<u8>> = alone.into_iter().map(<[u8]>::to_vec).collect();
+        alone.sort();
+        assert_eq!(found, alone, "{text}");
+        found.into_iter().map(|path| String::from_utf8(path).unwrap()).collect::<Vec<_>>()
+    };
+    for text in ["/crates/cli", "/crates/cli/"] {
+        assert_eq!(found(Syntax::Substring, text, false), ["crates/cli/a", "old/crates/cli/b"], "{text}");
+        assert_eq!(found(Syntax::Regex, text, false), ["crates/cli/a", "old/crates/cli/b"], "{text}");
+    }
+    assert_eq!(found(Syntax::Substring, "/CRATES", true), ["Crates", "crates/cli/a", "crates2/x", "old/crates/cli/b"]);
+    assert_eq!(found(Syntax::Substring, "//top", false), [""; 0]);
+    assert_eq!(found(Syntax::Substring, "/", false).len(), all.len());
+    for text in ["^/crates/", "^(/crates/|/none)", r"\A/crates/[a-z]", "^crates/"] {
+        assert_eq!(found(Syntax::Regex, text, false), ["crates/cli/a"], "{text}");
+    }
+    assert_eq!(found(Syntax::Regex, "/(top|Crates)$", false), ["Crates", "top"]);
+    assert_eq!(found(Syntax::Regex, "^//top", false), [""; 0]);
+    assert_eq!(found(Syntax::Glob, "/crates/**", false), ["crates/cli/a"]);
+}
+
 #[test]
 fn names_need_not_be_text() {
     assert!(named(b"caf\xe9.txt", Syntax::Glob, "caf?.txt"));

@@ -24,6 +24,7 @@ use crate::cas::{DataKeys, REQUEST_LEN_BYTES};
 use crate::crew::Crew;
 use crate::format::limits::CHUNK_LEN_BYTES;
 use crate::format::{self, Body, ContentHash, Hasher, MTIME_TOLERANCE_MICROS, Manifest};
+use crate::snapshot::reading;
 use crate::turns::Turns;
 
 /// Objects above this length are sent in parts, several at a time, in bytes.
@@ -55,7 +56,12 @@ pub enum UploadEvent<'a> {
         present: bool,
     },
     /// A file could not be read, or is not what the manifest says.
-    Failed(&'a FsError),
+    Failed {
+        /// Its path in the tree, without a leading slash.
+        path: &'a [u8],
+        /// Why; it names the file.
+        error: &'a FsError,
+    },
     /// So many bytes were read up to now, of objects that are not in the store yet as well.
     Read(u64),
 }
@@ -197,7 +203,7 @@ impl All<'_> {
             Ok(opened) => opened,
             Err(e) => {
                 failed.insert(path.clone());
-                return self.fail(&e.on("read", shown(path)));
+                return self.fail(path, &reading(e, bare(path)));
             }
         };
         let one = if hashes.len() == 1 { file.size_bytes } else { CHUNK_LEN_BYTES };
@@ -248,8 +254,8 @@ impl All<'_> {
             }
             Done::Unreadable(path, hash, e) => {
                 // Another file may have it.
-                self.unread.push((path, hash));
-                return self.fail(&e);
+                self.unread.push((path.clone(), hash));
+                return self.fail(&path, &e);
             }
             Done::Refused(e) => return Err(e),
         };
@@ -257,9 +263,9 @@ impl All<'_> {
         self.tell_read()
     }
 
-    fn fail(&mut self, e: &FsError) -> Result<()> {
+    fn fail(&mut self, path: &[u8], error: &FsError) -> Result<()> {
         self.uploaded.failed += 1;
-        self.tell(UploadEvent::Failed(e))
+        self.tell(UploadEvent::Failed { path: bare(path), error })
     }
 
     fn tell(&mut self, event: UploadEvent<'_>) -> Result<()> {
@@ -270,9 +276,9 @@ impl All<'_> {
     }
 }
 
-/// A path in the tree, which begins with a slash, for people.
-fn shown(path: &[u8]) -> String {
-    show(path.strip_prefix(b"/").unwrap_or(path))
+/// A path in the tree without the slash that it begins with.
+fn bare(path: &[u8]) -> &[u8] {
+    path.strip_prefix(b"/").unwrap_or(path)
 }
 
 fn changed() -> FsError {
@@ -283,7 +289,9 @@ impl Job {
     fn done(&self, shared: &Shared<'_>) -> Done {
         // Whoever waits for it is not to wait for ever.
         catch_unwind(AssertUnwindSafe(|| self.run(shared))).unwrap_or_else(|_| {
-            Done::Refused(FsError::new(ErrorKind::Io).on("store", shown(&self.path)).because("a thread broke down"))
+            Done::Refused(
+                FsError::new(ErrorKind::Io).on("store", show(bare(&self.path))).because("a thread broke down"),
+            )
         })
     }
 
@@ -308,7 +316,7 @@ impl Job {
             return Done::Present(self.hash, self.len);
         }
         if self.len == 0 && self.hash != ContentHash::of(b"") {
-            return Done::Unreadable(self.path.clone(), self.hash, changed().on("read", shown(&self.path)));
+            return Done::Unreadable(self.path.clone(), self.hash, reading(changed(), bare(&self.path)));
         }
         let _turn = turn();
         let piece = Piece::new(&*self.file, self.offset, self.len, self.hash, (shared.is_over, shared.read));
@@ -323,7 +331,7 @@ impl Job {
             (Ok(Stored::New(_)), _) => Done::Stored(self.hash, self.len, is_there),
             (Ok(Stored::AlreadyThere), _) => Done::Present(self.hash, self.len),
             (Err(_), Some(e)) if e.kind() == ErrorKind::Interrupted => Done::Refused(e),
-            (Err(_), Some(e)) => Done::Unreadable(self.path.clone(), self.hash, e.on("read", shown(&self.path))),
+            (Err(_), Some(e)) => Done::Unreadable(self.path.clone(), self.hash, reading(e, bare(&self.path))),
             (Err(e), None) => Done::Refused(e),
         }
     }

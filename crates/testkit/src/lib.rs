@@ -2,6 +2,7 @@
 //!
 //! * [`crash`]: media in memory that lose power at any call.
 //! * [`faults`]: media that fail at chosen calls.
+//! * [`Hooked`]: a store that passes everything on, and tells a test first.
 //! * [`model`]: [`model::MemoryStore`], the filesystem that is obviously right.
 //! * [`peak_bytes`]: the most memory that a piece of work has at once.
 //! * [`objects`]: object stores in memory and on loopback that fail when told to, and the suite for all of them.
@@ -12,6 +13,7 @@
 mod corpora;
 pub mod crash;
 pub mod faults;
+mod hooked;
 mod memory;
 pub mod model;
 pub mod objects;
@@ -23,6 +25,7 @@ mod tree;
 use adit_core::types::Caller;
 
 pub use corpora::{Target, replay_corpora};
+pub use hooked::{Asked, Hooked};
 pub use memory::{PeakAllocator, peak_bytes};
 pub use rng::{Rng, proptest_config, scaled, seeds};
 pub use through::Through;

@@ -101,8 +101,11 @@ fn what_is_not_told_as_fresh_is_the_lowers() {
                 _ => overlay.file("long").write_at(&[(at, &vec![7; len as usize])]).unwrap(),
             }
             let content = overlay.content("long");
+            let is_lowers = overlay.has_lower_content(overlay.at("long")).unwrap();
+            assert!(!is_lowers || content == lower, "{when}");
             let Some(fresh) = overlay.fresh(b"long").unwrap() else { continue };
             assert_eq!((fresh.len, fresh.ino), (content.len() as u64, overlay.at("long")), "{when}");
+            assert_eq!(is_lowers, fresh.len == LONG as u64 && fresh.ranges.is_empty(), "{when}");
             let mut end = 0;
             for range in fresh.ranges.iter().cloned().chain(std::iter::once(fresh.len..fresh.len)) {
                 assert!(end <= range.start && range.start <= range.end && range.end <= fresh.len, "{when}: {range:?}");
@@ -118,6 +121,34 @@ fn what_is_not_told_as_fresh_is_the_lowers() {
         assert_eq!(overlay.fresh(b"small").unwrap().unwrap().ranges.first(), Some(&(0..5)));
         assert_eq!(overlay.fresh(b"none").unwrap(), None);
     }
+}
+
+/// Names and attributes are no content; a new file and one that was cut are not the lower's.
+#[test]
+fn a_file_has_the_lowers_content_until_that_changes() {
+    let pair = Pair::new(|lower| {
+        lower.put("long", &pattern(1, 0, LONG));
+        lower.put("small", b"small");
+        lower.put("empty", b"");
+    });
+    let overlay = pair.open();
+    let is_lowers = |overlay: &Overlay, path: &str| overlay.has_lower_content(overlay.at(path)).unwrap();
+    for path in ["long", "small", "empty"] {
+        assert!(is_lowers(&overlay, path), "{path}: nobody touched it");
+        overlay.setattr(overlay.at(path), &SetAttr { perm: Some(0o600), ..SetAttr::default() }).unwrap();
+        assert!(is_lowers(&overlay, path), "{path}: its permissions");
+    }
+    overlay.put("new", b"small");
+    assert!(!is_lowers(&overlay, "new"));
+    overlay.file("empty").write_at(&[(0, b"1")]).unwrap();
+    overlay.file("small").write_at(&[(0, b"s")]).unwrap();
+    overlay.file("long").set_len(LONG as u64 - 1).unwrap();
+    drop(overlay);
+    let overlay = pair.open();
+    for path in ["long", "small", "empty"] {
+        assert!(!is_lowers(&overlay, path), "{path}: its content");
+    }
+    assert!(!overlay.has_lower_content(Ino::ROOT).unwrap());
 }
 
 #[test]

@@ -265,10 +265,48 @@ fn what_is_cut_off_or_zeroed_is_no_more_doubtful() {
     assert!(!opened.is_noted());
     opened.write(BLOCK + 1, b"x");
     assert!(opened.is_noted());
-    // So little is copied whole, and compared.
+    // Of what is left of the first block no more is noted than of any other.
     opened.file.set_len(10).unwrap();
-    assert!(!opened.is_noted());
+    assert!(opened.is_noted());
     assert_eq!(opened.read(0, 20).unwrap(), bench.object.content[..10]);
+    opened.file.set_len(0).unwrap();
+    assert!(!opened.is_noted());
+}
+
+/// A file that is cut to less than a block, of which nothing is the lower's then: it costs a block, not the object.
+#[test]
+fn what_is_left_of_a_long_file_costs_a_block_and_is_proved_by_who_needs_it() {
+    for len in [1, 100, BLOCK] {
+        let bench = Bench::new();
+        let left = bench.object.content[..len as usize].to_vec();
+        let opened = bench.open();
+        opened.file.set_len(len).unwrap();
+        assert_eq!((bench.fetched(), opened.is_noted(), opened.state().as_str()), (CACHED, true, "modified"), "{len}");
+        drop(opened);
+        // After it was opened anew, and made longer, too.
+        let opened = bench.open();
+        opened.file.set_len(len + 5).unwrap();
+        assert_eq!(opened.read(0, BLOCK + 9).unwrap(), [&left[..], &[0; 5]].concat());
+        assert_eq!(bench.fetched(), 0);
+        drop(opened);
+        let opened = bench.open_verified();
+        assert_eq!(opened.read(0, len).unwrap(), left);
+        assert_eq!((bench.fetched(), opened.is_noted()), (LEN - CACHED, false));
+    }
+    // If it was wrong, that is an error once it is known.
+    let bench = Bench::new();
+    bench.turn(&[9]);
+    bench.open().file.set_len(100).unwrap();
+    bench.turn(&[]);
+    assert_eq!(bench.open_verified().read(0, 100).unwrap_err().kind(), ErrorKind::Corrupt);
+    let opened = bench.open();
+    assert_eq!((opened.state().as_str(), opened.read(0, 5).unwrap_err().kind()), ("error", ErrorKind::Corrupt));
+    opened.file.set_len(0).unwrap();
+    assert_eq!((opened.state().as_str(), opened.is_noted()), ("modified", false));
+    // A block further nothing of the lower is needed.
+    let bench = Bench::new();
+    bench.open().file.set_len(BLOCK + 1).unwrap();
+    assert_eq!(bench.fetched(), 0);
 }
 
 /// More than there is room for is compared there and then.

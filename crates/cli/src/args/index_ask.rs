@@ -11,7 +11,7 @@ use super::units;
 /// What is asked, and how it is opened.
 #[derive(Args, Debug, Clone)]
 pub struct IndexedArgs {
-    /// The index: a file, or where its source is mounted
+    /// The index: a file; or where its source is mounted, or a folder in that, which is where the question then begins
     #[arg(value_name = "X", value_hint = ValueHint::AnyPath)]
     pub index: PathBuf,
     /// Its vault.
@@ -88,7 +88,7 @@ pub enum SortArg {
     Path,
     /// The last name
     Name,
-    /// The smallest first
+    /// The smallest first; a folder counts as 0
     Size,
     /// The oldest first
     Time,
@@ -100,7 +100,7 @@ pub struct IndexFindArgs {
     /// The index.
     #[command(flatten)]
     pub of: IndexedArgs,
-    /// What the name has in it, or the path if it has a slash [default: everything]
+    /// What the name has in it, or the path if there is a slash in it [default: everything]
     #[arg(value_name = "PATTERN")]
     pub pattern: Option<OsString>,
     /// PATTERN is the whole name, with *, ?, [..], {a,b} and ** for any folders
@@ -112,7 +112,7 @@ pub struct IndexFindArgs {
     /// PATTERN is text; so it is without the other two
     #[arg(short = 'F', long)]
     pub fixed: bool,
-    /// Large letters are small ones
+    /// In PATTERN and --exclude, large letters are small ones
     #[arg(short, long)]
     pub ignore_case: bool,
     /// Compare PATTERN with the whole path, also without a slash in it
@@ -124,13 +124,13 @@ pub struct IndexFindArgs {
     /// Only this kind; may be repeated
     #[arg(short = 't', long = "type", value_enum, value_name = "KIND")]
     pub kinds: Vec<KindArg>,
-    /// Only names that end with a dot and this; may be repeated
+    /// Only names that end with a dot and this, in large or small letters; may be repeated
     #[arg(short, long = "ext", value_name = "EXT")]
     pub extensions: Vec<OsString>,
-    /// Only what has at least this size
+    /// Only what has at least this size; a folder has none
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub min_size: Option<u64>,
-    /// Only what has at most this size
+    /// Only what has at most this size; a folder has none
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub max_size: Option<u64>,
     /// Only what changed since: 2024-05-06, 2024-05-06T07:08:09Z, or so long ago, such as 2d
@@ -151,7 +151,7 @@ pub struct IndexFindArgs {
     /// Sort them; what is found is printed at once otherwise
     #[arg(long, value_enum, value_name = "BY")]
     pub sort: Option<SortArg>,
-    /// The last first
+    /// The last first; needs --sort
     #[arg(long, requires = "sort")]
     pub reverse: bool,
     /// Print how many there are, and nothing else
@@ -283,7 +283,7 @@ pub struct IndexTopArgs {
 /// `index measure`
 #[derive(Args, Debug)]
 pub struct IndexMeasureArgs {
-    /// The index to measure with: a file of some hundred thousand paths at least
+    /// The index to measure with: a file of 16384 paths at least, better of some hundred thousand
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub index: PathBuf,
     /// Its vault.
@@ -292,6 +292,9 @@ pub struct IndexMeasureArgs {
     /// Which devices: gpu, or gpu:NAME for one of that name [default: all but programs that play one]
     #[arg(long, value_name = "WHO", value_parser = Device::parse)]
     pub device: Option<Device>,
+    /// Measure what is known already as well
+    #[arg(long)]
+    pub again: bool,
     /// Begun by a command that has ended: lets others go first, and holds nothing of it.
     #[arg(long, hide = true)]
     pub background: bool,

@@ -31,8 +31,8 @@ is read is read again; if it goes on changing, or cannot be read, nothing is wri
 v2023 has files only: symbolic links are followed where they stay inside, folders that are empty and exec bits are lost. v2025 keeps \
 all of these. Neither has sockets, FIFOs, devices and links that lead outside: a line tells each that is left out.
 
-Patterns are those of a shell, of paths below the root: `*` stays within a name, `**` does not. One that fits a folder takes all that is \
-in it.
+Patterns are those of a shell, of whole paths below the root: `*` stays within a name, `**` does not. So '*.tmp' is of the root only, and '**/*.tmp' of \
+all folders. One that fits a folder takes all that is in it.
 
 With --parent M the manifest is a diff, v2025: what changed since M, deletions included.
 
@@ -361,7 +361,7 @@ pub struct ManifestSnapshotArgs {
     /// The source.
     #[command(flatten)]
     pub source: SourceArgs,
-    /// The manifest to write, replaced if it is there; `-` for standard output
+    /// The manifest to write, replaced if it is there and a manifest; `-` for standard output
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: PathBuf,
     /// The folder in SOURCE that is the root
@@ -413,7 +413,7 @@ pub struct ManifestMergeArgs {
     /// The manifests, the oldest first
     #[arg(value_name = "MANIFEST", required = true, value_hint = ValueHint::FilePath)]
     pub manifests: Vec<OsString>,
-    /// The manifest to write, replaced if it is there; `-` for standard output
+    /// The manifest to write, replaced if it is there and a manifest; `-` for standard output
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: PathBuf,
     /// The version of the format [default: that of the first manifest, in the dialect that adit writes]

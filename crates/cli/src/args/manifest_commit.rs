@@ -42,7 +42,7 @@ pub struct ManifestCommitArgs {
     /// Say what would go, and change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Write the manifest to this file (as well, if a place in the store is named), replaced if it is there; `-` for standard output
+    /// Write the manifest to this file (as well, if a place in the store is named), replaced if it is there and a manifest; `-` for standard output
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: Option<PathBuf>,
     /// Write it to Manifests/PREFIX/NAME in the store

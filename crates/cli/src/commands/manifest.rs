@@ -2,6 +2,7 @@
 
 mod commit;
 mod download;
+mod failed;
 mod outputs;
 mod scan;
 mod upload;
@@ -25,6 +26,7 @@ use adit_manifest::format::{
 use adit_manifest::store::Identity;
 use serde_json::{Value, json};
 
+use self::failed::ended;
 use self::scan::scan;
 use super::bytes;
 use crate::args::low::{GlobalArgs, PasswordArgs, SourceArgs};
@@ -81,7 +83,11 @@ fn snapshot(args: &ManifestSnapshotArgs, global: &GlobalArgs) -> Result<()> {
         Some(_) if args.format == Some(FormatArg::V2023) => {
             return Err(Failure::usage("v2023 has no diffs").hint("leave out --format, or --parent"));
         }
-        Some(name) => Some(read_manifest(name.as_os_str(), &args.source.cas.store)?),
+        Some(name) => {
+            let read = read_manifest(name.as_os_str(), &args.source.cas.store)?;
+            expect_whole(name.as_os_str(), &read)?;
+            Some(read)
+        }
     };
     let format = args
         .format
@@ -89,7 +95,7 @@ fn snapshot(args: &ManifestSnapshotArgs, global: &GlobalArgs) -> Result<()> {
     only_one_on_output(&args.output, args.json)?;
     let inputs: Vec<&OsStr> =
         std::iter::once(&*args.source.source).chain(args.parent.as_ref().map(|parent| parent.as_os_str())).collect();
-    check_output(&args.output, &inputs)?;
+    check_manifest_output(&args.output, &inputs)?;
     // For a diff, as the parent was made: what that could not hold does not differ.
     let seen_as = parent.as_ref().map_or(format, |parent| parent.manifest.header().format);
     // Where a manifest has its content from; where that of another source goes.
@@ -101,7 +107,10 @@ fn snapshot(args: &ManifestSnapshotArgs, global: &GlobalArgs) -> Result<()> {
     // Before hours of hashing.
     goes_to.as_deref().map_or(Ok(()), |url| open::manifest::expect_store(url, &source.cas.store))?;
     let opened = open::source(&source, global, Purpose::Read)?;
-    let scanned = scan(&source, &opened, bytes(&args.path), seen_as, &args.scan, global)?;
+    // What an earlier run has written is no part of the source, nor is a store in it.
+    let own: Vec<&Path> = [Some(&*args.output), goes_to.as_deref().map(Path::new)].into_iter().flatten().collect();
+    let scanned = scan(&source, &opened, bytes(&args.path), seen_as, (&args.scan, &own), (args.json, global))?
+        .whole(args.json)?;
     let (_, opened) = opened;
     let manifest = match &parent {
         Some(parent) => {
@@ -114,8 +123,12 @@ fn snapshot(args: &ManifestSnapshotArgs, global: &GlobalArgs) -> Result<()> {
         Some(url) => {
             let (tree, root) = (&Tree::new(&*opened.store), bytes(&args.path));
             let (cas, store, advice) = (&**url, &source.cas.store, &opened.advice);
-            let bringing = upload::Bringing { tree, root, cas, store, verify: false, advice };
-            Some(bringing.bring(&manifest, &mut HashSet::new(), global)?)
+            let bringing = upload::Bringing { tree, root, cas, store, verify: false, advice, json: args.json };
+            let upload::Brought { uploaded, failed, finished } =
+                bringing.bring(&manifest, &mut HashSet::new(), global)?;
+            let told = || json!({"uploaded": upload::describe(&uploaded), "failures": failed.into_json()});
+            finished.map_err(|failure| ended(&told(), failure, args.json))?;
+            Some(uploaded)
         }
         None => None,
     };
@@ -130,6 +143,7 @@ fn snapshot(args: &ManifestSnapshotArgs, global: &GlobalArgs) -> Result<()> {
     told["known_files"] = scanned.known_files.into();
     told["hashed_bytes"] = scanned.hashed_bytes.into();
     told["left_out"] = scanned.left_out.into();
+    told["failures"] = json!([]);
     tell(&told, &args.output, args.json, global)
 }
 
@@ -146,11 +160,26 @@ fn diff(args: &ManifestDiffArgs, global: &GlobalArgs) -> Result<()> {
             cas: CasArgs { cache_dir: args.cache_dir.clone(), ..CasArgs::default() },
         };
         let opened = open::source(&source, global, Purpose::Read)?;
-        as_read(scan(&source, &opened, b"/", format, &args.scan, global)?.manifest, format)
+        as_read(
+            scan(&source, &opened, b"/", format, (&args.scan, &[]), (false, global))?.whole(false)?.manifest,
+            format,
+        )
     };
     let before = before.map_or_else(|| of(&args.before), Ok)?;
     let after = after.map_or_else(|| of(&args.after), Ok)?;
+    expect_whole(&args.before, &before)?;
+    expect_whole(&args.after, &after)?;
     differ(&before, &after, args, global)
+}
+
+/// Refuses a diff where a whole tree is compared.
+fn expect_whole(name: &OsStr, read: &Read) -> Result<()> {
+    let Some(parent) = read.manifest.header().kind.parent() else { return Ok(()) };
+    let name = Path::new(name).display();
+    let what = format!(
+        "{name}: it tells only what changed since the manifest whose hash is {parent}, and a whole tree is compared"
+    );
+    Err(Failure::usage(what).hint(format!("`adit manifest merge THAT_MANIFEST {name} -o FILE` makes one of both")))
 }
 
 /// A manifest as it comes back after it was written in this version.
@@ -172,7 +201,7 @@ fn as_read(manifest: Manifest, format: Format) -> Result<Read> {
 fn differ(before: &Read, after: &Read, args: &ManifestDiffArgs, global: &GlobalArgs) -> Result<()> {
     if let Some(output) = &args.output {
         only_one_on_output(output, args.json)?;
-        check_output(output, &[&args.before, &args.after])?;
+        check_manifest_output(output, &[&args.before, &args.after])?;
     }
     let failed = |e: FsError| Failure::fs("diff", &e);
     if let Some(output) = &args.output {
@@ -245,7 +274,7 @@ fn kind(body: &Body<'_>) -> &'static str {
 fn merge(args: &ManifestMergeArgs, global: &GlobalArgs) -> Result<()> {
     only_one_on_output(&args.output, args.json)?;
     let inputs: Vec<&OsStr> = args.manifests.iter().map(|name| name.as_os_str()).collect();
-    check_output(&args.output, &inputs)?;
+    check_manifest_output(&args.output, &inputs)?;
     let read_all: Vec<Read> =
         args.manifests.iter().map(|name| read_manifest(name, &args.store)).collect::<Result<_>>()?;
     let merged = put_together(&args.manifests, &read_all)?;
@@ -257,9 +286,17 @@ fn merge(args: &ManifestMergeArgs, global: &GlobalArgs) -> Result<()> {
 /// The manifests of these names, the oldest first, as one.
 ///
 /// # Errors
-/// A diff that is not of what is before it.
+/// A diff that is not of what is before it; usage, for one that is of what comes after it.
 fn put_together(names: &[OsString], read_all: &[Read]) -> Result<Manifest> {
     for (at, (name, next)) in names.iter().zip(read_all).enumerate().skip(1) {
+        // Put on top of its own changes, it would take them back.
+        let of_next = |(_, one): &(&OsString, &Read)| one.manifest.header().kind.parent() == Some(next.hash);
+        if let Some((diff, _)) = names.iter().zip(&read_all[..at]).find(of_next) {
+            let what = format!("{}: {}, which is named before it, is a diff of it", name.display(), diff.display());
+            return Err(
+                Failure::usage(what).hint("name the manifests in the order in which they were made, the oldest first")
+            );
+        }
         let Some(parent) = next.manifest.header().kind.parent() else { continue };
         let before = &read_all[..at];
         if !before.iter().any(|one| one.hash == parent) && !is_merged(before, parent)? {
@@ -337,6 +374,18 @@ fn only_one_on_output(output: &Path, json: bool) -> Result<()> {
         true => Err(Failure::usage("standard output cannot have both the manifest and what --json prints")),
         false => Ok(()),
     }
+}
+
+/// As [`check_output`], for a manifest: what is there already is replaced only if it is one, or empty.
+fn check_manifest_output(output: &Path, inputs: &[&OsStr]) -> Result<()> {
+    check_output(output, inputs)?;
+    let Ok(meta) = fs::metadata(output) else { return Ok(()) };
+    let may_go = output.as_os_str() == STANDARD_STREAM || !meta.is_file() || meta.len() == 0;
+    if may_go || matches!(Source::recognise(output.as_os_str()), Ok(Source::Manifest(_))) {
+        return Ok(());
+    }
+    let what = format!("{}: it is no manifest, and would be replaced", output.display());
+    Err(Failure::usage(what).hint("name another file with -o, or remove this one first"))
 }
 
 /// Refuses an output that cannot be written, before long work, and one that is among what is read.
@@ -497,7 +546,12 @@ fn tell(told: &Value, output: &Path, json: bool, global: &GlobalArgs) -> Result<
     let said = [lost, followed.map(|count| format!("links that were followed: {count}"))];
     let said: Vec<String> = said.into_iter().flatten().collect();
     if !said.is_empty() {
-        eprintln!("adit: {place}: v2023 has files only; {}; --format v2025 keeps all of it", said.join("; "));
+        let (why, way_out) = match told["format"].as_str() {
+            Some("v2023") => ("v2023 has files only", "--format v2025 keeps all of it"),
+            // A diff has what its parent could have.
+            _ => ("the parent is v2023, which has files only", "the diff of a parent in v2025 keeps all of it"),
+        };
+        eprintln!("adit: {place}: {why}; {}; {way_out}", said.join("; "));
     }
     Ok(())
 }

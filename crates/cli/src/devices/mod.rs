@@ -13,14 +13,15 @@ mod routed;
 mod tell;
 
 use crate::args::index_ask::{Device, DeviceArgs};
+use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 
 #[cfg(not(feature = "gpu"))]
-pub use plain::{Answerer, Found, measure};
+pub use plain::{Answerer, Found, is_driver_at_work, measure};
 #[cfg(feature = "gpu")]
 pub use routed::{Answerer, measure};
 #[cfg(feature = "gpu")]
-pub use tell::Found;
+pub use tell::{Found, is_driver_at_work};
 
 /// The variable that says who answers where no argument does.
 const DEVICE_VARIABLE: &str = "ADIT_DEVICE";
@@ -38,15 +39,21 @@ fn wanted(args: &DeviceArgs) -> Result<Device> {
     }
 }
 
-/// For the index of a mount, whose own process answers.
+/// For the index of a mount, whose own process answers. What the environment asks for is meant for every command, and no failure of one
+/// that cannot follow it: that is said.
 ///
 /// # Errors
-/// `NotSupported` if an argument asks for a device.
-pub fn of_mount(args: &DeviceArgs) -> Result<()> {
-    if let Some(Device::Gpu(_)) = args.device {
-        let what = "the process of a mount answers with the processor";
-        let failure = Failure::new(crate::exit_code::Code::NotSupported, what);
-        return Err(failure.hint("for a device, make an index file: adit index build SOURCE -o FILE"));
+/// `NotSupported` if an argument asks for a device; usage, if the environment asks for nonsense.
+pub fn of_mount(args: &DeviceArgs, quiet: bool) -> Result<()> {
+    let what = "the process of a mount answers with the processor";
+    let hint = "for a device, make an index file: adit index build SOURCE -o FILE";
+    match (&args.device, wanted(args)?) {
+        (Some(_), Device::Gpu(_)) => return Err(Failure::new(Code::NotSupported, what).hint(hint)),
+        (None, Device::Gpu(_)) if !quiet => {
+            let asked = std::env::var(DEVICE_VARIABLE).unwrap_or_default();
+            eprintln!("adit: {DEVICE_VARIABLE}={asked} is not heeded: {what}\n  {hint}");
+        }
+        _ => {}
     }
     if args.explain {
         eprintln!("the process of the mount answers, with the processor");

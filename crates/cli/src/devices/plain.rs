@@ -92,8 +92,13 @@ impl Answerer {
 }
 
 /// What `index measure` says.
-pub fn measure(_: &IndexFile, _: &DeviceArgs) -> Result<Found> {
+pub fn measure(_: &IndexFile, _: &DeviceArgs, _: bool) -> Result<Found> {
     Err(none())
+}
+
+/// There is no driver.
+pub fn is_driver_at_work() -> bool {
+    false
 }
 
 /// No devices.

@@ -11,7 +11,7 @@ use adit_index::gpu::GpuError;
 use adit_index::query::{Change, Diff, DiffSummary, Dupes, DupesSummary, Group, Hit, Query};
 use adit_index::resolve::{Miss, Question};
 use adit_index::router::Choice;
-use adit_index::session::{Session, SessionOptions};
+use adit_index::session::{MEASURABLE_NODES_MIN, Session, SessionOptions};
 
 use super::tell::Found;
 use super::{background, wanted};
@@ -159,11 +159,16 @@ impl Answerer {
     }
 }
 
-/// Asks drivers for devices, measures those of which something is not known, and keeps that.
+/// Asks drivers for devices, measures those of which something is not known, or all if it is to be done `again`, and keeps that.
 ///
 /// # Errors
-/// What is wrong with the index; what the host says of the file.
-pub fn measure(index: &IndexFile, args: &DeviceArgs) -> Result<Found> {
+/// Usage, if the index is too small for it; what is wrong with it; what the host says of the file.
+pub fn measure(index: &IndexFile, args: &DeviceArgs, again: bool) -> Result<Found> {
+    if index.segment.len() < MEASURABLE_NODES_MIN {
+        let what = format!("{}: {} paths are too few to measure with", index.path.display(), index.segment.len());
+        let hint = format!("what is so small is always fast: name an index of {MEASURABLE_NODES_MIN} paths or more");
+        return Err(Failure::usage(what).hint(hint));
+    }
     let device = wanted(args)?;
     // To measure the processor alone says nothing.
     let options = options(&device).ask_drivers(true);
@@ -171,6 +176,9 @@ pub fn measure(index: &IndexFile, args: &DeviceArgs) -> Result<Found> {
     let state = options.state.clone();
     let session = Session::new(index.segment.clone(), options);
     session.check().map_err(|e| failure(index, e))?;
+    if again {
+        session.router().forget();
+    }
     let save = || match &state {
         Some(state) => {
             background::make_folder(state).and_then(|()| session.save()).map_err(|e| Failure::io(state.display(), &e))

@@ -1,11 +1,12 @@
 //! What is known of devices, for people and programs: [`Found`].
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
 use adit_index::gpu::{AdapterFacts, adapters};
-use adit_index::router::{Engine, Router, RouterOptions, Work, known_devices};
+use adit_index::router::{Cost, Engine, Router, RouterOptions, Work, known_devices};
 use adit_index::session::Session;
 use serde_json::{Value, json};
 
@@ -14,6 +15,14 @@ use crate::args::units::show_size;
 
 /// A driver that has not said by then which devices there are never will.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// A driver is still at work in a thread that nobody waits for.
+static DRIVER_AT_WORK: AtomicBool = AtomicBool::new(false);
+
+/// Whether a driver is at work that nobody waits for: a program that ends as usual takes away beneath it what it works with, and may crash.
+pub fn is_driver_at_work() -> bool {
+    DRIVER_AT_WORK.load(Relaxed)
+}
 
 /// Devices that drivers offer, and what was measured of them and of the processor.
 pub struct Found {
@@ -34,12 +43,17 @@ impl Found {
     /// Asks drivers which devices there are, and the file of measurements what is known of them. One that hangs is not waited for.
     pub fn ask() -> Found {
         let (answer, answered) = channel();
-        thread::spawn(move || {
+        let asking = thread::spawn(move || {
             let facts: Vec<AdapterFacts> = adapters().iter().map(|adapter| adapter.facts().clone()).collect();
             let _ = answer.send(facts);
         });
         let facts = answered.recv_timeout(ANSWER_TIME_MAX);
         let silent = facts.is_err();
+        match silent {
+            true => DRIVER_AT_WORK.store(true, Relaxed),
+            // What drivers do at the end of a thread, they do before the program ends.
+            false => drop(asking.join()),
+        }
         let facts = facts.unwrap_or_default();
         let of =
             |facts: &AdapterFacts| Engine { name: facts.name.clone(), id: facts.id.clone(), software: facts.software };
@@ -96,10 +110,8 @@ impl Found {
             } else if !known.lines.is_empty() {
                 lines.push(known.engine.name.clone());
             }
-            for (work, fixed, each) in &known.lines {
-                let fixed = Duration::try_from_secs_f64(*fixed).unwrap_or_default();
-                lines.push(format!("  {work}: {fixed:.1?} a job, {:.3} ns each", each * 1e9));
-            }
+            let costs = known.lines.iter().map(|(work, job, each)| (work, Cost { job: *job, each: *each }));
+            lines.extend(costs.map(|(work, cost)| format!("  {work}: {cost}")));
         }
         if self.engines.iter().all(|known| known.lines.is_empty()) {
             lines.push("nothing was measured yet".to_owned());

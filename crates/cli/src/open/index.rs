@@ -1,21 +1,26 @@
 //! Opening an index: a file, which may be encrypted, or the mount of a source that keeps one.
 
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use adit_core::FsError;
+use adit_index::layout::{self, HEADER_LEN_MAX_BYTES};
 use adit_index::scan::Origin;
-use adit_index::sealed::{self, SealKey};
+use adit_index::sealed::{self, SealKey, format};
 use adit_index::{Progress as Step, Segment};
 use adit_mount::control::{ControlError, MountInfo, Registry};
 use adit_vault::{Unlocked, index_key};
 
 use super::vault;
 use crate::args::index::IndexSecretArgs;
+use crate::asked::Asked;
 use crate::commands::mount::answered;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
-use crate::source;
+use crate::source::{self, Source};
 
 /// What answers questions about many paths.
 pub enum Indexed {
@@ -35,12 +40,19 @@ pub struct IndexFile {
     pub is_sealed: bool,
     /// Length of the file in bytes.
     pub file_len: u64,
+    /// Of one that was made of the index of a mount: how much that could not read.
+    pub unread: u64,
 }
 
 impl IndexFile {
     /// Where it comes from; `None` if something else than `adit index` made it.
     pub fn origin(&self) -> Option<Origin> {
         Origin::decode(self.segment.identity())
+    }
+
+    /// How much could not be read when it was made.
+    pub fn unreadable(&self) -> u64 {
+        self.origin().map_or(self.unread, |origin| origin.unreadable.into())
     }
 
     /// What an error of it is to the user.
@@ -59,6 +71,72 @@ pub fn failure(path: &Path, error: &FsError) -> Failure {
     Failure::new(Code::of(error.kind()), message)
 }
 
+/// What a file is, by how it begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Head {
+    /// An index, whole or damaged.
+    Index,
+    /// One that is encrypted.
+    Sealed,
+    /// It has no bytes at all.
+    Empty,
+    /// Something else, or no file.
+    Other,
+}
+
+impl Head {
+    /// Looks at the file `path`. Of what is no file, a pipe for one, nothing is read.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn of(path: &Path) -> io::Result<Head> {
+        let file = File::options().read(true).custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK).open(path)?;
+        if !file.metadata()?.is_file() {
+            return Ok(Head::Other);
+        }
+        let mut front = Vec::new();
+        file.take(HEADER_LEN_MAX_BYTES as u64).read_to_end(&mut front)?;
+        Ok(Head::of_bytes(&front))
+    }
+
+    fn of_bytes(front: &[u8]) -> Head {
+        if front.is_empty() {
+            return Head::Empty;
+        }
+        let Some((begin, rest)) = front.split_at_checked(layout::MAGIC.len()) else { return Head::Other };
+        for (magic, head) in [(layout::MAGIC, Head::Index), (format::MAGIC, Head::Sealed)] {
+            // Also one whose first bytes alone are wrong, which the rest of its header proves.
+            if begin == magic || is_header(head, &[&magic, rest].concat()) {
+                return head;
+            }
+        }
+        Head::Other
+    }
+}
+
+fn is_header(head: Head, front: &[u8]) -> bool {
+    match head {
+        Head::Sealed => format::Header::decode(front).is_ok(),
+        _ => layout::Header::decode(front).is_ok(),
+    }
+}
+
+/// A failure for what is there and is no index.
+fn no_index(path: &Path) -> Failure {
+    let shown = path.display();
+    let what = match Source::recognise(path.as_os_str()) {
+        _ if path.metadata().is_ok_and(|meta| meta.is_file() && meta.len() == 0) => "it is empty".to_owned(),
+        _ if !path.is_file() => "it is no file".to_owned(),
+        Ok(source) => format!("it is a {}", source.kind()),
+        Err(_) => "it does not begin as an index does".to_owned(),
+    };
+    let failure = Failure::new(Code::NotSupported, format!("{shown}: not an index: {what}"));
+    match what.starts_with("it is a ") {
+        true => failure.hint(format!("make an index of it: adit index build {shown} -o FILE")),
+        false => failure.hint("`adit index build SOURCE -o FILE` makes one"),
+    }
+}
+
 /// What `name` names: an index, or where a source is mounted.
 ///
 /// # Errors
@@ -69,13 +147,18 @@ pub fn indexed(name: &Path, secret: &IndexSecretArgs) -> Result<Indexed> {
     }
     match Registry::of_this_user().find(name) {
         Ok(mount) => Ok(Indexed::Mount(Box::new(mount))),
-        Err(ControlError::NotAMount(_)) => {
-            let what = format!("{}: a folder, and neither an index nor a mountpoint", name.display());
-            let hint = format!("make an index of it: adit index build {} -o FILE", name.display());
-            Err(Failure::new(Code::NotAMount, what).hint(hint))
-        }
+        Err(ControlError::NotAMount(_)) => Err(only_a_folder(name)),
         Err(e) => Err(answered(&e)),
     }
+}
+
+fn only_a_folder(name: &Path) -> Failure {
+    let what = format!("{}: a folder, and neither an index nor a mountpoint", name.display());
+    let hint = match Asked::around(name, true) {
+        Ok(Some(asked)) => format!("it lies in a mount: name that, {}", asked.mountpoint().display()),
+        _ => format!("make an index of it: adit index build {} -o FILE", name.display()),
+    };
+    Failure::new(Code::NotAMount, what).hint(hint)
 }
 
 /// The index in a file, and nothing that a mount keeps.
@@ -116,16 +199,24 @@ impl<'a> Opener<'a> {
     /// The index in the file `path`.
     ///
     /// # Errors
-    /// Usage, if it is encrypted and no vault was named; `WrongPassword`; `Corrupt`; what the host says.
+    /// `NotSupported` for what is no index, `NotAMount` for a folder; usage, if it is encrypted and no vault was named; `WrongPassword`;
+    /// `Corrupt`; what the host says.
     pub fn open(&mut self, path: &Path) -> Result<IndexFile> {
         let meta = path.metadata().map_err(|e| Failure::io(path.display(), &e))?;
-        let is_sealed = sealed::is_sealed(path).map_err(|e| Failure::io(path.display(), &e))?;
+        if meta.is_dir() {
+            return Err(only_a_folder(path));
+        }
+        let head = Head::of(path).map_err(|e| Failure::io(path.display(), &e))?;
+        if matches!(head, Head::Empty | Head::Other) {
+            return Err(no_index(path));
+        }
+        let is_sealed = head == Head::Sealed;
         let segment = match is_sealed {
             true => sealed::open(path, self.key(path)?, &mut on),
             false => Segment::open(path),
         };
         let segment = Arc::new(segment.map_err(|e| failure(path, &e))?);
-        Ok(IndexFile { path: path.to_owned(), segment, is_sealed, file_len: meta.len() })
+        Ok(IndexFile { path: path.to_owned(), segment, is_sealed, file_len: meta.len(), unread: 0 })
     }
 
     fn key(&mut self, path: &Path) -> Result<&SealKey> {
@@ -156,5 +247,34 @@ pub fn on(_: Step) -> std::ops::ControlFlow<()> {
     match crate::interrupt::came() {
         true => std::ops::ControlFlow::Break(()),
         false => std::ops::ControlFlow::Continue(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use adit_index::layout::Header;
+
+    use super::*;
+
+    #[test]
+    fn damage_at_its_very_beginning_does_not_make_an_index_something_else() {
+        let header = Header { nodes: 1, ..Header::default() }.encode();
+        for len in 8..header.len() {
+            assert_eq!(Head::of_bytes(&header[..len]), Head::Index, "{len}");
+        }
+        // So little may be anybody's, and must not be replaced.
+        assert_eq!(Head::of_bytes(&header[..7]), Head::Other);
+        let key = SealKey::new([3; 32].into());
+        let sealed = format::Header::with_salt(&key, 9, [1; 24]).unwrap().0.encode();
+        assert_eq!(Head::of_bytes(&sealed), Head::Sealed);
+        for at in 0..8 {
+            let mut harmed = sealed;
+            harmed[at] = !harmed[at];
+            assert_eq!(Head::of_bytes(&harmed), Head::Sealed, "{at}");
+        }
+        assert_eq!(Head::of_bytes(b""), Head::Empty);
+        for other in [&b"A"[..], b"text", b"ADITVOL1", b"{\"a\": 1}", &[0; 4096]] {
+            assert_eq!(Head::of_bytes(other), Head::Other);
+        }
     }
 }

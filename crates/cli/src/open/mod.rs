@@ -16,10 +16,13 @@ use adit_core::FsError;
 use adit_core::store::Store;
 use adit_core::types::Ino;
 use adit_dir::DirStore;
+use adit_mount::control::Registry;
+use adit_mount::mountpoint;
 use adit_volume::tree::MAIN;
 use adit_volume::{SnapshotsDir, Volume};
 
 use self::mounted::Reached;
+use self::watched::Watched;
 use crate::args::low::{GlobalArgs, SourceArgs};
 use crate::args::manifest::CasArgs;
 use crate::exit_code::Code;
@@ -72,10 +75,18 @@ impl Opened {
         }
     }
 
-    /// A folder of this machine.
+    /// A folder of this machine. If it lies on a mount of this user, that says of errors whether they are damage.
     fn of_dir(path: &Path, read_only: bool) -> Result<Opened> {
         let advice = Advice::about_disks(&[path]);
-        Ok(Opened { store: dir(path, read_only)?, read_only, advice, held: Held::Nothing })
+        let dir = dir(path, read_only)?;
+        let device = device_of(&dir);
+        let is_ours = mountpoint::ours().iter().any(|entry| entry.device == device);
+        let mount = is_ours.then(|| Registry::of_this_user().list().into_iter().find(|mount| mount.device == device));
+        let store: Arc<dyn Store> = match mount.flatten() {
+            Some(mount) => Arc::new(Watched::new(dir, &mount)),
+            None => dir,
+        };
+        Ok(Opened { store, read_only, advice, held: Held::Nothing })
     }
 
     /// What an error that was met in it is to the user.
@@ -150,6 +161,12 @@ pub fn source(args: &SourceArgs, global: &GlobalArgs, purpose: Purpose) -> Resul
 /// A folder of this machine as a store.
 pub fn dir(path: &Path, read_only: bool) -> Result<Arc<DirStore>> {
     DirStore::open(path, read_only).map(Arc::new).map_err(|e| Failure::fs(path.display(), &e))
+}
+
+/// The device that a folder lies on, as the kernel's table of mounts has it.
+fn device_of(dir: &DirStore) -> String {
+    let dev = dir.identity().dev;
+    format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev))
 }
 
 /// Refuses a password that would not be used.

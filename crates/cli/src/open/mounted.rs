@@ -88,9 +88,7 @@ fn through(file: &Path, process: &MountInfo, purpose: Purpose) -> Result<Reached
     }
     let Some(main) = main else {
         let private = Private::mount(file, process, Part::Live)?;
-        let info = private.info()?;
-        let store = watched(&private.dir, &private.device()?, &info, purpose)?;
-        return Ok(Reached::Mounted(store, Some(private)));
+        return Ok(Reached::Mounted(private.watched(purpose)?, Some(private)));
     };
     if main.read_only && purpose != Purpose::Read {
         return Err(live::in_the_way(file, main, "mounted read-only", ""));
@@ -113,9 +111,7 @@ pub fn snapshot(file: &Path, process: &MountInfo, name: &str) -> Result<(Arc<Dir
 /// The mount at `dir`, as long as it is the one of this `device`: never the folder below it.
 fn at(dir: &Path, device: &str, purpose: Purpose) -> Result<Arc<DirStore>> {
     let store = super::dir(dir, purpose == Purpose::Read)?;
-    let dev = store.identity().dev;
-    let found = format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
-    if found != device {
+    if super::device_of(&store) != device {
         let what = format!("{}: unmounted in this moment", dir.display());
         return Err(Failure::new(Code::Busy, what).hint("try again"));
     }
@@ -168,6 +164,14 @@ impl Private {
     /// The host's.
     pub fn told(&self) -> Result<BufReader<File>> {
         File::open(&self.lock).map(BufReader::new).map_err(|e| Failure::io(self.lock.display(), &e))
+    }
+
+    /// A store of what is mounted, which tells damage from other errors.
+    ///
+    /// # Errors
+    /// The host's; what the registry says.
+    pub fn watched(&self, purpose: Purpose) -> Result<Arc<Watched>> {
+        watched(&self.dir, &self.device()?, &self.info()?, purpose)
     }
 
     /// A store of what is mounted, to read.

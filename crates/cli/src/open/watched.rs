@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::commands::mount::serve::{DAMAGE_VERB, Damaged};
 
-/// See the module's notes.
+/// See the module's notes. Of a mount it is all, or a folder in it.
 pub struct Watched(Arc<Mount>);
 
 struct Mount {
@@ -42,7 +42,10 @@ impl Watched {
 impl Mount {
     /// What its process says of these inodes; null if it does not answer.
     fn ask(&self, inodes: &[Ino]) -> Value {
-        let asked = Damaged { since: self.since, inodes: inodes.iter().map(|ino| ino.0).collect() };
+        // The store has a number of its own for its root, which may be any directory of the mount.
+        let root = self.store.identity().ino;
+        let inodes = inodes.iter().map(|&ino| if ino == Ino::ROOT { root } else { ino.0 }).collect();
+        let asked = Damaged { since: self.since, inodes };
         let args = serde_json::to_value(asked).unwrap_or_default();
         let answer = Registry::of_this_user().call_entry(&self.info, DAMAGE_VERB, &args);
         answer.inspect_err(|e| tracing::debug!("{e}")).unwrap_or_default()

@@ -71,6 +71,8 @@ struct Progress {
 #[derive(Default)]
 struct State {
     queue: VecDeque<Arc<Job>>,
+    /// What the threads are at.
+    running: Vec<(Arc<Job>, usize)>,
     held: Held<Arc<Job>>,
     workers: usize,
     is_over: bool,
@@ -202,6 +204,7 @@ impl Ahead {
                 Some(())
             }));
             if let Task::LookUp(job, at) = &task {
+                self.state.lock().running.retain(|(other, running)| !(Arc::ptr_eq(other, job) && running == at));
                 job.has_come(*at);
             }
             if let Ok(None) = done {
@@ -235,6 +238,7 @@ impl Ahead {
                 progress.next += 1;
                 progress.running.push(at);
                 drop(progress);
+                state.running.push((job.clone(), at));
                 // Listings take turns.
                 state.queue.push_back(job.clone());
                 return Some(Task::LookUp(job, at));
@@ -286,6 +290,10 @@ impl Job {
     fn cancel(&self) {
         self.progress.lock().is_over = true;
     }
+
+    fn is_named(&self, at: usize, name: FileName<'_>) -> bool {
+        self.listing.entries_from(at).next().is_some_and(|entry| entry.name == name)
+    }
 }
 
 impl Engine {
@@ -318,6 +326,22 @@ impl Engine {
         if is_due && ahead.takes_long() && ahead.worth.is_on() {
             ahead.queue(&self.this, job);
         }
+    }
+
+    /// Waits for a name that a thread is looking up; false if none is at it.
+    pub(super) fn await_ahead(&self, dir: Ino, name: FileName<'_>) -> bool {
+        let Some(ahead) = &self.ahead else { return false };
+        let state = ahead.state.lock();
+        let Some((job, at)) = state.running.iter().find(|(job, at)| job.dir == dir && job.is_named(*at, name)).cloned()
+        else {
+            return false;
+        };
+        drop(state);
+        let mut progress = job.progress.lock();
+        while progress.running.contains(&at) {
+            job.arrived.wait(&mut progress);
+        }
+        true
     }
 
     /// A thread looks up the entry `at`.

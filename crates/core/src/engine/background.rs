@@ -204,7 +204,7 @@ impl Engine {
     fn thin_out(&self, notifier: &dyn Notifier, hand: &mut Hand) -> bool {
         let goal = self.inodes_max() / 4 * 3;
         let mut left = self.inodes.len();
-        while left > 0 && self.inodes.len() > goal {
+        while left > 0 && self.inodes.weight() > goal {
             let batch = self.inodes.sweep(hand, THIN_OUT_STEP.min(left));
             if batch.is_empty() {
                 return false;
@@ -224,7 +224,7 @@ impl Engine {
                 parents.into_iter().for_each(|parent| notifier.inval_inode(parent, 0, 0));
             }
         }
-        self.inodes.len() <= goal
+        self.inodes.weight() <= goal
     }
 
     /// Writes back what is old; true if something is buffered still. Failures are kept for the handles.

@@ -92,6 +92,8 @@ pub(crate) struct InodeTable {
     seed: u64,
     changes: AtomicU32,
     len: AtomicUsize,
+    /// Inodes of which a [`Rare`] is kept.
+    rare_len: AtomicUsize,
     budget: std::sync::Arc<Budget>,
 }
 
@@ -114,15 +116,28 @@ impl Held<'_> {
     }
 
     fn set_rare(&mut self, rare: Rare) {
-        if rare == Rare::default() {
-            self.writer.rare.remove(&self.ino);
+        let (of_shard, is_none) = (&mut self.writer.rare, rare == Rare::default());
+        let (len, bytes) = (of_shard.len(), of_shard.allocation_size());
+        if is_none {
+            of_shard.remove(&self.ino);
         } else {
-            let before = self.writer.rare.capacity();
-            self.writer.rare.insert(self.ino, rare);
-            let added = self.writer.rare.capacity().saturating_sub(before);
-            self.table.budget.add(Part::Inodes, (added * size_of::<(Ino, Rare)>()) as u64);
+            if len == of_shard.capacity() {
+                make_anew(of_shard);
+            }
+            of_shard.insert(self.ino, rare);
         }
-        self.record.set_rare(rare != Rare::default());
+        let (len_now, bytes_now) = (of_shard.len(), of_shard.allocation_size());
+        let table = self.table;
+        match len_now.checked_sub(len) {
+            Some(more) => drop(table.rare_len.fetch_add(more, Relaxed)),
+            None => drop(table.rare_len.fetch_sub(len - len_now, Relaxed)),
+        }
+        match bytes_now.checked_sub(bytes) {
+            Some(0) => {}
+            Some(more) => table.budget.add(Part::Inodes, more as u64),
+            None => table.budget.sub(Part::Inodes, (bytes - bytes_now) as u64),
+        }
+        self.record.set_rare(!is_none);
     }
 
     fn count(&self) -> u64 {
@@ -162,6 +177,14 @@ impl Held<'_> {
     }
 }
 
+/// Makes a full map anew, with an eighth more room. One that others were removed from is full of their marks, and would be made twice
+/// as large by the next insertion; where inodes come and go, again and again up to four times of what they need.
+fn make_anew(rare: &mut HashMap<Ino, Rare>) {
+    let mut anew = HashMap::with_capacity(rare.len() + rare.len() / 8 + 1);
+    anew.extend(rare.drain());
+    *rare = anew;
+}
+
 impl InodeTable {
     pub(crate) fn new(budget: std::sync::Arc<Budget>) -> Self {
         let shards = Box::new(std::array::from_fn(|_| Shard {
@@ -172,13 +195,18 @@ impl InodeTable {
         }));
         budget.add(Part::Inodes, (SHARDS * size_of::<Shard>() + Classes::BYTES) as u64);
         let seed = hashbrown::DefaultHashBuilder::default().hash_one(0x6164_6974_u64);
-        let (changes, len) = (AtomicU32::new(0), AtomicUsize::new(0));
-        InodeTable { shards, classes: Classes::new(), seed, changes, len, budget }
+        let (changes, len, rare_len) = (AtomicU32::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+        InodeTable { shards, classes: Classes::new(), seed, changes, len, rare_len, budget }
     }
 
     /// Inodes in the table.
     pub(crate) fn len(&self) -> usize {
         self.len.load(Relaxed)
+    }
+
+    /// How many inodes of which nothing but attributes is known take the memory of these: one that was opened takes that of two.
+    pub(crate) fn weight(&self) -> usize {
+        self.len() + self.rare_len.load(Relaxed)
     }
 
     #[inline(always)]

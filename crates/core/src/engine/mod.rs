@@ -334,7 +334,7 @@ impl Engine {
         (self.caps.unit_len_bytes as usize).max(512)
     }
 
-    /// Known inodes beyond which the front end is asked to forget some.
+    /// Known inodes beyond which the front end is asked to forget some; one that was opened [counts twice](InodeTable::weight).
     fn inodes_max(&self) -> usize {
         let share = self.budget.limit_bytes() / INODES_SHARE;
         (self.budget.left_of_bytes(Part::Inodes, share) / INODE_LEN_BYTES) as usize
@@ -400,7 +400,7 @@ impl Engine {
 
 /// The part of the budget that known inodes may take in the engine; stores and names need about as much again.
 const INODES_SHARE: u64 = 4;
-/// What one of them takes: a record, and its part of the index.
+/// What one of them takes: a record, and its part of the index. What is kept of one that was opened takes as much again.
 const INODE_LEN_BYTES: u64 = 64;
 
 /// Unreferenced inodes beyond which a forget waits for the lookups that run, and holds new ones off.

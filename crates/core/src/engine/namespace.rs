@@ -44,6 +44,13 @@ impl Engine {
         {
             return Ok(found);
         }
+        if self.await_ahead(parent, name)
+            && let Some(Dentry { child: Some(ino), expiry }) = self.dentries.get(parent, name)
+            && expiry > now
+            && let Some(found) = self.lookup_cached(ino, expiry, now)
+        {
+            return Ok(found);
+        }
         self.counters.dentry.miss();
         self.lookup_store(parent, name)
     }
@@ -182,7 +189,7 @@ impl Engine {
 
     /// Asks the front end to forget inodes if there are too many.
     fn make_room(&self) {
-        if self.inodes.len() > self.inodes_max() {
+        if self.inodes.weight() > self.inodes_max() {
             self.notices.crowded();
         }
     }
@@ -378,6 +385,9 @@ impl Engine {
         }
         self.directory_moved();
         targets.into_iter().flatten().for_each(|ino| self.inodes.changed(ino));
+        if let Some(replaced) = targets[1].filter(|_| renamed.is_ok() && !flags.contains(RenameFlags::EXCHANGE)) {
+            self.let_go(replaced);
+        }
         self.report_rename((parent, name), (new_parent, new_name));
         renamed
     }

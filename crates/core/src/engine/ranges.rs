@@ -83,6 +83,25 @@ impl Engine {
     /// Copies up to `len` bytes from one file to another, or within one where the ranges do not overlap. Returns how
     /// many; fewer at the end of the source, or where an error came after the first bytes.
     pub fn copy_range(&self, fh_in: Fh, off_in: u64, fh_out: Fh, off_out: u64, len: u64) -> Result<u64> {
+        self.copy_by(fh_in, off_in, fh_out, off_out, len, |offset, bytes| self.write(fh_out, offset, bytes))
+    }
+
+    /// As [`copy_range`](Self::copy_range); see [`StoreFile::write_keeping_times`].
+    pub fn copy_range_keeping_times(&self, fh_in: Fh, off_in: u64, fh_out: Fh, off_out: u64, len: u64) -> Result<u64> {
+        self.copy_by(fh_in, off_in, fh_out, off_out, len, |offset, bytes| {
+            self.write_keeping_times(fh_out, offset, bytes)
+        })
+    }
+
+    fn copy_by(
+        &self,
+        fh_in: Fh,
+        off_in: u64,
+        fh_out: Fh,
+        off_out: u64,
+        len: u64,
+        write: impl Fn(u64, &[u8]) -> Result<usize>,
+    ) -> Result<u64> {
         self.counters.op(|o| &o.copies);
         self.check_writable("copy")?;
         let same = self.files.get(fh_in)?.file.ino == self.files.get(fh_out)?.file.ino;
@@ -99,7 +118,7 @@ impl Engine {
             let want = buf.len().min(usize::try_from(len - done).unwrap_or(buf.len()));
             let step = self.read_to_keep(fh_in, off_in + done, &mut buf[..want]).and_then(|n| match n {
                 0 => Ok(0),
-                n => self.write(fh_out, off_out + done, &buf[..n]),
+                n => write(off_out + done, &buf[..n]),
             });
             match step {
                 Ok(0) => break,

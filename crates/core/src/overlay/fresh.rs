@@ -3,9 +3,11 @@
 //! Whoever knows something of the lower's content (its hashes) need not read again what is still that.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::changes::Names;
 use super::content::Work;
+use super::node::Node;
 use super::{BLOCK, Overlay, Shared, TAG};
 use crate::error::{ErrorKind, Result};
 use crate::types::{Ino, Kind};
@@ -42,9 +44,36 @@ impl Overlay {
         shared.settle();
         found
     }
+
+    /// Whether all that the file shown under `ino` holds is what its [number in the lower](Overlay::lower_ino) has: it was not copied up, or
+    /// nothing of it but names and attributes was changed. The file is one that is known.
+    ///
+    /// A block that was written counts as changed, whatever was written into it.
+    ///
+    /// # Errors
+    /// What the layers say.
+    pub fn has_lower_content(&self, ino: Ino) -> Result<bool> {
+        if Self::lower_ino(ino).is_none() {
+            return Ok(false);
+        }
+        let shared = &self.0;
+        let found = shared.node(ino).and_then(|node| shared.has_lower_content(&node));
+        shared.settle();
+        found
+    }
 }
 
 impl Shared {
+    fn has_lower_content(&self, node: &Arc<Node>) -> Result<bool> {
+        if node.kind != Kind::File {
+            return Ok(false);
+        }
+        let Some(upper) = node.upper() else { return Ok(true) };
+        let len = self.upper.store.getattr(upper)?.size;
+        let content = self.content(node);
+        Ok(len == self.below(node)?.print.size && self.fresh_ranges(&Work { node, content: &content }, len)?.is_empty())
+    }
+
     fn fresh(&self, path: &Names) -> Result<Option<Fresh>> {
         let Some(seen) = self.at(path)? else { return Ok(None) };
         let node = &seen.node;

@@ -21,12 +21,27 @@ pub struct Facts {
     pub size: u64,
     /// When its content changed last, in nanoseconds since 1970.
     pub mtime_ns: i64,
+    /// Whether its content is what [`Contents::original`] tells.
+    pub is_original: bool,
+}
+
+/// What a store knows of the content of its files without reading it: that of a manifest below an overlay.
+pub trait Contents: Send + Sync {
+    /// Whether the file with this number, which is known, has the content that [`Contents::original`] tells. Asked again whenever something of
+    /// it changed.
+    fn is_original(&self, ino: Ino) -> bool;
+
+    /// The hash of what the file with this number held at first, where that is known. Always the same.
+    ///
+    /// # Errors
+    /// `Corrupt` if what tells it is damaged.
+    fn original(&self, ino: Ino) -> Result<Option<ContentHash>>;
 }
 
 impl Facts {
     /// A directory of which no more is known.
     pub fn directory(key: u64) -> Facts {
-        Facts { key, kind: Kind::Directory, perm: 0o755, size: 0, mtime_ns: 0 }
+        Facts { key, kind: Kind::Directory, perm: 0o755, size: 0, mtime_ns: 0, is_original: false }
     }
 
     /// As the entry of a segment that is to be the base of a live index, at `path`.
@@ -37,7 +52,7 @@ impl Facts {
             perm: self.perm,
             size: self.size,
             mtime_ns: self.mtime_ns,
-            hash: Some(hash_of(self.key)),
+            hash: Some(stored(self.key, self.is_original)),
             extra: b"",
         }
     }
@@ -47,7 +62,7 @@ impl From<&Attr> for Facts {
     fn from(attr: &Attr) -> Facts {
         let size = if attr.kind == Kind::Directory { 0 } else { attr.size };
         let mtime_ns = i64::try_from(attr.mtime.as_nanos()).unwrap_or(i64::MAX);
-        Facts { key: attr.ino.0, kind: attr.kind, perm: attr.perm, size, mtime_ns }
+        Facts { key: attr.ino.0, kind: attr.kind, perm: attr.perm, size, mtime_ns, is_original: false }
     }
 }
 
@@ -70,6 +85,8 @@ pub struct Base {
     /// All nodes in the order of their keys' buckets, and where each bucket ends. Both empty where keys are not stored.
     nodes: Box<[u32]>,
     ends: Box<[u32]>,
+    /// Who knows the content of files that are as they were.
+    contents: Option<Arc<dyn Contents>>,
 }
 
 /// So many nodes a bucket has, on average.
@@ -85,7 +102,13 @@ impl Base {
         if keys == Keys::Stored {
             (nodes, ends) = by_key(&segment)?;
         }
-        Ok(Base { segment, keys, nodes, ends })
+        Ok(Base { segment, keys, nodes, ends, contents: None })
+    }
+
+    /// With somebody who knows the content of files that are [as they were](Facts::is_original).
+    #[must_use]
+    pub fn with_contents(self, contents: Option<Arc<dyn Contents>>) -> Base {
+        Base { contents, ..self }
     }
 
     /// The segment.
@@ -104,7 +127,7 @@ impl Base {
 
     pub(super) fn key(&self, node: u32) -> Result<u64> {
         match self.keys {
-            Keys::Stored => stored_key(&self.segment, NodeId(node)),
+            Keys::Stored => stored_key(&self.segment, NodeId(node)).map(|(key, _)| key),
             Keys::OfNodes { .. } => Ok(u64::from(node) + Ino::ROOT.0),
         }
     }
@@ -135,16 +158,33 @@ impl Base {
             Keys::OfNodes { directories_mtime_ns } if kind == Kind::Directory => directories_mtime_ns,
             _ => found.mtime_ns,
         };
-        Ok(Facts { key: self.key(node)?, kind, perm, size, mtime_ns })
+        let (key, is_original) = match self.keys {
+            Keys::Stored => stored_key(&self.segment, NodeId(node))?,
+            Keys::OfNodes { .. } => (self.key(node)?, false),
+        };
+        Ok(Facts { key, kind, perm, size, mtime_ns, is_original })
     }
 
-    /// The hash of a file's content, where that is known.
+    /// The hash of a file's content that is in its own columns: a namespace's.
     pub(super) fn hash(&self, node: u32) -> Result<Option<ContentHash>> {
         let node = NodeId(node);
         match self.keys != Keys::Stored && self.segment.kind(node)? == Kind::File {
             true => self.segment.hash(node),
             false => Ok(None),
         }
+    }
+
+    /// The hash of a file's content that is as it was.
+    pub(super) fn original(&self, facts: &Facts) -> Result<Option<ContentHash>> {
+        match &self.contents {
+            Some(contents) if facts.is_original => contents.original(Ino(facts.key)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Who knows that.
+    pub(super) fn contents(&self) -> Option<Arc<dyn Contents>> {
+        self.contents.clone()
     }
 
     /// Whether its columns have the times that [`Base::facts`] tells.
@@ -168,7 +208,7 @@ fn by_key(segment: &Segment) -> Result<Buckets> {
     let buckets = count.div_ceil(BUCKET_LEN).max(1) as usize;
     let mut ends = vec![0_u32; buckets];
     for node in 0..count {
-        ends[bucket_of(stored_key(segment, NodeId(node))?, buckets)] += 1;
+        ends[bucket_of(stored_key(segment, NodeId(node))?.0, buckets)] += 1;
     }
     let mut begin = 0;
     for end in &mut ends {
@@ -177,21 +217,26 @@ fn by_key(segment: &Segment) -> Result<Buckets> {
     }
     let mut nodes = vec![0_u32; count as usize];
     for node in 0..count {
-        let place = &mut ends[bucket_of(stored_key(segment, NodeId(node))?, buckets)];
+        let place = &mut ends[bucket_of(stored_key(segment, NodeId(node))?.0, buckets)];
         nodes[*place as usize] = node;
         *place += 1;
     }
     Ok((nodes.into(), ends.into()))
 }
 
-fn hash_of(key: u64) -> ContentHash {
-    u128::from(key).to_le_bytes()
+/// Set in the column of hashes, above the key, where the content is as it was.
+const ORIGINAL: u128 = 1 << 64;
+
+fn stored(key: u64, is_original: bool) -> ContentHash {
+    (u128::from(key) | if is_original { ORIGINAL } else { 0 }).to_le_bytes()
 }
 
-fn stored_key(segment: &Segment, node: NodeId) -> Result<u64> {
+/// The key of a node, and whether its content is as it was.
+fn stored_key(segment: &Segment, node: NodeId) -> Result<(u64, bool)> {
     let hash = segment.hash(node)?.ok_or_else(|| {
         let why = "an entry of this index has no number of its store; it cannot be the base of a live one";
         adit_core::error::FsError::new(adit_core::error::ErrorKind::InvalidInput).because(why)
     })?;
-    Ok(u128::from_le_bytes(hash) as u64)
+    let stored = u128::from_le_bytes(hash);
+    Ok((stored as u64, stored & ORIGINAL != 0))
 }

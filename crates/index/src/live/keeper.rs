@@ -99,7 +99,8 @@ impl Shared {
     /// Brings the tree to where the store is. If it is to be walked again, and nobody has asked (up to `ticket`), it waits for that.
     fn settle(&self, engine: &Arc<Engine>, ticket: u64) -> Result<()> {
         let is_over = || self.is_over.load(Relaxed);
-        let source = Source { engine, closed: &self.closed, is_over: &is_over };
+        let contents = self.options.contents.as_deref();
+        let source = Source { engine, closed: &self.closed, contents, is_over: &is_over };
         loop {
             self.compare_listings();
             let (pending, batch) = self.ask_names(&source);
@@ -308,7 +309,7 @@ impl Shared {
             return Err(too_large(bytes));
         }
         let mut tree = self.tree.lock();
-        tree.live = Some(LiveIndex::new(Arc::new(base)));
+        tree.live = Some(LiveIndex::new(Arc::new(base.with_contents(self.options.contents.clone()))));
         tree.log = None;
         tree.state.walks += 1;
         tree.state.unread = unread;
@@ -318,7 +319,7 @@ impl Shared {
     fn least_bytes(&self) -> u64 {
         match self.options.making.lies {
             Lies::InMemory => 45,
-            Lies::OnDisk => 5,
+            Lies::OnDisk(_) => 5,
         }
     }
 
@@ -339,7 +340,7 @@ impl Shared {
         let mut tree = self.tree.lock();
         let Some(live) = &tree.live else { return };
         let bytes = live.changes_bytes();
-        if tree.log.is_some() && bytes > limit.saturating_mul(GIVE_UP_AT) {
+        if tree.log.is_some() && bytes + tree.folding_bytes() > limit.saturating_mul(GIVE_UP_AT) {
             tracing::warn!("more changes than the index of the mount can follow; it is made anew at the next question");
             (tree.live, tree.log) = (None, None);
             drop(tree);
@@ -354,7 +355,7 @@ impl Shared {
         let view = live.view();
         tree.begun += 1;
         let number = tree.begun;
-        tree.log = Some((number, Vec::new()));
+        (tree.log, tree.folded_bytes) = (Some((number, Vec::new())), bytes);
         drop(tree);
         let folder = self.clone();
         let spawned = Thread::new().name("adit-index-fold".into()).spawn(move || {

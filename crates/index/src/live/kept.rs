@@ -20,7 +20,7 @@ use adit_core::types::{Attr, FileName, Ino};
 use hashbrown::HashSet;
 use parking_lot::{Condvar, Mutex};
 
-use super::base::{Base, Facts};
+use super::base::{Base, Contents, Facts};
 use super::keeper::ENOUGH;
 use super::make::{Lies, Making};
 use super::noticed::{self, Noticed};
@@ -39,7 +39,7 @@ const ANSWERS_MAX: usize = 3;
 const TELL_EVERY: Duration = Duration::from_millis(100);
 
 /// How an index is kept.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct KeptOptions {
     /// Where and how its base is made.
     pub making: Making,
@@ -51,6 +51,8 @@ pub struct KeptOptions {
     pub closed: Vec<Ino>,
     /// The segment that the store answers from, where it does: it is the base, and nothing is walked. Default: none.
     pub namespace: Option<Namespace>,
+    /// Who knows the content of files that nobody changed. Default: nobody.
+    pub contents: Option<Arc<dyn Contents>>,
 }
 
 /// The segment that is all of a store's namespace, which never changes: the inode number of a node is the node's, from [`Ino::ROOT`] on.
@@ -65,7 +67,14 @@ pub struct Namespace {
 impl KeptOptions {
     /// The defaults.
     pub fn new(making: Making) -> KeptOptions {
-        KeptOptions { making, changes_bytes: 32 << 20, base_bytes: u64::MAX, closed: Vec::new(), namespace: None }
+        KeptOptions {
+            making,
+            changes_bytes: 32 << 20,
+            base_bytes: u64::MAX,
+            closed: Vec::new(),
+            namespace: None,
+            contents: None,
+        }
     }
 }
 
@@ -153,6 +162,8 @@ pub(super) struct Tree {
     pub state: State,
     /// The number of the base that is being made, and what was applied since the view that it is made of.
     pub log: Option<(u64, Vec<Vec<Change>>)>,
+    /// What the differences took that the base is made of: it is there as long as that, besides those that are applied to.
+    pub folded_bytes: u64,
     /// Bases begun so far.
     pub begun: u64,
 }
@@ -351,6 +362,21 @@ impl Observer for Ear {
     }
 }
 
+/// What a change takes in the log, about, in bytes, with its share of the batch; the name is the index's.
+const LOGGED_LEN: u64 = 100;
+
+impl Tree {
+    /// Memory that the making of a new base keeps, in bytes, without its builder.
+    pub(super) fn folding_bytes(&self) -> u64 {
+        let Some((_, log)) = &self.log else { return 0 };
+        let of = |change: &Change| match change {
+            Change::Listing { entries, .. } => entries.len() as u64,
+            _ => 1,
+        };
+        self.folded_bytes + log.iter().flatten().map(of).sum::<u64>() * LOGGED_LEN
+    }
+}
+
 impl Shared {
     fn report(&self, note: impl FnOnce(&mut Queue, &Shared)) {
         if self.is_over.load(Relaxed) {
@@ -393,14 +419,14 @@ impl Shared {
     pub(super) fn memory_bytes(&self) -> u64 {
         let tree = self.tree.lock();
         let of_base = |live: &LiveIndex| self.in_memory(live.view().base());
-        tree.live.as_ref().map_or(0, |live| live.memory_bytes() + of_base(live))
+        tree.live.as_ref().map_or(0, |live| live.memory_bytes() + of_base(live)) + tree.folding_bytes()
     }
 
     /// What of a base lies in memory besides its table, in bytes.
     pub(super) fn in_memory(&self, base: &Base) -> u64 {
         match self.options.making.lies {
             Lies::InMemory => base.segment().file_len(),
-            Lies::OnDisk => 0,
+            Lies::OnDisk(_) => 0,
         }
     }
 }

@@ -21,8 +21,8 @@ use crate::segment::Segment;
 /// Where the base of a live index lies.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Lies {
-    /// In a file without a name, in a folder that is given as for a [`Builder`]'s scratch files.
-    OnDisk,
+    /// In a file without a name in this folder, as the scratch files of its making, none of which has one.
+    OnDisk(PathBuf),
     /// In memory, with the scratch files of its making, and nothing of it reaches a disk: the names of what is encrypted where it is stored.
     InMemory,
 }
@@ -30,8 +30,6 @@ pub enum Lies {
 /// How a base is made.
 #[derive(Clone, Debug)]
 pub struct Making {
-    /// Folder of scratch files, none of which has a name.
-    pub scratch_dir: PathBuf,
     /// Where the base lies.
     pub lies: Lies,
     /// Memory while it is made, in bytes.
@@ -44,8 +42,8 @@ impl Making {
     /// # Errors
     /// `NotSupported` for one in memory where the host has no file system in memory for scratch files.
     pub fn builder(&self) -> Result<Builder> {
-        let scratch_dir = match self.lies {
-            Lies::OnDisk => self.scratch_dir.clone(),
+        let scratch_dir = match &self.lies {
+            Lies::OnDisk(dir) => dir.clone(),
             Lies::InMemory => memory_dir()?,
         };
         Ok(Builder::new(&scratch_dir, self.memory_bytes))
@@ -64,8 +62,8 @@ impl Making {
     /// # Errors
     /// Those of [`Builder::finish_into`] and of the host.
     pub fn segment(&self, builder: Builder, report: &mut Report<'_>) -> Result<Segment> {
-        let (file, shown) = match self.lies {
-            Lies::OnDisk => (unnamed(&self.scratch_dir), self.scratch_dir.clone()),
+        let (file, shown) = match &self.lies {
+            Lies::OnDisk(dir) => (unnamed(dir), dir.clone()),
             Lies::InMemory => (in_memory(), PathBuf::from("memory")),
         };
         let file = file.map_err(|e| FsError::from(e).on("make a file in", shown.display()))?;
@@ -90,7 +88,7 @@ impl Making {
             }
             add(&mut builder, path, facts)
         })?;
-        self.finish(builder, report)
+        Ok(self.finish(builder, report)?.with_contents(view.base().contents()))
     }
 }
 

@@ -28,13 +28,13 @@ use adit_core::error::Result;
 use adit_core::types::Kind;
 use hashbrown::{HashMap, HashSet};
 
-pub use base::{Base, Facts, Keys};
+pub use base::{Base, Contents, Facts, Keys};
 pub use changes::{EachChild, LiveId};
 pub use find::{LiveHit, Search};
 pub use kept::{Kept, KeptOptions, Namespace, State, Waiting};
 pub use make::{Lies, Making};
 pub use source::Unread;
-pub use sums::{Du, Sums, Top, du, same_size, top};
+pub use sums::{Du, Sums, Top, du, top};
 pub use view::{EachEntry, Found, View};
 
 use changes::Changes;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use adit_core::engine::{Engine, Entry, Lookup, SinkFlow};
 use adit_core::error::{ErrorKind, FsError, Result};
-use adit_core::types::{FileName, Ino, Kind};
+use adit_core::types::{Attr, FileName, Ino, Kind};
 use hashbrown::HashSet;
 
-use super::base::Facts;
+use super::base::{Contents, Facts};
 use super::make;
 use crate::build::Builder;
 
@@ -21,6 +21,8 @@ const KNOWN_MAX: usize = 512;
 pub(super) struct Source<'a> {
     pub engine: &'a Engine,
     pub closed: &'a HashSet<u64>,
+    /// Who knows which files hold what they held.
+    pub contents: Option<&'a dyn Contents>,
     /// Asked now and then: whether it is to end.
     pub is_over: &'a dyn Fn() -> bool,
 }
@@ -68,7 +70,14 @@ impl<'a> Source<'a> {
             return None;
         }
         let _known = Known(self.engine, ino);
-        self.engine.getattr(ino, None).ok().map(|(attr, _)| Facts::from(&attr))
+        self.engine.getattr(ino, None).ok().map(|(attr, _)| self.facts(&attr))
+    }
+
+    /// What an index has of something that is known.
+    fn facts(&self, attr: &Attr) -> Facts {
+        let is_original =
+            attr.kind == Kind::File && self.contents.is_some_and(|contents| contents.is_original(attr.ino));
+        Facts { is_original, ..Facts::from(attr) }
     }
 
     /// Hands all entries of a known directory to `each`.
@@ -90,7 +99,7 @@ impl<'a> Source<'a> {
             let facts = match found {
                 Some(found) => {
                     known.push(Known(self.engine, found.attr.ino));
-                    Facts::from(&found.attr)
+                    self.facts(&found.attr)
                 }
                 // It is there, and more is not to be had of it.
                 None => Facts { kind: entry.kind, perm: 0, ..Facts::directory(entry.ino.0) },
@@ -222,7 +231,10 @@ impl<'a> Source<'a> {
     /// What was found, with what keeps it known. `None` if there is nothing, or no such directory any more.
     fn known(&self, found: Result<Lookup>) -> Result<Option<(Facts, Known<'a>)>> {
         match found {
-            Ok(Lookup::Found(found)) => Ok(Some((Facts::from(&found.attr), Known(self.engine, found.attr.ino)))),
+            Ok(Lookup::Found(found)) => {
+                let known = Known(self.engine, found.attr.ino);
+                Ok(Some((self.facts(&found.attr), known)))
+            }
             Ok(Lookup::Absent { .. }) => Ok(None),
             Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Stale | ErrorKind::NotDirectory) => Ok(None),
             Err(e) => Err(e),

@@ -1,4 +1,4 @@
-//! Adding up a live index: how much is below a directory, what is largest, which files have the same size.
+//! Adding up a live index: how much is below a directory, what is largest.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -131,32 +131,6 @@ fn up_to(way: &mut Vec<(LiveId, u64)>, depth: usize, directories: &mut Largest) 
             }
         }
     }
-}
-
-/// Files below `dir` that have the same size as another, those of one size together, the largest first; without those smaller than
-/// `min_bytes`. Each name of a file is one, as in a segment. Whether they hold the same, their content has to tell.
-///
-/// # Errors
-/// As [`du`].
-pub fn same_size(
-    view: &View,
-    dir: LiveId,
-    min_bytes: u64,
-    is_over: &mut dyn FnMut() -> bool,
-) -> Result<Vec<(u64, Vec<LiveId>)>> {
-    let mut sizes: Vec<(Reverse<u64>, LiveId)> = Vec::new();
-    let mut looks = Looks::new(is_over);
-    view.walk(dir, &mut |id, _, facts| {
-        looks.look()?;
-        if facts.kind == Kind::File && facts.size >= min_bytes {
-            sizes.push((Reverse(facts.size), id));
-        }
-        Ok(ControlFlow::Continue(()))
-    })?;
-    // The order of the walk stays within a size.
-    sizes.sort_by_key(|(size, _)| *size);
-    let groups = sizes.chunk_by(|(one, _), (other, _)| one == other).filter(|group| group.len() > 1);
-    Ok(groups.map(|group| (group[0].0.0, group.iter().map(|(_, id)| *id).collect())).collect())
 }
 
 /// The largest few.

@@ -68,12 +68,15 @@ impl View {
         self.changes.facts(&self.base, id)
     }
 
-    /// The hash of a file's content, where the store knew it: in the namespace of a manifest.
+    /// The hash of a file's content, where the store knows it: in the namespace of a manifest, and of what an overlay shows of one as it was.
     pub fn hash(&self, id: LiveId) -> Result<Option<ContentHash>> {
-        match id.0 < self.base.len() && !self.changes.has_other_attrs(id.0) {
-            true => self.base.hash(id.0),
-            false => Ok(None),
+        if id.0 < self.base.len()
+            && !self.changes.has_other_attrs(id.0)
+            && let Some(hash) = self.base.hash(id.0)?
+        {
+            return Ok(Some(hash));
         }
+        self.base.original(&self.facts(id)?)
     }
 
     /// What an entry is.

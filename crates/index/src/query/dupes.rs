@@ -271,7 +271,7 @@ fn give_out(
 }
 
 /// What is asked of each node.
-struct Columns<'a> {
+pub(super) struct Columns<'a> {
     modes: &'a [[u8; 2]],
     sizes: &'a [[u8; 8]],
     hashes: &'a [ContentHash],
@@ -279,7 +279,7 @@ struct Columns<'a> {
 
 impl<'a> Columns<'a> {
     /// `Corrupt` if there is a node with a hash, and no hashes.
-    fn new(segment: &'a Segment) -> Result<Self> {
+    pub(super) fn new(segment: &'a Segment) -> Result<Self> {
         let nodes = segment.len();
         let modes = slice(segment, Section::Modes, 0, nodes)?;
         let sizes = slice(segment, Section::Sizes, 0, nodes)?;
@@ -297,11 +297,11 @@ impl<'a> Columns<'a> {
         Mode(u16::from_le_bytes(self.modes[node as usize]))
     }
 
-    fn size(&self, node: u32) -> u64 {
+    pub(super) fn size(&self, node: u32) -> u64 {
         u64::from_le_bytes(self.sizes[node as usize])
     }
 
-    fn is_file(&self, node: u32, min_size: u64) -> bool {
+    pub(super) fn is_file(&self, node: u32, min_size: u64) -> bool {
         self.mode(node).kind() == Kind::File && self.size(node) >= min_size
     }
 

@@ -12,6 +12,7 @@
 //! 6. Now and then an engine that has not been seen for long is tried again, within a share of the time of such jobs.
 
 mod fit;
+mod secs;
 mod state;
 
 use std::collections::HashMap;
@@ -20,6 +21,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use fit::{Fit, class_of};
+pub use secs::{Cost, Secs};
 use serde::{Deserialize, Serialize};
 pub use state::{KnownDevices, known_devices};
 
@@ -233,8 +235,8 @@ impl fmt::Display for Route {
                 continue;
             };
             write!(f, "{} predicted", Secs(secs))?;
-            if let Some((fixed, each)) = prediction.line {
-                write!(f, " ({} a job, {} each)", Secs(fixed), Secs(each))?;
+            if let Some((job, each)) = prediction.line {
+                write!(f, " ({})", Cost { job, each })?;
             }
             if prediction.upload_secs > 0.0 {
                 write!(f, ", after {} to bring the index there", Secs(prediction.upload_secs))?;
@@ -242,18 +244,6 @@ impl fmt::Display for Route {
             writeln!(f)?;
         }
         Ok(())
-    }
-}
-
-/// Seconds, for people: what a byte takes is less than a nanosecond.
-struct Secs(f64);
-
-impl fmt::Display for Secs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 > 0.0 && self.0 < 1e-8 {
-            return write!(f, "{:.3} ns", self.0 * 1e9);
-        }
-        write!(f, "{:.1?}", Duration::try_from_secs_f64(self.0).unwrap_or(Duration::MAX))
     }
 }
 
@@ -444,6 +434,13 @@ impl Router {
         let mut known = self.known();
         known.spent.entry((job.work, class_of(job.amount))).or_default().0 += took.as_secs_f64();
         known.fits.entry((engine, job.work)).or_default().observe(job.amount, took.as_secs_f64());
+    }
+
+    /// Forgets what all jobs took, so that it is measured again.
+    pub fn forget(&self) {
+        let mut known = self.known();
+        let unusable = std::mem::take(&mut known.unusable);
+        *known = Known { unusable, ..Known::default() };
     }
 
     /// An engine is of no use any more. The processor never is.

@@ -36,8 +36,12 @@ const STEP: u64 = 64;
 /// # Errors
 /// What the host says.
 pub fn is_sealed(path: &Path) -> io::Result<bool> {
-    let mut magic = [0; MAGIC.len()];
-    match open_file(path)?.read_exact_at(&mut magic, 0) {
+    let (mut magic, file) = ([0; MAGIC.len()], open_file(path)?);
+    // What is no file, a pipe for one, has no bytes at a place.
+    if !file.metadata()?.is_file() {
+        return Ok(false);
+    }
+    match file.read_exact_at(&mut magic, 0) {
         Ok(()) => Ok(magic == MAGIC),
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
         Err(e) => Err(e),

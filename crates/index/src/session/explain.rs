@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::router::{Route, Work};
+use crate::router::{Route, Secs, Work};
 
 /// What became of the jobs of one kind of work.
 #[derive(Clone, PartialEq, Debug)]
@@ -28,7 +28,7 @@ impl fmt::Display for Explained {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.route)?;
         if let Some(took) = self.took {
-            writeln!(f, "  it took {took:.1?}")?;
+            writeln!(f, "  it took {}", Secs(took.as_secs_f64()))?;
         }
         if self.jobs > 1 {
             writeln!(f, "  the last of {} such jobs; {} were done by a device", self.jobs, self.jobs_of_devices)?;

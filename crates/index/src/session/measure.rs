@@ -12,8 +12,8 @@ use crate::segment::NodeId;
 
 /// Batches that are measured: the smallest tells what any job takes.
 const BATCHES: [usize; 3] = [1 << 8, 1 << 12, 1 << 16];
-/// A smaller segment fits the processor's caches, and says nothing of others.
-const NODES_MIN: u32 = 1 << 14;
+/// A smaller segment fits the processor's caches: what is measured over it says nothing of others.
+pub const MEASURABLE_NODES_MIN: u32 = 1 << 14;
 /// An amount of bytes or nodes so small that what any job takes is all that it takes.
 const SMALL: u64 = 1 << 8;
 /// A pattern for each kind of search. Names that are matched by one would be a chance.
@@ -27,7 +27,7 @@ const PATTERNS: [(Work, &str); 4] = [
 impl Session {
     /// Whether something of an engine that could be taken is not known, and this segment could tell it.
     pub fn needs_measuring(&self) -> bool {
-        self.segment.len() >= NODES_MIN && !self.unmeasured().is_empty()
+        self.segment.len() >= MEASURABLE_NODES_MIN && !self.unmeasured().is_empty()
     }
 
     /// Engines, and work of which nothing is known; of programs that play a device only if they are asked for.
@@ -46,7 +46,8 @@ impl Session {
         all.filter(|(engine, work)| !router.is_measured(*engine, *work)).collect()
     }
 
-    /// Measures what was not measured before, and waits for it. A device that fails is given up.
+    /// Measures what was not measured before, and waits for it. A device that fails is given up. Over a segment of fewer than
+    /// [`MEASURABLE_NODES_MIN`] nodes that is of little use.
     ///
     /// # Errors
     /// [`GpuError::Segment`] where the segment is damaged.

@@ -23,6 +23,7 @@ use crate::segment::{NodeId, Segment};
 use place::Place;
 
 pub use explain::Explained;
+pub use measure::MEASURABLE_NODES_MIN;
 pub use options::SessionOptions;
 
 /// A segment, and who may answer questions over it. Any number of threads may ask at once.

@@ -50,14 +50,19 @@ impl AskedPattern {
         let start = rng.below(path.len() as u64) as usize;
         let piece = path[start..path.len().min(start + rng.below(6) as usize)].to_vec();
         let (syntax, text) = match rng.below(3) {
+            0 if rng.percent(20) => {
+                let whole = &path[..path.len().min(piece.len() + 3)];
+                (Syntax::Substring, [&b"/"[..], if rng.percent(50) { whole } else { &piece }].concat())
+            }
             0 => (Syntax::Substring, if rng.percent(80) { piece } else { rng.pick(&[&b"zz"[..], b"n", b""]).to_vec() }),
             1 => (Syntax::Glob, glob(rng, &piece)),
-            _ => (Syntax::Regex, regex(rng).into()),
+            _ => (Syntax::Regex, rng.pick(REGEXES).0.into()),
         };
         let (ignore_case, full) = (rng.percent(30), rng.percent(20));
         let regex = (syntax == Syntax::Regex).then(|| {
             let syntax = syntax::Config::new().utf8(false).case_insensitive(ignore_case);
-            let pattern = format!("(?s-u){}", std::str::from_utf8(&text).unwrap());
+            let meant = REGEXES.iter().find(|(regex, _)| regex.as_bytes() == text).unwrap().1;
+            let pattern = format!("(?s-u){meant}");
             meta::Builder::new().syntax(syntax).build(&pattern).unwrap()
         });
         AskedPattern { syntax, text, ignore_case, full, regex }
@@ -72,6 +77,8 @@ impl AskedPattern {
         match self.syntax {
             Syntax::Substring => {
                 let needle = fold(&self.text);
+                // As a path is printed, with a slash in front: only a needle that begins with one can begin there.
+                let text = if of_path { [&b"/"[..], &text].concat() } else { text };
                 needle.is_empty() || text.windows(needle.len()).any(|part| part == needle)
             }
             Syntax::Glob => glob_matches(std::str::from_utf8(&fold(&self.text)).unwrap(), &text),
@@ -103,29 +110,37 @@ fn glob(rng: &mut Rng, piece: &[u8]) -> Vec<u8> {
     glob.trim_end_matches('/').to_owned().into_bytes()
 }
 
-/// Regexes that mean the same of bytes and of characters.
-fn regex(rng: &mut Rng) -> &'static str {
-    const ALL: &[&str] = &[
-        "n[0-9]$",
-        "^n1",
-        "a.b",
-        "^n(1|2)[0-9]?$",
-        "[0-3]{2}",
-        "n1.*/n2",
-        "/n3",
-        "^n[0-9]+/n",
-        "^$",
-        "",
-        "l{250}",
-        "1$|2$",
-        "(n4/)+",
-        "x?3",
-        "^[^/]*/[^/]*$",
-        "\\n",
-        "n.*3.*$",
-    ];
-    ALL[rng.below(ALL.len() as u64) as usize]
-}
+/// Regexes that mean the same of bytes and of characters, and what they mean of a text without a slash in front.
+const REGEXES: &[(&str, &str)] = &[
+    ("n[0-9]$", "n[0-9]$"),
+    ("^n1", "^n1"),
+    ("a.b", "a.b"),
+    ("^n(1|2)[0-9]?$", "^n(1|2)[0-9]?$"),
+    ("[0-3]{2}", "[0-3]{2}"),
+    ("n1.*/n2", "n1.*/n2"),
+    ("/n3", "(^|/)n3"),
+    ("^/n3", "^n3"),
+    ("^/n1/n", "^n1/n"),
+    ("^(/n1|/n2)/", "^(n1|n2)/"),
+    ("^(/n1|n2)[0-9]*$", "^(n1|n2)[0-9]*$"),
+    ("(/n1|n2$)", "((^|/)n1|n2$)"),
+    ("/(n1|n2)/", "(^|/)(n1|n2)/"),
+    ("^/?n1/", "^n1/"),
+    ("/?n4$", "n4$"),
+    ("/", "^|/"),
+    ("^/$", "^$"),
+    ("^[^/]+/n", "^[^/]+/n"),
+    ("^n[0-9]+/n", "^n[0-9]+/n"),
+    ("^$", "^$"),
+    ("", ""),
+    ("l{250}", "l{250}"),
+    ("1$|2$", "1$|2$"),
+    ("(n4/)+", "(n4/)+"),
+    ("x?3", "x?3"),
+    ("^[^/]*/[^/]*$", "^[^/]*/[^/]*$"),
+    ("\\n", "\\n"),
+    ("n.*3.*$", "n.*3.*$"),
+];
 
 /// Whether a glob matches, in the plainest way.
 pub fn glob_matches(glob: &str, text: &[u8]) -> bool {

@@ -14,7 +14,14 @@ pub fn directory(key: u64) -> Facts {
 }
 
 pub fn file(key: u64) -> Facts {
-    Facts { key, kind: Kind::File, perm: 0o644, size: key * 10, mtime_ns: key as i64 }
+    Facts {
+        key,
+        kind: Kind::File,
+        perm: 0o644,
+        size: key * 10,
+        mtime_ns: key as i64,
+        is_original: key.is_multiple_of(3),
+    }
 }
 
 /// See the module's notes. Directories and files by their keys; a key is given again once it is free.
@@ -177,6 +184,7 @@ impl Toy {
                 let facts = self.facts.get_mut(&key).unwrap();
                 facts.mtime_ns = 1_000_000 + self.clock as i64;
                 facts.perm ^= 0o100;
+                facts.is_original &= !self.clock.is_multiple_of(4);
                 return attrs.push(key);
             }
             _ => return,

@@ -3,22 +3,23 @@
 //! [`CachedObject`] finds what is wanted in the object's [generation](super::generation), and has what is absent
 //! [filled](super::fill). Its lock covers what is open and who fetches what, never a call on the folder or a fetch.
 
+mod opening;
+mod there;
+
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use adit_core::error::Result;
 use adit_core::media::HostFile;
-use adit_core::types::Access;
 use parking_lot::{Condvar, Mutex};
 
 use super::fault::{Failure, ObjectFault};
 use super::fill::Step;
 use super::flight::Flight;
 use super::generation::{Found, Generation, Trust};
-use super::id::{Name, ObjectId};
+use super::id::ObjectId;
 use super::space::UNIT_LEN;
 use super::stats::add;
 use super::sums::{Summing, Sums};
@@ -26,8 +27,6 @@ use super::want::Want;
 use super::{Fetch, Inner};
 use crate::format::ContentHash;
 
-/// Seconds after which the use of an object is noted again.
-const TOUCH_SECS: u64 = 60;
 /// How often a read looks again without having got on, before it fetches what it lacks for itself alone.
 const STALLS_MAX: u32 = 16;
 
@@ -205,15 +204,6 @@ impl CachedObject {
         generation.filter(|generation| generation.trust() == Trust::None && generation.is_complete())
     }
 
-    /// Whether a read of `range` is answered with what is in the folder, and nothing has to be compared for it.
-    pub fn answers(&self, range: Range<u64>) -> bool {
-        match self.is_small() {
-            true => self.has(range),
-            false if self.is_suspect() => self.has_verified(range),
-            false => self.uncompared(range.end).is_none() && self.has(range),
-        }
-    }
-
     /// Whether it is kept as a whole.
     pub(super) fn is_small(&self) -> bool {
         self.id.len <= u64::from(self.inner.options.block_len)
@@ -353,225 +343,5 @@ impl CachedObject {
     /// is no good plan any more: what readers have behind them would be fetched again.
     pub fn drops(&self) -> u64 {
         self.drops.load(Ordering::Relaxed)
-    }
-
-    /// Whether all of `range` is in the folder.
-    pub fn has(&self, range: Range<u64>) -> bool {
-        let range = range.start.min(self.id.len)..range.end.min(self.id.len);
-        if range.is_empty() {
-            return true;
-        }
-        if self.is_small() {
-            return self.open_whole(None).is_some();
-        }
-        let Some(generation) = self.generation(false) else { return false };
-        (generation.block_of(range.start)..=generation.block_of(range.end - 1)).all(|block| generation.is_known(block))
-    }
-
-    /// Whether all of `range` is in the folder, and the object was compared with its hash: [`CachedObject::read_verified`] fetches nothing.
-    pub fn has_verified(&self, range: Range<u64>) -> bool {
-        let is_verified = || self.generation(false).is_some_and(|generation| generation.trust() > Trust::None);
-        range.is_empty() || self.has(range) && (self.is_small() || is_verified())
-    }
-
-    /// The parts of `range` that are neither in the folder nor being fetched by this process, in whole blocks.
-    pub fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
-        let range = range.start.min(self.id.len)..range.end.min(self.id.len);
-        if range.is_empty() {
-            return Vec::new();
-        }
-        if self.is_small() {
-            let is_there = self.open_whole(None).is_some() || self.is_in_flight(0);
-            return (!is_there).then_some(0..self.id.len).into_iter().collect();
-        }
-        let Some(generation) = self.generation(false) else { return vec![range] };
-        let mut missing: Vec<Range<u64>> = Vec::new();
-        for block in generation.block_of(range.start)..=generation.block_of(range.end - 1) {
-            if generation.is_known(block) || self.is_in_flight(block) {
-                continue;
-            }
-            let bytes = generation.range(block);
-            match missing.last_mut() {
-                Some(last) if last.end == bytes.start => last.end = bytes.end,
-                _ => missing.push(bytes),
-            }
-        }
-        missing
-    }
-
-    /// What there is of it now. Reads its map.
-    pub fn state(&self) -> ObjectState {
-        let len = self.id.len;
-        if self.is_small() {
-            let there = len == 0 || self.open_whole(None).is_some();
-            return ObjectState { len, present: if there { len } else { 0 }, verified: there };
-        }
-        let Some(generation) = self.generation(false) else { return ObjectState { len, present: 0, verified: false } };
-        if let Err(e) = generation.survey() {
-            self.inner.note("read a map", &self.id, &e);
-        }
-        let known = (0..generation.blocks()).filter(|block| generation.is_known(*block));
-        let present = known.map(|block| generation.range(block)).map(|bytes| bytes.end - bytes.start).sum();
-        ObjectState { len, present, verified: generation.trust() > Trust::None }
-    }
-
-    /// The object as an open file of the host to be read, if this process knows that each byte of it is right: for FUSE passthrough.
-    /// If that is not known yet of an object that is all there, it is found out in the background. An empty object has none.
-    pub fn verified_file(&self) -> Option<OwnedFd> {
-        let (name, number) = if self.is_small() {
-            (Name::Whole(self.id), self.open_whole(None)?.stat().ok()?.ino.0)
-        } else {
-            let generation = self.generation(false)?;
-            if !generation.is_verified() {
-                self.settle_later(&generation);
-                return None;
-            }
-            self.touch(&generation);
-            (Name::Data(self.id, generation.header().nonce), generation.data_identity().ok()?.0)
-        };
-        // Opened anew, so that nobody writes through it. What is found by name has to be what is known.
-        let file = self.inner.host.open(&name.path(), Access::Read).ok()?;
-        let attr = file.stat().ok()?;
-        (attr.ino.0 == number && attr.size == self.id.len).then(|| file.descriptor().ok())?
-    }
-
-    /// What is open of it; with `create`, it is made if there is nothing. `None` if there is nothing, or the folder failed.
-    pub(super) fn generation(&self, create: bool) -> Option<Arc<Generation>> {
-        let mut state = self.state.lock();
-        loop {
-            match &state.generation {
-                Some(generation) if !generation.is_gone() => return Some(generation.clone()),
-                _ if !state.is_opening => break,
-                _ => self.opened.wait(&mut state),
-            }
-        }
-        let old = state.generation.take();
-        state.is_opening = true;
-        drop(state);
-        // Perhaps closes files.
-        drop(old);
-        let _end = EndOfOpening(self);
-        let (host, options) = (&*self.inner.host, &self.inner.options);
-        let opened = match Generation::open(host, self.id) {
-            // Without room for a block there is no use for one.
-            Ok(None) if create && self.inner.space.fits(u64::from(options.block_len) + UNIT_LEN) => {
-                // The map.
-                self.inner.space.added(UNIT_LEN);
-                Generation::create(host, self.id, options.block_len).map(Some)
-            }
-            result => result,
-        };
-        match opened {
-            Ok(generation) => {
-                let generation = Arc::new(generation?);
-                self.state.lock().generation = Some(generation.clone());
-                self.touch(&generation);
-                Some(generation)
-            }
-            Err(e) => {
-                if e.kind() != std::io::ErrorKind::Unsupported {
-                    self.inner.note("open an object", &self.id, &e);
-                }
-                self.inner.look_for_room(&e);
-                None
-            }
-        }
-    }
-
-    /// Lets go of files whose names were taken away: by whomever, if `look` says so.
-    pub(super) fn let_go(&self, look: bool) {
-        let (generation, whole) = {
-            let state = self.state.lock();
-            (state.generation.clone(), state.whole.clone())
-        };
-        if let Some(generation) = generation
-            && (generation.is_gone() || look && generation.look_if_gone().unwrap_or(true))
-        {
-            let state = &mut *self.state.lock();
-            if state.generation.take_if(|open| Arc::ptr_eq(open, &generation)).is_some() {
-                self.drops.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        if let Some(whole) = whole
-            && (!look || whole.stat().map_or(true, |attr| attr.nlink == 0))
-        {
-            let state = &mut *self.state.lock();
-            state.whole.take_if(|open| Arc::ptr_eq(open, &whole));
-        }
-    }
-
-    /// Notes that all of its files were removed by this process.
-    pub(super) fn removed(&self) {
-        if let Some(generation) = &self.state.lock().generation {
-            generation.set_gone();
-        }
-        self.let_go(false);
-    }
-
-    /// Takes a generation out of use, and its files out of the folder.
-    pub(super) fn discard(&self, generation: &Generation) {
-        if let Err(e) = generation.remove(&*self.inner.host) {
-            self.inner.note("remove an object", &self.id, &e);
-        }
-        self.let_go(false);
-    }
-
-    /// A block is not what was written. Of an object with a verdict nothing is ever changed, so that who has its file open reads on;
-    /// it begins anew. Else the block alone is taken away.
-    pub(super) fn damaged(&self, generation: &Arc<Generation>, block: u64) {
-        let is_taken = if generation.trust() > Trust::None {
-            self.discard(generation);
-            true
-        } else {
-            // Somebody who fills it knows better.
-            let Ok(claim) = self.claim(block..block + 1, false) else { return };
-            let taken = take_if_bad(generation, block);
-            claim.end(Ok(()));
-            taken.unwrap_or_else(|e| {
-                self.inner.note("take a damaged block away", &self.id, &e);
-                self.discard(generation);
-                true
-            })
-        };
-        if is_taken {
-            add(&self.inner.counters.damaged, 1);
-            tracing::warn!(object = %self.id, block, "the cache folder held damaged data; it is fetched again");
-        }
-    }
-
-    /// Notes its use in the folder, now and then.
-    pub(super) fn touch(&self, generation: &Generation) {
-        if self.is_due()
-            && let Err(e) = generation.touch()
-        {
-            self.inner.note("note the use of an object", &self.id, &e);
-        }
-    }
-
-    /// Whether its use is to be noted again; if so, it is.
-    pub(super) fn is_due(&self) -> bool {
-        let now = self.inner.now_secs() + 1;
-        let last = self.touched_secs.load(Ordering::Relaxed);
-        (last == 0 || now >= last + TOUCH_SECS)
-            && self.touched_secs.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-    }
-}
-
-/// Takes a block's record away if it is damaged, and nobody else is at work on it.
-fn take_if_bad(generation: &Generation, block: u64) -> std::io::Result<bool> {
-    let Some(_lock) = generation.lock(block..block + 1)? else { return Ok(false) };
-    if generation.check(block, None)? != Found::Bad {
-        return Ok(false);
-    }
-    generation.clear_record(block).map(|()| true)
-}
-
-/// Lets others open it again.
-struct EndOfOpening<'a>(&'a CachedObject);
-
-impl Drop for EndOfOpening<'_> {
-    fn drop(&mut self) {
-        self.0.state.lock().is_opening = false;
-        self.0.opened.notify_all();
     }
 }

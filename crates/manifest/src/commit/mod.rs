@@ -20,10 +20,10 @@ use adit_index::Segment;
 pub use look::{Looked, look};
 
 use crate::format::limits::CHUNK_LEN_BYTES;
-use crate::format::{Body, Content, ContentHash, Entry, File, Format, Header, Kind, Manifest, PathStyle};
+use crate::format::{Body, Content, ContentHash, Entry, EntryPath, File, Format, Header, Kind, Manifest, PathStyle};
 use crate::hash_cache::{Layout, Scope};
 use crate::snapshot::{Filter, Known, Options, Tell, snapshot_of};
-use crate::store::{Identity, Lower, entries_at};
+use crate::store::{Identity, Lower, entries_at, file_at, files};
 
 /// Where a tree may differ from its manifest.
 #[derive(Clone, Debug, Default)]
@@ -97,6 +97,32 @@ pub fn whole(segment: &Segment, changed: &Manifest) -> Result<Manifest> {
     let mut parent = Manifest::new(header);
     entries_at(segment, b"", &mut parent)?;
     Manifest::merge([&parent, changed])
+}
+
+/// What version 2023-03-03 can say where nothing is left of what was told `earlier`: it has no manifest without files. These are the files that
+/// were told and are as they were in the manifest behind `segment` again, and if that is none of them, one that is. `changed` is a diff of that
+/// manifest, in which no file was added or changed. Without entries if nothing of the manifest is left.
+///
+/// # Errors
+/// `Corrupt` for a damaged segment.
+pub fn as_it_was(segment: &Segment, changed: &Manifest, earlier: &[Manifest]) -> Result<Manifest> {
+    let gone: BTreeSet<&EntryPath<'_>> = changed.deletions().map(|(path, _)| path).collect();
+    let mut same = Manifest::new(*changed.header());
+    for (path, _) in earlier.iter().flat_map(Manifest::entries) {
+        if !gone.contains(path)
+            && same.get(path).is_none()
+            && let Some(file) = file_at(segment, &path.to_listing())?
+        {
+            same.insert(file)?;
+        }
+    }
+    if same.entries().next().is_none() {
+        let is_left = |file: &Result<Entry<'static>>| file.as_ref().map_or(true, |file| !gone.contains(&file.path));
+        if let Some(file) = files(segment).find(is_left) {
+            same.insert(file?)?;
+        }
+    }
+    Ok(same)
 }
 
 /// The paths that do not lie below another one, each once.

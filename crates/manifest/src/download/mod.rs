@@ -104,6 +104,8 @@ pub enum DownloadEvent<'a> {
     },
     /// An entry failed, and others go on. It is not there, or as it was.
     Failed {
+        /// Its path in the manifest.
+        path: &'a EntryPath<'static>,
         /// Its length.
         len_bytes: u64,
         /// Why; it names the file and, where it is to blame, the object.
@@ -252,7 +254,7 @@ impl Walk<'_, '_> {
         }
         let host = match self.host_path(path) {
             Ok(host) => host,
-            Err(e) => return self.failed(body.size_bytes(), &e),
+            Err(e) => return self.failed(path, body.size_bytes(), &e),
         };
         let outcome = match body {
             Body::Deleted(_) => return Ok(()),
@@ -394,7 +396,7 @@ impl Walk<'_, '_> {
         }
         let outcome = match done.outcome {
             Ok(outcome) => outcome,
-            Err(Fault::Entry(e)) => return self.failed(done.len_bytes, &e),
+            Err(Fault::Entry(e)) => return self.failed(&done.path, done.len_bytes, &e),
             Err(Fault::All(e)) => return Err(e),
         };
         let is_directory = self.manifest.get(&done.path) == Some(&Body::Directory);
@@ -423,9 +425,9 @@ impl Walk<'_, '_> {
         self.tell_fetched()
     }
 
-    fn failed(&mut self, len_bytes: u64, error: &FsError) -> Result<()> {
+    fn failed(&mut self, path: &EntryPath<'static>, len_bytes: u64, error: &FsError) -> Result<()> {
         self.downloaded.failed += 1;
-        self.tell(DownloadEvent::Failed { len_bytes, error })
+        self.tell(DownloadEvent::Failed { path, len_bytes, error })
     }
 
     fn tell_fetched(&mut self) -> Result<()> {

@@ -12,6 +12,8 @@ pub struct Filter {
     /// None: everything.
     include: Option<GlobSet>,
     exclude: GlobSet,
+    /// Paths that are left out as they are, whatever characters they have.
+    apart: Vec<Vec<u8>>,
 }
 
 impl Filter {
@@ -21,12 +23,18 @@ impl Filter {
     /// For a pattern that is none, with its text.
     pub fn new<S: AsRef<str>>(include: &[S], exclude: &[S]) -> Result<Self, Error> {
         let include = if include.is_empty() { None } else { Some(set(include)?) };
-        Ok(Filter { include, exclude: set(exclude)? })
+        Ok(Filter { include, exclude: set(exclude)?, apart: Vec::new() })
+    }
+
+    /// Leaves these paths out as well, and what is in them; they are no patterns.
+    #[must_use]
+    pub fn apart_from(self, paths: Vec<Vec<u8>>) -> Self {
+        Filter { apart: paths, ..self }
     }
 
     /// Whether the entry at `path` is left out, with all that is in it. What it lies in was asked for before.
     pub(super) fn excludes(&self, path: &[u8]) -> bool {
-        self.exclude.is_match(OsStr::from_bytes(path))
+        self.exclude.is_match(OsStr::from_bytes(path)) || self.apart.iter().any(|apart| apart == path)
     }
 
     /// Whether the entry at `path` is wanted, of which nothing was asked before.
@@ -60,11 +68,14 @@ mod tests {
     #[test]
     fn patterns_are_of_whole_paths_and_folders_take_what_is_in_them() {
         let filter = Filter::new(&["src", "*.txt", "**/keep/"], &["**/*.o", "src/tmp"]).expect("patterns");
+        let filter = filter.apart_from(vec![b"src/[own]".to_vec()]);
         for (path, wanted) in [
             ("src", true),
             ("src/a/b.rs", true),
             ("src/a/b.o", false),
             ("src/tmp", false),
+            ("src/[own]", false),
+            ("src/o", true),
             ("readme.txt", true),
             ("doc/readme.txt", false),
             ("x/keep/y", true),
@@ -73,6 +84,7 @@ mod tests {
             let found = filter.includes(path.as_bytes()) && !filter.excludes(path.as_bytes());
             assert_eq!(found, wanted, "{path}");
         }
+        assert!(!filter.wants(b"src/[own]/in it"));
         assert!(filter.wants(b"src/a/b.rs") && !filter.wants(b"src/tmp/b.rs") && !filter.wants(b"other/x"));
         assert!(Filter::default().includes(b"\xff") && !Filter::default().excludes(b"\xff"));
         assert!(Filter::new(&["a[b"], &[]).is_err());

@@ -70,7 +70,7 @@ pub enum Event<'a> {
     },
     /// Something should be in the manifest, and could not be read.
     Failed {
-        /// Its path in the tree, as far as that is known.
+        /// Its path in the tree, without a leading slash.
         path: &'a [u8],
         /// Why.
         error: &'a FsError,
@@ -215,7 +215,7 @@ impl<'a> Walk<'a, '_, '_> {
                 Ok(step)
             }
             Visit::Leave { .. } => Ok(Step::Past),
-            Visit::Failed { error, .. } => self.fail(b"", &error).map(|()| Step::Past),
+            Visit::Failed { error, path } => self.fail(path, &error).map(|()| Step::Past),
         })?;
         chain.truncate(depth_before);
         Ok(())
@@ -392,9 +392,10 @@ impl<'a> Walk<'a, '_, '_> {
 
     /// A refusal is of this entry alone: two names of a folder can be one text, and a link to a folder can lead below a file's name.
     fn insert(&mut self, path: EntryPath<'static>, body: Body<'static>) -> Result<()> {
+        let at = path.to_listing().into_owned();
         match self.manifest.insert(Entry { path, body }) {
             Ok(()) => Ok(()),
-            Err(e) => self.fail(b"", &e.into()),
+            Err(e) => self.fail(&at, &e.into()),
         }
     }
 
@@ -429,13 +430,12 @@ fn layout(format: Format, len_bytes: u64) -> Layout {
     }
 }
 
-/// The error of reading the file at `path`, under its path: a store that was asked by number may have named that.
-fn reading(e: FsError, path: &[u8]) -> FsError {
+/// The error of reading the file at `path`, under its path: a store that was asked by number may have named that, or an object.
+pub(crate) fn reading(e: FsError, path: &[u8]) -> FsError {
+    let path = adit_core::path::show(path);
     match e.subject() {
-        Some(subject) if subject.starts_with("ino ") => {
-            FsError::new(e.kind()).on("read", adit_core::path::show(path)).because(e)
-        }
-        _ => e.on("read", adit_core::path::show(path)),
+        Some(subject) if subject != path => FsError::new(e.kind()).on("read", path).because(e),
+        _ => e.on("read", path),
     }
 }
 

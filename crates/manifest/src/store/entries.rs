@@ -41,14 +41,7 @@ impl Lower {
 /// # Errors
 /// `Corrupt` if the segment is damaged; as [`Manifest::insert`], of what is there already.
 pub fn entries_at(segment: &Segment, path: &[u8], manifest: &mut Manifest) -> Result<()> {
-    let mut at = NodeId::ROOT;
-    for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
-        if segment.kind(at)? != Kind::Directory {
-            return Ok(());
-        }
-        let Some(found) = segment.lookup(at, name)? else { return Ok(()) };
-        at = found;
-    }
+    let Some(at) = node_at(segment, path)? else { return Ok(()) };
     let mut todo = vec![at];
     while let Some(id) = todo.pop() {
         let node = segment.node(id)?;
@@ -60,6 +53,43 @@ pub fn entries_at(segment: &Segment, path: &[u8], manifest: &mut Manifest) -> Re
         }
     }
     Ok(())
+}
+
+/// The file at `path`, as of [`entries_at`]; `None` if nothing or something else is there.
+///
+/// # Errors
+/// `Corrupt` if the segment is damaged.
+pub fn file_at(segment: &Segment, path: &[u8]) -> Result<Option<Entry<'static>>> {
+    match node_at(segment, path)? {
+        Some(id) if segment.kind(id)? == Kind::File => entry(segment, id).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// The files of the manifest, each when it is asked for.
+///
+/// # Errors
+/// `Corrupt` if the segment is damaged.
+pub fn files(segment: &Segment) -> impl Iterator<Item = Result<Entry<'static>>> {
+    let file = move |id| match segment.kind(id) {
+        Ok(Kind::File) => Some(entry(segment, id)),
+        Ok(_) => None,
+        Err(e) => Some(Err(e)),
+    };
+    (0..segment.len()).map(NodeId).filter_map(file)
+}
+
+/// What lies at `path`, if something does.
+fn node_at(segment: &Segment, path: &[u8]) -> Result<Option<NodeId>> {
+    let mut at = NodeId::ROOT;
+    for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
+        if segment.kind(at)? != Kind::Directory {
+            return Ok(None);
+        }
+        let Some(found) = segment.lookup(at, name)? else { return Ok(None) };
+        at = found;
+    }
+    Ok(Some(at))
 }
 
 /// Hands to `sink` all that is below the directory at `path` (as of [`entries_at`]), the directory itself included, with paths from there: as the entries of

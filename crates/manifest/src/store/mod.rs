@@ -34,7 +34,7 @@ use file::ManifestFile;
 use index::Index;
 
 pub use build::{BuildPlace, BuildReport, Building, build_segment};
-pub use entries::{Lower, each_entry, entries_at};
+pub use entries::{Lower, each_entry, entries_at, file_at, files};
 pub use identity::Identity;
 pub use segments::{Segments, SegmentsOptions};
 

@@ -53,8 +53,9 @@ impl World {
         let options = UploadOptions { objects: &objects, keys: &keys, threads: 3, verify };
         let mut failed = Vec::new();
         let uploaded = upload(&Tree::new(&store), b"", &self.manifest, &options, &mut |event| {
-            if let UploadEvent::Failed(e) = event {
-                failed.push(e.to_string());
+            if let UploadEvent::Failed { path, error } = event {
+                assert!(error.to_string().contains(&*String::from_utf8_lossy(path)), "{error}");
+                failed.push(error.to_string());
             }
             ControlFlow::Continue(())
         });

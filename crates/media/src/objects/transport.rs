@@ -9,6 +9,7 @@
 //! time, and half of it is random, so that many clients do not come back together. Only an answer to a range is handed on while
 //! it comes; what breaks within that is the reader's, who alone knows how far it came. All others are short, and waited for.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
@@ -20,6 +21,7 @@ use adit_core::FsError;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE, RANGE, RETRY_AFTER};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use opendal_core::{Buffer, Error, ErrorKind, HttpBody, HttpTransport, Result};
+use parking_lot::Mutex;
 use reqwest::{Certificate, Client};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -129,11 +131,31 @@ impl Tries {
     }
 }
 
+/// Pauses after which an upload is given up again, of which a part was on its way. What the store had not received whole ends with its
+/// connection, so it has little left to do.
+const GIVEN_UP_AGAIN: [Duration; 2] = [Duration::from_millis(250), Duration::from_millis(750)];
+
 /// Requests with limits.
 pub struct Transport {
     client: Client,
     options: ObjectsOptions,
     permits: Arc<Semaphore>,
+    /// Uploads of which a part was on its way when nobody waited for it any more.
+    cut_off: Mutex<HashSet<String>>,
+}
+
+/// A part on its way, whose upload is noted if it goes before it has its answer.
+struct Part<'t> {
+    upload: Option<String>,
+    transport: &'t Transport,
+}
+
+impl Drop for Part<'_> {
+    fn drop(&mut self) {
+        if let Some(upload) = self.upload.take() {
+            self.transport.cut_off.lock().insert(upload);
+        }
+    }
 }
 
 /// How one try went.
@@ -169,7 +191,20 @@ impl Transport {
             FsError::new(adit_core::ErrorKind::Io).on("set up", "TLS").because(why)
         })?;
         let permits = Arc::new(Semaphore::new(options.requests_at_once_max));
-        Ok(Transport { client, options, permits })
+        Ok(Transport { client, options, permits, cut_off: Mutex::default() })
+    }
+
+    /// Sends the end of an upload that was given up again, if that is needed. The answer to the first one is what counts.
+    async fn give_up_again(&self, request: &Request<Buffer>, deadline: Instant) {
+        let Some(upload) = upload_of(request, &Method::DELETE) else { return };
+        if !self.cut_off.lock().remove(&upload) {
+            return;
+        }
+        for pause in GIVEN_UP_AGAIN {
+            sleep(pause).await;
+            // Mostly there is none any more. Anything else is for the bucket's own rules.
+            let _ = self.attempt(request, self.options.answer_timeout, deadline).await;
+        }
     }
 
     /// One try, until `deadline`. It ends when for `quiet_max` nothing was sent and no answer began.
@@ -216,6 +251,7 @@ impl HttpTransport for Transport {
             false => self.options.answer_timeout + time_for(parts_to_join(&request) * JOINED_AS_BYTES),
         };
         let mut tries = Tries::new(&self.options);
+        let mut part = Part { upload: upload_of(&request, &Method::PUT), transport: self };
         loop {
             let attempt = self.attempt(&request, quiet_max, deadline).await?;
             let least = match &attempt {
@@ -228,6 +264,8 @@ impl HttpTransport for Transport {
                 (_, Some(pause)) => sleep(pause).await,
                 (Attempt::Failed(trouble), None) => return Err(trouble.into_error()),
                 (Attempt::Answered(answer) | Attempt::Busy(answer), None) => {
+                    part.upload = None;
+                    self.give_up_again(&request, deadline).await;
                     check_range(request.method(), request.headers(), answer.status(), answer.headers())
                         .map_err(Trouble::into_error)?;
                     return Ok(
@@ -279,6 +317,12 @@ fn may_go_better(status: StatusCode) -> bool {
         501 | 505 => false,
         other => other >= 500,
     }
+}
+
+/// The upload in parts that a request of this method is about.
+fn upload_of(request: &Request<Buffer>, method: &Method) -> Option<String> {
+    let query = if request.method() == method { request.uri().query()? } else { return None };
+    query.split('&').find_map(|pair| pair.strip_prefix("uploadId=")).map(str::to_owned)
 }
 
 /// How many parts the end of an upload names.

@@ -1,7 +1,6 @@
 //! Walking a source into an index: what is told meanwhile, what could not be read, and the file in the end.
 
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -19,7 +18,7 @@ use crate::args::units::show_size;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
-use crate::open::index as open_index;
+use crate::open::index::{self as open_index, Head};
 use crate::output::{Output, add_name, printable};
 use crate::progress::Progress;
 
@@ -27,24 +26,26 @@ use crate::progress::Progress;
 const MEMORY_BYTES: u64 = 256 << 20;
 /// Most threads, unless it is said.
 const THREADS_MAX: usize = 8;
-/// What indexes begin with.
-const MAGICS: [&[u8; 8]; 2] = [b"ADITIDX1", b"ADITIDXE"];
 
 /// Now, in nanoseconds since 1970.
 pub fn now_ns() -> i64 {
     i64::try_from(Timestamp::now().as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Refuses to replace what is there and is no index.
+/// Where an index goes: a name that is no sign for standard output, with nothing there but an index, or an empty file.
+///
+/// # Errors
+/// Usage; the host's.
 pub fn expect_index_or_nothing(output: &Path) -> Result<()> {
-    let mut magic = Vec::new();
-    let read = File::open(output).and_then(|file| file.take(8).read_to_end(&mut magic));
-    match read {
+    if output == Path::new("-") {
+        let what = "-: an index is not written to standard output: it is a file, put into its place when it is whole";
+        return Err(Failure::usage(what).hint("name a file with -o; one that is called so is ./-"));
+    }
+    match Head::of(output) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(e) => Err(Failure::io(output.display(), &e)),
-        Ok(_) if magic.is_empty() && fs::metadata(output).is_ok_and(|meta| meta.is_file()) => Ok(()),
-        Ok(_) if MAGICS.iter().any(|known| magic == known[..]) => Ok(()),
-        Ok(_) => Err(Failure::usage(format!("{}: it is no index, and would be replaced", output.display()))
+        Ok(Head::Index | Head::Sealed | Head::Empty) => Ok(()),
+        Ok(Head::Other) => Err(Failure::usage(format!("{}: it is no index, and would be replaced", output.display()))
             .hint("name another file with -o, or remove it")),
     }
 }

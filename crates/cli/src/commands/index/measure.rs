@@ -9,7 +9,7 @@ use crate::output::Output;
 /// `adit index measure`
 pub fn measure(args: &IndexMeasureArgs) -> Result<()> {
     let index = only_file(&args.index, &args.secret)?;
-    let found = devices::measure(&index, &DeviceArgs { device: args.device.clone(), explain: false })?;
+    let found = devices::measure(&index, &DeviceArgs { device: args.device.clone(), explain: false }, args.again)?;
     let mut out = Output::new();
     if args.json {
         out.json(&found.json())?;

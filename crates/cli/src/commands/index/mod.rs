@@ -20,7 +20,7 @@ pub fn index(command: &IndexCommand, global: &GlobalArgs) -> Result<()> {
         IndexCommand::Info(args) => describe::info(args),
         IndexCommand::Check(args) => describe::check(args, global),
         IndexCommand::Find(args) => ask::find(args, global),
-        IndexCommand::Resolve(args) => ask::resolve(args),
+        IndexCommand::Resolve(args) => ask::resolve(args, global),
         IndexCommand::Measure(args) => measure::measure(args),
         IndexCommand::Dupes(args) => ask::dupes(args, global),
         IndexCommand::Diff(args) => ask::diff(args, global),

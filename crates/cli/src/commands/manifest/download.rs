@@ -180,10 +180,10 @@ impl Log {
                 let what = "its time is before 1677 or after 2262, and that of the file is now";
                 let _ = self.progress.event(transfer::Event::Altered { path: &show(host), what });
             }
-            DownloadEvent::Failed { len_bytes, error } => {
+            DownloadEvent::Failed { path, len_bytes, error } => {
                 self.count += 1;
                 self.at_once += len_bytes;
-                self.failed(error);
+                self.failed(&path.to_listing(), error);
             }
             DownloadEvent::Fetched(bytes) => self.progress.reached_of(self.count, bytes + self.at_once, self.at_once),
         }
@@ -217,7 +217,7 @@ impl Log {
         }
     }
 
-    fn failed(&mut self, error: &FsError) {
+    fn failed(&mut self, path: &[u8], error: &FsError) {
         let mut failure = self.advice.failure("download", error);
         if error.kind() == ErrorKind::Corrupt {
             // What is wrong lies in the store. Once is enough.
@@ -228,7 +228,9 @@ impl Log {
             }
         }
         if self.keeps_failures {
-            self.failures.push(json!({"why": failure.message()}));
+            let mut told = json!({"error": error.to_string(), "why": failure.message()});
+            add_name(&mut told, "path", &[b"/", path].concat());
+            self.failures.push(told);
         }
         self.progress.failed_as(&reason(error), &failure);
     }

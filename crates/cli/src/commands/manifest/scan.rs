@@ -1,5 +1,6 @@
 //! A source as a manifest: its files hashed, or known from before.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
@@ -11,6 +12,8 @@ use adit_manifest::hash_cache::HashCache;
 use adit_manifest::snapshot::{Event, Filter, Known, Options, snapshot as take};
 use serde_json::{Value, json};
 
+use super::failed::{Failed, ended};
+use super::folder_of;
 use crate::args::low::{GlobalArgs, SourceArgs};
 use crate::args::manifest::ScanArgs;
 use crate::commands::mount::overlay::place::cache_dir;
@@ -32,23 +35,44 @@ pub(super) struct Scanned {
     pub left_out: Vec<Value>,
     /// Of v2023: empty folders, of which it keeps nothing, and links, which it has followed.
     pub not_kept: (u64, u64),
+    /// What could not be read.
+    failed: Failed,
+    /// Said already, if something could not be: then the manifest is not whole.
+    finished: Result<()>,
 }
 
-/// Makes a manifest of what `source` names, which is `opened`, and lies in `place`.
+impl Scanned {
+    /// Fails if something could not be read; who asked for JSON hears what.
+    pub fn whole(self, json: bool) -> Result<Scanned> {
+        let Err(failure) = self.finished else { return Ok(self) };
+        let mut told = json!({
+            "known_files": self.known_files,
+            "hashed_bytes": self.hashed_bytes,
+            "left_out": self.left_out,
+        });
+        told["failures"] = self.failed.into_json();
+        Err(ended(&told, failure, json))
+    }
+}
+
+/// Makes a manifest of what `source` names, which is `opened`, and lies in `place`. The files and folders in `own` are the command's, and left
+/// out.
 ///
 /// # Errors
-/// Usage, of a pattern; said already, if something could not be read.
+/// Usage, of a pattern; those of the source. If something in it could not be read, see [`Scanned::whole`].
 pub(super) fn scan(
     source: &SourceArgs,
     (place, opened): &(PathBuf, Opened),
     path: &[u8],
     format: Format,
-    args: &ScanArgs,
-    global: &GlobalArgs,
+    (args, own): (&ScanArgs, &[&Path]),
+    (json, global): (bool, &GlobalArgs),
 ) -> Result<Scanned> {
     let filter =
         Filter::new(&args.include, &args.exclude).map_err(|e| Failure::usage(format!("not a pattern: {e}")))?;
     let is_dir = matches!(Source::recognise(&source.source)?, Source::Dir(_));
+    let inside = |own: &&Path| is_dir.then(|| below(place, path, own)).flatten();
+    let filter = filter.apart_from(own.iter().filter_map(inside).collect());
     let tree = Tree::new(&*opened.store);
     // Inode numbers and ctime are those of the host only there.
     let cache = if is_dir && !args.rehash { hashes(source.cas.cache_dir.as_deref())? } else { None };
@@ -58,7 +82,7 @@ pub(super) fn scan(
     let options = Options { format, filter: &filter, threads, known };
     interrupt::watch();
     let mut progress = Progress::new("manifest", global.quiet).advising(&opened.advice).folding();
-    let (mut known_files, mut hashed_bytes, mut left_out) = (0, 0, Vec::new());
+    let (mut known_files, mut hashed_bytes, mut left_out, mut failed) = (0, 0, Vec::new(), Failed::new(json));
     let scanned = take(&tree, path, &options, &mut |event| {
         match event {
             Event::File { path, known, .. } => {
@@ -75,16 +99,34 @@ pub(super) fn scan(
                 left_out.push(object);
                 return progress.event(transfer::Event::LeftOut { path: &show(path), why });
             }
-            Event::Failed { error, .. } => progress.failed_with(error),
+            Event::Failed { path, error } => {
+                failed.add(path, error);
+                progress.failed_with(error);
+            }
         }
         if interrupt::came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     let finished = progress.finish();
     let scanned = scanned.map_err(|e| opened.failure(place.display(), &e))?;
-    finished?;
-    debug_assert_eq!(scanned.failed, 0, "each was told, and ends the display with a failure");
+    debug_assert_eq!(scanned.failed == 0, finished.is_ok(), "each was told, and ends the display with a failure");
+    let has_patterns = !args.include.is_empty() || !args.exclude.is_empty();
+    if has_patterns && scanned.manifest.entries().next().is_none() && !global.quiet {
+        eprintln!(
+            "adit: {}: nothing in it fits --include and --exclude\n  `*` stays within a name: '**/*.txt' is of files in all folders",
+            place.display()
+        );
+    }
     let not_kept = (scanned.empty_folders, scanned.followed);
-    Ok(Scanned { manifest: scanned.manifest, known_files, hashed_bytes, left_out, not_kept })
+    Ok(Scanned { manifest: scanned.manifest, known_files, hashed_bytes, left_out, not_kept, failed, finished })
+}
+
+/// Where `own` lies below the root, if it does.
+fn below(place: &Path, root: &[u8], own: &Path) -> Option<Vec<u8>> {
+    // It may not be there yet.
+    let own = folder_of(own).canonicalize().ok()?.join(own.file_name()?);
+    let root = OsStr::from_bytes(root.strip_prefix(b"/").unwrap_or(root));
+    let top = place.join(root).canonicalize().ok()?;
+    own.strip_prefix(top).ok().map(|path| path.as_os_str().as_bytes().to_vec())
 }
 
 /// The name by which the cache of hashes knows a folder of this machine.

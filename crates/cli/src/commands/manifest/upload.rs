@@ -16,6 +16,7 @@ use adit_manifest::layout::{AssetRoot, named_key};
 use adit_manifest::upload::{UploadEvent, UploadOptions, Uploaded, upload as store_content};
 use serde_json::{Value, json};
 
+use super::failed::{Failed, ended};
 use super::{Read, read_manifest};
 use crate::args::low::{GlobalArgs, SourceArgs};
 use crate::args::manifest::{CasArgs, ManifestUploadArgs, StoreArgs};
@@ -50,9 +51,11 @@ pub(super) fn upload(args: &ManifestUploadArgs, global: &GlobalArgs) -> Result<(
     interrupt::watch();
     let tree = Tree::new(&*opened.store);
     let (store, advice) = (&args.content.store, &opened.advice);
-    let bringing = Bringing { tree: &tree, root: b"/", cas, store, verify: args.verify, advice };
-    let uploaded = bringing.bring(&read.manifest, &mut HashSet::new(), global)?;
+    let bringing = Bringing { tree: &tree, root: b"/", cas, store, verify: args.verify, advice, json: args.json };
+    let Brought { uploaded, failed, finished } = bringing.bring(&read.manifest, &mut HashSet::new(), global)?;
     let mut told = describe(&uploaded);
+    told["failures"] = failed.into_json();
+    finished.map_err(|failure| ended(&told, failure, args.json))?;
     if let Some(key) = &key {
         store_manifest(args, &read, key, &asset_root(&args.root, &place)?, cas)?;
         told["manifest_key"] = key.as_str().into();
@@ -133,25 +136,31 @@ pub(super) struct Bringing<'a> {
     pub verify: bool,
     /// About the tree.
     pub advice: &'a Advice,
+    /// Whether programs are to be told which files failed.
+    pub json: bool,
+}
+
+/// What became of that.
+pub(super) struct Brought {
+    pub uploaded: Uploaded,
+    /// Files that could not be read, or are not what the manifest says.
+    pub failed: Failed,
+    /// Said already, if there are such.
+    pub finished: Result<()>,
 }
 
 impl Bringing<'_> {
     /// Brings the content of `manifest` into the store. Hashes of what is there then are in `there`, also if not all of it is.
     ///
     /// # Errors
-    /// Those of the store; said already, if a file could not be read or is not what the manifest says.
-    pub fn bring(
-        &self,
-        manifest: &Manifest,
-        there: &mut HashSet<ContentHash>,
-        global: &GlobalArgs,
-    ) -> Result<Uploaded> {
+    /// Those of the store. What is wrong with a file, is in what is returned.
+    pub fn bring(&self, manifest: &Manifest, there: &mut HashSet<ContentHash>, global: &GlobalArgs) -> Result<Brought> {
         let objects = open::manifest::objects(self.cas, self.store)?;
         let keys = DataKeys::default();
         let options = UploadOptions { objects: &*objects, keys: &keys, threads: THREADS, verify: self.verify };
         let mut progress =
             Progress::new("upload", global.quiet).of_bytes(all_bytes(manifest)).advising(self.advice).folding();
-        let (mut count, mut at_once) = (0, 0);
+        let (mut count, mut at_once, mut failed) = (0, 0, Failed::new(self.json));
         let root = self.root.strip_suffix(b"/").unwrap_or(self.root);
         let uploaded = store_content(self.tree, root, manifest, &options, &mut |event| {
             match event {
@@ -160,7 +169,10 @@ impl Bringing<'_> {
                     count += 1;
                     at_once += if present { len_bytes } else { 0 };
                 }
-                UploadEvent::Failed(e) => progress.failed_with(e),
+                UploadEvent::Failed { path, error } => {
+                    failed.add(path, error);
+                    progress.failed_with(error);
+                }
                 UploadEvent::Read(bytes) => progress.reached_of(count, bytes + at_once, at_once),
             }
             if interrupt::came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -174,8 +186,7 @@ impl Bringing<'_> {
                 _ => failure,
             }
         })?;
-        finished?;
-        Ok(uploaded)
+        Ok(Brought { uploaded, failed, finished })
     }
 }
 

@@ -14,8 +14,8 @@ use adit_core::engine::Engine;
 use adit_core::types::{Ino, Kind};
 use adit_core::{ErrorKind, FsError};
 use adit_index::live::{
-    self, Facts, Found, Kept, KeptOptions, Lies, LiveHit, LiveId, Making, Namespace, Search as LiveSearch, Sums, View,
-    Waiting as LiveWaiting,
+    self, Contents, Facts, Found, Kept, KeptOptions, Lies, LiveHit, LiveId, Making, Namespace, Search as LiveSearch,
+    Sums, View, Waiting as LiveWaiting,
 };
 use adit_index::query::{Order, Pattern, PatternBuilder, Query, Syntax};
 use adit_mount::control::{ControlError, Parts, Watch};
@@ -25,7 +25,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::question::{
-    About, Answer, Count, Hit, Piece, Question, Reading, Search, SortBy, Sum, Waiting, Wording, kind_of,
+    About, Answer, Count, End, Hit, Piece, Question, Reading, Search, SortBy, Sum, Waiting, Wording, kind_of,
 };
 
 /// Hits of one piece, and how long they are kept back at most.
@@ -55,15 +55,23 @@ pub struct Indexed {
 #[derive(Default)]
 struct State {
     kept: Option<Arc<Kept>>,
+    /// Who knows the content of files that nobody changed. It holds the store, and goes when the mount ends.
+    contents: Option<Arc<dyn Contents>>,
     is_over: bool,
 }
 
 impl Indexed {
     /// Of what `engine` shows, which is a source of this kind.
-    pub fn new(engine: &Arc<Engine>, kind: &str, namespace: Option<Namespace>) -> Indexed {
+    pub fn new(
+        engine: &Arc<Engine>,
+        kind: &str,
+        namespace: Option<Namespace>,
+        contents: Option<Arc<dyn Contents>>,
+    ) -> Indexed {
         let closed = if kind == "volume" { vec![SNAPSHOTS_INO] } else { Vec::new() };
         let (engine, is_secret) = (Arc::downgrade(engine), is_secret(kind));
-        Indexed { engine, is_secret, closed, namespace, state: Mutex::default() }
+        let state = Mutex::new(State { contents, ..State::default() });
+        Indexed { engine, is_secret, closed, namespace, state }
     }
 
     /// Begins to keep it, if that has not begun.
@@ -78,16 +86,20 @@ impl Indexed {
         let engine = self.engine.upgrade().filter(|_| !state.is_over);
         let engine = engine.ok_or_else(|| FsError::new(ErrorKind::Stale).because("the mount is ending"))?;
         let memory_bytes = engine.options().memory_bytes;
-        let making = Making {
-            scratch_dir: scratch_dir()?,
-            lies: if self.is_secret { Lies::InMemory } else { Lies::OnDisk },
-            memory_bytes: (memory_bytes / MAKING_SHARE).clamp(MAKING_MIN_BYTES, MAKING_MAX_BYTES),
+        let lies = match &self.namespace {
+            _ if self.is_secret => Lies::InMemory,
+            // Nothing is ever made.
+            Some(_) => Lies::OnDisk(PathBuf::new()),
+            None => Lies::OnDisk(scratch_dir()?),
         };
+        let making =
+            Making { lies, memory_bytes: (memory_bytes / MAKING_SHARE).clamp(MAKING_MIN_BYTES, MAKING_MAX_BYTES) };
         let options = KeptOptions {
             changes_bytes: memory_bytes / CHANGES_SHARE,
             base_bytes: memory_bytes / BASE_SHARE,
             closed: self.closed.clone(),
             namespace: self.namespace.clone(),
+            contents: state.contents.clone(),
             making,
         };
         let kept = Arc::new(Kept::start(&engine, options)?);
@@ -99,7 +111,7 @@ impl Indexed {
     pub fn stop(&self) {
         let kept = {
             let mut state = self.state.lock();
-            state.is_over = true;
+            (state.is_over, state.contents) = (true, None);
             state.kept.take()
         };
         if let Some(kept) = kept {
@@ -129,14 +141,18 @@ impl Indexed {
             kept.walk_again();
         }
         let view = kept.view(&mut |waiting| teller.waiting(waiting))?;
-        match question {
+        let end = End { unread: kept.state().unread.count };
+        let mut told = match question {
             Question::Find(search) => find(&view, &search, teller),
             Question::Resolve { start, paths } => resolve(&view, &start, &paths, teller),
             Question::Du { path } => du(&view, &path, teller),
             Question::Top { path, count } => top(&view, &path, count, teller),
-            Question::SameSize { path, min_bytes } => same_size(&view, &path, min_bytes, teller),
-            Question::Info | Question::Update => Ok(json!(self.about().unwrap_or_default())),
+            Question::Info | Question::Update => return Ok(json!(self.about().unwrap_or_default())),
+        }?;
+        if let (Value::Object(told), Value::Object(end)) = (&mut told, json!(end)) {
+            told.extend(end);
         }
+        Ok(told)
     }
 
     /// What there is to say of it, once somebody has asked something.
@@ -169,8 +185,9 @@ pub fn is_secret(kind: &str) -> bool {
 /// # Errors
 /// `NotFound` if there is none; the host's.
 pub fn scratch_dir() -> Result<PathBuf> {
-    let failed = |why: String| FsError::new(ErrorKind::NotFound).on("find", "the cache directory").because(why);
-    let dir = super::overlay::place::cache_dir(None).map_err(|failure| failed(failure.text()))?;
+    let why = "neither XDG_CACHE_HOME nor a home directory is known; set XDG_CACHE_HOME, of a mount when it is mounted";
+    let failed = |_| FsError::new(ErrorKind::NotFound).on("find", "a folder for scratch files").because(why);
+    let dir = super::overlay::place::cache_dir(None).map_err(failed)?;
     std::fs::create_dir_all(&dir).map_err(|e| FsError::from(e).on("make", dir.display()))?;
     Ok(dir)
 }
@@ -387,19 +404,5 @@ fn top(view: &View, path: &[u8], count: usize, teller: &mut Teller<'_, '_>) -> R
         let sum = |(id, bytes): &(LiveId, u64)| sum_of(view, *id, &Sums { bytes: *bytes, ..Sums::default() });
         teller.sent(&Piece::Sums(largest.iter().map(sum).collect::<Result<Vec<_>>>()?))?;
     }
-    Ok(Value::Null)
-}
-
-fn same_size(view: &View, path: &[u8], min_bytes: u64, teller: &mut Teller<'_, '_>) -> Result<Value> {
-    let dir = directory(view, path)?;
-    let groups = live::same_size(view, dir, min_bytes, &mut || !teller.parts.is_wanted())?;
-    let mut piece = Vec::new();
-    for (at, (_, group)) in groups.iter().enumerate() {
-        let hits = group.iter().map(|id| hit_of(view, *id, &view.path(*id)?, &view.facts(*id)?));
-        piece.push(hits.collect::<Result<Vec<_>>>()?);
-        if piece.iter().map(Vec::len).sum::<usize>() >= PIECE_LEN || at + 1 == groups.len() {
-            teller.sent(&Piece::Groups(std::mem::take(&mut piece)))?;
-        }
-    }
-    Ok(json!(Count { count: groups.len() as u64 }))
+    Ok(json!(Count { count: (top.files.len() + top.directories.len()) as u64 }))
 }

@@ -63,6 +63,7 @@ impl Plan {
             content: matches!(self.source, Source::Manifest(_)).then(|| self.request.cas.clone()),
             hidden: false,
             namespace: None,
+            contents: None,
         }
     }
 }

@@ -22,6 +22,8 @@ use adit_core::store::Store;
 use adit_core::types::{Access, Ino};
 use adit_core::{ErrorKind, FsError};
 use adit_dir::DirStore;
+use adit_index::live::Contents;
+use adit_index::{ContentHash, NodeId, Segment};
 use adit_manifest::cache::ObjectId;
 use adit_manifest::store::ManifestStore;
 use adit_mount::SessionHandle;
@@ -104,6 +106,12 @@ impl Lower {
         }
     }
 
+    /// What `overlay`, which lies on it, need not read of files that are as they were: a manifest has their hashes.
+    pub fn contents(&self, overlay: &Overlay) -> Option<Arc<dyn Contents>> {
+        let (store, _) = self.manifest()?;
+        Some(Arc::new(OfManifest { overlay: overlay.clone(), segment: store.segment().clone() }))
+    }
+
     /// Has the kernel and the engine drop what they keep of a file below that turns out to be wrong, where that can be.
     pub fn watch(&self, session: SessionHandle, engine: Weak<Engine>) -> Option<Watching> {
         let Held::Manifest(store, _, wrong) = &self.held else { return None };
@@ -113,6 +121,25 @@ impl Lower {
             Ok(below.into_iter().filter_map(Overlay::number_of).collect())
         };
         Some(wrong.watch(files, session, engine))
+    }
+}
+
+/// The hashes that a manifest has, for the files of an overlay on it that hold what it says.
+struct OfManifest {
+    overlay: Overlay,
+    segment: Arc<Segment>,
+}
+
+impl Contents for OfManifest {
+    fn is_original(&self, ino: Ino) -> bool {
+        // What cannot be told is to be read.
+        self.overlay.has_lower_content(ino).unwrap_or(false)
+    }
+
+    fn original(&self, ino: Ino) -> Result<Option<ContentHash>, FsError> {
+        let number = Overlay::lower_ino(ino).and_then(|lower| lower.0.checked_sub(Ino::ROOT.0));
+        let node = number.and_then(|number| u32::try_from(number).ok()).filter(|node| *node < self.segment.len());
+        node.map_or(Ok(None), |node| self.segment.hash(NodeId(node)))
     }
 }
 
@@ -134,23 +161,29 @@ pub(super) fn mount(mut plan: Plan, global: &GlobalArgs, inherited: Inherited) -
     if plan.request.fake {
         return Ok(());
     }
-    let has_changes = upper.exists();
-    if !has_changes {
-        create(&upper)?;
-    }
-    if matches!(part, Part::Snapshot(_)) {
-        // Without the note it can be mounted all the same.
-        if let Err(failure) = notes::note(plan.state.as_deref(), &identity, &upper) {
-            let what = "`adit snapshot delete` will not know that this volume needs the snapshot";
-            remark(&format!("{}: {what}: {}", upper.display(), failure.text()));
-        }
-    }
     plan.request.options.kind = "overlay".to_owned();
-    volume::mount_overlay(plan, global, inherited, upper, move |plan| {
+    // Nobody named it, and it is found by content: whoever mounts a copy of a manifest may not expect what was changed on the other one.
+    let is_chosen =
+        plan.request.upper.is_none() && plan.request.upper_dir.is_none() && matches!(source, Source::Manifest(_));
+    volume::mount_overlay(plan, global, inherited, upper.clone(), move |plan| {
+        let has_changes = upper.exists();
         let opened = open_lower(&source, &part, &plan.request, has_changes)?;
         if opened.identity != identity {
             let what = format!("{}: it was replaced in this moment", source.path().display());
             return Err(Failure::new(Code::Busy, what).hint("try again"));
+        }
+        // Not earlier: where it is refused nothing is left, least of all what would look like changes to the next try.
+        if !has_changes {
+            create(&upper)?;
+        } else if is_chosen {
+            remark(&format!("{}: goes on with the changes in it", upper.display()));
+        }
+        if matches!(part, Part::Snapshot(_)) {
+            // Without the note it can be mounted all the same.
+            if let Err(failure) = notes::note(plan.state.as_deref(), &identity, &upper) {
+                let what = "`adit snapshot delete` will not know that this volume needs the snapshot";
+                remark(&format!("{}: {what}: {}", upper.display(), failure.text()));
+            }
         }
         Ok(opened)
     })

@@ -9,7 +9,7 @@ use adit_core::ErrorKind;
 use adit_core::engine::{CacheStats, Engine, EngineOptions, WorthStats};
 use adit_core::store::Store;
 use adit_core::types::Ino;
-use adit_index::live::Namespace;
+use adit_index::live::{Contents, Namespace};
 use adit_mount::control::{self, ControlError, MountInfo, Parts, Registered, Registry};
 use adit_mount::{MountError, MountOptions, Session, SessionHandle, Until};
 use serde::{Deserialize, Serialize};
@@ -67,6 +67,8 @@ pub struct About {
     pub hidden: bool,
     /// The segment that its store answers from, if it does.
     pub namespace: Option<Namespace>,
+    /// Who knows the content of files that nobody changed.
+    pub contents: Option<Arc<dyn Contents>>,
 }
 
 /// A mount that is usable.
@@ -109,7 +111,7 @@ pub fn serve(
     let source = about.source.clone();
     tracing::info!("{source} is mounted on {}", session.mountpoint().display());
     // Weak: the control thread may outlive the mount, and must not keep the source open.
-    let indexed = Arc::new(Indexed::new(&engine, &options.kind, about.namespace.take()));
+    let indexed = Arc::new(Indexed::new(&engine, &options.kind, about.namespace.take(), about.contents.take()));
     let verbs = Verbs {
         engine: Arc::downgrade(&engine),
         session: session.handle(),

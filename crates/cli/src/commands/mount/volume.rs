@@ -143,7 +143,8 @@ pub(super) fn mount(plan: Plan, global: &GlobalArgs, inherited: Inherited) -> Re
     })
 }
 
-/// Mounts the volume in `upper` on top of what `lower` opens, which it does in the process of the mount.
+/// Mounts the volume in `upper` on top of what `lower` opens, which it does in the process of the mount; it makes the volume if that is
+/// not there.
 pub(super) fn mount_overlay(
     plan: Plan,
     global: &GlobalArgs,
@@ -466,6 +467,7 @@ impl Process {
             content: lower.and_then(Lower::manifest).map(|(_, cas)| cas.clone()),
             hidden: wish.lock.is_some(),
             namespace: None,
+            contents: lower.zip(overlay.as_ref()).and_then(|(lower, overlay)| lower.contents(overlay)),
         };
         let place = Place { process: Arc::downgrade(self), id };
         let served = serve::serve(store, &wish.mountpoint(), &options, engine, about, Some(place))?;

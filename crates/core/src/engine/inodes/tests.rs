@@ -53,6 +53,30 @@ fn ten_thousand_inodes_take_a_hundred_bytes_each() {
     assert!(each <= 100, "{each} bytes per inode");
 }
 
+/// Files that are opened one after the other and forgotten take no more than so many at once, and are counted so.
+#[test]
+fn inodes_that_come_and_go_take_what_is_counted_and_no_more() {
+    const KNOWN: u64 = 40_000;
+    let t = table();
+    let come = |i: u64| {
+        t.add_ref(Ino(i)).unwrap();
+        t.opened(&attr(i, 1));
+    };
+    (0..KNOWN).for_each(|i| come(i + 2));
+    let counted = t.budget.used_bytes(Part::Inodes);
+    assert!(counted <= t.weight() as u64 * 100, "{counted} bytes");
+    for i in KNOWN..12 * KNOWN {
+        come(i + 2);
+        let gone = Ino(i - KNOWN + 2);
+        assert!(t.forget(gone, 1) && t.reap(gone));
+    }
+    assert_eq!((t.len(), t.weight()), (KNOWN as usize, 2 * KNOWN as usize));
+    let later = t.budget.used_bytes(Part::Inodes);
+    assert!(later <= counted + counted / 4, "{counted} bytes, and then {later}");
+    let allocated: usize = t.shards.iter().map(|shard| shard.writer.lock().rare.allocation_size()).sum();
+    assert!(allocated as u64 <= KNOWN * 80, "{allocated} bytes of what is rare");
+}
+
 #[test]
 fn attributes_come_back_whole_or_not_at_all() {
     let t = table();

@@ -108,6 +108,39 @@ fn has_all_beyond_ascii(class: &ClassUnicode) -> bool {
     class.iter().any(|range| range.start() <= '\u{80}' && range.end() == char::MAX)
 }
 
+/// The expression for paths, which have no slash in front: a slash that it begins with is also the beginning of a path, and one behind
+/// the beginning is that alone. What only may begin with a slash (`/?a`, `.*/a`) stays as it is.
+pub fn rooted(hir: &Hir) -> Hir {
+    match hir.kind() {
+        HirKind::Alternation(subs) => Hir::alternation(subs.iter().map(rooted).collect()),
+        HirKind::Concat(subs) => match &subs[..] {
+            [first, rest @ ..] if *first.kind() == HirKind::Look(Look::Start) => {
+                Hir::concat(vec![first.clone(), below(&Hir::concat(rest.to_vec()))])
+            }
+            [first, rest @ ..] => Hir::concat([&[rooted(first)], rest].concat()),
+            [] => hir.clone(),
+        },
+        HirKind::Literal(literal) if literal.0.starts_with(b"/") => {
+            let slash = Hir::alternation(vec![Hir::look(Look::Start), Hir::literal(*b"/")]);
+            Hir::concat(vec![slash, Hir::literal(&literal.0[1..])])
+        }
+        _ => hir.clone(),
+    }
+}
+
+/// What is behind the beginning of a path, where no slash can be: without the one that it begins with.
+fn below(hir: &Hir) -> Hir {
+    match hir.kind() {
+        HirKind::Alternation(subs) => Hir::alternation(subs.iter().map(below).collect()),
+        HirKind::Concat(subs) => match &subs[..] {
+            [first, rest @ ..] => Hir::concat([&[below(first)], rest].concat()),
+            [] => hir.clone(),
+        },
+        HirKind::Literal(literal) => Hir::literal(literal.0.strip_prefix(b"/").unwrap_or(&literal.0)),
+        _ => hir.clone(),
+    }
+}
+
 /// The expression for many names with zero bytes between: their beginnings and ends are those of lines that end with zero bytes.
 pub fn by_name(hir: &Hir) -> Hir {
     match hir.kind() {

@@ -6,6 +6,9 @@
 //!
 //! Names need not be UTF-8. A class that has all characters beyond ASCII (`.`, `?`, `[^/]`) has single bytes beyond ASCII too, so
 //! that such names are matched; and `(?-u:\xff)` in a regex names a byte.
+//!
+//! A path has no slash in front, and yet is printed with one: so a slash with which a pattern begins is also the beginning of a path
+//! (`hir::rooted`).
 
 mod glob;
 mod hir;
@@ -32,12 +35,13 @@ const TABLE_WORK_MAX_BYTES: usize = 16 << 20;
 /// How a pattern is written.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Syntax {
-    /// Bytes that occur somewhere.
+    /// Bytes that occur somewhere. A slash in front of them is one of the path, or its beginning: `/a` finds `a/b` and `b/a`.
     Substring,
     /// A glob that matches the whole: `?` one character, `*` any but `/`, `**` between slashes any number of directories,
     /// `[a-z]`, `[!a-z]`, `{a,b}`; a backslash takes the meaning from the next character.
     Glob,
     /// A regular expression in the syntax of the crate `regex`, that matches somewhere; `.` is any character, a line feed too.
+    /// A slash with which it begins is that of a substring; behind `^` it says nothing: `^/a` is `^a`.
     Regex,
 }
 
@@ -46,7 +50,7 @@ pub enum Syntax {
 pub enum Target {
     /// The last name of a path.
     Name,
-    /// All of the path below the root, names with a slash between, none in front.
+    /// All of the path below the root, names with a slash between, none in front. A pattern may begin with one all the same.
     Path,
 }
 
@@ -95,7 +99,10 @@ impl PatternBuilder {
         let mut target = if self.full_path || text.contains(&b'/') { Target::Path } else { Target::Name };
         let (mut literal, hir) = match self.syntax {
             Syntax::Substring if self.ignore_case => (None, hir::folded(text)),
-            Syntax::Substring => (Some(Finder::new(text).into_owned()), Hir::literal(text)),
+            Syntax::Substring => {
+                let literal = (!text.starts_with(b"/")).then(|| Finder::new(text).into_owned());
+                (literal, Hir::literal(text))
+            }
             Syntax::Glob => {
                 let text = std::str::from_utf8(text).map_err(|_| BadPattern::NotUtf8)?;
                 let glob = glob::Glob::parse(text)?;
@@ -110,7 +117,10 @@ impl PatternBuilder {
                 (None, hir::parse(text, self.ignore_case)?)
             }
         };
-        let hir = hir::open(&hir);
+        let hir = match (self.syntax, target) {
+            (Syntax::Substring | Syntax::Regex, Target::Path) => hir::rooted(&hir::open(&hir)),
+            _ => hir::open(&hir),
+        };
         if literal.as_ref().is_some_and(|literal| literal.needle().contains(&0)) {
             literal = None;
         }

@@ -1,6 +1,7 @@
 //! `index dupes` and `index diff`.
 
 use std::ffi::OsStr;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use adit_core::error::ErrorKind;
@@ -10,7 +11,7 @@ use adit_index::scan::UNREADABLE;
 use adit_index::{ContentHash, NodeId};
 use serde_json::{Value, json};
 
-use super::{directory, mounted_compare, rooted, say_incomplete, show, until};
+use super::{directory, expect_whole, mounted_compare, rooted, show, until};
 use crate::args::index_ask::{ContentArg, IndexDiffArgs, IndexDupesArgs};
 use crate::args::low::GlobalArgs;
 use crate::args::units::show_size;
@@ -23,46 +24,16 @@ use crate::output::{JsonList, Output, add_name, printable};
 
 /// `adit index dupes`
 pub fn dupes(args: &IndexDupesArgs, global: &GlobalArgs) -> Result<()> {
-    if let Some(asked) = Asked::of(&args.of.index, global.quiet)? {
-        devices::of_mount(&args.by)?;
+    if let Some(asked) = Asked::around(&args.of.index, global.quiet)? {
+        devices::of_mount(&args.by, global.quiet)?;
         return mounted_compare::dupes(&asked, args, global);
     }
     let index = only_file(&args.of.index, &args.of.secret)?;
     let question = Dupes::new().min_size(args.min_size).below(directory(&index, OsStr::new(&args.below))?);
     let by = Answerer::new(&index, &args.by)?;
     interrupt::watch();
-    let mut out = Output::new();
-    let mut paths = Paths::new(&index.segment);
-    if args.print.json {
-        out.bytes(b"{\"groups\": ")?;
-    }
-    let mut list = if args.print.json { Some(JsonList::begin(&mut out)?) } else { None };
-    let (mut failure, mut left) = (None, args.limit.unwrap_or(u64::MAX));
-    let found = by.dupes(&index, &question, &mut |group| {
-        if left == 0 {
-            return std::ops::ControlFlow::Break(());
-        }
-        left -= 1;
-        let printed = match &mut list {
-            Some(list) => Equal::of(&index, &mut paths, group).and_then(|equal| list.add(&mut out, &equal.json())),
-            None => Equal::of(&index, &mut paths, group).and_then(|equal| equal.print(args.print.print0, &mut out)),
-        };
-        until(&mut failure, printed)
-    });
-    if let Some(failure) = failure {
-        return Err(failure);
-    }
-    let summary = found?;
-    match list {
-        None => {}
-        Some(list) => {
-            list.end(&mut out)?;
-            end_of_dupes(&summary, &mut out)?;
-        }
-    }
-    out.finish()?;
+    let summary = tell_dupes(&index, args, 0, &mut |sink| by.dupes(&index, &question, sink))?;
     by.finish(&index);
-    say_incomplete(&index, global.quiet);
     if summary.unhashed > 0 && !global.quiet {
         let (files, size) = (summary.unhashed, show_size(summary.unhashed_bytes));
         eprintln!(
@@ -70,17 +41,57 @@ pub fn dupes(args: &IndexDupesArgs, global: &GlobalArgs) -> Result<()> {
             index.path.display()
         );
     }
-    Ok(())
+    expect_whole(&index)
+}
+
+/// Gives groups of equal files to whom it is told, and says in the end what was looked at.
+type Run<'r> = dyn FnMut(&mut dyn FnMut(&Group) -> ControlFlow<()>) -> Result<DupesSummary> + 'r;
+
+/// Prints the groups of `index` that `run` finds. So many files as `unique_size` says were left out because no other has their size.
+pub(super) fn tell_dupes(
+    index: &IndexFile,
+    args: &IndexDupesArgs,
+    unique_size: u64,
+    run: &mut Run<'_>,
+) -> Result<DupesSummary> {
+    let mut out = Output::new();
+    let mut paths = Paths::new(&index.segment);
+    if args.print.json {
+        out.bytes(b"{\"groups\": ")?;
+    }
+    let mut list = if args.print.json { Some(JsonList::begin(&mut out)?) } else { None };
+    let (mut failure, mut left) = (None, args.limit.unwrap_or(u64::MAX));
+    let found = run(&mut |group| {
+        if left == 0 {
+            return ControlFlow::Break(());
+        }
+        left -= 1;
+        let printed = match &mut list {
+            Some(list) => Equal::of(index, &mut paths, group).and_then(|equal| list.add(&mut out, &equal.json())),
+            None => Equal::of(index, &mut paths, group).and_then(|equal| equal.print(args.print.print0, &mut out)),
+        };
+        until(&mut failure, printed)
+    });
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    let summary = found?;
+    if let Some(list) = list {
+        list.end(&mut out)?;
+        end_of_dupes(&summary, unique_size, &mut out)?;
+    }
+    out.finish()?;
+    Ok(summary)
 }
 
 /// Files of equal content, as they are told.
-pub(super) struct Equal {
+struct Equal {
     /// Size of each, in bytes.
-    pub size: u64,
+    size: u64,
     /// The hash of their content.
-    pub hash: ContentHash,
+    hash: ContentHash,
     /// Where they are, with a slash in front.
-    pub paths: Vec<Vec<u8>>,
+    paths: Vec<Vec<u8>>,
 }
 
 impl Equal {
@@ -90,17 +101,17 @@ impl Equal {
     }
 
     /// What all but one take, in bytes.
-    pub fn wasted_bytes(&self) -> u64 {
+    fn wasted_bytes(&self) -> u64 {
         self.size.saturating_mul(self.paths.len() as u64 - 1)
     }
 
     /// Each path, and an empty one behind the last.
-    pub fn print(&self, print0: bool, out: &mut Output) -> Result<()> {
+    fn print(&self, print0: bool, out: &mut Output) -> Result<()> {
         self.paths.iter().try_for_each(|path| show::path(out, path, print0))?;
         show::path(out, b"", print0)
     }
 
-    pub fn json(&self) -> Value {
+    fn json(&self) -> Value {
         let files = self.paths.iter().map(|path| {
             let mut told = json!({});
             add_name(&mut told, "path", path);
@@ -116,12 +127,13 @@ impl Equal {
 }
 
 /// The rest of the object whose first field are the groups.
-pub(super) fn end_of_dupes(summary: &DupesSummary, out: &mut Output) -> Result<()> {
+fn end_of_dupes(summary: &DupesSummary, unique_size: u64, out: &mut Output) -> Result<()> {
     let DupesSummary { hashed, unhashed, unhashed_bytes, groups, duplicates, wasted_bytes } = *summary;
     let fields = [
         ("hashed", hashed),
         ("unhashed", unhashed),
         ("unhashed_bytes", unhashed_bytes),
+        ("unique_size", unique_size),
         ("count", groups),
         ("duplicates", duplicates),
         ("wasted_bytes", wasted_bytes),
@@ -136,7 +148,7 @@ pub(super) fn end_of_dupes(summary: &DupesSummary, out: &mut Output) -> Result<(
 pub fn diff(args: &IndexDiffArgs, global: &GlobalArgs) -> Result<()> {
     let mut opener = Opener::new(&args.secret);
     let mut tree = |name: &Path| match Asked::of(name, global.quiet)? {
-        Some(asked) => mounted_compare::whole(&asked, global.quiet),
+        Some(asked) => mounted_compare::whole(&asked),
         None => opener.open(name),
     };
     let (before, after) = (tree(&args.before)?, tree(&args.after)?);
@@ -167,8 +179,7 @@ pub fn diff(args: &IndexDiffArgs, global: &GlobalArgs) -> Result<()> {
     list.map_or(Ok(()), |list| list.end(&mut out))?;
     out.finish()?;
     by.finish(&before);
-    [&before, &after].into_iter().for_each(|index| say_incomplete(index, global.quiet));
-    Ok(())
+    [&before, &after].into_iter().try_for_each(expect_whole)
 }
 
 /// Both trees, and where the last change in each was.

@@ -7,7 +7,7 @@ use adit_core::types::Kind;
 use adit_index::query::{Order, Paths, PatternBuilder, Query, Syntax};
 use serde_json::json;
 
-use super::{directory, mounted, say_incomplete, show, until};
+use super::{directory, expect_whole, mounted, show, until};
 use crate::args::index_ask::{IndexFindArgs, KindArg, SortArg};
 use crate::args::low::GlobalArgs;
 use crate::asked::Asked;
@@ -20,8 +20,8 @@ use crate::output::{JsonList, Output};
 /// `adit index find`
 pub fn find(args: &IndexFindArgs, global: &GlobalArgs) -> Result<()> {
     let query = query(args)?;
-    if let Some(asked) = Asked::of(&args.of.index, global.quiet)? {
-        devices::of_mount(&args.by)?;
+    if let Some(asked) = Asked::around(&args.of.index, global.quiet)? {
+        devices::of_mount(&args.by, global.quiet)?;
         return mounted::find(&asked, args);
     }
     let index = only_file(&args.of.index, &args.of.secret)?;
@@ -40,8 +40,7 @@ pub fn find(args: &IndexFindArgs, global: &GlobalArgs) -> Result<()> {
     }
     out.finish()?;
     by.finish(&index);
-    say_incomplete(&index, global.quiet);
-    Ok(())
+    expect_whole(&index)
 }
 
 /// What was typed as a question, but for the folder.

@@ -66,13 +66,29 @@ fn rooted(paths: &mut Paths<'_>, node: NodeId) -> adit_core::Result<Vec<u8>> {
     Ok([b"/", paths.of(node)?].concat())
 }
 
-/// Says on standard error that the index does not know everything.
-fn say_incomplete(index: &IndexFile, quiet: bool) {
-    let unreadable = index.origin().map_or(0, |origin| origin.unreadable);
-    if unreadable > 0 && !quiet {
-        eprintln!(
-            "adit: {}: not whole: {unreadable} things could not be read when it was made, and may be missing in the answer",
-            Path::display(&index.path)
-        );
-    }
+/// Fails, when all that is known was told, if the index does not know everything: what is missing in the answer need not be absent.
+///
+/// # Errors
+/// `Failure`, with how much could not be read.
+fn expect_whole(index: &IndexFile) -> Result<()> {
+    let again = match index.origin() {
+        Some(_) => format!("`adit index update {}` looks at them again", index.path.display()),
+        None => walked_again(&index.path),
+    };
+    not_whole(&index.path, index.unreadable(), &again)
+}
+
+/// What to do about things that could not be read in a mount.
+fn walked_again(mountpoint: &Path) -> String {
+    format!("`adit index update {}` walks the tree again", mountpoint.display())
+}
+
+fn not_whole(path: &Path, unreadable: u64, again: &str) -> Result<()> {
+    let things = match unreadable {
+        0 => return Ok(()),
+        1 => "1 thing".to_owned(),
+        count => format!("{count} things"),
+    };
+    let what = "could not be read when it was made, and may be missing in the answer";
+    Err(Failure::new(Code::Failure, format!("{}: not whole: {things} {what}", path.display())).hint(again))
 }

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::resolve::said;
+use super::resolve::{EMPTY, missed};
 use crate::args::index_ask::{IndexDuArgs, IndexFindArgs, IndexResolveArgs, IndexTopArgs, KindArg, PrintArgs, SortArg};
 use crate::args::units::show_size;
 use crate::asked::Asked;
@@ -15,7 +15,7 @@ use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::output::{self, JsonList, Output, add_name, printable};
-use crate::question::{Answer, Hit, Piece, Question, Reading, Search, SortBy, Sum, Wording};
+use crate::question::{Answer, End, Hit, Piece, Question, Reading, Search, SortBy, Sum, Wording};
 
 /// Paths that are asked for at once: a request is a line, which has a limit.
 const BATCH_LEN: usize = 256;
@@ -26,7 +26,7 @@ const PATH_LEN_MAX_BYTES: u64 = 64 << 10;
 /// `adit index find MOUNTPOINT`
 pub fn find(asked: &Asked, args: &IndexFindArgs) -> Result<()> {
     interrupt::watch();
-    let question = Question::Find(Box::new(search(args)));
+    let question = Question::Find(Box::new(search(asked, args)));
     let mut out = Output::new();
     let mut list = if args.print.json && !args.count { Some(JsonList::begin(&mut out)?) } else { None };
     let end = asked.ask(&question, &mut |piece| {
@@ -45,11 +45,18 @@ pub fn find(asked: &Asked, args: &IndexFindArgs) -> Result<()> {
         None if args.count => out.line(&end["count"])?,
         None => {}
     }
-    out.finish()
+    out.finish()?;
+    expect_whole(asked, &end)
+}
+
+/// As of an index file: `end` is what came last of the answer.
+fn expect_whole(asked: &Asked, end: &Value) -> Result<()> {
+    let End { unread } = End::deserialize(end).unwrap_or_default();
+    super::not_whole(asked.mountpoint(), unread, &super::walked_again(asked.mountpoint()))
 }
 
 /// What was typed, in words of the question.
-fn search(args: &IndexFindArgs) -> Search {
+fn search(asked: &Asked, args: &IndexFindArgs) -> Search {
     let syntax = match (args.glob, args.regex) {
         (true, _) => Reading::Glob,
         (_, true) => Reading::Regex,
@@ -82,7 +89,7 @@ fn search(args: &IndexFindArgs) -> Search {
         extensions: args.extensions.iter().map(|extension| extension.as_bytes().to_vec()).collect(),
         size: some_size.then(|| (args.min_size.unwrap_or(0), args.max_size.unwrap_or(u64::MAX))),
         mtime_ns: some_time.then(|| (args.newer.unwrap_or(i64::MIN), args.older.unwrap_or(i64::MAX))),
-        below: args.below.as_bytes().to_vec(),
+        below: asked.path_of_mount(&args.below),
         depth: args.max_depth.map(|depth| (1, depth)),
         limit: args.limit,
         sort: args.sort.map(|sort| (sort_by(sort), args.reverse)),
@@ -117,18 +124,22 @@ pub fn resolve(asked: &Asked, args: &IndexResolveArgs) -> Result<()> {
     interrupt::watch();
     let mut out = Output::new();
     let list = if args.print.json { Some(JsonList::begin(&mut out)?) } else { None };
-    let start = args.start.as_bytes().to_vec();
-    let mut answers = Answers { asked, start, list, print0: args.print.print0, missing: 0 };
+    let start = asked.path_of_mount(&args.start);
+    let mut answers = Answers { asked, start, list, print0: args.print.print0, missing: 0, end: Value::Null };
     if args.paths.is_empty() {
         answers.all_of(&mut std::io::BufReader::new(interrupt::Input), &mut out)?;
     } else {
         let paths: Vec<Vec<u8>> = args.paths.iter().map(|path| path.as_bytes().to_vec()).collect();
         paths.chunks(BATCH_LEN).try_for_each(|paths| answers.batch(paths.to_vec(), &mut out))?;
     }
-    let Answers { list, missing, .. } = answers;
+    let Answers { list, missing, end, .. } = answers;
     list.map_or(Ok(()), |list| list.end(&mut out))?;
     out.finish()?;
-    if missing == 0 { Ok(()) } else { Err(Failure::said(Code::Failure)) }
+    if missing == 0 {
+        return Ok(());
+    }
+    expect_whole(asked, &end)?;
+    Err(Failure::said(Code::Failure))
 }
 
 struct Answers<'a> {
@@ -137,6 +148,8 @@ struct Answers<'a> {
     list: Option<JsonList>,
     print0: bool,
     missing: u64,
+    /// What came last of the last answer.
+    end: Value,
 }
 
 impl Answers<'_> {
@@ -168,14 +181,32 @@ impl Answers<'_> {
     }
 
     fn batch(&mut self, paths: Vec<Vec<u8>>, out: &mut Output) -> Result<()> {
-        let question = Question::Resolve { start: self.start.clone(), paths: paths.clone() };
+        let named: Vec<Vec<u8>> = paths.iter().filter(|path| !path.is_empty()).cloned().collect();
         let mut left = paths.iter();
         let asked = self.asked;
-        asked.ask(&question, &mut |piece| {
-            let Piece::Answers(answers) = piece else { return Ok(()) };
-            answers.iter().zip(&mut left).try_for_each(|(answer, asked)| self.tell(asked, answer, out))
-        })?;
-        Ok(())
+        if !named.is_empty() {
+            let question = Question::Resolve { start: self.start.clone(), paths: named };
+            self.end = asked.ask(&question, &mut |piece| {
+                let Piece::Answers(answers) = piece else { return Ok(()) };
+                answers.iter().try_for_each(|answer| {
+                    for path in &mut left {
+                        if !path.is_empty() {
+                            return self.tell(path, answer, out);
+                        }
+                        self.tell_empty(out)?;
+                    }
+                    Ok(())
+                })
+            })?;
+        }
+        left.try_for_each(|_| self.tell_empty(out))
+    }
+
+    /// An empty path is none: see the answers of an index file.
+    fn tell_empty(&mut self, out: &mut Output) -> Result<()> {
+        let start: Vec<&[u8]> = self.start.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
+        let start = rooted(&start.join(&b'/'));
+        self.miss(b"", EMPTY, &start, b"", out)
     }
 
     fn tell(&mut self, asked: &[u8], answer: &Answer, out: &mut Output) -> Result<()> {
@@ -192,16 +223,20 @@ impl Answers<'_> {
                 (if *is_link { "link" } else { "not-directory" }, rooted(at), from_name(asked, component + 1))
             }
         };
+        self.miss(asked, why, &reached, rest, out)
+    }
+
+    fn miss(&mut self, asked: &[u8], why: &str, reached: &[u8], rest: &[u8], out: &mut Output) -> Result<()> {
         self.missing += 1;
         let Some(list) = &mut self.list else {
             // What was found before stays in order with it.
             out.flush()?;
-            eprintln!("adit: {}: {}", printable(asked), said(why, &reached, rest));
+            eprintln!("adit: {}", missed(asked, why, reached, rest));
             return Ok(());
         };
         let mut told = json!({ "found": false, "why": why });
         add_name(&mut told, "asked", asked);
-        add_name(&mut told, "reached", &reached);
+        add_name(&mut told, "reached", reached);
         add_name(&mut told, "missing", rest);
         list.add(out, &told)
     }
@@ -239,14 +274,14 @@ fn print_sum(sum: &Sum, print: PrintArgs, out: &mut Output) -> Result<()> {
 pub fn du(asked: &Asked, args: &IndexDuArgs) -> Result<()> {
     interrupt::watch();
     let mut children = Vec::new();
-    let question = Question::Du { path: args.path.as_bytes().to_vec() };
-    let total = asked.ask(&question, &mut |piece| {
+    let question = Question::Du { path: asked.path_of_mount(&args.path) };
+    let end = asked.ask(&question, &mut |piece| {
         if let Piece::Sums(sums) = piece {
             children.extend(sums);
         }
         Ok(())
     })?;
-    let total = Sum::deserialize(&total).map_err(|e| Failure::new(Code::Failure, e))?;
+    let total = Sum::deserialize(&end).map_err(|e| Failure::new(Code::Failure, e))?;
     let mut out = Output::new();
     if args.print.json {
         let mut told = sum_json(&total);
@@ -255,15 +290,16 @@ pub fn du(asked: &Asked, args: &IndexDuArgs) -> Result<()> {
     } else {
         children.iter().chain([&total]).try_for_each(|sum| print_sum(sum, args.print, &mut out))?;
     }
-    out.finish()
+    out.finish()?;
+    expect_whole(asked, &end)
 }
 
 /// `adit index top MOUNTPOINT`
 pub fn top(asked: &Asked, args: &IndexTopArgs) -> Result<()> {
     interrupt::watch();
     let mut largest = Vec::new();
-    let question = Question::Top { path: args.below.as_bytes().to_vec(), count: args.count };
-    asked.ask(&question, &mut |piece| {
+    let question = Question::Top { path: asked.path_of_mount(&args.below), count: args.count };
+    let end = asked.ask(&question, &mut |piece| {
         if let Piece::Sums(sums) = piece {
             largest.push(sums);
         }
@@ -280,7 +316,8 @@ pub fn top(asked: &Asked, args: &IndexTopArgs) -> Result<()> {
     } else {
         files.iter().chain(directories).try_for_each(|sum| print_sum(sum, args.print, &mut out))?;
     }
-    out.finish()
+    out.finish()?;
+    expect_whole(asked, &end)
 }
 
 /// `adit index info MOUNTPOINT`, and what is said after `adit index update MOUNTPOINT`.

@@ -1,9 +1,9 @@
 //! `index dupes` and `index diff` of mounts.
 //!
-//! The index of a mount has hashes only where its store knows them, which is a manifest's. So files of equal size are read through the mountpoint
-//! and compared by the hash of what was read; and a difference goes by size and time where a hash is missing, as between files without hashes.
+//! The index of a mount has hashes only where its store knows them: those of a manifest's files, also below an overlay until they are changed. Other files
+//! of equal size are read through the mountpoint and compared by the hash of what was read; and a difference goes by size and time where a hash is missing,
+//! as between files without hashes.
 
-use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, read_link};
 use std::io::Read;
@@ -12,15 +12,17 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
+use adit_core::FsError;
 use adit_core::types::Kind;
 use adit_index::live::{Lies, Making};
-use adit_index::query::DupesSummary;
-use adit_index::{ContentHash, Entry};
+use adit_index::query::{Dupes, Paths, SameSize, same_size};
+use adit_index::{Builder, ContentHash, Entry, Node, NodeId};
 use rustix::fs::OFlags;
 use serde::Deserialize;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::compare::{Equal, end_of_dupes};
+use super::compare::tell_dupes;
+use super::expect_whole;
 use super::mounted::rooted;
 use crate::args::index_ask::IndexDupesArgs;
 use crate::args::low::GlobalArgs;
@@ -31,8 +33,8 @@ use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::open::index::{IndexFile, on};
-use crate::output::{JsonList, Output, printable};
-use crate::question::{About, Hit, Piece, Question, kind_of};
+use crate::output::printable;
+use crate::question::{End, Hit, Piece, Question, Search, kind_of};
 
 /// What is read of a file at once, in bytes.
 const READ_LEN_BYTES: usize = 256 << 10;
@@ -40,82 +42,93 @@ const READ_LEN_BYTES: usize = 256 << 10;
 const MAKING_LEN_BYTES: u64 = 64 << 20;
 
 /// `adit index dupes MOUNTPOINT`
+///
+/// However many files there are, it takes the memory of making an index: they are listed into one, those that have to be read are read
+/// in its order, and with the hashes it is one that answers as any file does.
 pub fn dupes(asked: &Asked, args: &IndexDupesArgs, global: &GlobalArgs) -> Result<()> {
     interrupt::watch();
-    let question = Question::SameSize { path: args.below.as_bytes().to_vec(), min_bytes: args.min_size };
-    let mut candidates: Vec<Vec<Hit>> = Vec::new();
-    asked.ask(&question, &mut |piece| {
-        if let Piece::Groups(groups) = piece {
-            candidates.extend(groups);
+    let search = Search {
+        kinds: vec![Kind::File.as_str().to_owned()],
+        size: Some((args.min_size, u64::MAX)),
+        below: asked.path_of_mount(&args.below),
+        ..Search::default()
+    };
+    let making = making(asked)?;
+    let listed = listed(asked, &making, search)?;
+    let candidates = same_size(&listed.segment, args.min_size).map_err(|e| listed.failure(&e))?;
+    let (mut files, mut bytes, mut unique_size) = (0_u64, 0_u64, 0_u64);
+    each_file(&listed, args.min_size, &mut |node, facts, hash| {
+        match (hash, candidates.contains(node)) {
+            (Some(_), _) => {}
+            (None, true) => (files, bytes) = (files + 1, bytes.saturating_add(facts.size)),
+            (None, false) => unique_size += 1,
         }
         Ok(())
     })?;
-    let unread = || candidates.iter().flatten().filter(|hit| hit.hash.is_none());
-    let (files, bytes) = (unread().count(), unread().map(|hit| hit.size).sum::<u64>());
     if files > 0 && !global.quiet {
         let (mountpoint, size) = (asked.mountpoint().display(), show_size(bytes));
         eprintln!("adit: {mountpoint}: reads {files} files ({size}) that have the size of another one");
     }
-    let mut summary = DupesSummary::default();
-    let mut equal = Vec::new();
-    for hits in candidates {
-        groups_of(asked, hits, &mut summary, &mut equal)?;
-    }
-    equal.sort_by(|one, other| {
-        let key = |equal: &Equal| (equal.wasted_bytes(), equal.size);
-        key(other).cmp(&key(one)).then_with(|| one.paths.cmp(&other.paths))
-    });
-    summary.groups = equal.len() as u64;
-    summary.duplicates = equal.iter().map(|equal| equal.paths.len() as u64).sum();
-    summary.wasted_bytes = equal.iter().map(Equal::wasted_bytes).sum();
-    let mut out = Output::new();
-    let shown = equal.iter().take(args.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX)));
-    if args.print.json {
-        out.bytes(b"{\"groups\": ")?;
-        let mut list = JsonList::begin(&mut out)?;
-        shown.map(Equal::json).try_for_each(|told| list.add(&mut out, &told))?;
-        list.end(&mut out)?;
-        end_of_dupes(&summary, &mut out)?;
-    } else {
-        shown.into_iter().try_for_each(|equal| equal.print(args.print.print0, &mut out))?;
-    }
-    out.finish()?;
+    let compared = compared(asked, &making, &listed, args.min_size, &candidates)?;
+    let known = expect_whole(&listed);
+    drop(listed);
+    let question = Dupes::new().min_size(args.min_size);
+    let summary = tell_dupes(&compared, args, unique_size, &mut |sink| {
+        question.run(&compared.segment, sink).map_err(|e| compared.failure(&e))
+    })?;
     if summary.unhashed > 0 && !global.quiet {
         let (files, size) = (summary.unhashed, show_size(summary.unhashed_bytes));
         eprintln!("adit: {}: {files} files ({size}) were not compared", asked.mountpoint().display());
     }
+    known
+}
+
+/// Gets files, with their hashes where there are some.
+type EachFile<'e> = dyn FnMut(NodeId, &Node, Option<ContentHash>) -> Result<()> + 'e;
+
+/// Hands the files of so many bytes at least to `each`.
+fn each_file(index: &IndexFile, min_size: u64, each: &mut EachFile<'_>) -> Result<()> {
+    for node in (0..index.segment.len()).map(NodeId) {
+        let facts = index.segment.node(node).map_err(|e| index.failure(&e))?;
+        if facts.kind == Kind::File && facts.size >= min_size {
+            each(node, &facts, index.segment.hash(node).map_err(|e| index.failure(&e))?)?;
+        }
+    }
     Ok(())
 }
 
-/// Tells those of the files of one size that hold the same. One that is gone meanwhile is passed over; one that cannot be read, or changes while
-/// it is, is told and not compared.
-fn groups_of(asked: &Asked, hits: Vec<Hit>, summary: &mut DupesSummary, equal: &mut Vec<Equal>) -> Result<()> {
-    let mut by_hash: HashMap<(u64, ContentHash), Vec<Vec<u8>>> = HashMap::new();
-    for hit in hits {
-        let known = hit.hash.as_deref().and_then(|hash| u128::from_str_radix(hash, 16).ok());
-        let content = match known {
-            Some(hash) => Ok(Some((hit.size, hash.to_be_bytes()))),
-            None => read(&asked.mountpoint().join(OsStr::from_bytes(&hit.path))),
-        };
-        match content {
-            Ok(Some((size, hash))) => {
-                summary.hashed += 1;
-                by_hash.entry((size, hash)).or_default().push(rooted(&hit.path));
-            }
-            Ok(None) => {}
-            Err(why) => {
-                if interrupt::came() {
-                    return Err(Failure::new(Code::Failure, "interrupted"));
-                }
-                eprintln!("adit: {}: {why}", printable(&rooted(&hit.path)));
-                summary.unhashed += 1;
-                summary.unhashed_bytes += hit.size;
-            }
+/// The files of `listed` whose hash the mount knew, and the `candidates`, which are read for it. One that is gone meanwhile is passed over; one
+/// that cannot be read, or changes while it is, is told and has none.
+fn compared(
+    asked: &Asked,
+    making: &Making,
+    listed: &IndexFile,
+    min_size: u64,
+    candidates: &SameSize,
+) -> Result<IndexFile> {
+    let mut builder = making.builder().map_err(|e| failed(asked, &e))?;
+    let mut paths = Paths::new(&listed.segment);
+    each_file(listed, min_size, &mut |node, facts, known| {
+        if known.is_none() && !candidates.contains(node) {
+            return Ok(());
         }
-    }
-    let groups = by_hash.into_iter().filter(|(_, paths)| paths.len() > 1);
-    equal.extend(groups.map(|((size, hash), paths)| Equal { size, hash, paths }));
-    Ok(())
+        let path = paths.of(node).map_err(|e| listed.failure(&e))?;
+        let (size, hash) = match known {
+            Some(hash) => (facts.size, Some(hash)),
+            None => match read(&asked.mountpoint().join(OsStr::from_bytes(path))) {
+                Ok(Some((size, hash))) => (size, Some(hash)),
+                Ok(None) => return Ok(()),
+                Err(_) if interrupt::came() => return Err(Failure::new(Code::Failure, "interrupted")),
+                Err(why) => {
+                    eprintln!("adit: {}: {why}", printable(&rooted(path)));
+                    (facts.size, None)
+                }
+            },
+        };
+        let (kind, perm, mtime_ns) = (facts.kind, facts.perm, facts.mtime_ns);
+        builder.add(&Entry { path, kind, perm, size, mtime_ns, hash, extra: b"" }).map_err(|e| failed(asked, &e))
+    })?;
+    made(asked, making, builder)
 }
 
 /// Length and hash of a file's content; `None` if there is no such file.
@@ -156,45 +169,55 @@ fn read(path: &Path) -> std::result::Result<Option<(u64, ContentHash)>, String> 
 ///
 /// # Errors
 /// Those of the process of the mount; of making it.
-pub fn whole(asked: &Asked, quiet: bool) -> Result<IndexFile> {
+pub fn whole(asked: &Asked) -> Result<IndexFile> {
     interrupt::watch();
-    let failed = |e: adit_core::FsError| Failure::fs(asked.mountpoint().display(), &e);
-    let lies = if is_secret(asked.kind()) { Lies::InMemory } else { Lies::OnDisk };
-    let making = Making { scratch_dir: scratch_dir().map_err(failed)?, lies, memory_bytes: MAKING_LEN_BYTES };
-    let mut builder = making.builder().map_err(failed)?;
-    asked.ask(&Question::Find(Box::default()), &mut |piece| {
+    listed(asked, &making(asked)?, Search::default())
+}
+
+fn failed(asked: &Asked, e: &FsError) -> Failure {
+    Failure::fs(asked.mountpoint().display(), e)
+}
+
+/// How an index of what a mount shows is made: names of a vault reach no disk.
+fn making(asked: &Asked) -> Result<Making> {
+    let lies = match is_secret(asked.kind()) {
+        true => Lies::InMemory,
+        false => Lies::OnDisk(scratch_dir().map_err(|e| failed(asked, &e))?),
+    };
+    Ok(Making { lies, memory_bytes: MAKING_LEN_BYTES })
+}
+
+/// What the mount finds, as an index.
+fn listed(asked: &Asked, making: &Making, search: Search) -> Result<IndexFile> {
+    let mut builder = making.builder().map_err(|e| failed(asked, &e))?;
+    let end = asked.ask(&Question::Find(Box::new(search)), &mut |piece| {
         let Piece::Hits(hits) = piece else { return Ok(()) };
-        hits.iter()
-            .try_for_each(|hit| {
-                let hash = hit.hash.as_deref().and_then(|hash| u128::from_str_radix(hash, 16).ok());
-                // A difference goes by where a link leads as well, which the index of a mount has not.
-                let target = match hit.kind == Kind::Symlink.as_str() {
-                    true => read_link(asked.mountpoint().join(OsStr::from_bytes(&hit.path)))
-                        .unwrap_or_default()
-                        .into_os_string(),
-                    false => OsString::new(),
-                };
-                builder.add(&Entry {
-                    path: &hit.path,
-                    kind: kind_of(&hit.kind).unwrap_or(Kind::File),
-                    perm: hit.perm,
-                    size: hit.size,
-                    mtime_ns: hit.mtime_ns,
-                    hash: hash.map(u128::to_be_bytes),
-                    extra: target.as_bytes(),
-                })
-            })
-            .map_err(failed)
+        hits.iter().try_for_each(|hit| add(asked, &mut builder, hit)).map_err(|e| failed(asked, &e))
     })?;
-    let segment = making.segment(builder, &mut on).map_err(failed)?;
-    let about = About::deserialize(&asked.ask(&Question::Info, &mut |_| Ok(()))?).unwrap_or_default();
-    if about.unread > 0 && !quiet {
-        let mountpoint = asked.mountpoint().display();
-        eprintln!(
-            "adit: {mountpoint}: not whole: {} things could not be read, and may be missing in the answer",
-            about.unread
-        );
-    }
-    let file_len = segment.file_len();
-    Ok(IndexFile { path: asked.mountpoint().to_owned(), segment: Arc::new(segment), is_sealed: false, file_len })
+    let End { unread } = End::deserialize(&end).unwrap_or_default();
+    Ok(IndexFile { unread, ..made(asked, making, builder)? })
+}
+
+fn add(asked: &Asked, builder: &mut Builder, hit: &Hit) -> adit_core::Result<()> {
+    let hash = hit.hash.as_deref().and_then(|hash| u128::from_str_radix(hash, 16).ok());
+    // A difference goes by where a link leads as well, which the index of a mount has not.
+    let target = match hit.kind == Kind::Symlink.as_str() {
+        true => read_link(asked.mountpoint().join(OsStr::from_bytes(&hit.path))).unwrap_or_default().into_os_string(),
+        false => OsString::new(),
+    };
+    builder.add(&Entry {
+        path: &hit.path,
+        kind: kind_of(&hit.kind).unwrap_or(Kind::File),
+        perm: hit.perm,
+        size: hit.size,
+        mtime_ns: hit.mtime_ns,
+        hash: hash.map(u128::to_be_bytes),
+        extra: target.as_bytes(),
+    })
+}
+
+fn made(asked: &Asked, making: &Making, builder: Builder) -> Result<IndexFile> {
+    let segment = making.segment(builder, &mut on).map_err(|e| failed(asked, &e))?;
+    let (path, file_len) = (asked.mountpoint().to_owned(), segment.file_len());
+    Ok(IndexFile { path, segment: Arc::new(segment), is_sealed: false, file_len, unread: 0 })
 }

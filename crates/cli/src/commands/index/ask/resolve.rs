@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::{directory, mounted, rooted, show};
 use crate::args::index_ask::IndexResolveArgs;
+use crate::args::low::GlobalArgs;
 use crate::asked::Asked;
 use crate::devices::{self, Answerer};
 use crate::exit_code::Code;
@@ -26,10 +27,13 @@ const DEVICE_BATCH_SHIFT: u32 = 3;
 /// Longest path that is read, in bytes: none in an index is longer.
 const PATH_LEN_MAX_BYTES: u64 = 1 << 20;
 
+/// Why nothing is looked up for an empty path, in a word.
+pub const EMPTY: &str = "empty";
+
 /// `adit index resolve`
-pub fn resolve(args: &IndexResolveArgs) -> Result<()> {
-    if let Some(asked) = Asked::of(&args.of.index, true)? {
-        devices::of_mount(&args.by)?;
+pub fn resolve(args: &IndexResolveArgs, global: &GlobalArgs) -> Result<()> {
+    if let Some(asked) = Asked::around(&args.of.index, true)? {
+        devices::of_mount(&args.by, global.quiet)?;
         return mounted::resolve(&asked, args);
     }
     let index = only_file(&args.of.index, &args.of.secret)?;
@@ -105,12 +109,21 @@ impl Answers<'_> {
     }
 
     fn batch(&mut self, asked: &[&[u8]], out: &mut Output) -> Result<()> {
-        let questions: Vec<Question<'_>> = asked.iter().map(|path| Question { start: self.start, path }).collect();
-        let resolved = self.by.resolve(self.index, &questions)?;
-        asked.iter().zip(resolved).try_for_each(|(asked, resolved)| match resolved {
-            Ok(node) => self.found(asked, node, out),
-            Err(miss) => self.miss(asked, &miss, out),
-        })
+        let named = asked.iter().filter(|path| !path.is_empty());
+        let questions: Vec<Question<'_>> = named.map(|path| Question { start: self.start, path }).collect();
+        let mut resolved = self.by.resolve(self.index, &questions)?.into_iter();
+        for asked in asked {
+            // An empty path is none, as for the system: an empty line is no question about the root.
+            match if asked.is_empty() { None } else { resolved.next() } {
+                Some(Ok(node)) => self.found(asked, node, out)?,
+                Some(Err(miss)) => {
+                    let why = why(self.index, &miss).map_err(|e| self.index.failure(&e))?;
+                    self.miss(asked, why, miss.reached, asked.get(miss.at..).unwrap_or_default(), out)?;
+                }
+                None => self.miss(asked, EMPTY, self.start, b"", out)?,
+            }
+        }
+        Ok(())
     }
 
     fn found(&mut self, asked: &[u8], node: NodeId, out: &mut Output) -> Result<()> {
@@ -125,16 +138,13 @@ impl Answers<'_> {
     }
 
     /// Says how far a path leads, and why no further.
-    fn miss(&mut self, asked: &[u8], miss: &Miss, out: &mut Output) -> Result<()> {
-        let failed = |e| self.index.failure(&e);
+    fn miss(&mut self, asked: &[u8], why: &str, reached: NodeId, rest: &[u8], out: &mut Output) -> Result<()> {
         self.missing += 1;
-        let why = why(self.index, miss).map_err(failed)?;
-        let reached = rooted(&mut self.paths, miss.reached).map_err(failed)?;
-        let rest = asked.get(miss.at..).unwrap_or_default();
+        let reached = rooted(&mut self.paths, reached).map_err(|e| self.index.failure(&e))?;
         let Some(list) = &mut self.list else {
             // What was found before stays in order with it.
             out.flush()?;
-            eprintln!("adit: {}: {}", printable(asked), said(why, &reached, rest));
+            eprintln!("adit: {}", missed(asked, why, &reached, rest));
             return Ok(());
         };
         let mut told: Value = json!({ "found": false, "why": why });
@@ -145,14 +155,15 @@ impl Answers<'_> {
     }
 }
 
-/// Why a path leads no further than to `reached`, in a sentence; `rest` is what is left of it.
-pub fn said(why: &str, reached: &[u8], rest: &[u8]) -> String {
-    let (rest, reached) = (printable(rest), printable(reached));
+/// Why the path `asked` leads no further than to `reached`, in a sentence; `rest` is what is left of it.
+pub fn missed(asked: &[u8], why: &str, reached: &[u8], rest: &[u8]) -> String {
+    let (asked, rest, reached) = (printable(asked), printable(rest), printable(reached));
     match why {
-        "not-directory" => format!("{reached} is not a folder"),
-        "link" => format!("{reached} is a link, and where it leads is not looked up"),
-        "not-known" => format!("not known: {reached} could not be read when the index was made"),
-        _ => format!("not found: {reached} has no {}", rest.split('/').next().unwrap_or_default()),
+        EMPTY => "an empty path: it names nothing; the root is /".to_owned(),
+        "not-directory" => format!("{asked}: {reached} is not a folder"),
+        "link" => format!("{asked}: {reached} is a link, and where it leads is not looked up"),
+        "not-known" => format!("{asked}: not known: {reached} could not be read when the index was made"),
+        _ => format!("{asked}: not found: {reached} has no {}", rest.split('/').next().unwrap_or_default()),
     }
 }
 

@@ -4,7 +4,7 @@ use adit_index::NodeId;
 use adit_index::query::{self, Paths, Usage};
 use serde_json::{Value, json};
 
-use super::{directory, mounted, node_at, say_incomplete, show};
+use super::{directory, expect_whole, mounted, node_at, show};
 use crate::args::index_ask::{IndexDuArgs, IndexTopArgs, PrintArgs};
 use crate::args::low::GlobalArgs;
 use crate::args::units::show_size;
@@ -55,7 +55,7 @@ impl Line {
 
 /// `adit index du`
 pub fn du(args: &IndexDuArgs, global: &GlobalArgs) -> Result<()> {
-    if let Some(asked) = Asked::of(&args.of.index, global.quiet)? {
+    if let Some(asked) = Asked::around(&args.of.index, global.quiet)? {
         return mounted::du(&asked, args);
     }
     let index = only_file(&args.of.index, &args.of.secret)?;
@@ -74,13 +74,12 @@ pub fn du(args: &IndexDuArgs, global: &GlobalArgs) -> Result<()> {
         children.iter().chain([&total]).try_for_each(|line| line.print(args.print, &mut out))?;
     }
     out.finish()?;
-    say_incomplete(&index, global.quiet);
-    Ok(())
+    expect_whole(&index)
 }
 
 /// `adit index top`
 pub fn top(args: &IndexTopArgs, global: &GlobalArgs) -> Result<()> {
-    if let Some(asked) = Asked::of(&args.of.index, global.quiet)? {
+    if let Some(asked) = Asked::around(&args.of.index, global.quiet)? {
         return mounted::top(&asked, args);
     }
     let index = only_file(&args.of.index, &args.of.secret)?;
@@ -107,6 +106,5 @@ pub fn top(args: &IndexTopArgs, global: &GlobalArgs) -> Result<()> {
         directories.iter().try_for_each(|line| line.print(args.print, &mut out))?;
     }
     out.finish()?;
-    say_incomplete(&index, global.quiet);
-    Ok(())
+    expect_whole(&index)
 }

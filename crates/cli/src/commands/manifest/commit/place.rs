@@ -1,6 +1,7 @@
 //! Where the manifest of a commit goes.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -129,11 +130,23 @@ impl Places {
         }
     }
 
-    /// Whether a manifest lies in one of them, as far as that can be told.
-    pub fn have_one(&self, objects: &dyn Objects) -> bool {
-        let is_file = |file: &PathBuf| file.as_os_str() != super::super::STANDARD_STREAM && file.exists();
-        let in_store = || self.in_store.as_ref().and_then(|place| place.latest(objects));
-        self.file.as_ref().is_some_and(is_file) || in_store().is_some_and(|key| objects.head(&key).is_ok())
+    /// Those of them in which something lies already, as far as that can be told.
+    pub fn taken(&self, objects: &dyn Objects) -> Vec<String> {
+        let is_file = |file: &&PathBuf| file.as_os_str() != super::super::STANDARD_STREAM && file.exists();
+        let file = self.file.as_ref().filter(is_file).map(|file| file.display().to_string());
+        let key = self.in_store.as_ref().and_then(|place| place.latest(objects));
+        let in_store = key.filter(|key| objects.head(key).is_ok()).map(|key| self.url(&key));
+        in_store.into_iter().chain(file).collect()
+    }
+
+    /// The manifests that lie in them, as far as they can be read.
+    pub fn earlier(&self, objects: &Arc<dyn Objects>) -> Vec<Manifest> {
+        let in_store = self.in_store.as_ref().and_then(|place| place.latest(&**objects));
+        let in_store = in_store.and_then(|key| ObjectDocument::open(objects.clone(), &key).ok());
+        let file = self.file.as_ref().and_then(|file| File::open(file).ok());
+        let read = [in_store.map(|document| Manifest::read(&document)), file.map(|file| Manifest::read(&file))];
+        // What is no manifest tells nothing that is not so.
+        read.into_iter().flatten().filter_map(|read| Some(read.ok()?.0)).collect()
     }
 
     /// Writes `manifest` to all of them, where it is not there already. Its data is in the store.

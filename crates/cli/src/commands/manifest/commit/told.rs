@@ -14,6 +14,7 @@ use super::{Scanned, has_no_entries};
 use crate::args::low::GlobalArgs;
 use crate::args::manifest_commit::ManifestCommitArgs;
 use crate::args::units::show_size;
+use crate::commands::manifest::failed::{Failed, ended};
 use crate::commands::manifest::upload;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
@@ -35,9 +36,13 @@ pub struct Told {
     untold: u64,
     /// What else has no place.
     lost: Lost,
+    /// Files that are told though they did not change, because v2023 has no manifest of nothing.
+    restated: u64,
     /// Where it was written, or would be; and whether that was done now.
     places: Vec<(String, bool)>,
     is_streamed: bool,
+    /// Files could not be brought to the store.
+    has_failures: bool,
 }
 
 impl Told {
@@ -87,18 +92,43 @@ impl Told {
                 "runnable": lost.exec_bits,
                 "attributes": lost.attributes,
             },
+            "restated": 0,
             "dry_run": args.dry_run,
             "known_files": scanned.known_files,
             "hashed_bytes": scanned.hashed_bytes,
             "left_out": scanned.left_out,
+            "failures": [],
             "manifests": [],
         });
-        Ok(Told { object, format: header.format, subject, untold, lost, places: Vec::new(), is_streamed: false })
+        let (format, places) = (header.format, Vec::new());
+        let (restated, is_streamed, has_failures) = (0, false, false);
+        Ok(Told { object, format, subject, untold, lost, restated, places, is_streamed, has_failures })
     }
 
     /// Whether nothing differs.
     pub fn is_nothing(&self) -> bool {
         ["files", "directories", "symlinks", "deletions"].iter().all(|field| self.object[field] == 0)
+    }
+
+    /// Whether the version has no place for a manifest of `changed` alone: that of 2023 has one file at least.
+    pub fn cannot_be_told(&self, changed: &Manifest) -> bool {
+        self.format == Format::V2023 && !changed.entries().any(|(_, body)| matches!(body, Body::File(_)))
+    }
+
+    /// In the place of that `same` is written, whose files are as they were. What was told before is in `taken`.
+    ///
+    /// # Errors
+    /// `NotSupported` if it has none: what was told before stays, and is not so any more.
+    pub fn tells_instead(&mut self, same: &Manifest, taken: &[String]) -> Result<()> {
+        self.restated = same.entries().count() as u64;
+        self.object["restated"] = self.restated.into();
+        if self.restated > 0 {
+            return Ok(());
+        }
+        let place = taken.join(", ");
+        let what =
+            format!("{}: v2023 has no manifest of an empty tree, and an earlier one stays: {place}", self.subject);
+        Err(Failure::new(Code::NotSupported, what).hint("it tells of what is not there any more: remove it"))
     }
 
     /// The manifest as bytes; none if v2023 has no place for what changed.
@@ -121,9 +151,16 @@ impl Told {
         Failure::new(Code::NotSupported, format!("{}: the manifest cannot be written: {e}", self.subject))
     }
 
-    /// What the store got.
-    pub fn uploaded(&mut self, uploaded: &Uploaded) {
+    /// What the store got, and what could not be brought to it.
+    pub fn brought(&mut self, uploaded: &Uploaded, failed: Failed) {
         self.object["uploaded"] = upload::describe(uploaded);
+        self.has_failures = !failed.is_empty();
+        self.object["failures"] = failed.into_json();
+    }
+
+    /// The end of a commit that failed. Which files it was, is told to who asked for JSON.
+    pub fn failed(self, failure: Failure, args: &ManifestCommitArgs) -> Failure {
+        ended(&self.object, failure, args.json && self.has_failures)
     }
 
     /// What it would get.
@@ -230,6 +267,10 @@ impl Told {
                  whole tree without it)",
                 self.untold
             ));
+        }
+        if self.restated > 0 {
+            let files = counted(self.restated, "file");
+            say(format!("v2023 has no manifest of nothing: in the place of what was told before is {files} as it was"));
         }
         if !is_written {
             return say("no file was added or changed: nothing is written".to_owned());
