@@ -10,6 +10,8 @@ use adit_core::media::{Content, Fetched, ObjectInfo, ObjectPage, Objects, PutOpt
 use adit_core::{ErrorKind, FsError, Result};
 use parking_lot::{Condvar, Mutex};
 
+use super::WAIT_MAX;
+
 /// A kind of call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
 pub enum ObjectCall {
@@ -156,11 +158,13 @@ impl ObjectFaults {
     }
 
     /// Waits until this many calls are held.
+    ///
+    /// # Panics
+    /// If they do not come within a minute.
     pub fn wait_for_held(&self, calls: u64) {
         let mut state = self.shared.state.lock();
-        while state.held < calls {
-            self.shared.changed.wait(&mut state);
-        }
+        self.shared.changed.wait_while_for(&mut state, |state| state.held < calls, WAIT_MAX);
+        assert!(state.held >= calls, "{} calls are held, not {calls}", state.held);
     }
 
     /// Faults that happened, each as a line.

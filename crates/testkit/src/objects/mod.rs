@@ -18,3 +18,6 @@ pub use faulty::{FaultyObjects, ObjectCall, ObjectFault, ObjectFaults, ObjectSta
 pub use memory::MemoryObjects;
 pub use s3::{Conditions, FaultyS3, HttpFault, RequestLog};
 pub use suite::check_objects;
+
+/// How long a test waits for requests. What never comes fails the test, and does not hold up all others behind it.
+const WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(60);

@@ -17,6 +17,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use self::http::{Request, Response};
+use super::WAIT_MAX;
 
 /// What happens to a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -170,7 +171,9 @@ impl FaultyS3 {
     /// next `times`. Rules are tried in their order, the first that fits decides. A listing is `GET` of the empty key, parts
     /// of an upload are `PUT`, its beginning and its end `POST`.
     pub fn add(&self, fault: HttpFault, method: &'static str, key: &str, skip: u64, times: u64) {
-        self.shared.state.lock().rules.push(Rule { fault, method, key: key.to_owned(), skip, times });
+        let mut state = self.shared.state.lock();
+        state.released &= fault != HttpFault::Hold;
+        state.rules.push(Rule { fault, method, key: key.to_owned(), skip, times });
     }
 
     /// No more faults.
@@ -201,18 +204,20 @@ impl FaultyS3 {
         self.shared.state.lock().at_work_max
     }
 
-    /// Lets the requests go on that [`HttpFault::Hold`] holds, and holds no others from now on.
+    /// Lets the requests go on that [`HttpFault::Hold`] holds, and holds no others until that is added again.
     pub fn release(&self) {
         self.shared.state.lock().released = true;
         self.shared.changed.notify_all();
     }
 
     /// Waits until this many requests are at work.
+    ///
+    /// # Panics
+    /// If they do not come within a minute: requests that nothing holds may have come and gone before anybody looked.
     pub fn wait_for_requests(&self, requests: u64) {
         let mut state = self.shared.state.lock();
-        while state.at_work < requests {
-            self.shared.changed.wait(&mut state);
-        }
+        self.shared.changed.wait_while_for(&mut state, |state| state.at_work < requests, WAIT_MAX);
+        assert!(state.at_work >= requests, "{} requests are at work, not {requests}", state.at_work);
     }
 
     /// Takes requests that are signed with this access key, too.
