@@ -8,6 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::Damage;
 
+pub mod signatures;
 pub mod tables;
 #[cfg(test)]
 mod tests;
@@ -81,11 +82,13 @@ pub enum Section {
     DirectoryPositions = 13,
     /// The paths of these directories, without anything between.
     DirectoryPaths = 14,
+    /// Which runs of bytes the names of some nodes have: [`signatures`].
+    NameSignatures = 15,
 }
 
 impl Section {
     /// All that this version knows, by number.
-    pub const ALL: [Section; 14] = [
+    pub const ALL: [Section; 15] = [
         Section::Parents,
         Section::NameLengths,
         Section::NamePositions,
@@ -100,10 +103,17 @@ impl Section {
         Section::DirectoryRanks,
         Section::DirectoryPositions,
         Section::DirectoryPaths,
+        Section::NameSignatures,
     ];
 
     /// The tables: what a segment may lack, as all of it follows from the other sections.
-    pub const TABLES: [Section; 4] = Self::PATH_TABLES;
+    pub const TABLES: [Section; 5] = [
+        Section::Buckets,
+        Section::DirectoryRanks,
+        Section::DirectoryPositions,
+        Section::DirectoryPaths,
+        Section::NameSignatures,
+    ];
 
     /// The tables by which whole paths are found. Some of them is as good as none.
     pub const PATH_TABLES: [Section; 4] =
@@ -131,6 +141,7 @@ impl Section {
             Section::DirectoryRanks => "the ranks of directories",
             Section::DirectoryPositions => "the positions of directories' paths",
             Section::DirectoryPaths => "the paths of directories",
+            Section::NameSignatures => "the signatures of names",
         }
     }
 
@@ -141,6 +152,7 @@ impl Section {
         match self {
             Section::Buckets => Some(tables::buckets_len(count)),
             Section::DirectoryRanks => Some(tables::ranks_len(count)),
+            Section::NameSignatures => Some(signatures::signatures_len(count)),
             Section::Parents => Some(4 * nodes),
             Section::NameLengths => Some(nodes),
             Section::NamePositions => Some(8 * nodes.div_ceil(u64::from(GROUP_LEN))),

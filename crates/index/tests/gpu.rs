@@ -18,6 +18,7 @@ use adit_testkit::Rng;
 use regex_automata::dfa::dense;
 use regex_automata::nfa::thompson;
 use regex_automata::util::syntax;
+use support::paths::same_hash;
 use support::{Item, Place, items};
 
 /// The first device that there is: on most machines Mesa's, which is a program.
@@ -325,6 +326,50 @@ fn a_path_of_any_length_is_hashed_as_the_processor_does() {
     let resident = Resident::new(&device, Arc::new(Segment::open(&place.out()).unwrap())).unwrap();
     let asked: Vec<(NodeId, Vec<u8>)> = items.iter().map(|item| (NodeId::ROOT, item.path.clone())).collect();
     compare_paths(&resident, &asked);
+}
+
+/// More paths of one hash than a bucket has room for, and one more of it that is not there: each is told apart by its bytes, also where the
+/// same question is in a batch many times, and where many batches are under way.
+#[test]
+fn equal_hashes_and_equal_questions_are_answered_each() {
+    let (Some(whole), Some(narrow)) = (device(), narrow()) else { return };
+    let items: Vec<Item> = (0..200).map(|n| Item::file(&same_hash(n))).collect();
+    let place = Place::new();
+    let segment = Arc::new(place.segment_with_tables(&items));
+    let alike: Vec<(NodeId, Vec<u8>)> = (0..201).map(|n| (NodeId::ROOT, same_hash(n))).collect();
+    let same: Vec<(NodeId, Vec<u8>)> = (0..1000).map(|n| alike[if n % 7 == 0 { 200 } else { 3 }].clone()).collect();
+    for device in [&whole, &narrow] {
+        let resident = Resident::new(device, segment.clone()).unwrap();
+        compare_paths(&resident, &alike);
+        compare_paths(&resident, &same);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (resident, asked) = (&resident, if thread % 2 == 0 { &alike } else { &same });
+                scope.spawn(move || compare_paths(resident, asked));
+            }
+        });
+    }
+}
+
+/// A match may begin and end anywhere: at each place around the borders of words, lines and work groups.
+#[test]
+fn a_match_is_found_wherever_it_lies() {
+    let (Some(whole), Some(narrow)) = (device(), narrow()) else { return };
+    let items: Vec<Item> = (0..200_usize)
+        .map(|before| Item::file(&[&vec![b'a' + (before % 20) as u8; before][..], b"<needle>"].concat()))
+        .chain([Item::file(b"<needl"), Item::file(b"e>"), Item::file(b"needle>")])
+        .collect();
+    for device in [&whole, &narrow] {
+        let (_place, resident) = resident(device, &items);
+        for (pattern, count) in [("<needle>", 200), ("^<needle>$", 1), ("e>$", 202), ("<needl", 201)] {
+            let table = table(pattern);
+            for against in [Against::Names, Against::Paths] {
+                let found = resident.search(&table, against, 0..u32::MAX).wait().unwrap();
+                assert_eq!(found, naive(resident.segment(), &table, against), "{pattern}");
+                assert_eq!(found.len(), count, "{pattern}");
+            }
+        }
+    }
 }
 
 #[test]

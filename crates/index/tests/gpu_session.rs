@@ -127,6 +127,37 @@ fn a_device_does_what_it_can_and_the_processor_the_rest() {
     search(&Query::new(), Work::States, false, Reason::NoWay);
 }
 
+/// Where signatures leave little to be looked at, the processor looks at that, whatever it was measured to take for all names; a device that was
+/// asked for looks at all.
+#[test]
+fn what_signatures_leave_the_processor_looks_at() {
+    if !has_device() {
+        return;
+    }
+    let items: Vec<Item> = (0..20_000).map(|n| Item::file(format!("d{}/file_{n:05}", n % 30).as_bytes())).collect();
+    let place = Place::new();
+    let segment = Arc::new(place.segment_with_tables(&items));
+    let rare = Query::new().pattern(Pattern::substring(b"e_12345").unwrap());
+    let often = Query::new().pattern(Pattern::substring(b"file_").unwrap());
+    assert!(rare.nodes_left(&segment).unwrap() < 2000);
+    assert_eq!(often.nodes_left(&segment).unwrap(), u64::from(segment.len() - 1));
+    for choice in [Choice::Auto, Choice::Gpu] {
+        let session = Session::new(segment.clone(), forced().choice(choice));
+        assert_eq!(found(&session, &rare), rare.collect(&segment).unwrap());
+        assert_eq!(session.count(&rare).unwrap(), 1);
+        let route = session.explain(Work::Substring).unwrap().route;
+        let expected = match choice {
+            Choice::Gpu => (true, Reason::Asked),
+            // A program that plays a device is none that could be left out.
+            _ if session.devices().is_empty() => (false, Reason::Only),
+            _ => (false, Reason::LeftOut),
+        };
+        assert_eq!((route.engine > 0, route.reason), expected, "{route}");
+        assert_eq!(session.count(&often).unwrap(), 20_000);
+        assert_ne!(session.explain(Work::Substring).unwrap().route.reason, Reason::LeftOut);
+    }
+}
+
 #[test]
 fn what_is_left_to_choose_is_not_given_to_a_program() {
     let place = Place::new();

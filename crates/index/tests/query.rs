@@ -34,7 +34,7 @@ fn every_way_finds_what_a_list_of_paths_has() {
         let count = [0, 1, 5, 40, 400, 3000][rng.below(6) as usize];
         let items = items(&mut rng, count);
         let place = Place::new();
-        let segment = place.segment(&items);
+        let segment = if rng.percent(50) { place.segment(&items) } else { place.segment_with_tables(&items) };
         let model = model(&items, 0o755, 0);
         for _ in 0..12 {
             let asked = Asked::random(&mut rng, &model);
@@ -55,6 +55,81 @@ fn every_way_finds_what_a_list_of_paths_has() {
             }
         }
     }
+}
+
+/// Letters of which two are one without regard to case, though one of them is beyond ASCII; bytes that are no text; and names that differ in one
+/// place only.
+const LETTERS: [&[u8]; 14] = [
+    b"k",
+    b"K",
+    "\u{212a}".as_bytes(),
+    b"s",
+    b"S",
+    "\u{17f}".as_bytes(),
+    "\u{e9}".as_bytes(),
+    "\u{c9}".as_bytes(),
+    b"\xe2",
+    b"\x84\xaa",
+    b"0",
+    b"1",
+    b".",
+    b"a",
+];
+
+/// What the signatures of names leave out has nothing of what is asked for.
+#[test]
+fn signatures_leave_out_nothing_that_is_asked_for() {
+    let (mut asked, mut narrowed) = (0_u64, 0_u64);
+    for seed in seeds(20) {
+        println!("seed {seed}");
+        let mut rng = Rng::new(seed);
+        let text =
+            |rng: &mut Rng, len: u64| (0..1 + rng.below(len)).flat_map(|_| *rng.pick(&LETTERS)).copied().collect();
+        let names: Vec<Vec<u8>> = (0..3000)
+            .map(|n: u32| {
+                let mut name: Vec<u8> = text(&mut rng, 12);
+                name.extend(format!("_{n:04}").bytes());
+                name
+            })
+            .collect();
+        let items: Vec<Item> =
+            names.iter().map(|name| Item::file(&[format!("d{}/", rng.below(7)).as_bytes(), name].concat())).collect();
+        let place = Place::new();
+        let segment = place.segment_with_tables(&items);
+        for _ in 0..60 {
+            let name = rng.pick(&names).clone();
+            let start = rng.below(name.len() as u64) as usize;
+            let end = name.len().min(start + 1 + rng.below(12) as usize);
+            let mut part = name[start..end].to_vec();
+            if rng.percent(20) {
+                // In other case, or as nobody is called.
+                let at = rng.below(part.len() as u64) as usize;
+                part[at] = if rng.percent(50) { part[at].to_ascii_uppercase() } else { b'x' };
+            }
+            let ignore_case = rng.percent(50);
+            let text = String::from_utf8(part.clone());
+            let (syntax, text) = match (rng.below(4), &text) {
+                (0, Ok(text)) => (Syntax::Glob, format!("*{}*", text.replace('0', "?")).into_bytes()),
+                (1, Ok(text)) => (Syntax::Regex, text.replace('.', "[.]").replace('1', "(1|7)").into_bytes()),
+                (2, Ok(text)) => {
+                    let (head, tail) = text.split_at(text.ceil_char_boundary(text.len() / 2));
+                    let (head, tail) = (head.replace('.', "[.]"), tail.replace('.', "[.]"));
+                    (Syntax::Regex, format!("(?i:{head}){tail}").into_bytes())
+                }
+                _ => (Syntax::Substring, part),
+            };
+            let pattern = PatternBuilder::new(syntax).ignore_case(ignore_case).build(&text).unwrap();
+            let said = format!("{syntax:?} {} {ignore_case}", text.escape_ascii());
+            let query = Query::new().pattern(pattern);
+            let expected = query.clone().strategy(Strategy::Each).collect(&segment).unwrap();
+            for threads in [1, 3] {
+                assert_eq!(query.clone().threads(threads).collect(&segment).unwrap(), expected, "{said}");
+            }
+            asked += 1;
+            narrowed += u64::from(query.nodes_left(&segment).unwrap() < u64::from(segment.len()));
+        }
+    }
+    assert!(narrowed * 3 > asked, "{narrowed} of {asked} had anything left out");
 }
 
 /// Several pieces of work for each thread, names of every length, and hits on both sides of every border.

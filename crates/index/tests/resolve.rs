@@ -11,6 +11,7 @@ use adit_core::types::Kind;
 use adit_index::fuzzing::{opened, resealed};
 use adit_index::layout::tables::path_hash;
 use adit_index::layout::{Header, Section};
+use adit_index::query::{Pattern, Query};
 use adit_index::{Damage, Miss, MissKind, NodeId, Question, Resolver, ResolverOptions, Segment};
 use adit_testkit::{Rng, scaled, seeds};
 use support::paths::{expected, question, same_hash};
@@ -201,6 +202,8 @@ fn a_table_that_does_not_fit_the_nodes_is_found_and_does_no_harm() {
             let resolver = Resolver::new(&segment).unwrap();
             let questions: Vec<_> = items.iter().map(|item| Question::from(&item.path[..])).collect();
             let _ = resolver.find_batch(&questions).unwrap();
+            let found = Query::new().pattern(Pattern::substring(b"file 17").unwrap()).collect(&segment).unwrap();
+            assert!(found.len() <= 11 && (found.len() == 11 || section == Section::NameSignatures));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The tables of whole paths, out of the columns: what is found by its hash, and the paths of directories.
+//! The tables, out of the columns: of whole paths, what is found by its hash, and the paths of directories; and the signatures of names.
 //!
 //! All that is here follows from the columns, so the same columns give the same bytes: a full check makes them again and
 //! compares. Hashes are made by all threads, each for a range of nodes; sorted in memory and, when that is used up, in runs in
@@ -16,6 +16,7 @@ use adit_core::types::Kind;
 use super::output::WriteError;
 use super::record::array;
 use super::scratch::ScratchFile;
+use super::signatures;
 use crate::cores::cores_up_to;
 use crate::layout::Section;
 use crate::layout::tables::{
@@ -56,6 +57,7 @@ pub(crate) fn make(
         Section::DirectoryRanks => ranks(columns, sink),
         Section::DirectoryPositions => positions(columns, sink),
         Section::DirectoryPaths => paths(columns, sink),
+        Section::NameSignatures => signatures::make(columns, sink),
         _ => Ok(()),
     }
 }

@@ -9,7 +9,7 @@ use adit_core::types::Kind;
 
 use super::known::{self, Known};
 use super::pattern::{Pattern, Target, last_name};
-use super::{levels, scan, sort, walk};
+use super::{levels, scan, signatures, sort, walk};
 use crate::cores::cores_up_to;
 use crate::segment::{NodeId, Segment};
 
@@ -366,6 +366,17 @@ impl Query {
         Ok(levels.first().map_or(0, |level| level.start)..levels.last().map_or(0, |level| level.end))
     }
 
+    /// How many nodes' names have to be looked at: fewer than there are where their signatures ([`crate::layout::signatures`]) tell
+    /// of the others that they have not what is asked for.
+    ///
+    /// # Errors
+    /// As [`Query::run`].
+    pub fn nodes_left(&self, segment: &Segment) -> Result<u64> {
+        let levels = self.levels(segment)?;
+        let left = signatures::narrowed(self, segment, &levels)?.unwrap_or(levels);
+        Ok(left.iter().map(|range| range.len() as u64).sum())
+    }
+
     /// Whether it may end before all nodes were looked at.
     pub fn may_end_early(&self) -> bool {
         self.order.is_none() && self.limit < u64::MAX
@@ -396,7 +407,7 @@ impl Query {
         {
             return walk::run(self, segment, (pattern, table), sink);
         }
-        scan::run(self, segment, self.levels(segment)?, sink)
+        scan::run(self, segment, &self.levels(segment)?, sink)
     }
 
     /// How many threads so many nodes are worth.

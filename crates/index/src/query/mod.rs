@@ -20,6 +20,7 @@ mod paths;
 mod renames;
 mod same_size;
 mod scan;
+mod signatures;
 mod sort;
 mod view;
 mod walk;

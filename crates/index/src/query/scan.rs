@@ -10,12 +10,18 @@ use super::filter::Filter;
 use super::find::{Query, Strategy};
 use super::ordered::ordered;
 use super::pattern::{Pattern, Target};
+use super::signatures;
 use super::view::{Cursor, Facts, View};
 use crate::segment::Segment;
 
 /// So many nodes a thread looks at at once; of the first ones fewer, so that something comes out soon.
 const PIECE: u32 = 1 << 14;
 const FIRST_PIECE: u32 = 1 << 11;
+/// Likewise of ranges that lie apart.
+const GATHERED: usize = 64;
+const FIRST_GATHERED: usize = 4;
+/// Such a range takes about as long as so many nodes of a long one: what it lies in may have to be compared with a checksum.
+const NODES_APART: u32 = 1 << 9;
 
 /// How names are found.
 enum Way<'a> {
@@ -48,8 +54,8 @@ pub(super) fn literal(query: &Query) -> Option<(usize, &Finder<'static>)> {
     literals.max_by_key(|(_, finder)| finder.needle().len())
 }
 
-/// The ranges, divided into pieces.
-pub(super) fn pieces(ranges: Vec<Range<u32>>) -> Vec<Range<u32>> {
+/// The ranges, divided into pieces of one range each.
+fn pieces(ranges: &[Range<u32>]) -> Vec<Vec<Range<u32>>> {
     let mut len = FIRST_PIECE;
     let mut pieces = Vec::new();
     for range in ranges {
@@ -57,10 +63,24 @@ pub(super) fn pieces(ranges: Vec<Range<u32>>) -> Vec<Range<u32>> {
         while at < range.end {
             // At borders of groups, so that no two threads look at the same names.
             let end = at.saturating_add(len).checked_next_multiple_of(FIRST_PIECE).unwrap_or(u32::MAX).min(range.end);
-            pieces.push(at..end);
+            pieces.push(vec![at..end]);
             at = end;
             len = (len * 2).min(PIECE);
         }
+    }
+    pieces
+}
+
+/// Short ranges that lie apart, some to a piece.
+fn gathered(ranges: &[Range<u32>]) -> Vec<Vec<Range<u32>>> {
+    let mut len = FIRST_GATHERED;
+    let mut pieces = Vec::new();
+    let mut rest = ranges;
+    while !rest.is_empty() {
+        let (piece, others) = rest.split_at(len.min(rest.len()));
+        pieces.push(piece.to_vec());
+        rest = others;
+        len = (len * 2).min(GATHERED);
     }
     pieces
 }
@@ -69,17 +89,19 @@ pub(super) fn pieces(ranges: Vec<Range<u32>>) -> Vec<Range<u32>> {
 pub(super) fn run(
     query: &Query,
     segment: &Segment,
-    ranges: Vec<Range<u32>>,
+    ranges: &[Range<u32>],
     sink: &mut dyn FnMut(Vec<u32>) -> ControlFlow<()>,
 ) -> Result<()> {
-    let nodes = ranges.iter().map(|range| range.end - range.start).sum();
-    let pieces = pieces(ranges);
+    let (threads, pieces) = match signatures::narrowed(query, segment, ranges)? {
+        Some(left) => (query.threads_for((left.len() as u32).saturating_mul(NODES_APART)), gathered(&left)),
+        None => (query.threads_for(ranges.iter().map(|range| range.end - range.start).sum()), pieces(ranges)),
+    };
     let mut failed = Ok(());
     ordered(
-        query.threads_for(nodes),
+        threads,
         pieces.len(),
         || Scanner::new(query, segment),
-        |scanner, piece| scanner.scan(pieces[piece].clone()),
+        |scanner, piece| scanner.scan_each(&pieces[piece]),
         &mut |hits: Result<Vec<u32>>| match hits {
             Ok(hits) => sink(hits),
             Err(e) => {
@@ -107,18 +129,26 @@ impl<'a> Scanner<'a> {
         Scanner { query, segment, way, filter: Filter::new(query, segment, pattern), cache }
     }
 
-    fn scan(&mut self, nodes: Range<u32>) -> Result<Vec<u32>> {
-        self.query.check_stop()?;
+    fn scan_each(&mut self, ranges: &[Range<u32>]) -> Result<Vec<u32>> {
+        let mut hits = Vec::new();
+        for nodes in ranges {
+            self.query.check_stop()?;
+            self.scan(nodes.clone(), &mut hits)?;
+        }
+        Ok(hits)
+    }
+
+    fn scan(&mut self, nodes: Range<u32>, hits: &mut Vec<u32>) -> Result<()> {
         let facts = self.filter.facts(&nodes)?;
         if let (Way::Each, false) = (&self.way, self.filter.needs_names()) {
-            return Ok(nodes.filter(|node| self.filter.has_facts(&facts, *node)).collect());
+            hits.extend(nodes.filter(|node| self.filter.has_facts(&facts, *node)));
+            return Ok(());
         }
         let view = View::new(self.segment, &nodes)?;
-        let mut hits = Vec::new();
         match self.way {
             Way::Literal(finder) => {
                 let find = |names: &[u8], at| finder.find(&names[at..]).map(|found| at + found);
-                from_find_to_find(&mut self.filter, &view, &facts, &nodes, find, &mut hits)?;
+                from_find_to_find(&mut self.filter, &view, &facts, &nodes, find, hits)?;
             }
             Way::Regex(regex) => {
                 let cache = self.cache.as_mut().expect("there is one for the regex");
@@ -127,11 +157,11 @@ impl<'a> Scanner<'a> {
                     let input = Input::new(names).range(at..).earliest(true);
                     regex.search_half_with(cache, &input).map(|found| found.offset())
                 };
-                from_find_to_find(&mut self.filter, &view, &facts, &nodes, find, &mut hits)?;
+                from_find_to_find(&mut self.filter, &view, &facts, &nodes, find, hits)?;
             }
-            Way::Each => each(&mut self.filter, &view, &facts, nodes, &mut hits)?,
+            Way::Each => each(&mut self.filter, &view, &facts, nodes, hits)?,
         }
-        Ok(hits)
+        Ok(())
     }
 }
 

@@ -75,7 +75,7 @@ impl std::fmt::Debug for Resolver<'_> {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct ResolverOptions {
-    /// Make the tables in memory where the segment has none: for many questions. They take up to 16 bytes a node, and as
+    /// Make the tables in memory where the segment has none: for many questions. They take up to 15 bytes a node, and as
     /// much again while they are made. No by default.
     pub make_tables: bool,
     /// Ignore the tables that there are. No by default.

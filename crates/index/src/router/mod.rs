@@ -165,6 +165,8 @@ pub enum Reason {
     NoWay,
     /// The job may end before all of it is done, and a device does all of it.
     EndsEarly,
+    /// The signatures of names leave little to be looked at, and a device looks at all of it.
+    LeftOut,
 }
 
 impl fmt::Display for Reason {
@@ -179,6 +181,7 @@ impl fmt::Display for Reason {
             Reason::LookedAt => "it was not measured for long, and is looked at again",
             Reason::NoWay => "no device has a way to do this",
             Reason::EndsEarly => "it may end before all was looked at",
+            Reason::LeftOut => "few names may have what is looked for, and a device looks at all",
         })
     }
 }

@@ -142,9 +142,9 @@ impl Session {
     fn measure_search(&self, engine: usize, work: Work) -> Result<(), GpuError> {
         let Some(pattern) = pattern_of(work).transpose()? else { return Ok(()) };
         let query = Query::new().pattern(pattern);
-        let (job, told, _) = self.job_of(&query)?;
+        let search = self.job_of(&query)?;
         for _ in 0..2 {
-            self.count_by(engine, job, &query, told.clone())?;
+            self.count_by(engine, search.clone(), &query)?;
         }
         Ok(())
     }
@@ -184,6 +184,7 @@ mod tests {
             let pattern = pattern_of(work).unwrap().unwrap();
             assert_eq!(work_of(&pattern), work);
             assert!(pattern.table().is_some(), "a device can look for it");
+            assert!(pattern.signature_bits().is_empty(), "nothing is left out");
         }
     }
 }

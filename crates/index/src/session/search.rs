@@ -17,6 +17,12 @@ use super::place::There;
 /// What is done of a search beforehand, and how long that took.
 type Found<T> = Option<(T, Duration)>;
 
+/// A search as a job: among which nodes, and why it would be for no device.
+pub(super) type Search = (Job, Range<u32>, Option<Reason>);
+
+/// If less than one node in so many is left to be looked at, the processor does that: a device looks at all of them.
+const LEFT_OUT: u64 = 8;
+
 /// The time of a job without that of who gets the answer.
 struct Lap {
     begun: Instant,
@@ -78,7 +84,7 @@ impl Session {
             None => query.run(&self.segment, &mut hand)?,
         };
         if !lap.broke && !query.may_end_early() {
-            self.did(engine, job, &found, lap);
+            self.did(engine, job, &found, lap, unfit);
         }
         Ok(given)
     }
@@ -90,11 +96,11 @@ impl Session {
     pub fn count(&self, query: &Query) -> Result<u64, GpuError> {
         let (job, told, unfit) = self.job_of(query)?;
         let engine = self.choose(job, unfit, None)?;
-        self.count_by(engine, job, query, told)
+        self.count_by(engine, (job, told, unfit), query)
     }
 
     /// As [`Session::count`], by an engine that was chosen already.
-    pub(super) fn count_by(&self, engine: usize, job: Job, query: &Query, told: Range<u32>) -> Result<u64, GpuError> {
+    pub(super) fn count_by(&self, engine: usize, (job, told, unfit): Search, query: &Query) -> Result<u64, GpuError> {
         let found = self.matches(engine, job, query, told)?;
         let lap = Lap::begin();
         let count = match &found {
@@ -102,7 +108,7 @@ impl Session {
             None => query.count(&self.segment)?,
         };
         if !query.may_end_early() {
-            self.did(engine, job, &found, lap);
+            self.did(engine, job, &found, lap, unfit);
         }
         Ok(count)
     }
@@ -148,7 +154,7 @@ impl Session {
             Some((nodes, _)) => dupes.run_known(&self.segment, nodes, &mut hand)?,
             None => dupes.run(&self.segment, &mut hand)?,
         };
-        self.did(engine, job, &found, lap);
+        self.did(engine, job, &found, lap, None);
         Ok(summary)
     }
 
@@ -188,13 +194,13 @@ impl Session {
             None => diff.run(&self.segment, after, &mut hand)?,
         };
         if !lap.broke {
-            self.did(engine, job, &found, lap);
+            self.did(engine, job, &found, lap, None);
         }
         Ok(summary)
     }
 
     /// A search as a job: among which nodes, and why it would be for no device.
-    pub(super) fn job_of(&self, query: &Query) -> Result<(Job, Range<u32>, Option<Reason>), GpuError> {
+    pub(super) fn job_of(&self, query: &Query) -> Result<Search, GpuError> {
         let told = query.stretch(&self.segment)?;
         let names = self.segment.section(Section::Names).len() as u128;
         let part = names * told.len() as u128 / u128::from(self.segment.len().max(1));
@@ -207,6 +213,10 @@ impl Session {
             None
         } else if query.may_end_early() && self.options.router.choice == Choice::Auto {
             Some(Reason::EndsEarly)
+        } else if self.options.router.choice != Choice::Gpu
+            && query.nodes_left(&self.segment)? < told.len() as u64 / LEFT_OUT
+        {
+            Some(Reason::LeftOut)
         } else {
             (!has_table()).then_some(Reason::NoWay)
         };
@@ -257,9 +267,11 @@ impl Session {
     }
 
     /// A job has ended that a device began, or did not.
-    fn did<T>(&self, engine: usize, job: Job, found: &Found<T>, lap: Lap) {
+    fn did<T>(&self, engine: usize, job: Job, found: &Found<T>, lap: Lap, unfit: Option<Reason>) {
         match found {
             Some((_, before)) => self.learn(engine, job, lap.end(*before)),
+            // That tells nothing of a search that leaves nothing out.
+            None if unfit == Some(Reason::LeftOut) => self.log.ended(job.work, 0, lap.end(Duration::ZERO)),
             None => self.learn(0, job, lap.end(Duration::ZERO)),
         }
     }

@@ -13,8 +13,12 @@ use std::path::{Path, PathBuf};
 use adit_core::error::Result;
 use adit_index::fuzzing::{opened, resealed};
 use adit_index::layout::Section;
+use adit_index::query::{Pattern, Query, Strategy};
 use adit_index::{NodeId, Question, Resolver, Segment};
 use support::paths::same_hash;
+
+/// Those that an earlier version made, without the tables that came later.
+const OF_BEFORE: [&str; 1] = ["tables"];
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/indexes")
@@ -115,16 +119,39 @@ fn what_is_built_today_is_what_was_frozen_byte_for_byte() {
         assert!(fs::read(&out).unwrap() == frozen, "{}: other bytes", sound.name);
         built.push(sound.name.to_owned());
     });
+    built.extend(OF_BEFORE.map(str::to_owned));
     built.sort();
     assert_eq!(built, names("sound"));
 }
 
 #[test]
 fn frozen_tables_find_every_path() {
-    let segment = Segment::open(&fixtures().join("sound/tables/segment")).unwrap();
-    let has = |section: &Section| segment.sections().any(|(there, _)| there == *section);
-    assert!(Section::ALL.iter().all(has), "it has everything that a segment can have");
-    let by_tables = Resolver::new(&segment).unwrap();
+    for name in ["tables", "signatures"] {
+        let segment = Segment::open(&fixtures().join("sound").join(name).join("segment")).unwrap();
+        let has = |section: &Section| segment.sections().any(|(there, _)| there == *section);
+        let lacks: Vec<Section> = Section::ALL.into_iter().filter(|section| !has(section)).collect();
+        let lacking: &[Section] = if name == "tables" { &[Section::NameSignatures] } else { &[] };
+        assert_eq!(lacks, lacking, "the newest has everything that a segment can have");
+        finds_every_path(&segment);
+        finds_every_name(&segment);
+    }
+}
+
+/// Each name, and each without its first or last byte, is found as by a look at all names.
+fn finds_every_name(segment: &Segment) {
+    for id in (1..segment.len()).map(NodeId) {
+        let name = segment.name(id).unwrap();
+        for part in [name, &name[1..], &name[..name.len() - 1]].into_iter().filter(|part| !part.is_empty()) {
+            let query = Query::new().pattern(Pattern::substring(part).unwrap());
+            let found = query.collect(segment).unwrap();
+            assert!(found.contains(&id), "{}", part.escape_ascii());
+            assert_eq!(found, query.strategy(Strategy::Each).collect(segment).unwrap(), "{}", part.escape_ascii());
+        }
+    }
+}
+
+fn finds_every_path(segment: &Segment) {
+    let by_tables = Resolver::new(segment).unwrap();
     assert!(by_tables.has_tables());
     for id in (0..segment.len()).map(NodeId) {
         let path = segment.path(id).unwrap();

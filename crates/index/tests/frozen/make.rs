@@ -94,7 +94,7 @@ pub fn each_sound(take: &mut dyn FnMut(&Sound<'_>)) {
     let deep: Vec<String> = (0..60).map(|n| format!("many/of a/deep directory/{n:02}/{}", n % 3)).collect();
     let paths = alike.iter().map(Vec::as_slice).chain(deep.iter().map(String::as_bytes));
     entries.extend(paths.map(|path| Entry { path, hash: Some([path.len() as u8; 16]), ..PLAIN }));
-    take(&Sound { name: "tables", identity: b"with tables", tables: true, entries: &entries });
+    take(&Sound { name: "signatures", identity: b"with tables", tables: true, entries: &entries });
 }
 
 pub fn all(fixtures: &Path) {
@@ -163,8 +163,13 @@ fn all_broken(fixtures: &Path) {
         ("directory-ranks", Section::DirectoryRanks),
         ("directory-positions", Section::DirectoryPositions),
         ("directory-paths", Section::DirectoryPaths),
+        ("name-signatures", Section::NameSignatures),
     ] {
-        let of = if section.is_table() { "tables" } else { "tree" };
+        let of = match section {
+            Section::NameSignatures => "signatures",
+            section if section.is_table() => "tables",
+            _ => "tree",
+        };
         let why = format!("A bit of {} flipped.", section.words());
         broken_of(fixtures, of, at, &why, |header| line(format!("xor {} 1", offset(header, section))));
         if section.is_table() {

@@ -11,6 +11,7 @@
 //! (`hir::rooted`).
 
 mod glob;
+mod grams;
 mod hir;
 
 use std::fmt;
@@ -130,6 +131,7 @@ impl PatternBuilder {
             Target::Name if !hir.properties().look_set().contains_anchor_line() => Some(regex(&hir::by_name(&hir), 0)?),
             _ => None,
         };
+        let signature_bits = if target == Target::Name { grams::signature_bits(&hir) } else { Vec::new() };
         let (syntax, ignore_case) = (self.syntax, self.ignore_case);
         let text = text.to_owned();
         Ok(Pattern(Arc::new(Compiled {
@@ -139,6 +141,7 @@ impl PatternBuilder {
             target,
             literal,
             hir,
+            signature_bits,
             whole,
             arena,
             table: OnceLock::new(),
@@ -158,6 +161,8 @@ struct Compiled {
     /// What it is, if it is nothing but that these bytes occur somewhere.
     literal: Option<Finder<'static>>,
     hir: Hir,
+    /// What the signature of a name has that is matched.
+    signature_bits: Vec<u32>,
     whole: meta::Regex,
     arena: Option<meta::Regex>,
     table: OnceLock<Option<dense::DFA<Vec<u32>>>>,
@@ -239,6 +244,11 @@ impl Pattern {
 
     pub(super) fn finder(&self) -> Option<&Finder<'static>> {
         self.0.literal.as_ref()
+    }
+
+    /// The bits that the signature of each name has that is matched; none if it is compared with paths.
+    pub(crate) fn signature_bits(&self) -> &[u32] {
+        &self.0.signature_bits
     }
 
     /// What finds names in the arena; `None` if that cannot be done there.
