@@ -24,11 +24,13 @@ const REAL_FILES_MAX: usize = 1_000_000;
 /// A question in the words of each program.
 struct Asked {
     row: &'static str,
-    /// Arguments of `adit index find FILE`.
+    /// Which of `adit index`.
+    verb: &'static str,
+    /// Its arguments behind the index.
     adit: Vec<String>,
-    /// Of `plocate`: names are compared, as the others do.
+    /// Of `plocate`: names are compared, as the others do. It and `fd` look for one path at a time.
     plocate: Option<Vec<String>>,
-    fd: Vec<String>,
+    fd: Option<Vec<String>>,
     /// Of `rg`, whose lines are paths.
     ripgrep: Vec<String>,
 }
@@ -36,40 +38,65 @@ struct Asked {
 fn questions(tree: &Tree) -> Vec<Asked> {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let one = one_name(tree);
+    let path = |at| String::from_utf8_lossy(tree.paths.get(at)).into_owned();
+    let middle = path(tree.paths.len() / 2);
+    let thousand: Vec<String> = (0..1000).map(|at| path(at * (tree.paths.len() / 1000))).collect();
     vec![
         Asked {
+            row: "one path",
+            verb: "resolve",
+            adit: words(&[&middle]),
+            plocate: Some(words(&[&middle])),
+            fd: Some(words(&["--full-path", "--fixed-strings", &middle])),
+            ripgrep: words(&["-F", "-x", &middle]),
+        },
+        Asked {
+            row: "1000 paths",
+            verb: "resolve",
+            adit: thousand.clone(),
+            plocate: None,
+            fd: None,
+            ripgrep: [words(&["-F", "-x"]), thousand.into_iter().flat_map(|path| ["-e".to_owned(), path]).collect()]
+                .concat(),
+        },
+        Asked {
             row: "substring, one hit",
+            verb: "find",
             adit: words(&["--fixed", &one]),
             plocate: Some(words(&["-b", &one])),
-            fd: words(&["--fixed-strings", &one]),
+            fd: Some(words(&["--fixed-strings", &one])),
             ripgrep: words(&["-F", &one]),
         },
         Asked {
             row: "substring, one hit, any case",
+            verb: "find",
             adit: words(&["--fixed", "-i", &one.to_uppercase()]),
             plocate: Some(words(&["-b", "-i", &one.to_uppercase()])),
-            fd: words(&["--fixed-strings", "--ignore-case", &one.to_uppercase()]),
+            fd: Some(words(&["--fixed-strings", "--ignore-case", &one.to_uppercase()])),
             ripgrep: words(&["-F", "-i", &one.to_uppercase()]),
         },
         Asked {
             row: "substring, one hit in sixteen",
+            verb: "find",
             adit: words(&["--fixed", "camera_", "--type", "file"]),
             plocate: Some(words(&["-b", "camera_"])),
-            fd: words(&["--fixed-strings", "--type", "file", "camera_"]),
+            fd: Some(words(&["--fixed-strings", "--type", "file", "camera_"])),
             ripgrep: words(&["/camera_[^/]*$"]),
         },
         Asked {
             row: "glob",
+            verb: "find",
             adit: words(&["--glob", "shader_*99.exr"]),
             plocate: Some(words(&["-b", "shader_*99.exr"])),
-            fd: words(&["--glob", "shader_*99.exr"]),
+            fd: Some(words(&["--glob", "shader_*99.exr"])),
             ripgrep: words(&[r"/shader_[^/]*99\.exr$"]),
         },
         Asked {
             row: "regular expression",
+            verb: "find",
             adit: words(&["--regex", r"^(camera|session)_[0-9]*77[0-9]\.(rs|png)$"]),
             plocate: Some(words(&["-b", "--regex", r"^(camera|session)_[0-9]*77[0-9]\.(rs|png)$"])),
-            fd: words(&["--regex", r"^(camera|session)_[0-9]*77[0-9]\.(rs|png)$"]),
+            fd: Some(words(&["--regex", r"^(camera|session)_[0-9]*77[0-9]\.(rs|png)$"])),
             ripgrep: words(&[r"/(camera|session)_[0-9]*77[0-9]\.(rs|png)$"]),
         },
     ]
@@ -167,19 +194,20 @@ fn programs(
     )?;
     let real = (tree.paths.len() <= REAL_FILES_MAX).then(|| make_files(tree, work)).transpose()?;
     for asked in questions(tree) {
-        let row = Row { name: asked.row, unit: Unit::Millis, aim: Aim::Side(PLOCATE, 1.0) };
+        let aim = if asked.plocate.is_some() { Aim::Side(PLOCATE, 1.0) } else { Aim::Side(RIPGREP, 1.0) };
+        let row = Row { name: asked.row, unit: Unit::Millis, aim };
         let mut sides: Vec<(&str, Command)> = Vec::new();
         let mut ours = Command::new(&adit);
-        ours.args(["index", "find"]).arg(segment.file_path()).args(&asked.adit);
+        ours.args(["index", asked.verb]).arg(segment.file_path()).args(&asked.adit);
         sides.push((ADIT, ours));
         if let Some(words) = &asked.plocate {
             let mut plocate = Command::new("plocate");
             plocate.arg("-d").arg(&database).args(words);
             sides.push((PLOCATE, plocate));
         }
-        if let Some(real) = &real {
+        if let (Some(real), Some(words)) = (&real, &asked.fd) {
             let mut fd = Command::new("fdfind");
-            fd.args(["--no-ignore", "--hidden"]).args(&asked.fd).arg(".").current_dir(real);
+            fd.args(["--no-ignore", "--hidden"]).args(words).arg(".").current_dir(real);
             fd.args(["--base-directory"]).arg(real);
             sides.push((FD, fd));
         }

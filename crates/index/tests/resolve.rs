@@ -12,6 +12,7 @@ use adit_index::fuzzing::{opened, resealed};
 use adit_index::layout::tables::path_hash;
 use adit_index::layout::{Header, Section};
 use adit_index::query::{Pattern, Query};
+use adit_index::resolve::{find_batch, resolve_batch};
 use adit_index::{Damage, Miss, MissKind, NodeId, Question, Resolver, ResolverOptions, Segment};
 use adit_testkit::{Rng, scaled, seeds};
 use support::paths::{expected, question, same_hash};
@@ -71,6 +72,13 @@ fn every_way_to_ask_says_what_the_model_says() {
             .collect();
         let questions: Vec<Question<'_>> =
             asked.iter().map(|(start, path, _)| Question { start: *start, path }).collect();
+        // Few of them are walked while nobody has looked at the segment, all are looked up.
+        let answers: Vec<_> = asked.iter().map(|(_, _, answer)| *answer).collect();
+        for count in [0, 1, 20, 300] {
+            assert_eq!(resolve_batch(&segment, &questions[..count]).unwrap(), answers[..count]);
+            let found: Vec<_> = answers[..count].iter().map(|answer| answer.ok()).collect();
+            assert_eq!(find_batch(&segment, &questions[..count]).unwrap(), found);
+        }
         for resolver in resolvers(&segment) {
             let found = resolver.find_batch(&questions).unwrap();
             let resolved = resolver.resolve_batch(&questions).unwrap();
@@ -84,6 +92,26 @@ fn every_way_to_ask_says_what_the_model_says() {
             }
         }
     }
+}
+
+/// One path needs what is on its way: the program that asks for it does not read all of a large index first.
+#[test]
+fn few_paths_need_only_what_is_on_their_way() {
+    let items: Vec<Item> = (0..60_000).map(|n| Item::file(format!("d{}/file {n}", n % 700).as_bytes())).collect();
+    let place = Place::new();
+    let segment = place.segment_with_tables(&items);
+    let path = b"d17/file 17";
+    let expected = Resolver::new(&segment).unwrap().resolve(NodeId::ROOT, path).unwrap();
+    let mut bytes = fs::read(place.out()).unwrap();
+    let times = *Header::decode(&bytes[..4096]).unwrap().section(Section::Times).unwrap();
+    bytes[(times.offset + times.len / 2) as usize] ^= 1;
+    let harmed = opened(&bytes).unwrap();
+    let one = [Question::from(&path[..])];
+    assert_eq!(resolve_batch(&harmed, &one).unwrap(), [expected]);
+    assert_eq!(find_batch(&harmed, &one).unwrap(), [expected.ok()]);
+    let many = vec![one[0]; 1000];
+    assert_eq!(resolve_batch(&harmed, &many).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(find_batch(&harmed, &many).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
 #[test]

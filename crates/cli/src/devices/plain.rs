@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use adit_index::NodeId;
 use adit_index::query::{Change, Diff, DiffSummary, Dupes, DupesSummary, Group, Hit, Query};
-use adit_index::resolve::{Miss, Question, Resolver};
+use adit_index::resolve::{Miss, Question, resolve_batch};
 use serde_json::{Value, json};
 
 use super::wanted;
@@ -41,14 +41,13 @@ impl Answerer {
         false
     }
 
-    /// As [`Resolver::resolve_batch`].
+    /// As [`resolve_batch`].
     pub fn resolve(
         &self,
         index: &IndexFile,
         questions: &[Question<'_>],
     ) -> Result<Vec<std::result::Result<NodeId, Miss>>> {
-        let resolved = Resolver::new(&index.segment).and_then(|resolver| resolver.resolve_batch(questions));
-        resolved.map_err(|e| index.failure(&e))
+        resolve_batch(&index.segment, questions).map_err(|e| index.failure(&e))
     }
 
     /// As [`Query::run`].

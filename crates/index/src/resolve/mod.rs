@@ -9,8 +9,9 @@
 mod batch;
 mod path;
 mod table;
+mod walk;
 
-use adit_core::error::{ErrorKind, FsError, Result};
+use adit_core::error::Result;
 use adit_core::types::Kind;
 
 use crate::layout::PATH_LEN_MAX_BYTES;
@@ -19,6 +20,7 @@ use path::Clean;
 use table::{Found, Table};
 
 pub use batch::Question;
+pub use walk::{find_batch, resolve_batch, walk};
 
 /// Why a path leads to no node, and how far it led.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -266,45 +268,14 @@ impl<'a> Resolver<'a> {
     }
 
     fn check_start(&self, start: NodeId) -> Result<()> {
-        if start.0 >= self.columns.len() {
-            return Err(FsError::new(ErrorKind::InvalidInput).because(format!("the index has no node {}", start.0)));
-        }
-        match self.kind(start)? {
-            Kind::Directory => Ok(()),
-            _ => Err(ErrorKind::NotDirectory.into()),
-        }
+        walk::check_start(self.columns.segment(), start)
     }
 
-    /// The node at a path by the names of it, one after the other; where it ends, if it does not lead there.
+    /// As [`walk`].
     ///
     /// # Errors
-    /// As [`Resolver::resolve`].
+    /// As there.
     pub fn walk(&self, start: NodeId, path: &[u8]) -> Result<std::result::Result<NodeId, Miss>> {
-        let absolute = path.first() == Some(&b'/');
-        let mut node = if absolute { NodeId::ROOT } else { start };
-        if !absolute {
-            self.check_start(start)?;
-        }
-        let mut at = 0;
-        for name in path.split(|byte| *byte == b'/') {
-            let begins = at;
-            at += name.len() + 1;
-            // Before the slash of an absolute path there is nothing; the empty path is where it starts.
-            if name.is_empty() && begins == 0 {
-                continue;
-            }
-            let why = MissKind::of(self.kind(node)?);
-            let found = match (why, name) {
-                (MissKind::NotFound, b"" | b".") => Some(node),
-                (MissKind::NotFound, b"..") => Some(self.columns.segment().parent(node)?),
-                (MissKind::NotFound, name) => self.columns.segment().lookup(node, name)?,
-                _ => None,
-            };
-            match found {
-                Some(found) => node = found,
-                None => return Ok(Err(Miss { reached: node, at: begins, why })),
-            }
-        }
-        Ok(Ok(node))
+        walk(self.columns.segment(), start, path)
     }
 }

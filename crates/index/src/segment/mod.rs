@@ -344,6 +344,12 @@ impl Segment {
         self.map.bytes().get(start..start + len).ok_or_else(outside)
     }
 
+    /// How many blocks nobody has compared with their checksums yet.
+    pub(crate) fn unchecked_blocks(&self) -> u64 {
+        let checked: u64 = self.checked.iter().map(|bits| u64::from(bits.load(Relaxed).count_ones())).sum();
+        self.sums.len() as u64 - checked
+    }
+
     /// Whether a block was compared with its checksum, and was right.
     #[inline]
     fn is_checked(&self, column: Column, block: u64) -> bool {

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime};
 use adit_core::error::Result as FsResult;
 
 use crate::gpu::{Adapter, Ending, GpuError, Pending, Resident, adapters};
-use crate::resolve::{Miss, Question, Resolver};
+use crate::resolve::{self, Miss, Question};
 use crate::router::{Choice, Engine, Job, Reason, Router, Work, known_devices};
 use crate::segment::{NodeId, Segment};
 use place::Place;
@@ -92,17 +92,17 @@ impl Session {
         self.options.state.as_ref().map_or(Ok(()), |state| self.router.save(state, self.asked_secs))
     }
 
-    /// As [`Resolver::find_batch`].
+    /// As [`resolve::find_batch`].
     pub fn find<'q>(&'q self, questions: &'q [Question<'q>]) -> Pending<'q, Vec<Option<NodeId>>> {
         let job = Job { work: Work::Resolve, amount: questions.len() as u64 };
-        let by_processor = move || Resolver::new(&self.segment)?.find_batch(questions);
+        let by_processor = move || resolve::find_batch(&self.segment, questions);
         self.ask(job, by_processor, |resident| resident.find(questions))
     }
 
-    /// As [`Resolver::resolve_batch`]: a miss is told precisely.
+    /// As [`resolve::resolve_batch`]: a miss is told precisely.
     pub fn resolve<'q>(&'q self, questions: &'q [Question<'q>]) -> Pending<'q, Vec<Result<NodeId, Miss>>> {
         let job = Job { work: Work::Resolve, amount: questions.len() as u64 };
-        let by_processor = move || Resolver::new(&self.segment)?.resolve_batch(questions);
+        let by_processor = move || resolve::resolve_batch(&self.segment, questions);
         self.ask(job, by_processor, |resident| resident.resolve(questions))
     }
 

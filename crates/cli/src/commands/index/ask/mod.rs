@@ -14,8 +14,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use adit_core::types::Kind;
+use adit_index::NodeId;
 use adit_index::query::Paths;
-use adit_index::{NodeId, Resolver};
+use adit_index::resolve::walk;
 
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
@@ -42,8 +43,7 @@ fn directory(index: &IndexFile, path: &OsStr) -> Result<NodeId> {
 /// What is at `path`.
 fn node_at(index: &IndexFile, path: &OsStr) -> Result<NodeId> {
     let failed = |e| index.failure(&e);
-    let found = Resolver::new(&index.segment).and_then(|resolver| resolver.resolve(NodeId::ROOT, path.as_bytes()));
-    found.map_err(failed)?.map_err(|miss| {
+    walk(&index.segment, NodeId::ROOT, path.as_bytes()).map_err(failed)?.map_err(|miss| {
         let why = resolve::why(index, &miss).unwrap_or("not-known").replace('-', " ");
         Failure::new(Code::Failure, format!("{}: {}: {why}", index.path.display(), shown(path)))
     })
