@@ -1,14 +1,18 @@
 //! Full disks and full volumes, as verbs tell them.
 
 mod common;
+#[path = "common/manifests.rs"]
+mod manifests;
 #[path = "common/mounts.rs"]
 mod mounts;
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::PathBuf;
 
 use common::{Bench, Start, pattern};
-use mounts::is_root;
+use manifests::Job;
+use mounts::{SmallDisk, is_root};
 
 /// A small disk, which goes with the test.
 struct Disk(PathBuf);
@@ -60,4 +64,53 @@ fn what_is_full_is_named() {
     bench.run(["vault", "init", "disk/vault", "--password-file", "password"]).expect(0);
     let full = bench.run(["put", "disk/vault", "big", "/", "--password-file", "password"]).expect(8);
     full.says("the disk with").says("disk/vault is full");
+}
+
+/// What was fetched can be fetched again, and what is written has only this disk: the cache makes way for it, however fast it comes.
+#[test]
+fn what_was_fetched_makes_way_for_what_is_written() {
+    const FILE_LEN: usize = 8 << 20;
+    if !is_root("a disk of its own") {
+        return;
+    }
+    let Some(job) = Job::new(&["mnt"]) else { return };
+    let disk = SmallDisk::mount(job.path("cache"), "96m");
+    for n in 0..16u8 {
+        let mut content = pattern(FILE_LEN);
+        content[0] = n;
+        job.write(&format!("file{n}"), &content);
+    }
+    job.snapshot("job", "v2023");
+    let read_all = || {
+        for n in 0..16u8 {
+            let read = fs::read(job.at(&format!("file{n}"))).unwrap();
+            assert!(read.len() == FILE_LEN && read[0] == n);
+        }
+    };
+    let write = |name: &str| {
+        let mut file = File::create(job.at(name)).unwrap();
+        for _ in 0..30 {
+            file.write_all(&pattern(1 << 20)).unwrap();
+        }
+        file.sync_all().unwrap();
+        drop(file);
+        assert_eq!(fs::metadata(job.at(name)).unwrap().len(), 30 << 20);
+    };
+    job.mount(&["--writable"]).expect(0);
+    read_all();
+    let status = job.run(&["status", "mnt", "--json"]).expect(0).json();
+    assert_eq!(status["cache_keep_free_bytes"].as_u64(), Some(24 << 20), "{status}");
+    assert!(status["cache_used_bytes"].as_u64() > Some(30 << 20), "it is a cache all the same: {status}");
+    write("first");
+    read_all();
+    job.umount();
+    job.mount(&["--writable"]).expect(0);
+    read_all();
+    write("second");
+    let stat = rustix::fs::statvfs(&disk.0).unwrap();
+    assert!(stat.f_bavail < stat.f_blocks, "it is this disk");
+    for name in ["first", "second"] {
+        assert!(fs::read(job.at(name)).unwrap().chunks(1 << 20).all(|piece| piece == pattern(1 << 20)), "{name}");
+    }
+    job.umount();
 }

@@ -211,13 +211,23 @@ impl Volume {
     /// As [`Volume::open`], with the content of files in the folder `data`, whatever the file says. If it is opened to be
     /// changed, it says so from then on. `InvalidInput` for a volume that has what files hold in its file.
     pub fn open_with_data(path: &Path, data: Option<&Path>, options: &OpenOptions) -> Result<Volume> {
+        Volume::open_through(path, data, options, &|file| Arc::new(file))
+    }
+
+    /// As [`Volume::open_with_data`], with all that is done to its file going through what `wrap` makes of it.
+    pub fn open_through(
+        path: &Path,
+        data: Option<&Path>,
+        options: &OpenOptions,
+        wrap: &dyn Fn(HostBlockFile) -> Arc<dyn BlockFile>,
+    ) -> Result<Volume> {
         let name = path.display().to_string();
         let file = HostBlockFile::open(path, options.access).map_err(|e| FsError::from(e).on("open", &name))?;
         let find = |uuid, stored: &[u8]| match data {
             Some(dir) => data_folder::open(dir, uuid, options.access),
             None => data_folder::open(&data_folder::place(path, stored), uuid, options.access),
         };
-        let base = Base::open_with(Arc::new(file), &name, &find, options.base())?;
+        let base = Base::open_with(wrap(file), &name, &find, options.base())?;
         if data.is_some() && base.info().data == DataLocation::Inline {
             let why = "what its files hold is in the volume's own file, and in no folder";
             return Err(FsError::new(ErrorKind::InvalidInput).on("open", &name).because(why));

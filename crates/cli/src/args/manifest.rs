@@ -248,7 +248,8 @@ pub struct CasArgs {
     /// Where what is fetched, hashes, indexes and the volumes of --writable are kept, instead of $XDG_CACHE_HOME/adit
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = STORE)]
     pub cache_dir: Option<PathBuf>,
-    /// Most space for what is fetched, such as 50G [default: what the disk has]
+    /// Most space for what is fetched, such as 50G [default: what the disk has]; whatever it is, the twentieth of the disk is left free, at
+    /// least 64M (or the fourth of a small disk) and at most 1G
     #[arg(long, value_name = "SIZE", value_parser = units::size, help_heading = STORE)]
     pub cache_size: Option<u64>,
     /// Hand out no byte before all of its object (a file of v2023, 256 MiB of one of v2025) was compared with its hash

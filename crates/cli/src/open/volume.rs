@@ -1,10 +1,13 @@
 //! Opening a volume: its file, locked against every other process that changes it.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use adit_core::media::BlockFile;
 use adit_core::overlay::LowerIdentity;
 use adit_core::types::{Access, Ino};
 use adit_core::{ErrorKind, FsError};
+use adit_media::HostBlockFile;
 use adit_mount::control::MountInfo;
 use adit_volume::Volume;
 use adit_volume::volume::OpenOptions;
@@ -41,7 +44,20 @@ pub fn open_with_data(file: &Path, data: Option<&Path>, purpose: Purpose) -> Res
 /// # Errors
 /// `Busy` if another process has it, which passes unless that is a mount; what [`Volume::open_with_data`] says.
 pub fn opened(file: &Path, data: Option<&Path>, options: &OpenOptions) -> Result<Volume> {
-    Volume::open_with_data(file, data, options).map_err(|e| {
+    opened_through(file, data, options, &|file| Arc::new(file))
+}
+
+/// The same, with all that is done to its file going through what `wrap` makes of it.
+///
+/// # Errors
+/// As [`opened`].
+pub fn opened_through(
+    file: &Path,
+    data: Option<&Path>,
+    options: &OpenOptions,
+    wrap: &dyn Fn(HostBlockFile) -> Arc<dyn BlockFile>,
+) -> Result<Volume> {
+    Volume::open_through(file, data, options, wrap).map_err(|e| {
         let failure = failure(file, &e);
         match (e.kind(), data) {
             // The file is there: it was looked at before.

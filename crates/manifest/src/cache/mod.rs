@@ -53,6 +53,7 @@ pub use object::{CachedObject, ObjectState};
 pub use stats::CacheStats;
 
 use generation::make_dir;
+use scan::Goal;
 use space::Space;
 use stats::Counters;
 use work::Queue;
@@ -79,6 +80,9 @@ pub trait Watch: Send + Sync {
 pub struct CacheOptions {
     /// Bytes of the host's space that all objects together may take. Default: no limit but the host's.
     pub limit_bytes: u64,
+    /// Bytes of the folder's disk that are left to others: objects go before there is less free, whoever took it. Default: the twentieth
+    /// of the disk, at least 64 MiB or the fourth of a small one, at most 1 GiB.
+    pub keep_free_bytes: Option<u64>,
     /// Length of a block of new objects in bytes, a power of two from 512 to 64 Mi. The unit of fetching; an object that is no
     /// longer is kept as a whole. Default 1 MiB.
     pub block_len: u32,
@@ -107,6 +111,7 @@ impl Default for CacheOptions {
     fn default() -> Self {
         CacheOptions {
             limit_bytes: u64::MAX,
+            keep_free_bytes: None,
             block_len: 1 << 20,
             strict: false,
             verify_first_bytes: 8 << 20,
@@ -193,14 +198,21 @@ impl Cache {
         self.inner.options.block_len
     }
 
-    /// How much all objects together may take, in bytes.
+    /// How much all objects together may take now, in bytes: what they were given, or less if the disk has less.
     pub fn limit_bytes(&self) -> u64 {
-        self.inner.options.limit_bytes
+        self.inner.space.limit()
+    }
+
+    /// Makes room on the disk for `bytes` of somebody else who finds it full, as far as there are objects to be removed. Whether there
+    /// were, so that another try is worth it.
+    pub fn make_room_for(&self, bytes: u64) -> bool {
+        self.inner.make_room(Goal::ForOthers(bytes))
     }
 
     /// Counters, and how much there is.
     pub fn stats(&self) -> CacheStats {
-        self.inner.counters.snapshot(self.inner.space.estimate(), self.inner.options.limit_bytes)
+        let (used, limit) = (self.inner.space.estimate(), self.inner.options.limit_bytes);
+        self.inner.counters.snapshot(used, limit, self.inner.space.kept_free())
     }
 }
 

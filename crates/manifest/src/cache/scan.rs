@@ -37,8 +37,10 @@ const ORPHAN_SECS: i64 = 600;
 pub(super) enum Goal {
     /// What the limit allows, with some way to go.
     Limit,
-    /// So many bytes.
-    AtMost(u64),
+    /// The same, with room for so many bytes.
+    RoomFor(u64),
+    /// The disk is full for somebody else, who needs so many bytes.
+    ForOthers(u64),
     /// Less than now, for the host is full.
     LessByAnEighth,
 }
@@ -93,10 +95,16 @@ impl Inner {
         let mut is_less = false;
         for _ in 0..LOOKS_MAX {
             let mut seen = self.look_through()?;
+            // What there is counts anew, and with it what the disk leaves.
+            self.set_usage(seen.bytes);
+            self.look_at_disk();
             let goal_bytes = match goal {
                 Goal::Limit if seen.bytes <= self.space.high() => seen.bytes,
                 Goal::Limit => self.space.low(),
-                Goal::AtMost(bytes) => bytes,
+                Goal::RoomFor(bytes) => self.space.low().saturating_sub(bytes),
+                Goal::ForOthers(_) if is_less => seen.bytes,
+                // Also if the disk tells of room: a quota does not show there.
+                Goal::ForOthers(bytes) => self.space.low().saturating_sub(bytes).min(seen.bytes - seen.bytes / 8),
                 Goal::LessByAnEighth if is_less => seen.bytes,
                 Goal::LessByAnEighth => seen.bytes - seen.bytes / 8,
             };

@@ -3,6 +3,9 @@
 //! Processes tell each other in the file `usage` what they added; whoever makes room counts anew and corrects it. So the limit is
 //! kept up to what the processes have not told yet ([`TELL_STEP_MAX`] each). Whoever reaches it makes room first, and if
 //! there is none to be made, keeps nothing.
+//!
+//! The disk is a limit as well: some of it is left to others ([`keep_free`]), first of all to the volume of a writable mount, which often lies on
+//! the same one. What others take of it is seen when something is to be added, and every two seconds.
 
 use std::io;
 use std::path::Path;
@@ -30,6 +33,13 @@ const USAGE_SEED: u64 = u64::from_le_bytes(*b"ADITUSED");
 const TELL_STEP_MAX: u64 = 8 << 20;
 /// Most bytes of one fetch of several blocks.
 const RUN_LEN_MAX: u64 = 1 << 30;
+/// What is left of the disk to others, in bytes: a part of it, but no less than the least, and no more than the most.
+const KEEP_FREE_PART: u64 = 20;
+/// The segments and the log of a volume that begins, and what a program writes before anybody looks.
+const KEEP_FREE_MIN: u64 = 64 << 20;
+/// Most that the least may be of a small disk.
+const KEEP_FREE_PART_MAX: u64 = 4;
+const KEEP_FREE_MAX: u64 = 1 << 30;
 /// What a short file takes on most hosts.
 pub(super) const UNIT_LEN: u64 = 4096;
 /// How long nothing is kept after there was no room to be made.
@@ -37,7 +47,12 @@ const FULL_FOR: Duration = Duration::from_secs(1);
 
 /// The accounts of one process.
 pub(super) struct Space {
-    limit: u64,
+    /// What it was given.
+    given: u64,
+    /// What the disk leaves, as of the last look.
+    ceiling: AtomicU64,
+    /// What is left of the disk to others, as of the last look.
+    kept_free: AtomicU64,
     /// What all processes told, as of the last look.
     told: AtomicU64,
     /// What this one added since.
@@ -57,9 +72,11 @@ pub(super) struct Space {
 }
 
 impl Space {
-    pub fn new(limit: u64) -> Self {
+    pub fn new(given: u64) -> Self {
         Space {
-            limit,
+            given,
+            ceiling: AtomicU64::new(u64::MAX),
+            kept_free: AtomicU64::new(0),
             told: AtomicU64::new(0),
             untold: AtomicI64::new(0),
             reserved: AtomicU64::new(0),
@@ -73,28 +90,44 @@ impl Space {
 
     /// Bytes that all objects take, with what is being fetched.
     pub fn estimate(&self) -> u64 {
-        let written = self.told.load(Ordering::Relaxed).saturating_add_signed(self.untold.load(Ordering::Relaxed));
-        written.saturating_add(self.reserved.load(Ordering::Relaxed))
+        self.written().saturating_add(self.reserved.load(Ordering::Relaxed))
+    }
+
+    /// The same, without what is being fetched.
+    fn written(&self) -> u64 {
+        self.told.load(Ordering::Relaxed).saturating_add_signed(self.untold.load(Ordering::Relaxed))
+    }
+
+    /// Most bytes that all objects may take now.
+    pub fn limit(&self) -> u64 {
+        self.given.min(self.ceiling.load(Ordering::Relaxed))
+    }
+
+    /// Bytes of the disk that are left to others.
+    pub fn kept_free(&self) -> u64 {
+        self.kept_free.load(Ordering::Relaxed)
     }
 
     /// From here on room is made in the background.
     pub fn high(&self) -> u64 {
-        self.limit - self.limit / 16
+        let limit = self.limit();
+        limit - limit / 16
     }
 
     /// How much is left when room was made.
     pub fn low(&self) -> u64 {
-        self.limit - self.limit / 8
+        let limit = self.limit();
+        limit - limit / 8
     }
 
     /// Most bytes that are fetched in one call.
     pub fn run_max(&self) -> u64 {
-        (self.limit / 8).min(RUN_LEN_MAX)
+        (self.limit() / 8).min(RUN_LEN_MAX)
     }
 
     /// How much may be added before it is told.
     fn step(&self) -> u64 {
-        (self.limit / 256).min(TELL_STEP_MAX)
+        (self.limit() / 256).min(TELL_STEP_MAX)
     }
 
     /// Whether there could be room for so much at all.
@@ -149,6 +182,12 @@ pub(super) fn is_full(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
+/// What is left to others of a disk of so many bytes.
+fn keep_free(disk_len: u64) -> u64 {
+    let least = KEEP_FREE_MIN.min(disk_len / KEEP_FREE_PART_MAX);
+    (disk_len / KEEP_FREE_PART).max(least).min(KEEP_FREE_MAX)
+}
+
 /// Nobody's id, for messages about the folder as a whole.
 const NO_OBJECT: ObjectId = ObjectId { hash: ContentHash([0; 16]), len: 0 };
 
@@ -166,7 +205,17 @@ impl Inner {
     /// Room for `bytes` more, if there is any or it can be made.
     pub(super) fn reserve(&self, bytes: u64) -> Option<Reservation<'_>> {
         let space = &self.space;
-        if !space.fits(bytes) || space.is_full() {
+        if space.is_full() {
+            return None;
+        }
+        let is_over = self.look_at_disk();
+        if !space.fits(bytes) {
+            // Others need what is here, or there is too much of it from before.
+            if is_over && self.queue.is_inline() {
+                self.make_room(Goal::Limit);
+            } else if is_over && !space.is_scheduled.swap(true, Ordering::AcqRel) {
+                self.queue.submit(Job::MakeRoom);
+            }
             return None;
         }
         space.reserved.fetch_add(bytes, Ordering::Relaxed);
@@ -175,14 +224,37 @@ impl Inner {
         if used > space.high() && !self.queue.is_inline() && !space.is_scheduled.swap(true, Ordering::AcqRel) {
             self.queue.submit(Job::MakeRoom);
         }
-        if used > space.limit {
-            self.make_room(Goal::AtMost(space.low() - bytes));
-            if space.estimate() > space.limit {
+        if used > space.limit() {
+            self.make_room(Goal::RoomFor(bytes));
+            self.look_at_disk();
+            if space.estimate() > space.limit() {
                 space.set_full();
                 return None;
             }
         }
         Some(room)
+    }
+
+    /// Learns what the disk leaves for objects. Whether there is more than that.
+    pub(super) fn look_at_disk(&self) -> bool {
+        let space = &self.space;
+        let (kept_free, ceiling) = match self.host.statfs() {
+            // Some filesystems tell nothing.
+            Ok(disk) if disk.blocks > 0 => {
+                let bytes = |blocks: u64| blocks.saturating_mul(disk.block_size.into());
+                let kept_free = self.options.keep_free_bytes.unwrap_or_else(|| keep_free(bytes(disk.blocks)));
+                let all = space.written().saturating_add(bytes(disk.blocks_available));
+                (kept_free, all.saturating_sub(kept_free))
+            }
+            Ok(_) => (0, u64::MAX),
+            Err(e) => {
+                self.note_of_folder("ask for the room on the disk", &e);
+                (0, u64::MAX)
+            }
+        };
+        space.kept_free.store(kept_free, Ordering::Relaxed);
+        space.ceiling.store(ceiling, Ordering::Relaxed);
+        space.written() > space.limit()
     }
 
     /// What to do about an error of the folder: if the host is full, room is made. Whether it is worth another try.
@@ -285,6 +357,12 @@ mod tests {
         for len in 0..USAGE_LEN {
             assert_eq!(usage_in(&record[..len]), None, "{len}");
         }
+    }
+
+    #[test]
+    fn a_part_of_each_disk_is_left_to_others() {
+        let kept = [0, 40 << 20, 220 << 20, 1 << 30, 10 << 30, 1 << 40].map(keep_free);
+        assert_eq!(kept, [0, 10 << 20, 55 << 20, 64 << 20, 512 << 20, 1 << 30]);
     }
 
     #[test]

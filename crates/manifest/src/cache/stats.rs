@@ -35,6 +35,8 @@ pub struct CacheStats {
     pub used_bytes: u64,
     /// How much they may take.
     pub limit_bytes: u64,
+    /// Bytes of the disk that are left free beside them.
+    pub kept_free_bytes: u64,
 }
 
 /// The counters behind [`CacheStats`].
@@ -56,7 +58,7 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    pub fn snapshot(&self, used_bytes: u64, limit_bytes: u64) -> CacheStats {
+    pub fn snapshot(&self, used_bytes: u64, limit_bytes: u64, kept_free_bytes: u64) -> CacheStats {
         CacheStats {
             hit_bytes: self.hit_bytes.load(Relaxed),
             hits: self.hits.load(Relaxed),
@@ -73,6 +75,7 @@ impl Counters {
             folder_errors: self.folder_errors.load(Relaxed),
             used_bytes,
             limit_bytes,
+            kept_free_bytes,
         }
     }
 }

@@ -117,11 +117,15 @@ pub(super) fn start(inner: Arc<Inner>) -> io::Result<JoinHandle<()>> {
 }
 
 impl Inner {
-    /// Lets go of what others removed, so that its space becomes free, and tells what was added.
+    /// Lets go of what others removed, so that its space becomes free, tells what was added, and makes room if the disk has too little.
     pub(super) fn tick(&self) {
         for object in self.all_live() {
             object.let_go(true);
         }
         self.tell_usage();
+        // Whoever else fills the disk does not say so.
+        if self.look_at_disk() {
+            self.make_room(Goal::Limit);
+        }
     }
 }

@@ -258,6 +258,7 @@ impl Store for ManifestStore {
             ("cache_used_bytes", stats.used_bytes),
         ];
         // What the disk has is no number.
+        counters.push(("cache_keep_free_bytes", stats.kept_free_bytes));
         counters.extend((stats.limit_bytes < u64::MAX).then_some(("cache_limit_bytes", stats.limit_bytes)));
         counters
     }

@@ -123,6 +123,11 @@ impl ManifestStore {
         self.0.index.segment()
     }
 
+    /// Makes room on the disk of the cache for `bytes` of somebody else; see [`Cache::make_room_for`].
+    pub fn make_room_for(&self, bytes: u64) -> bool {
+        self.0.cache.make_room_for(bytes)
+    }
+
     /// Whether something of the content of its first `nodes_max` entries is in the cache. What is damaged has none.
     pub fn has_cached(&self, nodes_max: u32) -> bool {
         let is_file = |id: &NodeId| self.0.index.kind(*id).is_ok_and(|kind| kind == Kind::File);

@@ -2,14 +2,24 @@
 
 use std::os::unix::fs::MetadataExt;
 
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use adit_core::media::{HostDir, HostFile};
+use adit_core::types::StatFs;
 use adit_manifest::cache::CacheOptions;
-use adit_testkit::Rng;
+use adit_testkit::{Rng, Through};
 
 use crate::support::*;
 
 /// Bytes that the folder's objects take.
 fn used(dir: &tempfile::TempDir) -> u64 {
-    let files = files(&dir.path().join("objects"));
+    used_in(dir.path())
+}
+
+fn used_in(dir: &Path) -> u64 {
+    let files = files(&dir.join("objects"));
     files.iter().filter_map(|path| std::fs::metadata(path).ok()).map(|meta| meta.blocks() * 512).sum()
 }
 
@@ -123,6 +133,60 @@ fn strict_readers_of_an_object_larger_than_the_limit_share_what_one_found() {
         }
     });
     assert!(source.fetched_bytes() <= 1_000_000 + 8 * 4 * 4096);
+}
+
+/// What others have of the disk of [`small_disk`], in bytes, and where its folder is.
+static OF_OTHERS: AtomicU64 = AtomicU64::new(0);
+static SMALL_DISK: OnceLock<PathBuf> = OnceLock::new();
+const DISK_LEN: u64 = 4 << 20;
+/// What is kept free of such a small one.
+const KEPT_FREE: u64 = DISK_LEN / 4;
+
+/// A folder on a small disk, of which there is one.
+fn small_disk(dir: &tempfile::TempDir) -> impl HostDir + use<> {
+    SMALL_DISK.set(dir.path().to_owned()).unwrap();
+    Through::files(host(dir), |file: Box<dyn HostFile>| file).with_space(|space| {
+        let taken = OF_OTHERS.load(Ordering::SeqCst) + used_in(SMALL_DISK.get().unwrap());
+        let free = DISK_LEN.saturating_sub(taken) / 4096;
+        StatFs { block_size: 4096, blocks: DISK_LEN / 4096, blocks_free: free, blocks_available: free, ..space }
+    })
+}
+
+/// The volume of a writable mount often lies on the same disk: it must not find that full of what can be fetched again.
+#[test]
+fn some_of_the_disk_is_left_to_others() {
+    let (dir, source) = (folder(), Source::new());
+    let ids: Vec<_> = (0..60).map(|n| source.add(if n % 2 == 0 { 150_000 } else { 3000 }, n)).collect();
+    let cache = open(small_disk(&dir), options_of(u64::MAX));
+    let free = || DISK_LEN.saturating_sub(OF_OTHERS.load(Ordering::SeqCst) + used(&dir));
+    let read_each = || {
+        for id in &ids {
+            read_all(&cache, *id, 20_000, &source);
+        }
+    };
+    read_each();
+    let stats = cache.stats();
+    assert_eq!((stats.limit_bytes, stats.kept_free_bytes), (u64::MAX, KEPT_FREE));
+    assert!(stats.evictions > 0 && used(&dir) > DISK_LEN / 2, "{stats:?}");
+    // A block or two were under way.
+    assert!(free() >= KEPT_FREE - 200_000, "{}", free());
+    // Somebody else takes some of it: that is made up for as soon as something is added.
+    OF_OTHERS.store(DISK_LEN / 4, Ordering::SeqCst);
+    read_each();
+    assert!(free() >= KEPT_FREE - 200_000, "{}", free());
+    assert!(used(&dir) > DISK_LEN / 4);
+    // Who finds it full gets as much as is needed.
+    let before = used(&dir);
+    OF_OTHERS.store(DISK_LEN - before, Ordering::SeqCst);
+    assert!(cache.make_room_for(100_000));
+    assert!(used(&dir) <= before - 100_000 - KEPT_FREE / 2);
+    // All of it: what is here goes, nothing is kept, and everything can be read.
+    OF_OTHERS.store(DISK_LEN, Ordering::SeqCst);
+    read_all(&cache, ids[0], 20_000, &source);
+    assert_eq!(used(&dir), 0);
+    read_all(&cache, ids[0], 20_000, &source);
+    assert_eq!(used(&dir), 0);
+    assert!(!cache.make_room_for(1), "there is nothing left to remove");
 }
 
 #[derive(Default)]

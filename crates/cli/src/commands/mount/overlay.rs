@@ -106,6 +106,14 @@ impl Lower {
         }
     }
 
+    /// The manifest's store, if what it fetches lies on the disk of `upper`, and can make room there.
+    pub fn room_beside(&self, upper: &Path) -> Option<ManifestStore> {
+        let (store, cas) = self.manifest()?;
+        let device = |path: &Path| path.metadata().ok().map(|meta| meta.dev());
+        let objects = open::manifest::objects_place(cas).ok()?;
+        (device(upper).is_some() && device(upper) == device(&objects)).then(|| store.clone())
+    }
+
     /// What `overlay`, which lies on it, need not read of files that are as they were: a manifest has their hashes.
     pub fn contents(&self, overlay: &Overlay) -> Option<Arc<dyn Contents>> {
         let (store, _) = self.manifest()?;

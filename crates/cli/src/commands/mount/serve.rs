@@ -328,6 +328,7 @@ impl Verbs {
             status["cache_dir"] = dir.map(|dir| dir.to_string_lossy().into_owned()).into();
             // Without one it is what the disk has.
             status["cache_limit_bytes"] = (*cache_size).into();
+            status["cache_keep_free_bytes"] = counter("cache_keep_free_bytes").into();
             status["cache_used_bytes"] = counter("cache_used_bytes").into();
             status["strict"] = (*strict).into();
         }

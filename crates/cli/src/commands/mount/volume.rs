@@ -22,6 +22,8 @@ use adit_core::overlay::Overlay;
 use adit_core::store::Store;
 use adit_core::types::{Access, FileName};
 use adit_core::{ErrorKind, FsError};
+use adit_manifest::store::ManifestStore;
+use adit_media::RoomyFile;
 use adit_mount::control::{ControlError, MountInfo, Registry};
 use adit_mount::daemon::Readiness;
 use adit_mount::{MountOptions, SessionHandle, Signals, Until, mountpoint};
@@ -134,7 +136,7 @@ pub(super) fn mount(plan: Plan, global: &GlobalArgs, inherited: Inherited) -> Re
         // Somebody may be faster.
         let volume = turn::take(&file, |seen| match &seen.process {
             Some(process) => join(process, &plan).map(|()| None),
-            None => open_file(&plan, &file, access).map(Some),
+            None => open_file(&plan, &file, access, None).map(Some),
         })?;
         if let Some(volume) = volume {
             return Process::run(&plan, file, volume, None, readiness);
@@ -155,7 +157,7 @@ pub(super) fn mount_overlay(
     start(plan, global, inherited, |plan, readiness| {
         let lower = lower(&plan)?;
         let access = access(&plan, &upper);
-        let volume = turn::take(&upper, |_| open_file(&plan, &upper, access))?;
+        let volume = turn::take(&upper, |_| open_file(&plan, &upper, access, lower.room_beside(&upper)))?;
         overlay::settle(&upper, &volume, &lower, &plan.request)?;
         Process::run(&plan, upper, volume, Some(lower), readiness)
     })
@@ -165,7 +167,8 @@ fn access(plan: &Plan, file: &Path) -> Access {
     open::volume::access_for_mount(file, plan.request.options.read_only && plan.request.part == Part::Live)
 }
 
-fn open_file(plan: &Plan, file: &Path, access: Access) -> Result<Volume> {
+/// Opens the volume of a mount. Where its disk is full, `beside` lets go of what it has fetched.
+fn open_file(plan: &Plan, file: &Path, access: Access, beside: Option<ManifestStore>) -> Result<Volume> {
     let request = &plan.request;
     let options = OpenOptions {
         durability: request.durability,
@@ -174,7 +177,10 @@ fn open_file(plan: &Plan, file: &Path, access: Access) -> Result<Volume> {
     };
     // What an overlay's mount is told is where the data of the volume below is.
     let data = request.data.as_deref().filter(|_| plan.source.path() == file);
-    open::volume::opened(file, data, &options)
+    open::volume::opened_through(file, data, &options, &|file| match beside.clone() {
+        Some(store) => Arc::new(RoomyFile::new(file, move |bytes| store.make_room_for(bytes))),
+        None => Arc::new(file),
+    })
 }
 
 /// How much of the memory of a mount is the volume's; its engine has the rest.
