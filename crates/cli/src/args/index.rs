@@ -35,10 +35,10 @@ Examples:
     Build(IndexBuildArgs),
     /// Bring an index up to date with its source
     #[command(after_long_help = "\
-Files of the same size and times, whose inode was not changed since, keep their hash; the others are read if the index was made with --hash. A manifest or \
+Files of the same size and times, whose inode is the same and was not changed since, keep their hash; the others are read if the index was made with --hash. A manifest or \
 snapshot that is the same is not read at all. The new index takes the place of the old one when it is complete.
 
-SOURCE is known from the index, and is only named if it was moved. `adit index update SOURCE -o FILE` means the same.
+SOURCE is known from the index, and is only named if it was moved; of another one than the index knows, no hash is kept. `adit index update SOURCE -o FILE` means the same.
 
 Examples:
   adit index update src.idx

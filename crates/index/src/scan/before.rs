@@ -2,6 +2,7 @@
 
 use adit_core::types::Kind;
 
+use super::listing::Known;
 use crate::ContentHash;
 use crate::build::Entry;
 use crate::segment::{NodeId, Segment};
@@ -15,6 +16,8 @@ pub struct Before<'a> {
     segment: &'a Segment,
     /// Changes before this time are in it.
     settled_ns: i64,
+    /// Whether it is of the place that is walked now.
+    is_of_this: bool,
 }
 
 /// What became of an entry since it was indexed.
@@ -31,7 +34,12 @@ pub enum Change {
 impl<'a> Before<'a> {
     /// The index `segment`, whose making was begun at `begun_ns` (since 1970).
     pub fn new(segment: &'a Segment, begun_ns: i64) -> Before<'a> {
-        Before { segment, settled_ns: begun_ns.saturating_sub(SETTLED_NS) }
+        Before { segment, settled_ns: begun_ns.saturating_sub(SETTLED_NS), is_of_this: true }
+    }
+
+    /// Of another place than the one that is walked: it says what is new, and no hash.
+    pub fn of_another_place(self) -> Before<'a> {
+        Before { is_of_this: false, ..self }
     }
 
     /// The entry `name` of the directory `dir`. One that cannot be read is none: it is told as new, and read again.
@@ -39,12 +47,16 @@ impl<'a> Before<'a> {
         self.segment.lookup(dir?, name).ok()?
     }
 
-    /// The hash of a file, if it is as it was: of this size and time, and its inode was not changed since it was indexed.
-    pub(super) fn hash(&self, node: Option<NodeId>, size: u64, mtime_ns: i64, ctime_ns: i64) -> Option<ContentHash> {
-        let node = self.segment.node(node?).ok()?;
-        let same = node.kind == Kind::File && (node.size, node.mtime_ns) == (size, mtime_ns);
-        let settled = ctime_ns < self.settled_ns && mtime_ns < self.settled_ns;
-        if same && settled { self.segment.hash(node.id).ok()? } else { None }
+    /// The hash of a file, if it is the same one and as it was: of this size, time and stamp, and its inode was not changed since it was
+    /// indexed. Without the stamp, a file that came to the path with a directory around it would be taken for the one that was there.
+    pub(super) fn hash(&self, node: Option<NodeId>, known: &Known) -> Option<ContentHash> {
+        let node = self.segment.node(node.filter(|_| self.is_of_this)?).ok()?;
+        let same = node.kind == Kind::File && (node.size, node.mtime_ns) == (known.size, known.mtime_ns);
+        let settled = known.ctime_ns < self.settled_ns && known.mtime_ns < self.settled_ns;
+        if !same || !settled || self.segment.extra(node.id).ok()? != known.stamp() {
+            return None;
+        }
+        self.segment.hash(node.id).ok()?
     }
 
     /// What became of what is at the path of `entry`.
@@ -68,7 +80,9 @@ impl<'a> Before<'a> {
             let said = (self.segment.hash(was.id).ok().flatten(), self.segment.extra(was.id).unwrap_or_default());
             // What was not hashed both times is not compared by its hash.
             let hash = said.0.is_none() || entry.hash.is_none() || said.0 == entry.hash;
-            same &= hash && said.1 == entry.extra && (was.size, was.mtime_ns) == (entry.size, entry.mtime_ns);
+            // The extra bytes of a file say which one it is, and not what is in it.
+            let target = entry.kind == Kind::File || said.1 == entry.extra;
+            same &= hash && target && (was.size, was.mtime_ns) == (entry.size, entry.mtime_ns);
         }
         if same { Change::Same } else { Change::Changed }
     }

@@ -238,7 +238,7 @@ impl<'a> Walker<'a> {
             },
             Kind::File if options.hash => {
                 let before = options.before;
-                match before.and_then(|before| before.hash(node, known.size, known.mtime_ns, changed_ns(&stat))) {
+                match before.and_then(|before| before.hash(node, &known)) {
                     Some(hash) => self.add_hashed(&path, node, known, Some(hash), b""),
                     None => self.queue_file(dir, name, known, node),
                 }
@@ -349,7 +349,8 @@ fn known(stat: &Stat) -> Option<Known> {
         FileType::Unknown => return None,
     };
     let size = u64::try_from(stat.st_size).unwrap_or(0);
-    Some(Known { kind, perm: (stat.st_mode & 0o7777) as u16, size, mtime_ns: modified_ns(stat) })
+    let (mtime_ns, ctime_ns) = (modified_ns(stat), changed_ns(stat));
+    Some(Known { kind, perm: (stat.st_mode & 0o7777) as u16, size, mtime_ns, ctime_ns, ino: stat.st_ino })
 }
 
 fn modified_ns(stat: &Stat) -> i64 {

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use adit_core::error::FsError;
 use adit_core::types::{Kind, Timestamp};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Change, Event, Sink, UNREADABLE};
 use crate::ContentHash;
@@ -19,6 +20,21 @@ pub(super) struct Known {
     pub perm: u16,
     pub size: u64,
     pub mtime_ns: i64,
+    pub ctime_ns: i64,
+    pub ino: u64,
+}
+
+/// What tells a file from any other that is, or was, at its path, and from what it was before it was changed: the XXH3-64 of its inode number
+/// and its ctime. It is kept with a hash, so that the hash is believed of that file alone.
+pub(super) type Stamp = [u8; 8];
+
+impl Known {
+    pub fn stamp(&self) -> Stamp {
+        let mut both = [0; 16];
+        both[..8].copy_from_slice(&self.ino.to_le_bytes());
+        both[8..].copy_from_slice(&self.ctime_ns.to_le_bytes());
+        xxh3_64(&both).to_le_bytes()
+    }
 }
 
 /// Nanoseconds since 1970; the years 1678 to 2262 fit, a time beyond is the end of that span.
@@ -60,7 +76,7 @@ impl Batch {
         start..self.bytes.len()
     }
 
-    /// Adds an entry. `change` is asked with it.
+    /// Adds an entry; a file with a hash has its stamp as extra bytes. `change` is asked with it.
     pub fn add(
         &mut self,
         path: &[u8],
@@ -69,6 +85,8 @@ impl Batch {
         extra: &[u8],
         change: &dyn Fn(&Entry<'_>) -> Change,
     ) {
+        let stamp = known.stamp();
+        let extra = if hash.is_some() && known.kind == Kind::File { &stamp } else { extra };
         let change = change(&entry(path, &known, hash, extra));
         let (path, extra) = (self.keep(path), self.keep(extra));
         self.records.push(Record { path, extra, known, hash, change });
@@ -111,7 +129,7 @@ impl Batch {
 }
 
 fn entry<'a>(path: &'a [u8], known: &Known, hash: Option<ContentHash>, extra: &'a [u8]) -> Entry<'a> {
-    let Known { kind, perm, size, mtime_ns } = *known;
+    let Known { kind, perm, size, mtime_ns, .. } = *known;
     Entry { path, kind, perm, size, mtime_ns, hash, extra }
 }
 

@@ -181,8 +181,7 @@ impl Walker<'_> {
 
     /// A file whose hash is wanted.
     fn file(&mut self, path: Vec<u8>, node: Option<NodeId>, attr: Attr) -> Result<()> {
-        let (mtime, ctime) = (nanos(attr.mtime), nanos(attr.ctime));
-        if let Some(hash) = self.options.before.and_then(|before| before.hash(node, attr.size, mtime, ctime)) {
+        if let Some(hash) = self.options.before.and_then(|before| before.hash(node, &known(&attr))) {
             let added = self.add(&path, node, &attr, Some(hash), b"");
             self.forget(attr.ino);
             return added;
@@ -295,9 +294,9 @@ impl Walker<'_> {
         hash: Option<ContentHash>,
         extra: &[u8],
     ) -> Result<()> {
-        let known = Known { kind: attr.kind, perm: attr.perm & 0o7777, size: attr.size, mtime_ns: nanos(attr.mtime) };
         let before = self.options.before;
-        self.batch.add(path, known, hash, extra, &|entry| before.map_or(Change::Added, |b| b.change(node, entry)));
+        self.batch
+            .add(path, known(attr), hash, extra, &|entry| before.map_or(Change::Added, |b| b.change(node, entry)));
         self.pass_on_if_full()
     }
 
@@ -378,6 +377,12 @@ fn hash(job: &Job, buffer: &mut Vec<u8>, out: &std::sync::mpsc::Sender<Read>) ->
 /// Whether nothing has changed in a file between two looks at it.
 fn is_as_it_was(now: &Attr, was: &Attr) -> bool {
     (now.size, now.mtime, now.ctime) == (was.size, was.mtime, was.ctime)
+}
+
+fn known(attr: &Attr) -> Known {
+    let Attr { kind, size, ino, .. } = *attr;
+    let (mtime_ns, ctime_ns) = (nanos(attr.mtime), nanos(attr.ctime));
+    Known { kind, perm: attr.perm & 0o7777, size, mtime_ns, ctime_ns, ino: ino.0 }
 }
 
 /// A path for messages.

@@ -45,7 +45,10 @@ pub fn update(args: &IndexUpdateArgs, global: &GlobalArgs) -> Result<()> {
     if from.is_as(&origin) && origin.unreadable == 0 && origin.hashed >= args.hash {
         return nothing_to_do(&path, &index, &from, args, global);
     }
-    let before = Before::new(&index.segment, origin.begun_ns);
+    let mut before = Before::new(&index.segment, origin.begun_ns);
+    if from.place.as_os_str().as_bytes() != origin.source {
+        before = before.of_another_place();
+    }
     let origin = Origin {
         hashed: origin.hashed || args.hash,
         begun_ns,
