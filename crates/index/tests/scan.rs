@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use adit_core::error::Result;
@@ -350,6 +351,86 @@ fn files_that_come_with_their_folder_have_their_own_hashes() {
         // Of another place no hash is believed.
         let elsewhere = walk(dir.path(), &ScanOptions { before: Some(before.of_another_place()), ..options });
         assert_eq!((elsewhere.read_bytes, elsewhere.with(Change::Same).len()), (12, seen.with(Change::Same).len()));
+    }
+}
+
+/// Goes on with `change` while `walk` is under way.
+fn beside<T>(change: impl Fn() + Sync, walk: impl FnOnce() -> T) -> T {
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                change();
+            }
+        });
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(walk));
+        ended.store(true, Ordering::Relaxed);
+        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// A name that was listed and is gone when it is opened is another one now: what has it is not lost, and told once.
+#[test]
+fn what_is_renamed_meanwhile_is_told_under_one_of_its_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    for n in 0..200 {
+        fs::create_dir_all(at(&format!("d/{n}/in"))).unwrap();
+        fs::write(at(&format!("d/{n}/in/f")), "f").unwrap();
+        fs::write(at(&format!("d/f{n}")), "f").unwrap();
+    }
+    let rename = |from: &str, to: &str| fs::rename(at(from), at(to)).unwrap();
+    let there_and_back = |name: &str, other: &str| {
+        rename(name, other);
+        rename(other, name);
+    };
+    let count = |seen: Seen, what: &str| {
+        assert!(seen.failures.is_empty(), "{what}: {:?}", seen.failures);
+        assert_eq!(seen.entries.len(), 2 + 200 * 4, "{what}: {:?}", seen.with(Change::Added).len());
+    };
+    let folders = || there_and_back("d/100", "d/a");
+    let both = || {
+        there_and_back("d/150", "d/b");
+        there_and_back("d/f50", "d/fb");
+    };
+    let files = || there_and_back("d/f100", "d/fa");
+    for hash in [false, true] {
+        let options = ScanOptions { hash, ..PLAIN };
+        for round in 0..20 {
+            count(beside(folders, || folder(dir.path(), &options)), &format!("folders, {hash}, {round}"));
+            count(beside(both, || folder(dir.path(), &options)), &format!("both, {hash}, {round}"));
+            count(beside(files, || folder(dir.path(), &options)), &format!("files, {hash}, {round}"));
+        }
+    }
+    for round in 0..20 {
+        count(beside(files, || through_store(dir.path(), &PLAIN)), &format!("through a store, {round}"));
+    }
+}
+
+/// What is removed while it is listed was removed: nothing is told of it, and all else is there.
+#[test]
+fn what_is_removed_meanwhile_is_no_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    for n in 0..200 {
+        fs::create_dir_all(at(&format!("d/{n}"))).unwrap();
+    }
+    let change = || {
+        fs::create_dir_all(at("d/x/y/z")).unwrap();
+        fs::write(at("d/x/y/f"), "").unwrap();
+        fs::write(at("d/f"), "").unwrap();
+        fs::remove_file(at("d/f")).unwrap();
+        symlink("f", at("d/f")).unwrap();
+        fs::remove_file(at("d/f")).unwrap();
+        fs::remove_dir_all(at("d/x")).unwrap();
+    };
+    for round in 0..20 {
+        for hash in [false, true] {
+            let seen = beside(change, || folder(dir.path(), &ScanOptions { hash, ..PLAIN }));
+            assert!(seen.failures.is_empty(), "{round}: {:?}", seen.failures);
+            let stays = |path: &[u8]| path.strip_prefix(b"d/").is_some_and(|name| name[0].is_ascii_digit());
+            assert_eq!(seen.entries.keys().filter(|path| stays(path)).count(), 200, "{round}");
+        }
     }
 }
 

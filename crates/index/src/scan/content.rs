@@ -15,14 +15,17 @@ const SETTLED_NS: i64 = 50_000_000;
 /// Waits until a file has been as it is for a while: a change that was under way when it was looked at is complete then, and one that comes
 /// while it is read has another time. A time of the future is another clock's, which nobody here can wait for.
 pub(super) fn settle(changed_ns: i64) {
-    let age = || {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-        now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec).saturating_sub(changed_ns)
-    };
-    // Where times are finer than the clock that is looked at here, a change just now is ahead of it by a step.
-    while (-SETTLED_NS..SETTLED_NS).contains(&age()) {
+    while is_fresh(changed_ns) {
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
+}
+
+/// Whether another change may have the same time.
+pub(super) fn is_fresh(changed_ns: i64) -> bool {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    let now_ns = now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec);
+    // Where times are finer than the clock that is looked at here, a change just now is ahead of it by a step.
+    (-SETTLED_NS..SETTLED_NS).contains(&now_ns.saturating_sub(changed_ns))
 }
 
 /// The hash of what `read` gives at each offset until it gives nothing, and its length in bytes. `told` hears of the bytes of each piece.

@@ -16,11 +16,12 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 
 use adit_core::error::{ErrorKind, FsError, Result};
 use adit_core::types::Kind;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, Stat, fstat, openat, readlinkat, statat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat, fstat, openat, readlinkat, statat};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::content;
 use super::listing::{Batch, Known, join, unreadable};
+use super::unfinished::{Next, Seen, Unfinished, fall_out_of_step};
 use super::work::{Dir, Group, Parent, Siblings, Task, Work};
 use super::{ScanOptions, Sink};
 use crate::ContentHash;
@@ -31,6 +32,8 @@ use crate::segment::NodeId;
 const HELD_DEPTH: usize = 32;
 /// Below, one in so many does: the others are opened again from that one, name by name.
 const HELD_STEP: usize = 64;
+/// So many directories that another listing has found are kept open until they are listed.
+const HELD_AGAIN: usize = 16;
 /// What one call of the host lists at most, in bytes.
 const LISTING_LEN_BYTES: usize = 64 << 10;
 /// How often a file is read that changes meanwhile.
@@ -47,9 +50,11 @@ pub fn folder(root: &Path, output: Option<&Path>, options: &ScanOptions<'_>, sin
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = retry_on_intr(|| openat(CWD, root, flags, Mode::empty())).map_err(failed)?;
     let stat = fstat(&fd).map_err(failed)?;
-    let parent = Arc::new(Parent { anchor: Arc::new(fd), rest: Vec::new(), path: Vec::new(), depth: 0 });
     let known = known(&stat).ok_or(ErrorKind::NotDirectory)?;
     let node = options.before.map(|_| NodeId::ROOT);
+    // It is in itself, and is passed on as what is in it: so it is never at an end here.
+    let unfinished = Unfinished::new(known, node);
+    let parent = Arc::new(Parent { anchor: Arc::new(fd), rest: Vec::new(), path: Vec::new(), depth: 0, unfinished });
     let walk = Walk { root, output, options, device: stat.st_dev, work: Work::new(options.threads) };
     walk.work.push(Siblings::of_root(parent, known, node));
     let (sender, receiver) = sync_channel::<Batch>(WAITING_BATCHES);
@@ -96,8 +101,27 @@ struct Listed<'a> {
     node: Option<NodeId>,
     siblings: Siblings,
     group: Group,
-    /// Why not all of it could be read.
-    why: Vec<u8>,
+    /// What was found before, if it is listed again, and what is found now.
+    seen: Seen,
+    tries: u32,
+    /// How many directories that were found now are kept open.
+    held: usize,
+}
+
+/// What came of reading a file.
+enum Hashed {
+    /// The hash, if it stayed as it is for as long as it was read.
+    Read(Known, Option<ContentHash>),
+    /// There is no file of this name any more.
+    Gone,
+    /// The walk has ended.
+    Stopped,
+}
+
+impl Listed<'_> {
+    fn unfinished(&self) -> &Unfinished {
+        &self.group.dir().unfinished
+    }
 }
 
 impl<'a> Walker<'a> {
@@ -138,42 +162,84 @@ impl<'a> Walker<'a> {
 
     /// Tells an error of what lies at `path`. The error as the mark of its directory.
     fn fail(&mut self, e: Errno, op: &'static str, path: &[u8]) -> Vec<u8> {
-        let error = at_host(e, op, self.walk.root, path);
+        self.failed(at_host(e, op, self.walk.root, path))
+    }
+
+    fn failed(&mut self, error: FsError) -> Vec<u8> {
         let mark = unreadable(&error);
         self.batch.fail(error);
         self.pass_on();
         mark
     }
 
-    /// Lists a directory, and passes it on when it is known whether all of it could be read.
-    fn directory(&mut self, dir: Dir) {
+    /// Lists a directory.
+    fn directory(&mut self, mut dir: Dir) {
         let path = if dir.name.is_empty() { Vec::new() } else { join(&dir.parent.path, &dir.name) };
-        let fd = match open_dir(&dir) {
-            Ok(fd) => Arc::new(fd),
-            // It was removed since.
-            Err(Errno::NOENT) => return,
+        let fd = dir.fd.take().map_or_else(|| open_dir(&dir.parent, &dir.name), Ok);
+        match fd {
+            Ok(fd) => self.opened(&dir, path, Arc::new(fd)),
+            Err(e) if is_gone(e) && !dir.name.is_empty() => dir.parent.unfinished.gone(&dir.name, Some(&dir.known)),
             Err(e) => {
                 let why = self.fail(e, "list", &path);
-                return self.add(&path, dir.node, dir.known, &why);
+                self.add(&path, dir.node, dir.known, &why);
             }
-        };
-        let own = Arc::new(match dir.parent.depth < HELD_DEPTH || dir.parent.depth.is_multiple_of(HELD_STEP) {
-            true => Parent { anchor: fd.clone(), rest: Vec::new(), path: path.clone(), depth: dir.parent.depth + 1 },
-            false => Parent {
-                anchor: dir.parent.anchor.clone(),
-                rest: join(&dir.parent.rest, &dir.name),
-                path: path.clone(),
-                depth: dir.parent.depth + 1,
-            },
-        });
-        let group = Group::new(fd.clone(), own.clone());
-        let mut listed =
-            Listed { fd, path: &path, node: dir.node, siblings: Siblings::new(own), group, why: Vec::new() };
-        if let Err(e) = self.list(&mut listed) {
-            listed.why = self.fail(e, "list", &path);
         }
-        let Listed { siblings, group, why, .. } = listed;
-        self.add(&path, dir.node, dir.known, &why);
+        self.leave(&dir.parent);
+    }
+
+    fn opened(&mut self, dir: &Dir, path: Vec<u8>, fd: Arc<OwnedFd>) {
+        let (anchor, rest) = match dir.parent.depth < HELD_DEPTH || dir.parent.depth.is_multiple_of(HELD_STEP) {
+            true => (fd.clone(), Vec::new()),
+            false => (dir.parent.anchor.clone(), join(&dir.parent.rest, &dir.name)),
+        };
+        let (depth, unfinished) = (dir.parent.depth + 1, Unfinished::new(dir.known, dir.node));
+        let own = Arc::new(Parent { anchor, rest, path, depth, unfinished });
+        self.list_from(&own, fd, 0);
+        self.leave(&own);
+    }
+
+    /// Something in a directory is done. If nothing is left, it is listed again, or passed on.
+    fn leave(&mut self, own: &Arc<Parent>) {
+        while let Some(next) = own.unfinished.leave() {
+            match next {
+                Next::Again(tries) => match open_dir(own, b"") {
+                    Ok(fd) => self.list_from(own, Arc::new(fd), tries),
+                    // It was removed itself, with all that was in it. One that has to be found by its name may have another one.
+                    Err(Errno::NOENT) if own.rest.is_empty() && is_removed(&own.anchor) => {}
+                    Err(e) => {
+                        let why = self.fail(e, "list", &own.path);
+                        own.unfinished.mark(why);
+                    }
+                },
+                Next::Doubt => {
+                    let at = self.walk.root.join(std::ffi::OsStr::from_bytes(&own.path));
+                    let why = "names in it were gone each time that they were opened, and it was listed often";
+                    let error = FsError::new(ErrorKind::Stale).on("list", at.display()).because(why);
+                    own.unfinished.mark(self.failed(error));
+                }
+                Next::End(why) => return self.add(&own.path, own.unfinished.node, own.unfinished.known, &why),
+            }
+        }
+    }
+
+    /// Lists a directory from its beginning.
+    fn list_from(&mut self, own: &Arc<Parent>, fd: Arc<OwnedFd>, tries: u32) {
+        let mut listed = Listed {
+            path: &own.path,
+            node: own.unfinished.node,
+            siblings: Siblings::new(own.clone()),
+            group: Group::new(fd.clone(), own.clone()),
+            fd,
+            seen: own.unfinished.take_seen(),
+            tries,
+            held: 0,
+        };
+        if let Err(e) = self.list(&mut listed) {
+            let why = self.fail(e, "list", &own.path);
+            own.unfinished.mark(why);
+        }
+        let Listed { siblings, group, seen, .. } = listed;
+        own.unfinished.put_seen(seen);
         self.walk.work.push(siblings);
         self.hand_over(group);
     }
@@ -188,10 +254,14 @@ impl<'a> Walker<'a> {
         let mut buffer = std::mem::take(&mut self.listing);
         let fd = dir.fd.clone();
         let mut entries = RawDir::new(&*fd, &mut buffer);
-        let mut listed = Ok(());
-        while let Some(entry) = entries.next() {
+        let (mut listed, mut steps) = (Ok(()), 0);
+        loop {
+            steps += usize::from(entries.is_buffer_empty());
+            let Some(entry) = entries.next() else { break };
             let entry = match entry {
                 Err(Errno::INTR) => continue,
+                // It was removed, and so it is empty.
+                Err(Errno::NOENT) if is_removed(&dir.fd) => break,
                 Err(e) => {
                     listed = Err(e);
                     break;
@@ -200,27 +270,46 @@ impl<'a> Walker<'a> {
             };
             let name = entry.file_name().to_bytes();
             if name != b"." && name != b".." && !is_output(name) {
-                self.entry(dir, name);
+                self.entry(dir, name, entry.file_type());
             }
             if self.walk.work.is_stopped() {
                 break;
             }
         }
         self.listing = buffer;
+        // One step is the host's, and the last finds nothing more. Between several, what is renamed can go from what is still to come to what was
+        // listed; that shows in the time of the directory, unless that was changed just before.
+        if steps > 2 && listed.is_ok() {
+            let then = fstat(&dir.fd)?;
+            if changed_ns(&then) != changed_ns(&here) || content::is_fresh(changed_ns(&then)) {
+                dir.unfinished().changed();
+            }
+        }
         listed
     }
 
     /// An entry of a directory.
-    fn entry(&mut self, dir: &mut Listed<'_>, name: &[u8]) {
+    fn entry(&mut self, dir: &mut Listed<'_>, name: &[u8], listed_as: FileType) {
+        if dir.tries > 0 {
+            if dir.seen.has_name(name) {
+                return;
+            }
+            fall_out_of_step(dir.tries);
+            if self.hold(dir, name, listed_as) {
+                return;
+            }
+        }
         let path = join(dir.path, name);
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
         let (stat, known) = match retry_on_intr(|| statat(&*dir.fd, name, flags)).map(|stat| (stat, known(&stat))) {
             Ok((stat, Some(known))) => (stat, known),
-            // It was removed since.
-            Err(Errno::NOENT) => return,
-            Ok((_, None)) => return dir.why = self.fail(Errno::NOTSUP, "index", &path),
-            Err(e) => return dir.why = self.fail(e, "look at", &path),
+            Err(Errno::NOENT) => return dir.unfinished().gone(name, None),
+            Ok((_, None)) => return dir.unfinished().mark(self.fail(Errno::NOTSUP, "index", &path)),
+            Err(e) => return dir.unfinished().mark(self.fail(e, "look at", &path)),
         };
+        if dir.tries > 0 && dir.seen.has_inode(&known) {
+            return;
+        }
         let options = self.walk.options;
         let node = options.before.and_then(|before| before.child(dir.node, name));
         match known.kind {
@@ -230,9 +319,10 @@ impl<'a> Walker<'a> {
             Kind::Directory => dir.siblings.push(name, known, node),
             Kind::Symlink => match readlinkat(&*dir.fd, name, Vec::new()) {
                 Ok(target) => self.add(&path, node, known, target.as_bytes()),
-                Err(Errno::NOENT) => {}
+                // What is no link any more was put in the place of one.
+                Err(Errno::NOENT | Errno::INVAL) => return dir.unfinished().gone(name, None),
                 Err(e) => {
-                    dir.why = self.fail(e, "read link", &path);
+                    dir.unfinished().mark(self.fail(e, "read link", &path));
                     self.add(&path, node, known, b"");
                 }
             },
@@ -245,6 +335,26 @@ impl<'a> Walker<'a> {
             }
             _ => self.add(&path, node, known, b""),
         }
+        dir.seen.add(name, &known);
+    }
+
+    /// Opens a directory that another listing has found: at once, because it may have another name again in a moment. False if that is not done.
+    fn hold(&mut self, dir: &mut Listed<'_>, name: &[u8], listed_as: FileType) -> bool {
+        if dir.held == HELD_AGAIN || !matches!(listed_as, FileType::Directory | FileType::Unknown) {
+            return false;
+        }
+        let Ok(fd) = open_in(&dir.fd, name) else { return false };
+        let Some((stat, known)) = fstat(&fd).ok().and_then(|stat| Some((stat, known(&stat)?))) else { return false };
+        if self.walk.options.one_file_system && stat.st_dev != self.walk.device {
+            return false;
+        }
+        if !dir.seen.has_inode(&known) {
+            let node = self.walk.options.before.and_then(|before| before.child(dir.node, name));
+            self.walk.work.push(Siblings::one(dir.group.dir().clone(), name, known, node, fd));
+            dir.seen.add(name, &known);
+            dir.held += 1;
+        }
+        true
     }
 
     /// A file whose content is to be read, by whoever has time.
@@ -258,6 +368,10 @@ impl<'a> Walker<'a> {
     }
 
     fn hand_over(&mut self, group: Group) {
+        if group.is_empty() {
+            return;
+        }
+        group.dir().unfinished.enter(1);
         // Where many wait already, this thread has nothing better to do.
         if let Some(group) = self.walk.work.offer(group) {
             self.files(group);
@@ -271,30 +385,35 @@ impl<'a> Walker<'a> {
             }
             let path = join(&group.dir().path, name);
             match self.hash(group.fd(), name) {
-                Ok(Some((known, Some(hash)))) => self.add_hashed(&path, node, known, Some(hash), b""),
-                Ok(Some((known, None))) => {
+                Ok(Hashed::Read(known, Some(hash))) => self.add_hashed(&path, node, known, Some(hash), b""),
+                Ok(Hashed::Read(known, None)) => {
                     self.batch.unsettled(&path);
                     self.add(&path, node, known, b"");
                 }
-                Ok(None) => {}
+                Ok(Hashed::Gone) => group.dir().unfinished.gone(name, Some(&known)),
+                Ok(Hashed::Stopped) => return,
                 Err(e) => {
                     self.batch.fail(e.on("read", self.walk.root.join(std::ffi::OsStr::from_bytes(&path)).display()));
                     self.add(&path, node, known, b"");
                 }
             }
         }
+        self.leave(group.dir());
     }
 
-    /// What is known of a file, and its hash, if it stays as it is for as long as it is read. `None` if it is not there any more, or
-    /// the walk has ended.
-    fn hash(&mut self, dir: &OwnedFd, name: &[u8]) -> Result<Option<(Known, Option<ContentHash>)>> {
+    /// What is known of a file, and its hash.
+    fn hash(&mut self, dir: &OwnedFd, name: &[u8]) -> Result<Hashed> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file: File = match retry_on_intr(|| openat(dir, name, flags, Mode::empty())) {
             Ok(fd) => fd.into(),
-            Err(Errno::NOENT) => return Ok(None),
+            // Something else that cannot be opened so has its name: a link, a socket.
+            Err(e) if is_gone(e) || e == Errno::NXIO => return Ok(Hashed::Gone),
             Err(e) => return Err(io::Error::from(e).into()),
         };
         let mut was = fstat(&file).map_err(io::Error::from)?;
+        if known(&was).is_none_or(|known| known.kind != Kind::File) {
+            return Ok(Hashed::Gone);
+        }
         for _ in 0..TRIES {
             content::settle(changed_ns(&was));
             let mut buffer = std::mem::take(&mut self.buffer);
@@ -307,37 +426,50 @@ impl<'a> Walker<'a> {
                 !self.walk.work.is_stopped()
             });
             self.buffer = buffer;
-            let Some((hash, len)) = hashed? else { return Ok(None) };
+            let Some((hash, len)) = hashed? else { return Ok(Hashed::Stopped) };
             let now = fstat(&file).map_err(io::Error::from)?;
             let known = known(&now).filter(|known| known.kind == Kind::File).ok_or(ErrorKind::Stale)?;
             let settled = (was.st_size, modified_ns(&was), changed_ns(&was))
                 == (now.st_size, modified_ns(&now), changed_ns(&now));
             if settled && len == known.size {
-                return Ok(Some((known, Some(hash))));
+                return Ok(Hashed::Read(known, Some(hash)));
             }
             was = now;
         }
-        Ok(known(&was).map(|known| (known, None)))
+        Ok(known(&was).map_or(Hashed::Gone, |known| Hashed::Read(known, None)))
+    }
+}
+
+/// Opens the directory `name` of another one, or with an empty name that one anew.
+fn open_dir(parent: &Parent, name: &[u8]) -> Result<OwnedFd, Errno> {
+    let mut at: Option<OwnedFd> = None;
+    for name in parent.rest.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        at = Some(open_in(at.as_ref().unwrap_or(&parent.anchor), name)?);
+    }
+    match at {
+        Some(own) if name.is_empty() => Ok(own),
+        at => open_in(at.as_ref().unwrap_or(&parent.anchor), if name.is_empty() { b"." } else { name }),
     }
 }
 
 /// Opens a directory, which is none that a link leads to.
-fn open_dir(dir: &Dir) -> Result<OwnedFd, Errno> {
+fn open_in(dir: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let open = |at: &OwnedFd, name: &[u8]| retry_on_intr(|| openat(at, name, flags, Mode::empty()));
-    if dir.name.is_empty() {
-        return open(&dir.parent.anchor, b".");
-    }
-    let mut at: Option<OwnedFd> = None;
-    for name in dir.parent.rest.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
-        at = Some(open(at.as_ref().unwrap_or(&dir.parent.anchor), name)?);
-    }
-    open(at.as_ref().unwrap_or(&dir.parent.anchor), &dir.name)
+    retry_on_intr(|| openat(dir, name, flags, Mode::empty()))
+}
+
+/// Whether an open directory was removed.
+fn is_removed(dir: &OwnedFd) -> bool {
+    fstat(dir).is_ok_and(|stat| stat.st_nlink == 0)
+}
+
+/// Whether nothing has the name any more, or something else that cannot be opened so: no directory, a link.
+fn is_gone(e: Errno) -> bool {
+    matches!(e, Errno::NOENT | Errno::NOTDIR | Errno::LOOP)
 }
 
 /// `None` for what is of no kind that there is.
 fn known(stat: &Stat) -> Option<Known> {
-    use rustix::fs::FileType;
     let kind = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Kind::File,
         FileType::Directory => Kind::Directory,
@@ -350,7 +482,17 @@ fn known(stat: &Stat) -> Option<Known> {
     };
     let size = u64::try_from(stat.st_size).unwrap_or(0);
     let (mtime_ns, ctime_ns) = (modified_ns(stat), changed_ns(stat));
-    Some(Known { kind, perm: (stat.st_mode & 0o7777) as u16, size, mtime_ns, ctime_ns, ino: stat.st_ino })
+    let names = u32::try_from(stat.st_nlink).unwrap_or(u32::MAX);
+    Some(Known {
+        kind,
+        perm: (stat.st_mode & 0o7777) as u16,
+        size,
+        mtime_ns,
+        ctime_ns,
+        device: stat.st_dev,
+        ino: stat.st_ino,
+        names,
+    })
 }
 
 fn modified_ns(stat: &Stat) -> i64 {

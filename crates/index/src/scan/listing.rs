@@ -21,7 +21,11 @@ pub(super) struct Known {
     pub size: u64,
     pub mtime_ns: i64,
     pub ctime_ns: i64,
+    /// Of the host. A store is one.
+    pub device: u64,
     pub ino: u64,
+    /// How many names it has.
+    pub names: u32,
 }
 
 /// What tells a file from any other that is, or was, at its path, and from what it was before it was changed: the XXH3-64 of its inode number

@@ -11,6 +11,7 @@ mod content;
 mod host;
 mod listing;
 mod origin;
+mod unfinished;
 mod walk;
 mod work;
 

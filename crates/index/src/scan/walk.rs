@@ -13,6 +13,7 @@ use adit_core::store::{DirEntry, Store, StoreFile};
 use adit_core::types::{Access, Attr, FileName, Ino, Kind};
 
 use super::listing::{Batch, Known, join, nanos, unreadable};
+use super::unfinished::fall_out_of_step;
 use super::{Change, ScanOptions, Sink, StoreRoot, content};
 use crate::ContentHash;
 use crate::segment::NodeId;
@@ -23,6 +24,8 @@ const LOOKUPS: usize = 256;
 const WAITING: usize = 8;
 /// How often a file is read that changes meanwhile.
 const TRIES: u32 = 3;
+/// How often a directory is listed again in which something was gone each time that it was looked up.
+const GONE_TRIES: u32 = 32;
 
 /// Walks what is below a directory of a store.
 ///
@@ -70,6 +73,10 @@ struct Job {
     node: Option<NodeId>,
 }
 
+fn is_in(attr: &Attr, dirs: &[Dir]) -> bool {
+    dirs.iter().any(|dir| dir.attr.ino == attr.ino)
+}
+
 /// What a thread that reads tells.
 enum Read {
     Bytes(u64),
@@ -111,42 +118,84 @@ impl Walker<'_> {
         Ok(())
     }
 
-    /// Lists a directory, and passes it on when it is known whether all of it could be read.
+    /// Lists a directory, and passes it on when it is known whether all of it could be read. What was listed and is gone was removed, or has
+    /// another name: that another listing tells.
     fn directory(&mut self, dir: &Dir, stack: &mut Vec<Dir>) -> Result<()> {
+        let (mut why, mut found) = (Vec::new(), HashSet::new());
+        let first = stack.len();
+        for tries in 0.. {
+            let (listing, errors) = self.list(dir.attr.ino);
+            for error in if tries == 0 { errors } else { Vec::new() } {
+                why = self.fail(error, "list", &dir.path)?;
+            }
+            fall_out_of_step(tries);
+            let mut gone = HashSet::new();
+            for start in (0..listing.ends.len()).step_by(LOOKUPS) {
+                let mut entries = listing.entries(start..listing.ends.len().min(start + LOOKUPS));
+                entries.retain(|entry| !found.contains(entry.name.as_bytes()));
+                let again = (tries > 0).then_some(first);
+                self.look_up(dir, &entries, (stack, again), &mut gone, &mut why)?;
+            }
+            if gone.is_empty() {
+                break;
+            }
+            if tries == GONE_TRIES {
+                let because = "names in it were gone each time that they were looked up, and it was listed often";
+                let error = FsError::new(ErrorKind::Stale).on("list", shown(&dir.path)).because(because);
+                why = self.fail(error, "list", &dir.path)?;
+                break;
+            }
+            let names = listing.entries(0..listing.ends.len()).into_iter().map(|entry| entry.name.as_bytes().to_vec());
+            found.extend(names.filter(|name| !gone.contains(name)));
+        }
+        self.add(&dir.path, dir.node, &dir.attr, None, &why)
+    }
+
+    fn list(&self, ino: Ino) -> (Listing, Vec<FsError>) {
         let mut listing = Listing::default();
-        let listed = self.store.read_dir(dir.attr.ino, 0, &mut |entry| {
+        let listed = self.store.read_dir(ino, 0, &mut |entry| {
             listing.push(&entry);
             ControlFlow::Continue(())
         });
-        let mut why = Vec::new();
-        let left_out = self.store.left_out(dir.attr.ino);
-        for error in listed.err().into_iter().chain(left_out) {
-            why = self.fail(error, "list", &dir.path)?;
+        (listing, listed.err().into_iter().chain(self.store.left_out(ino)).collect())
+    }
+
+    /// Looks up entries of a directory. What of it is a directory goes on the stack; if this is not the first listing, unless it is there already,
+    /// from `again` on, under another name.
+    fn look_up(
+        &mut self,
+        dir: &Dir,
+        entries: &[DirEntry<'_>],
+        (stack, again): (&mut Vec<Dir>, Option<usize>),
+        gone: &mut HashSet<Vec<u8>>,
+        why: &mut Vec<u8>,
+    ) -> Result<()> {
+        let found = self.store.lookup_listed(dir.attr.ino, entries);
+        // All of them are known from here on, whatever happens to one.
+        found.iter().flatten().for_each(|attr| *self.references.entry(attr.ino).or_default() += 1);
+        let mut outcome = Ok(());
+        for (entry, found) in entries.iter().zip(found) {
+            let path = join(&dir.path, entry.name.as_bytes());
+            let one = match (&outcome, found) {
+                (Ok(()), Ok(attr)) if again.is_some_and(|first| is_in(&attr, &stack[first..])) => {
+                    self.forget(attr.ino);
+                    Ok(())
+                }
+                (Ok(()), Ok(attr)) => self.entry(dir, path, entry.name, attr, stack, why),
+                (Err(_), Ok(attr)) => {
+                    self.forget(attr.ino);
+                    Ok(())
+                }
+                (_, Err(e)) if e.is_not_found() => {
+                    gone.insert(entry.name.as_bytes().to_vec());
+                    Ok(())
+                }
+                (Ok(()), Err(e)) => self.fail(e, "look at", &path).map(|mark| *why = mark),
+                (Err(_), Err(_)) => Ok(()),
+            };
+            outcome = outcome.and(one);
         }
-        for start in (0..listing.ends.len()).step_by(LOOKUPS) {
-            let entries = listing.entries(start..listing.ends.len().min(start + LOOKUPS));
-            let found = self.store.lookup_listed(dir.attr.ino, &entries);
-            // All of them are known from here on, whatever happens to one.
-            found.iter().flatten().for_each(|attr| *self.references.entry(attr.ino).or_default() += 1);
-            let mut outcome = Ok(());
-            for (entry, found) in entries.iter().zip(found) {
-                let path = join(&dir.path, entry.name.as_bytes());
-                let one = match (&outcome, found) {
-                    (Ok(()), Ok(attr)) => self.entry(dir, path, entry.name, attr, stack, &mut why),
-                    (Err(_), Ok(attr)) => {
-                        self.forget(attr.ino);
-                        Ok(())
-                    }
-                    // It was removed since.
-                    (_, Err(e)) if e.is_not_found() => Ok(()),
-                    (Ok(()), Err(e)) => self.fail(e, "look at", &path).map(|mark| why = mark),
-                    (Err(_), Err(_)) => Ok(()),
-                };
-                outcome = outcome.and(one);
-            }
-            outcome?;
-        }
-        self.add(&dir.path, dir.node, &dir.attr, None, &why)
+        outcome
     }
 
     /// An entry of a directory, whose reference this takes over.
@@ -380,9 +429,9 @@ fn is_as_it_was(now: &Attr, was: &Attr) -> bool {
 }
 
 fn known(attr: &Attr) -> Known {
-    let Attr { kind, size, ino, .. } = *attr;
+    let Attr { kind, size, ino, nlink, .. } = *attr;
     let (mtime_ns, ctime_ns) = (nanos(attr.mtime), nanos(attr.ctime));
-    Known { kind, perm: attr.perm & 0o7777, size, mtime_ns, ctime_ns, ino: ino.0 }
+    Known { kind, perm: attr.perm & 0o7777, size, mtime_ns, ctime_ns, device: 0, ino: ino.0, names: nlink }
 }
 
 /// A path for messages.

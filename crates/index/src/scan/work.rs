@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::listing::Known;
+use super::unfinished::Unfinished;
 use crate::segment::NodeId;
 
 /// A group is handed over with so many files, or so many bytes.
@@ -23,6 +24,7 @@ pub(super) struct Parent {
     /// Its path, empty for the root.
     pub path: Vec<u8>,
     pub depth: usize,
+    pub unfinished: Unfinished,
 }
 
 #[derive(Clone, Copy)]
@@ -37,11 +39,21 @@ pub(super) struct Siblings {
     parent: Arc<Parent>,
     names: Vec<u8>,
     items: Vec<Item>,
+    /// The last of them, if it is open already.
+    last: Option<OwnedFd>,
 }
 
 impl Siblings {
     pub fn new(parent: Arc<Parent>) -> Siblings {
-        Siblings { parent, names: Vec::new(), items: Vec::new() }
+        Siblings { parent, names: Vec::new(), items: Vec::new(), last: None }
+    }
+
+    /// One that is open.
+    pub fn one(parent: Arc<Parent>, name: &[u8], known: Known, node: Option<NodeId>, fd: OwnedFd) -> Siblings {
+        let mut siblings = Siblings::new(parent);
+        siblings.push(name, known, node);
+        siblings.last = Some(fd);
+        siblings
     }
 
     /// The root: without a name, in itself.
@@ -64,7 +76,7 @@ impl Siblings {
             self.names.shrink_to(self.names.len());
             self.items.shrink_to(self.items.len());
         }
-        Some(Dir { parent: self.parent.clone(), name, known, node })
+        Some(Dir { parent: self.parent.clone(), name, known, node, fd: self.last.take() })
     }
 }
 
@@ -75,6 +87,8 @@ pub(super) struct Dir {
     pub name: Vec<u8>,
     pub known: Known,
     pub node: Option<NodeId>,
+    /// If it is open already.
+    pub fd: Option<OwnedFd>,
 }
 
 /// Files of one directory that are to be read.
@@ -102,6 +116,10 @@ impl Group {
         self.len_bytes = self.len_bytes.saturating_add(known.size);
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
     pub fn is_full(&self) -> bool {
         self.items.len() >= GROUP_FILES || self.len_bytes >= GROUP_LEN_BYTES
     }
@@ -111,7 +129,7 @@ impl Group {
         &self.fd
     }
 
-    pub fn dir(&self) -> &Parent {
+    pub fn dir(&self) -> &Arc<Parent> {
         &self.dir
     }
 
@@ -191,9 +209,10 @@ impl Work {
         }
     }
 
-    /// Adds directories.
+    /// Adds directories, which are under way in their own until they were opened.
     pub fn push(&self, siblings: Siblings) {
         if !siblings.items.is_empty() {
+            siblings.parent.unfinished.enter(siblings.items.len());
             self.state().stack.push(siblings);
             self.more.notify_all();
         }
@@ -201,9 +220,6 @@ impl Work {
 
     /// Adds files, unless enough of them wait: then they come back.
     pub fn offer(&self, group: Group) -> Option<Group> {
-        if group.items.is_empty() {
-            return None;
-        }
         let mut state = self.state();
         if state.groups.len() >= self.groups_max {
             return Some(group);
