@@ -67,16 +67,15 @@ fn signed(columns: &Columns<'_>, signatures: Range<u32>) -> Result<Part, FsError
     for at in (0..width).step_by(TILE) {
         let here = TILE.min(width - at);
         tile.fill([0; TILE]);
-        'tile: for byte in 0..here {
-            for bit in 0..BYTE {
-                for _ in 0..SIGNATURE_NODES {
-                    if node == end {
-                        break 'tile;
-                    }
-                    let name = names.next().flatten().ok_or_else(|| columns.damaged(node))?;
-                    bits_of_name(name, |gram| tile[gram as usize][byte] |= 1 << bit);
-                    node += 1;
+        'tile: for signature in 0..here * BYTE as usize {
+            let (byte, bit) = (signature / BYTE as usize, signature % BYTE as usize);
+            for _ in 0..SIGNATURE_NODES {
+                if node == end {
+                    break 'tile;
                 }
+                let name = names.next().flatten().ok_or_else(|| columns.damaged(node))?;
+                bits_of_name(name, |gram| tile[gram as usize][byte] |= 1 << bit);
+                node += 1;
             }
         }
         for (slice, from) in bytes.chunks_exact_mut(width).zip(&tile) {

@@ -1,5 +1,6 @@
 //! The search through the names where they lie, and through the columns where no name is asked for.
 
+use std::iter;
 use std::ops::{ControlFlow, Range};
 
 use adit_core::error::Result;
@@ -63,7 +64,7 @@ fn pieces(ranges: &[Range<u32>]) -> Vec<Vec<Range<u32>>> {
         while at < range.end {
             // At borders of groups, so that no two threads look at the same names.
             let end = at.saturating_add(len).checked_next_multiple_of(FIRST_PIECE).unwrap_or(u32::MAX).min(range.end);
-            pieces.push(vec![at..end]);
+            pieces.push(iter::once(at..end).collect());
             at = end;
             len = (len * 2).min(PIECE);
         }
