@@ -14,7 +14,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
+use adit_core::error::{FsError, Result};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, linkat, openat, renameat, unlinkat};
 use rustix::io::{Errno, retry_on_intr};
 
@@ -22,6 +24,12 @@ use rustix::io::{Errno, retry_on_intr};
 const PERM: Mode = Mode::from_raw_mode(0o600);
 /// What temporary names begin and end with; between them are 16 hexadecimal digits.
 const TEMPORARY: (&[u8], &[u8]) = (b".adit-index-", b".tmp");
+
+/// So long the lock of a folder is waited for.
+const LOCK_WAIT: Duration = Duration::from_secs(30);
+
+/// Whether a file may take the place of what is there. An error is that of whoever publishes it.
+pub type MayReplace<'a> = dyn FnMut() -> Result<()> + 'a;
 
 /// A new file in `folder` that never has a name, or none any more.
 pub(crate) fn unnamed(folder: &Path) -> io::Result<File> {
@@ -83,6 +91,18 @@ fn lock(file: &File) -> io::Result<()> {
     }
 }
 
+/// Locks an open folder, unless somebody else has it locked for too long. Nobody who publishes has it for longer than a look at what is there, and
+/// without the lock it would be published all the same, where the host has none.
+fn lock_for_a_while(folder: &File) {
+    let until = Instant::now() + LOCK_WAIT;
+    while let Err(Errno::WOULDBLOCK) = retry_on_intr(|| flock(folder, FlockOperation::NonBlockingLockExclusive)) {
+        if Instant::now() > until {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// `EISDIR` is how a kernel without `O_TMPFILE` reads it; `EPERM` and `EXDEV` are how some filesystems refuse to link such a file.
 fn lacks_feature(e: Errno) -> bool {
     matches!(e, Errno::OPNOTSUPP | Errno::INVAL | Errno::ISDIR | Errno::NOSYS | Errno::PERM | Errno::XDEV)
@@ -124,11 +144,33 @@ impl NewFile {
 
     /// Makes it durable under its name, in place of what has that name. What kills have left beside it goes.
     pub fn publish(mut self) -> io::Result<()> {
+        self.settle()?;
+        self.put()
+    }
+
+    /// As [`NewFile::publish`], if `may` says so at the last moment: what is published in this folder so waits for that.
+    ///
+    /// # Errors
+    /// What `may` says; what `failed` makes of the host's.
+    pub fn publish_if(mut self, may: &mut MayReplace<'_>, failed: &dyn Fn(io::Error) -> FsError) -> Result<()> {
+        self.settle().map_err(failed)?;
+        // Until the folder is closed, which is with this file.
+        lock_for_a_while(&self.dir);
+        may()?;
+        self.put().map_err(failed)
+    }
+
+    /// Makes it durable under a temporary name.
+    fn settle(&mut self) -> io::Result<()> {
         self.become_as_before();
         self.file.sync_all()?;
         if self.temporary.is_none() {
             self.link()?;
         }
+        Ok(())
+    }
+
+    fn put(mut self) -> io::Result<()> {
         if let Some(temporary) = &self.temporary {
             renameat(&self.dir, temporary, &self.dir, &self.name)?;
             self.temporary = None;
@@ -209,6 +251,29 @@ impl Drop for NewFile {
             // What failed before is what is reported.
             let _ = unlinkat(&self.dir, temporary, AtFlags::empty());
         }
+    }
+}
+
+/// What has a name, to be known again: another file that is put there is another one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InPlace(Option<(u64, u64, i64, i64)>);
+
+impl InPlace {
+    /// What is at `path` now.
+    ///
+    /// # Errors
+    /// The host's, but that nothing is there.
+    pub fn at(path: &Path) -> io::Result<InPlace> {
+        match path.symlink_metadata() {
+            Ok(meta) => Ok(InPlace(Some((meta.dev(), meta.ino(), meta.mtime(), meta.mtime_nsec())))),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(InPlace(None)),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Whether there is nothing.
+    pub fn is_nothing(self) -> bool {
+        self.0.is_none()
     }
 }
 

@@ -29,7 +29,7 @@ use crate::ContentHash;
 use crate::error::Refusal;
 use crate::layout::{EXTRA_LEN_MAX_BYTES, IDENTITY_LEN_MAX_BYTES, Mode};
 use crate::progress::{Progress, Report, Stage};
-use crate::publish::NewFile;
+use crate::publish::{MayReplace, NewFile};
 use heap::Heap;
 use levels::Levels;
 use output::WriteError;
@@ -253,6 +253,17 @@ impl Builder {
         let file = NewFile::create(out).map_err(|e| write_error(e, out))?;
         let built = self.finish_into(file.file(), out, report)?;
         file.publish().map_err(|e| write_error(e, out))?;
+        Ok(built)
+    }
+
+    /// As [`Builder::finish`], if `may` says so in the end, when all of it is written.
+    ///
+    /// # Errors
+    /// As [`Builder::finish`], and what `may` says.
+    pub fn finish_if(self, out: &Path, report: &mut Report<'_>, may: &mut MayReplace<'_>) -> Result<Built> {
+        let file = NewFile::create(out).map_err(|e| write_error(e, out))?;
+        let built = self.finish_into(file.file(), out, report)?;
+        file.publish_if(may, &|e| write_error(e, out))?;
         Ok(built)
     }
 

@@ -22,7 +22,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use crate::error::Fault;
 use crate::progress::{Progress, Report, Stage};
-use crate::publish::NewFile;
+use crate::publish::{MayReplace, NewFile};
 use crate::segment::Segment;
 pub use format::{Damage, SealKey};
 use format::{FileKey, HEADER_LEN_BYTES, Header, MAGIC, SEALED_BLOCK_LEN_BYTES};
@@ -69,6 +69,20 @@ pub fn memory_file() -> Result<File> {
 /// # Errors
 /// What the host says.
 pub fn seal(clear: &File, key: &SealKey, out: &Path, report: &mut Report<'_>) -> Result<()> {
+    seal_if(clear, key, out, report, &mut || Ok(()))
+}
+
+/// As [`seal`], if `may` says so in the end, when all of it is written.
+///
+/// # Errors
+/// As [`seal`], and what `may` says.
+pub fn seal_if(
+    clear: &File,
+    key: &SealKey,
+    out: &Path,
+    report: &mut Report<'_>,
+    may: &mut MayReplace<'_>,
+) -> Result<()> {
     let failed = |e: io::Error| FsError::from(e).on("write index", out.display());
     let file = NewFile::create(out).map_err(failed)?;
     let clear_len = clear.metadata().map_err(failed)?.len();
@@ -83,7 +97,7 @@ pub fn seal(clear: &File, key: &SealKey, out: &Path, report: &mut Report<'_>) ->
         key.seal_block(&header, number, &mut block)?;
         file.file().write_all_at(&block, header.sealed_at(number)).map_err(failed)?;
     }
-    file.publish().map_err(failed)
+    file.publish_if(may, &failed)
 }
 
 /// Opens the encrypted index at `path`: all of it is decrypted, and compared with what was written.
