@@ -82,6 +82,11 @@ pub fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
+/// `1 entry`, `2 entries`
+pub fn counted_entries(count: u64) -> String {
+    if count == 1 { "1 entry".to_owned() } else { format!("{count} entries") }
+}
+
 /// Adds a path or a name to an object of JSON, as text, and as bytes where it is not UTF-8; see [`raw`].
 pub fn add_name(object: &mut Value, field: &str, name: &[u8]) {
     object[field] = String::from_utf8_lossy(name).into();

@@ -13,7 +13,7 @@ use crate::args::units::show_size;
 use crate::exit_code::Code;
 use crate::failure::{Advice, Failure};
 use crate::interrupt;
-use crate::output::{printable, span_text};
+use crate::output::{counted_entries, printable, span_text};
 
 /// Between two lines when standard error is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
@@ -149,7 +149,7 @@ impl Progress {
         let bytes = bytes.min(self.total.unwrap_or(u64::MAX));
         (self.entries, self.bytes) = (entries, bytes);
         if let Some(bar) = &self.bar {
-            bar.set_message(entries_text(entries));
+            bar.set_message(counted_entries(entries));
             bar.set_position(bytes);
         }
         self.tick();
@@ -223,15 +223,10 @@ impl Progress {
             };
             let left = self.total.and_then(|total| total.saturating_sub(self.bytes).checked_div(rate));
             let left = left.map_or_else(String::new, |secs| format!(", {} left", span_text(secs)));
-            let (verb, entries, rate) = (self.verb, entries_text(self.entries), show_size(rate));
+            let (verb, entries, rate) = (self.verb, counted_entries(self.entries), show_size(rate));
             eprintln!("adit: {verb}: {entries}, {bytes}, {rate}/s{left}");
         }
     }
-}
-
-/// `1 entry`, `2 entries`
-fn entries_text(count: u64) -> String {
-    if count == 1 { "1 entry".to_owned() } else { format!("{count} entries") }
 }
 
 /// Why something failed, without what it happened to: the kind of the innermost error.

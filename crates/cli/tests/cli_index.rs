@@ -5,7 +5,7 @@ mod common;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::time::{Duration, SystemTime};
 
 use adit_core::types::Kind;
@@ -389,6 +389,69 @@ fn the_index_of_a_vault_is_for_who_has_its_password() {
     harmed[7] ^= 1;
     fs::write(bench.path("harmed"), &harmed).unwrap();
     in_vault(&bench, "info harmed --vault vault").expect(4).says("does not begin as an encrypted index does");
+}
+
+/// Two that are made at once end in any order: the later look at the source stays, and who made the other one hears of it.
+#[test]
+fn an_index_of_an_earlier_look_does_not_replace_a_later_one() {
+    let bench = Bench::new();
+    make_work(&bench);
+    fs::remove_file(bench.path("work/sub").join(OsStr::from_bytes(b"\xff\xfe"))).unwrap();
+    bench.open("put", &["work", "/"]).expect(0);
+    fs::create_dir(bench.path("out")).unwrap();
+    let password = ["--password-file", bench.password_str()];
+    for (source, secret) in [("work", &[][..]), ("vault", &password)] {
+        let build = |to: &str| {
+            bench.run(["index", "build", source, "-o", to].iter().chain(secret)).expect(0);
+        };
+        // What is published in a folder waits while somebody has it locked: there it ends after what is put there meanwhile.
+        let beside = |first: &dyn Fn(), meanwhile: &dyn Fn(), line: &[&str]| {
+            first();
+            let folder = File::open(bench.path("out")).unwrap();
+            rustix::fs::flock(&folder, rustix::fs::FlockOperation::LockExclusive).unwrap();
+            let mut command = bench.command();
+            command.args(line).args(secret).stderr(std::process::Stdio::piped());
+            let child = command.start().unwrap();
+            common::eventually("an index that is written", || {
+                names_in(&bench, "out").iter().any(|n| n.ends_with(".tmp"))
+            });
+            meanwhile();
+            drop(folder);
+            let ended = child.wait_with_output().unwrap();
+            let index = fs::metadata(bench.path("out/i")).unwrap();
+            (ended.status.code(), String::from_utf8(ended.stderr).unwrap(), index.ino())
+        };
+        let put = || fs::rename(bench.path("later"), bench.path("out/i")).unwrap();
+        let update = ["index", "update", source, "-o", "out/i"];
+        build("out/i");
+        let (code, said, stays) = beside(
+            &|| (),
+            &|| {
+                build("later");
+                put();
+            },
+            &update,
+        );
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("was not written") && said.contains("index update"), "{said}");
+        // One of an earlier look, which came later.
+        let (code, said, ino) = beside(&|| build("later"), &put, &update);
+        assert!(code == Some(0) && ino != stays, "{said}");
+        // Likewise where there was nothing.
+        fs::remove_file(bench.path("out/i")).unwrap();
+        let line = ["index", "build", source, "-o", "out/i"];
+        let (code, said, _) = beside(
+            &|| (),
+            &|| {
+                build("later");
+                put();
+            },
+            &line,
+        );
+        assert!(code == Some(1) && said.contains("was not written"), "{said}");
+        assert_eq!(names_in(&bench, "out"), ["i"]);
+        fs::remove_file(bench.path("out/i")).unwrap();
+    }
 }
 
 /// A kill at any moment leaves the old index or the new one, and nothing that stays.

@@ -179,7 +179,7 @@ fn what_could_not_be_read_is_not_known() {
     fs::set_permissions(bench.dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
     std::os::unix::process::CommandExt::uid(&mut command, 65_534);
     command.args(["index", "build", "work", "-o", "part", "--keep-going"]);
-    common::run(command, b"").expect(1).says("empty").says("not whole: 1 things");
+    common::run(command, b"").expect(1).says("empty").says("not whole: 1 thing could not be read");
     let part = bench.str("part");
     index(&bench, &["resolve", &part, "empty/x"]).expect(1).says("not known: /empty could not be read");
     let told = index(&bench, &["resolve", &part, "empty/x", "none", "--json"]).expect(1).json();
@@ -217,6 +217,49 @@ fn what_could_not_be_read_is_not_known() {
     command.args(["index", "build", "work", "-o", "none"]);
     common::run(command, b"").expect(1).says("empty").says("--keep-going");
     assert!(!bench.path("none").exists());
+}
+
+/// A file that nobody may read is known by its name: only what compares contents is not whole.
+#[test]
+fn a_file_without_its_content_is_a_file() {
+    let bench = bench();
+    if !common::is_root("a file that nobody may read") {
+        return;
+    }
+    fs::set_permissions(bench.path("work/notes.txt"), PermissionsExt::from_mode(0o000)).unwrap();
+    fs::set_permissions(bench.dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
+    let by_another = |args: &[&str]| {
+        let mut command = bench.command();
+        std::os::unix::process::CommandExt::uid(&mut command, 65_534);
+        command.arg("index").args(args);
+        common::run(command, b"")
+    };
+    by_another(&["build", "work", "-o", "part", "--hash"]).expect(1).says("notes.txt").says("--keep-going");
+    assert!(!bench.path("part").exists());
+    let ran =
+        by_another(&["build", "work", "-o", "part", "--hash", "--keep-going", "--json"]).expect(1).says("notes.txt");
+    let told = ran.json();
+    assert_eq!((&told["unreadable"], &told["unread_contents"]), (&0.into(), &1.into()));
+    by_another(&["update", "part", "--keep-going"])
+        .expect(1)
+        .says("the content of 1 file could not be read for its hash");
+    let part = bench.str("part");
+    let info = index(&bench, &["info", &part, "--json"]).expect(0).json();
+    assert_eq!((&info["unreadable"], &info["unread_contents"]), (&0.into(), &1.into()));
+    assert_eq!(index(&bench, &["find", &part, "notes"]).expect(0).text(), "/notes.txt\n");
+    for args in [&["du", &part][..], &["top", &part], &["resolve", &part, "notes.txt"]] {
+        index(&bench, args).expect(0);
+    }
+    index(&bench, &["resolve", &part, "none"]).expect(1).says("not found");
+    for args in [&["dupes", &part][..], &["diff", &part, "i"], &["diff", "i", &part, "--quiet"]] {
+        let ran = index(&bench, args).expect(1).says("update").says("--keep-going");
+        assert_eq!(ran.stderr.matches("the content of 1 file could not be read").count(), 1, "{}", ran.stderr);
+        assert!(!ran.stderr.contains("no hash"), "{}", ran.stderr);
+    }
+    index(&bench, &["diff", &part, "i", "--content", "size"]).expect(0);
+    // Who may read it completes it.
+    index(&bench, &["update", &part]).expect(0);
+    index(&bench, &["dupes", &part]).expect(0);
 }
 
 #[test]

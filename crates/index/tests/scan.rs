@@ -57,6 +57,7 @@ impl Seen {
             }
             Event::Bytes(count) => self.read_bytes += count,
             Event::Failed(error) => self.failures.push(error.to_string()),
+            Event::Unread(error) => self.failures.push(format!("content: {error}")),
             Event::Unsettled(_) => self.unsettled += 1,
         }
         Ok(ControlFlow::Continue(()))

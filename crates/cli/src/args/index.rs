@@ -25,7 +25,7 @@ file.
 The index of a vault is encrypted by a key of the vault; questions to it need --vault and the vault's password.
 
 Something that cannot be read ends it, and no index is written. With --keep-going the rest is indexed, the exit code is that of what failed, and \
-questions to the index say that it is not whole, with exit code 1.
+questions to the index say that it is not whole, with exit code 1. Where only the content of files could not be read, that is so of `dupes` and `diff` alone.
 
 Examples:
   adit index build ~/src -o src.idx
@@ -48,8 +48,8 @@ Examples:
     #[command(after_long_help = "\
 Of a mountpoint, what its process has of an index so far; none is made for that.
 
-With --json there is an object. Of a file: path, kind and source of what it is of, root, snapshot, made (when), entries, kinds (how many of each, with size_bytes, hashes and \
-incomplete_directories), unreadable (how much could not be read), hashed, one_file_system, encrypted, file_bytes, and what its parts take: columns and tables (size_bytes, per_entry), \
+With --json there is an object. Of a file: path, kind and source of what it is of, root, snapshot, made (when), entries (the root, which `find` does not tell, is one), kinds (how many of each, with size_bytes, hashes and \
+incomplete_directories), unreadable (how much could not be read), unread_contents (of how many files the content could not be read), hashed, one_file_system, encrypted, file_bytes, and what its parts take: columns and tables (size_bytes, per_entry), \
 names_bytes, hashes_bytes, extra_bytes. Of a mount: ready, entries, changed, walks, folds, generation, mapped, in_memory, memory_bytes, base_bytes, unread, first_unread, mountpoint.")]
     Info(IndexReadArgs),
     /// Compare all of an index with its checksums, and look whether what it says fits together

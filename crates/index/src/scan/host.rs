@@ -393,7 +393,7 @@ impl<'a> Walker<'a> {
                 Ok(Hashed::Gone) => group.dir().unfinished.gone(name, Some(&known)),
                 Ok(Hashed::Stopped) => return,
                 Err(e) => {
-                    self.batch.fail(e.on("read", self.walk.root.join(std::ffi::OsStr::from_bytes(&path)).display()));
+                    self.batch.unread(e.on("read", self.walk.root.join(std::ffi::OsStr::from_bytes(&path)).display()));
                     self.add(&path, node, known, b"");
                 }
             }

@@ -60,6 +60,7 @@ pub(super) struct Batch {
     bytes: Vec<u8>,
     records: Vec<Record>,
     failures: Vec<FsError>,
+    unread: Vec<FsError>,
     unsettled: Vec<Range<usize>>,
     pub read_bytes: u64,
 }
@@ -67,11 +68,15 @@ pub(super) struct Batch {
 impl Batch {
     /// Whether it is worth being passed on.
     pub fn is_full(&self) -> bool {
-        self.records.len() >= BATCH_ENTRIES || self.read_bytes >= 8 << 20 || !self.failures.is_empty()
+        self.records.len() >= BATCH_ENTRIES || self.read_bytes >= 8 << 20 || self.has_failed()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.records.is_empty() && self.read_bytes == 0 && self.failures.is_empty()
+        self.records.is_empty() && self.read_bytes == 0 && !self.has_failed()
+    }
+
+    fn has_failed(&self) -> bool {
+        !self.failures.is_empty() || !self.unread.is_empty()
     }
 
     fn keep(&mut self, bytes: &[u8]) -> Range<usize> {
@@ -100,6 +105,11 @@ impl Batch {
         self.failures.push(error);
     }
 
+    /// The content of a file could not be read.
+    pub fn unread(&mut self, error: FsError) {
+        self.unread.push(error);
+    }
+
     pub fn unsettled(&mut self, path: &[u8]) {
         let path = self.keep(path);
         self.unsettled.push(path);
@@ -107,7 +117,8 @@ impl Batch {
 
     /// Tells all of it. False if the walk is to end.
     pub fn tell(self, sink: &mut Sink<'_>) -> adit_core::error::Result<bool> {
-        let mut events = self.failures.into_iter().map(Event::Failed);
+        let unread = self.unread.into_iter().map(Event::Unread);
+        let mut events = self.failures.into_iter().map(Event::Failed).chain(unread);
         let goes_on = |told: std::ops::ControlFlow<()>| told.is_continue();
         for event in events.by_ref() {
             if !goes_on(sink(event)?) {

@@ -52,6 +52,8 @@ pub enum Event<'a> {
     Bytes(u64),
     /// Something could not be read, or has a path that no index can hold.
     Failed(FsError),
+    /// The content of a file could not be read: its entry is there, without a hash.
+    Unread(FsError),
     /// A file was changed again and again while it was read: its entry has no hash.
     Unsettled(&'a [u8]),
 }

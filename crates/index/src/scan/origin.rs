@@ -51,8 +51,10 @@ pub struct Origin {
     pub no_tables: bool,
     /// When the making was begun, in nanoseconds since 1970.
     pub begun_ns: i64,
-    /// What could not be read.
+    /// How much could not be read, but for contents: what is missing in the index may be there.
     pub unreadable: u32,
+    /// Of how many files the content could not be read: they are in the index, without a hash.
+    pub unread_contents: u32,
     /// What tells that the source is as it was, where something does: the hash of a manifest, a snapshot. Zeros otherwise.
     pub state: [u8; 16],
     /// Where the source is: an absolute path, or a URL. Empty if there was no room for it.
@@ -79,7 +81,8 @@ impl Origin {
         out.extend(self.unreadable.to_le_bytes());
         out.extend(self.begun_ns.to_le_bytes());
         out.extend(self.state);
-        out.extend([0; 8]);
+        out.extend(self.unread_contents.to_le_bytes());
+        out.extend([0; 4]);
         for text in texts {
             out.extend((text.len() as u16).to_le_bytes());
             out.extend(text);
@@ -106,6 +109,7 @@ impl Origin {
             unreadable: u32::from_le_bytes(*fixed[12..].first_chunk()?),
             begun_ns: i64::from_le_bytes(*fixed[16..].first_chunk()?),
             state: *fixed[24..].first_chunk()?,
+            unread_contents: u32::from_le_bytes(*fixed[40..].first_chunk()?),
             source,
             path,
             snapshot,
@@ -127,6 +131,7 @@ mod tests {
             no_tables: true,
             begun_ns: -5,
             unreadable: 7,
+            unread_contents: 8,
             state: [3; 16],
             source: b"/srv/\xff".to_vec(),
             path: b"/".to_vec(),
@@ -143,7 +148,7 @@ mod tests {
             for len in 0..bytes.len() {
                 assert_eq!(Origin::decode(&bytes[..len]), None, "{len}");
             }
-            for at in (0..9).chain([11]).chain(40..FIXED_LEN) {
+            for at in (0..9).chain([11]).chain(44..FIXED_LEN) {
                 let mut bytes = bytes.clone();
                 bytes[at] ^= 0x80;
                 assert_eq!(Origin::decode(&bytes), None, "{at}");

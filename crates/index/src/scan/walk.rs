@@ -238,7 +238,7 @@ impl Walker<'_> {
         match self.store.open(attr.ino, Access::Read) {
             Ok(file) => self.hand_over(Job { file, path, attr, node }),
             Err(e) => {
-                let added = self.fail(e, "read", &path).and_then(|_| self.add(&path, node, &attr, None, b""));
+                let added = self.unread(e, &path).and_then(|()| self.add(&path, node, &attr, None, b""));
                 self.forget(attr.ino);
                 added
             }
@@ -296,7 +296,7 @@ impl Walker<'_> {
                 self.add(&job.path, job.node, &attr, None, b"")
             }
             Err(e) => {
-                self.fail(e, "read", &job.path)?;
+                self.unread(e, &job.path)?;
                 self.add(&job.path, job.node, &attr, None, b"")
             }
         }
@@ -328,11 +328,17 @@ impl Walker<'_> {
 
     /// Tells an error of what lies at `path`. The error as the mark of its directory.
     fn fail(&mut self, error: FsError, op: &'static str, path: &[u8]) -> Result<Vec<u8>> {
-        let error = if error.subject().is_some() { error } else { error.on(op, shown(path)) };
+        let error = named(error, op, path);
         let mark = unreadable(&error);
         self.batch.fail(error);
         self.pass_on()?;
         Ok(mark)
+    }
+
+    /// Tells why the content of the file at `path` could not be read.
+    fn unread(&mut self, error: FsError, path: &[u8]) -> Result<()> {
+        self.batch.unread(named(error, "read", path));
+        self.pass_on()
     }
 
     fn add(
@@ -432,6 +438,10 @@ fn known(attr: &Attr) -> Known {
     let Attr { kind, size, ino, nlink, .. } = *attr;
     let (mtime_ns, ctime_ns) = (nanos(attr.mtime), nanos(attr.ctime));
     Known { kind, perm: attr.perm & 0o7777, size, mtime_ns, ctime_ns, device: 0, ino: ino.0, names: nlink }
+}
+
+fn named(error: FsError, op: &'static str, path: &[u8]) -> FsError {
+    if error.subject().is_some() { error } else { error.on(op, shown(path)) }
 }
 
 /// A path for messages.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use adit_index::publish::InPlace;
 use adit_index::scan::{Origin, SourceKind};
 
 use super::from::{From, Wanted};
@@ -15,6 +16,8 @@ use crate::failure::{Failure, Result};
 pub fn build(args: &IndexBuildArgs, global: &GlobalArgs) -> Result<()> {
     manifest::check_output(&args.output, &[&args.source.source])?;
     expect_index_or_nothing(&args.output)?;
+    let output = absolute(&args.output)?;
+    let in_place = InPlace::at(&output).map_err(|e| Failure::io(output.display(), &e))?;
     let begun_ns = now_ns();
     let wanted = Wanted { source: &args.source, path: bytes(&args.path), snapshot: args.snapshot.as_deref() };
     let from = From::open(&wanted, global)?;
@@ -26,13 +29,13 @@ pub fn build(args: &IndexBuildArgs, global: &GlobalArgs) -> Result<()> {
         no_tables: args.no_tables,
         begun_ns,
         unreadable: 0,
+        unread_contents: 0,
         state: from.state,
         source: bytes(from.place.as_os_str()).to_vec(),
         path: bytes(&args.path).to_vec(),
         snapshot: args.snapshot.clone().unwrap_or_default().into_bytes(),
     };
-    let output = absolute(&args.output)?;
-    Making { output: &output, from: &from, origin, before: None, args: &args.make }.make(global)
+    Making { output: &output, from: &from, origin, before: None, in_place, args: &args.make }.make(global)
 }
 
 /// `path` without anything that is relative; where a link leads, the link stays.

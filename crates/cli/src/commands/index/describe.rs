@@ -19,7 +19,7 @@ use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::open::index::{IndexFile, on, only_file};
-use crate::output::{self, Output, add_name};
+use crate::output::{self, Output, add_name, counted_entries};
 use crate::progress::Progress;
 use crate::question::Question;
 
@@ -63,6 +63,7 @@ fn described(index: &IndexFile) -> adit_core::Result<Value> {
             told["hashed"] = origin.hashed.into();
             told["one_file_system"] = origin.one_file_system.into();
             told["unreadable"] = origin.unreadable.into();
+            told["unread_contents"] = origin.unread_contents.into();
             told["made"] = output::iso_text(u64::try_from(origin.begun_ns).unwrap_or(0) / 1_000_000_000).into();
             add_name(&mut told, "source", &origin.source);
             if !origin.snapshot.is_empty() {
@@ -150,8 +151,9 @@ pub fn check(args: &IndexReadArgs, global: &GlobalArgs) -> Result<()> {
         if let Some(detail) = &problem {
             out.line(format_args!("damaged-index: {path}\n  {detail}"))?;
         }
+        let entries = counted_entries(index.segment.len().into());
         let problems = if problem.is_some() { "1 problem" } else { "no problems" };
-        out.line(format_args!("{} entries ({}): {problems}", index.segment.len(), show_size(index.file_len)))?;
+        out.line(format_args!("{entries} ({}): {problems}", show_size(index.file_len)))?;
     }
     out.finish()?;
     problem.map_or(Ok(()), |_| Err(Failure::said(Code::ProblemsFound)))

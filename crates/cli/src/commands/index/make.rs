@@ -1,14 +1,17 @@
 //! Walking a source into an index: what is told meanwhile, what could not be read, and the file in the end.
 
+use std::cell::Cell;
 use std::fs;
+use std::io;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use adit_core::types::{Kind, Timestamp};
 use adit_core::{ErrorKind, FsError};
+use adit_index::publish::InPlace;
 use adit_index::scan::{Before, Change, Event, Origin, ScanOptions};
-use adit_index::{Builder, Built, Refusal, sealed};
+use adit_index::{Builder, Built, Refusal, Segment, sealed};
 use serde_json::{Value, json};
 
 use super::from::From;
@@ -19,7 +22,7 @@ use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::open::index::{self as open_index, Head};
-use crate::output::{Output, add_name, printable};
+use crate::output::{Output, add_name, counted, counted_entries, printable};
 use crate::progress::Progress;
 
 /// Memory to sort in, unless it is said.
@@ -65,6 +68,7 @@ pub struct Counts {
     same: u64,
     unsettled: u64,
     unreadable: u64,
+    unread_contents: u64,
 }
 
 /// An index in the making.
@@ -77,6 +81,8 @@ pub struct Making<'a> {
     pub origin: Origin,
     /// What was known before.
     pub before: Option<Before<'a>>,
+    /// What was there when it was begun.
+    pub in_place: InPlace,
     /// How it is made.
     pub args: &'a IndexMakeArgs,
 }
@@ -99,24 +105,60 @@ impl Making<'_> {
             }
         };
         self.origin.unreadable = u32::try_from(counts.unreadable).unwrap_or(u32::MAX);
-        let failed = |e: FsError| open_index::failure(self.output, &e);
+        self.origin.unread_contents = u32::try_from(counts.unread_contents).unwrap_or(u32::MAX);
+        let other = Cell::new(false);
+        let failed = |e: FsError| match other.get() {
+            true => self.another_is_there(),
+            false => open_index::failure(self.output, &e),
+        };
+        let mut may = || match self.may_replace() {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                other.set(true);
+                Err(ErrorKind::Stale.into())
+            }
+            Err(e) => Err(FsError::from(e).on("look at", self.output.display())),
+        };
         builder.set_identity(&self.origin.encode()).map_err(failed)?;
         let mut report = |step| {
             progress.reached(counts.entries, counts.read_bytes);
             open_index::on(step)
         };
         let built = match &self.from.key {
-            None => builder.finish(self.output, &mut report).map_err(failed)?,
+            None => builder.finish_if(self.output, &mut report, &mut may).map_err(failed)?,
             Some(key) => {
                 let clear = sealed::memory_file().map_err(failed)?;
                 let built = builder.finish_into(&clear, self.output, &mut report).map_err(failed)?;
-                sealed::seal(&clear, key, self.output, &mut report).map_err(failed)?;
+                sealed::seal_if(&clear, key, self.output, &mut report, &mut may).map_err(failed)?;
                 built
             }
         };
         let finished = progress.finish();
         self.tell(&counts, &built, began.elapsed().as_secs_f64(), global)?;
         finished
+    }
+
+    /// Whether it may take the place of what is there: that is what was there when this was begun, or of a walk that was begun before this one. Two
+    /// that are made at once end in any order, and the later look at the source is to stay.
+    fn may_replace(&self) -> io::Result<bool> {
+        let now = InPlace::at(self.output)?;
+        if now == self.in_place || now.is_nothing() {
+            return Ok(true);
+        }
+        let there = match &self.from.key {
+            None => Segment::open(self.output),
+            Some(key) => sealed::open(self.output, key, &mut open_index::on),
+        };
+        let origin = there.ok().and_then(|segment| Origin::decode(segment.identity()));
+        Ok(origin.is_some_and(|origin| origin.begun_ns < self.origin.begun_ns))
+    }
+
+    fn another_is_there(&self) -> Failure {
+        let path = self.output.display();
+        let what = "something else was put there meanwhile, and is no index of an earlier look at the source";
+        Failure::new(Code::Failure, format!("{path}: {what}: it stays, and this index was not written")).hint(format!(
+            "`adit index info {path}` tells what it is; to bring it up to date: adit index update {path}"
+        ))
     }
 
     fn builder(&self) -> Result<Builder> {
@@ -147,6 +189,7 @@ impl Making<'_> {
         };
         let mut refused = None;
         let walked = self.from.walk(self.output, &options, &mut |event| {
+            let mut is_content = false;
             let failed = match event {
                 Event::Entry(entry, change) => match builder.add(&entry) {
                     Ok(()) => {
@@ -161,13 +204,18 @@ impl Making<'_> {
                     None
                 }
                 Event::Failed(e) => Some(e),
+                Event::Unread(e) => {
+                    counts.unread_contents += 1;
+                    is_content = true;
+                    Some(e)
+                }
                 Event::Unsettled(_) => {
                     counts.unsettled += 1;
                     None
                 }
             };
             if let Some(e) = failed {
-                counts.unreadable += 1;
+                counts.unreadable += u64::from(!is_content);
                 if !self.args.keep_going {
                     refused = Some(e);
                     return Ok(ControlFlow::Break(()));
@@ -205,6 +253,7 @@ impl Making<'_> {
             "hashed_files": counts.hashed_files,
             "read_bytes": counts.read_bytes,
             "unreadable": counts.unreadable,
+            "unread_contents": counts.unread_contents,
             "unsettled": counts.unsettled,
             "file_bytes": file_bytes,
             "encrypted": self.from.key.is_some(),
@@ -260,18 +309,26 @@ pub fn say(told: &Value, json: bool, global: &GlobalArgs) -> Result<()> {
     }
     let number = |field: &str| told[field].as_u64().unwrap_or(0);
     let path = printable(told["path"].as_str().unwrap_or_default().as_bytes());
-    let mut parts = vec![format!("{} entries", number("entries")), show_size(number("file_bytes"))];
+    let mut parts = vec![counted_entries(number("entries")), show_size(number("file_bytes"))];
     if told["updated"] == true {
         let (added, changed, removed) = (number("added"), number("changed"), number("removed"));
         parts.insert(1, format!("{added} added, {changed} changed, {removed} removed"));
     }
     eprintln!("adit: {path}: {}", parts.join(", "));
     if number("unsettled") > 0 {
-        let what = "were changed again and again while they were read, and have no hash";
-        eprintln!("adit: {path}: {} files {what}", number("unsettled"));
+        let (files, have) = match number("unsettled") {
+            1 => ("1 file was".to_owned(), "has"),
+            count => (format!("{count} files were"), "have"),
+        };
+        eprintln!("adit: {path}: {files} changed again and again while being read, and {have} no hash");
     }
     if number("unreadable") > 0 {
-        eprintln!("adit: {path}: not whole: {} things could not be read, and are told above", number("unreadable"));
+        let things = counted(number("unreadable"), "thing");
+        eprintln!("adit: {path}: not whole: {things} could not be read, as told above");
+    }
+    if number("unread_contents") > 0 {
+        let files = counted(number("unread_contents"), "file");
+        eprintln!("adit: {path}: the content of {files} could not be read for its hash, as told above");
     }
     Ok(())
 }

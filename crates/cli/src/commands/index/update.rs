@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use adit_index::publish::InPlace;
 use adit_index::scan::{Before, Origin, SourceKind};
 use serde_json::json;
 
@@ -30,6 +31,7 @@ pub fn update(args: &IndexUpdateArgs, global: &GlobalArgs) -> Result<()> {
         return mounted::about(&asked, &Question::Update, args.make.json);
     }
     let path = absolute(&path)?;
+    let in_place = InPlace::at(&path).map_err(|e| Failure::io(path.display(), &e))?;
     let begun_ns = now_ns();
     let index = open_file(&path, &secret(args, named)?)?;
     let origin = index.origin().ok_or_else(|| {
@@ -42,7 +44,7 @@ pub fn update(args: &IndexUpdateArgs, global: &GlobalArgs) -> Result<()> {
     let snapshot = (!snapshot.is_empty()).then_some(&*snapshot);
     let from = From::open(&Wanted { source: &source, path: &origin.path, snapshot }, global)?;
     expect_same_kind(&path, &index, &origin, &from)?;
-    if from.is_as(&origin) && origin.unreadable == 0 && origin.hashed >= args.hash {
+    if from.is_as(&origin) && origin.unreadable == 0 && origin.unread_contents == 0 && origin.hashed >= args.hash {
         return nothing_to_do(&path, &index, &from, args, global);
     }
     let mut before = Before::new(&index.segment, origin.begun_ns);
@@ -53,11 +55,12 @@ pub fn update(args: &IndexUpdateArgs, global: &GlobalArgs) -> Result<()> {
         hashed: origin.hashed || args.hash,
         begun_ns,
         unreadable: 0,
+        unread_contents: 0,
         state: from.state,
         source: from.place.as_os_str().as_bytes().to_vec(),
         ..origin
     };
-    Making { output: &path, from: &from, origin, before: Some(before), args: &args.make }.make(global)
+    Making { output: &path, from: &from, origin, before: Some(before), in_place, args: &args.make }.make(global)
 }
 
 /// How the old index is opened. The vault may be named as the source.

@@ -11,7 +11,7 @@ use adit_index::scan::UNREADABLE;
 use adit_index::{ContentHash, NodeId};
 use serde_json::{Value, json};
 
-use super::{directory, expect_whole, mounted_compare, rooted, show, until};
+use super::{directory, expect_contents, expect_whole, mounted_compare, rooted, show, until};
 use crate::args::index_ask::{ContentArg, IndexDiffArgs, IndexDupesArgs};
 use crate::args::low::GlobalArgs;
 use crate::args::units::show_size;
@@ -20,7 +20,7 @@ use crate::devices::{self, Answerer};
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::open::index::{IndexFile, Opener, only_file};
-use crate::output::{JsonList, Output, add_name, printable};
+use crate::output::{JsonList, Output, add_name, counted, printable};
 
 /// `adit index dupes`
 pub fn dupes(args: &IndexDupesArgs, global: &GlobalArgs) -> Result<()> {
@@ -34,14 +34,17 @@ pub fn dupes(args: &IndexDupesArgs, global: &GlobalArgs) -> Result<()> {
     interrupt::watch();
     let summary = tell_dupes(&index, args, 0, &mut |sink| by.dupes(&index, &question, sink))?;
     by.finish(&index);
-    if summary.unhashed > 0 && !global.quiet {
-        let (files, size) = (summary.unhashed, show_size(summary.unhashed_bytes));
+    let unread = index.origin().map_or(0, |origin| u64::from(origin.unread_contents));
+    // Of those whose content could not be read, it is told below.
+    if summary.unhashed > unread && !global.quiet {
+        let (files, size) = (counted(summary.unhashed, "file"), show_size(summary.unhashed_bytes));
+        let (have, were, them) = if summary.unhashed == 1 { ("has", "was", "it") } else { ("have", "were", "them") };
         eprintln!(
-            "adit: {}: {files} files ({size}) have no hash, and were not compared\n  adit index update {0} --hash reads them",
+            "adit: {}: {files} ({size}) {have} no hash, and {were} not compared\n  adit index update {0} --hash reads {them}",
             index.path.display()
         );
     }
-    expect_whole(&index)
+    expect_contents(&index)
 }
 
 /// Gives groups of equal files to whom it is told, and says in the end what was looked at.
@@ -179,7 +182,8 @@ pub fn diff(args: &IndexDiffArgs, global: &GlobalArgs) -> Result<()> {
     list.map_or(Ok(()), |list| list.end(&mut out))?;
     out.finish()?;
     by.finish(&before);
-    [&before, &after].into_iter().try_for_each(expect_whole)
+    let expect = if content == Content::Best { expect_contents } else { expect_whole };
+    [&before, &after].into_iter().try_for_each(expect)
 }
 
 /// Both trees, and where the last change in each was.

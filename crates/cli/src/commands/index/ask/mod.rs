@@ -21,7 +21,7 @@ use adit_index::resolve::walk;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::open::index::IndexFile;
-use crate::output::printable;
+use crate::output::{counted, printable};
 
 pub use compare::{diff, dupes};
 pub use find::find;
@@ -72,10 +72,30 @@ fn rooted(paths: &mut Paths<'_>, node: NodeId) -> adit_core::Result<Vec<u8>> {
 /// `Failure`, with how much could not be read.
 fn expect_whole(index: &IndexFile) -> Result<()> {
     let again = match index.origin() {
-        Some(_) => format!("`adit index update {}` looks at them again", index.path.display()),
+        Some(_) => looked_at_again(index),
         None => walked_again(&index.path),
     };
     not_whole(&index.path, index.unreadable(), &again)
+}
+
+/// As [`expect_whole`], for a question that needs contents as well: where one could not be read, it was not compared.
+///
+/// # Errors
+/// `Failure`, with how much could not be read.
+fn expect_contents(index: &IndexFile) -> Result<()> {
+    expect_whole(index)?;
+    let files = match index.origin().map_or(0, |origin| origin.unread_contents) {
+        0 => return Ok(()),
+        count => counted(count.into(), "file"),
+    };
+    let what = "could not be read for its hash when it was made, and was not compared";
+    Err(Failure::new(Code::Failure, format!("{}: not whole: the content of {files} {what}", index.path.display()))
+        .hint(looked_at_again(index)))
+}
+
+/// What to do about things that could not be read: they may be no more readable than before.
+fn looked_at_again(index: &IndexFile) -> String {
+    format!("`adit index update {} --keep-going` looks at them again", index.path.display())
 }
 
 /// What to do about things that could not be read in a mount.
@@ -84,11 +104,10 @@ fn walked_again(mountpoint: &Path) -> String {
 }
 
 fn not_whole(path: &Path, unreadable: u64, again: &str) -> Result<()> {
-    let things = match unreadable {
-        0 => return Ok(()),
-        1 => "1 thing".to_owned(),
-        count => format!("{count} things"),
-    };
+    if unreadable == 0 {
+        return Ok(());
+    }
+    let things = counted(unreadable, "thing");
     let what = "could not be read when it was made, and may be missing in the answer";
     Err(Failure::new(Code::Failure, format!("{}: not whole: {things} {what}", path.display())).hint(again))
 }

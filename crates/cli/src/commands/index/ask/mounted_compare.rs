@@ -33,7 +33,7 @@ use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::open::index::{IndexFile, on};
-use crate::output::printable;
+use crate::output::{counted, printable};
 use crate::question::{End, Hit, Piece, Question, Search, kind_of};
 
 /// What is read of a file at once, in bytes.
@@ -67,7 +67,8 @@ pub fn dupes(asked: &Asked, args: &IndexDupesArgs, global: &GlobalArgs) -> Resul
     })?;
     if files > 0 && !global.quiet {
         let (mountpoint, size) = (asked.mountpoint().display(), show_size(bytes));
-        eprintln!("adit: {mountpoint}: reads {files} files ({size}) that have the size of another one");
+        let (what, have) = (counted(files, "file"), if files == 1 { "has" } else { "have" });
+        eprintln!("adit: {mountpoint}: reads {what} ({size}) that {have} the size of another one");
     }
     let compared = compared(asked, &making, &listed, args.min_size, &candidates)?;
     let known = expect_whole(&listed);
@@ -77,8 +78,9 @@ pub fn dupes(asked: &Asked, args: &IndexDupesArgs, global: &GlobalArgs) -> Resul
         question.run(&compared.segment, sink).map_err(|e| compared.failure(&e))
     })?;
     if summary.unhashed > 0 && !global.quiet {
-        let (files, size) = (summary.unhashed, show_size(summary.unhashed_bytes));
-        eprintln!("adit: {}: {files} files ({size}) were not compared", asked.mountpoint().display());
+        let (files, size) = (counted(summary.unhashed, "file"), show_size(summary.unhashed_bytes));
+        let were = if summary.unhashed == 1 { "was" } else { "were" };
+        eprintln!("adit: {}: {files} ({size}) {were} not compared", asked.mountpoint().display());
     }
     known
 }
