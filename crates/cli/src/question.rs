@@ -124,6 +124,9 @@ pub struct Hit {
     /// The hash of its content as 32 hexadecimal digits, where the store knows that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash: Option<String>,
+    /// Of a directory: whether not all of it could be read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_unread: bool,
 }
 
 /// What a path leads to.
@@ -139,6 +142,9 @@ pub enum Answer {
         deepest: Vec<u8>,
         /// Which name.
         component: usize,
+        /// Whether it may be there all the same: not all of `deepest` could be read.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_unread: bool,
     },
     /// `at`, which the name number `component` leads to, is no directory, and the path goes on.
     NotDirectory {
@@ -185,8 +191,11 @@ pub struct Count {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct End {
-    /// How much could not be read at the last walk, and may be missing in the answer.
+    /// How much could not be read at the last walk or since, and may be missing in the answer.
     pub unread: u64,
+    /// Whether the root is among it, which is no [`Hit`].
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_root_unread: bool,
 }
 
 /// What there is to say of the index of a mount.
@@ -213,7 +222,7 @@ pub struct About {
     pub walks: u64,
     /// Bases made anew from an older one so far.
     pub folds: u64,
-    /// What could not be read at the last walk: how much, and the first of it.
+    /// What could not be read at the last walk and since: how much, and the first of it.
     pub unread: u64,
     /// See there.
     pub first_unread: Option<String>,
@@ -290,6 +299,7 @@ mod tests {
                 perm: 0o644,
                 mtime_ns: i64::MIN,
                 hash: None,
+                is_unread: false,
             };
             let text = serde_json::to_string(&Piece::Hits(vec![hit.clone()])).unwrap();
             assert_eq!(serde_json::from_str::<Piece>(&text).unwrap(), Piece::Hits(vec![hit]));

@@ -6,6 +6,7 @@ mod manifests;
 #[path = "common/mounts.rs"]
 mod mounts;
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::time::{Duration, SystemTime};
@@ -280,4 +281,62 @@ fn a_miss_of_a_mount_is_told_as_that_of_a_file() {
     }
     w.run(&["index", "resolve", "mnt", "/a/b"]).expect(1).says("not found: /a has no b");
     w.umount();
+}
+
+/// The content of a folder of a vault is gone: what was in it is not told as absent, neither by a mount nor by an index file.
+#[test]
+fn what_a_mount_could_not_read_is_not_known() {
+    let Some(m) = Mounts::new() else { return };
+    let folders = || -> BTreeSet<std::path::PathBuf> {
+        let below = |dir: std::path::PathBuf| fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+        below(m.bench.vault().join("d")).flat_map(below).collect()
+    };
+    m.mount(&[]).expect(0);
+    fs::create_dir(m.at("whole")).unwrap();
+    fs::write(m.at("whole/gone"), "1").unwrap();
+    let before = folders();
+    fs::create_dir(m.at("dd")).unwrap();
+    fs::write(m.at("dd/f"), "12345").unwrap();
+    let lost: Vec<_> = folders().difference(&before).cloned().collect();
+    let in_vault = |args: &[&str]| {
+        m.bench.run([&["index"], args, &["--vault", "vault", "--password-file", m.bench.password_str()]].concat())
+    };
+    let build = |file: &str| {
+        let args = ["index", "build", "vault", "-o", file, "--keep-going", "--password-file"];
+        m.bench.run(args.into_iter().chain([m.bench.password_str()]))
+    };
+    build("whole.idx").expect(0);
+    fs::remove_file(m.at("whole/gone")).unwrap();
+    m.umount();
+    assert_eq!(lost.len(), 1);
+    fs::remove_dir_all(&lost[0]).unwrap();
+    build("damaged.idx").expect(4);
+    m.mount(&[]).expect(0);
+    for json in [&[][..], &["--json"]] {
+        let diff = |one: &str, other: &str| {
+            in_vault(&[&["diff", one, other], json].concat()).expect(1).says("not whole").text()
+        };
+        let told = diff("whole.idx", "mnt");
+        assert!(told.contains("unknown") && told.contains("/dd/f"), "{told}");
+        assert!(told.contains("removed") && told.contains("/whole/gone") && !told.contains("added"), "{told}");
+        assert_eq!(told, diff("whole.idx", "damaged.idx"), "as of a file");
+        assert_eq!(diff("mnt", "whole.idx"), diff("damaged.idx", "whole.idx"), "as of a file");
+    }
+    let paths = ["dd/f", "dd/deep/er", "dd/../dd/f/", "whole/none"];
+    let resolve = |of: &str, args: &[&str]| in_vault(&[&["resolve", of], args, &paths].concat()).expect(1);
+    let told = resolve("mnt", &["--json"]).json();
+    assert_eq!((&told[0]["why"], &told[3]["why"]), (&json!("not-known"), &json!("not-found")), "{told}");
+    assert_eq!(told, resolve("damaged.idx", &["--json"]).json());
+    // However often it is looked at.
+    let unread = || m.bench.run(["index", "info", "mnt", "--json"]).expect(0).json()["unread"].clone();
+    let before = unread();
+    let _ = (fs::read_dir(m.mnt()).map(Iterator::count), resolve("mnt", &[]), fs::metadata(m.at("dd")));
+    resolve("mnt", &[]);
+    assert_eq!((unread(), &before), (json!(1), &json!(1)));
+    let told = resolve("mnt", &[]).stderr;
+    assert!(told.contains("dd/f: not known: / could not be read when the index was made"), "{told}");
+    for args in [&["find", "mnt", "x", "--below", "dd/f"][..], &["du", "mnt", "dd/f"]] {
+        m.bench.run([&["index"], args].concat()).expect(1).says("not known: / could not be read");
+    }
+    m.umount();
 }

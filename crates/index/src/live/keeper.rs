@@ -15,7 +15,7 @@ use super::kept::{Namespace, Shared, Waiting};
 use super::make::Lies;
 use super::noticed;
 use super::queue::{Dirty, Names, Pending};
-use super::source::{Known, Source, Unread, name, over};
+use super::source::{Known, NotRead, Source, Unread, name, over};
 use super::{Change, LiveIndex};
 use crate::progress::Progress;
 
@@ -27,6 +27,12 @@ pub(super) const ENOUGH: usize = 4096;
 const RENAMES_PATIENCE: Duration = Duration::from_secs(1);
 /// After so many times the memory that the differences may take, the index is given up until somebody asks again.
 const GIVE_UP_AT: u64 = 4;
+
+/// That a directory could not be read, unless it is gone.
+fn not_read(dir: u64, e: &FsError) -> Option<NotRead> {
+    let is_gone = matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Stale | ErrorKind::NotDirectory);
+    (!is_gone).then(|| NotRead::new(dir, e))
+}
 
 impl Shared {
     pub(super) fn run(self: Arc<Self>) {
@@ -103,7 +109,7 @@ impl Shared {
         let source = Source { engine, closed: &self.closed, contents, is_over: &is_over };
         loop {
             self.compare_listings();
-            let (pending, batch) = self.ask_names(&source);
+            let (pending, batch, unread) = self.ask_names(&source);
             if pending.everything {
                 self.forget(&pending.released);
                 self.drop_tree();
@@ -118,7 +124,7 @@ impl Shared {
                 // What changed meanwhile.
                 continue;
             }
-            let unlisted = self.apply(batch)?;
+            let unlisted = self.apply(batch, unread)?;
             self.list_new(&source, unlisted)?;
             // By then paths are right.
             self.ask_attrs(&source, &pending)?;
@@ -165,7 +171,7 @@ impl Shared {
             queue.pending.attrs_again.extend(again);
             queue.since.get_or_insert_with(Instant::now);
         }
-        self.apply(batch).map(drop)
+        self.apply(batch, Vec::new()).map(drop)
     }
 
     /// Lists directories that nobody knew, and those in them: made a moment ago, with something in them perhaps, or come from elsewhere.
@@ -174,21 +180,24 @@ impl Shared {
             if (source.is_over)() {
                 return Err(over());
             }
-            let mut entries = Vec::new();
+            let (mut entries, mut unread) = (Vec::new(), Vec::new());
             if let Some(_known) = self.known_dir(source, dir)? {
                 match source.list(dir, &mut |found, facts| entries.push((name(found), facts))) {
                     Err(e) if e.kind() == ErrorKind::Interrupted => return Err(e),
-                    Err(e) => tracing::debug!(error = %e, "a new directory cannot be listed"),
-                    Ok(()) => {}
+                    Err(e) => {
+                        tracing::debug!(error = %e, "a new directory cannot be listed");
+                        unread.extend(not_read(dir, &e));
+                    }
+                    Ok(some) => unread.extend(some),
                 }
             }
-            unlisted.extend(self.apply(vec![Change::Listing { dir, entries }])?);
+            unlisted.extend(self.apply(vec![Change::Listing { dir, entries }], unread)?);
         }
         Ok(())
     }
 
     /// Asks what is at each name that was noted, while no rename is under way.
-    fn ask_names(&self, source: &Source<'_>) -> (Pending, Vec<Change>) {
+    fn ask_names(&self, source: &Source<'_>) -> (Pending, Vec<Change>, Vec<NotRead>) {
         let mut queue = self.queue.lock();
         queue.waiting = Some(Waiting::Settling);
         queue.no_renames = true;
@@ -197,18 +206,20 @@ impl Shared {
         let pending = std::mem::take(&mut queue.pending);
         queue.since = (!queue.noticed.is_empty()).then(Instant::now);
         drop(queue);
-        let mut batch = Vec::new();
+        let (mut batch, mut unread) = (Vec::new(), Vec::new());
         for (dir, dirty) in &pending.dirs {
-            self.ask_in(source, *dir, dirty, &mut batch);
+            unread.extend(self.ask_in(source, *dir, dirty, &mut batch));
         }
         let mut queue = self.queue.lock();
         queue.no_renames = false;
         queue.waiting = None;
         self.done.notify_all();
-        (pending, batch)
+        (pending, batch, unread)
     }
 
-    fn ask_in(&self, source: &Source<'_>, dir: u64, dirty: &Dirty, batch: &mut Vec<Change>) {
+    /// Says of the directory if something in it cannot be told.
+    fn ask_in(&self, source: &Source<'_>, dir: u64, dirty: &Dirty, batch: &mut Vec<Change>) -> Option<NotRead> {
+        let mut unread = None;
         let _known = match dirty.is_kept {
             true => None,
             // It was not known when something in it changed; perhaps it can be found.
@@ -223,18 +234,28 @@ impl Shared {
                             batch.push(Change::Entry { dir, name: name(found_name), found });
                         }
                         // It may be there, and cannot be read: what is known of it stays.
-                        Err(e) => tracing::debug!(error = %e, "what a changed name leads to cannot be told"),
+                        Err(e) => {
+                            tracing::debug!(error = %e, "what a changed name leads to cannot be told");
+                            unread = unread.or_else(|| not_read(dir, &e));
+                        }
                     }
                 }
             }
             Names::All => {
                 let mut entries = Vec::new();
                 match source.list(dir, &mut |found, facts| entries.push((name(found), facts))) {
-                    Ok(()) => batch.push(Change::Listing { dir, entries }),
-                    Err(e) => tracing::debug!(error = %e, "a directory with many changes cannot be listed"),
+                    Ok(some) => {
+                        unread = some;
+                        batch.push(Change::Listing { dir, entries });
+                    }
+                    Err(e) => {
+                        tracing::debug!(error = %e, "a directory with many changes cannot be listed");
+                        unread = not_read(dir, &e);
+                    }
                 }
             }
         }
+        unread
     }
 
     /// Makes a directory known, by its path if it is not.
@@ -257,13 +278,25 @@ impl Shared {
         Some(found.0).filter(|facts| facts.key == ino)
     }
 
-    fn apply(&self, batch: Vec<Change>) -> Result<Vec<u64>> {
-        if batch.is_empty() {
+    /// Applies a batch, in which each listing is whole but those of directories that are `unread`.
+    fn apply(&self, batch: Vec<Change>, unread: Vec<NotRead>) -> Result<Vec<u64>> {
+        if batch.is_empty() && unread.is_empty() {
             return Ok(Vec::new());
         }
         let mut tree = self.tree.lock();
         let Some(live) = &mut tree.live else { return Ok(Vec::new()) };
         let applied = live.apply(&batch)?;
+        let listed = |change: &Change| if let Change::Listing { dir, .. } = change { Some(*dir) } else { None };
+        if tree.state.unread.count > 0 || !unread.is_empty() {
+            let known = Arc::make_mut(&mut tree.state.unread);
+            batch.iter().filter_map(listed).for_each(|dir| known.clear(dir));
+            // A name that cannot be told is asked for whenever somebody lists its directory, and is counted once.
+            for not_read in unread {
+                if !known.has(not_read.dir) {
+                    known.note(not_read);
+                }
+            }
+        }
         if let Some((_, log)) = &mut tree.log {
             log.push(batch);
         }
@@ -312,7 +345,7 @@ impl Shared {
         tree.live = Some(LiveIndex::new(Arc::new(base.with_contents(self.options.contents.clone()))));
         tree.log = None;
         tree.state.walks += 1;
-        tree.state.unread = unread;
+        tree.state.unread = Arc::new(unread);
         Ok(())
     }
 

@@ -110,8 +110,8 @@ pub struct State {
     pub walks: u64,
     /// Bases made of an older one and its differences.
     pub folds: u64,
-    /// What could not be read at the last walk.
-    pub unread: Unread,
+    /// What could not be read at the last walk, and since.
+    pub unread: Arc<Unread>,
 }
 
 /// The index of an engine's tree. Dropping it ends its thread.
@@ -212,8 +212,9 @@ impl Kept {
         for _ in 0..ANSWERS_MAX {
             self.wait(waiting)?;
             // Else it was given up in this moment.
-            if let Some(live) = &self.shared.tree.lock().live {
-                return Ok(live.view());
+            let tree = self.shared.tree.lock();
+            if let Some(live) = &tree.live {
+                return Ok(live.view().with_unread(tree.state.unread.clone()));
             }
         }
         let why = "there are more changes than it can follow; ask again when there are fewer";

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use adit_core::engine::{Engine, Entry, Lookup, SinkFlow};
 use adit_core::error::{ErrorKind, FsError, Result};
 use adit_core::types::{Attr, FileName, Ino, Kind};
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 
 use super::base::{Contents, Facts};
 use super::make;
@@ -27,21 +27,61 @@ pub(super) struct Source<'a> {
     pub is_over: &'a dyn Fn() -> bool,
 }
 
-/// What could not be read.
+/// So many directories are remembered as not read. When there are more, none is taken to be.
+const UNREAD_MAX: usize = 1 << 16;
+
+/// What could not be read, and the directories of which not all is known therefore.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Unread {
     /// How many entries, or directories.
     pub count: u64,
     /// The first of them, and why.
     pub first: Option<String>,
+    /// The keys of the directories, and how much of each could not be read.
+    dirs: HashMap<u64, u64>,
+    /// There were more than are remembered.
+    is_full: bool,
 }
 
 impl Unread {
-    fn note(&mut self, e: impl FnOnce() -> String) {
-        self.count += 1;
-        if self.first.is_none() {
-            self.first = Some(e());
+    /// So much of a directory could not be read.
+    pub(super) fn note(&mut self, NotRead { dir, count, why }: NotRead) {
+        match self.dirs.len() < UNREAD_MAX || self.dirs.contains_key(&dir) {
+            true => *self.dirs.entry(dir).or_default() += count,
+            false => self.is_full = true,
         }
+        self.count += count;
+        self.first.get_or_insert(why);
+    }
+
+    /// What is in the directory with this key was listed since.
+    pub(super) fn clear(&mut self, dir: u64) {
+        self.count -= self.dirs.remove(&dir).unwrap_or(0);
+        if self.count == 0 {
+            *self = Unread::default();
+        }
+    }
+
+    /// Whether something may be in the directory with this key that is not known.
+    pub fn has(&self, dir: u64) -> bool {
+        self.is_full || self.dirs.contains_key(&dir)
+    }
+}
+
+/// That something in a directory could not be read.
+#[derive(Debug)]
+pub(super) struct NotRead {
+    /// The key of the directory.
+    pub dir: u64,
+    /// How much.
+    pub count: u64,
+    /// Why, of the first of it.
+    pub why: String,
+}
+
+impl NotRead {
+    pub fn new(dir: u64, e: &FsError) -> NotRead {
+        NotRead { dir, count: 1, why: format!("in directory {dir}: {e}") }
     }
 }
 
@@ -80,31 +120,29 @@ impl<'a> Source<'a> {
         Facts { is_original, ..Facts::from(attr) }
     }
 
-    /// Hands all entries of a known directory to `each`.
+    /// Hands all entries of a known directory to `each`, but those of which nothing is to be had: that is what it returns.
     ///
     /// # Errors
     /// Those of the store: what came before is right. `Interrupted` if it is over.
-    pub fn list(&self, dir: u64, each: &mut dyn FnMut(&[u8], Facts)) -> Result<()> {
+    pub fn list(&self, dir: u64, each: &mut dyn FnMut(&[u8], Facts)) -> Result<Option<NotRead>> {
         if self.closed.contains(&dir) {
-            return Ok(());
+            return Ok(None);
         }
         let fh = self.engine.opendir(Ino(dir))?;
-        let mut known = Vec::new();
+        let (mut known, mut unseen) = (Vec::new(), Vec::new());
         let mut is_over = false;
         let listed = self.engine.read_dir_plus(fh, 0, &mut |entry, found: Option<&Entry>| {
             is_over = (self.is_over)();
             if is_over {
                 return SinkFlow::Full;
             }
-            let facts = match found {
+            match found {
                 Some(found) => {
                     known.push(Known(self.engine, found.attr.ino));
-                    self.facts(&found.attr)
+                    each(entry.name.as_bytes(), self.facts(&found.attr));
                 }
-                // It is there, and more is not to be had of it.
-                None => Facts { kind: entry.kind, perm: 0, ..Facts::directory(entry.ino.0) },
-            };
-            each(entry.name.as_bytes(), facts);
+                None => unseen.push(name(entry.name.as_bytes())),
+            }
             if known.len() >= KNOWN_MAX {
                 known.clear();
             }
@@ -112,7 +150,22 @@ impl<'a> Source<'a> {
         });
         // Nothing can be done about it.
         let _ = self.engine.releasedir(fh);
-        if is_over { Err(over()) } else { listed }
+        if is_over {
+            return Err(over());
+        }
+        listed?;
+        drop(known);
+        let mut not_read: Option<NotRead> = None;
+        // Once more, for why it is.
+        for name in unseen {
+            match (self.lookup(dir, &name), &mut not_read) {
+                (Ok(Some((facts, _))), _) => each(&name, facts),
+                (Ok(None), _) => {}
+                (Err(_), Some(not_read)) => not_read.count += 1,
+                (Err(e), not_read) => *not_read = Some(NotRead::new(dir, &e)),
+            }
+        }
+        Ok(not_read)
     }
 
     /// Gives the whole tree to `builder`, one directory after the other. `progress` is told how many entries there are so far.
@@ -127,7 +180,7 @@ impl<'a> Source<'a> {
         let mut levels = vec![self.level(Known(self.engine, Ino::ROOT), &mut path, builder, unread)?];
         while let Some(level) = levels.last_mut() {
             path.truncate(level.path_len);
-            let Some(name) = level.pop() else {
+            let Some((name, key)) = level.pop() else {
                 levels.pop();
                 continue;
             };
@@ -144,7 +197,7 @@ impl<'a> Source<'a> {
                     levels.push(level?);
                 }
                 Ok(_) => {}
-                Err(e) => unread.note(|| format!("in directory {dir}: {e}")),
+                Err(e) => unread.note(NotRead { dir: key, ..NotRead::new(dir, &e) }),
             }
         }
         Ok(())
@@ -171,7 +224,7 @@ impl<'a> Source<'a> {
             }
             path.extend_from_slice(name);
             match make::add(builder, path, &facts) {
-                Ok(ControlFlow::Continue(())) if facts.kind == Kind::Directory => level.push(name),
+                Ok(ControlFlow::Continue(())) if facts.kind == Kind::Directory => level.push(name, facts.key),
                 Ok(_) => {}
                 Err(e) => failed = Some(e),
             }
@@ -183,10 +236,13 @@ impl<'a> Source<'a> {
         match listed {
             Err(e) if e.kind() == ErrorKind::Interrupted => Err(e),
             Err(e) => {
-                unread.note(|| e.to_string());
+                unread.note(NotRead { dir: level.dir.1.0, count: 1, why: e.to_string() });
                 Ok(level)
             }
-            Ok(()) => Ok(level),
+            Ok(not_read) => {
+                not_read.into_iter().for_each(|not_read| unread.note(not_read));
+                Ok(level)
+            }
         }
     }
 }
@@ -194,22 +250,25 @@ impl<'a> Source<'a> {
 /// A directory on the way down.
 struct Level<'a> {
     path_len: usize,
-    /// The names of directories in it that are still to be gone into, a zero byte before each.
+    /// The names of directories in it that are still to be gone into, each with its key and its length behind it.
     names: Vec<u8>,
     dir: Known<'a>,
 }
 
 impl Level<'_> {
-    fn push(&mut self, name: &[u8]) {
-        self.names.push(0);
+    fn push(&mut self, name: &[u8], key: u64) {
         self.names.extend_from_slice(name);
+        self.names.extend(key.to_le_bytes());
+        self.names.extend((name.len() as u32).to_le_bytes());
     }
 
-    fn pop(&mut self) -> Option<Vec<u8>> {
-        let at = self.names.iter().rposition(|byte| *byte == 0)?;
-        let name = self.names.split_off(at + 1);
-        self.names.pop();
-        Some(name)
+    fn pop(&mut self) -> Option<(Vec<u8>, u64)> {
+        let (rest, len) = self.names.split_last_chunk()?;
+        let (rest, key) = rest.split_last_chunk()?;
+        let at = rest.len().checked_sub(u32::from_le_bytes(*len) as usize)?;
+        let found = (rest[at..].to_vec(), u64::from_le_bytes(*key));
+        self.names.truncate(at);
+        Some(found)
     }
 }
 

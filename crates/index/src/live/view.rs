@@ -9,6 +9,7 @@ use hashbrown::HashSet;
 
 use super::base::{Base, Facts};
 use super::changes::{Changes, EachChild, LiveId};
+use super::source::Unread;
 use crate::ContentHash;
 
 /// Gets entries with their paths below the root; see [`View::walk`].
@@ -20,6 +21,7 @@ pub struct View {
     pub(super) base: Arc<Base>,
     pub(super) changes: Arc<Changes>,
     generation: u64,
+    unread: Arc<Unread>,
 }
 
 /// What a path leads to.
@@ -45,7 +47,26 @@ pub enum Found {
 
 impl View {
     pub(super) fn new(base: Arc<Base>, changes: Arc<Changes>, generation: u64) -> View {
-        View { base, changes, generation }
+        View { base, changes, generation, unread: Arc::default() }
+    }
+
+    /// With what could not be read of it.
+    pub(super) fn with_unread(self, unread: Arc<Unread>) -> View {
+        View { unread, ..self }
+    }
+
+    /// How many directories could not all be read.
+    pub fn unread_count(&self) -> u64 {
+        self.unread.count
+    }
+
+    /// Whether something may be in a directory that could not be read. What is missing in it need not be absent.
+    pub fn is_unread(&self, id: LiveId) -> Result<bool> {
+        if self.unread.count == 0 {
+            return Ok(false);
+        }
+        let facts = self.facts(id)?;
+        Ok(facts.kind == Kind::Directory && self.unread.has(facts.key))
     }
 
     /// How many batches of changes there had been.

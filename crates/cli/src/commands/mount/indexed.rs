@@ -141,7 +141,7 @@ impl Indexed {
             kept.walk_again();
         }
         let view = kept.view(&mut |waiting| teller.waiting(waiting))?;
-        let end = End { unread: kept.state().unread.count };
+        let end = End { unread: view.unread_count(), is_root_unread: view.is_unread(LiveId::ROOT)? };
         let mut told = match question {
             Question::Find(search) => find(&view, &search, teller),
             Question::Resolve { start, paths } => resolve(&view, &start, &paths, teller),
@@ -170,7 +170,7 @@ impl Indexed {
             walks: state.walks,
             folds: state.folds,
             unread: state.unread.count,
-            first_unread: state.unread.first,
+            first_unread: state.unread.first.clone(),
         })
     }
 }
@@ -246,7 +246,7 @@ impl<'a, 'p> Teller<'a, 'p> {
 fn hit_of(view: &View, id: LiveId, path: &[u8], facts: &Facts) -> Result<Hit> {
     let (kind, size, perm, mtime_ns) = (facts.kind.as_str().to_owned(), facts.size, facts.perm, facts.mtime_ns);
     let hash = view.hash(id)?.map(|hash| format!("{:032x}", u128::from_be_bytes(hash)));
-    Ok(Hit { path: path.to_vec(), kind, size, perm, mtime_ns, hash })
+    Ok(Hit { path: path.to_vec(), kind, size, perm, mtime_ns, hash, is_unread: view.is_unread(id)? })
 }
 
 /// The directory at `path`.
@@ -254,9 +254,21 @@ fn directory(view: &View, path: &[u8]) -> Result<LiveId> {
     let shown = || adit_core::path::show(path);
     match view.resolve(LiveId::ROOT, path)? {
         Found::Entry(id) if view.kind(id)? == Kind::Directory => Ok(id),
-        Found::Missing { .. } => Err(FsError::new(ErrorKind::NotFound).on("find", shown())),
+        Found::Missing { deepest, .. } => Err(missing(view, deepest, path)?),
         _ => Err(FsError::new(ErrorKind::NotDirectory).on("find", shown())),
     }
+}
+
+/// Why there is nothing at `path`, of which `deepest` is as far as it leads.
+fn missing(view: &View, deepest: LiveId, path: &[u8]) -> Result<FsError> {
+    let e = FsError::new(ErrorKind::NotFound).on("find", adit_core::path::show(path));
+    Ok(match view.is_unread(deepest)? {
+        true => {
+            let folder = adit_core::path::show(&view.path(deepest)?);
+            e.because(format!("not known: {folder} could not be read when the index was made"))
+        }
+        false => e,
+    })
 }
 
 fn pattern_of(wording: &Wording) -> Result<Pattern> {
@@ -372,7 +384,9 @@ fn resolve(view: &View, start: &[u8], paths: &[Vec<u8>], teller: &mut Teller<'_,
 fn answer_of(view: &View, start: LiveId, path: &[u8]) -> Result<Answer> {
     Ok(match view.resolve(start, path)? {
         Found::Entry(id) => Answer::Found(hit_of(view, id, &view.path(id)?, &view.facts(id)?)?),
-        Found::Missing { deepest, component } => Answer::Missing { deepest: view.path(deepest)?, component },
+        Found::Missing { deepest, component } => {
+            Answer::Missing { deepest: view.path(deepest)?, component, is_unread: view.is_unread(deepest)? }
+        }
         Found::NotDirectory { at, component } => {
             let is_link = view.kind(at)? == Kind::Symlink;
             Answer::NotDirectory { at: view.path(at)?, component, is_link }
@@ -386,8 +400,12 @@ fn sum_of(view: &View, id: LiveId, sums: &Sums) -> Result<Sum> {
 }
 
 fn du(view: &View, path: &[u8], teller: &mut Teller<'_, '_>) -> Result<Value> {
-    let Found::Entry(id) = view.resolve(LiveId::ROOT, path)? else {
-        return Err(FsError::new(ErrorKind::NotFound).on("find", adit_core::path::show(path)));
+    let id = match view.resolve(LiveId::ROOT, path)? {
+        Found::Entry(id) => id,
+        Found::Missing { deepest, .. } => return Err(missing(view, deepest, path)?),
+        Found::NotDirectory { .. } => {
+            return Err(FsError::new(ErrorKind::NotFound).on("find", adit_core::path::show(path)));
+        }
     };
     let du = live::du(view, id, &mut || !teller.parts.is_wanted())?;
     for children in du.children.chunks(PIECE_LEN) {

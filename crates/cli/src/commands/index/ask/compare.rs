@@ -236,7 +236,7 @@ impl Trees<'_> {
 
 /// Whether an index that has nothing at a path could have something: the last directory of the way that it has was read.
 fn knows(index: &IndexFile, path: &[u8]) -> adit_core::Result<bool> {
-    if index.origin().is_none_or(|origin| origin.unreadable == 0) {
+    if index.unreadable() == 0 {
         return Ok(true);
     }
     let mut at = NodeId::ROOT;

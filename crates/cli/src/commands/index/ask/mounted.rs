@@ -51,7 +51,7 @@ pub fn find(asked: &Asked, args: &IndexFindArgs) -> Result<()> {
 
 /// As of an index file: `end` is what came last of the answer.
 fn expect_whole(asked: &Asked, end: &Value) -> Result<()> {
-    let End { unread } = End::deserialize(end).unwrap_or_default();
+    let End { unread, .. } = End::deserialize(end).unwrap_or_default();
     super::not_whole(asked.mountpoint(), unread, &super::walked_again(asked.mountpoint()))
 }
 
@@ -218,7 +218,9 @@ impl Answers<'_> {
                 add_name(&mut told, "asked", asked);
                 return list.add(out, &told);
             }
-            Answer::Missing { deepest, component } => ("not-found", rooted(deepest), from_name(asked, *component)),
+            Answer::Missing { deepest, component, is_unread } => {
+                (if *is_unread { "not-known" } else { "not-found" }, rooted(deepest), from_name(asked, *component))
+            }
             Answer::NotDirectory { at, component, is_link } => {
                 (if *is_link { "link" } else { "not-directory" }, rooted(at), from_name(asked, component + 1))
             }

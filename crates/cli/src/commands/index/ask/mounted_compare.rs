@@ -16,6 +16,7 @@ use adit_core::FsError;
 use adit_core::types::Kind;
 use adit_index::live::{Lies, Making};
 use adit_index::query::{Dupes, Paths, SameSize, same_size};
+use adit_index::scan::UNREADABLE;
 use adit_index::{Builder, ContentHash, Entry, Node, NodeId};
 use rustix::fs::OFlags;
 use serde::Deserialize;
@@ -196,7 +197,12 @@ fn listed(asked: &Asked, making: &Making, search: Search) -> Result<IndexFile> {
         let Piece::Hits(hits) = piece else { return Ok(()) };
         hits.iter().try_for_each(|hit| add(asked, &mut builder, hit)).map_err(|e| failed(asked, &e))
     })?;
-    let End { unread } = End::deserialize(&end).unwrap_or_default();
+    let End { unread, is_root_unread } = End::deserialize(&end).unwrap_or_default();
+    if is_root_unread {
+        let (path, kind, extra) = (&b""[..], Kind::Directory, UNREADABLE);
+        let root = Entry { path, kind, perm: 0o755, size: 0, mtime_ns: 0, hash: None, extra };
+        builder.add(&root).map_err(|e| failed(asked, &e))?;
+    }
     Ok(IndexFile { unread, ..made(asked, making, builder)? })
 }
 
@@ -205,6 +211,8 @@ fn add(asked: &Asked, builder: &mut Builder, hit: &Hit) -> adit_core::Result<()>
     // A difference goes by where a link leads as well, which the index of a mount has not.
     let target = match hit.kind == Kind::Symlink.as_str() {
         true => read_link(asked.mountpoint().join(OsStr::from_bytes(&hit.path))).unwrap_or_default().into_os_string(),
+        // As the index of a folder is marked, so that nobody takes what is not in it for absent.
+        false if hit.is_unread => OsStr::from_bytes(UNREADABLE).to_owned(),
         false => OsString::new(),
     };
     builder.add(&Entry {
