@@ -18,18 +18,22 @@ pub enum Question {
     /// What paths lead to: pieces are lists of [`Answer`], one for each path in their order.
     Resolve {
         /// The directory that relative paths begin in.
+        #[serde(with = "text_or_bytes")]
         start: Vec<u8>,
         /// The paths.
+        #[serde(with = "texts_or_bytes")]
         paths: Vec<Vec<u8>>,
     },
     /// How much is below a directory: pieces are lists of [`Sum`], of what is in it; in the end its own.
     Du {
         /// The directory.
+        #[serde(with = "text_or_bytes")]
         path: Vec<u8>,
     },
     /// The largest files and directories: two pieces, each a list of [`Sum`]; in the end [`Count`] of both.
     Top {
         /// Below this directory.
+        #[serde(with = "text_or_bytes")]
         path: Vec<u8>,
         /// So many of each.
         count: usize,
@@ -46,6 +50,7 @@ pub struct Wording {
     /// How it is to be read.
     pub syntax: Reading,
     /// Its bytes.
+    #[serde(with = "text_or_bytes")]
     pub text: Vec<u8>,
     /// Whether large letters are small ones.
     pub ignore_case: bool,
@@ -90,12 +95,14 @@ pub struct Search {
     /// Words of [`Kind::as_str`]; none: any.
     pub kinds: Vec<String>,
     /// Any of these; none: any.
+    #[serde(with = "texts_or_bytes")]
     pub extensions: Vec<Vec<u8>>,
     /// Least and most bytes.
     pub size: Option<(u64, u64)>,
     /// From and to, in nanoseconds since 1970.
     pub mtime_ns: Option<(i64, i64)>,
     /// The directory that it begins in.
+    #[serde(with = "text_or_bytes")]
     pub below: Vec<u8>,
     /// Least and most names below that.
     pub depth: Option<(u32, u32)>,
@@ -259,8 +266,10 @@ pub fn kind_of(word: &str) -> Option<Kind> {
     [File, Directory, Symlink, BlockDevice, CharDevice, Fifo, Socket].into_iter().find(|kind| kind.as_str() == word)
 }
 
-/// Bytes as text where they are that, else as numbers.
+/// Bytes as text where they are that, else as hexadecimal digits: never much more than twice as long. Numbers are read as well.
 mod text_or_bytes {
+    use serde::de::Error;
+    use serde::ser::SerializeMap;
     use serde::{Deserialize, Deserializer, Serializer};
 
     #[derive(Deserialize)]
@@ -268,20 +277,60 @@ mod text_or_bytes {
     enum Either {
         Text(String),
         Bytes(Vec<u8>),
+        Hex { hex: String },
+    }
+
+    /// Whether JSON has few enough characters that take six.
+    fn is_short(text: &str) -> bool {
+        let controls = text.bytes().filter(|byte| byte.is_ascii_control() && !b"\n\r\t".contains(byte)).count();
+        controls <= text.len() / 8
     }
 
     pub fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
-        match std::str::from_utf8(bytes) {
-            Ok(text) => to.serialize_str(text),
-            Err(_) => to.collect_seq(bytes),
+        if let Some(text) = std::str::from_utf8(bytes).ok().filter(|text| is_short(text)) {
+            return to.serialize_str(text);
         }
+        let mut map = to.serialize_map(Some(1))?;
+        map.serialize_entry("hex", &hex(bytes))?;
+        map.end()
     }
 
     pub fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Vec<u8>, D::Error> {
         Ok(match Either::deserialize(from)? {
             Either::Text(text) => text.into_bytes(),
             Either::Bytes(bytes) => bytes,
+            Either::Hex { hex } => bytes(&hex).ok_or_else(|| D::Error::custom("not hexadecimal digits, two a byte"))?,
         })
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        let digit = |value: u8| char::from_digit(value.into(), 16).unwrap_or_default();
+        bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+    }
+
+    fn bytes(hex: &str) -> Option<Vec<u8>> {
+        let digits = hex.chars().map(|digit| digit.to_digit(16)).collect::<Option<Vec<u32>>>()?;
+        let (pairs, rest) = digits.as_chunks::<2>();
+        rest.is_empty().then(|| pairs.iter().map(|[high, low]| (high << 4 | low) as u8).collect())
+    }
+}
+
+/// A list of such.
+mod texts_or_bytes {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize)]
+    struct Lent<'a>(#[serde(with = "super::text_or_bytes")] &'a [u8]);
+
+    #[derive(Deserialize)]
+    struct Owned(#[serde(deserialize_with = "super::text_or_bytes::deserialize")] Vec<u8>);
+
+    pub fn serialize<S: Serializer>(all: &[Vec<u8>], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(all.iter().map(|bytes| Lent(bytes)))
+    }
+
+    pub fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Vec<Vec<u8>>, D::Error> {
+        Ok(Vec::<Owned>::deserialize(from)?.into_iter().map(|owned| owned.0).collect())
     }
 }
 
@@ -291,7 +340,8 @@ mod tests {
 
     #[test]
     fn names_of_any_bytes_travel() {
-        for path in [&b"a/b"[..], b"", b"\xff\n/x", "ä\u{1f600}".as_bytes()] {
+        for path in [&b"a/b"[..], b"", b"\xff\n/x", "ä\u{1f600}".as_bytes(), &[1; 1000], &[b'"'; 1000], &[0xff; 1000]]
+        {
             let hit = Hit {
                 path: path.to_vec(),
                 kind: "file".into(),
@@ -303,7 +353,16 @@ mod tests {
             };
             let text = serde_json::to_string(&Piece::Hits(vec![hit.clone()])).unwrap();
             assert_eq!(serde_json::from_str::<Piece>(&text).unwrap(), Piece::Hits(vec![hit]));
+            let question = Question::Resolve { start: path.to_vec(), paths: vec![path.to_vec(); 3] };
+            let text = serde_json::to_string(&question).unwrap();
+            assert!(text.len() <= 4 * 2 * path.len() + 100, "{text}");
+            let Question::Resolve { start, paths } = serde_json::from_str(&text).unwrap() else { panic!("{text}") };
+            assert_eq!((&start[..], &paths[..]), (path, &vec![path.to_vec(); 3][..]));
         }
+        let numbers = r#"{"resolve": {"start": [], "paths": [[97, 255], "b"]}}"#;
+        let Question::Resolve { paths, .. } = serde_json::from_str(numbers).unwrap() else { panic!() };
+        assert_eq!(paths, [&b"a\xff"[..], b"b"]);
+        assert!(serde_json::from_str::<Question>(r#"{"du": {"path": {"hex": "6"}}}"#).is_err());
         let question = Question::Find(Box::new(Search { size: Some((0, u64::MAX)), ..Search::default() }));
         let text = serde_json::to_string(&question).unwrap();
         assert!(

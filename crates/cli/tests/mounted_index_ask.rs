@@ -340,3 +340,74 @@ fn what_a_mount_could_not_read_is_not_known() {
     }
     m.umount();
 }
+
+/// A question to a mount travels as a line, which has a limit; batches have none.
+#[test]
+fn long_questions_to_a_mount_are_answered() {
+    let Some(m) = Mounts::volume(&[]) else { return };
+    m.mount(&[]).expect(0);
+    fs::create_dir(m.at("d")).unwrap();
+    fs::write(m.at("d/f"), "1").unwrap();
+    m.bench.run(["index", "build", "mnt", "-o", "file.idx"]).expect(0);
+    let resolve = |of: &str, paths: &[String]| {
+        let mut run = m.bench.command();
+        run.args(["index", "resolve", of]).args(paths);
+        let ran = common::run(run, b"");
+        (ran.stdout.clone(), ran.stderr.clone(), ran)
+    };
+    let long = |len: usize| format!("{}d/f", "./".repeat(len / 2));
+    // Controls are what JSON makes longest.
+    let odd = |len: usize| format!("d/{}", "\u{1}".repeat(len));
+    let found: Vec<String> = (0..256).map(|n| long(1500 + 2 * n)).collect();
+    let mixed: Vec<String> =
+        (0..8).flat_map(|n| [long(100_000), odd(60_000), long(n), String::new(), "none".to_owned()]).collect();
+    let (text, _, ran) = resolve("mnt", &found);
+    ran.expect(0);
+    assert_eq!(String::from_utf8(text).unwrap(), "/d/f\n".repeat(256));
+    let (text, said, ran) = resolve("mnt", &mixed);
+    ran.expect(1);
+    let (text_of_file, said_of_file, _) = resolve("file.idx", &mixed);
+    assert_eq!((text, &said), (text_of_file, &said_of_file));
+    assert!(said.lines().all(|line| line.len() < 500), "a message shows no more of a path than is read");
+    // Patterns of nearly the longest length.
+    let glob = |n: usize| format!("{n}{}", "x".repeat(60_000));
+    let mut find = m.bench.command();
+    find.args(["index", "find", "mnt", "f"]).args((0..20).flat_map(|n| ["-E".to_owned(), glob(n)]));
+    assert_eq!(common::run(find, b"").expect(0).text(), "/d/f\n");
+    m.umount();
+}
+
+/// One line that is too long is a miss like others; those before and behind it are answered.
+#[test]
+fn a_path_that_is_too_long_is_a_miss_of_its_own() {
+    let Some(m) = Mounts::volume(&[]) else { return };
+    m.mount(&[]).expect(0);
+    fs::create_dir(m.at("d")).unwrap();
+    fs::write(m.at("d/f"), "1").unwrap();
+    m.bench.run(["index", "build", "mnt", "-o", "file.idx"]).expect(0);
+    let whole = format!("{}d/f", "./".repeat((1 << 19) - 2));
+    let (long, longer) = (format!("x{whole}"), format!("d/{}", "x".repeat(3 << 20)));
+    assert!(whole.len() < 1 << 20 && long.len() == 1 << 20);
+    let input = ["d", &whole, &longer, "d/f", &long, &format!("{longer}/d/f"), "", "d"].join("\n");
+    fs::write(m.bench.path("questions"), &input).unwrap();
+    for of in ["mnt", "file.idx"] {
+        let ran = m.bench.run_with(["index", "resolve", of], input.as_bytes()).expect(1);
+        assert_eq!(ran.text(), "/d\n/d/f\n/d/f\n/d\n", "{of}");
+        assert_eq!(ran.stderr.matches("too long: paths of more than 1048576 bytes").count(), 2, "{of}: {}", ran.stderr);
+        assert!(ran.stderr.len() < 2000, "{of}: {}", ran.stderr);
+        // Its answers are longer than a pipe takes before all was asked.
+        let mut run = m.bench.command();
+        let answers = File::create(m.bench.path("answers")).unwrap();
+        run.args(["index", "resolve", of, "--json"]).stdin(File::open(m.bench.path("questions")).unwrap());
+        assert_eq!(run.stdout(answers).status().unwrap().code(), Some(1));
+        let told: Value = serde_json::from_slice(&fs::read(m.bench.path("answers")).unwrap()).unwrap();
+        let told = told.as_array().unwrap();
+        assert_eq!(told.len(), 8, "{of}");
+        let asked = |n: usize| told[n]["asked"].as_str().unwrap();
+        assert!(asked(1) == whole && asked(4) == long, "all of what was looked up is told");
+        assert_eq!((&told[2]["why"], &told[2]["asked_bytes"]), (&json!("too-long"), &json!((3 << 20) + 2)), "{of}");
+        assert_eq!((&told[2]["reached"], asked(2).len()), (&json!("/"), 1 << 20), "{of}");
+        assert_eq!((&told[5]["why"], &told[6]["why"]), (&json!("too-long"), &json!("empty")), "{of}");
+    }
+    m.umount();
+}

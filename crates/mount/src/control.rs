@@ -31,8 +31,10 @@ use crate::mountpoint::{self, MountError};
 
 pub use stream::{Parts, Watch};
 
-/// Longest request, in bytes.
-const LINE_LEN_MAX: u64 = 1 << 20;
+/// Longest request, in bytes: with what a command line usually may have, however its bytes are written in JSON.
+pub const REQUEST_LEN_MAX_BYTES: u64 = 8 << 20;
+/// Longest entry of the registry, in bytes.
+const ENTRY_LEN_MAX_BYTES: u64 = 1 << 20;
 /// Longest answer, in bytes: a list of everything that differs between two snapshots may be long.
 const ANSWER_LEN_MAX: u64 = 1 << 30;
 /// How long a client may be silent, and how long an answer may take to be written.
@@ -502,7 +504,7 @@ fn read_live(path: &Path) -> Option<MountInfo> {
     let file = File::open(path).ok()?;
     match file.try_lock_shared() {
         Ok(()) => None,
-        Err(TryLockError::WouldBlock) => serde_json::from_reader(file.take(LINE_LEN_MAX)).ok(),
+        Err(TryLockError::WouldBlock) => serde_json::from_reader(file.take(ENTRY_LEN_MAX_BYTES)).ok(),
         Err(TryLockError::Error(_)) => None,
     }
 }
@@ -569,7 +571,7 @@ impl Server {
         let mut lines = BufReader::new(client);
         loop {
             let mut line = String::new();
-            if (&mut lines).take(LINE_LEN_MAX).read_line(&mut line)? == 0 {
+            if (&mut lines).take(REQUEST_LEN_MAX_BYTES).read_line(&mut line)? == 0 {
                 return Ok(());
             }
             let _answering = Counted::new(&self.answering);
@@ -596,10 +598,16 @@ fn is_allowed(peer: &UnixStream) -> bool {
         .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
 }
 
+/// Why a request of so many bytes cannot be made.
+fn too_long(len_bytes: impl std::fmt::Display) -> String {
+    format!("the request has {len_bytes} bytes, and may have {REQUEST_LEN_MAX_BYTES}; ask for less at once")
+}
+
 fn answer(line: &str, verbs: &dyn Verbs, parts: &mut Parts<'_>) -> Value {
     let failure = |kind: &str, message: String| json!({"ok": false, "kind": kind, "message": message});
     let request: Request = match serde_json::from_str(line) {
         Ok(request) => request,
+        Err(_) if line.len() as u64 == REQUEST_LEN_MAX_BYTES => return failure("InvalidInput", too_long("more")),
         Err(e) => return failure("InvalidInput", format!("not a request: {e}")),
     };
     if request.verb == "ping" {
@@ -640,13 +648,16 @@ fn ask_streaming(
     each: &mut dyn FnMut(Value) -> Result<(), ControlError>,
 ) -> Result<Value, ControlError> {
     let failed = || ControlError::io(socket.display());
+    let mut line = json!({"verb": verb, "args": args}).to_string();
+    line.push('\n');
+    if line.len() as u64 > REQUEST_LEN_MAX_BYTES {
+        return Err(ControlError::answer(adit_core::ErrorKind::InvalidInput, too_long(line.len())));
+    }
     let stream = connect(socket, patience).map_err(|e| if is_timeout(&e) { mount.silent() } else { failed()(e) })?;
     if !is_allowed(&stream) {
         return Err(ControlError::UnsafeDirectory { path: socket.into(), reason: "another user answers there" });
     }
     stream.set_read_timeout(Some(patience)).map_err(failed())?;
-    let mut line = json!({"verb": verb, "args": args}).to_string();
-    line.push('\n');
     (&stream).write_all(line.as_bytes()).map_err(|e| if is_timeout(&e) { mount.silent() } else { failed()(e) })?;
     let mut lines = BufReader::new(&stream);
     loop {

@@ -194,3 +194,29 @@ fn who_says_nothing_is_not_waited_for() {
     assert!(!failed.is_empty() && failed.iter().all(|e| is_timeout(e)), "{failed:?}");
     is_silent(registry.ping(&mount));
 }
+
+#[test]
+fn a_request_that_is_too_long_is_refused_in_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = Registry::at(dir.path().join("run"));
+    let mountpoint = dir.path().canonicalize().unwrap().join("mnt");
+    let _registered = registry.register(&MountInfo::new("/v", "vault", &mountpoint, true), verbs).unwrap();
+    let around = r#"{"args":"","verb":"echo"}"#.len() + 1;
+    let longest = Value::from("x".repeat(REQUEST_LEN_MAX_BYTES as usize - around));
+    assert!(registry.call(&mountpoint, "echo", &longest).unwrap() == longest);
+    let longer = Value::from("x".repeat(REQUEST_LEN_MAX_BYTES as usize - around + 1));
+    match registry.call(&mountpoint, "echo", &longer) {
+        Err(ControlError::Answered { kind, message }) => {
+            assert_eq!(kind, "InvalidInput");
+            assert!(message.contains("8388609 bytes"), "{message}");
+        }
+        other => panic!("{other:?}"),
+    }
+    // Also by the process itself, of whoever does not look before.
+    let (_, socket) = registry.locate(&mountpoint).unwrap();
+    let stream = UnixStream::connect(socket).unwrap();
+    (&stream).write_all(&vec![b' '; REQUEST_LEN_MAX_BYTES as usize]).unwrap();
+    let mut answer = String::new();
+    BufReader::new(&stream).read_line(&mut answer).unwrap();
+    assert!(answer.contains("more bytes, and may have 8388608"), "{answer}");
+}

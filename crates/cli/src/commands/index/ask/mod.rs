@@ -2,6 +2,7 @@
 
 mod compare;
 mod find;
+mod lines;
 pub mod mounted;
 mod mounted_compare;
 mod resolve;

@@ -7,7 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::resolve::{EMPTY, missed};
+use super::lines::{self, Line};
+use super::resolve::{EMPTY, Missed};
 use crate::args::index_ask::{IndexDuArgs, IndexFindArgs, IndexResolveArgs, IndexTopArgs, KindArg, PrintArgs, SortArg};
 use crate::args::units::show_size;
 use crate::asked::Asked;
@@ -17,11 +18,10 @@ use crate::interrupt;
 use crate::output::{self, JsonList, Output, add_name, printable};
 use crate::question::{Answer, End, Hit, Piece, Question, Reading, Search, SortBy, Sum, Wording};
 
-/// Paths that are asked for at once: a request is a line, which has a limit.
+/// Paths that are asked for at once: so many, or as soon as they have so many bytes. A request is a line, which has a limit that is more than
+/// these and the longest path take.
 const BATCH_LEN: usize = 256;
 const BATCH_LEN_BYTES: usize = 64 << 10;
-/// Longest path that is read, in bytes: none in an index is longer.
-const PATH_LEN_MAX_BYTES: u64 = 64 << 10;
 
 /// `adit index find MOUNTPOINT`
 pub fn find(asked: &Asked, args: &IndexFindArgs) -> Result<()> {
@@ -125,12 +125,14 @@ pub fn resolve(asked: &Asked, args: &IndexResolveArgs) -> Result<()> {
     let mut out = Output::new();
     let list = if args.print.json { Some(JsonList::begin(&mut out)?) } else { None };
     let start = asked.path_of_mount(&args.start);
-    let mut answers = Answers { asked, start, list, print0: args.print.print0, missing: 0, end: Value::Null };
+    let print0 = args.print.print0;
+    let mut answers =
+        Answers { asked, start, list, print0, missing: 0, end: Value::Null, waiting: Vec::new(), waiting_bytes: 0 };
     if args.paths.is_empty() {
         answers.all_of(&mut std::io::BufReader::new(interrupt::Input), &mut out)?;
     } else {
-        let paths: Vec<Vec<u8>> = args.paths.iter().map(|path| path.as_bytes().to_vec()).collect();
-        paths.chunks(BATCH_LEN).try_for_each(|paths| answers.batch(paths.to_vec(), &mut out))?;
+        args.paths.iter().try_for_each(|path| answers.add(path.as_bytes().to_vec(), &mut out))?;
+        answers.flush(&mut out)?;
     }
     let Answers { list, missing, end, .. } = answers;
     list.map_or(Ok(()), |list| list.end(&mut out))?;
@@ -150,34 +152,44 @@ struct Answers<'a> {
     missing: u64,
     /// What came last of the last answer.
     end: Value,
+    /// Paths that are still to be asked for, and how many bytes they have.
+    waiting: Vec<Vec<u8>>,
+    waiting_bytes: usize,
 }
 
 impl Answers<'_> {
     /// Answers each path that `input` has.
     fn all_of(&mut self, input: &mut dyn BufRead, out: &mut Output) -> Result<()> {
         let end = if self.print0 { 0 } else { b'\n' };
-        let (mut paths, mut len_bytes) = (Vec::new(), 0);
         loop {
             let mut path = Vec::new();
-            let mut limited = std::io::Read::take(&mut *input, PATH_LEN_MAX_BYTES);
-            let len = limited.read_until(end, &mut path).map_err(|e| Failure::io("standard input", &e))?;
-            if len as u64 == PATH_LEN_MAX_BYTES && path.last() != Some(&end) {
-                let what = format!("standard input: a path of more than {PATH_LEN_MAX_BYTES} bytes");
-                return Err(Failure::usage(what).hint("paths are ended by newlines, with -0 by zero bytes"));
-            }
-            path.pop_if(|byte| *byte == end);
-            len_bytes += path.len();
-            if len > 0 {
-                paths.push(path);
-            }
-            if (len == 0 || paths.len() >= BATCH_LEN || len_bytes >= BATCH_LEN_BYTES) && !paths.is_empty() {
-                self.batch(std::mem::take(&mut paths), out)?;
-                len_bytes = 0;
-            }
-            if len == 0 {
-                return Ok(());
+            match lines::next(input, end, &mut path)? {
+                Line::Path => self.add(path, out)?,
+                Line::TooLong(len_bytes) => {
+                    self.flush(out)?;
+                    let start = self.rooted_start();
+                    self.miss(&Missed::too_long(&path, len_bytes, &start), out)?;
+                }
+                Line::End => return self.flush(out),
             }
         }
+    }
+
+    /// Asks for a path, soon.
+    fn add(&mut self, path: Vec<u8>, out: &mut Output) -> Result<()> {
+        self.waiting_bytes += path.len();
+        self.waiting.push(path);
+        match self.waiting.len() >= BATCH_LEN || self.waiting_bytes >= BATCH_LEN_BYTES {
+            true => self.flush(out),
+            false => Ok(()),
+        }
+    }
+
+    /// Asks for those that wait.
+    fn flush(&mut self, out: &mut Output) -> Result<()> {
+        self.waiting_bytes = 0;
+        let paths = std::mem::take(&mut self.waiting);
+        if paths.is_empty() { Ok(()) } else { self.batch(paths, out) }
     }
 
     fn batch(&mut self, paths: Vec<Vec<u8>>, out: &mut Output) -> Result<()> {
@@ -202,11 +214,16 @@ impl Answers<'_> {
         left.try_for_each(|_| self.tell_empty(out))
     }
 
+    /// Where relative paths begin, with a slash in front.
+    fn rooted_start(&self) -> Vec<u8> {
+        let start: Vec<&[u8]> = self.start.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
+        rooted(&start.join(&b'/'))
+    }
+
     /// An empty path is none: see the answers of an index file.
     fn tell_empty(&mut self, out: &mut Output) -> Result<()> {
-        let start: Vec<&[u8]> = self.start.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
-        let start = rooted(&start.join(&b'/'));
-        self.miss(b"", EMPTY, &start, b"", out)
+        let start = self.rooted_start();
+        self.miss(&Missed { asked: b"", why: EMPTY, reached: &start, rest: b"", len_bytes: None }, out)
     }
 
     fn tell(&mut self, asked: &[u8], answer: &Answer, out: &mut Output) -> Result<()> {
@@ -225,22 +242,12 @@ impl Answers<'_> {
                 (if *is_link { "link" } else { "not-directory" }, rooted(at), from_name(asked, component + 1))
             }
         };
-        self.miss(asked, why, &reached, rest, out)
+        self.miss(&Missed { asked, why, reached: &reached, rest, len_bytes: None }, out)
     }
 
-    fn miss(&mut self, asked: &[u8], why: &str, reached: &[u8], rest: &[u8], out: &mut Output) -> Result<()> {
+    fn miss(&mut self, missed: &Missed<'_>, out: &mut Output) -> Result<()> {
         self.missing += 1;
-        let Some(list) = &mut self.list else {
-            // What was found before stays in order with it.
-            out.flush()?;
-            eprintln!("adit: {}", missed(asked, why, reached, rest));
-            return Ok(());
-        };
-        let mut told = json!({ "found": false, "why": why });
-        add_name(&mut told, "asked", asked);
-        add_name(&mut told, "reached", reached);
-        add_name(&mut told, "missing", rest);
-        list.add(out, &told)
+        missed.tell(self.list.as_mut(), out)
     }
 }
 

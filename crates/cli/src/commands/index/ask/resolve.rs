@@ -1,6 +1,6 @@
 //! `index resolve`.
 
-use std::io::{self, BufRead, BufReader};
+use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 
 use adit_index::NodeId;
@@ -9,6 +9,7 @@ use adit_index::resolve::{Miss, MissKind, Question};
 use adit_index::scan::UNREADABLE;
 use serde_json::{Value, json};
 
+use super::lines::{self, Line, PATH_LEN_MAX_BYTES};
 use super::{directory, mounted, rooted, show};
 use crate::args::index_ask::IndexResolveArgs;
 use crate::args::low::GlobalArgs;
@@ -24,11 +25,14 @@ use crate::output::{JsonList, Output, add_name, printable};
 const BATCH_LEN_BYTES: usize = 4 << 20;
 /// So many times as many, as a power of two, where a device may answer.
 const DEVICE_BATCH_SHIFT: u32 = 3;
-/// Longest path that is read, in bytes: none in an index is longer.
-const PATH_LEN_MAX_BYTES: u64 = 1 << 20;
+/// So much of a path is shown in a message, in bytes: as much of its beginning, and of its end.
+const SHOWN_BEGIN_BYTES: usize = 120;
+const SHOWN_END_BYTES: usize = 70;
 
 /// Why nothing is looked up for an empty path, in a word.
 pub const EMPTY: &str = "empty";
+/// Likewise for one that is longer than any may be.
+pub const TOO_LONG: &str = "too-long";
 
 /// `adit index resolve`
 pub fn resolve(args: &IndexResolveArgs, global: &GlobalArgs) -> Result<()> {
@@ -77,32 +81,26 @@ impl Answers<'_> {
     /// Answers each path that `input` has.
     fn all_of(&mut self, input: &mut dyn BufRead, out: &mut Output) -> Result<()> {
         let end = if self.print0 { 0 } else { b'\n' };
-        let failed = |e: &io::Error| Failure::io("standard input", e);
         let batch_len = BATCH_LEN_BYTES << if self.by.likes_large_batches() { DEVICE_BATCH_SHIFT } else { 0 };
         let (mut bytes, mut ends) = (Vec::new(), Vec::new());
         loop {
             let before = bytes.len();
-            let mut limited = io::Read::take(&mut *input, PATH_LEN_MAX_BYTES);
-            let len = limited.read_until(end, &mut bytes).map_err(|e| failed(&e))?;
-            if len as u64 == PATH_LEN_MAX_BYTES && bytes.last() != Some(&end) {
-                let what = format!("standard input: a path of more than {PATH_LEN_MAX_BYTES} bytes");
-                return Err(Failure::usage(what).hint("paths are ended by newlines, with -0 by zero bytes"));
-            }
-            if bytes.len() > before && bytes.last() == Some(&end) {
-                bytes.pop();
-            }
-            if len > 0 {
+            let line = lines::next(input, end, &mut bytes)?;
+            if line == Line::Path {
                 ends.push(bytes.len());
             }
-            if len == 0 || bytes.len() >= batch_len || ends.len() >= batch_len / 16 {
+            if line != Line::Path || bytes.len() >= batch_len || ends.len() >= batch_len / 16 {
                 let starts = [0].iter().chain(&ends);
                 let paths: Vec<&[u8]> = starts.zip(&ends).map(|(start, end)| &bytes[*start..*end]).collect();
                 self.batch(&paths, out)?;
                 drop(paths);
+                if let Line::TooLong(len_bytes) = line {
+                    self.too_long(&bytes[before..], len_bytes, out)?;
+                }
                 bytes.clear();
                 ends.clear();
             }
-            if len == 0 {
+            if line == Line::End {
                 return Ok(());
             }
         }
@@ -118,12 +116,27 @@ impl Answers<'_> {
                 Some(Ok(node)) => self.found(asked, node, out)?,
                 Some(Err(miss)) => {
                     let why = why(self.index, &miss).map_err(|e| self.index.failure(&e))?;
-                    self.miss(asked, why, miss.reached, asked.get(miss.at..).unwrap_or_default(), out)?;
+                    let reached = self.rooted(miss.reached)?;
+                    let rest = asked.get(miss.at..).unwrap_or_default();
+                    self.miss(&Missed { asked, why, reached: &reached, rest, len_bytes: None }, out)?;
                 }
-                None => self.miss(asked, EMPTY, self.start, b"", out)?,
+                None => {
+                    let reached = self.rooted(self.start)?;
+                    self.miss(&Missed { asked, why: EMPTY, reached: &reached, rest: b"", len_bytes: None }, out)?;
+                }
             }
         }
         Ok(())
+    }
+
+    fn rooted(&mut self, node: NodeId) -> Result<Vec<u8>> {
+        rooted(&mut self.paths, node).map_err(|e| self.index.failure(&e))
+    }
+
+    /// Of a path of so many bytes, `front` is the beginning.
+    fn too_long(&mut self, front: &[u8], len_bytes: u64, out: &mut Output) -> Result<()> {
+        let reached = self.rooted(self.start)?;
+        self.miss(&Missed::too_long(front, len_bytes, &reached), out)
     }
 
     fn found(&mut self, asked: &[u8], node: NodeId, out: &mut Output) -> Result<()> {
@@ -137,34 +150,78 @@ impl Answers<'_> {
         list.add(out, &told)
     }
 
-    /// Says how far a path leads, and why no further.
-    fn miss(&mut self, asked: &[u8], why: &str, reached: NodeId, rest: &[u8], out: &mut Output) -> Result<()> {
+    fn miss(&mut self, missed: &Missed<'_>, out: &mut Output) -> Result<()> {
         self.missing += 1;
-        let reached = rooted(&mut self.paths, reached).map_err(|e| self.index.failure(&e))?;
-        let Some(list) = &mut self.list else {
-            // What was found before stays in order with it.
-            out.flush()?;
-            eprintln!("adit: {}", missed(asked, why, &reached, rest));
-            return Ok(());
-        };
-        let mut told: Value = json!({ "found": false, "why": why });
-        add_name(&mut told, "asked", asked);
-        add_name(&mut told, "reached", &reached);
-        add_name(&mut told, "missing", rest);
-        list.add(out, &told)
+        missed.tell(self.list.as_mut(), out)
     }
 }
 
-/// Why the path `asked` leads no further than to `reached`, in a sentence; `rest` is what is left of it.
-pub fn missed(asked: &[u8], why: &str, reached: &[u8], rest: &[u8]) -> String {
-    let (asked, rest, reached) = (printable(asked), printable(rest), printable(reached));
-    match why {
-        EMPTY => "an empty path: it names nothing; the root is /".to_owned(),
-        "not-directory" => format!("{asked}: {reached} is not a folder"),
-        "link" => format!("{asked}: {reached} is a link, and where it leads is not looked up"),
-        "not-known" => format!("{asked}: not known: {reached} could not be read when the index was made"),
-        _ => format!("{asked}: not found: {reached} has no {}", rest.split('/').next().unwrap_or_default()),
+/// A path that leads nowhere.
+pub struct Missed<'a> {
+    /// The path.
+    pub asked: &'a [u8],
+    /// Why it does, in a word.
+    pub why: &'a str,
+    /// How far it leads.
+    pub reached: &'a [u8],
+    /// What is left of it.
+    pub rest: &'a [u8],
+    /// The length of one of which only the beginning was kept.
+    pub len_bytes: Option<u64>,
+}
+
+impl<'a> Missed<'a> {
+    /// One of so many bytes, of which this is the beginning.
+    pub fn too_long(front: &'a [u8], len_bytes: u64, reached: &'a [u8]) -> Missed<'a> {
+        Missed { asked: front, why: TOO_LONG, reached, rest: front, len_bytes: Some(len_bytes) }
     }
+
+    /// Says how far the path leads, and why no further: in the list if there is one, else on standard error.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn tell(&self, list: Option<&mut JsonList>, out: &mut Output) -> Result<()> {
+        let Some(list) = list else {
+            // What was found before stays in order with it.
+            out.flush()?;
+            eprintln!("adit: {}", self.sentence());
+            return Ok(());
+        };
+        let mut told: Value = json!({ "found": false, "why": self.why });
+        add_name(&mut told, "asked", self.asked);
+        add_name(&mut told, "reached", self.reached);
+        add_name(&mut told, "missing", self.rest);
+        if let Some(len_bytes) = self.len_bytes {
+            told["asked_bytes"] = len_bytes.into();
+        }
+        list.add(out, &told)
+    }
+
+    fn sentence(&self) -> String {
+        let (asked, reached) = (shortened(self.asked), shortened(self.reached));
+        match self.why {
+            EMPTY => "an empty path: it names nothing; the root is /".to_owned(),
+            TOO_LONG => format!("{asked}: too long: paths of more than {PATH_LEN_MAX_BYTES} bytes are not looked up"),
+            "not-directory" => format!("{asked}: {reached} is not a folder"),
+            "link" => format!("{asked}: {reached} is a link, and where it leads is not looked up"),
+            "not-known" => format!("{asked}: not known: {reached} could not be read when the index was made"),
+            _ => {
+                let name = self.rest.split(|byte| *byte == b'/').next().unwrap_or_default();
+                format!("{asked}: not found: {reached} has no {}", shortened(name))
+            }
+        }
+    }
+}
+
+/// A path as people read it: of a long one the beginning and the end.
+fn shortened(path: &[u8]) -> String {
+    let text = printable(path);
+    if text.len() <= SHOWN_BEGIN_BYTES + SHOWN_END_BYTES {
+        return text;
+    }
+    let begin = text.floor_char_boundary(SHOWN_BEGIN_BYTES);
+    let end = text.ceil_char_boundary(text.len() - SHOWN_END_BYTES);
+    format!("{}...{}", &text[..begin], &text[end..])
 }
 
 /// Why a path leads no further, in a word.
