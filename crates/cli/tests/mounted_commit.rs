@@ -8,7 +8,9 @@ mod manifests;
 #[path = "common/mounts.rs"]
 mod mounts;
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::time::{Duration, SystemTime};
 
@@ -87,16 +89,6 @@ fn a_manifest_lies_where_it_was_asked_for_and_only_once() {
     let told = w.told(&["--manifest-prefix", "P/edits", "--manifest-name", "n", "-o", "file"]);
     assert_eq!((&told["files"], &told["deletions"], told["parent"].as_str()), (&1.into(), &1.into(), Some(&*parent)));
     assert_eq!(w.read("store/Manifests/P/edits/n"), w.read("file"));
-    // Where the outputs of a task are looked for.
-    let task = ["--task-output", "farm-1/queue-1/job-1/step-1/task-1", "--session-action", "sessionaction-1-0"];
-    let labels = ["--asset-root", "/projects/é", "--file-system-location-name", "Share"];
-    let told = w.told(&[&task[..], &labels].concat());
-    let place = told["manifests"][0]["place"].as_str().unwrap().to_owned();
-    let rest = place.strip_prefix(&w.bench.str("store/Manifests/farm-1/queue-1/job-1/step-1/task-1/")).unwrap();
-    let (folder, name) = rest.split_once('/').unwrap();
-    assert_eq!((folder.len(), &folder[26..]), (45, "Z_sessionaction-1-0"), "{folder}");
-    assert_eq!(name, format!("{}_output", hash("Share/projects/é")));
-    assert_eq!(w.told(&[&task[..], &labels].concat())["manifests"][0]["written"], false);
     for (line, why) in [
         (&["--task-output", "f/q/j/s/t"][..], "--session-action"),
         (&["--task-output", "f/q/j", "--session-action", "a"], "FARM/QUEUE"),
@@ -113,6 +105,88 @@ fn a_manifest_lies_where_it_was_asked_for_and_only_once() {
     w.run(&["mount", "job", "mnt", "--cas", "store", "--cache-dir", "cache"]).expect(0);
     w.commit(&[]).expect(10).says("--writable");
     w.umount();
+}
+
+/// Whoever looks for the outputs of a task reads v2023 there, and would take another manifest for one of those.
+#[test]
+fn outputs_of_a_task_are_of_2023() {
+    let task = ["--task-output", "farm-1/queue-1/job-1/step-1/task-1", "--session-action", "sessionaction-1-0"];
+    let labels = ["--asset-root", "/projects/é", "--file-system-location-name", "Share"];
+    let line = [&task[..], &labels].concat();
+    let Some(w) = World::new("v2025") else { return };
+    w.mount();
+    fs::write(w.at("a"), "edited").unwrap();
+    let before = w.files("store");
+    for more in [&[][..], &["--full"], &["--dry-run"]] {
+        w.commit(&[&line[..], more].concat()).expect(2).says("v2023 only").says("leave out --task-output");
+    }
+    assert_eq!(w.files("store"), before, "nothing was brought there");
+    w.umount();
+
+    let Some(w) = World::new("v2023") else { return };
+    w.mount();
+    fs::write(w.at("a"), "edited").unwrap();
+    let told = w.told(&line);
+    let place = told["manifests"][0]["place"].as_str().unwrap().to_owned();
+    let rest = place.strip_prefix(&w.bench.str("store/Manifests/farm-1/queue-1/job-1/step-1/task-1/")).unwrap();
+    let (folder, name) = rest.split_once('/').unwrap();
+    assert_eq!((folder.len(), &folder[26..]), (45, "Z_sessionaction-1-0"), "{folder}");
+    assert_eq!(name, format!("{:032x}_output", xxhash_rust::xxh3::xxh3_128("Share/projects/é".as_bytes())));
+    assert_eq!(w.told(&line)["manifests"][0]["written"], false);
+    w.umount();
+}
+
+/// Names that no host has are shown by other bytes. A commit writes the names, and not those bytes; and what such a file holds is known, though
+/// nobody can open it.
+#[test]
+fn names_without_bytes_on_a_host_stay_what_they_are() {
+    let Some(w) = World::new("v2023") else { return };
+    let hash = |text: &str| format!("{:032x}", xxhash_rust::xxh3::xxh3_128(text.as_bytes()));
+    // The second one is what a host's name of the bytes by which the first one is shown is in a manifest.
+    let names = [r"d/\ud800x", r"other/\udced\udca0\udc80y", "plain/z"];
+    let mut entries = Vec::new();
+    for name in names {
+        fs::write(w.path("store/Data").join(format!("{}.xxh128", hash(name))), name).unwrap();
+        let (len, hash) = (name.len(), hash(name));
+        entries.push(format!(r#"{{"hash":"{hash}","mtime":1700000000000000,"path":"{name}","size":{len}}}"#));
+    }
+    let all: usize = names.iter().map(|name| name.len()).sum();
+    let paths = entries.join(",");
+    let manifest =
+        format!(r#"{{"hashAlg":"xxh128","manifestVersion":"2023-03-03","paths":[{paths}],"totalSize":{all}}}"#);
+    fs::write(w.path("job"), manifest).unwrap();
+    w.mount();
+    let shown = |name: &[u8]| w.at("").join(OsStr::from_bytes(name));
+    assert!(shown(b"d/\xed\xa0\x80x").symlink_metadata().is_ok());
+    let paths = |file: &str| -> Vec<String> {
+        let text = String::from_utf8(w.read(file)).unwrap();
+        let paths = text.split(r#""path":""#).skip(1);
+        paths.map(|rest| rest.split('"').next().unwrap().to_owned()).collect()
+    };
+    // Below a folder that was moved.
+    fs::rename(w.at("d"), w.at("e")).unwrap();
+    fs::rename(w.at("other"), w.at("f")).unwrap();
+    w.commit(&["-o", "moved"]).expect(0);
+    assert_eq!(paths("moved"), [r"e/\ud800x", r"f/\udced\udca0\udc80y"]);
+    w.commit(&["-o", "all", "--full"]).expect(0);
+    assert_eq!(paths("all"), [r"e/\ud800x", r"f/\udced\udca0\udc80y", "plain/z"]);
+    // Its name alone, and to one that a host has: its content is in the store.
+    fs::rename(shown(b"e/\xed\xa0\x80x"), shown(b"e/\xed\xa0\x80n")).unwrap();
+    w.commit(&["-o", "named"]).expect(0);
+    assert_eq!(paths("named"), [r"e/\ud800n", r"f/\udced\udca0\udc80y"]);
+    fs::rename(shown(b"e/\xed\xa0\x80n"), w.at("plain/n")).unwrap();
+    let told = w.told(&["-o", "plain"]);
+    assert_eq!(paths("plain"), [r"f/\udced\udca0\udc80y", "plain/n"]);
+    assert_eq!((&told["uploaded"]["stored"], told["hashed_bytes"].as_u64()), (&0.into(), Some(0)), "{told}");
+    // To another store it cannot go, for nobody can read it: that is told.
+    fs::create_dir_all(w.path("elsewhere/Data")).unwrap();
+    w.commit(&["-o", "there", "--cas", "elsewhere"]).expect(1).says("plain/n");
+    assert!(!w.path("there").exists());
+    w.umount();
+    // Of the source itself, without a mount.
+    let line = ["manifest", "snapshot", "manifest:job", "-o", "again", "--cas", "store", "--cache-dir", "cache"];
+    w.run(&[&line[..], &["--include", "other/**"]].concat()).expect(0);
+    assert_eq!(paths("again"), [r"other/\udced\udca0\udc80y"]);
 }
 
 /// A change that was committed and taken back: the manifest in the same place does not go on telling of it. The whole tree is written if

@@ -75,14 +75,14 @@ fn what_was_fetched_makes_way_for_what_is_written() {
     }
     let Some(job) = Job::new(&["mnt"]) else { return };
     let disk = SmallDisk::mount(job.path("cache"), "96m");
-    for n in 0..16u8 {
+    for n in 0..11u8 {
         let mut content = pattern(FILE_LEN);
         content[0] = n;
         job.write(&format!("file{n}"), &content);
     }
     job.snapshot("job", "v2023");
     let read_all = || {
-        for n in 0..16u8 {
+        for n in 0..11u8 {
             let read = fs::read(job.at(&format!("file{n}"))).unwrap();
             assert!(read.len() == FILE_LEN && read[0] == n);
         }

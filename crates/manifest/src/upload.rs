@@ -147,7 +147,8 @@ impl Drop for End<'_> {
 /// An object to be stored: a range of a file.
 struct Job {
     path: Arc<[u8]>,
-    file: Arc<dyn StoreFile>,
+    /// It need not be readable if the store has the object.
+    file: std::result::Result<Arc<dyn StoreFile>, Arc<FsError>>,
     offset: u64,
     len: u64,
     hash: ContentHash,
@@ -190,16 +191,16 @@ impl All<'_> {
             return Ok(());
         }
         let mut is_suspect = false;
-        let opened = tree.resolve(path, Last::Follow).and_then(|node| match node.kind() {
+        let found = tree.resolve(path, Last::Follow).and_then(|node| match node.kind() {
             Kind::File if node.attr().size == file.size_bytes => {
                 let found_micros = node.attr().mtime.as_nanos().div_euclid(1000);
                 is_suspect = found_micros.abs_diff(file.mtime_micros.into()) > MTIME_TOLERANCE_MICROS.into();
-                tree.store().open(node.ino(), Access::Read)
+                Ok(tree.store().open(node.ino(), Access::Read).map_err(Arc::new))
             }
             Kind::File => Err(changed()),
             _ => Err(FsError::new(ErrorKind::InvalidInput).because("it is no file; make the manifest again")),
         });
-        let opened = match opened {
+        let opened = match found {
             Ok(opened) => opened,
             Err(e) => {
                 failed.insert(path.clone());
@@ -319,7 +320,14 @@ impl Job {
             return Done::Unreadable(self.path.clone(), self.hash, reading(changed(), bare(&self.path)));
         }
         let _turn = turn();
-        let piece = Piece::new(&*self.file, self.offset, self.len, self.hash, (shared.is_over, shared.read));
+        let file = match &self.file {
+            Ok(file) => file,
+            Err(e) => {
+                let e = FsError::new(e.kind()).because(e.clone());
+                return Done::Unreadable(self.path.clone(), self.hash, e.on("read", show(bare(&self.path))));
+            }
+        };
+        let piece = Piece::new(&**file, self.offset, self.len, self.hash, (shared.is_over, shared.read));
         let stored = match self.is_suspect && self.len > LARGE_MIN_BYTES {
             // Much would be sent for nothing.
             true => piece.check(),

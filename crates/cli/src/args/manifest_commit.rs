@@ -54,7 +54,8 @@ pub struct ManifestCommitArgs {
     /// Replace another manifest that is at that place in the store, but never the one that is mounted
     #[arg(long)]
     pub replace: bool,
-    /// Write it where the output of a task is looked for: FARM/QUEUE/JOB/STEP/TASK, or without TASK that of a step
+    /// Write it where the output of a task is looked for: FARM/QUEUE/JOB/STEP/TASK, or without TASK that of a step. Of v2023 only: none of v2025
+    /// is read there
     #[arg(long, value_name = "FOLDER", requires = "session_action")]
     pub task_output: Option<String>,
     /// The session action that made it, for the folder of that name

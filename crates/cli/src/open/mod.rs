@@ -16,6 +16,7 @@ use adit_core::FsError;
 use adit_core::store::Store;
 use adit_core::types::Ino;
 use adit_dir::DirStore;
+use adit_index::Segment;
 use adit_mount::control::Registry;
 use adit_mount::mountpoint;
 use adit_volume::tree::MAIN;
@@ -58,9 +59,17 @@ pub struct Opened {
 
 /// What keeps a source ours.
 enum Held {
-    Vault { _claim: vault::Claim },
-    Volume { _volume: Volume },
-    Mounted { _private: Option<mounted::Private> },
+    Vault {
+        _claim: vault::Claim,
+    },
+    Volume {
+        _volume: Volume,
+    },
+    Mounted {
+        _private: Option<mounted::Private>,
+    },
+    /// Of a manifest, its index.
+    Manifest(Arc<Segment>),
     Nothing,
 }
 
@@ -87,6 +96,14 @@ impl Opened {
             None => dir,
         };
         Ok(Opened { store, read_only, advice, held: Held::Nothing })
+    }
+
+    /// The index of the manifest that it is, if it is one: which of its names are not those of a host.
+    pub fn segment(&self) -> Option<&Segment> {
+        match &self.held {
+            Held::Manifest(segment) => Some(segment),
+            _ => None,
+        }
     }
 
     /// What an error that was met in it is to the user.
@@ -148,7 +165,8 @@ pub fn source(args: &SourceArgs, global: &GlobalArgs, purpose: Purpose) -> Resul
             // A verb ends with the last byte: what only then shows to be wrong would have been handed out.
             let cas = CasArgs { strict: true, ..manifest::settled(&args.cas, file)? };
             let store = manifest::store(file, &cas, global.quiet)?;
-            Opened { store: Arc::new(store), read_only: true, advice: Advice::about_manifests(), held: Held::Nothing }
+            let held = Held::Manifest(store.segment().clone());
+            Opened { store: Arc::new(store), read_only: true, advice: Advice::about_manifests(), held }
         }
         Source::Dir(dir) => {
             no_password(&source, &args.password.origin())?;

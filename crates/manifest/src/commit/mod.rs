@@ -23,7 +23,7 @@ use crate::format::limits::CHUNK_LEN_BYTES;
 use crate::format::{Body, Content, ContentHash, Entry, EntryPath, File, Format, Header, Kind, Manifest, PathStyle};
 use crate::hash_cache::{Layout, Scope};
 use crate::snapshot::{Filter, Known, Options, Tell, snapshot_of};
-use crate::store::{Identity, Lower, entries_at, file_at, files};
+use crate::store::{Identity, ListedNames, Lower, entries_at, file_at, files};
 
 /// Where a tree may differ from its manifest.
 #[derive(Clone, Debug, Default)]
@@ -76,8 +76,14 @@ pub fn changed(
     }
     let copies = touched.copies.iter().map(|copy| (copy.ino, &copy.ranges[..])).collect();
     let known = OfParent { segment, copies, cache: options.cache, began: touched.began };
-    let filter = Filter::default();
-    let of = Options { format: header.format, filter: &filter, threads: options.threads, known: Some(&known) };
+    let (filter, names) = (Filter::default(), ListedNames::new(segment));
+    let of = Options {
+        format: header.format,
+        filter: &filter,
+        threads: options.threads,
+        known: Some(&known),
+        names: Some(&names),
+    };
     let now = snapshot_of(tree, &paths, &of, tell)?;
     let (after, exec_bits) = match header.format {
         Format::V2023 => files_of_2023(&now.manifest)?,

@@ -36,9 +36,34 @@ impl<'a> EntryPath<'a> {
     /// # Errors
     /// The rule that forbids it.
     pub fn from_host(bytes: &'a [u8]) -> Result<Self, FormatError> {
-        let text = wtf8::from_host(bytes);
+        EntryPath::checked(wtf8::from_host(bytes))
+    }
+
+    /// The path with this [listing](Self::to_listing), relative to the root.
+    ///
+    /// # Errors
+    /// The rule that forbids it.
+    pub fn from_listing(bytes: &'a [u8]) -> Result<Self, FormatError> {
+        EntryPath::checked(wtf8::from_listing(bytes))
+    }
+
+    /// A path of this text, relative to the root.
+    fn checked(text: Cow<'a, [u8]>) -> Result<Self, FormatError> {
         check(&text).map_err(|e| e.at(&text))?;
         Ok(EntryPath(text))
+    }
+
+    /// The path of these names, each of them text.
+    ///
+    /// # Errors
+    /// The rule that forbids it.
+    pub fn of_names<'n>(names: impl IntoIterator<Item = Cow<'n, [u8]>>) -> Result<EntryPath<'static>, FormatError> {
+        let mut text = Vec::new();
+        for (at, name) in names.into_iter().enumerate() {
+            text.extend_from_slice(if at > 0 { b"/" } else { b"" });
+            text.extend_from_slice(&name);
+        }
+        EntryPath::checked(Cow::Owned(text))
     }
 
     /// The text as WTF-8.

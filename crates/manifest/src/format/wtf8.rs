@@ -132,6 +132,36 @@ pub fn to_listing(wtf8: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(bytes)
 }
 
+/// The text of bytes that [`to_listing`] gave: as of [`from_host`], but that what stands there for a lone surrogate is one. (A host's own name
+/// of these bytes is another text, with an escape for each of them. Which it is, only the manifest knows that it was listed from.)
+#[must_use]
+pub fn from_listing(bytes: &[u8]) -> Cow<'_, [u8]> {
+    if str::from_utf8(bytes).is_ok() {
+        return Cow::Borrowed(bytes);
+    }
+    let mut wtf8 = Vec::with_capacity(bytes.len() + 16);
+    let (mut rest, mut last_was_high) = (bytes, false);
+    while let Err(e) = str::from_utf8(rest) {
+        let (valid, invalid) = rest.split_at(e.valid_up_to());
+        wtf8.extend_from_slice(valid);
+        last_was_high &= valid.is_empty();
+        let lone = surrogate(invalid).filter(|point| {
+            // Those that stand for bytes are never listed so, and a pair would be one character.
+            escaped_byte(invalid).is_none() && !(last_was_high && *point >= 0xdc00)
+        });
+        let len = if lone.is_some() { 3 } else { 1 };
+        let (taken, after) = invalid.split_at(len.min(invalid.len()));
+        match lone {
+            Some(_) => wtf8.extend_from_slice(taken),
+            None => wtf8.extend(taken.iter().flat_map(|byte| [SURROGATE_LEAD, 0xb0 | byte >> 6, 0x80 | byte & 0x3f])),
+        }
+        last_was_high = lone.is_some_and(|point| point < 0xdc00);
+        rest = after;
+    }
+    wtf8.extend_from_slice(rest);
+    Cow::Owned(wtf8)
+}
+
 /// Length in bytes of what [`to_listing`] gives.
 #[must_use]
 pub fn listing_len(wtf8: &[u8]) -> usize {
@@ -203,6 +233,19 @@ mod tests {
         }
 
         #[test]
+        fn what_is_listed_comes_back(units in prop::collection::vec(any_unit(), 0..12)) {
+            // But for escapes of bytes that are text, or a surrogate, together with what is beside them.
+            let wtf8 = from_units(&units);
+            let listing = to_listing(&wtf8);
+            let found = from_listing(&listing);
+            prop_assert!(is_wtf8(&found));
+            prop_assert_eq!(&*to_listing(&found), &*listing);
+            if !units.iter().any(|unit| (0xdc80..=0xdcff).contains(unit)) {
+                prop_assert_eq!(&*found, &wtf8[..]);
+            }
+        }
+
+        #[test]
         fn bytes_of_a_host_come_back(bytes in prop::collection::vec(any::<u8>(), 0..24)) {
             let text = from_host(&bytes);
             prop_assert!(is_wtf8(&text));
@@ -213,6 +256,7 @@ mod tests {
         #[test]
         fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..24), other in prop::collection::vec(any::<u8>(), 0..24)) {
             let _ = (is_wtf8(&bytes), code_points(&bytes).count(), to_listing(&bytes));
+            prop_assert!(is_wtf8(&from_listing(&bytes)));
             prop_assert_eq!(cmp_utf16(&bytes, &other), cmp_utf16(&other, &bytes).reverse());
         }
     }

@@ -17,7 +17,9 @@ use adit_core::types::{Access, Attr, Ino, Kind, Timestamp};
 pub use self::filter::Filter;
 use self::hashing::{Hashed, Hashers};
 use crate::format::limits::CHUNK_LEN_BYTES;
-use crate::format::{Body, Content, ContentHash, Entry, EntryPath, File, Format, Header, LinkTarget, Manifest};
+use crate::format::{
+    Body, Content, ContentHash, Entry, EntryPath, File, Format, FormatError, Header, LinkTarget, Manifest,
+};
 use crate::hash_cache::Layout;
 
 /// How often a file is read that changes while it is read.
@@ -34,6 +36,17 @@ pub struct Options<'a> {
     pub threads: usize,
     /// What was hashed before, if the attributes of the store can be trusted for that.
     pub known: Option<&'a dyn Known>,
+    /// How its names are written, if not as those of a host.
+    pub names: Option<&'a dyn Names>,
+}
+
+/// What the names of a tree are in a manifest.
+pub trait Names {
+    /// The path that is listed as `listing`, below the root and without a leading slash.
+    ///
+    /// # Errors
+    /// The rule that forbids it.
+    fn path(&self, listing: &[u8]) -> std::result::Result<EntryPath<'static>, FormatError>;
 }
 
 /// What is known of the content of files without reading it.
@@ -231,8 +244,12 @@ impl<'a> Walk<'a, '_, '_> {
         if !wanted && !is_directory && !self.follows(node) {
             return Ok(Step::Past);
         }
-        let entry = match EntryPath::from_host(path) {
-            Ok(entry) => entry.into_owned(),
+        let entry = match self.options.names {
+            Some(names) => names.path(path),
+            None => EntryPath::from_host(path).map(EntryPath::into_owned),
+        };
+        let entry = match entry {
+            Ok(entry) => entry,
             Err(e) => {
                 let cannot = FsError::new(ErrorKind::NotSupported).because(e);
                 self.fail(node.path(), &cannot.on("write to a manifest", adit_core::path::show(path)))?;

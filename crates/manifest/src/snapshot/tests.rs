@@ -27,7 +27,7 @@ fn take(dir: &Path, format: Format, filter: &Filter, known: Option<&Scope<'_>>) 
     let tree = Tree::new(&store);
     let mut told = Told::default();
     let known = known.map(|scope| scope as &dyn Known);
-    let options = Options { format, filter, threads: 3, known };
+    let options = Options { format, filter, threads: 3, known, names: None };
     let text = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
     let taken = snapshot(&tree, b"/", &options, &mut |event| {
         match event {
@@ -240,7 +240,8 @@ fn what_changes_while_it_is_read_is_read_again_and_what_changes_on_and_on_is_a_f
         fs::write(dir.path().join("log"), b"line\n").expect("a file");
         let store = DirStore::open(dir.path(), true).expect("a folder");
         let tree = Tree::new(&store);
-        let options = Options { format: Format::V2023, filter: &Filter::default(), threads: 2, known: None };
+        let options =
+            Options { format: Format::V2023, filter: &Filter::default(), threads: 2, known: None, names: None };
         let (mut left, mut failed) = (changes, Vec::new());
         let taken = snapshot(&tree, b"/", &options, &mut |event| {
             match event {

@@ -14,6 +14,7 @@ mod extra;
 mod file;
 mod identity;
 mod index;
+mod names;
 mod segments;
 mod streams;
 
@@ -36,6 +37,7 @@ use index::Index;
 pub use build::{BuildPlace, BuildReport, Building, build_segment};
 pub use entries::{Lower, each_entry, entries_at, file_at, files};
 pub use identity::Identity;
+pub use names::ListedNames;
 pub use segments::{Segments, SegmentsOptions};
 
 /// The attribute that tells whether a file's content is on this machine: `remote` or `cached`.

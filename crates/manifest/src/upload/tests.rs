@@ -24,7 +24,7 @@ fn world(files: &[(&str, Vec<u8>)]) -> World {
     }
     let store = DirStore::open(dir.path(), true).expect("a folder");
     let format = Format::V2025(Dialect::G);
-    let options = snapshot::Options { format, filter: &Filter::default(), threads: 2, known: None };
+    let options = snapshot::Options { format, filter: &Filter::default(), threads: 2, known: None, names: None };
     let taken = snapshot::snapshot(&Tree::new(&store), b"/", &options, &mut |_| ControlFlow::Continue(()));
     let manifest = taken.expect("a manifest").manifest;
     World { dir, manifest, memory: MemoryObjects::new(), faults: ObjectFaults::new() }

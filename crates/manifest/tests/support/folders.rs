@@ -143,7 +143,7 @@ pub fn edit(rng: &mut Rng, files: &[PathBuf]) {
 pub fn of_folder(root: &Path) -> Manifest {
     let store = DirStore::open(root, true).unwrap();
     let filter = Filter::new(&[], &["**/.*"]).unwrap();
-    let options = Options { format: Format::V2023, filter: &filter, threads: 2, known: None };
+    let options = Options { format: Format::V2023, filter: &filter, threads: 2, known: None, names: None };
     let taken = snapshot(&Tree::new(&store), b"/", &options, &mut |event| match event {
         Event::Failed { error, .. } => panic!("{error}"),
         _ => ControlFlow::Continue(()),

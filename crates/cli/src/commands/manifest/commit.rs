@@ -22,7 +22,7 @@ use adit_index::Segment;
 use adit_manifest::cas::DataKeys;
 use adit_manifest::commit::{Changed, Looked, as_it_was, look, whole};
 use adit_manifest::format::{Body, ContentHash, EntryPath, FormatError, Manifest, Rule};
-use adit_manifest::store::Identity;
+use adit_manifest::store::{Identity, ListedNames};
 use adit_mount::control::{MountInfo, Registry};
 
 use self::hashing::{Scanned, hash};
@@ -114,6 +114,7 @@ impl Target {
         let objects = open::manifest::objects(&url, &cas.store)?;
         open::manifest::expect_store(&url, &cas.store)?;
         let parent = parent(&about, &own, global)?;
+        places.refuse_unread(&parent)?;
         places.refuse_mounted(&objects, &parent)?;
         Ok(Target { mount, about, cas, url, objects, places, parent })
     }
@@ -131,7 +132,8 @@ impl Target {
             .and_then(|(changed, scanned)| scanned.whole(args).map(|scanned| (changed, scanned)));
         let (changed, scanned) = hashed.inspect_err(|_| frozen.give_up(tree, &unread))?;
         let mut lost = Lost::beside(&changed);
-        frozen.changes()?.try_for_each(|change| change.map(|change| lost.count(&change, &changed, tree)))?;
+        let names = ListedNames::new(&self.parent);
+        frozen.changes()?.try_for_each(|change| change.map(|change| lost.count(&change, &changed, &names, tree)))?;
         let told = Told::of(&changed.manifest, &self.parent, scanned, lost, args)?;
         Ok((changed, told))
     }

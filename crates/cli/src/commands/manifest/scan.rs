@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use adit_core::path::{Tree, show, transfer};
 use adit_manifest::format::{Format, Manifest};
 use adit_manifest::hash_cache::HashCache;
-use adit_manifest::snapshot::{Event, Filter, Known, Options, snapshot as take};
+use adit_manifest::snapshot::{Event, Filter, Known, Names, Options, snapshot as take};
+use adit_manifest::store::ListedNames;
 use serde_json::{Value, json};
 
 use super::failed::{Failed, ended};
@@ -79,7 +80,9 @@ pub(super) fn scan(
     let scope = cache.as_ref().map(|cache| cache.scope(&scope_of(place)));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let known = scope.as_ref().map(|scope| scope as &dyn Known);
-    let options = Options { format, filter: &filter, threads, known };
+    let listed = opened.segment().map(ListedNames::new);
+    let names = listed.as_ref().map(|names| names as &dyn Names);
+    let options = Options { format, filter: &filter, threads, known, names };
     interrupt::watch();
     let mut progress = Progress::new("manifest", global.quiet).advising(&opened.advice).folding();
     let (mut known_files, mut hashed_bytes, mut left_out, mut failed) = (0, 0, Vec::new(), Failed::new(json));

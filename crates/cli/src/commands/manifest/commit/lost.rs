@@ -2,7 +2,9 @@
 
 use adit_core::path::{Last, Tree};
 use adit_manifest::commit::Changed;
-use adit_manifest::format::{EntryPath, Format};
+use adit_manifest::format::Format;
+use adit_manifest::snapshot::Names;
+use adit_manifest::store::ListedNames;
 use serde_json::Value;
 
 use super::name;
@@ -27,14 +29,14 @@ impl Lost {
         Lost { exec_bits: changed.exec_bits, ..Lost::default() }
     }
 
-    /// Counts a change, which the process told of, if it is not in `changed`. `tree` is what was looked at.
-    pub fn count(&mut self, change: &Value, changed: &Changed, tree: &Tree<'_>) {
+    /// Counts a change, which the process told of, if it is not in `changed`. `tree` is what was looked at, with these `names`.
+    pub fn count(&mut self, change: &Value, changed: &Changed, names: &ListedNames<'_>, tree: &Tree<'_>) {
         let manifest = &changed.manifest;
         let is_2023 = manifest.header().format == Format::V2023;
         let Some(path) = name(change, "path") else { return };
         let path = path.strip_prefix(b"/").unwrap_or(&path);
         // Who looks at the tree has told of a name that a manifest cannot have.
-        let Ok(entry) = EntryPath::from_host(path) else { return };
+        let Ok(entry) = names.path(path) else { return };
         let is_there = manifest.get(&entry).is_some();
         match (change["kind"].as_str(), change["change"].as_str()) {
             (Some("directory"), Some("attributes")) => self.attributes += 1,

@@ -11,7 +11,7 @@ use adit_core::types::Timestamp;
 use adit_core::{ErrorKind, FsError};
 use adit_index::Segment;
 use adit_manifest::cas::ObjectDocument;
-use adit_manifest::format::{ContentHash, Manifest};
+use adit_manifest::format::{ContentHash, Format, Manifest};
 use adit_manifest::layout::{AssetRoot, MANIFESTS_FOLDER, Metadata, OutputPlace, action_folder, is_output, output_key};
 use adit_manifest::store::Identity;
 use adit_mount::control::MountInfo;
@@ -106,6 +106,25 @@ impl Places {
             return Err(is_mounted(&key.unwrap_or_default()));
         }
         Ok(Places { file: args.output.clone(), in_store, metadata, root, replace: args.replace })
+    }
+
+    /// Refuses the place of a task's outputs for a manifest of 2025, which whoever looks for outputs there cannot read: the manifest behind `segment`
+    /// is mounted, and what is written has its version.
+    ///
+    /// # Errors
+    /// Usage, for that.
+    pub fn refuse_unread(&self, segment: &Segment) -> Result<()> {
+        let Some(InStore::InFolder { folder: Folder::OfOutputs(_), .. }) = &self.in_store else { return Ok(()) };
+        let mounted = Identity::of(segment).map_err(|e| Failure::fs(segment.file_path().display(), &e))?;
+        if mounted.header.format == Format::V2023 {
+            return Ok(());
+        }
+        let what =
+            "--task-output: the mounted manifest is of v2025, and the official download of outputs reads v2023 only";
+        Err(Failure::usage(what).hint(
+            "leave out --task-output and --session-action: the diff goes to a place of its own; for outputs mount a manifest of \
+             v2023 (adit manifest snapshot --format v2023)",
+        ))
     }
 
     /// Refuses a place where the mounted manifest lies, whatever way led there: the manifest behind `segment`.
