@@ -30,8 +30,8 @@ impl Output {
 
     /// Writes a whole JSON document, indented.
     pub fn json(&mut self, value: &impl Serialize) -> Result<()> {
-        let text = serde_json::to_string_pretty(value).map_err(|e| Failure::output(&e.into()))?;
-        self.line(text)
+        serde_json::to_writer_pretty(&mut self.0, value).map_err(|e| Failure::output(&e.into()))?;
+        self.line("")
     }
 
     /// Writes what is buffered. Call it at the end: errors on drop are lost.

@@ -2,12 +2,14 @@
 
 mod common;
 
+use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
 use adit_testkit::objects::FaultyS3;
-use common::{Bench, Ran};
+use common::{Bench, Ran, Start};
 use serde_json::Value;
 
 /// A folder `work` with some files.
@@ -435,4 +437,46 @@ fn a_flood_of_failures_is_folded() {
     assert_eq!(failures.len(), 59, "{told}");
     let names = |one: &Value| one["error"].as_str().is_some_and(|e| e.contains(one["path"].as_str().unwrap()));
     assert!(failures.iter().all(names), "{told}");
+}
+
+/// Of a store that has nothing, each object is a problem: that takes little more than the manifest itself.
+#[test]
+#[allow(clippy::zombie_processes, reason = "wait4 waits for it, and tells what it took")]
+fn what_is_missing_of_a_large_manifest_is_told_in_little_memory() {
+    const FILES: usize = 200_000;
+    const MEMORY_MAX_KIB: i64 = 192 << 10;
+    let bench = Bench::bare();
+    fs::create_dir_all(bench.path("store/Data")).unwrap();
+    let mut text = r#"{"hashAlg":"xxh128","manifestVersion":"2023-03-03","paths":["#.to_owned();
+    for n in 0..FILES {
+        let comma = if n > 0 { "," } else { "" };
+        write!(text, r#"{comma}{{"hash":"{n:032x}","mtime":1700000000000000,"path":"folder/{n:06}.exr","size":9}}"#)
+            .unwrap();
+    }
+    write!(text, r#"],"totalSize":{}}}"#, FILES * 9).unwrap();
+    fs::write(bench.path("m"), text).unwrap();
+    for json in [false, true] {
+        let mut command = bench.command();
+        command.args(["manifest", "verify", "m", "--cas", "store", "--cache-dir", "cache", "--quiet"]);
+        command.args(json.then_some("--json")).stderr(Stdio::null());
+        let child = command.stdout(File::create(bench.path("told")).unwrap()).start().unwrap();
+        // SAFETY: both are plain numbers, for which zeros are values.
+        let (mut status, mut usage): (i32, libc::rusage) = (0, unsafe { std::mem::zeroed() });
+        // SAFETY: the child is ours and not waited for by anybody else; both places outlive the call.
+        let waited = unsafe { libc::wait4(child.id() as i32, &raw mut status, 0, &raw mut usage) };
+        assert_eq!((waited, libc::WEXITSTATUS(status)), (child.id() as i32, 5));
+        assert!(usage.ru_maxrss < MEMORY_MAX_KIB, "it took {} KiB", usage.ru_maxrss);
+        let told = fs::read_to_string(bench.path("told")).unwrap();
+        if json {
+            let told: Value = serde_json::from_str(&told).unwrap();
+            let problems = told["problems"].as_array().unwrap();
+            assert_eq!((told["objects"].as_u64(), problems.len()), (Some(FILES as u64), FILES));
+            let last = &problems[FILES - 1];
+            assert_eq!(last["object"], format!("{:032x}", FILES - 1));
+            assert!(last["detail"].as_str().unwrap().contains(&format!("{:032x}", FILES - 1)), "{last}");
+        } else {
+            assert_eq!(told.lines().count(), FILES + 1);
+            assert!(told.lines().next().unwrap().starts_with("object: /folder/000000.exr: "));
+        }
+    }
 }

@@ -136,6 +136,36 @@ fn outputs_of_a_task_are_of_2023() {
     w.umount();
 }
 
+/// The process of the mount has all of the manifest: what was changed comes home, whatever became of the file.
+#[test]
+fn a_commit_does_not_need_the_file_of_the_manifest() {
+    for format in ["v2023", "v2025"] {
+        let Some(w) = World::new(format) else { return };
+        let job = w.read("job");
+        w.mount();
+        w.change();
+        w.commit(&["-o", "expected"]).expect(0);
+        fs::rename(w.path("job"), w.path("elsewhere")).unwrap();
+        w.commit(&["-o", "moved"]).expect(0).says("job: ").says("what the mount has of it");
+        assert_eq!(w.read("moved"), w.read("expected"));
+        // Another manifest, and what is none, in its place. The indexes in the cache directory have gone as well.
+        fs::remove_dir_all(w.path("cache/indexes")).unwrap();
+        for other in [&job[..job.len() - 1], &w.read("expected")] {
+            fs::write(w.path("job"), other).unwrap();
+            w.commit(&["-o", "replaced"]).expect(0).says("what the mount has of it");
+            assert_eq!(w.read("replaced"), w.read("expected"));
+        }
+        let left: Vec<_> = w.files("cache/indexes").into_keys().collect();
+        assert!(left.iter().all(|path| path.extension().is_some_and(|extension| extension != "own")), "{left:?}");
+        // With the file in its place again it says nothing.
+        fs::write(w.path("job"), &job).unwrap();
+        let ran = w.commit(&["-o", "back"]).expect(0);
+        assert!(!ran.stderr.contains("has of it"));
+        assert_eq!(w.read("back"), w.read("expected"));
+        w.umount();
+    }
+}
+
 /// Names that no host has are shown by other bytes. A commit writes the names, and not those bytes; and what such a file holds is known, though
 /// nobody can open it.
 #[test]

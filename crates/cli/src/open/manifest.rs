@@ -349,6 +349,24 @@ pub fn index(file: &Path, args: &CasArgs, quiet: bool) -> Result<Segment> {
     segment.map_err(|e| failure(file, &e))
 }
 
+/// An index that `write` puts into a new file of this path in the cache directory. It is there for this process alone.
+///
+/// # Errors
+/// Those of the cache directory; what `write` says.
+pub fn index_of_copy(args: &CasArgs, write: impl FnOnce(&Path) -> Result<()>) -> Result<Segment> {
+    let dir = made(&cache_dir(args.cache_dir.as_deref())?)?.join(INDEXES_DIR);
+    let failed = |e: FsError| of_cache_dir(Failure::fs(dir.display(), &e));
+    let segments = Segments::open(&dir, SegmentsOptions::default()).map_err(failed)?;
+    let mut refused = None;
+    let copied = segments.of_copy(|to| {
+        write(to).map_err(|failure| {
+            refused = Some(failure);
+            FsError::new(ErrorKind::Io)
+        })
+    });
+    copied.map_err(|e| refused.unwrap_or_else(|| failed(e)))
+}
+
 /// What an error of the manifest in `file` is to the user.
 pub fn failure(file: &Path, e: &FsError) -> Failure {
     match FormatError::of(e) {

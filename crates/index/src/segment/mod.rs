@@ -68,6 +68,9 @@ struct Column {
     first_block: u64,
 }
 
+/// Bytes that are copied at a time.
+const COPY_LEN: usize = 1 << 20;
+
 /// An open segment.
 ///
 /// The file must not be written to or cut while it is open: whoever publishes another one puts it under the same name by
@@ -178,6 +181,18 @@ impl Segment {
     /// Length of the file in bytes.
     pub fn file_len(&self) -> u64 {
         self.header.file_len
+    }
+
+    /// Writes a copy of the file, which need not have a name any more.
+    pub fn write_to(&self, out: &mut impl io::Write) -> io::Result<()> {
+        let (mut at, mut piece) = (0, vec![0; COPY_LEN]);
+        while at < self.header.file_len {
+            let len = (self.header.file_len - at).min(COPY_LEN as u64) as usize;
+            self.file.read_exact_at(&mut piece[..len], at)?;
+            out.write_all(&piece[..len])?;
+            at += len as u64;
+        }
+        Ok(())
     }
 
     /// The sections that this version knows, with their lengths in bytes.

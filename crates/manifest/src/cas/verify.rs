@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 
 use adit_core::error::{ErrorKind, FsError, Result};
 
@@ -30,7 +30,8 @@ pub fn verify(
 ) -> Result<()> {
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        let (sent, done) = channel();
+        // What is wrong with them is not gathered faster than it is told.
+        let (sent, done) = sync_channel(threads.max(1));
         for _ in 0..threads.max(1) {
             let (sent, next) = (sent.clone(), &next);
             scope.spawn(move || work(source, objects, next, &sent));
@@ -63,7 +64,7 @@ fn work<'o>(
     source: &ObjectSource,
     objects: &'o [ObjectId],
     next: &AtomicUsize,
-    done: &Sender<(&'o ObjectId, Result<()>)>,
+    done: &SyncSender<(&'o ObjectId, Result<()>)>,
 ) {
     while let Some(id) = objects.get(next.fetch_add(1, Ordering::Relaxed)) {
         let mut hasher = Hasher::default();

@@ -172,6 +172,20 @@ impl Segments {
         Segment::from_file(file, &own)
     }
 
+    /// A segment that `write` puts into a new file of this path: gone with its mapping.
+    ///
+    /// # Errors
+    /// Those of `write`, and of the folder; `Corrupt` or `NotSupported` if it is no whole segment.
+    pub fn of_copy(&self, write: impl FnOnce(&Path) -> Result<()>) -> Result<Segment> {
+        let own = self.own_name();
+        let failed = |e: io::Error| FsError::from(e).on("keep index", own.display());
+        let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&own).map_err(failed)?;
+        let written = write(&own);
+        let _ = fs::remove_file(&own);
+        written?;
+        Segment::from_file(file, &own)
+    }
+
     /// Builds a segment under a name that nobody else knows, so that nobody takes it away before it is open.
     fn build(&self, source: &(impl Source + ?Sized), report: &mut BuildReport<'_>) -> Result<(File, PathBuf)> {
         let own = self.own_name();

@@ -113,7 +113,7 @@ impl Target {
         let places = Places::of(args, &mount, &about, &url)?;
         let objects = open::manifest::objects(&url, &cas.store)?;
         open::manifest::expect_store(&url, &cas.store)?;
-        let parent = parent(&about, &own, global)?;
+        let parent = parent(&mount, &about, &own, global)?;
         places.refuse_unread(&parent)?;
         places.refuse_mounted(&objects, &parent)?;
         Ok(Target { mount, about, cas, url, objects, places, parent })
@@ -204,17 +204,27 @@ fn mounted(path: &Path) -> Result<MountInfo> {
     })
 }
 
-/// The index of the manifest that is mounted.
-fn parent(about: &About, cas: &CasArgs, global: &GlobalArgs) -> Result<Segment> {
+/// The index of the manifest that is mounted: of its file, or, where that has gone, was changed, or cannot be read, what the process of the
+/// mount has of it. What was changed is brought home whatever became of the file.
+fn parent(mount: &MountInfo, about: &About, cas: &CasArgs, global: &GlobalArgs) -> Result<Segment> {
     let file = about.manifest();
-    let segment = open::manifest::index(&file, cas, global.quiet)?;
-    let identity = Identity::of(&segment).map_err(|e| open::manifest::failure(&file, &e))?;
-    if identity.hash.to_string() == about.hash {
-        return Ok(segment);
+    let is_mounted = |segment: &Segment| Identity::of(segment).is_ok_and(|found| found.hash.to_string() == about.hash);
+    let why = match open::manifest::index(&file, cas, global.quiet) {
+        Ok(segment) if is_mounted(&segment) => return Ok(segment),
+        Ok(_) => format!("{}: it is not the manifest that is mounted any more", file.display()),
+        Err(failure) => failure.message().to_owned(),
+    };
+    match open::manifest::index_of_copy(cas, |to| process::index(mount, to)) {
+        Ok(segment) if is_mounted(&segment) => {
+            open::remark(&format!("{why}; the commit is told against what the mount has of it"));
+            Ok(segment)
+        }
+        // A process of an earlier version does not know how, and a damaged index helps nobody.
+        _ => {
+            let what = format!("{why}; the hash of the one that is mounted is {}", about.hash);
+            Err(Failure::new(Code::Failure, what).hint("put that one back; the commit is told against it"))
+        }
     }
-    let what =
-        format!("{}: it is not the manifest that is mounted any more, whose hash is {}", file.display(), about.hash);
-    Err(Failure::new(Code::Failure, what).hint("put that one back; the commit is told against it"))
 }
 
 /// What the store has of `manifest` already.

@@ -1,14 +1,18 @@
 //! `manifest verify`: the objects of a store, or of the cache, compared with their hashes.
+//!
+//! All of a large store may be missing: each problem is kept in a few bytes, and described when it is printed.
 
-use std::collections::BTreeMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 
-use adit_manifest::cache::{CheckOptions, ObjectId, check_folder};
+use adit_manifest::cache::{CheckOptions, Finding, ObjectId, check_folder};
 use adit_manifest::cas::{DataKeys, ObjectSource, Verified, verify as compare};
 use adit_manifest::format::limits::CHUNK_LEN_BYTES;
-use adit_manifest::format::{Body, Manifest};
+use adit_manifest::format::{Body, File, Manifest};
 use adit_media::HostDirectory;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::read_manifest;
@@ -25,10 +29,29 @@ use crate::progress::Progress;
 /// Objects that are fetched at a time.
 const THREADS: usize = 8;
 
+/// Stands for the object's name in a [detail](Problems::Store).
+const NAME_PLACE: &str = "\0";
+
+/// What is wrong.
+enum Problems {
+    /// With objects that a manifest needs, by what they are, and what: texts that many share, without the object's name.
+    Store { manifest: Manifest, details: HashMap<ObjectId, Arc<str>> },
+    /// With what is in the cache.
+    Cache(Vec<Finding>),
+}
+
+/// What was compared.
+#[derive(Serialize)]
+struct Report {
+    objects: u64,
+    bytes: u64,
+    problems: Problems,
+}
+
 /// `adit manifest verify`
 pub(super) fn verify(args: &ManifestVerifyArgs, global: &GlobalArgs) -> Result<()> {
-    let (objects, bytes, problems) = match (&args.manifest, &args.content.cas) {
-        (Some(name), Some(_)) => of_store(&read_manifest(name, &args.content.store)?.manifest, args, global)?,
+    let report = match (&args.manifest, &args.content.cas) {
+        (Some(name), Some(_)) => of_store(read_manifest(name, &args.content.store)?.manifest, args, global)?,
         (None, None) => of_cache(args, global)?,
         (Some(_), None) => {
             return Err(Failure::usage("where the content of the manifest's files lies is not known")
@@ -40,60 +63,87 @@ pub(super) fn verify(args: &ManifestVerifyArgs, global: &GlobalArgs) -> Result<(
         }
     };
     let mut out = Output::new();
+    let count = report.problems.each().count();
     if args.json {
-        out.json(&json!({"objects": objects, "bytes": bytes, "problems": problems}))?;
+        out.json(&report)?;
     } else {
-        for problem in &problems {
+        for problem in report.problems.each() {
             let text = |key: &str| problem[key].as_str().unwrap_or_default();
             let place = if text("path").is_empty() { text("object") } else { text("path") };
             out.line(format_args!("{}: {}: {}", text("kind"), printable(place.as_bytes()), text("detail")))?;
         }
-        let found = match problems.len() {
+        let found = match count {
             0 => "no problems".to_owned(),
             count => counted(count as u64, "problem"),
         };
-        out.line(format_args!("{} ({}): {found}", counted(objects, "object"), show_size(bytes)))?;
+        out.line(format_args!("{} ({}): {found}", counted(report.objects, "object"), show_size(report.bytes)))?;
     }
     out.finish()?;
-    if problems.is_empty() { Ok(()) } else { Err(Failure::said(Code::ProblemsFound)) }
+    if count == 0 { Ok(()) } else { Err(Failure::said(Code::ProblemsFound)) }
 }
 
-/// Objects and bytes that were compared, and what is wrong.
-type Found = (u64, u64, Vec<Value>);
+impl Problems {
+    /// Each of them, described: of a store by the files that need it, in their order.
+    fn each(&self) -> Box<dyn Iterator<Item = Value> + '_> {
+        let (manifest, details) = match self {
+            Problems::Cache(findings) => return Box::new(findings.iter().map(of_finding)),
+            Problems::Store { manifest, details } => (manifest, details),
+        };
+        // Most often there are none.
+        let entries = manifest.entries().take(if details.is_empty() { 0 } else { usize::MAX });
+        Box::new(entries.flat_map(move |(path, body)| {
+            objects_of(body).filter_map(move |id| {
+                let (name, detail) = (id.to_string(), details.get(&id)?);
+                let mut problem =
+                    json!({"kind": "object", "object": name, "detail": detail.replace(NAME_PLACE, &name)});
+                add_name(&mut problem, "path", &[b"/", &path.to_listing()[..]].concat());
+                Some(problem)
+            })
+        }))
+    }
+}
 
-fn of_store(manifest: &Manifest, args: &ManifestVerifyArgs, global: &GlobalArgs) -> Result<Found> {
-    let cas = args.content.cas.as_deref().unwrap_or_default();
-    manifest::expect_content(cas, &args.content.store, manifest)?;
-    let source = ObjectSource::new(manifest::objects(cas, &args.content.store)?, DataKeys::default());
-    // Each once, with the files that need it.
-    let mut needed: BTreeMap<([u8; 16], u64), Vec<Vec<u8>>> = BTreeMap::new();
-    for (path, body) in manifest.entries() {
-        let Body::File(file) = body else { continue };
+impl Serialize for Problems {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.each())
+    }
+}
+
+/// The objects that an entry needs.
+fn objects_of<'a>(body: &'a Body<'_>) -> impl Iterator<Item = ObjectId> + 'a {
+    let objects = |file: &'a File<'_>| {
         let hashes = file.content.hashes();
         let one = if hashes.len() == 1 { file.size_bytes } else { CHUNK_LEN_BYTES };
-        for (at, hash) in (0..).zip(hashes) {
-            let len = one.min(file.size_bytes - at * one);
-            needed.entry((hash.0, len)).or_default().push([b"/", &path.to_listing()[..]].concat());
-        }
-    }
-    let ids: Vec<ObjectId> = needed
-        .keys()
-        .map(|(hash, len)| ObjectId { hash: adit_manifest::format::ContentHash(*hash), len: *len })
-        .collect();
+        (0..).zip(hashes).map(move |(at, hash)| ObjectId { hash: *hash, len: one.min(file.size_bytes - at * one) })
+    };
+    let file = match body {
+        Body::File(file) => Some(file),
+        _ => None,
+    };
+    file.into_iter().flat_map(objects)
+}
+
+fn of_store(manifest: Manifest, args: &ManifestVerifyArgs, global: &GlobalArgs) -> Result<Report> {
+    let cas = args.content.cas.as_deref().unwrap_or_default();
+    manifest::expect_content(cas, &args.content.store, &manifest)?;
+    let source = ObjectSource::new(manifest::objects(cas, &args.content.store)?, DataKeys::default());
+    // Each once.
+    let mut ids: Vec<ObjectId> = manifest.entries().flat_map(|(_, body)| objects_of(body)).collect();
+    ids.sort_unstable();
+    ids.dedup();
     interrupt::watch();
     let mut progress = Progress::new("verify", global.quiet);
-    let (mut count, mut bytes, mut problems) = (0, 0, Vec::new());
+    let (mut count, mut bytes, mut details) = (0, 0, HashMap::new());
+    let mut texts: HashSet<Arc<str>> = HashSet::new();
     let outcome = compare(&source, &ids, THREADS, &mut |verified| {
         let (Verified::Sound(id) | Verified::Damaged(id, _)) = verified;
         count += 1;
         bytes += id.len;
         if let Verified::Damaged(id, e) = verified {
-            let paths = needed.get(&(id.hash.0, id.len)).map_or(&[][..], |paths| &paths[..]);
-            problems.extend(paths.iter().map(|path| {
-                let mut problem = json!({"kind": "object", "object": id.to_string(), "detail": e.to_string()});
-                add_name(&mut problem, "path", path);
-                problem
-            }));
+            let text: Arc<str> = e.to_string().replace(&id.to_string(), NAME_PLACE).into();
+            let text = texts.get(&text).cloned().unwrap_or(text);
+            texts.insert(text.clone());
+            details.insert(*id, text);
         }
         progress.reached(count, bytes);
         if interrupt::came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -101,11 +151,10 @@ fn of_store(manifest: &Manifest, args: &ManifestVerifyArgs, global: &GlobalArgs)
     progress.finish()?;
     interrupt::obey();
     outcome.map_err(|e| Advice::about_manifests().failure(cas.display(), &e))?;
-    problems.sort_by(|a, b| a["path"].as_str().cmp(&b["path"].as_str()));
-    Ok((count, bytes, problems))
+    Ok(Report { objects: count, bytes, problems: Problems::Store { manifest, details } })
 }
 
-fn of_cache(args: &ManifestVerifyArgs, global: &GlobalArgs) -> Result<Found> {
+fn of_cache(args: &ManifestVerifyArgs, global: &GlobalArgs) -> Result<Report> {
     let dir = manifest::objects_place(&manifest::settled(&args.content.with(&args.cache), Path::new(""))?)?;
     let host = HostDirectory::open(&dir).map_err(|e| Failure::io(dir.display(), &e))?;
     let mut progress = Progress::new("verify", global.quiet);
@@ -113,10 +162,11 @@ fn of_cache(args: &ManifestVerifyArgs, global: &GlobalArgs) -> Result<Found> {
     let report = check_folder(&host, options, &mut |now| progress.reached(now.objects, now.bytes));
     progress.finish()?;
     let report = report.map_err(|e| Failure::fs(dir.display(), &e))?;
-    let problems = report.findings.iter().map(|finding| {
-        let removed = if finding.removed { "; it was removed, and is fetched again when it is read" } else { "" };
-        let detail = format!("{}{removed}", finding.problem);
-        json!({"kind": "cached", "object": finding.object.to_string(), "detail": detail, "removed": finding.removed})
-    });
-    Ok((report.objects, report.bytes, problems.collect()))
+    Ok(Report { objects: report.objects, bytes: report.bytes, problems: Problems::Cache(report.findings) })
+}
+
+fn of_finding(finding: &Finding) -> Value {
+    let removed = if finding.removed { "; it was removed, and is fetched again when it is read" } else { "" };
+    let detail = format!("{}{removed}", finding.problem);
+    json!({"kind": "cached", "object": finding.object.to_string(), "detail": detail, "removed": finding.removed})
 }

@@ -45,6 +45,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 enum Asked {
     /// Which manifest it is, and where its content is.
     About,
+    /// Copy the index of the manifest into this file. Bytes, as paths are.
+    Index { to: Vec<u8> },
     /// Show the state of now on this folder, for as long as somebody holds this lock. Bytes, as paths are.
     Begin { mountpoint: Vec<u8>, lock: Vec<u8> },
     /// Of a mount that was made so: write into its lock where it may differ from the manifest.
@@ -148,6 +150,14 @@ pub fn about(mount: &MountInfo) -> Result<About> {
     About::deserialize(told).map_err(|e| Failure::new(Code::Failure, format!("{}: {e}", mount.mountpoint)))
 }
 
+/// Has the process of `mount` copy the index of the manifest that is mounted into the file `to`, which is there.
+///
+/// # Errors
+/// What the process says.
+pub fn index(mount: &MountInfo, to: &Path) -> Result<()> {
+    ask(mount, &Asked::Index { to: to.as_os_str().as_bytes().to_vec() }).map(drop)
+}
+
 /// Has the process of `mount` show a state of it that stands still on `dir`, for as long as `lock` is held.
 ///
 /// # Errors
@@ -229,6 +239,7 @@ impl Process {
         })?;
         match asked {
             Asked::About => serde_json::to_value(about).map_err(|e| Failure::new(Code::Failure, e)),
+            Asked::Index { to } => self.copy_index(&PathBuf::from(OsString::from_vec(to))).map(|()| Value::Null),
             Asked::Begin { mountpoint, lock } => self.freeze(mountpoint, lock).map(|()| Value::Null),
             Asked::Touched => self.touched(id),
             Asked::Uploading { files } => Ok(self.note_work(id, &files, AtWork::Uploading)),
@@ -246,6 +257,14 @@ impl Process {
             overlay.note_work(id, &versions_of(files), what);
         }
         Value::Null
+    }
+
+    /// Copies the index of the manifest below into the file `to`.
+    fn copy_index(&self, to: &Path) -> Result<()> {
+        let Some((store, _)) = self.lower.as_ref().and_then(Lower::manifest) else { return Ok(()) };
+        // Only what somebody made for this is written to.
+        let mut file = File::options().write(true).open(to).map_err(|e| Failure::io(to.display(), &e))?;
+        store.segment().write_to(&mut file).map_err(|e| Failure::io(to.display(), &e))
     }
 
     /// The overlay that users see.
