@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
-use common::{eventually, is_root, left_out, pattern};
+use common::{eventually, is_root, left_out, pattern, run};
 use manifests::Job;
 use mounts::OrdinaryUser;
 
@@ -416,4 +416,27 @@ fn verbs_work_on_a_manifest_without_a_mount() {
         .unwrap();
     run(&["mount", "bad", "mnt"]).expect(4).says("bad");
     assert_eq!(w.bench.mounts().len(), 0);
+}
+
+/// What is in a cache is its user's alone, so another one has another part of the directory. A folder that it may not write to is refused, with
+/// what to do.
+#[test]
+fn each_user_has_a_part_of_the_cache_directory() {
+    let Some(user) = OrdinaryUser::new() else { return };
+    let prepare = "mkdir work store root shared closed; chmod 1777 shared; echo content > work/f
+        ./adit manifest snapshot work -o job --cas store --cache-dir hashes
+        ./adit mount job root --cas store --cache-dir shared; cat root/f; ./adit umount root
+        chmod -R a+rX store job";
+    let script = "if ./adit mount job mnt --cas store --cache-dir closed; then exit 3; fi
+        ./adit mount job mnt --cas store --cache-dir shared --writable; cat mnt/f; echo new > mnt/new
+        ./adit status mnt --json; ./adit umount mnt
+        ./adit mount job mnt --cas store --cache-dir shared --writable; cat mnt/new; ./adit umount mnt
+        ls shared/uid-65534; stat -c %a shared/uid-65534";
+    let ran = run(user.command(prepare, script), b"").expect(0);
+    let text = ran.text();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.iter().filter(|line| **line == "content").count(), 2, "{text}");
+    assert!(text.contains("/shared/uid-65534\"") && lines.contains(&"new"), "{text}");
+    assert_eq!(lines[lines.len() - 4..], ["indexes", "objects", "overlays", "700"].map(|line| line), "{text}");
+    ran.says("another user's; the cache directory is").says("/closed belongs to the user with the number 0");
 }

@@ -245,7 +245,8 @@ pub struct CasArgs {
     /// Where the content of a manifest's files lies, the folder above Data/: s3://BUCKET/PREFIX, or a folder of this machine
     #[arg(long, value_name = "URL", value_hint = ValueHint::AnyPath, help_heading = STORE)]
     pub cas: Option<OsString>,
-    /// Where what is fetched, hashes, indexes and the volumes of --writable are kept, instead of $XDG_CACHE_HOME/adit
+    /// Where what is fetched, hashes, indexes and the volumes of --writable are kept, instead of $XDG_CACHE_HOME/adit; where another user
+    /// keeps such, in uid-NUMBER below it
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = STORE)]
     pub cache_dir: Option<PathBuf>,
     /// Most space for what is fetched, such as 50G [default: what the disk has]; whatever it is, the twentieth of the disk is left free, at

@@ -55,7 +55,7 @@ pub struct WorkerInstallArgs {
     /// Copy the program instead of linking it
     #[arg(long)]
     pub copy: bool,
-    /// Options of every mount, as of `adit mount -o`; cache_dir is for what is fetched, which sessions then share
+    /// Options of every mount, as of `adit mount -o`; cache_dir is for what is fetched, which sessions of one user then share
     #[arg(short = 'o', value_name = "OPT,…", action = clap::ArgAction::Append)]
     pub options: Vec<OsString>,
 }

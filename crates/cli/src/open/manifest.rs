@@ -2,8 +2,9 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
+use std::io;
 use std::ops::{ControlFlow, Range};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -72,8 +73,14 @@ pub fn settled(args: &CasArgs, manifest: &Path) -> Result<CasArgs> {
         Some(cas) => Some(absolute(Path::new(cas))?.into()),
         None => root_of(manifest).map(OsString::from),
     };
-    let cache_dir = args.cache_dir.as_deref().map(absolute).transpose()?;
-    Ok(CasArgs { cas, cache_dir, ..args.clone() })
+    let given = args.cache_dir.as_deref().map(absolute).transpose()?;
+    let own = given.as_deref().map(|given| cache_dir(Some(given))).transpose()?;
+    if let (Some(given), Some(own)) = (&given, &own)
+        && given != own
+    {
+        super::remark(&format!("{}: another user's; the cache directory is {}", given.display(), own.display()));
+    }
+    Ok(CasArgs { cas, cache_dir: own, ..args.clone() })
 }
 
 fn not_empty(cas: &OsStr) -> Result<()> {
@@ -305,7 +312,10 @@ fn arguments(args: &CasArgs) -> Result<Vec<OsString>> {
 pub fn index(file: &Path, args: &CasArgs, quiet: bool) -> Result<Segment> {
     let dir = made(&cache_dir(args.cache_dir.as_deref())?)?.join(INDEXES_DIR);
     let opened = Segments::open(&dir, SegmentsOptions::default());
-    let segments = opened.map_err(|e| of_cache_dir(Failure::fs(dir.display(), &e)))?;
+    let segments = opened.map_err(|e| {
+        let failure = of_cache_dir(Failure::fs(dir.display(), &e));
+        if e.kind() == ErrorKind::PermissionDenied { of_another(&dir, failure) } else { failure }
+    })?;
     let mut progress = Progress::new("manifest", quiet);
     let mut is_told = false;
     let mut report = |building| {
@@ -476,7 +486,24 @@ pub fn objects_place(args: &CasArgs) -> Result<PathBuf> {
 /// The folder `dir`, made for this user alone if it is not there.
 fn made(dir: &Path) -> Result<PathBuf> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    made.map(|()| dir.to_owned()).map_err(|e| of_cache_dir(Failure::io(dir.display(), &e)))
+    made.map(|()| dir.to_owned()).map_err(|e| {
+        let failure = of_cache_dir(Failure::io(dir.display(), &e));
+        if e.kind() == io::ErrorKind::PermissionDenied { of_another(dir, failure) } else { failure }
+    })
+}
+
+/// A failure to make something in a cache directory that is another user's.
+fn of_another(dir: &Path, failure: Failure) -> Failure {
+    let there = dir.ancestors().find_map(|above| Some((above, above.symlink_metadata().ok()?)));
+    match there.filter(|(_, meta)| meta.uid() != rustix::process::geteuid().as_raw()) {
+        Some((above, meta)) => failure.hint(format!(
+            "{} belongs to the user with the number {}: name another one with --cache-dir, or have all users write to it (chmod 1777), \
+             where each gets a part for itself",
+            above.display(),
+            meta.uid()
+        )),
+        None => failure,
+    }
 }
 
 /// A failure of the cache directory, which can be another one; but for a full disk, which needs room.

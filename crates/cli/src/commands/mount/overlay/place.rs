@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use adit_core::overlay::LowerIdentity;
@@ -19,6 +20,8 @@ use crate::{source, volume_work};
 const UPPERS_DIR: &str = "overlays";
 /// The folder of those that belong to a mountpoint as well: whoever mounts elsewhere does not look there.
 const OF_MOUNTPOINTS_DIR: &str = "mountpoints";
+/// What lies in a cache directory, by which it is told whose that is.
+const PARTS: [&str; 5] = ["objects", "indexes", UPPERS_DIR, OF_MOUNTPOINTS_DIR, "hashes.redb"];
 /// What the names of their files end with.
 const UPPER_EXTENSION: &str = "adit";
 
@@ -126,14 +129,36 @@ pub fn uppers_dir(given: Option<&Path>) -> Result<PathBuf> {
     resolved(&cache_dir(given)?.join(UPPERS_DIR))
 }
 
-/// The cache directory, which may be `given`; absolute. It need not exist.
+/// The cache directory, which may be `given`; absolute. It need not exist. Where another user keeps things in it, this one has a part of it to
+/// itself: what is in a cache is for its user alone, and nobody else's is believed.
 ///
 /// # Errors
-/// Usage, if nothing says where it is; the host's.
+/// Usage, if nothing says where it is; the host's; that the part is somebody else's.
 pub fn cache_dir(given: Option<&Path>) -> Result<PathBuf> {
     match given {
-        Some(given) => std::path::absolute(given).map_err(|e| Failure::io(given.display(), &e)),
+        Some(given) => own_part(std::path::absolute(given).map_err(|e| Failure::io(given.display(), &e))?),
         None => default_cache(),
+    }
+}
+
+/// The part of a cache directory that is this user's: all of it, unless somebody else was there before. An administrator has all of it as well.
+fn own_part(dir: PathBuf) -> Result<PathBuf> {
+    let own = rustix::process::geteuid().as_raw();
+    let is_of_others = |name: &str| match dir.join(name).symlink_metadata() {
+        Ok(meta) => meta.uid() != own,
+        // Whoever may not look has nothing there.
+        Err(e) => e.kind() == io::ErrorKind::PermissionDenied,
+    };
+    if own == 0 || !PARTS.iter().any(|name| is_of_others(name)) {
+        return Ok(dir);
+    }
+    let part = dir.join(format!("uid-{own}"));
+    match part.symlink_metadata() {
+        Ok(meta) if !meta.is_dir() || meta.uid() != own => {
+            let what = format!("{}: it is not a folder of this user, {own}", part.display());
+            Err(Failure::new(Code::Failure, what).hint("name another cache directory with --cache-dir"))
+        }
+        _ => Ok(part),
     }
 }
 
