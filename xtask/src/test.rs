@@ -208,8 +208,11 @@ fn interop(run: &Run) -> Result<Outcome> {
     test_targets_named(run, "interop", &[], &variables)?;
     // Those that start a server of their own once more: now that is the other one.
     variables.push((adit_servers::ENV_KIND, OsStr::new(Kind::Moto.name())));
-    let both = ["test", "--locked", "--workspace", "--test", "interop_s3", "--test", "interop_download"];
-    cargo_step_with(run, &both, &variables)?;
+    let both = ["interop_s3", "interop_download", "interop_s3_mount", "interop_s3_commit", "interop_worker"];
+    let targets = both.iter().flat_map(|target| ["--test", target]);
+    let arguments: Vec<&str> =
+        ["test", "--locked", "--workspace", "--no-fail-fast"].into_iter().chain(targets).collect();
+    cargo_step_with(run, &arguments, &variables)?;
     Ok(Outcome::Passed)
 }
 
