@@ -211,8 +211,10 @@ pub struct End {
 pub struct About {
     /// Whether the next question is answered without a walk of the tree.
     pub ready: bool,
-    /// Entries of its base.
+    /// Entries that there are, the root among them, as in an index file.
     pub entries: u64,
+    /// Those of its base.
+    pub base_entries: u64,
     /// Length of the base in bytes, and whether it lies in memory.
     pub base_bytes: u64,
     /// See there.

@@ -411,3 +411,35 @@ fn a_path_that_is_too_long_is_a_miss_of_its_own() {
     }
     m.umount();
 }
+
+/// The entries that `info` and `stats` tell are those that there are, and not those of a base that was made some time ago.
+#[test]
+fn info_of_a_mount_counts_what_is_there_now() {
+    let Some(m) = Mounts::volume(&[]) else { return };
+    m.mount(&[]).expect(0);
+    fs::create_dir_all(m.at("a/deep")).unwrap();
+    for n in 0..10 {
+        fs::write(m.at(&format!("a/deep/{n}")), "1").unwrap();
+    }
+    let count = || {
+        let found: u64 = m.bench.run(["index", "find", "mnt", "-c"]).expect(0).text().trim().parse().unwrap();
+        let info = m.bench.run(["index", "info", "mnt", "--json"]).expect(0).json();
+        assert_eq!(m.stats()["index"]["entries"], info["entries"]);
+        m.bench.run(["index", "build", "mnt", "-o", "now.idx"]).expect(0);
+        let of_file = m.bench.run(["index", "info", "now.idx", "--json"]).expect(0).json();
+        assert_eq!(of_file["entries"], info["entries"], "as of a file");
+        assert_eq!(info["entries"], found + 1, "with the root");
+        found
+    };
+    assert_eq!(count(), 12);
+    fs::rename(m.at("a/deep"), m.at("deep")).unwrap();
+    fs::write(m.at("deep/new"), "1").unwrap();
+    assert_eq!(count(), 13);
+    fs::remove_file(m.at("deep/3")).unwrap();
+    fs::rename(m.at("deep/4"), m.at("a/4")).unwrap();
+    assert_eq!(count(), 12);
+    fs::remove_dir_all(m.at("deep")).unwrap();
+    assert_eq!(count(), 2);
+    assert_eq!(m.bench.run(["index", "info", "mnt", "--json"]).expect(0).json()["walks"], 1);
+    m.umount();
+}

@@ -53,6 +53,7 @@ fn catch_up(index: &mut LiveIndex, toy: &Toy, noted: &[(u64, Vec<u8>)], attrs: &
 fn compare(view: &View, toy: &Toy) {
     let paths = toy.paths();
     assert_eq!(shown(view), paths);
+    assert_eq!(view.entries().unwrap(), paths.len() as u64);
     for (path, facts) in &paths {
         let Found::Entry(id) = view.resolve(LiveId::ROOT, path).unwrap() else { panic!("{path:?} is not found") };
         assert!(view.of_key(facts.key).unwrap().contains(&id));

@@ -16,6 +16,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::base::{Base, Facts};
 use crate::layout::{DEPTH_MAX, NODES_MAX};
+use crate::query::levels;
 use crate::segment::NodeId;
 
 /// An entry of a live index, as long as its [`View`](super::View) lives.
@@ -98,6 +99,39 @@ impl Changes {
     pub fn memory_bytes(&self) -> u64 {
         let items = self.displaced.len() * DISPLACED_LEN + self.attrs.len() * ATTRS_LEN + self.added.len() * ADDED_LEN;
         (items + self.names_len) as u64
+    }
+
+    /// How many entries there are, with the root. Takes a look at each difference, and at the levels of directories that are not in their place.
+    pub fn entries(&self, base: &Base) -> Result<u64> {
+        let mut count = u64::from(base.len());
+        // A node that is not in its place takes along what is below, but for what is not in its place itself.
+        let (mut come, mut gone) = (0, 0);
+        for &node in self.displaced.keys() {
+            let is_here = self.is_attached(base, LiveId(node))?;
+            let was_below = self.is_attached(base, LiveId(self.displaced_above(base, node)?))?;
+            if is_here != was_below {
+                *(if is_here { &mut come } else { &mut gone }) += with_all_below(base, node)?;
+            }
+        }
+        count = (count + come).saturating_sub(gone);
+        for (at, added) in self.added.iter().enumerate() {
+            let id = LiveId(base.len() + at as u32);
+            if added.as_ref().is_some_and(|added| added.place.is_some()) && self.is_attached(base, id)? {
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+
+    /// The nearest directory of the base above a node that is not in its place either; the root if there is none.
+    fn displaced_above(&self, base: &Base, node: u32) -> Result<u32> {
+        let mut at = node;
+        loop {
+            at = base.segment().parent(NodeId(at))?.0;
+            if at == NodeId::ROOT.0 || self.displaced.contains_key(&at) {
+                return Ok(at);
+            }
+        }
     }
 
     /// Whether a node of the base is where the base says, as far as it is concerned.
@@ -420,6 +454,16 @@ impl Changes {
         }
         Ok(())
     }
+}
+
+/// How many nodes of the base are a node and what is below it there.
+fn with_all_below(base: &Base, node: u32) -> Result<u64> {
+    let segment = base.segment();
+    if segment.kind(NodeId(node))? != Kind::Directory {
+        return Ok(1);
+    }
+    let levels = levels::below(segment, NodeId(node), &(1..u32::MAX))?;
+    Ok(1 + levels.iter().map(|level| level.len() as u64).sum::<u64>())
 }
 
 #[cold]

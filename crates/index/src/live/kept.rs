@@ -94,6 +94,8 @@ pub enum Waiting {
 pub struct State {
     /// Whether a question is answered without a walk.
     pub is_ready: bool,
+    /// Entries that there are, the root among them.
+    pub entries: u64,
     /// Entries that the base has.
     pub base_entries: u32,
     /// Length of the base in bytes.
@@ -255,8 +257,9 @@ impl Kept {
     pub fn state(&self) -> State {
         let tree = self.shared.tree.lock();
         let mut state = tree.state.clone();
+        let mut view = None;
         if let Some(live) = &tree.live {
-            let base = live.view();
+            let base = &*view.insert(live.view());
             let base = base.base();
             state.is_ready = true;
             state.is_mapped = self.shared.options.namespace.is_some();
@@ -264,6 +267,9 @@ impl Kept {
             (state.changed, state.generation) = (live.changed(), live.generation());
             state.memory_bytes = live.memory_bytes() + self.shared.in_memory(base);
         }
+        drop(tree);
+        // They are counted while others go on. A base that is damaged says how many it has.
+        state.entries = view.map_or(0, |view| view.entries().unwrap_or(state.base_entries.into()));
         state
     }
 

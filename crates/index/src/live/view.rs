@@ -84,6 +84,11 @@ impl View {
         &self.base
     }
 
+    /// How many entries there are, the root among them. Takes a look at each difference from the base.
+    pub fn entries(&self) -> Result<u64> {
+        self.changes.entries(&self.base)
+    }
+
     /// What is known of an entry.
     pub fn facts(&self, id: LiveId) -> Result<Facts> {
         self.changes.facts(&self.base, id)

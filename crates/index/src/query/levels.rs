@@ -13,7 +13,7 @@ use crate::segment::{NodeId, Segment};
 const STRETCH: u32 = 1 << 14;
 
 /// The nodes below `dir` that are `depths.start` to `depths.end - 1` names below it: of each level one range, none empty.
-pub(super) fn below(segment: &Segment, dir: NodeId, depths: &Range<u32>) -> Result<Vec<Range<u32>>> {
+pub(crate) fn below(segment: &Segment, dir: NodeId, depths: &Range<u32>) -> Result<Vec<Range<u32>>> {
     check_directory(segment, dir)?;
     let mut levels = Vec::new();
     let mut level = dir.0..dir.0 + 1;

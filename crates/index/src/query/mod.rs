@@ -14,7 +14,7 @@ mod dupes;
 mod filter;
 mod find;
 mod known;
-mod levels;
+pub(crate) mod levels;
 mod ordered;
 mod paths;
 mod renames;

@@ -157,10 +157,12 @@ impl Indexed {
 
     /// What there is to say of it, once somebody has asked something.
     pub fn about(&self) -> Option<About> {
-        let state = self.state.lock().kept.as_ref()?.state();
+        let kept = self.state.lock().kept.clone()?;
+        let state = kept.state();
         Some(About {
             ready: state.is_ready,
-            entries: state.base_entries.into(),
+            entries: state.entries,
+            base_entries: state.base_entries.into(),
             base_bytes: state.base_len,
             in_memory: self.is_secret,
             changed: state.changed as u64,
