@@ -412,6 +412,85 @@ fn a_path_that_is_too_long_is_a_miss_of_its_own() {
     m.umount();
 }
 
+/// The host takes less than 4 KiB of a path at once; what lies deeper is compared all the same.
+#[test]
+fn what_lies_deep_in_a_mount_is_compared() {
+    use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, mkdirat, openat, symlinkat, unlinkat, utimensat};
+    let Some(m) = Mounts::volume(&[]) else { return };
+    m.mount(&[]).expect(0);
+    let (name, flags) = ("n".repeat(200), OFlags::DIRECTORY | OFlags::CLOEXEC);
+    let mut at = openat(rustix::fs::CWD, m.mnt(), flags, Mode::empty()).unwrap();
+    for _ in 0..30 {
+        mkdirat(&at, &*name, Mode::from_raw_mode(0o755)).unwrap();
+        at = openat(&at, &*name, flags, Mode::empty()).unwrap();
+    }
+    for (name, content) in [("one", b"same"), ("two", b"same"), ("other", b"diff")] {
+        let made = openat(&at, name, OFlags::CREATE | OFlags::WRONLY, Mode::from_raw_mode(0o644)).unwrap();
+        rustix::io::write(made, content).unwrap();
+    }
+    let link = |to: &str| {
+        symlinkat(to, &at, "link").unwrap();
+        let time = Timespec { tv_sec: 1_600_000_000, tv_nsec: 0 };
+        let times = Timestamps { last_access: time, last_modification: time };
+        utimensat(&at, "link", &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+    };
+    link("a");
+    m.bench.run(["index", "build", "mnt", "-o", "before.idx", "--hash"]).expect(0);
+    // Of the same length and time.
+    unlinkat(&at, "link", AtFlags::empty()).unwrap();
+    link("b");
+    m.bench.run(["index", "build", "mnt", "-o", "after.idx", "--hash"]).expect(0);
+    let told = |one: &str, other: &str| {
+        let told = m.bench.run(["index", "diff", one, other]).expect(0).text();
+        told.lines().filter(|line| !line.ends_with('/')).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let of_files = told("before.idx", "after.idx");
+    assert!(
+        of_files.len() == 1 && of_files[0].starts_with("changed ") && of_files[0].ends_with("/link"),
+        "{of_files:?}"
+    );
+    assert_eq!(told("before.idx", "mnt"), of_files);
+    assert_eq!(told("after.idx", "mnt"), [""; 0]);
+    let of_mount = m.bench.run(["index", "dupes", "mnt"]).expect(0);
+    assert!(!of_mount.stderr.contains("not compared"), "{}", of_mount.stderr);
+    assert_eq!(of_mount.text(), m.bench.run(["index", "dupes", "after.idx"]).expect(0).text());
+    assert_eq!(of_mount.text().lines().count(), 3);
+    drop(at);
+    m.umount();
+}
+
+/// A link whose target cannot be read may lead where it led, or elsewhere.
+#[test]
+fn a_link_that_cannot_be_read_is_not_known() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&[]).expect(0);
+    fs::write(m.at("f"), "1").unwrap();
+    symlink("somewhere", m.at("link")).unwrap();
+    m.bench.run(["index", "build", "mnt", "-o", "before.idx"]).expect(0);
+    m.umount();
+    let mut folders = vec![m.bench.vault()];
+    let mut harmed = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+            if entry.file_type().unwrap().is_dir() {
+                folders.push(entry.path());
+            } else if entry.file_name() == "symlink.c9r" {
+                let mut bytes = fs::read(entry.path()).unwrap();
+                *bytes.last_mut().unwrap() ^= 1;
+                fs::write(entry.path(), bytes).unwrap();
+                harmed += 1;
+            }
+        }
+    }
+    assert_eq!(harmed, 1);
+    m.mount(&[]).expect(0);
+    for args in [["before.idx", "mnt"], ["mnt", "before.idx"], ["mnt", "mnt"]] {
+        let told = m.bench.run(["index", "diff", args[0], args[1]]).expect(1).says("/link: ").says("not whole");
+        assert_eq!(told.text(), "unknown  /link\n", "{args:?}");
+    }
+    m.umount();
+}
+
 /// The entries that `info` and `stats` tell are those that there are, and not those of a base that was made some time ago.
 #[test]
 fn info_of_a_mount_counts_what_is_there_now() {

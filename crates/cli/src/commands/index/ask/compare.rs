@@ -8,7 +8,7 @@ use adit_core::error::ErrorKind;
 use adit_core::types::Kind;
 use adit_index::query::{Change, Content, Diff, DiffSummary, Dupes, DupesSummary, Group, Paths};
 use adit_index::scan::UNREADABLE;
-use adit_index::{ContentHash, NodeId};
+use adit_index::{ContentHash, NodeId, Segment};
 use serde_json::{Value, json};
 
 use super::{directory, expect_contents, expect_whole, mounted_compare, rooted, show, until};
@@ -222,9 +222,17 @@ impl Trees<'_> {
                 let there = at(&mut self.before, node)?;
                 (word(self.after.0, &there.0, "removed")?, there, None)
             }
-            Change::Changed { after, what, .. } => {
+            Change::Changed { before, after, what } => {
                 let content = what.kind || what.hash || what.size || what.mtime;
-                (if content { "changed" } else { "attributes" }, at(&mut self.after, after)?, None)
+                let is_known = what.kind
+                    || what.size
+                    || (leads_somewhere(self.before.0, before)? && leads_somewhere(self.after.0, after)?);
+                let word = match (is_known, content) {
+                    (false, _) => "unknown",
+                    (true, true) => "changed",
+                    (true, false) => "attributes",
+                };
+                (word, at(&mut self.after, after)?, None)
             }
             Change::Renamed { before, after, .. } => {
                 ("renamed", at(&mut self.after, after)?, Some(at(&mut self.before, before)?.0))
@@ -232,6 +240,14 @@ impl Trees<'_> {
         };
         Ok(Told { change, kind, path, from })
     }
+}
+
+/// Whether a node is no link, or one of which it is known where it leads.
+fn leads_somewhere(index: &IndexFile, node: NodeId) -> Result<bool> {
+    let is_unread = |segment: &Segment| {
+        Ok(segment.kind(node)? == Kind::Symlink && segment.extra(node)?.starts_with(mounted_compare::UNREAD_LINK))
+    };
+    is_unread(&index.segment).map(|unread: bool| !unread).map_err(|e| index.failure(&e))
 }
 
 /// Whether an index that has nothing at a path could have something: the last directory of the way that it has was read.

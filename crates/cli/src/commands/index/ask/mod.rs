@@ -1,6 +1,7 @@
 //! Questions to an index: `find`, `resolve`, `dupes`, `diff`, `du`, `top`.
 
 mod compare;
+mod deep;
 mod find;
 mod lines;
 pub mod mounted;

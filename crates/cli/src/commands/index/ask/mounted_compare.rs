@@ -4,13 +4,12 @@
 //! of equal size are read through the mountpoint and compared by the hash of what was read; and a difference goes by size and time where a hash is missing,
 //! as between files without hashes.
 
-use std::ffi::{OsStr, OsString};
-use std::fs::{File, read_link};
+use std::fs::File;
 use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use adit_core::FsError;
 use adit_core::types::Kind;
@@ -18,13 +17,12 @@ use adit_index::live::{Lies, Making};
 use adit_index::query::{Dupes, Paths, SameSize, same_size};
 use adit_index::scan::UNREADABLE;
 use adit_index::{Builder, ContentHash, Entry, Node, NodeId};
-use rustix::fs::OFlags;
 use serde::Deserialize;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::compare::tell_dupes;
-use super::expect_whole;
 use super::mounted::rooted;
+use super::{deep, expect_whole};
 use crate::args::index_ask::IndexDupesArgs;
 use crate::args::low::GlobalArgs;
 use crate::args::units::show_size;
@@ -118,7 +116,7 @@ fn compared(
         let path = paths.of(node).map_err(|e| listed.failure(&e))?;
         let (size, hash) = match known {
             Some(hash) => (facts.size, Some(hash)),
-            None => match read(&asked.mountpoint().join(OsStr::from_bytes(path))) {
+            None => match read(asked.mountpoint(), path) {
                 Ok(Some((size, hash))) => (size, Some(hash)),
                 Ok(None) => return Ok(()),
                 Err(_) if interrupt::came() => return Err(Failure::new(Code::Failure, "interrupted")),
@@ -134,11 +132,10 @@ fn compared(
     made(asked, making, builder)
 }
 
-/// Length and hash of a file's content; `None` if there is no such file.
-fn read(path: &Path) -> std::result::Result<Option<(u64, ContentHash)>, String> {
+/// Length and hash of the content of the file at `path` in a mount; `None` if there is no such file.
+fn read(mountpoint: &Path, path: &[u8]) -> std::result::Result<Option<(u64, ContentHash)>, String> {
     let failed = |e: std::io::Error| e.to_string();
-    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
-    let mut file = match File::options().read(true).custom_flags(flags).open(path) {
+    let mut file = match deep::open(mountpoint, path) {
         Ok(file) => file,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(failed(e)),
@@ -193,9 +190,10 @@ fn making(asked: &Asked) -> Result<Making> {
 /// What the mount finds, as an index.
 fn listed(asked: &Asked, making: &Making, search: Search) -> Result<IndexFile> {
     let mut builder = making.builder().map_err(|e| failed(asked, &e))?;
+    let mut unread_links = 0;
     let end = asked.ask(&Question::Find(Box::new(search)), &mut |piece| {
         let Piece::Hits(hits) = piece else { return Ok(()) };
-        hits.iter().try_for_each(|hit| add(asked, &mut builder, hit)).map_err(|e| failed(asked, &e))
+        hits.iter().try_for_each(|hit| add(asked, &mut builder, hit, &mut unread_links)).map_err(|e| failed(asked, &e))
     })?;
     let End { unread, is_root_unread } = End::deserialize(&end).unwrap_or_default();
     if is_root_unread {
@@ -203,17 +201,31 @@ fn listed(asked: &Asked, making: &Making, search: Search) -> Result<IndexFile> {
         let root = Entry { path, kind, perm: 0o755, size: 0, mtime_ns: 0, hash: None, extra };
         builder.add(&root).map_err(|e| failed(asked, &e))?;
     }
-    Ok(IndexFile { unread, ..made(asked, making, builder)? })
+    Ok(IndexFile { unread: unread + unread_links, ..made(asked, making, builder)? })
 }
 
-fn add(asked: &Asked, builder: &mut Builder, hit: &Hit) -> adit_core::Result<()> {
+/// In place of where a link leads that could not be read. No link leads to a zero byte.
+pub(super) const UNREAD_LINK: &[u8] = b"\0";
+
+/// What stands in place of where a link leads that could not be read: of each another one, so that no two of them are taken for the same.
+fn unread_link() -> Vec<u8> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    [UNREAD_LINK, &COUNT.fetch_add(1, Relaxed).to_le_bytes()].concat()
+}
+
+/// Links that cannot be read are told, and counted.
+fn add(asked: &Asked, builder: &mut Builder, hit: &Hit, unread_links: &mut u64) -> adit_core::Result<()> {
     let hash = hit.hash.as_deref().and_then(|hash| u128::from_str_radix(hash, 16).ok());
     // A difference goes by where a link leads as well, which the index of a mount has not.
     let target = match hit.kind == Kind::Symlink.as_str() {
-        true => read_link(asked.mountpoint().join(OsStr::from_bytes(&hit.path))).unwrap_or_default().into_os_string(),
+        true => deep::read_link(asked.mountpoint(), &hit.path).unwrap_or_else(|e| {
+            eprintln!("adit: {}: {e}", printable(&rooted(&hit.path)));
+            *unread_links += 1;
+            unread_link()
+        }),
         // As the index of a folder is marked, so that nobody takes what is not in it for absent.
-        false if hit.is_unread => OsStr::from_bytes(UNREADABLE).to_owned(),
-        false => OsString::new(),
+        false if hit.is_unread => UNREADABLE.to_vec(),
+        false => Vec::new(),
     };
     builder.add(&Entry {
         path: &hit.path,
@@ -222,7 +234,7 @@ fn add(asked: &Asked, builder: &mut Builder, hit: &Hit) -> adit_core::Result<()>
         size: hit.size,
         mtime_ns: hit.mtime_ns,
         hash: hash.map(u128::to_be_bytes),
-        extra: target.as_bytes(),
+        extra: &target,
     })
 }
 
