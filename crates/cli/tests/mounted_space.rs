@@ -114,3 +114,24 @@ fn what_was_fetched_makes_way_for_what_is_written() {
     }
     job.umount();
 }
+
+/// So it is for the volume itself, when others have taken all that was left free of the disk.
+#[test]
+fn what_was_fetched_makes_way_for_a_new_volume() {
+    if !is_root("a disk of its own") {
+        return;
+    }
+    let Some(job) = Job::new(&["mnt"]) else { return };
+    let disk = SmallDisk::mount(job.path("cache"), "96m");
+    job.write("file", &pattern(60 << 20));
+    job.snapshot("job", "v2023");
+    job.mount(&[]).expect(0);
+    assert_eq!(fs::read(job.at("file")).unwrap().len(), 60 << 20);
+    job.umount();
+    let mut ballast = File::create(disk.0.join("ballast")).unwrap();
+    while ballast.write(&[1; 4096]).is_ok_and(|written| written > 0) {}
+    job.mount(&["--writable"]).expect(0);
+    fs::write(job.at("new"), pattern(1 << 20)).unwrap();
+    assert!(fs::read(job.at("new")).unwrap() == pattern(1 << 20));
+    job.umount();
+}

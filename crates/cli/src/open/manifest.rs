@@ -55,6 +55,8 @@ const PARTS_SHARE: u64 = 8;
 const AHEAD_THREAD_LEN_BYTES: u64 = 16 << 20;
 const AHEAD_THREADS_MIN: usize = 2;
 const AHEAD_THREADS_MAX: usize = 16;
+/// Most that is made free for an index, which has some 100 bytes for an entry, in bytes.
+const INDEX_ROOM_BYTES: u64 = 1 << 30;
 /// How often as long as for an answer is waited for a call with all its tries.
 const TRIES_DEADLINE: u32 = 3;
 
@@ -310,6 +312,26 @@ fn arguments(args: &CasArgs) -> Result<Vec<OsString>> {
 /// # Errors
 /// As [`store`].
 pub fn index(file: &Path, args: &CasArgs, quiet: bool) -> Result<Segment> {
+    match built_index(file, args, quiet) {
+        // It lies on the same disk as what was fetched, which can be fetched again.
+        Err(failure) if failure.code() == Code::NoSpace && make_room(args, INDEX_ROOM_BYTES) => {
+            built_index(file, args, quiet)
+        }
+        result => result,
+    }
+}
+
+/// Removes objects from the cache until so many bytes of its disk are free, as far as there are such. Whether there were.
+fn make_room(args: &CasArgs, bytes: u64) -> bool {
+    let Some(host) = objects_place(args).ok().and_then(|dir| KeptFolder::open(&dir).ok()) else { return false };
+    // A process that forks later can have no threads.
+    let limit_bytes = args.cache_size.unwrap_or(u64::MAX);
+    let options = CacheOptions { limit_bytes, workers: 0, ..CacheOptions::default() };
+    // To open it can have made room already.
+    Cache::open(Arc::new(host), options).is_ok_and(|cache| cache.make_room_for(bytes) || cache.stats().evictions > 0)
+}
+
+fn built_index(file: &Path, args: &CasArgs, quiet: bool) -> Result<Segment> {
     let dir = made(&cache_dir(args.cache_dir.as_deref())?)?.join(INDEXES_DIR);
     let opened = Segments::open(&dir, SegmentsOptions::default());
     let segments = opened.map_err(|e| {

@@ -49,6 +49,8 @@ use crate::source::Source;
 use crate::volume_work::{Asked, Named};
 use crate::{live, output};
 
+/// More than a new volume takes of its disk, in bytes.
+const NEW_UPPER_LEN: u64 = 16 << 20;
 /// Most paths that a message names.
 const NAMED_MAX: usize = 5;
 
@@ -182,7 +184,7 @@ pub(super) fn mount(mut plan: Plan, global: &GlobalArgs, inherited: Inherited) -
         }
         // Not earlier: where it is refused nothing is left, least of all what would look like changes to the next try.
         if !has_changes {
-            create(&upper)?;
+            create_beside(&opened, &upper)?;
         } else if is_chosen {
             remark(&format!("{}: goes on with the changes in it", upper.display()));
         }
@@ -494,6 +496,19 @@ fn create(upper: &Path) -> Result<()> {
     Volume::create(upper, &new, &options).and_then(|volume| volume.close()).map_err(fail)?;
     remark(&format!("{}: volume created, which takes what is changed", upper.display()));
     Ok(())
+}
+
+/// The same where the disk may be full of what was fetched of `lower`: that makes way.
+fn create_beside(lower: &Lower, upper: &Path) -> Result<()> {
+    let created = create(upper);
+    let is_full = created.as_ref().is_err_and(|failure| failure.code() == Code::NoSpace);
+    // Some folder above it is there.
+    let above = || upper.ancestors().skip(1).find(|dir| dir.exists());
+    let beside = is_full.then(above).flatten().and_then(|dir| lower.room_beside(dir));
+    match beside {
+        Some(store) if store.make_room_for(NEW_UPPER_LEN) => create(upper),
+        _ => created,
+    }
 }
 
 /// Opens the lower, to read. `has_changes` says whether something was changed on top of it before.
