@@ -1,4 +1,4 @@
-//! A store that passes everything on, and tells a test first which name or listing it is asked for.
+//! A store that passes everything on, and tells a test first which name or listing it is asked for, or what it is to set.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -15,6 +15,8 @@ pub enum Asked<'a> {
     Name(Ino, FileName<'a>),
     /// What is in a directory.
     Listing(Ino),
+    /// To set attributes.
+    Set(Ino, &'a SetAttr),
 }
 
 /// A [`Store`] that calls `hook` before it asks `inner`; what the hook waits for, the caller waits for.
@@ -58,6 +60,7 @@ impl<S: Store, H: Fn(Asked<'_>) + Send + Sync> Store for Hooked<S, H> {
     }
 
     fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        (self.hook)(Asked::Set(ino, set));
         self.inner.setattr(ino, set)
     }
 

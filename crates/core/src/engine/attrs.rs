@@ -92,9 +92,9 @@ impl Engine {
 
     /// Changes attributes, and returns the new ones.
     ///
-    /// Buffered writes come first where times are set, or their flush would set them again.
+    /// Buffered writes come first where times are set, or their flush would set them again. Where the kernel keeps the times of files, those
+    /// that it sends through a handle, alone, are what it noted at a write: they change nothing if a change of length brought newer ones.
     pub fn setattr(&self, ino: Ino, set: &SetAttr, fh: Option<Fh>) -> Result<(Attr, Duration)> {
-        let _ = fh;
         self.counters.op(|o| &o.setattrs);
         if set.is_empty() {
             return self.getattr(ino, None);
@@ -105,7 +105,7 @@ impl Engine {
             let attr = self.store.setattr(ino, set).inspect_err(|_| self.inodes.changed(ino));
             attr.map(|attr| self.own_attr(attr, since))
         } else {
-            self.with_open_inode(ino, |file| self.setattr_open(file, set))
+            self.with_open_inode(ino, |file| self.setattr_open(file, set, fh))
         };
         if set.perm.is_some()
             && let Some(file) = self.open.get(ino)

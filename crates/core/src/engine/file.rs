@@ -7,6 +7,7 @@
 //! A failed flush keeps its units while a handle is open; it is numbered, and every handle reports it once.
 
 mod flush;
+mod late_times;
 mod write;
 
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use self::flush::Failing;
+use self::late_times::LengthTimes;
 use super::buffer::WriteBuffer;
 use super::clock::{NEVER, Tick};
 use super::handles::FileHandle;
@@ -55,6 +57,8 @@ pub(crate) struct FileState {
     failure: Option<ErrorKind>,
     /// Why what is buffered could not be stored, until a flush succeeds.
     failing: Option<Failing>,
+    /// The times that the latest change of length brought along.
+    length_times: LengthTimes,
 }
 
 /// What the kernel's pages of a file are worth when it is opened.
@@ -83,6 +87,7 @@ impl OpenInode {
             failures: 0,
             failure: None,
             failing: None,
+            length_times: LengthTimes::default(),
         };
         OpenInode {
             ino,
@@ -239,7 +244,7 @@ impl Engine {
     fn open_files(&self, file: &OpenInode, access: Access, truncate: bool) -> Result<Pages> {
         let ino = file.ino;
         if truncate {
-            self.setattr_open(file, &SetAttr { size: Some(0), ..SetAttr::default() })?;
+            self.setattr_open(file, &SetAttr { size: Some(0), ..SetAttr::default() }, None)?;
         }
         let mut state = file.write();
         // The store is asked also where the file is open already: what lies there may be another file by now, which someone
@@ -288,18 +293,33 @@ impl Engine {
     }
 
     /// Changes attributes of an open inode. Its lock is not held by the caller.
-    pub(super) fn setattr_open(&self, file: &OpenInode, set: &SetAttr) -> Result<(Attr, Duration)> {
+    pub(super) fn setattr_open(&self, file: &OpenInode, set: &SetAttr, fh: Option<Fh>) -> Result<(Attr, Duration)> {
         let mut state = file.write();
         if set.mtime.is_some() || set.atime.is_some() {
             self.flush_units(file, &mut state, NEVER)?;
         }
-        if set.size.is_some() && self.store_orders_calls() {
+        let keeps_times = self.options.kernel_writeback && self.caps.kernel_writeback;
+        if keeps_times && fh.is_some() && state.length_times.are_newer_than(set) {
+            drop(state);
+            return self.getattr(file.ino, fh);
+        }
+        if keeps_times {
+            state.length_times.begin(set);
+        }
+        let done = if set.size.is_some() && self.store_orders_calls() {
             drop(state);
             let done = self.setattr_in_store(file, set);
             state = file.write();
-            return self.attributes_set(file, state, set, done);
+            done
+        } else {
+            self.setattr_in_store(file, set)
+        };
+        if done.is_err()
+            && let Some(refused) = state.length_times.failed(set)
+        {
+            // They were the newest after all. Who sent them has its answer.
+            let _ = self.setattr_in_store(file, &refused);
         }
-        let done = self.setattr_in_store(file, set);
         self.attributes_set(file, state, set, done)
     }
 
