@@ -54,6 +54,9 @@ pub struct Capabilities {
     pub remote: bool,
     /// Whether files may be had as files of the host: see [`StoreFile::host_file`].
     pub host_files: bool,
+    /// Whether the content of a file is never another one, and each byte that is read of it right: what a kernel has read once stays right for as
+    /// long as it is mounted, so that it need not ask when it opens a file.
+    pub fixed_content: bool,
     /// Whether to find a name costs I/O, of a host or a network, each time: the engine then keeps where paths lead, and looks up what a
     /// listing named before anybody asks for it, as far as that was measured to help.
     pub slow_names: bool,
@@ -75,6 +78,7 @@ impl Capabilities {
             kernel_writeback: false,
             remote: false,
             host_files: false,
+            fixed_content: false,
             slow_names: false,
         }
     }

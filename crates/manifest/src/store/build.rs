@@ -68,6 +68,7 @@ pub fn build_segment(
     let mut filler = Filler {
         builder: Builder::new(place.scratch_dir, place.memory_limit_bytes),
         newest_mtime_ns: None,
+        longest_bytes: 0,
         extra: Vec::new(),
     };
     let told = Told { source, report: RefCell::new(report), is_ended: Cell::new(false) };
@@ -77,13 +78,14 @@ pub fn build_segment(
     if summary.header.is_diff() {
         return Err(no_tree());
     }
-    let Filler { mut builder, newest_mtime_ns, .. } = filler;
+    let Filler { mut builder, newest_mtime_ns, longest_bytes, .. } = filler;
     let identity = Identity {
         header: summary.header,
         hash: summary.hash,
         len_bytes: summary.len_bytes,
         totals: summary.totals,
         newest_mtime_ns: newest_mtime_ns.unwrap_or_default(),
+        longest_bytes,
     };
     builder.set_identity(&identity.encode())?;
     builder.set_implied(DIRECTORY_PERM, 0);
@@ -162,6 +164,7 @@ impl<S: Source + ?Sized> Read for ToldReader<'_, '_, '_, S> {
 struct Filler {
     builder: Builder,
     newest_mtime_ns: Option<i64>,
+    longest_bytes: u64,
     extra: Vec<u8>,
 }
 
@@ -195,6 +198,7 @@ impl Sink for Filler {
                 node.size = file.size_bytes;
                 (node.mtime_ns, extra.mtime_micros) = time_of(file);
                 self.newest_mtime_ns = self.newest_mtime_ns.max(Some(node.mtime_ns));
+                self.longest_bytes = self.longest_bytes.max(file.size_bytes);
                 match &file.content {
                     Content::Whole(hash) => node.hash = Some(hash.0),
                     Content::Chunks(chunks) => {

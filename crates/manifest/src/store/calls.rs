@@ -49,6 +49,8 @@ impl Store for ManifestStore {
             xattrs: true,
             remote: true,
             host_files: true,
+            // An object of one block is compared before anything of it is read, and kept as a whole.
+            fixed_content: self.0.identity.longest_bytes <= u64::from(self.0.cache.block_len()),
             // Whole pages come from the cache's files.
             ..Capabilities::plain("manifest")
         }

@@ -7,8 +7,8 @@ use crate::format::{ContentHash, Dialect, Format, Header, Kind, PathStyle, Total
 
 const MAGIC: [u8; 8] = *b"ADITMFST";
 /// Changes whenever the same manifest makes another segment.
-const VERSION: u8 = 1;
-const LEN: usize = 76;
+const VERSION: u8 = 2;
+const LEN: usize = 84;
 
 /// The manifest behind a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,6 +23,8 @@ pub struct Identity {
     pub totals: Totals,
     /// The latest time of all files, in nanoseconds since 1970: what directories show, for which a manifest has none.
     pub newest_mtime_ns: i64,
+    /// The length of its longest file.
+    pub longest_bytes: u64,
 }
 
 impl Identity {
@@ -49,8 +51,9 @@ impl Identity {
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..11].copy_from_slice(&[VERSION, format, u8::from(self.header.style == PathStyle::Absolute)]);
         bytes[12..28].copy_from_slice(&self.hash.0);
-        let numbers = [self.len_bytes, files, directories, symlinks, size_bytes, self.newest_mtime_ns.cast_unsigned()];
-        for (place, number) in bytes[28..76].chunks_exact_mut(8).zip(numbers) {
+        let newest = self.newest_mtime_ns.cast_unsigned();
+        let numbers = [self.len_bytes, files, directories, symlinks, size_bytes, newest, self.longest_bytes];
+        for (place, number) in bytes[28..LEN].chunks_exact_mut(8).zip(numbers) {
             place.copy_from_slice(&number.to_le_bytes());
         }
         bytes
@@ -79,6 +82,7 @@ impl Identity {
                 ..Totals::default()
             },
             newest_mtime_ns: number(68)?.cast_signed(),
+            longest_bytes: number(76)?,
         };
         // Whatever is not said so is not ours.
         (identity.encode() == *bytes).then_some(identity)
@@ -102,6 +106,7 @@ mod tests {
                 len_bytes: 1,
                 totals: Totals { files: 2, directories: 3, symlinks: 4, size_bytes: 5, ..Totals::default() },
                 newest_mtime_ns: -6,
+                longest_bytes: 7,
             };
             let bytes = identity.encode();
             assert_eq!(Identity::decode(&bytes), Some(identity));

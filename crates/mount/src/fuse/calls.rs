@@ -20,6 +20,7 @@ use fuser::{
 use super::init::Wishes;
 use super::open::{access_of, fopen_flags};
 use super::seek::Seek;
+use super::unopened::Unopened;
 use super::{
     Front, READ_BUFFER, TRANSFER_LEN_MAX, answer_attr, answer_empty, answer_read, answer_write, caller_of, convert,
     fh_of, init, name_of, passthrough, xattrs,
@@ -34,9 +35,11 @@ impl Filesystem for Front {
         let engine = &self.requests.engine;
         let store = engine.store().capabilities();
         let kernel_writeback = engine.options().kernel_writeback;
+        let unopened = engine.is_read_only();
         let passthrough = self.passthrough.is_wanted() && engine.is_read_only();
-        self.agreed = init::agree(&store, Wishes { kernel_writeback, passthrough }, config)?;
+        self.agreed = init::agree(&store, Wishes { kernel_writeback, passthrough, unopened }, config)?;
         self.passthrough.agreed(self.agreed.passthrough);
+        self.unopened = self.agreed.unopened.then(Unopened::new);
         Ok(())
     }
 
@@ -56,6 +59,9 @@ impl Filesystem for Front {
     // fuser splits BATCH_FORGET into these (its type for a batch is private).
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
         self.requests.activity.count(Asked::Forget);
+        if let Some(unopened) = &self.unopened {
+            unopened.forget(Ino(ino.0));
+        }
         self.requests.quietly(Asked::Forget, Ino(ino.0), |engine| engine.forget(Ino(ino.0), nlookup));
     }
 
@@ -198,6 +204,10 @@ impl Filesystem for Front {
 
     // The kernel keeps O_TRUNC to itself and sends a setattr.
     fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        if self.unopened.is_some() {
+            self.requests.activity.count(Asked::Open);
+            return reply.error(Errno::ENOSYS);
+        }
         let opened = self.ask(Asked::Open, ino, |engine| {
             let opened = engine.open(Ino(ino.0), access_of(flags), false)?;
             Ok((opened, self.passthrough.open(engine, Ino(ino.0), opened.fh, flags, &reply)))
@@ -257,19 +267,23 @@ impl Filesystem for Front {
         reply: ReplyData,
     ) {
         let size = size.min(TRANSFER_LEN_MAX);
-        if self.may_wait(fh, FileCall::Read { offset, len: size.into() }) {
+        let handle = match self.handle(ino, fh) {
+            Ok(handle) => handle,
+            Err(e) => return reply.error(e),
+        };
+        if self.may_wait(handle.fh, FileCall::Read { offset, len: size.into() }) {
             let requests = self.requests.clone();
             // What is read into goes with the request: these threads are many.
-            return self
-                .waiters
-                .run(size.into(), move || answer_read(&requests, ino, fh, offset, &mut vec![0; size as usize], reply));
+            return self.waiters.run(size.into(), move || {
+                answer_read(&requests, ino, &handle, offset, &mut vec![0; size as usize], reply)
+            });
         }
         let size = size as usize;
         READ_BUFFER.with_borrow_mut(|buffer| {
             if buffer.len() < size {
                 buffer.resize(size, 0);
             }
-            answer_read(&self.requests, ino, fh, offset, &mut buffer[..size], reply);
+            answer_read(&self.requests, ino, &handle, offset, &mut buffer[..size], reply);
         });
     }
 
@@ -285,7 +299,7 @@ impl Filesystem for Front {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        if self.may_wait(fh, FileCall::Write { offset, len: data.len() as u64 }) {
+        if self.may_wait(fh_of(fh), FileCall::Write { offset, len: data.len() as u64 }) {
             let (requests, agreed, data) = (self.requests.clone(), self.agreed, data.to_vec());
             return self.waiters.run(data.len() as u64, move || {
                 answer_write(&requests, agreed, ino, fh, offset, &data, write_flags, reply)
@@ -321,7 +335,10 @@ impl Filesystem for Front {
     }
 
     fn fsync(&self, _req: &Request, ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
-        answer_empty(self.ask(Asked::Fsync, ino, |engine| engine.fsync(fh_of(fh), datasync)), reply);
+        let synced = self
+            .handle(ino, fh)
+            .and_then(|handle| self.ask(Asked::Fsync, ino, |engine| engine.fsync(handle.fh, datasync)));
+        answer_empty(synced, reply);
     }
 
     // ENOSYS, once: the kernel opens directories itself, and keeps their listings until it changes them. Where entries
@@ -391,7 +408,7 @@ impl Filesystem for Front {
         let (requests, agreed, uid) = (self.requests.clone(), self.agreed, req.uid());
         let mode = convert::allocate_mode(mode);
         let call = mode.map(|mode| FileCall::Allocate { offset, len: length, mode });
-        self.run(call.is_some_and(|call| self.may_wait(fh, call)), move || {
+        self.run(call.is_some_and(|call| self.may_wait(fh_of(fh), call)), move || {
             let result = requests.ask(Asked::Fallocate, ino, |engine| {
                 let mode = mode.ok_or(ErrorKind::NotSupported)?;
                 Front::before_change(agreed, engine, fh_of(fh), uid)?;
@@ -405,8 +422,10 @@ impl Filesystem for Front {
     }
 
     fn lseek(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        let seek = Seek { ino, fh: fh_of(fh), offset, whence };
-        self.seeks.answer(&self.requests, &self.kernel, seek, reply);
+        match self.handle(ino, fh) {
+            Ok(handle) => self.seeks.answer(&self.requests, &self.kernel, Seek { ino, handle, offset, whence }, reply),
+            Err(e) => reply.error(e),
+        }
     }
 
     fn copy_file_range(
@@ -423,8 +442,8 @@ impl Filesystem for Front {
         reply: ReplyWrite,
     ) {
         let (requests, agreed, uid, len) = (self.requests.clone(), self.agreed, req.uid(), len.min(COPY_LEN_MAX));
-        let may_wait = self.may_wait(fh_in, FileCall::ReadVerified { offset: offset_in, len })
-            || self.may_wait(fh_out, FileCall::Write { offset: offset_out, len });
+        let may_wait = self.may_wait(fh_of(fh_in), FileCall::ReadVerified { offset: offset_in, len })
+            || self.may_wait(fh_of(fh_out), FileCall::Write { offset: offset_out, len });
         self.run(may_wait, move || {
             let result = requests.ask(Asked::CopyFileRange, ino_in, |engine| {
                 if !flags.is_empty() {

@@ -21,6 +21,8 @@ pub(super) struct Agreed {
     pub(super) labels: bool,
     /// The kernel reads files of the host by itself, if it is given one when a file is opened.
     pub(super) passthrough: bool,
+    /// Opens are refused once and for all: see [`super::unopened`].
+    pub(super) unopened: bool,
 }
 
 /// Filesystems that may lie on each other where files of the host are read by the kernel: one that lies on a host's own, and not on
@@ -34,11 +36,14 @@ pub(super) struct Wishes {
     pub(super) kernel_writeback: bool,
     /// The kernel reads files of the host by itself.
     pub(super) passthrough: bool,
+    /// Nothing can be written, so that files need not be opened where their content allows it.
+    pub(super) unopened: bool,
 }
 
 /// Agrees with the kernel on what `store` asks for, as far as the kernel offers it.
 pub(super) fn agree(store: &Capabilities, wishes: Wishes, config: &mut KernelConfig) -> io::Result<Agreed> {
-    let granted = wanted(store, wishes) & config.capabilities();
+    let offered = config.capabilities();
+    let granted = wanted(store, wishes) & offered;
     // ACLs without the umask would give what is made in a directory with a default ACL too little.
     let granted = if granted.contains(ACLS) { granted } else { granted - ACLS };
     let unsupported = || io::Error::from(io::ErrorKind::Unsupported);
@@ -54,6 +59,7 @@ pub(super) fn agree(store: &Capabilities, wishes: Wishes, config: &mut KernelCon
         times: granted.contains(InitFlags::FUSE_WRITEBACK_CACHE) && store.kernel_writeback,
         labels: Path::new(SELINUX).exists(),
         passthrough: granted.contains(InitFlags::FUSE_PASSTHROUGH),
+        unopened: wishes.unopened && store.fixed_content && offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT),
     })
 }
 
@@ -92,7 +98,7 @@ fn wanted(store: &Capabilities, wishes: Wishes) -> InitFlags {
     if kernel_writeback {
         wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
     }
-    if wishes.passthrough && store.host_files && !kernel_writeback {
+    if wishes.passthrough && store.host_files && !(wishes.unopened && store.fixed_content) && !kernel_writeback {
         // The kernel has one of the two on a mount.
         wanted |= InitFlags::FUSE_PASSTHROUGH;
     }
@@ -112,11 +118,11 @@ mod tests {
 
     #[test]
     fn dangerous_capabilities_are_never_asked_for() {
-        for bits in 0..64 {
-            let [shared, writeback, xattrs, acls, host_files, passthrough] =
-                [1, 2, 4, 8, 16, 32].map(|bit| bits & bit != 0);
-            let store = Capabilities { shared, xattrs, acls, host_files, ..Capabilities::plain("test") };
-            let asked = wanted(&store, Wishes { kernel_writeback: writeback, passthrough });
+        for bits in 0..256 {
+            let [shared, writeback, xattrs, acls, host_files, passthrough, fixed_content, unopened] =
+                [1, 2, 4, 8, 16, 32, 64, 128].map(|bit| bits & bit != 0);
+            let store = Capabilities { shared, xattrs, acls, host_files, fixed_content, ..Capabilities::plain("test") };
+            let asked = wanted(&store, Wishes { kernel_writeback: writeback, passthrough, unopened });
             let never = InitFlags::FUSE_SETXATTR_EXT
                 | InitFlags::FUSE_OVER_IO_URING
                 | InitFlags::FUSE_ATOMIC_O_TRUNC
@@ -126,7 +132,8 @@ mod tests {
             assert!((asked & never).is_empty());
             assert_eq!(asked.contains(InitFlags::FUSE_WRITEBACK_CACHE), writeback);
             let passed = asked.contains(InitFlags::FUSE_PASSTHROUGH);
-            assert_eq!(passed, host_files && passthrough && !writeback, "never both");
+            let opened = !(unopened && fixed_content);
+            assert_eq!(passed, host_files && passthrough && opened && !writeback, "never two of them");
             let auto = asked.contains(InitFlags::FUSE_AUTO_INVAL_DATA);
             assert_ne!(auto, asked.contains(InitFlags::FUSE_EXPLICIT_INVAL_DATA));
             assert_eq!(asked.contains(InitFlags::FUSE_HANDLE_KILLPRIV_V2), xattrs);

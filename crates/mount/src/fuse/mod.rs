@@ -18,6 +18,7 @@ mod passthrough;
 mod requests;
 mod seek;
 mod set_id;
+mod unopened;
 mod waiters;
 mod xattrs;
 
@@ -40,6 +41,7 @@ use self::init::Agreed;
 use self::passthrough::Passthrough;
 use self::requests::Requests;
 use self::seek::Seeks;
+use self::unopened::{Handle, Unopened};
 use self::waiters::Waiters;
 use crate::activity::Activity;
 use crate::request::Kind as Asked;
@@ -69,6 +71,8 @@ pub(crate) struct Front {
     waiters: Waiters,
     /// What the kernel reads by itself.
     passthrough: Passthrough,
+    /// Where it opens files by itself, what is open here instead.
+    unopened: Option<Unopened>,
 }
 
 impl Front {
@@ -79,7 +83,7 @@ impl Front {
         let (agreed, seeks) = (Agreed::default(), Seeks::default());
         let passthrough = Passthrough::new(passthrough);
         let waiters = Waiters::new(requests.engine.options().memory_bytes / WAITERS_SHARE);
-        Front { requests, agreed, seeks, block_len, kernel: Arc::default(), waiters, passthrough }
+        Front { requests, agreed, seeks, block_len, kernel: Arc::default(), waiters, passthrough, unopened: None }
     }
 
     /// Where the session puts the way to the kernel, once it has one.
@@ -92,8 +96,13 @@ impl Front {
         self.requests.ask(asked, ino, call)
     }
 
-    fn may_wait(&self, fh: FileHandle, call: FileCall) -> bool {
-        self.requests.engine.may_wait(fh_of(fh), call)
+    fn may_wait(&self, fh: Fh, call: FileCall) -> bool {
+        self.requests.engine.may_wait(fh, call)
+    }
+
+    /// What the kernel means by `fh` in a request that only reads.
+    fn handle(&self, ino: INodeNo, fh: FileHandle) -> Result<Handle, Errno> {
+        unopened::handle(self.unopened.as_ref(), &self.requests, ino, fh)
     }
 
     /// Runs `job` where it is in nobody's way, if it may wait.
@@ -148,8 +157,8 @@ fn answer_attr(result: Result<(Attr, Duration), Errno>, block_len: u32, reply: R
 }
 
 /// Reads, and answers. It is a function of its own because it may run on a thread of its own.
-fn answer_read(requests: &Requests, ino: INodeNo, fh: FileHandle, offset: u64, into: &mut [u8], reply: ReplyData) {
-    match requests.ask(Asked::Read, ino, |engine| engine.read(fh_of(fh), offset, &mut *into)) {
+fn answer_read(requests: &Requests, ino: INodeNo, handle: &Handle, offset: u64, into: &mut [u8], reply: ReplyData) {
+    match requests.ask(Asked::Read, ino, |engine| engine.read(handle.fh, offset, &mut *into)) {
         // What lies behind `len` is of an earlier read.
         Ok(len) => reply.data(&into[..len.min(into.len())]),
         Err(e) => reply.error(e),

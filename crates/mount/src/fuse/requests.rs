@@ -33,16 +33,26 @@ impl Requests {
         ino: INodeNo,
         call: impl FnOnce(&Engine) -> Result<T, FsError>,
     ) -> Result<T, Errno> {
-        let op = asked.name();
         self.activity.count(asked);
+        self.run(asked, Ino(ino.0), call)
+    }
+
+    /// Likewise, for what the kernel did not ask for by itself: it is not counted.
+    pub(super) fn run<T>(
+        &self,
+        asked: Asked,
+        ino: Ino,
+        call: impl FnOnce(&Engine) -> Result<T, FsError>,
+    ) -> Result<T, Errno> {
+        let op = asked.name();
         let Some(_request) = self.activity.begin() else {
             return Err(Errno::ENOTCONN);
         };
         match catch_unwind(AssertUnwindSafe(|| call(&self.engine))) {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(error)) => {
-                self.activity.damage.note(Ino(ino.0), &error);
-                self.errors.note(op, &error, || self.engine.store().path_of(Ino(ino.0)));
+                self.activity.damage.note(ino, &error);
+                self.errors.note(op, &error, || self.engine.store().path_of(ino));
                 Err(Errno::from_i32(errno_of(error.kind())))
             }
             Err(panic) => {

@@ -9,17 +9,17 @@ use std::sync::{Arc, OnceLock};
 use std::thread::Builder;
 
 use adit_core::ErrorKind;
-use adit_core::engine::Fh;
 use adit_core::types::Ino;
 use fuser::{INodeNo, Notifier, ReplyLseek};
 
 use super::requests::Requests;
+use super::unopened::Handle;
 use crate::request::Kind as Asked;
 
 /// One request.
 pub(super) struct Seek {
     pub(super) ino: INodeNo,
-    pub(super) fh: Fh,
+    pub(super) handle: Handle,
     pub(super) offset: i64,
     pub(super) whence: i32,
 }
@@ -70,7 +70,7 @@ impl Seek {
                 _ => return Err(ErrorKind::InvalidInput.into()),
             };
             let offset = u64::try_from(self.offset).map_err(|_| ErrorKind::NoData)?;
-            let found = engine.seek(self.fh, offset, data)?;
+            let found = engine.seek(self.handle.fh, offset, data)?;
             i64::try_from(found).map_err(|_| ErrorKind::FileTooLarge.into())
         });
         match found {
