@@ -23,6 +23,7 @@ fn child() {
     let Ok(endpoint) = std::env::var(ENDPOINT) else { return };
     let options = ObjectsOptions {
         endpoint: Some(endpoint),
+        profile: std::env::var(PROFILE).ok(),
         tries_max: 3,
         pause_min: Duration::from_millis(2),
         pause_max: Duration::from_millis(20),
@@ -78,6 +79,64 @@ fn a_role_is_assumed_with_the_keys_of_another_profile() {
     world.write(".aws/config", &format!("{roles}{services}"));
     world.store.accept_key(&key("ROLE", 3));
     assert_eq!(world.client(&[("AWS_PROFILE", "farm"), ("AWS_ENDPOINT_URL_STS", "")]).ask(), "ok");
+}
+
+#[test]
+fn roles_are_assumed_with_what_other_sources_give() {
+    for (given, source) in [
+        ("SSO", "source_profile = new"),
+        ("CONTAINER", "credential_source = EcsContainer"),
+        ("MACHINE", "credential_source = Ec2InstanceMetadata"),
+        ("", "credential_source = Environment"),
+    ] {
+        let world = World::new();
+        let (_, file) = with_single_sign_on(&world)[0];
+        world.write(file, &json!({"accessToken": "sso-token", "expiresAt": time_in(3600)}).to_string());
+        let config = std::fs::read_to_string(world.path(".aws/config")).unwrap();
+        world.write(".aws/config", &format!("{config}[profile farm]\nrole_arn = {ROLE}\n{source}\n"));
+        let container = format!("{}/container", world.services());
+        let variables = [
+            ("AWS_CONTAINER_CREDENTIALS_FULL_URI", container.as_str()),
+            ("AWS_CONTAINER_AUTHORIZATION_TOKEN", "container-token"),
+            ("AWS_ACCESS_KEY_ID", "SOURCE"),
+            ("AWS_SECRET_ACCESS_KEY", "s"),
+            ("AWS_EC2_METADATA_DISABLED", "false"),
+        ];
+        world.store.accept_key(&key("ROLE", 1));
+        // Named for the store, a profile goes before the variables.
+        assert_eq!(world.client(&[&variables[..], &[(PROFILE, "farm")]].concat()).ask(), "ok", "{source}");
+        assert_eq!(world.signed_with(), [&*key("ROLE", 1)]);
+        let expected: Vec<&str> = [given, "ROLE"].into_iter().filter(|given| !given.is_empty()).collect();
+        assert_eq!(world.given(), expected, "{source}");
+    }
+}
+
+#[test]
+fn sources_that_fail_say_why_and_nobody_else_is_asked() {
+    let world = World::new();
+    let token = world.write("token", "another-token");
+    let (_, file) = with_single_sign_on(&world)[0];
+    let config = std::fs::read_to_string(world.path(".aws/config")).unwrap();
+    let profiles = format!(
+        "[profile role]\nrole_arn = {ROLE}\nsource_profile = keys\n[profile web]\nrole_arn = {ROLE}\n\
+         web_identity_token_file = {token}\n[profile keys]\naws_access_key_id = OTHER\naws_secret_access_key = s\n\
+         [profile command]\ncredential_process = echo it is late >&2; exit 3\n"
+    );
+    world.write(".aws/config", &format!("{config}{profiles}"));
+    world.write(file, &json!({"accessToken": "sso-token", "expiresAt": time_in(3600)}).to_string());
+    let nobody = [("AWS_ENDPOINT_URL_SSO", "http://127.0.0.1:1")];
+    for (profile, more, why) in [
+        ("role", &[][..], "the role of profile role: AccessDenied: a message"),
+        ("web", &[], "the web identity of profile web: AccessDenied: a message"),
+        ("command", &[], "the command of profile command: credential process failed with status 3: it is late"),
+        ("nobody", &[], "there is no profile nobody"),
+        ("new", &nobody, "Connection refused"),
+    ] {
+        let machine = [("AWS_PROFILE", profile), ("AWS_EC2_METADATA_DISABLED", "false")];
+        let said = world.client(&[&machine[..], more].concat()).ask();
+        assert!(said.starts_with("PermissionDenied: ") && said.contains(why), "{profile}: {said}");
+    }
+    assert!(world.given().is_empty(), "{:?}", world.given());
 }
 
 #[test]

@@ -31,6 +31,7 @@ use reqsign_core::{
 use self::elsewhere::{SendElsewhere, SignElsewhere};
 use self::sso::SingleSignOn;
 use super::options::{ProfileFile, S3Settings, Surroundings};
+use super::transport::Trouble;
 
 /// Most profiles of which each is the source of the one before.
 const SOURCES_MAX: u32 = 8;
@@ -82,7 +83,7 @@ impl Asked {
             // Variables that are set to nothing are not set.
             Ok(found) => found.filter(|found| !found.access_key_id.is_empty() && !found.secret_access_key.is_empty()),
             Err(e) => {
-                self.failures.push(format!("{name}: {e}"));
+                self.failures.push(format!("{name}: {}", words(&e)));
                 None
             }
         }
@@ -353,6 +354,11 @@ impl ProvideCredential for Credentials {
             }
         }
     }
+}
+
+/// What a source says, and what was wrong with the network: the library does not say the latter by itself.
+fn words(e: &Error) -> String {
+    Trouble::behind(e).map_or_else(|| e.to_string(), |trouble| format!("{e}: {trouble}"))
 }
 
 fn web_identity(

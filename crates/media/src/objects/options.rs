@@ -350,7 +350,9 @@ fn section_of(text: &str, wanted: &str) -> BTreeMap<String, String> {
             continue;
         }
         if let Some(section) = trimmed.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-            inside = section.0.split_whitespace().eq(wanted.split_whitespace());
+            // Names with spaces are quoted.
+            let section = section.0.replace(['"', '\''], " ");
+            inside = section.split_whitespace().eq(wanted.split_whitespace());
             continue;
         }
         let Some((name, value)) = trimmed.split_once('=').filter(|_| inside) else { continue };
@@ -464,6 +466,18 @@ mod tests {
         let off = [("AWS_ENDPOINT_URL", "http://e"), ("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")];
         assert_eq!(resolve(&ObjectsOptions::default(), &off).unwrap().endpoint, None);
         assert_eq!(resolve(&ObjectsOptions::default(), &[("AWS_REGION", "")]).unwrap().region, "eu-west-1");
+    }
+
+    #[test]
+    fn names_with_spaces_are_quoted() {
+        const CONFIG: &str =
+            "[profile \"my farm\"]\nregion = r\nsso_session = my sso\n[sso-session 'my sso']\nsso_region = q\n";
+        let given = Given { variables: [("AWS_CONFIG_FILE", "/c")].into(), files: [("/c", CONFIG)].into() };
+        let file = ProfileFile::of(&given, "my farm");
+        assert_eq!(
+            (file.value("region").as_deref(), file.session_value("sso_region").as_deref()),
+            (Some("r"), Some("q"))
+        );
     }
 
     #[test]

@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 
 /// Where the process that asks finds the store.
 pub const ENDPOINT: &str = "ADIT_TEST_ENDPOINT";
+/// The profile that it names for the store.
+pub const PROFILE: &str = "ADIT_TEST_PROFILE";
 /// Credentials that end within this are asked for again at each request, and good until then.
 pub const SHORT_SECS: i64 = 100;
 
@@ -86,9 +88,12 @@ impl State {
         let value = |name: &str| request.query_value(name).or_else(|| request.form_value(name)).unwrap_or_default();
         let action = value("Action");
         let source = match action.as_str() {
-            "AssumeRole" if request.access_key() == Some("SOURCE") => "ROLE",
+            "AssumeRole" if request.access_key().is_some_and(|key| key == "SOURCE" || key.ends_with("_0001")) => "ROLE",
             "AssumeRoleWithWebIdentity" if value("WebIdentityToken") == self.web_token => "WEB",
-            _ => return HttpResponse::error(403, "AccessDenied"),
+            _ => {
+                let error = "<Type>Sender</Type><Code>AccessDenied</Code><Message>a message</Message>";
+                return HttpResponse::new(403, format!("<ErrorResponse><Error>{error}</Error></ErrorResponse>"));
+            }
         };
         assert_eq!((value("RoleArn").as_str(), value("RoleSessionName").as_str()), (ROLE, "adit"));
         let (key, end) = self.give(source);

@@ -27,6 +27,7 @@ use serde_json::{Map, Value, json};
 use sha1::{Digest, Sha1};
 
 use super::super::options::{ProfileFile, Surroundings, is_region};
+use super::words;
 use crate::HostDirectory;
 
 /// How long before its end a token is renewed.
@@ -135,7 +136,7 @@ impl SingleSignOn {
             }
             match self.renew(context, &old).await {
                 Ok(new) => return Ok(new),
-                Err(e) => why = format!("{why}, and cannot be renewed ({e})"),
+                Err(e) => why = format!("{why}, and cannot be renewed ({})", words(&e)),
             }
             // Another program may have been faster: what renews the old one is worth nothing then.
             if let Some(new) = self.fresh() {
