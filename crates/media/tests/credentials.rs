@@ -213,6 +213,8 @@ fn a_token_of_single_sign_on_is_renewed_and_written_back() {
         let (_, file) = with_single_sign_on(&world)[0];
         let token = renewable(end_secs);
         let path = world.write(file, &token.to_string());
+        let before = world.path("before");
+        std::fs::hard_link(&path, &before).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
         world.store.accept_key(&key("SSO", 1));
         assert_eq!(world.client(&[("AWS_PROFILE", "new")]).ask(), "ok");
@@ -225,6 +227,11 @@ fn a_token_of_single_sign_on_is_renewed_and_written_back() {
         assert_eq!(now, expected);
         assert!(now["expiresAt"].as_str().unwrap() > time_in(1800).as_str());
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
+        assert_eq!(
+            std::fs::read_to_string(&before).unwrap(),
+            token.to_string(),
+            "it is another file, not written over"
+        );
         let files = std::fs::read_dir(world.path(".aws/sso/cache")).unwrap().count();
         assert_eq!(files, 1, "nothing else is left there");
 
@@ -233,6 +240,19 @@ fn a_token_of_single_sign_on_is_renewed_and_written_back() {
         assert_eq!(world.client(&[("AWS_PROFILE", "new")]).ask(), "ok");
         assert_eq!(world.given(), ["TOKEN", "SSO", "SSO"]);
     }
+}
+
+#[test]
+fn a_link_to_a_token_stays_one() {
+    let world = World::new();
+    let (_, file) = with_single_sign_on(&world)[0];
+    let path = world.write("elsewhere/token.json", &renewable(-60).to_string());
+    std::fs::create_dir_all(world.path(file).parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink(&path, world.path(file)).unwrap();
+    world.store.accept_key(&key("SSO", 1));
+    assert_eq!(world.client(&[("AWS_PROFILE", "new")]).ask(), "ok");
+    assert!(std::fs::symlink_metadata(world.path(file)).unwrap().is_symlink());
+    assert!(std::fs::read_to_string(&path).unwrap().contains("sso-token+"));
 }
 
 #[test]
