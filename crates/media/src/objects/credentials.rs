@@ -250,6 +250,49 @@ impl Credentials {
         })
     }
 
+    /// What a role is assumed with.
+    async fn of_source(
+        &self,
+        context: &Context,
+        name: &str,
+        file: &ProfileFile,
+        depth: u32,
+        asked: &mut Asked,
+    ) -> Option<Credential> {
+        let failures = asked.failures.len();
+        let found = match (file.value("source_profile"), file.value("credential_source").as_deref()) {
+            // Its own keys, not its role again.
+            (Some(source), _) if source == name => {
+                let keys = ProfileCredentialProvider::new().with_profile(name);
+                asked.of(&format!("the keys of profile {name}"), keys, context).await
+            }
+            (Some(_), _) if depth == 0 => {
+                asked.failures.push(format!("profile {name}: too many profiles have each other as their source"));
+                None
+            }
+            (Some(source), _) => self.of_profile(context, &source, depth - 1, asked).await,
+            (None, Some("Environment")) => asked.of("the variables", EnvCredentialProvider::new(), context).await,
+            (None, Some("EcsContainer")) => asked.of_set_up("the container", self.container(), context).await,
+            (None, Some("Ec2InstanceMetadata")) if self.instance_metadata => {
+                asked.of("the machine", self.machine(name), context).await
+            }
+            (None, Some("Ec2InstanceMetadata")) => {
+                asked
+                    .failures
+                    .push(format!("profile {name}: the machine is not to be asked (AWS_EC2_METADATA_DISABLED)"));
+                None
+            }
+            (None, _) => {
+                asked.failures.push(format!("profile {name}: it has a role_arn, and no source_profile"));
+                None
+            }
+        };
+        if found.is_none() && asked.failures.len() == failures {
+            asked.failures.push(format!("profile {name}: the source of its role has no credentials"));
+        }
+        found
+    }
+
     async fn of_role(
         &self,
         context: &Context,
@@ -263,32 +306,7 @@ impl Credentials {
             asked.failures.push(format!("profile {name}: its role needs a code that only a person has (mfa_serial)"));
             return None;
         }
-        let failures = asked.failures.len();
-        let source = match (file.value("source_profile"), file.value("credential_source").as_deref()) {
-            // Its own keys, not its role again.
-            (Some(source), _) if source == name => {
-                let keys = ProfileCredentialProvider::new().with_profile(name);
-                asked.of(&format!("the keys of profile {name}"), keys, context).await
-            }
-            (Some(_), _) if depth == 0 => {
-                asked.failures.push(format!("profile {name}: too many profiles have each other as their source"));
-                None
-            }
-            (Some(source), _) => self.of_profile(context, &source, depth - 1, asked).await,
-            (None, Some("Environment")) => asked.of("the variables", EnvCredentialProvider::new(), context).await,
-            (None, Some("EcsContainer")) => asked.of_set_up("the container", self.container(), context).await,
-            (None, Some("Ec2InstanceMetadata")) => asked.of("the machine", self.machine(name), context).await,
-            (None, _) => {
-                asked.failures.push(format!("profile {name}: it has a role_arn, and no source_profile"));
-                None
-            }
-        };
-        let Some(source) = source else {
-            if asked.failures.len() == failures {
-                asked.failures.push(format!("profile {name}: the source of its role has no credentials"));
-            }
-            return None;
-        };
+        let source = self.of_source(context, name, file, depth, asked).await?;
         let mut own = StaticCredentialProvider::new(&source.access_key_id, &source.secret_access_key);
         if let Some(token) = &source.session_token {
             own = own.with_session_token(token);
@@ -485,7 +503,7 @@ mod tests {
             aws_secret_access_key = s\n[profile environment]\nrole_arn = arn:aws:iam::123456789012:role/env\n\
             credential_source = Environment\n[profile a]\nrole_arn = x\nsource_profile = b\n\
             [profile b]\nrole_arn = x\nsource_profile = a\n[profile code]\nrole_arn = x\nmfa_serial = y\n\
-            source_profile = keys\n[profile poor]\nrole_arn = x\nsource_profile = nobody\n[profile half]\nrole_arn = x\n\
+            source_profile = keys\n[profile metal]\nrole_arn = x\ncredential_source = Ec2InstanceMetadata\n[profile poor]\nrole_arn = x\nsource_profile = nobody\n[profile half]\nrole_arn = x\n\
             [profile command]\ncredential_process = /bin/echo \
             '{\"Version\":1,\"AccessKeyId\":\"COMMAND\",\"SecretAccessKey\":\"s\"}'\n\
             [profile web]\nrole_arn = arn:aws:iam::123456789012:role/web\nweb_identity_token_file = /token\n\
@@ -572,6 +590,7 @@ mod tests {
             ("a", "too many profiles"),
             ("code", "mfa_serial"),
             ("half", "no source_profile"),
+            ("metal", "the machine is not to be asked"),
             ("poor", "the source of its role has no credentials"),
             ("broken", "/no/such/program"),
         ] {
