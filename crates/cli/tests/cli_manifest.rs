@@ -247,6 +247,24 @@ fn a_store_that_is_none_is_told_before_the_work() {
 }
 
 #[test]
+fn who_has_to_log_in_is_told_how() {
+    let bench = bench();
+    manifest(&bench, &["snapshot", "work", "-o", "m"]).expect(0);
+    let profile = "[profile farm]\nsso_session = s\nsso_account_id = 123456789012\nsso_role_name = Artist\n";
+    let session = "[sso-session s]\nsso_start_url = https://example.awsapps.com/start\nsso_region = us-west-2\n";
+    fs::write(bench.path("config"), format!("{profile}{session}")).unwrap();
+    for line in [&["verify", "m"][..], &["upload", "m", "--root", "work"], &["download", "m", "dest"]] {
+        let mut command = bench.command();
+        command.env("HOME", bench.path("home")).env("AWS_CONFIG_FILE", bench.path("config"));
+        command.env("AWS_SHARED_CREDENTIALS_FILE", bench.path("none"));
+        // Nobody listens there, and nothing is sent.
+        command.arg("manifest").args(line).args(["--cas", "s3://bucket/Queue", "--endpoint-url", "http://127.0.0.1:9"]);
+        command.args(["--profile", "farm"]);
+        common::run(command, b"").expect(1).says("run `aws sso login --profile farm`");
+    }
+}
+
+#[test]
 fn hashes_are_kept_for_files_that_were_left_alone() {
     let bench = bench();
     let known = |args: &[&str]| {

@@ -1,12 +1,17 @@
-//! Where the keys of S3 come from: the library's sources in the order of the AWS tools, and two that it has no way for.
+//! Where the keys of S3 come from: the library's sources in the order of the AWS tools, and those that it has no way for.
 //!
 //! [`Credentials`] asks the variables, the profile, a web identity, the container and the machine. A profile has a role to be
-//! assumed with what another profile or a web identity has, or keys in the files, or single sign-on, or a command. The first
-//! source that has credentials ends it; if none has, the error tells what went wrong at each.
+//! assumed with what another profile or a web identity has, or single sign-on ([`sso`]), or keys in the files, or a command.
+//! The first source that has credentials ends it, and so does a profile that says where it has some and fails: whoever wrote
+//! that does not mean what the machine has. The error tells what went wrong at each.
 //!
 //! It is asked again two minutes before what it gave runs out. If nobody answers then, the old ones are good until they do,
 //! and the sources have a rest in between.
 
+mod elsewhere;
+mod sso;
+
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -16,19 +21,26 @@ use parking_lot::Mutex;
 use reqsign_aws_v4::{
     AssumeRoleCredentialProvider, AssumeRoleWithWebIdentityCredentialProvider, Credential, ECSCredentialProvider,
     EnvCredentialProvider, IMDSv2CredentialProvider, ProcessCredentialProvider, ProfileCredentialProvider,
-    RequestSigner, SSOCredentialProvider, StaticCredentialProvider,
+    RequestSigner, StaticCredentialProvider,
 };
 use reqsign_core::time::Timestamp;
 use reqsign_core::{
     CommandExecute, CommandOutput, Context, Error, ProvideCredential, Result, Signer, SigningCredential,
 };
 
+use self::elsewhere::{SendElsewhere, SignElsewhere};
+use self::sso::SingleSignOn;
 use super::options::{ProfileFile, S3Settings, Surroundings};
+use super::transport::Trouble;
 
 /// Most profiles of which each is the source of the one before.
 const SOURCES_MAX: u32 = 8;
 /// How long the sources are not asked again, when they had nothing newer.
 const REST: Duration = Duration::from_secs(10);
+/// How a role is called in the logs of AWS, where nobody says it.
+const SESSION_NAME: &str = "adit";
+/// Addresses of the services for containers, in ECS and in EKS. To others of this machine only it may go unencrypted.
+const CONTAINER_HOSTS: [&str; 3] = ["169.254.170.2", "169.254.170.23", "[fd00:ec2::23]"];
 
 /// The sources of one store.
 #[derive(Clone, Debug)]
@@ -40,7 +52,11 @@ pub struct Credentials {
     region: String,
     around: Arc<dyn Surroundings>,
     last: Arc<Mutex<Option<Last>>>,
+    why: Why,
 }
+
+/// Why there are no credentials, as the sources of a store said it last. The library's chain keeps errors to itself.
+pub type Why = Arc<Mutex<Option<String>>>;
 
 /// What the sources gave last, and whether they are to be asked again.
 #[derive(Clone, Debug)]
@@ -67,6 +83,22 @@ impl Asked {
             // Variables that are set to nothing are not set.
             Ok(found) => found.filter(|found| !found.access_key_id.is_empty() && !found.secret_access_key.is_empty()),
             Err(e) => {
+                self.failures.push(format!("{name}: {}", words(&e)));
+                None
+            }
+        }
+    }
+
+    /// The same of a source that may be set up wrong.
+    async fn of_set_up(
+        &mut self,
+        name: &str,
+        source: Result<Option<impl ProvideCredential<Credential = Credential>>>,
+        context: &Context,
+    ) -> Option<Credential> {
+        match source {
+            Ok(source) => self.of(name, source?, context).await,
+            Err(e) => {
                 self.failures.push(format!("{name}: {e}"));
                 None
             }
@@ -75,7 +107,7 @@ impl Asked {
 }
 
 impl Credentials {
-    pub fn new(settings: &S3Settings, around: Arc<dyn Surroundings>) -> Credentials {
+    pub fn new(settings: &S3Settings, around: Arc<dyn Surroundings>, why: Why) -> Credentials {
         Credentials {
             profile: settings.profile.clone(),
             is_explicit: settings.options.profile.is_some(),
@@ -83,6 +115,7 @@ impl Credentials {
             region: settings.region.clone(),
             around,
             last: Arc::default(),
+            why,
         }
     }
 
@@ -99,20 +132,87 @@ impl Credentials {
             asked.failures.push(format!("there is no profile {name} in the files of the AWS tools"));
             return None;
         }
+        let failures = asked.failures.len();
         if let Some(found) = self.of_profile(context, name, SOURCES_MAX, asked).await {
             return Some(found);
         }
-        let web = AssumeRoleWithWebIdentityCredentialProvider::new();
-        if let Some(found) = asked.of("the web identity", web, context).await {
+        if asked.failures.len() > failures {
+            return None;
+        }
+        if let Some(found) = self.of_web_identity(context, asked).await {
             return Some(found);
         }
-        if let Some(found) = asked.of("the container", ECSCredentialProvider::new(), context).await {
+        if let Some(found) = asked.of_set_up("the container", self.container(), context).await {
             return Some(found);
         }
         if !self.instance_metadata {
             return None;
         }
-        asked.of("the machine", IMDSv2CredentialProvider::new(), context).await
+        asked.of("the machine", self.machine(name), context).await
+    }
+
+    /// What the variables say of a web identity.
+    async fn of_web_identity(&self, context: &Context, asked: &mut Asked) -> Option<Credential> {
+        let role = self.around.set_variable("AWS_ROLE_ARN")?;
+        let token_file = self.around.set_variable("AWS_WEB_IDENTITY_TOKEN_FILE")?;
+        let session = self.around.set_variable("AWS_ROLE_SESSION_NAME");
+        let file = ProfileFile::of(&*self.around, self.profile.as_deref().unwrap_or("default"));
+        let web = web_identity(role, token_file, session, self.region.clone());
+        self.with_web_identity(context, "the web identity", web, &file, asked).await
+    }
+
+    /// What `web` gets from the service that the variables or the profile name, else from that of AWS.
+    async fn with_web_identity(
+        &self,
+        context: &Context,
+        name: &str,
+        web: AssumeRoleWithWebIdentityCredentialProvider,
+        file: &ProfileFile,
+        asked: &mut Asked,
+    ) -> Option<Credential> {
+        match file.endpoint_of("sts", &*self.around) {
+            Ok(None) => asked.of(name, web, context).await,
+            Ok(Some(endpoint)) => {
+                let elsewhere = SendElsewhere { context: context.clone(), endpoint };
+                asked.of(name, web, &context.clone().with_http_send(elsewhere)).await
+            }
+            Err(e) => {
+                asked.failures.push(format!("{name}: {e}"));
+                None
+            }
+        }
+    }
+
+    /// The service of a container, as its variables tell it; none if they do not.
+    fn container(&self) -> Result<Option<ECSCredentialProvider>> {
+        let variable = |name: &str| self.around.set_variable(&format!("AWS_CONTAINER_{name}"));
+        let mut container = match (variable("CREDENTIALS_RELATIVE_URI"), variable("CREDENTIALS_FULL_URI")) {
+            (Some(path), _) => ECSCredentialProvider::new().with_relative_uri(path),
+            (None, Some(uri)) if may_have_token(&uri) => ECSCredentialProvider::new().with_endpoint(uri),
+            (None, Some(_)) => {
+                let why = "AWS_CONTAINER_CREDENTIALS_FULL_URI is neither https:// nor a service of this machine";
+                return Err(Error::config_invalid(why));
+            }
+            (None, None) => return Ok(None),
+        };
+        // A file is there where the token changes.
+        if let Some(path) = variable("AUTHORIZATION_TOKEN_FILE") {
+            container = container.with_auth_token_file(path);
+        }
+        Ok(Some(container))
+    }
+
+    /// The metadata service of the machine.
+    fn machine(&self, profile: &str) -> IMDSv2CredentialProvider {
+        let file = ProfileFile::of(&*self.around, profile);
+        let said = |variable: &str, value: &str| self.around.set_variable(variable).or_else(|| file.value(value));
+        let endpoint = said("AWS_EC2_METADATA_SERVICE_ENDPOINT", "ec2_metadata_service_endpoint");
+        let mode = said("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", "ec2_metadata_service_endpoint_mode");
+        let endpoint = endpoint.as_deref().unwrap_or(match mode {
+            Some(mode) if mode.eq_ignore_ascii_case("ipv6") => "http://[fd00:ec2::254]",
+            _ => "http://169.254.169.254",
+        });
+        IMDSv2CredentialProvider::new().with_endpoint(endpoint.trim_end_matches('/'))
     }
 
     /// What a profile has, by way of at most `depth` others.
@@ -127,28 +227,70 @@ impl Credentials {
             let file = ProfileFile::of(&*self.around, name);
             match (file.value("role_arn"), file.value("web_identity_token_file")) {
                 (Some(role), Some(token_file)) => {
-                    let mut web = AssumeRoleWithWebIdentityCredentialProvider::with_config(role, token_file.into())
-                        .with_region(file.value("region").unwrap_or_else(|| self.region.clone()))
-                        .with_regional_sts_endpoint();
-                    if let Some(session) = file.value("role_session_name") {
-                        web = web.with_role_session_name(session);
-                    }
-                    return asked.of(&format!("the web identity of profile {name}"), web, context).await;
+                    let region = file.value("region").unwrap_or_else(|| self.region.clone());
+                    let web = web_identity(role, token_file, file.value("role_session_name"), region);
+                    let source = format!("the web identity of profile {name}");
+                    return self.with_web_identity(context, &source, web, &file, asked).await;
                 }
                 (Some(role), None) => return self.of_role(context, name, &role, &file, depth, asked).await,
                 (None, _) => {}
+            }
+            let failures = asked.failures.len();
+            let sso = SingleSignOn::of(name, &file, &self.around);
+            let found = asked.of_set_up(&format!("the single sign-on of profile {name}"), sso, context).await;
+            if found.is_some() || asked.failures.len() > failures {
+                return found;
             }
             let keys = ProfileCredentialProvider::new().with_profile(name);
             if let Some(found) = asked.of(&format!("the keys of profile {name}"), keys, context).await {
                 return Some(found);
             }
-            let sso = SSOCredentialProvider::new().with_profile(name);
-            if let Some(found) = asked.of(&format!("the single sign-on of profile {name}"), sso, context).await {
-                return Some(found);
-            }
             let command = ProcessCredentialProvider::new().with_command(file.value("credential_process")?);
             asked.of(&format!("the command of profile {name}"), command, context).await
         })
+    }
+
+    /// What a role is assumed with.
+    async fn of_source(
+        &self,
+        context: &Context,
+        name: &str,
+        file: &ProfileFile,
+        depth: u32,
+        asked: &mut Asked,
+    ) -> Option<Credential> {
+        let failures = asked.failures.len();
+        let found = match (file.value("source_profile"), file.value("credential_source").as_deref()) {
+            // Its own keys, not its role again.
+            (Some(source), _) if source == name => {
+                let keys = ProfileCredentialProvider::new().with_profile(name);
+                asked.of(&format!("the keys of profile {name}"), keys, context).await
+            }
+            (Some(_), _) if depth == 0 => {
+                asked.failures.push(format!("profile {name}: too many profiles have each other as their source"));
+                None
+            }
+            (Some(source), _) => self.of_profile(context, &source, depth - 1, asked).await,
+            (None, Some("Environment")) => asked.of("the variables", EnvCredentialProvider::new(), context).await,
+            (None, Some("EcsContainer")) => asked.of_set_up("the container", self.container(), context).await,
+            (None, Some("Ec2InstanceMetadata")) if self.instance_metadata => {
+                asked.of("the machine", self.machine(name), context).await
+            }
+            (None, Some("Ec2InstanceMetadata")) => {
+                asked
+                    .failures
+                    .push(format!("profile {name}: the machine is not to be asked (AWS_EC2_METADATA_DISABLED)"));
+                None
+            }
+            (None, _) => {
+                asked.failures.push(format!("profile {name}: it has a role_arn, and no source_profile"));
+                None
+            }
+        };
+        if found.is_none() && asked.failures.len() == failures {
+            asked.failures.push(format!("profile {name}: the source of its role has no credentials"));
+        }
+        found
     }
 
     async fn of_role(
@@ -164,34 +306,22 @@ impl Credentials {
             asked.failures.push(format!("profile {name}: its role needs a code that only a person has (mfa_serial)"));
             return None;
         }
-        let source = match (file.value("source_profile"), file.value("credential_source").as_deref()) {
-            // Its own keys, not its role again.
-            (Some(source), _) if source == name => {
-                let keys = ProfileCredentialProvider::new().with_profile(name);
-                asked.of(&format!("the keys of profile {name}"), keys, context).await
-            }
-            (Some(_), _) if depth == 0 => {
-                asked.failures.push(format!("profile {name}: too many profiles have each other as their source"));
-                None
-            }
-            (Some(source), _) => self.of_profile(context, &source, depth - 1, asked).await,
-            (None, Some("Environment")) => asked.of("the variables", EnvCredentialProvider::new(), context).await,
-            (None, Some("EcsContainer")) => asked.of("the container", ECSCredentialProvider::new(), context).await,
-            (None, Some("Ec2InstanceMetadata")) => {
-                asked.of("the machine", IMDSv2CredentialProvider::new(), context).await
-            }
-            (None, _) => {
-                asked.failures.push(format!("profile {name}: it has a role_arn, and no source_profile"));
-                None
-            }
-        }?;
+        let source = self.of_source(context, name, file, depth, asked).await?;
         let mut own = StaticCredentialProvider::new(&source.access_key_id, &source.secret_access_key);
         if let Some(token) = &source.session_token {
             own = own.with_session_token(token);
         }
         let region = file.value("region").unwrap_or_else(|| self.region.clone());
-        let signer = Signer::new(context.clone(), own, RequestSigner::new("sts", &region));
-        let session = file.value("role_session_name").unwrap_or_else(|| "adit".to_owned());
+        let signer = RequestSigner::new("sts", &region);
+        let signer = match file.endpoint_of("sts", &*self.around) {
+            Ok(None) => Signer::new(context.clone(), own, signer),
+            Ok(Some(endpoint)) => Signer::new(context.clone(), own, SignElsewhere { signer, endpoint }),
+            Err(e) => {
+                asked.failures.push(format!("the role of profile {name}: {e}"));
+                return None;
+            }
+        };
+        let session = file.value("role_session_name").unwrap_or_else(|| SESSION_NAME.to_owned());
         let mut assumed = AssumeRoleCredentialProvider::new(role.to_owned(), signer)
             .with_role_session_name(session)
             .with_region(region)
@@ -232,9 +362,45 @@ impl ProvideCredential for Credentials {
                 *self.last.lock() = Some(Last { found: found.clone(), rest_until });
                 Ok(Some(found))
             }
-            (None, None) if asked.failures.is_empty() => Err(Error::credential_invalid(NONE_SET_UP)),
-            (None, None) => Err(Error::credential_invalid(format!("{NONE_SET_UP} ({})", asked.failures.join("; ")))),
+            (None, None) => {
+                let why = match asked.failures.as_slice() {
+                    [] => NONE_SET_UP.to_owned(),
+                    failures => format!("{NONE_SET_UP} ({})", failures.join("; ")),
+                };
+                *self.why.lock() = Some(why.clone());
+                Err(Error::credential_invalid(why))
+            }
         }
+    }
+}
+
+/// What a source says, and what was wrong with the network: the library does not say the latter by itself.
+fn words(e: &Error) -> String {
+    Trouble::behind(e).map_or_else(|| e.to_string(), |trouble| format!("{e}: {trouble}"))
+}
+
+fn web_identity(
+    role: String,
+    token_file: String,
+    session: Option<String>,
+    region: String,
+) -> AssumeRoleWithWebIdentityCredentialProvider {
+    AssumeRoleWithWebIdentityCredentialProvider::with_config(role, token_file.into())
+        .with_region(region)
+        .with_regional_sts_endpoint()
+        .with_role_session_name(session.unwrap_or_else(|| SESSION_NAME.to_owned()))
+}
+
+/// Whether what is sent to `uri` is encrypted, or stays on this machine.
+fn may_have_token(uri: &str) -> bool {
+    let Ok(uri) = uri.parse::<http::Uri>() else { return false };
+    let host = uri.host().unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    let is_here = host == "localhost" || address.is_ok_and(|address| address.is_loopback());
+    match uri.scheme_str() {
+        Some("https") => true,
+        Some("http") => is_here || CONTAINER_HOSTS.contains(&host),
+        _ => false,
     }
 }
 
@@ -337,7 +503,7 @@ mod tests {
             aws_secret_access_key = s\n[profile environment]\nrole_arn = arn:aws:iam::123456789012:role/env\n\
             credential_source = Environment\n[profile a]\nrole_arn = x\nsource_profile = b\n\
             [profile b]\nrole_arn = x\nsource_profile = a\n[profile code]\nrole_arn = x\nmfa_serial = y\n\
-            source_profile = keys\n[profile half]\nrole_arn = x\n\
+            source_profile = keys\n[profile metal]\nrole_arn = x\ncredential_source = Ec2InstanceMetadata\n[profile poor]\nrole_arn = x\nsource_profile = nobody\n[profile half]\nrole_arn = x\n\
             [profile command]\ncredential_process = /bin/echo \
             '{\"Version\":1,\"AccessKeyId\":\"COMMAND\",\"SecretAccessKey\":\"s\"}'\n\
             [profile web]\nrole_arn = arn:aws:iam::123456789012:role/web\nweb_identity_token_file = /token\n\
@@ -363,7 +529,7 @@ mod tests {
             .with_file_read(given.clone())
             .with_http_send(Tokens)
             .with_env(StaticEnv { home_dir: None, envs: given.variables.clone() });
-        (Credentials::new(&settings, Arc::new(given)), context)
+        (Credentials::new(&settings, Arc::new(given), Why::default()), context)
     }
 
     fn ask((credentials, context): (Credentials, Context)) -> Result<Option<Credential>> {
@@ -424,6 +590,8 @@ mod tests {
             ("a", "too many profiles"),
             ("code", "mfa_serial"),
             ("half", "no source_profile"),
+            ("metal", "the machine is not to be asked"),
+            ("poor", "the source of its role has no credentials"),
             ("broken", "/no/such/program"),
         ] {
             let e = find(profile).unwrap_err().to_string();

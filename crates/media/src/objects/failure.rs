@@ -6,11 +6,13 @@
 use adit_core::{ErrorKind, FsError};
 use opendal_core::{Error, ErrorKind as Kind};
 
-use super::credentials::NONE_SET_UP;
+use super::credentials::{NONE_SET_UP, Why};
 use super::transport::Trouble;
 
 /// Longest part of a store's own words in a message, in bytes.
 const WORDS_LEN_MAX: usize = 300;
+/// The same of what several sources of credentials say, the last of which may be what helps.
+const SOURCES_LEN_MAX: usize = 1000;
 
 /// The error of an operation on `subject`.
 pub fn failed(op: &'static str, subject: &str, e: &Error) -> FsError {
@@ -20,6 +22,16 @@ pub fn failed(op: &'static str, subject: &str, e: &Error) -> FsError {
 
 /// What the library says where a request could not be signed.
 const SIGNING: &str = "signing http request";
+
+/// The same error with why there were no credentials, if that is what it is about.
+pub fn explained(e: Error, why: &Why) -> Error {
+    match why.lock().clone() {
+        Some(why) if e.message() == SIGNING && Trouble::behind(&e).is_none() => {
+            Error::new(e.kind(), SIGNING).set_source(reqsign_core::Error::credential_invalid(why))
+        }
+        _ => e,
+    }
+}
 
 /// Whether other credentials would do: these ran out, or are not known any more.
 pub fn wants_other_credentials(e: &Error) -> bool {
@@ -59,7 +71,7 @@ fn classify(e: &Error) -> (ErrorKind, String) {
         return (ErrorKind::PermissionDenied, words);
     }
     if e.message() == SIGNING && Trouble::behind(e).is_none() {
-        // Why is in what was answered to whoever looked for them, which may hold some.
+        // They were found, and are not good enough.
         let why = "whoever was asked for credentials gave none that can be used";
         return (ErrorKind::PermissionDenied, format!("{why}; {NONE_SET_UP}"));
     }
@@ -130,7 +142,7 @@ fn no_credentials(e: &Error) -> Option<String> {
     while let Some(e) = next {
         let text = e.to_string();
         if let Some(at) = text.find(NONE_SET_UP) {
-            return Some(shortened(&text[at..]));
+            return Some(cut(&text[at..], SOURCES_LEN_MAX));
         }
         next = e.source();
     }
@@ -153,7 +165,11 @@ fn said(e: &Error, field: &str) -> Option<String> {
 }
 
 fn shortened(text: &str) -> String {
-    let mut end = text.len().min(WORDS_LEN_MAX);
+    cut(text, WORDS_LEN_MAX)
+}
+
+fn cut(text: &str, len_max: usize) -> String {
+    let mut end = text.len().min(len_max);
     while !text.is_char_boundary(end) {
         end -= 1;
     }

@@ -202,13 +202,12 @@ impl S3Settings {
         options: &ObjectsOptions,
         around: &dyn Surroundings,
     ) -> Result<S3Settings> {
-        let is_true = |name: &str| around.variable(name).is_some_and(|value| value.eq_ignore_ascii_case("true"));
         let mut options = options.clone();
         let variable = |names: &[&str]| names.iter().find_map(|name| around.set_variable(name));
         let profile = options.profile.clone().or_else(|| variable(&["AWS_PROFILE", "AWS_DEFAULT_PROFILE"]));
         let file = ProfileFile::of(around, profile.as_deref().unwrap_or("default"));
 
-        let ignored = is_true("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS");
+        let ignored = is_true(around, "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS");
         let endpoint = options.endpoint.clone().or_else(|| {
             let of_variable = || variable(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]);
             of_variable().or_else(|| file.endpoint()).filter(|_| !ignored)
@@ -216,7 +215,7 @@ impl S3Settings {
         let endpoint = endpoint.map(|endpoint| check_endpoint(&endpoint)).transpose()?;
         let region = options.region.clone().or_else(|| variable(&["AWS_REGION", "AWS_DEFAULT_REGION"]));
         let region = region.or_else(|| file.value("region")).unwrap_or_else(|| REGION_OF_OTHERS.to_owned());
-        if !region.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_') {
+        if !is_region(&region) {
             let why = "a region is a name like us-west-2";
             return Err(FsError::new(ErrorKind::InvalidInput).on("read region", region.escape_debug()).because(why));
         }
@@ -228,7 +227,7 @@ impl S3Settings {
 
         let ca_bundle = options.ca_bundle.take().or_else(|| variable(&["AWS_CA_BUNDLE"]).map(PathBuf::from));
         options.ca_bundle = ca_bundle.or_else(|| file.value("ca_bundle").map(PathBuf::from));
-        options.instance_metadata &= !is_true("AWS_EC2_METADATA_DISABLED");
+        options.instance_metadata &= !is_true(around, "AWS_EC2_METADATA_DISABLED");
         if options.tries_max == 0 {
             let given = around.set_variable("AWS_MAX_ATTEMPTS").and_then(|tries| tries.parse().ok());
             options.tries_max = given.unwrap_or(TRIES).clamp(1, 100);
@@ -239,6 +238,15 @@ impl S3Settings {
         let (bucket, prefix) = (bucket.to_owned(), prefix.to_owned());
         Ok(S3Settings { bucket, prefix, endpoint, region, profile, path_style, options })
     }
+}
+
+fn is_true(around: &dyn Surroundings, name: &str) -> bool {
+    around.variable(name).is_some_and(|value| value.eq_ignore_ascii_case("true"))
+}
+
+/// Whether it may stand in the name of a host.
+pub(super) fn is_region(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
 }
 
 /// An endpoint without a `/` at its end. One with a password in it would end up in messages.
@@ -260,7 +268,10 @@ fn check_endpoint(endpoint: &str) -> Result<String> {
 /// What the shared files say of one profile.
 pub(super) struct ProfileFile {
     values: BTreeMap<String, String>,
+    /// Of the section that its `services` names.
     services: BTreeMap<String, String>,
+    /// Of the section that its `sso_session` names.
+    session: BTreeMap<String, String>,
 }
 
 impl ProfileFile {
@@ -288,8 +299,12 @@ impl ProfileFile {
                 values.entry(name).or_insert(value);
             }
         }
-        let services = values.get("services").map(|name| section_of(&config, &format!("services {name}")));
-        ProfileFile { values, services: services.unwrap_or_default() }
+        let section = |kind: &str, value: &str| {
+            let name = values.get(value).filter(|name| !name.is_empty());
+            name.map(|name| section_of(&config, &format!("{kind} {name}"))).unwrap_or_default()
+        };
+        let (services, session) = (section("services", "services"), section("sso-session", "sso_session"));
+        ProfileFile { values, services, session }
     }
 
     /// Whether no file has the profile, or nothing in it.
@@ -300,6 +315,23 @@ impl ProfileFile {
     /// A value that is not empty.
     pub fn value(&self, name: &str) -> Option<String> {
         self.values.get(name).filter(|value| !value.is_empty()).cloned()
+    }
+
+    /// A value of the section `[sso-session …]` that it names.
+    pub fn session_value(&self, name: &str) -> Option<String> {
+        self.session.get(name).filter(|value| !value.is_empty()).cloned()
+    }
+
+    /// Where another service of AWS than the store is, if it was named: `sts`, `sso`, `sso_oidc`. What is said of all services
+    /// (`AWS_ENDPOINT_URL`) means the store alone: whoever keeps the objects is to get no token that is for AWS.
+    pub fn endpoint_of(&self, service: &str, around: &dyn Surroundings) -> Result<Option<String>> {
+        if is_true(around, "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS") {
+            return Ok(None);
+        }
+        let of_variable = around.set_variable(&format!("AWS_ENDPOINT_URL_{}", service.to_ascii_uppercase()));
+        let of_service =
+            || self.services.get(&format!("{service}.endpoint_url")).filter(|url| !url.is_empty()).cloned();
+        of_variable.or_else(of_service).map(|endpoint| check_endpoint(&endpoint)).transpose()
     }
 
     fn endpoint(&self) -> Option<String> {
@@ -318,7 +350,9 @@ fn section_of(text: &str, wanted: &str) -> BTreeMap<String, String> {
             continue;
         }
         if let Some(section) = trimmed.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-            inside = section.0.split_whitespace().eq(wanted.split_whitespace());
+            // Names with spaces are quoted.
+            let section = section.0.replace(['"', '\''], " ");
+            inside = section.split_whitespace().eq(wanted.split_whitespace());
             continue;
         }
         let Some((name, value)) = trimmed.split_once('=').filter(|_| inside) else { continue };
@@ -432,6 +466,34 @@ mod tests {
         let off = [("AWS_ENDPOINT_URL", "http://e"), ("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")];
         assert_eq!(resolve(&ObjectsOptions::default(), &off).unwrap().endpoint, None);
         assert_eq!(resolve(&ObjectsOptions::default(), &[("AWS_REGION", "")]).unwrap().region, "eu-west-1");
+    }
+
+    #[test]
+    fn names_with_spaces_are_quoted() {
+        const CONFIG: &str =
+            "[profile \"my farm\"]\nregion = r\nsso_session = my sso\n[sso-session 'my sso']\nsso_region = q\n";
+        let given = Given { variables: [("AWS_CONFIG_FILE", "/c")].into(), files: [("/c", CONFIG)].into() };
+        let file = ProfileFile::of(&given, "my farm");
+        assert_eq!(
+            (file.value("region").as_deref(), file.session_value("sso_region").as_deref()),
+            (Some("r"), Some("q"))
+        );
+    }
+
+    #[test]
+    fn other_services_have_endpoints_of_their_own() {
+        let endpoint = |variables: &[(&'static str, &'static str)], service: &str| {
+            const CONFIG: &str = "[default]\nservices = s\nendpoint_url = http://all\n[services s]\nsts =\n  endpoint_url = http://sts/\n";
+            let variables = variables.iter().copied().chain([("AWS_CONFIG_FILE", "/c")]).collect();
+            let given = Given { variables, files: [("/c", CONFIG)].into() };
+            ProfileFile::of(&given, "default").endpoint_of(service, &given).unwrap()
+        };
+        let general = [("AWS_ENDPOINT_URL", "http://all"), ("AWS_ENDPOINT_URL_SSO", "http://sso")];
+        assert_eq!(endpoint(&general, "sts").as_deref(), Some("http://sts"));
+        assert_eq!(endpoint(&general, "sso").as_deref(), Some("http://sso"));
+        assert_eq!(endpoint(&general, "sso_oidc"), None, "the store's is not theirs");
+        assert_eq!(endpoint(&[("AWS_ENDPOINT_URL_STS", "http://own")], "sts").as_deref(), Some("http://own"));
+        assert_eq!(endpoint(&[("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")], "sts"), None);
     }
 
     #[test]

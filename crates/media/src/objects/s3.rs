@@ -23,8 +23,8 @@ use parking_lot::RwLock;
 use reqsign_core::ProvideCredentialChain;
 use tokio::time::{Instant, sleep};
 
-use super::credentials::Credentials;
-use super::failure::{failed, is_answer, wants_other_credentials};
+use super::credentials::{Credentials, Why};
+use super::failure::{explained, failed, is_answer, wants_other_credentials};
 use super::options::{ObjectsOptions, Process, S3Settings};
 use super::pieces::{self, Pieces};
 use super::runtime::{Hold, ended_without_result};
@@ -50,6 +50,7 @@ pub struct S3Objects {
     transport: HttpTransporter,
     /// With the number of times that credentials were read anew.
     operator: RwLock<(u64, Operator)>,
+    pub(super) why: Why,
     condition: AtomicU8,
     threads: Hold,
 }
@@ -63,11 +64,13 @@ impl S3Objects {
         let settings = S3Settings::resolve(bucket, prefix, options, &Process)?;
         let subject = format!("s3://{bucket}/{prefix}");
         let transport = HttpTransporter::new(Transport::new(&settings)?);
-        let operator = operator(&settings, &transport).map_err(|e| failed("open object store", &subject, &e))?;
+        let why = Why::default();
+        let operator = operator(&settings, &transport, &why).map_err(|e| failed("open object store", &subject, &e))?;
         Ok(S3Objects {
             settings,
             transport,
             operator: RwLock::new((0, operator)),
+            why,
             condition: AtomicU8::new(condition::UNKNOWN),
             threads: Hold::default(),
         })
@@ -131,7 +134,8 @@ impl S3Objects {
             let ended = tokio::time::timeout_at(deadline + GRACE, fetched).await;
             pieces.end(ended.unwrap_or_else(|_| Err(Trouble::TimedOut("it took too long").into_error())));
         });
-        arrived.hand_on(sink)?.ok_or_else(ended_without_result)
+        let outcome = arrived.hand_on(sink)?.ok_or_else(ended_without_result)?;
+        Ok(outcome.map_err(|e| explained(e, &self.why)))
     }
 
     /// Reads a range; with other credentials from where it was, if those run out. Without any byte to be had, it is the object alone.
@@ -200,17 +204,18 @@ impl S3Objects {
     {
         let deadline = Instant::now() + self.settings.options.deadline + time_for(bytes);
         let call = call(deadline);
-        self.threads.threads()?.wait(async move {
+        let outcome = self.threads.threads()?.wait(async move {
             let ended = tokio::time::timeout_at(deadline + GRACE, until(deadline, call)).await;
             Ok(ended.unwrap_or_else(|_| Err(Trouble::TimedOut("it took too long").into_error())))
-        })
+        })?;
+        Ok(outcome.map_err(|e| explained(e, &self.why)))
     }
 
     /// The operator with credentials that are newer than those of the `number`th.
     pub(super) fn renewed(&self, number: u64) -> Outcome<Operator> {
         let mut current = self.operator.write();
         if current.0 == number {
-            *current = (number + 1, operator(&self.settings, &self.transport)?);
+            *current = (number + 1, operator(&self.settings, &self.transport, &self.why)?);
         }
         Ok(current.1.clone())
     }
@@ -228,7 +233,7 @@ impl S3Objects {
 }
 
 /// An operator that has read no credentials yet.
-fn operator(settings: &S3Settings, transport: &HttpTransporter) -> Outcome<Operator> {
+fn operator(settings: &S3Settings, transport: &HttpTransporter, why: &Why) -> Outcome<Operator> {
     // The variables were read already, and mean what the AWS tools mean by them.
     let mut builder = S3::default().bucket(&settings.bucket).region(&settings.region).disable_config_load();
     if !settings.prefix.is_empty() {
@@ -243,7 +248,7 @@ fn operator(settings: &S3Settings, transport: &HttpTransporter) -> Outcome<Opera
     if settings.options.anonymous {
         builder = builder.skip_signature();
     } else {
-        let credentials = Credentials::new(settings, Arc::new(Process));
+        let credentials = Credentials::new(settings, Arc::new(Process), why.clone());
         builder = builder.credential_provider_chain(ProvideCredentialChain::new().push(credentials));
     }
     let context = OperationContext::new().with_http_transport(transport.clone());

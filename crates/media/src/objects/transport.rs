@@ -90,8 +90,8 @@ impl Trouble {
     }
 
     /// The trouble that an error comes from.
-    pub fn behind(e: &Error) -> Option<&Trouble> {
-        let mut next = std::error::Error::source(e);
+    pub fn behind<'e>(e: &'e (dyn std::error::Error + 'static)) -> Option<&'e Trouble> {
+        let mut next = e.source();
         while let Some(e) = next {
             if let Some(trouble) = e.downcast_ref::<Trouble>() {
                 return Some(trouble);

@@ -10,7 +10,7 @@ use opendal_core::options::WriteOptions;
 use opendal_core::{Error, ErrorKind as Kind, Operator, Writer};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::failure::{failed, is_not_implemented, wants_new_upload, wants_other_credentials};
+use super::failure::{explained, failed, is_not_implemented, wants_new_upload, wants_other_credentials};
 use super::s3::{Outcome, S3Objects};
 use super::transport::{JOINED_AS_BYTES, Tries, Trouble};
 
@@ -193,7 +193,7 @@ impl S3Objects {
             writer = same;
             if let Err(e) = written {
                 self.give_up(writer);
-                return Ok(Err(e));
+                return Ok(Err(explained(e, &self.why)));
             }
         }
         let step = |deadline| async move {
@@ -203,7 +203,7 @@ impl S3Objects {
         let parts = content.len().div_ceil(part_len as u64);
         let time = (at_once + 1) as u64 * part_len as u64 + parts * JOINED_AS_BYTES;
         let (writer, closed) = self.run(time, step)?.map_err(|e| failed(OP, &self.subject(key), &e))?;
-        let attempt = attempt(closed);
+        let attempt = attempt(closed.map_err(|e| explained(e, &self.why)));
         if !matches!(attempt, Ok(Attempt::Stored(_))) {
             self.give_up(writer);
         }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use super::http::{Request, Response};
+use super::super::http::{Request, Response};
 use super::{Conditions, Object, State, Upload};
 
 /// Most keys on a page of a listing.

@@ -5,7 +5,6 @@
 //! What it is for are [`HttpFault`]s: answers and ends of connections that no well-behaved server has.
 
 mod answer;
-mod http;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufReader};
@@ -16,8 +15,8 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use self::http::{Request, Response};
 use super::WAIT_MAX;
+use super::http::{Request, Response};
 
 /// What happens to a request.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,4 +1,4 @@
-//! Requests and answers of HTTP/1.1, as far as the server needs them.
+//! Requests and answers of HTTP/1.1, as far as the servers of the test kit need them.
 
 use std::io::{self, BufRead, Read, Write};
 
@@ -8,11 +8,14 @@ const LINE_LEN_MAX: u64 = 16 << 10;
 /// A request with its body.
 #[derive(Clone)]
 pub struct Request {
+    /// `GET`, `PUT`, …
     pub method: String,
     /// Decoded, without the leading `/`.
     path: String,
+    /// What comes after the `?`, as it came.
     pub query: String,
     headers: Vec<(String, String)>,
+    /// All of the body.
     pub body: Vec<u8>,
 }
 
@@ -44,6 +47,12 @@ pub fn decode(text: &str) -> String {
         }
     }
     String::from_utf8_lossy(&decoded).into_owned()
+}
+
+/// A value of pairs as a query or a form has them, decoded.
+fn value_of(pairs: &str, name: &str) -> Option<String> {
+    let pairs = pairs.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    pairs.filter(|(key, _)| *key == name).map(|(_, value)| decode(&value.replace('+', " "))).next()
 }
 
 impl Request {
@@ -92,6 +101,11 @@ impl Request {
         self.headers.iter().filter_map(of).collect()
     }
 
+    /// The path, decoded, without the leading `/`.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
     /// The bucket.
     pub fn bucket(&self) -> &str {
         self.path.split_once('/').map_or(&self.path, |(bucket, _)| bucket)
@@ -104,8 +118,12 @@ impl Request {
 
     /// A value of the query, decoded.
     pub fn query_value(&self, name: &str) -> Option<String> {
-        let pairs = self.query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-        pairs.filter(|(key, _)| *key == name).map(|(_, value)| decode(&value.replace('+', " "))).next()
+        value_of(&self.query, name)
+    }
+
+    /// A value of a form in the body, decoded.
+    pub fn form_value(&self, name: &str) -> Option<String> {
+        value_of(std::str::from_utf8(&self.body).ok()?, name)
     }
 
     /// The access key of the signature.
@@ -141,12 +159,14 @@ impl Request {
 pub struct Response {
     status: u16,
     headers: Vec<(&'static str, String)>,
+    /// All of the body.
     pub body: Vec<u8>,
     /// What `HEAD` says of the body that it does not send.
     head_len: Option<u64>,
 }
 
 impl Response {
+    /// An answer without headers of its own.
     pub fn new(status: u16, body: impl Into<Vec<u8>>) -> Response {
         Response { status, headers: Vec::new(), body: body.into(), head_len: None }
     }
@@ -162,12 +182,14 @@ impl Response {
         Response { head_len: Some(len), ..Response::new(200, "") }
     }
 
+    /// The same with a header.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl Into<String>) -> Response {
         self.set(name, value);
         self
     }
 
+    /// Sets a header.
     pub fn set(&mut self, name: &'static str, value: impl Into<String>) {
         self.headers.retain(|(header, _)| *header != name);
         self.headers.push((name, value.into()));
