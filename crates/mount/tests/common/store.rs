@@ -416,14 +416,17 @@ impl MemFile {
         match &mut node.content {
             Content::File(bytes, _) => {
                 let done = work(bytes);
-                if node.attr.size != bytes.len() as u64 {
-                    node.attr.size = bytes.len() as u64;
-                    node.attr.mtime = Timestamp::now();
-                }
+                node.attr.size = bytes.len() as u64;
                 Ok(done)
             }
             _ => error(ErrorKind::InvalidInput),
         }
+    }
+
+    /// A change of content. It has another time than the one before, be it of the same length: a kernel tells by that.
+    fn change(&self, work: impl FnOnce(&mut Vec<u8>)) -> Result<()> {
+        self.with(work)?;
+        self.tree.lock().touch(Ino(self.ino))
     }
 }
 
@@ -443,7 +446,7 @@ impl StoreFile for MemFile {
     }
 
     fn write_at(&self, pieces: &[(u64, &[u8])]) -> Result<()> {
-        self.with(|bytes| {
+        self.change(|bytes| {
             for (offset, piece) in pieces {
                 let (start, end) = (*offset as usize, *offset as usize + piece.len());
                 if bytes.len() < end {
@@ -455,7 +458,7 @@ impl StoreFile for MemFile {
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
-        self.with(|bytes| bytes.resize(len as usize, 0))
+        self.change(|bytes| bytes.resize(len as usize, 0))
     }
 
     fn len(&self) -> Result<u64> {
@@ -468,7 +471,7 @@ impl StoreFile for MemFile {
 
     fn allocate(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
         match mode {
-            AllocateMode::Extend => self.with(|bytes| bytes.resize(bytes.len().max((offset + len) as usize), 0)),
+            AllocateMode::Extend => self.change(|bytes| bytes.resize(bytes.len().max((offset + len) as usize), 0)),
             AllocateMode::KeepSize => Ok(()),
             _ => error(ErrorKind::NotSupported),
         }
