@@ -84,8 +84,24 @@ pub fn seal_if(
     may: &mut MayReplace<'_>,
 ) -> Result<()> {
     let failed = |e: io::Error| FsError::from(e).on("write index", out.display());
-    let file = NewFile::create(out).map_err(failed)?;
     let clear_len = clear.metadata().map_err(failed)?.len();
+    seal_from(&|bytes, at| clear.read_exact_at(bytes, at), clear_len, key, out, report, may)
+}
+
+/// Reads all of the bytes at a place of a segment.
+pub(crate) type ReadAt<'a> = dyn Fn(&mut [u8], u64) -> io::Result<()> + 'a;
+
+/// As [`seal_if`], of a segment of `clear_len` bytes that lies anywhere.
+pub(crate) fn seal_from(
+    clear: &ReadAt<'_>,
+    clear_len: u64,
+    key: &SealKey,
+    out: &Path,
+    report: &mut Report<'_>,
+    may: &mut MayReplace<'_>,
+) -> Result<()> {
+    let failed = |e: io::Error| FsError::from(e).on("write index", out.display());
+    let file = NewFile::create(out).map_err(failed)?;
     let (header, key) = Header::new(key, clear_len)?;
     file.file().write_all_at(&header.encode(), 0).map_err(failed)?;
     let mut block = vec![0; SEALED_BLOCK_LEN_BYTES];
@@ -93,7 +109,7 @@ pub fn seal_if(
         step(number, header.blocks(), Stage::Write, out, report)?;
         let (at, len) = header.clear_range(number);
         block.resize(len, 0);
-        clear.read_exact_at(&mut block, at).map_err(failed)?;
+        clear(&mut block, at).map_err(failed)?;
         key.seal_block(&header, number, &mut block)?;
         file.file().write_all_at(&block, header.sealed_at(number)).map_err(failed)?;
     }

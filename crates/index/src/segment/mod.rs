@@ -21,12 +21,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use adit_core::error::{ErrorKind, FsError, Result};
 use adit_core::types::Kind;
 
-use crate::ContentHash;
 use crate::error::{Damage, Fault};
 use crate::layout::{
     self, BLOCK_LEN_BYTES, DEPTH_MAX, HEADER_LEN_MAX_BYTES, Header, Mode, PATH_LEN_MAX_BYTES, Section,
 };
 use crate::map::Map;
+use crate::{ContentHash, Stamp};
 
 pub use columns::Columns;
 pub use names::{Child, Children};
@@ -242,6 +242,15 @@ impl Segment {
             return Err(self.damaged(id.0, "it has a hash, and the index has none"));
         }
         self.number(Section::Hashes, id, |hash: ContentHash| hash).map(Some)
+    }
+
+    /// Which file the hash of a node is of, if that is known.
+    pub fn stamp(&self, id: NodeId) -> Result<Option<Stamp>> {
+        self.check_id(id)?;
+        if self.columns[slot(Section::Stamps)].is_none() {
+            return Ok(None);
+        }
+        Ok(Some(self.number(Section::Stamps, id, |stamp: Stamp| stamp)?).filter(|stamp| *stamp != [0; 8]))
     }
 
     /// The bytes that the store gave with a node; none if it gave none.
