@@ -11,7 +11,7 @@ use std::path::Path;
 use adit_core::error::{ErrorKind, FsError};
 use adit_index::sealed::format::{BLOCK_LEN_BYTES, HEADER_LEN_BYTES, SEALED_BLOCK_LEN_BYTES};
 use adit_index::sealed::{self, Damage, SealKey};
-use adit_index::{Builder, Index, Progress, Segment};
+use adit_index::{Builder, Index, NodeId, Progress, Segment};
 use support::{Item, Place, compare, items, model};
 use zeroize::Zeroizing;
 
@@ -89,6 +89,47 @@ fn any_tree_comes_back_and_only_to_who_has_the_key() {
         let plain = damage(sealed::open(&place.out(), &key(1), &mut on));
         assert_eq!(plain, Some(Damage::NotSealed));
     }
+}
+
+#[test]
+fn one_without_its_tables_has_every_entry_and_is_checked_all_the_same() {
+    let items: Vec<Item> = (0..20_000)
+        .map(|n| Item {
+            hash: Some([n as u8; 16]),
+            stamp: Some([1 + (n % 255) as u8; 8]),
+            ..Item::file(format!("a directory/{n:05}").as_bytes())
+        })
+        .collect();
+    let place = Place::new();
+    build_with_tables(&items, place.dir.path(), &place.out(), &key(1), true);
+    let whole = sealed::open(&place.out(), &key(1), &mut on).unwrap();
+    let tables: Vec<_> = whole.sections().filter(|(section, _)| section.is_table()).collect();
+    assert!(tables.len() == 5 && tables.iter().any(|(_, len)| *len > 3 * BLOCK_LEN_BYTES as u64), "{tables:?}");
+    let held = |segment: &Segment| {
+        let mut zeros = 0;
+        let mut bytes = Vec::new();
+        segment.write_to(&mut bytes).unwrap();
+        for block in bytes.chunks(BLOCK_LEN_BYTES) {
+            zeros += usize::from(block.iter().all(|byte| *byte == 0));
+        }
+        zeros
+    };
+    let segment = sealed::open_without_tables(&place.out(), &key(1), &mut on).unwrap();
+    assert_eq!(segment.sections().filter(|(section, _)| section.is_table()).count(), 0);
+    assert!(held(&segment) >= 3 && held(&whole) == 0, "{} blocks are not there", held(&segment));
+    let dir = segment.lookup(NodeId::ROOT, b"a directory").unwrap().unwrap();
+    for item in &items {
+        let node = segment.lookup(dir, &item.path[b"a directory/".len()..]).unwrap().unwrap();
+        assert_eq!(segment.path(node).unwrap(), item.path);
+        assert_eq!((segment.hash(node).unwrap(), segment.stamp(node).unwrap()), (item.hash, item.stamp));
+    }
+    // A table that was changed is found, though nobody wants it.
+    let mut bytes = fs::read(place.out()).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 1;
+    fs::write(place.out(), &bytes).unwrap();
+    let harmed = sealed::open_without_tables(&place.out(), &key(1), &mut on);
+    assert!(matches!(damage(harmed), Some(Damage::Block(_))));
 }
 
 #[test]

@@ -119,6 +119,13 @@ impl Segment {
         Self::open(path)?.into_memory()
     }
 
+    /// Without its tables, as if it had been made so: nobody asks for them any more. A full check looks at them, and finds that they are not there.
+    #[cfg(feature = "sealed")]
+    pub(crate) fn without_tables(mut self) -> Segment {
+        Section::TABLES.iter().for_each(|section| self.columns[slot(*section)] = None);
+        self
+    }
+
     /// As it is after [`Segment::load`].
     pub(crate) fn into_memory(mut self) -> Result<Segment> {
         let copy = Map::copy(&self.file, self.map.bytes().len());
@@ -197,7 +204,8 @@ impl Segment {
 
     /// The sections that this version knows, with their lengths in bytes.
     pub fn sections(&self) -> impl Iterator<Item = (Section, u64)> {
-        self.header.sections.iter().filter_map(|entry| Some((Section::from_kind(entry.kind)?, entry.len)))
+        let known = self.header.sections.iter().filter_map(|entry| Some((Section::from_kind(entry.kind)?, entry.len)));
+        known.filter(|(section, _)| self.columns[slot(*section)].is_some())
     }
 
     /// What is known of a node. `InvalidInput` if there is none of this number.

@@ -17,7 +17,7 @@ use crate::args::low::{GlobalArgs, SourceArgs};
 use crate::asked::Asked;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
-use crate::open::index::{IndexFile, file as open_file};
+use crate::open::index::{IndexFile, Opener};
 use crate::output::add_name;
 use crate::question::Question;
 
@@ -33,7 +33,7 @@ pub fn update(args: &IndexUpdateArgs, global: &GlobalArgs) -> Result<()> {
     let path = absolute(&path)?;
     let in_place = InPlace::at(&path).map_err(|e| Failure::io(path.display(), &e))?;
     let begun_ns = now_ns();
-    let index = open_file(&path, &secret(args, named)?)?;
+    let index = Opener::new(&secret(args, named)?).without_tables().open(&path)?;
     let origin = index.origin().ok_or_else(|| {
         Failure::new(Code::NotSupported, format!("{}: not made by `adit index build`", path.display()))
             .hint("it cannot be updated: build it again")
