@@ -131,6 +131,7 @@ impl Tree {
             size: 1000 + at as u64 % 100_000,
             mtime_ns: 1_700_000_000_000_000_000 + at as i64,
             hash: Some(hash),
+            stamp: None,
             extra: &[],
         }
     }

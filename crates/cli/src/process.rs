@@ -8,6 +8,10 @@ use rustix::process::{Resource, Rlimit};
 /// Most descriptors asked for; trees are copied with one open directory per level.
 const DESCRIPTORS_MAX: u64 = 65_536;
 
+/// From this length on a piece of memory is large, in bytes: longer than what is read and written at once, for which asking the host each time would cost.
+#[cfg(target_env = "gnu")]
+const LARGE_LEN_BYTES: libc::c_int = 2 << 20;
+
 /// The first descriptor that is neither standard input, output nor error.
 const FIRST_OTHER: RawFd = 3;
 
@@ -56,6 +60,16 @@ pub fn harden() {
     }
 }
 
+/// Has large pieces of memory go back to the host when they are freed: for a process that stays.
+///
+/// Tables that grow free ever larger pieces. The GNU C library takes the largest one that was freed, up to 32 MiB, for the length below which it keeps
+/// pieces for the thread that had them: so a mount held half as much memory again as all that is counted.
+pub fn hand_back_large_pieces() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it sets a number, under the allocator's locks.
+    let _is_set = unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_LEN_BYTES) };
+}
+
 /// Takes the processor where others leave it. A little only: what is measured then would be of no use otherwise.
 pub fn let_others_go_first() {
     // It is as right without.
@@ -102,6 +116,22 @@ pub fn end_at_once(code: u8) -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What was freed before makes no difference. Other libraries have no length that grows.
+    #[test]
+    fn a_large_piece_of_memory_is_mapped_by_itself() {
+        hand_back_large_pieces();
+        let is_mapped = |len: usize| {
+            let piece = std::hint::black_box(vec![1_u8; len]);
+            // SAFETY: in front of each piece the GNU C library has its length, of which the second bit says that it was mapped.
+            let len_and_bits = unsafe { piece.as_ptr().cast::<usize>().sub(1).read() };
+            len_and_bits & 2 != 0 || cfg!(not(target_env = "gnu"))
+        };
+        for _ in 0..3 {
+            assert!(is_mapped(16 << 20));
+            assert!(is_mapped(4 << 20));
+        }
+    }
 
     #[test]
     fn the_umask_is_read_and_kept() {

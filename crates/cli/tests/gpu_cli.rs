@@ -171,6 +171,7 @@ fn large(bench: &Bench, name: &str, files: u32) {
             size: 1,
             mtime_ns: 0,
             hash: Some([number as u8; 16]),
+            stamp: None,
             extra: &[],
         };
         builder.add(&entry).unwrap();

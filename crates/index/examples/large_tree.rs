@@ -55,7 +55,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         let hash = Some(u128::from(mixed(n)).to_le_bytes());
         let mtime_ns = 1_700_000_000_000_000_000 + n as i64;
         let size = mixed(n) >> 40;
-        builder.add(&Entry { path: &bytes, kind: Kind::File, perm: 0o644, size, mtime_ns, hash, extra: b"" })?;
+        builder.add(&Entry {
+            path: &bytes,
+            kind: Kind::File,
+            perm: 0o644,
+            size,
+            mtime_ns,
+            hash,
+            stamp: None,
+            extra: b"",
+        })?;
         if n % 100_000 == 0 {
             peak = peak.max(memory_kib().unwrap_or(0));
         }

@@ -102,7 +102,7 @@ pub fn ask(segment: &Segment) {
             let node = segment.node(id)?;
             let (name, path) = (segment.name(id)?, segment.path(id)?);
             assert!(path.ends_with(name) && (id == NodeId::ROOT) == path.is_empty());
-            let _ = (segment.hash(id)?, segment.extra(id)?);
+            let _ = (segment.hash(id)?, segment.stamp(id)?, segment.extra(id)?);
             assert_eq!(segment.lookup(node.parent, name)?.filter(|_| sound), Some(id).filter(|_| sound && id.0 > 0));
             Ok::<_, FsError>(node)
         })();

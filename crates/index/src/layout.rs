@@ -84,11 +84,13 @@ pub enum Section {
     DirectoryPaths = 14,
     /// Which runs of bytes the names of some nodes have: [`signatures`].
     NameSignatures = 15,
+    /// Of each node which file in which state its hash is of, 8 bytes; zeros where that is not known.
+    Stamps = 16,
 }
 
 impl Section {
     /// All that this version knows, by number.
-    pub const ALL: [Section; 15] = [
+    pub const ALL: [Section; 16] = [
         Section::Parents,
         Section::NameLengths,
         Section::NamePositions,
@@ -104,6 +106,7 @@ impl Section {
         Section::DirectoryPositions,
         Section::DirectoryPaths,
         Section::NameSignatures,
+        Section::Stamps,
     ];
 
     /// The tables: what a segment may lack, as all of it follows from the other sections.
@@ -113,6 +116,16 @@ impl Section {
         Section::DirectoryPositions,
         Section::DirectoryPaths,
         Section::NameSignatures,
+    ];
+
+    /// What the tables are made of.
+    pub const OF_TABLES: [Section; 6] = [
+        Section::Parents,
+        Section::NameLengths,
+        Section::NamePositions,
+        Section::Modes,
+        Section::Sizes,
+        Section::Names,
     ];
 
     /// The tables by which whole paths are found. Some of them is as good as none.
@@ -142,6 +155,7 @@ impl Section {
             Section::DirectoryPositions => "the positions of directories' paths",
             Section::DirectoryPaths => "the paths of directories",
             Section::NameSignatures => "the signatures of names",
+            Section::Stamps => "the stamps of hashes",
         }
     }
 
@@ -157,7 +171,7 @@ impl Section {
             Section::NameLengths => Some(nodes),
             Section::NamePositions => Some(8 * nodes.div_ceil(u64::from(GROUP_LEN))),
             Section::Modes => Some(2 * nodes),
-            Section::Sizes | Section::Times => Some(8 * nodes),
+            Section::Sizes | Section::Times | Section::Stamps => Some(8 * nodes),
             Section::Hashes => Some(16 * nodes),
             Section::Names | Section::ExtraEntries | Section::Extra => None,
             Section::DirectoryPositions | Section::DirectoryPaths => None,
@@ -169,9 +183,14 @@ impl Section {
         Self::TABLES.contains(&self)
     }
 
+    /// Whether who does not know it must not read the segment. Without stamps the hashes are as right: an update reads their files again.
+    pub fn is_required(self) -> bool {
+        !self.is_table() && self != Section::Stamps
+    }
+
     /// Whether a segment may lack it.
     fn is_optional(self) -> bool {
-        matches!(self, Section::Hashes | Section::ExtraEntries | Section::Extra) || self.is_table()
+        matches!(self, Section::Hashes | Section::ExtraEntries | Section::Extra) || !self.is_required()
     }
 }
 

@@ -107,3 +107,7 @@ pub use wait::block_on;
 
 /// A hash of what a node holds. Of which kind, the store knows that made the segment.
 pub type ContentHash = [u8; 16];
+
+/// Which file, in which state, a hash is of, as the store says that made the segment; zeros are none. Whoever would take the hash over without reading
+/// the file compares it.
+pub type Stamp = [u8; 8];

@@ -233,8 +233,16 @@ fn a_search_that_is_told_to_ends() {
 fn a_segment_that_is_a_namespace_answers_as_its_store() {
     let dir = tempfile::tempdir().unwrap();
     let mut builder = Builder::new(dir.path(), 4 << 20);
-    let entry =
-        |path, mtime_ns, hash| Entry { path, kind: Kind::File, perm: 0o644, size: 3, mtime_ns, hash, extra: b"" };
+    let entry = |path, mtime_ns, hash| Entry {
+        path,
+        kind: Kind::File,
+        perm: 0o644,
+        size: 3,
+        mtime_ns,
+        hash,
+        stamp: None,
+        extra: b"",
+    };
     builder.add(&entry(b"a/deep/one", 5, Some([7; 16]))).unwrap();
     builder.add(&entry(b"a/two", 6, None)).unwrap();
     let out = dir.path().join("segment");

@@ -27,6 +27,7 @@ struct Told {
     size: u64,
     mtime_ns: i64,
     hash: Option<[u8; 16]>,
+    stamp: Option<[u8; 8]>,
     extra: Vec<u8>,
     change: Change,
 }
@@ -50,6 +51,7 @@ impl Seen {
                     size: if entry.kind == Kind::Directory { 0 } else { entry.size },
                     mtime_ns: entry.mtime_ns,
                     hash: entry.hash,
+                    stamp: entry.stamp,
                     extra: entry.extra.to_vec(),
                     change,
                 };
@@ -99,6 +101,7 @@ fn expected(root: &Path, hash: bool) -> BTreeMap<Vec<u8>, Told> {
             size: meta.size(),
             mtime_ns: meta.mtime() * 1_000_000_000 + meta.mtime_nsec(),
             hash: None,
+            stamp: None,
             extra: Vec::new(),
             change: Change::Added,
         };
@@ -114,7 +117,7 @@ fn expected(root: &Path, hash: bool) -> BTreeMap<Vec<u8>, Told> {
             told.hash = Some(xxh3_128(&fs::read(&path).unwrap()).to_be_bytes());
             // Which file the hash is of, as docs/formats/index.md has it.
             let ctime_ns = meta.ctime() * 1_000_000_000 + meta.ctime_nsec();
-            told.extra = xxh3_64(&[meta.ino().to_le_bytes(), ctime_ns.to_le_bytes()].concat()).to_le_bytes().to_vec();
+            told.stamp = Some(xxh3_64(&[meta.ino().to_le_bytes(), ctime_ns.to_le_bytes()].concat()).to_le_bytes());
         }
         all.insert(path.strip_prefix(root).unwrap().as_os_str().as_bytes().to_vec(), told);
     }
@@ -184,8 +187,8 @@ fn the_index_is_not_in_itself() {
 fn segment(seen: &Seen, place: &Path) -> Segment {
     let mut builder = Builder::new(place, 0);
     for (path, told) in &seen.entries {
-        let Told { kind, perm, size, mtime_ns, hash, ref extra, .. } = *told;
-        builder.add(&adit_index::Entry { path, kind, perm, size, mtime_ns, hash, extra }).unwrap();
+        let Told { kind, perm, size, mtime_ns, hash, stamp, ref extra, .. } = *told;
+        builder.add(&adit_index::Entry { path, kind, perm, size, mtime_ns, hash, stamp, extra }).unwrap();
     }
     builder.finish(&place.join("index"), &mut |_| ControlFlow::Continue(())).unwrap();
     Segment::open(&place.join("index")).unwrap()
@@ -249,6 +252,28 @@ fn what_has_changed_is_told_and_only_that_is_read() {
         assert_eq!(seen.with(Change::Changed), ["kind", "link", "longer", "mode", "touched"]);
         assert_eq!(seen.with(Change::Same), ["", "same", "sub", "sub/in"]);
     }
+}
+
+/// In an index that was made before stamps had a place of their own they are extra bytes.
+#[test]
+fn stamps_of_an_earlier_version_are_believed_as_well() {
+    let (dir, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(dir.path().join("a"), "one").unwrap();
+    fs::write(dir.path().join("b"), "another").unwrap();
+    age(dir.path());
+    let options = ScanOptions { hash: true, ..PLAIN };
+    let mut first = folder(dir.path(), &options);
+    for (path, told) in &mut first.entries {
+        told.extra = told.stamp.take().map(|stamp| stamp.to_vec()).unwrap_or_default();
+        if path == b"b" {
+            told.extra[0] ^= 1;
+        }
+    }
+    let segment = segment(&first, place.path());
+    let before = Some(Before::new(&segment, now_ns() + 3_600_000_000_000));
+    let again = folder(dir.path(), &ScanOptions { before, ..options });
+    assert_eq!((again.with(Change::Same).len(), again.read_bytes), (3, "another".len() as u64));
+    assert!(again.entries.values().all(|told| told.extra.is_empty()));
 }
 
 /// Files that are written to while they are read: what is told of one is what it has, if it still has the size and the time that were

@@ -3,6 +3,7 @@
 mod support;
 
 use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -10,7 +11,7 @@ use std::path::Path;
 use adit_core::error::{ErrorKind, FsError};
 use adit_index::sealed::format::{BLOCK_LEN_BYTES, HEADER_LEN_BYTES, SEALED_BLOCK_LEN_BYTES};
 use adit_index::sealed::{self, Damage, SealKey};
-use adit_index::{Builder, Index, Progress, Segment};
+use adit_index::{Builder, Index, NodeId, Progress, Segment};
 use support::{Item, Place, compare, items, model};
 use zeroize::Zeroizing;
 
@@ -26,12 +27,33 @@ fn on(_: Progress) -> ControlFlow<()> {
 
 /// Builds `items` as an encrypted index at `out`.
 fn build(items: &[Item], scratch: &Path, out: &Path, key: &SealKey) {
+    build_with_tables(items, scratch, out, key, false);
+}
+
+fn build_with_tables(items: &[Item], scratch: &Path, out: &Path, key: &SealKey, tables: bool) {
     let mut builder = Builder::new(scratch, 0);
     builder.seal_scratch().unwrap();
+    builder.set_tables(tables);
+    items.iter().for_each(|item| builder.add(&item.entry()).unwrap());
+    builder.finish_sealed(key, out, &mut on, &mut || Ok(())).unwrap();
+}
+
+/// The same by way of a segment in memory.
+fn build_in_memory(items: &[Item], scratch: &Path, out: &Path, key: &SealKey, tables: bool) {
+    let mut builder = Builder::new(scratch, 0);
+    builder.set_tables(tables);
     items.iter().for_each(|item| builder.add(&item.entry()).unwrap());
     let clear = sealed::memory_file().unwrap();
     builder.finish_into(&clear, out, &mut on).unwrap();
     sealed::seal(&clear, key, out, &mut on).unwrap();
+}
+
+fn clear_bytes(path: &Path, key: &SealKey) -> Vec<u8> {
+    let mut clear = sealed::unseal(&File::open(path).unwrap(), path, key, &mut on).unwrap();
+    let mut bytes = Vec::new();
+    clear.seek(SeekFrom::Start(0)).unwrap();
+    clear.read_to_end(&mut bytes).unwrap();
+    bytes
 }
 
 fn open(bytes: &[u8], dir: &Path, key: &SealKey) -> Result<Segment, FsError> {
@@ -47,10 +69,16 @@ fn damage(result: Result<Segment, FsError>) -> Option<Damage> {
 #[test]
 fn any_tree_comes_back_and_only_to_who_has_the_key() {
     let mut rng = adit_testkit::Rng::new(7);
-    for count in [0, 1, 40, 3000] {
+    for (count, tables) in [(0, true), (1, false), (40, true), (3000, false), (3000, true)] {
         let (place, items) = (Place::new(), items(&mut rng, count));
-        build(&items, place.dir.path(), &place.out(), &key(1));
+        build_with_tables(&items, place.dir.path(), &place.out(), &key(1), tables);
         assert!(sealed::is_sealed(&place.out()).unwrap());
+        // Written to a scratch file or to memory, the segment is the same, with zeros where nothing is.
+        let (clear, other) = (clear_bytes(&place.out(), &key(1)), place.dir.path().join("other"));
+        build_in_memory(&items, place.dir.path(), &other, &key(1), tables);
+        assert!(clear == clear_bytes(&other, &key(1)));
+        fs::remove_file(other).unwrap();
+        sealed::open(&place.out(), &key(1), &mut on).unwrap().verify(&mut on).unwrap();
         compare(&sealed::open(&place.out(), &key(1), &mut on).unwrap(), &model(&items, 0o755, 0));
         assert_eq!(place.left(), [""; 0]);
         let refused = sealed::open(&place.out(), &key(2), &mut on).unwrap_err();
@@ -61,6 +89,47 @@ fn any_tree_comes_back_and_only_to_who_has_the_key() {
         let plain = damage(sealed::open(&place.out(), &key(1), &mut on));
         assert_eq!(plain, Some(Damage::NotSealed));
     }
+}
+
+#[test]
+fn one_without_its_tables_has_every_entry_and_is_checked_all_the_same() {
+    let items: Vec<Item> = (0..20_000)
+        .map(|n| Item {
+            hash: Some([n as u8; 16]),
+            stamp: Some([1 + (n % 255) as u8; 8]),
+            ..Item::file(format!("a directory/{n:05}").as_bytes())
+        })
+        .collect();
+    let place = Place::new();
+    build_with_tables(&items, place.dir.path(), &place.out(), &key(1), true);
+    let whole = sealed::open(&place.out(), &key(1), &mut on).unwrap();
+    let tables: Vec<_> = whole.sections().filter(|(section, _)| section.is_table()).collect();
+    assert!(tables.len() == 5 && tables.iter().any(|(_, len)| *len > 3 * BLOCK_LEN_BYTES as u64), "{tables:?}");
+    let held = |segment: &Segment| {
+        let mut zeros = 0;
+        let mut bytes = Vec::new();
+        segment.write_to(&mut bytes).unwrap();
+        for block in bytes.chunks(BLOCK_LEN_BYTES) {
+            zeros += usize::from(block.iter().all(|byte| *byte == 0));
+        }
+        zeros
+    };
+    let segment = sealed::open_without_tables(&place.out(), &key(1), &mut on).unwrap();
+    assert_eq!(segment.sections().filter(|(section, _)| section.is_table()).count(), 0);
+    assert!(held(&segment) >= 3 && held(&whole) == 0, "{} blocks are not there", held(&segment));
+    let dir = segment.lookup(NodeId::ROOT, b"a directory").unwrap().unwrap();
+    for item in &items {
+        let node = segment.lookup(dir, &item.path[b"a directory/".len()..]).unwrap().unwrap();
+        assert_eq!(segment.path(node).unwrap(), item.path);
+        assert_eq!((segment.hash(node).unwrap(), segment.stamp(node).unwrap()), (item.hash, item.stamp));
+    }
+    // A table that was changed is found, though nobody wants it.
+    let mut bytes = fs::read(place.out()).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 1;
+    fs::write(place.out(), &bytes).unwrap();
+    let harmed = sealed::open_without_tables(&place.out(), &key(1), &mut on);
+    assert!(matches!(damage(harmed), Some(Damage::Block(_))));
 }
 
 #[test]
@@ -161,10 +230,15 @@ fn nothing_on_the_disk_is_in_clear() {
             assert!(!sealing || !files.iter().any(|bytes| has(bytes)));
             ControlFlow::Continue(())
         };
-        let clear = sealed::memory_file().unwrap();
-        builder.finish_into(&clear, &place.out(), &mut look).unwrap();
+        if sealing {
+            builder.set_tables(true);
+            builder.finish_sealed(&key(1), &place.out(), &mut look, &mut || Ok(())).unwrap();
+        } else {
+            let clear = sealed::memory_file().unwrap();
+            builder.finish_into(&clear, &place.out(), &mut look).unwrap();
+            sealed::seal(&clear, &key(1), &place.out(), &mut on).unwrap();
+        }
         assert!(seen > 1 << 20, "it is small enough to need no scratch files: {seen}");
-        sealed::seal(&clear, &key(1), &place.out(), &mut on).unwrap();
         assert!(!has(&fs::read(place.out()).unwrap()));
         let segment = sealed::open(&place.out(), &key(1), &mut on).unwrap();
         assert_eq!(segment.len(), 60_000 + 7 + 1 + 1);

@@ -188,12 +188,19 @@ pub fn file(path: &Path, secret: &IndexSecretArgs) -> Result<IndexFile> {
 pub struct Opener<'a> {
     secret: &'a IndexSecretArgs,
     key: Option<SealKey>,
+    without_tables: bool,
 }
 
 impl<'a> Opener<'a> {
     /// Asks for the password when it is needed.
     pub fn new(secret: &'a IndexSecretArgs) -> Opener<'a> {
-        Opener { secret, key: None }
+        Opener { secret, key: None, without_tables: false }
+    }
+
+    /// Leaves out what only questions need, where it would be in memory.
+    #[must_use]
+    pub fn without_tables(self) -> Opener<'a> {
+        Opener { without_tables: true, ..self }
     }
 
     /// The index in the file `path`.
@@ -212,6 +219,7 @@ impl<'a> Opener<'a> {
         }
         let is_sealed = head == Head::Sealed;
         let segment = match is_sealed {
+            true if self.without_tables => sealed::open_without_tables(path, self.key(path)?, &mut on),
             true => sealed::open(path, self.key(path)?, &mut on),
             false => Segment::open(path),
         };

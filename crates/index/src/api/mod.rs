@@ -44,7 +44,7 @@ use pool::Pool;
 /// # let mut builder = adit_index::Builder::new(dir.path(), 0);
 /// # for (path, size) in [("README.md", 7), ("src/lib.rs", 120), ("src/gpu/mod.rs", 80)] {
 /// #     let kind = adit_core::types::Kind::File;
-/// #     let entry = adit_index::Entry { path: path.as_bytes(), kind, perm: 0o644, size, mtime_ns: 0, hash: None, extra: b"" };
+/// #     let entry = adit_index::Entry { path: path.as_bytes(), kind, perm: 0o644, size, mtime_ns: 0, hash: None, stamp: None, extra: b"" };
 /// #     builder.add(&entry)?;
 /// # }
 /// # builder.finish(&file, &mut |_| std::ops::ControlFlow::Continue(()))?;

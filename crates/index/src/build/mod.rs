@@ -25,14 +25,16 @@ use std::path::Path;
 use adit_core::error::{ErrorKind, FsError, Result};
 use adit_core::types::Kind;
 
-use crate::ContentHash;
 use crate::error::Refusal;
 use crate::layout::{EXTRA_LEN_MAX_BYTES, IDENTITY_LEN_MAX_BYTES, Mode};
 use crate::progress::{Progress, Report, Stage};
 use crate::publish::{MayReplace, NewFile};
+#[cfg(feature = "sealed")]
+use crate::sealed::{self, SealKey};
+use crate::{ContentHash, Stamp};
 use heap::Heap;
 use levels::Levels;
-use output::WriteError;
+use output::{Target, WriteError};
 use record::Facts;
 use run::{Run, RunFile, RunWriter};
 use scratch::Place;
@@ -64,6 +66,8 @@ pub struct Entry<'a> {
     pub mtime_ns: i64,
     /// A hash of its content.
     pub hash: Option<ContentHash>,
+    /// Which file the hash is of. Kept with a hash only.
+    pub stamp: Option<Stamp>,
     /// Any bytes that go with it, at most [`EXTRA_LEN_MAX_BYTES`].
     pub extra: &'a [u8],
 }
@@ -113,7 +117,7 @@ impl Builder {
             limit,
             identity: Vec::new(),
             tables: false,
-            implied: Facts { size: 0, mtime_ns: 0, mode: Mode(0), hash: [0; 16], extra: None },
+            implied: Facts::NOTHING,
             run: Run::new(limit / 2),
             runs: Vec::new(),
             heap: None,
@@ -202,6 +206,7 @@ impl Builder {
             mtime_ns: entry.mtime_ns,
             mode: Mode::new(entry.kind, entry.perm, entry.hash.is_some()),
             hash: entry.hash.unwrap_or_default(),
+            stamp: entry.stamp.filter(|_| entry.hash.is_some()).unwrap_or_default(),
             extra,
         };
         if !self.run.push(&self.key, &facts) {
@@ -268,14 +273,39 @@ impl Builder {
     }
 
     /// As [`Builder::finish`], into an empty file that is open for reading and writing, and stays the caller's to publish. Errors name `out`.
-    pub fn finish_into(mut self, file: &File, out: &Path, report: &mut Report<'_>) -> Result<Built> {
+    pub fn finish_into(self, file: &File, out: &Path, report: &mut Report<'_>) -> Result<Built> {
+        self.write(Target::File(file), out, report)
+    }
+
+    /// As [`Builder::finish_if`], encrypted with `key`. All scratch files from here on are encrypted as well, the segment being one of them: it is never
+    /// on the disk in clear, and of it only what tables are made of is in memory: some 16 bytes and the name of each node.
+    ///
+    /// # Errors
+    /// As [`Builder::finish_if`].
+    #[cfg(feature = "sealed")]
+    pub fn finish_sealed(
+        mut self,
+        key: &SealKey,
+        out: &Path,
+        report: &mut Report<'_>,
+        may: &mut MayReplace<'_>,
+    ) -> Result<Built> {
+        self.check_usable()?;
+        self.place.seal()?;
+        let clear = self.place.file().map_err(|e| self.scratch_error(e))?;
+        let built = self.write(Target::Scratch(&clear), out, report)?;
+        sealed::seal_from(&|bytes, at| clear.read_exact_at(bytes, at), built.file_len, key, out, report, may)?;
+        Ok(built)
+    }
+
+    fn write(mut self, target: Target<'_>, out: &Path, report: &mut Report<'_>) -> Result<Built> {
         self.check_usable()?;
         let tree = self.sort(out, report)?;
         let scratch = || self.place.file();
         let how = How { scratch: &scratch, memory_limit_bytes: self.limit / 2 };
         let tables = self.tables.then_some(how);
         let file_len =
-            output::write(file, &tree, self.heap.as_ref(), &self.identity, tables, report).map_err(|e| match e {
+            output::write(target, &tree, self.heap.as_ref(), &self.identity, tables, report).map_err(|e| match e {
                 WriteError::Interrupted => interrupted(out),
                 WriteError::Io(e) => write_error(e, out),
                 WriteError::Index(e) => e,

@@ -11,6 +11,8 @@ use adit_core::types::Kind;
 use super::heap::Heap;
 use super::levels::{LevelNode, Levels};
 use super::record::Facts;
+#[cfg(feature = "sealed")]
+use super::scratch::ScratchFile;
 use super::tables::{self, How};
 use super::tree::Totals;
 use crate::layout::{
@@ -44,9 +46,52 @@ impl From<io::Error> for WriteError {
     }
 }
 
+/// Where a segment is written.
+#[derive(Clone, Copy)]
+pub(crate) enum Target<'a> {
+    /// The file that it becomes, or is copied from.
+    File(&'a File),
+    /// A scratch file, for what must not lie on a disk as it is.
+    #[cfg(feature = "sealed")]
+    Scratch(&'a ScratchFile),
+}
+
+impl Target<'_> {
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        match self {
+            Target::File(file) => file.write_all_at(bytes, offset),
+            #[cfg(feature = "sealed")]
+            Target::Scratch(file) => file.write_all_at(bytes, offset),
+        }
+    }
+
+    /// The columns that were written, as far as tables are made of them.
+    fn columns(&self, header: &Header) -> Result<Segment, WriteError> {
+        match self {
+            Target::File(file) => Ok(Segment::unfinished(file, header.clone())?),
+            #[cfg(feature = "sealed")]
+            Target::Scratch(file) => {
+                // Where nothing is written a file in memory takes none: hashes, for one, are not in it.
+                let clear = crate::sealed::memory_file()?;
+                let mut piece = vec![0; BLOCK_LEN_BYTES as usize];
+                for entry in Section::OF_TABLES.iter().filter_map(|section| header.section(*section)) {
+                    for at in (0..entry.len).step_by(piece.len()) {
+                        let piece = &mut piece[..(entry.len - at).min(BLOCK_LEN_BYTES) as usize];
+                        file.read_exact_at(piece, entry.offset + at)?;
+                        clear.write_all_at(piece, entry.offset + at)?;
+                    }
+                }
+                let end = header.sections.iter().map(|entry| entry.offset + entry.len).max().unwrap_or_default();
+                clear.set_len(end)?;
+                Ok(Segment::unfinished(&clear, header.clone())?)
+            }
+        }
+    }
+}
+
 /// A section that is written from its beginning to its end: a block at a time, with its checksum.
 struct Column<'a> {
-    file: &'a File,
+    file: Target<'a>,
     section: Section,
     offset: u64,
     /// What it has so far, in bytes.
@@ -58,7 +103,7 @@ struct Column<'a> {
 
 impl<'a> Column<'a> {
     /// An empty one. `capacity` is how long it will be at least, in bytes.
-    fn new(file: &'a File, section: Section, offset: u64, capacity: u64) -> Self {
+    fn new(file: Target<'a>, section: Section, offset: u64, capacity: u64) -> Self {
         let block = Vec::with_capacity(BLOCK_LEN_BYTES.min(capacity) as usize);
         Column { file, section, offset, len: 0, block, sums: Vec::new() }
     }
@@ -92,7 +137,7 @@ impl<'a> Column<'a> {
         }
         let entry = SectionEntry {
             kind: self.section as u32,
-            flags: if self.section.is_table() { 0 } else { FLAG_REQUIRED },
+            flags: if self.section.is_required() { FLAG_REQUIRED } else { 0 },
             offset: self.offset,
             len: self.len,
             check: layout::section_check(&self.sums),
@@ -113,10 +158,11 @@ struct Columns<'a> {
 
 impl<'a> Columns<'a> {
     /// Plans where each section lies, before so many tables.
-    fn new(file: &'a File, totals: &Totals, heap: Option<&'a Heap>, identity_len: usize, tables: usize) -> Self {
+    fn new(file: Target<'a>, totals: &Totals, heap: Option<&'a Heap>, identity_len: usize, tables: usize) -> Self {
         let len_of = |section: Section| match section {
             Section::Names => Some(totals.names_len),
             Section::Hashes if totals.hashes == 0 => None,
+            Section::Stamps if totals.stamps == 0 => None,
             Section::ExtraEntries => (totals.extras > 0).then(|| u64::from(totals.extras) * EXTRA_ENTRY_LEN_BYTES),
             Section::Extra => (totals.extras > 0).then_some(totals.extra_len),
             section if section.is_table() => None,
@@ -154,6 +200,7 @@ impl<'a> Columns<'a> {
         self.put(Section::Names, &[0])?;
         self.name_at += name.len() as u64 + 1;
         self.put(Section::Hashes, &facts.hash)?;
+        self.put(Section::Stamps, &facts.stamp)?;
         if let (Some(extra), Some(heap)) = (facts.extra, self.heap) {
             self.put(Section::ExtraEntries, &self.node.to_le_bytes())?;
             self.put(Section::ExtraEntries, &extra.len.to_le_bytes())?;
@@ -168,7 +215,7 @@ impl<'a> Columns<'a> {
 
 /// Writes a whole segment into an empty file, with tables if it is said how. Its length in bytes.
 pub(crate) fn write(
-    file: &File,
+    file: Target<'_>,
     (levels, totals): &(Levels, Totals),
     heap: Option<&Heap>,
     identity: &[u8],
@@ -198,7 +245,7 @@ fn write_nodes(
     report: &mut Report<'_>,
 ) -> Result<(), WriteError> {
     let counts = levels.counts();
-    let mut node = LevelNode { parent: 0, facts: NOTHING, name: Vec::new() };
+    let mut node = LevelNode { parent: 0, facts: Facts::NOTHING, name: Vec::new() };
     // The first nodes of the level above, of this one and of the one below.
     let (mut above, mut here) = (0_u32, 0_u32);
     for (depth, count) in counts.iter().enumerate() {
@@ -229,13 +276,13 @@ fn go_on(report: &mut Report<'_>, stage: Stage, done: u32, total: u32) -> Result
 
 /// Makes the tables out of the columns that were written, and appends them.
 fn write_tables(
-    file: &File,
+    file: Target<'_>,
     how: &How<'_>,
     header: &mut Header,
     sums: &mut Vec<u64>,
     report: &mut Report<'_>,
 ) -> Result<(), WriteError> {
-    let segment = Segment::unfinished(file, header.clone())?;
+    let segment = file.columns(header)?;
     let columns = segment.columns_unchecked();
     for (number, section) in Section::TABLES.into_iter().enumerate() {
         go_on(report, Stage::Tables, number as u32, Section::TABLES.len() as u32)?;
@@ -249,15 +296,20 @@ fn write_tables(
     Ok(())
 }
 
-const NOTHING: Facts = Facts { size: 0, mtime_ns: 0, mode: Mode(0), hash: [0; 16], extra: None };
-
-/// What is known last and lies around the sections: the checksums, and the header.
-fn finish(file: &File, mut header: Header, sums: &[u64]) -> io::Result<u64> {
+/// What is known last and lies around the sections: zeros between them, the checksums, and the header.
+fn finish(file: Target<'_>, mut header: Header, sums: &[u64]) -> io::Result<u64> {
     let end = header.sections.last().map_or(0, |entry| entry.offset + entry.len);
     header.sums_offset = end.next_multiple_of(ALIGN_BYTES);
     let sums: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
     header.file_len = header.sums_offset + sums.len() as u64;
     file.write_all_at(&sums, header.sums_offset)?;
-    file.write_all_at(&header.encode(), 0)?;
+    let front = header.encode();
+    file.write_all_at(&front, 0)?;
+    let mut end = front.len() as u64;
+    for next in header.sections.iter().map(|entry| (entry.offset, entry.len)).chain([(header.sums_offset, 0)]) {
+        // What a scratch file has where nothing was written need not be zeros.
+        file.write_all_at(&[0; ALIGN_BYTES as usize][..(next.0 - end) as usize], end)?;
+        end = next.0 + next.1;
+    }
     Ok(header.file_len)
 }

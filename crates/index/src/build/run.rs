@@ -152,9 +152,8 @@ struct Head {
 impl Head {
     /// At the first entry; `None` if there is none.
     fn new(run: RunFile, buffer_len: usize) -> io::Result<Option<Head>> {
-        let facts = Facts { size: 0, mtime_ns: 0, mode: crate::layout::Mode(0), hash: [0; 16], extra: None };
         let input = BufReader::with_capacity(buffer_len, run.file);
-        let mut head = Head { input, left: run.entries, key: Vec::new(), facts };
+        let mut head = Head { input, left: run.entries, key: Vec::new(), facts: Facts::NOTHING };
         Ok(head.advance()?.then_some(head))
     }
 

@@ -31,7 +31,9 @@ const NODES_A_THREAD: u32 = 1 << 15;
 const THREADS_MAX: u32 = 64;
 /// Least number of hashes that are sorted at once.
 const RUN_MIN: usize = 1 << 14;
+/// What is written to a run, and read of it, at once, in bytes: most, and least where there are many runs.
 const BUFFER_LEN: usize = 256 << 10;
+const BUFFER_LEN_MIN: usize = 4 << 10;
 
 /// Takes the bytes of a section in order.
 pub(crate) type Sink<'a> = dyn FnMut(&[u8]) -> io::Result<()> + 'a;
@@ -53,7 +55,10 @@ pub(crate) fn make(
     sink: &mut Sink<'_>,
 ) -> Result<(), WriteError> {
     match section {
-        Section::Buckets => fill(columns.len(), Merged::new(sorted(columns, how)?).map_err(scratch_error)?, sink),
+        Section::Buckets => {
+            let records = Merged::new(sorted(columns, how)?, how.memory_limit_bytes).map_err(scratch_error)?;
+            fill(columns.len(), records, sink)
+        }
         Section::DirectoryRanks => ranks(columns, sink),
         Section::DirectoryPositions => positions(columns, sink),
         Section::DirectoryPaths => paths(columns, sink),
@@ -109,18 +114,34 @@ impl Run {
             }
         }
     }
+}
 
-    fn write(records: &[Record], file: ScratchFile) -> io::Result<Run> {
+/// Records in order that nobody reads yet: when all of them are there, it is known what reading one may take.
+enum Sorted {
+    Memory(Vec<Record>),
+    Scratch(Box<ScratchFile>, u64),
+}
+
+impl Sorted {
+    fn write(records: &[Record], file: ScratchFile) -> io::Result<Sorted> {
         let mut out = BufWriter::with_capacity(BUFFER_LEN, file);
         records.iter().try_for_each(|record| out.write_all(&record.to_le_bytes()))?;
         let mut file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.rewind();
-        Ok(Run::Scratch(Box::new(BufReader::with_capacity(BUFFER_LEN, file)), records.len() as u64))
+        Ok(Sorted::Scratch(Box::new(file), records.len() as u64))
+    }
+
+    /// To be read in pieces of this length.
+    fn open(self, buffer_len: usize) -> Run {
+        match self {
+            Sorted::Memory(records) => Run::Memory(records.into_iter()),
+            Sorted::Scratch(file, left) => Run::Scratch(Box::new(BufReader::with_capacity(buffer_len, *file)), left),
+        }
     }
 }
 
 /// The hashes of all paths, in runs.
-fn sorted(columns: &Columns<'_>, how: &How<'_>) -> Result<Vec<Run>, FsError> {
+fn sorted(columns: &Columns<'_>, how: &How<'_>) -> Result<Vec<Sorted>, FsError> {
     let threads = cores_up_to((columns.len() / NODES_A_THREAD).min(THREADS_MAX) as usize) as u32;
     let run_len = (how.memory_limit_bytes / size_of::<Record>() / threads as usize).max(RUN_MIN);
     let each = columns.len().div_ceil(threads).max(1);
@@ -140,7 +161,12 @@ fn sorted(columns: &Columns<'_>, how: &How<'_>) -> Result<Vec<Run>, FsError> {
 }
 
 /// The hashes of some nodes' paths. Neighbours are in the same directory, whose path is made once for them.
-fn sorted_part(columns: &Columns<'_>, nodes: Range<u32>, how: &How<'_>, run_len: usize) -> Result<Vec<Run>, FsError> {
+fn sorted_part(
+    columns: &Columns<'_>,
+    nodes: Range<u32>,
+    how: &How<'_>,
+    run_len: usize,
+) -> Result<Vec<Sorted>, FsError> {
     let mut runs = Vec::new();
     let mut records: Vec<Record> = Vec::with_capacity(run_len.min(nodes.len()));
     let (mut path, mut dir, mut dir_len) = (Vec::new(), None, 0);
@@ -156,13 +182,13 @@ fn sorted_part(columns: &Columns<'_>, nodes: Range<u32>, how: &How<'_>, run_len:
         path.extend(name);
         if records.len() == run_len {
             records.sort_unstable();
-            runs.push((how.scratch)().and_then(|file| Run::write(&records, file)).map_err(scratch_error)?);
+            runs.push((how.scratch)().and_then(|file| Sorted::write(&records, file)).map_err(scratch_error)?);
             records.clear();
         }
         records.push(record(path_hash(&path), node));
     }
     records.sort_unstable();
-    runs.push(Run::Memory(records.into_iter()));
+    runs.push(Sorted::Memory(records));
     Ok(runs)
 }
 
@@ -173,7 +199,9 @@ struct Merged {
 }
 
 impl Merged {
-    fn new(mut runs: Vec<Run>) -> io::Result<Merged> {
+    fn new(runs: Vec<Sorted>, memory_limit_bytes: usize) -> io::Result<Merged> {
+        let buffer_len = (memory_limit_bytes / runs.len().max(1)).clamp(BUFFER_LEN_MIN, BUFFER_LEN);
+        let mut runs: Vec<Run> = runs.into_iter().map(|run| run.open(buffer_len)).collect();
         let mut heads = BinaryHeap::with_capacity(runs.len());
         for (number, run) in runs.iter_mut().enumerate() {
             heads.extend(run.next()?.map(|record| Reverse((record, number))));

@@ -20,6 +20,7 @@ pub(crate) struct Totals {
     /// Bytes of all names, with the zero byte after each.
     pub names_len: u64,
     pub hashes: u32,
+    pub stamps: u32,
     pub extras: u32,
     pub extra_len: u64,
 }
@@ -90,6 +91,7 @@ impl Tree {
         totals.nodes += 1;
         totals.names_len += name.len() as u64 + 1;
         totals.hashes += u32::from(facts.mode.has_hash());
+        totals.stamps += u32::from(facts.has_stamp());
         totals.implied += u32::from(facts.mode.is_implied());
         if let Some(extra) = facts.extra {
             totals.extras += 1;

@@ -53,6 +53,7 @@ impl Facts {
             size: self.size,
             mtime_ns: self.mtime_ns,
             hash: Some(stored(self.key, self.is_original)),
+            stamp: None,
             extra: b"",
         }
     }

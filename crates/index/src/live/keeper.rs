@@ -28,6 +28,16 @@ const RENAMES_PATIENCE: Duration = Duration::from_secs(1);
 /// After so many times the memory that the differences may take, the index is given up until somebody asks again.
 const GIVE_UP_AT: u64 = 4;
 
+/// Hands freed memory back to the host. What a base is made of, and what is folded into one, comes in many small pieces and goes at once; the C
+/// library keeps their pages for the thread that had them, who may need them again after a hundred thousand changes. It takes milliseconds.
+fn give_back_freed() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it touches memory that is free only, under the allocator's locks.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// That a directory could not be read, unless it is gone.
 fn not_read(dir: u64, e: &FsError) -> Option<NotRead> {
     let is_gone = matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Stale | ErrorKind::NotDirectory);
@@ -45,6 +55,7 @@ impl Shared {
             };
             if let Some((number, folded)) = folded {
                 self.take_over(number, folded);
+                give_back_freed();
             }
             let Some(engine) = self.engine.upgrade() else { break };
             let settled = self.settle(&engine, ticket);
@@ -346,6 +357,8 @@ impl Shared {
         tree.log = None;
         tree.state.walks += 1;
         tree.state.unread = Arc::new(unread);
+        drop(tree);
+        give_back_freed();
         Ok(())
     }
 

@@ -92,7 +92,16 @@ mod tests {
                 let path = format!("d{}/{n}", rng.below(4));
                 let size = if kind == Kind::Directory { 0 } else { size };
                 let hash = rng.below(2).eq(&0).then_some([1; 16]).filter(|_| kind == Kind::File);
-                let entry = Entry { path: path.as_bytes(), kind, perm: 0o644, size, mtime_ns: 0, hash, extra: b"" };
+                let entry = Entry {
+                    path: path.as_bytes(),
+                    kind,
+                    perm: 0o644,
+                    size,
+                    mtime_ns: 0,
+                    hash,
+                    stamp: None,
+                    extra: b"",
+                };
                 builder.add(&entry).unwrap();
             }
             let out = dir.path().join("index");

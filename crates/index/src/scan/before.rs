@@ -1,11 +1,12 @@
 //! What an earlier index says of the same tree.
 
+use adit_core::error::Result;
 use adit_core::types::Kind;
 
 use super::listing::Known;
-use crate::ContentHash;
 use crate::build::Entry;
 use crate::segment::{NodeId, Segment};
+use crate::{ContentHash, Stamp};
 
 /// How long before an index was begun a file has to be as it is, in nanoseconds: clocks of hosts go in steps, on FAT of two seconds.
 const SETTLED_NS: i64 = 3_000_000_000;
@@ -53,10 +54,18 @@ impl<'a> Before<'a> {
         let node = self.segment.node(node.filter(|_| self.is_of_this)?).ok()?;
         let same = node.kind == Kind::File && (node.size, node.mtime_ns) == (known.size, known.mtime_ns);
         let settled = known.ctime_ns < self.settled_ns && known.mtime_ns < self.settled_ns;
-        if !same || !settled || self.segment.extra(node.id).ok()? != known.stamp() {
+        if !same || !settled || !self.is_of(node.id, known.stamp()).ok()? {
             return None;
         }
         self.segment.hash(node.id).ok()?
+    }
+
+    /// Whether the hash of a file is of the one with this stamp. What was made before stamps had a place of their own has them as extra bytes.
+    fn is_of(&self, node: NodeId, stamp: Stamp) -> Result<bool> {
+        Ok(match self.segment.stamp(node)? {
+            Some(of) => of == stamp,
+            None => self.segment.extra(node)? == stamp,
+        })
     }
 
     /// What became of what is at the path of `entry`.
@@ -80,7 +89,7 @@ impl<'a> Before<'a> {
             let said = (self.segment.hash(was.id).ok().flatten(), self.segment.extra(was.id).unwrap_or_default());
             // What was not hashed both times is not compared by its hash.
             let hash = said.0.is_none() || entry.hash.is_none() || said.0 == entry.hash;
-            // The extra bytes of a file say which one it is, and not what is in it.
+            // The extra bytes of a file said which one it is, and not what is in it.
             let target = entry.kind == Kind::File || said.1 == entry.extra;
             same &= hash && target && (was.size, was.mtime_ns) == (entry.size, entry.mtime_ns);
         }

@@ -7,8 +7,8 @@ use adit_core::types::{Kind, Timestamp};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Change, Event, Sink, UNREADABLE};
-use crate::ContentHash;
 use crate::build::Entry;
+use crate::{ContentHash, Stamp};
 
 /// So many entries are passed on at once.
 pub(super) const BATCH_ENTRIES: usize = 1024;
@@ -28,11 +28,9 @@ pub(super) struct Known {
     pub names: u32,
 }
 
-/// What tells a file from any other that is, or was, at its path, and from what it was before it was changed: the XXH3-64 of its inode number
-/// and its ctime. It is kept with a hash, so that the hash is believed of that file alone.
-pub(super) type Stamp = [u8; 8];
-
 impl Known {
+    /// What tells a file from any other that is, or was, at its path, and from what it was before it was changed: the XXH3-64 of its inode
+    /// number and its ctime. It is kept with a hash, so that the hash is believed of that file alone.
     pub fn stamp(&self) -> Stamp {
         let mut both = [0; 16];
         both[..8].copy_from_slice(&self.ino.to_le_bytes());
@@ -85,7 +83,7 @@ impl Batch {
         start..self.bytes.len()
     }
 
-    /// Adds an entry; a file with a hash has its stamp as extra bytes. `change` is asked with it.
+    /// Adds an entry. `change` is asked with it.
     pub fn add(
         &mut self,
         path: &[u8],
@@ -94,8 +92,6 @@ impl Batch {
         extra: &[u8],
         change: &dyn Fn(&Entry<'_>) -> Change,
     ) {
-        let stamp = known.stamp();
-        let extra = if hash.is_some() && known.kind == Kind::File { &stamp } else { extra };
         let change = change(&entry(path, &known, hash, extra));
         let (path, extra) = (self.keep(path), self.keep(extra));
         self.records.push(Record { path, extra, known, hash, change });
@@ -145,7 +141,8 @@ impl Batch {
 
 fn entry<'a>(path: &'a [u8], known: &Known, hash: Option<ContentHash>, extra: &'a [u8]) -> Entry<'a> {
     let Known { kind, perm, size, mtime_ns, .. } = *known;
-    Entry { path, kind, perm, size, mtime_ns, hash, extra }
+    let stamp = hash.filter(|_| kind == Kind::File).map(|_| known.stamp());
+    Entry { path, kind, perm, size, mtime_ns, hash, stamp, extra }
 }
 
 /// `dir` and a name in it.

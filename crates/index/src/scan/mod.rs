@@ -1,7 +1,7 @@
 //! From a tree to the entries of an index: [`folder`] walks a folder of this machine, [`store`] any [`Store`].
 //!
 //! Directories are read whole, with the attributes of what is in them. What was indexed [before](Before) gives the hashes of files that are
-//! the same and as they were, and says what is new. To that end a file with a hash has extra bytes, by which it is known again. Nothing that could not be read is taken for absent: it is told ([`Event::Failed`]), and the
+//! the same and as they were, and says what is new. To that end a hash has a stamp, by which its file is known again. Nothing that could not be read is taken for absent: it is told ([`Event::Failed`]), and the
 //! directory that it is in is marked ([`UNREADABLE`]), so that an answer about what is below can say that it is not known.
 //!
 //! [`Origin`] is what an index says of where it comes from.

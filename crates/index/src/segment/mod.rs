@@ -21,12 +21,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use adit_core::error::{ErrorKind, FsError, Result};
 use adit_core::types::Kind;
 
-use crate::ContentHash;
 use crate::error::{Damage, Fault};
 use crate::layout::{
     self, BLOCK_LEN_BYTES, DEPTH_MAX, HEADER_LEN_MAX_BYTES, Header, Mode, PATH_LEN_MAX_BYTES, Section,
 };
 use crate::map::Map;
+use crate::{ContentHash, Stamp};
 
 pub use columns::Columns;
 pub use names::{Child, Children};
@@ -119,6 +119,13 @@ impl Segment {
         Self::open(path)?.into_memory()
     }
 
+    /// Without its tables, as if it had been made so: nobody asks for them any more. A full check looks at them, and finds that they are not there.
+    #[cfg(feature = "sealed")]
+    pub(crate) fn without_tables(mut self) -> Segment {
+        Section::TABLES.iter().for_each(|section| self.columns[slot(*section)] = None);
+        self
+    }
+
     /// As it is after [`Segment::load`].
     pub(crate) fn into_memory(mut self) -> Result<Segment> {
         let copy = Map::copy(&self.file, self.map.bytes().len());
@@ -197,7 +204,8 @@ impl Segment {
 
     /// The sections that this version knows, with their lengths in bytes.
     pub fn sections(&self) -> impl Iterator<Item = (Section, u64)> {
-        self.header.sections.iter().filter_map(|entry| Some((Section::from_kind(entry.kind)?, entry.len)))
+        let known = self.header.sections.iter().filter_map(|entry| Some((Section::from_kind(entry.kind)?, entry.len)));
+        known.filter(|(section, _)| self.columns[slot(*section)].is_some())
     }
 
     /// What is known of a node. `InvalidInput` if there is none of this number.
@@ -242,6 +250,15 @@ impl Segment {
             return Err(self.damaged(id.0, "it has a hash, and the index has none"));
         }
         self.number(Section::Hashes, id, |hash: ContentHash| hash).map(Some)
+    }
+
+    /// Which file the hash of a node is of, if that is known.
+    pub fn stamp(&self, id: NodeId) -> Result<Option<Stamp>> {
+        self.check_id(id)?;
+        if self.columns[slot(Section::Stamps)].is_none() {
+            return Ok(None);
+        }
+        Ok(Some(self.number(Section::Stamps, id, |stamp: Stamp| stamp)?).filter(|stamp| *stamp != [0; 8]))
     }
 
     /// The bytes that the store gave with a node; none if it gave none.

@@ -161,6 +161,9 @@ impl Segment {
                 return Err(self.damaged(node, "it has no hash, and yet there is one"));
             }
         }
+        if self.stamp(id)?.is_some() && self.hash(id)?.is_none() {
+            return Err(self.damaged(node, "it has no hash, and yet it is said of which file"));
+        }
         if expected.extra < self.extra_entries() {
             let (of, at, len) = self.extra_entry(expected.extra)?;
             if of < node || of == node && (at != expected.extra_at || len == 0) {

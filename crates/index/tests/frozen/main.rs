@@ -44,6 +44,9 @@ fn shown(segment: &Segment) -> Result<String> {
         if let Some(hash) = segment.hash(id)? {
             let _ = write!(out, " hash {}", hex(&hash));
         }
+        if let Some(stamp) = segment.stamp(id)? {
+            let _ = write!(out, " stamp {}", hex(&stamp));
+        }
         if !segment.extra(id)?.is_empty() {
             let _ = write!(out, " extra {}", segment.extra(id)?.escape_ascii());
         }
@@ -126,11 +129,15 @@ fn what_is_built_today_is_what_was_frozen_byte_for_byte() {
 
 #[test]
 fn frozen_tables_find_every_path() {
-    for name in ["tables", "signatures"] {
+    for name in ["tables", "signatures", "stamps"] {
         let segment = Segment::open(&fixtures().join("sound").join(name).join("segment")).unwrap();
         let has = |section: &Section| segment.sections().any(|(there, _)| there == *section);
         let lacks: Vec<Section> = Section::ALL.into_iter().filter(|section| !has(section)).collect();
-        let lacking: &[Section] = if name == "tables" { &[Section::NameSignatures] } else { &[] };
+        let lacking: &[Section] = match name {
+            "tables" => &[Section::NameSignatures, Section::Stamps],
+            "signatures" => &[Section::Stamps],
+            _ => &[],
+        };
         assert_eq!(lacks, lacking, "the newest has everything that a segment can have");
         finds_every_path(&segment);
         finds_every_name(&segment);

@@ -12,7 +12,7 @@ use crate::support::paths::same_hash;
 use crate::{harm, outcome, shown};
 
 const PLAIN: Entry<'static> =
-    Entry { path: b"", kind: Kind::File, perm: 0o644, size: 1, mtime_ns: 0, hash: None, extra: b"" };
+    Entry { path: b"", kind: Kind::File, perm: 0o644, size: 1, mtime_ns: 0, hash: None, stamp: None, extra: b"" };
 
 /// A segment that is frozen: what it is called, and all that it is built of.
 pub struct Sound<'a> {
@@ -95,6 +95,12 @@ pub fn each_sound(take: &mut dyn FnMut(&Sound<'_>)) {
     let paths = alike.iter().map(Vec::as_slice).chain(deep.iter().map(String::as_bytes));
     entries.extend(paths.map(|path| Entry { path, hash: Some([path.len() as u8; 16]), ..PLAIN }));
     take(&Sound { name: "signatures", identity: b"with tables", tables: true, entries: &entries });
+
+    // A stamp without a hash is not kept.
+    for (number, entry) in entries.iter_mut().enumerate() {
+        entry.stamp = Some([number as u8 + 1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+    take(&Sound { name: "stamps", identity: b"with stamps", tables: true, entries: &entries });
 }
 
 pub fn all(fixtures: &Path) {
@@ -164,9 +170,11 @@ fn all_broken(fixtures: &Path) {
         ("directory-positions", Section::DirectoryPositions),
         ("directory-paths", Section::DirectoryPaths),
         ("name-signatures", Section::NameSignatures),
+        ("stamps", Section::Stamps),
     ] {
         let of = match section {
             Section::NameSignatures => "signatures",
+            Section::Stamps => "stamps",
             section if section.is_table() => "tables",
             _ => "tree",
         };

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use adit_core::types::Kind;
 use adit_index::build::MEMORY_MIN_BYTES;
-use adit_index::{Builder, Built, ContentHash, Entry, NodeId, Segment};
+use adit_index::{Builder, Built, ContentHash, Entry, NodeId, Segment, Stamp};
 use adit_testkit::Rng;
 
 /// An [`Entry`] that owns what it says.
@@ -21,6 +21,7 @@ pub struct Item {
     pub size: u64,
     pub mtime_ns: i64,
     pub hash: Option<ContentHash>,
+    pub stamp: Option<Stamp>,
     pub extra: Vec<u8>,
     /// Of the model only: no entry names it.
     pub implied: bool,
@@ -36,6 +37,7 @@ impl Item {
             size: 7,
             mtime_ns: 3,
             hash: None,
+            stamp: None,
             extra: Vec::new(),
             implied: false,
         }
@@ -53,6 +55,7 @@ impl Item {
             size: self.size,
             mtime_ns: self.mtime_ns,
             hash: self.hash,
+            stamp: self.stamp,
             extra: &self.extra,
         }
     }
@@ -153,7 +156,7 @@ pub fn compare(segment: &Segment, model: &Model) {
         let node = segment.node(id).unwrap();
         assert_eq!((node.kind, node.implied, node.perm), (item.kind, item.implied, item.perm), "{at:?}");
         assert_eq!((node.size, node.mtime_ns), (item.size, item.mtime_ns), "{at:?}");
-        assert_eq!(segment.hash(id).unwrap(), item.hash);
+        assert_eq!((segment.hash(id).unwrap(), segment.stamp(id).unwrap()), (item.hash, item.stamp));
         assert_eq!(segment.extra(id).unwrap(), item.extra);
         assert_eq!(segment.path(id).unwrap(), item.path);
         if node.kind != Kind::Directory {
@@ -251,6 +254,7 @@ pub fn items(rng: &mut Rng, count: usize) -> Vec<Item> {
         }
         if rng.percent(50) {
             item.hash = Some(if rng.percent(5) { [0; 16] } else { [rng.below(256) as u8; 16] });
+            item.stamp = rng.percent(50).then(|| [1 + rng.below(255) as u8; 8]);
         }
         if rng.percent(20) {
             item.extra = vec![rng.below(256) as u8; 1 + rng.below(100) as usize];

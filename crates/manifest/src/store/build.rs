@@ -180,6 +180,7 @@ impl Sink for Filler {
             size: 0,
             mtime_ns: 0,
             hash: None,
+            stamp: None,
             extra: &[],
         };
         let mut extra = Extra { text, ..Extra::default() };

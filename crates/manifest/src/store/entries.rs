@@ -139,6 +139,7 @@ pub fn each_entry(
             size: node.size,
             mtime_ns: node.mtime_ns,
             hash: segment.hash(id)?,
+            stamp: None,
             extra: &target,
         })?;
     }

@@ -35,7 +35,7 @@ pub fn build(args: &IndexBuildArgs, global: &GlobalArgs) -> Result<()> {
         path: bytes(&args.path).to_vec(),
         snapshot: args.snapshot.clone().unwrap_or_default().into_bytes(),
     };
-    Making { output: &output, from: &from, origin, before: None, in_place, args: &args.make }.make(global)
+    Making { output: &output, from: &from, origin, earlier: None, in_place, args: &args.make }.make(global)
 }
 
 /// `path` without anything that is relative; where a link leads, the link stays.

@@ -23,9 +23,6 @@ use crate::output::{self, Output, add_name, counted_entries};
 use crate::progress::Progress;
 use crate::question::Question;
 
-/// Sections from this number on are tables, which say nothing that the columns do not.
-const FIRST_TABLE: u32 = 11;
-
 /// `adit index info`
 pub fn info(args: &IndexReadArgs) -> Result<()> {
     if let Some(asked) = Asked::of(&args.index, true)? {
@@ -112,17 +109,18 @@ fn sections(segment: &Segment, told: &mut Value) {
     let sum = |is_in: &dyn Fn(Section) -> bool| -> u64 {
         segment.sections().filter(|(section, _)| is_in(*section)).map(|(_, len)| len).sum()
     };
-    let is_table = |section: Section| section as u32 >= FIRST_TABLE;
-    let is_data =
-        |section: Section| matches!(section, Section::Names | Section::Hashes | Section::ExtraEntries | Section::Extra);
+    let is_data = |section: Section| {
+        use Section::{Extra, ExtraEntries, Hashes, Names, Stamps};
+        matches!(section, Names | Hashes | Stamps | ExtraEntries | Extra)
+    };
     let per_entry = |bytes: u64| (bytes as f64 / f64::from(segment.len()) * 100.0).round() / 100.0;
-    let columns = sum(&|section| !is_table(section) && !is_data(section));
-    let tables = sum(&is_table);
+    let columns = sum(&|section| !section.is_table() && !is_data(section));
+    let tables = sum(&Section::is_table);
     told["columns"] = json!({ "size_bytes": columns, "per_entry": per_entry(columns) });
     told["tables"] = json!({ "size_bytes": tables, "per_entry": per_entry(tables) });
-    for (field, section) in [("names_bytes", Section::Names), ("hashes_bytes", Section::Hashes)] {
-        told[field] = sum(&|of| of == section).into();
-    }
+    told["names_bytes"] = sum(&|of| of == Section::Names).into();
+    // A hash, and of which file it is.
+    told["hashes_bytes"] = sum(&|of| matches!(of, Section::Hashes | Section::Stamps)).into();
     told["extra_bytes"] = sum(&|of| matches!(of, Section::Extra | Section::ExtraEntries)).into();
 }
 

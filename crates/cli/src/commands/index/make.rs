@@ -6,6 +6,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use adit_core::types::{Kind, Timestamp};
 use adit_core::{ErrorKind, FsError};
@@ -71,6 +72,23 @@ pub struct Counts {
     unread_contents: u64,
 }
 
+/// An index that was made before. That of a vault is memory, which goes when the source has been walked.
+pub struct Earlier {
+    /// What it says.
+    pub segment: Arc<Segment>,
+    /// When its making was begun, in nanoseconds since 1970.
+    pub begun_ns: i64,
+    /// Whether it is of the place that is walked.
+    pub is_of_this_place: bool,
+}
+
+impl Earlier {
+    fn before(&self) -> Before<'_> {
+        let before = Before::new(&self.segment, self.begun_ns);
+        if self.is_of_this_place { before } else { before.of_another_place() }
+    }
+}
+
 /// An index in the making.
 pub struct Making<'a> {
     /// Where it goes.
@@ -79,8 +97,8 @@ pub struct Making<'a> {
     pub from: &'a From,
     /// What it says of where it comes from; the count of what could not be read comes in the end.
     pub origin: Origin,
-    /// What was known before.
-    pub before: Option<Before<'a>>,
+    /// The index that is brought up to date.
+    pub earlier: Option<Earlier>,
     /// What was there when it was begun.
     pub in_place: InPlace,
     /// How it is made.
@@ -104,6 +122,7 @@ impl Making<'_> {
                 return Err(failure);
             }
         };
+        let entries_before = self.earlier.take().map(|earlier| earlier.before().entries());
         self.origin.unreadable = u32::try_from(counts.unreadable).unwrap_or(u32::MAX);
         self.origin.unread_contents = u32::try_from(counts.unread_contents).unwrap_or(u32::MAX);
         let other = Cell::new(false);
@@ -126,15 +145,10 @@ impl Making<'_> {
         };
         let built = match &self.from.key {
             None => builder.finish_if(self.output, &mut report, &mut may).map_err(failed)?,
-            Some(key) => {
-                let clear = sealed::memory_file().map_err(failed)?;
-                let built = builder.finish_into(&clear, self.output, &mut report).map_err(failed)?;
-                sealed::seal_if(&clear, key, self.output, &mut report, &mut may).map_err(failed)?;
-                built
-            }
+            Some(key) => builder.finish_sealed(key, self.output, &mut report, &mut may).map_err(failed)?,
         };
         let finished = progress.finish();
-        self.tell(&counts, &built, began.elapsed().as_secs_f64(), global)?;
+        self.tell(&counts, entries_before, &built, began.elapsed().as_secs_f64(), global)?;
         finished
     }
 
@@ -185,7 +199,7 @@ impl Making<'_> {
             hash: self.origin.hashed,
             one_file_system: self.origin.one_file_system,
             threads: self.args.threads.map_or(processors.min(THREADS_MAX), usize::from),
-            before: self.before,
+            before: self.earlier.as_ref().map(Earlier::before),
         };
         let mut refused = None;
         let walked = self.from.walk(self.output, &options, &mut |event| {
@@ -241,7 +255,14 @@ impl Making<'_> {
         }
     }
 
-    fn tell(&self, counts: &Counts, built: &Built, secs: f64, global: &GlobalArgs) -> Result<()> {
+    fn tell(
+        &self,
+        counts: &Counts,
+        entries_before: Option<u64>,
+        built: &Built,
+        secs: f64,
+        global: &GlobalArgs,
+    ) -> Result<()> {
         let file_bytes = fs::metadata(self.output).map_or(built.file_len, |meta| meta.len());
         let mut told = json!({
             "kind": self.origin.kind.as_str(),
@@ -261,11 +282,11 @@ impl Making<'_> {
         });
         add_name(&mut told, "path", self.output.as_os_str().as_bytes());
         add_name(&mut told, "source", self.from.place.as_os_str().as_bytes());
-        if let Some(before) = &self.before {
+        if let Some(before) = entries_before {
             told["updated"] = true.into();
             told["added"] = counts.added.into();
             told["changed"] = counts.changed.into();
-            told["removed"] = before.entries().saturating_sub(counts.same + counts.changed).into();
+            told["removed"] = before.saturating_sub(counts.same + counts.changed).into();
         }
         say(&told, self.args.json, global)
     }

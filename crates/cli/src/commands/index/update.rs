@@ -5,19 +5,19 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use adit_index::publish::InPlace;
-use adit_index::scan::{Before, Origin, SourceKind};
+use adit_index::scan::{Origin, SourceKind};
 use serde_json::json;
 
 use super::ask::mounted;
 use super::build::absolute;
 use super::from::{From, Wanted};
-use super::make::{Making, now_ns, say};
+use super::make::{Earlier, Making, now_ns, say};
 use crate::args::index::{IndexSecretArgs, IndexUpdateArgs};
 use crate::args::low::{GlobalArgs, SourceArgs};
 use crate::asked::Asked;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
-use crate::open::index::{IndexFile, file as open_file};
+use crate::open::index::{IndexFile, Opener};
 use crate::output::add_name;
 use crate::question::Question;
 
@@ -33,7 +33,7 @@ pub fn update(args: &IndexUpdateArgs, global: &GlobalArgs) -> Result<()> {
     let path = absolute(&path)?;
     let in_place = InPlace::at(&path).map_err(|e| Failure::io(path.display(), &e))?;
     let begun_ns = now_ns();
-    let index = open_file(&path, &secret(args, named)?)?;
+    let index = Opener::new(&secret(args, named)?).without_tables().open(&path)?;
     let origin = index.origin().ok_or_else(|| {
         Failure::new(Code::NotSupported, format!("{}: not made by `adit index build`", path.display()))
             .hint("it cannot be updated: build it again")
@@ -47,10 +47,8 @@ pub fn update(args: &IndexUpdateArgs, global: &GlobalArgs) -> Result<()> {
     if from.is_as(&origin) && origin.unreadable == 0 && origin.unread_contents == 0 && origin.hashed >= args.hash {
         return nothing_to_do(&path, &index, &from, args, global);
     }
-    let mut before = Before::new(&index.segment, origin.begun_ns);
-    if from.place.as_os_str().as_bytes() != origin.source {
-        before = before.of_another_place();
-    }
+    let is_of_this_place = from.place.as_os_str().as_bytes() == origin.source;
+    let earlier = Earlier { segment: index.segment, begun_ns: origin.begun_ns, is_of_this_place };
     let origin = Origin {
         hashed: origin.hashed || args.hash,
         begun_ns,
@@ -60,7 +58,7 @@ pub fn update(args: &IndexUpdateArgs, global: &GlobalArgs) -> Result<()> {
         source: from.place.as_os_str().as_bytes().to_vec(),
         ..origin
     };
-    Making { output: &path, from: &from, origin, before: Some(before), in_place, args: &args.make }.make(global)
+    Making { output: &path, from: &from, origin, earlier: Some(earlier), in_place, args: &args.make }.make(global)
 }
 
 /// How the old index is opened. The vault may be named as the source.

@@ -27,7 +27,7 @@ use crate::args::low::{GlobalArgs, MountArgs};
 use crate::args::mount_options::MountRequest;
 use crate::exit_code::{Code, ENDING};
 use crate::failure::{Failure, Result};
-use crate::process::Inherited;
+use crate::process::{self, Inherited};
 use crate::source::{self, Source};
 use crate::{live, logging, open, output, state_dir};
 
@@ -71,6 +71,7 @@ impl Plan {
 /// `adit mount`. What the caller had open (`inherited`) is closed in the background; in the foreground it is the caller's
 /// business.
 pub fn mount(args: MountArgs, global: &GlobalArgs, inherited: Inherited) -> Result<()> {
+    process::hand_back_large_pieces();
     let mut request = MountRequest::new(args)?;
     // Relative paths mean something only before the daemon leaves its folder.
     request.log_file =

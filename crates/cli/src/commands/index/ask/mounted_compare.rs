@@ -127,7 +127,9 @@ fn compared(
             },
         };
         let (kind, perm, mtime_ns) = (facts.kind, facts.perm, facts.mtime_ns);
-        builder.add(&Entry { path, kind, perm, size, mtime_ns, hash, extra: b"" }).map_err(|e| failed(asked, &e))
+        builder
+            .add(&Entry { path, kind, perm, size, mtime_ns, hash, stamp: None, extra: b"" })
+            .map_err(|e| failed(asked, &e))
     })?;
     made(asked, making, builder)
 }
@@ -198,7 +200,7 @@ fn listed(asked: &Asked, making: &Making, search: Search) -> Result<IndexFile> {
     let End { unread, is_root_unread } = End::deserialize(&end).unwrap_or_default();
     if is_root_unread {
         let (path, kind, extra) = (&b""[..], Kind::Directory, UNREADABLE);
-        let root = Entry { path, kind, perm: 0o755, size: 0, mtime_ns: 0, hash: None, extra };
+        let root = Entry { path, kind, perm: 0o755, size: 0, mtime_ns: 0, hash: None, stamp: None, extra };
         builder.add(&root).map_err(|e| failed(asked, &e))?;
     }
     Ok(IndexFile { unread: unread + unread_links, ..made(asked, making, builder)? })
@@ -234,6 +236,7 @@ fn add(asked: &Asked, builder: &mut Builder, hit: &Hit, unread_links: &mut u64) 
         size: hit.size,
         mtime_ns: hit.mtime_ns,
         hash: hash.map(u128::to_be_bytes),
+        stamp: None,
         extra: &target,
     })
 }
