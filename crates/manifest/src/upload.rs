@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use adit_core::error::{ErrorKind, FsError, Result};
-use adit_core::media::{Content, ObjectInfo, Objects, PutOptions, Stored};
+use adit_core::media::{Content, ObjectInfo, Objects, PutOptions, Stored, Withheld};
 use adit_core::path::{Last, Tree, show};
 use adit_core::store::StoreFile;
 use adit_core::types::{Access, Kind};
@@ -310,7 +310,8 @@ impl Job {
                 }
             }
             Ok(info) => (true, info.len == self.len),
-            Err(e) if e.is_not_found() => (false, false),
+            // Who may not list is not told that it is missing. What is refused altogether is refused when it is stored.
+            Err(e) if e.is_not_found() || Withheld::is_behind(&e) => (false, false),
             Err(e) => return Done::Refused(e),
         };
         if is_right {
@@ -333,8 +334,12 @@ impl Job {
             true => piece.check(),
             false => Ok(()),
         };
-        let options = PutOptions { if_absent: !is_there, metadata: &[] };
-        let stored = stored.and_then(|()| objects.put(&key, Content::Source(&piece), &options));
+        let put = |if_absent| objects.put(&key, Content::Source(&piece), &PutOptions { if_absent, metadata: &[] });
+        let stored = match stored.and_then(|()| put(!is_there)) {
+            // Nobody can tell. What may be in its place has the same content, or should have.
+            Err(e) if !is_there && Withheld::is_behind(&e) => put(false),
+            stored => stored,
+        };
         match (stored, piece.failure()) {
             (Ok(Stored::New(_)), _) => Done::Stored(self.hash, self.len, is_there),
             (Ok(Stored::AlreadyThere), _) => Done::Present(self.hash, self.len),

@@ -170,6 +170,20 @@ fn an_upload_that_broke_off_goes_on_where_it_was() {
     world.expect_all();
 }
 
+/// Who may not list is not told that an object is missing: it is stored, unless the store refuses that as well.
+#[test]
+fn what_cannot_be_seen_is_stored() {
+    let world = world(&[("a", content(3000, 1)), ("b", content(9 << 20, 2))]);
+    world.faults.forbid_listing();
+    assert_eq!(world.upload().0.unwrap().stored.0, 2);
+    world.expect_all();
+    assert_eq!(world.upload().0.unwrap().present.0, 2);
+    let other = self::world(&[("a", content(3000, 1))]);
+    other.faults.forbid_listing();
+    other.faults.always(ObjectFault::FORBIDDEN, &[ObjectCall::Put]);
+    assert_eq!(other.upload().0.unwrap_err().kind(), ErrorKind::PermissionDenied);
+}
+
 #[test]
 fn an_object_of_another_length_is_replaced() {
     let world = world(&[("a", content(10, 1))]);

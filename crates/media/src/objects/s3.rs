@@ -24,7 +24,7 @@ use reqsign_core::ProvideCredentialChain;
 use tokio::time::{Instant, sleep};
 
 use super::credentials::Credentials;
-use super::failure::{failed, is_answer, wants_other_credentials};
+use super::failure::{LOOK, READ, failed, is_answer, wants_other_credentials};
 use super::options::{ObjectsOptions, Process, S3Settings};
 use super::pieces::{self, Pieces};
 use super::runtime::{Hold, ended_without_result};
@@ -176,18 +176,18 @@ impl S3Objects {
             }
             match read {
                 Err(e) if e.kind() == opendal_core::ErrorKind::RangeNotSatisfied && done == 0 => {}
-                Err(e) => return Err(failed("read object", &self.subject(key), &e)),
+                Err(e) => return Err(failed(READ, &self.subject(key), &e)),
                 Ok(object) => return Ok(Fetched { count: done as usize, object }),
             }
         }
         // Nothing is asked for, or it is at the end or after it, where an answer does not tell what object it is.
         let object = ObjectInfo { metadata: Vec::new(), ..self.head(key)? };
         if tag.is_some() && object.tag.as_ref() != tag {
-            return Err(FsError::new(ErrorKind::Stale).on("read object", self.subject(key)));
+            return Err(FsError::new(ErrorKind::Stale).on(READ, self.subject(key)));
         }
         if len > 0 && object.len > offset {
             let what = format!("the object has {} bytes, and none from {offset} on", object.len);
-            return Err(failed("read object", &self.subject(key), &Trouble::Contradiction(what).into_error()));
+            return Err(failed(READ, &self.subject(key), &Trouble::Contradiction(what).into_error()));
         }
         Ok(Fetched { count: 0, object })
     }
@@ -390,7 +390,7 @@ impl Objects for S3Objects {
     fn head(&self, key: &str) -> Result<ObjectInfo> {
         self.check_key(key)?;
         let path = key.to_owned();
-        self.call("look at object", key, 0, move |operator, _| {
+        self.call(LOOK, key, 0, move |operator, _| {
             let path = path.clone();
             async move { Ok(info_of(&operator.stat(&path).await?)) }
         })

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use adit_core::media::{Content, Objects, PutOptions, Stored, Tag};
+use adit_core::media::{Content, Objects, PutOptions, Stored, Tag, Withheld};
 use adit_core::{ErrorKind, FsError, Result};
 use bytes::Bytes;
 use opendal_core::options::WriteOptions;
@@ -43,7 +43,7 @@ impl S3Objects {
         loop {
             let (look, condition) = if options.if_absent { self.condition() } else { (false, false) };
             // Of a large object, a store that heeds the condition says so when everything is there already.
-            if (look || options.if_absent && !small) && self.is_there(key, !look)? {
+            if (look || options.if_absent && !small) && self.is_there(key, !look, condition)? {
                 return Ok(Stored::AlreadyThere);
             }
             let user_metadata = metadata.clone();
@@ -61,12 +61,14 @@ impl S3Objects {
         }
     }
 
-    /// Whether there is an object. With `decided_later`, it is no matter if we may not look: the store decides at the end.
-    fn is_there(&self, key: &str, decided_later: bool) -> Result<bool> {
+    /// Whether there is an object. With `decided_later`, it is no matter if we may not look: the store decides at the end. With `may_decide`,
+    /// that is tried where looking does not tell.
+    fn is_there(&self, key: &str, decided_later: bool, may_decide: bool) -> Result<bool> {
         match self.head(key) {
             Ok(_) => Ok(true),
             Err(e) if e.is_not_found() => Ok(false),
             Err(e) if decided_later && e.kind() == ErrorKind::PermissionDenied => Ok(false),
+            Err(e) if may_decide && Withheld::is_behind(&e) => Ok(false),
             Err(e) => Err(e),
         }
     }

@@ -113,6 +113,8 @@ struct State {
     access_keys: BTreeSet<String>,
     expired_keys: BTreeSet<String>,
     conditions: Conditions,
+    /// Whether nobody may list: then nobody hears either that an object is missing.
+    unlisted: bool,
     bucket: &'static str,
     down: bool,
     ended: bool,
@@ -237,6 +239,21 @@ impl FaultyS3 {
     /// From now on, does this with conditions.
     pub fn set_conditions(&self, conditions: Conditions) {
         self.shared.state.lock().conditions = conditions;
+    }
+
+    /// From now on, nobody may list the bucket. An object that is missing is answered as one that may not be had, as S3 does.
+    pub fn forbid_listing(&self) {
+        self.shared.state.lock().unlisted = true;
+    }
+
+    /// Puts an object there.
+    pub fn store(&self, key: &str, bytes: &[u8]) {
+        self.shared.state.lock().store(key, bytes.into(), Vec::new());
+    }
+
+    /// Takes an object away.
+    pub fn remove(&self, key: &str) -> bool {
+        self.shared.state.lock().objects.remove(key).is_some()
     }
 
     /// As if the process was killed: connections break, and no new one is answered, until [`FaultyS3::come_back`].
