@@ -24,7 +24,7 @@ use crate::cas::{DataKeys, REQUEST_LEN_BYTES};
 use crate::crew::Crew;
 use crate::format::limits::CHUNK_LEN_BYTES;
 use crate::format::{self, Body, ContentHash, Hasher, MTIME_TOLERANCE_MICROS, Manifest};
-use crate::snapshot::reading;
+use crate::snapshot::{Filter, reading};
 use crate::turns::Turns;
 
 /// Objects above this length are sent in parts, several at a time, in bytes.
@@ -38,6 +38,8 @@ pub struct UploadOptions<'a> {
     pub objects: &'a dyn Objects,
     /// Under which keys.
     pub keys: &'a DataKeys,
+    /// Of which files.
+    pub filter: &'a Filter,
     /// Threads that read, hash and store, at least one.
     pub threads: usize,
     /// What the store has already is fetched and compared with its hash; what is wrong is replaced.
@@ -79,7 +81,7 @@ pub struct Uploaded {
     pub failed: u64,
 }
 
-/// Stores the content of all files of `manifest`, which are found in the directory `root` of `tree`.
+/// Stores the content of all files of `manifest` that are wanted, which are found in the directory `root` of `tree`.
 ///
 /// # Errors
 /// The first of the store: what comes after it would meet the same. `Interrupted` if `tell` breaks. What is wrong with a file is told, and the rest
@@ -107,6 +109,9 @@ pub fn upload(
             for (path, body) in manifest.entries() {
                 let Body::File(file) = body else { continue };
                 let listing = path.to_listing();
+                if !options.filter.wants(&listing) {
+                    continue;
+                }
                 let place: Arc<[u8]> = [root, b"/", &listing[..]].concat().into();
                 all.file(tree, &place, file, &mut known, &mut failed)?;
             }

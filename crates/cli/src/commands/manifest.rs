@@ -24,6 +24,7 @@ use adit_manifest::format::{
     Removed, Rule, Written,
 };
 use adit_manifest::store::Identity;
+use adit_manifest::snapshot::Filter;
 use serde_json::{Value, json};
 
 use self::failed::ended;
@@ -123,7 +124,9 @@ fn snapshot(args: &ManifestSnapshotArgs, global: &GlobalArgs) -> Result<()> {
         Some(url) => {
             let (tree, root) = (&Tree::new(&*opened.store), bytes(&args.path));
             let (cas, store, advice) = (&**url, &source.cas.store, &opened.advice);
-            let bringing = upload::Bringing { tree, root, cas, store, verify: false, advice, json: args.json };
+            // What was not wanted is not in the manifest.
+            let (filter, json) = (&Filter::default(), args.json);
+            let bringing = upload::Bringing { tree, root, cas, store, filter, verify: false, advice, json };
             let upload::Brought { uploaded, failed, finished } =
                 bringing.bring(&manifest, &mut HashSet::new(), global)?;
             let told = || json!({"uploaded": upload::describe(&uploaded), "failures": failed.into_json()});

@@ -38,7 +38,7 @@ impl Filter {
     }
 
     /// Whether the entry at `path` is wanted, of which nothing was asked before.
-    pub(crate) fn wants(&self, path: &[u8]) -> bool {
+    pub fn wants(&self, path: &[u8]) -> bool {
         let mut ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([path.len()]);
         self.includes(path) && !ends.any(|end| self.excludes(&path[..end]))
     }

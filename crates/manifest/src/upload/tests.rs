@@ -47,10 +47,14 @@ impl World {
     }
 
     fn upload_as(&self, verify: bool) -> (Result<Uploaded>, Vec<String>) {
+        self.upload_of(&Filter::default(), verify)
+    }
+
+    fn upload_of(&self, filter: &Filter, verify: bool) -> (Result<Uploaded>, Vec<String>) {
         let store = DirStore::open(self.dir.path(), true).expect("a folder");
         let objects = self.faults.wrap(Arc::new(self.memory.clone()));
         let keys = DataKeys::default();
-        let options = UploadOptions { objects: &objects, keys: &keys, threads: 3, verify };
+        let options = UploadOptions { objects: &objects, keys: &keys, filter, threads: 3, verify };
         let mut failed = Vec::new();
         let uploaded = upload(&Tree::new(&store), b"", &self.manifest, &options, &mut |event| {
             if let UploadEvent::Failed { path, error } = event {
@@ -153,6 +157,16 @@ fn an_upload_that_is_ended_sends_no_more_of_an_object() {
     is_over.store(true, Ordering::Relaxed);
     piece.read_exact_at(0, &mut buffer).unwrap_err();
     assert_eq!(piece.failure().unwrap().kind(), ErrorKind::Interrupted);
+}
+
+#[test]
+fn only_what_is_wanted_goes() {
+    let world = world(&[("a.txt", content(3000, 1)), ("b.txt", content(2000, 2)), ("c.bin", content(1000, 3))]);
+    let filter = Filter::new(&["*.txt"], &["b.*"]).expect("patterns");
+    let (uploaded, failed) = world.upload_of(&filter, false);
+    assert_eq!((uploaded.unwrap().stored, failed), ((1, 3000), vec![]));
+    assert!(world.memory.bytes(&DataKeys::default().key(&ContentHash::of(&content(3000, 1)))).is_some());
+    assert_eq!(world.upload().0.unwrap().stored, (2, 3000));
 }
 
 #[test]

@@ -22,6 +22,7 @@ use adit_index::Segment;
 use adit_manifest::cas::DataKeys;
 use adit_manifest::commit::{Changed, Looked, as_it_was, look, whole};
 use adit_manifest::format::{Body, ContentHash, EntryPath, FormatError, Manifest, Rule};
+use adit_manifest::snapshot::Filter;
 use adit_manifest::store::{Identity, ListedNames};
 use adit_mount::control::{MountInfo, Registry};
 
@@ -170,8 +171,8 @@ impl Target {
         told: &mut Told,
         (json, global): (bool, &GlobalArgs),
     ) -> Result<()> {
-        let (store, advice) = (&self.cas.store, &Advice::about_manifests());
-        let bringing = upload::Bringing { tree, root: b"", cas: &self.url, store, verify: false, advice, json };
+        let (store, filter, advice) = (&self.cas.store, &Filter::default(), &Advice::about_manifests());
+        let bringing = upload::Bringing { tree, root: b"", cas: &self.url, store, filter, verify: false, advice, json };
         let brought = bringing.bring(manifest, there, global)?;
         told.brought(&brought.uploaded, brought.failed);
         brought.finished?;

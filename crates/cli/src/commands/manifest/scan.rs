@@ -114,13 +114,18 @@ pub(super) fn scan(
     debug_assert_eq!(scanned.failed == 0, finished.is_ok(), "each was told, and ends the display with a failure");
     let has_patterns = !args.include.is_empty() || !args.exclude.is_empty();
     if has_patterns && scanned.manifest.entries().next().is_none() && !global.quiet {
-        eprintln!(
-            "adit: {}: nothing in it fits --include and --exclude\n  `*` stays within a name: '**/*.txt' is of files in all folders",
-            place.display()
-        );
+        say_that_nothing_fits(place);
     }
     let not_kept = (scanned.empty_folders, scanned.followed);
     Ok(Scanned { manifest: scanned.manifest, known_files, hashed_bytes, left_out, not_kept, failed, finished })
+}
+
+/// Says that patterns leave nothing of what lies in `place`.
+pub(super) fn say_that_nothing_fits(place: &Path) {
+    eprintln!(
+        "adit: {}: nothing in it fits --include and --exclude\n  `*` stays within a name: '**/*.txt' is of files in all folders",
+        place.display()
+    );
 }
 
 /// Where `own` lies below the root, if it does.
