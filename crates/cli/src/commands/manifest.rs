@@ -126,7 +126,8 @@ fn snapshot(args: &ManifestSnapshotArgs, global: &GlobalArgs) -> Result<()> {
             let (cas, store, advice) = (&**url, &source.cas.store, &opened.advice);
             // What was not wanted is not in the manifest.
             let (filter, json) = (&Filter::default(), args.json);
-            let bringing = upload::Bringing { tree, root, cas, store, filter, verify: false, advice, json };
+            let cache_dir = source.cas.cache_dir.as_deref();
+            let bringing = upload::Bringing { tree, root, cas, store, filter, cache_dir, verify: false, advice, json };
             let upload::Brought { uploaded, failed, finished } =
                 bringing.bring(&manifest, &mut HashSet::new(), global)?;
             let told = || json!({"uploaded": upload::describe(&uploaded), "failures": failed.into_json()});

@@ -19,7 +19,7 @@ use adit_manifest::cas::{DataKeys, ObjectDocument, ObjectSource};
 use adit_manifest::format::{Body, ContentHash, FormatError, Manifest};
 use adit_manifest::store::{Building, Identity, ManifestStore, Segments, SegmentsOptions, StoreOptions};
 use adit_media::KeptFolder;
-use adit_media::objects::{FolderObjects, ObjectsOptions, open_objects};
+use adit_media::objects::{FolderObjects, ObjectsOptions, Owner, open_objects_for};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -29,6 +29,7 @@ use crate::args::mount_options::MEMORY_DEFAULT_BYTES;
 use crate::commands::mount::overlay::place::cache_dir;
 use crate::exit_code::Code;
 use crate::failure::{Advice, Failure, Result};
+use crate::interrupt;
 use crate::logging;
 use crate::progress::Progress;
 use crate::source::is_url;
@@ -37,6 +38,8 @@ use crate::source::is_url;
 const INDEXES_DIR: &str = "indexes";
 /// What was fetched, in the cache directory.
 const OBJECTS_DIR: &str = "objects";
+/// What is being stored in parts, in the cache directory.
+const UPLOADS_DIR: &str = "uploads";
 /// The objects of a store, in its root.
 const DATA_DIR: &str = "Data";
 /// What stands between the root of a store and a manifest in it.
@@ -490,15 +493,25 @@ fn manifest_in_store<'u>(url: &'u Path, args: &StoreArgs) -> Result<(Arc<dyn Obj
 /// # Errors
 /// Usage, if it makes no sense; of a folder, that it is not there. A server is not asked for anything yet.
 pub fn objects(url: &OsStr, args: &StoreArgs) -> Result<Arc<dyn Objects>> {
-    objects_with(url, args, ObjectsOptions::default().tries_max)
+    objects_with(url, args, ObjectsOptions::default().tries_max, None)
+}
+
+/// The same, to store much: what is stored in parts is noted in the cache directory, which may be `given`, so that the next run goes on with it.
+///
+/// # Errors
+/// As [`objects`].
+pub fn objects_to_fill(url: &OsStr, args: &StoreArgs, given: Option<&Path>) -> Result<Arc<dyn Objects>> {
+    // Without one each begins anew.
+    let uploads = cache_dir(given).ok().map(|dir| dir.join(UPLOADS_DIR));
+    objects_with(url, args, ObjectsOptions::default().tries_max, uploads.as_deref())
 }
 
 /// The same, for who waits for an answer and can do without.
 fn hurried(url: &OsStr, args: &StoreArgs) -> Result<Arc<dyn Objects>> {
-    objects_with(url, args, HURRIED_TRIES)
+    objects_with(url, args, HURRIED_TRIES, None)
 }
 
-fn objects_with(url: &OsStr, args: &StoreArgs, tries_max: u32) -> Result<Arc<dyn Objects>> {
+fn objects_with(url: &OsStr, args: &StoreArgs, tries_max: u32, uploads: Option<&Path>) -> Result<Arc<dyn Objects>> {
     not_empty(url)?;
     let failed = |e: FsError| {
         let failure = Failure::fs(url.display(), &e);
@@ -529,7 +542,8 @@ fn objects_with(url: &OsStr, args: &StoreArgs, tries_max: u32) -> Result<Arc<dyn
         tries_max,
         ..defaults
     };
-    open_objects(text, &options).map_err(failed)
+    let owner = Owner { cancel: interrupt::calls().clone(), uploads: uploads.map(Path::to_owned) };
+    open_objects_for(text, &options, &owner).map_err(failed)
 }
 
 /// Longest time without an answer.

@@ -272,6 +272,12 @@ pub trait Objects: Send + Sync {
     /// stored in that way, or nothing small.
     fn if_absent_is_atomic(&self) -> Option<bool>;
 
+    /// Has the store forget what uploads that were killed have left there, as far as that was noted and nobody is at it. A store in which nothing
+    /// can be left does nothing.
+    fn give_up_left(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// The store in a message: where it is, and never a secret.
     fn describe(&self) -> String;
 }

@@ -69,7 +69,8 @@ pub fn is_answer(e: &Error) -> bool {
 /// Whether the upload that it is about has to begin anew: the store does not know it any more (it may be complete, and the
 /// answer was lost), or another one of the same object came in between.
 pub fn wants_new_upload(e: &Error) -> bool {
-    e.kind() == Kind::Conflict || said(e, "code").as_deref() == Some("NoSuchUpload")
+    // A part that was sent by a process before may be gone.
+    e.kind() == Kind::Conflict || matches!(said(e, "code").as_deref(), Some("NoSuchUpload" | "InvalidPart"))
 }
 
 /// Whether the store does not know what was asked of it.
@@ -88,6 +89,7 @@ fn classify(e: &Error) -> (ErrorKind, String) {
     }
     if let Some(trouble) = Trouble::behind(e) {
         return match trouble {
+            Trouble::Interrupted => (ErrorKind::Interrupted, trouble.to_string()),
             Trouble::TimedOut(what) => (ErrorKind::TimedOut, format!("{what}; check the network, or try again later")),
             Trouble::Broken(what) if what.contains("certificate") => (
                 ErrorKind::Network,

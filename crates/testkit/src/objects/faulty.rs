@@ -354,6 +354,10 @@ impl Objects for FaultyObjects {
         self.inner.if_absent_is_atomic()
     }
 
+    fn give_up_left(&self) -> Result<()> {
+        self.inner.give_up_left()
+    }
+
     fn describe(&self) -> String {
         self.inner.describe()
     }

@@ -172,7 +172,8 @@ impl Target {
         (json, global): (bool, &GlobalArgs),
     ) -> Result<()> {
         let (store, filter, advice) = (&self.cas.store, &Filter::default(), &Advice::about_manifests());
-        let bringing = upload::Bringing { tree, root: b"", cas: &self.url, store, filter, verify: false, advice, json };
+        let (cas, cache_dir) = (&*self.url, self.cas.cache_dir.as_deref());
+        let bringing = upload::Bringing { tree, root: b"", cas, store, filter, cache_dir, verify: false, advice, json };
         let brought = bringing.bring(manifest, there, global)?;
         told.brought(&brought.uploaded, brought.failed);
         brought.finished?;

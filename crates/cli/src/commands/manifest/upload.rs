@@ -60,7 +60,7 @@ pub(super) fn upload(args: &ManifestUploadArgs, global: &GlobalArgs) -> Result<(
     let tree = Tree::new(&*opened.store);
     let (store, advice) = (&args.content.store, &opened.advice);
     let (filter, verify, json) = (&filter, args.verify, args.json);
-    let bringing = Bringing { tree: &tree, root: b"/", cas, store, filter, verify, advice, json };
+    let bringing = Bringing { tree: &tree, root: b"/", cas, store, filter, cache_dir: None, verify, advice, json };
     let Brought { uploaded, failed, finished } = bringing.bring(&read.manifest, &mut HashSet::new(), global)?;
     let mut told = describe(&uploaded);
     told["failures"] = failed.into_json();
@@ -143,6 +143,8 @@ pub(super) struct Bringing<'a> {
     pub store: &'a StoreArgs,
     /// What of the manifest is wanted.
     pub filter: &'a Filter,
+    /// Where it is noted what goes in parts; none: where everything is kept.
+    pub cache_dir: Option<&'a Path>,
     /// What the store has already is compared with its hash.
     pub verify: bool,
     /// About the tree.
@@ -166,7 +168,7 @@ impl Bringing<'_> {
     /// # Errors
     /// Those of the store. What is wrong with a file, is in what is returned.
     pub fn bring(&self, manifest: &Manifest, there: &mut HashSet<ContentHash>, global: &GlobalArgs) -> Result<Brought> {
-        let objects = open::manifest::objects(self.cas, self.store)?;
+        let objects = open::manifest::objects_to_fill(self.cas, self.store, self.cache_dir)?;
         let keys = DataKeys::default();
         let (filter, verify) = (self.filter, self.verify);
         let options = UploadOptions { objects: &*objects, keys: &keys, filter, threads: THREADS, verify };
@@ -198,6 +200,10 @@ impl Bringing<'_> {
                 _ => failure,
             }
         })?;
+        // What was gone on with is complete; other parts nobody would ever use, and they cost.
+        if let Err(e) = objects.give_up_left() {
+            tracing::info!("{e}");
+        }
         Ok(Brought { uploaded, failed, finished })
     }
 }

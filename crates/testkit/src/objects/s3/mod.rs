@@ -222,6 +222,18 @@ impl FaultyS3 {
         assert!(state.at_work >= requests, "{} requests are at work, not {requests}", state.at_work);
     }
 
+    /// Waits until a request with `method` on a key that contains `key` came since the log was cleared.
+    ///
+    /// # Panics
+    /// If none comes within a minute.
+    pub fn wait_for_request(&self, method: &str, key: &str) {
+        let came =
+            |state: &State| state.log.iter().any(|request| request.method == method && request.key.contains(key));
+        let mut state = self.shared.state.lock();
+        self.shared.changed.wait_while_for(&mut state, |state| !came(state), WAIT_MAX);
+        assert!(came(&state), "no {method} of {key} came");
+    }
+
     /// Takes requests that are signed with this access key, too.
     pub fn accept_key(&self, access_key: &str) {
         let mut state = self.shared.state.lock();
@@ -274,6 +286,11 @@ impl FaultyS3 {
     /// The bytes of an object.
     pub fn bytes(&self, key: &str) -> Option<Arc<[u8]>> {
         self.shared.state.lock().objects.get(key).map(|object| object.bytes.clone())
+    }
+
+    /// Forgets all of these, as a rule of the bucket does after some days.
+    pub fn forget_uploads(&self) {
+        self.shared.state.lock().uploads.clear();
     }
 
     /// Multipart uploads that were begun, and neither completed nor given up.
