@@ -195,7 +195,7 @@ pub(super) fn mount(mut plan: Plan, global: &GlobalArgs, inherited: Inherited) -
                 remark(&format!("{}: {what}: {}", upper.display(), failure.text()));
             }
         }
-        Ok(opened)
+        Ok((opened, !has_changes))
     })
 }
 
