@@ -5,6 +5,7 @@ mod download;
 mod failed;
 mod outputs;
 mod scan;
+mod sizing;
 mod upload;
 mod verify;
 
@@ -23,8 +24,8 @@ use adit_manifest::format::{
     Body, ContentHash, Dialect, EntryPath, Format, FormatError, Header, Losses, MTIME_TOLERANCE_MICROS, Manifest,
     Removed, Rule, Written,
 };
-use adit_manifest::store::Identity;
 use adit_manifest::snapshot::Filter;
+use adit_manifest::store::Identity;
 use serde_json::{Value, json};
 
 use self::failed::ended;

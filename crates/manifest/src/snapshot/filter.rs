@@ -7,7 +7,7 @@ use globset::{Error, GlobBuilder, GlobSet, GlobSetBuilder};
 
 /// Patterns of paths below the root, as of a shell: `*` and `?` stay within a name, `**` goes across. A pattern that fits a folder fits
 /// all that is in it. What is excluded is so whatever else says.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Filter {
     /// None: everything.
     include: Option<GlobSet>,

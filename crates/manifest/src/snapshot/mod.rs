@@ -6,6 +6,7 @@
 
 mod filter;
 mod hashing;
+mod sizes;
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -16,6 +17,7 @@ use adit_core::types::{Access, Attr, Ino, Kind, Timestamp};
 
 pub use self::filter::Filter;
 use self::hashing::{Hashed, Hashers};
+pub use self::sizes::bytes_of;
 use crate::format::limits::CHUNK_LEN_BYTES;
 use crate::format::{
     Body, Content, ContentHash, Entry, EntryPath, File, Format, FormatError, Header, LinkTarget, Manifest,

@@ -129,7 +129,7 @@ impl Target {
         global: &GlobalArgs,
     ) -> Result<(Changed, Told)> {
         let mut unread = Vec::new();
-        let hashed = hash(&self.parent, tree, &frozen.touched, &self.about, &mut unread, args, global)
+        let hashed = hash(&self.parent, tree, frozen, &self.about, &mut unread, args, global)
             .and_then(|(changed, scanned)| scanned.whole(args).map(|scanned| (changed, scanned)));
         let (changed, scanned) = hashed.inspect_err(|_| frozen.give_up(tree, &unread))?;
         let mut lost = Lost::beside(&changed);

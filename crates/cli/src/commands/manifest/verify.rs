@@ -136,7 +136,8 @@ fn of_store(manifest: Manifest, knows_store: bool, args: &ManifestVerifyArgs, gl
     ids.sort_unstable();
     ids.dedup();
     interrupt::watch();
-    let mut progress = Progress::new("verify", global.quiet);
+    let total = ids.iter().fold(0u64, |bytes, id| bytes.saturating_add(id.len));
+    let mut progress = Progress::new("verify", global.quiet).of_bytes(total);
     let (mut count, mut bytes, mut details) = (0, 0, HashMap::new());
     let mut texts: HashSet<Arc<str>> = HashSet::new();
     let outcome = compare(&source, &ids, THREADS, &mut |verified| {
