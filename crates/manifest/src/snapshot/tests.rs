@@ -92,6 +92,26 @@ fn files_folders_and_links_are_in_it_as_they_are() {
     drop(socket);
 }
 
+/// A file that takes minutes is told of meanwhile, and left when that is wanted.
+#[test]
+fn a_large_file_is_told_of_and_left_in_the_middle() {
+    const LEN: u64 = 64 << 30;
+    let dir = tempfile::tempdir().expect("a folder");
+    fs::File::create(dir.path().join("large")).and_then(|file| file.set_len(LEN)).expect("a file with a hole");
+    let store = DirStore::open(dir.path(), true).expect("a folder");
+    let options = Options { format: V2025, filter: &Filter::default(), threads: 1, known: None, names: None };
+    let mut told = 0;
+    let taken = snapshot(&Tree::new(&store), b"/", &options, &mut |event| match event {
+        Event::Bytes(count) => {
+            told += count;
+            if told > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }
+        _ => ControlFlow::Continue(()),
+    });
+    assert_eq!(taken.map(|_| ()).expect_err("it is ended").kind(), ErrorKind::Interrupted);
+    assert!((1..LEN).contains(&told), "{told}");
+}
+
 #[test]
 fn what_is_wanted_is_measured_without_reading_it() {
     let dir = tempfile::tempdir().expect("a folder");

@@ -91,19 +91,16 @@ pub(super) fn scan(
     let another = || if is_dir { open::dir(place, true).ok().map(|store| store as Arc<dyn Store>) } else { None };
     let mut sizing = Sizing::of(&another, vec![path.to_vec()], filter.clone());
     let (mut known_files, mut hashed_bytes, mut left_out, mut failed) = (0, 0, Vec::new(), Failed::new(json));
-    // Of the file that is told next.
-    let mut read_bytes = 0;
     let scanned = take(&tree, path, &options, &mut |event| {
         sizing.look(&mut progress);
         match event {
-            Event::File { path, len_bytes, known } => {
+            Event::File { path, len_bytes, known, read_bytes } => {
                 known_files += u64::from(known);
-                progress.passed(len_bytes.saturating_sub(std::mem::take(&mut read_bytes)));
+                progress.passed(len_bytes.saturating_sub(read_bytes));
                 progress.entry(&show(&path.to_listing()));
             }
             Event::Bytes(count) => {
                 hashed_bytes += count;
-                read_bytes = count;
                 return progress.event(transfer::Event::Bytes(count));
             }
             Event::LeftOut { path, why } => {

@@ -73,19 +73,16 @@ pub fn hash(
     let mut scanned = Scanned { failed: Failed::new(args.json), ..Scanned::default() };
     let (another, touched) = (|| frozen.store().ok(), &frozen.touched);
     let mut sizing = Sizing::of(&another, topmost(&touched.paths), Filter::default());
-    // Of the file that is told next.
-    let mut read_bytes = 0;
     let found = changed(segment, tree, touched, &options, &mut |event| {
         sizing.look(&mut progress);
         match event {
-            Event::File { path, len_bytes, known } => {
+            Event::File { path, len_bytes, known, read_bytes } => {
                 scanned.known_files += u64::from(known);
-                progress.passed(len_bytes.saturating_sub(std::mem::take(&mut read_bytes)));
+                progress.passed(len_bytes.saturating_sub(read_bytes));
                 progress.entry(&show(&path.to_listing()));
             }
             Event::Bytes(count) => {
                 scanned.hashed_bytes += count;
-                read_bytes = count;
                 return progress.event(transfer::Event::Bytes(count));
             }
             Event::LeftOut { path, why } => {
