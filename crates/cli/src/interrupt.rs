@@ -1,13 +1,23 @@
 //! Ending a copy on a signal: at the next step it stops, removes what is unfinished, and dies of the signal.
 
 use std::io::{self, Read};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use adit_media::objects::Cancel;
 use adit_mount::Signals;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// The signal that came; 0 for none.
 static CAME: AtomicI32 = AtomicI32::new(0);
+
+/// What ends the calls of object stores once a signal came.
+static CALLS: LazyLock<Cancel> = LazyLock::new(Cancel::default);
+
+/// What is to end with a signal, if signals are heard.
+pub fn calls() -> &'static Cancel {
+    &CALLS
+}
 
 /// Hears SIGINT, SIGTERM and SIGHUP from here on; a second one ends the process at once.
 ///
@@ -19,6 +29,8 @@ pub fn watch() {
             if CAME.swap(signal, Ordering::SeqCst) != 0 {
                 crate::process::die_of(signal);
             }
+            // Nobody waits for a network that stands still.
+            CALLS.cancel();
         }
     });
     if let Err(e) = spawned {

@@ -93,7 +93,16 @@ impl Progress {
     }
 
     /// Of work whose bytes are known: it is told how long it will take.
-    pub fn of_bytes(self, total: u64) -> Progress {
+    pub fn of_bytes(mut self, total: u64) -> Progress {
+        self.learn_total(total);
+        self
+    }
+
+    /// Likewise, of work that has begun before they were known.
+    pub fn learn_total(&mut self, total: u64) {
+        if self.total.replace(total).is_some() {
+            return;
+        }
         if let Some(bar) = &self.bar {
             bar.set_length(total);
             let template = "{spinner} {msg}  {bytes} of {total_bytes} ({bytes_per_sec}, {eta} left)";
@@ -101,7 +110,11 @@ impl Progress {
                 bar.set_style(style);
             }
         }
-        Progress { total: Some(total), ..self }
+    }
+
+    /// Whether anybody sees how far it is.
+    pub fn is_shown(&self) -> bool {
+        self.bar.is_some() || self.lines
     }
 
     /// With what to advise about damage in the source that the work is about.
@@ -166,6 +179,13 @@ impl Progress {
         self.reached(entries, bytes);
     }
 
+    /// So many bytes more need not be read: as in [`Progress::reached_of`].
+    pub fn passed(&mut self, bytes: u64) {
+        if bytes > 0 {
+            self.reached_of(self.entries, self.bytes + bytes, self.at_once + bytes);
+        }
+    }
+
     /// An entry failed; the work goes on.
     pub fn failed(&mut self, failure: &Failure) {
         self.say(&format!("adit: {}", failure.text()));
@@ -216,16 +236,21 @@ impl Progress {
     fn tick(&mut self) {
         if self.lines && self.last_line.elapsed() >= LINE_INTERVAL {
             self.last_line = Instant::now();
-            let rate = (self.bytes.saturating_sub(self.at_once) as f64 / self.began.elapsed().as_secs_f64()) as u64;
-            let bytes = match self.total {
-                Some(total) => format!("{} of {}", show_size(self.bytes), show_size(total)),
-                None => show_size(self.bytes),
-            };
-            let left = self.total.and_then(|total| total.saturating_sub(self.bytes).checked_div(rate));
-            let left = left.map_or_else(String::new, |secs| format!(", {} left", span_text(secs)));
-            let (verb, entries, rate) = (self.verb, counted_entries(self.entries), show_size(rate));
-            eprintln!("adit: {verb}: {entries}, {bytes}, {rate}/s{left}");
+            eprintln!("{}", self.line(self.began.elapsed()));
         }
+    }
+
+    /// How far it is after that time.
+    fn line(&self, took: Duration) -> String {
+        let rate = (self.bytes.saturating_sub(self.at_once) as f64 / took.as_secs_f64()) as u64;
+        let bytes = match self.total {
+            Some(total) => format!("{} of {}", show_size(self.bytes), show_size(total)),
+            None => show_size(self.bytes),
+        };
+        let left = self.total.and_then(|total| total.saturating_sub(self.bytes).checked_div(rate));
+        let left = left.map_or_else(String::new, |secs| format!(", {} left", span_text(secs)));
+        let (verb, entries, rate) = (self.verb, counted_entries(self.entries), show_size(rate));
+        format!("adit: {verb}: {entries}, {bytes}, {rate}/s{left}")
     }
 }
 
@@ -234,6 +259,19 @@ pub fn reason(error: &FsError) -> String {
     match error.cause().and_then(|cause| cause.downcast_ref::<FsError>()) {
         Some(below) => reason(below),
         None => FsError::new(error.kind()).to_string(),
+    }
+}
+
+#[cfg(test)]
+impl Progress {
+    /// One that is shown, whatever standard error is.
+    pub fn shown_in_test() -> Progress {
+        Progress { lines: true, ..Progress::new("test", true) }
+    }
+
+    /// How much it is of, if that is known.
+    pub fn total(&self) -> Option<u64> {
+        self.total
     }
 }
 
@@ -262,6 +300,19 @@ mod tests {
         }
         assert_eq!(progress.failures.values().copied().collect::<Vec<_>>(), [TOLD_MAX + 1]);
         assert_eq!(progress.finish().unwrap_err().code(), Code::Failure);
+    }
+
+    #[test]
+    fn what_need_not_be_read_says_nothing_of_the_time_that_is_left() {
+        let mut progress = Progress::shown_in_test();
+        let _ = progress.event(Event::Bytes(40 << 20));
+        let took = Duration::from_secs(4);
+        assert!(!progress.line(took).contains("left"), "{}", progress.line(took));
+        progress.passed(100 << 20);
+        progress.learn_total(240 << 20);
+        let line = progress.line(took);
+        assert!(line.contains("10.0 MiB/s, 10 seconds left"), "{line}");
+        assert!(line.contains("140"), "{line}");
     }
 
     fn inner_of(error: &FsError) -> FsError {

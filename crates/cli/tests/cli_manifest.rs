@@ -167,6 +167,26 @@ fn patterns_that_fit_nothing_are_told() {
 }
 
 #[test]
+fn an_upload_takes_the_patterns_of_a_snapshot() {
+    let bench = bench();
+    fs::create_dir(bench.path("store")).unwrap();
+    manifest(&bench, &["snapshot", "work", "-o", "m", "--format", "v2025"]).expect(0);
+    let upload = |more: &[&str]| {
+        let args = ["upload", "m", "--root", "work", "--cas", "store", "--json"];
+        manifest(&bench, &[&args[..], more].concat())
+    };
+    upload(&["--include", "a[b"]).expect(2).says("a[b");
+    // The manifest is stored with all of its content, or not at all.
+    upload(&["--include", "sub", "--manifest-prefix", "p"]).expect(2).says("--manifest-prefix");
+    let none = upload(&["--include", "*.exr"]).expect(0).says("nothing in it fits");
+    assert_eq!(none.json()["stored"], 0);
+    let some = upload(&["--include", "sub", "--exclude", "sub/tool"]).expect(0).json();
+    let all = upload(&[]).expect(0).json();
+    assert_eq!((&some["stored"], &some["present"], &all["present"]), (&1.into(), &0.into(), &1.into()), "{all}");
+    assert_eq!(all["stored"], 2);
+}
+
+#[test]
 fn differences_are_listed_and_written_and_merged() {
     let bench = bench();
     manifest(&bench, &["snapshot", "work", "-o", "before", "--format", "v2025"]).expect(0);

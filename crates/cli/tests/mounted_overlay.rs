@@ -253,6 +253,31 @@ fn an_upper_belongs_to_one_lower() {
     assert!(!w.bench.path("new").exists());
 }
 
+/// The next try would take it for changes of before.
+#[test]
+fn an_upper_that_was_made_for_a_mount_that_failed_goes() {
+    let Some(w) = World::new() else { return };
+    if !rustix::process::geteuid().is_root() {
+        return common::left_out("only root has a namespace of mounts");
+    }
+    for args in [&["--writable", "--cache-dir", "new"][..], &["--upper", "up"]] {
+        // Where the device is none, the mount fails when everything else is there.
+        let mut command = w.bench.command_of("unshare");
+        command.args(["-m", "sh", "-euc", "mount --bind /dev/null /dev/fuse && exec \"$0\" \"$@\""]);
+        command.arg(env!("CARGO_BIN_EXE_adit")).args(["mount", "lower", "mnt"]).args(args);
+        common::run(command, b"").expect(1).says("volume created").says("removed again").says("mount failed");
+        let left = fs::read_dir(w.bench.path("new/overlays")).map_or(0, Iterator::count);
+        assert_eq!((left, w.bench.path("up").exists()), (0, false));
+    }
+    // One that was there before stays.
+    w.run(&["volume", "init", "up"]).expect(0);
+    let mut command = w.bench.command_of("unshare");
+    command.args(["-m", "sh", "-euc", "mount --bind /dev/null /dev/fuse && exec \"$0\" \"$@\""]);
+    command.arg(env!("CARGO_BIN_EXE_adit")).args(["mount", "lower", "mnt", "--upper", "up"]);
+    common::run(command, b"").expect(1);
+    assert!(w.bench.path("up").exists());
+}
+
 #[test]
 fn verbs_know_an_overlay() {
     let Some(w) = World::new() else { return };

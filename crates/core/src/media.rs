@@ -15,8 +15,8 @@ use crate::types::{Access, Attr, Caller, Kind, RenameFlags, SetAttr, StatFs};
 
 pub use objects::{
     Content, ContentSource, Fetched, FileContent, ListedObject, OBJECT_KEY_LEN_MAX_BYTES, ObjectInfo, ObjectPage,
-    ObjectSink, Objects, PutOptions, Stored, Tag, USER_METADATA_LEN_MAX_BYTES, check_object_key, check_object_prefix,
-    check_user_metadata,
+    ObjectSink, Objects, PutOptions, Stored, Tag, USER_METADATA_LEN_MAX_BYTES, Withheld, check_object_key,
+    check_object_prefix, check_user_metadata,
 };
 
 /// What to make durable with [`HostDir::sync`].

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use adit_core::error::{ErrorKind, FsError, Result};
-use adit_core::media::{Content, ObjectInfo, Objects, PutOptions, Stored};
+use adit_core::media::{Content, ObjectInfo, Objects, PutOptions, Stored, Withheld};
 use adit_core::path::{Last, Tree, show};
 use adit_core::store::StoreFile;
 use adit_core::types::{Access, Kind};
@@ -24,7 +24,7 @@ use crate::cas::{DataKeys, REQUEST_LEN_BYTES};
 use crate::crew::Crew;
 use crate::format::limits::CHUNK_LEN_BYTES;
 use crate::format::{self, Body, ContentHash, Hasher, MTIME_TOLERANCE_MICROS, Manifest};
-use crate::snapshot::reading;
+use crate::snapshot::{Filter, reading};
 use crate::turns::Turns;
 
 /// Objects above this length are sent in parts, several at a time, in bytes.
@@ -38,6 +38,8 @@ pub struct UploadOptions<'a> {
     pub objects: &'a dyn Objects,
     /// Under which keys.
     pub keys: &'a DataKeys,
+    /// Of which files.
+    pub filter: &'a Filter,
     /// Threads that read, hash and store, at least one.
     pub threads: usize,
     /// What the store has already is fetched and compared with its hash; what is wrong is replaced.
@@ -79,7 +81,7 @@ pub struct Uploaded {
     pub failed: u64,
 }
 
-/// Stores the content of all files of `manifest`, which are found in the directory `root` of `tree`.
+/// Stores the content of all files of `manifest` that are wanted, which are found in the directory `root` of `tree`.
 ///
 /// # Errors
 /// The first of the store: what comes after it would meet the same. `Interrupted` if `tell` breaks. What is wrong with a file is told, and the rest
@@ -107,6 +109,9 @@ pub fn upload(
             for (path, body) in manifest.entries() {
                 let Body::File(file) = body else { continue };
                 let listing = path.to_listing();
+                if !options.filter.wants(&listing) {
+                    continue;
+                }
                 let place: Arc<[u8]> = [root, b"/", &listing[..]].concat().into();
                 all.file(tree, &place, file, &mut known, &mut failed)?;
             }
@@ -310,7 +315,8 @@ impl Job {
                 }
             }
             Ok(info) => (true, info.len == self.len),
-            Err(e) if e.is_not_found() => (false, false),
+            // Who may not list is not told that it is missing. What is refused altogether is refused when it is stored.
+            Err(e) if e.is_not_found() || Withheld::is_behind(&e) => (false, false),
             Err(e) => return Done::Refused(e),
         };
         if is_right {
@@ -333,8 +339,12 @@ impl Job {
             true => piece.check(),
             false => Ok(()),
         };
-        let options = PutOptions { if_absent: !is_there, metadata: &[] };
-        let stored = stored.and_then(|()| objects.put(&key, Content::Source(&piece), &options));
+        let put = |if_absent| objects.put(&key, Content::Source(&piece), &PutOptions { if_absent, metadata: &[] });
+        let stored = match stored.and_then(|()| put(!is_there)) {
+            // Nobody can tell. What may be in its place has the same content, or should have.
+            Err(e) if !is_there && Withheld::is_behind(&e) => put(false),
+            stored => stored,
+        };
         match (stored, piece.failure()) {
             (Ok(Stored::New(_)), _) => Done::Stored(self.hash, self.len, is_there),
             (Ok(Stored::AlreadyThere), _) => Done::Present(self.hash, self.len),

@@ -6,13 +6,15 @@
 mod puts;
 #[path = "objects/reads.rs"]
 mod reads;
+#[path = "objects/resumed.rs"]
+mod resumed;
 #[path = "objects/support.rs"]
 mod support;
 
 use adit_core::ErrorKind;
-use adit_core::media::{Content, Objects, PutOptions};
-use adit_media::objects::{ObjectsOptions, S3Objects, open_objects};
-use adit_testkit::objects::{FaultyS3, check_objects};
+use adit_core::media::{Content, Objects, PutOptions, Withheld};
+use adit_media::objects::{Cancel, ObjectsOptions, Owner, S3Objects, open_objects};
+use adit_testkit::objects::{FaultyS3, HttpFault, check_objects};
 
 use self::support::*;
 
@@ -92,6 +94,54 @@ fn credentials_that_are_refused_are_said_to_be() {
     assert!(e.to_string().contains("ExpiredToken") && e.to_string().contains("get new ones"), "{e}");
     let e = objects.put("new", Content::Bytes(b"x"), &PutOptions::default()).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::PermissionDenied);
+}
+
+/// An object that may be missing, for who may not list, is told from credentials that are no good where the answer has a body.
+#[test]
+fn an_object_that_may_be_missing_is_told_from_bad_credentials() {
+    let (server, objects, _) = store_with(10);
+    server.forbid_listing();
+    assert_eq!(read(&objects, 0, 10).unwrap().0.len(), 10);
+    let mut buf = [0; 4];
+    let e = objects.read_at("missing", 0, &mut buf, None).unwrap_err();
+    assert_eq!((e.kind(), Withheld::is_behind(&e)), (ErrorKind::PermissionDenied, true));
+    assert!(e.to_string().contains("AccessDenied") && e.to_string().contains("missing, or not allowed"), "{e}");
+    let e = objects.list("", None, 1).unwrap_err();
+    assert_eq!((e.kind(), Withheld::is_behind(&e)), (ErrorKind::PermissionDenied, false));
+    server.expire_key("access");
+    let e = objects.read_at("missing", 0, &mut buf, None).unwrap_err();
+    assert!(!Withheld::is_behind(&e), "{e}");
+}
+
+/// Whatever a call waits for, and whoever makes it later.
+#[test]
+fn calls_end_when_they_are_told_to() {
+    type Call = fn(&S3Objects) -> adit_core::Result<()>;
+    let calls: [(&str, Call); 5] = [
+        ("GET", |objects| objects.read_at("object", 0, &mut [0; 4], None).map(drop)),
+        ("HEAD", |objects| objects.head("object").map(drop)),
+        ("PUT", |objects| objects.put("new", Content::Bytes(b"x"), &PutOptions::default()).map(drop)),
+        ("DELETE", |objects| objects.delete("object")),
+        ("PUT", |objects| objects.put("large", Content::Bytes(&vec![1; 11 << 20]), &PutOptions::default()).map(drop)),
+    ];
+    keys();
+    for (method, call) in calls {
+        let (server, cancel) = (FaultyS3::start().unwrap(), Cancel::default());
+        let never = std::time::Duration::from_secs(3600);
+        let options = ObjectsOptions { answer_timeout: never, deadline: never, ..options(&server) };
+        let owner = Owner { cancel: cancel.clone(), ..Owner::default() };
+        let objects = S3Objects::open_for(server.bucket(), "root", &options, &owner).unwrap();
+        server.add(HttpFault::Stall, method, "", 0, u64::MAX);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| call(&objects).unwrap_err().kind());
+            server.wait_for_request(method, "");
+            cancel.cancel();
+            assert_eq!(waits.join().unwrap(), ErrorKind::Interrupted, "{method}");
+        });
+        assert_eq!(server.open_uploads(), 0);
+        assert_eq!(call(&objects).unwrap_err().kind(), ErrorKind::Interrupted, "{method}");
+        assert!(!server.log().is_empty());
+    }
 }
 
 #[test]

@@ -75,10 +75,14 @@ what `adit manifest verify` finds, as long as the files are there.
 With --manifest-prefix the manifest is stored, too, when all of its content is there: by its file name in the folder Manifests/PREFIX of the store, \
 with the root's path beside it, as `deadline attachment upload --upload-manifest-path` does.
 
+--include and --exclude are those of `manifest snapshot`, of the paths in the manifest. With them not all of its content goes, and so the manifest is not \
+stored.
+
 Examples:
   adit manifest upload job.manifest --root ~/work --cas s3://bucket/Queue
   adit manifest upload m --root ~/work --cas s3://b/Queue --manifest-prefix me
   adit manifest upload job.manifest --root ~/work --cas /srv/store --verify
+  adit manifest upload m --root ~/work --cas s3://b/Queue --include textures
   adit manifest snapshot ~/work -o job.manifest --cas /srv/store")]
     Upload(ManifestUploadArgs),
     /// Bring what was changed on a writable mount to the store, with a manifest of it
@@ -208,11 +212,17 @@ pub struct ManifestUploadArgs {
     /// Its password.
     #[command(flatten)]
     pub password: PasswordArgs,
+    /// Only what fits one of these patterns
+    #[arg(long, value_name = "GLOB")]
+    pub include: Vec<String>,
+    /// Not what fits one of these patterns
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<String>,
     /// Fetch what the store has already as well, and send again what is wrong there
     #[arg(long)]
     pub verify: bool,
     /// Store the manifest as well, when all of its content is there: as Manifests/PREFIX/ and its file name, with the root beside it
-    #[arg(long, value_name = "PREFIX")]
+    #[arg(long, value_name = "PREFIX", conflicts_with_all = ["include", "exclude"])]
     pub manifest_prefix: Option<String>,
     /// The store.
     #[command(flatten)]

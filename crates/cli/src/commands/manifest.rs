@@ -5,6 +5,7 @@ mod download;
 mod failed;
 mod outputs;
 mod scan;
+mod sizing;
 mod upload;
 mod verify;
 
@@ -23,6 +24,7 @@ use adit_manifest::format::{
     Body, ContentHash, Dialect, EntryPath, Format, FormatError, Header, Losses, MTIME_TOLERANCE_MICROS, Manifest,
     Removed, Rule, Written,
 };
+use adit_manifest::snapshot::Filter;
 use adit_manifest::store::Identity;
 use serde_json::{Value, json};
 
@@ -123,7 +125,10 @@ fn snapshot(args: &ManifestSnapshotArgs, global: &GlobalArgs) -> Result<()> {
         Some(url) => {
             let (tree, root) = (&Tree::new(&*opened.store), bytes(&args.path));
             let (cas, store, advice) = (&**url, &source.cas.store, &opened.advice);
-            let bringing = upload::Bringing { tree, root, cas, store, verify: false, advice, json: args.json };
+            // What was not wanted is not in the manifest.
+            let (filter, json) = (&Filter::default(), args.json);
+            let cache_dir = source.cas.cache_dir.as_deref();
+            let bringing = upload::Bringing { tree, root, cas, store, filter, cache_dir, verify: false, advice, json };
             let upload::Brought { uploaded, failed, finished } =
                 bringing.bring(&manifest, &mut HashSet::new(), global)?;
             let told = || json!({"uploaded": upload::describe(&uploaded), "failures": failed.into_json()});

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_core::media::Objects;
+use adit_core::media::{Objects, Withheld};
 use adit_core::path::this_process;
 use adit_core::{ErrorKind, FsError};
 use adit_index::{NodeId, Segment};
@@ -19,7 +19,7 @@ use adit_manifest::cas::{DataKeys, ObjectDocument, ObjectSource};
 use adit_manifest::format::{Body, ContentHash, FormatError, Manifest};
 use adit_manifest::store::{Building, Identity, ManifestStore, Segments, SegmentsOptions, StoreOptions};
 use adit_media::KeptFolder;
-use adit_media::objects::{FolderObjects, ObjectsOptions, open_objects};
+use adit_media::objects::{FolderObjects, ObjectsOptions, Owner, open_objects_for};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -29,6 +29,7 @@ use crate::args::mount_options::MEMORY_DEFAULT_BYTES;
 use crate::commands::mount::overlay::place::cache_dir;
 use crate::exit_code::Code;
 use crate::failure::{Advice, Failure, Result};
+use crate::interrupt;
 use crate::logging;
 use crate::progress::Progress;
 use crate::source::is_url;
@@ -37,6 +38,8 @@ use crate::source::is_url;
 const INDEXES_DIR: &str = "indexes";
 /// What was fetched, in the cache directory.
 const OBJECTS_DIR: &str = "objects";
+/// What is being stored in parts, in the cache directory.
+const UPLOADS_DIR: &str = "uploads";
 /// The objects of a store, in its root.
 const DATA_DIR: &str = "Data";
 /// What stands between the root of a store and a manifest in it.
@@ -45,6 +48,8 @@ const MANIFESTS: &str = "/Manifests/";
 const FIRST_NODES: u32 = 10_000;
 /// Objects of which a store is asked whether it has them, to tell whether it is the right one.
 const ASKED_MAX: usize = 3;
+/// The same where the store does not say of those whether they are there.
+const WITHHELD_ASKED_MAX: usize = 32;
 /// How often a store is asked by who can do without its answer.
 const HURRIED_TRIES: u32 = 3;
 /// Parts of the process's memory: for checksums of objects that the cache has no room for, and for bytes of long fetches that came out of
@@ -158,13 +163,13 @@ pub fn watched_store(
 ///
 /// # Errors
 /// `Network`, `PermissionDenied` and the like; that the bucket or the folder is not there. Of a folder that is no store only a remark is made.
-pub fn expect_answers(args: &CasArgs, store: &ManifestStore, has_changes: bool) -> Result<()> {
+pub fn expect_answers(file: &Path, args: &CasArgs, store: &ManifestStore, has_changes: bool) -> Result<()> {
     let Some(cas) = args.cas.as_deref() else { return Ok(()) };
     let (place, nodes) = (Path::new(cas), (0..store.segment().len().min(FIRST_NODES)).map(NodeId));
-    let first = nodes.filter_map(|id| store.segment().hash(id).ok().flatten()).next();
+    let mut hashes = nodes.filter_map(|id| store.segment().hash(id).ok().flatten()).map(ContentHash);
     let asked = match is_url(place) {
-        true => asked(cas, &args.store, first.map(ContentHash)),
-        false => first.map_or(Ok(()), |_| expect_data(cas)),
+        true => asked(cas, &args.store, hashes, lies_in(file, cas)),
+        false => hashes.next().map_or(Ok(()), |_| expect_data(cas)),
     };
     let Err(failure) = asked else { return Ok(()) };
     let is_away = if is_url(place) { failure.code() == Code::Network } else { !place.is_dir() };
@@ -177,21 +182,72 @@ pub fn expect_answers(args: &CasArgs, store: &ManifestStore, has_changes: bool) 
     Ok(())
 }
 
-/// What a server says to who asks for this object, and for nothing.
-fn asked(cas: &OsStr, args: &StoreArgs, hash: Option<ContentHash>) -> Result<()> {
+/// What a server says to who asks for one of these objects, and for nothing. `knows_store` is for who has read something else there.
+fn asked(cas: &OsStr, args: &StoreArgs, hashes: impl Iterator<Item = ContentHash>, knows_store: bool) -> Result<()> {
     let failed = |e: FsError| Failure::fs(cas.display(), &e);
     // Somebody waits for the mount, which goes on without it.
     let objects = hurried(cas, args)?;
-    match hash.map(|hash| objects.head(&DataKeys::default().key(&hash))) {
-        Some(Ok(_)) => return Ok(()),
-        Some(Err(e)) if !e.is_not_found() => return Err(failed(e)),
-        _ => {}
+    match seen(&*objects, hashes, 1).map_err(failed)? {
+        Seen::One => return Ok(()),
+        Seen::Withheld(e) => return if knows_store { Ok(()) } else { Err(failed(e)) },
+        Seen::Nothing => {}
     }
     // The object is missing, or its bucket. Not everybody who may read may list.
     match objects.list("", None, 1) {
         Err(e) if e.kind() != ErrorKind::PermissionDenied => Err(failed(e)),
         _ => Ok(()),
     }
+}
+
+/// What a store shows of objects that it should have.
+enum Seen {
+    One,
+    Nothing,
+    /// It does not say whether any of them is there.
+    Withheld(FsError),
+}
+
+/// Looks for one of the objects with these hashes: for so many of those that are told to be missing, and for more where the store does not tell.
+fn seen(
+    objects: &dyn Objects,
+    hashes: impl Iterator<Item = ContentHash>,
+    missing_max: usize,
+) -> adit_core::Result<Seen> {
+    let (keys, mut withheld, mut missing) = (DataKeys::default(), None, 0);
+    for hash in hashes.take(WITHHELD_ASKED_MAX) {
+        let key = keys.key(&hash);
+        match objects.head(&key) {
+            Ok(_) => return Ok(Seen::One),
+            Err(e) if e.is_not_found() => {
+                missing += 1;
+                if missing == missing_max {
+                    break;
+                }
+            }
+            Err(e) if Withheld::is_behind(&e) => {
+                // An answer to HEAD does not tell credentials that are wrong from an object that is.
+                if withheld.is_none()
+                    && let Err(e) = objects.read_at(&key, 0, &mut [0], None)
+                    && !Withheld::is_behind(&e)
+                {
+                    return Err(e);
+                }
+                // It is where an older program has put it.
+                if objects.head(&keys.bare_key(&hash)).is_ok() {
+                    return Ok(Seen::One);
+                }
+                withheld.get_or_insert(e);
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(withheld.map_or(Seen::Nothing, Seen::Withheld))
+}
+
+/// Whether the manifest with this name lies in the store at `cas`, so that who has read it may read there.
+pub fn lies_in(manifest: &Path, cas: &OsStr) -> bool {
+    let trimmed = cas.to_str().map(|cas| cas.trim_end_matches('/'));
+    root_of(manifest).is_some_and(|root| Some(root.trim_end_matches('/')) == trimmed)
 }
 
 /// Refuses a folder of this machine that is no store, from which something is to be read: another one was meant, and each read of it would fail.
@@ -211,33 +267,33 @@ pub fn expect_data(cas: &OsStr) -> Result<()> {
 }
 
 /// Asks whether a store has anything like the content of `manifest`, from which all of it is to be read: of another bucket or prefix, or with
-/// other credentials, each object would be told to be missing.
+/// other credentials, each object would be told to be missing. `knows_store` is for who has read something else there.
 ///
 /// # Errors
 /// That it is none; those of the store.
-pub fn expect_content(cas: &OsStr, args: &StoreArgs, manifest: &Manifest) -> Result<()> {
-    let files = manifest.entries().filter_map(|(_, body)| match body {
-        Body::File(file) => file.content.hashes().first(),
-        _ => None,
-    });
-    let first: Vec<&ContentHash> = files.take(ASKED_MAX).collect();
-    if first.is_empty() {
+pub fn expect_content(cas: &OsStr, args: &StoreArgs, manifest: &Manifest, knows_store: bool) -> Result<()> {
+    let files = || {
+        manifest.entries().filter_map(|(_, body)| match body {
+            Body::File(file) => file.content.hashes().first().copied(),
+            _ => None,
+        })
+    };
+    if files().next().is_none() {
         return Ok(());
     }
     if !is_url(Path::new(cas)) {
         return expect_data(cas);
     }
     let failed = |e: FsError| Failure::fs(cas.display(), &e);
-    let (objects, mut refused) = (objects(cas, args)?, None);
-    for hash in first {
-        match objects.head(&DataKeys::default().key(hash)) {
-            Ok(_) => return Ok(()),
-            Err(e) if e.is_not_found() => {}
-            // So it is with one that is missing, for who may not list.
-            Err(e) if e.kind() == ErrorKind::PermissionDenied => refused = Some(e),
-            Err(e) => return Err(failed(e)),
-        }
-    }
+    let objects = objects(cas, args)?;
+    // From all over it: what is beside each other came together, and may be missing together.
+    let step = (files().count() / WITHHELD_ASKED_MAX).max(1);
+    let refused = match seen(&*objects, files().step_by(step), ASKED_MAX).map_err(failed)? {
+        Seen::One => return Ok(()),
+        Seen::Withheld(_) if knows_store => return Ok(()),
+        Seen::Withheld(e) => Some(e),
+        Seen::Nothing => None,
+    };
     match objects.list(&format!("{DATA_DIR}/"), None, 1) {
         Ok(page) if page.objects.is_empty() => {
             let what = format!("{}: not a store: there is no object below {DATA_DIR}/ in it", cas.display());
@@ -437,15 +493,25 @@ fn manifest_in_store<'u>(url: &'u Path, args: &StoreArgs) -> Result<(Arc<dyn Obj
 /// # Errors
 /// Usage, if it makes no sense; of a folder, that it is not there. A server is not asked for anything yet.
 pub fn objects(url: &OsStr, args: &StoreArgs) -> Result<Arc<dyn Objects>> {
-    objects_with(url, args, ObjectsOptions::default().tries_max)
+    objects_with(url, args, ObjectsOptions::default().tries_max, None)
+}
+
+/// The same, to store much: what is stored in parts is noted in the cache directory, which may be `given`, so that the next run goes on with it.
+///
+/// # Errors
+/// As [`objects`].
+pub fn objects_to_fill(url: &OsStr, args: &StoreArgs, given: Option<&Path>) -> Result<Arc<dyn Objects>> {
+    // Without one each begins anew.
+    let uploads = cache_dir(given).ok().map(|dir| dir.join(UPLOADS_DIR));
+    objects_with(url, args, ObjectsOptions::default().tries_max, uploads.as_deref())
 }
 
 /// The same, for who waits for an answer and can do without.
 fn hurried(url: &OsStr, args: &StoreArgs) -> Result<Arc<dyn Objects>> {
-    objects_with(url, args, HURRIED_TRIES)
+    objects_with(url, args, HURRIED_TRIES, None)
 }
 
-fn objects_with(url: &OsStr, args: &StoreArgs, tries_max: u32) -> Result<Arc<dyn Objects>> {
+fn objects_with(url: &OsStr, args: &StoreArgs, tries_max: u32, uploads: Option<&Path>) -> Result<Arc<dyn Objects>> {
     not_empty(url)?;
     let failed = |e: FsError| {
         let failure = Failure::fs(url.display(), &e);
@@ -476,7 +542,8 @@ fn objects_with(url: &OsStr, args: &StoreArgs, tries_max: u32) -> Result<Arc<dyn
         tries_max,
         ..defaults
     };
-    open_objects(text, &options).map_err(failed)
+    let owner = Owner { cancel: interrupt::calls().clone(), uploads: uploads.map(Path::to_owned) };
+    open_objects_for(text, &options, &owner).map_err(failed)
 }
 
 /// Longest time without an answer.

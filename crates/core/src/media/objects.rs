@@ -146,7 +146,8 @@ impl ContentSource for FileContent {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PutOptions<'a> {
     /// Only if there is no object of that key. Where the store can decide it, nobody else's object is ever replaced; where
-    /// it cannot ([`Objects::if_absent_is_atomic`]), one that somebody stores between the look and the write is.
+    /// it cannot ([`Objects::if_absent_is_atomic`]), one that somebody stores between the look and the write is. Where it neither can nor
+    /// lets anyone look, nothing is stored ([`Withheld`]), but for the first object, by which that is found out.
     pub if_absent: bool,
     /// User metadata: names of `a-z 0-9 - _ .`, values of printable ASCII without white space at either end.
     pub metadata: &'a [(&'a str, &'a str)],
@@ -173,6 +174,38 @@ pub struct ListedObject {
     pub tag: Option<Tag>,
 }
 
+/// The cause of a [`PermissionDenied`](ErrorKind::PermissionDenied) that is about one object: it is missing, or may not be had. A store need not
+/// say which to who may not list it; S3 does not. So it tells nothing of other objects.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Withheld(Box<str>);
+
+impl Withheld {
+    /// With what the store answered.
+    pub fn new(answer: impl Into<Box<str>>) -> Self {
+        Withheld(answer.into())
+    }
+
+    /// Whether an error comes from that.
+    pub fn is_behind(e: &FsError) -> bool {
+        e.cause().is_some_and(|cause| {
+            cause.is::<Withheld>() || cause.downcast_ref::<FsError>().is_some_and(Withheld::is_behind)
+        })
+    }
+}
+
+impl fmt::Display for Withheld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Withheld(answer) = self;
+        write!(
+            f,
+            "{answer}: it is missing, or not allowed (to credentials that may not list the bucket the store does not say which); \
+             check which credentials are used, and what they may do"
+        )
+    }
+}
+
+impl std::error::Error for Withheld {}
+
 /// A page of a listing.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ObjectPage {
@@ -190,7 +223,7 @@ pub struct ObjectPage {
 /// | kind | what it means |
 /// |---|---|
 /// | `NotFound` | no object of that key, or no such bucket or folder (the message tells which) |
-/// | `PermissionDenied` | the store refuses these credentials, or there are none |
+/// | `PermissionDenied` | the store refuses these credentials, or there are none; with [`Withheld`] as its cause, the object may be missing |
 /// | `Stale` | the object is not the one that the tag is of |
 /// | `Network` | the store cannot be reached, fails, or wants fewer requests, and did so until the tries were used up |
 /// | `TimedOut` | the deadline of the call passed |
@@ -238,6 +271,12 @@ pub trait Objects: Send + Sync {
     /// Whether the store decides [`PutOptions::if_absent`] at one moment; `None` if nobody knows yet, because nothing was
     /// stored in that way, or nothing small.
     fn if_absent_is_atomic(&self) -> Option<bool>;
+
+    /// Has the store forget what uploads that were killed have left there, as far as that was noted and nobody is at it. A store in which nothing
+    /// can be left does nothing.
+    fn give_up_left(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// The store in a message: where it is, and never a secret.
     fn describe(&self) -> String;

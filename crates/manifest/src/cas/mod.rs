@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use adit_core::error::{ErrorKind, FsError, Result};
-use adit_core::media::{ObjectInfo, Objects, check_object_prefix};
+use adit_core::media::{ObjectInfo, Objects, Withheld, check_object_prefix};
 use parking_lot::Mutex;
 
 use crate::cache::{Fetch, ObjectFault, ObjectId};
@@ -125,7 +125,7 @@ impl ObjectSource {
             sink(bytes)
         };
         let missing = match self.read_under(id, is_bare, range.clone(), &mut sink) {
-            Err(e) if e.is_not_found() => e,
+            Err(e) if e.is_not_found() || Withheld::is_behind(&e) => e,
             result => return result,
         };
         // It went while it was read: what comes under the other key would be its bytes once more.
@@ -144,6 +144,8 @@ impl ObjectSource {
                 }
                 Ok(())
             }
+            // It may be missing under both keys, and only a store that lets us list says so.
+            Err(e) if (e.is_not_found() || Withheld::is_behind(&e)) && Withheld::is_behind(&missing) => Err(missing),
             // The first one tells why: the object is missing, or its bucket.
             Err(e) if e.is_not_found() => {
                 let subject = missing.subject().map_or_else(|| self.keys.key(&id.hash), str::to_owned);

@@ -199,6 +199,20 @@ fn a_missing_object_is_an_error_that_says_so() {
     assert_eq!(world.fetch(0..100).unwrap_err().kind(), ErrorKind::TimedOut);
 }
 
+/// Who may not list hears of a missing object that it may not be had, so it is looked for under its other key all the same.
+#[test]
+fn an_object_that_may_be_missing_is_looked_for_under_both_keys() {
+    let world = world(100);
+    world.memory.delete(&DataKeys::default().key(&world.id.hash)).unwrap();
+    world.faults.forbid_listing();
+    let e = world.fetch(0..100).unwrap_err();
+    assert_eq!((e.kind(), Withheld::is_behind(&e)), (ErrorKind::PermissionDenied, true), "{e}");
+    assert!(e.to_string().contains("missing, or not allowed"), "{e}");
+    assert_eq!(world.faults.stats().reads, 2);
+    put(&world.memory, &DataKeys::default().bare_key(&world.id.hash), &world.content);
+    assert!(world.fetch(0..100).unwrap() == world.content);
+}
+
 #[test]
 fn objects_of_another_length_are_refused() {
     let world = world(100);
@@ -244,6 +258,9 @@ fn each_damage_of_a_store_is_found_by_the_object() {
     memory.delete(&key(3)).unwrap();
     assert!(memory.rot(&key(7), |bytes| bytes[5] ^= 1));
     assert!(memory.rot(&key(9), |bytes| bytes.truncate(9)));
+    assert_eq!(find().unwrap(), (37, vec![3, 7, 9]));
+    // To who may not list, what is missing is as good as forbidden: it is told, and the rest is compared.
+    faults.forbid_listing();
     assert_eq!(find().unwrap(), (37, vec![3, 7, 9]));
     // A store that fails says nothing of its objects.
     faults.add(Injected::UNAVAILABLE, &[ObjectCall::Read], "", 5, 1);

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use adit_core::error::{ErrorKind, FsError, Result};
+use adit_core::media::Withheld;
 
 use super::ObjectSource;
 use crate::cache::{Fetch, ObjectFault, ObjectId};
@@ -14,7 +15,7 @@ use crate::format::Hasher;
 pub enum Verified<'a> {
     /// It is there, and has its hash.
     Sound(&'a ObjectId),
-    /// It is missing, has another length, or other content.
+    /// It is missing, has another length, or other content; or it is missing or not allowed, and the store does not say which.
     Damaged(&'a ObjectId, &'a FsError),
 }
 
@@ -57,7 +58,7 @@ pub fn verify(
 }
 
 fn is_damage(e: &FsError) -> bool {
-    e.kind() == ErrorKind::Corrupt || e.cause().is_some_and(|cause| cause.is::<ObjectFault>())
+    e.kind() == ErrorKind::Corrupt || e.cause().is_some_and(|cause| cause.is::<ObjectFault>()) || Withheld::is_behind(e)
 }
 
 fn work<'o>(

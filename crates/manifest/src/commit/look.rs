@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 
 use adit_core::error::{ErrorKind, Result};
-use adit_core::media::Objects;
+use adit_core::media::{Objects, Withheld};
 
 use crate::cas::DataKeys;
 use crate::format::limits::CHUNK_LEN_BYTES;
@@ -43,7 +43,8 @@ pub fn look(
                 {
                     let found = match objects.head(&keys.key(hash)) {
                         Ok(info) => Ok(info.len == *len),
-                        Err(e) if e.is_not_found() => Ok(false),
+                        // What cannot be told to be there is stored.
+                        Err(e) if e.is_not_found() || Withheld::is_behind(&e) => Ok(false),
                         Err(e) => Err(e),
                     };
                     if sent.send((found, *len)).is_err() {

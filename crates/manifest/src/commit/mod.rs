@@ -132,7 +132,7 @@ pub fn as_it_was(segment: &Segment, changed: &Manifest, earlier: &[Manifest]) ->
 }
 
 /// The paths that do not lie below another one, each once.
-fn topmost(paths: &[Vec<u8>]) -> Vec<Vec<u8>> {
+pub fn topmost(paths: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let sorted: BTreeSet<&[u8]> = paths.iter().map(|path| &path[..]).filter(|path| !path.is_empty()).collect();
     let is_below = |path: &[u8]| {
         let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use adit_core::error::{ErrorKind, FsError};
-use adit_core::media::{HostDir, HostFile};
+use adit_core::media::{HostDir, HostFile, Withheld};
 use adit_core::path::show;
 use adit_core::types::{Access, Attr, Kind, SetAttr, SetTime, Timestamp};
 
@@ -254,7 +254,8 @@ impl Job {
         use ErrorKind::*;
         let is_final = match e.kind() {
             Network | TimedOut | Interrupted | Exhausted => true,
-            // Not everybody is told that an object is missing; but who may read nothing is refused for all.
+            // Who may not list is not told that an object is missing; but who may read nothing is refused for all.
+            PermissionDenied if Withheld::is_behind(&e) => false,
             PermissionDenied => shared.fetched.load(Ordering::Relaxed) == 0,
             _ => false,
         };

@@ -7,7 +7,7 @@ use globset::{Error, GlobBuilder, GlobSet, GlobSetBuilder};
 
 /// Patterns of paths below the root, as of a shell: `*` and `?` stay within a name, `**` goes across. A pattern that fits a folder fits
 /// all that is in it. What is excluded is so whatever else says.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Filter {
     /// None: everything.
     include: Option<GlobSet>,
@@ -38,7 +38,7 @@ impl Filter {
     }
 
     /// Whether the entry at `path` is wanted, of which nothing was asked before.
-    pub(crate) fn wants(&self, path: &[u8]) -> bool {
+    pub fn wants(&self, path: &[u8]) -> bool {
         let mut ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([path.len()]);
         self.includes(path) && !ends.any(|end| self.excludes(&path[..end]))
     }

@@ -1,9 +1,10 @@
 //! Threads that read files and hash them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::Scope;
 
-use adit_core::error::Result;
+use adit_core::error::{ErrorKind, Result};
 use adit_core::store::StoreFile;
 
 use crate::crew::Crew;
@@ -35,22 +36,45 @@ pub(super) struct Hashed {
     pub read_bytes: u64,
 }
 
+/// What all of them have read, and whether they are to go on.
+#[derive(Default)]
+pub(super) struct Reading {
+    bytes: AtomicU64,
+    is_over: AtomicBool,
+}
+
+/// Ends all reading when it is dropped.
+pub(super) struct End(pub Arc<Reading>);
+
+impl Reading {
+    /// Bytes that were read, of files that are not done as well.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
 /// The threads that hash.
 pub(super) type Hashers = Crew<Job, Hashed>;
 
 /// Starts them.
-pub(super) fn start<'scope>(scope: &'scope Scope<'scope, '_>, threads: usize) -> Hashers {
+pub(super) fn start<'scope>(scope: &'scope Scope<'scope, '_>, threads: usize, reading: &Arc<Reading>) -> Hashers {
     Crew::start(scope, "hash", (threads, JOBS_AHEAD), || {
-        let mut buffer = vec![0; READ_LEN_BYTES];
+        let (mut buffer, reading) = (vec![0; READ_LEN_BYTES], reading.clone());
         move |job: Job| {
             let mut read_bytes = 0;
-            let hashes = hash(&job, &mut buffer, &mut read_bytes);
+            let hashes = hash(&job, &mut buffer, &mut read_bytes, &reading);
             Hashed { id: job.id, hashes, read_bytes }
         }
     })
 }
 
-fn hash(job: &Job, buffer: &mut [u8], read_bytes: &mut u64) -> Result<Option<Vec<ContentHash>>> {
+fn hash(job: &Job, buffer: &mut [u8], read_bytes: &mut u64, reading: &Reading) -> Result<Option<Vec<ContentHash>>> {
     let mut hashes = Vec::new();
     for (number, object) in job.layout.objects(job.len_bytes).enumerate() {
         if let Some(Some(known)) = job.known.get(number) {
@@ -60,12 +84,16 @@ fn hash(job: &Job, buffer: &mut [u8], read_bytes: &mut u64) -> Result<Option<Vec
         let mut hasher = Hasher::default();
         let mut at = object.start;
         while at < object.end {
+            if reading.is_over.load(Ordering::Relaxed) {
+                return Err(ErrorKind::Interrupted.into());
+            }
             let wanted = (object.end - at).min(buffer.len() as u64) as usize;
             let read = job.file.read_at(at, buffer.get_mut(..wanted).unwrap_or_default())?;
             // Short: it ends before.
             let Some(piece) = buffer.get(..read).filter(|piece| piece.len() == wanted) else { return Ok(None) };
             hasher.update(piece);
             *read_bytes += read as u64;
+            reading.bytes.fetch_add(read as u64, Ordering::Relaxed);
             at += read as u64;
         }
         hashes.push(hasher.finish());

@@ -6,16 +6,19 @@
 
 mod filter;
 mod hashing;
+mod sizes;
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use adit_core::error::{ErrorKind, FsError, Result};
 use adit_core::path::{Last, Node, Step, Tree, Visit};
 use adit_core::types::{Access, Attr, Ino, Kind, Timestamp};
 
 pub use self::filter::Filter;
-use self::hashing::{Hashed, Hashers};
+use self::hashing::{End, Hashed, Hashers, Reading};
+pub use self::sizes::bytes_of;
 use crate::format::limits::CHUNK_LEN_BYTES;
 use crate::format::{
     Body, Content, ContentHash, Entry, EntryPath, File, Format, FormatError, Header, LinkTarget, Manifest,
@@ -71,8 +74,10 @@ pub enum Event<'a> {
         len_bytes: u64,
         /// Whether its hash was known from before.
         known: bool,
+        /// How much of it was read for that.
+        read_bytes: u64,
     },
-    /// Bytes were read and hashed.
+    /// So many bytes more were read and hashed; none, where there is nothing else to tell.
     Bytes(u64),
     /// Something is not in the manifest, which has no place for it.
     LeftOut {
@@ -138,11 +143,16 @@ fn walked<'a, 's, 'h>(
     work: impl FnOnce(&mut Walk<'a, 's, 'h>) -> Result<()>,
 ) -> Result<Snapshot> {
     std::thread::scope(|scope| {
+        let reading = Arc::<Reading>::default();
+        // Those at work end at the next piece, however this ends.
+        let _end = End(reading.clone());
         let mut walk = Walk {
             tree,
             options,
             tell,
-            hashers: hashing::start(scope, options.threads),
+            hashers: hashing::start(scope, options.threads, &reading),
+            reading,
+            told_bytes: 0,
             waiting: HashMap::new(),
             next: 0,
             manifest: Manifest::new(Header::snapshot(options.format)),
@@ -174,6 +184,9 @@ struct Walk<'a, 's, 'h> {
     options: &'a Options<'a>,
     tell: &'a mut Tell<'h>,
     hashers: Hashers,
+    reading: Arc<Reading>,
+    /// What was told of what was read.
+    told_bytes: u64,
     waiting: HashMap<u64, Waiting>,
     next: u64,
     manifest: Manifest,
@@ -333,7 +346,7 @@ impl<'a> Walk<'a, '_, '_> {
         if !known.is_empty()
             && let Some(hashes) = known.iter().copied().collect()
         {
-            return self.hashed(path, &attr, hashes, true);
+            return self.hashed(path, &attr, hashes, None);
         }
         let began = Timestamp::now();
         let file = match self.tree.store().open(attr.ino, Access::Read) {
@@ -347,9 +360,7 @@ impl<'a> Walk<'a, '_, '_> {
         let mut job = hashing::Job { id, file, layout, len_bytes: attr.size, known };
         while let Err(back) = self.hashers.hand(job) {
             job = back;
-            if let Some(done) = self.hashers.wait()? {
-                self.take(done)?;
-            }
+            self.wait()?;
         }
         while let Some(done) = self.hashers.poll() {
             self.take(done)?;
@@ -360,11 +371,23 @@ impl<'a> Walk<'a, '_, '_> {
     /// Takes in what the others are still at.
     fn rest(&mut self) -> Result<()> {
         while !self.waiting.is_empty() {
-            if let Some(done) = self.hashers.wait()? {
-                self.take(done)?;
-            }
+            self.wait()?;
         }
         Ok(())
+    }
+
+    /// Waits until something is done, or for a moment: a large file takes long.
+    fn wait(&mut self) -> Result<()> {
+        match self.hashers.wait()? {
+            Some(done) => self.take(done),
+            None => self.tell_read(),
+        }
+    }
+
+    fn tell_read(&mut self) -> Result<()> {
+        let read = self.reading.bytes();
+        let more = read.saturating_sub(std::mem::replace(&mut self.told_bytes, read));
+        self.tell(Event::Bytes(more))
     }
 
     fn take(&mut self, done: Hashed) -> Result<()> {
@@ -373,7 +396,7 @@ impl<'a> Walk<'a, '_, '_> {
             Ok(hashes) => hashes,
             Err(e) => return self.fail(&found_at, &reading(e, &found_at)),
         };
-        self.tell(Event::Bytes(done.read_bytes))?;
+        self.tell_read()?;
         let node = match self.tree.resolve(&found_at, Last::Keep) {
             Ok(node) => node,
             Err(e) => return self.fail(&found_at, &e),
@@ -386,7 +409,7 @@ impl<'a> Walk<'a, '_, '_> {
             if let Some(known) = self.options.known {
                 known.note(&found_at, &attr, began, &hashes);
             }
-            return self.hashed(path, &attr, hashes, false);
+            return self.hashed(path, &attr, hashes, Some(done.read_bytes));
         }
         if now.kind != Kind::File || tries >= READ_AGAIN {
             let changing = FsError::new(ErrorKind::Stale).on("read", adit_core::path::show(&found_at));
@@ -396,14 +419,22 @@ impl<'a> Walk<'a, '_, '_> {
         self.file(path, found_at, now, tries + 1)
     }
 
-    fn hashed(&mut self, path: EntryPath<'static>, attr: &Attr, hashes: Vec<ContentHash>, known: bool) -> Result<()> {
+    /// Takes in a file with its hashes, for which so much was read; none, if they were known.
+    fn hashed(
+        &mut self,
+        path: EntryPath<'static>,
+        attr: &Attr,
+        hashes: Vec<ContentHash>,
+        read: Option<u64>,
+    ) -> Result<()> {
         let content = match <[ContentHash; 1]>::try_from(hashes) {
             Ok([hash]) => Content::Whole(hash),
             Err(hashes) => Content::chunks(hashes.into(), attr.size)?,
         };
         let mtime_micros = i64::try_from(attr.mtime.as_nanos().div_euclid(1000)).unwrap_or(i64::MAX);
         let runnable = attr.perm & 0o111 != 0;
-        self.tell(Event::File { path: &path, len_bytes: attr.size, known })?;
+        let (known, read_bytes) = (read.is_none(), read.unwrap_or(0));
+        self.tell(Event::File { path: &path, len_bytes: attr.size, known, read_bytes })?;
         self.insert(path, Body::File(File { size_bytes: attr.size, mtime_micros, runnable, content }))
     }
 

@@ -92,6 +92,47 @@ fn files_folders_and_links_are_in_it_as_they_are() {
     drop(socket);
 }
 
+/// A file that takes minutes is told of meanwhile, and left when that is wanted.
+#[test]
+fn a_large_file_is_told_of_and_left_in_the_middle() {
+    const LEN: u64 = 64 << 30;
+    let dir = tempfile::tempdir().expect("a folder");
+    fs::File::create(dir.path().join("large")).and_then(|file| file.set_len(LEN)).expect("a file with a hole");
+    let store = DirStore::open(dir.path(), true).expect("a folder");
+    let options = Options { format: V2025, filter: &Filter::default(), threads: 1, known: None, names: None };
+    let mut told = 0;
+    let taken = snapshot(&Tree::new(&store), b"/", &options, &mut |event| match event {
+        Event::Bytes(count) => {
+            told += count;
+            if told > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }
+        _ => ControlFlow::Continue(()),
+    });
+    assert_eq!(taken.map(|_| ()).expect_err("it is ended").kind(), ErrorKind::Interrupted);
+    assert!((1..LEN).contains(&told), "{told}");
+}
+
+#[test]
+fn what_is_wanted_is_measured_without_reading_it() {
+    let dir = tempfile::tempdir().expect("a folder");
+    fs::create_dir_all(dir.path().join("a/b")).expect("folders");
+    for (name, len) in [("a/b/x", 7), ("a/y", 100), ("z.tmp", 5000)] {
+        fs::write(dir.path().join(name), vec![0; len]).expect("a file");
+    }
+    symlink("z.tmp", dir.path().join("link")).expect("a link");
+    let store = DirStore::open(dir.path(), true).expect("a folder");
+    let measure = |roots: &[&[u8]], filter: &Filter, is_over: bool| {
+        let roots: Vec<Vec<u8>> = roots.iter().map(|root| root.to_vec()).collect();
+        bytes_of(&Tree::new(&store), &roots, filter, &is_over.into())
+    };
+    let (all, some) = (Filter::default(), Filter::new(&["a"], &["a/b"]).expect("patterns"));
+    assert_eq!(measure(&[b"/"], &all, false).expect("a size"), 5107);
+    assert_eq!(measure(&[b"/"], &some, false).expect("a size"), 100);
+    // Of a commit: files and folders, and what is not there any more.
+    assert_eq!(measure(&[b"a/b", b"z.tmp", b"gone"], &all, false).expect("a size"), 5007);
+    assert_eq!(measure(&[b"/"], &all, true).expect_err("it is over").kind(), ErrorKind::Interrupted);
+}
+
 #[test]
 fn in_the_version_of_2023_links_are_followed_as_long_as_they_stay_inside() {
     let dir = tempfile::tempdir().expect("a folder");

@@ -47,10 +47,14 @@ impl World {
     }
 
     fn upload_as(&self, verify: bool) -> (Result<Uploaded>, Vec<String>) {
+        self.upload_of(&Filter::default(), verify)
+    }
+
+    fn upload_of(&self, filter: &Filter, verify: bool) -> (Result<Uploaded>, Vec<String>) {
         let store = DirStore::open(self.dir.path(), true).expect("a folder");
         let objects = self.faults.wrap(Arc::new(self.memory.clone()));
         let keys = DataKeys::default();
-        let options = UploadOptions { objects: &objects, keys: &keys, threads: 3, verify };
+        let options = UploadOptions { objects: &objects, keys: &keys, filter, threads: 3, verify };
         let mut failed = Vec::new();
         let uploaded = upload(&Tree::new(&store), b"", &self.manifest, &options, &mut |event| {
             if let UploadEvent::Failed { path, error } = event {
@@ -156,6 +160,16 @@ fn an_upload_that_is_ended_sends_no_more_of_an_object() {
 }
 
 #[test]
+fn only_what_is_wanted_goes() {
+    let world = world(&[("a.txt", content(3000, 1)), ("b.txt", content(2000, 2)), ("c.bin", content(1000, 3))]);
+    let filter = Filter::new(&["*.txt"], &["b.*"]).expect("patterns");
+    let (uploaded, failed) = world.upload_of(&filter, false);
+    assert_eq!((uploaded.unwrap().stored, failed), ((1, 3000), vec![]));
+    assert!(world.memory.bytes(&DataKeys::default().key(&ContentHash::of(&content(3000, 1)))).is_some());
+    assert_eq!(world.upload().0.unwrap().stored, (2, 3000));
+}
+
+#[test]
 fn an_upload_that_broke_off_goes_on_where_it_was() {
     let files: Vec<_> = (0..20).map(|n| (format!("f{n:02}"), content(100 + n, n as u64))).collect();
     let named: Vec<(&str, Vec<u8>)> = files.iter().map(|(name, content)| (name.as_str(), content.clone())).collect();
@@ -168,6 +182,20 @@ fn an_upload_that_broke_off_goes_on_where_it_was() {
     let uploaded = world.upload().0.unwrap();
     assert_eq!((uploaded.stored.0, uploaded.present.0), (20 - stored, stored));
     world.expect_all();
+}
+
+/// Who may not list is not told that an object is missing: it is stored, unless the store refuses that as well.
+#[test]
+fn what_cannot_be_seen_is_stored() {
+    let world = world(&[("a", content(3000, 1)), ("b", content(9 << 20, 2))]);
+    world.faults.forbid_listing();
+    assert_eq!(world.upload().0.unwrap().stored.0, 2);
+    world.expect_all();
+    assert_eq!(world.upload().0.unwrap().present.0, 2);
+    let other = self::world(&[("a", content(3000, 1))]);
+    other.faults.forbid_listing();
+    other.faults.always(ObjectFault::FORBIDDEN, &[ObjectCall::Put]);
+    assert_eq!(other.upload().0.unwrap_err().kind(), ErrorKind::PermissionDenied);
 }
 
 #[test]

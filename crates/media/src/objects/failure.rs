@@ -3,6 +3,7 @@
 //! A message names the object with its store, says what the store said, and what can be done. Nothing of a request's head is
 //! in it: there are signatures and tokens.
 
+use adit_core::media::Withheld;
 use adit_core::{ErrorKind, FsError};
 use opendal_core::{Error, ErrorKind as Kind};
 
@@ -14,10 +15,32 @@ const WORDS_LEN_MAX: usize = 300;
 /// The same of what several sources of credentials say, the last of which may be what helps.
 const SOURCES_LEN_MAX: usize = 1000;
 
+/// What is asked of one object, in errors.
+pub const READ: &str = "read object";
+pub const LOOK: &str = "look at object";
+
 /// The error of an operation on `subject`.
 pub fn failed(op: &'static str, subject: &str, e: &Error) -> FsError {
+    if [READ, LOOK].contains(&op)
+        && let Some(withheld) = withheld(e)
+    {
+        return FsError::new(ErrorKind::PermissionDenied).because(withheld).on(op, subject);
+    }
     let (kind, words) = classify(e);
     FsError::new(kind).because(words).on(op, subject)
+}
+
+/// That an object is refused by a store that may not say that it is missing. Other refusals have a code of their own, but in answers to HEAD,
+/// which have no body.
+fn withheld(e: &Error) -> Option<Withheld> {
+    if e.kind() != Kind::PermissionDenied || no_credentials(e).is_some() || Trouble::behind(e).is_some() {
+        return None;
+    }
+    match said(e, "code") {
+        Some(code) if code == "AccessDenied" => Some(Withheld::new(words_of(e, &code))),
+        None if e.message().is_empty() && status(e) == Some(403) => Some(Withheld::new(words_of(e, ""))),
+        _ => None,
+    }
 }
 
 /// What the library says where a request could not be signed.
@@ -58,7 +81,8 @@ pub fn is_answer(e: &Error) -> bool {
 /// Whether the upload that it is about has to begin anew: the store does not know it any more (it may be complete, and the
 /// answer was lost), or another one of the same object came in between.
 pub fn wants_new_upload(e: &Error) -> bool {
-    e.kind() == Kind::Conflict || said(e, "code").as_deref() == Some("NoSuchUpload")
+    // A part that was sent by a process before may be gone.
+    e.kind() == Kind::Conflict || matches!(said(e, "code").as_deref(), Some("NoSuchUpload" | "InvalidPart"))
 }
 
 /// Whether the store does not know what was asked of it.
@@ -77,6 +101,7 @@ fn classify(e: &Error) -> (ErrorKind, String) {
     }
     if let Some(trouble) = Trouble::behind(e) {
         return match trouble {
+            Trouble::Interrupted => (ErrorKind::Interrupted, trouble.to_string()),
             Trouble::TimedOut(what) => (ErrorKind::TimedOut, format!("{what}; check the network, or try again later")),
             Trouble::Broken(what) if what.contains("certificate") => (
                 ErrorKind::Network,
@@ -92,12 +117,7 @@ fn classify(e: &Error) -> (ErrorKind, String) {
         };
     }
     let code = said(e, "code").unwrap_or_default();
-    let words = match said(e, "message") {
-        Some(message) if !code.is_empty() => format!("the store says {code} ({message})"),
-        _ if !code.is_empty() => format!("the store says {code}"),
-        _ if !e.message().is_empty() => shortened(e.message()),
-        _ => status(e).map_or("the store says no more".to_owned(), |status| format!("the store answers {status}")),
-    };
+    let words = words_of(e, &code);
     match (code.as_str(), e.kind()) {
         ("NoSuchBucket", _) => {
             (ErrorKind::NotFound, "there is no such bucket; check its name, the region and the endpoint".to_owned())
@@ -133,6 +153,16 @@ fn classify(e: &Error) -> (ErrorKind, String) {
         (_, Kind::ConfigInvalid) => (ErrorKind::InvalidInput, words),
         _ if e.is_temporary() => (ErrorKind::Network, format!("{words}; try again later")),
         _ => (ErrorKind::Io, words),
+    }
+}
+
+/// What the store said, with its code, if it gave one.
+fn words_of(e: &Error, code: &str) -> String {
+    match said(e, "message") {
+        Some(message) if !code.is_empty() => format!("the store says {code} ({message})"),
+        _ if !code.is_empty() => format!("the store says {code}"),
+        _ if !e.message().is_empty() => shortened(e.message()),
+        _ => status(e).map_or("the store says no more".to_owned(), |status| format!("the store answers {status}")),
     }
 }
 

@@ -4,7 +4,9 @@
 //! and power cuts no general library does. [`S3Objects`] speaks the protocol with opendal, on a small runtime that all of
 //! them share ([`runtime`]) and through a transport of its own ([`transport`]), which has the limits.
 
+mod begun;
 mod body;
+mod cancel;
 mod credentials;
 mod failure;
 mod folder;
@@ -15,11 +17,13 @@ mod s3;
 mod transport;
 mod upload;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use adit_core::Result;
 use adit_core::media::Objects;
 
+pub use cancel::Cancel;
 pub use folder::FolderObjects;
 pub use options::{ObjectsOptions, StoreUrl};
 pub use s3::S3Objects;
@@ -28,8 +32,22 @@ pub use s3::S3Objects;
 ///
 /// Nothing goes over the network yet, so a bucket that is not there, or not ours, shows at the first call.
 pub fn open_objects(url: &str, options: &ObjectsOptions) -> Result<Arc<dyn Objects>> {
+    open_objects_for(url, options, &Owner::default())
+}
+
+/// For whom a store works, beside its options.
+#[derive(Clone, Debug, Default)]
+pub struct Owner {
+    /// What ends its calls over a network.
+    pub cancel: Cancel,
+    /// The folder in which uploads in parts are noted, so that one that was killed is gone on with; it need not be there. Without, each begins anew.
+    pub uploads: Option<PathBuf>,
+}
+
+/// The same for an owner.
+pub fn open_objects_for(url: &str, options: &ObjectsOptions, owner: &Owner) -> Result<Arc<dyn Objects>> {
     Ok(match StoreUrl::parse(url)? {
-        StoreUrl::S3 { bucket, prefix } => Arc::new(S3Objects::open(&bucket, &prefix, options)?),
+        StoreUrl::S3 { bucket, prefix } => Arc::new(S3Objects::open_for(&bucket, &prefix, options, owner)?),
         StoreUrl::Folder(path) => Arc::new(FolderObjects::open(&path)?),
     })
 }

@@ -23,8 +23,11 @@ use parking_lot::RwLock;
 use reqsign_core::ProvideCredentialChain;
 use tokio::time::{Instant, sleep};
 
+use super::Owner;
+use super::begun::Begun;
+use super::cancel::Cancel;
 use super::credentials::{Credentials, Why};
-use super::failure::{explained, failed, is_answer, wants_other_credentials};
+use super::failure::{LOOK, READ, explained, failed, is_answer, wants_other_credentials};
 use super::options::{ObjectsOptions, Process, S3Settings};
 use super::pieces::{self, Pieces};
 use super::runtime::{Hold, ended_without_result};
@@ -53,6 +56,10 @@ pub struct S3Objects {
     pub(super) why: Why,
     condition: AtomicU8,
     threads: Hold,
+    /// What ends its calls.
+    pub(super) cancel: Cancel,
+    /// Where its uploads in parts are noted.
+    pub(super) begun: Option<Arc<Begun>>,
 }
 
 /// How a call ended that was made with some operator.
@@ -61,9 +68,15 @@ pub(super) type Outcome<T> = std::result::Result<T, Error>;
 impl S3Objects {
     /// The objects below `prefix` in `bucket`. Nothing is sent yet.
     pub fn open(bucket: &str, prefix: &str, options: &ObjectsOptions) -> Result<S3Objects> {
+        S3Objects::open_for(bucket, prefix, options, &Owner::default())
+    }
+
+    /// The same for an owner.
+    pub fn open_for(bucket: &str, prefix: &str, options: &ObjectsOptions, owner: &Owner) -> Result<S3Objects> {
         let settings = S3Settings::resolve(bucket, prefix, options, &Process)?;
         let subject = format!("s3://{bucket}/{prefix}");
-        let transport = HttpTransporter::new(Transport::new(&settings)?);
+        let begun = owner.uploads.as_deref().map(|folder| Arc::new(Begun::new(folder, describe(&settings))));
+        let transport = HttpTransporter::new(Transport::new(&settings, begun.clone())?);
         let why = Why::default();
         let operator = operator(&settings, &transport, &why).map_err(|e| failed("open object store", &subject, &e))?;
         Ok(S3Objects {
@@ -73,6 +86,8 @@ impl S3Objects {
             why,
             condition: AtomicU8::new(condition::UNKNOWN),
             threads: Hold::default(),
+            cancel: owner.cancel.clone(),
+            begun,
         })
     }
 
@@ -128,9 +143,10 @@ impl S3Objects {
     ) -> Result<Outcome<ObjectInfo>> {
         let deadline = Instant::now() + self.settings.options.deadline + time_for(len);
         let (key, tag, tries) = (key.to_owned(), tag.cloned(), Tries::new(&self.settings.options));
-        let (pieces, arrived) = pieces::channel();
+        let ((pieces, arrived), cancel) = (pieces::channel(), self.cancel.clone());
         self.threads.threads()?.spawn(async move {
             let fetched = until(deadline, fetch(operator, key, (offset, len), tag, (tries, deadline), &pieces));
+            let fetched = cancel.or(fetched);
             let ended = tokio::time::timeout_at(deadline + GRACE, fetched).await;
             pieces.end(ended.unwrap_or_else(|_| Err(Trouble::TimedOut("it took too long").into_error())));
         });
@@ -180,24 +196,37 @@ impl S3Objects {
             }
             match read {
                 Err(e) if e.kind() == opendal_core::ErrorKind::RangeNotSatisfied && done == 0 => {}
-                Err(e) => return Err(failed("read object", &self.subject(key), &e)),
+                Err(e) => return Err(failed(READ, &self.subject(key), &e)),
                 Ok(object) => return Ok(Fetched { count: done as usize, object }),
             }
         }
         // Nothing is asked for, or it is at the end or after it, where an answer does not tell what object it is.
         let object = ObjectInfo { metadata: Vec::new(), ..self.head(key)? };
         if tag.is_some() && object.tag.as_ref() != tag {
-            return Err(FsError::new(ErrorKind::Stale).on("read object", self.subject(key)));
+            return Err(FsError::new(ErrorKind::Stale).on(READ, self.subject(key)));
         }
         if len > 0 && object.len > offset {
             let what = format!("the object has {} bytes, and none from {offset} on", object.len);
-            return Err(failed("read object", &self.subject(key), &Trouble::Contradiction(what).into_error()));
+            return Err(failed(READ, &self.subject(key), &Trouble::Contradiction(what).into_error()));
         }
         Ok(Fetched { count: 0, object })
     }
 
-    /// Runs a call that moves `bytes`, within the time for it.
+    /// Runs a call that moves `bytes`, within the time for it, and until it is told to end.
     pub(super) fn run<T, F>(&self, bytes: u64, call: impl FnOnce(Instant) -> F) -> Result<Outcome<T>>
+    where
+        T: Send + 'static,
+        F: Future<Output = Outcome<T>> + Send + 'static,
+    {
+        let cancel = self.cancel.clone();
+        self.run_to_end(bytes, |deadline| {
+            let call = call(deadline);
+            async move { cancel.or(call).await }
+        })
+    }
+
+    /// The same of a call that looks itself whether it is to end.
+    pub(super) fn run_to_end<T, F>(&self, bytes: u64, call: impl FnOnce(Instant) -> F) -> Result<Outcome<T>>
     where
         T: Send + 'static,
         F: Future<Output = Outcome<T>> + Send + 'static,
@@ -229,6 +258,16 @@ impl S3Objects {
     /// Remembers what came of a put with the condition to a key that was taken.
     pub(super) fn condition_was(&self, heeded: bool) {
         self.condition.store(if heeded { condition::HEEDED } else { condition::IGNORED }, Ordering::Relaxed);
+    }
+}
+
+/// The store, for messages.
+fn describe(settings: &S3Settings) -> String {
+    let S3Settings { bucket, prefix, .. } = settings;
+    let slash = if prefix.is_empty() { "" } else { "/" };
+    match &settings.endpoint {
+        Some(endpoint) => format!("s3://{bucket}{slash}{prefix} at {endpoint}"),
+        None => format!("s3://{bucket}{slash}{prefix} in {}", settings.region),
     }
 }
 
@@ -395,7 +434,7 @@ impl Objects for S3Objects {
     fn head(&self, key: &str) -> Result<ObjectInfo> {
         self.check_key(key)?;
         let path = key.to_owned();
-        self.call("look at object", key, 0, move |operator, _| {
+        self.call(LOOK, key, 0, move |operator, _| {
             let path = path.clone();
             async move { Ok(info_of(&operator.stat(&path).await?)) }
         })
@@ -434,12 +473,11 @@ impl Objects for S3Objects {
         }
     }
 
+    fn give_up_left(&self) -> Result<()> {
+        self.give_up_left_uploads()
+    }
+
     fn describe(&self) -> String {
-        let url = self.subject("");
-        let url = url.trim_end_matches('/');
-        match &self.settings.endpoint {
-            Some(endpoint) => format!("{url} at {endpoint}"),
-            None => format!("{url} in {}", self.settings.region),
-        }
+        describe(&self.settings)
     }
 }

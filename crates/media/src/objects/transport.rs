@@ -26,6 +26,7 @@ use reqwest::{Certificate, Client};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::begun::Begun;
 use super::body::{Counted, Incoming, Outgoing, Progress, Whole};
 use super::options::{ObjectsOptions, S3Settings};
 
@@ -69,6 +70,8 @@ pub enum Trouble {
     Broken(String),
     /// The answer is not one to the request.
     Contradiction(String),
+    /// Whoever waited was told to stop.
+    Interrupted,
 }
 
 impl fmt::Display for Trouble {
@@ -76,6 +79,7 @@ impl fmt::Display for Trouble {
         match self {
             Trouble::TimedOut(what) => f.write_str(what),
             Trouble::Broken(what) | Trouble::Contradiction(what) => f.write_str(what),
+            Trouble::Interrupted => f.write_str("it was told to stop"),
         }
     }
 }
@@ -142,6 +146,8 @@ pub struct Transport {
     permits: Arc<Semaphore>,
     /// Uploads of which a part was on its way when nobody waited for it any more.
     cut_off: Mutex<HashSet<String>>,
+    /// Where uploads in parts are noted, if they are.
+    begun: Option<Arc<Begun>>,
 }
 
 /// A part on its way, whose upload is noted if it goes before it has its answer.
@@ -168,7 +174,7 @@ enum Attempt {
 }
 
 impl Transport {
-    pub fn new(settings: &S3Settings) -> adit_core::Result<Transport> {
+    pub fn new(settings: &S3Settings, begun: Option<Arc<Begun>>) -> adit_core::Result<Transport> {
         let options = settings.options.clone();
         let client = || {
             Client::builder()
@@ -191,7 +197,7 @@ impl Transport {
             FsError::new(adit_core::ErrorKind::Io).on("set up", "TLS").because(why)
         })?;
         let permits = Arc::new(Semaphore::new(options.requests_at_once_max));
-        Ok(Transport { client, options, permits, cut_off: Mutex::default() })
+        Ok(Transport { client, options, permits, cut_off: Mutex::default(), begun })
     }
 
     /// Sends the end of an upload that was given up again, if that is needed. The answer to the first one is what counts.
@@ -238,6 +244,16 @@ impl Transport {
 
 impl HttpTransport for Transport {
     async fn fetch(&self, request: Request<Buffer>) -> Result<Response<HttpBody>> {
+        match &self.begun {
+            Some(begun) => begun.pass(request, |request| self.send(request)).await,
+            None => self.send(request).await,
+        }
+    }
+}
+
+impl Transport {
+    /// Sends a request, with all its tries.
+    async fn send(&self, request: Request<Buffer>) -> Result<Response<HttpBody>> {
         let near = request.uri().host().is_some_and(|host| METADATA_HOSTS.contains(&host));
         let default = || Instant::now() + self.options.deadline + time_for(request.body().len() as u64);
         let deadline = DEADLINE.try_with(|deadline| *deadline).unwrap_or_else(|_| default());

@@ -3,13 +3,15 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use adit_core::media::{Content, Objects, PutOptions, Stored, Tag};
+use adit_core::media::{Content, Objects, PutOptions, Stored, Tag, Withheld};
 use adit_core::{ErrorKind, FsError, Result};
 use bytes::Bytes;
 use opendal_core::options::WriteOptions;
 use opendal_core::{Error, ErrorKind as Kind, Operator, Writer};
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::begun::{giving_up, storing};
+use super::cancel::Cancel;
 use super::failure::{explained, failed, is_not_implemented, wants_new_upload, wants_other_credentials};
 use super::s3::{Outcome, S3Objects};
 use super::transport::{JOINED_AS_BYTES, Tries, Trouble};
@@ -22,6 +24,12 @@ const PARTS_MAX: u64 = 10_000;
 
 /// Most attempts to store one object, where the store wants it to begin anew.
 const ATTEMPTS_MAX: u32 = 3;
+
+/// A part, as the library has it at least; of an upload that is given up.
+const PIECE_LEN: usize = 5 << 20;
+
+/// How long an upload is given up, when all is to end: as long as the store has time to finish the parts that it was at.
+const GIVE_UP_MAX: Duration = Duration::from_secs(5);
 
 /// How an attempt to store ended.
 enum Attempt {
@@ -43,7 +51,7 @@ impl S3Objects {
         loop {
             let (look, condition) = if options.if_absent { self.condition() } else { (false, false) };
             // Of a large object, a store that heeds the condition says so when everything is there already.
-            if (look || options.if_absent && !small) && self.is_there(key, !look)? {
+            if (look || options.if_absent && !small) && self.is_there(key, !look, condition)? {
                 return Ok(Stored::AlreadyThere);
             }
             let user_metadata = metadata.clone();
@@ -61,12 +69,14 @@ impl S3Objects {
         }
     }
 
-    /// Whether there is an object. With `decided_later`, it is no matter if we may not look: the store decides at the end.
-    fn is_there(&self, key: &str, decided_later: bool) -> Result<bool> {
+    /// Whether there is an object. With `decided_later`, it is no matter if we may not look: the store decides at the end. With `may_decide`,
+    /// that is tried where looking does not tell.
+    fn is_there(&self, key: &str, decided_later: bool, may_decide: bool) -> Result<bool> {
         match self.head(key) {
             Ok(_) => Ok(true),
             Err(e) if e.is_not_found() => Ok(false),
             Err(e) if decided_later && e.kind() == ErrorKind::PermissionDenied => Ok(false),
+            Err(e) if may_decide && Withheld::is_behind(&e) => Ok(false),
             Err(e) => Err(e),
         }
     }
@@ -185,24 +195,27 @@ impl S3Objects {
             offset += len as u64;
             // It may wait for the part that is longest on its way.
             let time = 2 * part_len as u64;
+            let (cancel, stored) = (self.cancel.clone(), key.to_owned());
             let step = |deadline| async move {
-                let written = in_time(deadline, writer.write(bytes)).await;
+                let written = storing(stored, in_time(deadline, &cancel, writer.write(bytes))).await;
                 Ok((writer, written))
             };
-            let (same, written) = self.run(time, step)?.map_err(|e| failed(OP, &self.subject(key), &e))?;
+            let (same, written) = self.run_to_end(time, step)?.map_err(|e| failed(OP, &self.subject(key), &e))?;
             writer = same;
             if let Err(e) = written {
                 self.give_up(writer);
                 return Ok(Err(explained(e, &self.why)));
             }
         }
+        let (cancel, stored) = (self.cancel.clone(), key.to_owned());
         let step = |deadline| async move {
-            let closed = in_time(deadline, writer.close()).await;
+            // With few parts, it is this that begins the upload.
+            let closed = storing(stored, in_time(deadline, &cancel, writer.close())).await;
             Ok((writer, closed))
         };
         let parts = content.len().div_ceil(part_len as u64);
         let time = (at_once + 1) as u64 * part_len as u64 + parts * JOINED_AS_BYTES;
-        let (writer, closed) = self.run(time, step)?.map_err(|e| failed(OP, &self.subject(key), &e))?;
+        let (writer, closed) = self.run_to_end(time, step)?.map_err(|e| failed(OP, &self.subject(key), &e))?;
         let attempt = attempt(closed.map_err(|e| explained(e, &self.why)));
         if !matches!(attempt, Ok(Attempt::Stored(_))) {
             self.give_up(writer);
@@ -212,14 +225,55 @@ impl S3Objects {
 
     /// Tells the store to forget the parts of an upload.
     fn give_up(&self, mut writer: Writer) {
+        let is_hurried = self.cancel.is_cancelled();
         // What failed before is what is told. Parts that stay are for the bucket's own rules.
-        let _ = self.run(0, |_| async move { writer.abort().await });
+        let _ = self.run_to_end(0, |deadline| async move {
+            let until = if is_hurried { deadline.min(Instant::now() + GIVE_UP_MAX) } else { deadline };
+            timeout_at(until, writer.abort()).await.unwrap_or(Ok(()))
+        });
     }
 }
 
-/// A step of an upload, which ends at the deadline whatever becomes of it, so that the upload can be given up.
-async fn in_time<T>(deadline: Instant, step: impl Future<Output = Outcome<T>>) -> Outcome<T> {
-    let ended = timeout_at(deadline, step).await;
+impl S3Objects {
+    /// Has the store forget the parts of all uploads that were noted, and that nobody goes on with.
+    pub(super) fn give_up_left_uploads(&self) -> Result<()> {
+        let keys = self.begun.as_ref().map(|begun| begun.left_keys()).unwrap_or_default();
+        keys.iter().try_for_each(|key| {
+            // Several of one key, as of processes that were killed one after the other.
+            while self.begun.as_ref().is_some_and(|begun| begun.left_keys().contains(key)) {
+                if !self.give_up_left(key)? {
+                    break;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The same of one of `key`; whether that came about. The library knows how to sign the end of an upload, but of its own only: so one is begun,
+    /// which is the one that was left, and no part of it is sent.
+    fn give_up_left(&self, key: &str) -> Result<bool> {
+        let (_, operator) = self.current();
+        let (path, cancel, piece) = (key.to_owned(), self.cancel.clone(), Bytes::from(vec![0; PIECE_LEN]));
+        let ended = self.run_to_end(0, |deadline| async move {
+            let mut writer = operator.writer(&path).await?;
+            let begin = async {
+                writer.write(piece.clone()).await?;
+                writer.write(piece).await
+            };
+            // It fails: nothing is stored.
+            let _ = giving_up(path, in_time(deadline, &cancel, begin)).await;
+            in_time(deadline, &cancel, writer.abort()).await
+        })?;
+        match ended {
+            Ok(()) => Ok(!self.begun.as_ref().is_some_and(|begun| begun.left_keys().iter().any(|left| left == key))),
+            Err(e) => Err(failed("give up what was left of", &self.subject(key), &e)),
+        }
+    }
+}
+
+/// A step of an upload, which ends at the deadline, or when it is told to, whatever becomes of it, so that the upload can be given up.
+async fn in_time<T>(deadline: Instant, cancel: &Cancel, step: impl Future<Output = Outcome<T>>) -> Outcome<T> {
+    let ended = timeout_at(deadline, cancel.or(step)).await;
     ended.unwrap_or_else(|_| Err(Trouble::TimedOut("it took too long").into_error()))
 }
 

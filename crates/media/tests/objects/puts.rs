@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use adit_core::ErrorKind;
-use adit_core::media::{Content, Objects, PutOptions, Stored};
-use adit_media::objects::ObjectsOptions;
+use adit_core::media::{Content, Objects, PutOptions, Stored, Withheld};
+use adit_core::{ErrorKind, Result};
+use adit_media::objects::{ObjectsOptions, S3Objects};
 use adit_testkit::objects::{Conditions, HttpFault};
 
 use super::support::*;
@@ -74,6 +74,33 @@ fn puts_survive_what_reads_survive() {
             assert_eq!(server.open_uploads(), 0, "{fault:?} {len} {method}");
         }
     }
+}
+
+/// Who may not list is not told that an object is missing. Then the store decides, if it can.
+#[test]
+fn what_cannot_be_seen_is_stored_where_the_store_decides() {
+    let large: Vec<u8> = vec![7; 11 << 20];
+    for content in [&b"mine"[..], &large] {
+        let (server, objects) = store();
+        server.forbid_listing();
+        let e = objects.head("object").unwrap_err();
+        assert!(Withheld::is_behind(&e) && e.to_string().contains("missing, or not allowed"), "{e}");
+        let put = |key| objects.put(key, Content::Bytes(content), &IF_ABSENT);
+        assert!(matches!(put("object").unwrap(), Stored::New(_)));
+        assert_eq!(put("object").unwrap(), Stored::AlreadyThere);
+        assert!(server.bytes("root/object").as_deref() == Some(content));
+        // A store that cannot decide, and does not let us look, is not trusted with it.
+        server.set_conditions(Conditions::Ignored);
+        let objects = open(&server, &options(&server));
+        put_with(&objects, "first").unwrap();
+        let e = put_with(&objects, "second").unwrap_err();
+        assert!(Withheld::is_behind(&e), "{e}");
+        assert_eq!(server.bytes("root/second"), None);
+    }
+}
+
+fn put_with(objects: &S3Objects, key: &str) -> Result<Stored> {
+    objects.put(key, Content::Bytes(b"x"), &IF_ABSENT)
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_core::media::{Content, Fetched, ObjectInfo, ObjectPage, Objects, PutOptions, Stored, Tag};
+use adit_core::media::{Content, Fetched, ObjectInfo, ObjectPage, Objects, PutOptions, Stored, Tag, Withheld};
 use adit_core::{ErrorKind, FsError, Result};
 use parking_lot::{Condvar, Mutex};
 
@@ -106,6 +106,8 @@ struct State {
     at_work: u64,
     fired: Vec<String>,
     held: u64,
+    /// Whether absence is told as a refusal, and nothing is listed.
+    hides_absence: bool,
     /// Counts the releases, so that a call held before one goes on, and one held after it does not.
     releases: u64,
 }
@@ -143,6 +145,11 @@ impl ObjectFaults {
     /// From now on, does `fault` to every call of `calls`.
     pub fn always(&self, fault: ObjectFault, calls: &[ObjectCall]) {
         self.add(fault, calls, "", 0, u64::MAX);
+    }
+
+    /// From now on, answers as S3 does to who may not list: of what is missing it says that it may not be had, and lists nothing.
+    pub fn forbid_listing(&self) {
+        self.shared.state.lock().hides_absence = true;
     }
 
     /// No more faults; calls that are held go on.
@@ -262,6 +269,16 @@ impl AtWork<'_> {
         }
     }
 
+    /// What who may not list hears of an error.
+    fn told(&self, e: FsError, key: &str) -> FsError {
+        match e.is_not_found() && self.faults.shared.state.lock().hides_absence {
+            true => {
+                FsError::new(ErrorKind::PermissionDenied).on("reach object", key).because(Withheld::new("the test kit"))
+            }
+            false => e,
+        }
+    }
+
     fn lie(&self, object: &mut ObjectInfo) {
         match self.fault {
             Some(ObjectFault::WrongTag) => object.tag = Some(Tag::new("\"not-this-one\"")),
@@ -284,7 +301,8 @@ impl Objects for FaultyObjects {
             Some(ObjectFault::BreakOff | ObjectFault::CutShort) => buf.len() / 2,
             _ => buf.len(),
         };
-        let mut fetched = call.run(key, || self.inner.read_at(key, offset, &mut buf[..part], tag))?;
+        let read = call.run(key, || self.inner.read_at(key, offset, &mut buf[..part], tag));
+        let mut fetched = read.map_err(|e| call.told(e, key))?;
         self.faults.shared.state.lock().stats.bytes_read += fetched.count as u64;
         match call.fault {
             Some(ObjectFault::BreakOff) => return Err(call.error(ErrorKind::Network, key)),
@@ -302,7 +320,7 @@ impl Objects for FaultyObjects {
 
     fn head(&self, key: &str) -> Result<ObjectInfo> {
         let call = self.faults.enter(ObjectCall::Head, key);
-        let mut object = call.run(key, || self.inner.head(key))?;
+        let mut object = call.run(key, || self.inner.head(key)).map_err(|e| call.told(e, key))?;
         call.lie(&mut object);
         Ok(object)
     }
@@ -326,11 +344,18 @@ impl Objects for FaultyObjects {
 
     fn list(&self, prefix: &str, after: Option<&str>, max: usize) -> Result<ObjectPage> {
         let call = self.faults.enter(ObjectCall::List, prefix);
+        if self.faults.shared.state.lock().hides_absence {
+            return Err(call.error(ErrorKind::PermissionDenied, prefix));
+        }
         call.run(prefix, || self.inner.list(prefix, after, max))
     }
 
     fn if_absent_is_atomic(&self) -> Option<bool> {
         self.inner.if_absent_is_atomic()
+    }
+
+    fn give_up_left(&self) -> Result<()> {
+        self.inner.give_up_left()
     }
 
     fn describe(&self) -> String {

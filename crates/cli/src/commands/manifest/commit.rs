@@ -22,6 +22,7 @@ use adit_index::Segment;
 use adit_manifest::cas::DataKeys;
 use adit_manifest::commit::{Changed, Looked, as_it_was, look, whole};
 use adit_manifest::format::{Body, ContentHash, EntryPath, FormatError, Manifest, Rule};
+use adit_manifest::snapshot::Filter;
 use adit_manifest::store::{Identity, ListedNames};
 use adit_mount::control::{MountInfo, Registry};
 
@@ -128,7 +129,7 @@ impl Target {
         global: &GlobalArgs,
     ) -> Result<(Changed, Told)> {
         let mut unread = Vec::new();
-        let hashed = hash(&self.parent, tree, &frozen.touched, &self.about, &mut unread, args, global)
+        let hashed = hash(&self.parent, tree, frozen, &self.about, &mut unread, args, global)
             .and_then(|(changed, scanned)| scanned.whole(args).map(|scanned| (changed, scanned)));
         let (changed, scanned) = hashed.inspect_err(|_| frozen.give_up(tree, &unread))?;
         let mut lost = Lost::beside(&changed);
@@ -170,8 +171,9 @@ impl Target {
         told: &mut Told,
         (json, global): (bool, &GlobalArgs),
     ) -> Result<()> {
-        let (store, advice) = (&self.cas.store, &Advice::about_manifests());
-        let bringing = upload::Bringing { tree, root: b"", cas: &self.url, store, verify: false, advice, json };
+        let (store, filter, advice) = (&self.cas.store, &Filter::default(), &Advice::about_manifests());
+        let (cas, cache_dir) = (&*self.url, self.cas.cache_dir.as_deref());
+        let bringing = upload::Bringing { tree, root: b"", cas, store, filter, cache_dir, verify: false, advice, json };
         let brought = bringing.bring(manifest, there, global)?;
         told.brought(&brought.uploaded, brought.failed);
         brought.finished?;

@@ -51,7 +51,9 @@ pub(super) fn download(args: &ManifestDownloadArgs, global: &GlobalArgs) -> Resu
     live::expect_answers(dest)?;
     let wanted = wanted(args)?;
     let objects = open::manifest::objects(&wanted.cas, &args.content.store)?;
-    open::manifest::expect_content(&wanted.cas, &args.content.store, &wanted.manifest)?;
+    // Manifests of outputs were found in it, unless another one was named.
+    let knows_store = args.manifests.iter().any(|name| open::manifest::lies_in(Path::new(name), &wanted.cas));
+    open::manifest::expect_content(&wanted.cas, &args.content.store, &wanted.manifest, knows_store)?;
     let place = destination(dest, args.dry_run)?;
     if let (Some((root, count)), false) = (&wanted.outputs, global.quiet) {
         eprintln!("adit: download: outputs of {}, from {count} manifests", outputs::show(root.as_ref()));

@@ -5,8 +5,10 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use adit_core::path::{Tree, show, transfer};
+use adit_core::store::Store;
 use adit_manifest::format::{Format, Manifest};
 use adit_manifest::hash_cache::HashCache;
 use adit_manifest::snapshot::{Event, Filter, Known, Names, Options, snapshot as take};
@@ -15,12 +17,13 @@ use serde_json::{Value, json};
 
 use super::failed::{Failed, ended};
 use super::folder_of;
+use super::sizing::Sizing;
 use crate::args::low::{GlobalArgs, SourceArgs};
 use crate::args::manifest::ScanArgs;
 use crate::commands::mount::overlay::place::cache_dir;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
-use crate::open::Opened;
+use crate::open::{self, Opened};
 use crate::output::add_name;
 use crate::progress::Progress;
 use crate::source::Source;
@@ -85,11 +88,15 @@ pub(super) fn scan(
     let options = Options { format, filter: &filter, threads, known, names };
     interrupt::watch();
     let mut progress = Progress::new("manifest", global.quiet).advising(&opened.advice).folding();
+    let another = || if is_dir { open::dir(place, true).ok().map(|store| store as Arc<dyn Store>) } else { None };
+    let mut sizing = Sizing::of(&another, vec![path.to_vec()], filter.clone());
     let (mut known_files, mut hashed_bytes, mut left_out, mut failed) = (0, 0, Vec::new(), Failed::new(json));
     let scanned = take(&tree, path, &options, &mut |event| {
+        sizing.look(&mut progress);
         match event {
-            Event::File { path, known, .. } => {
+            Event::File { path, len_bytes, known, read_bytes } => {
                 known_files += u64::from(known);
+                progress.passed(len_bytes.saturating_sub(read_bytes));
                 progress.entry(&show(&path.to_listing()));
             }
             Event::Bytes(count) => {
@@ -109,18 +116,24 @@ pub(super) fn scan(
         }
         if interrupt::came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
+    drop(sizing);
     let finished = progress.finish();
     let scanned = scanned.map_err(|e| opened.failure(place.display(), &e))?;
     debug_assert_eq!(scanned.failed == 0, finished.is_ok(), "each was told, and ends the display with a failure");
     let has_patterns = !args.include.is_empty() || !args.exclude.is_empty();
     if has_patterns && scanned.manifest.entries().next().is_none() && !global.quiet {
-        eprintln!(
-            "adit: {}: nothing in it fits --include and --exclude\n  `*` stays within a name: '**/*.txt' is of files in all folders",
-            place.display()
-        );
+        say_that_nothing_fits(place);
     }
     let not_kept = (scanned.empty_folders, scanned.followed);
     Ok(Scanned { manifest: scanned.manifest, known_files, hashed_bytes, left_out, not_kept, failed, finished })
+}
+
+/// Says that patterns leave nothing of what lies in `place`.
+pub(super) fn say_that_nothing_fits(place: &Path) {
+    eprintln!(
+        "adit: {}: nothing in it fits --include and --exclude\n  `*` stays within a name: '**/*.txt' is of files in all folders",
+        place.display()
+    );
 }
 
 /// Where `own` lies below the root, if it does.

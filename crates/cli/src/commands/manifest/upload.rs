@@ -13,10 +13,12 @@ use adit_manifest::cas::DataKeys;
 use adit_manifest::format::limits::CHUNK_LEN_BYTES;
 use adit_manifest::format::{Body, ContentHash, Manifest, Source as _};
 use adit_manifest::layout::{AssetRoot, named_key};
+use adit_manifest::snapshot::Filter;
 use adit_manifest::upload::{UploadEvent, UploadOptions, Uploaded, upload as store_content};
 use serde_json::{Value, json};
 
 use super::failed::{Failed, ended};
+use super::scan::say_that_nothing_fits;
 use super::{Read, read_manifest};
 use crate::args::low::{GlobalArgs, SourceArgs};
 use crate::args::manifest::{CasArgs, ManifestUploadArgs, StoreArgs};
@@ -38,8 +40,14 @@ pub(super) fn upload(args: &ManifestUploadArgs, global: &GlobalArgs) -> Result<(
     let Some(cas) = &args.content.cas else {
         return Err(Failure::usage("where the content is to go is not known").hint("name the store with --cas"));
     };
+    let filter =
+        Filter::new(&args.include, &args.exclude).map_err(|e| Failure::usage(format!("not a pattern: {e}")))?;
     let key = args.manifest_prefix.as_deref().map(|prefix| manifest_key(prefix, &args.manifest)).transpose()?;
     let read = read_manifest(&args.manifest, &args.content.store)?;
+    let has_patterns = !args.include.is_empty() || !args.exclude.is_empty();
+    if has_patterns && !global.quiet && !read.manifest.entries().any(|(path, _)| filter.wants(&path.to_listing())) {
+        say_that_nothing_fits(Path::new(&args.manifest));
+    }
     open::manifest::expect_store(cas, &args.content.store)?;
     let root = SourceArgs {
         source: args.root.clone(),
@@ -51,7 +59,8 @@ pub(super) fn upload(args: &ManifestUploadArgs, global: &GlobalArgs) -> Result<(
     interrupt::watch();
     let tree = Tree::new(&*opened.store);
     let (store, advice) = (&args.content.store, &opened.advice);
-    let bringing = Bringing { tree: &tree, root: b"/", cas, store, verify: args.verify, advice, json: args.json };
+    let (filter, verify, json) = (&filter, args.verify, args.json);
+    let bringing = Bringing { tree: &tree, root: b"/", cas, store, filter, cache_dir: None, verify, advice, json };
     let Brought { uploaded, failed, finished } = bringing.bring(&read.manifest, &mut HashSet::new(), global)?;
     let mut told = describe(&uploaded);
     told["failures"] = failed.into_json();
@@ -132,6 +141,10 @@ pub(super) struct Bringing<'a> {
     pub root: &'a [u8],
     pub cas: &'a OsStr,
     pub store: &'a StoreArgs,
+    /// What of the manifest is wanted.
+    pub filter: &'a Filter,
+    /// Where it is noted what goes in parts; none: where everything is kept.
+    pub cache_dir: Option<&'a Path>,
     /// What the store has already is compared with its hash.
     pub verify: bool,
     /// About the tree.
@@ -155,11 +168,12 @@ impl Bringing<'_> {
     /// # Errors
     /// Those of the store. What is wrong with a file, is in what is returned.
     pub fn bring(&self, manifest: &Manifest, there: &mut HashSet<ContentHash>, global: &GlobalArgs) -> Result<Brought> {
-        let objects = open::manifest::objects(self.cas, self.store)?;
+        let objects = open::manifest::objects_to_fill(self.cas, self.store, self.cache_dir)?;
         let keys = DataKeys::default();
-        let options = UploadOptions { objects: &*objects, keys: &keys, threads: THREADS, verify: self.verify };
-        let mut progress =
-            Progress::new("upload", global.quiet).of_bytes(all_bytes(manifest)).advising(self.advice).folding();
+        let (filter, verify) = (self.filter, self.verify);
+        let options = UploadOptions { objects: &*objects, keys: &keys, filter, threads: THREADS, verify };
+        let total = all_bytes(manifest, filter);
+        let mut progress = Progress::new("upload", global.quiet).of_bytes(total).advising(self.advice).folding();
         let (mut count, mut at_once, mut failed) = (0, 0, Failed::new(self.json));
         let root = self.root.strip_suffix(b"/").unwrap_or(self.root);
         let uploaded = store_content(self.tree, root, manifest, &options, &mut |event| {
@@ -186,16 +200,23 @@ impl Bringing<'_> {
                 _ => failure,
             }
         })?;
+        // What was gone on with is complete; other parts nobody would ever use, and they cost.
+        if let Err(e) = objects.give_up_left() {
+            tracing::info!("{e}");
+        }
         Ok(Brought { uploaded, failed, finished })
     }
 }
 
-/// Bytes of all objects that a manifest needs, each once.
-fn all_bytes(manifest: &Manifest) -> u64 {
+/// Bytes of all objects that the files of a manifest need that are wanted, each once.
+fn all_bytes(manifest: &Manifest, filter: &Filter) -> u64 {
     let mut known = HashSet::new();
     let mut bytes: u64 = 0;
-    for (_, body) in manifest.entries() {
+    for (path, body) in manifest.entries() {
         let Body::File(file) = body else { continue };
+        if !filter.wants(&path.to_listing()) {
+            continue;
+        }
         let hashes = file.content.hashes();
         let one = if hashes.len() == 1 { file.size_bytes } else { CHUNK_LEN_BYTES };
         for (at, hash) in (0..).zip(hashes) {

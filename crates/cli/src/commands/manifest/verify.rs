@@ -51,7 +51,11 @@ struct Report {
 /// `adit manifest verify`
 pub(super) fn verify(args: &ManifestVerifyArgs, global: &GlobalArgs) -> Result<()> {
     let report = match (&args.manifest, &args.content.cas) {
-        (Some(name), Some(_)) => of_store(read_manifest(name, &args.content.store)?.manifest, args, global)?,
+        (Some(name), Some(cas)) => {
+            let manifest = read_manifest(name, &args.content.store)?.manifest;
+            let knows_store = manifest::lies_in(Path::new(name), cas);
+            of_store(manifest, knows_store, args, global)?
+        }
         (None, None) => of_cache(args, global)?,
         (Some(_), None) => {
             return Err(Failure::usage("where the content of the manifest's files lies is not known")
@@ -123,16 +127,17 @@ fn objects_of<'a>(body: &'a Body<'_>) -> impl Iterator<Item = ObjectId> + 'a {
     file.into_iter().flat_map(objects)
 }
 
-fn of_store(manifest: Manifest, args: &ManifestVerifyArgs, global: &GlobalArgs) -> Result<Report> {
+fn of_store(manifest: Manifest, knows_store: bool, args: &ManifestVerifyArgs, global: &GlobalArgs) -> Result<Report> {
     let cas = args.content.cas.as_deref().unwrap_or_default();
-    manifest::expect_content(cas, &args.content.store, &manifest)?;
+    manifest::expect_content(cas, &args.content.store, &manifest, knows_store)?;
     let source = ObjectSource::new(manifest::objects(cas, &args.content.store)?, DataKeys::default());
     // Each once.
     let mut ids: Vec<ObjectId> = manifest.entries().flat_map(|(_, body)| objects_of(body)).collect();
     ids.sort_unstable();
     ids.dedup();
     interrupt::watch();
-    let mut progress = Progress::new("verify", global.quiet);
+    let total = ids.iter().fold(0u64, |bytes, id| bytes.saturating_add(id.len));
+    let mut progress = Progress::new("verify", global.quiet).of_bytes(total);
     let (mut count, mut bytes, mut details) = (0, 0, HashMap::new());
     let mut texts: HashSet<Arc<str>> = HashSet::new();
     let outcome = compare(&source, &ids, THREADS, &mut |verified| {

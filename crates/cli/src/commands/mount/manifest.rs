@@ -61,7 +61,7 @@ fn serve(plan: &Plan, file: &Path, readiness: Option<&mut Option<Readiness>>) ->
     let request = &plan.request;
     let wrong = Arc::new(Wrong::default());
     let store = manifest::watched_store(file, &request.cas, true, request.memory_bytes, Some(wrong.clone()))?;
-    manifest::expect_answers(&request.cas, &store, false)?;
+    manifest::expect_answers(file, &request.cas, &store, false)?;
     // What is read comes from the disk cache. The other half is for what is on its way, and for who waits for it.
     let memory_bytes = request.memory_bytes / 2;
     let engine = serve::engine_options(&request.timeouts, memory_bytes, &request.options, Some(TTL));

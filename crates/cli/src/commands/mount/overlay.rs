@@ -195,7 +195,7 @@ pub(super) fn mount(mut plan: Plan, global: &GlobalArgs, inherited: Inherited) -
                 remark(&format!("{}: {what}: {}", upper.display(), failure.text()));
             }
         }
-        Ok(opened)
+        Ok((opened, !has_changes))
     })
 }
 
@@ -518,7 +518,7 @@ fn open_lower(source: &Source, part: &Part, request: &MountRequest, has_changes:
     if matches!(source, Source::Manifest(_)) {
         let wrong = Arc::new(Wrong::default());
         let store = open::manifest::watched_store(path, &request.cas, true, request.memory_bytes, Some(wrong.clone()))?;
-        open::manifest::expect_answers(&request.cas, &store, has_changes)?;
+        open::manifest::expect_answers(path, &request.cas, &store, has_changes)?;
         let identity = of_manifest(path, &store.identity().hash.to_string());
         let held = Held::Manifest(store.clone(), request.cas.clone(), wrong);
         return Ok(Lower { store: Arc::new(store), identity, source: place, snapshot: None, held });

@@ -139,7 +139,7 @@ pub(super) fn mount(plan: Plan, global: &GlobalArgs, inherited: Inherited) -> Re
             None => open_file(&plan, &file, access, None).map(Some),
         })?;
         if let Some(volume) = volume {
-            return Process::run(&plan, file, volume, None, readiness);
+            return Process::run(&plan, file, volume, None, (readiness, None));
         }
         tell_ready(readiness)
     })
@@ -152,15 +152,37 @@ pub(super) fn mount_overlay(
     global: &GlobalArgs,
     inherited: Inherited,
     upper: PathBuf,
-    lower: impl FnOnce(&Plan) -> Result<Lower>,
+    lower: impl FnOnce(&Plan) -> Result<(Lower, bool)>,
 ) -> Result<()> {
     start(plan, global, inherited, |plan, readiness| {
-        let lower = lower(&plan)?;
+        let (lower, is_new) = lower(&plan)?;
         let access = access(&plan, &upper);
         let volume = turn::take(&upper, |_| open_file(&plan, &upper, access, lower.room_beside(&upper)))?;
+        // From here on it is this process's alone.
+        let unused = is_new.then(|| Unused(Some(upper.clone())));
         overlay::settle(&upper, &volume, &lower, &plan.request)?;
-        Process::run(&plan, upper, volume, Some(lower), readiness)
+        Process::run(&plan, upper, volume, Some(lower), (readiness, unused))
     })
+}
+
+/// An upper that was made for a mount that is not there yet. It goes with this, or the next try would take it for changes.
+struct Unused(Option<PathBuf>);
+
+impl Unused {
+    /// The mount is there.
+    fn stays(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unused {
+    fn drop(&mut self) {
+        let Some(file) = &self.0 else { return };
+        match std::fs::remove_file(file) {
+            Ok(()) => open::remark(&format!("{}: removed again: the mount has failed", file.display())),
+            Err(e) => tracing::warn!(error = %e, "{}: made for a mount that has failed, and left", file.display()),
+        }
+    }
 }
 
 fn access(plan: &Plan, file: &Path) -> Access {
@@ -370,7 +392,7 @@ impl Process {
         file: PathBuf,
         volume: Volume,
         lower: Option<Lower>,
-        readiness: Option<&mut Option<Readiness>>,
+        (readiness, unused): (Option<&mut Option<Readiness>>, Option<Unused>),
     ) -> Result<()> {
         let signals = Signals::install().map_err(|e| Failure::io("signals", &e))?;
         let log = plan.shown_log();
@@ -384,6 +406,7 @@ impl Process {
         let process = Arc::new(process);
         process.sweep_commits();
         process.mount(&wish)?;
+        unused.into_iter().for_each(Unused::stays);
         process.obey(signals).map_err(|e| Failure::io("signals", &e))?;
         tell_ready(readiness)?;
         let failed = {

@@ -36,6 +36,7 @@ impl State {
         }
         let upload = request.query_value("uploadId").map(|id| id.parse::<u64>().unwrap_or(u64::MAX));
         match (request.method.as_str(), request.key(), upload) {
+            ("GET", "", _) if self.unlisted => Response::error(403, "AccessDenied"),
             ("GET", "", _) => self.list(request),
             ("GET" | "HEAD", _, _) => self.get(request),
             ("PUT", _, Some(upload)) => self.put_part(request, upload),
@@ -90,7 +91,12 @@ impl State {
     }
 
     fn get(&self, request: &Request) -> Response {
-        let Some(object) = self.objects.get(request.key()) else { return Response::error(404, "NoSuchKey") };
+        let Some(object) = self.objects.get(request.key()) else {
+            return match self.unlisted {
+                true => Response::error(403, "AccessDenied"),
+                false => Response::error(404, "NoSuchKey"),
+            };
+        };
         if let Some(refused) = self.forbidden(request) {
             return refused;
         }
@@ -123,7 +129,7 @@ impl State {
         Response::new(200, "").with("ETag", tag)
     }
 
-    fn store(&mut self, key: &str, bytes: Arc<[u8]>, metadata: Vec<(String, String)>) -> String {
+    pub(super) fn store(&mut self, key: &str, bytes: Arc<[u8]>, metadata: Vec<(String, String)>) -> String {
         let tag = format!("\"{:032x}\"", self.number());
         self.objects.insert(key.to_owned(), Object { bytes, tag: tag.clone(), metadata });
         tag

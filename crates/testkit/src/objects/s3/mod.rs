@@ -112,6 +112,8 @@ struct State {
     access_keys: BTreeSet<String>,
     expired_keys: BTreeSet<String>,
     conditions: Conditions,
+    /// Whether nobody may list: then nobody hears either that an object is missing.
+    unlisted: bool,
     bucket: &'static str,
     down: bool,
     ended: bool,
@@ -219,6 +221,18 @@ impl FaultyS3 {
         assert!(state.at_work >= requests, "{} requests are at work, not {requests}", state.at_work);
     }
 
+    /// Waits until a request with `method` on a key that contains `key` came since the log was cleared.
+    ///
+    /// # Panics
+    /// If none comes within a minute.
+    pub fn wait_for_request(&self, method: &str, key: &str) {
+        let came =
+            |state: &State| state.log.iter().any(|request| request.method == method && request.key.contains(key));
+        let mut state = self.shared.state.lock();
+        self.shared.changed.wait_while_for(&mut state, |state| !came(state), WAIT_MAX);
+        assert!(came(&state), "no {method} of {key} came");
+    }
+
     /// Takes requests that are signed with this access key, too.
     pub fn accept_key(&self, access_key: &str) {
         let mut state = self.shared.state.lock();
@@ -236,6 +250,21 @@ impl FaultyS3 {
     /// From now on, does this with conditions.
     pub fn set_conditions(&self, conditions: Conditions) {
         self.shared.state.lock().conditions = conditions;
+    }
+
+    /// From now on, nobody may list the bucket. An object that is missing is answered as one that may not be had, as S3 does.
+    pub fn forbid_listing(&self) {
+        self.shared.state.lock().unlisted = true;
+    }
+
+    /// Puts an object there.
+    pub fn store(&self, key: &str, bytes: &[u8]) {
+        self.shared.state.lock().store(key, bytes.into(), Vec::new());
+    }
+
+    /// Takes an object away.
+    pub fn remove(&self, key: &str) -> bool {
+        self.shared.state.lock().objects.remove(key).is_some()
     }
 
     /// As if the process was killed: connections break, and no new one is answered, until [`FaultyS3::come_back`].
@@ -256,6 +285,11 @@ impl FaultyS3 {
     /// The bytes of an object.
     pub fn bytes(&self, key: &str) -> Option<Arc<[u8]>> {
         self.shared.state.lock().objects.get(key).map(|object| object.bytes.clone())
+    }
+
+    /// Forgets all of these, as a rule of the bucket does after some days.
+    pub fn forget_uploads(&self) {
+        self.shared.state.lock().uploads.clear();
     }
 
     /// Multipart uploads that were begun, and neither completed nor given up.

@@ -4,14 +4,16 @@ use std::ops::ControlFlow;
 
 use adit_core::path::{Tree, show, transfer};
 use adit_index::Segment;
-use adit_manifest::commit::{Changed, ChangedOptions, Touched, changed};
-use adit_manifest::snapshot::Event;
+use adit_manifest::commit::{Changed, ChangedOptions, changed, topmost};
+use adit_manifest::snapshot::{Event, Filter};
 use serde_json::{Value, json};
 
+use super::state::Frozen;
 use crate::args::low::GlobalArgs;
 use crate::args::manifest_commit::ManifestCommitArgs;
 use crate::commands::manifest::failed::{Failed, ended};
 use crate::commands::manifest::scan;
+use crate::commands::manifest::sizing::Sizing;
 use crate::commands::mount::volume::commit::About;
 use crate::failure::{Advice, Failure, Result};
 use crate::interrupt;
@@ -55,7 +57,7 @@ impl Scanned {
 pub fn hash(
     segment: &Segment,
     tree: &Tree<'_>,
-    touched: &Touched,
+    frozen: &Frozen,
     about: &About,
     unread: &mut Vec<Vec<u8>>,
     args: &ManifestCommitArgs,
@@ -69,10 +71,14 @@ pub fn hash(
     let options = ChangedOptions { threads, cache: scope.as_ref() };
     let mut progress = Progress::new("commit", global.quiet).advising(&Advice::about_manifests()).folding();
     let mut scanned = Scanned { failed: Failed::new(args.json), ..Scanned::default() };
+    let (another, touched) = (|| frozen.store().ok(), &frozen.touched);
+    let mut sizing = Sizing::of(&another, topmost(&touched.paths), Filter::default());
     let found = changed(segment, tree, touched, &options, &mut |event| {
+        sizing.look(&mut progress);
         match event {
-            Event::File { path, known, .. } => {
+            Event::File { path, len_bytes, known, read_bytes } => {
                 scanned.known_files += u64::from(known);
+                progress.passed(len_bytes.saturating_sub(read_bytes));
                 progress.entry(&show(&path.to_listing()));
             }
             Event::Bytes(count) => {
@@ -93,6 +99,7 @@ pub fn hash(
         }
         if interrupt::came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
+    drop(sizing);
     let finished = progress.finish();
     interrupt::obey();
     let found = found.map_err(|e| Advice::about_manifests().failure(args.mountpoint.display(), &e))?;

@@ -21,7 +21,7 @@ const UPPERS_DIR: &str = "overlays";
 /// The folder of those that belong to a mountpoint as well: whoever mounts elsewhere does not look there.
 const OF_MOUNTPOINTS_DIR: &str = "mountpoints";
 /// What lies in a cache directory, by which it is told whose that is.
-const PARTS: [&str; 5] = ["objects", "indexes", UPPERS_DIR, OF_MOUNTPOINTS_DIR, "hashes.redb"];
+const PARTS: [&str; 6] = ["objects", "indexes", "uploads", UPPERS_DIR, OF_MOUNTPOINTS_DIR, "hashes.redb"];
 /// What the names of their files end with.
 const UPPER_EXTENSION: &str = "adit";
 
