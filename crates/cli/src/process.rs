@@ -63,11 +63,14 @@ pub fn harden() {
 /// Has large pieces of memory go back to the host when they are freed: for a process that stays.
 ///
 /// Tables that grow free ever larger pieces. The GNU C library takes the largest one that was freed, up to 32 MiB, for the length below which it keeps
-/// pieces for the thread that had them: so a mount held half as much memory again as all that is counted.
+/// pieces for the thread that had them: so a mount held half as much memory again as all that is counted. Whoever sets that length sets what is kept
+/// behind the last piece of a thread to 128 KiB as well, so buffers would go and come with each request: it is set to one large piece.
 pub fn hand_back_large_pieces() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it sets a number, under the allocator's locks.
-    let _is_set = unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_LEN_BYTES) };
+    for (what, len) in [(libc::M_MMAP_THRESHOLD, LARGE_LEN_BYTES), (libc::M_TRIM_THRESHOLD, LARGE_LEN_BYTES)] {
+        // SAFETY: it sets a number, under the allocator's locks.
+        let _is_set = unsafe { libc::mallopt(what, len) };
+    }
 }
 
 /// Takes the processor where others leave it. A little only: what is measured then would be of no use otherwise.
@@ -117,19 +120,27 @@ pub fn end_at_once(code: u8) -> ! {
 mod tests {
     use super::*;
 
-    /// What was freed before makes no difference. Other libraries have no length that grows.
+    /// What was freed before makes no difference. Looked at in a process of its own, for other tests have pieces, too.
+    #[cfg(target_env = "gnu")]
     #[test]
-    fn a_large_piece_of_memory_is_mapped_by_itself() {
+    fn a_large_piece_of_memory_is_mapped_by_itself_and_goes_back() {
+        const NAME: &str = "process::tests::a_large_piece_of_memory_is_mapped_by_itself_and_goes_back";
+        const ALONE: &str = "ADIT_TEST_ALONE";
+        if std::env::var_os(ALONE).is_none() {
+            let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+            let ended = alone.args(["--exact", NAME, "--test-threads", "1"]).env(ALONE, "1").output().unwrap();
+            assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
+            return;
+        }
         hand_back_large_pieces();
-        let is_mapped = |len: usize| {
+        // SAFETY: it fills in numbers, under the allocator's locks.
+        let mapped = || unsafe { libc::mallinfo2() }.hblks;
+        let before = mapped();
+        for len in [16 << 20, 4 << 20, 16 << 20, 4 << 20] {
             let piece = std::hint::black_box(vec![1_u8; len]);
-            // SAFETY: in front of each piece the GNU C library has its length, of which the second bit says that it was mapped.
-            let len_and_bits = unsafe { piece.as_ptr().cast::<usize>().sub(1).read() };
-            len_and_bits & 2 != 0 || cfg!(not(target_env = "gnu"))
-        };
-        for _ in 0..3 {
-            assert!(is_mapped(16 << 20));
-            assert!(is_mapped(4 << 20));
+            assert_eq!(mapped(), before + 1, "{len}");
+            drop(piece);
+            assert_eq!(mapped(), before, "{len}");
         }
     }
 

@@ -439,6 +439,16 @@ pub trait StoreFile: Send + Sync {
         false
     }
 
+    /// Whether whatever is written from now on gives the file other times than it has, so that who has read it can tell by them that it is
+    /// still the same. Where programs may write without asking the store, what they have written is looked to first. It may take as long as
+    /// writing that.
+    ///
+    /// # Errors
+    /// The medium failed.
+    fn times_tell(&self) -> Result<bool> {
+        Ok(true)
+    }
+
     /// All of the content as an open file of the host, from which a front end may have the kernel read by itself, without asking again for
     /// as long as somebody has this file open. `None` if there is no such file now, or it may change or turn out to be wrong.
     ///

@@ -61,6 +61,10 @@ impl StoreFile for OpenFile {
         Ok(())
     }
 
+    fn times_tell(&self) -> Result<bool> {
+        adit_core::host::times_tell(&self.fd).map_err(|e| self.failed("write back", fail(e)))
+    }
+
     fn set_len(&self, len: u64) -> Result<()> {
         retry_on_intr(|| rustix::fs::ftruncate(&self.fd, len)).map_err(|e| self.failed("truncate", fail(e)))
     }

@@ -16,7 +16,7 @@ use adit_core::types::{Ino, Kind};
 use adit_dir::DirStore;
 use adit_index::scan::{self, Before, Change, Event, ScanOptions, StoreRoot, UNREADABLE};
 use adit_index::{Builder, Segment};
-use adit_testkit::{Rng, seeds};
+use adit_testkit::{MappedByte, Rng, seeds};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 /// What was told of an entry.
@@ -251,6 +251,27 @@ fn what_has_changed_is_told_and_only_that_is_read() {
         assert_eq!(seen.with(Change::Added), ["kind/new"]);
         assert_eq!(seen.with(Change::Changed), ["kind", "link", "longer", "mode", "touched"]);
         assert_eq!(seen.with(Change::Same), ["", "same", "sub", "sub/in"]);
+    }
+}
+
+/// A write through a mapping gives a file new times only if its page was sent to the medium since the write before.
+#[test]
+fn what_is_written_through_a_mapping_is_read_again() {
+    let (dir, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(dir.path().join("x"), "0").unwrap();
+    let mapped = MappedByte::of(&dir.path().join("x"));
+    let options = ScanOptions { hash: true, ..PLAIN };
+    for walk in [folder, through_store] {
+        mapped.write(b'1');
+        let first = walk(dir.path(), &options);
+        mapped.write(b'2');
+        let segment = segment(&first, place.path());
+        // As if it had been made in an hour: the inode was changed just now.
+        let before = Before::new(&segment, now_ns() + 3_600_000_000_000);
+        let again = walk(dir.path(), &ScanOptions { before: Some(before), ..options });
+        assert_eq!(again.read_bytes, 1);
+        assert_eq!(again.with(Change::Changed), ["x"]);
+        assert_ne!(again.entries["x".as_bytes()].hash, first.entries["x".as_bytes()].hash);
     }
 }
 

@@ -2,7 +2,9 @@
 //!
 //! A file is believed to be the same if its inode number, length, and times of modification and of change are. Where that may not
 //! tell a change, nothing is noted: a file that was touched less than [`DOUBT`] before it was read can change once more within one
-//! tick of its clock. So a wrong hash needs somebody who sets ctime back, or a file server whose clock runs behind by more than that.
+//! tick of its clock. What programs write through mappings gives a file new times only once for each time that its pages are sent to the
+//! medium, so they are before it is read ([`StoreFile::times_tell`](adit_core::store::StoreFile::times_tell)), and of a file in memory nothing
+//! is noted. So a wrong hash needs somebody who sets ctime back, or a file server whose clock runs behind by more than that.
 //!
 //! One file of redb, kept by one process at a time: others hash what they need. It is a cache: what is lost or damaged is made again.
 
@@ -26,7 +28,7 @@ const DOUBT: Duration = Duration::from_secs(3);
 const BATCH: usize = 4096;
 
 /// Key: a scope's hash, the layout, the path. Value: a [`Stamp`], and the hashes.
-const TABLE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("hashes-1");
+const TABLE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("hashes-2");
 
 /// Which hashes of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

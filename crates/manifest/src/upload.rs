@@ -288,7 +288,8 @@ fn bare(path: &[u8]) -> &[u8] {
 }
 
 fn changed() -> FsError {
-    FsError::new(ErrorKind::Stale).because("it is not what the manifest says; make the manifest again")
+    FsError::new(ErrorKind::Stale)
+        .because("it is not what the manifest says; make the manifest again, with --rehash if that changes nothing")
 }
 
 impl Job {

@@ -3,6 +3,7 @@
 //! * [`crash`]: media in memory that lose power at any call.
 //! * [`faults`]: media that fail at chosen calls.
 //! * [`Hooked`]: a store that passes everything on, and tells a test first.
+//! * [`MappedByte`]: a byte of a file that is written without a system call.
 //! * [`model`]: [`model::MemoryStore`], the filesystem that is obviously right.
 //! * [`peak_bytes`]: the most memory that a piece of work has at once.
 //! * [`objects`]: object stores in memory and on loopback that fail when told to, and the suite for all of them.
@@ -14,6 +15,7 @@ mod corpora;
 pub mod crash;
 pub mod faults;
 mod hooked;
+mod mapped;
 mod memory;
 pub mod model;
 pub mod objects;
@@ -26,6 +28,7 @@ use adit_core::types::Caller;
 
 pub use corpora::{Target, replay_corpora};
 pub use hooked::{Asked, Hooked};
+pub use mapped::MappedByte;
 pub use memory::{PeakAllocator, peak_bytes};
 pub use rng::{Rng, proptest_config, scaled, seeds};
 pub use through::Through;

@@ -214,6 +214,10 @@ impl StoreFile for WatchedFile {
         self.mount.told("write", &[self.ino], self.file.write_at(pieces))
     }
 
+    fn times_tell(&self) -> Result<bool> {
+        self.mount.told("write back", &[self.ino], self.file.times_tell())
+    }
+
     fn set_len(&self, len: u64) -> Result<()> {
         self.mount.told("truncate", &[self.ino], self.file.set_len(len))
     }

@@ -410,6 +410,7 @@ impl<'a> Walker<'a> {
             Err(e) if is_gone(e) || e == Errno::NXIO => return Ok(Hashed::Gone),
             Err(e) => return Err(io::Error::from(e).into()),
         };
+        let times_tell = adit_core::host::times_tell(&file).map_err(io::Error::from)?;
         let mut was = fstat(&file).map_err(io::Error::from)?;
         if known(&was).is_none_or(|known| known.kind != Kind::File) {
             return Ok(Hashed::Gone);
@@ -432,7 +433,7 @@ impl<'a> Walker<'a> {
             let settled = (was.st_size, modified_ns(&was), changed_ns(&was))
                 == (now.st_size, modified_ns(&now), changed_ns(&now));
             if settled && len == known.size {
-                return Ok(Hashed::Read(known, Some(hash)));
+                return Ok(Hashed::Read(Known { times_tell, ..known }, Some(hash)));
             }
             was = now;
         }
@@ -492,6 +493,7 @@ fn known(stat: &Stat) -> Option<Known> {
         device: stat.st_dev,
         ino: stat.st_ino,
         names,
+        times_tell: true,
     })
 }
 

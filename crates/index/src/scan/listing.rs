@@ -26,6 +26,8 @@ pub(super) struct Known {
     pub ino: u64,
     /// How many names it has.
     pub names: u32,
+    /// Whether its times tell of what is written after it was read. If not, a hash of it is not believed later.
+    pub times_tell: bool,
 }
 
 impl Known {
@@ -141,7 +143,7 @@ impl Batch {
 
 fn entry<'a>(path: &'a [u8], known: &Known, hash: Option<ContentHash>, extra: &'a [u8]) -> Entry<'a> {
     let Known { kind, perm, size, mtime_ns, .. } = *known;
-    let stamp = hash.filter(|_| kind == Kind::File).map(|_| known.stamp());
+    let stamp = hash.filter(|_| kind == Kind::File && known.times_tell).map(|_| known.stamp());
     Entry { path, kind, perm, size, mtime_ns, hash, stamp, extra }
 }
 

@@ -80,7 +80,14 @@ fn is_in(attr: &Attr, dirs: &[Dir]) -> bool {
 /// What a thread that reads tells.
 enum Read {
     Bytes(u64),
-    Done(Job, Result<Option<ContentHash>>),
+    Done(Job, Result<Option<Made>>),
+}
+
+/// A hash that was made.
+struct Made {
+    hash: ContentHash,
+    /// See [`Known::times_tell`].
+    times_tell: bool,
 }
 
 struct Walker<'a> {
@@ -148,7 +155,7 @@ impl Walker<'_> {
             let names = listing.entries(0..listing.ends.len()).into_iter().map(|entry| entry.name.as_bytes().to_vec());
             found.extend(names.filter(|name| !gone.contains(name)));
         }
-        self.add(&dir.path, dir.node, &dir.attr, None, &why)
+        self.add(&dir.path, dir.node, known(&dir.attr), None, &why)
     }
 
     fn list(&self, ino: Ino) -> (Listing, Vec<FsError>) {
@@ -215,14 +222,14 @@ impl Walker<'_> {
                 return Ok(());
             }
             Kind::Symlink => match self.store.readlink(attr.ino) {
-                Ok(target) => self.add(&path, node, &attr, None, &target),
+                Ok(target) => self.add(&path, node, known(&attr), None, &target),
                 Err(e) => self.fail(e, "read link", &path).and_then(|mark| {
                     *why = mark;
-                    self.add(&path, node, &attr, None, b"")
+                    self.add(&path, node, known(&attr), None, b"")
                 }),
             },
             Kind::File if self.options.hash => return self.file(path, node, attr),
-            _ => self.add(&path, node, &attr, None, b""),
+            _ => self.add(&path, node, known(&attr), None, b""),
         };
         self.forget(attr.ino);
         told
@@ -231,14 +238,14 @@ impl Walker<'_> {
     /// A file whose hash is wanted.
     fn file(&mut self, path: Vec<u8>, node: Option<NodeId>, attr: Attr) -> Result<()> {
         if let Some(hash) = self.options.before.and_then(|before| before.hash(node, &known(&attr))) {
-            let added = self.add(&path, node, &attr, Some(hash), b"");
+            let added = self.add(&path, node, known(&attr), Some(hash), b"");
             self.forget(attr.ino);
             return added;
         }
         match self.store.open(attr.ino, Access::Read) {
             Ok(file) => self.hand_over(Job { file, path, attr, node }),
             Err(e) => {
-                let added = self.unread(e, &path).and_then(|()| self.add(&path, node, &attr, None, b""));
+                let added = self.unread(e, &path).and_then(|()| self.add(&path, node, known(&attr), None, b""));
                 self.forget(attr.ino);
                 added
             }
@@ -286,18 +293,20 @@ impl Walker<'_> {
         }
     }
 
-    fn read_file(&mut self, job: &Job, hash: Result<Option<ContentHash>>) -> Result<()> {
+    fn read_file(&mut self, job: &Job, hash: Result<Option<Made>>) -> Result<()> {
         // What it is when it was read, which may be later than when it was listed.
         let attr = self.store.getattr(job.attr.ino).unwrap_or(job.attr);
         match hash {
-            Ok(Some(hash)) if is_as_it_was(&attr, &job.attr) => self.add(&job.path, job.node, &attr, Some(hash), b""),
+            Ok(Some(Made { hash, times_tell })) if is_as_it_was(&attr, &job.attr) => {
+                self.add(&job.path, job.node, Known { times_tell, ..known(&attr) }, Some(hash), b"")
+            }
             Ok(_) => {
                 self.batch.unsettled(&job.path);
-                self.add(&job.path, job.node, &attr, None, b"")
+                self.add(&job.path, job.node, known(&attr), None, b"")
             }
             Err(e) => {
                 self.unread(e, &job.path)?;
-                self.add(&job.path, job.node, &attr, None, b"")
+                self.add(&job.path, job.node, known(&attr), None, b"")
             }
         }
     }
@@ -323,7 +332,7 @@ impl Walker<'_> {
 
     fn mark(&mut self, dir: &Dir, error: FsError) -> Result<()> {
         let why = self.fail(error, "list", &dir.path)?;
-        self.add(&dir.path, dir.node, &dir.attr, None, &why)
+        self.add(&dir.path, dir.node, known(&dir.attr), None, &why)
     }
 
     /// Tells an error of what lies at `path`. The error as the mark of its directory.
@@ -345,13 +354,12 @@ impl Walker<'_> {
         &mut self,
         path: &[u8],
         node: Option<NodeId>,
-        attr: &Attr,
+        known: Known,
         hash: Option<ContentHash>,
         extra: &[u8],
     ) -> Result<()> {
         let before = self.options.before;
-        self.batch
-            .add(path, known(attr), hash, extra, &|entry| before.map_or(Change::Added, |b| b.change(node, entry)));
+        self.batch.add(path, known, hash, extra, &|entry| before.map_or(Change::Added, |b| b.change(node, entry)));
         self.pass_on_if_full()
     }
 
@@ -415,7 +423,8 @@ fn read_files(jobs: &Mutex<Receiver<Job>>, out: &std::sync::mpsc::Sender<Read>) 
 }
 
 /// The hash of a file; `None` if it is not as long as was said.
-fn hash(job: &Job, buffer: &mut Vec<u8>, out: &std::sync::mpsc::Sender<Read>) -> Result<Option<ContentHash>> {
+fn hash(job: &Job, buffer: &mut Vec<u8>, out: &std::sync::mpsc::Sender<Read>) -> Result<Option<Made>> {
+    let times_tell = job.file.times_tell()?;
     content::settle(nanos(job.attr.ctime));
     for _ in 0..TRIES {
         let mut read = |offset, piece: &mut [u8]| job.file.read_verified_at(offset, piece);
@@ -423,7 +432,7 @@ fn hash(job: &Job, buffer: &mut Vec<u8>, out: &std::sync::mpsc::Sender<Read>) ->
         if let Some((hash, len)) = hashed
             && len == job.attr.size
         {
-            return Ok(Some(hash));
+            return Ok(Some(Made { hash, times_tell }));
         }
     }
     Ok(None)
@@ -437,7 +446,17 @@ fn is_as_it_was(now: &Attr, was: &Attr) -> bool {
 fn known(attr: &Attr) -> Known {
     let Attr { kind, size, ino, nlink, .. } = *attr;
     let (mtime_ns, ctime_ns) = (nanos(attr.mtime), nanos(attr.ctime));
-    Known { kind, perm: attr.perm & 0o7777, size, mtime_ns, ctime_ns, device: 0, ino: ino.0, names: nlink }
+    Known {
+        kind,
+        perm: attr.perm & 0o7777,
+        size,
+        mtime_ns,
+        ctime_ns,
+        device: 0,
+        ino: ino.0,
+        names: nlink,
+        times_tell: true,
+    }
 }
 
 fn named(error: FsError, op: &'static str, path: &[u8]) -> FsError {

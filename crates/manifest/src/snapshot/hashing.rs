@@ -32,6 +32,8 @@ pub(super) struct Hashed {
     pub id: u64,
     /// None if it has another length now.
     pub hashes: Result<Option<Vec<ContentHash>>>,
+    /// Whether its times tell of what is written after it was read.
+    pub times_tell: bool,
     /// How much was read.
     pub read_bytes: u64,
 }
@@ -68,8 +70,11 @@ pub(super) fn start<'scope>(scope: &'scope Scope<'scope, '_>, threads: usize, re
         let (mut buffer, reading) = (vec![0; READ_LEN_BYTES], reading.clone());
         move |job: Job| {
             let mut read_bytes = 0;
-            let hashes = hash(&job, &mut buffer, &mut read_bytes, &reading);
-            Hashed { id: job.id, hashes, read_bytes }
+            let (times_tell, hashes) = match job.file.times_tell() {
+                Ok(times_tell) => (times_tell, hash(&job, &mut buffer, &mut read_bytes, &reading)),
+                Err(e) => (false, Err(e)),
+            };
+            Hashed { id: job.id, hashes, times_tell, read_bytes }
         }
     })
 }

@@ -60,7 +60,8 @@ pub trait Known {
     /// Ends the whole.
     fn find(&self, path: &[u8], attr: &Attr, layout: Layout) -> Result<Vec<Option<ContentHash>>>;
 
-    /// The file at `path` had `attr` before and after it was read, and these hashes. `began` was before that.
+    /// The file at `path` had `attr` before and after it was read, and these hashes. `began` was before that. Told only of a file whose
+    /// times [tell](adit_core::store::StoreFile::times_tell) of what is written later.
     fn note(&self, path: &[u8], attr: &Attr, began: Timestamp, hashes: &[ContentHash]);
 }
 
@@ -406,7 +407,7 @@ impl<'a> Walk<'a, '_, '_> {
         if same(&now) == same(&attr)
             && let Some(hashes) = hashes
         {
-            if let Some(known) = self.options.known {
+            if let Some(known) = self.options.known.filter(|_| done.times_tell) {
                 known.note(&found_at, &attr, began, &hashes);
             }
             return self.hashed(path, &attr, hashes, Some(done.read_bytes));

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use adit_dir::DirStore;
-use adit_testkit::{Rng, seeds};
+use adit_testkit::{MappedByte, Rng, seeds};
 
 use super::*;
 use crate::format::Dialect;
@@ -214,8 +214,37 @@ fn what_is_known_is_what_is_there() {
             assert_eq!(cached, plain, "ADIT_TEST_SEED={seed}");
             known += told.known.len();
         }
-        assert!(known > 0, "ADIT_TEST_SEED={seed}: nothing was ever known");
+        assert!(known > 0 || !times_tell(dir.path()), "ADIT_TEST_SEED={seed}: nothing was ever known");
     }
+}
+
+/// Whether anything is believed of files of `dir`: not where they lie in memory.
+fn times_tell(dir: &Path) -> bool {
+    let file = tempfile::tempfile_in(dir).expect("a file");
+    adit_core::host::times_tell(&file).expect("the host says")
+}
+
+/// A write through a mapping gives a file new times only if its page was sent to the medium since the write before.
+#[test]
+fn what_is_written_through_a_mapping_is_not_missed() {
+    let (dir, cache) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let hashes = HashCache::open(&cache.path().join("hashes")).expect("a cache").expect("nobody else has it");
+    fs::write(dir.path().join("x"), b"0").expect("a file");
+    let mapped = MappedByte::of(&dir.path().join("x"));
+    for byte in *b"123" {
+        // In another tick of the clock than before: that two changes of one tick are told apart is another matter.
+        let start = Timestamp::of_tick();
+        while Timestamp::of_tick() == start {
+            std::thread::yield_now();
+        }
+        mapped.write(byte);
+        let scope = hashes.scope(b"here");
+        let (manifest, told) = take_later(dir.path(), &scope);
+        assert_eq!(file(&manifest, "x").content, Content::Whole(ContentHash::of(&[byte])));
+        assert_eq!(told.known, [""; 0]);
+    }
+    let known = if times_tell(dir.path()) { vec!["x".to_owned()] } else { Vec::new() };
+    assert_eq!(take_later(dir.path(), &hashes.scope(b"here")).1.known, known);
 }
 
 /// Takes a snapshot with a scope that counts the time of its files from a minute later.
@@ -244,7 +273,9 @@ fn what_was_touched_a_moment_ago_is_not_believed() {
     take_later(dir.path(), &old);
     drop(old);
     let (_, told) = take(dir.path(), Format::V2023, &filter, Some(&hashes.scope(b"here")));
-    assert_eq!((told.known, told.bytes), (vec!["x".to_owned()], 0));
+    if times_tell(dir.path()) {
+        assert_eq!((told.known, told.bytes), (vec!["x".to_owned()], 0));
+    }
     let (_, told) = take(dir.path(), Format::V2023, &filter, Some(&hashes.scope(b"elsewhere")));
     assert_eq!(told.bytes, 1);
 }
