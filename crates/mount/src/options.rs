@@ -43,6 +43,9 @@ pub struct MountOptions {
     /// default; without the privilege (`CAP_SYS_ADMIN`), and before Linux 6.9, it never does.
     #[serde(default = "on")]
     pub passthrough: bool,
+    /// Whether it is to be known what is open, because a mount that nobody uses ends: the kernel then asks for each open also where it need not.
+    #[serde(default)]
+    pub counts_opens: bool,
     /// Whether an index of the tree is made at once, and not at the first question to it.
     #[serde(default)]
     pub index: bool,
@@ -67,6 +70,7 @@ impl Default for MountOptions {
             dirsync: false,
             threads: default_threads(),
             passthrough: true,
+            counts_opens: false,
             index: false,
         }
     }

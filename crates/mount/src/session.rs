@@ -107,7 +107,7 @@ impl Session {
             MountError::Unusable { path: mountpoint.clone(), source }
         };
         let activity = Arc::new(Activity::default());
-        let front = Front::new(engine.clone(), activity.clone(), options.passthrough);
+        let front = Front::new(engine.clone(), activity.clone(), &options);
         let kernel = front.kernel();
         let mut config = fuser::Config::default();
         config.n_threads = Some(options.threads.get());

@@ -151,6 +151,7 @@ impl MountRequest {
         request.foreground |= args.foreground;
         // Zero, as elsewhere, is never.
         request.idle = args.idle.or(request.idle).filter(|idle| !idle.is_zero());
+        request.options.counts_opens = request.idle.is_some();
         request.durability = args.durability.map(Durability::from).or(request.durability);
         for part in [args.snapshot.map(Part::Snapshot), args.branch.map(Part::Branch)].into_iter().flatten() {
             request.choose(part)?;

@@ -69,6 +69,7 @@ pub fn build_segment(
         builder: Builder::new(place.scratch_dir, place.memory_limit_bytes),
         newest_mtime_ns: None,
         longest_bytes: 0,
+        has_unopenable: false,
         extra: Vec::new(),
     };
     let told = Told { source, report: RefCell::new(report), is_ended: Cell::new(false) };
@@ -78,7 +79,7 @@ pub fn build_segment(
     if summary.header.is_diff() {
         return Err(no_tree());
     }
-    let Filler { mut builder, newest_mtime_ns, longest_bytes, .. } = filler;
+    let Filler { mut builder, newest_mtime_ns, longest_bytes, has_unopenable, .. } = filler;
     let identity = Identity {
         header: summary.header,
         hash: summary.hash,
@@ -86,6 +87,7 @@ pub fn build_segment(
         totals: summary.totals,
         newest_mtime_ns: newest_mtime_ns.unwrap_or_default(),
         longest_bytes,
+        has_unopenable,
     };
     builder.set_identity(&identity.encode())?;
     builder.set_implied(DIRECTORY_PERM, 0);
@@ -165,6 +167,7 @@ struct Filler {
     builder: Builder,
     newest_mtime_ns: Option<i64>,
     longest_bytes: u64,
+    has_unopenable: bool,
     extra: Vec<u8>,
 }
 
@@ -200,6 +203,7 @@ impl Sink for Filler {
                 (node.mtime_ns, extra.mtime_micros) = time_of(file);
                 self.newest_mtime_ns = self.newest_mtime_ns.max(Some(node.mtime_ns));
                 self.longest_bytes = self.longest_bytes.max(file.size_bytes);
+                self.has_unopenable |= text.is_some_and(|text| !wtf8::has_host_bytes(text));
                 match &file.content {
                     Content::Whole(hash) => node.hash = Some(hash.0),
                     Content::Chunks(chunks) => {

@@ -49,8 +49,10 @@ impl Store for ManifestStore {
             xattrs: true,
             remote: true,
             host_files: true,
-            // An object of one block is compared before anything of it is read, and kept as a whole.
-            fixed_content: self.0.identity.longest_bytes <= u64::from(self.0.cache.block_len()),
+            // An object of one block is compared before anything of it is read, and kept as a whole. A file that has no name on a host is
+            // refused when it is opened.
+            fixed_content: self.0.identity.longest_bytes <= u64::from(self.0.cache.block_len())
+                && !self.0.identity.has_unopenable,
             // Whole pages come from the cache's files.
             ..Capabilities::plain("manifest")
         }

@@ -25,6 +25,8 @@ pub struct Identity {
     pub newest_mtime_ns: i64,
     /// The length of its longest file.
     pub longest_bytes: u64,
+    /// Whether the path of some file has no bytes on a host, so that it is refused when it is opened.
+    pub has_unopenable: bool,
 }
 
 impl Identity {
@@ -49,7 +51,8 @@ impl Identity {
         let Totals { files, directories, symlinks, size_bytes, .. } = self.totals;
         let mut bytes = [0; LEN];
         bytes[..8].copy_from_slice(&MAGIC);
-        bytes[8..11].copy_from_slice(&[VERSION, format, u8::from(self.header.style == PathStyle::Absolute)]);
+        let flags = [self.header.style == PathStyle::Absolute, self.has_unopenable].map(u8::from);
+        bytes[8..12].copy_from_slice(&[VERSION, format, flags[0], flags[1]]);
         bytes[12..28].copy_from_slice(&self.hash.0);
         let newest = self.newest_mtime_ns.cast_unsigned();
         let numbers = [self.len_bytes, files, directories, symlinks, size_bytes, newest, self.longest_bytes];
@@ -83,6 +86,7 @@ impl Identity {
             },
             newest_mtime_ns: number(68)?.cast_signed(),
             longest_bytes: number(76)?,
+            has_unopenable: bytes[11] != 0,
         };
         // Whatever is not said so is not ours.
         (identity.encode() == *bytes).then_some(identity)
@@ -107,6 +111,7 @@ mod tests {
                 totals: Totals { files: 2, directories: 3, symlinks: 4, size_bytes: 5, ..Totals::default() },
                 newest_mtime_ns: -6,
                 longest_bytes: 7,
+                has_unopenable: style == PathStyle::Absolute,
             };
             let bytes = identity.encode();
             assert_eq!(Identity::decode(&bytes), Some(identity));

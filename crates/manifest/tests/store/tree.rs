@@ -203,6 +203,8 @@ fn names_without_bytes_are_listed_and_not_opened() {
     // Escaped bytes that are UTF-8 together: another text, the same name.
     world.insert(b"caf\xed\xb3\x83\xed\xb2\xa9", empty(0, false));
     let store = world.mount();
+    // Whoever serves it must ask before it opens something.
+    assert!(!store.capabilities().fixed_content);
     let listed: Vec<_> = list(&store, Ino::ROOT, 0).into_iter().map(|(_, _, _, name)| name).collect();
     assert_eq!(listed, [&b"caf\xc3\xa9"[..], b"dir\xed\xb0\x80", b"lone\xed\xa0\x80"]);
     for path in [&b"lone\xed\xa0\x80"[..], b"dir\xed\xb0\x80/x"] {

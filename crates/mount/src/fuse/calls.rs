@@ -35,7 +35,7 @@ impl Filesystem for Front {
         let engine = &self.requests.engine;
         let store = engine.store().capabilities();
         let kernel_writeback = engine.options().kernel_writeback;
-        let unopened = engine.is_read_only();
+        let unopened = engine.is_read_only() && !self.counts_opens;
         let passthrough = self.passthrough.is_wanted() && engine.is_read_only();
         self.agreed = init::agree(&store, Wishes { kernel_writeback, passthrough, unopened }, config)?;
         self.passthrough.agreed(self.agreed.passthrough);

@@ -44,6 +44,7 @@ use self::seek::Seeks;
 use self::unopened::{Handle, Unopened};
 use self::waiters::Waiters;
 use crate::activity::Activity;
+use crate::options::MountOptions;
 use crate::request::Kind as Asked;
 
 /// Largest read and write of one request, in bytes. 16 MiB gained nothing over it.
@@ -71,19 +72,31 @@ pub(crate) struct Front {
     waiters: Waiters,
     /// What the kernel reads by itself.
     passthrough: Passthrough,
+    /// Whether it must not open files by itself.
+    counts_opens: bool,
     /// Where it opens files by itself, what is open here instead.
     unopened: Option<Unopened>,
 }
 
 impl Front {
-    /// `passthrough`: whether the kernel may read files by itself.
-    pub(crate) fn new(engine: Arc<Engine>, activity: Arc<Activity>, passthrough: bool) -> Self {
+    /// `options`: whether the kernel may read and open files by itself.
+    pub(crate) fn new(engine: Arc<Engine>, activity: Arc<Activity>, options: &MountOptions) -> Self {
         let block_len = engine.store().capabilities().unit_len_bytes.clamp(4 << 10, 128 << 10);
         let requests = Arc::new(Requests::new(engine, activity));
         let (agreed, seeks) = (Agreed::default(), Seeks::default());
-        let passthrough = Passthrough::new(passthrough);
+        let passthrough = Passthrough::new(options.passthrough);
         let waiters = Waiters::new(requests.engine.options().memory_bytes / WAITERS_SHARE);
-        Front { requests, agreed, seeks, block_len, kernel: Arc::default(), waiters, passthrough, unopened: None }
+        Front {
+            requests,
+            agreed,
+            seeks,
+            block_len,
+            kernel: Arc::default(),
+            waiters,
+            passthrough,
+            counts_opens: options.counts_opens,
+            unopened: None,
+        }
     }
 
     /// Where the session puts the way to the kernel, once it has one.

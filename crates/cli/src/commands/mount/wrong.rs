@@ -19,7 +19,12 @@ struct State {
     turns: u64,
     /// To each who watches now: the mounts of a process share what is below them.
     senders: BTreeMap<u64, Sender<ObjectId>>,
+    /// Found before anybody watched, for the first one.
+    early: Vec<ObjectId>,
 }
+
+/// More are not noted. A mount serves for milliseconds before it is watched.
+const EARLY_MAX: usize = 4096;
 
 /// Hears of objects that are wrong.
 #[derive(Default)]
@@ -38,7 +43,7 @@ impl Drop for Watching {
 }
 
 impl Wrong {
-    /// From now on the kernel and the engine drop what they keep of the `files` of an object.
+    /// From now on the kernel and the engine drop what they keep of the `files` of an object, and of those that were found before.
     pub fn watch(
         self: &Arc<Wrong>,
         files: impl Fn(&ObjectId) -> adit_core::Result<Vec<Ino>> + Send + 'static,
@@ -66,6 +71,10 @@ impl Wrong {
         let mut state = self.0.lock();
         state.turns += 1;
         let turn = state.turns;
+        for object in std::mem::take(&mut state.early) {
+            // The thread waits for it.
+            let _ = sender.send(object);
+        }
         state.senders.insert(turn, sender);
         Watching { wrong: self.clone(), turn }
     }
@@ -73,7 +82,11 @@ impl Wrong {
 
 impl Watch for Wrong {
     fn quarantined(&self, object: &ObjectId) {
-        for sender in self.0.lock().senders.values() {
+        let mut state = self.0.lock();
+        if state.turns == 0 && state.early.len() < EARLY_MAX {
+            state.early.push(*object);
+        }
+        for sender in state.senders.values() {
             // Its thread ends only with this.
             let _ = sender.send(*object);
         }
