@@ -242,6 +242,47 @@ fn a_writable_mount_fetches_each_byte_once() {
     b.run(&["umount", "mnt"]).expect(0);
 }
 
+/// The address space grew to 80 GB over 310 tiny files that were written.
+#[test]
+fn many_small_files_take_no_address_space() {
+    const FILES: usize = 310;
+    /// Threads have stacks, and allocators reserve for each: some gigabytes, with nothing in them.
+    const MOST_BYTES: u64 = 8 << 30;
+    let contents: Vec<Vec<u8>> = (0..FILES).map(|n| vec![n as u8; 1 + n % 7]).collect();
+    let names: Vec<String> = (0..FILES).map(|n| format!("f{n}")).collect();
+    let files: Vec<(&str, &[u8])> = names.iter().map(String::as_str).zip(contents.iter().map(Vec::as_slice)).collect();
+    let Some(w) = with(&files) else { return };
+    mount(&w, &[]).expect(0);
+    for (n, name) in names.iter().enumerate() {
+        assert_eq!(fs::read(w.at(name)).unwrap(), contents[n]);
+        let file = writable(&w.at(name));
+        file.write_all_at(b"changed", 3).unwrap();
+        assert_eq!(read_at(&file, 3, 7), b"changed");
+    }
+    let pid = w.bench.mounts()[0]["pid"].as_u64().unwrap();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmPeak:")).unwrap();
+    let peak_kib: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(peak_kib << 10 < MOST_BYTES, "{peak}");
+    w.umount();
+}
+
+/// The official tools remember for 30 days what is in the store: an object that a rule of the bucket had deleted was missing at the render.
+#[test]
+fn what_was_deleted_from_the_store_is_sent_again() {
+    let Some(w) = with(&[("kept", b"kept"), ("deleted", b"gone from the store")]) else { return };
+    let upload = || {
+        let line = ["manifest", "upload", "job", "--root", "work", "--cas", "store", "--json"];
+        let told = w.bench.run(line).expect(0).json();
+        (told["stored"].as_u64().unwrap(), told["present"].as_u64().unwrap())
+    };
+    assert_eq!(upload(), (0, 2));
+    let object = w.object_of(b"gone from the store".len());
+    fs::remove_file(&object).unwrap();
+    assert_eq!(upload(), (1, 1));
+    assert_eq!(fs::read(&object).unwrap(), b"gone from the store");
+}
+
 /// The key of the cache was folded to 64 bits; nothing was ever uploaded; a hostile `..` wrote outside the root.
 #[test]
 fn keys_are_whole_changes_reach_the_store_and_hostile_paths_are_refused() {
