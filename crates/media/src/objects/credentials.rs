@@ -412,6 +412,7 @@ mod tests {
 
     use super::super::options::ObjectsOptions;
     use super::super::runtime::Threads;
+    use super::super::transport::Trouble;
     use super::*;
 
     /// Files and variables that a test gives.
@@ -553,6 +554,37 @@ mod tests {
         assert_eq!(key("keys", old(60), Some(now + Duration::from_secs(3600))), (old_one, true), "not in the rest");
         assert_eq!(key("keys", old(60), Some(now)), (Some("KEYS".to_owned()), false), "but after it");
         assert_eq!(key("one", find("one").unwrap().unwrap(), None), (Some("one_by_KEYS".to_owned()), true), "the same");
+    }
+
+    /// A network on which nobody answers.
+    #[derive(Debug)]
+    struct Nobody;
+
+    impl HttpSend for Nobody {
+        async fn http_send(&self, _: http::Request<Bytes>) -> Result<http::Response<Bytes>> {
+            Err(Error::unexpected("not sent").with_source(Trouble::TimedOut("no answer came in time")))
+        }
+    }
+
+    #[test]
+    fn a_machine_that_nobody_named_need_not_have_credentials() {
+        let trouble = |endpoint: &str, last: Option<Last>| {
+            let variables = [("AWS_EC2_METADATA_SERVICE_ENDPOINT".to_owned(), endpoint.to_owned())].into();
+            let given = Given { variables, files: BTreeMap::new() };
+            let settings = S3Settings::resolve("bucket", "", &ObjectsOptions::default(), &given).unwrap();
+            let why = Why::default();
+            let credentials = Credentials::new(&settings, Arc::new(given), why.clone());
+            *credentials.last.lock() = last;
+            ask((credentials, Context::new().with_http_send(Nobody))).unwrap_err();
+            let lacking = why.lock().take().unwrap();
+            assert!(lacking.to_string().contains("no answer came in time"), "{lacking}");
+            Trouble::behind(&lacking).cloned()
+        };
+        let timed_out = Some(Trouble::TimedOut("no answer came in time"));
+        assert_eq!(trouble("", None), None);
+        assert_eq!(trouble("http://127.0.0.1:1", None), timed_out);
+        let found = Credential { expires_in: Some(Timestamp::default()), ..Credential::default() };
+        assert_eq!(trouble("", Some(Last { found, rest_until: None })), timed_out, "it has given some before");
     }
 
     #[test]
