@@ -285,6 +285,27 @@ fn who_has_to_log_in_is_told_how() {
 }
 
 #[test]
+fn who_has_the_credentials_and_does_not_answer_is_the_network() {
+    let bench = bench();
+    manifest(&bench, &["snapshot", "work", "-o", "m"]).expect(0);
+    let profile = "[profile farm]\nrole_arn = arn:aws:iam::123456789012:role/a\nsource_profile = keys\n";
+    let keys = "[profile keys]\naws_access_key_id = access\naws_secret_access_key = secret\n";
+    fs::write(bench.path("config"), format!("{profile}{keys}")).unwrap();
+    for line in [&["verify", "m"][..], &["upload", "m", "--root", "work"], &["download", "m", "dest"]] {
+        let mut command = bench.command();
+        command.env("HOME", bench.path("home")).env("AWS_CONFIG_FILE", bench.path("config"));
+        command.env("AWS_SHARED_CREDENTIALS_FILE", bench.path("none")).env("AWS_MAX_ATTEMPTS", "1");
+        command.env("AWS_ENDPOINT_URL_STS", "http://127.0.0.1:1");
+        command.arg("manifest").args(line).args(["--cas", "s3://bucket/Queue", "--endpoint-url", "http://127.0.0.1:9"]);
+        command.args(["--profile", "farm"]);
+        common::run(command, b"")
+            .expect(9)
+            .says("has the credentials does not answer")
+            .says("the role of profile farm");
+    }
+}
+
+#[test]
 fn hashes_are_kept_for_files_that_were_left_alone() {
     let bench = bench();
     let known = |args: &[&str]| {

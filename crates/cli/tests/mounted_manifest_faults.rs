@@ -289,6 +289,15 @@ fn without_its_store_a_manifest_is_mounted_and_what_is_cached_is_read() {
         assert!(!b.path("empty/overlays").exists() && !b.path("up").exists());
     }
     b.server.come_back();
+    // Whoever has the credentials is away: that is no refusal either.
+    let role = "[profile farm]\nrole_arn = arn:aws:iam::123456789012:role/a\nsource_profile = keys\nservices = away\n";
+    let away = "[services away]\nsts =\n  endpoint_url = http://127.0.0.1:1\n";
+    let keys = "[profile keys]\naws_access_key_id = access\naws_secret_access_key = secret\n";
+    fs::write(b.path("aws-config"), format!("{role}{away}{keys}")).unwrap();
+    mount(&b, "mnt", "empty", &["--profile", "farm"]).expect(9).says("has the credentials does not answer");
+    mount(&b, "mnt", "cache", &["--profile", "farm"]).expect(0).says(all_the_same);
+    assert!(read("mnt", "one").unwrap() == content("one", SMALL_LEN));
+    b.run(&["umount", "mnt"]).expect(0);
     b.run(&["mount", "job", "mnt", "--cas", "s3://another/Queue", "--cache-dir", "cache"]).expect(1).says("bucket");
     b.server.expire_key("access");
     b.run(&["mount", "job", "mnt", "--cas", STORE, "--cache-dir", "cache"]).expect(1).says("credentials");

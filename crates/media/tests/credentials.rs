@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use adit_core::media::{Content, Objects, PutOptions};
 use adit_media::objects::{ObjectsOptions, S3Objects};
+use adit_testkit::objects::{HttpResponse, LoopbackService};
 use serde_json::{Value, json};
 
 use self::services::*;
@@ -124,19 +125,152 @@ fn sources_that_fail_say_why_and_nobody_else_is_asked() {
     );
     world.write(".aws/config", &format!("{config}{profiles}"));
     world.write(file, &json!({"accessToken": "sso-token", "expiresAt": time_in(3600)}).to_string());
-    let nobody = [("AWS_ENDPOINT_URL_SSO", "http://127.0.0.1:1")];
-    for (profile, more, why) in [
-        ("role", &[][..], "the role of profile role: AccessDenied: a message"),
-        ("web", &[], "the web identity of profile web: AccessDenied: a message"),
-        ("command", &[], "the command of profile command: credential process failed with status 3: it is late"),
-        ("nobody", &[], "there is no profile nobody"),
-        ("new", &nobody, "Connection refused"),
+    let container = format!("{}/container", world.services());
+    for (variables, why) in [
+        (&[("AWS_PROFILE", "role")][..], "the role of profile role: AccessDenied: a message"),
+        (&[("AWS_PROFILE", "web")], "the web identity of profile web: AccessDenied: a message"),
+        (
+            &[("AWS_PROFILE", "command")],
+            "the command of profile command: credential process failed with status 3: it is late",
+        ),
+        (&[("AWS_PROFILE", "nobody")], "there is no profile nobody"),
+        (
+            &[("AWS_ROLE_ARN", ROLE), ("AWS_WEB_IDENTITY_TOKEN_FILE", &token)],
+            "the web identity: AccessDenied: a message",
+        ),
+        (
+            &[
+                ("AWS_CONTAINER_CREDENTIALS_FULL_URI", &container),
+                ("AWS_CONTAINER_AUTHORIZATION_TOKEN", "another-token"),
+            ],
+            "the container: ECS credentials endpoint not found",
+        ),
     ] {
-        let machine = [("AWS_PROFILE", profile), ("AWS_EC2_METADATA_DISABLED", "false")];
-        let said = world.client(&[&machine[..], more].concat()).ask();
-        assert!(said.starts_with("PermissionDenied: ") && said.contains(why), "{profile}: {said}");
+        let machine = [("AWS_EC2_METADATA_DISABLED", "false")];
+        let said = world.client(&[&machine[..], variables].concat()).ask();
+        assert!(said.starts_with("PermissionDenied: ") && said.contains(why), "{why}: {said}");
     }
     assert!(world.given().is_empty(), "{:?}", world.given());
+}
+
+/// Each source, and what leads it to the service at `there`.
+fn with_services_at<'t>(
+    world: &World,
+    there: &'t str,
+    uri: &'t str,
+) -> Vec<(&'static str, Vec<(&'static str, String)>)> {
+    let (_, file) = with_single_sign_on(world)[0];
+    let config = std::fs::read_to_string(world.path(".aws/config")).unwrap();
+    let token = world.write("token", "web-token");
+    let profiles = format!(
+        "[profile role]\nrole_arn = {ROLE}\nsource_profile = keys\n[profile web]\nrole_arn = {ROLE}\n\
+         web_identity_token_file = {token}\n[profile keys]\naws_access_key_id = SOURCE\naws_secret_access_key = s\n\
+         [profile machine]\nrole_arn = {ROLE}\ncredential_source = Ec2InstanceMetadata\n"
+    );
+    world.write(".aws/config", &format!("{config}{profiles}"));
+    world.write(file, &json!({"accessToken": "sso-token", "expiresAt": time_in(3600)}).to_string());
+    let sts = |profile: &str| vec![("AWS_PROFILE", profile.to_owned()), ("AWS_ENDPOINT_URL_STS", there.to_owned())];
+    let machine = || {
+        vec![("AWS_EC2_METADATA_SERVICE_ENDPOINT", there.to_owned()), ("AWS_EC2_METADATA_DISABLED", "false".to_owned())]
+    };
+    vec![
+        ("the role of profile role", sts("role")),
+        ("the web identity of profile web", sts("web")),
+        ("the single sign-on", vec![("AWS_PROFILE", "new".to_owned()), ("AWS_ENDPOINT_URL_SSO", there.to_owned())]),
+        ("the container", vec![("AWS_CONTAINER_CREDENTIALS_FULL_URI", uri.to_owned())]),
+        ("the machine", machine()),
+        ("the machine", [machine(), vec![("AWS_PROFILE", "machine".to_owned())]].concat()),
+    ]
+}
+
+#[test]
+fn a_source_that_cannot_be_reached_is_the_network() {
+    let busy = LoopbackService::start(|_| HttpResponse::new(503, "<html>a secret of the request</html>")).unwrap();
+    for (there, why) in [("http://127.0.0.1:1".to_owned(), "Connection refused"), (busy.endpoint(), "503")] {
+        let world = World::new();
+        let uri = format!("{there}/container");
+        for (source, variables) in with_services_at(&world, &there, &uri) {
+            let variables: Vec<_> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            let said = world.client(&variables).ask();
+            assert!(said.starts_with("Network: "), "{source}: {said}");
+            assert!(said.contains(source) && said.contains(why) && !said.contains("secret"), "{source}: {said}");
+        }
+        // The token has ended, and whoever renews it is not there: to log in is not what helps.
+        let (_, file) = with_single_sign_on(&world)[0];
+        world.write(file, &renewable(-60).to_string());
+        let said = world.client(&[("AWS_PROFILE", "new"), ("AWS_ENDPOINT_URL_SSO_OIDC", &there)]).ask();
+        assert!(said.starts_with("Network: ") && said.contains(why) && !said.contains("aws sso login"), "{said}");
+        assert!(world.given().is_empty(), "{:?}", world.given());
+    }
+}
+
+#[test]
+fn services_of_the_machine_are_not_asked_through_a_proxy() {
+    for source in ["CONTAINER", "MACHINE"] {
+        let world = World::new();
+        // What is to be asked without a proxy is told by address.
+        let here = world.services().replace("127.0.0.1", "localhost");
+        let uri = format!("{here}/container");
+        let proxy = [("HTTP_PROXY", "http://127.0.0.1:1"), ("http_proxy", "http://127.0.0.1:1")];
+        let variables = match source {
+            "CONTAINER" => [
+                ("AWS_CONTAINER_CREDENTIALS_FULL_URI", uri.as_str()),
+                ("AWS_CONTAINER_AUTHORIZATION_TOKEN", "container-token"),
+            ],
+            _ => [("AWS_EC2_METADATA_SERVICE_ENDPOINT", &*here), ("AWS_EC2_METADATA_DISABLED", "false")],
+        };
+        world.store.accept_key(&key(source, 1));
+        assert_eq!(world.client(&[&proxy[..], &variables].concat()).ask(), "ok", "{source}");
+        assert_eq!(world.given(), [source]);
+    }
+}
+
+#[test]
+fn what_others_say_is_told_in_short_and_their_output_not_at_all() {
+    let world = World::new();
+    let long = "x".repeat(5000);
+    let fails = world.write("fails", &format!("printf ' \\033[31mred\\n\\342\\200\\256line {long}' >&2\nexit 3\n"));
+    let wrong = world.write(
+        "wrong",
+        "echo '{\"Version\": 1, \"AccessKeyId\": \"A\", \"SecretAccessKey\": [\"s\"], \"SessionToken\": \"hidden\"}'\n",
+    );
+    let other = world.write("other", "echo '{\"Version\": \"hidden\"}'\n");
+    let refuses = LoopbackService::start(move |_| HttpResponse::new(403, format!("<html>\r\n{long}"))).unwrap();
+    let token = world.write("token", "web-token");
+    world.write(
+        ".aws/config",
+        &format!(
+            "[profile fails]\ncredential_process = /bin/sh {fails}\n[profile wrong]\ncredential_process = /bin/sh {wrong}\n\
+             [profile other]\ncredential_process = /bin/sh {other}\n\
+             [profile web]\nrole_arn = {ROLE}\nweb_identity_token_file = {token}\n"
+        ),
+    );
+    for (profile, why) in [
+        ("fails", "credential process failed with status 3: [31mred line xxx"),
+        ("wrong", "the command of profile wrong: its output is not what it should be"),
+        ("other", "the command of profile other: its output is not what it should be"),
+        ("web", "the web identity of profile web: STS request failed with 403 Forbidden: <html> xxx"),
+    ] {
+        let said = world.client(&[("AWS_PROFILE", profile), ("AWS_ENDPOINT_URL_STS", &refuses.endpoint())]).ask();
+        assert!(said.starts_with("PermissionDenied: ") && said.contains(why), "{profile}: {said}");
+        assert!(said.len() < 600 && !said.contains("hidden") && !said.contains('\u{202e}'), "{profile}: {said}");
+    }
+}
+
+#[test]
+fn why_there_were_none_is_forgotten_when_there_are_some() {
+    let world = World::new();
+    let fails = "echo it is late >&2; exit 3\n";
+    let script = world.write("hand out", fails);
+    world.write(".aws/config", &format!("[default]\ncredential_process = /bin/sh \"{script}\"\n"));
+    let mut client = world.client(&[]);
+    let said = client.ask();
+    assert!(said.contains("it is late"), "{said}");
+    // These are no good to sign anything with, for another reason.
+    let ended = json!({"Version": 1, "AccessKeyId": "A", "SecretAccessKey": "s", "Expiration": time_in(-60)});
+    world.write("hand out", &format!("echo '{ended}'\n"));
+    let said = client.ask();
+    assert!(said.contains("gave none that can be used") && !said.contains("it is late"), "{said}");
 }
 
 #[test]
@@ -154,6 +288,20 @@ fn a_web_identity_has_a_role() {
             world.write("token", "another-token");
             world.state.lock().unwrap().web_token = "another-token".to_owned();
         });
+    }
+}
+
+#[test]
+fn a_web_identity_of_the_variables_goes_before_a_profile_that_is_not_named_for_the_store() {
+    let world = World::new();
+    let token = world.write("token", "web-token");
+    world.write(".aws/credentials", "[default]\naws_access_key_id = SHARED\naws_secret_access_key = s\n");
+    let variables = [("AWS_ROLE_ARN", ROLE), ("AWS_WEB_IDENTITY_TOKEN_FILE", token.as_str())];
+    let named = [(PROFILE, "default")];
+    for (more, key) in [(&[][..], key("WEB", 1)), (&named, "SHARED".to_owned())] {
+        world.store.accept_key(&key);
+        assert_eq!(world.client(&[&variables[..], more].concat()).ask(), "ok", "{key}");
+        assert_eq!(world.signed_with().last(), Some(&key));
     }
 }
 
@@ -260,10 +408,11 @@ fn a_token_that_cannot_be_written_back_serves_its_process() {
     let world = World::new();
     let (_, file) = with_single_sign_on(&world)[0];
     let token = renewable(-60).to_string();
-    world.write(file, &token);
+    // Any longer name is none, for root as well.
+    let path = world.write(&format!("elsewhere/{}", "n".repeat(255)), &token);
+    std::fs::create_dir_all(world.path(file).parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink(&path, world.path(file)).unwrap();
     let mut client = world.client(&[("AWS_PROFILE", "new")]);
-    // In the place of what would be renamed, for root as well.
-    std::fs::create_dir(world.path(&format!("{file}.{}", client.id()))).unwrap();
     for n in 1..=2 {
         world.store.accept_key(&key("SSO", n));
         assert_eq!(client.ask(), "ok");

@@ -2,16 +2,17 @@
 //!
 //! [`Credentials`] asks the variables, the profile, a web identity, the container and the machine. A profile has a role to be
 //! assumed with what another profile or a web identity has, or single sign-on ([`sso`]), or keys in the files, or a command.
-//! The first source that has credentials ends it, and so does a profile that says where it has some and fails: whoever wrote
-//! that does not mean what the machine has. The error tells what went wrong at each.
+//! The first source that has credentials ends it, and so does one that is set up and fails, a profile, a web identity or a
+//! container: whoever did that does not mean what the machine has. The error tells what went wrong at each, and is one of the
+//! network if somebody who may have some could not be asked.
 //!
 //! It is asked again two minutes before what it gave runs out. If nobody answers then, the old ones are good until they do,
 //! and the sources have a rest in between.
 
+mod asked;
 mod elsewhere;
 mod sso;
 
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -27,11 +28,16 @@ use reqsign_core::time::Timestamp;
 use reqsign_core::{
     CommandExecute, CommandOutput, Context, Error, ProvideCredential, Result, Signer, SigningCredential,
 };
+use serde_json::Value;
 
+pub use self::asked::{Lacking, NONE_SET_UP, Why};
+pub use self::sso::renewals_end;
+
+use self::asked::{Asked, cleaned, trouble_of, words};
 use self::elsewhere::{SendElsewhere, SignElsewhere};
 use self::sso::SingleSignOn;
+use super::near::may_have_secrets;
 use super::options::{ProfileFile, S3Settings, Surroundings};
-use super::transport::Trouble;
 
 /// Most profiles of which each is the source of the one before.
 const SOURCES_MAX: u32 = 8;
@@ -39,8 +45,6 @@ const SOURCES_MAX: u32 = 8;
 const REST: Duration = Duration::from_secs(10);
 /// How a role is called in the logs of AWS, where nobody says it.
 const SESSION_NAME: &str = "adit";
-/// Addresses of the services for containers, in ECS and in EKS. To others of this machine only it may go unencrypted.
-const CONTAINER_HOSTS: [&str; 3] = ["169.254.170.2", "169.254.170.23", "[fd00:ec2::23]"];
 
 /// The sources of one store.
 #[derive(Clone, Debug)]
@@ -55,55 +59,11 @@ pub struct Credentials {
     why: Why,
 }
 
-/// Why there are no credentials, as the sources of a store said it last. The library's chain keeps errors to itself.
-pub type Why = Arc<Mutex<Option<String>>>;
-
 /// What the sources gave last, and whether they are to be asked again.
 #[derive(Clone, Debug)]
 struct Last {
     found: Credential,
     rest_until: Option<Instant>,
-}
-
-/// What went wrong at sources that were asked and had none.
-#[derive(Default)]
-struct Asked {
-    failures: Vec<String>,
-}
-
-impl Asked {
-    /// What a source has. One that is not set up has nothing to tell.
-    async fn of(
-        &mut self,
-        name: &str,
-        source: impl ProvideCredential<Credential = Credential>,
-        context: &Context,
-    ) -> Option<Credential> {
-        match source.provide_credential(context).await {
-            // Variables that are set to nothing are not set.
-            Ok(found) => found.filter(|found| !found.access_key_id.is_empty() && !found.secret_access_key.is_empty()),
-            Err(e) => {
-                self.failures.push(format!("{name}: {}", words(&e)));
-                None
-            }
-        }
-    }
-
-    /// The same of a source that may be set up wrong.
-    async fn of_set_up(
-        &mut self,
-        name: &str,
-        source: Result<Option<impl ProvideCredential<Credential = Credential>>>,
-        context: &Context,
-    ) -> Option<Credential> {
-        match source {
-            Ok(source) => self.of(name, source?, context).await,
-            Err(e) => {
-                self.failures.push(format!("{name}: {e}"));
-                None
-            }
-        }
-    }
 }
 
 impl Credentials {
@@ -129,35 +89,56 @@ impl Credentials {
         let name = self.profile.as_deref().unwrap_or("default");
         if self.profile.is_some() && ProfileFile::of(&*self.around, name).is_missing() {
             // Whoever wrote it wrong does not mean what the machine has.
-            asked.failures.push(format!("there is no profile {name} in the files of the AWS tools"));
+            asked.failed(format!("there is no profile {name} in the files of the AWS tools"));
             return None;
         }
-        let failures = asked.failures.len();
+        let web = self.web_identity();
+        // As in the AWS tools, it is a variable like the keys.
+        if let Some(web) = web.clone().filter(|_| !self.is_explicit) {
+            return self.of_web_identity(context, name, web, asked).await;
+        }
+        let failures = asked.failures();
         if let Some(found) = self.of_profile(context, name, SOURCES_MAX, asked).await {
             return Some(found);
         }
-        if asked.failures.len() > failures {
+        if asked.failures() > failures {
             return None;
         }
-        if let Some(found) = self.of_web_identity(context, asked).await {
-            return Some(found);
+        if let Some(web) = web {
+            return self.of_web_identity(context, name, web, asked).await;
         }
-        if let Some(found) = asked.of_set_up("the container", self.container(), context).await {
-            return Some(found);
+        match self.container() {
+            Ok(None) => {}
+            container => return asked.of_set_up("the container", container, context).await,
         }
         if !self.instance_metadata {
             return None;
         }
-        asked.of("the machine", self.machine(name), context).await
+        let (machine, is_named) = self.machine(name);
+        let found = asked.of("the machine", machine, context).await;
+        if !is_named && self.last.lock().is_none() {
+            // Nobody said that it is one of EC2, and most are not.
+            asked.forget_trouble();
+        }
+        found
     }
 
     /// What the variables say of a web identity.
-    async fn of_web_identity(&self, context: &Context, asked: &mut Asked) -> Option<Credential> {
+    fn web_identity(&self) -> Option<AssumeRoleWithWebIdentityCredentialProvider> {
         let role = self.around.set_variable("AWS_ROLE_ARN")?;
         let token_file = self.around.set_variable("AWS_WEB_IDENTITY_TOKEN_FILE")?;
         let session = self.around.set_variable("AWS_ROLE_SESSION_NAME");
-        let file = ProfileFile::of(&*self.around, self.profile.as_deref().unwrap_or("default"));
-        let web = web_identity(role, token_file, session, self.region.clone());
+        Some(web_identity(role, token_file, session, self.region.clone()))
+    }
+
+    async fn of_web_identity(
+        &self,
+        context: &Context,
+        profile: &str,
+        web: AssumeRoleWithWebIdentityCredentialProvider,
+        asked: &mut Asked,
+    ) -> Option<Credential> {
+        let file = ProfileFile::of(&*self.around, profile);
         self.with_web_identity(context, "the web identity", web, &file, asked).await
     }
 
@@ -177,7 +158,7 @@ impl Credentials {
                 asked.of(name, web, &context.clone().with_http_send(elsewhere)).await
             }
             Err(e) => {
-                asked.failures.push(format!("{name}: {e}"));
+                asked.failed(format!("{name}: {e}"));
                 None
             }
         }
@@ -188,7 +169,7 @@ impl Credentials {
         let variable = |name: &str| self.around.set_variable(&format!("AWS_CONTAINER_{name}"));
         let mut container = match (variable("CREDENTIALS_RELATIVE_URI"), variable("CREDENTIALS_FULL_URI")) {
             (Some(path), _) => ECSCredentialProvider::new().with_relative_uri(path),
-            (None, Some(uri)) if may_have_token(&uri) => ECSCredentialProvider::new().with_endpoint(uri),
+            (None, Some(uri)) if may_have_secrets(&uri) => ECSCredentialProvider::new().with_endpoint(uri),
             (None, Some(_)) => {
                 let why = "AWS_CONTAINER_CREDENTIALS_FULL_URI is neither https:// nor a service of this machine";
                 return Err(Error::config_invalid(why));
@@ -202,17 +183,18 @@ impl Credentials {
         Ok(Some(container))
     }
 
-    /// The metadata service of the machine.
-    fn machine(&self, profile: &str) -> IMDSv2CredentialProvider {
+    /// The metadata service of the machine, and whether somebody said where it is.
+    fn machine(&self, profile: &str) -> (IMDSv2CredentialProvider, bool) {
         let file = ProfileFile::of(&*self.around, profile);
         let said = |variable: &str, value: &str| self.around.set_variable(variable).or_else(|| file.value(value));
         let endpoint = said("AWS_EC2_METADATA_SERVICE_ENDPOINT", "ec2_metadata_service_endpoint");
         let mode = said("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", "ec2_metadata_service_endpoint_mode");
+        let is_named = endpoint.is_some() || mode.is_some();
         let endpoint = endpoint.as_deref().unwrap_or(match mode {
             Some(mode) if mode.eq_ignore_ascii_case("ipv6") => "http://[fd00:ec2::254]",
             _ => "http://169.254.169.254",
         });
-        IMDSv2CredentialProvider::new().with_endpoint(endpoint.trim_end_matches('/'))
+        (IMDSv2CredentialProvider::new().with_endpoint(endpoint.trim_end_matches('/')), is_named)
     }
 
     /// What a profile has, by way of at most `depth` others.
@@ -235,10 +217,10 @@ impl Credentials {
                 (Some(role), None) => return self.of_role(context, name, &role, &file, depth, asked).await,
                 (None, _) => {}
             }
-            let failures = asked.failures.len();
+            let failures = asked.failures();
             let sso = SingleSignOn::of(name, &file, &self.around);
             let found = asked.of_set_up(&format!("the single sign-on of profile {name}"), sso, context).await;
-            if found.is_some() || asked.failures.len() > failures {
+            if found.is_some() || asked.failures() > failures {
                 return found;
             }
             let keys = ProfileCredentialProvider::new().with_profile(name);
@@ -259,7 +241,7 @@ impl Credentials {
         depth: u32,
         asked: &mut Asked,
     ) -> Option<Credential> {
-        let failures = asked.failures.len();
+        let failures = asked.failures();
         let found = match (file.value("source_profile"), file.value("credential_source").as_deref()) {
             // Its own keys, not its role again.
             (Some(source), _) if source == name => {
@@ -267,28 +249,26 @@ impl Credentials {
                 asked.of(&format!("the keys of profile {name}"), keys, context).await
             }
             (Some(_), _) if depth == 0 => {
-                asked.failures.push(format!("profile {name}: too many profiles have each other as their source"));
+                asked.failed(format!("profile {name}: too many profiles have each other as their source"));
                 None
             }
             (Some(source), _) => self.of_profile(context, &source, depth - 1, asked).await,
             (None, Some("Environment")) => asked.of("the variables", EnvCredentialProvider::new(), context).await,
             (None, Some("EcsContainer")) => asked.of_set_up("the container", self.container(), context).await,
             (None, Some("Ec2InstanceMetadata")) if self.instance_metadata => {
-                asked.of("the machine", self.machine(name), context).await
+                asked.of("the machine", self.machine(name).0, context).await
             }
             (None, Some("Ec2InstanceMetadata")) => {
-                asked
-                    .failures
-                    .push(format!("profile {name}: the machine is not to be asked (AWS_EC2_METADATA_DISABLED)"));
+                asked.failed(format!("profile {name}: the machine is not to be asked (AWS_EC2_METADATA_DISABLED)"));
                 None
             }
             (None, _) => {
-                asked.failures.push(format!("profile {name}: it has a role_arn, and no source_profile"));
+                asked.failed(format!("profile {name}: it has a role_arn, and no source_profile"));
                 None
             }
         };
-        if found.is_none() && asked.failures.len() == failures {
-            asked.failures.push(format!("profile {name}: the source of its role has no credentials"));
+        if found.is_none() && asked.failures() == failures {
+            asked.failed(format!("profile {name}: the source of its role has no credentials"));
         }
         found
     }
@@ -303,7 +283,7 @@ impl Credentials {
         asked: &mut Asked,
     ) -> Option<Credential> {
         if file.value("mfa_serial").is_some() {
-            asked.failures.push(format!("profile {name}: its role needs a code that only a person has (mfa_serial)"));
+            asked.failed(format!("profile {name}: its role needs a code that only a person has (mfa_serial)"));
             return None;
         }
         let source = self.of_source(context, name, file, depth, asked).await?;
@@ -317,7 +297,7 @@ impl Credentials {
             Ok(None) => Signer::new(context.clone(), own, signer),
             Ok(Some(endpoint)) => Signer::new(context.clone(), own, SignElsewhere { signer, endpoint }),
             Err(e) => {
-                asked.failures.push(format!("the role of profile {name}: {e}"));
+                asked.failed(format!("the role of profile {name}: {e}"));
                 return None;
             }
         };
@@ -351,6 +331,7 @@ impl ProvideCredential for Credentials {
         let mut asked = Asked::default();
         match (self.find(&context, &mut asked).await, last) {
             (Some(found), last) => {
+                *self.why.lock() = None;
                 // A source may have nothing newer until the last minute.
                 let is_same = last.is_some_and(|last| last.found.expires_in == found.expires_in);
                 let rest_until = is_same.then(|| Instant::now() + REST);
@@ -358,25 +339,19 @@ impl ProvideCredential for Credentials {
                 Ok(Some(found))
             }
             (None, Some(Last { found, .. })) => {
+                *self.why.lock() = None;
                 let rest_until = Some(Instant::now() + REST);
                 *self.last.lock() = Some(Last { found: found.clone(), rest_until });
                 Ok(Some(found))
             }
             (None, None) => {
-                let why = match asked.failures.as_slice() {
-                    [] => NONE_SET_UP.to_owned(),
-                    failures => format!("{NONE_SET_UP} ({})", failures.join("; ")),
-                };
-                *self.why.lock() = Some(why.clone());
+                let lacking = asked.lacking();
+                let why = lacking.to_string();
+                *self.why.lock() = Some(lacking);
                 Err(Error::credential_invalid(why))
             }
         }
     }
-}
-
-/// What a source says, and what was wrong with the network: the library does not say the latter by itself.
-fn words(e: &Error) -> String {
-    Trouble::behind(e).map_or_else(|| e.to_string(), |trouble| format!("{e}: {trouble}"))
 }
 
 fn web_identity(
@@ -390,23 +365,6 @@ fn web_identity(
         .with_regional_sts_endpoint()
         .with_role_session_name(session.unwrap_or_else(|| SESSION_NAME.to_owned()))
 }
-
-/// Whether what is sent to `uri` is encrypted, or stays on this machine.
-fn may_have_token(uri: &str) -> bool {
-    let Ok(uri) = uri.parse::<http::Uri>() else { return false };
-    let host = uri.host().unwrap_or_default();
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    let is_here = host == "localhost" || address.is_ok_and(|address| address.is_loopback());
-    match uri.scheme_str() {
-        Some("https") => true,
-        Some("http") => is_here || CONTAINER_HOSTS.contains(&host),
-        _ => false,
-    }
-}
-
-/// What is said where no source has any credentials.
-pub const NONE_SET_UP: &str =
-    "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or log in";
 
 /// Runs the command of a profile (`credential_process`) with the shell, so that it may have quotes. It ends with the request
 /// that needs it.
@@ -426,8 +384,22 @@ impl CommandExecute for Commands {
             .kill_on_drop(true);
         let output = command.output().await;
         let output = output.map_err(|e| Error::unexpected(format!("/bin/sh cannot be run: {e}")))?;
+        if output.status.success() && !are_credentials(&output.stdout) {
+            // What the library would say has parts of it, and there may be secrets in any.
+            return Err(Error::unexpected("its output is not what it should be"));
+        }
         Ok(CommandOutput { status: output.status.code().unwrap_or(-1), stdout: output.stdout, stderr: output.stderr })
     }
+}
+
+/// Whether the library can read what a command wrote.
+fn are_credentials(output: &[u8]) -> bool {
+    let Ok(Value::Object(fields)) = serde_json::from_slice(output) else { return false };
+    let has = |name: &str| fields.get(name).is_some_and(Value::is_string);
+    let may_have = |name: &str| fields.get(name).is_none_or(|value| value.is_string() || value.is_null());
+    fields.get("Version").and_then(Value::as_u64).is_some_and(|version| u32::try_from(version).is_ok())
+        && ["AccessKeyId", "SecretAccessKey"].into_iter().all(has)
+        && ["SessionToken", "Expiration"].into_iter().all(may_have)
 }
 
 #[cfg(test)]
@@ -440,6 +412,7 @@ mod tests {
 
     use super::super::options::ObjectsOptions;
     use super::super::runtime::Threads;
+    use super::super::transport::Trouble;
     use super::*;
 
     /// Files and variables that a test gives.
@@ -581,6 +554,37 @@ mod tests {
         assert_eq!(key("keys", old(60), Some(now + Duration::from_secs(3600))), (old_one, true), "not in the rest");
         assert_eq!(key("keys", old(60), Some(now)), (Some("KEYS".to_owned()), false), "but after it");
         assert_eq!(key("one", find("one").unwrap().unwrap(), None), (Some("one_by_KEYS".to_owned()), true), "the same");
+    }
+
+    /// A network on which nobody answers.
+    #[derive(Debug)]
+    struct Nobody;
+
+    impl HttpSend for Nobody {
+        async fn http_send(&self, _: http::Request<Bytes>) -> Result<http::Response<Bytes>> {
+            Err(Error::unexpected("not sent").with_source(Trouble::TimedOut("no answer came in time")))
+        }
+    }
+
+    #[test]
+    fn a_machine_that_nobody_named_need_not_have_credentials() {
+        let trouble = |endpoint: &str, last: Option<Last>| {
+            let variables = [("AWS_EC2_METADATA_SERVICE_ENDPOINT".to_owned(), endpoint.to_owned())].into();
+            let given = Given { variables, files: BTreeMap::new() };
+            let settings = S3Settings::resolve("bucket", "", &ObjectsOptions::default(), &given).unwrap();
+            let why = Why::default();
+            let credentials = Credentials::new(&settings, Arc::new(given), why.clone());
+            *credentials.last.lock() = last;
+            ask((credentials, Context::new().with_http_send(Nobody))).unwrap_err();
+            let lacking = why.lock().take().unwrap();
+            assert!(lacking.to_string().contains("no answer came in time"), "{lacking}");
+            Trouble::behind(&lacking).cloned()
+        };
+        let timed_out = Some(Trouble::TimedOut("no answer came in time"));
+        assert_eq!(trouble("", None), None);
+        assert_eq!(trouble("http://127.0.0.1:1", None), timed_out);
+        let found = Credential { expires_in: Some(Timestamp::default()), ..Credential::default() };
+        assert_eq!(trouble("", Some(Last { found, rest_until: None })), timed_out, "it has given some before");
     }
 
     #[test]

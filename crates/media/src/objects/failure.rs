@@ -7,7 +7,7 @@ use adit_core::media::Withheld;
 use adit_core::{ErrorKind, FsError};
 use opendal_core::{Error, ErrorKind as Kind};
 
-use super::credentials::{NONE_SET_UP, Why};
+use super::credentials::{Lacking, NONE_SET_UP, Why};
 use super::transport::Trouble;
 
 /// Longest part of a store's own words in a message, in bytes.
@@ -33,7 +33,7 @@ pub fn failed(op: &'static str, subject: &str, e: &Error) -> FsError {
 /// That an object is refused by a store that may not say that it is missing. Other refusals have a code of their own, but in answers to HEAD,
 /// which have no body.
 fn withheld(e: &Error) -> Option<Withheld> {
-    if e.kind() != Kind::PermissionDenied || no_credentials(e).is_some() || Trouble::behind(e).is_some() {
+    if e.kind() != Kind::PermissionDenied || lacking(e).is_some() || Trouble::behind(e).is_some() {
         return None;
     }
     match said(e, "code") {
@@ -50,7 +50,7 @@ const SIGNING: &str = "signing http request";
 pub fn explained(e: Error, why: &Why) -> Error {
     match why.lock().clone() {
         Some(why) if e.message() == SIGNING && Trouble::behind(&e).is_none() => {
-            Error::new(e.kind(), SIGNING).set_source(reqsign_core::Error::credential_invalid(why))
+            Error::new(e.kind(), SIGNING).set_source(why)
         }
         _ => e,
     }
@@ -91,8 +91,13 @@ pub fn is_not_implemented(e: &Error) -> bool {
 }
 
 fn classify(e: &Error) -> (ErrorKind, String) {
-    if let Some(words) = no_credentials(e) {
-        return (ErrorKind::PermissionDenied, words);
+    if let Some(lacking) = lacking(e) {
+        let kind = match Trouble::behind(lacking) {
+            None => ErrorKind::PermissionDenied,
+            Some(Trouble::TimedOut(_)) => ErrorKind::TimedOut,
+            Some(_) => ErrorKind::Network,
+        };
+        return (kind, cut(&lacking.to_string(), SOURCES_LEN_MAX));
     }
     if e.message() == SIGNING && Trouble::behind(e).is_none() {
         // They were found, and are not good enough.
@@ -167,16 +172,8 @@ fn words_of(e: &Error, code: &str) -> String {
 }
 
 /// What is said by whoever looked for credentials in vain.
-fn no_credentials(e: &Error) -> Option<String> {
-    let mut next = std::error::Error::source(e);
-    while let Some(e) = next {
-        let text = e.to_string();
-        if let Some(at) = text.find(NONE_SET_UP) {
-            return Some(cut(&text[at..], SOURCES_LEN_MAX));
-        }
-        next = e.source();
-    }
-    None
+fn lacking(e: &Error) -> Option<&Lacking> {
+    std::error::Error::source(e)?.downcast_ref()
 }
 
 /// The status of the answer, which the library, too, hands on as a text only.

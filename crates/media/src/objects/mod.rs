@@ -10,6 +10,7 @@ mod cancel;
 mod credentials;
 mod failure;
 mod folder;
+mod near;
 mod options;
 mod pieces;
 mod runtime;

@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use adit_core::{ErrorKind, FsError, Result};
 
+use super::near::may_have_secrets;
+
 /// Region of a store that does not say which: what stores other than AWS expect in a signature.
 const REGION_OF_OTHERS: &str = "us-east-1";
 
@@ -323,7 +325,8 @@ impl ProfileFile {
     }
 
     /// Where another service of AWS than the store is, if it was named: `sts`, `sso`, `sso_oidc`. What is said of all services
-    /// (`AWS_ENDPOINT_URL`) means the store alone: whoever keeps the objects is to get no token that is for AWS.
+    /// (`AWS_ENDPOINT_URL`) means the store alone: whoever keeps the objects is to get no token that is for AWS. Tokens and
+    /// keys go there, so it is encrypted or near.
     pub fn endpoint_of(&self, service: &str, around: &dyn Surroundings) -> Result<Option<String>> {
         if is_true(around, "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS") {
             return Ok(None);
@@ -331,7 +334,14 @@ impl ProfileFile {
         let of_variable = around.set_variable(&format!("AWS_ENDPOINT_URL_{}", service.to_ascii_uppercase()));
         let of_service =
             || self.services.get(&format!("{service}.endpoint_url")).filter(|url| !url.is_empty()).cloned();
-        of_variable.or_else(of_service).map(|endpoint| check_endpoint(&endpoint)).transpose()
+        let endpoint = of_variable.or_else(of_service).map(|endpoint| check_endpoint(&endpoint)).transpose()?;
+        match endpoint {
+            Some(endpoint) if !may_have_secrets(&endpoint) => {
+                let why = "tokens and keys go there: it has to be https://, or a service of this machine";
+                Err(FsError::new(ErrorKind::InvalidInput).on("read endpoint", endpoint.escape_debug()).because(why))
+            }
+            endpoint => Ok(endpoint),
+        }
     }
 
     fn endpoint(&self) -> Option<String> {
@@ -483,17 +493,32 @@ mod tests {
     #[test]
     fn other_services_have_endpoints_of_their_own() {
         let endpoint = |variables: &[(&'static str, &'static str)], service: &str| {
-            const CONFIG: &str = "[default]\nservices = s\nendpoint_url = http://all\n[services s]\nsts =\n  endpoint_url = http://sts/\n";
+            const CONFIG: &str = "[default]\nservices = s\nendpoint_url = http://all\n[services s]\nsts =\n  endpoint_url = https://sts/\n";
             let variables = variables.iter().copied().chain([("AWS_CONFIG_FILE", "/c")]).collect();
             let given = Given { variables, files: [("/c", CONFIG)].into() };
             ProfileFile::of(&given, "default").endpoint_of(service, &given).unwrap()
         };
-        let general = [("AWS_ENDPOINT_URL", "http://all"), ("AWS_ENDPOINT_URL_SSO", "http://sso")];
-        assert_eq!(endpoint(&general, "sts").as_deref(), Some("http://sts"));
-        assert_eq!(endpoint(&general, "sso").as_deref(), Some("http://sso"));
+        let general = [("AWS_ENDPOINT_URL", "http://all"), ("AWS_ENDPOINT_URL_SSO", "https://sso")];
+        assert_eq!(endpoint(&general, "sts").as_deref(), Some("https://sts"));
+        assert_eq!(endpoint(&general, "sso").as_deref(), Some("https://sso"));
         assert_eq!(endpoint(&general, "sso_oidc"), None, "the store's is not theirs");
-        assert_eq!(endpoint(&[("AWS_ENDPOINT_URL_STS", "http://own")], "sts").as_deref(), Some("http://own"));
+        assert_eq!(endpoint(&[("AWS_ENDPOINT_URL_STS", "https://own")], "sts").as_deref(), Some("https://own"));
         assert_eq!(endpoint(&[("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")], "sts"), None);
+    }
+
+    #[test]
+    fn tokens_are_sent_in_the_clear_to_this_machine_only() {
+        let endpoint = |url: &'static str| {
+            let given = Given { variables: [("AWS_ENDPOINT_URL_STS", url)].into(), files: BTreeMap::new() };
+            ProfileFile::of(&given, "default").endpoint_of("sts", &given)
+        };
+        for url in ["https://sts.example", "http://127.0.0.1:4566", "http://[::1]:4566", "http://localhost"] {
+            assert_eq!(endpoint(url).unwrap().as_deref(), Some(url));
+        }
+        for url in ["http://sts.example", "http://192.0.2.1", "http://127.0.0.1.example.com", "https://"] {
+            let e = endpoint(url).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::InvalidInput, "{url}: {e}");
+        }
     }
 
     #[test]

@@ -13,6 +13,9 @@ use std::time::Duration;
 use adit_core::{ErrorKind, FsError, Result};
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::time::timeout;
+
+use super::credentials::renewals_end;
 
 /// Threads that move bytes; the callers' own threads do the rest.
 const WORKERS: usize = 2;
@@ -20,6 +23,8 @@ const WORKERS: usize = 2;
 const BLOCKING_MAX: usize = 4;
 /// Longest wait for the threads to end: one of them may be looking up a name.
 const END_MAX: Duration = Duration::from_secs(1);
+/// Longest wait for the renewal of a token before.
+const RENEWAL_MAX: Duration = Duration::from_secs(5);
 
 /// The runtime, while a store has it.
 static SHARED: Mutex<Weak<Threads>> = Mutex::new(Weak::new());
@@ -79,6 +84,10 @@ impl Drop for Threads {
         if Handle::try_current().is_ok() {
             runtime.shutdown_background();
         } else {
+            runtime.block_on(async {
+                // A token that the service has renewed is not lost with whoever asked for it.
+                let _ = timeout(RENEWAL_MAX, renewals_end()).await;
+            });
             runtime.shutdown_timeout(END_MAX);
         }
     }

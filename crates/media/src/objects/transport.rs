@@ -14,7 +14,7 @@ use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use adit_core::FsError;
@@ -22,12 +22,13 @@ use http::header::{CONTENT_LENGTH, CONTENT_RANGE, RANGE, RETRY_AFTER};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use opendal_core::{Buffer, Error, ErrorKind, HttpBody, HttpTransport, Result};
 use parking_lot::Mutex;
-use reqwest::{Certificate, Client};
+use reqwest::{Certificate, Client, ClientBuilder};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::begun::Begun;
 use super::body::{Counted, Incoming, Outgoing, Progress, Whole};
+use super::near::Place;
 use super::options::{ObjectsOptions, S3Settings};
 
 /// Bytes a second that a slow line moves at least.
@@ -41,10 +42,8 @@ const BUFFERED_MAX_BYTES: u64 = 256 << 10;
 const WHOLE_LEN_MAX_BYTES: u64 = 16 << 20;
 /// Longest answer that is looked at for an error, and how far into one the document begins.
 const ERROR_LEN_MAX_BYTES: usize = 16 << 10;
-/// Longest answer of the metadata service of the machine. It is near, or not there at all.
+/// Longest wait for an answer of the services in [`Place::Metadata`]. They are near, or not there at all.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(1);
-/// Hosts of that service, and of the one for containers.
-const METADATA_HOSTS: [&str; 3] = ["169.254.169.254", "169.254.170.2", "[fd00:ec2::254]"];
 
 tokio::task_local! {
     /// When the call ends that a request belongs to.
@@ -142,6 +141,8 @@ const GIVEN_UP_AGAIN: [Duration; 2] = [Duration::from_millis(250), Duration::fro
 /// Requests with limits.
 pub struct Transport {
     client: Client,
+    /// The same without a proxy, once something near is asked.
+    direct: OnceLock<std::result::Result<Client, String>>,
     options: ObjectsOptions,
     permits: Arc<Semaphore>,
     /// Uploads of which a part was on its way when nobody waited for it any more.
@@ -176,28 +177,21 @@ enum Attempt {
 impl Transport {
     pub fn new(settings: &S3Settings, begun: Option<Arc<Begun>>) -> adit_core::Result<Transport> {
         let options = settings.options.clone();
-        let client = || {
-            Client::builder()
-                .tls_backend_rustls()
-                .connect_timeout(options.connect_timeout)
-                // A redirected request would carry a signature for another host.
-                .redirect(reqwest::redirect::Policy::none())
-                .user_agent(concat!("adit/", env!("CARGO_PKG_VERSION")))
-        };
-        let client = match &options.ca_bundle {
-            Some(path) => client().tls_certs_only(certificates(path)?).build(),
-            // A machine without any certificates can still talk to a store that needs none.
-            None if settings.endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http:")) => {
-                client().build().or_else(|_| client().tls_certs_only([]).build())
-            }
-            None => client().build(),
-        };
-        let client = client.map_err(|e| {
-            let why = format!("{}; AWS_CA_BUNDLE can name a file with certificates", innermost(&e));
-            FsError::new(adit_core::ErrorKind::Io).on("set up", "TLS").because(why)
-        })?;
+        // A machine without any certificates can still talk to a store that needs none.
+        let is_plain = settings.endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http:"));
+        let client = client(&options, is_plain, |builder| builder)?;
         let permits = Arc::new(Semaphore::new(options.requests_at_once_max));
-        Ok(Transport { client, options, permits, cut_off: Mutex::default(), begun })
+        Ok(Transport { client, direct: OnceLock::new(), options, permits, cut_off: Mutex::default(), begun })
+    }
+
+    /// The client for a URL. What stays on the machine is not for a proxy: there may be tokens and keys in it.
+    fn client(&self, uri: &http::Uri) -> Result<&Client> {
+        if Place::of(uri) == Place::Away {
+            return Ok(&self.client);
+        }
+        let make = || client(&self.options, true, ClientBuilder::no_proxy).map_err(|e| e.to_string());
+        let made = self.direct.get_or_init(make).as_ref();
+        made.map_err(|why| Error::new(ErrorKind::Unexpected, why.as_str()))
     }
 
     /// Sends the end of an upload that was given up again, if that is needed. The answer to the first one is what counts.
@@ -216,7 +210,8 @@ impl Transport {
     /// One try, until `deadline`. It ends when for `quiet_max` nothing was sent and no answer began.
     async fn attempt(&self, request: &Request<Buffer>, quiet_max: Duration, deadline: Instant) -> Result<Attempt> {
         let invalid = |e: reqwest::Error| Error::new(ErrorKind::Unexpected, "the request is none").set_source(e);
-        let mut sending = self.client.request(request.method().clone(), request.uri().to_string());
+        let client = self.client(request.uri())?;
+        let mut sending = client.request(request.method().clone(), request.uri().to_string());
         sending = sending.headers(request.headers().clone());
         let progress = Progress::start();
         let mut waits = quiet_max;
@@ -225,7 +220,7 @@ impl Transport {
             let body = Outgoing::new(request.body().clone(), progress.clone());
             sending = sending.body(reqwest::Body::wrap(body));
         }
-        let mut answer = pin!(self.client.execute(sending.build().map_err(invalid)?));
+        let mut answer = pin!(client.execute(sending.build().map_err(invalid)?));
         loop {
             let until = deadline.min(progress.last() + waits);
             match timeout_at(until, &mut answer).await {
@@ -254,7 +249,7 @@ impl HttpTransport for Transport {
 impl Transport {
     /// Sends a request, with all its tries.
     async fn send(&self, request: Request<Buffer>) -> Result<Response<HttpBody>> {
-        let near = request.uri().host().is_some_and(|host| METADATA_HOSTS.contains(&host));
+        let near = Place::of(request.uri()) == Place::Metadata;
         let default = || Instant::now() + self.options.deadline + time_for(request.body().len() as u64);
         let deadline = DEADLINE.try_with(|deadline| *deadline).unwrap_or_else(|_| default());
         let permits = self.permits.clone().acquire_owned();
@@ -327,7 +322,8 @@ impl Transport {
     }
 }
 
-fn may_go_better(status: StatusCode) -> bool {
+/// Whether an answer with this status may be another one later.
+pub fn may_go_better(status: StatusCode) -> bool {
     match status.as_u16() {
         408 | 429 | 499 => true,
         501 | 505 => false,
@@ -384,6 +380,32 @@ fn check_document(request: &Request<Buffer>, status: StatusCode, body: &Buffer) 
         return Ok(());
     }
     Err(Trouble::Contradiction(format!("the answer is no {root}")))
+}
+
+/// A client of HTTP, changed by `change`; one that `may_be_plain` needs no certificates.
+fn client(
+    options: &ObjectsOptions,
+    may_be_plain: bool,
+    change: impl Fn(ClientBuilder) -> ClientBuilder,
+) -> adit_core::Result<Client> {
+    let builder = || {
+        let builder = Client::builder()
+            .tls_backend_rustls()
+            .connect_timeout(options.connect_timeout)
+            // A redirected request would carry a signature for another host.
+            .redirect(reqwest::redirect::Policy::none())
+            .user_agent(concat!("adit/", env!("CARGO_PKG_VERSION")));
+        change(builder)
+    };
+    let client = match &options.ca_bundle {
+        Some(path) => builder().tls_certs_only(certificates(path)?).build(),
+        None if may_be_plain => builder().build().or_else(|_| builder().tls_certs_only([]).build()),
+        None => builder().build(),
+    };
+    client.map_err(|e| {
+        let why = format!("{}; AWS_CA_BUNDLE can name a file with certificates", innermost(&e));
+        FsError::new(adit_core::ErrorKind::Io).on("set up", "TLS").because(why)
+    })
 }
 
 /// The certificates of a file.

@@ -226,10 +226,6 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     /// What came of a request for a listing: `ok`, or the kind and text of its error.
     pub fn ask(&mut self) -> String {
         self.ask_for("list")

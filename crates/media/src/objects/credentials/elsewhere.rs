@@ -1,12 +1,19 @@
-//! Requests of the library to another endpoint than the one that it makes them for: it knows none but those of AWS.
+//! Requests of the library to those who hand out credentials.
+//!
+//! [`SignElsewhere`] and [`SendElsewhere`] bring them to another endpoint than the one that they are made for: the library knows
+//! none but those of AWS. [`Services`] tells a service that is busy from one that refuses.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, Uri};
+use parking_lot::Mutex;
 use reqsign_aws_v4::{Credential, RequestSigner};
 use reqsign_core::time::Timestamp;
 use reqsign_core::{Context, Error, HttpSend, Result, SignRequest};
+
+use crate::objects::transport::{Trouble, may_go_better};
 
 /// The same request to `endpoint`, a URL without a `/` at its end.
 fn moved(uri: &Uri, endpoint: &str) -> Result<Uri> {
@@ -54,5 +61,28 @@ impl HttpSend for SendElsewhere {
     async fn http_send(&self, mut request: Request<Bytes>) -> Result<Response<Bytes>> {
         *request.uri_mut() = moved(request.uri(), &self.endpoint)?;
         self.context.http_send(request).await
+    }
+}
+
+/// Sends requests to services that may be busy, or not there. The library takes some answers for a refusal, and does not hand on
+/// each error.
+#[derive(Debug)]
+pub struct Services {
+    pub context: Context,
+    /// What was wrong with the last one.
+    pub trouble: Arc<Mutex<Option<Trouble>>>,
+}
+
+impl HttpSend for Services {
+    async fn http_send(&self, request: Request<Bytes>) -> Result<Response<Bytes>> {
+        let answer = self.context.http_send(request).await;
+        let answer = answer.inspect_err(|e| *self.trouble.lock() = Trouble::behind(e).cloned())?;
+        if !may_go_better(answer.status()) {
+            return Ok(answer);
+        }
+        // What else is in it may be what was sent.
+        let trouble = Trouble::Broken(format!("it answers {}", answer.status()));
+        *self.trouble.lock() = Some(trouble.clone());
+        Err(Error::unexpected("the service is busy").with_source(trouble).set_retryable(true))
     }
 }

@@ -8,6 +8,7 @@
 //! a person can help, the error says what to type. No error has a token in it.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use serde_json::{Map, Value, json};
 use sha1::{Digest, Sha1};
 
 use super::super::options::{ProfileFile, Surroundings, is_region};
-use super::words;
+use super::{cleaned, trouble_of, words};
 use crate::HostDirectory;
 
 /// How long before its end a token is renewed.
@@ -42,6 +43,11 @@ static RENEWING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 static UNWRITTEN: Mutex<BTreeMap<PathBuf, Token>> = Mutex::new(BTreeMap::new());
 /// Longest word of a service in a message, in bytes.
 const WORD_LEN_MAX: usize = 60;
+
+/// Waits until nobody renews a token.
+pub async fn renewals_end() {
+    drop(RENEWING.lock().await);
+}
 
 /// The single sign-on of a profile.
 #[derive(Clone, Debug)]
@@ -117,33 +123,49 @@ impl SingleSignOn {
         Some(newer.unwrap_or(token))
     }
 
-    /// The token of the file, if it is good for a while.
-    fn fresh(&self) -> Option<Token> {
-        self.cached().filter(|token| token.is_good_for(RENEWED_BEFORE))
-    }
-
     /// A token that is good now.
     async fn token(&self, context: &Context) -> Result<Token> {
         let Some(old) = self.cached() else { return Err(self.log_in("nobody has logged in")) };
         if old.is_good_for(RENEWED_BEFORE) {
             return Ok(old);
         }
-        let mut why = "the login has ended".to_owned();
-        if old.can_be_renewed() {
-            let _turn = RENEWING.lock().await;
-            if let Some(new) = self.fresh() {
-                return Ok(new);
-            }
-            match self.renew(context, &old).await {
-                Ok(new) => return Ok(new),
-                Err(e) => why = format!("{why}, and cannot be renewed ({})", words(&e)),
-            }
-            // Another program may have been faster: what renews the old one is worth nothing then.
-            if let Some(new) = self.fresh() {
-                return Ok(new);
-            }
+        if !old.can_be_renewed() {
+            return if old.is_good_for(Duration::ZERO) { Ok(old) } else { Err(self.log_in("the login has ended")) };
         }
-        if old.is_good_for(Duration::ZERO) { Ok(old) } else { Err(self.log_in(&why)) }
+        let turn = RENEWING.lock().await;
+        let (own, context) = (self.clone(), context.clone());
+        // Whoever waits may stop waiting. Between the service, for which the old token is worth nothing any more, and the file
+        // the new one is not to be lost.
+        let renewal = tokio::spawn(async move {
+            let _turn = turn;
+            own.renewed(&context).await
+        });
+        renewal.await.map_err(|_| Error::unexpected("the renewal of the token ended without a result"))?
+    }
+
+    /// The token of the file, renewed. Only who has the turn may ask for it.
+    async fn renewed(&self, context: &Context) -> Result<Token> {
+        // Somebody may have had the turn before, or another program was at work: it is what there is now that is renewed.
+        let Some(old) = self.cached() else { return Err(self.log_in("nobody has logged in")) };
+        if old.is_good_for(RENEWED_BEFORE) {
+            return Ok(old);
+        }
+        let failure = match old.can_be_renewed() {
+            true => match self.renew(context, &old).await {
+                Ok(new) => return Ok(new),
+                Err(e) => Some(e),
+            },
+            false => None,
+        };
+        // Another program may have been faster: what renews the old one is worth nothing then.
+        if let Some(token) = self.cached().filter(|token| token.is_good_for(Duration::ZERO)) {
+            return Ok(token);
+        }
+        let Some(e) = failure else { return Err(self.log_in("the login has ended")) };
+        Err(match trouble_of(&e) {
+            Some(trouble) => Error::unexpected("the login has ended, and cannot be renewed").with_source(trouble),
+            None => self.log_in(&format!("the login has ended, and cannot be renewed ({})", words(&e))),
+        })
     }
 
     /// A new token for an old one.
@@ -286,7 +308,7 @@ fn domain(region: &str) -> &'static str {
 
 /// What a service says of an error, with a space before, or nothing.
 fn word_of(said: &Value, name: &str) -> String {
-    let word: String = said[name].as_str().unwrap_or_default().chars().filter(|c| !c.is_control()).collect();
+    let word = cleaned(said[name].as_str().unwrap_or_default());
     match word.char_indices().nth(WORD_LEN_MAX) {
         _ if word.is_empty() => String::new(),
         Some((end, _)) => format!(" {}", &word[..end]),
@@ -302,16 +324,22 @@ fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     };
     let folder = HostDirectory::open(folder)?;
     let mut new = name.to_owned();
-    new.push(format!(".{}", std::process::id()));
+    // The keys of this hasher are random for each one.
+    new.push(format!(".{:016x}", RandomState::new().build_hasher().finish()));
     let new = PathBuf::from(new);
-    // One that was killed may have left it.
-    let _ = folder.remove(&new, Kind::File);
     folder.publish(&new, &NewFile { content, perm: 0o600, owner: None, durable: true })?;
-    folder.rename(&new, name.as_ref(), RenameFlags::empty())
+    folder.rename(&new, name.as_ref(), RenameFlags::empty()).inspect_err(|_| {
+        // It has secrets, and nobody would look for it.
+        let _ = folder.remove(&new, Kind::File);
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use reqsign_core::HttpSend;
+    use tokio::sync::Notify;
+
+    use super::super::super::runtime::Threads;
     use super::*;
 
     #[test]
@@ -341,5 +369,121 @@ mod tests {
     fn regions_lie_in_their_domains() {
         let domains = ["us-east-1", "us-gov-west-1", "cn-north-1", "eusc-de-east-1"].map(domain);
         assert_eq!(domains, ["amazonaws.com", "amazonaws.com", "amazonaws.com.cn", "amazonaws.eu"]);
+    }
+
+    #[test]
+    fn what_could_not_be_renamed_is_not_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let taken = folder.path().join("taken");
+        std::fs::create_dir(&taken).unwrap();
+        assert!(replace(&taken, b"token").is_err());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    /// A home directory in which the file of a token is another one at each look, until the last.
+    #[derive(Debug)]
+    struct Looks {
+        home: String,
+        texts: Mutex<Vec<String>>,
+    }
+
+    impl Surroundings for Looks {
+        fn variable(&self, name: &str) -> Option<String> {
+            (name == "HOME").then(|| self.home.clone())
+        }
+
+        fn file(&self, _: &Path) -> Option<String> {
+            let mut texts = self.texts.lock();
+            if texts.len() > 1 { Some(texts.remove(0)) } else { texts.first().cloned() }
+        }
+    }
+
+    /// Who renews tokens: the one whose secret is `refresh-1`, when it may.
+    #[derive(Clone, Debug)]
+    struct Renews {
+        entered: Arc<Notify>,
+        may: Arc<Notify>,
+    }
+
+    impl HttpSend for Renews {
+        async fn http_send(&self, request: Request<Bytes>) -> Result<http::Response<Bytes>> {
+            self.entered.notify_one();
+            self.may.notified().await;
+            let asked: Value = serde_json::from_slice(request.body()).unwrap();
+            let mut answer = http::Response::new(Bytes::from("{\"accessToken\": \"new\", \"expiresIn\": 3600}"));
+            if asked["refreshToken"] != "refresh-1" {
+                *answer.status_mut() = StatusCode::BAD_REQUEST;
+            }
+            Ok(answer)
+        }
+    }
+
+    fn ends_in(seconds: i64, access: &str, refresh: &str) -> String {
+        let end = Timestamp::from_second(Timestamp::now().as_second() + seconds).unwrap().format_rfc3339_zulu();
+        let secrets = ("client", "secret", refresh);
+        json!({
+            "accessToken": access, END: end, FOR_RENEWAL[0]: secrets.0, FOR_RENEWAL[1]: secrets.1, FOR_RENEWAL[2]: secrets.2,
+        })
+        .to_string()
+    }
+
+    fn single_sign_on(home: &str, texts: &[String]) -> (SingleSignOn, Renews, Context) {
+        let around = Arc::new(Looks { home: home.to_owned(), texts: Mutex::new(texts.to_vec()) });
+        let sso = SingleSignOn {
+            profile: "p".to_owned(),
+            named_by: "s".to_owned(),
+            start_url: "u".to_owned(),
+            region: "r".to_owned(),
+            account_id: "1".to_owned(),
+            role_name: "n".to_owned(),
+            portal: "https://portal".to_owned(),
+            oidc: "https://oidc".to_owned(),
+            around,
+        };
+        let renews = Renews { entered: Arc::default(), may: Arc::default() };
+        (sso, renews.clone(), Context::new().with_http_send(renews))
+    }
+
+    #[test]
+    fn it_is_the_newest_token_that_is_renewed_and_used() {
+        let (old, newer) = (ends_in(-60, "old", "refresh-0"), ends_in(-60, "newer", "refresh-1"));
+        let good_for_now = ends_in(100, "good", "refresh-0");
+        for (home, looks, expected) in [
+            // Another program was faster, long ago.
+            ("/renewed", vec![old.clone(), newer], "new"),
+            // The same, while this one was refused.
+            ("/used", vec![old.clone(), old, good_for_now], "good"),
+        ] {
+            let (sso, renews, context) = single_sign_on(home, &looks);
+            renews.may.notify_one();
+            let asked = async move {
+                let token = sso.token(&context).await;
+                Ok(token.map(|token| token.access().unwrap().to_owned()).map_err(|e| e.to_string()))
+            };
+            assert_eq!(Threads::start().unwrap().wait(asked).unwrap().as_deref(), Ok(expected), "{home}");
+        }
+    }
+
+    #[test]
+    fn a_renewal_ends_though_nobody_waits_for_it() {
+        let home = tempfile::tempdir().unwrap();
+        let (sso, renews, context) = single_sign_on(home.path().to_str().unwrap(), &[ends_in(-60, "old", "refresh-1")]);
+        let path = sso.path().unwrap();
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, "old").unwrap();
+        let (threads, may) = (Threads::start().unwrap(), renews.may.clone());
+        let left = async move {
+            let call = tokio::spawn(async move { sso.token(&context).await.is_ok() });
+            renews.entered.notified().await;
+            call.abort();
+            assert!(call.await.unwrap_err().is_cancelled());
+            Ok(())
+        };
+        threads.wait(left).unwrap();
+        may.notify_one();
+        // The last store of the process goes.
+        drop(threads);
+        let written = std::fs::read_to_string(path).unwrap();
+        assert_eq!(Token::parse(&written).unwrap().access(), Some("new"));
     }
 }
