@@ -164,6 +164,7 @@ fn deny(_: &Run) -> Result<Outcome> {
 
 /// All tests but those that a later stage runs, and the examples in the documentation.
 fn unit(run: &Run) -> Result<Outcome> {
+    ensure_fuse()?;
     let elsewhere = |name: &str| ["corpus", "gpu", "interop", "mounted"].iter().any(|stage| name.starts_with(stage));
     let targets: Vec<String> = test_targets()?.into_iter().filter(|name| !elsewhere(name)).collect();
     let mut arguments = vec!["test", "--locked", "--workspace", "--lib", "--bins"];
@@ -198,6 +199,7 @@ fn interop(run: &Run) -> Result<Outcome> {
     if workplace::is_root() {
         apt::ensure([&apt::SUDO])?;
     }
+    ensure_fuse()?;
     let servers = s3::Servers::start()?;
     ready("the S3 servers are");
 
@@ -216,11 +218,17 @@ fn interop(run: &Run) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
+/// What mounts for users who are not root, where anything can be mounted: tests of other stages mount as well, and refuse to be left out
+/// under CI.
+fn ensure_fuse() -> Result<()> {
+    if workplace::mount_obstacle().is_none() { apt::ensure([&apt::FUSE]) } else { Ok(()) }
+}
+
 fn mounted(run: &Run) -> Result<Outcome> {
     if let Some(why) = workplace::mount_obstacle() {
         return Ok(Outcome::NotRun(why.to_owned()));
     }
-    apt::ensure([&apt::FUSE])?;
+    ensure_fuse()?;
     // Part of the load of the kill loop.
     let fsx = tools::FSX.ensure()?;
     test_targets_named(run, "mounted", &[], &[("ADIT_FSX", fsx.as_os_str())])
