@@ -143,6 +143,22 @@ fn an_index_stays_as_open_as_it_was() {
     assert_eq!(mode("i"), 0o640);
 }
 
+/// Where a mount was indexed and is gone, an empty folder is left.
+#[test]
+fn an_update_does_not_take_an_empty_folder_for_what_was_there() {
+    let bench = bench();
+    index(&bench, "build work -o i").expect(0);
+    fs::rename(bench.path("work"), bench.path("away")).unwrap();
+    fs::create_dir(bench.path("work")).unwrap();
+    let before = fs::read(bench.path("i")).unwrap();
+    index(&bench, "update i").expect(1).says("it is empty").says("mount it first");
+    assert!(fs::read(bench.path("i")).unwrap() == before);
+    // Whoever names it means it, and one that was empty already may be.
+    index(&bench, "update i work").expect(0);
+    assert_eq!(paths(&bench, "i"), [""]);
+    index(&bench, "update i").expect(0);
+}
+
 #[test]
 fn an_update_tells_what_has_changed_and_keeps_what_has_not() {
     let bench = bench();

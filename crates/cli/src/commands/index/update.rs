@@ -44,6 +44,7 @@ pub fn update(args: &IndexUpdateArgs, global: &GlobalArgs) -> Result<()> {
     let snapshot = (!snapshot.is_empty()).then_some(&*snapshot);
     let from = From::open(&Wanted { source: &source, path: &origin.path, snapshot }, global)?;
     expect_same_kind(&path, &index, &origin, &from)?;
+    expect_something(&path, &index, named.is_some(), &from)?;
     if from.is_as(&origin) && origin.unreadable == 0 && origin.unread_contents == 0 && origin.hashed >= args.hash {
         return nothing_to_do(&path, &index, &from, args, global);
     }
@@ -59,6 +60,19 @@ pub fn update(args: &IndexUpdateArgs, global: &GlobalArgs) -> Result<()> {
         ..origin
     };
     Making { output: &path, from: &from, origin, earlier: Some(earlier), in_place, args: &args.make }.make(global)
+}
+
+/// An empty folder in the place of one that was not is where something else was mounted: its index is not to be lost. Whoever names the folder means it.
+fn expect_something(path: &Path, index: &IndexFile, is_named: bool, from: &From) -> Result<()> {
+    let had_entries = index.segment.len() > 1;
+    let is_empty = || std::fs::read_dir(&from.place).is_ok_and(|mut entries| entries.next().is_none());
+    if from.kind != SourceKind::Folder || is_named || !had_entries || !is_empty() {
+        return Ok(());
+    }
+    let (index, place) = (path.display(), from.place.display());
+    Err(Failure::new(Code::Failure, format!("{place}: it is empty, and {index} is of a folder that was not")).hint(format!(
+        "if something is to be mounted there, mount it first; if it is empty now: `adit index update {index} {place}`"
+    )))
 }
 
 /// How the old index is opened. The vault may be named as the source.
