@@ -332,6 +332,26 @@ fn what_a_commit_reads_of_the_manifest_is_verified() {
     w.umount();
 }
 
+/// Through the kernel it is an error of input and output like any other.
+#[test]
+fn a_commit_says_what_is_missing_in_the_store() {
+    let Some(w) = World::new("v2025") else { return };
+    let objects = w.files("store/Data");
+    let (object, _) = objects.iter().find(|(_, len)| **len == LARGE_LEN as u64).expect("the large file's object");
+    let content = fs::read(object).unwrap();
+    fs::remove_file(object).unwrap();
+    w.mount();
+    fs::set_permissions(w.at("large"), PermissionsExt::from_mode(0o755)).unwrap();
+    let said = w.commit(&[]).expect(1).says("/large").says("it is not in the store");
+    assert!(!said.stderr.contains("ino "), "{}", said.stderr);
+    assert!(w.manifests().is_empty());
+    fs::write(object, &content).unwrap();
+    w.umount();
+    w.mount();
+    assert_eq!(w.told(&[])["files"], 1);
+    w.umount();
+}
+
 #[test]
 fn of_2023_what_was_added_or_changed_is_an_output_and_deletions_are_said() {
     let Some(w) = World::new("v2023") else { return };

@@ -1,7 +1,7 @@
-//! What the requests of a mount met that is damaged.
+//! What the requests of a mount met that `EIO` hides.
 //!
-//! To the kernel damage is `EIO`, as a failing disk is, and so it is to every program on the mount. A command of ours that works
-//! through the mount asks for more: whether a request about that inode met damage since the command began.
+//! To the kernel damage is `EIO`, as a failing disk, a dead network and a missing object are, and so it is to every program on the mount. A
+//! command of ours that works through the mount asks for more: what a request about that inode met since the command began.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ pub(crate) struct Damage(Mutex<Met>);
 
 #[derive(Debug, Default)]
 struct Met {
-    /// Requests that met damage, ever.
+    /// Requests that met something of the kind, ever.
     count: u64,
     /// One for each inode, the one that was met last at the end.
     latest: VecDeque<One>,
@@ -29,13 +29,21 @@ struct One {
     ino: Ino,
     /// Which of the requests it was, from 1.
     number: u64,
+    kind: ErrorKind,
     what: String,
 }
 
 impl Damage {
     /// A request about `ino` ended with `error`.
     pub(crate) fn note(&self, ino: Ino, error: &FsError) {
-        if error.kind() != ErrorKind::Corrupt {
+        let kind = error.kind();
+        // Damage says something by itself, the others with a cause.
+        let is_told = match kind {
+            ErrorKind::Corrupt => true,
+            ErrorKind::Io | ErrorKind::Network => error.cause().is_some(),
+            _ => false,
+        };
+        if !is_told {
             return;
         }
         let what = error.cause().map_or_else(|| error.to_string(), |cause| cause.to_string());
@@ -45,19 +53,19 @@ impl Damage {
         if met.latest.len() >= INODES_MAX {
             met.latest.pop_front();
         }
-        met.latest.push_back(One { ino, number: met.count, what });
+        met.latest.push_back(One { ino, number: met.count, kind, what });
     }
 
-    /// How many requests met damage so far.
+    /// How many requests met something of the kind so far.
     pub(crate) fn count(&self) -> u64 {
         self.0.lock().count
     }
 
-    /// What was damaged of one of `inodes`, if a request about it met that after the first `count`.
-    pub(crate) fn since(&self, count: u64, inodes: &[Ino]) -> Option<String> {
+    /// What a request about one of `inodes` met after the first `count`, and of what kind that is.
+    pub(crate) fn since(&self, count: u64, inodes: &[Ino]) -> Option<(ErrorKind, String)> {
         let met = self.0.lock();
         let found = met.latest.iter().rev().find(|one| one.number > count && inodes.contains(&one.ino))?;
-        Some(found.what.clone())
+        Some((found.kind, found.what.clone()))
     }
 }
 
@@ -71,13 +79,16 @@ mod tests {
         let corrupt = |why: &str| FsError::new(ErrorKind::Corrupt).on("read", "/f").because(why);
         damage.note(Ino(5), &corrupt("block 7"));
         damage.note(Ino(6), &ErrorKind::Io.into());
-        assert_eq!(damage.count(), 1, "a failing disk is none");
-        assert_eq!(damage.since(0, &[Ino(4), Ino(5)]).as_deref(), Some("block 7"));
+        assert_eq!(damage.count(), 1, "an error that says no more than its number is none");
+        let since = |count, inodes: &[Ino]| damage.since(count, inodes).map(|(kind, what)| (kind, what.leak() as &str));
+        assert_eq!(since(0, &[Ino(4), Ino(5)]), Some((ErrorKind::Corrupt, "block 7")));
         assert_eq!((damage.since(1, &[Ino(5)]), damage.since(0, &[Ino(6)])), (None, None));
         damage.note(Ino(5), &corrupt("block 8"));
-        assert_eq!(damage.since(1, &[Ino(5)]).as_deref(), Some("block 8"));
+        assert_eq!(since(1, &[Ino(5)]), Some((ErrorKind::Corrupt, "block 8")));
         damage.note(Ino(9), &ErrorKind::Corrupt.into());
-        assert_eq!(damage.since(0, &[Ino(9)]).as_deref(), Some("corrupt data"));
+        assert_eq!(since(0, &[Ino(9)]), Some((ErrorKind::Corrupt, "corrupt data")));
+        damage.note(Ino(7), &FsError::new(ErrorKind::Io).on("read", "/f").because("it is not in the store"));
+        assert_eq!(since(0, &[Ino(7)]), Some((ErrorKind::Io, "it is not in the store")));
     }
 
     #[test]

@@ -352,14 +352,14 @@ impl SessionHandle {
         self.activity.passed_opens()
     }
 
-    /// How many requests met damaged data so far.
+    /// How many requests met damaged data, or another error that its number hides, so far.
     pub fn damage_count(&self) -> u64 {
         self.activity.damage.count()
     }
 
-    /// What is damaged of one of `inodes`, if a request about it met that after the first `count` that met damage. The latest
-    /// few inodes are remembered.
-    pub fn damage_since(&self, count: u64, inodes: &[Ino]) -> Option<String> {
+    /// What a request about one of `inodes` met after the first `count` that met such a thing, and its kind. The latest few inodes are
+    /// remembered.
+    pub fn damage_since(&self, count: u64, inodes: &[Ino]) -> Option<(ErrorKind, String)> {
         self.activity.damage.since(count, inodes)
     }
 

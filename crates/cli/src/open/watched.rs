@@ -1,8 +1,8 @@
 //! A mount as the store of a verb, which tells damage from other errors.
 //!
 //! Over a mount damage is an error of input and output, as a failing disk is. The process of the mount knows better: where a
-//! call fails so, it is asked whether a request about that inode met damage since the verb began. Then the error is
-//! `Corrupt`, as it would be without the mount. Likewise it tells why nothing can be changed any more.
+//! call fails so, it is asked what a request about that inode met since the verb began. Then the error is `Corrupt`, or says what is
+//! missing or out of reach, as it would without the mount. Likewise it tells why nothing can be changed any more.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl Mount {
         answer.inspect_err(|e| tracing::debug!("{e}")).unwrap_or_default()
     }
 
-    /// Says what it is if a call about `inodes` failed because something is damaged.
+    /// Says what it is if a call about `inodes` failed because something is damaged, missing in a store, or out of reach.
     fn told<T>(&self, op: &'static str, inodes: &[Ino], result: Result<T>) -> Result<T> {
         result.map_err(|e| {
             let path = || inodes.first().and_then(|&ino| self.store.path_of(ino)).unwrap_or_default();
@@ -72,7 +72,11 @@ impl Mount {
             let asked: Vec<Ino> = inodes.iter().copied().chain(above).collect();
             let answer = self.ask(&asked);
             let Some(what) = answer["what"].as_str() else { return e };
-            FsError::new(ErrorKind::Corrupt).on(op, subject(&e)).because(what)
+            let kind = answer["kind"].as_str().and_then(ErrorKind::from_word).unwrap_or(ErrorKind::Corrupt);
+            let told = FsError::new(kind).because(what);
+            // The store knows no path of what is open and was not looked up by a name; who asked for it does.
+            let has_path = inodes.first().is_some_and(|&ino| self.store.path_of(ino).is_some());
+            if has_path { told.on(op, subject(&e)) } else { told }
         })
     }
 }

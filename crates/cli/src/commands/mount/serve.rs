@@ -33,7 +33,7 @@ const BASE_LEN_BYTES: u64 = 12 << 20;
 /// How long an answer about the end of the mount is waited for; whoever asked then waits for the process's end.
 const OUTCOME_PATIENCE: Duration = Duration::from_secs(90);
 
-/// The request for what was met that is damaged ([`Damaged`]).
+/// The request for what was met that is damaged, missing or out of reach ([`Damaged`]).
 pub const DAMAGE_VERB: &str = "damage";
 
 /// What is asked with [`DAMAGE_VERB`].
@@ -220,8 +220,8 @@ impl Verbs {
     fn damage(&self, args: &Value) -> Result<Value, ControlError> {
         let asked = Damaged::deserialize(args).map_err(|e| ControlError::answer(ErrorKind::InvalidInput, e))?;
         let inodes: Vec<Ino> = asked.inodes.into_iter().map(Ino).collect();
-        let what = self.session.damage_since(asked.since, &inodes);
-        Ok(json!({"count": self.session.damage_count(), "what": what}))
+        let (kind, what) = self.session.damage_since(asked.since, &inodes).unzip();
+        Ok(json!({"count": self.session.damage_count(), "what": what, "kind": kind.map(|kind| format!("{kind:?}"))}))
     }
 
     fn engine(&self) -> Result<Arc<Engine>, ControlError> {
