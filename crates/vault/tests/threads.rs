@@ -247,6 +247,37 @@ fn names_that_are_replaced_or_exchanged_are_always_there() {
     }
 }
 
+/// Whoever looks while links and files come and go under one name finds one of them, whole, or none: never a folder that is damaged.
+#[test]
+fn names_that_come_and_go_are_there_or_not() {
+    for entry in ["short", "a name that is long at a threshold of forty"] {
+        let vault = Vault::create(CipherCombo::SivGcm, 40);
+        let store = vault.open();
+        let done = AtomicBool::new(false);
+        watched("links beside lookups", || {
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        while !done.load(Ordering::Relaxed) {
+                            match store.lookup(Ino::ROOT, name(entry)) {
+                                Ok(attr) => assert!(matches!(attr.kind, Kind::File | Kind::Symlink)),
+                                Err(e) => assert_eq!(e.kind(), ErrorKind::NotFound, "{entry}: {e:?}"),
+                            }
+                        }
+                    });
+                }
+                for _ in 0..scaled(150) {
+                    store.symlink(Ino::ROOT, name(entry), b"target", vault::new(0o777).caller).unwrap();
+                    store.unlink(Ino::ROOT, name(entry)).unwrap();
+                    drop(store.create(Ino::ROOT, name(entry), &new(0o644)).unwrap());
+                    store.unlink(Ino::ROOT, name(entry)).unwrap();
+                }
+                done.store(true, Ordering::Relaxed);
+            });
+        });
+    }
+}
+
 /// Two mounts of one vault. They do not know of each other's locks, so one may meet a state on the way of the other: an
 /// entry that has just gone or is not whole yet. It is told so and nothing is lost.
 #[test]

@@ -21,6 +21,8 @@ use crate::journal::recover::read_small;
 
 /// Directories, and entries in each, of which is kept that listings left something out; in a mount nobody asks.
 const LEFT_OUT_MAX: usize = 100;
+/// How often a folder is looked at that seems to be damaged, while others come in its place.
+const EXAMINED_MAX: usize = 16;
 
 /// Why an entry has no name that can be shown.
 pub(super) type Unnamed = (ErrorKind, String);
@@ -202,16 +204,39 @@ impl Shared {
             other => other?,
         };
         let path = format!("{}/{}", dir.hash, sealed.stored);
-        let entry = match self.root.stat(Path::new(&path)) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(self.explain_absence(dir)),
-            other => other.map_err(|e| FsError::from(e).on("look up", &path))?,
-        };
-        let (shape, attr) = self.examine(&path, sealed.long, entry)?;
+        let (shape, attr) = self.settle_on(dir, &path, sealed.long)?;
         if let Shape::Directory(id) = &shape {
             self.check_no_loop(dir, self.nodes.ino_of_host(attr.ino.0), id, &path)?;
         }
         let (attr, host_ino) = self.know(dir, name, &shape, attr);
         Ok(Found { attr, shape, path, name: name.into(), long: sealed.long, host_ino })
+    }
+
+    /// What the entry at `path` in `dir` is. A folder is looked at in several steps: if it went meanwhile, or another came in its place, what
+    /// they found together says nothing, and they are made again.
+    fn settle_on(&self, dir: &DirNode, path: &str, long: bool) -> Result<(Shape, Attr)> {
+        let stat = || match self.root.stat(Path::new(path)) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(self.explain_absence(dir)),
+            other => other.map_err(|e| FsError::from(e).on("look up", path)),
+        };
+        let same = |a: &Attr| (a.ino, a.kind, a.mtime, a.ctime);
+        let (mut entry, mut was_damaged) = (stat()?, false);
+        for _ in 0..EXAMINED_MAX {
+            let examined = self.examine(path, long, entry);
+            // A file may have come in the folder's place as well.
+            let is_odd = |e: &FsError| matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::NotDirectory);
+            if entry.kind != Kind::Directory || !examined.as_ref().is_err_and(is_odd) {
+                return examined;
+            }
+            let now = stat()?;
+            let is_same = same(&now) == same(&entry);
+            // Twice: another one that came within a tick of the host's clock may have the number and the times of the one before.
+            if is_same && was_damaged {
+                return examined;
+            }
+            (entry, was_damaged) = (now, is_same);
+        }
+        self.examine(path, long, entry)
     }
 
     /// `Corrupt` if the directory `id` that was found in `dir` is `dir` or above it: no walk of it would end.
