@@ -108,8 +108,7 @@ fn pjdfstest_config(expected: &BTreeMap<String, String>) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(failures, "  {name:?},");
     }
-    // Below 0.01 s of naptime, timestamp tests fail on ext4 itself; the clock of files of a virtual machine that has to wait for its processors
-    // stands still for longer. What never changes is found all the same.
+    // Below 0.01 s of naptime, timestamp tests fail on ext4 itself.
     format!(
         r#"[features]
 posix_fallocate = {{}}
@@ -118,7 +117,7 @@ utime_now = {{}}
 utimensat = {{}}
 
 [settings]
-naptime = 0.03
+naptime = 0.01
 allow_remount = false
 expected_failures = [
 {failures}]
