@@ -15,7 +15,7 @@ use crate::segment::NodeId;
 
 /// Paths of a group: what is on its way at once. More than a processor has outstanding reads, and few enough to stay in its
 /// nearest cache.
-const GROUP: usize = 32;
+const GROUP: usize = 64;
 /// So many paths are found before what is missing of them is explained.
 const STEP: usize = 8 * GROUP;
 /// So many paths are worth a thread of their own.
@@ -41,9 +41,12 @@ impl<'q> From<&'q [u8]> for Question<'q> {
 
 /// A path of a group that may be there.
 #[derive(Clone, Copy, Default)]
-struct Lane {
+struct Lane<'q> {
     /// Which question it is of the group.
     question: usize,
+    /// The directory that is asked for, and the name in it.
+    dir: &'q [u8],
+    name: &'q [u8],
     /// That of the first slot with its tag.
     node: u32,
     /// Its directory.
@@ -154,7 +157,8 @@ impl Resolver<'_> {
                     prefetch(columns.parents(), node as usize);
                     prefetch(columns.name_positions(), (node / GROUP_LEN) as usize);
                     prefetch(columns.name_lengths(), (node - node % GROUP_LEN) as usize);
-                    lanes[used] = Lane { question: number, node, ..Lane::default() };
+                    let (dir, name) = split(path);
+                    lanes[used] = Lane { question: number, node, dir, name, ..Lane::default() };
                     used += 1;
                 }
                 First::Nothing if !path.is_empty() && is_plain(path) => {}
@@ -166,7 +170,7 @@ impl Resolver<'_> {
         for lane in &mut *lanes {
             lane.parent = columns.parent(lane.node).unwrap_or_default();
             lane.name_at = columns.name_start(lane.node).unwrap_or_default();
-            prefetch(columns.names(), lane.name_at);
+            prefetch_all(columns.names(), lane.name_at, lane.name.len());
             prefetch(table.ranks(), (lane.parent / RANK_NODES) as usize);
         }
         // The directories' paths.
@@ -186,7 +190,7 @@ impl Resolver<'_> {
         }
         for (place, lane) in places.iter().zip(&*lanes) {
             if let Some(position) = table.positions().get(*place) {
-                prefetch(table.paths(), u64::from_le_bytes(*position) as usize);
+                prefetch_all(table.paths(), u64::from_le_bytes(*position) as usize, lane.dir.len());
             } else if let Some(at) = columns.name_start(lane.parent) {
                 prefetch(columns.names(), at);
             }
@@ -194,10 +198,9 @@ impl Resolver<'_> {
         // All bytes.
         for lane in lanes {
             let question = &questions[lane.question];
-            let (dir, name) = split(as_it_stands(question).unwrap_or_default());
-            let is_it = is_name_at(columns, lane.node, lane.name_at, name)
+            let is_it = is_name_at(columns, lane.node, lane.name_at, lane.name)
                 && columns.parent(lane.node) == Some(lane.parent)
-                && table.is_dir_path(columns, lane.parent, dir);
+                && table.is_dir_path(columns, lane.parent, lane.dir);
             answers[lane.question] =
                 if is_it { Some(NodeId(lane.node)) } else { self.find(question.start, question.path)? };
         }
@@ -226,4 +229,11 @@ fn prefetch<T>(slice: &[T], place: usize) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (slice, place);
+}
+
+/// The same for so many bytes from a place on, of which the first and the last line are asked for.
+#[inline(always)]
+fn prefetch_all(bytes: &[u8], place: usize, len: usize) {
+    prefetch(bytes, place);
+    prefetch(bytes, place.wrapping_add(len.saturating_sub(1)));
 }
