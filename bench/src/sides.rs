@@ -414,6 +414,22 @@ pub fn drop_caches() -> Result<()> {
     Ok(())
 }
 
+/// Drops what the page cache has of a file, or of all files below a folder, which is synced already. Other than [`drop_caches`] it frees no more than is read again
+/// at once, so the host of a virtual machine has no time to take that memory back.
+pub fn evict(path: &Path) -> Result<()> {
+    let kind = fs::symlink_metadata(path).with_context(|| format!("cannot look at {}", path.display()))?.file_type();
+    if kind.is_dir() {
+        for entry in fs::read_dir(path).with_context(|| format!("cannot list {}", path.display()))? {
+            evict(&entry?.path())?;
+        }
+    } else if kind.is_file() {
+        let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
+            .with_context(|| format!("cannot evict {}", path.display()))?;
+    }
+    Ok(())
+}
+
 /// The command with which a person mounts and unmounts, for the figure of a whole unlock.
 pub fn mount_command(side: &Side, place: &Place) -> Option<[Command; 2]> {
     let command = |program: &Path, arguments: &[&OsStr]| {
