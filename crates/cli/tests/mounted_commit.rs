@@ -46,8 +46,15 @@ fn a_commit_is_the_diff_that_a_snapshot_of_the_mount_is() {
     w.run(&["manifest", "snapshot", "mnt", "-o", "expected", "--parent", "job", "--cache-dir", "hashes"]).expect(0);
     let (changes, expected) = (w.read("changes"), w.read("expected"));
     assert_eq!(String::from_utf8_lossy(&changes), String::from_utf8_lossy(&expected));
-    w.told(&["-o", "whole", "--full"]);
-    w.run(&["manifest", "snapshot", "mnt", "-o", "now", "--format", "v2025", "--cache-dir", "hashes"]).expect(0);
+    let full = w.told(&["-o", "whole", "--full"]);
+    let now = ["manifest", "snapshot", "mnt", "-o", "now", "--format", "v2025", "--cache-dir", "hashes", "--json"];
+    let now = w.run(&now).expect(0).json();
+    // What changed, and what is written.
+    for (count, of_all) in
+        [("files", "files"), ("bytes", "size"), ("directories", "directories"), ("symlinks", "symlinks")]
+    {
+        assert_eq!((&full[count], &full["whole"][count]), (&told[count], &now[of_all]), "{count}");
+    }
     assert_eq!(String::from_utf8_lossy(&w.read("whole")), String::from_utf8_lossy(&w.read("now")));
     // And all of it is in the store.
     w.run(&["manifest", "merge", "job", "changes", "-o", "merged"]).expect(0);
@@ -227,7 +234,16 @@ fn what_was_taken_back_is_in_no_manifest_any_more() {
     w.mount();
     fs::write(w.at("oops"), "oops").unwrap();
     let place = ["-o", &w.bench.str("changes")];
+    let dry = w.told(&[&place[..], &["--dry-run"]].concat());
+    assert_eq!((&dry["manifests"][0]["written"], &dry["manifests"][0]["would_write"]), (&false.into(), &true.into()));
     w.commit(&place).expect(0).says("1 file");
+    // What a commit would write is what is there.
+    w.commit(&[&place[..], &["--dry-run"]].concat()).expect(0).says("nothing would be written");
+    let dry = w.told(&[&place[..], &["--dry-run"]].concat());
+    assert_eq!((&dry["manifests"][0]["written"], &dry["manifests"][0]["would_write"]), (&false.into(), &false.into()));
+    let written = fs::metadata(w.bench.path("changes")).unwrap().modified().unwrap();
+    w.commit(&place).expect(0).says("nothing is written");
+    assert_eq!(fs::metadata(w.bench.path("changes")).unwrap().modified().unwrap(), written);
     fs::remove_file(w.at("oops")).unwrap();
     w.commit(&["--dry-run"]).expect(0).says("nothing was changed");
     w.commit(&place).expect(0).says("nothing is changed");
