@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 
 use adit_testkit::{Rng, scaled, seeds};
 use commits::{LARGE_LEN, World};
-use common::pattern;
+use common::{eventually, pattern};
 use serde_json::Value;
 
 /// What an object of version 2025 holds at most.
@@ -365,6 +365,51 @@ fn a_commit_says_what_is_missing_in_the_store() {
     w.umount();
     w.mount();
     assert_eq!(w.told(&[])["files"], 1);
+    w.umount();
+}
+
+/// The kernel notes the time of a write before it has the page that is written to.
+#[test]
+fn a_write_that_fails_leaves_the_file_as_it_was() {
+    let Some(w) = World::new("v2025") else { return };
+    let objects = w.files("store/Data");
+    let (object, _) = objects.iter().find(|(_, len)| **len == LARGE_LEN as u64).expect("the large file's object");
+    let content = fs::read(object).unwrap();
+    fs::remove_file(object).unwrap();
+    w.mount();
+    let modified = || fs::metadata(w.at("large")).unwrap().modified().unwrap();
+    let was = modified();
+    let open = || File::options().read(true).write(true).open(w.at("large")).unwrap();
+    for _ in 0..3 {
+        let file = open();
+        assert_eq!(file.write_at(b"x", 100).unwrap_err().raw_os_error(), Some(libc::EIO));
+        drop(file);
+        assert_eq!(open().write_at(b"x", LARGE_LEN as u64 - 1).unwrap_err().raw_os_error(), Some(libc::EIO));
+    }
+    let differing = || w.run(&["diff", "mnt", "--json"]).expect(0).json();
+    assert_eq!(differing(), serde_json::json!([]));
+    assert_eq!(w.status("large"), "error");
+    // And nothing is in the way of what else was changed.
+    fs::write(w.at("new"), "new").unwrap();
+    assert_eq!(w.told(&[])["files"], 1);
+    w.umount();
+    w.mount();
+    assert_eq!(modified(), was);
+    // A write that comes about has its time, whatever failed before.
+    assert!(open().write_at(b"x", 100).is_err());
+    fs::write(object, &content).unwrap();
+    // Until then it is not asked for again.
+    let file = open();
+    eventually("the object is there again", || file.write_at(b"x", 100).is_ok());
+    drop(file);
+    assert_eq!(differing()[0]["path"], "/large");
+    assert!(modified() > was);
+    w.umount();
+    w.mount();
+    assert!(modified() > was);
+    let mut now = content;
+    now[100] = b'x';
+    assert!(fs::read(w.at("large")).unwrap() == now);
     w.umount();
 }
 
