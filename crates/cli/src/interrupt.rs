@@ -1,8 +1,8 @@
 //! Ending a copy on a signal: at the next step it stops, removes what is unfinished, and dies of the signal.
 
 use std::io::{self, Read};
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{LazyLock, OnceLock};
 
 use adit_media::objects::Cancel;
 use adit_mount::Signals;
@@ -13,6 +13,9 @@ static CAME: AtomicI32 = AtomicI32::new(0);
 
 /// What ends the calls of object stores once a signal came.
 static CALLS: LazyLock<Cancel> = LazyLock::new(Cancel::default);
+
+/// What the command says when it ends of a signal.
+static LEFT: OnceLock<&str> = OnceLock::new();
 
 /// What is to end with a signal, if signals are heard.
 pub fn calls() -> &'static Cancel {
@@ -36,6 +39,12 @@ pub fn watch() {
     if let Err(e) = spawned {
         tracing::debug!("signals are not heard: {e}");
     }
+}
+
+/// The same; who is told to end says what that leaves, in a line on standard error.
+pub fn watch_telling(left: &'static str) {
+    LEFT.get_or_init(|| left);
+    watch();
 }
 
 /// Whether a signal came.
@@ -70,6 +79,12 @@ impl Read for Input {
 pub fn obey() {
     match CAME.load(Ordering::SeqCst) {
         0 => {}
-        signal => crate::process::die_of(signal),
+        signal => {
+            if let Some(left) = LEFT.get() {
+                // Standard error may be closed; there is nowhere to say so.
+                let _ = io::Write::write_all(&mut io::stderr(), format!("adit: interrupted: {left}\n").as_bytes());
+            }
+            crate::process::die_of(signal)
+        }
     }
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 
 use adit_testkit::{Rng, scaled, seeds};
 use commits::{LARGE_LEN, World};
-use common::pattern;
+use common::{eventually, pattern};
 use serde_json::Value;
 
 /// What an object of version 2025 holds at most.
@@ -46,8 +46,15 @@ fn a_commit_is_the_diff_that_a_snapshot_of_the_mount_is() {
     w.run(&["manifest", "snapshot", "mnt", "-o", "expected", "--parent", "job", "--cache-dir", "hashes"]).expect(0);
     let (changes, expected) = (w.read("changes"), w.read("expected"));
     assert_eq!(String::from_utf8_lossy(&changes), String::from_utf8_lossy(&expected));
-    w.told(&["-o", "whole", "--full"]);
-    w.run(&["manifest", "snapshot", "mnt", "-o", "now", "--format", "v2025", "--cache-dir", "hashes"]).expect(0);
+    let full = w.told(&["-o", "whole", "--full"]);
+    let now = ["manifest", "snapshot", "mnt", "-o", "now", "--format", "v2025", "--cache-dir", "hashes", "--json"];
+    let now = w.run(&now).expect(0).json();
+    // What changed, and what is written.
+    for (count, of_all) in
+        [("files", "files"), ("bytes", "size"), ("directories", "directories"), ("symlinks", "symlinks")]
+    {
+        assert_eq!((&full[count], &full["whole"][count]), (&told[count], &now[of_all]), "{count}");
+    }
     assert_eq!(String::from_utf8_lossy(&w.read("whole")), String::from_utf8_lossy(&w.read("now")));
     // And all of it is in the store.
     w.run(&["manifest", "merge", "job", "changes", "-o", "merged"]).expect(0);
@@ -227,7 +234,16 @@ fn what_was_taken_back_is_in_no_manifest_any_more() {
     w.mount();
     fs::write(w.at("oops"), "oops").unwrap();
     let place = ["-o", &w.bench.str("changes")];
+    let dry = w.told(&[&place[..], &["--dry-run"]].concat());
+    assert_eq!((&dry["manifests"][0]["written"], &dry["manifests"][0]["would_write"]), (&false.into(), &true.into()));
     w.commit(&place).expect(0).says("1 file");
+    // What a commit would write is what is there.
+    w.commit(&[&place[..], &["--dry-run"]].concat()).expect(0).says("nothing would be written");
+    let dry = w.told(&[&place[..], &["--dry-run"]].concat());
+    assert_eq!((&dry["manifests"][0]["written"], &dry["manifests"][0]["would_write"]), (&false.into(), &false.into()));
+    let written = fs::metadata(w.bench.path("changes")).unwrap().modified().unwrap();
+    w.commit(&place).expect(0).says("nothing is written");
+    assert_eq!(fs::metadata(w.bench.path("changes")).unwrap().modified().unwrap(), written);
     fs::remove_file(w.at("oops")).unwrap();
     w.commit(&["--dry-run"]).expect(0).says("nothing was changed");
     w.commit(&place).expect(0).says("nothing is changed");
@@ -349,6 +365,51 @@ fn a_commit_says_what_is_missing_in_the_store() {
     w.umount();
     w.mount();
     assert_eq!(w.told(&[])["files"], 1);
+    w.umount();
+}
+
+/// The kernel notes the time of a write before it has the page that is written to.
+#[test]
+fn a_write_that_fails_leaves_the_file_as_it_was() {
+    let Some(w) = World::new("v2025") else { return };
+    let objects = w.files("store/Data");
+    let (object, _) = objects.iter().find(|(_, len)| **len == LARGE_LEN as u64).expect("the large file's object");
+    let content = fs::read(object).unwrap();
+    fs::remove_file(object).unwrap();
+    w.mount();
+    let modified = || fs::metadata(w.at("large")).unwrap().modified().unwrap();
+    let was = modified();
+    let open = || File::options().read(true).write(true).open(w.at("large")).unwrap();
+    for _ in 0..3 {
+        let file = open();
+        assert_eq!(file.write_at(b"x", 100).unwrap_err().raw_os_error(), Some(libc::EIO));
+        drop(file);
+        assert_eq!(open().write_at(b"x", LARGE_LEN as u64 - 1).unwrap_err().raw_os_error(), Some(libc::EIO));
+    }
+    let differing = || w.run(&["diff", "mnt", "--json"]).expect(0).json();
+    assert_eq!(differing(), serde_json::json!([]));
+    assert_eq!(w.status("large"), "error");
+    // And nothing is in the way of what else was changed.
+    fs::write(w.at("new"), "new").unwrap();
+    assert_eq!(w.told(&[])["files"], 1);
+    w.umount();
+    w.mount();
+    assert_eq!(modified(), was);
+    // A write that comes about has its time, whatever failed before.
+    assert!(open().write_at(b"x", 100).is_err());
+    fs::write(object, &content).unwrap();
+    // Until then it is not asked for again.
+    let file = open();
+    eventually("the object is there again", || file.write_at(b"x", 100).is_ok());
+    drop(file);
+    assert_eq!(differing()[0]["path"], "/large");
+    assert!(modified() > was);
+    w.umount();
+    w.mount();
+    assert!(modified() > was);
+    let mut now = content;
+    now[100] = b'x';
+    assert!(fs::read(w.at("large")).unwrap() == now);
     w.umount();
 }
 

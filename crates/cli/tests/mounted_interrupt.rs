@@ -7,6 +7,7 @@ mod mounts;
 mod s3;
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -25,9 +26,15 @@ const LARGE_LEN: usize = (17 << 20) + 5;
 /// Starts a command on `b`, waits until a request with `method` on a key with `key` is on its way, and sends it `signal`. It has to die of that.
 fn interrupt(b: &Bucket, args: &[&str], (method, key): (&str, &str), signal: i32) {
     let mut command: Command = b.command_of(env!("CARGO_BIN_EXE_adit"));
-    command.args(args).args(["--request-timeout", REQUEST_TIMEOUT]).stdout(Stdio::null()).stderr(Stdio::null());
+    command.args(args).args(["--request-timeout", REQUEST_TIMEOUT]).stdout(Stdio::null()).stderr(Stdio::piped());
     b.server.clear_log();
     let mut child = Killed(command.start().unwrap());
+    let mut stderr = child.0.stderr.take().unwrap();
+    // Read all the time, so that nothing that is said holds it up.
+    let said = std::thread::spawn(move || {
+        let mut said = String::new();
+        stderr.read_to_string(&mut said).map(|_| said)
+    });
     b.server.wait_for_request(method, key);
     // SAFETY: a signal to our own child, which nobody has waited for yet.
     assert_eq!(unsafe { libc::kill(child.0.id() as i32, signal) }, 0);
@@ -40,6 +47,8 @@ fn interrupt(b: &Bucket, args: &[&str], (method, key): (&str, &str), signal: i32
         std::thread::sleep(Duration::from_millis(5));
     };
     assert_eq!(status.signal(), Some(signal), "{args:?}");
+    let said = said.join().unwrap().unwrap();
+    assert_eq!(said.matches("adit: interrupted: ").count(), 1, "{args:?}: {said}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use std::time::Duration;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use self::flush::Failing;
-use self::late_times::LengthTimes;
+use self::late_times::{LengthTimes, MissedTimes};
 use super::buffer::WriteBuffer;
 use super::clock::{NEVER, Tick};
 use super::handles::FileHandle;
@@ -59,6 +59,8 @@ pub(crate) struct FileState {
     failing: Option<Failing>,
     /// The times that the latest change of length brought along.
     length_times: LengthTimes,
+    /// Of which changes times come, where the kernel keeps them.
+    missed_times: MissedTimes,
 }
 
 /// What the kernel's pages of a file are worth when it is opened.
@@ -88,6 +90,7 @@ impl OpenInode {
             failure: None,
             failing: None,
             length_times: LengthTimes::default(),
+            missed_times: MissedTimes::default(),
         };
         OpenInode {
             ino,
@@ -177,6 +180,10 @@ impl Engine {
         }
         {
             let mut state = file.write();
+            if let Some(times) = state.missed_times.left() {
+                // Who sent them has its answer.
+                let _ = self.setattr_in_store(&file, &times);
+            }
             if state.is_dirty() {
                 let path = self.store.path_of(ino).unwrap_or_else(|| format!("{ino:?}"));
                 let failure = state.failure.unwrap_or(ErrorKind::Io);
@@ -298,8 +305,9 @@ impl Engine {
         if set.mtime.is_some() || set.atime.is_some() {
             self.flush_units(file, &mut state, NEVER)?;
         }
-        let keeps_times = self.options.kernel_writeback && self.caps.kernel_writeback;
-        if keeps_times && fh.is_some() && state.length_times.are_newer_than(set) {
+        let keeps_times = self.kernel_keeps_times();
+        let is_noted = keeps_times && fh.is_some();
+        if is_noted && (state.length_times.are_newer_than(set) || state.missed_times.keep_back(set)) {
             drop(state);
             return self.getattr(file.ino, fh);
         }
@@ -341,6 +349,7 @@ impl Engine {
         let (attr, since) = done?;
         if let Some(size) = set.size {
             self.truncated(file, &mut state, size);
+            self.content_changed(file, &mut state);
         }
         drop(state);
         let settled = self.own_attr(attr, since);
@@ -359,16 +368,35 @@ impl Engine {
     pub fn read(&self, fh: Fh, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let handle = self.files.get(fh)?;
         let state = handle.file.read();
-        let n = if self.store_orders_calls() {
+        let read = if self.store_orders_calls() {
             // Whoever opens or closes it meanwhile must not wait for a network.
             let file = state.readable()?.clone();
             drop(state);
-            self.read_clean(handle.file.ino, &file, offset, buf)?
+            self.read_clean(handle.file.ino, &file, offset, buf)
         } else {
-            self.read_merged(handle.file.ino, &state, offset, buf)?
+            let read = self.read_merged(handle.file.ino, &state, offset, buf);
+            drop(state);
+            read
         };
+        if read.is_err() && self.kernel_keeps_times() {
+            handle.file.write().missed_times.failed();
+        }
+        let n = read?;
         self.counters.read(n);
         Ok(n)
+    }
+
+    /// Whether the kernel notes the times of files itself, and sends them.
+    pub(super) fn kernel_keeps_times(&self) -> bool {
+        self.options.kernel_writeback && self.caps.kernel_writeback
+    }
+
+    /// The content of a file changed: times of that which came before it are set now.
+    pub(super) fn content_changed(&self, file: &OpenInode, state: &mut FileState) {
+        if let Some(times) = state.missed_times.changed() {
+            // Who sent them has its answer.
+            let _ = self.setattr_in_store(file, &times);
+        }
     }
 
     /// Whether no lock is held while the store reads or writes a file: it keeps calls on the same bytes apart, and may take long.

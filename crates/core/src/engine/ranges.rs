@@ -55,6 +55,9 @@ impl Engine {
         self.units.drop_range(file.ino, offset / unit, end.div_ceil(unit));
         state.unsettled = true;
         self.inode_changed(file.ino);
+        if allocated.is_ok() {
+            self.content_changed(file, &mut state);
+        }
         self.refresh(file, &mut state);
         allocated
     }

@@ -189,8 +189,13 @@ impl Store for ManifestStore {
         if name.as_bytes() != STATE_XATTR.as_bytes() || self.0.index.kind(id)? != Kind::File {
             return Err(ErrorKind::NoAttribute.into());
         }
-        let is_cached = ManifestFile::open(self.0.clone(), id)?.is_cached()?;
-        Ok(if is_cached { b"cached".to_vec() } else { b"remote".to_vec() })
+        let file = ManifestFile::open(self.0.clone(), id)?;
+        let state: &[u8] = match file.is_cached()? {
+            true => b"cached",
+            false if file.is_unread()? => b"error",
+            false => b"remote",
+        };
+        Ok(state.to_vec())
     }
 
     fn xattr_names(&self, ino: Ino) -> Result<Vec<u8>> {

@@ -157,7 +157,9 @@ impl ManifestFile {
             let taken = std::mem::take(&mut rest);
             let (part, left) = taken.split_at_mut((range.end - range.start) as usize);
             rest = left;
-            let read = read(&object, at - range.start, range.start, part)?;
+            let read = read(&object, at - range.start, range.start, part);
+            self.inner.unread.note(object.id(), read.as_ref().err());
+            let read = read?;
             at += range.end - range.start;
             // The range lies in the object.
             if read == part.len() { Ok(()) } else { Err(ErrorKind::Corrupt.into()) }
@@ -207,6 +209,16 @@ impl ManifestFile {
             Ok(())
         })?;
         Ok(refused)
+    }
+
+    /// Whether an object of it could not be read last.
+    pub fn is_unread(&self) -> Result<bool> {
+        let mut is_unread = false;
+        self.each_piece(0..self.size, |piece| {
+            is_unread |= self.inner.unread.has(piece.object.id());
+            Ok(())
+        })?;
+        Ok(is_unread)
     }
 
     /// Whether all of its content is in the cache.

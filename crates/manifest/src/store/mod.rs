@@ -17,6 +17,7 @@ mod index;
 mod names;
 mod segments;
 mod streams;
+mod unread;
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -33,6 +34,7 @@ use ahead::Ahead;
 use extra::{Content, Extra};
 use file::ManifestFile;
 use index::Index;
+use unread::Unread;
 
 pub use build::{BuildPlace, BuildReport, Building, build_segment};
 pub use entries::{Lower, each_entry, entries_at, file_at, files};
@@ -40,7 +42,7 @@ pub use identity::Identity;
 pub use names::ListedNames;
 pub use segments::{Segments, SegmentsOptions};
 
-/// The attribute that tells whether a file's content is on this machine: `remote` or `cached`.
+/// The attribute that tells whether a file's content is on this machine: `cached`, `remote`, or `error` if it could not be read last.
 pub use adit_core::overlay::STATE_XATTR;
 
 /// How a manifest is shown and read.
@@ -73,6 +75,7 @@ struct Inner {
     cache: Arc<Cache>,
     source: Arc<Source>,
     ahead: Ahead,
+    unread: Unread,
     options: StoreOptions,
 }
 
@@ -112,7 +115,8 @@ impl ManifestStore {
         let identity = Identity::of(&segment)?;
         let source = Arc::new(Source { fetch, is_over: AtomicBool::new(false) });
         let ahead = Ahead::new(source.clone(), options.read_ahead_threads);
-        Ok(ManifestStore(Arc::new(Inner { index: Index::new(segment), identity, cache, source, ahead, options })))
+        let (index, unread) = (Index::new(segment), Unread::default());
+        Ok(ManifestStore(Arc::new(Inner { index, identity, cache, source, ahead, unread, options })))
     }
 
     /// The manifest.

@@ -42,13 +42,19 @@ use crate::failure::{Advice, Failure, Result};
 use crate::progress::Progress;
 use crate::{interrupt, open};
 
+/// What a signal leaves.
+const INTERRUPTED: &str = "what is stored stays, and the next commit goes on from there";
 /// Requests to the store that only ask, at a time.
 const THREADS: usize = 16;
 
 /// `adit manifest commit`
 pub(super) fn commit(args: &ManifestCommitArgs, global: &GlobalArgs) -> Result<()> {
     let target = Target::of(args, global)?;
-    interrupt::watch();
+    interrupt::watch_telling(INTERRUPTED);
+    commit_of(&target, args, global).map_err(|failure| unless_it_died(failure, &target.mount, &args.mountpoint))
+}
+
+fn commit_of(target: &Target, args: &ManifestCommitArgs, global: &GlobalArgs) -> Result<()> {
     let frozen = Frozen::of(&target.mount)?;
     let store = frozen.store()?;
     let tree = Tree::new(&*store);
@@ -57,9 +63,12 @@ pub(super) fn commit(args: &ManifestCommitArgs, global: &GlobalArgs) -> Result<(
     let Some(manifest) = target.to_write(changed.manifest, &mut told, args)? else {
         return told.nothing(args, global);
     };
+    if args.full {
+        told.is_whole(&manifest);
+    }
     if args.dry_run {
         let looked = in_store(&manifest, &*target.objects, &target.url, global)?;
-        told.would_go(&manifest, &looked, &target.places)?;
+        told.would_go(&manifest, &looked, &target.places, &*target.objects)?;
         return told.print(args, global);
     }
     let Some(encoded) = told.encode(&manifest)? else { return told.nothing(args, global) };
@@ -99,7 +108,7 @@ impl Target {
             super::only_one_on_output(output, args.json)?;
         }
         let mount = mounted(&args.mountpoint)?;
-        let about = process::about(&mount)?;
+        let about = process::about(&mount).map_err(|failure| unless_it_died(failure, &mount, &args.mountpoint))?;
         if let Some(output) = &args.output {
             // What is mounted is what the commit is told against.
             super::check_manifest_output(output, &[about.manifest().as_os_str()])?;
@@ -204,6 +213,18 @@ fn mounted(path: &Path) -> Result<MountInfo> {
         "manifest" => failure.hint("it cannot be changed; mount it with --writable"),
         _ => failure.hint("`adit manifest snapshot SOURCE -o FILE --cas URL` makes a manifest of any source"),
     })
+}
+
+/// What became of a commit that failed: if the process of the mount has ended meanwhile, that is why.
+fn unless_it_died(failure: Failure, mount: &MountInfo, mountpoint: &Path) -> Failure {
+    if Registry::of_this_user().find(mountpoint).is_ok_and(|now| now.pid == mount.pid) {
+        return failure;
+    }
+    let at = mountpoint.display();
+    Failure::new(Code::NotAMount, format!("{at}: the process of the mount ended while its changes were committed"))
+        .hint(format!(
+            "nothing is lost: `adit umount {at}`, mount it and commit again; what is stored already is not sent again"
+        ))
 }
 
 /// The index of the manifest that is mounted: of its file, or, where that has gone, was changed, or cannot be read, what the process of the

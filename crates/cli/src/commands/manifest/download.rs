@@ -75,7 +75,7 @@ pub(super) fn download(args: &ManifestDownloadArgs, global: &GlobalArgs) -> Resu
         umask: process::umask() as u16,
         dry_run: args.dry_run,
     };
-    interrupt::watch();
+    interrupt::watch_telling("the files that are complete stay, and the same command goes on from there");
     let advice = Advice::about_disks(&[dest]);
     let mut log = Log::new(args, wanted_bytes(&wanted.manifest, &filter), &advice, global);
     let downloaded = bring(&wanted.manifest, &options, &mut |event| log.event(event));

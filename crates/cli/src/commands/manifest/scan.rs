@@ -86,7 +86,10 @@ pub(super) fn scan(
     let listed = opened.segment().map(ListedNames::new);
     let names = listed.as_ref().map(|names| names as &dyn Names);
     let options = Options { format, filter: &filter, threads, known, names };
-    interrupt::watch();
+    interrupt::watch_telling(match cache {
+        Some(_) => "what was hashed and stored so far stays, and the same command goes on from there",
+        None => "what was stored stays",
+    });
     let mut progress = Progress::new("manifest", global.quiet).advising(&opened.advice).folding();
     let another = || if is_dir { open::dir(place, true).ok().map(|store| store as Arc<dyn Store>) } else { None };
     let mut sizing = Sizing::of(&another, vec![path.to_vec()], filter.clone());

@@ -56,7 +56,7 @@ pub(super) fn upload(args: &ManifestUploadArgs, global: &GlobalArgs) -> Result<(
         cas: CasArgs::default(),
     };
     let (place, opened) = open::source(&root, global, Purpose::Read)?;
-    interrupt::watch();
+    interrupt::watch_telling("what is stored stays, and the same command goes on from there");
     let tree = Tree::new(&*opened.store);
     let (store, advice) = (&args.content.store, &opened.advice);
     let (filter, verify, json) = (&filter, args.verify, args.json);

@@ -135,7 +135,7 @@ fn of_store(manifest: Manifest, knows_store: bool, args: &ManifestVerifyArgs, gl
     let mut ids: Vec<ObjectId> = manifest.entries().flat_map(|(_, body)| objects_of(body)).collect();
     ids.sort_unstable();
     ids.dedup();
-    interrupt::watch();
+    interrupt::watch_telling("not everything was compared");
     let total = ids.iter().fold(0u64, |bytes, id| bytes.saturating_add(id.len));
     let mut progress = Progress::new("verify", global.quiet).of_bytes(total);
     let (mut count, mut bytes, mut details) = (0, 0, HashMap::new());

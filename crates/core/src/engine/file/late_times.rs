@@ -1,11 +1,19 @@
-//! [`LengthTimes`]: why times that arrive late do not undo later ones.
+//! Times of a file that a kernel keeps, where they are not obeyed: [`LengthTimes`] that come late, and [`MissedTimes`] of a write that
+//! came to nothing.
 //!
+//! **Late.**
 //! A kernel that keeps the times of files sends them with a change of length, T1, and sets its own to them only when that was answered. If
 //! it writes an inode back meanwhile, for a write before, it sends the times of that write, T0, takes the inode for clean, and never
 //! sends T1 again (Linux 6.18, `fuse_flush_times` beside `fuse_do_setattr`). So who comes with T0 after T1 is not obeyed.
 //!
 //! What a user sets is not touched: it comes without a handle, and the kernel writes an inode back before it sends it. As nothing is
 //! written back twice at once, there is at most one such T0 for each T1; so a clock that was set back costs the times of one write at most.
+
+//!
+//! **Missed.** Before a part of a page is written, the kernel notes the time of the write, and then reads the page. If it cannot have that,
+//! the write fails, and the time stays noted: it is sent at the next chance, also while the page is being read, though nothing was
+//! written. So times that come after no change are kept back: they are set when a change comes (a write that was on its way may be answered
+//! after its times), and else when the file is closed, unless somebody failed to read it or to write to it.
 
 use crate::types::{SetAttr, SetTime, Timestamp};
 
@@ -45,6 +53,46 @@ impl LengthTimes {
     pub(super) fn failed(&mut self, set: &SetAttr) -> Option<SetAttr> {
         let is_of_set = self.0.as_ref().is_some_and(|times| set.size.is_some() && set.ctime == Some(times.ctime));
         if is_of_set { self.0.take()?.late } else { None }
+    }
+}
+
+/// What is known of the changes that times come of.
+#[derive(Default)]
+pub(super) struct MissedTimes {
+    /// Whether the content changed since times were obeyed.
+    has_changed: bool,
+    /// Whether a read or a write failed since the content changed.
+    has_failed: bool,
+    /// Times that were kept back.
+    kept_back: Option<SetAttr>,
+}
+
+impl MissedTimes {
+    /// Somebody could not read it, or not write to it.
+    pub(super) fn failed(&mut self) {
+        self.has_failed = true;
+    }
+
+    /// Its content changed. Returns the times that were kept back, which are to be set now.
+    pub(super) fn changed(&mut self) -> Option<SetAttr> {
+        (self.has_changed, self.has_failed) = (true, false);
+        self.kept_back.take()
+    }
+
+    /// Whether `set` are times that the kernel noted, and nothing else, and no change was before them. If not they are obeyed, and what comes
+    /// later is of what happens from now on.
+    pub(super) fn keep_back(&mut self, set: &SetAttr) -> bool {
+        let are_noted =
+            matches!(*set, SetAttr { mtime: Some(SetTime::At(_)), ctime: Some(_), .. }) && only_written(set);
+        let are_missed = are_noted && !self.has_changed;
+        self.has_changed = false;
+        self.kept_back = are_missed.then_some(*set);
+        are_missed
+    }
+
+    /// Nobody has it open any more: the times that are left, if they are of no write that failed.
+    pub(super) fn left(&mut self) -> Option<SetAttr> {
+        self.kept_back.take().filter(|_| !self.has_failed)
     }
 }
 
@@ -90,6 +138,34 @@ mod tests {
         assert!(!known.are_newer_than(&times(8)), "no length, nothing noted");
         known.begin(&length(7));
         assert!(known.are_newer_than(&times(6)));
+    }
+
+    #[test]
+    fn times_without_a_change_are_kept_back_until_one_comes() {
+        let mut missed = MissedTimes::default();
+        let others = [
+            length(2),
+            SetAttr { perm: Some(0o600), ..times(2) },
+            SetAttr { mtime: Some(SetTime::Now), ..times(2) },
+            SetAttr { ctime: None, ..times(2) },
+        ];
+        assert!(others.iter().all(|set| !missed.keep_back(set)));
+        assert_eq!(missed.changed(), None);
+        assert!(!missed.keep_back(&times(3)), "of that change");
+        assert!(missed.keep_back(&times(4)), "of none");
+        assert_eq!(missed.changed(), Some(times(4)), "a write that was on its way");
+        assert_eq!(missed.changed(), None);
+        assert!(!missed.keep_back(&times(5)));
+        // A read on the way to a write, and its times before and after it failed.
+        assert!(missed.keep_back(&times(6)));
+        missed.failed();
+        assert!(missed.keep_back(&times(7)));
+        assert_eq!(missed.left(), None, "nothing was written");
+        assert!(missed.keep_back(&times(8)));
+        assert_eq!(missed.changed(), Some(times(8)), "but if something is, that has its time");
+        assert!(!missed.keep_back(&times(9)));
+        assert!(missed.keep_back(&times(10)));
+        assert_eq!(missed.left(), Some(times(10)), "nothing failed");
     }
 
     #[test]

@@ -275,6 +275,10 @@ impl Engine {
             }
         }
         self.inode_changed(file.ino);
+        match &written {
+            Ok(()) => self.content_changed(file, state),
+            Err(_) => state.missed_times.failed(),
+        }
         written
     }
 

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use adit_core::media::{Content, Objects, PutOptions, Stored, check_user_metadata};
@@ -151,7 +151,7 @@ impl Places {
 
     /// Those of them in which something lies already, as far as that can be told.
     pub fn taken(&self, objects: &dyn Objects) -> Vec<String> {
-        let is_file = |file: &&PathBuf| file.as_os_str() != super::super::STANDARD_STREAM && file.exists();
+        let is_file = |file: &&PathBuf| !is_stream(file) && file.exists();
         let file = self.file.as_ref().filter(is_file).map(|file| file.display().to_string());
         let key = self.in_store.as_ref().and_then(|place| place.latest(objects));
         let in_store = key.filter(|key| objects.head(key).is_ok()).map(|key| self.url(&key));
@@ -178,12 +178,11 @@ impl Places {
             told.is_at(&self.url(&key), written);
         }
         if let Some(file) = &self.file {
-            let is_stream = file.as_os_str() == super::super::STANDARD_STREAM;
-            let same = !is_stream && std::fs::read(file).is_ok_and(|found| found == encoded.text);
+            let same = !is_stream(file) && has_it(file, encoded);
             if !same {
                 super::super::write(manifest, encoded.format, file)?;
             }
-            if is_stream {
+            if is_stream(file) {
                 told.is_on_output();
             } else {
                 told.is_at(&file.display().to_string(), !same);
@@ -224,17 +223,25 @@ impl Places {
             .hint("name another place with --manifest-prefix or --manifest-name, or say --replace"))
     }
 
-    /// The places, for people; the time of now stands for that of the writing.
+    /// The places, and whether a commit would write to each: where the same manifest lies already it would not. The time of now stands for that of the writing.
     ///
     /// # Errors
     /// None: what no key can be was refused before.
-    pub fn show(&self) -> Result<Vec<String>> {
-        let in_store = self.in_store.as_ref().map(|place| place.key(now())).transpose()?.map(|key| self.url(&key));
-        let file = self.file.as_ref().map(|file| match file.as_os_str() == super::super::STANDARD_STREAM {
-            true => "standard output".to_owned(),
-            false => file.display().to_string(),
-        });
-        Ok(in_store.into_iter().chain(file).collect())
+    pub fn show(&self, encoded: &Encoded, objects: &dyn Objects) -> Result<Vec<(String, bool)>> {
+        let mut shown = Vec::new();
+        if let Some(place) = &self.in_store {
+            let there = place.latest(objects).filter(|key| is_there(objects, key, encoded));
+            let is_new = there.is_none();
+            let key = there.map_or_else(|| place.key(now()), Ok)?;
+            shown.push((self.url(&key), is_new));
+        }
+        if let Some(file) = &self.file {
+            shown.push(match is_stream(file) {
+                true => ("standard output".to_owned(), true),
+                false => (file.display().to_string(), !has_it(file, encoded)),
+            });
+        }
+        Ok(shown)
     }
 
     fn url(&self, key: &str) -> String {
@@ -294,6 +301,16 @@ impl InStore {
             after = last;
         }
     }
+}
+
+/// Whether standard output is meant.
+fn is_stream(file: &Path) -> bool {
+    file.as_os_str() == super::super::STANDARD_STREAM
+}
+
+/// Whether a file of the host is this manifest.
+fn has_it(file: &Path, encoded: &Encoded) -> bool {
+    std::fs::read(file).is_ok_and(|found| found == encoded.text)
 }
 
 fn is_mounted(key: &str) -> Failure {

@@ -1,6 +1,7 @@
 //! What is told of a commit.
 
 use adit_core::FsError;
+use adit_core::media::Objects;
 use adit_index::Segment;
 use adit_manifest::commit::Looked;
 use adit_manifest::format::{Body, Format, Manifest, Removed, Written};
@@ -38,8 +39,9 @@ pub struct Told {
     lost: Lost,
     /// Files that are told though they did not change, because v2023 has no manifest of nothing.
     restated: u64,
-    /// Where it was written, or would be; and whether that was done now.
+    /// Where it was written, or would be; and whether that was done now, or had to be.
     places: Vec<(String, bool)>,
+    is_dry: bool,
     is_streamed: bool,
     /// Files could not be brought to the store.
     has_failures: bool,
@@ -59,15 +61,7 @@ impl Told {
     ) -> Result<Told> {
         let subject = args.mountpoint.display().to_string();
         let Identity { header, hash, .. } = Identity::of(segment).map_err(|e| Failure::fs(&subject, &e))?;
-        let (mut files, mut bytes, mut directories, mut symlinks) = (0u64, 0u64, 0u64, 0u64);
-        for (_, body) in changed.entries() {
-            match body {
-                Body::Directory => directories += 1,
-                Body::Symlink(_) => symlinks += 1,
-                Body::File(file) => (files, bytes) = (files + 1, bytes + file.size_bytes),
-                Body::Deleted(_) => {}
-            }
-        }
+        let Counts { files, bytes, directories, symlinks } = Counts::of(changed);
         // A tree of 2023 has no folders of its own.
         let is_told = |removed: &Removed| header.format != Format::V2023 || *removed == Removed::File;
         let deletions = changed.deletions().filter(|(_, removed)| is_told(removed)).count() as u64;
@@ -102,7 +96,15 @@ impl Told {
         });
         let (format, places) = (header.format, Vec::new());
         let (restated, is_streamed, has_failures) = (0, false, false);
-        Ok(Told { object, format, subject, untold, lost, restated, places, is_streamed, has_failures })
+        let is_dry = args.dry_run;
+        Ok(Told { object, format, subject, untold, lost, restated, places, is_dry, is_streamed, has_failures })
+    }
+
+    /// `manifest`, the whole tree, is what is written.
+    pub fn is_whole(&mut self, manifest: &Manifest) {
+        let Counts { files, bytes, directories, symlinks } = Counts::of(manifest);
+        self.object["whole"] =
+            json!({"files": files, "bytes": bytes, "directories": directories, "symlinks": symlinks});
     }
 
     /// Whether nothing differs.
@@ -163,19 +165,25 @@ impl Told {
         ended(&self.object, failure, args.json && self.has_failures)
     }
 
-    /// What it would get.
+    /// What it would get, and where the manifest would go: looked up as for a commit, so that a place that has it already is told.
     ///
     /// # Errors
     /// As [`encode`](Self::encode).
-    pub fn would_go(&mut self, manifest: &Manifest, looked: &Looked, places: &Places) -> Result<()> {
+    pub fn would_go(
+        &mut self,
+        manifest: &Manifest,
+        looked: &Looked,
+        places: &Places,
+        objects: &dyn Objects,
+    ) -> Result<()> {
         self.object["would_upload"] = json!({
             "missing": looked.missing.0,
             "missing_bytes": looked.missing.1,
             "present": looked.present.0,
             "present_bytes": looked.present.1,
         });
-        if self.encode(manifest)?.is_some() {
-            self.places = places.show()?.into_iter().map(|place| (place, false)).collect();
+        if let Some(encoded) = self.encode(manifest)? {
+            self.places = places.show(&encoded, objects)?;
         }
         Ok(())
     }
@@ -204,8 +212,11 @@ impl Told {
     /// # Errors
     /// Of standard output.
     pub fn print(mut self, args: &ManifestCommitArgs, global: &GlobalArgs) -> Result<()> {
-        let written = |(place, written): &(String, bool)| json!({"place": place, "written": written});
-        self.object["manifests"] = self.places.iter().map(written).collect();
+        let place = |(place, changes): &(String, bool)| match self.is_dry {
+            true => json!({"place": place, "written": false, "would_write": changes}),
+            false => json!({"place": place, "written": changes}),
+        };
+        self.object["manifests"] = self.places.iter().map(place).collect();
         let mut out = Output::new();
         if args.json {
             out.json(&self.object)?;
@@ -217,12 +228,12 @@ impl Told {
         }
         out.finish()?;
         if !global.quiet {
-            self.for_people(args.dry_run);
+            self.for_people();
         }
         Ok(())
     }
 
-    fn for_people(&self, dry_run: bool) {
+    fn for_people(&self) {
         let say = |text: String| eprintln!("adit: {}: {text}", self.subject);
         let is_written = self.is_streamed || !self.places.is_empty();
         if let Some(words) = self.lost.words(self.format) {
@@ -235,22 +246,16 @@ impl Told {
             });
         }
         let number = |value: &Value| value.as_u64().unwrap_or(0);
-        let count = |field: &str, one: &str, many: &str| {
-            let count = number(&self.object[field]);
-            (count > 0).then(|| format!("{count} {}", if count == 1 { one } else { many }))
-        };
-        let parts = [
-            count("files", "file", "files")
-                .map(|text| format!("{text} ({})", show_size(number(&self.object["bytes"])))),
-            count("directories", "folder", "folders"),
-            count("symlinks", "link", "links"),
-            count("deletions", "deletion", "deletions"),
-        ];
-        say(match self.is_nothing() {
+        say(match (self.is_nothing(), self.object.get("whole")) {
             // Written all the same: as a whole, or over one that told more.
-            true => "nothing is changed".to_owned(),
-            false => parts.into_iter().flatten().collect::<Vec<_>>().join(", "),
+            (true, _) => "nothing is changed".to_owned(),
+            (false, None) => in_words(&self.object),
+            (false, Some(_)) => format!("changed: {}", in_words(&self.object)),
         });
+        if let Some(whole) = self.object.get("whole") {
+            let verb = if self.is_dry { "would be listed" } else { "is listed" };
+            say(format!("the whole tree {verb}: {}", in_words(whole)));
+        }
         if let Some(uploaded) = self.object.get("uploaded") {
             let stored = show_size(number(&uploaded["stored_bytes"]));
             let count = counted(number(&uploaded["stored"]), "object");
@@ -278,8 +283,50 @@ impl Told {
         for (place, _) in self.places.iter().filter(|_| self.is_streamed) {
             say(format!("the manifest is {place}"));
         }
-        if !dry_run && !self.is_streamed && self.places.iter().all(|(_, written)| !written) {
-            say("it was committed before, and nothing was changed since: nothing is written".to_owned());
+        if !self.is_streamed && self.places.iter().all(|(_, written)| !written) {
+            let verb = if self.is_dry { "would be" } else { "is" };
+            say(format!("it was committed before, and nothing was changed since: nothing {verb} written"));
         }
     }
+}
+
+/// What is in a manifest.
+struct Counts {
+    files: u64,
+    /// Of all files.
+    bytes: u64,
+    directories: u64,
+    symlinks: u64,
+}
+
+impl Counts {
+    fn of(manifest: &Manifest) -> Counts {
+        let mut counts = Counts { files: 0, bytes: 0, directories: 0, symlinks: 0 };
+        for (_, body) in manifest.entries() {
+            match body {
+                Body::Directory => counts.directories += 1,
+                Body::Symlink(_) => counts.symlinks += 1,
+                Body::File(file) => (counts.files, counts.bytes) = (counts.files + 1, counts.bytes + file.size_bytes),
+                Body::Deleted(_) => {}
+            }
+        }
+        counts
+    }
+}
+
+/// The counts in an object for programs, for people.
+fn in_words(object: &Value) -> String {
+    let number = |field: &str| object[field].as_u64().unwrap_or(0);
+    let count = |field: &str, one: &str, many: &str| {
+        let count = number(field);
+        (count > 0).then(|| format!("{count} {}", if count == 1 { one } else { many }))
+    };
+    let parts = [
+        count("files", "file", "files").map(|text| format!("{text} ({})", show_size(number("bytes")))),
+        count("directories", "folder", "folders"),
+        count("symlinks", "link", "links"),
+        count("deletions", "deletion", "deletions"),
+    ];
+    let words: Vec<String> = parts.into_iter().flatten().collect();
+    if words.is_empty() { "nothing".to_owned() } else { words.join(", ") }
 }
