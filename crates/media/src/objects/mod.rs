@@ -6,6 +6,7 @@
 
 mod begun;
 mod body;
+mod calls;
 mod cancel;
 mod credentials;
 mod failure;
@@ -17,6 +18,7 @@ mod runtime;
 mod s3;
 mod transport;
 mod upload;
+mod wanted;
 
 use std::path::PathBuf;
 use std::sync::Arc;

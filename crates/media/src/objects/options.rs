@@ -154,6 +154,19 @@ impl Default for ObjectsOptions {
     }
 }
 
+impl ObjectsOptions {
+    /// Gives the limits that were left open, and keeps them within what makes sense.
+    pub(super) fn complete(&mut self, around: &dyn Surroundings) {
+        if self.tries_max == 0 {
+            let given = around.set_variable("AWS_MAX_ATTEMPTS").and_then(|tries| tries.parse().ok());
+            self.tries_max = given.unwrap_or(TRIES).clamp(1, 100);
+        }
+        self.part_len_bytes = self.part_len_bytes.max(PART_LEN_MIN_BYTES);
+        self.parts_at_once_max = self.parts_at_once_max.max(1);
+        self.requests_at_once_max = self.requests_at_once_max.max(1);
+    }
+}
+
 /// Tries of a request, where nobody says how many.
 const TRIES: u32 = 6;
 /// Least length of a part that is not the last, in bytes: what S3 takes.
@@ -230,13 +243,7 @@ impl S3Settings {
         let ca_bundle = options.ca_bundle.take().or_else(|| variable(&["AWS_CA_BUNDLE"]).map(PathBuf::from));
         options.ca_bundle = ca_bundle.or_else(|| file.value("ca_bundle").map(PathBuf::from));
         options.instance_metadata &= !is_true(around, "AWS_EC2_METADATA_DISABLED");
-        if options.tries_max == 0 {
-            let given = around.set_variable("AWS_MAX_ATTEMPTS").and_then(|tries| tries.parse().ok());
-            options.tries_max = given.unwrap_or(TRIES).clamp(1, 100);
-        }
-        options.part_len_bytes = options.part_len_bytes.max(PART_LEN_MIN_BYTES);
-        options.parts_at_once_max = options.parts_at_once_max.max(1);
-        options.requests_at_once_max = options.requests_at_once_max.max(1);
+        options.complete(around);
         let (bucket, prefix) = (bucket.to_owned(), prefix.to_owned());
         Ok(S3Settings { bucket, prefix, endpoint, region, profile, path_style, options })
     }

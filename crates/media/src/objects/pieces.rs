@@ -10,7 +10,7 @@ use adit_core::media::{ObjectInfo, ObjectSink};
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 
-use super::s3::Outcome;
+use super::calls::Outcome;
 
 /// Bytes of a range that wait for their reader at most, but for a piece that is longer by itself.
 const AHEAD_MAX_BYTES: usize = 512 << 10;
@@ -58,8 +58,8 @@ impl Pieces {
         self.sender.send(Piece::Bytes(bytes)).is_ok()
     }
 
-    /// Tells how it ended.
-    pub fn end(self, ended: Outcome<ObjectInfo>) {
+    /// Tells how it ended; nothing comes after that.
+    pub fn end(&self, ended: Outcome<ObjectInfo>) {
         // A caller that is gone need not know.
         let _ = self.sender.send(Piece::End(ended));
     }

@@ -29,7 +29,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::begun::Begun;
 use super::body::{Counted, Incoming, Outgoing, Progress, Whole};
 use super::near::Place;
-use super::options::{ObjectsOptions, S3Settings};
+use super::options::ObjectsOptions;
 
 /// Bytes a second that a slow line moves at least.
 const RATE_MIN_BYTES: u64 = 64 << 10;
@@ -175,11 +175,14 @@ enum Attempt {
 }
 
 impl Transport {
-    pub fn new(settings: &S3Settings, begun: Option<Arc<Begun>>) -> adit_core::Result<Transport> {
-        let options = settings.options.clone();
-        // A machine without any certificates can still talk to a store that needs none.
-        let is_plain = settings.endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http:"));
-        let client = client(&options, is_plain, |builder| builder)?;
+    /// Requests with the limits of `options`. Who `may_be_plain` can do without certificates.
+    pub fn new(
+        options: &ObjectsOptions,
+        may_be_plain: bool,
+        begun: Option<Arc<Begun>>,
+    ) -> adit_core::Result<Transport> {
+        let options = options.clone();
+        let client = client(&options, may_be_plain, |builder| builder)?;
         let permits = Arc::new(Semaphore::new(options.requests_at_once_max));
         Ok(Transport { client, direct: OnceLock::new(), options, permits, cut_off: Mutex::default(), begun })
     }
@@ -209,16 +212,28 @@ impl Transport {
 
     /// One try, until `deadline`. It ends when for `quiet_max` nothing was sent and no answer began.
     async fn attempt(&self, request: &Request<Buffer>, quiet_max: Duration, deadline: Instant) -> Result<Attempt> {
+        let progress = Progress::start();
+        let len = request.body().len() as u64;
+        let outgoing = || reqwest::Body::wrap(Outgoing::new(request.body().clone(), progress.clone()));
+        let body = (len > 0).then(|| (outgoing(), len));
+        self.exchange(request, body, (&progress, quiet_max, deadline)).await
+    }
+
+    /// The same with a body of this length, which notes its progress.
+    async fn exchange(
+        &self,
+        request: &Request<Buffer>,
+        body: Option<(reqwest::Body, u64)>,
+        (progress, quiet_max, deadline): (&Progress, Duration, Instant),
+    ) -> Result<Attempt> {
         let invalid = |e: reqwest::Error| Error::new(ErrorKind::Unexpected, "the request is none").set_source(e);
         let client = self.client(request.uri())?;
         let mut sending = client.request(request.method().clone(), request.uri().to_string());
         sending = sending.headers(request.headers().clone());
-        let progress = Progress::start();
         let mut waits = quiet_max;
-        if !request.body().is_empty() {
-            waits += time_for(BUFFERED_MAX_BYTES.min(request.body().len() as u64));
-            let body = Outgoing::new(request.body().clone(), progress.clone());
-            sending = sending.body(reqwest::Body::wrap(body));
+        if let Some((body, len)) = body {
+            waits += time_for(BUFFERED_MAX_BYTES.min(len));
+            sending = sending.body(body);
         }
         let mut answer = pin!(client.execute(sending.build().map_err(invalid)?));
         loop {
