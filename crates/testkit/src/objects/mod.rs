@@ -3,7 +3,7 @@
 //!
 //! * [`MemoryObjects`]: the store that is obviously right.
 //! * [`ObjectFaults`] and [`FaultyObjects`]: any store, with chosen calls that fail, lie or take their time, and counters.
-//! * [`FaultyS3`]: what a client of the network protocol talks to, with the faults that only a network has.
+//! * [`FaultyS3`]: what a client of a network protocol talks to, with the faults that only a network has.
 //! * [`LoopbackService`]: any other service that speaks HTTP, as a function from requests to answers.
 //! * [`DistantServer`]: a proxy that makes a server on the loopback as slow to answer as one that is far away.
 //! * [`check_objects`]: what an object store promises, as one function.
@@ -13,6 +13,7 @@ mod faulty;
 mod http;
 mod memory;
 mod s3;
+mod server;
 mod service;
 mod suite;
 
@@ -20,7 +21,8 @@ pub use distance::{DistantServer, Traffic};
 pub use faulty::{FaultyObjects, ObjectCall, ObjectFault, ObjectFaults, ObjectStats};
 pub use http::{Request as HttpRequest, Response as HttpResponse};
 pub use memory::MemoryObjects;
-pub use s3::{Conditions, FaultyS3, HttpFault, RequestLog};
+pub use s3::{Conditions, FaultyS3};
+pub use server::{FaultyServer, HttpFault, RequestLog};
 pub use service::LoopbackService;
 pub use suite::check_objects;
 
