@@ -93,7 +93,14 @@ impl Calls {
         Ok(arrived)
     }
 
-    fn deadline_for(&self, bytes: u64) -> Instant {
+    /// Runs a future that ends by itself, and does not wait for it.
+    pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) -> Result<()> {
+        self.threads.threads()?.spawn(future);
+        Ok(())
+    }
+
+    /// When a call ends that moves `bytes`.
+    pub fn deadline_for(&self, bytes: u64) -> Instant {
         Instant::now() + self.deadline + time_for(bytes)
     }
 }

@@ -27,7 +27,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::begun::Begun;
-use super::body::{Counted, Incoming, Outgoing, Progress, Whole};
+use super::body::{Asked, Counted, Incoming, Outgoing, Progress, Whole};
 use super::near::Place;
 use super::options::ObjectsOptions;
 
@@ -165,6 +165,14 @@ impl Drop for Part<'_> {
     }
 }
 
+/// Marks a request whose answer is handed on while it comes, though it is none to a range.
+#[derive(Clone, Copy, Debug)]
+pub struct AsItComes;
+
+/// Marks a request for a range of whose answer it is looked after whether it is all of the object.
+#[derive(Clone, Copy, Debug)]
+pub struct WholeMayCome;
+
 /// How one try went.
 enum Attempt {
     Answered(Response<HttpBody>),
@@ -292,13 +300,36 @@ impl Transport {
                 (Attempt::Answered(answer) | Attempt::Busy(answer), None) => {
                     part.upload = None;
                     self.give_up_again(&request, deadline).await;
-                    check_range(request.method(), request.headers(), answer.status(), answer.headers())
-                        .map_err(Trouble::into_error)?;
+                    let is_whole = answer.status() == StatusCode::OK;
+                    if !(is_whole && request.extensions().get::<WholeMayCome>().is_some()) {
+                        check_range(request.method(), request.headers(), answer.status(), answer.headers())
+                            .map_err(Trouble::into_error)?;
+                    }
                     return Ok(
                         answer.map(|body| body.map_inner(|stream| Box::new(Counted { stream, _permit: permit })))
                     );
                 }
             }
+        }
+    }
+}
+
+impl Transport {
+    /// Sends a request once, whose body is read while it goes: to try it again is for who reads that.
+    pub async fn send_once<T: Send + 'static>(
+        &self,
+        request: Request<Buffer>,
+        body: Asked<T>,
+        deadline: Instant,
+    ) -> Result<Response<HttpBody>> {
+        let Ok(Ok(_permit)) = timeout_at(deadline, self.permits.acquire()).await else {
+            return Err(Trouble::TimedOut("other requests kept this one waiting").into_error());
+        };
+        let (progress, len) = (body.progress(), http_body::Body::size_hint(&body).lower());
+        let body = Some((reqwest::Body::wrap(body), len));
+        match self.exchange(&request, body, (&progress, self.options.answer_timeout, deadline)).await? {
+            Attempt::Answered(answer) | Attempt::Busy(answer) => Ok(answer),
+            Attempt::Failed(trouble) => Err(trouble.into_error()),
         }
     }
 }
@@ -310,7 +341,8 @@ impl Transport {
         // What an answer to HEAD says is not about its own body.
         let len = len.filter(|_| *request.method() != Method::HEAD);
         let (status, headers) = (answer.status(), std::mem::take(answer.headers_mut()));
-        let is_long = status.is_success() && request.headers().contains_key(RANGE);
+        let may_be_long = request.headers().contains_key(RANGE) || request.extensions().get::<AsItComes>().is_some();
+        let is_long = status.is_success() && may_be_long;
         let left = if is_long { u64::MAX } else { WHOLE_LEN_MAX_BYTES };
         let mut body = HttpBody::new(Incoming::new(answer, left, self.options.answer_timeout), len);
         let mut is_busy = may_go_better(status);
