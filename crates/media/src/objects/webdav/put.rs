@@ -3,6 +3,7 @@
 //! A `PUT` may be seen half-way, and a `MOVE` is not. With `Overwrite: T` a `MOVE` first deletes what is there, a collection with all that
 //! is in it, too: so it is sent only after one with `F` was refused, and after a look has shown that it is an object.
 
+use std::collections::BTreeMap;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -243,16 +244,9 @@ impl WebDavObjects {
     }
 
     fn set_metadata(&self, key: &str, temporary: &str, metadata: &[(&str, &str)]) -> Result<()> {
-        let map: std::collections::BTreeMap<_, _> = metadata.iter().copied().collect();
-        let text = serde_json::Value::from_iter(map).to_string();
-        let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-        let body = format!(
-            "<?xml version=\"1.0\" encoding=\"utf-8\"?><propertyupdate xmlns=\"DAV:\"><set><prop>\
-             <{METADATA} xmlns=\"{NAMESPACE}\">{text}</{METADATA}></prop></set></propertyupdate>"
-        );
         let request = self.server.request(method("PROPPATCH"), temporary);
-        let request = request.header(CONTENT_TYPE, "application/xml; charset=utf-8").body(Buffer::from(body));
-        let server = self.server.clone();
+        let request = request.header(CONTENT_TYPE, "application/xml; charset=utf-8");
+        let (server, request) = (self.server.clone(), request.body(Buffer::from(description(metadata))));
         let set = self.calls.run(0, |_| async move {
             let mut answer = server.send(request).await?;
             let status = answer.status();
@@ -372,6 +366,17 @@ impl WebDavObjects {
     }
 }
 
+/// What gives an object its metadata.
+fn description(metadata: &[(&str, &str)]) -> String {
+    let map: BTreeMap<_, _> = metadata.iter().copied().collect();
+    let text = serde_json::Value::from_iter(map).to_string();
+    let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    format!(
+        "<?xml version=\"1.0\" encoding=\"utf-8\"?><propertyupdate xmlns=\"DAV:\"><set><prop>\
+         <{METADATA} xmlns=\"{NAMESPACE}\">{text}</{METADATA}></prop></set></propertyupdate>"
+    )
+}
+
 /// What is wrong with what the server has, of `len` bytes that were sent.
 fn lost(found: &Found, len: u64) -> String {
     match found {
@@ -379,5 +384,23 @@ fn lost(found: &Found, len: u64) -> String {
             format!("the server took {len} bytes, and has {told} of them")
         }
         _ => format!("the server took {len} bytes, and does not have them"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The example of `docs/formats/manifest.md`.
+    #[test]
+    fn metadata_are_one_property() {
+        let sent = description(&[("file-system-location-name", "a & <b>"), ("asset-root", "/home/me/work")]);
+        let property = "<metadata xmlns=\"urn:adit:objects\">\
+                        {\"asset-root\":\"/home/me/work\",\"file-system-location-name\":\"a &amp; &lt;b&gt;\"}</metadata>";
+        let expected = "<?xml version=\"1.0\" encoding=\"utf-8\"?><propertyupdate xmlns=\"DAV:\"><set><prop>"
+            .to_owned()
+            + property
+            + "</prop></set></propertyupdate>";
+        assert_eq!(sent, expected);
     }
 }
