@@ -37,6 +37,8 @@ pub const FUSE: Need = Need { package: "fuse3", proof: Proof::Program("fusermoun
 pub const SUDO: Need = Need { package: "sudo", proof: Proof::Program("sudo") };
 /// The I/O tester of the fio stage.
 pub const FIO: Need = Need { package: "fio", proof: Proof::Program("fio") };
+/// A server on WebDAV, without a service that starts by itself.
+pub const APACHE: Need = Need { package: "apache2-bin", proof: Proof::File("/usr/sbin/apache2") };
 /// What pjdfstest links against and calls.
 pub const ACL: &[Need] = &[
     Need { package: "libacl1-dev", proof: Proof::File("/usr/include/sys/acl.h") },

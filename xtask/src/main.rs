@@ -15,6 +15,7 @@
 //! | [`oracle`] | the official Cryptomator library behind a command line, built into the cache; the frozen fixtures |
 //! | [`deadline`] | the official job-attachment packages, in an environment in the cache |
 //! | [`s3`]    | S3 servers for the tests, and for a command of your own |
+//! | [`webdav`] | a server on WebDAV for the tests |
 //! | [`apt`]   | system packages: installed as root, otherwise the exact command |
 //! | [`bench`] | hands its arguments to the benchmark crate |
 //! | [`process`], [`workplace`] | child processes with time limits; where things lie |
@@ -35,6 +36,7 @@ mod suites;
 mod test;
 mod tools;
 mod venv;
+mod webdav;
 mod workplace;
 
 use std::process::ExitCode;

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::stage::{self, Outcome, Run, Stage};
-use crate::{apt, deadline, fuzz, oracle, process, s3, suites, tools, workplace};
+use crate::{apt, deadline, fuzz, oracle, process, s3, suites, tools, webdav, workplace};
 
 /// The variable that tests multiply their seeds and counts by.
 const SCALE_VARIABLE: &str = "ADIT_TEST_SCALE";
@@ -202,10 +202,14 @@ fn interop(run: &Run) -> Result<Outcome> {
     ensure_fuse()?;
     let servers = s3::Servers::start()?;
     ready("the S3 servers are");
+    let webdav = webdav::Scratch::start()?;
+    ready("the WebDAV server is");
 
     let variables = servers.variables();
     let mut variables: Vec<(&str, &OsStr)> = variables.iter().map(|(name, value)| (*name, value.as_os_str())).collect();
     variables.extend(oracle.env());
+    let (name, urls) = webdav.variable();
+    variables.push((name, urls.as_os_str()));
     variables.push((deadline::ENV_PYTHON, deadline.python.as_os_str()));
     test_targets_named(run, "interop", &[], &variables)?;
     // Those that start a server of their own once more: now that is the other one.

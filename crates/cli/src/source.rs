@@ -138,6 +138,31 @@ pub fn is_url(path: &Path) -> bool {
     path.as_os_str().as_bytes().windows(3).any(|w| w == b"://")
 }
 
+/// Refuses a URL with a user or password in it, before anything else shows it.
+///
+/// # Errors
+/// Usage.
+pub fn expect_no_secret(url: &OsStr) -> Result<()> {
+    let text = url.to_string_lossy();
+    let Some((scheme, rest)) = text.split_once("://") else { return Ok(()) };
+    let authority = rest.split('/').next().unwrap_or_default();
+    // One with a `/` in a password is cut there; no host has a name like what is left.
+    let is_cut = rest.contains('@') && !may_be_host(authority);
+    if !authority.contains('@') && !is_cut {
+        return Ok(());
+    }
+    let shown = rest.rsplit('@').next().unwrap_or_default();
+    Err(Failure::usage(format!("{scheme}://…@{shown}: a user and a password do not belong into a URL, which others see")).hint(
+        "for WebDAV: --webdav-user NAME and --webdav-password-file FILE, or ADIT_WEBDAV_USER and ADIT_WEBDAV_PASSWORD, or ADIT_WEBDAV_TOKEN",
+    ))
+}
+
+/// Whether a colon, if there is one, is that of a port or of an address in brackets.
+fn may_be_host(authority: &str) -> bool {
+    let is_port = |(_, port): (&str, &str)| port.parse::<u16>().is_ok() || port.ends_with(']');
+    authority.rsplit_once(':').is_none_or(is_port)
+}
+
 fn not_a(wanted: &str, found: &Source) -> Failure {
     if let Source::Dir(dir) = found {
         if let Ok(mount) = Registry::of_this_user().find(dir) {
@@ -186,6 +211,7 @@ fn check_volume(path: &Path) -> Result<PathBuf> {
 /// The file of a manifest, absolute; or its URL.
 fn check_manifest(path: &Path) -> Result<PathBuf> {
     if is_url(path) {
+        expect_no_secret(path.as_os_str())?;
         return Ok(path.to_owned());
     }
     let file = path.canonicalize().map_err(|e| Failure::io(path.display(), &e))?;
@@ -397,6 +423,20 @@ mod tests {
         }
         assert!(manifest_if_one(OsStr::new(dir)).unwrap().is_none());
         assert_eq!(found(format!("dir:{manifest}")).unwrap_err().code(), Code::NotSupported);
+    }
+
+    #[test]
+    fn no_message_shows_a_secret() {
+        for url in ["dav://u:secret@h/x", "davs://secret@h", "s3://a:secret@b/c", "dav://u:sec/secret@h/x"] {
+            let failure = expect_no_secret(OsStr::new(url)).unwrap_err();
+            assert_eq!(failure.code(), Code::Usage, "{url}");
+            assert!(!failure.text().contains("sec") && failure.text().contains("--webdav-user"), "{}", failure.text());
+            assert!(!Source::recognise(OsStr::new(url)).unwrap_err().text().contains("sec"), "{url}");
+        }
+        for url in ["dav://h:8080/a@b/x", "davs://[::1]:80/a@b", "davs://[::1]/a@b", "s3://bucket/a@b", "/a@b", "a:b@c"]
+        {
+            assert!(expect_no_secret(OsStr::new(url)).is_ok(), "{url}");
+        }
     }
 
     #[test]

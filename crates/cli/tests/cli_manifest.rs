@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
-use adit_testkit::objects::FaultyS3;
+use adit_testkit::objects::{FaultyS3, FaultyWebDav, WebDavHabits};
 use common::{Bench, Ran, Start};
 use serde_json::Value;
 
@@ -264,6 +264,65 @@ fn a_store_that_is_none_is_told_before_the_work() {
     manifest(&bench, &["download", "m", "dest", "--cas", "empty"]).expect(0);
     let only: &[&str] = &["verify", "m", "--cas", "empty", "--strict"];
     manifest(&bench, only).expect(2).says("--strict");
+}
+
+#[test]
+fn a_server_on_webdav_is_a_store() {
+    let bench = bench();
+    let server = FaultyWebDav::start().unwrap();
+    let cas = server.url();
+    let run = |line: &[&str]| manifest(&bench, &[line, &["--cas", &cas]].concat());
+    manifest(&bench, &["snapshot", "work", "-o", "m"]).expect(0);
+    run(&["download", "m", "dest"]).expect(1).says("not a store");
+    run(&["upload", "m", "--root", "work", "--manifest-prefix", "me"]).expect(0);
+    let stored = server.files();
+    assert!(stored.iter().any(|path| path.starts_with("root/Data/")), "{stored:?}");
+    assert!(stored.iter().any(|path| path.starts_with("root/Manifests/me/")), "{stored:?}");
+    run(&["verify", "m"]).expect(0);
+    run(&["download", "m", "dest"]).expect(0);
+    for name in ["a", "sub/b", "sub/tool"] {
+        assert_eq!(fs::read(bench.path("dest").join(name)).unwrap(), fs::read(bench.path("work").join(name)).unwrap());
+    }
+    // The manifest itself, at its URL.
+    let name = stored.iter().find(|path| path.contains("/Manifests/")).unwrap();
+    let url = format!("{}{}", cas, name.strip_prefix("root").unwrap());
+    manifest(&bench, &["diff", &url, "work"]).expect(0);
+
+    let gone = ["verify", "m", "--cas", "dav://127.0.0.1:1/x", "--request-timeout", "100ms"];
+    manifest(&bench, &gone).expect(9).says("dav://127.0.0.1:1/x");
+    let other = format!("{cas}/nowhere");
+    manifest(&bench, &["snapshot", "work", "-o", "n", "--cas", &other]).expect(1).says("there is no such collection");
+}
+
+#[test]
+fn secrets_of_a_server_on_webdav_are_neither_typed_nor_shown() {
+    let bench = bench();
+    manifest(&bench, &["snapshot", "work", "-o", "m"]).expect(0);
+    for url in ["dav://me:secret@127.0.0.1:9/x", "davs://secret@host/x"] {
+        for line in [
+            &["verify", "m", "--cas", url][..],
+            &["upload", "m", "--root", "work", "--cas", url],
+            &["download", "m", "dest", "--cas", url],
+            &["diff", &format!("{url}/Manifests/m"), "work"],
+            &["download", &format!("{url}/Manifests/m/"), "dest"],
+        ] {
+            let ran = manifest(&bench, line).expect(2).says("--webdav-password-file");
+            assert!(!ran.stderr.contains("secret") && !ran.text().contains("secret"), "{line:?}: {}", ran.stderr);
+        }
+    }
+    let mut command = bench.command();
+    command.env("ADIT_WEBDAV_USER", "me").env("ADIT_WEBDAV_PASSWORD", "secret");
+    command.args(["manifest", "verify", "m", "--cas", "dav://example.org/x", "--cache-dir", &bench.str("cache")]);
+    let ran = common::run(command, b"").expect(2).says("in the clear");
+    assert!(!ran.stderr.contains("secret"), "{}", ran.stderr);
+    fs::write(bench.path("password"), "secret\n").unwrap();
+    let server = FaultyWebDav::start().unwrap();
+    server.set_habits(WebDavHabits { authorization: Some("Basic bWU6c2VjcmV0"), ..WebDavHabits::default() });
+    let (cas, password) = (server.url(), bench.str("password"));
+    let upload = ["upload", "m", "--root", "work", "--cas", &cas];
+    manifest(&bench, &upload).expect(1).says("401").says("ADIT_WEBDAV_USER");
+    let who = ["--webdav-user", "me", "--webdav-password-file", &password];
+    manifest(&bench, &[&upload[..], &who].concat()).expect(0);
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! S3 servers for tests and benchmarks: [`S3Server`] starts versitygw or moto on a free port of the loopback, waits until it answers,
-//! and ends it with its owner, even if that is killed.
+//! and ends it with its owner, even if that is killed; so does [`WebDavServer`] with Apache.
 //!
 //! The programs are brought by `cargo xtask test`, which tells them in [`Kind::variable`]. This crate needs no other of the
 //! workspace, so that xtask can use it as well. It is no part of the product.
 
 mod guard;
+mod webdav;
 
 use std::env;
 use std::fs::{self, OpenOptions};
@@ -16,6 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use guard::Guarded;
+pub use webdav::{APACHE, WebDavServer};
 
 /// The variable that tells tests which server to use, by [`Kind::name`]; versitygw where it is not set.
 pub const ENV_KIND: &str = "ADIT_S3_SERVER";
@@ -238,23 +240,28 @@ fn free_address() -> io::Result<SocketAddr> {
 
 fn start_at(kind: Kind, program: &Path, dir: &Path, address: SocketAddr) -> io::Result<Guarded> {
     let log = dir.join("server.log");
-    let mut process = Guarded::start(
+    let process = Guarded::start(
         &command(kind, program, dir, address),
         &OpenOptions::new().append(true).create(true).open(&log)?,
     )?;
+    answering(kind.name(), process, address, &log)
+}
+
+/// Waits until a process answers at `address`.
+fn answering(name: &str, mut process: Guarded, address: SocketAddr, log: &Path) -> io::Result<Guarded> {
     let deadline = Instant::now() + START_LIMIT;
     loop {
         // Asked last: an answer counts only if it came while the program ran.
         let answers = answers(address);
         if let Some(status) = process.ended()? {
-            let message = format!("{} ended at once ({status}): {}", kind.name(), tail(&log));
+            let message = format!("{name} ended at once ({status}): {}", tail(log));
             return Err(io::Error::other(message));
         }
         if answers {
             return Ok(process);
         }
         if Instant::now() >= deadline {
-            let message = format!("{} does not answer after {} s: {}", kind.name(), START_LIMIT.as_secs(), tail(&log));
+            let message = format!("{name} does not answer after {} s: {}", START_LIMIT.as_secs(), tail(log));
             return Err(io::Error::new(io::ErrorKind::TimedOut, message));
         }
         thread::sleep(ASK_EVERY);

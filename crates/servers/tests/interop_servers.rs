@@ -1,13 +1,13 @@
-//! Both servers start, answer, are killed and come back; nothing of them is left over.
+//! The servers start, answer, are killed and come back; nothing of them is left over.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
-use adit_servers::{Kind, S3Server};
+use adit_servers::{APACHE, Kind, S3Server, WebDavServer};
 
 /// The server of `kind` in a folder of the build, which has extended attributes where /tmp may have none.
 fn start(kind: Kind) -> Option<(S3Server, tempfile::TempDir)> {
@@ -18,9 +18,13 @@ fn start(kind: Kind) -> Option<(S3Server, tempfile::TempDir)> {
 
 /// The status line of an answer to a request without credentials.
 fn status_line(server: &S3Server, request: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(server.address())?;
+    status_line_of(server.address(), request)
+}
+
+fn status_line_of(address: SocketAddr, request: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-    write!(stream, "{request} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", server.address())?;
+    write!(stream, "{request} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     Ok(answer.lines().next().unwrap_or_default().to_owned())
@@ -57,6 +61,29 @@ fn moto_forgets_everything_over_a_kill() {
     server.restart().unwrap();
     let missing = status_line(&server, "HEAD /bucket").unwrap();
     assert!(missing.contains("404"), "{missing}");
+}
+
+#[test]
+fn apache_speaks_webdav_until_it_is_dropped() {
+    if !Path::new(APACHE).exists() {
+        let in_ci = env::var_os("CI").is_some_and(|value| value == "true" || value == "1");
+        assert!(!in_ci, "{APACHE} is missing: run by `cargo xtask test`");
+        // Straight to stderr: what a test prints is shown only if it fails.
+        let _ =
+            writeln!(std::io::stderr(), "NOT RUN: {APACHE} is missing; `cargo xtask test --only interop` installs it");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    // Started by root, it runs as somebody else.
+    std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let server = WebDavServer::start(dir.path()).unwrap();
+    let address = server.address();
+    assert_eq!(server.url(), format!("dav://{address}/root"));
+    let made = status_line_of(address, "MKCOL /root/new").unwrap();
+    assert!(made.contains("201"), "{made}");
+    assert!(dir.path().join("data/root/new").is_dir());
+    drop(server);
+    assert!(TcpStream::connect(address).is_err(), "nobody listens any more");
 }
 
 #[test]

@@ -252,7 +252,7 @@ pub struct ManifestIndexArgs {
 /// Where the content of a manifest's files comes from, and where it is kept.
 #[derive(Args, Debug, Clone, Default)]
 pub struct CasArgs {
-    /// Where the content of a manifest's files lies, the folder above Data/: s3://BUCKET/PREFIX, or a folder of this machine
+    /// Where the content of a manifest's files lies, the folder above Data/: s3://BUCKET/PREFIX, davs://HOST/PATH (WebDAV), or a folder of this machine
     #[arg(long, value_name = "URL", value_hint = ValueHint::AnyPath, help_heading = STORE)]
     pub cas: Option<OsString>,
     /// Where what is fetched, hashes, indexes and the volumes of --writable are kept, instead of $XDG_CACHE_HOME/adit; where another user
@@ -280,7 +280,7 @@ const STORE: &str = "Content of a manifest";
 /// Where content lies, for verbs that keep none of it.
 #[derive(Args, Debug, Clone, Default)]
 pub struct ContentArgs {
-    /// Where the content of a manifest's files lies, the folder above Data/: s3://BUCKET/PREFIX, or a folder of this machine
+    /// Where the content of a manifest's files lies, the folder above Data/: s3://BUCKET/PREFIX, davs://HOST/PATH (WebDAV), or a folder of this machine
     #[arg(long, value_name = "URL", value_hint = ValueHint::AnyPath, help_heading = STORE)]
     pub cas: Option<OsString>,
     /// How the store is talked to.
@@ -319,9 +319,15 @@ pub struct StoreArgs {
     /// Name the bucket in the path of a request, not in its host; so it is with an endpoint of your own
     #[arg(long, help_heading = STORE)]
     pub path_style: bool,
-    /// Send requests without credentials, to a public bucket
+    /// Send requests without credentials, to a public bucket or server
     #[arg(long, help_heading = STORE)]
     pub no_sign_request: bool,
+    /// The user of a server on WebDAV [default: ADIT_WEBDAV_USER, or a token in ADIT_WEBDAV_TOKEN]
+    #[arg(long, value_name = "NAME", help_heading = STORE)]
+    pub webdav_user: Option<String>,
+    /// The file with that user's password in its first line [default: the password is in ADIT_WEBDAV_PASSWORD]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = STORE)]
+    pub webdav_password_file: Option<PathBuf>,
     /// Longest time to a connection [default: 5s]
     #[arg(long, value_name = "DURATION", value_parser = units::duration, help_heading = STORE)]
     pub connect_timeout: Option<Duration>,
@@ -346,6 +352,8 @@ impl CasArgs {
                 profile: of.profile.or(or.profile),
                 path_style: of.path_style || or.path_style,
                 no_sign_request: of.no_sign_request || or.no_sign_request,
+                webdav_user: of.webdav_user.or(or.webdav_user),
+                webdav_password_file: of.webdav_password_file.or(or.webdav_password_file),
                 connect_timeout: of.connect_timeout.or(or.connect_timeout),
                 request_timeout: of.request_timeout.or(or.request_timeout),
             },

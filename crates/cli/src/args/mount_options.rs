@@ -267,6 +267,10 @@ impl MountRequest {
             }
             ("path_style" | "path-style", None) => self.cas.store.path_style = true,
             ("no_sign_request" | "no-sign-request", None) => self.cas.store.no_sign_request = true,
+            ("webdav_user" | "webdav-user", Some(_)) => self.cas.store.webdav_user = Some(name_of(text, option)?),
+            ("webdav_password_file" | "webdav-password-file", Some(file)) => {
+                self.cas.store.webdav_password_file = Some(file.into());
+            }
             ("connect_timeout" | "connect-timeout", Some(_)) => self.cas.store.connect_timeout = Some(duration()?),
             ("request_timeout" | "request-timeout", Some(_)) => self.cas.store.request_timeout = Some(duration()?),
             ("exclusive", None) => self.exclusive = true,

@@ -32,7 +32,7 @@ use crate::failure::{Advice, Failure, Result};
 use crate::interrupt;
 use crate::logging;
 use crate::progress::Progress;
-use crate::source::is_url;
+use crate::source::{expect_no_secret, is_url};
 
 /// Indexes of manifests, in the cache directory.
 const INDEXES_DIR: &str = "indexes";
@@ -73,7 +73,7 @@ pub fn settled(args: &CasArgs, manifest: &Path) -> Result<CasArgs> {
     if is_url(manifest) {
         place_of(manifest)?;
     }
-    args.cas.as_deref().map_or(Ok(()), not_empty)?;
+    args.cas.as_deref().map_or(Ok(()), |cas| not_empty(cas).and_then(|()| expect_no_secret(cas)))?;
     let absolute = |path: &Path| std::path::absolute(path).map_err(|e| Failure::io(path.display(), &e));
     let cas = match &args.cas {
         Some(cas) if is_url(Path::new(cas)) => Some(cas.clone()),
@@ -87,12 +87,15 @@ pub fn settled(args: &CasArgs, manifest: &Path) -> Result<CasArgs> {
     {
         super::remark(&format!("{}: another user's; the cache directory is {}", given.display(), own.display()));
     }
-    Ok(CasArgs { cas, cache_dir: own, ..args.clone() })
+    let mut store = args.store.clone();
+    store.webdav_password_file = store.webdav_password_file.as_deref().map(absolute).transpose()?;
+    Ok(CasArgs { cas, cache_dir: own, store, ..args.clone() })
 }
 
 fn not_empty(cas: &OsStr) -> Result<()> {
     match cas.is_empty() {
-        true => Err(Failure::usage("--cas is empty").hint("name s3://BUCKET/PREFIX or a folder, the one above Data/")),
+        true => Err(Failure::usage("--cas is empty")
+            .hint("name s3://BUCKET/PREFIX, davs://HOST/PATH or a folder, the one above Data/")),
         false => Ok(()),
     }
 }
@@ -297,7 +300,8 @@ pub fn expect_content(cas: &OsStr, args: &StoreArgs, manifest: &Manifest, knows_
     match objects.list(&format!("{DATA_DIR}/"), None, 1) {
         Ok(page) if page.objects.is_empty() => {
             let what = format!("{}: not a store: there is no object below {DATA_DIR}/ in it", cas.display());
-            Err(Failure::new(Code::Failure, what).hint("--cas names what is above Data/: s3://BUCKET/PREFIX"))
+            Err(Failure::new(Code::Failure, what)
+                .hint("--cas names what is above Data/: s3://BUCKET/PREFIX or davs://HOST/PATH"))
         }
         Err(e) if e.kind() == ErrorKind::PermissionDenied => refused.map_or(Ok(()), |e| Err(failed(e))),
         Err(e) => Err(failed(e)),
@@ -347,8 +351,17 @@ pub fn index_apart(file: &Path, args: &CasArgs, global: &GlobalArgs) -> Result<S
 /// What `args` were on the command line of `manifest index`.
 fn arguments(args: &CasArgs) -> Result<Vec<OsString>> {
     let CasArgs { cas: _, cache_dir, cache_size: _, strict: _, verify_first: _, store } = args;
-    let StoreArgs { endpoint_url, region, profile, path_style, no_sign_request, connect_timeout, request_timeout } =
-        store;
+    let StoreArgs {
+        endpoint_url,
+        region,
+        profile,
+        path_style,
+        no_sign_request,
+        webdav_user,
+        webdav_password_file,
+        connect_timeout,
+        request_timeout,
+    } = store;
     let mut all: Vec<OsString> = Vec::new();
     let mut pair = |name: &str, value: Option<OsString>| all.extend(value.into_iter().flat_map(|v| [name.into(), v]));
     let duration = |duration: &Option<Duration>| duration.map(|d| format!("{}ms", d.as_millis()).into());
@@ -356,6 +369,8 @@ fn arguments(args: &CasArgs) -> Result<Vec<OsString>> {
     pair("--endpoint-url", endpoint_url.clone().map(OsString::from));
     pair("--region", region.clone().map(OsString::from));
     pair("--profile", profile.clone().map(OsString::from));
+    pair("--webdav-user", webdav_user.clone().map(OsString::from));
+    pair("--webdav-password-file", webdav_password_file.clone().map(PathBuf::into_os_string));
     pair("--connect-timeout", duration(connect_timeout));
     pair("--request-timeout", duration(request_timeout));
     all.extend(path_style.then(|| "--path-style".into()));
@@ -466,10 +481,11 @@ pub fn failure(file: &Path, e: &FsError) -> Failure {
 
 /// The folder and the name in the URL of a manifest.
 fn place_of(url: &Path) -> Result<(&str, &str)> {
+    expect_no_secret(url.as_os_str())?;
     let parts = url.to_str().and_then(|text| text.rsplit_once('/'));
     parts.filter(|(root, name)| !root.ends_with('/') && !name.is_empty()).ok_or_else(|| {
         Failure::usage(format!("{}: names a store, and no manifest in it", url.display()))
-            .hint("write it as s3://BUCKET/PREFIX/Manifests/…")
+            .hint("write it as s3://BUCKET/PREFIX/Manifests/… or davs://HOST/PATH/Manifests/…")
     })
 }
 
@@ -513,6 +529,7 @@ fn hurried(url: &OsStr, args: &StoreArgs) -> Result<Arc<dyn Objects>> {
 
 fn objects_with(url: &OsStr, args: &StoreArgs, tries_max: u32, uploads: Option<&Path>) -> Result<Arc<dyn Objects>> {
     not_empty(url)?;
+    expect_no_secret(url)?;
     let failed = |e: FsError| {
         let failure = Failure::fs(url.display(), &e);
         if e.kind() == ErrorKind::InvalidInput { Failure::usage(failure.message()) } else { failure }
@@ -536,6 +553,8 @@ fn objects_with(url: &OsStr, args: &StoreArgs, tries_max: u32, uploads: Option<&
         profile: args.profile.clone(),
         path_style: args.path_style.then_some(true),
         anonymous: args.no_sign_request,
+        webdav_user: args.webdav_user.clone(),
+        webdav_password_file: args.webdav_password_file.clone(),
         connect_timeout: args.connect_timeout.unwrap_or(defaults.connect_timeout),
         answer_timeout: answer_timeout(args),
         deadline: deadline(args),

@@ -2,8 +2,8 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use futures_core::Stream;
 use http_body::{Frame, SizeHint};
 use opendal_core::{Buffer, Result};
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::transport::{Trouble, innermost};
@@ -81,6 +82,82 @@ impl http_body::Body for Outgoing {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact((self.piece.len() + self.rest.len()) as u64)
+    }
+}
+
+/// What becomes of a request whose body is read while it goes.
+pub enum Wish<T> {
+    /// It wants another piece.
+    Piece,
+    /// It is over.
+    Ended(T),
+}
+
+/// Pieces of a body that are asked for before they are read.
+const ASKED_AHEAD: u64 = 2;
+
+/// The body of a request that asks for its pieces, so that no more than two of them are in memory.
+pub struct Asked<T> {
+    left: u64,
+    wishes: mpsc::Sender<Wish<T>>,
+    pieces: UnboundedReceiver<Bytes>,
+    has_begun: bool,
+    progress: Arc<Progress>,
+}
+
+impl<T> Asked<T> {
+    /// A body of `len` bytes, which is not zero. Who gets its wishes sends the pieces in order; if they end too early, the request fails.
+    pub fn new(len: u64, wishes: mpsc::Sender<Wish<T>>) -> (Asked<T>, UnboundedSender<Bytes>) {
+        let (sender, pieces) = tokio::sync::mpsc::unbounded_channel();
+        (Asked { left: len, wishes, pieces, has_begun: false, progress: Progress::start() }, sender)
+    }
+
+    /// Its progress.
+    pub fn progress(&self) -> Arc<Progress> {
+        self.progress.clone()
+    }
+
+    fn ask(&self, pieces: u64) {
+        for _ in 0..pieces {
+            // Who is gone sends no more, which is seen then.
+            let _ = self.wishes.send(Wish::Piece);
+        }
+    }
+}
+
+impl<T: Send + 'static> http_body::Body for Asked<T> {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, std::io::Error>>> {
+        self.progress.note();
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.ask(ASKED_AHEAD);
+        }
+        let piece = match self.pieces.poll_recv(cx) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(piece) => piece.and_then(|piece| Some((self.left.checked_sub(piece.len() as u64)?, piece))),
+        };
+        let Some((left, piece)) = piece else {
+            return Poll::Ready(Some(Err(std::io::Error::other("what was to be sent cannot be read"))));
+        };
+        self.left = left;
+        self.ask(1);
+        Poll::Ready(Some(Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::future::{Either, select};
 use tokio::sync::watch;
 
-use super::s3::Outcome;
+use super::calls::Outcome;
 use super::transport::Trouble;
 
 /// Ends the calls of all stores that were opened with it, and those that are made later. Clones are the same one.

@@ -105,21 +105,7 @@ fn classify(e: &Error) -> (ErrorKind, String) {
         return (ErrorKind::PermissionDenied, format!("{why}; {NONE_SET_UP}"));
     }
     if let Some(trouble) = Trouble::behind(e) {
-        return match trouble {
-            Trouble::Interrupted => (ErrorKind::Interrupted, trouble.to_string()),
-            Trouble::TimedOut(what) => (ErrorKind::TimedOut, format!("{what}; check the network, or try again later")),
-            Trouble::Broken(what) if what.contains("certificate") => (
-                ErrorKind::Network,
-                format!("{what}; AWS_CA_BUNDLE can name a file with the certificate of who issued it"),
-            ),
-            Trouble::Broken(what) => {
-                (ErrorKind::Network, format!("{what}; check the endpoint and the network, or try again later"))
-            }
-            Trouble::Contradiction(what) => (
-                ErrorKind::Corrupt,
-                format!("{what}: the store, or something before it, does not keep to the protocol"),
-            ),
-        };
+        return of_trouble(trouble);
     }
     let code = said(e, "code").unwrap_or_default();
     let words = words_of(e, &code);
@@ -158,6 +144,23 @@ fn classify(e: &Error) -> (ErrorKind, String) {
         (_, Kind::ConfigInvalid) => (ErrorKind::InvalidInput, words),
         _ if e.is_temporary() => (ErrorKind::Network, format!("{words}; try again later")),
         _ => (ErrorKind::Io, words),
+    }
+}
+
+/// The kind and the words of what is wrong with an exchange.
+pub fn of_trouble(trouble: &Trouble) -> (ErrorKind, String) {
+    match trouble {
+        Trouble::Interrupted => (ErrorKind::Interrupted, trouble.to_string()),
+        Trouble::TimedOut(what) => (ErrorKind::TimedOut, format!("{what}; check the network, or try again later")),
+        Trouble::Broken(what) if what.contains("certificate") => {
+            (ErrorKind::Network, format!("{what}; AWS_CA_BUNDLE can name a file with the certificate of who issued it"))
+        }
+        Trouble::Broken(what) => {
+            (ErrorKind::Network, format!("{what}; check the endpoint and the network, or try again later"))
+        }
+        Trouble::Contradiction(what) => {
+            (ErrorKind::Corrupt, format!("{what}: the store, or something before it, does not keep to the protocol"))
+        }
     }
 }
 

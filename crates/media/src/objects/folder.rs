@@ -23,6 +23,7 @@ use rustix::io::{Errno, retry_on_intr};
 use crate::HostDirectory;
 use crate::host::write_all_at;
 use crate::host_dir::{is_temporary_name, temporary_name};
+use crate::objects::wanted::Wanted;
 
 /// What the names of extended attributes begin with that are user metadata.
 const METADATA_PREFIX: &str = "user.adit.meta.";
@@ -185,25 +186,6 @@ impl FolderObjects {
             }
         }
         Ok(())
-    }
-}
-
-/// Which keys a listing is of.
-struct Wanted<'a> {
-    prefix: &'a str,
-    after: Option<&'a str>,
-    max: usize,
-}
-
-impl Wanted<'_> {
-    fn is(&self, key: &str) -> bool {
-        key.starts_with(self.prefix) && self.after.is_none_or(|after| key > after)
-    }
-
-    /// Whether a key that begins with `dir` can be one.
-    fn may_be_below(&self, dir: &str) -> bool {
-        let of_prefix = dir.starts_with(self.prefix) || self.prefix.starts_with(dir);
-        of_prefix && self.after.is_none_or(|after| dir > after || after.starts_with(dir))
     }
 }
 

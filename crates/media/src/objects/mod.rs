@@ -1,11 +1,13 @@
-//! Object stores: the seam [`Objects`] over S3 and over a folder of this machine.
+//! Object stores: the seam [`Objects`] over S3, over WebDAV and over a folder of this machine.
 //!
 //! [`open_objects`] takes what was typed. [`FolderObjects`] is ours from top to bottom, because what it promises of names, links
 //! and power cuts no general library does. [`S3Objects`] speaks the protocol with opendal, on a small runtime that all of
-//! them share ([`runtime`]) and through a transport of its own ([`transport`]), which has the limits.
+//! them share ([`runtime`]) and through a transport of its own ([`transport`]), which has the limits. [`WebDavObjects`] sends its own requests
+//! through that.
 
 mod begun;
 mod body;
+mod calls;
 mod cancel;
 mod credentials;
 mod failure;
@@ -17,6 +19,8 @@ mod runtime;
 mod s3;
 mod transport;
 mod upload;
+mod wanted;
+mod webdav;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,8 +32,9 @@ pub use cancel::Cancel;
 pub use folder::FolderObjects;
 pub use options::{ObjectsOptions, StoreUrl};
 pub use s3::S3Objects;
+pub use webdav::{Collection as WebDavCollection, WebDavObjects};
 
-/// Opens the object store that `url` names: `s3://bucket/prefix`, a folder, or `file:///folder`.
+/// Opens the object store that `url` names: `s3://bucket/prefix`, `davs://host/path`, `dav://host:port/path`, a folder, or `file:///folder`.
 ///
 /// Nothing goes over the network yet, so a bucket that is not there, or not ours, shows at the first call.
 pub fn open_objects(url: &str, options: &ObjectsOptions) -> Result<Arc<dyn Objects>> {
@@ -49,6 +54,7 @@ pub struct Owner {
 pub fn open_objects_for(url: &str, options: &ObjectsOptions, owner: &Owner) -> Result<Arc<dyn Objects>> {
     Ok(match StoreUrl::parse(url)? {
         StoreUrl::S3 { bucket, prefix } => Arc::new(S3Objects::open_for(&bucket, &prefix, options, owner)?),
+        StoreUrl::WebDav(collection) => Arc::new(WebDavObjects::open_for(&collection, options, owner)?),
         StoreUrl::Folder(path) => Arc::new(FolderObjects::open(&path)?),
     })
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use adit_core::{ErrorKind, FsError, Result};
 
 use super::near::may_have_secrets;
+use super::webdav::Collection;
 
 /// Region of a store that does not say which: what stores other than AWS expect in a signature.
 const REGION_OF_OTHERS: &str = "us-east-1";
@@ -27,6 +28,8 @@ pub enum StoreUrl {
         /// What all keys begin with, without a `/` at either end; perhaps empty.
         prefix: String,
     },
+    /// `davs://host/path`, or `dav://host:port/path` without encryption.
+    WebDav(Collection),
     /// A path, or `file:///path`.
     Folder(PathBuf),
 }
@@ -39,7 +42,10 @@ impl StoreUrl {
         let refuse = |kind, why: String| Err(FsError::new(kind).on("read store", shown.escape_debug()).because(why));
         let Some((scheme, rest)) = text.split_once("://") else {
             return match text {
-                "" => refuse(ErrorKind::InvalidInput, "it is empty; give s3://BUCKET/PREFIX or a folder".to_owned()),
+                "" => refuse(
+                    ErrorKind::InvalidInput,
+                    "it is empty; give s3://BUCKET/PREFIX, davs://HOST/PATH or a folder".to_owned(),
+                ),
                 path => Ok(StoreUrl::Folder(path.into())),
             };
         };
@@ -52,7 +58,18 @@ impl StoreUrl {
                     _ => refuse(ErrorKind::InvalidInput, "write it as file:///PATH".to_owned()),
                 };
             }
-            other => return refuse(ErrorKind::NotSupported, format!("`{other}` is not known; s3:// and folders are")),
+            scheme @ ("dav" | "davs") => {
+                return match Collection::parse(scheme == "davs", rest) {
+                    Ok(collection) => Ok(StoreUrl::WebDav(collection)),
+                    Err(why) => refuse(ErrorKind::InvalidInput, why),
+                };
+            }
+            other => {
+                return refuse(
+                    ErrorKind::NotSupported,
+                    format!("`{other}` is not known; s3://, davs:// and folders are"),
+                );
+            }
         }
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
@@ -90,7 +107,7 @@ fn decode_path(text: &str) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(decoded))
 }
 
-/// What may be chosen of an object store. The times and numbers hold for S3; a folder has none.
+/// What may be chosen of an object store. The times and numbers hold for what is on a network; a folder has none.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ObjectsOptions {
     /// Endpoint, as a URL. Default: `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, the profile's, else AWS.
@@ -104,7 +121,11 @@ pub struct ObjectsOptions {
     pub path_style: Option<bool>,
     /// The certificates that are trusted instead of the system's, as a file in PEM. Default: `AWS_CA_BUNDLE`, the profile's.
     pub ca_bundle: Option<PathBuf>,
-    /// Whether requests go unsigned, for public buckets. Default: no.
+    /// The user of a store on WebDAV. Default: `ADIT_WEBDAV_USER`, unless there is a token in `ADIT_WEBDAV_TOKEN`.
+    pub webdav_user: Option<String>,
+    /// The file with that user's password in its first line. Default: the password is in `ADIT_WEBDAV_PASSWORD`.
+    pub webdav_password_file: Option<PathBuf>,
+    /// Whether requests go unsigned, for public buckets, and without credentials. Default: no.
     pub anonymous: bool,
     /// Whether the metadata service of a machine in EC2 is asked for credentials. Default: yes, unless
     /// `AWS_EC2_METADATA_DISABLED` is `true`.
@@ -139,6 +160,8 @@ impl Default for ObjectsOptions {
             profile: None,
             path_style: None,
             ca_bundle: None,
+            webdav_user: None,
+            webdav_password_file: None,
             anonymous: false,
             instance_metadata: true,
             connect_timeout: Duration::from_secs(5),
@@ -151,6 +174,19 @@ impl Default for ObjectsOptions {
             part_len_bytes: 8 << 20,
             parts_at_once_max: 4,
         }
+    }
+}
+
+impl ObjectsOptions {
+    /// Gives the limits that were left open, and keeps them within what makes sense.
+    pub(super) fn complete(&mut self, around: &dyn Surroundings) {
+        if self.tries_max == 0 {
+            let given = around.set_variable("AWS_MAX_ATTEMPTS").and_then(|tries| tries.parse().ok());
+            self.tries_max = given.unwrap_or(TRIES).clamp(1, 100);
+        }
+        self.part_len_bytes = self.part_len_bytes.max(PART_LEN_MIN_BYTES);
+        self.parts_at_once_max = self.parts_at_once_max.max(1);
+        self.requests_at_once_max = self.requests_at_once_max.max(1);
     }
 }
 
@@ -230,13 +266,7 @@ impl S3Settings {
         let ca_bundle = options.ca_bundle.take().or_else(|| variable(&["AWS_CA_BUNDLE"]).map(PathBuf::from));
         options.ca_bundle = ca_bundle.or_else(|| file.value("ca_bundle").map(PathBuf::from));
         options.instance_metadata &= !is_true(around, "AWS_EC2_METADATA_DISABLED");
-        if options.tries_max == 0 {
-            let given = around.set_variable("AWS_MAX_ATTEMPTS").and_then(|tries| tries.parse().ok());
-            options.tries_max = given.unwrap_or(TRIES).clamp(1, 100);
-        }
-        options.part_len_bytes = options.part_len_bytes.max(PART_LEN_MIN_BYTES);
-        options.parts_at_once_max = options.parts_at_once_max.max(1);
-        options.requests_at_once_max = options.requests_at_once_max.max(1);
+        options.complete(around);
         let (bucket, prefix) = (bucket.to_owned(), prefix.to_owned());
         Ok(S3Settings { bucket, prefix, endpoint, region, profile, path_style, options })
     }
@@ -410,11 +440,17 @@ mod tests {
 
     #[test]
     fn what_is_typed_is_a_bucket_or_a_folder() {
+        let dav = |tls: bool, authority: &str, root: &str| {
+            StoreUrl::WebDav(Collection { tls, authority: authority.to_owned(), root: root.to_owned() })
+        };
         let s3 = |bucket: &str, prefix: &str| StoreUrl::S3 { bucket: bucket.to_owned(), prefix: prefix.to_owned() };
         for (text, url) in [
             ("s3://bucket", s3("bucket", "")),
             ("S3://bucket/", s3("bucket", "")),
             ("s3://my.bucket/Deadline Cloud/x/", s3("my.bucket", "Deadline Cloud/x")),
+            ("davs://Host:443/a b/c@d/", dav(true, "host", "a b/c@d")),
+            ("dav://127.0.0.1:8080", dav(false, "127.0.0.1:8080", "")),
+            ("DAV://[::1]:8080/", dav(false, "[::1]:8080", "")),
             ("/a/b", StoreUrl::Folder("/a/b".into())),
             ("relative", StoreUrl::Folder("relative".into())),
             ("file:///a%20b/%zz", StoreUrl::Folder("/a b/%zz".into())),
@@ -426,12 +462,23 @@ mod tests {
             ("", ErrorKind::InvalidInput),
             ("s3://", ErrorKind::InvalidInput),
             ("s3://user:secret@bucket/x", ErrorKind::InvalidInput),
+            ("dav://user:secret@host/x", ErrorKind::InvalidInput),
+            ("davs://user@host/x", ErrorKind::InvalidInput),
+            ("davs://", ErrorKind::InvalidInput),
+            ("davs:///x", ErrorKind::InvalidInput),
+            ("davs://host:/x", ErrorKind::InvalidInput),
+            ("davs://host:99999/x", ErrorKind::InvalidInput),
+            ("davs://ho st/x", ErrorKind::InvalidInput),
+            ("davs://host?/x", ErrorKind::InvalidInput),
+            ("davs://host/a/../b", ErrorKind::InvalidInput),
             ("s3://bucket/a/../b", ErrorKind::InvalidInput),
             ("s3://bucket//a", ErrorKind::InvalidInput),
             ("file://host/a", ErrorKind::InvalidInput),
             ("gs://bucket", ErrorKind::NotSupported),
         ] {
-            assert_eq!(StoreUrl::parse(text).unwrap_err().kind(), kind, "{text}");
+            let e = StoreUrl::parse(text).unwrap_err();
+            assert_eq!(e.kind(), kind, "{text}");
+            assert!(!e.to_string().contains("secret"), "{e}");
         }
     }
 

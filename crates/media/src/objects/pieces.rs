@@ -10,7 +10,8 @@ use adit_core::media::{ObjectInfo, ObjectSink};
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 
-use super::s3::Outcome;
+use super::calls::Outcome;
+use super::transport::Trouble;
 
 /// Bytes of a range that wait for their reader at most, but for a piece that is longer by itself.
 const AHEAD_MAX_BYTES: usize = 512 << 10;
@@ -32,13 +33,17 @@ pub struct Pieces {
 pub struct Arrived {
     receiver: mpsc::Receiver<Piece>,
     room: Arc<Semaphore>,
+    has_ended: bool,
 }
 
 /// Both ends.
 pub fn channel() -> (Pieces, Arrived) {
     let (sender, receiver) = mpsc::channel();
     let room = Arc::new(Semaphore::new(AHEAD_MAX_BYTES));
-    (Pieces { sender, room: room.clone(), told: std::sync::OnceLock::new() }, Arrived { receiver, room })
+    (
+        Pieces { sender, room: room.clone(), told: std::sync::OnceLock::new() },
+        Arrived { receiver, room, has_ended: false },
+    )
 }
 
 /// What a piece takes of the room.
@@ -58,8 +63,8 @@ impl Pieces {
         self.sender.send(Piece::Bytes(bytes)).is_ok()
     }
 
-    /// Tells how it ended.
-    pub fn end(self, ended: Outcome<ObjectInfo>) {
+    /// Tells how it ended; nothing comes after that.
+    pub fn end(&self, ended: Outcome<ObjectInfo>) {
         // A caller that is gone need not know.
         let _ = self.sender.send(Piece::End(ended));
     }
@@ -83,6 +88,31 @@ impl Arrived {
             }
         }
         Ok(None)
+    }
+}
+
+impl Arrived {
+    /// The next piece, for who takes them one by one; none at the end.
+    pub fn next_piece(&mut self) -> Option<Outcome<Bytes>> {
+        while !self.has_ended {
+            match self.receiver.recv() {
+                Ok(Piece::Object(_)) => {}
+                Ok(Piece::Bytes(bytes)) => {
+                    self.room.add_permits(taken(bytes.len()));
+                    return Some(Ok(bytes));
+                }
+                Ok(Piece::End(ended)) => {
+                    self.has_ended = true;
+                    return ended.err().map(Err);
+                }
+                Err(_) => {
+                    self.has_ended = true;
+                    let what = "the request ended without a result".to_owned();
+                    return Some(Err(Trouble::Broken(what).into_error()));
+                }
+            }
+        }
+        None
     }
 }
 

@@ -25,13 +25,12 @@ use tokio::time::{Instant, sleep};
 
 use super::Owner;
 use super::begun::Begun;
-use super::cancel::Cancel;
+use super::calls::{Calls, Outcome};
 use super::credentials::{Credentials, Why};
 use super::failure::{LOOK, READ, explained, failed, is_answer, wants_other_credentials};
 use super::options::{ObjectsOptions, Process, S3Settings};
-use super::pieces::{self, Pieces};
-use super::runtime::{Hold, ended_without_result};
-use super::transport::{Transport, Tries, Trouble, time_for, until};
+use super::pieces::Pieces;
+use super::transport::{Transport, Tries, Trouble};
 
 /// What is known of the condition `If-None-Match: *`.
 mod condition {
@@ -42,8 +41,6 @@ mod condition {
 
 /// Most keys that S3 tells in one answer. A page has one less, so that one answer also tells whether there are more.
 const LIST_PAGE_MAX: usize = 1000;
-/// What a call gets beyond its deadline to say itself what it was waiting for.
-const GRACE: Duration = Duration::from_millis(200);
 
 /// A bucket, or what is below a prefix in one.
 ///
@@ -55,15 +52,10 @@ pub struct S3Objects {
     operator: RwLock<(u64, Operator)>,
     pub(super) why: Why,
     condition: AtomicU8,
-    threads: Hold,
-    /// What ends its calls.
-    pub(super) cancel: Cancel,
+    pub(super) calls: Calls,
     /// Where its uploads in parts are noted.
     pub(super) begun: Option<Arc<Begun>>,
 }
-
-/// How a call ended that was made with some operator.
-pub(super) type Outcome<T> = std::result::Result<T, Error>;
 
 impl S3Objects {
     /// The objects below `prefix` in `bucket`. Nothing is sent yet.
@@ -76,7 +68,10 @@ impl S3Objects {
         let settings = S3Settings::resolve(bucket, prefix, options, &Process)?;
         let subject = format!("s3://{bucket}/{prefix}");
         let begun = owner.uploads.as_deref().map(|folder| Arc::new(Begun::new(folder, describe(&settings))));
-        let transport = HttpTransporter::new(Transport::new(&settings, begun.clone())?);
+        // A machine without any certificates can still talk to a store that needs none.
+        let is_plain = settings.endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http:"));
+        let transport = HttpTransporter::new(Transport::new(&settings.options, is_plain, begun.clone())?);
+        let calls = Calls::new(&settings.options, owner.cancel.clone());
         let why = Why::default();
         let operator = operator(&settings, &transport, &why).map_err(|e| failed("open object store", &subject, &e))?;
         Ok(S3Objects {
@@ -85,8 +80,7 @@ impl S3Objects {
             operator: RwLock::new((0, operator)),
             why,
             condition: AtomicU8::new(condition::UNKNOWN),
-            threads: Hold::default(),
-            cancel: owner.cancel.clone(),
+            calls,
             begun,
         })
     }
@@ -141,16 +135,10 @@ impl S3Objects {
         tag: Option<&Tag>,
         sink: &mut ObjectSink<'_>,
     ) -> Result<Outcome<ObjectInfo>> {
-        let deadline = Instant::now() + self.settings.options.deadline + time_for(len);
         let (key, tag, tries) = (key.to_owned(), tag.cloned(), Tries::new(&self.settings.options));
-        let ((pieces, arrived), cancel) = (pieces::channel(), self.cancel.clone());
-        self.threads.threads()?.spawn(async move {
-            let fetched = until(deadline, fetch(operator, key, (offset, len), tag, (tries, deadline), &pieces));
-            let fetched = cancel.or(fetched);
-            let ended = tokio::time::timeout_at(deadline + GRACE, fetched).await;
-            pieces.end(ended.unwrap_or_else(|_| Err(Trouble::TimedOut("it took too long").into_error())));
-        });
-        let outcome = arrived.hand_on(sink)?.ok_or_else(ended_without_result)?;
+        let outcome = self.calls.hand_on(len, sink, |deadline, pieces| {
+            fetch(operator, key, (offset, len), tag, (tries, deadline), pieces)
+        })?;
         Ok(outcome.map_err(|e| explained(e, &self.why)))
     }
 
@@ -218,11 +206,7 @@ impl S3Objects {
         T: Send + 'static,
         F: Future<Output = Outcome<T>> + Send + 'static,
     {
-        let cancel = self.cancel.clone();
-        self.run_to_end(bytes, |deadline| {
-            let call = call(deadline);
-            async move { cancel.or(call).await }
-        })
+        Ok(self.calls.run(bytes, call)?.map_err(|e| explained(e, &self.why)))
     }
 
     /// The same of a call that looks itself whether it is to end.
@@ -231,13 +215,7 @@ impl S3Objects {
         T: Send + 'static,
         F: Future<Output = Outcome<T>> + Send + 'static,
     {
-        let deadline = Instant::now() + self.settings.options.deadline + time_for(bytes);
-        let call = call(deadline);
-        let outcome = self.threads.threads()?.wait(async move {
-            let ended = tokio::time::timeout_at(deadline + GRACE, until(deadline, call)).await;
-            Ok(ended.unwrap_or_else(|_| Err(Trouble::TimedOut("it took too long").into_error())))
-        })?;
-        Ok(outcome.map_err(|e| explained(e, &self.why)))
+        Ok(self.calls.run_to_end(bytes, call)?.map_err(|e| explained(e, &self.why)))
     }
 
     /// The operator with credentials that are newer than those of the `number`th.
@@ -328,7 +306,7 @@ async fn fetch(
     (offset, len): (u64, u64),
     tag: Option<Tag>,
     (mut tries, deadline): (Tries, Instant),
-    pieces: &Pieces,
+    pieces: Arc<Pieces>,
 ) -> Outcome<ObjectInfo> {
     let mut done = 0;
     let mut seen: Option<ObjectInfo> = None;

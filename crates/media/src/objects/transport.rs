@@ -27,9 +27,9 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::begun::Begun;
-use super::body::{Counted, Incoming, Outgoing, Progress, Whole};
+use super::body::{Asked, Counted, Incoming, Outgoing, Progress, Whole};
 use super::near::Place;
-use super::options::{ObjectsOptions, S3Settings};
+use super::options::ObjectsOptions;
 
 /// Bytes a second that a slow line moves at least.
 const RATE_MIN_BYTES: u64 = 64 << 10;
@@ -165,6 +165,14 @@ impl Drop for Part<'_> {
     }
 }
 
+/// Marks a request whose answer is handed on while it comes, though it is none to a range.
+#[derive(Clone, Copy, Debug)]
+pub struct AsItComes;
+
+/// Marks a request for a range of whose answer it is looked after whether it is all of the object.
+#[derive(Clone, Copy, Debug)]
+pub struct WholeMayCome;
+
 /// How one try went.
 enum Attempt {
     Answered(Response<HttpBody>),
@@ -175,11 +183,14 @@ enum Attempt {
 }
 
 impl Transport {
-    pub fn new(settings: &S3Settings, begun: Option<Arc<Begun>>) -> adit_core::Result<Transport> {
-        let options = settings.options.clone();
-        // A machine without any certificates can still talk to a store that needs none.
-        let is_plain = settings.endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http:"));
-        let client = client(&options, is_plain, |builder| builder)?;
+    /// Requests with the limits of `options`. Who `may_be_plain` can do without certificates.
+    pub fn new(
+        options: &ObjectsOptions,
+        may_be_plain: bool,
+        begun: Option<Arc<Begun>>,
+    ) -> adit_core::Result<Transport> {
+        let options = options.clone();
+        let client = client(&options, may_be_plain, |builder| builder)?;
         let permits = Arc::new(Semaphore::new(options.requests_at_once_max));
         Ok(Transport { client, direct: OnceLock::new(), options, permits, cut_off: Mutex::default(), begun })
     }
@@ -209,16 +220,28 @@ impl Transport {
 
     /// One try, until `deadline`. It ends when for `quiet_max` nothing was sent and no answer began.
     async fn attempt(&self, request: &Request<Buffer>, quiet_max: Duration, deadline: Instant) -> Result<Attempt> {
+        let progress = Progress::start();
+        let len = request.body().len() as u64;
+        let outgoing = || reqwest::Body::wrap(Outgoing::new(request.body().clone(), progress.clone()));
+        let body = (len > 0).then(|| (outgoing(), len));
+        self.exchange(request, body, (&progress, quiet_max, deadline)).await
+    }
+
+    /// The same with a body of this length, which notes its progress.
+    async fn exchange(
+        &self,
+        request: &Request<Buffer>,
+        body: Option<(reqwest::Body, u64)>,
+        (progress, quiet_max, deadline): (&Progress, Duration, Instant),
+    ) -> Result<Attempt> {
         let invalid = |e: reqwest::Error| Error::new(ErrorKind::Unexpected, "the request is none").set_source(e);
         let client = self.client(request.uri())?;
         let mut sending = client.request(request.method().clone(), request.uri().to_string());
         sending = sending.headers(request.headers().clone());
-        let progress = Progress::start();
         let mut waits = quiet_max;
-        if !request.body().is_empty() {
-            waits += time_for(BUFFERED_MAX_BYTES.min(request.body().len() as u64));
-            let body = Outgoing::new(request.body().clone(), progress.clone());
-            sending = sending.body(reqwest::Body::wrap(body));
+        if let Some((body, len)) = body {
+            waits += time_for(BUFFERED_MAX_BYTES.min(len));
+            sending = sending.body(body);
         }
         let mut answer = pin!(client.execute(sending.build().map_err(invalid)?));
         loop {
@@ -277,13 +300,36 @@ impl Transport {
                 (Attempt::Answered(answer) | Attempt::Busy(answer), None) => {
                     part.upload = None;
                     self.give_up_again(&request, deadline).await;
-                    check_range(request.method(), request.headers(), answer.status(), answer.headers())
-                        .map_err(Trouble::into_error)?;
+                    let is_whole = answer.status() == StatusCode::OK;
+                    if !(is_whole && request.extensions().get::<WholeMayCome>().is_some()) {
+                        check_range(request.method(), request.headers(), answer.status(), answer.headers())
+                            .map_err(Trouble::into_error)?;
+                    }
                     return Ok(
                         answer.map(|body| body.map_inner(|stream| Box::new(Counted { stream, _permit: permit })))
                     );
                 }
             }
+        }
+    }
+}
+
+impl Transport {
+    /// Sends a request once, whose body is read while it goes: to try it again is for who reads that.
+    pub async fn send_once<T: Send + 'static>(
+        &self,
+        request: Request<Buffer>,
+        body: Asked<T>,
+        deadline: Instant,
+    ) -> Result<Response<HttpBody>> {
+        let Ok(Ok(_permit)) = timeout_at(deadline, self.permits.acquire()).await else {
+            return Err(Trouble::TimedOut("other requests kept this one waiting").into_error());
+        };
+        let (progress, len) = (body.progress(), http_body::Body::size_hint(&body).lower());
+        let body = Some((reqwest::Body::wrap(body), len));
+        match self.exchange(&request, body, (&progress, self.options.answer_timeout, deadline)).await? {
+            Attempt::Answered(answer) | Attempt::Busy(answer) => Ok(answer),
+            Attempt::Failed(trouble) => Err(trouble.into_error()),
         }
     }
 }
@@ -295,7 +341,8 @@ impl Transport {
         // What an answer to HEAD says is not about its own body.
         let len = len.filter(|_| *request.method() != Method::HEAD);
         let (status, headers) = (answer.status(), std::mem::take(answer.headers_mut()));
-        let is_long = status.is_success() && request.headers().contains_key(RANGE);
+        let may_be_long = request.headers().contains_key(RANGE) || request.extensions().get::<AsItComes>().is_some();
+        let is_long = status.is_success() && may_be_long;
         let left = if is_long { u64::MAX } else { WHOLE_LEN_MAX_BYTES };
         let mut body = HttpBody::new(Incoming::new(answer, left, self.options.answer_timeout), len);
         let mut is_busy = may_go_better(status);

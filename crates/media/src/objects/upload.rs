@@ -11,9 +11,10 @@ use opendal_core::{Error, ErrorKind as Kind, Operator, Writer};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::begun::{giving_up, storing};
+use super::calls::Outcome;
 use super::cancel::Cancel;
 use super::failure::{explained, failed, is_not_implemented, wants_new_upload, wants_other_credentials};
-use super::s3::{Outcome, S3Objects};
+use super::s3::S3Objects;
 use super::transport::{JOINED_AS_BYTES, Tries, Trouble};
 
 /// What a put is called in errors.
@@ -195,7 +196,7 @@ impl S3Objects {
             offset += len as u64;
             // It may wait for the part that is longest on its way.
             let time = 2 * part_len as u64;
-            let (cancel, stored) = (self.cancel.clone(), key.to_owned());
+            let (cancel, stored) = (self.calls.cancel().clone(), key.to_owned());
             let step = |deadline| async move {
                 let written = storing(stored, in_time(deadline, &cancel, writer.write(bytes))).await;
                 Ok((writer, written))
@@ -207,7 +208,7 @@ impl S3Objects {
                 return Ok(Err(explained(e, &self.why)));
             }
         }
-        let (cancel, stored) = (self.cancel.clone(), key.to_owned());
+        let (cancel, stored) = (self.calls.cancel().clone(), key.to_owned());
         let step = |deadline| async move {
             // With few parts, it is this that begins the upload.
             let closed = storing(stored, in_time(deadline, &cancel, writer.close())).await;
@@ -225,7 +226,7 @@ impl S3Objects {
 
     /// Tells the store to forget the parts of an upload.
     fn give_up(&self, mut writer: Writer) {
-        let is_hurried = self.cancel.is_cancelled();
+        let is_hurried = self.calls.cancel().is_cancelled();
         // What failed before is what is told. Parts that stay are for the bucket's own rules.
         let _ = self.run_to_end(0, |deadline| async move {
             let until = if is_hurried { deadline.min(Instant::now() + GIVE_UP_MAX) } else { deadline };
@@ -253,7 +254,7 @@ impl S3Objects {
     /// which is the one that was left, and no part of it is sent.
     fn give_up_left(&self, key: &str) -> Result<bool> {
         let (_, operator) = self.current();
-        let (path, cancel, piece) = (key.to_owned(), self.cancel.clone(), Bytes::from(vec![0; PIECE_LEN]));
+        let (path, cancel, piece) = (key.to_owned(), self.calls.cancel().clone(), Bytes::from(vec![0; PIECE_LEN]));
         let ended = self.run_to_end(0, |deadline| async move {
             let mut writer = operator.writer(&path).await?;
             let begin = async {

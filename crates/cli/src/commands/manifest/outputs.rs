@@ -84,7 +84,8 @@ fn place_of(name: &OsStr) -> Result<(OsString, String)> {
     let split = at.and_then(|at| Some((&text[..at], std::str::from_utf8(&text[at + 1..]).ok()?)));
     let Some((root, prefix)) = split else {
         let what = format!("{}: in no folder {MANIFESTS_FOLDER} of a store", OsStr::from_bytes(name).display());
-        return Err(Failure::usage(what).hint("write it as s3://BUCKET/PREFIX/Manifests/FARM/QUEUE/JOB/"));
+        return Err(Failure::usage(what)
+            .hint("write it as s3://BUCKET/PREFIX/Manifests/FARM/QUEUE/JOB/, or so below davs://HOST/PATH"));
     };
     Ok((OsString::from_vec(root.to_vec()), prefix.to_owned()))
 }

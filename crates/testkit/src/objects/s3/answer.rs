@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use super::super::http::{Request, Response};
-use super::{Conditions, Object, State, Upload};
+use super::super::server::{Backend, RequestLog};
+use super::{Bucket, Conditions, Object, Upload, log_of};
 
 /// Most keys on a page of a listing.
 const PAGE_LEN_MAX: usize = 1000;
@@ -22,16 +23,23 @@ fn texts(xml: &str, name: &str) -> Vec<String> {
     xml.split(open.as_str()).skip(1).filter_map(inner).collect()
 }
 
-impl State {
-    /// Answers a request that no fault keeps from it.
-    pub fn answer(&mut self, request: &Request) -> Response {
+impl Backend for Bucket {
+    fn key(request: &Request) -> &str {
+        request.key()
+    }
+
+    fn log(request: &Request) -> RequestLog {
+        log_of(request)
+    }
+
+    fn answer(&mut self, request: &Request) -> Response {
         match request.access_key() {
             Some(key) if self.expired_keys.contains(key) => return Response::error(400, "ExpiredToken"),
             Some(key) if self.access_keys.contains(key) => {}
             Some(_) => return Response::error(403, "InvalidAccessKeyId"),
             None => return Response::error(403, "AccessDenied"),
         }
-        if request.bucket() != self.bucket {
+        if request.bucket() != self.name {
             return Response::error(404, "NoSuchBucket");
         }
         let upload = request.query_value("uploadId").map(|id| id.parse::<u64>().unwrap_or(u64::MAX));
@@ -51,7 +59,7 @@ impl State {
                     format!(
                         "<InitiateMultipartUploadResult><Bucket>{}</Bucket><Key>{}</Key><UploadId>{number}</UploadId>\
                          </InitiateMultipartUploadResult>",
-                        self.bucket,
+                        self.name,
                         escape(key)
                     ),
                 )
@@ -68,7 +76,9 @@ impl State {
             _ => Response::error(405, "MethodNotAllowed"),
         }
     }
+}
 
+impl Bucket {
     fn number(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
@@ -175,7 +185,7 @@ impl State {
             format!(
                 "<CompleteMultipartUploadResult><Location>x</Location><Bucket>{}</Bucket><Key>{}</Key><ETag>{}</ETag>\
                  </CompleteMultipartUploadResult>",
-                self.bucket,
+                self.name,
                 escape(request.key()),
                 escape(&tag)
             ),
@@ -218,7 +228,7 @@ impl State {
             format!(
                 "<?xml version=\"1.0\" encoding=\"UTF-8\"?><ListBucketResult><Name>{}</Name><Prefix>{}</Prefix>\
                  <KeyCount>{count}</KeyCount><MaxKeys>1000</MaxKeys>{more}{contents}</ListBucketResult>",
-                self.bucket,
+                self.name,
                 escape(&prefix)
             ),
         )

@@ -83,6 +83,8 @@ pub struct About {
     profile: Option<String>,
     path_style: bool,
     no_sign_request: bool,
+    webdav_user: Option<String>,
+    webdav_password_file: Option<Vec<u8>>,
     connect_timeout: Option<Duration>,
     request_timeout: Option<Duration>,
 }
@@ -90,8 +92,17 @@ pub struct About {
 impl About {
     fn of(lower: &Lower, upper: &Path, volume: &Volume) -> Option<About> {
         let (store, cas) = lower.manifest()?;
-        let StoreArgs { endpoint_url, region, profile, path_style, no_sign_request, connect_timeout, request_timeout } =
-            cas.store.clone();
+        let StoreArgs {
+            endpoint_url,
+            region,
+            profile,
+            path_style,
+            no_sign_request,
+            webdav_user,
+            webdav_password_file,
+            connect_timeout,
+            request_timeout,
+        } = cas.store.clone();
         let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec();
         Some(About {
             manifest: bytes(Path::new(&lower.source)),
@@ -105,6 +116,8 @@ impl About {
             profile,
             path_style,
             no_sign_request,
+            webdav_user,
+            webdav_password_file: webdav_password_file.as_deref().map(bytes),
             connect_timeout,
             request_timeout,
         })
@@ -122,13 +135,15 @@ impl About {
 
     /// Where its content is, and how that is reached.
     pub fn cas(&self) -> CasArgs {
-        let About { endpoint_url, region, profile, path_style, no_sign_request, .. } = self.clone();
+        let About { endpoint_url, region, profile, path_style, no_sign_request, webdav_user, .. } = self.clone();
         let store = StoreArgs {
             endpoint_url,
             region,
             profile,
             path_style,
             no_sign_request,
+            webdav_user,
+            webdav_password_file: self.webdav_password_file.clone().map(|file| OsString::from_vec(file).into()),
             connect_timeout: self.connect_timeout,
             request_timeout: self.request_timeout,
         };
