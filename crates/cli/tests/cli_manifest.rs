@@ -435,6 +435,8 @@ fn a_store_of_something_else_is_told_once() {
     let other_prefix = format!("s3://{}/Other", server.bucket());
     let download = ["manifest", "download", "m", "dest", "--cas"];
     let verify = ["manifest", "verify", "m", "--cas"];
+    let whole = ["manifest", "verify", "--cas"];
+    run(&[&whole[..], &[&cas]].concat(), "access").expect(0);
     let (gone, no_bucket) = (&*cas, "s3://another/Queue");
     let told = [
         (&download[..], &*other_prefix, "access", 1, "no object below Data/"),
@@ -445,6 +447,9 @@ fn a_store_of_something_else_is_told_once() {
         (&download, &cas, "nobody", 1, "credentials"),
         (&verify, &cas, "nobody", 1, "credentials"),
         (&upload, &cas, "nobody", 1, "credentials"),
+        (&whole, &other_prefix, "access", 1, "no object below Data/"),
+        (&whole, no_bucket, "access", 1, "bucket"),
+        (&whole, &cas, "nobody", 1, "credentials"),
     ];
     let once = |line: &[&str], cas: &str, key: &str, code: i32, why: &str| {
         let ran = run(&[line, &[cas]].concat(), key).expect(code).says(why);
@@ -456,7 +461,7 @@ fn a_store_of_something_else_is_told_once() {
     told.iter().for_each(|(line, cas, key, code, why)| once(line, cas, key, *code, why));
     run(&["manifest", "verify", &format!("{cas}/Manifests/none"), "--cas", &cas], "access").expect(1).says("none");
     server.go_down();
-    [&download[..], &verify, &upload].iter().for_each(|line| once(line, gone, "access", 9, "s3://"));
+    [&download[..], &verify, &upload, &whole].iter().for_each(|line| once(line, gone, "access", 9, "s3://"));
 }
 
 /// What is wrong with a place in the store or on the disk is told with what to do about it.
@@ -496,6 +501,38 @@ fn a_flood_of_failures_is_folded() {
     assert_eq!(failures.len(), 59, "{told}");
     let names = |one: &Value| one["error"].as_str().is_some_and(|e| e.contains(one["path"].as_str().unwrap()));
     assert!(failures.iter().all(names), "{told}");
+}
+
+/// Without a manifest all that the store has is compared, also what no manifest needs any more.
+#[test]
+fn a_store_is_verified_without_a_manifest() {
+    let bench = bench();
+    let none = ["manifest", "verify", "--cas", "store"];
+    bench.run(none).expect(1).says("store");
+    fs::create_dir(bench.path("store")).unwrap();
+    bench.run(none).expect(1).says("no folder Data");
+    manifest(&bench, &["snapshot", "work", "-o", "m", "--cas", "store"]).expect(0);
+    assert_eq!(bench.run(none).expect(0).text(), "3 objects (16 B): no problems\n");
+    let name = |text: &[u8]| format!("{:032x}", xxhash_rust::xxh3::xxh3_128(text));
+    let data = bench.path("store/Data");
+    let key = format!("Data/{}.xxh128", name(b"one"));
+    fs::write(bench.path("store").join(&key), "eno").unwrap();
+    let bare = format!("Data/{}", name(b"no manifest needs it"));
+    fs::write(bench.path("store").join(&bare), "cut").unwrap();
+    fs::write(data.join("notes.txt"), "not an object").unwrap();
+    let told = bench.run(none).expect(5).text();
+    assert!(told.contains(&format!("object: {key}: ")) && told.contains(&format!("object: {bare}: ")), "{told}");
+    assert!(told.contains("unknown: Data/notes.txt: "), "{told}");
+    assert!(told.ends_with("4 objects (19 B): 2 problems\n"), "{told}");
+    let told = bench.run(none.into_iter().chain(["--json"])).expect(5).json();
+    let mut keys = [key, bare];
+    keys.sort_unstable_by_key(|key| key.replace(".xxh128", ""));
+    let problems = told["problems"].as_array().unwrap();
+    assert_eq!(problems.iter().map(|one| one["key"].as_str().unwrap()).collect::<Vec<_>>(), keys);
+    assert_eq!((&told["objects"], &told["unknown"]), (&Value::from(4), &Value::from(1)));
+    assert_eq!(told["unknown_keys"], serde_json::json!(["Data/notes.txt"]));
+    // Nothing is mended that way.
+    bench.run(none.into_iter().chain(["--repair"])).expect(2).says("--cas");
 }
 
 /// Of a store that has nothing, each object is a problem: that takes little more than the manifest itself.

@@ -116,11 +116,13 @@ Examples:
     /// Compare the objects of a store, or of the cache, with their hashes
     #[command(after_long_help = "\
 With a manifest and --cas every object that it needs is fetched from the store, past the cache, and compared; what is missing or wrong is listed \
-with the files that need it. Without both, what is in the cache directory is compared; --repair removes what is damaged there, which is \
-fetched again when it is read. The exit code is 5 if something is wrong.
+with the files that need it. With --cas alone every object in Data/ of the store is fetched and compared with the hash that is its name, whoever \
+needs it; what has another name is only told. That lists the store, and fetches all of it. Without both, what is in the cache directory is \
+compared; --repair removes what is damaged there, which is fetched again when it is read. The exit code is 5 if something is wrong.
 
 Examples:
   adit manifest verify job.manifest --cas s3://bucket/Queue
+  adit manifest verify --cas /srv/store
   adit manifest verify --cache-dir /var/cache/adit --repair")]
     Verify(ManifestVerifyArgs),
     /// Build the index of a manifest, which its first mount does otherwise

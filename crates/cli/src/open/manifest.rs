@@ -295,14 +295,32 @@ pub fn expect_content(cas: &OsStr, args: &StoreArgs, manifest: &Manifest, knows_
         Seen::Nothing => None,
     };
     match objects.list(&format!("{DATA_DIR}/"), None, 1) {
-        Ok(page) if page.objects.is_empty() => {
-            let what = format!("{}: not a store: there is no object below {DATA_DIR}/ in it", cas.display());
-            Err(Failure::new(Code::Failure, what).hint("--cas names what is above Data/: s3://BUCKET/PREFIX"))
-        }
+        Ok(page) if page.objects.is_empty() => Err(no_object(cas)),
         Err(e) if e.kind() == ErrorKind::PermissionDenied => refused.map_or(Ok(()), |e| Err(failed(e))),
         Err(e) => Err(failed(e)),
         Ok(_) => Ok(()),
     }
+}
+
+/// The objects of a store that is read without any manifest: as a listing tells them.
+///
+/// # Errors
+/// That it is none; those of the store.
+pub fn listed_objects(cas: &OsStr, args: &StoreArgs) -> Result<Arc<dyn Objects>> {
+    expect_data(cas)?;
+    let objects = objects(cas, args)?;
+    match objects.list(&format!("{DATA_DIR}/"), None, 1) {
+        Ok(page) if page.objects.is_empty() && is_url(Path::new(cas)) => Err(no_object(cas)),
+        Ok(_) => Ok(objects),
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => Err(Failure::fs(cas.display(), &e)
+            .hint("without a manifest a store is listed, and these credentials may not do that: name a manifest, or use others")),
+        Err(e) => Err(Failure::fs(cas.display(), &e)),
+    }
+}
+
+fn no_object(cas: &OsStr) -> Failure {
+    let what = format!("{}: not a store: there is no object below {DATA_DIR}/ in it", cas.display());
+    Failure::new(Code::Failure, what).hint("--cas names what is above Data/: s3://BUCKET/PREFIX")
 }
 
 /// Asks whether a store answers that is written to much later.
