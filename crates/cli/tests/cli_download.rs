@@ -171,7 +171,13 @@ fn wrong_content_in_the_store_is_replaced_by_an_upload_that_verifies() {
     // What has to be sent and is not there any more is told by its path.
     fs::remove_file(&object).unwrap();
     fs::write(bench.path("work/a"), "two").unwrap();
-    bench.run(upload).expect(1).says("upload: read /a: ");
+    bench
+        .run(upload)
+        .expect(1)
+        .says("upload: read /a: ")
+        .says("0 objects stored (0 B), 3 there already, 1 file failed");
+    let quiet = bench.run(upload.iter().chain(&["--quiet"])).expect(1).says("upload: read /a: ");
+    assert!(!quiet.stderr.contains("there already"), "{}", quiet.stderr);
     let told = bench.run(upload.iter().chain(&["--json"])).expect(1).json();
     let [failed] = &told["failures"].as_array().unwrap()[..] else { panic!("{told}") };
     assert_eq!((&failed["path"], &told["stored"], &told["present"]), (&"/a".into(), &0.into(), &3.into()));
