@@ -416,7 +416,7 @@ fn built_index(file: &Path, args: &CasArgs, quiet: bool) -> Result<Segment> {
     let mut is_told = false;
     let mut report = |building| {
         match building {
-            Building::Read { done_bytes, .. } => progress.reached(0, done_bytes),
+            Building::Read { done_bytes, total_bytes } => progress.read_of(done_bytes, total_bytes),
             Building::Elsewhere if !std::mem::replace(&mut is_told, true) && !quiet => {
                 eprintln!("adit: {}: another process builds its index", file.display());
             }
