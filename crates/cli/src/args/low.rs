@@ -217,7 +217,8 @@ Mount options:
   cas=URL, cache_size=SIZE, strict, verify_first=SIZE,
   endpoint_url=URL, region=NAME, profile=NAME, path_style,
   no_sign_request, connect_timeout=DURATION,
-  request_timeout=DURATION
+  request_timeout=DURATION, requests=COUNT, part_size=SIZE,
+  parts=COUNT
                           of a manifest
   log=LEVEL, log_file=FILE, verbose, quiet
   password_file=FILE, password_command=COMMAND, password_env=NAME,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use serde::{Deserialize, Serialize};
 
 use super::low::{PasswordArgs, SourceArgs};
 use super::manifest_commit::{COMMIT_HELP, ManifestCommitArgs};
@@ -330,6 +331,24 @@ pub struct StoreArgs {
     /// Longest time without an answer, before a request is sent again [default: 20s]
     #[arg(long, value_name = "DURATION", value_parser = units::duration, help_heading = STORE)]
     pub request_timeout: Option<Duration>,
+    /// How much goes at a time.
+    #[command(flatten)]
+    pub transfer: TransferArgs,
+}
+
+/// How much goes to an object store at a time.
+#[derive(Args, Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TransferArgs {
+    /// Most requests at a time, 1 to 1024 [default: 64]
+    #[arg(long, value_name = "COUNT", value_parser = units::requests, help_heading = STORE)]
+    pub requests: Option<u16>,
+    /// Length of the parts in which a large object is sent, 5M to 1G; PARTS of each are in memory [default: 8M]
+    #[arg(long, value_name = "SIZE", value_parser = units::part_size, help_heading = STORE)]
+    pub part_size: Option<u64>,
+    /// Most parts of one large object that are sent at a time, 1 to 64 [default: 4]
+    #[arg(long, value_name = "COUNT", value_parser = units::parts, help_heading = STORE)]
+    pub parts: Option<u16>,
 }
 
 impl CasArgs {
@@ -350,6 +369,11 @@ impl CasArgs {
                 no_sign_request: of.no_sign_request || or.no_sign_request,
                 connect_timeout: of.connect_timeout.or(or.connect_timeout),
                 request_timeout: of.request_timeout.or(or.request_timeout),
+                transfer: TransferArgs {
+                    requests: of.transfer.requests.or(or.transfer.requests),
+                    part_size: of.transfer.part_size.or(or.transfer.part_size),
+                    parts: of.transfer.parts.or(or.transfer.parts),
+                },
             },
         }
     }

@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::args::low::GlobalArgs;
-use crate::args::manifest::{CasArgs, StoreArgs};
+use crate::args::manifest::{CasArgs, StoreArgs, TransferArgs};
 use crate::args::mount_options::MEMORY_DEFAULT_BYTES;
 use crate::commands::mount::overlay::place::cache_dir;
 use crate::exit_code::Code;
@@ -365,8 +365,18 @@ pub fn index_apart(file: &Path, args: &CasArgs, global: &GlobalArgs) -> Result<S
 /// What `args` were on the command line of `manifest index`.
 fn arguments(args: &CasArgs) -> Result<Vec<OsString>> {
     let CasArgs { cas: _, cache_dir, cache_size: _, strict: _, verify_first: _, store } = args;
-    let StoreArgs { endpoint_url, region, profile, path_style, no_sign_request, connect_timeout, request_timeout } =
-        store;
+    let StoreArgs {
+        endpoint_url,
+        region,
+        profile,
+        path_style,
+        no_sign_request,
+        connect_timeout,
+        request_timeout,
+        transfer,
+    } = store;
+    // It only reads.
+    let TransferArgs { requests, part_size: _, parts: _ } = transfer;
     let mut all: Vec<OsString> = Vec::new();
     let mut pair = |name: &str, value: Option<OsString>| all.extend(value.into_iter().flat_map(|v| [name.into(), v]));
     let duration = |duration: &Option<Duration>| duration.map(|d| format!("{}ms", d.as_millis()).into());
@@ -376,6 +386,7 @@ fn arguments(args: &CasArgs) -> Result<Vec<OsString>> {
     pair("--profile", profile.clone().map(OsString::from));
     pair("--connect-timeout", duration(connect_timeout));
     pair("--request-timeout", duration(request_timeout));
+    pair("--requests", requests.map(|count| count.to_string().into()));
     all.extend(path_style.then(|| "--path-style".into()));
     all.extend(no_sign_request.then(|| "--no-sign-request".into()));
     Ok(all)
@@ -558,6 +569,9 @@ fn objects_with(url: &OsStr, args: &StoreArgs, tries_max: u32, uploads: Option<&
         answer_timeout: answer_timeout(args),
         deadline: deadline(args),
         tries_max,
+        requests_at_once_max: args.transfer.requests.map_or(defaults.requests_at_once_max, usize::from),
+        part_len_bytes: args.transfer.part_size.map_or(defaults.part_len_bytes, |bytes| bytes as usize),
+        parts_at_once_max: args.transfer.parts.map_or(defaults.parts_at_once_max, usize::from),
         ..defaults
     };
     let owner = Owner { cancel: interrupt::calls().clone(), uploads: uploads.map(Path::to_owned) };

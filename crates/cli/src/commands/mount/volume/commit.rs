@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Live, Process, RELEASE_PATIENCE, Shown, Wish, branch_of, overlay};
-use crate::args::manifest::{CasArgs, StoreArgs};
+use crate::args::manifest::{CasArgs, StoreArgs, TransferArgs};
 use crate::args::mount_options::{MEMORY_MIN_BYTES, Part, Timeouts};
 use crate::commands::mount::answered;
 use crate::commands::mount::overlay::Lower;
@@ -85,13 +85,23 @@ pub struct About {
     no_sign_request: bool,
     connect_timeout: Option<Duration>,
     request_timeout: Option<Duration>,
+    #[serde(default)]
+    transfer: TransferArgs,
 }
 
 impl About {
     fn of(lower: &Lower, upper: &Path, volume: &Volume) -> Option<About> {
         let (store, cas) = lower.manifest()?;
-        let StoreArgs { endpoint_url, region, profile, path_style, no_sign_request, connect_timeout, request_timeout } =
-            cas.store.clone();
+        let StoreArgs {
+            endpoint_url,
+            region,
+            profile,
+            path_style,
+            no_sign_request,
+            connect_timeout,
+            request_timeout,
+            transfer,
+        } = cas.store.clone();
         let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec();
         Some(About {
             manifest: bytes(Path::new(&lower.source)),
@@ -107,6 +117,7 @@ impl About {
             no_sign_request,
             connect_timeout,
             request_timeout,
+            transfer,
         })
     }
 
@@ -131,6 +142,7 @@ impl About {
             no_sign_request,
             connect_timeout: self.connect_timeout,
             request_timeout: self.request_timeout,
+            transfer: self.transfer,
         };
         CasArgs {
             cas: self.cas.clone().map(OsString::from_vec),
