@@ -168,6 +168,14 @@ impl Progress {
         self.tick();
     }
 
+    /// So many bytes of one file are read, whose length is known as a rule.
+    pub fn read_of(&mut self, bytes: u64, total: Option<u64>) {
+        if let Some(total) = total {
+            self.learn_total(total);
+        }
+        self.reached(self.entries, bytes);
+    }
+
     /// So much is done, of which `at_once` bytes were there already: these say nothing of the time that the rest takes.
     pub fn reached_of(&mut self, entries: u64, bytes: u64, at_once: u64) {
         if let Some(bar) = self.bar.as_ref().filter(|_| at_once > self.at_once) {
@@ -313,6 +321,17 @@ mod tests {
         let line = progress.line(took);
         assert!(line.contains("10.0 MiB/s, 10 seconds left"), "{line}");
         assert!(line.contains("140"), "{line}");
+    }
+
+    /// As the first mount of a large manifest reads it.
+    #[test]
+    fn of_a_file_that_is_read_the_rate_and_the_time_left_are_told() {
+        let mut progress = Progress::shown_in_test();
+        progress.read_of(40 << 20, None);
+        assert!(!progress.line(Duration::from_secs(4)).contains("left"));
+        progress.read_of(40 << 20, Some(140 << 20));
+        let line = progress.line(Duration::from_secs(4));
+        assert!(line.contains("40.0 MiB of 140.0 MiB, 10.0 MiB/s, 10 seconds left"), "{line}");
     }
 
     fn inner_of(error: &FsError) -> FsError {

@@ -76,7 +76,13 @@ fn a_folder_comes_back_as_it_was_and_the_second_time_nothing_comes() {
     assert_eq!(files(&bench.path("dest")), files(&bench.path("work")));
     assert_eq!(fs::read_link(bench.path("dest/link")).unwrap(), Path::new("sub/b"));
     assert!(bench.path("dest/sub/empty").is_dir());
-    download(&bench, &["m", "dest", "--cas", "store"]).expect(0).says("0 files written");
+    let again = download(&bench, &["m", "dest", "--cas", "store"]).expect(0);
+    again.says("0 files written (0 B), 5 there already, 0 folders made, 2 there already");
+    let told = download(&bench, &["m", "dest", "--cas", "store", "--json"]).expect(0).json();
+    assert_eq!(
+        (&told["present"], &told["directories"], &told["directories_present"]),
+        (&5.into(), &0.into(), &2.into())
+    );
     // What somebody changed is left, and comes beside it.
     fs::write(bench.path("dest/a"), "mine").unwrap();
     download(&bench, &["m", "dest", "--cas", "store", "--dry-run"]).expect(0).says("1 file would be written");
@@ -171,7 +177,13 @@ fn wrong_content_in_the_store_is_replaced_by_an_upload_that_verifies() {
     // What has to be sent and is not there any more is told by its path.
     fs::remove_file(&object).unwrap();
     fs::write(bench.path("work/a"), "two").unwrap();
-    bench.run(upload).expect(1).says("upload: read /a: ");
+    bench
+        .run(upload)
+        .expect(1)
+        .says("upload: read /a: ")
+        .says("0 objects stored (0 B), 3 there already, 1 file failed");
+    let quiet = bench.run(upload.iter().chain(&["--quiet"])).expect(1).says("upload: read /a: ");
+    assert!(!quiet.stderr.contains("there already"), "{}", quiet.stderr);
     let told = bench.run(upload.iter().chain(&["--json"])).expect(1).json();
     let [failed] = &told["failures"].as_array().unwrap()[..] else { panic!("{told}") };
     assert_eq!((&failed["path"], &told["stored"], &told["present"]), (&"/a".into(), &0.into(), &3.into()));

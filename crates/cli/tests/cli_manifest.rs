@@ -494,6 +494,8 @@ fn a_store_of_something_else_is_told_once() {
     let other_prefix = format!("s3://{}/Other", server.bucket());
     let download = ["manifest", "download", "m", "dest", "--cas"];
     let verify = ["manifest", "verify", "m", "--cas"];
+    let whole = ["manifest", "verify", "--cas"];
+    run(&[&whole[..], &[&cas]].concat(), "access").expect(0);
     let (gone, no_bucket) = (&*cas, "s3://another/Queue");
     let told = [
         (&download[..], &*other_prefix, "access", 1, "no object below Data/"),
@@ -504,6 +506,9 @@ fn a_store_of_something_else_is_told_once() {
         (&download, &cas, "nobody", 1, "credentials"),
         (&verify, &cas, "nobody", 1, "credentials"),
         (&upload, &cas, "nobody", 1, "credentials"),
+        (&whole, &other_prefix, "access", 1, "no object below Data/"),
+        (&whole, no_bucket, "access", 1, "bucket"),
+        (&whole, &cas, "nobody", 1, "credentials"),
     ];
     let once = |line: &[&str], cas: &str, key: &str, code: i32, why: &str| {
         let ran = run(&[line, &[cas]].concat(), key).expect(code).says(why);
@@ -515,7 +520,7 @@ fn a_store_of_something_else_is_told_once() {
     told.iter().for_each(|(line, cas, key, code, why)| once(line, cas, key, *code, why));
     run(&["manifest", "verify", &format!("{cas}/Manifests/none"), "--cas", &cas], "access").expect(1).says("none");
     server.go_down();
-    [&download[..], &verify, &upload].iter().for_each(|line| once(line, gone, "access", 9, "s3://"));
+    [&download[..], &verify, &upload, &whole].iter().for_each(|line| once(line, gone, "access", 9, "s3://"));
 }
 
 /// What is wrong with a place in the store or on the disk is told with what to do about it.
@@ -557,6 +562,38 @@ fn a_flood_of_failures_is_folded() {
     assert!(failures.iter().all(names), "{told}");
 }
 
+/// Without a manifest all that the store has is compared, also what no manifest needs any more.
+#[test]
+fn a_store_is_verified_without_a_manifest() {
+    let bench = bench();
+    let none = ["manifest", "verify", "--cas", "store"];
+    bench.run(none).expect(1).says("store");
+    fs::create_dir(bench.path("store")).unwrap();
+    bench.run(none).expect(1).says("no folder Data");
+    manifest(&bench, &["snapshot", "work", "-o", "m", "--cas", "store"]).expect(0);
+    assert_eq!(bench.run(none).expect(0).text(), "3 objects (16 B): no problems\n");
+    let name = |text: &[u8]| format!("{:032x}", xxhash_rust::xxh3::xxh3_128(text));
+    let data = bench.path("store/Data");
+    let key = format!("Data/{}.xxh128", name(b"one"));
+    fs::write(bench.path("store").join(&key), "eno").unwrap();
+    let bare = format!("Data/{}", name(b"no manifest needs it"));
+    fs::write(bench.path("store").join(&bare), "cut").unwrap();
+    fs::write(data.join("notes.txt"), "not an object").unwrap();
+    let told = bench.run(none).expect(5).text();
+    assert!(told.contains(&format!("object: {key}: ")) && told.contains(&format!("object: {bare}: ")), "{told}");
+    assert!(told.contains("unknown: Data/notes.txt: "), "{told}");
+    assert!(told.ends_with("4 objects (19 B): 2 problems\n"), "{told}");
+    let told = bench.run(none.into_iter().chain(["--json"])).expect(5).json();
+    let mut keys = [key, bare];
+    keys.sort_unstable_by_key(|key| key.replace(".xxh128", ""));
+    let problems = told["problems"].as_array().unwrap();
+    assert_eq!(problems.iter().map(|one| one["key"].as_str().unwrap()).collect::<Vec<_>>(), keys);
+    assert_eq!((&told["objects"], &told["unknown"]), (&Value::from(4), &Value::from(1)));
+    assert_eq!(told["unknown_keys"], serde_json::json!(["Data/notes.txt"]));
+    // Nothing is mended that way.
+    bench.run(none.into_iter().chain(["--repair"])).expect(2).says("--cas");
+}
+
 /// Of a store that has nothing, each object is a problem: that takes little more than the manifest itself.
 #[test]
 #[allow(clippy::zombie_processes, reason = "wait4 waits for it, and tells what it took")]
@@ -596,5 +633,49 @@ fn what_is_missing_of_a_large_manifest_is_told_in_little_memory() {
             assert_eq!(told.lines().count(), FILES + 1);
             assert!(told.lines().next().unwrap().starts_with("object: /folder/000000.exr: "));
         }
+    }
+}
+
+/// What is said of parts and requests is what the store sees.
+#[test]
+fn large_objects_go_in_parts_of_the_length_that_was_said() {
+    let bench = Bench::bare();
+    let server = FaultyS3::start().unwrap();
+    fs::create_dir(bench.path("work")).unwrap();
+    fs::write(bench.path("work/large"), vec![7; 12 << 20]).unwrap();
+    manifest(&bench, &["snapshot", "work", "-o", "m"]).expect(0);
+    let key = format!("Queue/Data/{:032x}.xxh128", xxhash_rust::xxh3::xxh3_128(&vec![7; 12 << 20]));
+    let cas = format!("s3://{}/Queue", server.bucket());
+    let upload = |more: &[&str]| {
+        server.clear_log();
+        let mut command = bench.command();
+        command.env("AWS_ACCESS_KEY_ID", "access").env("AWS_SECRET_ACCESS_KEY", "secret");
+        command.env("AWS_EC2_METADATA_DISABLED", "true").env("AWS_ENDPOINT_URL", server.endpoint());
+        command.args(["manifest", "upload", "m", "--root", "work", "--cas", &cas]).args(more);
+        common::run(command, b"")
+    };
+    // Begun and completed by a request each; what goes in one is sent twice at first, to learn whether the store decides who is first.
+    for (line, puts, posts) in [
+        (&["--part-size", "5M", "--parts", "1", "--requests", "1"][..], 3, 2),
+        (&["--part-size", "6M"], 2, 2),
+        (&["--part-size", "12M"], 2, 0),
+    ] {
+        upload(line).expect(0).says("1 object stored");
+        let count = |method| server.log().iter().filter(|request| request.method == method).count();
+        assert_eq!((count("PUT"), count("POST")), (puts, posts), "{line:?}");
+        if puts == 3 {
+            assert_eq!(server.requests_at_once_max(), 1);
+        }
+        assert!(server.bytes(&key).is_some_and(|bytes| bytes.len() == 12 << 20));
+        assert!(server.remove(&key));
+    }
+    for (line, why) in [
+        (["--part-size", "4M"], "5M to 1G"),
+        (["--parts", "0"], "from 1 to 64"),
+        (["--parts", "65"], "from 1 to 64"),
+        (["--requests", "many"], "from 1 to 1024"),
+    ] {
+        upload(&line).expect(2).says(why);
+        assert!(server.log().is_empty(), "{line:?}");
     }
 }

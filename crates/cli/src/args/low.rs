@@ -218,7 +218,8 @@ Mount options:
   endpoint_url=URL, region=NAME, profile=NAME, path_style,
   no_sign_request, connect_timeout=DURATION,
   request_timeout=DURATION, webdav_user=NAME,
-  webdav_password_file=FILE
+  webdav_password_file=FILE, requests=COUNT, part_size=SIZE,
+  parts=COUNT
                           of a manifest
   log=LEVEL, log_file=FILE, verbose, quiet
   password_file=FILE, password_command=COMMAND, password_env=NAME,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use serde::{Deserialize, Serialize};
 
 use super::low::{PasswordArgs, SourceArgs};
 use super::manifest_commit::{COMMIT_HELP, ManifestCommitArgs};
@@ -116,11 +117,13 @@ Examples:
     /// Compare the objects of a store, or of the cache, with their hashes
     #[command(after_long_help = "\
 With a manifest and --cas every object that it needs is fetched from the store, past the cache, and compared; what is missing or wrong is listed \
-with the files that need it. Without both, what is in the cache directory is compared; --repair removes what is damaged there, which is \
-fetched again when it is read. The exit code is 5 if something is wrong.
+with the files that need it. With --cas alone every object in Data/ of the store is fetched and compared with the hash that is its name, whoever \
+needs it; what has another name is only told. That lists the store, and fetches all of it. Without both, what is in the cache directory is \
+compared; --repair removes what is damaged there, which is fetched again when it is read. The exit code is 5 if something is wrong.
 
 Examples:
   adit manifest verify job.manifest --cas s3://bucket/Queue
+  adit manifest verify --cas /srv/store
   adit manifest verify --cache-dir /var/cache/adit --repair")]
     Verify(ManifestVerifyArgs),
     /// Build the index of a manifest, which its first mount does otherwise
@@ -334,6 +337,24 @@ pub struct StoreArgs {
     /// Longest time without an answer, before a request is sent again [default: 20s]
     #[arg(long, value_name = "DURATION", value_parser = units::duration, help_heading = STORE)]
     pub request_timeout: Option<Duration>,
+    /// How much goes at a time.
+    #[command(flatten)]
+    pub transfer: TransferArgs,
+}
+
+/// How much goes to an object store at a time.
+#[derive(Args, Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TransferArgs {
+    /// Most requests at a time, 1 to 1024 [default: 64]
+    #[arg(long, value_name = "COUNT", value_parser = units::requests, help_heading = STORE)]
+    pub requests: Option<u16>,
+    /// Length of the parts in which a large object is sent, 5M to 1G; PARTS of each are in memory [default: 8M]
+    #[arg(long, value_name = "SIZE", value_parser = units::part_size, help_heading = STORE)]
+    pub part_size: Option<u64>,
+    /// Most parts of one large object that are sent at a time, 1 to 64 [default: 4]
+    #[arg(long, value_name = "COUNT", value_parser = units::parts, help_heading = STORE)]
+    pub parts: Option<u16>,
 }
 
 impl CasArgs {
@@ -356,6 +377,11 @@ impl CasArgs {
                 webdav_password_file: of.webdav_password_file.or(or.webdav_password_file),
                 connect_timeout: of.connect_timeout.or(or.connect_timeout),
                 request_timeout: of.request_timeout.or(or.request_timeout),
+                transfer: TransferArgs {
+                    requests: of.transfer.requests.or(or.transfer.requests),
+                    part_size: of.transfer.part_size.or(or.transfer.part_size),
+                    parts: of.transfer.parts.or(or.transfer.parts),
+                },
             },
         }
     }

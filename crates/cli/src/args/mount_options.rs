@@ -273,6 +273,13 @@ impl MountRequest {
             }
             ("connect_timeout" | "connect-timeout", Some(_)) => self.cas.store.connect_timeout = Some(duration()?),
             ("request_timeout" | "request-timeout", Some(_)) => self.cas.store.request_timeout = Some(duration()?),
+            ("requests", Some(_)) => {
+                self.cas.store.transfer.requests = Some(units::requests(text.unwrap_or("")).map_err(bad)?);
+            }
+            ("part_size" | "part-size", Some(_)) => {
+                self.cas.store.transfer.part_size = Some(units::part_size(text.unwrap_or("")).map_err(bad)?);
+            }
+            ("parts", Some(_)) => self.cas.store.transfer.parts = Some(units::parts(text.unwrap_or("")).map_err(bad)?),
             ("exclusive", None) => self.exclusive = true,
             ("nonempty", None) => self.nonempty = true,
             ("foreground", None) => self.foreground = true,

@@ -61,6 +61,29 @@ pub fn path() -> impl TypedValueParser<Value = OsString> {
     })
 }
 
+/// Requests to a store at a time.
+pub fn requests(text: &str) -> Result<u16, String> {
+    count(text, 1024)
+}
+
+/// Parts of an object that are sent at a time.
+pub fn parts(text: &str) -> Result<u16, String> {
+    count(text, 64)
+}
+
+fn count(text: &str, most: u16) -> Result<u16, String> {
+    text.parse()
+        .ok()
+        .filter(|count| (1..=most).contains(count))
+        .ok_or_else(|| format!("it is a number from 1 to {most}"))
+}
+
+/// Length of a part: S3 has none shorter, but for the last, and some of them are in memory.
+pub fn part_size(text: &str) -> Result<u64, String> {
+    let bytes = size(text)?;
+    if (5 << 20..=1 << 30).contains(&bytes) { Ok(bytes) } else { Err("a part has 5M to 1G".to_owned()) }
+}
+
 /// A span of time: a number with an optional `ms`, `s`, `m`, `h` or `d`; seconds without one.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let invalid = || format!("'{text}' is not a duration; write for example 500ms, 10s, 5m or 1h");

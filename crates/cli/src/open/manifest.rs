@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::args::low::GlobalArgs;
-use crate::args::manifest::{CasArgs, StoreArgs};
+use crate::args::manifest::{CasArgs, StoreArgs, TransferArgs};
 use crate::args::mount_options::MEMORY_DEFAULT_BYTES;
 use crate::commands::mount::overlay::place::cache_dir;
 use crate::exit_code::Code;
@@ -298,15 +298,32 @@ pub fn expect_content(cas: &OsStr, args: &StoreArgs, manifest: &Manifest, knows_
         Seen::Nothing => None,
     };
     match objects.list(&format!("{DATA_DIR}/"), None, 1) {
-        Ok(page) if page.objects.is_empty() => {
-            let what = format!("{}: not a store: there is no object below {DATA_DIR}/ in it", cas.display());
-            Err(Failure::new(Code::Failure, what)
-                .hint("--cas names what is above Data/: s3://BUCKET/PREFIX or davs://HOST/PATH"))
-        }
+        Ok(page) if page.objects.is_empty() => Err(no_object(cas)),
         Err(e) if e.kind() == ErrorKind::PermissionDenied => refused.map_or(Ok(()), |e| Err(failed(e))),
         Err(e) => Err(failed(e)),
         Ok(_) => Ok(()),
     }
+}
+
+/// The objects of a store that is read without any manifest: as a listing tells them.
+///
+/// # Errors
+/// That it is none; those of the store.
+pub fn listed_objects(cas: &OsStr, args: &StoreArgs) -> Result<Arc<dyn Objects>> {
+    expect_data(cas)?;
+    let objects = objects(cas, args)?;
+    match objects.list(&format!("{DATA_DIR}/"), None, 1) {
+        Ok(page) if page.objects.is_empty() && is_url(Path::new(cas)) => Err(no_object(cas)),
+        Ok(_) => Ok(objects),
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => Err(Failure::fs(cas.display(), &e)
+            .hint("without a manifest a store is listed, and these credentials may not do that: name a manifest, or use others")),
+        Err(e) => Err(Failure::fs(cas.display(), &e)),
+    }
+}
+
+fn no_object(cas: &OsStr) -> Failure {
+    let what = format!("{}: not a store: there is no object below {DATA_DIR}/ in it", cas.display());
+    Failure::new(Code::Failure, what).hint("--cas names what is above Data/: s3://BUCKET/PREFIX or davs://HOST/PATH")
 }
 
 /// Asks whether a store answers that is written to much later.
@@ -361,7 +378,10 @@ fn arguments(args: &CasArgs) -> Result<Vec<OsString>> {
         webdav_password_file,
         connect_timeout,
         request_timeout,
+        transfer,
     } = store;
+    // It only reads.
+    let TransferArgs { requests, part_size: _, parts: _ } = transfer;
     let mut all: Vec<OsString> = Vec::new();
     let mut pair = |name: &str, value: Option<OsString>| all.extend(value.into_iter().flat_map(|v| [name.into(), v]));
     let duration = |duration: &Option<Duration>| duration.map(|d| format!("{}ms", d.as_millis()).into());
@@ -373,6 +393,7 @@ fn arguments(args: &CasArgs) -> Result<Vec<OsString>> {
     pair("--webdav-password-file", webdav_password_file.clone().map(PathBuf::into_os_string));
     pair("--connect-timeout", duration(connect_timeout));
     pair("--request-timeout", duration(request_timeout));
+    pair("--requests", requests.map(|count| count.to_string().into()));
     all.extend(path_style.then(|| "--path-style".into()));
     all.extend(no_sign_request.then(|| "--no-sign-request".into()));
     Ok(all)
@@ -413,7 +434,7 @@ fn built_index(file: &Path, args: &CasArgs, quiet: bool) -> Result<Segment> {
     let mut is_told = false;
     let mut report = |building| {
         match building {
-            Building::Read { done_bytes, .. } => progress.reached(0, done_bytes),
+            Building::Read { done_bytes, total_bytes } => progress.read_of(done_bytes, total_bytes),
             Building::Elsewhere if !std::mem::replace(&mut is_told, true) && !quiet => {
                 eprintln!("adit: {}: another process builds its index", file.display());
             }
@@ -559,6 +580,9 @@ fn objects_with(url: &OsStr, args: &StoreArgs, tries_max: u32, uploads: Option<&
         answer_timeout: answer_timeout(args),
         deadline: deadline(args),
         tries_max,
+        requests_at_once_max: args.transfer.requests.map_or(defaults.requests_at_once_max, usize::from),
+        part_len_bytes: args.transfer.part_size.map_or(defaults.part_len_bytes, |bytes| bytes as usize),
+        parts_at_once_max: args.transfer.parts.map_or(defaults.parts_at_once_max, usize::from),
         ..defaults
     };
     let owner = Owner { cancel: interrupt::calls().clone(), uploads: uploads.map(Path::to_owned) };

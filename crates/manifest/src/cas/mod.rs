@@ -3,6 +3,7 @@
 //! [`DataKeys`] has the keys, [`ObjectSource`] fetches for the [cache](crate::cache). What it hands on was as long as it should be;
 //! that it has its hash, the cache finds out. [`ObjectDocument`] is a manifest that lies in a store itself.
 
+mod check;
 mod document;
 mod parts;
 mod verify;
@@ -20,6 +21,7 @@ use parking_lot::Mutex;
 use crate::cache::{Fetch, ObjectFault, ObjectId};
 use crate::format::ContentHash;
 
+pub use check::{Checked, check};
 pub use document::ObjectDocument;
 pub use verify::{Verified, verify};
 

@@ -57,7 +57,8 @@ pub fn verify(
     })
 }
 
-fn is_damage(e: &FsError) -> bool {
+/// Whether an error is about the object, and not the store.
+pub(super) fn is_damage(e: &FsError) -> bool {
     e.kind() == ErrorKind::Corrupt || e.cause().is_some_and(|cause| cause.is::<ObjectFault>()) || Withheld::is_behind(e)
 }
 

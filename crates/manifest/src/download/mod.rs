@@ -122,12 +122,14 @@ pub struct Downloaded {
     pub written: u64,
     /// Bytes of these.
     pub written_bytes: u64,
-    /// Files, links and directories that were there.
+    /// Files and links that were there.
     pub present: u64,
     /// Files and links in whose place something else stays.
     pub skipped: u64,
-    /// Directories that were made because the manifest lists them.
+    /// Directories that the manifest lists, and that were made.
     pub directories: u64,
+    /// Directories that the manifest lists, and that were there.
+    pub directories_present: u64,
     /// Entries that failed.
     pub failed: u64,
     /// Temporary files of downloads that were killed, which were removed.
@@ -295,7 +297,9 @@ impl Walk<'_, '_> {
 
     fn directory(&mut self, path: &[u8]) -> Result<Outcome, Fault> {
         let Some(host) = self.options.host else { return Ok(Outcome::New) };
-        let was_there = host.stat(&on_host(path)).is_ok_and(|attr| attr.kind == Kind::Directory);
+        // What was made for an entry in it was not there before.
+        let is_ours = self.made.contains(path);
+        let was_there = !is_ours && host.stat(&on_host(path)).is_ok_and(|attr| attr.kind == Kind::Directory);
         self.directories(path)?;
         Ok(if was_there { Outcome::Present(None) } else { Outcome::New })
     }
@@ -401,6 +405,7 @@ impl Walk<'_, '_> {
         };
         let is_directory = self.manifest.get(&done.path) == Some(&Body::Directory);
         match &outcome {
+            Outcome::Present(_) if is_directory => self.downloaded.directories_present += 1,
             Outcome::Present(_) => self.downloaded.present += 1,
             Outcome::Skipped => self.downloaded.skipped += 1,
             _ if is_directory => self.downloaded.directories += 1,

@@ -47,11 +47,32 @@ fn all_of_a_manifest_comes_and_nothing_comes_twice() {
     let paths = world.paths();
     for conflict in [Conflict::Copy, Conflict::Overwrite] {
         world.conflict = conflict;
-        assert_eq!(world.well(), Downloaded { present: 9, ..Downloaded::default() });
+        assert_eq!(world.well(), Downloaded { present: 8, directories_present: 1, ..Downloaded::default() });
     }
     world.conflict = Conflict::Skip;
-    assert_eq!(world.well(), Downloaded { present: 2, skipped: 7, ..Downloaded::default() });
+    let expected = Downloaded { present: 1, directories_present: 1, skipped: 7, ..Downloaded::default() };
+    assert_eq!(world.well(), expected);
     assert_eq!((world.faults.stats().reads, world.paths()), (0, paths));
+}
+
+/// A folder that is made for what lies in it was not there before, whichever of the two the manifest has first.
+#[test]
+fn folders_are_counted_as_made_once_and_as_there_from_then_on() {
+    let mut world = World::new();
+    world.insert(b"d", Body::Directory);
+    world.add("d/e/x", b"data");
+    world.insert(b"d/e", Body::Directory);
+    world.insert(b"d-e", Body::Directory);
+    let first = Downloaded { written: 1, written_bytes: 4, directories: 3, ..Downloaded::default() };
+    assert_eq!(world.well(), first);
+    assert_eq!(world.well(), Downloaded { present: 1, directories_present: 3, ..Downloaded::default() });
+    // What it does not list is of nobody's count.
+    fs::remove_dir(world.at("d-e")).unwrap();
+    fs::create_dir(world.at("mine")).unwrap();
+    assert_eq!(
+        world.well(),
+        Downloaded { present: 1, directories: 1, directories_present: 2, ..Downloaded::default() }
+    );
 }
 
 #[test]

@@ -246,7 +246,8 @@ fn tell(
     (entries, failures): (Vec<Value>, Vec<Value>),
     global: &GlobalArgs,
 ) -> Result<()> {
-    let Downloaded { written, written_bytes, present, skipped, directories, failed, swept } = *downloaded;
+    let Downloaded { written, written_bytes, present, skipped, directories, directories_present, failed, swept } =
+        *downloaded;
     let deletions = wanted.manifest.deletions().count();
     let mut out = Output::new();
     if args.json {
@@ -256,6 +257,7 @@ fn tell(
             "present": present,
             "skipped": skipped,
             "directories": directories,
+            "directories_present": directories_present,
             "failed": failed,
             "swept": swept,
             "deletions": deletions,
@@ -289,6 +291,11 @@ fn tell(
     let verb = if args.dry_run { "would be written" } else { "written" };
     let mut said =
         format!("{} {verb} ({}), {present} there already", counted(written, "file"), show_size(written_bytes));
+    if directories + directories_present > 0 {
+        let verb = if args.dry_run { "would be made" } else { "made" };
+        let made = counted(directories, "folder");
+        said += &format!(", {made} {verb}, {directories_present} there already");
+    }
     if skipped > 0 {
         said += &format!(", {skipped} skipped");
     }

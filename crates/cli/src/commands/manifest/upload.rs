@@ -64,6 +64,10 @@ pub(super) fn upload(args: &ManifestUploadArgs, global: &GlobalArgs) -> Result<(
     let Brought { uploaded, failed, finished } = bringing.bring(&read.manifest, &mut HashSet::new(), global)?;
     let mut told = describe(&uploaded);
     told["failures"] = failed.into_json();
+    told["failed"] = uploaded.failed.into();
+    if finished.is_err() && !args.json && !global.quiet {
+        eprintln!("adit: upload: {}, {} failed", words(&uploaded), counted(uploaded.failed, "file"));
+    }
     finished.map_err(|failure| ended(&told, failure, args.json))?;
     if let Some(key) = &key {
         store_manifest(args, &read, key, &asset_root(&args.root, &place)?, cas)?;
@@ -175,6 +179,7 @@ impl Bringing<'_> {
         let total = all_bytes(manifest, filter);
         let mut progress = Progress::new("upload", global.quiet).of_bytes(total).advising(self.advice).folding();
         let (mut count, mut at_once, mut failed) = (0, 0, Failed::new(self.json));
+        let mut so_far = Uploaded::default();
         let root = self.root.strip_suffix(b"/").unwrap_or(self.root);
         let uploaded = store_content(self.tree, root, manifest, &options, &mut |event| {
             match event {
@@ -182,6 +187,8 @@ impl Bringing<'_> {
                     there.insert(hash);
                     count += 1;
                     at_once += if present { len_bytes } else { 0 };
+                    let sum = if present { &mut so_far.present } else { &mut so_far.stored };
+                    *sum = (sum.0 + 1, sum.1 + len_bytes);
                 }
                 UploadEvent::Failed { path, error } => {
                     failed.add(path, error);
@@ -194,6 +201,9 @@ impl Bringing<'_> {
         let finished = progress.finish();
         interrupt::obey();
         let uploaded = uploaded.map_err(|e| {
+            if count > 0 && !self.json && !global.quiet {
+                eprintln!("adit: upload: {}, and then it ended", words(&so_far));
+            }
             let failure = Advice::about_manifests().failure(self.cas.display(), &e);
             match failure.code() {
                 Code::Network => failure.hint("what was stored so far is not sent again when it is started again"),

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Live, Process, RELEASE_PATIENCE, Shown, Wish, branch_of, overlay};
-use crate::args::manifest::{CasArgs, StoreArgs};
+use crate::args::manifest::{CasArgs, StoreArgs, TransferArgs};
 use crate::args::mount_options::{MEMORY_MIN_BYTES, Part, Timeouts};
 use crate::commands::mount::answered;
 use crate::commands::mount::overlay::Lower;
@@ -87,6 +87,8 @@ pub struct About {
     webdav_password_file: Option<Vec<u8>>,
     connect_timeout: Option<Duration>,
     request_timeout: Option<Duration>,
+    #[serde(default)]
+    transfer: TransferArgs,
 }
 
 impl About {
@@ -102,6 +104,7 @@ impl About {
             webdav_password_file,
             connect_timeout,
             request_timeout,
+            transfer,
         } = cas.store.clone();
         let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec();
         Some(About {
@@ -120,6 +123,7 @@ impl About {
             webdav_password_file: webdav_password_file.as_deref().map(bytes),
             connect_timeout,
             request_timeout,
+            transfer,
         })
     }
 
@@ -146,6 +150,7 @@ impl About {
             webdav_password_file: self.webdav_password_file.clone().map(|file| OsString::from_vec(file).into()),
             connect_timeout: self.connect_timeout,
             request_timeout: self.request_timeout,
+            transfer: self.transfer,
         };
         CasArgs {
             cas: self.cas.clone().map(OsString::from_vec),
