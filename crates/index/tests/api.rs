@@ -25,6 +25,7 @@ use support::{Item, Place, items, model};
 fn options(rng: &mut Rng) -> IndexOptions<'static> {
     Index::options()
         .cache_size(*rng.pick(&[0, 1, 4 << 10, 4 << 20]))
+        .cache_known(rng.percent(50))
         .batch_size(*rng.pick(&[0, 1, 7, 100, 4096]))
         .threads(rng.below(4) as usize)
         .make_tables(rng.percent(30))
@@ -295,6 +296,13 @@ fn what_a_table_knows_takes_no_room_in_the_cache() {
     let items: Vec<Item> = (0..100).map(|n| Item::file(format!("a/b/{n}").as_bytes())).collect();
     let place = Place::new();
     place.segment_with_tables(&items);
+    // Unless that is said.
+    let keeps_all = Index::options().cache_known(true).open(&place.out()).unwrap();
+    for _ in 0..3 {
+        assert!(keeps_all.resolve("a/b/7").unwrap().is_ok() && keeps_all.resolve("a/b/none").unwrap().is_err());
+    }
+    let stats = keeps_all.cache_stats();
+    assert_eq!((stats.entries, stats.misses, stats.hits, stats.negative_hits), (2, 2, 4, 2));
     let index = Index::open(&place.out()).unwrap();
     let dir = index.resolve("a").unwrap().unwrap();
     for path in ["a/b/1", "/a/b/1", "a//b/1", "./a", "a/b/none", "none/at/all", "a/b/1/x", "a/"] {

@@ -132,6 +132,78 @@ fn signatures_leave_out_nothing_that_is_asked_for() {
     assert!(narrowed * 3 > asked, "{narrowed} of {asked} had anything left out");
 }
 
+/// What any of several patterns matches is what each of them matches by itself, whatever they are compared with.
+#[test]
+fn any_of_several_patterns_is_each_of_them() {
+    let (mut hits, mut mixed) = (0, 0);
+    for seed in seeds(40) {
+        println!("seed {seed}");
+        let mut rng = Rng::new(seed);
+        let letters: [&[u8]; 8] = [b"a", b"B", b"b", b"\xff", b"\n", "\u{e9}".as_bytes(), b".", b"/"];
+        let text = |rng: &mut Rng| -> Vec<u8> {
+            let len = 1 + rng.below(9);
+            (0..len).flat_map(|_| *rng.pick(&letters)).copied().collect()
+        };
+        let is_path = |path: &Vec<u8>| path.split(|byte| *byte == b'/').all(|name| !matches!(name, b"" | b"." | b".."));
+        let mut names: Vec<Vec<u8>> = (0..300).map(|_| text(&mut rng)).filter(is_path).collect();
+        names.sort();
+        names.dedup();
+        // No file is a folder, too.
+        let items: Vec<Item> = names.iter().map(|name| Item::file(&[name, &b".f"[..]].concat())).collect();
+        let place = Place::new();
+        let segment = place.segment_with_tables(&items);
+        let all = Query::new().collect(&segment).unwrap();
+        let mut of = Paths::new(&segment);
+        let paths: Vec<Vec<u8>> = all.iter().map(|node| of.of(*node).unwrap().to_vec()).collect();
+        for _ in 0..20 {
+            let (ignore_case, full) = (rng.percent(40), rng.percent(20));
+            let syntax = *rng.pick(&[Syntax::Substring, Syntax::Glob, Syntax::Regex]);
+            let texts = (0..rng.below(6)).map(|_| {
+                let name = rng.pick(&names);
+                let start = rng.below(name.len() as u64) as usize;
+                let part = &name[start..name.len().min(start + 1 + rng.below(4) as usize)];
+                match syntax {
+                    Syntax::Substring => part.to_vec(),
+                    Syntax::Glob => {
+                        format!("*{}*", String::from_utf8_lossy(part).replace('\u{fffd}', "?")).into_bytes()
+                    }
+                    Syntax::Regex => {
+                        format!("^.?{}", String::from_utf8_lossy(part).replace(['.', '\u{fffd}'], "(?s-u:.)"))
+                            .into_bytes()
+                    }
+                }
+            });
+            let texts: Vec<Vec<u8>> = texts.collect();
+            let mut builder = PatternBuilder::new(syntax);
+            builder.ignore_case(ignore_case).full_path(full);
+            let each: Vec<Pattern> = texts.iter().map(|text| builder.build(text).unwrap()).collect();
+            let some = |target| each.iter().any(|pattern| pattern.target() == target);
+            let is_mixed = some(Target::Name) && some(Target::Path);
+            let any = match builder.build_any(&texts) {
+                Err(e) if is_mixed && syntax == Syntax::Regex => {
+                    assert!(e.to_string().contains("some do not"), "{e}");
+                    continue;
+                }
+                any => any.unwrap(),
+            };
+            mixed += u32::from(is_mixed);
+            let is_hit = |path: &Vec<u8>| each.iter().any(|pattern| pattern.is_path_match(path));
+            let expected: Vec<_> =
+                all.iter().zip(&paths).filter(|(_, path)| is_hit(path)).map(|(node, _)| *node).collect();
+            hits += expected.len();
+            for strategy in [Strategy::Best, Strategy::Each, Strategy::NoTable] {
+                let found = Query::new().pattern(any.clone()).strategy(strategy).collect(&segment).unwrap();
+                assert_eq!(found, expected, "{syntax:?} {ignore_case} {full} {strategy:?} {texts:?}");
+            }
+        }
+    }
+    assert!(hits > 1000 && mixed > 20, "{hits} hits, {mixed} lists for names and paths");
+    // Many at once, as a list of names is.
+    let many: Vec<String> = (0..20_000).map(|n| format!("name_{n:07}")).collect();
+    let any = PatternBuilder::new(Syntax::Substring).build_any(&many).unwrap();
+    assert!(any.is_match(b"a name_0019999.exr") && !any.is_match(b"name_0020000"));
+}
+
 /// Several pieces of work for each thread, names of every length, and hits on both sides of every border.
 #[test]
 fn threads_and_pieces_change_nothing() {

@@ -194,6 +194,31 @@ fn diff_tells_what_two_models_have_different() {
     }
 }
 
+/// Of two trees of which one keeps times less exactly.
+#[test]
+fn times_are_compared_as_exactly_as_is_said() {
+    let tree = |times: &[i64]| -> (Place, Segment) {
+        let place = Place::new();
+        let item = |(at, time): (usize, &i64)| Item { mtime_ns: *time, ..Item::file(format!("f{at}").as_bytes()) };
+        let items: Vec<Item> = times.iter().enumerate().map(item).collect();
+        let segment = place.segment(&items);
+        (place, segment)
+    };
+    let ((_one, a), (_other, b)) =
+        (tree(&[5_000, 5_999, -1, 0, i64::MIN]), tree(&[5_999, 6_000, -1_000, -1, i64::MIN]));
+    let changed = |step| {
+        let diff = Diff::new().content(Content::SizeAndTime).time_step_ns(step);
+        let name = |change: Change| match change {
+            Change::Changed { after, .. } => b.name(after).unwrap().to_vec(),
+            change => panic!("{change:?}"),
+        };
+        changes(&diff, &a, &b).into_iter().map(name).collect::<Vec<_>>()
+    };
+    assert_eq!(changed(1), [b"f0", b"f1", b"f2", b"f3"]);
+    assert_eq!(changed(0), changed(1));
+    assert_eq!(changed(1000), [b"f1", b"f3"]);
+}
+
 fn changes(diff: &Diff, a: &Segment, b: &Segment) -> Vec<Change> {
     let mut changes = Vec::new();
     let summary = diff.run(a, b, &mut |change| {

@@ -65,6 +65,9 @@ compared with the whole path below the root: src/main.rs, not /src/main.rs. All 
 root begins with as well as lib/src; in a regular expression likewise, and ^/src is ^src; a glob is compared with the whole path anyway. Names are bytes: one that is not \
 UTF-8 is found like any other.
 
+With --patterns-from there are many, one in each line (with -0, each ended by a zero byte), all read as the options say; empty ones are none. What any of them matches is found, once. \
+They are one automaton, so twenty thousand texts take about as long as one. Regular expressions of which some have a slash and some do not are asked apart, or with --full-path.
+
 What is found comes at once, by level of the tree, unless it is sorted. The exit code is 0 also if nothing is found, and 1 if the index does not know all of its source, because \
 something could not be read when it was made: what is missing may be there.
 
@@ -77,6 +80,7 @@ Examples:
   adit index find ~/mnt/photos --ext jpg --newer 7d
   adit index find src.idx --glob 'src/**/*.rs' --exclude target
   adit index find src.idx -t file --min-size 1G --sort size --reverse
+  adit index find src.idx --patterns-from names.txt --count
   adit index find src.idx --newer 2d -0 | xargs -0 ls -d")]
     Find(IndexFindArgs),
     /// Tell which paths exist

@@ -103,6 +103,9 @@ pub struct IndexFindArgs {
     /// What the name has in it, or the path if there is a slash in it [default: everything]
     #[arg(value_name = "PATTERN")]
     pub pattern: Option<OsString>,
+    /// Patterns in a file, or on standard input with -, one in each line (with -0, each ended by a zero byte): what any of them matches
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "pattern")]
+    pub patterns_from: Option<PathBuf>,
     /// PATTERN is the whole name, with *, ?, [..], {a,b} and ** for any folders
     #[arg(short, long, conflicts_with_all = ["regex", "fixed"])]
     pub glob: bool,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use adit_core::FsError;
 use adit_index::layout::{self, HEADER_LEN_MAX_BYTES};
-use adit_index::scan::Origin;
+use adit_index::scan::{Origin, SourceKind};
 use adit_index::sealed::{self, SealKey, format};
 use adit_index::{Progress as Step, Segment};
 use adit_mount::control::{ControlError, MountInfo, Registry};
@@ -42,12 +42,20 @@ pub struct IndexFile {
     pub file_len: u64,
     /// Of one that was made of the index of a mount: how much that could not read.
     pub unread: u64,
+    /// Likewise: whether the mount keeps times in microseconds.
+    pub is_in_micros: bool,
 }
 
 impl IndexFile {
     /// Where it comes from; `None` if something else than `adit index` made it.
     pub fn origin(&self) -> Option<Origin> {
         Origin::decode(self.segment.identity())
+    }
+
+    /// How exact its times are, in nanoseconds: manifests have microseconds.
+    pub fn time_step_ns(&self) -> u32 {
+        let is_manifest = self.origin().is_some_and(|origin| origin.kind == SourceKind::Manifest);
+        if self.is_in_micros || is_manifest { 1000 } else { 1 }
     }
 
     /// How much could not be read when it was made.
@@ -224,7 +232,14 @@ impl<'a> Opener<'a> {
             false => Segment::open(path),
         };
         let segment = Arc::new(segment.map_err(|e| failure(path, &e))?);
-        Ok(IndexFile { path: path.to_owned(), segment, is_sealed, file_len: meta.len(), unread: 0 })
+        Ok(IndexFile {
+            path: path.to_owned(),
+            segment,
+            is_sealed,
+            file_len: meta.len(),
+            unread: 0,
+            is_in_micros: false,
+        })
     }
 
     fn key(&mut self, path: &Path) -> Result<&SealKey> {

@@ -1,7 +1,8 @@
 //! Where paths led that no table knows: [`PathCache`].
 //!
 //! A path that a table knows is answered in fewer reads than a cache takes, so it never comes here. What comes here would be walked name by
-//! name: every path where there are no tables, and those with `..` where there are. An index never changes, so nothing that is kept
+//! name: every path where there are no tables, and those with `..` where there are; and all, if somebody says so, who asks for the same ones
+//! again and again. An index never changes, so nothing that is kept
 //! here is ever wrong; paths that lead nowhere are kept with the reason.
 
 use adit_core::engine::HitCounter;

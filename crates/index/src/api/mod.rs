@@ -218,7 +218,7 @@ impl Index {
         let start = if path.first() == Some(&b'/') { NodeId::ROOT } else { start };
         let resolver = self.resolver()?;
         match &self.0.cache {
-            Some(cache) if resolver.walks(path) => {
+            Some(cache) if self.0.options.cache_known || resolver.walks(path) => {
                 if let Some(answer) = cache.get(start, path) {
                     return Ok(answer);
                 }

@@ -31,6 +31,7 @@ const BATCH_SIZE: usize = 1 << 12;
 #[derive(Clone, Debug)]
 pub struct IndexOptions<'k> {
     pub(super) cache_size_bytes: u64,
+    pub(super) cache_known: bool,
     pub(super) batch_size: usize,
     pub(super) resolver: ResolverOptions,
     large_pages: bool,
@@ -45,6 +46,7 @@ impl Default for IndexOptions<'_> {
     fn default() -> Self {
         IndexOptions {
             cache_size_bytes: CACHE_SIZE_BYTES,
+            cache_known: false,
             batch_size: BATCH_SIZE,
             resolver: ResolverOptions::default(),
             large_pages: false,
@@ -55,11 +57,19 @@ impl Default for IndexOptions<'_> {
 }
 
 impl<'k> IndexOptions<'k> {
-    /// Memory for paths that had to be walked name by name, in bytes; 0 for none. Paths that a table knows never take any. 4 MiB
-    /// by default.
+    /// Memory for paths that had to be walked name by name, in bytes; 0 for none. Paths that a table knows take some only with
+    /// [`cache_known`](Self::cache_known). 4 MiB by default.
     #[must_use]
     pub fn cache_size(mut self, bytes: u64) -> Self {
         self.cache_size_bytes = bytes;
+        self
+    }
+
+    /// Keep paths that a table knows as well, for who asks for few of very many again and again: of a large index a table's answer lies in eight
+    /// places all over the file, that of the cache in two. Paths that come once are answered later by it. No by default.
+    #[must_use]
+    pub fn cache_known(mut self, yes: bool) -> Self {
+        self.cache_known = yes;
         self
     }
 

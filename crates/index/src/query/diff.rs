@@ -41,6 +41,7 @@ pub struct Diff {
     content: Content,
     perm: bool,
     renames: bool,
+    time_step_ns: i64,
     query: Query,
 }
 
@@ -110,7 +111,7 @@ impl Default for Diff {
 impl Diff {
     /// By content as [`Content::Best`] says, without permissions, with renames.
     pub fn new() -> Diff {
-        Diff { content: Content::Best, perm: false, renames: true, query: Query::new() }
+        Diff { content: Content::Best, perm: false, renames: true, time_step_ns: 1, query: Query::new() }
     }
 
     /// What decides whether a file was changed.
@@ -133,6 +134,14 @@ impl Diff {
     #[must_use]
     pub fn renames(mut self, yes: bool) -> Diff {
         self.renames = yes;
+        self
+    }
+
+    /// How exact times are compared, in nanoseconds: two that are rounded down to the same multiple of this are the same. For trees of which one
+    /// keeps times less exactly. 1 unless it is said, and at least.
+    #[must_use]
+    pub fn time_step_ns(mut self, step: u32) -> Diff {
+        self.time_step_ns = i64::from(step.max(1));
         self
     }
 
@@ -198,7 +207,7 @@ impl Diff {
                 changes.push(change);
                 ControlFlow::Continue(())
             })?;
-            let what = |old, new| Ok(compare(&a, &b, old, new)?.0);
+            let what = |old, new| Ok(compare(&a, &b, old, new, self.time_step_ns)?.0);
             let changes = renames::joined(&a, &b, changes, &what)?;
             let _ = changes.into_iter().try_for_each(&mut give);
         } else {
@@ -210,7 +219,7 @@ impl Diff {
 
     /// Whether a node of both trees was changed, and what of it.
     fn change(&self, a: &Columns<'_>, b: &Columns<'_>, old: u32, new: u32) -> Result<Option<What>> {
-        let (what, has_content) = compare(a, b, old, new)?;
+        let (what, has_content) = compare(a, b, old, new, self.time_step_ns)?;
         let is_dir = a.mode(old).is_some_and(|mode| mode.kind() == Kind::Directory);
         let is_changed = match self.content {
             _ if what.kind || what.perm && self.perm => true,
@@ -224,14 +233,15 @@ impl Diff {
 }
 
 /// What is different between two nodes, and whether their content was compared.
-fn compare(a: &Columns<'_>, b: &Columns<'_>, old: u32, new: u32) -> Result<(What, bool)> {
+fn compare(a: &Columns<'_>, b: &Columns<'_>, old: u32, new: u32, time_step_ns: i64) -> Result<(What, bool)> {
     let mode_a = a.mode(old).ok_or_else(|| a.damaged(old))?;
     let mode_b = b.mode(new).ok_or_else(|| b.damaged(new))?;
+    let time = |tree: &Columns<'_>, node| tree.mtime_ns(node).map(|ns| ns.div_euclid(time_step_ns));
     let mut what = What {
         kind: mode_a.kind() != mode_b.kind(),
         hash: false,
         size: a.size(old) != b.size(new),
-        mtime: a.mtime_ns(old) != b.mtime_ns(new),
+        mtime: time(a, old) != time(b, new),
         perm: mode_a.perm() != mode_b.perm(),
     };
     let mut has_content = mode_a.has_hash() && mode_b.has_hash();

@@ -279,7 +279,8 @@ fn pattern_of(wording: &Wording) -> Result<Pattern> {
         Reading::Glob => Syntax::Glob,
         Reading::Regex => Syntax::Regex,
     };
-    PatternBuilder::new(syntax).ignore_case(wording.ignore_case).full_path(wording.full_path).build(&wording.text)
+    let texts: Vec<&[u8]> = [&wording.text].into_iter().chain(&wording.others).map(Vec::as_slice).collect();
+    PatternBuilder::new(syntax).ignore_case(wording.ignore_case).full_path(wording.full_path).build_any(&texts)
 }
 
 fn search_of(view: &View, search: &Search) -> Result<LiveSearch> {

@@ -141,6 +141,15 @@ fn below(hir: &Hir) -> Hir {
     }
 }
 
+/// The expression for paths whose last name has in it what `hir` says, which has neither slash nor anchor.
+pub fn in_last_name(hir: Hir) -> Hir {
+    let mut rest = ClassBytes::new([ClassBytesRange::new(0, 0xff)]);
+    rest.difference(&ClassBytes::new([ClassBytesRange::new(b'/', b'/')]));
+    let rest = Hir::class(Class::Bytes(rest));
+    let rest = Hir::repetition(Repetition { min: 0, max: None, greedy: true, sub: Box::new(rest) });
+    Hir::concat(vec![hir, rest, Hir::look(Look::End)])
+}
+
 /// The expression for many names with zero bytes between: their beginnings and ends are those of lines that end with zero bytes.
 pub fn by_name(hir: &Hir) -> Hir {
     match hir.kind() {

@@ -87,20 +87,48 @@ impl PatternBuilder {
     /// # Errors
     /// `InvalidInput` with a [`BadPattern`] as the cause.
     pub fn build(&self, text: &[u8]) -> Result<Pattern> {
-        self.compile(text).map_err(|bad| {
-            let shown = String::from_utf8_lossy(&text[..text.len().min(200)]);
-            FsError::new(ErrorKind::InvalidInput).on("read the pattern", format!("{shown:?}")).because(bad)
-        })
+        let read = self.read(text).and_then(|one| self.compile(text, one.target, one.literal, one.hir));
+        read.map_err(|bad| bad_pattern(text, bad))
     }
 
-    fn compile(&self, text: &[u8]) -> Result<Pattern, BadPattern> {
+    /// The pattern that matches what any of `texts` does, each by itself; without any of them it matches nothing. All are one automaton: it takes
+    /// as long as one of them, as long as that is not too large. If one is compared with paths, so is the whole, and the others with the last
+    /// name of these.
+    ///
+    /// # Errors
+    /// As [`PatternBuilder::build`]; `InvalidInput` also for regular expressions of which some have a slash and some do not.
+    pub fn build_any<T: AsRef<[u8]>>(&self, texts: &[T]) -> Result<Pattern> {
+        if let [text] = texts {
+            return self.build(text.as_ref());
+        }
+        let each = |text: &T| self.read(text.as_ref()).map_err(|bad| bad_pattern(text.as_ref(), bad));
+        let all = texts.iter().map(each).collect::<Result<Vec<Read>>>()?;
+        let text = texts.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(&b'\n');
+        let target = if all.iter().any(|one| one.target == Target::Path) { Target::Path } else { Target::Name };
+        let hirs = all.into_iter().map(|one| match target {
+            Target::Name => Some(one.hir),
+            Target::Path => one.as_path,
+        });
+        let hirs = hirs.collect::<Option<Vec<Hir>>>().ok_or(BadPattern::Mixed);
+        let compiled = hirs.and_then(|hirs| self.compile(&text, target, None, Hir::alternation(hirs)));
+        compiled.map_err(|bad| bad_pattern(&text, bad))
+    }
+
+    /// What one text says.
+    fn read(&self, text: &[u8]) -> Result<Read, BadPattern> {
         if text.len() > PATTERN_LEN_MAX_BYTES {
             return Err(BadPattern::TooLong);
         }
+        // In a path, where it is compared with the last name alone; a regex cannot be told where that begins.
+        let mut as_path = None;
         let mut target = if self.full_path || text.contains(&b'/') { Target::Path } else { Target::Name };
         let (mut literal, hir) = match self.syntax {
-            Syntax::Substring if self.ignore_case => (None, hir::folded(text)),
+            Syntax::Substring if self.ignore_case => {
+                as_path = Some(hir::in_last_name(hir::folded(text)));
+                (None, hir::folded(text))
+            }
             Syntax::Substring => {
+                as_path = Some(hir::in_last_name(Hir::literal(text)));
                 let literal = (!text.starts_with(b"/")).then(|| Finder::new(text).into_owned());
                 (literal, Hir::literal(text))
             }
@@ -110,6 +138,14 @@ impl PatternBuilder {
                 // Below any directories: that is to say of the last name alone.
                 if glob.is_of_names() && !self.full_path {
                     target = Target::Name;
+                }
+                if target == Target::Name {
+                    as_path = Some(match (glob.is_of_names(), text) {
+                        (true, _) => glob.hir(Target::Path, self.ignore_case),
+                        // No name is empty.
+                        (false, "") => Hir::fail(),
+                        (false, _) => glob::Glob::parse(&format!("**/{text}"))?.hir(Target::Path, self.ignore_case),
+                    });
                 }
                 (glob.literal(target, self.ignore_case), glob.hir(target, self.ignore_case))
             }
@@ -125,6 +161,20 @@ impl PatternBuilder {
         if literal.as_ref().is_some_and(|literal| literal.needle().contains(&0)) {
             literal = None;
         }
+        let as_path = match target {
+            Target::Path => Some(hir.clone()),
+            Target::Name => as_path.map(|hir| hir::open(&hir)),
+        };
+        Ok(Read { target, literal, hir, as_path })
+    }
+
+    fn compile(
+        &self,
+        text: &[u8],
+        target: Target,
+        literal: Option<Finder<'static>>,
+        hir: Hir,
+    ) -> Result<Pattern, BadPattern> {
         let whole = regex(&hir, b'\n')?;
         // A line of a name is not one of the arena.
         let arena = match target {
@@ -147,6 +197,21 @@ impl PatternBuilder {
             table: OnceLock::new(),
         })))
     }
+}
+
+/// What a text says before anything is made of it.
+struct Read {
+    target: Target,
+    literal: Option<Finder<'static>>,
+    /// For what it is compared with.
+    hir: Hir,
+    /// The same for paths; none if that cannot be said.
+    as_path: Option<Hir>,
+}
+
+fn bad_pattern(text: &[u8], bad: BadPattern) -> FsError {
+    let shown = String::from_utf8_lossy(&text[..text.len().min(200)]);
+    FsError::new(ErrorKind::InvalidInput).on("read the pattern", format!("{shown:?}")).because(bad)
 }
 
 /// A pattern that is ready. Cheap to clone, and to be used from any number of threads.
@@ -336,7 +401,8 @@ pub enum BadPattern {
     TooLong,
     /// What it is made into is too large.
     #[error(
-        "it takes more than {} MiB when it is made ready; use smaller numbers of repetitions, or (?-u) where bytes will do",
+        "it takes more than {} MiB when it is made ready; use smaller numbers of repetitions, (?-u) where bytes will do, or fewer patterns at \
+         once",
         PROGRAM_LEN_MAX_BYTES >> 20
     )]
     TooLarge,
@@ -351,6 +417,11 @@ pub enum BadPattern {
         /// What is wrong there, and what would be right.
         what: &'static str,
     },
+    /// Of several regexes some are compared with names and some with paths.
+    #[error(
+        "some of these regular expressions have a slash, and some do not; search twice, or compare all with the whole path"
+    )]
+    Mixed,
     /// A regex cannot be understood.
     #[error("{0}; search for a substring if it is meant literally")]
     Syntax(String),

@@ -160,7 +160,8 @@ pub fn diff(args: &IndexDiffArgs, global: &GlobalArgs) -> Result<()> {
         ContentArg::Time => Content::SizeAndTime,
         ContentArg::Size => Content::Size,
     };
-    let question = Diff::new().content(content).perm(args.perm).renames(!args.no_renames);
+    let time_step_ns = before.time_step_ns().max(after.time_step_ns());
+    let question = Diff::new().content(content).perm(args.perm).renames(!args.no_renames).time_step_ns(time_step_ns);
     let by = Answerer::new(&before, &args.by)?;
     interrupt::watch();
     let mut out = Output::new();

@@ -1,5 +1,7 @@
 //! `index find`.
 
+use std::fs::File;
+use std::io::BufReader;
 use std::os::unix::ffi::OsStrExt;
 
 use adit_core::ErrorKind;
@@ -7,22 +9,23 @@ use adit_core::types::Kind;
 use adit_index::query::{Order, Paths, PatternBuilder, Query, Syntax};
 use serde_json::json;
 
-use super::{directory, expect_whole, mounted, show, until};
+use super::{directory, expect_whole, lines, mounted, show, until};
 use crate::args::index_ask::{IndexFindArgs, KindArg, SortArg};
 use crate::args::low::GlobalArgs;
 use crate::asked::Asked;
 use crate::devices::{self, Answerer};
 use crate::failure::{Failure, Result};
-use crate::interrupt;
+use crate::interrupt::{self, Input};
 use crate::open::index::{IndexFile, only_file};
 use crate::output::{JsonList, Output};
 
 /// `adit index find`
 pub fn find(args: &IndexFindArgs, global: &GlobalArgs) -> Result<()> {
-    let query = query(args)?;
+    let patterns = patterns(args)?;
+    let query = query(args, patterns.as_deref())?;
     if let Some(asked) = Asked::around(&args.of.index, global.quiet)? {
         devices::of_mount(&args.by, global.quiet)?;
-        return mounted::find(&asked, args);
+        return mounted::find(&asked, args, patterns.as_deref());
     }
     let index = only_file(&args.of.index, &args.of.secret)?;
     let query = query.below(directory(&index, &args.below)?);
@@ -43,27 +46,45 @@ pub fn find(args: &IndexFindArgs, global: &GlobalArgs) -> Result<()> {
     expect_whole(&index)
 }
 
+/// What is looked for: none for everything, else what any of them matches. Empty lines are none.
+fn patterns(args: &IndexFindArgs) -> Result<Option<Vec<Vec<u8>>>> {
+    let Some(file) = &args.patterns_from else {
+        return Ok(args.pattern.as_ref().map(|text| vec![text.as_bytes().to_vec()]));
+    };
+    let end = if args.print.print0 { 0 } else { b'\n' };
+    let mut texts = if file.as_os_str() == "-" {
+        lines::all(&mut BufReader::new(Input), end, &"standard input")?
+    } else {
+        let name = file.display();
+        let opened = File::open(file).map_err(|e| Failure::io(&name, &e))?;
+        lines::all(&mut BufReader::new(opened), end, &name)?
+    };
+    texts.retain(|text| !text.is_empty());
+    Ok(Some(texts))
+}
+
 /// What was typed as a question, but for the folder.
-pub fn query(args: &IndexFindArgs) -> Result<Query> {
+fn query(args: &IndexFindArgs, patterns: Option<&[Vec<u8>]>) -> Result<Query> {
     let syntax = match (args.glob, args.regex) {
         (true, _) => Syntax::Glob,
         (_, true) => Syntax::Regex,
         _ => Syntax::Substring,
     };
-    let pattern = |syntax, text: &std::ffi::OsStr| {
+    let pattern = |syntax, texts: &[&[u8]]| {
         let mut builder = PatternBuilder::new(syntax);
         builder.ignore_case(args.ignore_case).full_path(args.full_path);
-        builder.build(text.as_bytes()).map_err(|e| match e.kind() {
+        builder.build_any(texts).map_err(|e| match e.kind() {
             ErrorKind::InvalidInput => Failure::usage(e),
             _ => Failure::fs("find", &e),
         })
     };
     let mut query = Query::new();
-    if let Some(text) = &args.pattern {
-        query = query.pattern(pattern(syntax, text)?);
+    if let Some(texts) = patterns {
+        let texts: Vec<&[u8]> = texts.iter().map(Vec::as_slice).collect();
+        query = query.pattern(pattern(syntax, &texts)?);
     }
     for text in &args.exclude {
-        query = query.exclude(pattern(Syntax::Glob, text)?);
+        query = query.exclude(pattern(Syntax::Glob, &[text.as_bytes()])?);
     }
     if !args.kinds.is_empty() {
         let kinds: Vec<Kind> = args.kinds.iter().flat_map(|kind| kinds(*kind)).copied().collect();

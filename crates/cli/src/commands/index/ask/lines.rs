@@ -1,5 +1,6 @@
-//! Paths that come by standard input, one after the other.
+//! Paths and patterns that come by standard input or in a file, one after the other.
 
+use std::fmt;
 use std::io::{self, BufRead, Read};
 
 use crate::failure::{Failure, Result};
@@ -24,6 +25,27 @@ pub enum Line {
 /// Those of reading.
 pub fn next(input: &mut dyn BufRead, end: u8, path: &mut Vec<u8>) -> Result<Line> {
     read(input, end, path).map_err(|e| Failure::io("standard input", &e))
+}
+
+/// All that `input` has, of which `name` is the name.
+///
+/// # Errors
+/// Those of reading; usage for one that is too long.
+pub fn all(input: &mut dyn BufRead, end: u8, name: &dyn fmt::Display) -> Result<Vec<Vec<u8>>> {
+    let mut all = Vec::new();
+    loop {
+        let mut one = Vec::new();
+        match read(input, end, &mut one).map_err(|e| Failure::io(name, &e))? {
+            Line::Path => all.push(one),
+            Line::TooLong(len_bytes) => {
+                let number = all.len() + 1;
+                return Err(Failure::usage(format!(
+                    "{name}: line {number} has {len_bytes} bytes; {PATH_LEN_MAX_BYTES} are the most"
+                )));
+            }
+            Line::End => return Ok(all),
+        }
+    }
 }
 
 fn read(input: &mut dyn BufRead, end: u8, path: &mut Vec<u8>) -> io::Result<Line> {

@@ -1,6 +1,5 @@
 //! The same questions to the index that a mount keeps of itself.
 
-use std::ffi::OsStr;
 use std::io::BufRead;
 use std::os::unix::ffi::OsStrExt;
 
@@ -23,10 +22,13 @@ use crate::question::{Answer, End, Hit, Piece, Question, Reading, Search, SortBy
 const BATCH_LEN: usize = 256;
 const BATCH_LEN_BYTES: usize = 64 << 10;
 
+/// A regular expression that matches nothing.
+const NOTHING: &[u8] = b"[a&&b]";
+
 /// `adit index find MOUNTPOINT`
-pub fn find(asked: &Asked, args: &IndexFindArgs) -> Result<()> {
+pub fn find(asked: &Asked, args: &IndexFindArgs, patterns: Option<&[Vec<u8>]>) -> Result<()> {
     interrupt::watch();
-    let question = Question::Find(Box::new(search(asked, args)));
+    let question = Question::Find(Box::new(search(asked, args, patterns)));
     let mut out = Output::new();
     let mut list = if args.print.json && !args.count { Some(JsonList::begin(&mut out)?) } else { None };
     let end = asked.ask(&question, &mut |piece| {
@@ -56,15 +58,16 @@ fn expect_whole(asked: &Asked, end: &Value) -> Result<()> {
 }
 
 /// What was typed, in words of the question.
-fn search(asked: &Asked, args: &IndexFindArgs) -> Search {
+fn search(asked: &Asked, args: &IndexFindArgs, patterns: Option<&[Vec<u8>]>) -> Search {
     let syntax = match (args.glob, args.regex) {
         (true, _) => Reading::Glob,
         (_, true) => Reading::Regex,
         _ => Reading::Substring,
     };
-    let wording = |syntax, text: &OsStr| Wording {
+    let wording = |syntax, text: &[u8], others: &[Vec<u8>]| Wording {
         syntax,
-        text: text.as_bytes().to_vec(),
+        text: text.to_vec(),
+        others: others.to_vec(),
         ignore_case: args.ignore_case,
         full_path: args.full_path,
     };
@@ -83,8 +86,14 @@ fn search(asked: &Asked, args: &IndexFindArgs) -> Search {
     let some_size = args.min_size.is_some() || args.max_size.is_some();
     let some_time = args.newer.is_some() || args.older.is_some();
     Search {
-        patterns: args.pattern.iter().map(|text| wording(syntax, text)).collect(),
-        excludes: args.exclude.iter().map(|text| wording(Reading::Glob, text)).collect(),
+        patterns: patterns
+            .map(|texts| match texts {
+                [text, others @ ..] => wording(syntax, text, others),
+                [] => wording(Reading::Regex, NOTHING, &[]),
+            })
+            .into_iter()
+            .collect(),
+        excludes: args.exclude.iter().map(|text| wording(Reading::Glob, text.as_bytes(), &[])).collect(),
         kinds: kinds.map(|word| (*word).to_owned()).collect(),
         extensions: args.extensions.iter().map(|extension| extension.as_bytes().to_vec()).collect(),
         size: some_size.then(|| (args.min_size.unwrap_or(0), args.max_size.unwrap_or(u64::MAX))),

@@ -244,5 +244,6 @@ fn add(asked: &Asked, builder: &mut Builder, hit: &Hit, unread_links: &mut u64) 
 fn made(asked: &Asked, making: &Making, builder: Builder) -> Result<IndexFile> {
     let segment = making.segment(builder, &mut on).map_err(|e| failed(asked, &e))?;
     let (path, file_len) = (asked.mountpoint().to_owned(), segment.file_len());
-    Ok(IndexFile { path, segment: Arc::new(segment), is_sealed: false, file_len, unread: 0 })
+    let is_in_micros = asked.is_of_manifest();
+    Ok(IndexFile { path, segment: Arc::new(segment), is_sealed: false, file_len, unread: 0, is_in_micros })
 }
