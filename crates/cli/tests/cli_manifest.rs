@@ -678,4 +678,6 @@ fn large_objects_go_in_parts_of_the_length_that_was_said() {
         upload(&line).expect(2).says(why);
         assert!(server.log().is_empty(), "{line:?}");
     }
+    upload(&["--part-size", "1G", "--parts", "3"]).expect(2).says("3.0 GiB of one object").says("2.0 GiB are the most");
+    assert!(server.log().is_empty());
 }

@@ -26,6 +26,7 @@ use serde_json::Value;
 use crate::args::low::GlobalArgs;
 use crate::args::manifest::{CasArgs, StoreArgs, TransferArgs};
 use crate::args::mount_options::MEMORY_DEFAULT_BYTES;
+use crate::args::units::show_size;
 use crate::commands::mount::overlay::place::cache_dir;
 use crate::exit_code::Code;
 use crate::failure::{Advice, Failure, Result};
@@ -46,6 +47,8 @@ const DATA_DIR: &str = "Data";
 const MANIFESTS: &str = "/Manifests/";
 /// Among so many nodes one with an object is looked for, to ask the store for it.
 const FIRST_NODES: u32 = 10_000;
+/// Most bytes of one object's parts that are on their way at a time: they are in memory.
+const PARTS_LEN_MAX_BYTES: u64 = 2 << 30;
 /// Objects of which a store is asked whether it has them, to tell whether it is the right one.
 const ASKED_MAX: usize = 3;
 /// The same where the store does not say of those whether they are there.
@@ -585,6 +588,13 @@ fn objects_with(url: &OsStr, args: &StoreArgs, tries_max: u32, uploads: Option<&
         parts_at_once_max: args.transfer.parts.map_or(defaults.parts_at_once_max, usize::from),
         ..defaults
     };
+    let in_memory = (options.part_len_bytes as u64).saturating_mul(options.parts_at_once_max as u64);
+    if in_memory > PARTS_LEN_MAX_BYTES {
+        let what =
+            format!("--part-size and --parts: {} of one object would be in memory at a time", show_size(in_memory));
+        return Err(Failure::usage(what)
+            .hint(format!("{} are the most: make one of them smaller", show_size(PARTS_LEN_MAX_BYTES))));
+    }
     let owner = Owner { cancel: interrupt::calls().clone(), uploads: uploads.map(Path::to_owned) };
     open_objects_for(text, &options, &owner).map_err(failed)
 }
