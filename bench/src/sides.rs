@@ -417,7 +417,11 @@ pub fn drop_caches() -> Result<()> {
 /// Drops what the page cache has of a file, or of all files below a folder, which is synced already. Other than [`drop_caches`] it frees no more than is read again
 /// at once, so the host of a virtual machine has no time to take that memory back.
 pub fn evict(path: &Path) -> Result<()> {
-    let kind = fs::symlink_metadata(path).with_context(|| format!("cannot look at {}", path.display()))?.file_type();
+    let kind = match fs::symlink_metadata(path) {
+        // Rivals clear up meanwhile.
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        looked => looked.with_context(|| format!("cannot look at {}", path.display()))?.file_type(),
+    };
     if kind.is_dir() {
         for entry in fs::read_dir(path).with_context(|| format!("cannot list {}", path.display()))? {
             evict(&entry?.path())?;

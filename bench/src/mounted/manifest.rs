@@ -248,8 +248,11 @@ fn warm(turn: &mut Turn<'_>) -> Result<()> {
     // What was read is compared with its hash in the background, if the reader came faster than that.
     thread::sleep(Duration::from_secs(1));
     sides::sync_fs(turn.dir)?;
-    // The mount lies there, too.
-    let forget = || sides::evict(&turn.place.work);
+    // On the mount, or the plain folder, and what lies below it.
+    let forget = || sides::evict(&path).and_then(|()| sides::evict(&turn.place.work));
+    forget()?;
+    // The memory into which it is read is used just before, so that nobody waits for it.
+    read_whole(&path)?;
     forget()?;
     let cpu = || (mounted.cpu(), own_cpu());
     let (server, reader) = cpu();
