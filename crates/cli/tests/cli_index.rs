@@ -338,6 +338,9 @@ fn a_manifest_is_indexed_with_its_hashes() {
     let line = |line: &str| index(&bench, &format!("{line} --cache-dir {cache}"));
     let told = line("build m -o i --json").expect(0).json();
     assert_eq!((&told["kind"], &told["hashed_files"], &told["symlinks"]), (&"manifest".into(), &3.into(), &1.into()));
+    // As everybody else counts them.
+    let info = index(&bench, "info i --json").expect(0).json();
+    assert_eq!((&told["entries"], &told["directories"]), (&info["entries"], &info["kinds"]["directories"]), "{info}");
     let expected = ["", "a", "link", "sub", "sub/b", "sub/c", "sub/empty"];
     assert_eq!(paths(&bench, "i"), expected);
     let segment = Segment::open(&bench.path("i")).unwrap();

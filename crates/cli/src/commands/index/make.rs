@@ -58,7 +58,6 @@ pub fn expect_index_or_nothing(output: &Path) -> Result<()> {
 #[derive(Default)]
 pub struct Counts {
     entries: u64,
-    directories: u64,
     files: u64,
     symlinks: u64,
     size_bytes: u64,
@@ -266,9 +265,10 @@ impl Making<'_> {
         let file_bytes = fs::metadata(self.output).map_or(built.file_len, |meta| meta.len());
         let mut told = json!({
             "kind": self.origin.kind.as_str(),
-            "entries": counts.entries,
+            // With the root, and folders that no entry names, as `info` counts them.
+            "entries": built.nodes,
             "files": counts.files,
-            "directories": counts.directories,
+            "directories": built.directories,
             "symlinks": counts.symlinks,
             "size": counts.size_bytes,
             "hashed_files": counts.hashed_files,
@@ -296,7 +296,6 @@ impl Counts {
     fn add(&mut self, entry: &adit_index::Entry<'_>, change: Change) {
         self.entries += 1;
         match entry.kind {
-            Kind::Directory => self.directories += 1,
             Kind::Symlink => self.symlinks += 1,
             Kind::File => {
                 self.files += 1;
