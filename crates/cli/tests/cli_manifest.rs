@@ -130,6 +130,13 @@ fn outputs_and_inputs_that_cannot_be_meant_are_refused() {
     manifest(&bench, &["snapshot", "work", "-o", "changes", "--parent", "before"]).expect(0);
     // On top of its own changes a manifest would take them back.
     manifest(&bench, &["merge", "changes", "before", "-o", "m"]).expect(2).says("changes").says("the oldest first");
+    // The same manifest in other bytes is the same one, which a diff names by its canonical form.
+    let text: Value = serde_json::from_slice(&fs::read(bench.path("before")).unwrap()).unwrap();
+    fs::write(bench.path("loose"), serde_json::to_vec_pretty(&text).unwrap()).unwrap();
+    manifest(&bench, &["merge", "changes", "loose", "-o", "m"]).expect(2).says("changes").says("the oldest first");
+    manifest(&bench, &["merge", "loose", "changes", "-o", "of-loose"]).expect(0);
+    manifest(&bench, &["merge", "before", "changes", "-o", "of-canonical"]).expect(0);
+    assert_eq!(fs::read(bench.path("of-loose")).unwrap(), fs::read(bench.path("of-canonical")).unwrap());
     manifest(&bench, &["merge", "before", "changes", "-o", "m"]).expect(0);
     // A diff is no tree to compare.
     for verb in [&["diff", "before", "changes"][..], &["snapshot", "work", "-o", "n", "--parent", "changes"]] {

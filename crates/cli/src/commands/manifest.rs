@@ -79,6 +79,14 @@ struct Read {
     hash: ContentHash,
 }
 
+impl Read {
+    /// Whether this is the hash of its bytes, or of its canonical form, by which a diff may name it.
+    fn has_hash(&self, hash: ContentHash) -> bool {
+        let format = self.manifest.header().format;
+        self.hash == hash || self.manifest.encode(format, io::sink()).is_ok_and(|written| written.hash == hash)
+    }
+}
+
 fn snapshot(args: &ManifestSnapshotArgs, global: &GlobalArgs) -> Result<()> {
     let parent = match &args.parent {
         None => None,
@@ -295,7 +303,9 @@ fn merge(args: &ManifestMergeArgs, global: &GlobalArgs) -> Result<()> {
 fn put_together(names: &[OsString], read_all: &[Read]) -> Result<Manifest> {
     for (at, (name, next)) in names.iter().zip(read_all).enumerate().skip(1) {
         // Put on top of its own changes, it would take them back.
-        let of_next = |(_, one): &(&OsString, &Read)| one.manifest.header().kind.parent() == Some(next.hash);
+        let of_next = |(_, one): &(&OsString, &Read)| {
+            one.manifest.header().kind.parent().is_some_and(|parent| next.has_hash(parent))
+        };
         if let Some((diff, _)) = names.iter().zip(&read_all[..at]).find(of_next) {
             let what = format!("{}: {}, which is named before it, is a diff of it", name.display(), diff.display());
             return Err(
@@ -304,7 +314,7 @@ fn put_together(names: &[OsString], read_all: &[Read]) -> Result<Manifest> {
         }
         let Some(parent) = next.manifest.header().kind.parent() else { continue };
         let before = &read_all[..at];
-        if !before.iter().any(|one| one.hash == parent) && !is_merged(before, parent)? {
+        if !before.iter().any(|one| one.has_hash(parent)) && !is_merged(before, parent)? {
             let what = format!("{}: a diff of another manifest: of one whose hash is {parent}", name.display());
             return Err(Failure::new(Code::Failure, what)
                 .hint("name the manifests in the order in which they were made, the oldest first"));
