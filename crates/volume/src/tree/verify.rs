@@ -109,11 +109,17 @@ pub struct Report {
 
 impl Tree {
     /// Checks versions, touched lists, blocks, and what each snapshot and branch shows, with about `memory_bytes` of memory
-    /// for what has to be joined. Nobody changes the tree meanwhile.
+    /// for what has to be joined. Nobody changes the tree meanwhile; collecting, which goes on behind everybody's back, waits.
     ///
     /// # Errors
     /// What keeps it from going on, such as a page that cannot be read.
     pub fn check(&self, allocation: &dyn Allocation, memory_bytes: usize) -> Result<Checked> {
+        let _nothing_is_dropped = self.collecting.lock();
+        self.check_still(allocation, memory_bytes)
+    }
+
+    /// As [`Tree::check`], for whoever keeps collecting from going on.
+    fn check_still(&self, allocation: &dyn Allocation, memory_bytes: usize) -> Result<Checked> {
         let mut checked = Checked::default();
         let ids = Ids::of(&self.topology.read());
         keys::check(self, &ids, &mut checked)?;
@@ -130,8 +136,9 @@ impl Tree {
     /// Checks all but which blocks are free, for tests: it takes memory for each block.
     #[cfg(any(test, feature = "testing"))]
     pub fn verify(&self) -> Result<Report> {
+        let _nothing_is_dropped = self.collecting.lock();
         let referred = blocks::Referred(blocks::all(self)?);
-        let checked = self.check(&referred, MEMORY_DEFAULT_BYTES)?;
+        let checked = self.check_still(&referred, MEMORY_DEFAULT_BYTES)?;
         let part = |finding: &Finding| finding.part.map_or(String::new(), |id| format!("id {id}: "));
         let problems = checked.findings.iter().map(|finding| format!("{}{}", part(finding), finding.fault)).collect();
         Ok(Report { problems, blocks: referred.0 })
