@@ -307,6 +307,7 @@ impl Engine {
         }
         let keeps_times = self.kernel_keeps_times();
         let is_noted = keeps_times && fh.is_some();
+        let missed_before = state.missed_times;
         if is_noted && (state.length_times.are_newer_than(set) || state.missed_times.keep_back(set)) {
             drop(state);
             return self.getattr(file.ino, fh);
@@ -322,11 +323,12 @@ impl Engine {
         } else {
             self.setattr_in_store(file, set)
         };
-        if done.is_err()
-            && let Some(refused) = state.length_times.failed(set)
-        {
-            // They were the newest after all. Who sent them has its answer.
-            let _ = self.setattr_in_store(file, &refused);
+        if done.is_err() {
+            state.missed_times.refused(missed_before);
+            if let Some(refused) = state.length_times.failed(set) {
+                // They were the newest after all. Who sent them has its answer.
+                let _ = self.setattr_in_store(file, &refused);
+            }
         }
         self.attributes_set(file, state, set, done)
     }

@@ -8,7 +8,6 @@
 //!
 //! What a user sets is not touched: it comes without a handle, and the kernel writes an inode back before it sends it. As nothing is
 //! written back twice at once, there is at most one such T0 for each T1; so a clock that was set back costs the times of one write at most.
-
 //!
 //! **Missed.** Before a part of a page is written, the kernel notes the time of the write, and then reads the page. If it cannot have that,
 //! the write fails, and the time stays noted: it is sent at the next chance, also while the page is being read, though nothing was
@@ -57,7 +56,7 @@ impl LengthTimes {
 }
 
 /// What is known of the changes that times come of.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct MissedTimes {
     /// Whether the content changed since times were obeyed.
     has_changed: bool,
@@ -88,6 +87,13 @@ impl MissedTimes {
         self.has_changed = false;
         self.kept_back = are_missed.then_some(*set);
         are_missed
+    }
+
+    /// The store refused what was to be obeyed, and what is known is as it was `before`, but for what happened meanwhile.
+    pub(super) fn refused(&mut self, before: MissedTimes) {
+        if !self.has_changed {
+            *self = MissedTimes { has_failed: self.has_failed, ..before };
+        }
     }
 
     /// Nobody has it open any more: the times that are left, if they are of no write that failed.
@@ -166,6 +172,27 @@ mod tests {
         assert!(!missed.keep_back(&times(9)));
         assert!(missed.keep_back(&times(10)));
         assert_eq!(missed.left(), Some(times(10)), "nothing failed");
+    }
+
+    #[test]
+    fn a_length_that_was_refused_is_no_end_of_what_changed_before_it() {
+        let mut missed = MissedTimes::default();
+        let refuse = |missed: &mut MissedTimes| {
+            let before = *missed;
+            assert!(!missed.keep_back(&length(2)));
+            missed.refused(before);
+        };
+        assert_eq!(missed.changed(), None);
+        refuse(&mut missed);
+        assert!(!missed.keep_back(&times(1)), "of the change before");
+        assert!(missed.keep_back(&times(3)));
+        refuse(&mut missed);
+        assert_eq!(missed.left(), Some(times(3)), "nothing took their place");
+        let before = missed;
+        assert!(!missed.keep_back(&length(4)));
+        assert_eq!(missed.changed(), None, "meanwhile");
+        missed.refused(before);
+        assert!(!missed.keep_back(&times(5)));
     }
 
     #[test]
