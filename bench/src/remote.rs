@@ -79,6 +79,8 @@ pub struct Wanted {
     pub writable: Cell<bool>,
     /// Which of the turn's caches is used; a new number is an empty one.
     pub cache: Cell<u32>,
+    /// The length of its blocks, if not the default.
+    pub block: Cell<Option<&'static str>>,
 }
 
 impl Default for Wanted {
@@ -88,6 +90,7 @@ impl Default for Wanted {
             distance: Cell::new(Distance::Near),
             writable: Cell::new(false),
             cache: Cell::new(0),
+            block: Cell::new(None),
         }
     }
 }
@@ -232,6 +235,9 @@ impl Remote {
         command.arg(work.join(format!("cache-{}", wanted.cache.get())));
         if wanted.writable.get() {
             command.arg("--writable");
+        }
+        if let Some(block) = wanted.block.get() {
+            command.args(["--cache-block", block]);
         }
         command.arg(self.manifest(wanted.tree.get()));
         command

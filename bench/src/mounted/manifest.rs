@@ -140,6 +140,14 @@ fn cold(turn: &mut Turn<'_>) -> Result<()> {
     if turn.side.is_curl() {
         return Ok(());
     }
+    let (rate, mib) = random_cold(turn)?;
+    turn.sample(&RANDOM_RATE, rate);
+    turn.sample(&RANDOM_BYTES, mib);
+    Ok(())
+}
+
+/// Reads at random of a large file far away that is in no cache: how many a second, and MiB fetched for each.
+fn random_cold(turn: &mut Turn<'_>) -> Result<(f64, f64)> {
     let mounted = mount_empty(turn, Distance::Far)?;
     let file = File::open(mounted.root().join("large"))?;
     // Reads that the kernel does not widen, as of a program that knows what it wants.
@@ -154,11 +162,78 @@ fn cold(turn: &mut Turn<'_>) -> Result<()> {
         Ok(())
     })?;
     let bytes = remote()?.traffic().answered_bytes - before.answered_bytes;
-    turn.sample(&RANDOM_RATE, RANDOM_COLD as f64 / took.as_secs_f64());
-    turn.sample(&RANDOM_BYTES, bytes as f64 / RANDOM_COLD as f64 / MIB as f64);
     drop(file);
-    turn.unmount(mounted)
+    turn.unmount(mounted)?;
+    let count = RANDOM_COLD as f64;
+    Ok((count / took.as_secs_f64(), bytes as f64 / count / MIB as f64))
 }
+
+/// What each length of a block is told by.
+struct OfBlock {
+    len: &'static str,
+    first: Row,
+    near: Row,
+    far: Row,
+    random: Row,
+    fetched: Row,
+}
+
+macro_rules! of_block {
+    ($len:literal) => {
+        OfBlock {
+            len: $len,
+            first: row(concat!($len, ": first 4 KiB, 20 ms away"), Unit::Millis, Aim::None),
+            near: row(concat!($len, ": sequential read"), Unit::MibPerSec, Aim::None),
+            far: row(concat!($len, ": sequential read, 20 ms away"), Unit::MibPerSec, Aim::None),
+            random: row(concat!($len, ": 4 KiB at random, 20 ms away"), Unit::PerSec, Aim::None),
+            fetched: row(concat!($len, ": MiB fetched for each of these"), Unit::Mib, Aim::None),
+        }
+    };
+}
+
+static OF_BLOCKS: [OfBlock; 5] =
+    [of_block!("128K"), of_block!("256K"), of_block!("512K"), of_block!("1M"), of_block!("4M")];
+
+/// Blocks of several lengths.
+pub const BLOCKS: Group = Group {
+    name: "cold-read-blocks",
+    about: |_| {
+        format!(
+            "The same file in no cache, with blocks of several lengths (`--cache-block`), each round beginning with another one: its first \
+             4 KiB with the connection warm, all of it in calls of 1 MiB, and {RANDOM_COLD} reads of 4 KiB at random."
+        )
+    },
+    takes: |side| side.is_served() && !side.is_relayed() && !side.is_rival(),
+    once: false,
+    on_request: true,
+    prepare: |args, dir| remote::prepare(args, dir, Tree::Large),
+    script: |turn| {
+        for at in 0..OF_BLOCKS.len() {
+            let of = &OF_BLOCKS[(at + turn.round as usize) % OF_BLOCKS.len()];
+            turn.place.wanted.block.set(Some(of.len));
+            let mounted = mount_empty(turn, Distance::Far)?;
+            fs::read(mounted.root().join("small"))?;
+            let large = mounted.root().join("large");
+            fs::metadata(&large)?;
+            let mut block = [0; BLOCK];
+            let took = timed(|| Ok(File::open(&large)?.read_exact_at(&mut block, 0)?))?;
+            turn.sample(&of.first, took.as_secs_f64() * 1e3);
+            turn.unmount(mounted)?;
+            for (distance, row) in [(Distance::Near, &of.near), (Distance::Far, &of.far)] {
+                let mounted = mount_empty(turn, distance)?;
+                let large = mounted.root().join("large");
+                fs::metadata(&large)?;
+                let took = timed(|| read_whole(&large))?;
+                turn.sample(row, LARGE_MIB as f64 / took.as_secs_f64());
+                turn.unmount(mounted)?;
+            }
+            let (rate, mib) = random_cold(turn)?;
+            turn.sample(&of.random, rate);
+            turn.sample(&of.fetched, mib);
+        }
+        Ok(())
+    },
+};
 
 /// Reads a file in calls of 1 MiB.
 fn read_whole(path: &Path) -> Result<()> {

@@ -35,6 +35,8 @@ pub struct Turn<'a> {
     pub place: &'a Place,
     /// The work folder of the run, for what all sides share.
     pub dir: &'a Path,
+    /// Which round it is, from 1.
+    pub round: u32,
     group: &'static str,
     samples: Vec<(&'static Row, f64)>,
     memory: Memory,
@@ -82,8 +84,15 @@ const VOLUME_GROUPS: &[&Group] = &[
     &build::WHOLE,
 ];
 
-const MANIFEST_GROUPS: &[&Group] =
-    &[&manifest::FIRST, &manifest::COLD, &manifest::WARM, &manifest::TINY, &manifest::WIDE, &manifest::WRITES];
+const MANIFEST_GROUPS: &[&Group] = &[
+    &manifest::FIRST,
+    &manifest::COLD,
+    &manifest::BLOCKS,
+    &manifest::WARM,
+    &manifest::TINY,
+    &manifest::WIDE,
+    &manifest::WRITES,
+];
 
 fn groups(subject: Subject) -> &'static [&'static Group] {
     match subject {
@@ -140,7 +149,7 @@ fn run_group(group: &Group, args: &RunArgs, dir: &Path, sides: &[Side], report: 
     for round in 1..=rounds {
         sides.retain(|side| {
             let started = Instant::now();
-            let result = run_turn(group, args, dir, side, report);
+            let result = run_turn(group, args, dir, (side, round), report);
             let took = started.elapsed().as_secs_f64();
             eprintln!("{} {round}/{rounds} {}: {took:.1} s", group.name, side.name);
             if let Err(error) = &result {
@@ -152,10 +161,16 @@ fn run_group(group: &Group, args: &RunArgs, dir: &Path, sides: &[Side], report: 
     }
 }
 
-fn run_turn(group: &Group, args: &RunArgs, dir: &Path, side: &Side, report: &mut Report) -> Result<()> {
+fn run_turn(
+    group: &Group,
+    args: &RunArgs,
+    dir: &Path,
+    (side, round): (&Side, u32),
+    report: &mut Report,
+) -> Result<()> {
     let place = side.fresh(dir)?;
-    let mut turn =
-        Turn { args, side, place: &place, dir, group: group.name, samples: Vec::new(), memory: Memory::default() };
+    let (group_name, samples, memory) = (group.name, Vec::new(), Memory::default());
+    let mut turn = Turn { args, side, place: &place, dir, round, group: group_name, samples, memory };
     (group.script)(&mut turn)?;
     // Samples of a turn that failed half way would make the medians of a row incomparable.
     let mut add = |row: &Row, value| {

@@ -80,6 +80,29 @@ fn a_manifest_is_mounted_and_its_content_is_fetched_when_it_is_read() {
     w.run(&["umount", "mnt"]).expect(0);
 }
 
+/// What is in the cache in blocks of one length serves who asks in another, or is fetched again.
+#[test]
+fn mounts_with_blocks_of_several_lengths_share_a_cache() {
+    let Some(w) = job() else { return };
+    let large = pattern(LARGE_LEN);
+    for (block, most) in [("64K", 64 << 10), ("2M", 2 << 20), ("8M", LARGE_LEN), ("128K", LARGE_LEN), ("1M", 0)] {
+        w.mount(&["--cache-block", block]).expect(0);
+        let file = File::open(w.at("large")).unwrap();
+        let mut few = [0; 100];
+        file.read_exact_at(&mut few, 4 << 20).unwrap();
+        assert_eq!(few, large[4 << 20..][..100], "{block}");
+        let fetched = w.stats()["fetched_bytes"].as_u64().unwrap();
+        assert!(fetched <= most as u64, "{block}: {fetched}");
+        if most == LARGE_LEN {
+            assert!(fs::read(w.at("large")).unwrap() == large, "{block}");
+            eventually("all of it is cached", || w.state("large") == "cached");
+        }
+        drop(file);
+        w.run(&["umount", "mnt"]).expect(0);
+    }
+    w.run(&["mount", "job", "mnt", "--cas", "store", "--cache-block", "3M"]).expect(2).says("a power of two");
+}
+
 #[test]
 fn a_damaged_or_missing_object_is_an_error_and_never_wrong_bytes() {
     let Some(w) = job() else { return };

@@ -214,7 +214,8 @@ Mount options:
                           of a volume
   upper=VOLUME, rebind, writable, upper_dir=DIR, cache_dir=DIR
                           an overlay on a snapshot, folder or manifest
-  cas=URL, cache_size=SIZE, strict, verify_first=SIZE,
+  cas=URL, cache_size=SIZE, cache_block=SIZE, strict,
+  verify_first=SIZE,
   endpoint_url=URL, region=NAME, profile=NAME, path_style,
   no_sign_request, connect_timeout=DURATION,
   request_timeout=DURATION, webdav_user=NAME,

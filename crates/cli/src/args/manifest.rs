@@ -266,6 +266,9 @@ pub struct CasArgs {
     /// least 64M (or the fourth of a small disk) and at most 1G
     #[arg(long, value_name = "SIZE", value_parser = units::size, help_heading = STORE)]
     pub cache_size: Option<u64>,
+    /// How much of an object is fetched at least, and has a checksum of its own in the cache; a power of two from 64K to 64M [default: 1M]
+    #[arg(long, value_name = "SIZE", value_parser = units::cache_block, help_heading = STORE)]
+    pub cache_block: Option<u32>,
     /// Hand out no byte before all of its object (a file of v2023, 256 MiB of one of v2025) was compared with its hash
     #[arg(long, help_heading = STORE)]
     pub strict: bool,
@@ -365,6 +368,7 @@ impl CasArgs {
             cas: self.cas.or(others.cas),
             cache_dir: self.cache_dir.or(others.cache_dir),
             cache_size: self.cache_size.or(others.cache_size),
+            cache_block: self.cache_block.or(others.cache_block),
             strict: self.strict || others.strict,
             verify_first: self.verify_first.or(others.verify_first),
             store: StoreArgs {

@@ -258,6 +258,9 @@ impl MountRequest {
             ("cache_size" | "cache-size", Some(_)) => {
                 self.cas.cache_size = Some(units::size(text.unwrap_or("")).map_err(bad)?);
             }
+            ("cache_block" | "cache-block", Some(_)) => {
+                self.cas.cache_block = Some(units::cache_block(text.unwrap_or("")).map_err(bad)?);
+            }
             ("endpoint_url" | "endpoint-url", Some(_)) => self.cas.store.endpoint_url = Some(name_of(text, option)?),
             ("region", Some(_)) => self.cas.store.region = Some(name_of(text, option)?),
             ("profile", Some(_)) => self.cas.store.profile = Some(name_of(text, option)?),

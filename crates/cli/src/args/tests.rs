@@ -47,14 +47,26 @@ fn the_store_of_a_manifest_is_named_by_flags_and_options() {
         "--requests=9",
         "--part-size=16M",
         "--parts=2",
+        "--cache-block=2M",
     ];
     let flags = of(&[&flags[..], &more[..]].concat()).unwrap();
     let options = "cas=s3://x,cache_size=1G,strict,verify_first=2M,endpoint_url=http://h,region=r,profile=p,path_style,no_sign_request,\
-                   connect_timeout=1s,request_timeout=2s,cache_dir=d,webdav_user=u,webdav_password_file=f,requests=9,part_size=16M,parts=2";
+                   connect_timeout=1s,request_timeout=2s,cache_dir=d,webdav_user=u,webdav_password_file=f,requests=9,part_size=16M,parts=2,\
+                   cache_block=2M";
     assert_eq!(format!("{:?}", of(&["-o", options]).unwrap()), format!("{flags:?}"));
     assert_eq!(of(&["--cas=a", "-o", "cas=b"]).unwrap().cas.as_deref(), Some(OsStr::new("a")), "the flag wins");
     assert_eq!((flags.cache_size, flags.store.request_timeout), (Some(1 << 30), Some(Duration::from_secs(2))));
-    let unsent = ["requests=0", "requests=1025", "part_size=4M", "part_size=2G", "parts=0", "parts=many"];
+    let unsent = [
+        "requests=0",
+        "requests=1025",
+        "part_size=4M",
+        "part_size=2G",
+        "parts=0",
+        "parts=many",
+        "cache_block=3M",
+        "cache_block=32K",
+        "cache_block=128M",
+    ];
     let bad = ["cache_size=x", "verify_first=x", "strict=1", "region=", "request_timeout=soon", "webdav_user="];
     for bad in bad.iter().chain(&unsent) {
         assert_eq!(of(&["-o", bad]).unwrap_err().code(), Code::Usage, "{bad}");

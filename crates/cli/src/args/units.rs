@@ -84,6 +84,14 @@ pub fn part_size(text: &str) -> Result<u64, String> {
     if (5 << 20..=1 << 30).contains(&bytes) { Ok(bytes) } else { Err("a part has 5M to 1G".to_owned()) }
 }
 
+/// Length of a block of what is kept of objects.
+pub fn cache_block(text: &str) -> Result<u32, String> {
+    let bytes = size(text)?;
+    let fits = bytes.is_power_of_two() && (64 << 10..=64 << 20).contains(&bytes);
+    let len = if fits { u32::try_from(bytes).ok() } else { None };
+    len.ok_or_else(|| "a block has a power of two from 64K to 64M".to_owned())
+}
+
 /// A span of time: a number with an optional `ms`, `s`, `m`, `h` or `d`; seconds without one.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let invalid = || format!("'{text}' is not a duration; write for example 500ms, 10s, 5m or 1h");

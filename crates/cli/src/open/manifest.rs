@@ -147,6 +147,7 @@ pub fn watched_store(
     let defaults = CacheOptions::default();
     let options = CacheOptions {
         limit_bytes: args.cache_size.unwrap_or(u64::MAX),
+        block_len: args.cache_block.unwrap_or(defaults.block_len),
         strict: args.strict,
         verify_first_bytes: args.verify_first.unwrap_or(defaults.verify_first_bytes),
         memory_bytes: memory_bytes / SUMS_SHARE,
@@ -370,7 +371,7 @@ pub fn index_apart(file: &Path, args: &CasArgs, global: &GlobalArgs) -> Result<S
 
 /// What `args` were on the command line of `manifest index`.
 fn arguments(args: &CasArgs) -> Result<Vec<OsString>> {
-    let CasArgs { cas: _, cache_dir, cache_size: _, strict: _, verify_first: _, store } = args;
+    let CasArgs { cas: _, cache_dir, cache_size: _, cache_block: _, strict: _, verify_first: _, store } = args;
     let StoreArgs {
         endpoint_url,
         region,
