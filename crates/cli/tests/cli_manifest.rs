@@ -137,6 +137,11 @@ fn outputs_and_inputs_that_cannot_be_meant_are_refused() {
     manifest(&bench, &["merge", "loose", "changes", "-o", "of-loose"]).expect(0);
     manifest(&bench, &["merge", "before", "changes", "-o", "of-canonical"]).expect(0);
     assert_eq!(fs::read(bench.path("of-loose")).unwrap(), fs::read(bench.path("of-canonical")).unwrap());
+    for verb in [&["snapshot", "work", "--parent", "loose"][..], &["diff", "loose", "work"]] {
+        manifest(&bench, &[verb, &["-o", "of-its-bytes"]].concat()).expect(0);
+        let named = |file: &str| -> Value { serde_json::from_slice(&fs::read(bench.path(file)).unwrap()).unwrap() };
+        assert_eq!(named("of-its-bytes")["parentManifestHash"], named("changes")["parentManifestHash"]);
+    }
     manifest(&bench, &["merge", "before", "changes", "-o", "m"]).expect(0);
     // A diff is no tree to compare.
     for verb in [&["diff", "before", "changes"][..], &["snapshot", "work", "-o", "n", "--parent", "changes"]] {

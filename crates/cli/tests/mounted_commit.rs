@@ -143,6 +143,27 @@ fn outputs_of_a_task_are_of_2023() {
     w.umount();
 }
 
+/// Whatever its bytes are, a manifest is named by its canonical form, as who reads and writes it again has it.
+#[test]
+fn a_commit_names_the_canonical_form_of_what_was_mounted() {
+    let Some(w) = World::new("v2025") else { return };
+    let canonical = w.read("job");
+    let text: Value = serde_json::from_slice(&canonical).unwrap();
+    fs::write(w.path("job"), serde_json::to_vec_pretty(&text).unwrap()).unwrap();
+    w.mount();
+    w.change();
+    let hash = format!("{:032x}", xxhash_rust::xxh3::xxh3_128(&canonical));
+    assert_eq!(w.told(&["-o", "changes"])["parent"], hash);
+    let changes: Value = serde_json::from_slice(&w.read("changes")).unwrap();
+    assert_eq!(changes["parentManifestHash"], hash);
+    w.umount();
+    fs::write(w.path("again"), &canonical).unwrap();
+    for parent in ["again", "job"] {
+        w.run(&["manifest", "merge", parent, "changes", "-o", &format!("on-{parent}")]).expect(0);
+    }
+    assert_eq!(w.read("on-again"), w.read("on-job"));
+}
+
 /// The process of the mount has all of the manifest: what was changed comes home, whatever became of the file.
 #[test]
 fn a_commit_does_not_need_the_file_of_the_manifest() {

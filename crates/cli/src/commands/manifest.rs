@@ -10,6 +10,7 @@ mod upload;
 mod verify;
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
@@ -77,13 +78,26 @@ impl FormatArg {
 struct Read {
     manifest: Manifest,
     hash: ContentHash,
+    canonical: OnceCell<ContentHash>,
 }
 
 impl Read {
-    /// Whether this is the hash of its bytes, or of its canonical form, by which a diff may name it.
+    fn new(manifest: Manifest, hash: ContentHash) -> Read {
+        Read { manifest, hash, canonical: OnceCell::new() }
+    }
+
+    /// The hash of its canonical form, by which a diff names it.
+    fn canonical_hash(&self) -> ContentHash {
+        *self.canonical.get_or_init(|| match self.manifest.header().format {
+            // Who writes this dialect has other bytes for the same.
+            Format::V2025(Dialect::L) => self.hash,
+            format => self.manifest.encode(format, io::sink()).map_or(self.hash, |written| written.hash),
+        })
+    }
+
+    /// Whether a diff of it may name this: some writers take the hash of its bytes as they are.
     fn has_hash(&self, hash: ContentHash) -> bool {
-        let format = self.manifest.header().format;
-        self.hash == hash || self.manifest.encode(format, io::sink()).is_ok_and(|written| written.hash == hash)
+        self.hash == hash || self.canonical_hash() == hash
     }
 }
 
@@ -125,7 +139,7 @@ fn snapshot(args: &ManifestSnapshotArgs, global: &GlobalArgs) -> Result<()> {
     let manifest = match &parent {
         Some(parent) => {
             let now = as_read(scanned.manifest.clone(), seen_as)?;
-            now.manifest.diff(&parent.manifest, parent.hash).map_err(|e| Failure::fs("diff", &e))?
+            now.manifest.diff(&parent.manifest, parent.canonical_hash()).map_err(|e| Failure::fs("diff", &e))?
         }
         None => scanned.manifest,
     };
@@ -201,11 +215,11 @@ fn as_read(manifest: Manifest, format: Format) -> Result<Read> {
     match manifest.encode(format, &mut text) {
         Ok(_) => {
             let (manifest, summary) = Manifest::read(&text[..]).map_err(|e| Failure::fs("diff", &e))?;
-            Ok(Read { manifest, hash: summary.hash })
+            Ok(Read::new(manifest, summary.hash))
         }
         // The version of 2023 has no manifest of nothing, but a folder can be empty.
         Err(e) if FormatError::of(&e).is_some_and(|e| e.rule == Rule::NoEntries) => {
-            Ok(Read { manifest: Manifest::new(Header::snapshot(format)), hash: ContentHash::of(b"") })
+            Ok(Read::new(Manifest::new(Header::snapshot(format)), ContentHash::of(b"")))
         }
         Err(e) => Err(Failure::fs("diff", &e)),
     }
@@ -218,7 +232,7 @@ fn differ(before: &Read, after: &Read, args: &ManifestDiffArgs, global: &GlobalA
     }
     let failed = |e: FsError| Failure::fs("diff", &e);
     if let Some(output) = &args.output {
-        let changes = after.manifest.diff(&before.manifest, before.hash).map_err(failed)?;
+        let changes = after.manifest.diff(&before.manifest, before.canonical_hash()).map_err(failed)?;
         write(&changes, FormatArg::V2025.format(), output)?;
         if output.as_os_str() == STANDARD_STREAM {
             return Ok(());
@@ -232,7 +246,7 @@ fn differ(before: &Read, after: &Read, args: &ManifestDiffArgs, global: &GlobalA
              by length and time"
         );
     }
-    let changes = now.diff(&was, before.hash).map_err(failed)?;
+    let changes = now.diff(&was, before.canonical_hash()).map_err(failed)?;
     let mut found: Vec<(&EntryPath<'_>, &str, &str)> = Vec::new();
     for (path, body) in changes.entries() {
         let change = match was.get(path) {
@@ -376,7 +390,7 @@ fn read(file: &Path, store: &StoreArgs) -> Result<Read> {
         Manifest::read(&opened)
     };
     let (manifest, summary) = read.map_err(|e| open::manifest::failure(file, &e))?;
-    Ok(Read { manifest, hash: summary.hash })
+    Ok(Read::new(manifest, summary.hash))
 }
 
 fn read_if_manifest(name: &OsStr, store: &StoreArgs) -> Result<Option<Read>> {

@@ -9,6 +9,7 @@
 mod look;
 
 use std::collections::{BTreeSet, HashMap};
+use std::io;
 use std::ops::Range;
 
 use adit_core::error::Result;
@@ -67,7 +68,7 @@ pub fn changed(
     options: &ChangedOptions<'_>,
     tell: &mut Tell<'_>,
 ) -> Result<Changed> {
-    let Identity { header, hash, .. } = Identity::of(segment)?;
+    let (header, hash) = (Identity::of(segment)?.header, canonical_hash(segment)?);
     let paths = topmost(&touched.paths);
     let relative = Header { style: PathStyle::Relative, kind: Kind::Snapshot, ..header };
     let mut before = Manifest::new(relative);
@@ -99,10 +100,24 @@ pub fn changed(
 /// # Errors
 /// `Corrupt` for a damaged segment.
 pub fn whole(segment: &Segment, changed: &Manifest) -> Result<Manifest> {
-    let header = Identity::of(segment)?.header;
-    let mut parent = Manifest::new(header);
-    entries_at(segment, b"", &mut parent)?;
-    Manifest::merge([&parent, changed])
+    Manifest::merge([&behind(segment)?, changed])
+}
+
+/// The manifest behind `segment`, all of it in memory.
+fn behind(segment: &Segment) -> Result<Manifest> {
+    let mut manifest = Manifest::new(Identity::of(segment)?.header);
+    entries_at(segment, b"", &mut manifest)?;
+    Ok(manifest)
+}
+
+/// xxh128 of the canonical form of the manifest behind `segment`, by which a diff of it names it. Where its bytes have another form, this
+/// takes memory for all of it.
+///
+/// # Errors
+/// `Corrupt` for a damaged segment.
+pub fn canonical_hash(segment: &Segment) -> Result<ContentHash> {
+    let Identity { header, hash, is_recoded, .. } = Identity::of(segment)?;
+    if is_recoded { Ok(behind(segment)?.encode(header.format, io::sink())?.hash) } else { Ok(hash) }
 }
 
 /// What version 2023-03-03 can say where nothing is left of what was told `earlier`: it has no manifest without files. These are the files that

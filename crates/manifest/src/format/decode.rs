@@ -32,6 +32,11 @@ const READ_LEN_BYTES: usize = 128 << 10;
 
 /// Takes what a manifest holds, while it is read.
 pub trait Sink {
+    /// What holds for all of it, before the first entry.
+    fn begin(&mut self, header: &Header) {
+        let _ = header;
+    }
+
     /// The next entry: directories first, then files, links and deletions of files, in the manifest's order. What was taken
     /// counts once [`decode`] has returned without an error, and not before.
     ///
@@ -98,6 +103,7 @@ pub fn decode(source: &(impl Source + ?Sized), sink: &mut dyn Sink) -> Result<Su
 
 fn decode_within(source: &(impl Source + ?Sized), sink: &mut dyn Sink, limits: Counts) -> Result<Summary> {
     let head = head(source)?;
+    sink.begin(&head.header);
     let mut reading = Reading::new(Pass::main(&head));
     reading.directories = Directories::new(limits);
     reading.entries_max = limits.entries;

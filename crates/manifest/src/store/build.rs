@@ -14,13 +14,19 @@ use adit_index::{Builder, Progress, Refusal};
 
 use super::extra::{self, Extra};
 use super::identity::Identity;
-use crate::format::{Body, Content, Entry, File, FormatError, Rule, Sink, Source, decode, wtf8};
+use crate::format::{
+    Body, Content, ContentHash, Dialect, Entry, File, Format, FormatError, Header, Rule, Sink, Source, decode, v2023, v2025,
+    wtf8,
+};
 
 /// Permission bits: a manifest knows only whether a file may be executed.
 const FILE_PERM: u16 = 0o644;
 const RUNNABLE_PERM: u16 = 0o755;
 const DIRECTORY_PERM: u16 = 0o755;
 const SYMLINK_PERM: u16 = 0o777;
+/// This part of the memory is for the directories that the canonical form of a manifest refers to; what each of them takes beside its path.
+const FORM_SHARE: u64 = 8;
+const FORM_DIRECTORY_BYTES: u64 = 64;
 /// So much of a manifest is read between two reports.
 const STEP_BYTES: u64 = 1 << 20;
 
@@ -65,8 +71,11 @@ pub fn build_segment(
     place: BuildPlace<'_>,
     report: &mut BuildReport<'_>,
 ) -> Result<Identity> {
+    let of_form = place.memory_limit_bytes / FORM_SHARE;
     let mut filler = Filler {
-        builder: Builder::new(place.scratch_dir, place.memory_limit_bytes),
+        builder: Builder::new(place.scratch_dir, place.memory_limit_bytes - of_form),
+        form: Form::Unknown,
+        form_room_bytes: of_form,
         newest_mtime_ns: None,
         longest_bytes: 0,
         has_unopenable: false,
@@ -79,7 +88,7 @@ pub fn build_segment(
     if summary.header.is_diff() {
         return Err(no_tree());
     }
-    let Filler { mut builder, newest_mtime_ns, longest_bytes, has_unopenable, .. } = filler;
+    let Filler { mut builder, form, newest_mtime_ns, longest_bytes, has_unopenable, .. } = filler;
     let identity = Identity {
         header: summary.header,
         hash: summary.hash,
@@ -88,6 +97,7 @@ pub fn build_segment(
         newest_mtime_ns: newest_mtime_ns.unwrap_or_default(),
         longest_bytes,
         has_unopenable,
+        is_recoded: form.differs_from(summary.hash),
     };
     builder.set_identity(&identity.encode())?;
     builder.set_implied(DIRECTORY_PERM, 0);
@@ -162,9 +172,56 @@ impl<S: Source + ?Sized> Read for ToldReader<'_, '_, '_, S> {
     }
 }
 
+/// What the canonical form of the manifest is, as far as its entries came in that order.
+enum Form {
+    V2023(v2023::Writer<io::Sink>),
+    V2025(v2025::Writer<io::Sink>),
+    /// Another order, or what is not written in it.
+    Another,
+    /// It is not looked at.
+    Unknown,
+}
+
+impl Form {
+    fn of(header: &Header) -> Form {
+        let begun = match header.format {
+            Format::V2023 => v2023::Writer::new(io::sink()).map(Form::V2023),
+            Format::V2025(Dialect::G) => v2025::Writer::new(io::sink(), header.style, header.kind).map(Form::V2025),
+            // Who writes this one has other bytes for the same.
+            Format::V2025(Dialect::L) => Ok(Form::Unknown),
+        };
+        begun.unwrap_or(Form::Another)
+    }
+
+    fn add(&mut self, entry: &Entry<'_>) {
+        let added = match self {
+            Form::V2023(writer) => writer.entry(entry),
+            Form::V2025(writer) => writer.entry(entry),
+            Form::Another | Form::Unknown => Ok(()),
+        };
+        if added.is_err() {
+            *self = Form::Another;
+        }
+    }
+
+    /// Whether it has another hash than what was read.
+    fn differs_from(self, read: ContentHash) -> bool {
+        let written = match self {
+            Form::V2023(writer) => writer.finish(),
+            Form::V2025(writer) => writer.finish(),
+            Form::Another => return true,
+            Form::Unknown => return false,
+        };
+        written.is_ok_and(|written| written.hash != read)
+    }
+}
+
 /// Takes the entries.
 struct Filler {
     builder: Builder,
+    form: Form,
+    /// What its writer may still take: it keeps the directories that are listed.
+    form_room_bytes: u64,
     newest_mtime_ns: Option<i64>,
     longest_bytes: u64,
     has_unopenable: bool,
@@ -172,7 +229,20 @@ struct Filler {
 }
 
 impl Sink for Filler {
+    fn begin(&mut self, header: &Header) {
+        self.form = Form::of(header);
+    }
+
     fn entry(&mut self, entry: Entry<'_>) -> Result<()> {
+        if entry.body == Body::Directory {
+            let held_bytes = entry.path.as_wtf8().len() as u64 + FORM_DIRECTORY_BYTES;
+            match self.form_room_bytes.checked_sub(held_bytes) {
+                Some(left) => self.form_room_bytes = left,
+                None if matches!(self.form, Form::Another) => {}
+                None => self.form = Form::Unknown,
+            }
+        }
+        self.form.add(&entry);
         let Entry { path, body } = entry;
         let listing = path.to_listing();
         let text = (!path.comes_back()).then(|| path.as_wtf8());

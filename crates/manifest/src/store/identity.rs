@@ -7,7 +7,7 @@ use crate::format::{ContentHash, Dialect, Format, Header, Kind, PathStyle, Total
 
 const MAGIC: [u8; 8] = *b"ADITMFST";
 /// Changes whenever the same manifest makes another segment.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 const LEN: usize = 84;
 
 /// The manifest behind a segment.
@@ -27,6 +27,9 @@ pub struct Identity {
     pub longest_bytes: u64,
     /// Whether the path of some file has no bytes on a host, so that it is refused when it is opened.
     pub has_unopenable: bool,
+    /// Whether its bytes are not the canonical form of what it says, of a version that is written here. Of one that lists more directories
+    /// than there was memory for while the segment was built it is not known, and taken for canonical.
+    pub is_recoded: bool,
 }
 
 impl Identity {
@@ -51,8 +54,9 @@ impl Identity {
         let Totals { files, directories, symlinks, size_bytes, .. } = self.totals;
         let mut bytes = [0; LEN];
         bytes[..8].copy_from_slice(&MAGIC);
-        let flags = [self.header.style == PathStyle::Absolute, self.has_unopenable].map(u8::from);
-        bytes[8..12].copy_from_slice(&[VERSION, format, flags[0], flags[1]]);
+        let style = u8::from(self.header.style == PathStyle::Absolute);
+        let flags = u8::from(self.has_unopenable) | u8::from(self.is_recoded) << 1;
+        bytes[8..12].copy_from_slice(&[VERSION, format, style, flags]);
         bytes[12..28].copy_from_slice(&self.hash.0);
         let newest = self.newest_mtime_ns.cast_unsigned();
         let numbers = [self.len_bytes, files, directories, symlinks, size_bytes, newest, self.longest_bytes];
@@ -86,7 +90,8 @@ impl Identity {
             },
             newest_mtime_ns: number(68)?.cast_signed(),
             longest_bytes: number(76)?,
-            has_unopenable: bytes[11] != 0,
+            has_unopenable: bytes[11] & 1 != 0,
+            is_recoded: bytes[11] & 2 != 0,
         };
         // Whatever is not said so is not ours.
         (identity.encode() == *bytes).then_some(identity)
@@ -112,6 +117,7 @@ mod tests {
                 newest_mtime_ns: -6,
                 longest_bytes: 7,
                 has_unopenable: style == PathStyle::Absolute,
+                is_recoded: format == Format::V2023,
             };
             let bytes = identity.encode();
             assert_eq!(Identity::decode(&bytes), Some(identity));

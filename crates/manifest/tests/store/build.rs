@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use adit_core::error::ErrorKind;
 use adit_index::Segment;
 use adit_manifest::cache::{Cache, CacheOptions};
-use adit_manifest::format::{ContentHash, FormatError, Kind, Manifest, PathStyle, Rule, Source, decode};
+use adit_manifest::commit::canonical_hash;
+use adit_manifest::format::{
+    ContentHash, Dialect, Format, FormatError, Kind, Manifest, PathStyle, Rule, Source, decode,
+};
 use adit_manifest::store::{BuildPlace, Building, ManifestStore, StoreOptions, build_segment};
 use adit_media::HostDirectory;
 
@@ -117,6 +120,52 @@ fn absolute_manifests_are_trees_below_the_root() {
     assert_eq!((identity.header.style, identity.header.kind), (PathStyle::Absolute, Kind::Snapshot));
     let segment = Segment::open(&out).unwrap();
     assert_eq!(segment.path(adit_index::NodeId(2)).unwrap(), b"a/b");
+}
+
+/// By the canonical form a diff names what it is a diff of.
+#[test]
+fn who_mounts_other_bytes_of_a_manifest_knows_its_canonical_hash() {
+    let mut sound = 0;
+    for file in fixtures("sound") {
+        let text = fs::read(&file).unwrap();
+        let (manifest, summary) = Manifest::read(&text[..]).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("segment");
+        let (scratch_dir, memory_limit_bytes) = (dir.path(), 64 << 20);
+        let place = BuildPlace { out: &out, scratch_dir, memory_limit_bytes };
+        let Ok(identity) = build_segment(&text[..], place, &mut |_| ControlFlow::Continue(())) else { continue };
+        let written = manifest.encode(summary.header.format, std::io::sink()).unwrap().hash;
+        let is_l = summary.header.format == Format::V2025(Dialect::L);
+        assert_eq!(identity.is_recoded, !is_l && written != summary.hash, "{}", file.display());
+        let hash = canonical_hash(&Segment::open(&out).unwrap()).unwrap();
+        assert_eq!(hash, if is_l { summary.hash } else { written }, "{}", file.display());
+        sound += 1;
+    }
+    assert!(sound > 5, "{sound}");
+    let files = |paths: &[&str], end: &str| {
+        let of = |path: &&str| {
+            format!(r#"{{"hash":"99aa06d3014798d86001c324468d497f","mtime":1,"path":"{path}","size":0}}"#)
+        };
+        let entries: Vec<String> = paths.iter().map(of).collect();
+        let version = r#""hashAlg":"xxh128","specificationVersion":"relative-manifest-snapshot-beta-2025-12","totalSize":0"#;
+        format!(r#"{{"dirs":[{{"path":"d"}}],"files":[{}],{version}}}{end}"#, entries.join(","))
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("segment");
+    let known = |text: &str, memory_limit_bytes: u64| {
+        let place = BuildPlace { out: &out, scratch_dir: dir.path(), memory_limit_bytes };
+        let identity = build_segment(text.as_bytes(), place, &mut |_| ControlFlow::Continue(())).unwrap();
+        (identity.is_recoded, canonical_hash(&Segment::open(&out).unwrap()).unwrap())
+    };
+    let canonical = files(&["a", "b"], "");
+    let right = ContentHash::of(canonical.as_bytes());
+    assert_eq!(known(&canonical, 1 << 20), (false, right));
+    for other in [files(&["b", "a"], ""), files(&["a", "b"], "\n"), canonical.replace(',', ", ")] {
+        assert_eq!(known(&other, 1 << 20), (true, right), "{other}");
+    }
+    // Without room for the directories it is taken for what it is.
+    let spaced = canonical.replace(',', ", ");
+    assert_eq!(known(&spaced, 0), (false, ContentHash::of(spaced.as_bytes())));
 }
 
 #[test]

@@ -61,6 +61,7 @@ impl Told {
     ) -> Result<Told> {
         let subject = args.mountpoint.display().to_string();
         let Identity { header, hash, .. } = Identity::of(segment).map_err(|e| Failure::fs(&subject, &e))?;
+        let parent = changed.header().kind.parent().unwrap_or(hash);
         let Counts { files, bytes, directories, symlinks } = Counts::of(changed);
         // A tree of 2023 has no folders of its own.
         let is_told = |removed: &Removed| header.format != Format::V2023 || *removed == Removed::File;
@@ -74,7 +75,7 @@ impl Told {
                 (false, Format::V2023) => "output",
                 (false, Format::V2025(_)) => "diff",
             },
-            "parent": hash.to_string(),
+            "parent": parent.to_string(),
             "files": files,
             "bytes": bytes,
             "directories": directories,
