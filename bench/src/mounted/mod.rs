@@ -161,13 +161,7 @@ fn run_group(group: &Group, args: &RunArgs, dir: &Path, sides: &[Side], report: 
     }
 }
 
-fn run_turn(
-    group: &Group,
-    args: &RunArgs,
-    dir: &Path,
-    (side, round): (&Side, u32),
-    report: &mut Report,
-) -> Result<()> {
+fn run_turn(group: &Group, args: &RunArgs, dir: &Path, (side, round): (&Side, u32), report: &mut Report) -> Result<()> {
     let place = side.fresh(dir)?;
     let (group_name, samples, memory) = (group.name, Vec::new(), Memory::default());
     let mut turn = Turn { args, side, place: &place, dir, round, group: group_name, samples, memory };

@@ -15,8 +15,8 @@ use adit_index::{Builder, Progress, Refusal};
 use super::extra::{self, Extra};
 use super::identity::Identity;
 use crate::format::{
-    Body, Content, ContentHash, Dialect, Entry, File, Format, FormatError, Header, Rule, Sink, Source, decode, v2023, v2025,
-    wtf8,
+    Body, Content, ContentHash, Dialect, Entry, File, Format, FormatError, Header, Rule, Sink, Source, decode, v2023,
+    v2025, wtf8,
 };
 
 /// Permission bits: a manifest knows only whether a file may be executed.

@@ -147,7 +147,8 @@ fn who_mounts_other_bytes_of_a_manifest_knows_its_canonical_hash() {
             format!(r#"{{"hash":"99aa06d3014798d86001c324468d497f","mtime":1,"path":"{path}","size":0}}"#)
         };
         let entries: Vec<String> = paths.iter().map(of).collect();
-        let version = r#""hashAlg":"xxh128","specificationVersion":"relative-manifest-snapshot-beta-2025-12","totalSize":0"#;
+        let version =
+            r#""hashAlg":"xxh128","specificationVersion":"relative-manifest-snapshot-beta-2025-12","totalSize":0"#;
         format!(r#"{{"dirs":[{{"path":"d"}}],"files":[{}],{version}}}{end}"#, entries.join(","))
     };
     let dir = tempfile::tempdir().unwrap();
