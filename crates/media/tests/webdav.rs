@@ -83,6 +83,9 @@ fn servers_of_all_habits_pass_the_suite() {
         WebDavHabits { weak_tags: true, absolute: true, ..none() },
         WebDavHabits { redirects: true, ..none() },
         WebDavHabits { no_ranges: true, ..none() },
+        WebDavHabits { no_tags: true, ..none() },
+        WebDavHabits { no_tags_in_properties: true, ..none() },
+        WebDavHabits { no_tags_in_properties: true, no_ranges: true, ..none() },
     ] {
         let (server, objects) = with_habits(habits.clone());
         eprintln!("{habits:?}");
@@ -138,8 +141,40 @@ fn a_tag_is_the_time_and_the_length_where_there_is_no_other() {
     assert_eq!(e.kind(), ErrorKind::Stale);
 }
 
+/// What was told of an object by its properties is what it is read with.
+#[test]
+fn tags_that_come_with_the_content_alone_are_passed_over() {
+    for no_ranges in [false, true] {
+        let habits = WebDavHabits { no_tags_in_properties: true, no_ranges, ..WebDavHabits::default() };
+        let (server, objects) = with_habits(habits);
+        server.store("root/object", &[7; 50_000]);
+        let mut buf = [0; 10];
+        // Nothing was told before of what the properties have.
+        let first = objects.read_at("object", 5, &mut buf, None).unwrap().object.tag;
+        assert!(first.is_some());
+        let told = objects.head("object").unwrap().tag;
+        for tag in [&told, &first] {
+            assert_eq!(objects.read_at("object", 5, &mut buf, tag.as_ref()).unwrap().object.tag, *tag);
+        }
+        assert_eq!(objects.read_at("object", 5, &mut buf, None).unwrap().object.tag, told);
+        assert_eq!(objects.list("", None, 1).unwrap().objects[0].tag, told);
+        server.store("root/object", &[8; 50_000]);
+        for tag in [&told, &first] {
+            let e = objects.read_at("object", 5, &mut buf, tag.as_ref()).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Stale);
+        }
+    }
+}
+
 #[test]
 fn faults_that_pass_are_not_noticed() {
+    let described = PutOptions { metadata: &[("asset-root", "/a")], ..Default::default() };
+    for options in [PutOptions::default(), described] {
+        faults_that_pass_are_not_noticed_by(&options);
+    }
+}
+
+fn faults_that_pass_are_not_noticed_by(options: &PutOptions<'_>) {
     for fault in [
         HttpFault::Status(500, ""),
         HttpFault::Status(503, ""),
@@ -153,11 +188,12 @@ fn faults_that_pass_are_not_noticed() {
     ] {
         let (server, objects, bytes) = store_with(50_000);
         server.store("root/dir/other", b"");
-        for method in ["GET", "PROPFIND", "PUT", "MOVE", "MKCOL", "DELETE"] {
+        for method in ["GET", "PROPFIND", "PUT", "PROPPATCH", "MOVE", "MKCOL", "DELETE"] {
             server.add(fault.clone(), method, "", 0, 1);
         }
         assert_eq!(read(&objects, 10_000, 20_000).unwrap().0, bytes[10_000..30_000], "{fault:?}");
-        put(&objects, "new/object", b"0123456789").unwrap();
+        objects.put("new/object", Content::Bytes(b"0123456789"), options).unwrap();
+        assert_eq!(objects.head("new/object").unwrap().metadata.len(), options.metadata.len(), "{fault:?}");
         let page = objects.list("", None, 10).unwrap();
         let keys: Vec<_> = page.objects.iter().map(|object| object.key.as_str()).collect();
         assert_eq!(keys, ["dir/other", "new/object", "object"], "{fault:?}");
@@ -218,6 +254,50 @@ fn a_server_without_ranges_gives_the_right_bytes() {
     assert_eq!(read(&objects, 3_000_000, 100_000).unwrap().0, bytes[3_000_000..3_100_000]);
 }
 
+/// Readers of a server without ranges look whether it is an object, each with the answer in its hand.
+#[test]
+fn readers_of_a_server_without_ranges_do_not_wait_for_each_other() {
+    for limit in [1, 4] {
+        let (server, _, bytes) = store_with(1 << 20);
+        server.set_habits(WebDavHabits { no_ranges: true, ..WebDavHabits::default() });
+        server.add(HttpFault::Hold, "GET", "", 0, u64::MAX);
+        let options = ObjectsOptions {
+            requests_at_once_max: limit,
+            answer_timeout: Duration::from_secs(600),
+            // Readers that wait for each other wait that long.
+            deadline: Duration::from_secs(20),
+            ..options()
+        };
+        let objects = open_for(&server, &options, &Owner::default());
+        std::thread::scope(|scope| {
+            for n in 0..2 * limit {
+                let (objects, bytes) = (&objects, &bytes);
+                scope.spawn(move || {
+                    let (got, _) = read(objects, n as u64 * 32_768, 32_768).unwrap();
+                    assert!(got == bytes[n * 32_768..(n + 1) * 32_768]);
+                });
+            }
+            server.wait_for_requests(limit as u64);
+            server.release();
+        });
+    }
+}
+
+/// Between the answer and the look at what it is of, another object may have come.
+#[test]
+fn a_whole_answer_and_what_is_told_of_it_are_of_one_object() {
+    let (server, objects, bytes) = store_with(50_000);
+    for no_tags in [false, true] {
+        server.set_habits(WebDavHabits { no_ranges: true, no_tags, ..WebDavHabits::default() });
+        assert_eq!(read(&objects, 10_000, 20_000).unwrap().0, bytes[10_000..30_000]);
+        server.add(HttpFault::Shorten(40_000), "GET", "", 0, 1);
+        assert_eq!(read(&objects, 10_000, 20_000).unwrap_err().kind(), ErrorKind::Stale);
+    }
+    server.set_habits(WebDavHabits { no_ranges: true, ..WebDavHabits::default() });
+    server.add(HttpFault::WrongTag, "GET", "", 0, 1);
+    assert_eq!(read(&objects, 10_000, 20_000).unwrap_err().kind(), ErrorKind::Stale);
+}
+
 struct Pattern(u64);
 
 impl ContentSource for Pattern {
@@ -260,6 +340,61 @@ fn what_is_not_stored_whole_is_not_stored() {
         assert_eq!(put(&objects, "new", b"0123456789").unwrap_err().kind(), ErrorKind::Network, "{method}");
         server.clear();
         assert_eq!(server.files(), [""; 0], "{method}");
+    }
+}
+
+#[test]
+fn what_nobody_tells_the_length_of_is_not_stored() {
+    let (server, objects) = with_habits(WebDavHabits { no_lengths: true, ..WebDavHabits::default() });
+    for options in [PutOptions::default(), IF_ABSENT] {
+        let e = objects.put("new", Content::Bytes(b"0123456789"), &options).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::NotSupported, "{e}");
+        assert!(e.to_string().contains("how long"), "{e}");
+        assert_eq!(server.files(), [""; 0]);
+    }
+}
+
+/// Where the first object with metadata is tried out, it has two names one after the other.
+#[test]
+fn a_second_temporary_goes_as_the_first() {
+    let described = PutOptions { metadata: &[("asset-root", "/a")], ..Default::default() };
+    for fault in [HttpFault::DoneAndClose, HttpFault::Status(500, ""), HttpFault::Status(409, "")] {
+        let (server, objects) = with_habits(WebDavHabits::default());
+        server.add(fault.clone(), "MOVE", "", 0, u64::MAX);
+        objects.put("manifest", Content::Bytes(b"x"), &described).unwrap_err();
+        assert_eq!(server.files(), [""; 0], "{fault:?}");
+        server.clear();
+        objects.put("manifest", Content::Bytes(b"x"), &described).unwrap();
+        assert_eq!(server.files(), ["root/manifest"], "{fault:?}");
+    }
+}
+
+/// What a server fails to tell of a collection: its properties come with a status that is no success, or do not come.
+const UNTOLD: [&str; 5] = [
+    "<D:propstat><D:prop><D:resourcetype/></D:prop><D:status>HTTP/1.1 403 Forbidden</D:status></D:propstat>",
+    "<D:propstat><D:prop><D:resourcetype/></D:prop><D:status>HTTP/1.1 500 Internal Server Error</D:status></D:propstat>",
+    "<D:propstat><D:prop><D:resourcetype/></D:prop></D:propstat>",
+    "<D:propstat><D:prop><D:getetag>\"1\"</D:getetag></D:prop><D:status>HTTP/1.1 200 OK</D:status></D:propstat>",
+    "",
+];
+
+#[test]
+fn what_is_not_told_to_be_an_object_is_none() {
+    for told in UNTOLD {
+        let (server, objects) = with_habits(WebDavHabits::default());
+        server.store("root/dir/object", b"mine");
+        objects.put("known", Content::Bytes(b"x"), &IF_ABSENT).unwrap();
+        server.set_habits(WebDavHabits { collections_told_as: Some(told), ..WebDavHabits::default() });
+        for e in [
+            objects.head("dir").unwrap_err(),
+            objects.delete("dir").unwrap_err(),
+            put(&objects, "dir", b"x").unwrap_err(),
+            objects.put("dir", Content::Bytes(b"x"), &IF_ABSENT).unwrap_err(),
+            objects.list("", None, 10).unwrap_err(),
+        ] {
+            assert_eq!(e.kind(), ErrorKind::Corrupt, "{told}: {e}");
+        }
+        assert_eq!(server.files(), ["root/dir/object", "root/known"], "{told}");
     }
 }
 
@@ -320,6 +455,8 @@ fn a_root_that_is_not_there_is_named() {
     let objects = open_objects(&server.url().replace("root", "other"), &options()).unwrap();
     for e in [
         objects.list("", None, 10).unwrap_err(),
+        objects.list("prefix/", None, 10).unwrap_err(),
+        objects.list("deep/prefix", None, 10).unwrap_err(),
         objects.put("a", Content::Bytes(b"x"), &PutOptions::default()).unwrap_err(),
         objects.put("a/b", Content::Bytes(b"x"), &PutOptions::default()).unwrap_err(),
     ] {
@@ -359,6 +496,34 @@ fn listings_have_pages_and_pass_over_what_is_no_object() {
     assert_eq!(listed, (0..30).map(|n| format!("object-{n:02}")).collect::<Vec<_>>());
     assert_eq!(objects.head(".adit-0123456789abcdef.tmp").unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(put(&objects, ".adit-0123456789abcdef.tmp", b"x").unwrap_err().kind(), ErrorKind::InvalidInput);
+}
+
+/// A listing that leaves out what the server could not look at would be one of missing objects.
+#[test]
+fn what_a_listing_fails_to_tell_is_an_error() {
+    for more_members in [
+        "<D:response><D:href>/root/a</D:href><D:status>HTTP/1.1 403 Forbidden</D:status></D:response>",
+        "<D:response><D:href>/root/a/</D:href><D:status>HTTP/1.1 500 Internal Server Error</D:status></D:response>",
+        "<D:response><D:href>/root/a</D:href><D:status>HTTP/1.1 302 Found</D:status></D:response>",
+        "<D:response><D:href>/root/a</D:href></D:response>",
+        "<D:response><D:href>/root/</D:href><D:status>HTTP/1.1 507 Insufficient Storage</D:status></D:response>",
+    ] {
+        let (server, objects) = with_habits(WebDavHabits { more_members, ..WebDavHabits::default() });
+        server.store("root/object", b"x");
+        let e = objects.list("", None, 10).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Corrupt, "{more_members}: {e}");
+    }
+    let gone = "<D:status>HTTP/1.1 404 Not Found</D:status>";
+    let (server, objects) = with_habits(WebDavHabits { collections_told_as: Some(gone), ..WebDavHabits::default() });
+    server.store("root/object", b"x");
+    assert_eq!(objects.list("", None, 10).unwrap_err().kind(), ErrorKind::NotFound, "the root is gone");
+}
+
+#[test]
+fn a_page_may_have_any_length() {
+    let (_server, objects, _) = store_with(10);
+    let page = objects.list("", None, usize::MAX).unwrap();
+    assert_eq!((page.objects.len(), page.more), (1, false));
 }
 
 #[test]

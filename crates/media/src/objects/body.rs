@@ -96,9 +96,11 @@ pub enum Wish<T> {
 /// Pieces of a body that are asked for before they are read.
 const ASKED_AHEAD: u64 = 2;
 
-/// The body of a request that asks for its pieces, so that no more than two of them are in memory.
+/// The body of a request that asks for its pieces, so that no more than three of them are in memory: one that is handed on, and two.
 pub struct Asked<T> {
     left: u64,
+    /// What is left of the piece that is handed on.
+    piece: Bytes,
     wishes: mpsc::Sender<Wish<T>>,
     pieces: UnboundedReceiver<Bytes>,
     has_begun: bool,
@@ -109,7 +111,8 @@ impl<T> Asked<T> {
     /// A body of `len` bytes, which is not zero. Who gets its wishes sends the pieces in order; if they end too early, the request fails.
     pub fn new(len: u64, wishes: mpsc::Sender<Wish<T>>) -> (Asked<T>, UnboundedSender<Bytes>) {
         let (sender, pieces) = tokio::sync::mpsc::unbounded_channel();
-        (Asked { left: len, wishes, pieces, has_begun: false, progress: Progress::start() }, sender)
+        let (piece, has_begun, progress) = (Bytes::new(), false, Progress::start());
+        (Asked { left: len, piece, wishes, pieces, has_begun, progress }, sender)
     }
 
     /// Its progress.
@@ -140,16 +143,20 @@ impl<T: Send + 'static> http_body::Body for Asked<T> {
         if !std::mem::replace(&mut self.has_begun, true) {
             self.ask(ASKED_AHEAD);
         }
-        let piece = match self.pieces.poll_recv(cx) {
-            Poll::Pending => return Poll::Pending,
-            Poll::Ready(piece) => piece.and_then(|piece| Some((self.left.checked_sub(piece.len() as u64)?, piece))),
-        };
-        let Some((left, piece)) = piece else {
-            return Poll::Ready(Some(Err(std::io::Error::other("what was to be sent cannot be read"))));
-        };
-        self.left = left;
-        self.ask(1);
-        Poll::Ready(Some(Ok(Frame::data(piece))))
+        if self.piece.is_empty() {
+            self.piece = match self.pieces.poll_recv(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Some(piece)) if !piece.is_empty() && piece.len() as u64 <= self.left => piece,
+                Poll::Ready(_) => {
+                    return Poll::Ready(Some(Err(std::io::Error::other("what was to be sent cannot be read"))));
+                }
+            };
+            self.ask(1);
+        }
+        // As of any other body: on a slow line, a whole piece takes longer than silence may last.
+        let len = self.piece.len().min(PIECE_LEN_BYTES);
+        self.left -= len as u64;
+        Poll::Ready(Some(Ok(Frame::data(self.piece.split_to(len)))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -222,8 +229,8 @@ impl Stream for Whole {
 pub struct Counted {
     /// The body.
     pub stream: Box<dyn Stream<Item = Result<Buffer>> + Send + Sync + Unpin>,
-    /// What there is one of for each request that may be at work.
-    pub _permit: OwnedSemaphorePermit,
+    /// What there is one of for each request that may be at work; none if it is a part of another one.
+    pub _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Stream for Counted {
@@ -231,5 +238,56 @@ impl Stream for Counted {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         Pin::new(&mut self.stream).poll_next(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use http_body::Body as _;
+
+    use super::*;
+
+    /// What is handed on is what is noticed of the progress.
+    #[test]
+    fn a_body_that_is_asked_for_goes_in_small_pieces() {
+        let bytes: Vec<u8> = (0..1_000_000_u32).map(|n| n as u8).collect();
+        let (wishes, wished) = mpsc::channel::<Wish<()>>();
+        let (mut body, pieces) = Asked::new(bytes.len() as u64, wishes);
+        let (mut sent, mut got) = (bytes.chunks(300_000), Vec::new());
+        let mut cx = Context::from_waker(Waker::noop());
+        while !body.is_end_stream() {
+            match Pin::new(&mut body).poll_frame(&mut cx) {
+                Poll::Ready(frame) => {
+                    let frame = frame.unwrap().unwrap().into_data().unwrap();
+                    assert!((1..=PIECE_LEN_BYTES).contains(&frame.len()), "{} bytes", frame.len());
+                    got.extend_from_slice(&frame);
+                    assert_eq!(body.size_hint().exact(), Some((bytes.len() - got.len()) as u64));
+                }
+                Poll::Pending => {
+                    let wishes = wished.try_iter().count();
+                    assert!((1..=2).contains(&wishes), "{wishes} pieces are wanted");
+                    for piece in sent.by_ref().take(wishes) {
+                        pieces.send(Bytes::copy_from_slice(piece)).unwrap();
+                    }
+                }
+            }
+        }
+        assert!(got == bytes);
+        drop(pieces);
+        assert!(matches!(Pin::new(&mut body).poll_frame(&mut cx), Poll::Ready(None)));
+    }
+
+    #[test]
+    fn a_body_that_ends_too_early_or_too_late_fails() {
+        for piece in [&b""[..], b"0123"] {
+            let (wishes, _wished) = mpsc::channel::<Wish<()>>();
+            let (mut body, pieces) = Asked::new(3, wishes);
+            pieces.send(Bytes::from_static(piece)).unwrap();
+            drop(pieces);
+            let frame = Pin::new(&mut body).poll_frame(&mut Context::from_waker(Waker::noop()));
+            assert!(matches!(frame, Poll::Ready(Some(Err(_)))));
+        }
     }
 }

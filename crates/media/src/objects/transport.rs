@@ -173,6 +173,11 @@ pub struct AsItComes;
 #[derive(Clone, Copy, Debug)]
 pub struct WholeMayCome;
 
+/// Marks a request that is made while its caller holds an answer that is not read yet, and is a part of that: with permits for both,
+/// callers that have one each would wait for each other.
+#[derive(Clone, Copy, Debug)]
+pub struct WithAnother;
+
 /// How one try went.
 enum Attempt {
     Answered(Response<HttpBody>),
@@ -275,10 +280,12 @@ impl Transport {
         let near = Place::of(request.uri()) == Place::Metadata;
         let default = || Instant::now() + self.options.deadline + time_for(request.body().len() as u64);
         let deadline = DEADLINE.try_with(|deadline| *deadline).unwrap_or_else(|_| default());
-        let permits = self.permits.clone().acquire_owned();
-        let permit = match timeout_at(deadline, permits).await {
-            Ok(Ok(permit)) => permit,
-            _ => return Err(Trouble::TimedOut("other requests kept this one waiting").into_error()),
+        let permit = match request.extensions().get::<WithAnother>() {
+            Some(WithAnother) => None,
+            None => match timeout_at(deadline, self.permits.clone().acquire_owned()).await {
+                Ok(Ok(permit)) => Some(permit),
+                _ => return Err(Trouble::TimedOut("other requests kept this one waiting").into_error()),
+            },
         };
         let quiet_max = match near {
             true => METADATA_TIMEOUT,

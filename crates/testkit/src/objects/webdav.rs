@@ -26,6 +26,10 @@ pub struct WebDavHabits {
     pub forgets_properties: bool,
     /// No entity tags.
     pub no_tags: bool,
+    /// Entity tags come with the content, and are empty among the properties: so does nginx.
+    pub no_tags_in_properties: bool,
+    /// Nothing tells how long a file is but its content.
+    pub no_lengths: bool,
     /// Entity tags are told to be weak.
     pub weak_tags: bool,
     /// Places are told as whole URLs.
@@ -40,12 +44,19 @@ pub struct WebDavHabits {
     pub authorization: Option<&'static str>,
     /// What is told with the members of `root`.
     pub more_members: &'static str,
+    /// What is told of a collection in place of its properties.
+    pub collections_told_as: Option<&'static str>,
 }
 
 #[derive(Clone)]
 enum Resource {
     Collection,
-    File { bytes: Arc<[u8]>, tag: String, property: Option<String> },
+    /// Each content has a number of its own.
+    File {
+        bytes: Arc<[u8]>,
+        number: u64,
+        property: Option<String>,
+    },
 }
 
 /// What the server has, by path.
@@ -118,6 +129,12 @@ impl FaultyWebDav {
     }
 }
 
+/// When the content with this number was stored: each a second after the one before.
+fn modified(number: u64) -> String {
+    let (minutes, seconds) = (number / 60, number % 60);
+    format!("Thu, 01 Jan 2026 {:02}:{:02}:{seconds:02} GMT", minutes / 60 % 24, minutes % 60)
+}
+
 fn path_of(text: &str) -> &str {
     text.trim_matches('/')
 }
@@ -179,8 +196,7 @@ impl Backend for Tree {
 impl Tree {
     fn put(&mut self, path: &str, bytes: Arc<[u8]>) {
         self.numbers += 1;
-        let tag = format!("\"{:x}\"", self.numbers);
-        self.resources.insert(path.to_owned(), Resource::File { bytes, tag, property: None });
+        self.resources.insert(path.to_owned(), Resource::File { bytes, number: self.numbers, property: None });
     }
 
     /// Whether there is a collection for what is to be at `path`.
@@ -194,15 +210,15 @@ impl Tree {
         self.resources.retain(|other, _| other != path && !other.starts_with(&below));
     }
 
-    fn tag(&self, tag: &str) -> String {
-        if self.habits.weak_tags { format!("W/{tag}") } else { tag.to_owned() }
+    fn tag(&self, number: u64) -> String {
+        format!("{}\"{number:x}\"", if self.habits.weak_tags { "W/" } else { "" })
     }
 
     fn get(&self, request: &Request, path: &str) -> Response {
-        let (bytes, tag) = match self.resources.get(path) {
+        let (bytes, number) = match self.resources.get(path) {
             None => return Response::new(404, "<html>not found</html>"),
             Some(Resource::Collection) => return Response::new(200, "<html>a page of members</html>"),
-            Some(Resource::File { bytes, tag, .. }) => (bytes, tag),
+            Some(Resource::File { bytes, number, .. }) => (bytes, *number),
         };
         let len = bytes.len() as u64;
         let range = request.range().filter(|_| request.method == "GET" && !self.habits.no_ranges);
@@ -218,8 +234,8 @@ impl Tree {
                 Response::new(206, body).with("Content-Range", format!("bytes {first}-{last}/{len}"))
             }
         };
-        let response = response.with("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT");
-        if self.habits.no_tags { response } else { response.with("ETag", self.tag(tag)) }
+        let response = response.with("Last-Modified", modified(number));
+        if self.habits.no_tags { response } else { response.with("ETag", self.tag(number)) }
     }
 
     fn store(&mut self, request: &Request, path: &str) -> Response {
@@ -272,8 +288,8 @@ impl Tree {
         self.remove(&to);
         self.remove(path);
         let source = match source {
-            Resource::File { bytes, tag, .. } if self.habits.forgets_properties => {
-                Resource::File { bytes, tag, property: None }
+            Resource::File { bytes, number, .. } if self.habits.forgets_properties => {
+                Resource::File { bytes, number, property: None }
             }
             source => source,
         };
@@ -311,30 +327,35 @@ impl Tree {
 
     fn describe(&self, base: &str, path: &str, resource: &Resource, into: &mut String) {
         let path = encode(path);
-        // Writing to a string does not fail.
-        let _ = match resource {
-            Resource::Collection => write!(
-                into,
-                "<D:response><D:href>{base}{path}/</D:href><D:propstat><D:prop><D:resourcetype><D:collection/></D:resourcetype>\
-                 </D:prop><D:status>HTTP/1.1 200 OK</D:status></D:propstat></D:response>"
-            ),
-            Resource::File { bytes, tag, property } => {
-                let tag = match self.habits.no_tags {
+        let told = match (resource, self.habits.collections_told_as) {
+            (Resource::Collection, Some(told)) => told.to_owned(),
+            (Resource::Collection, None) => {
+                "<D:propstat><D:prop><D:resourcetype><D:collection/></D:resourcetype></D:prop>\
+                 <D:status>HTTP/1.1 200 OK</D:status></D:propstat>"
+                    .to_owned()
+            }
+            (Resource::File { bytes, number, property }, _) => {
+                let tag = match (self.habits.no_tags, self.habits.no_tags_in_properties) {
+                    (true, _) => String::new(),
+                    (false, true) => "<D:getetag></D:getetag>".to_owned(),
+                    (false, false) => format!("<D:getetag>{}</D:getetag>", self.tag(*number)),
+                };
+                let len = match self.habits.no_lengths {
                     true => String::new(),
-                    false => format!("<D:getetag>{}</D:getetag>", self.tag(tag)),
+                    false => format!("<D:getcontentlength>{}</D:getcontentlength>", bytes.len()),
                 };
                 let property = property.as_ref();
                 let property = property.map(|text| format!("{}{text}{}", PROPERTY.0, PROPERTY.1)).unwrap_or_default();
-                write!(
-                    into,
-                    "<D:response><D:href>{base}{path}</D:href><D:propstat><D:prop><D:resourcetype/>\
-                     <D:getcontentlength>{}</D:getcontentlength>{tag}\
-                     <D:getlastmodified>Thu, 01 Jan 2026 00:00:00 GMT</D:getlastmodified>{property}</D:prop>\
-                     <D:status>HTTP/1.1 200 OK</D:status></D:propstat></D:response>",
-                    bytes.len()
+                format!(
+                    "<D:propstat><D:prop><D:resourcetype/>{len}{tag}<D:getlastmodified>{}</D:getlastmodified>{property}\
+                     </D:prop><D:status>HTTP/1.1 200 OK</D:status></D:propstat>",
+                    modified(*number)
                 )
             }
         };
+        let slash = if matches!(resource, Resource::Collection) { "/" } else { "" };
+        // Writing to a string does not fail.
+        let _ = write!(into, "<D:response><D:href>{base}{path}{slash}</D:href>{told}</D:response>");
     }
 
     fn set_property(&mut self, request: &Request, path: &str) -> Response {

@@ -44,7 +44,7 @@ use super::wanted::Wanted;
 
 pub use self::settings::Collection;
 
-/// What is known of the header `Overwrite: F`.
+/// What is known of the header `Overwrite: F`, what weighs more last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 enum Condition {
@@ -78,7 +78,7 @@ impl WebDavObjects {
         let transport = Transport::new(&settings.options, !collection.tls, None)?;
         let calls = Calls::new(&settings.options, owner.cancel.clone());
         Ok(WebDavObjects {
-            server: Arc::new(Server { settings, transport }),
+            server: Arc::new(Server { settings, transport, tells_no_tags: AtomicBool::new(false) }),
             calls,
             condition: AtomicU8::new(Condition::Unknown as u8),
             keeps_metadata: AtomicBool::new(false),
@@ -124,9 +124,8 @@ impl WebDavObjects {
 
     /// Remembers what came of a `MOVE` to a name that was taken. Once a server was seen to ignore the condition, it is not trusted again.
     fn condition_is(&self, condition: Condition) {
-        if self.condition() != Condition::Ignored {
-            self.condition.store(condition as u8, Ordering::Relaxed);
-        }
+        // Of two that see something else at a time, the one that does not trust it is right.
+        self.condition.fetch_max(condition as u8, Ordering::Relaxed);
     }
 
     fn keeps_metadata(&self) -> bool {
@@ -236,6 +235,22 @@ impl Objects for WebDavObjects {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_that_ignored_the_condition_once_is_not_trusted_again() {
+        let collection = Collection::parse(false, "localhost/root").unwrap();
+        let options = ObjectsOptions { anonymous: true, ..Default::default() };
+        let objects = WebDavObjects::open(&collection, &options).unwrap();
+        assert_eq!(objects.condition(), Condition::Unknown);
+        for (seen, known) in [
+            (Condition::Heeded, Condition::Heeded),
+            (Condition::Ignored, Condition::Ignored),
+            (Condition::Heeded, Condition::Ignored),
+        ] {
+            objects.condition_is(seen);
+            assert_eq!(objects.condition(), known);
+        }
+    }
 
     #[test]
     fn temporaries_are_beside_their_object_and_hidden() {

@@ -37,8 +37,8 @@ pub struct Response {
 /// Properties of a resource.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Props {
-    /// Whether it is a collection.
-    pub is_collection: bool,
+    /// Whether it is a collection: `resourcetype`, which all resources have. None if the server did not tell.
+    pub is_collection: Option<bool>,
     /// `getcontentlength`, in bytes.
     pub len: Option<u64>,
     /// `getetag`.
@@ -51,7 +51,7 @@ pub struct Props {
 
 impl Props {
     fn add(&mut self, others: Props) {
-        self.is_collection |= others.is_collection;
+        self.is_collection = self.is_collection.max(others.is_collection);
         self.len = others.len.or(self.len);
         self.tag = others.tag.or(self.tag.take());
         self.modified = others.modified.or(self.modified.take());
@@ -208,8 +208,11 @@ impl Parsed {
             (_, None) => return Err(wrong("it is another document")),
             (Element::Response, Some(Element::Multistatus)) => self.response = Response::default(),
             (Element::Propstat, Some(Element::Response)) => (self.props, self.props_status) = Default::default(),
+            (Element::ResourceType, _) if self.is_in_prop(0) => {
+                self.props.is_collection.get_or_insert(false);
+            }
             (Element::Collection, Some(Element::ResourceType)) if self.is_in_prop(1) => {
-                self.props.is_collection = true;
+                self.props.is_collection = Some(true);
             }
             _ => {}
         }
@@ -259,6 +262,8 @@ impl Parsed {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+
     use adit_testkit::{Rng, seeds};
 
     use super::*;
@@ -294,15 +299,36 @@ mod tests {
             tag: Some("\"1&2\"".to_owned()),
             modified: Some("Thu, 01 Jan 2026 00:00:00 GMT".to_owned()),
             metadata: Some(r#"{"a":"b"}"#.to_owned()),
-            is_collection: false,
+            is_collection: Some(false),
         };
         assert_eq!(all[0], Response { href: "/root/a%20b".to_owned(), status: None, props, refused: Some(404) });
-        assert_eq!((all[1].href.as_str(), all[1].props.is_collection), ("http://host/root/c/", true));
+        assert_eq!((all[1].href.as_str(), all[1].props.is_collection), ("http://host/root/c/", Some(true)));
         assert_eq!((all[2].status, all.len()), (Some(404), 3));
         assert_eq!(read(r#"<multistatus xmlns="DAV:"/>"#).unwrap(), []);
     }
 
-    /// Bytes of a server never panic, whatever they are.
+    #[test]
+    fn whether_it_is_a_collection_is_told_with_success_only() {
+        for (inner, told) in [
+            ("<prop><resourcetype/></prop><status>HTTP/1.1 200 OK</status>", Some(false)),
+            ("<prop><resourcetype><other/></resourcetype></prop><status>HTTP/1.1 200 OK</status>", Some(false)),
+            ("<prop><resourcetype><collection/></resourcetype></prop><status>HTTP/1.1 200 OK</status>", Some(true)),
+            ("<prop><resourcetype/></prop><status>HTTP/1.1 403 Forbidden</status>", None),
+            ("<prop><resourcetype><collection/></resourcetype></prop><status>HTTP/1.1 500 x</status>", None),
+            ("<prop><resourcetype/></prop><status>what?</status>", None),
+            ("<prop><resourcetype/></prop>", None),
+            ("<prop><getetag>1</getetag></prop><status>HTTP/1.1 200 OK</status>", None),
+            ("<prop><x><resourcetype/></x></prop><status>HTTP/1.1 200 OK</status>", None),
+            ("<resourcetype/><status>HTTP/1.1 200 OK</status>", None),
+        ] {
+            let text = format!(
+                r#"<multistatus xmlns="DAV:"><response><href>/a</href><propstat>{inner}</propstat></response></multistatus>"#
+            );
+            assert_eq!(read(&text).unwrap()[0].props.is_collection, told, "{inner}");
+        }
+    }
+
+    /// Bytes of a server never panic, whatever they are, and no more of them is kept than the limits say.
     #[test]
     fn damaged_documents_are_read_or_refused() {
         const WHOLE: &[u8] = br#"<?xml version="1.0"?><D:multistatus xmlns:D="DAV:"><D:response><D:href>/a&amp;&#65;</D:href>
@@ -324,8 +350,39 @@ mod tests {
                     }
                     bytes.push(b' ');
                 }
+                let run_len = rng.below(4 * TEXT_LEN_MAX_BYTES as u64) as usize;
+                let run = vec![b"<>/&;:\"= x-\xff"[rng.below(12) as usize]; run_len];
+                let at = rng.below(bytes.len() as u64 + 1) as usize;
+                // One of ten, for the time that they take.
+                let source = bytes[..at].chain(&run[..if rng.percent(10) { run_len } else { 0 }]).chain(&bytes[at..]);
                 // Each is an answer or an error.
-                drop(responses(&bytes[..], &mut |_| Ok(())));
+                drop(responses(source, &mut |told| {
+                    let texts = [told.props.tag, told.props.modified, told.props.metadata, Some(told.href)];
+                    for text in texts.into_iter().flatten() {
+                        assert!(text.len() <= TEXT_LEN_MAX_BYTES, "{} bytes", text.len());
+                    }
+                    Ok(())
+                }));
+            }
+        }
+    }
+
+    /// Without a limit on each piece, a source without an end would be kept until there is no memory.
+    #[test]
+    fn what_never_ends_is_refused() {
+        let whole = r#"<multistatus xmlns="DAV:"><response><href>/a</href><propstat><prop><getetag>"1"</getetag><x y="z"/>
+            </prop></propstat></response><!-- x --><?x y?><![CDATA[x]]></multistatus>"#;
+        let read_max = TEXT_LEN_MAX_BYTES * (DEPTH_MAX + 2);
+        for (at, _) in whole.char_indices() {
+            for endless in [" ", "x", "<", "<a>", "<a b='", "x=''", "]]"] {
+                let mut read = 0;
+                let source = super::super::requests::Joined::new(|| {
+                    read += endless.len();
+                    assert!(read <= read_max, "`{endless}` at {at} is read on and on");
+                    Ok(Some(bytes::Bytes::from_static(endless.as_bytes())))
+                });
+                let e = responses(whole.as_bytes()[..at].chain(source), &mut |_| Ok(())).unwrap_err();
+                assert!(matches!(e, Trouble::Contradiction(_)), "{e}");
             }
         }
     }

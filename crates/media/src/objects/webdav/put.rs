@@ -36,6 +36,8 @@ const TAKE_AWAY_MAX: Duration = Duration::from_secs(5);
 struct Temporary<'a> {
     objects: &'a WebDavObjects,
     key: String,
+    /// A second one that it may have become: whether it has is not known while this is set.
+    other: Option<String>,
     is_there: bool,
 }
 
@@ -43,6 +45,9 @@ impl Drop for Temporary<'_> {
     fn drop(&mut self) {
         if self.is_there {
             self.objects.take_away(&self.key);
+        }
+        if let Some(other) = &self.other {
+            self.objects.take_away(other);
         }
     }
 }
@@ -98,7 +103,7 @@ impl WebDavObjects {
     }
 
     fn store_once(&self, key: &str, content: Content<'_>, options: &PutOptions<'_>) -> Result<Placed> {
-        let mut temporary = Temporary { objects: self, key: temporary_beside(key), is_there: true };
+        let mut temporary = Temporary { objects: self, key: temporary_beside(key), other: None, is_there: true };
         self.send_content(key, &temporary.key, content)?;
         self.describe_object(&mut temporary, key, content.len(), options.metadata)?;
         let placed = self.place(key, &temporary.key, content.len(), options.if_absent)?;
@@ -226,17 +231,26 @@ impl WebDavObjects {
             metadata.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         expected.sort();
         let check = |place: &str| match self.look(OP, place)? {
-            Found::Object(object, told) if told.is_none_or(|told| told == len) => match object.metadata == expected {
+            Found::Object(object, Some(told)) if told == len => match object.metadata == expected {
                 true => Ok(()),
                 false => Err(kept()),
             },
+            Found::Object(_, None) => Err(FsError::new(ErrorKind::NotSupported)
+                .because("the server does not tell how long its files are, so nobody knows whether all of it is there")
+                .on(OP, self.subject(key))),
             found => Err(fail(&Trouble::Contradiction(lost(&found, len)).into_error())),
         };
         check(&temporary.key)?;
         if !metadata.is_empty() && !self.keeps_metadata() {
-            let other = temporary_beside(key);
-            self.move_to(&temporary.key, &other, "F")?.map_err(|e| fail(&e))?;
+            let other = temporary.other.insert(temporary_beside(key)).clone();
+            if let Err(e) = self.move_to(&temporary.key, &other, "F")? {
+                let may_be_done = matches!(refused_with(&e), Some(404 | 409 | 412));
+                if !may_be_done || !self.was_moved(&other, &temporary.key, len)? {
+                    return Err(fail(&e));
+                }
+            }
             temporary.key = other;
+            temporary.other = None;
             check(&temporary.key)?;
             self.metadata_are_kept();
         }
@@ -316,7 +330,7 @@ impl WebDavObjects {
 
     /// Whether an earlier try has moved it, and its answer was lost.
     fn was_moved(&self, key: &str, temporary: &str, len: u64) -> Result<bool> {
-        let is_whole = |found| matches!(found, Found::Object(_, told) if told.is_none_or(|told| told == len));
+        let is_whole = |found| matches!(found, Found::Object(_, Some(told)) if told == len);
         Ok(self.look(OP, temporary)? == Found::Missing && is_whole(self.look(OP, key)?))
     }
 

@@ -4,13 +4,14 @@
 //! a young tag weak would refuse what is right. A server that knows no ranges sends all of it; what comes before is passed over then.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use adit_core::media::{Fetched, ObjectInfo, ObjectSink, Objects, Tag};
 use adit_core::{ErrorKind, FsError, Result};
 use bytes::Buf;
-use http::header::{CONTENT_RANGE, RANGE};
-use http::{Method, Response, StatusCode};
+use http::header::{CONTENT_LENGTH, CONTENT_RANGE, RANGE};
+use http::{HeaderMap, Method, Response, StatusCode};
 use opendal_core::raw::oio::ReadStream;
 use opendal_core::{Buffer, Error, HttpBody};
 use tokio::time::{Instant, sleep};
@@ -21,7 +22,7 @@ use super::super::pieces::Pieces;
 use super::super::transport::{Tries, Trouble, WholeMayCome};
 use super::WebDavObjects;
 use super::failure::{Refused, failed, refused_with};
-use super::requests::{Found, Server, refusal, tag_of};
+use super::requests::{Found, Server, is_by_time, refusal, tag_of};
 
 impl WebDavObjects {
     /// Reads a range. Without any byte to be had, it is the object alone.
@@ -80,7 +81,7 @@ struct Coming {
 async fn coming(
     server: &Server,
     key: &str,
-    from: u64,
+    (from, by_time): (u64, bool),
     answer: Response<HttpBody>,
     deadline: Instant,
 ) -> Outcome<Coming> {
@@ -91,7 +92,7 @@ async fn coming(
         let Some(len) = total else {
             return Err(Trouble::Contradiction("the answer tells no length".to_owned()).into_error());
         };
-        let object = ObjectInfo { len, tag: tag_of(headers, len), metadata: Vec::new() };
+        let object = ObjectInfo { len, tag: tag_of(headers, len, by_time), metadata: Vec::new() };
         return Ok(Coming { object, body: answer.into_body(), before: 0, is_whole: false });
     }
     let is_odd = answer.status() == StatusCode::METHOD_NOT_ALLOWED;
@@ -101,17 +102,39 @@ async fn coming(
         return Err(refused.into_error());
     }
     // All of an object, or the page of a collection, which is to say that there is no such object.
-    match server.look(key, server.tries(), deadline).await? {
+    match server.look_with_answer(key, server.tries(), deadline).await? {
         Found::Missing | Found::Collection => Err(Refused::with(StatusCode::NOT_FOUND).into_error()),
         Found::Object(..) if is_odd => Err(refusal(&answer).into_error()),
         Found::Object(object, len) => {
             let Some(len) = len else {
                 return Err(Trouble::Contradiction("the server tells no length".to_owned()).into_error());
             };
-            let object = ObjectInfo { len, tag: tag_of(answer.headers(), len).or(object.tag), metadata: Vec::new() };
+            let tag = tag_of_whole(answer.headers(), len, object.tag, by_time)?;
+            let object = ObjectInfo { len, tag, metadata: Vec::new() };
             Ok(Coming { object, body: answer.into_body(), before: from, is_whole: true })
         }
     }
+}
+
+/// The tag of an answer with all of an object that was told to have this length and tag.
+///
+/// # Errors
+/// `ConditionNotMatch` if what was told is of another object than the answer.
+fn tag_of_whole(headers: &HeaderMap, len: u64, told: Option<Tag>, by_time: bool) -> Outcome<Option<Tag>> {
+    let has_len = headers.get(CONTENT_LENGTH).and_then(|has| has.to_str().ok()?.parse::<u64>().ok());
+    let is_same = |told: &Tag| {
+        let has = tag_of(headers, len, is_by_time(told));
+        has.is_none_or(|has| is_by_time(&has) != is_by_time(told) || has == *told)
+    };
+    if has_len.is_some_and(|has| has != len) || !told.as_ref().is_none_or(is_same) {
+        return Err(changed());
+    }
+    let has = tag_of(headers, len, by_time);
+    Ok(has.clone().filter(|tag| is_by_time(tag) == by_time).or(told).or(has))
+}
+
+fn changed() -> Error {
+    Error::new(opendal_core::ErrorKind::ConditionNotMatch, "the object has changed")
 }
 
 /// Sends the pieces of a range, and tells the object that it is of.
@@ -125,15 +148,17 @@ async fn fetch(
 ) -> Outcome<ObjectInfo> {
     let mut done = 0;
     let mut seen: Option<ObjectInfo> = None;
+    // Tags are to be of the form that others are compared with.
+    let by_time = tag.as_ref().map_or_else(|| server.tells_no_tags.load(Ordering::Relaxed), is_by_time);
     loop {
         let range = format!("bytes={}-{}", offset + done, offset + len - 1);
         let request = server.request(Method::GET, &key).header(RANGE, range).extension(WholeMayCome);
         let answer = server.send(request.body(Buffer::new())).await?;
-        let mut coming = coming(&server, &key, offset + done, answer, deadline).await?;
+        let mut coming = coming(&server, &key, (offset + done, by_time), answer, deadline).await?;
         let object = &coming.object;
         let expected = seen.get_or_insert_with(|| object.clone());
         if expected != object || tag.is_some() && object.tag != tag {
-            return Err(Error::new(opendal_core::ErrorKind::ConditionNotMatch, "the object has changed"));
+            return Err(changed());
         }
         let wanted = len.min(object.len.saturating_sub(offset));
         let e = match hand_over(&mut coming, (&mut done, wanted), &pieces).await {

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use adit_core::media::{ObjectInfo, Tag};
 use bytes::Bytes;
@@ -14,7 +15,7 @@ use opendal_core::{Buffer, HttpBody, HttpTransport};
 use tokio::time::{Instant, sleep};
 
 use super::super::calls::Outcome;
-use super::super::transport::{Transport, Tries, Trouble};
+use super::super::transport::{Transport, Tries, Trouble, WithAnother};
 use super::failure::Refused;
 use super::multistatus::{self, METADATA, NAMESPACE, Props};
 use super::settings::WebDavSettings;
@@ -23,6 +24,8 @@ use super::settings::WebDavSettings;
 pub struct Server {
     pub settings: WebDavSettings,
     pub transport: Transport,
+    /// Whether the last object whose properties were seen had no entity tag among them.
+    pub tells_no_tags: AtomicBool,
 }
 
 /// What is at a place.
@@ -101,9 +104,29 @@ impl Server {
     }
 
     /// What is at a key.
-    pub async fn look(&self, key: &str, mut tries: Tries, deadline: Instant) -> Outcome<Found> {
+    pub async fn look(&self, key: &str, tries: Tries, deadline: Instant) -> Outcome<Found> {
+        self.look_by(key, || self.propfind(key, "0"), (tries, deadline)).await
+    }
+
+    /// The same for who holds an answer about it, and has not read that yet.
+    pub async fn look_with_answer(&self, key: &str, tries: Tries, deadline: Instant) -> Outcome<Found> {
+        let request = || {
+            self.propfind(key, "0").map(|mut request| {
+                request.extensions_mut().insert(WithAnother);
+                request
+            })
+        };
+        self.look_by(key, request, (tries, deadline)).await
+    }
+
+    async fn look_by(
+        &self,
+        key: &str,
+        request: impl Fn() -> http::Result<Request<Buffer>>,
+        (mut tries, deadline): (Tries, Instant),
+    ) -> Outcome<Found> {
         loop {
-            let answer = self.send(self.propfind(key, "0")).await?;
+            let answer = self.send(request()).await?;
             let e = match self.found(key, answer).await {
                 Err(e) if matches!(Trouble::behind(&e), Some(Trouble::Contradiction(_))) => e,
                 found => return found,
@@ -130,18 +153,39 @@ impl Server {
             if told != key.trim_end_matches('/') || found.is_some() {
                 return Err(Trouble::Contradiction(format!("it tells of {}", response.href.escape_debug())));
             }
-            found = Some(match response.status {
-                Some(404 | 410) => Found::Missing,
-                Some(status) if !(200..300).contains(&status) => {
-                    return Err(Trouble::Contradiction(format!("it tells a status {status} of what it knows")));
-                }
-                _ if response.props.is_collection => Found::Collection,
-                _ => object_of(response.props)?,
-            });
+            found = Some(self.resource_of(response)?);
             Ok(())
         });
         told.map_err(Trouble::into_error)?;
         found.ok_or_else(|| Trouble::Contradiction("it tells of nothing".to_owned()).into_error())
+    }
+
+    /// What is told of a resource.
+    ///
+    /// # Errors
+    /// `Contradiction` where the server did not tell. It is not missing then, and no object either: it may be a collection.
+    pub fn resource_of(&self, response: multistatus::Response) -> Result<Found, Trouble> {
+        let untold = |status: Option<u16>| {
+            let answered = status.map_or(String::new(), |status| format!(": it answers {status}"));
+            let shown: String = response.href.chars().take(200).collect();
+            Err(Trouble::Contradiction(format!(
+                "the server does not tell what `{}` is{answered}",
+                shown.escape_debug()
+            )))
+        };
+        match (response.status, response.props.is_collection) {
+            (Some(404 | 410), _) => Ok(Found::Missing),
+            (Some(status), _) if !(200..300).contains(&status) => untold(Some(status)),
+            (_, None) => untold(response.refused),
+            (_, Some(true)) => Ok(Found::Collection),
+            (_, Some(false)) => {
+                let found = object_of(response.props)?;
+                if let Found::Object(ObjectInfo { tag: Some(tag), .. }, _) = &found {
+                    self.tells_no_tags.store(is_by_time(tag), Ordering::Relaxed);
+                }
+                Ok(found)
+            }
+        }
     }
 
     /// Whether an answer says that at `key` is a collection: it sends there, with a `/` at the end.
@@ -199,7 +243,7 @@ impl Server {
 }
 
 /// What is known of an object, as its properties tell it.
-pub fn object_of(props: Props) -> Result<Found, Trouble> {
+fn object_of(props: Props) -> Result<Found, Trouble> {
     let metadata = match &props.metadata {
         None => Vec::new(),
         Some(text) => {
@@ -225,10 +269,16 @@ fn tag_from(tag: Option<&str>, modified: Option<&str>, len: Option<u64>) -> Opti
     }
 }
 
-/// The same of the head of an answer about an object of this length.
-pub fn tag_of(headers: &HeaderMap, len: u64) -> Option<Tag> {
+/// Whether a tag is the time and the length.
+pub fn is_by_time(tag: &Tag) -> bool {
+    !tag.as_str().starts_with('"')
+}
+
+/// The same of the head of an answer about an object of this length; the time and the length also if there is an entity tag and it is to be
+/// `by_time`: nginx gives one with an object, and has none among its properties.
+pub fn tag_of(headers: &HeaderMap, len: u64, by_time: bool) -> Option<Tag> {
     let text = |name| headers.get(name).and_then(|value: &http::HeaderValue| value.to_str().ok());
-    tag_from(text(ETAG), text(LAST_MODIFIED), Some(len))
+    tag_from(text(ETAG).filter(|_| !by_time), text(LAST_MODIFIED), Some(len))
 }
 
 fn location<T>(answer: &Response<T>) -> Option<String> {
@@ -326,7 +376,7 @@ mod tests {
         let options = ObjectsOptions { anonymous: true, ..Default::default() };
         let settings = WebDavSettings::resolve(&collection, &options, &Process).unwrap();
         let transport = Transport::new(&settings.options, true, None).unwrap();
-        Server { settings, transport }
+        Server { settings, transport, tells_no_tags: AtomicBool::new(false) }
     }
 
     #[test]
