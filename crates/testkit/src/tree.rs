@@ -74,7 +74,7 @@ pub(crate) fn apply(attr: &mut Attr, set: &SetAttr) {
     attr.gid = set.gid.unwrap_or(attr.gid);
     attr.atime = set.atime.map_or(attr.atime, time);
     attr.mtime = set.mtime.map_or(attr.mtime, time);
-    attr.ctime = now;
+    attr.ctime = set.ctime.unwrap_or(now);
 }
 
 impl<F> Tree<F> {

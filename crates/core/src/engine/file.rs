@@ -153,6 +153,11 @@ impl FileState {
         self.writer.as_ref().or(self.reader.as_ref()).ok_or_else(|| ErrorKind::Stale.into())
     }
 
+    /// A change of the content came to nothing.
+    pub(super) fn change_failed(&mut self) {
+        self.missed_times.failed();
+    }
+
     pub(super) fn writable(&self) -> Result<&Arc<dyn StoreFile>> {
         self.writer.as_ref().ok_or_else(|| ErrorKind::NotPermitted.into())
     }
@@ -175,15 +180,12 @@ impl Engine {
     /// Stops being a user. After the last one, what could not be written is lost, which was reported before.
     pub(super) fn release_open(&self, file: Arc<OpenInode>) {
         let ino = file.ino;
-        if !self.open.release(ino) {
+        let is_last = if self.kernel_keeps_times() { self.release_with_times(&file) } else { self.open.release(ino) };
+        if !is_last {
             return;
         }
         {
             let mut state = file.write();
-            if let Some(times) = state.missed_times.left() {
-                // Who sent them has its answer.
-                let _ = self.setattr_in_store(&file, &times);
-            }
             if state.is_dirty() {
                 let path = self.store.path_of(ino).unwrap_or_else(|| format!("{ino:?}"));
                 let failure = state.failure.unwrap_or(ErrorKind::Io);
@@ -197,6 +199,23 @@ impl Engine {
         if self.inodes.unpin(ino) {
             self.unreference(ino);
         }
+    }
+
+    /// Stops being a user, and sets what was kept back if it was the last one: before nobody finds the file open, so that who sets other times
+    /// meanwhile comes after that. True if it was the last.
+    fn release_with_times(&self, file: &OpenInode) -> bool {
+        let mut state = file.write();
+        let left = if self.open.has_one_user(file.ino) { state.missed_times.left() } else { None };
+        if let Some(times) = left {
+            // Who sent them has its answer.
+            let _ = self.set_late(file, &times);
+        }
+        let is_last = self.open.release(file.ino);
+        drop(state);
+        if left.is_some() {
+            self.report_inode(file.ino);
+        }
+        is_last
     }
 
     pub(super) fn with_open_inode<R>(&self, ino: Ino, f: impl FnOnce(&OpenInode) -> Result<R>) -> Result<R> {
@@ -308,11 +327,12 @@ impl Engine {
         let keeps_times = self.kernel_keeps_times();
         let is_noted = keeps_times && fh.is_some();
         let missed_before = state.missed_times;
-        if is_noted && (state.length_times.are_newer_than(set) || state.missed_times.keep_back(set)) {
-            drop(state);
-            return self.getattr(file.ino, fh);
-        }
         if keeps_times {
+            let is_late = is_noted && state.length_times.are_newer_than(set);
+            if is_late || state.missed_times.keep_back(set, is_noted) {
+                drop(state);
+                return self.getattr(file.ino, fh);
+            }
             state.length_times.begin(set);
         }
         let done = if set.size.is_some() && self.store_orders_calls() {
@@ -395,10 +415,18 @@ impl Engine {
 
     /// The content of a file changed: times of that which came before it are set now.
     pub(super) fn content_changed(&self, file: &OpenInode, state: &mut FileState) {
-        if let Some(times) = state.missed_times.changed() {
-            // Who sent them has its answer.
-            let _ = self.setattr_in_store(file, &times);
+        if let Some(times) = state.missed_times.changed()
+            && self.set_late(file, &times).is_err()
+        {
+            state.missed_times.not_set(times);
         }
+    }
+
+    /// Sets times whose sender was answered before.
+    fn set_late(&self, file: &OpenInode, times: &SetAttr) -> Result<()> {
+        self.setattr_in_store(file, times)?;
+        self.inode_changed(file.ino);
+        Ok(())
     }
 
     /// Whether no lock is held while the store reads or writes a file: it keeps calls on the same bytes apart, and may take long.

@@ -55,8 +55,9 @@ impl Engine {
         self.units.drop_range(file.ino, offset / unit, end.div_ceil(unit));
         state.unsettled = true;
         self.inode_changed(file.ino);
-        if allocated.is_ok() {
-            self.content_changed(file, &mut state);
+        match &allocated {
+            Ok(()) => self.content_changed(file, &mut state),
+            Err(_) => state.change_failed(),
         }
         self.refresh(file, &mut state);
         allocated
@@ -126,8 +127,14 @@ impl Engine {
             match step {
                 Ok(0) => break,
                 Ok(n) => done += n as u64,
-                Err(e) if done == 0 => return Err(e),
-                Err(_) => break,
+                Err(e) => {
+                    // Nothing was written of what could not be read.
+                    self.files.get(fh_out)?.file.write().change_failed();
+                    if done == 0 {
+                        return Err(e);
+                    }
+                    break;
+                }
             }
         }
         Ok(done)

@@ -187,7 +187,8 @@ impl Shared {
         let gone = hidden.into_iter().filter(|(path, _)| !moved.contains(path));
         let gone = gone.filter_map(|(path, kind)| kind.map(|kind| (path, kind)));
         told.extend(gone.map(|(path, kind)| Change { path: joined(&path), kind, what: Changed::Removed }));
-        told.sort_by(|a, b| (&a.path, &a.what).cmp(&(&b.path, &b.what)));
+        // In place: there may be as many as there are files.
+        told.sort_unstable_by(|a, b| (&a.path, &a.what).cmp(&(&b.path, &b.what)));
         unknown.sort_by(|a, b| a.path.cmp(&b.path));
         Ok((told, unknown))
     }

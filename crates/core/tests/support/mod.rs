@@ -30,7 +30,12 @@ pub fn options(ttl: Duration, memory_bytes: u64) -> EngineOptions {
 #[derive(Default)]
 pub struct Faults {
     pub writes_fail: AtomicBool,
+    pub reads_fail: AtomicBool,
     pub syncs_fail: AtomicBool,
+    pub allocates_fail: AtomicBool,
+    pub setattrs_fail: AtomicBool,
+    /// Whether the kernel keeps the times of files; to be set before the engine is made.
+    pub kernel_writeback: AtomicBool,
     pub getattr_fails_of: AtomicU64,
     pub lookups: AtomicU64,
     pub getattrs: AtomicU64,
@@ -75,7 +80,8 @@ impl FaultyStore {
 
 impl Store for FaultyStore {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { shared: self.limits.shared, ..self.inner.capabilities() }
+        let kernel_writeback = self.faults.kernel_writeback.load(Relaxed);
+        Capabilities { shared: self.limits.shared, kernel_writeback, ..self.inner.capabilities() }
     }
     fn spelling(&self, name: FileName<'_>) -> Spelling {
         match name.as_bytes() {
@@ -112,6 +118,9 @@ impl Store for FaultyStore {
         self.inner.getattr(ino)
     }
     fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
+        if self.faults.setattrs_fail.load(Relaxed) {
+            return Err(ErrorKind::NoSpace.into());
+        }
         self.inner.setattr(ino, set)
     }
     fn read_dir(&self, dir: Ino, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<()> {
@@ -187,6 +196,9 @@ struct FaultyFile {
 impl StoreFile for FaultyFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.faults.reads.fetch_add(1, Relaxed);
+        if self.faults.reads_fail.load(Relaxed) {
+            return Err(ErrorKind::Io.into());
+        }
         self.inner.read_at(offset, buf)
     }
     fn write_at(&self, pieces: &[(u64, &[u8])]) -> Result<()> {
@@ -211,6 +223,9 @@ impl StoreFile for FaultyFile {
         self.inner.sync(data_only)
     }
     fn allocate(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
+        if self.faults.allocates_fail.load(Relaxed) {
+            return Err(ErrorKind::Io.into());
+        }
         self.inner.allocate(offset, len, mode)
     }
     fn seek_data(&self, offset: u64) -> Result<u64> {

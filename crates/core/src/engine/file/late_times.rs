@@ -78,12 +78,24 @@ impl MissedTimes {
         self.kept_back.take()
     }
 
-    /// Whether `set` are times that the kernel noted, and nothing else, and no change was before them. If not they are obeyed, and what comes
-    /// later is of what happens from now on.
-    pub(super) fn keep_back(&mut self, set: &SetAttr) -> bool {
-        let are_noted =
+    /// The store refused times that were to be set: with the next change, then.
+    pub(super) fn not_set(&mut self, times: SetAttr) {
+        self.kept_back = self.kept_back.or(Some(times));
+    }
+
+    /// Whether `set` are times that the kernel noted (`is_noted`: they may be, for they came through a handle), and nothing else, and no change
+    /// was before them. If not they are obeyed: a length and times are newer than what was kept back, and what comes later is of what happens
+    /// from now on; of permissions and the like it is the ctime that is.
+    pub(super) fn keep_back(&mut self, set: &SetAttr, is_noted: bool) -> bool {
+        if set.size.is_none() && set.mtime.is_none() {
+            if let Some(kept) = &mut self.kept_back {
+                kept.ctime = kept.ctime.max(set.ctime.or_else(|| Some(Timestamp::now())));
+            }
+            return false;
+        }
+        let are_times =
             matches!(*set, SetAttr { mtime: Some(SetTime::At(_)), ctime: Some(_), .. }) && only_written(set);
-        let are_missed = are_noted && !self.has_changed;
+        let are_missed = is_noted && are_times && !self.has_changed;
         self.has_changed = false;
         self.kept_back = are_missed.then_some(*set);
         are_missed
@@ -155,23 +167,50 @@ mod tests {
             SetAttr { mtime: Some(SetTime::Now), ..times(2) },
             SetAttr { ctime: None, ..times(2) },
         ];
-        assert!(others.iter().all(|set| !missed.keep_back(set)));
+        assert!(others.iter().all(|set| !missed.keep_back(set, true)));
         assert_eq!(missed.changed(), None);
-        assert!(!missed.keep_back(&times(3)), "of that change");
-        assert!(missed.keep_back(&times(4)), "of none");
+        assert!(!missed.keep_back(&times(3), true), "of that change");
+        assert!(missed.keep_back(&times(4), true), "of none");
         assert_eq!(missed.changed(), Some(times(4)), "a write that was on its way");
         assert_eq!(missed.changed(), None);
-        assert!(!missed.keep_back(&times(5)));
+        assert!(!missed.keep_back(&times(5), true));
         // A read on the way to a write, and its times before and after it failed.
-        assert!(missed.keep_back(&times(6)));
+        assert!(missed.keep_back(&times(6), true));
         missed.failed();
-        assert!(missed.keep_back(&times(7)));
+        assert!(missed.keep_back(&times(7), true));
         assert_eq!(missed.left(), None, "nothing was written");
-        assert!(missed.keep_back(&times(8)));
+        assert!(missed.keep_back(&times(8), true));
         assert_eq!(missed.changed(), Some(times(8)), "but if something is, that has its time");
-        assert!(!missed.keep_back(&times(9)));
-        assert!(missed.keep_back(&times(10)));
+        assert!(!missed.keep_back(&times(9), true));
+        assert!(missed.keep_back(&times(10), true));
         assert_eq!(missed.left(), Some(times(10)), "nothing failed");
+    }
+
+    /// What a user sets, or a program without privilege makes go, is neither undone by what was kept back nor in its way.
+    #[test]
+    fn what_others_set_is_newer_than_what_was_kept_back() {
+        let keeping = || {
+            let mut missed = MissedTimes::default();
+            assert!(missed.keep_back(&times(1), true));
+            missed
+        };
+        for set in [times(0), length(9), SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() }] {
+            let mut missed = keeping();
+            assert!(!missed.keep_back(&set, false));
+            assert_eq!(missed.changed(), None, "{set:?}");
+        }
+        let perm = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+        let mut missed = keeping();
+        assert!(!missed.keep_back(&SetAttr { ctime: Some(at(5)), ..perm }, false));
+        assert_eq!(missed.changed(), Some(SetAttr { ctime: Some(at(5)), ..times(1) }));
+        assert!(!missed.keep_back(&perm, true));
+        assert!(!missed.keep_back(&times(6), true), "of the change before it");
+        let mut missed = keeping();
+        assert!(!missed.keep_back(&perm, true));
+        let set = missed.changed().expect("as it was");
+        assert!(set.mtime == times(1).mtime && set.ctime > Some(at(1_000_000_000)));
+        missed.not_set(set);
+        assert_eq!(missed.changed(), Some(set));
     }
 
     #[test]
@@ -179,20 +218,20 @@ mod tests {
         let mut missed = MissedTimes::default();
         let refuse = |missed: &mut MissedTimes| {
             let before = *missed;
-            assert!(!missed.keep_back(&length(2)));
+            assert!(!missed.keep_back(&length(2), true));
             missed.refused(before);
         };
         assert_eq!(missed.changed(), None);
         refuse(&mut missed);
-        assert!(!missed.keep_back(&times(1)), "of the change before");
-        assert!(missed.keep_back(&times(3)));
+        assert!(!missed.keep_back(&times(1), true), "of the change before");
+        assert!(missed.keep_back(&times(3), true));
         refuse(&mut missed);
         assert_eq!(missed.left(), Some(times(3)), "nothing took their place");
         let before = missed;
-        assert!(!missed.keep_back(&length(4)));
+        assert!(!missed.keep_back(&length(4), true));
         assert_eq!(missed.changed(), None, "meanwhile");
         missed.refused(before);
-        assert!(!missed.keep_back(&times(5)));
+        assert!(!missed.keep_back(&times(5), true));
     }
 
     #[test]
