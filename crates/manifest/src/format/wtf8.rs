@@ -140,26 +140,34 @@ pub fn from_listing(bytes: &[u8]) -> Cow<'_, [u8]> {
         return Cow::Borrowed(bytes);
     }
     let mut wtf8 = Vec::with_capacity(bytes.len() + 16);
-    let (mut rest, mut last_was_high) = (bytes, false);
+    let mut rest = bytes;
     while let Err(e) = str::from_utf8(rest) {
         let (valid, invalid) = rest.split_at(e.valid_up_to());
         wtf8.extend_from_slice(valid);
-        last_was_high &= valid.is_empty();
-        let lone = surrogate(invalid).filter(|point| {
-            // Those that stand for bytes are never listed so, and a pair would be one character.
-            escaped_byte(invalid).is_none() && !(last_was_high && *point >= 0xdc00)
-        });
-        let len = if lone.is_some() { 3 } else { 1 };
-        let (taken, after) = invalid.split_at(len.min(invalid.len()));
-        match lone {
-            Some(_) => wtf8.extend_from_slice(taken),
-            None => wtf8.extend(taken.iter().flat_map(|byte| [SURROGATE_LEAD, 0xb0 | byte >> 6, 0x80 | byte & 0x3f])),
+        let (len, is_text) = lone_surrogates(invalid);
+        let (taken, after) = invalid.split_at(len);
+        match is_text {
+            true => wtf8.extend_from_slice(taken),
+            false => wtf8.extend(taken.iter().flat_map(|byte| [SURROGATE_LEAD, 0xb0 | byte >> 6, 0x80 | byte & 0x3f])),
         }
-        last_was_high = lone.is_some_and(|point| point < 0xdc00);
         rest = after;
     }
     wtf8.extend_from_slice(rest);
     Cow::Owned(wtf8)
+}
+
+/// How many of these bytes, which begin with what is no UTF-8, are taken together, and whether they are surrogates that were listed as such.
+fn lone_surrogates(bytes: &[u8]) -> (usize, bool) {
+    let is_high = |bytes: &[u8]| surrogate(bytes).is_some_and(|point| point < 0xdc00);
+    let highs = bytes.chunks(3).take_while(|three| is_high(three)).count();
+    if highs > 0 {
+        // Whatever else comes next, a low one or the escape of a byte, would make one character with the last of them, which is listed as
+        // that: so they are bytes of a host.
+        let mut after = bytes[highs * 3..].utf8_chunks();
+        return (highs * 3, after.next().is_none_or(|chunk| !chunk.valid().is_empty()));
+    }
+    // Those that stand for bytes are never listed so.
+    if surrogate(bytes).is_some() && escaped_byte(bytes).is_none() { (3, true) } else { (1, false) }
 }
 
 /// Length in bytes of what [`to_listing`] gives.
@@ -208,6 +216,14 @@ mod tests {
         prop_oneof![0_u16..0x80, 0xd780_u16..0xe080, 0xd800_u16..0xe000, 0xfb00_u16.., any::<u16>()]
     }
 
+    /// Surrogates, whole and cut, among bytes and letters.
+    fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
+        let byte = prop_oneof![Just(0xed), Just(0xa0), Just(0xb0), Just(0x80), Just(b'a'), any::<u8>()];
+        let whole = prop_oneof![Just(vec![0xed, 0xa0, 0x80]), Just(vec![0xed, 0xb0, 0x80])];
+        let piece = prop_oneof![byte.prop_map(|byte| vec![byte]), whole];
+        prop::collection::vec(piece, 0..24).prop_map(|pieces| pieces.concat())
+    }
+
     fn be_bytes(units: &[u16]) -> Vec<u8> {
         units.iter().flat_map(|unit| unit.to_be_bytes()).collect()
     }
@@ -254,9 +270,12 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..24), other in prop::collection::vec(any::<u8>(), 0..24)) {
+        fn any_bytes_are_survived(bytes in any_bytes(), other in any_bytes()) {
             let _ = (is_wtf8(&bytes), code_points(&bytes).count(), to_listing(&bytes));
-            prop_assert!(is_wtf8(&from_listing(&bytes)));
+            let text = from_listing(&bytes);
+            prop_assert!(is_wtf8(&text));
+            let without_escapes = !bytes.windows(3).any(|three| escaped_byte(three).is_some());
+            prop_assert!(!without_escapes || *to_listing(&text) == *bytes);
             prop_assert_eq!(cmp_utf16(&bytes, &other), cmp_utf16(&other, &bytes).reverse());
         }
     }
@@ -274,6 +293,26 @@ mod tests {
         assert!(is_wtf8(b"\xed\xa0\x80/\xed\xb0\x80"), "apart");
         assert!(!is_wtf8(b"\xed\xa0\x80\xed\xb0\x80"), "a pair");
         assert!(!is_wtf8(b"\xff") && !is_wtf8(b"\xed\xa0") && !is_wtf8(b"\xc0\x80"));
+    }
+
+    /// What no text is listed as has one all the same, and it is listed as that.
+    #[test]
+    fn surrogates_and_bytes_in_a_row_are_no_pair() {
+        for listing in [
+            &b"\xed\xa0\x80\x80"[..],
+            b"\xed\xa0\x80\xed\xb0\x80",
+            b"\xed\xa0\x80\xed\xa0\x80\xff/",
+            b"\xed\xa0\x80\xed\xa0",
+        ] {
+            let text = from_listing(listing);
+            assert!(is_wtf8(&text), "{listing:x?}");
+            assert_eq!(&*to_listing(&text), listing);
+            assert!(!text.windows(3).any(|three| three == [0xed, 0xa0, 0x80]), "{listing:x?}");
+        }
+        for listing in [&b"\xed\xa0\x80"[..], b"\xed\xa0\x80\xed\xa0\x80a", b"\xff\xed\xb0\x80\xed\xa0\x80/\xff"] {
+            assert!(from_listing(listing).windows(3).any(|three| three == [0xed, 0xa0, 0x80]), "{listing:x?}");
+            assert_eq!(&*to_listing(&from_listing(listing)), listing);
+        }
     }
 
     #[test]
