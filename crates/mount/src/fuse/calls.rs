@@ -98,7 +98,7 @@ impl Filesystem for Front {
             ctime: ctime.filter(|_| self.agreed.times).map(convert::timestamp),
         };
         let (requests, agreed, block_len, uid) = (self.requests.clone(), self.agreed, self.block_len, req.uid());
-        self.run(requests.engine.setattr_may_wait(Ino(ino.0), &set), move || {
+        self.run(requests.engine.setattr_may_wait(Ino(ino.0), &set), ino, move || {
             let result = requests.ask(Asked::Setattr, ino, |engine| {
                 let done = match set.is_empty() {
                     // A change of ctime alone (kernel write-back sends it), of a store that sets ctime itself.
@@ -274,7 +274,7 @@ impl Filesystem for Front {
         if self.may_wait(handle.fh, FileCall::Read { offset, len: size.into() }) {
             let requests = self.requests.clone();
             // What is read into goes with the request: these threads are many.
-            return self.waiters.run(size.into(), move || {
+            return self.waiters.run(ino.0, size.into(), move || {
                 answer_read(&requests, ino, &handle, offset, &mut vec![0; size as usize], reply)
             });
         }
@@ -301,7 +301,7 @@ impl Filesystem for Front {
     ) {
         if self.may_wait(fh_of(fh), FileCall::Write { offset, len: data.len() as u64 }) {
             let (requests, agreed, data) = (self.requests.clone(), self.agreed, data.to_vec());
-            return self.waiters.run(data.len() as u64, move || {
+            return self.waiters.run(ino.0, data.len() as u64, move || {
                 answer_write(&requests, agreed, ino, fh, offset, &data, write_flags, reply)
             });
         }
@@ -408,7 +408,7 @@ impl Filesystem for Front {
         let (requests, agreed, uid) = (self.requests.clone(), self.agreed, req.uid());
         let mode = convert::allocate_mode(mode);
         let call = mode.map(|mode| FileCall::Allocate { offset, len: length, mode });
-        self.run(call.is_some_and(|call| self.may_wait(fh_of(fh), call)), move || {
+        self.run(call.is_some_and(|call| self.may_wait(fh_of(fh), call)), ino, move || {
             let result = requests.ask(Asked::Fallocate, ino, |engine| {
                 let mode = mode.ok_or(ErrorKind::NotSupported)?;
                 Front::before_change(agreed, engine, fh_of(fh), uid)?;
@@ -444,7 +444,7 @@ impl Filesystem for Front {
         let (requests, agreed, uid, len) = (self.requests.clone(), self.agreed, req.uid(), len.min(COPY_LEN_MAX));
         let may_wait = self.may_wait(fh_of(fh_in), FileCall::ReadVerified { offset: offset_in, len })
             || self.may_wait(fh_of(fh_out), FileCall::Write { offset: offset_out, len });
-        self.run(may_wait, move || {
+        self.run(may_wait, ino_in, move || {
             let result = requests.ask(Asked::CopyFileRange, ino_in, |engine| {
                 if !flags.is_empty() {
                     return Err(ErrorKind::InvalidInput.into());

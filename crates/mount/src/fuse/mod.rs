@@ -49,8 +49,10 @@ use crate::request::Kind as Asked;
 
 /// Largest read and write of one request, in bytes. 16 MiB gained nothing over it.
 const TRANSFER_LEN_MAX: u32 = 1 << 20;
-/// Requests that the kernel may have under way on its own account (read-ahead, asynchronous direct I/O).
-const BACKGROUND_MAX: u16 = 64;
+/// Requests that the kernel may have under way on its own account (whatever fills or empties its pages, asynchronous direct I/O). Far more than
+/// [wait](waiters::WAITERS_MAX) for a network at a time: it holds back all others when there are so many, those for content that is here as well.
+/// What waits for its turn takes no buffer yet, but for what is written over a part of a block.
+const BACKGROUND_MAX: u16 = 512;
 /// What requests that wait for a network may take: as much as this part of the engine's memory, beside it.
 const WAITERS_SHARE: u64 = 2;
 
@@ -118,9 +120,9 @@ impl Front {
         unopened::handle(self.unopened.as_ref(), &self.requests, ino, fh)
     }
 
-    /// Runs `job` where it is in nobody's way, if it may wait.
-    fn run(&self, may_wait: bool, job: impl FnOnce() + Send + 'static) {
-        if may_wait { self.waiters.run(0, job) } else { job() }
+    /// Runs `job`, about `ino`, where it is in nobody's way, if it may wait.
+    fn run(&self, may_wait: bool, ino: INodeNo, job: impl FnOnce() + Send + 'static) {
+        if may_wait { self.waiters.run(ino.0, 0, job) } else { job() }
     }
 
     /// Where ACLs were agreed on, the umask is left to the store. Else the kernel has applied it already; doing so again
