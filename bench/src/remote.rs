@@ -237,7 +237,8 @@ impl Remote {
             command.arg("--writable");
         }
         if let Some(block) = wanted.block.get() {
-            command.args(["--cache-block", block]);
+            // The longest are more than a mount of the usual memory takes.
+            command.args(["--cache-block", block, "--memory", "1G"]);
         }
         command.arg(self.manifest(wanted.tree.get()));
         command

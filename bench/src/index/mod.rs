@@ -7,6 +7,7 @@
 mod build;
 mod device;
 mod find;
+mod options;
 mod resolve;
 mod tree;
 
@@ -22,10 +23,11 @@ use tree::Tree;
 const SIZES: [(&str, usize); 3] = [("10k", 10_000), ("1m", 1_000_000), ("10m", 10_000_000)];
 
 /// Groups of rows, for `--rows`.
-pub const GROUPS: [&str; 12] = [
+pub const GROUPS: [&str; 13] = [
     "resolve-10k",
     "resolve-1m",
     "resolve-10m",
+    "options-1m",
     "find-10k",
     "find-1m",
     "find-10m",
@@ -51,7 +53,7 @@ pub fn run(args: &RunArgs, dir: &Path, report: &mut Report) -> Result<()> {
             let group = format!("{what}-{size}");
             GROUPS.contains(&&group[..]) && args.wants(&group, false) && (what != "device" || adapter.is_some())
         };
-        if !["resolve", "find", "build", "diff", "device"].iter().any(|what| wants(what)) {
+        if !["resolve", "options", "find", "build", "diff", "device"].iter().any(|what| wants(what)) {
             continue;
         }
         let tree = Tree::new(args.scaled(files as u64) as usize);
@@ -60,12 +62,15 @@ pub fn run(args: &RunArgs, dir: &Path, report: &mut Report) -> Result<()> {
         if wants("build") {
             build::run(args, &tree, &about, size, work.path(), report)?;
         }
-        if !["resolve", "find", "diff", "device"].iter().any(|what| wants(what)) {
+        if !["resolve", "options", "find", "diff", "device"].iter().any(|what| wants(what)) {
             continue;
         }
         let segment = tree.index(&work.path().join("index"), 1 << 30, |_| Some(false))?;
         if wants("resolve") {
             resolve::run(args, &tree, &segment, &about, size, report)?;
+        }
+        if wants("options") {
+            options::run(args, &tree, &segment, &about, size, report)?;
         }
         if wants("find") {
             find::run(args, &tree, &segment, &about, size, work.path(), report)?;

@@ -3,6 +3,7 @@
 //! A sample is a run of at least [`SAMPLE_MIN`]; a figure is the median of [`SAMPLES`] of them. Times are CPU time of the
 //! thread, because nothing here waits: a busy machine then spoils them less. Only release builds count.
 
+mod ahead;
 pub mod counting;
 mod engine;
 mod format;
@@ -22,7 +23,7 @@ use crate::report::Report;
 use crate::{RunArgs, Subject};
 
 /// Groups of rows, for `--rows`. The engine is the same for every store.
-const VAULT_GROUPS: [&str; 4] = ["micro-engine", "micro-format", "micro-memory", "micro-unlock"];
+const VAULT_GROUPS: [&str; 5] = ["micro-engine", "micro-format", "micro-memory", "micro-unlock", ahead::GROUP];
 
 /// Groups of rows of a store, for `--rows`.
 pub fn groups(subject: Subject) -> Vec<&'static str> {
@@ -76,6 +77,9 @@ fn run_vault(args: &RunArgs, dir: &Path, report: &mut Report) -> Result<()> {
     }
     if wants(VAULT_GROUPS[3]) {
         unlock::run(dir, report)?;
+    }
+    if wants(VAULT_GROUPS[4]) {
+        ahead::run(args, report)?;
     }
     Ok(())
 }
