@@ -21,7 +21,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::content;
 use super::listing::{Batch, Known, join, unreadable};
-use super::unfinished::{Next, Seen, Unfinished, fall_out_of_step};
+use super::unfinished::{Next, Seen, Unfinished, dir_key, fall_out_of_step};
 use super::work::{Dir, Group, Parent, Siblings, Task, Work};
 use super::{ScanOptions, Sink};
 use crate::ContentHash;
@@ -56,7 +56,7 @@ pub fn folder(root: &Path, output: Option<&Path>, options: &ScanOptions<'_>, sin
     let unfinished = Unfinished::new(known, node);
     let parent = Arc::new(Parent { anchor: Arc::new(fd), rest: Vec::new(), path: Vec::new(), depth: 0, unfinished });
     let walk = Walk { root, output, options, device: stat.st_dev, work: Work::new(options.threads) };
-    walk.work.push(Siblings::of_root(parent, known, node));
+    walk.work.push(Siblings::of_root(parent, node));
     let (sender, receiver) = sync_channel::<Batch>(WAITING_BATCHES);
     std::thread::scope(|scope| {
         for _ in 0..options.threads.max(1) {
@@ -176,23 +176,38 @@ impl<'a> Walker<'a> {
     fn directory(&mut self, mut dir: Dir) {
         let path = if dir.name.is_empty() { Vec::new() } else { join(&dir.parent.path, &dir.name) };
         let fd = dir.fd.take().map_or_else(|| open_dir(&dir.parent, &dir.name), Ok);
-        match fd {
-            Ok(fd) => self.opened(&dir, path, Arc::new(fd)),
-            Err(e) if is_gone(e) && !dir.name.is_empty() => dir.parent.unfinished.gone(&dir.name, Some(&dir.known)),
-            Err(e) => {
-                let why = self.fail(e, "list", &path);
-                self.add(&path, dir.node, dir.known, &why);
-            }
+        match fd.and_then(|fd| Ok((fstat(&fd)?, fd))) {
+            Ok((stat, fd)) => self.opened(&dir, path, &stat, Arc::new(fd)),
+            Err(e) if is_gone(e) && !dir.name.is_empty() => dir.parent.unfinished.gone_dir(&dir.name, dir.key),
+            Err(e) => self.closed(&dir, &path, e),
         }
         self.leave(&dir.parent);
     }
 
-    fn opened(&mut self, dir: &Dir, path: Vec<u8>, fd: Arc<OwnedFd>) {
+    /// A directory that cannot be opened: what can be seen of it from outside is told.
+    fn closed(&mut self, dir: &Dir, path: &[u8], e: Errno) {
+        match look_at(&dir.parent, &dir.name).map(|stat| known(&stat)) {
+            Ok(Some(known)) => {
+                let why = self.fail(e, "list", path);
+                self.add(path, dir.node, known, &why);
+            }
+            Err(e) if is_gone(e) && !dir.name.is_empty() => dir.parent.unfinished.gone_dir(&dir.name, dir.key),
+            Ok(None) | Err(_) => dir.parent.unfinished.mark(self.fail(e, "list", path)),
+        }
+    }
+
+    /// What is open is what is told, also if another directory was there when this name was listed.
+    fn opened(&mut self, dir: &Dir, path: Vec<u8>, stat: &Stat, fd: Arc<OwnedFd>) {
+        // It was opened as a directory.
+        let Some(known) = known(stat) else { return };
+        if self.walk.options.one_file_system && stat.st_dev != self.walk.device {
+            return self.add(&path, dir.node, known, b"");
+        }
         let (anchor, rest) = match dir.parent.depth < HELD_DEPTH || dir.parent.depth.is_multiple_of(HELD_STEP) {
             true => (fd.clone(), Vec::new()),
             false => (dir.parent.anchor.clone(), join(&dir.parent.rest, &dir.name)),
         };
-        let (depth, unfinished) = (dir.parent.depth + 1, Unfinished::new(dir.known, dir.node));
+        let (depth, unfinished) = (dir.parent.depth + 1, Unfinished::new(known, dir.node));
         let own = Arc::new(Parent { anchor, rest, path, depth, unfinished });
         self.list_from(&own, fd, 0);
         self.leave(&own);
@@ -316,7 +331,7 @@ impl<'a> Walker<'a> {
             Kind::Directory if options.one_file_system && stat.st_dev != self.walk.device => {
                 self.add(&path, node, known, b"");
             }
-            Kind::Directory => dir.siblings.push(name, known, node),
+            Kind::Directory => dir.siblings.push(name, dir_key(&known), node),
             Kind::Symlink => match readlinkat(&*dir.fd, name, Vec::new()) {
                 Ok(target) => self.add(&path, node, known, target.as_bytes()),
                 // What is no link any more was put in the place of one.
@@ -350,7 +365,7 @@ impl<'a> Walker<'a> {
         }
         if !dir.seen.has_inode(&known) {
             let node = self.walk.options.before.and_then(|before| before.child(dir.node, name));
-            self.walk.work.push(Siblings::one(dir.group.dir().clone(), name, known, node, fd));
+            self.walk.work.push(Siblings::one(dir.group.dir().clone(), name, dir_key(&known), node, fd));
             dir.seen.add(name, &known);
             dir.held += 1;
         }
@@ -450,6 +465,16 @@ fn open_dir(parent: &Parent, name: &[u8]) -> Result<OwnedFd, Errno> {
     match at {
         Some(own) if name.is_empty() => Ok(own),
         at => open_in(at.as_ref().unwrap_or(&parent.anchor), if name.is_empty() { b"." } else { name }),
+    }
+}
+
+/// What is known of the directory `name` of another one, or with an empty name of that one, without opening it.
+fn look_at(parent: &Parent, name: &[u8]) -> Result<Stat, Errno> {
+    let way = if parent.rest.is_empty() { None } else { Some(open_dir(parent, b"")?) };
+    let dir = way.as_ref().unwrap_or(&parent.anchor);
+    match name.is_empty() {
+        true => fstat(dir),
+        false => retry_on_intr(|| statat(dir, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! From a tree to the entries of an index: [`folder`] walks a folder of this machine, [`store`] any [`Store`].
 //!
-//! Directories are read whole, with the attributes of what is in them. What was indexed [before](Before) gives the hashes of files that are
+//! Directories are read whole, or in pages where that comes to the same, with the attributes of what is in them. What was indexed [before](Before) gives the hashes of files that are
 //! the same and as they were, and says what is new. To that end a hash has a stamp, by which its file is known again. Nothing that could not be read is taken for absent: it is told ([`Event::Failed`]), and the
 //! directory that it is in is marked ([`UNREADABLE`]), so that an answer about what is below can say that it is not known.
 //!
@@ -61,7 +61,8 @@ pub enum Event<'a> {
 /// Who is told. `Break` ends the walk with `Interrupted`.
 pub type Sink<'a> = dyn FnMut(Event<'_>) -> Result<ControlFlow<()>> + 'a;
 
-/// A directory of a store.
+/// A directory of a store. One that is not [`shared`](adit_core::store::Capabilities::shared), and whose cookies stay valid, is not to be changed by this
+/// process while it is walked: what is renamed then may be told under both of its names, or under none.
 pub struct StoreRoot<'a> {
     /// The store.
     pub store: &'a dyn Store,

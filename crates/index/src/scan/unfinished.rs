@@ -47,8 +47,13 @@ fn name_key(name: &[u8]) -> u64 {
 
 /// `None` of a file with several names, which are all to be found.
 fn inode_key(known: &Known) -> Option<u64> {
+    (known.kind == Kind::Directory || known.names == 1).then(|| dir_key(known))
+}
+
+/// By what a directory is known again, under whatever name.
+pub(super) fn dir_key(known: &Known) -> u64 {
     let both = [known.device.to_le_bytes(), known.ino.to_le_bytes()];
-    (known.kind == Kind::Directory || known.names == 1).then(|| xxh3_64_with_seed(both.as_flattened(), 1))
+    xxh3_64_with_seed(both.as_flattened(), 1)
 }
 
 impl Seen {
@@ -173,6 +178,11 @@ impl Unfinished {
         let keys = [Some(name_key(name)), known.and_then(inode_key)];
         let is_dir = known.is_some_and(|known| known.kind == Kind::Directory);
         self.state().gone.push(Gone { keys, is_dir });
+    }
+
+    /// Likewise, of a directory with this [key](dir_key).
+    pub fn gone_dir(&self, name: &[u8], key: u64) {
+        self.state().gone.push(Gone { keys: [Some(name_key(name)), Some(key)], is_dir: true });
     }
 
     pub fn changed(&self) {

@@ -2,6 +2,10 @@
 //!
 //! An inode that was looked up is known to the store until it is forgotten; here that is counted, because a file with several names may be
 //! looked at by one of them while it is still read by another.
+//!
+//! A directory of a store whose listings can go on from a place, and that nobody else changes, is taken in pages, each with all that is below it: so
+//! memory does not grow with what one directory has. Any other store's is listed whole, because what is renamed between two pages would be told under
+//! both of its names, or under none.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -26,6 +30,8 @@ const WAITING: usize = 8;
 const TRIES: u32 = 3;
 /// How often a directory is listed again in which something was gone each time that it was looked up.
 const GONE_TRIES: u32 = 32;
+/// So many entries of a directory are listed at once, where a listing can go on from a place.
+const PAGE: usize = 4096;
 
 /// Walks what is below a directory of a store.
 ///
@@ -58,11 +64,15 @@ pub fn store(root: &StoreRoot<'_>, options: &ScanOptions<'_>, sink: &mut Sink<'_
     })
 }
 
-/// A directory that is still to be listed.
+/// A directory that is still to be listed, or the rest of one.
 struct Dir {
     path: Vec<u8>,
     attr: Attr,
     node: Option<NodeId>,
+    /// Behind which cookie the listing goes on; 0 of one that was not begun.
+    from: u64,
+    /// Why not all of it could be read so far.
+    why: Vec<u8>,
 }
 
 /// A file that is to be read.
@@ -106,32 +116,43 @@ struct Walker<'a> {
 impl Walker<'_> {
     fn walk(&mut self, root: Attr) -> Result<()> {
         let node = self.options.before.map(|_| NodeId::ROOT);
-        let mut stack = vec![Dir { path: Vec::new(), attr: root, node }];
+        let mut stack = vec![Dir { path: Vec::new(), attr: root, node, from: 0, why: Vec::new() }];
         let mut seen = HashSet::new();
-        while let Some(dir) = stack.pop() {
-            let listed = if seen.insert(dir.attr.ino) {
-                self.directory(&dir, &mut stack)
+        while let Some(mut dir) = stack.pop() {
+            let first = stack.len();
+            let listed = if dir.from > 0 || seen.insert(dir.attr.ino) {
+                self.page(&mut dir, &mut stack)
             } else {
                 let why = "it is the same directory as another one";
                 let error = FsError::new(ErrorKind::Corrupt).on("list", shown(&dir.path)).because(why);
-                self.mark(&dir, error)
+                self.mark(&dir, error).map(|()| None)
             };
-            self.forget(dir.attr.ino);
-            if let Err(e) = listed {
-                stack.drain(..).for_each(|dir| self.forget(dir.attr.ino));
-                return Err(e);
+            match listed {
+                // What is below this page comes before the next one.
+                Ok(Some(from)) => stack.insert(first, Dir { from, ..dir }),
+                Ok(None) => self.forget(dir.attr.ino),
+                Err(e) => {
+                    self.forget(dir.attr.ino);
+                    stack.drain(..).for_each(|dir| self.forget(dir.attr.ino));
+                    return Err(e);
+                }
             }
         }
         Ok(())
     }
 
-    /// Lists a directory, and passes it on when it is known whether all of it could be read. What was listed and is gone was removed, or has
-    /// another name: that another listing tells.
-    fn directory(&mut self, dir: &Dir, stack: &mut Vec<Dir>) -> Result<()> {
-        let (mut why, mut found) = (Vec::new(), HashSet::new());
+    /// Lists a directory from its place on, as much as is listed at once. Behind which cookie there may be more; if there is no more, it is passed on,
+    /// for now it is known whether all of it could be read. What was listed and is gone was removed, or has another name: that another listing tells.
+    fn page(&mut self, dir: &mut Dir, stack: &mut Vec<Dir>) -> Result<Option<u64>> {
+        let caps = self.store.capabilities();
+        let count_max = if caps.stable_cookies && !caps.shared { PAGE } else { usize::MAX };
+        let mut why = std::mem::take(&mut dir.why);
+        let mut found = HashSet::new();
         let first = stack.len();
+        let mut next = None;
         for tries in 0.. {
-            let (listing, errors) = self.list(dir.attr.ino);
+            let (listing, errors) = self.list(dir, count_max);
+            next = listing.next(count_max);
             for error in if tries == 0 { errors } else { Vec::new() } {
                 why = self.fail(error, "list", &dir.path)?;
             }
@@ -155,16 +176,27 @@ impl Walker<'_> {
             let names = listing.entries(0..listing.ends.len()).into_iter().map(|entry| entry.name.as_bytes().to_vec());
             found.extend(names.filter(|name| !gone.contains(name)));
         }
-        self.add(&dir.path, dir.node, known(&dir.attr), None, &why)
+        if next.is_some() {
+            dir.why = why;
+            return Ok(next);
+        }
+        self.add(&dir.path, dir.node, known(&dir.attr), None, &why).map(|()| None)
     }
 
-    fn list(&self, ino: Ino) -> (Listing, Vec<FsError>) {
+    /// So many entries of a directory from its place on, and why others were left out, which the last listing of it tells.
+    fn list(&self, dir: &Dir, count_max: usize) -> (Listing, Vec<FsError>) {
         let mut listing = Listing::default();
-        let listed = self.store.read_dir(ino, 0, &mut |entry| {
+        let listed = self.store.read_dir(dir.attr.ino, dir.from, &mut |entry| {
             listing.push(&entry);
-            ControlFlow::Continue(())
+            if listing.ends.len() < count_max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
-        (listing, listed.err().into_iter().chain(self.store.left_out(ino)).collect())
+        let mut errors: Vec<FsError> = listed.err().into_iter().collect();
+        // One that has failed is not asked for the rest.
+        listing.is_whole |= !errors.is_empty();
+        if listing.next(count_max).is_none() {
+            errors.extend(self.store.left_out(dir.attr.ino));
+        }
+        (listing, errors)
     }
 
     /// Looks up entries of a directory. What of it is a directory goes on the stack; if this is not the first listing, unless it is there already,
@@ -218,7 +250,7 @@ impl Walker<'_> {
         let node = self.options.before.and_then(|before| before.child(dir.node, name.as_bytes()));
         let told = match attr.kind {
             Kind::Directory => {
-                stack.push(Dir { path, attr, node });
+                stack.push(Dir { path, attr, node, from: 0, why: Vec::new() });
                 return Ok(());
             }
             Kind::Symlink => match self.store.readlink(attr.ino) {
@@ -385,9 +417,11 @@ impl Walker<'_> {
     }
 }
 
-/// A whole listing, kept while its entries are looked up.
+/// What was listed, kept while its entries are looked up.
 #[derive(Default)]
 struct Listing {
+    /// Whether nothing comes behind it, however much it has.
+    is_whole: bool,
     names: Vec<u8>,
     /// Where each name ends, and what was said with it.
     ends: Vec<(usize, u64, Ino, Kind)>,
@@ -397,6 +431,12 @@ impl Listing {
     fn push(&mut self, entry: &DirEntry<'_>) {
         self.names.extend(entry.name.as_bytes());
         self.ends.push((self.names.len(), entry.cookie, entry.ino, entry.kind));
+    }
+
+    /// Behind which cookie there may be more, if it has as many as were wanted.
+    fn next(&self, count_max: usize) -> Option<u64> {
+        let is_full = !self.is_whole && self.ends.len() >= count_max;
+        self.ends.last().filter(|_| is_full).map(|(_, cookie, ..)| *cookie)
     }
 
     fn entries(&self, range: std::ops::Range<usize>) -> Vec<DirEntry<'_>> {

@@ -27,6 +27,7 @@ pub(super) struct Parent {
     pub unfinished: Unfinished,
 }
 
+/// A file that is to be read. There are few of them at once.
 #[derive(Clone, Copy)]
 struct Item {
     name_at: usize,
@@ -34,11 +35,23 @@ struct Item {
     node: Option<NodeId>,
 }
 
+/// A directory that waits. One directory may have millions: so what else is known of it is looked up again when it is opened.
+#[derive(Clone, Copy)]
+struct Place {
+    name_at: usize,
+    /// By which it is known again.
+    key: u64,
+    node: Option<NodeId>,
+}
+
+// `docs/semantics.md` says so.
+const _: () = assert!(size_of::<Place>() == 24);
+
 /// Directories of one directory that are still to be listed.
 pub(super) struct Siblings {
     parent: Arc<Parent>,
     names: Vec<u8>,
-    items: Vec<Item>,
+    items: Vec<Place>,
     /// The last of them, if it is open already.
     last: Option<OwnedFd>,
 }
@@ -49,34 +62,36 @@ impl Siblings {
     }
 
     /// One that is open.
-    pub fn one(parent: Arc<Parent>, name: &[u8], known: Known, node: Option<NodeId>, fd: OwnedFd) -> Siblings {
+    pub fn one(parent: Arc<Parent>, name: &[u8], key: u64, node: Option<NodeId>, fd: OwnedFd) -> Siblings {
         let mut siblings = Siblings::new(parent);
-        siblings.push(name, known, node);
+        siblings.push(name, key, node);
         siblings.last = Some(fd);
         siblings
     }
 
     /// The root: without a name, in itself.
-    pub fn of_root(root: Arc<Parent>, known: Known, node: Option<NodeId>) -> Siblings {
+    pub fn of_root(root: Arc<Parent>, node: Option<NodeId>) -> Siblings {
         let mut siblings = Siblings::new(root);
-        siblings.push(b"", known, node);
+        // Nothing else is in its place, whatever it is called.
+        siblings.push(b"", 0, node);
         siblings
     }
 
-    pub fn push(&mut self, name: &[u8], known: Known, node: Option<NodeId>) {
-        self.items.push(Item { name_at: self.names.len(), known, node });
+    /// One with this [key](super::unfinished::dir_key).
+    pub fn push(&mut self, name: &[u8], key: u64, node: Option<NodeId>) {
+        self.items.push(Place { name_at: self.names.len(), key, node });
         self.names.extend(name);
     }
 
     fn pop(&mut self) -> Option<Dir> {
-        let Item { name_at, known, node } = self.items.pop()?;
+        let Place { name_at, key, node } = self.items.pop()?;
         let name = self.names.split_off(name_at);
         // What a million took is not kept for the last of them.
         if self.names.capacity() > 2 * self.names.len() + 4096 {
             self.names.shrink_to(self.names.len());
             self.items.shrink_to(self.items.len());
         }
-        Some(Dir { parent: self.parent.clone(), name, known, node, fd: self.last.take() })
+        Some(Dir { parent: self.parent.clone(), name, key, node, fd: self.last.take() })
     }
 }
 
@@ -85,7 +100,8 @@ pub(super) struct Dir {
     pub parent: Arc<Parent>,
     /// Empty for the root, which is its parent.
     pub name: Vec<u8>,
-    pub known: Known,
+    /// By which it was noted when it was listed.
+    pub key: u64,
     pub node: Option<NodeId>,
     /// If it is open already.
     pub fd: Option<OwnedFd>,
