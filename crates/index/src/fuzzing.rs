@@ -159,7 +159,7 @@ fn columns(segment: &Segment, sound: bool) {
 fn resolve(segment: &Segment, sound: bool) {
     let ways = [(false, false), (true, false), (false, true)];
     for (make_tables, walk) in ways.into_iter().take(if sound { 3 } else { 1 }) {
-        let options = ResolverOptions { make_tables, walk, threads: 1 };
+        let options = ResolverOptions::default().make_tables(make_tables).walk(walk).threads(1);
         let Ok(resolver) = Resolver::with(segment, options) else {
             assert!(!sound);
             continue;

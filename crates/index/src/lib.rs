@@ -97,7 +97,7 @@ pub mod segment;
 pub mod session;
 mod wait;
 
-pub use api::{Answers, Batch, Found, Index, IndexOptions, PathCacheStats};
+pub use api::{Answers, Batch, Found, Index, IndexOptions, PathCacheStats, Search};
 pub use build::{Builder, Built, Entry};
 pub use error::{Damage, Refusal};
 pub use progress::{Progress, Report, Stage};

@@ -1,6 +1,7 @@
-//! [`Index`]: however it is opened and asked, it says what the naive model says; batches under way at once, given up and waited for;
+//! [`Index`]: however it is opened and asked, it says what the naive model says; batches and searches under way at once, given up and waited for;
 //! and what its cache of paths is worth.
 
+mod query_support;
 mod support;
 
 use std::fs;
@@ -18,6 +19,7 @@ use adit_index::layout::{Header, Section};
 use adit_index::query::{Pattern, Query};
 use adit_index::{Batch, Index, IndexOptions, Miss, MissKind, NodeId, Segment};
 use adit_testkit::{Rng, seeds};
+use query_support::Asked as Searched;
 use support::paths::{expected, question};
 use support::{Item, Place, items, model};
 
@@ -212,6 +214,53 @@ fn what_is_given_up_costs_nothing_and_leaves_no_thread() {
     no_thread_stays();
 }
 
+/// Several at once, some of which nobody waits for.
+#[test]
+fn searches_that_go_on_meanwhile_find_what_the_model_has() {
+    for seed in seeds(15) {
+        println!("seed {seed}");
+        let mut rng = Rng::new(seed);
+        let count = [1, 40, 400, 2000][rng.below(4) as usize];
+        let items = items(&mut rng, count);
+        let model = model(&items, 0o755, 0);
+        let place = Place::new();
+        let segment = if rng.percent(50) { place.segment(&items) } else { place.segment_with_tables(&items) };
+        let index = options(&mut rng).over(Arc::new(segment)).unwrap();
+        let asked: Vec<Searched> = (0..20).map(|_| Searched::random(&mut rng, &model)).collect();
+        let begin = |asked: &Searched| {
+            let query = asked.query(index.segment());
+            (index.find_async(&query), index.count_async(&query))
+        };
+        let flying: Vec<_> = asked.iter().map(|asked| (begin(asked), begin(asked))).collect();
+        for (asked, (first, (nodes, count))) in asked.iter().zip(flying) {
+            // Before the others are waited for.
+            drop(first);
+            let paths: Vec<_> = nodes.wait().unwrap().into_iter().map(|node| index.path(node).unwrap()).collect();
+            assert_eq!(paths, query_support::expected(&model, asked), "{asked:?}");
+            assert_eq!(count.wait().unwrap(), paths.len() as u64, "{asked:?}");
+        }
+    }
+    no_thread_stays();
+}
+
+/// The last handle goes while searches are under way, and so do they.
+#[test]
+fn a_search_whose_future_is_dropped_leaves_no_thread() {
+    let items: Vec<Item> = (0..20_000).map(|n| Item::file(format!("a directory/{n}").as_bytes())).collect();
+    let place = Place::new();
+    place.segment(&items);
+    let index = Index::options().threads(2).open(&place.out()).unwrap();
+    let query = Query::new().pattern(Pattern::regex("y/[0-9]*7$").unwrap());
+    let mut flying: Vec<_> = (0..50).map(|_| index.find_async(&query)).collect();
+    let waited = flying.pop().unwrap();
+    for search in flying.iter_mut().take(25) {
+        let _ = pin!(search).poll(&mut Context::from_waker(Waker::noop()));
+    }
+    drop((flying, index));
+    assert_eq!(waited.wait().unwrap().len(), 2000);
+    no_thread_stays();
+}
+
 #[test]
 fn an_error_in_a_batch_is_that_of_its_first_path() {
     let place = Place::new();
@@ -249,10 +298,11 @@ fn damage_is_an_error_of_every_question_that_it_concerns() {
         index.resolve_batch(&batch()).unwrap_err().kind(),
         index.resolve_async(batch()).wait().unwrap_err().kind(),
         index.paths(&Query::new().pattern(Pattern::substring(b"7").unwrap())).unwrap_err().kind(),
+        index.count_async(&Query::new().pattern(Pattern::substring(b"7").unwrap())).wait().unwrap_err().kind(),
         index.verify(&mut |_| ControlFlow::Continue(())).unwrap_err().kind(),
         Index::options().verify(true).open(&place.out()).unwrap_err().kind(),
     ];
-    assert_eq!(kinds, [ErrorKind::Corrupt; 6]);
+    assert_eq!(kinds, [ErrorKind::Corrupt; 7]);
     // Checksums that are right again say nothing of what they are of: a look at all of it does.
     let lying = resealed(&bytes).map(|bytes| Arc::new(opened(&bytes).unwrap())).unwrap();
     assert_eq!(Index::options().verify(true).over(lying).unwrap_err().kind(), ErrorKind::Corrupt);

@@ -20,14 +20,9 @@ use support::{Item, Place, items, model};
 
 /// All ways to ask.
 fn resolvers(segment: &Segment) -> Vec<Resolver<'_>> {
-    let mut options = ResolverOptions::default();
-    let mut all = vec![Resolver::with(segment, options).unwrap()];
-    options.make_tables = true;
-    options.threads = 1;
-    all.push(Resolver::with(segment, options).unwrap());
-    options.walk = true;
-    all.push(Resolver::with(segment, options).unwrap());
-    all
+    let made = ResolverOptions::default().make_tables(true).threads(1);
+    let ways = [ResolverOptions::default(), made, made.walk(true)];
+    ways.map(|options| Resolver::with(segment, options).unwrap()).into()
 }
 
 /// As long as a line may be. Who hashed each directory on the way would be at it for hours.

@@ -19,9 +19,19 @@ use crate::wait::block_on;
 pub(super) type Ask<T> = fn(&Resolver<'_>, &[Question<'_>]) -> Result<Vec<T>>;
 
 /// Why there are no answers.
-enum Failure {
+pub(super) enum Failure {
     Error(FsError),
     Panic(Box<dyn Any + Send>),
+}
+
+impl Failure {
+    /// The error. A panic goes on in who asks.
+    pub fn into_error(self) -> FsError {
+        match self {
+            Failure::Error(e) => e,
+            Failure::Panic(panic) => resume_unwind(panic),
+        }
+    }
 }
 
 struct Landed<T> {
@@ -60,8 +70,7 @@ impl<T: Send> Job<T> {
     /// All answers, in the order of the questions; or the first failure.
     fn take(landed: &mut Landed<T>) -> Result<Vec<T>> {
         match landed.failure.take() {
-            Some((_, Failure::Error(e))) => Err(e),
-            Some((_, Failure::Panic(panic))) => resume_unwind(panic),
+            Some((_, failure)) => Err(failure.into_error()),
             None => match std::mem::take(&mut landed.answers) {
                 all if all.len() == 1 => Ok(all.into_iter().flatten().collect()),
                 all => {

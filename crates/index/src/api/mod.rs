@@ -11,6 +11,7 @@ mod batch;
 mod cache;
 mod options;
 mod pool;
+mod search;
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -28,6 +29,7 @@ pub use answers::Answers;
 pub use batch::Batch;
 pub use cache::PathCacheStats;
 pub use options::IndexOptions;
+pub use search::Search;
 
 use cache::PathCache;
 use pool::Pool;
@@ -65,6 +67,7 @@ use pool::Pool;
 /// // What matches.
 /// let query = Query::new().pattern(Pattern::glob("src/**/*.rs")?).size(100..=u64::MAX);
 /// assert_eq!(index.paths(&query)?, [b"src/lib.rs"]);
+/// assert_eq!(index.count_async(&query).wait()?, 1);
 /// # Ok(())
 /// # }
 /// ```
@@ -293,6 +296,17 @@ impl Index {
     /// As [`Query::count`].
     pub fn count(&self, query: &Query) -> Result<u64> {
         self.with_threads(query).count(&self.0.segment)
+    }
+
+    /// The nodes that a search finds, in its order, while this thread does something else: [`Index::path`] has the path of each. It is one piece of
+    /// work for a thread of the index, and takes as many threads meanwhile as [`Index::find`] does, for which [`Query::threads`] says how many.
+    pub fn find_async(&self, query: &Query) -> Search<Vec<NodeId>> {
+        Search::begin(self, query, |index, query| index.with_threads(query).collect(&index.0.segment))
+    }
+
+    /// As [`Index::count`], while this thread does something else.
+    pub fn count_async(&self, query: &Query) -> Search<u64> {
+        Search::begin(self, query, |index, query| index.count(query))
     }
 
     fn with_threads(&self, query: &Query) -> Query {

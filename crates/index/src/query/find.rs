@@ -68,7 +68,7 @@ pub struct Query {
     limit: u64,
     order: Option<(Order, bool)>,
     threads: usize,
-    stop: Option<Arc<AtomicBool>>,
+    stop: Vec<Arc<AtomicBool>>,
 }
 
 /// Something that is in no segment, for [`Query::accepts`].
@@ -120,7 +120,7 @@ impl Query {
             limit: u64::MAX,
             order: None,
             threads: 0,
-            stop: None,
+            stop: Vec::new(),
         }
     }
 
@@ -212,10 +212,10 @@ impl Query {
         self
     }
 
-    /// Ends with `Interrupted` soon after this is true: for who has gone away before anything was found.
+    /// Ends with `Interrupted` soon after this is true: for who has gone away before anything was found. Of several, any of them.
     #[must_use]
     pub fn stop_when(mut self, stop: Arc<AtomicBool>) -> Query {
-        self.stop = Some(stop);
+        self.stop.push(stop);
         self
     }
 
@@ -419,10 +419,10 @@ impl Query {
     }
 
     /// `Interrupted` if it was said to stop.
-    pub(super) fn check_stop(&self) -> Result<()> {
-        match &self.stop {
-            Some(stop) if stop.load(Relaxed) => Err(FsError::new(ErrorKind::Interrupted)),
-            _ => Ok(()),
+    pub(crate) fn check_stop(&self) -> Result<()> {
+        match self.stop.iter().any(|stop| stop.load(Relaxed)) {
+            true => Err(FsError::new(ErrorKind::Interrupted)),
+            false => Ok(()),
         }
     }
 }

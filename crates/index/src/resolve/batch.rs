@@ -227,7 +227,14 @@ fn prefetch<T>(slice: &[T], place: usize) {
         // SAFETY: it changes nothing, and does not fail whatever the address; that one is of a reference.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(at).cast()) };
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    if let Some(at) = slice.get(place) {
+        // SAFETY: it changes nothing, and does not fail whatever the address; that one is of a reference.
+        unsafe {
+            std::arch::asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
+        };
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = (slice, place);
 }
 

@@ -74,6 +74,17 @@ impl std::fmt::Debug for Resolver<'_> {
 }
 
 /// How a [`Resolver`] works; [`Resolver::new`] is with what is set here by default.
+///
+/// ```no_run
+/// # fn main() -> adit_core::Result<()> {
+/// use adit_index::{Question, Resolver, ResolverOptions, Segment};
+///
+/// let segment = Segment::open("work.idx".as_ref())?;
+/// let resolver = Resolver::with(&segment, ResolverOptions::default().make_tables(true).threads(4))?;
+/// let found = resolver.find_batch(&[Question::from(&b"src/lib.rs"[..])])?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct ResolverOptions {
@@ -84,6 +95,26 @@ pub struct ResolverOptions {
     pub walk: bool,
     /// Most threads that a batch takes; 0, the default: as many as there are processors.
     pub threads: usize,
+}
+
+impl ResolverOptions {
+    /// Make the tables in memory where the segment has none: see [`make_tables`](field@Self::make_tables). No by default.
+    #[must_use]
+    pub fn make_tables(self, yes: bool) -> Self {
+        ResolverOptions { make_tables: yes, ..self }
+    }
+
+    /// Ignore the tables that there are: every path is walked name by name. No by default.
+    #[must_use]
+    pub fn walk(self, yes: bool) -> Self {
+        ResolverOptions { walk: yes, ..self }
+    }
+
+    /// Most threads that a batch takes; 0, the default: as many as there are processors.
+    #[must_use]
+    pub fn threads(self, threads: usize) -> Self {
+        ResolverOptions { threads, ..self }
+    }
 }
 
 /// With which tables paths are found.
