@@ -231,6 +231,7 @@ fn prefetch<T>(slice: &[T], place: usize) {
     if let Some(at) = slice.get(place) {
         // SAFETY: it changes nothing, and does not fail whatever the address; that one is of a reference.
         unsafe {
+            let at = std::ptr::from_ref(at);
             std::arch::asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
         };
     }
