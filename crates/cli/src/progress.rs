@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use adit_core::FsError;
 use adit_core::path::transfer::Event;
+use adit_index::{Progress as Step, Stage};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::args::units::show_size;
@@ -31,6 +32,10 @@ pub struct Progress {
     bytes: u64,
     /// Of so many, where that is known.
     total: Option<u64>,
+    /// Likewise of the entries, and whether there may be some more or less.
+    entries_total: Option<(u64, bool)>,
+    /// What comes behind the entries, and how far that is.
+    stage: Option<(Stage, String)>,
     /// Bytes that were there, and took no time.
     at_once: u64,
     began: Instant,
@@ -72,6 +77,8 @@ impl Progress {
             entries: 0,
             bytes: 0,
             total: None,
+            entries_total: None,
+            stage: None,
             at_once: 0,
             began: now,
             last_line: now,
@@ -110,6 +117,11 @@ impl Progress {
                 bar.set_style(style);
             }
         }
+    }
+
+    /// Of work on so many entries; `is_about` if they were counted before, and may have become more or less.
+    pub fn of_entries(self, total: u64, is_about: bool) -> Progress {
+        Progress { entries_total: Some((total, is_about)), ..self }
     }
 
     /// Whether anybody sees how far it is.
@@ -162,10 +174,26 @@ impl Progress {
         let bytes = bytes.min(self.total.unwrap_or(u64::MAX));
         (self.entries, self.bytes) = (entries, bytes);
         if let Some(bar) = &self.bar {
-            bar.set_message(counted_entries(entries));
+            bar.set_message(self.entries_text());
             bar.set_position(bytes);
         }
         self.tick();
+    }
+
+    /// Work on an index is so far; ends it once a signal came.
+    pub fn step(&mut self, step: Step) -> ControlFlow<()> {
+        let text = step_text(step);
+        if let Some(bar) = &self.bar {
+            let is_new = self.stage.as_ref().is_none_or(|(stage, _)| *stage != step.stage);
+            // The bytes that were read before say nothing of it.
+            if is_new && let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
+                bar.set_style(style);
+            }
+            bar.set_message(text.clone());
+        }
+        self.stage = Some((step.stage, text));
+        self.tick();
+        if interrupt::came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     /// So many bytes of one file are read, whose length is known as a rule.
@@ -248,8 +276,22 @@ impl Progress {
         }
     }
 
+    /// How many entries there were, and of how many.
+    fn entries_text(&self) -> String {
+        match self.entries_total {
+            Some((total, is_about)) if self.entries <= total => {
+                let about = if is_about { "about " } else { "" };
+                format!("{} of {about}{}", self.entries, counted_entries(total))
+            }
+            _ => counted_entries(self.entries),
+        }
+    }
+
     /// How far it is after that time.
     fn line(&self, took: Duration) -> String {
+        if let Some((_, text)) = &self.stage {
+            return format!("adit: {}: {text}", self.verb);
+        }
         let rate = (self.bytes.saturating_sub(self.at_once) as f64 / took.as_secs_f64()) as u64;
         let bytes = match self.total {
             Some(total) => format!("{} of {}", show_size(self.bytes), show_size(total)),
@@ -257,8 +299,27 @@ impl Progress {
         };
         let left = self.total.and_then(|total| total.saturating_sub(self.bytes).checked_div(rate));
         let left = left.map_or_else(String::new, |secs| format!(", {} left", span_text(secs)));
-        let (verb, entries, rate) = (self.verb, counted_entries(self.entries), show_size(rate));
+        let (verb, entries, rate) = (self.verb, self.entries_text(), show_size(rate));
         format!("adit: {verb}: {entries}, {bytes}, {rate}/s{left}")
+    }
+}
+
+/// What is done of an index, and how far it is, in what the stage counts.
+fn step_text(Step { stage, done, total }: Step) -> String {
+    let name = match stage {
+        Stage::Sort => "sorting",
+        Stage::Write => "writing",
+        Stage::Tables => "making tables",
+        Stage::Read => "reading",
+        Stage::Verify => "comparing",
+        Stage::Encrypt => "encrypting",
+        Stage::Decrypt => "decrypting",
+        _ => "working",
+    };
+    match stage {
+        Stage::Sort | Stage::Write | Stage::Verify => format!("{name}: {done} of {}", counted_entries(total)),
+        Stage::Read | Stage::Encrypt | Stage::Decrypt => format!("{name}: {} of {}", show_size(done), show_size(total)),
+        _ => format!("{name}: {done} of {total}"),
     }
 }
 
@@ -332,6 +393,33 @@ mod tests {
         progress.read_of(40 << 20, Some(140 << 20));
         let line = progress.line(Duration::from_secs(4));
         assert!(line.contains("40.0 MiB of 140.0 MiB, 10.0 MiB/s, 10 seconds left"), "{line}");
+    }
+
+    /// As an update of an index tells it, from the walk to the end.
+    #[test]
+    fn each_stage_of_an_index_is_told_with_how_much_of_it_is_done() {
+        let mut progress = Progress::shown_in_test().of_entries(2000, true);
+        progress.reached(500, 0);
+        let took = Duration::from_secs(5);
+        assert_eq!(progress.line(took), "adit: test: 500 of about 2000 entries, 0 B, 0 B/s");
+        // There are more than there were.
+        progress.reached(2500, 0);
+        assert_eq!(progress.line(took), "adit: test: 2500 entries, 0 B, 0 B/s");
+        let mut exact = Progress::shown_in_test().of_entries(1, false);
+        exact.reached(1, 0);
+        assert_eq!(exact.line(took), "adit: test: 1 of 1 entry, 0 B, 0 B/s");
+        for (stage, done, total, text) in [
+            (Stage::Sort, 0, 2500, "sorting: 0 of 2500 entries"),
+            (Stage::Write, 2000, 2500, "writing: 2000 of 2500 entries"),
+            (Stage::Tables, 2, 5, "making tables: 2 of 5"),
+            (Stage::Encrypt, 1 << 20, 3 << 20, "encrypting: 1.0 MiB of 3.0 MiB"),
+            (Stage::Decrypt, 0, 3 << 20, "decrypting: 0 B of 3.0 MiB"),
+            (Stage::Read, 1 << 20, 3 << 20, "reading: 1.0 MiB of 3.0 MiB"),
+            (Stage::Verify, 1, 2500, "comparing: 1 of 2500 entries"),
+        ] {
+            assert!(progress.step(Step { stage, done, total }).is_continue());
+            assert_eq!(progress.line(took), format!("adit: test: {text}"));
+        }
     }
 
     fn inner_of(error: &FsError) -> FsError {

@@ -12,10 +12,14 @@ pub enum Stage {
     Write,
     /// Tables are made out of the nodes; counted in tables.
     Tables,
-    /// The file's bytes are compared with their checksums.
+    /// The file's bytes are compared with their checksums; counted in bytes.
     Read,
     /// Nodes are compared with each other.
     Verify,
+    /// The segment is encrypted; counted in bytes.
+    Encrypt,
+    /// An encrypted one is decrypted; counted in bytes.
+    Decrypt,
 }
 
 /// How far it is.

@@ -11,7 +11,7 @@ use std::path::Path;
 use adit_core::error::{ErrorKind, FsError};
 use adit_index::sealed::format::{BLOCK_LEN_BYTES, HEADER_LEN_BYTES, SEALED_BLOCK_LEN_BYTES};
 use adit_index::sealed::{self, Damage, SealKey};
-use adit_index::{Builder, Index, NodeId, Progress, Segment};
+use adit_index::{Builder, Index, NodeId, Progress, Segment, Stage};
 use support::{Item, Place, compare, items, model};
 use zeroize::Zeroizing;
 
@@ -285,6 +285,35 @@ fn an_index_is_opened_with_its_key_and_not_without() {
     // What takes long can be ended.
     let ended = Index::options().key(&key(1)).open_reporting(&sealed, &mut |_| ControlFlow::Break(()));
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::Interrupted);
+}
+
+/// Who shows it cannot know how long a block is.
+#[test]
+fn progress_counts_the_bytes_that_are_encrypted() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("i");
+    let items: Vec<Item> = (0..120_000).map(|n| Item::file(format!("a secret/{n:060}").as_bytes())).collect();
+    let told = |stage: Stage, work: &mut dyn FnMut(&mut adit_index::Report<'_>)| {
+        let mut all = Vec::new();
+        work(&mut |progress| {
+            all.extend((progress.stage == stage).then_some((progress.done, progress.total)));
+            ControlFlow::Continue(())
+        });
+        all
+    };
+    let mut builder = Builder::new(dir.path(), 0);
+    items.iter().for_each(|item| builder.add(&item.entry()).unwrap());
+    let mut builder = Some(builder);
+    let encrypted = told(Stage::Encrypt, &mut |report| {
+        let builder = builder.take().unwrap();
+        builder.finish_sealed(&key(1), &out, report, &mut || Ok(())).unwrap();
+    });
+    let clear_len = clear_bytes(&out, &key(1)).len() as u64;
+    let decrypted = told(Stage::Decrypt, &mut |report| drop(sealed::open(&out, &key(1), report).unwrap()));
+    for told in [encrypted, decrypted] {
+        assert!(told.len() > 1 && told.is_sorted(), "{told:?}");
+        assert!(told.iter().all(|(done, total)| done < total && *total == clear_len), "{told:?}");
+    }
 }
 
 fn frozen() -> std::path::PathBuf {

@@ -20,6 +20,7 @@ use crate::asked::Asked;
 use crate::commands::mount::answered;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
+use crate::progress::Progress;
 use crate::source::{self, Source};
 
 /// What answers questions about many paths.
@@ -149,9 +150,9 @@ fn no_index(path: &Path) -> Failure {
 ///
 /// # Errors
 /// `NotAMount` for a folder on which nothing is mounted; as [`file`].
-pub fn indexed(name: &Path, secret: &IndexSecretArgs) -> Result<Indexed> {
+pub fn indexed(name: &Path, secret: &IndexSecretArgs, quiet: bool) -> Result<Indexed> {
     if !name.is_dir() {
-        return file(name, secret).map(Indexed::File);
+        return file(name, secret, quiet).map(Indexed::File);
     }
     match Registry::of_this_user().find(name) {
         Ok(mount) => Ok(Indexed::Mount(Box::new(mount))),
@@ -173,8 +174,8 @@ fn only_a_folder(name: &Path) -> Failure {
 ///
 /// # Errors
 /// `NotSupported` for a mountpoint; as [`indexed`].
-pub fn only_file(name: &Path, secret: &IndexSecretArgs) -> Result<IndexFile> {
-    match indexed(name, secret)? {
+pub fn only_file(name: &Path, secret: &IndexSecretArgs, quiet: bool) -> Result<IndexFile> {
+    match indexed(name, secret, quiet)? {
         Indexed::File(index) => Ok(index),
         Indexed::Mount(mount) => {
             let what = format!("{}: a mountpoint, and no index", mount.mountpoint);
@@ -188,8 +189,8 @@ pub fn only_file(name: &Path, secret: &IndexSecretArgs) -> Result<IndexFile> {
 ///
 /// # Errors
 /// As [`Opener::open`].
-pub fn file(path: &Path, secret: &IndexSecretArgs) -> Result<IndexFile> {
-    Opener::new(secret).open(path)
+pub fn file(path: &Path, secret: &IndexSecretArgs, quiet: bool) -> Result<IndexFile> {
+    Opener::new(secret, quiet).open(path)
 }
 
 /// Opens indexes, several of one vault with one password.
@@ -197,12 +198,14 @@ pub struct Opener<'a> {
     secret: &'a IndexSecretArgs,
     key: Option<SealKey>,
     without_tables: bool,
+    /// Whether nothing is told of how far it is.
+    quiet: bool,
 }
 
 impl<'a> Opener<'a> {
     /// Asks for the password when it is needed.
-    pub fn new(secret: &'a IndexSecretArgs) -> Opener<'a> {
-        Opener { secret, key: None, without_tables: false }
+    pub fn new(secret: &'a IndexSecretArgs, quiet: bool) -> Opener<'a> {
+        Opener { secret, key: None, without_tables: false, quiet }
     }
 
     /// Leaves out what only questions need, where it would be in memory.
@@ -226,10 +229,20 @@ impl<'a> Opener<'a> {
             return Err(no_index(path));
         }
         let is_sealed = head == Head::Sealed;
-        let segment = match is_sealed {
-            true if self.without_tables => sealed::open_without_tables(path, self.key(path)?, &mut on),
-            true => sealed::open(path, self.key(path)?, &mut on),
-            false => Segment::open(path),
+        let segment = if is_sealed {
+            let (without_tables, quiet) = (self.without_tables, self.quiet);
+            // Asked for before anything is shown.
+            let key = self.key(path)?;
+            let mut progress = Progress::new("open index", quiet);
+            let mut report = |step| progress.step(step);
+            let opened = match without_tables {
+                true => sealed::open_without_tables(path, key, &mut report),
+                false => sealed::open(path, key, &mut report),
+            };
+            progress.finish()?;
+            opened
+        } else {
+            Segment::open(path)
         };
         let segment = Arc::new(segment.map_err(|e| failure(path, &e))?);
         Ok(IndexFile {

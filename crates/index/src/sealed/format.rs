@@ -114,7 +114,7 @@ impl std::error::Error for Damage {}
 pub struct Header {
     salt: [u8; SALT_LEN_BYTES],
     key_check: [u8; KEY_CHECK_LEN_BYTES],
-    clear_len: u64,
+    pub(super) clear_len: u64,
 }
 
 impl Header {

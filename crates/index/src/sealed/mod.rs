@@ -107,7 +107,7 @@ pub(crate) fn seal_from(
     file.file().write_all_at(&header.encode(), 0).map_err(failed)?;
     let mut block = vec![0; SEALED_BLOCK_LEN_BYTES];
     for number in 0..header.blocks() {
-        step(number, header.blocks(), Stage::Write, out, report)?;
+        step(number, &header, Stage::Encrypt, out, report)?;
         let (at, len) = header.clear_range(number);
         block.resize(len, 0);
         clear(&mut block, at).map_err(failed)?;
@@ -171,7 +171,7 @@ fn unseal_some(
     let mut block = Vec::with_capacity(SEALED_BLOCK_LEN_BYTES);
     let mut left_out = 0..0;
     for number in 0..header.blocks() {
-        step(number, header.blocks(), Stage::Read, path, report)?;
+        step(number, &header, Stage::Decrypt, path, report)?;
         let (at, len) = header.clear_range(number);
         block.resize(len + format::TAG_LEN_BYTES, 0);
         file.read_exact_at(&mut block, header.sealed_at(number)).map_err(|e| fault(e.into()))?;
@@ -203,8 +203,8 @@ fn header_of(file: &File, key: &SealKey) -> Result<(Header, FileKey), Fault> {
     Ok((header, key))
 }
 
-fn step(number: u64, of: u64, stage: Stage, path: &Path, report: &mut Report<'_>) -> Result<()> {
-    let progress = Progress { stage, done: number, total: of };
+fn step(number: u64, header: &Header, stage: Stage, path: &Path, report: &mut Report<'_>) -> Result<()> {
+    let progress = Progress { stage, done: header.clear_range(number).0, total: header.clear_len };
     if number.is_multiple_of(STEP) && report(progress) == ControlFlow::Break(()) {
         return Err(FsError::new(ErrorKind::Interrupted).on("index", path.display()));
     }

@@ -9,7 +9,7 @@ use super::names::Names;
 use super::{Column, NodeId, Segment, slot};
 use crate::build::tables;
 use crate::error::{Damage, Fault};
-use crate::layout::{self, DEPTH_MAX, Section};
+use crate::layout::{self, BLOCK_LEN_BYTES, DEPTH_MAX, Section};
 use crate::progress::{Progress, Report, Stage};
 
 /// So many blocks or nodes are looked at between two reports.
@@ -68,8 +68,9 @@ impl Segment {
     fn verify_tables(&self, progress: &mut Report<'_>) -> Result<()> {
         let columns = self.columns()?;
         let present = |section: &Section| self.columns[slot(*section)].is_some();
+        let total = Section::TABLES.iter().filter(|section| present(section)).count() as u64;
         for (number, section) in Section::TABLES.into_iter().filter(present).enumerate() {
-            let done = Progress { stage: Stage::Tables, done: number as u64, total: Section::TABLES.len() as u64 };
+            let done = Progress { stage: Stage::Tables, done: number as u64, total };
             self.report(progress, done)?;
             let mut rest = self.section(section);
             let mut same = true;
@@ -93,7 +94,8 @@ impl Segment {
             let column = Column { offset: entry.offset, len: entry.len, first_block };
             for block in 0..entry.blocks() {
                 if block.is_multiple_of(64) {
-                    let done = Progress { stage: Stage::Read, done: entry.offset, total: self.file_len() };
+                    let at = entry.offset + block * BLOCK_LEN_BYTES;
+                    let done = Progress { stage: Stage::Read, done: at, total: self.file_len() };
                     self.report(progress, done)?;
                 }
                 self.check_block(layout::words_of(entry.kind), column, block).map_err(|fault| fault.of(&self.path))?;

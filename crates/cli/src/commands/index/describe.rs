@@ -6,7 +6,7 @@ use adit_core::ErrorKind;
 use adit_core::types::Kind;
 use adit_index::layout::Section;
 use adit_index::scan::UNREADABLE;
-use adit_index::{NodeId, Progress as Step, Segment};
+use adit_index::{NodeId, Segment};
 use adit_manifest::store::Identity;
 use serde_json::{Value, json};
 
@@ -18,17 +18,17 @@ use crate::asked::Asked;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
-use crate::open::index::{IndexFile, on, only_file};
+use crate::open::index::{IndexFile, only_file};
 use crate::output::{self, Output, add_name, counted_entries};
 use crate::progress::Progress;
 use crate::question::Question;
 
 /// `adit index info`
-pub fn info(args: &IndexReadArgs) -> Result<()> {
+pub fn info(args: &IndexReadArgs, global: &GlobalArgs) -> Result<()> {
     if let Some(asked) = Asked::of(&args.index, true)? {
         return mounted::about(&asked, &Question::Info, args.json);
     }
-    let index = only_file(&args.index, &args.secret)?;
+    let index = only_file(&args.index, &args.secret, global.quiet)?;
     let told = described(&index).map_err(|e| index.failure(&e))?;
     let mut out = Output::new();
     if args.json {
@@ -127,12 +127,9 @@ fn sections(segment: &Segment, told: &mut Value) {
 /// `adit index check`
 pub fn check(args: &IndexReadArgs, global: &GlobalArgs) -> Result<()> {
     interrupt::watch();
-    let index = only_file(&args.index, &args.secret)?;
+    let index = only_file(&args.index, &args.secret, global.quiet)?;
     let mut progress = Progress::new("check", global.quiet);
-    let verified = index.segment.verify(&mut |step: Step| {
-        progress.reached(u64::from(index.segment.len()), 0);
-        on(step)
-    });
+    let verified = index.segment.verify(&mut |step| progress.step(step));
     progress.finish()?;
     let problem = match verified {
         Ok(()) => None,

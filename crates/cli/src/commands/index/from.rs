@@ -119,6 +119,14 @@ impl From {
         self.state != [0; 16] && (self.kind, self.state) == (origin.kind, origin.state)
     }
 
+    /// How many entries there are, if all of it is walked and that is known before.
+    pub fn entries(&self) -> Option<u64> {
+        let Inner::Manifest(segment) = &self.inner else { return None };
+        let is_whole = self.path.iter().all(|byte| *byte == b'/');
+        let totals = Identity::of(segment).ok().filter(|_| is_whole)?.totals;
+        Some(totals.files + totals.directories + totals.symlinks)
+    }
+
     /// Permission bits and time of directories that are there because of what is in them: those of a manifest.
     pub fn implied(&self) -> Option<(u16, i64)> {
         let Inner::Manifest(segment) = &self.inner else { return None };

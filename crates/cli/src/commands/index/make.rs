@@ -113,6 +113,11 @@ impl Making<'_> {
         interrupt::watch();
         let began = std::time::Instant::now();
         let mut progress = Progress::new("index", global.quiet).advising(&self.from.advice);
+        let known = self.from.entries().map(|entries| (entries, false));
+        let before = || self.earlier.as_ref().map(|earlier| (u64::from(earlier.segment.len()), true));
+        if let Some((entries, is_about)) = known.or_else(before) {
+            progress = progress.of_entries(entries, is_about);
+        }
         let mut builder = self.builder()?;
         let counts = match self.walk(&mut builder, &mut progress) {
             Ok(counts) => counts,
@@ -138,15 +143,13 @@ impl Making<'_> {
             Err(e) => Err(FsError::from(e).on("look at", self.output.display())),
         };
         builder.set_identity(&self.origin.encode()).map_err(failed)?;
-        let mut report = |step| {
-            progress.reached(counts.entries, counts.read_bytes);
-            open_index::on(step)
-        };
+        let mut report = |step| progress.step(step);
         let built = match &self.from.key {
-            None => builder.finish_if(self.output, &mut report, &mut may).map_err(failed)?,
-            Some(key) => builder.finish_sealed(key, self.output, &mut report, &mut may).map_err(failed)?,
+            None => builder.finish_if(self.output, &mut report, &mut may),
+            Some(key) => builder.finish_sealed(key, self.output, &mut report, &mut may),
         };
         let finished = progress.finish();
+        let built = built.map_err(failed)?;
         self.tell(&counts, entries_before, &built, began.elapsed().as_secs_f64(), global)?;
         finished
     }

@@ -17,7 +17,7 @@ pub fn index(command: &IndexCommand, global: &GlobalArgs) -> Result<()> {
     match command {
         IndexCommand::Build(args) => build::build(args, global),
         IndexCommand::Update(args) => update::update(args, global),
-        IndexCommand::Info(args) => describe::info(args),
+        IndexCommand::Info(args) => describe::info(args, global),
         IndexCommand::Check(args) => describe::check(args, global),
         IndexCommand::Find(args) => ask::find(args, global),
         IndexCommand::Resolve(args) => ask::resolve(args, global),

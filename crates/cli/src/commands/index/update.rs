@@ -33,7 +33,7 @@ pub fn update(args: &IndexUpdateArgs, global: &GlobalArgs) -> Result<()> {
     let path = absolute(&path)?;
     let in_place = InPlace::at(&path).map_err(|e| Failure::io(path.display(), &e))?;
     let begun_ns = now_ns();
-    let index = Opener::new(&secret(args, named)?).without_tables().open(&path)?;
+    let index = Opener::new(&secret(args, named)?, global.quiet).without_tables().open(&path)?;
     let origin = index.origin().ok_or_else(|| {
         Failure::new(Code::NotSupported, format!("{}: not made by `adit index build`", path.display()))
             .hint("it cannot be updated: build it again")

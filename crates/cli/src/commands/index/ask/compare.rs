@@ -28,7 +28,7 @@ pub fn dupes(args: &IndexDupesArgs, global: &GlobalArgs) -> Result<()> {
         devices::of_mount(&args.by, global.quiet)?;
         return mounted_compare::dupes(&asked, args, global);
     }
-    let index = only_file(&args.of.index, &args.of.secret)?;
+    let index = only_file(&args.of.index, &args.of.secret, global.quiet)?;
     let question = Dupes::new().min_size(args.min_size).below(directory(&index, OsStr::new(&args.below))?);
     let by = Answerer::new(&index, &args.by)?;
     interrupt::watch();
@@ -149,7 +149,7 @@ fn end_of_dupes(summary: &DupesSummary, unique_size: u64, out: &mut Output) -> R
 
 /// `adit index diff`
 pub fn diff(args: &IndexDiffArgs, global: &GlobalArgs) -> Result<()> {
-    let mut opener = Opener::new(&args.secret);
+    let mut opener = Opener::new(&args.secret, global.quiet);
     let mut tree = |name: &Path| match Asked::of(name, global.quiet)? {
         Some(asked) => mounted_compare::whole(&asked),
         None => opener.open(name),

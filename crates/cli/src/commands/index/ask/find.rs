@@ -27,7 +27,7 @@ pub fn find(args: &IndexFindArgs, global: &GlobalArgs) -> Result<()> {
         devices::of_mount(&args.by, global.quiet)?;
         return mounted::find(&asked, args, patterns.as_deref());
     }
-    let index = only_file(&args.of.index, &args.of.secret)?;
+    let index = only_file(&args.of.index, &args.of.secret, global.quiet)?;
     let query = query.below(directory(&index, &args.below)?);
     let by = Answerer::new(&index, &args.by)?;
     interrupt::watch();

@@ -40,7 +40,7 @@ pub fn resolve(args: &IndexResolveArgs, global: &GlobalArgs) -> Result<()> {
         devices::of_mount(&args.by, global.quiet)?;
         return mounted::resolve(&asked, args);
     }
-    let index = only_file(&args.of.index, &args.of.secret)?;
+    let index = only_file(&args.of.index, &args.of.secret, global.quiet)?;
     let by = Answerer::new(&index, &args.by)?;
     interrupt::watch();
     let start = directory(&index, &args.start)?;

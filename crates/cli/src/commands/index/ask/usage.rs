@@ -58,7 +58,7 @@ pub fn du(args: &IndexDuArgs, global: &GlobalArgs) -> Result<()> {
     if let Some(asked) = Asked::around(&args.of.index, global.quiet)? {
         return mounted::du(&asked, args);
     }
-    let index = only_file(&args.of.index, &args.of.secret)?;
+    let index = only_file(&args.of.index, &args.of.secret, global.quiet)?;
     let node = node_at(&index, &args.path)?;
     let used = query::du(&index.segment, node).map_err(|e| index.failure(&e))?;
     let mut paths = Paths::new(&index.segment);
@@ -82,7 +82,7 @@ pub fn top(args: &IndexTopArgs, global: &GlobalArgs) -> Result<()> {
     if let Some(asked) = Asked::around(&args.of.index, global.quiet)? {
         return mounted::top(&asked, args);
     }
-    let index = only_file(&args.of.index, &args.of.secret)?;
+    let index = only_file(&args.of.index, &args.of.secret, global.quiet)?;
     let below = directory(&index, &args.below)?;
     let found = query::top(&index.segment, below, args.count).map_err(|e| index.failure(&e))?;
     let mut paths = Paths::new(&index.segment);
