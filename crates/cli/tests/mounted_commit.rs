@@ -552,6 +552,33 @@ fn each_file_tells_what_has_become_of_it() {
     w.umount();
 }
 
+/// A name that no host has cannot be opened, and so its state cannot be told; the others are told all the same.
+#[test]
+fn what_has_no_state_hides_no_other_file() {
+    let Some(w) = World::new("v2023") else { return };
+    let mut entries = Vec::new();
+    for name in ["a", r"d/\ud800x", "z"] {
+        let hash = format!("{:032x}", xxhash_rust::xxh3::xxh3_128(name.as_bytes()));
+        fs::write(w.path("store/Data").join(format!("{hash}.xxh128")), name).unwrap();
+        entries.push(format!(r#"{{"hash":"{hash}","mtime":1700000000000000,"path":"{name}","size":{}}}"#, name.len()));
+    }
+    let (paths, size) = (entries.join(","), 2 + r"d/\ud800x".len());
+    let manifest =
+        format!(r#"{{"hashAlg":"xxh128","manifestVersion":"2023-03-03","paths":[{paths}],"totalSize":{size}}}"#);
+    fs::write(w.path("job"), manifest).unwrap();
+    w.mount();
+    fs::write(w.at("d/new"), "new").unwrap();
+    let ran = w.run(&["status", "mnt", "/"]).expect(1);
+    assert_eq!(ran.text(), "remote     /a\nmodified   /d/new\nremote     /z\n");
+    assert_eq!(ran.stderr.lines().filter(|line| line.starts_with("adit: ")).count(), 1, "{}", ran.stderr);
+    let told = w.run(&["status", "mnt", "/", "none", "--json"]).expect(1).json();
+    let states: Vec<_> = told.as_array().unwrap().iter().map(|one| one["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["remote", "modified", "unknown", "remote", "unknown"]);
+    assert_eq!((told[2]["path_raw"].as_array().map(Vec::len), told[4]["path"].as_str()), (Some(7), Some("/none")));
+    assert!(told[0]["error"].is_null() && told[2]["error"].is_string() && told[4]["error"].is_string(), "{told}");
+    w.umount();
+}
+
 /// Of a file in chunks, only those are read that were written to: the others could not be.
 #[test]
 fn chunks_that_nobody_wrote_to_keep_their_hashes() {

@@ -305,6 +305,34 @@ fn each_request_may_fail_and_no_manifest_comes_before_its_data() {
     }
 }
 
+/// Whoever asks while the data is on its way hears so.
+#[test]
+fn what_a_commit_is_at_is_uploading() {
+    let Some(w) = World::new() else { return };
+    let state = |name: &str| {
+        let told = w.run(&["status", "mnt", name, "--json"]).expect(0).json();
+        let state = told[0]["state"].as_str().unwrap().to_owned();
+        let mut by_attribute = [0; 32];
+        let len = rustix::fs::getxattr(w.at(name), c"user.adit.state", &mut by_attribute[..]).unwrap();
+        assert_eq!(by_attribute[..len], *state.as_bytes(), "{name}");
+        state
+    };
+    assert_eq!([state("f0"), state("f1"), state("a")], ["modified", "modified", "remote"]);
+    w.server.clear_log();
+    w.server.add(HttpFault::Hold, "PUT", "Data/", 0, u64::MAX);
+    let mut commit = w.command(&["manifest", "commit", "mnt", "--manifest-prefix", "edits", "--manifest-name", "n"]);
+    let commit = commit.stdout(Stdio::null()).stderr(Stdio::piped()).start().unwrap();
+    w.server.wait_for_request("PUT", "Data/");
+    assert_eq!([state("f0"), state("f1"), state("a")], ["uploading", "uploading", "remote"]);
+    // What is changed meanwhile is for the next one.
+    fs::write(w.at("f2"), "changed again").unwrap();
+    assert_eq!(state("f2"), "modified");
+    w.server.release();
+    let ended = commit.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    assert_eq!([state("f0"), state("f1"), state("f2")], ["uploaded", "uploaded", "modified"]);
+}
+
 /// Of two commits at once, the one that began first ends last, and knows less: what the other one brought stays told.
 #[test]
 fn what_overlapping_commits_brought_is_told_as_uploaded() {

@@ -464,7 +464,8 @@ pub struct StatusArgs {
     /// Where it is mounted
     #[arg(value_hint = ValueHint::DirPath)]
     pub mountpoint: PathBuf,
-    /// Of a manifest: files there, and folders with all files in them, from the root of the mount
+    /// Of a manifest: files there, and folders with all files in them, from the root of the mount; what cannot be told of one is said, and the
+    /// others come all the same (exit code 1)
     #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub paths: Vec<PathBuf>,
     /// Print JSON
