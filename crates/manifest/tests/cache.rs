@@ -13,6 +13,8 @@ mod faults;
 mod flights;
 #[path = "cache/keep.rs"]
 mod keep;
+#[path = "cache/keys.rs"]
+mod keys;
 #[path = "cache/limits.rs"]
 mod limits;
 #[path = "cache/model.rs"]

@@ -69,6 +69,15 @@ impl Source {
         id
     }
 
+    /// A new object of random bytes that do not have its hash.
+    pub fn add_as(&self, hash: ContentHash, len: usize, seed: u64) -> ObjectId {
+        let mut content = vec![0; len];
+        Rng::new(seed).fill(&mut content);
+        let id = ObjectId { hash, len: len as u64 };
+        self.state.lock().unwrap().objects.insert(id, content);
+        id
+    }
+
     pub fn content(&self, id: ObjectId) -> Vec<u8> {
         self.state.lock().unwrap().objects[&id].clone()
     }
