@@ -14,7 +14,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use adit_core::ErrorKind;
-use adit_core::overlay::{AtWork, Changed, FileVersion, Overlay, WorkEnd};
+use adit_core::overlay::{AtWork, Change, Changed, FileVersion, Overlay, WorkEnd};
 use adit_core::types::{Ino, Kind, Timestamp};
 use adit_mount::MountOptions;
 use adit_mount::control::{MountInfo, Registry};
@@ -342,14 +342,8 @@ impl Process {
         let lock = PathBuf::from(OsString::from_vec(lock));
         let unwritten = |e: std::io::Error| Failure::io(lock.display(), &e);
         let mut out = BufWriter::new(File::options().write(true).truncate(true).open(&lock).map_err(unwritten)?);
-        let mut changes = Vec::new();
-        let unknown = overlay.changes(&mut |change| changes.push(change)).map_err(fail)?;
-        if let Some(one) = unknown.into_iter().next() {
-            return Err(fail(one.error));
-        }
-        let mut count = 0_u64;
-        for change in changes {
-            let mut object = volume_work::change_json(&change);
+        let mut write = |change: &Change| -> Result<()> {
+            let mut object = volume_work::change_json(change);
             if change.kind == Kind::File
                 && change.what != Changed::Removed
                 && let Some(fresh) = overlay.fresh(&change.path).map_err(fail)?
@@ -358,9 +352,20 @@ impl Process {
                 object["fresh"] = json!({"ino": fresh.ino.0, "len": fresh.len, "ranges": ranges});
             }
             serde_json::to_writer(&mut out, &object).map_err(|e| unwritten(e.into()))?;
-            out.write_all(b"\n").map_err(unwritten)?;
-            count += 1;
+            out.write_all(b"\n").map_err(unwritten)
+        };
+        let (mut count, mut written) = (0_u64, Ok(()));
+        // As they come: the overlay has all of them in memory already.
+        let told = overlay.changes(&mut |change| {
+            if written.is_ok() {
+                written = write(&change);
+                count += 1;
+            }
+        });
+        if let Some(one) = told.map_err(fail)?.into_iter().next() {
+            return Err(fail(one.error));
         }
+        written?;
         out.flush().map_err(unwritten)?;
         Ok(count.into())
     }
