@@ -8,8 +8,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
-use adit_testkit::objects::{FaultyS3, FaultyWebDav, WebDavHabits};
-use common::{Bench, Ran, Start};
+use adit_testkit::objects::{FaultyS3, FaultyWebDav, HttpFault, WebDavHabits};
+use common::{Bench, Ran, Start, eventually};
 use serde_json::Value;
 
 /// A folder `work` with some files.
@@ -582,6 +582,9 @@ fn a_store_is_verified_without_a_manifest() {
     bench.run(none).expect(1).says("store");
     fs::create_dir(bench.path("store")).unwrap();
     bench.run(none).expect(1).says("no folder Data");
+    // A folder that is there and has nothing is another one than was meant, as a prefix of a bucket is.
+    fs::create_dir(bench.path("store/Data")).unwrap();
+    bench.run(none).expect(1).says("no object below Data/");
     manifest(&bench, &["snapshot", "work", "-o", "m", "--cas", "store"]).expect(0);
     assert_eq!(bench.run(none).expect(0).text(), "3 objects (16 B): no problems\n");
     let name = |text: &[u8]| format!("{:032x}", xxhash_rust::xxh3::xxh3_128(text));
@@ -692,4 +695,36 @@ fn large_objects_go_in_parts_of_the_length_that_was_said() {
     }
     upload(&["--part-size", "1G", "--parts", "3"]).expect(2).says("3.0 GiB of one object").says("2.0 GiB are the most");
     assert!(server.log().is_empty());
+}
+
+/// What the store has of a large object is noted in the cache directory that was named.
+#[test]
+fn an_upload_goes_on_with_the_parts_that_are_noted_in_its_cache_directory() {
+    let bench = Bench::bare();
+    let server = FaultyS3::start().unwrap();
+    fs::create_dir(bench.path("work")).unwrap();
+    File::create(bench.path("work/large")).unwrap().set_len((10 << 20) + 1).unwrap();
+    manifest(&bench, &["snapshot", "work", "-o", "m"]).expect(0);
+    let cas = format!("s3://{}/Queue", server.bucket());
+    let upload = |cache: &str| {
+        server.clear_log();
+        let mut command = bench.command();
+        command.env("AWS_ACCESS_KEY_ID", "access").env("AWS_SECRET_ACCESS_KEY", "secret");
+        command.env("AWS_EC2_METADATA_DISABLED", "true").env("AWS_ENDPOINT_URL", server.endpoint());
+        command.args(["manifest", "upload", "m", "--root", "work", "--cas", &cas, "--part-size", "5M"]);
+        command.args(["--parts", "1", "--cache-dir", cache]);
+        command
+    };
+    server.add(HttpFault::Stall, "PUT", "Data/", 1, u64::MAX);
+    let mut killed = upload("named").stdout(Stdio::null()).stderr(Stdio::null()).start().unwrap();
+    let notes = || fs::read_dir(bench.path("named/uploads")).into_iter().flatten().flatten();
+    // Four lines are about the upload, and one about the part.
+    let lines = |path: std::path::PathBuf| fs::read_to_string(path).map_or(0, |text| text.lines().count());
+    eventually("the part is noted", || notes().any(|note| lines(note.path()) == 5));
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    server.clear();
+    common::run(upload("named"), b"").expect(0).says("1 object stored");
+    assert_eq!(server.log().iter().filter(|request| request.method == "PUT").count(), 2, "of three parts");
+    assert_eq!((server.open_uploads(), notes().count()), (0, 0));
 }

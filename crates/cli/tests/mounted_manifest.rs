@@ -80,13 +80,35 @@ fn a_manifest_is_mounted_and_its_content_is_fetched_when_it_is_read() {
     w.run(&["umount", "mnt"]).expect(0);
 }
 
+/// Nothing of it changes, so the kernel believes for a day what it was told once.
+#[test]
+fn what_was_listed_once_is_listed_without_a_request() {
+    let Some(w) = job() else { return };
+    w.mount(&[]).expect(0);
+    let status = w.run(&["status", "mnt", "--json"]).expect(0).json();
+    for timeout in ["attr_timeout_secs", "entry_timeout_secs", "negative_timeout_secs"] {
+        assert_eq!(status[timeout].as_f64(), Some(24.0 * 3600.0), "{timeout}");
+    }
+    let list = || {
+        let mut ls = w.bench.command_of("ls");
+        ls.arg("-lR").arg(w.at(""));
+        run(ls, b"").expect(0).text()
+    };
+    let first = list();
+    assert!(first.contains("tool") && first.contains("large"), "{first}");
+    let before = w.stats()["requests"].clone();
+    assert_eq!(list(), first);
+    assert_eq!(w.stats()["requests"], before);
+    w.run(&["umount", "mnt"]).expect(0);
+}
+
 /// What is in the cache in blocks of one length serves who asks in another, or is fetched again.
 #[test]
 fn mounts_with_blocks_of_several_lengths_share_a_cache() {
     let Some(w) = job() else { return };
     let large = pattern(LARGE_LEN);
     for (block, most) in [("64K", 64 << 10), ("2M", 2 << 20), ("8M", LARGE_LEN), ("128K", LARGE_LEN), ("1M", 0)] {
-        w.mount(&["--cache-block", block]).expect(0);
+        w.mount(&["--cache-block", block, "--memory", "1G"]).expect(0);
         let file = File::open(w.at("large")).unwrap();
         let mut few = [0; 100];
         file.read_exact_at(&mut few, 4 << 20).unwrap();
@@ -100,7 +122,9 @@ fn mounts_with_blocks_of_several_lengths_share_a_cache() {
         drop(file);
         w.run(&["umount", "mnt"]).expect(0);
     }
-    w.run(&["mount", "job", "mnt", "--cas", "store", "--cache-block", "3M"]).expect(2).says("a power of two");
+    w.mount(&["--cache-block", "3M"]).expect(2).says("a power of two");
+    // Objects of one block are fetched into memory, many at a time.
+    w.mount(&["--cache-block", "4M"]).expect(2).says("--cache-block and --memory").says("--memory 512.0 MiB");
 }
 
 #[test]

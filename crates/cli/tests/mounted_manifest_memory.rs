@@ -10,9 +10,10 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
+use adit_testkit::Rng;
 use adit_testkit::objects::HttpFault;
 use common::pattern;
-use mounts::status;
+use mounts::{Points, status};
 use s3::{Bucket, STORE};
 
 const MIB: u64 = 1 << 20;
@@ -25,8 +26,8 @@ fn mount(b: &Bucket, memory: u64, more: &[&str]) {
 }
 
 /// Checks what the process of the mount took at most, beside the program itself.
-fn expect_within(b: &Bucket, memory: u64, when: &str) {
-    let pid = b.points.pid();
+fn expect_within(points: &Points, memory: u64, when: &str) {
+    let pid = points.pid();
     let peak = status(pid, "VmHWM") - status(pid, "RssFile");
     println!("{when}: {} MiB of {memory}", peak / MIB);
     assert!(peak <= memory * MIB, "{when}: {peak} bytes of {memory} MiB");
@@ -49,7 +50,7 @@ fn a_large_file_that_comes_over_the_network_takes_little() {
             read += count;
         }
         drop(file);
-        expect_within(&b, memory, &format!("{more:?}"));
+        expect_within(&b.points, memory, &format!("{more:?}"));
         b.run(&["umount", "mnt"]).expect(0);
     }
 }
@@ -66,7 +67,8 @@ fn many_who_wait_for_the_network_take_no_more_than_they_may() {
         b.write(&format!("f{n}"), &one);
     }
     b.snapshot("job", "v2025");
-    for (memory, more) in [(96, &[][..]), (128, &["--writable"])] {
+    // Of one block each with 2M: they are fetched as a whole.
+    for (memory, more) in [(96, &[][..]), (128, &["--writable"]), (256, &["--cache-block", "2M"])] {
         let _ = fs::remove_dir_all(b.path("cache/objects"));
         mount(&b, memory, more);
         b.server.add(HttpFault::Hold, "GET", "Data", 0, u64::MAX);
@@ -89,9 +91,50 @@ fn many_who_wait_for_the_network_take_no_more_than_they_may() {
             b.server.release();
             readers.into_iter().for_each(|reader| reader.join().unwrap());
         });
-        expect_within(&b, memory, &format!("{more:?}"));
+        expect_within(&b.points, memory, &format!("{more:?}"));
         b.run(&["umount", "mnt"]).expect(0);
     }
+}
+
+/// What is known of an object in the cache is a few bits for each of its blocks, and what was read of it lies on the disk.
+#[test]
+fn a_file_of_many_gigabytes_takes_no_more_than_a_short_one() {
+    const LEN: u64 = 20 << 30;
+    const MEMORY: u64 = 64;
+    let Some(points) = Points::new(&["mnt"]) else { return };
+    // Nobody comes to its end, so nobody compares it with a hash that is made up.
+    let hash = format!("{:032x}", 20);
+    fs::create_dir_all(points.bench.path("store/Data")).unwrap();
+    let object = File::create(points.bench.path("store/Data").join(format!("{hash}.xxh128"))).unwrap();
+    object.set_len(LEN).unwrap();
+    let marks = [0, LEN / 2];
+    marks.iter().for_each(|at| object.write_all_at(&at.to_le_bytes(), *at).unwrap());
+    let entry = format!(r#"{{"hash":"{hash}","mtime":1700000000000000,"path":"large","size":{LEN}}}"#);
+    let manifest =
+        format!(r#"{{"hashAlg":"xxh128","manifestVersion":"2023-03-03","paths":[{entry}],"totalSize":{LEN}}}"#);
+    fs::write(points.bench.path("job"), manifest).unwrap();
+    let memory = format!("{MEMORY}M");
+    let line = ["mount", "job", "mnt", "--cas", "store", "--cache-dir", "cache", "--cache-size", "128M"];
+    points.bench.run([&line[..], &["--memory", &memory]].concat()).expect(0);
+    let file = File::open(points.bench.path("mnt/large")).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), LEN);
+    let (mut rng, mut page) = (Rng::new(20), [1; 4096]);
+    for _ in 0..adit_testkit::scaled(400) {
+        // Not the last one, for who reads that has all of it compared.
+        file.read_exact_at(&mut page, rng.below(LEN / 4096 - 1) * 4096 + 8).unwrap();
+    }
+    for at in marks {
+        file.read_exact_at(&mut page, at).unwrap();
+        assert!(page[..8] == at.to_le_bytes() && page[8..].iter().all(|byte| *byte == 0), "at {at}");
+    }
+    let mut part = vec![1; 1 << 20];
+    for n in 1..=300 {
+        file.read_exact_at(&mut part, LEN / 4 + (n << 20)).unwrap();
+        assert!(part.iter().all(|byte| *byte == 0));
+    }
+    drop(file);
+    expect_within(&points, MEMORY, "20 GiB");
+    points.bench.run(["umount", "mnt"]).expect(0);
 }
 
 /// The list of what was changed has a line for each file, and nobody has all of them at once.
@@ -110,6 +153,6 @@ fn a_commit_of_many_changes_takes_little_of_the_mount() {
         }
     }
     b.run(&["manifest", "commit", "mnt", "--dry-run"]).expect(0);
-    expect_within(&b, memory, "a commit");
+    expect_within(&b.points, memory, "a commit");
     b.run(&["umount", "mnt"]).expect(0);
 }

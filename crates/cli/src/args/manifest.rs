@@ -58,8 +58,8 @@ Examples:
     Diff(ManifestDiffArgs),
     /// Make one manifest of several, each over those before it
     #[command(after_long_help = "\
-The last one wins, path by path; a diff's deletions are applied before what it adds. That a diff belongs to what it is put on is checked \
-where that is a single manifest: its bytes must be those that the diff names.
+The last one wins, path by path; a diff's deletions are applied before what it adds. A diff that names neither the manifest before it nor what \
+those before it make together is refused: it names them by the hash of their canonical form, whatever their bytes are.
 
 Example:
   adit manifest merge base.manifest changes.manifest -o result.manifest")]
@@ -230,6 +230,9 @@ pub struct ManifestUploadArgs {
     /// The store.
     #[command(flatten)]
     pub content: ContentArgs,
+    /// Where it is kept which parts of large objects the store has, so that the next run goes on with them, instead of $XDG_CACHE_HOME/adit
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = STORE)]
+    pub cache_dir: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -266,7 +269,8 @@ pub struct CasArgs {
     /// least 64M (or the fourth of a small disk) and at most 1G
     #[arg(long, value_name = "SIZE", value_parser = units::size, help_heading = STORE)]
     pub cache_size: Option<u64>,
-    /// How much of an object is fetched at least, and has a checksum of its own in the cache; a power of two from 64K to 64M [default: 1M]
+    /// How much of an object is fetched at least, and has a checksum of its own in the cache; a power of two from 64K to 64M, and of
+    /// more than 1M at most a 128th of --memory [default: 1M]
     #[arg(long, value_name = "SIZE", value_parser = units::cache_block, help_heading = STORE)]
     pub cache_block: Option<u32>,
     /// Hand out no byte before all of its object (a file of v2023, 256 MiB of one of v2025) was compared with its hash

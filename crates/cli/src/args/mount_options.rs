@@ -5,6 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use adit_manifest::cache::CacheOptions;
 use adit_mount::options::{Applied, MountOptions};
 use adit_volume::volume::Durability;
 use clap::ValueEnum;
@@ -21,6 +22,9 @@ use crate::secrets::Origin;
 pub const MEMORY_DEFAULT_BYTES: u64 = 256 << 20;
 /// Less than this cannot hold the buffers of one mount.
 pub const MEMORY_MIN_BYTES: u64 = 24 << 20;
+/// What part of its memory the blocks of its cache may have at most. An object of one block is fetched into memory as a whole, some 80 at a
+/// time.
+const BLOCK_SHARE: u64 = 128;
 
 /// A mount, as it is meant.
 #[derive(Debug)]
@@ -180,6 +184,7 @@ impl MountRequest {
             let least = units::show_size(MEMORY_MIN_BYTES);
             return Err(Failure::usage(format!("--memory: at least {least} are needed")));
         }
+        request.expect_room_for_blocks()?;
         let given = [
             password.password_stdin,
             password.password_file.is_some(),
@@ -200,6 +205,19 @@ impl MountRequest {
         }
         self.part = part;
         Ok(())
+    }
+
+    /// Refuses blocks that would not leave the memory at what was said. Those of the usual length go with any.
+    fn expect_room_for_blocks(&self) -> Result<()> {
+        let Some(block) = self.cas.cache_block.map(u64::from) else { return Ok(()) };
+        let most = (self.memory_bytes / BLOCK_SHARE).max(CacheOptions::default().block_len.into());
+        if block <= most {
+            return Ok(());
+        }
+        let sizes = [block, self.memory_bytes, 1 << most.ilog2(), block * BLOCK_SHARE];
+        let [block, memory, most, needed] = sizes.map(units::show_size);
+        let what = format!("--cache-block and --memory: blocks of {block} are too long for a mount within {memory}");
+        Err(Failure::usage(what).hint(format!("say --memory {needed}, or have blocks of at most {most}")))
     }
 
     /// Whether a volume takes the changes of what is mounted.

@@ -74,6 +74,20 @@ fn the_store_of_a_manifest_is_named_by_flags_and_options() {
 }
 
 #[test]
+fn blocks_of_a_cache_are_a_small_part_of_the_memory() {
+    let of = |list: &str| mount(&["adit", "mount", "v", "m", "-o", list]);
+    for good in ["cache_block=2M", "cache_block=1M,memory=24M", "cache_block=8M,memory=1G", "memory=8G,cache_block=64M"]
+    {
+        assert!(of(good).is_ok(), "{good}");
+    }
+    for bad in ["cache_block=4M", "cache_block=2M,memory=255M", "cache_block=64M,memory=4G"] {
+        let refused = of(bad).unwrap_err();
+        assert_eq!(refused.code(), Code::Usage, "{bad}");
+        assert!(refused.text().contains("--cache-block and --memory"), "{}", refused.text());
+    }
+}
+
+#[test]
 fn a_mount_has_safe_defaults() {
     let request = mount(&["adit", "mount", "v", "m"]).unwrap();
     assert!(!request.options.allow_other && !request.options.read_only && !request.exclusive && !request.foreground);

@@ -317,7 +317,7 @@ pub fn listed_objects(cas: &OsStr, args: &StoreArgs) -> Result<Arc<dyn Objects>>
     expect_data(cas)?;
     let objects = objects(cas, args)?;
     match objects.list(&format!("{DATA_DIR}/"), None, 1) {
-        Ok(page) if page.objects.is_empty() && is_url(Path::new(cas)) => Err(no_object(cas)),
+        Ok(page) if page.objects.is_empty() => Err(no_object(cas)),
         Ok(_) => Ok(objects),
         Err(e) if e.kind() == ErrorKind::PermissionDenied => Err(Failure::fs(cas.display(), &e)
             .hint("without a manifest a store is listed, and these credentials may not do that: name a manifest, or use others")),
@@ -327,7 +327,8 @@ pub fn listed_objects(cas: &OsStr, args: &StoreArgs) -> Result<Arc<dyn Objects>>
 
 fn no_object(cas: &OsStr) -> Failure {
     let what = format!("{}: not a store: there is no object below {DATA_DIR}/ in it", cas.display());
-    Failure::new(Code::Failure, what).hint("--cas names what is above Data/: s3://BUCKET/PREFIX or davs://HOST/PATH")
+    Failure::new(Code::Failure, what)
+        .hint("--cas names what is above Data/: s3://BUCKET/PREFIX, davs://HOST/PATH, or a folder of this machine")
 }
 
 /// Asks whether a store answers that is written to much later.

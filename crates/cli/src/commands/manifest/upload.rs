@@ -53,14 +53,14 @@ pub(super) fn upload(args: &ManifestUploadArgs, global: &GlobalArgs) -> Result<(
         source: args.root.clone(),
         password: args.password.clone(),
         data: DataArgs::default(),
-        cas: CasArgs::default(),
+        cas: CasArgs { cache_dir: args.cache_dir.clone(), ..CasArgs::default() },
     };
     let (place, opened) = open::source(&root, global, Purpose::Read)?;
     interrupt::watch_telling("what is stored stays, and the same command goes on from there");
     let tree = Tree::new(&*opened.store);
     let (store, advice) = (&args.content.store, &opened.advice);
-    let (filter, verify, json) = (&filter, args.verify, args.json);
-    let bringing = Bringing { tree: &tree, root: b"/", cas, store, filter, cache_dir: None, verify, advice, json };
+    let (filter, cache_dir, verify, json) = (&filter, args.cache_dir.as_deref(), args.verify, args.json);
+    let bringing = Bringing { tree: &tree, root: b"/", cas, store, filter, cache_dir, verify, advice, json };
     let Brought { uploaded, failed, finished } = bringing.bring(&read.manifest, &mut HashSet::new(), global)?;
     let mut told = describe(&uploaded);
     told["failures"] = failed.into_json();
