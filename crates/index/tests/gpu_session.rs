@@ -149,7 +149,7 @@ fn what_signatures_leave_the_processor_looks_at() {
         let expected = match choice {
             Choice::Gpu => (true, Reason::Asked),
             // A program that plays a device is none that could be left out.
-            _ if session.devices().is_empty() => (false, Reason::Only),
+            _ if !session.router().has_devices() => (false, Reason::Only),
             _ => (false, Reason::LeftOut),
         };
         assert_eq!((route.engine > 0, route.reason), expected, "{route}");
@@ -343,7 +343,7 @@ fn more_memory_than_was_allowed_is_not_taken() {
     assert_eq!(explained.jobs_of_devices, 0);
 }
 
-/// A file that knows these devices, all of which are fast.
+/// A file that knows these devices, all of which are fast, once a job has come to them.
 fn known(state: &Path, devices: &[Engine]) {
     let engines = std::iter::once(Engine::processor()).chain(devices.iter().cloned()).collect::<Vec<_>>();
     let count = engines.len();
@@ -351,7 +351,8 @@ fn known(state: &Path, devices: &[Engine]) {
     for engine in 0..count {
         for amount in [1 << 6, 1 << 20] {
             let job = Job { work: Work::Resolve, amount };
-            router.learn(engine, job, std::time::Duration::from_micros(amount / (1 + 60 * engine as u64)));
+            let micros = if engine == 0 { amount } else { 60 + amount / 61 };
+            router.learn(engine, job, std::time::Duration::from_micros(micros));
         }
     }
     router.save(state, Some(1)).unwrap();
@@ -393,6 +394,28 @@ fn a_device_that_a_file_knows_is_opened_when_it_is_chosen() {
     assert_eq!(session.find(&questions).wait().unwrap(), answers);
     let explained = session.explain(Work::Resolve).unwrap();
     assert!(explained.to_string().contains("there is no device"), "{explained}");
+}
+
+/// The way to a device takes longer than the answer: nobody opens one for that, however fast it is. It needs none to be there: who opened it would
+/// hear that.
+#[test]
+fn one_path_never_goes_to_a_device() {
+    let place = Place::new();
+    let segment = Arc::new(place.segment_with_tables(&items(&mut Rng::new(10), 800)));
+    let state = place.dir.path().join("devices.json");
+    let card = Engine { name: "a fast card".into(), id: "no driver has it".into(), software: false };
+    known(&state, std::slice::from_ref(&card));
+    let session = Session::new(segment.clone(), SessionOptions::default().state(&state).ask_drivers(false));
+    assert!(session.router().has_devices());
+    let path = segment.path(NodeId(segment.len() - 1)).unwrap();
+    let questions = [Question::from(&path[..])];
+    for _ in 0..2 {
+        assert_eq!(session.find(&questions).wait().unwrap(), [Some(NodeId(segment.len() - 1))]);
+        let explained = session.explain(Work::Resolve).unwrap();
+        assert_eq!((explained.route.engine, explained.route.reason), (0, Reason::Small), "{explained}");
+        assert_eq!(explained.jobs_of_devices, 0, "{explained}");
+        assert!(session.devices().is_empty() && session.router().is_usable(1), "{explained}");
+    }
 }
 
 #[test]

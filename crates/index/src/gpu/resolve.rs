@@ -315,3 +315,40 @@ fn complete<T>(
     }
     Ok(all)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many paths are in each part.
+    fn parts(questions: &[Question<'_>], paths_max: usize) -> Vec<usize> {
+        divide(questions, paths_max).iter().map(|part| part.len()).collect()
+    }
+
+    #[test]
+    fn a_batch_is_divided_at_its_paths_and_at_its_bytes() {
+        let long = vec![b'a'; PATH_SENT_MAX_BYTES + 1];
+        let longest = Question::from(&long[1..]);
+        let fit = (PART_LEN_BYTES / PATH_SENT_MAX_BYTES as u64) as usize;
+        assert!(parts(&[], 10).is_empty());
+        assert_eq!(parts(&[Question::from(&b"a"[..]); 25], 10), [10, 10, 5]);
+        // As many bytes as go at once, and one byte more.
+        let mut questions = vec![longest; fit];
+        assert_eq!(parts(&questions, usize::MAX), [fit]);
+        questions.push(Question::from(&b"a"[..]));
+        assert_eq!(parts(&questions, usize::MAX), [fit, 1]);
+        questions.extend(vec![longest; fit]);
+        assert_eq!(parts(&questions, usize::MAX), [fit, fit, 1]);
+        // The bytes of what the processor answers go nowhere, and an empty path has none.
+        let mut questions = vec![Question::from(&long[..]); 3 * fit];
+        questions.extend(vec![Question::from(&b""[..]); 100]);
+        assert_eq!(parts(&questions, usize::MAX), [3 * fit + 100]);
+        // Nothing is left out, and all of it stays in its order.
+        let paths = [&b"a"[..], &long[1..], &long, b""].map(Question::from);
+        for paths_max in 1..5 {
+            let all: Vec<usize> =
+                divide(&paths, paths_max).concat().iter().map(|question| question.path.len()).collect();
+            assert_eq!(all, [1, PATH_SENT_MAX_BYTES, PATH_SENT_MAX_BYTES + 1, 0]);
+        }
+    }
+}
