@@ -96,11 +96,14 @@ fn many_who_wait_for_one_file_leave_room_for_others() {
     faults.add(ObjectFault::Hold, &[ObjectCall::Read], &manifest::key_of(&stalled), 0, u64::MAX);
     std::thread::scope(|scope| {
         let (sent, ids) = channel();
-        let readers: Vec<_> = (0..READERS)
-            .map(|n| {
-                let (sent, path) = (sent.clone(), mounted.path("0"));
+        // Before anybody reads: the first who opens a file has the kernel drop its pages, and would wait for one that is on its way.
+        let files: Vec<_> = (0..READERS).map(|_| fs::File::open(mounted.path("0")).unwrap()).collect();
+        let readers: Vec<_> = files
+            .into_iter()
+            .enumerate()
+            .map(|(n, file)| {
+                let sent = sent.clone();
                 scope.spawn(move || {
-                    let file = fs::File::open(path).unwrap();
                     // A request of its own, on the kernel's account.
                     rustix::fs::fadvise(&file, 0, None, Advice::Random).unwrap();
                     let mut page = [0; 4096];
