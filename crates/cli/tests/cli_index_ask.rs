@@ -341,6 +341,33 @@ fn differences_are_told() {
     diff(&["i", "work"]).expect(6).says("neither an index nor a mountpoint");
 }
 
+/// Of many folders, wherever they come from; one that is not there is passed over.
+#[test]
+fn sizes_of_many_folders_are_added_up() {
+    let bench = bench();
+    let told = index(&bench, &["du", "i", "-s", "Photos/2024", "Photos", "--json"]).expect(0).json();
+    assert_eq!(field(&told, "path"), ["/Photos/2024", "/Photos"]);
+    assert_eq!((&told[0]["size"], &told[1]["size"], told[1].get("children")), (&5000.into(), &8000.into(), None));
+    let given =
+        |args: &[&str], input: &[u8]| bench.run_with([&["index", "du", "i", "--paths-from"], args].concat(), input);
+    let text = lines(given(&["-"], b"Photos\n\nempty\n"));
+    let ends = ["/Photos/2024/", "/Photos/again.jpg", "/Photos/", "/empty/"];
+    assert!(text.len() == 4 && text.iter().zip(ends).all(|(line, end)| line.ends_with(end)), "{text:?}");
+    assert_eq!(given(&["-", "-s", "-0"], b"Photos\0new\nline").expect(0).stdout, b"8000 /Photos\x001 /new\nline\0");
+    assert_eq!(given(&["-", "--json"], b"").expect(0).json(), serde_json::json!([]));
+    let told = given(&["-", "--json"], b"empty").expect(0).json();
+    assert_eq!((&told[0]["path"], &told[0]["children"]), (&"/empty".into(), &serde_json::json!([])));
+    fs::write(bench.path("list"), "Photos/none\nempty\n").unwrap();
+    let told = given(&["list", "--json"], b"").expect(1).says("Photos/none: not found").json();
+    assert_eq!(field(&told, "path"), ["/empty"]);
+    let long = [&[b'x'; (1 << 20) + 1][..], b"\nempty\n"].concat();
+    let told = given(&["-", "--json"], &long).expect(1).says("a path of 1048577 bytes").json();
+    assert_eq!(field(&told, "path"), ["/empty"]);
+    index(&bench, &["du", "i", "Photos", "none", "-s"]).expect(1).says("none: not found");
+    given(&["none"], b"").expect(1).says("none: no such file");
+    given(&["list", "Photos"], b"").expect(2);
+}
+
 #[test]
 fn sizes_are_added_up() {
     let bench = bench();

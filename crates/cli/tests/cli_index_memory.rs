@@ -1,51 +1,20 @@
 //! The memory of `adit index build`: bounded by `--memory`, whatever the source has. Ten million entries with a scale of 10.
 
 mod common;
+#[path = "common/peak.rs"]
+mod peak;
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::process::Stdio;
-use std::time::Duration;
 
 use adit_index::{Index, NodeId};
 use adit_testkit::scaled;
-use common::{Bench, Killed, Start};
+use common::Bench;
+use peak::Peak;
 
 /// What a process has beside the memory that it sorts in: the program, buffers, threads, and what reading a manifest takes.
 const FIXED_BYTES: u64 = 64 << 20;
-
-/// The most memory of a process: what is its own, and with it all that it has mapped of files.
-#[derive(Default, Debug)]
-struct Peak {
-    own: u64,
-    all: u64,
-}
-
-impl Peak {
-    /// Runs a command to its end, and looks at its memory all the while. What it had at most in all the kernel keeps; of its own
-    /// memory each look tells what it is then.
-    fn of(bench: &Bench, args: &[&str]) -> Peak {
-        let mut command = bench.command();
-        command.args(args).stdout(Stdio::null());
-        let mut child = Killed(command.start().unwrap());
-        let mut peak = Peak::default();
-        let status = loop {
-            let text = fs::read_to_string(format!("/proc/{}/status", child.0.id())).unwrap_or_default();
-            let of = |key: &str| -> u64 {
-                let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
-                line.map_or(0, |line| line.split_ascii_whitespace().next().unwrap().parse::<u64>().unwrap() << 10)
-            };
-            peak.own = peak.own.max(of("RssAnon") + of("RssShmem"));
-            peak.all = peak.all.max(of("VmHWM"));
-            match child.0.try_wait().unwrap() {
-                Some(status) => break status,
-                None => std::thread::sleep(Duration::from_millis(3)),
-            }
-        };
-        assert!(status.success(), "{args:?}: {status}");
-        peak
-    }
-}
 
 /// A manifest of so many files, with their paths as a renderer numbers them, of some day.
 fn write_manifest(bench: &Bench, count: usize, day: usize) {
@@ -76,7 +45,7 @@ fn a_large_source_is_indexed_in_the_memory_that_it_may_take() {
         let what: &[&str] = if verb == "build" { &["build", "m", "-o", "i"] } else { &["update", "i"] };
         let how = ["--quiet", "--memory", &limit, "--cache-dir", &cache];
         let args: Vec<&str> = ["index"].iter().chain(what).chain(&how).copied().collect();
-        let peak = Peak::of(&bench, &args);
+        let peak = Peak::of(bench.command().args(&args).stdout(Stdio::null()), 0);
         let file_len = fs::metadata(bench.path("i")).unwrap().len();
         println!(
             "{verb} of {count} entries with {limit}: {} MiB of its own, {} MiB in all, for {} MiB of index",

@@ -1,6 +1,8 @@
 //! `adit manifest snapshot|diff|merge`.
 
 mod common;
+#[path = "common/peak.rs"]
+mod peak;
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -10,6 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use adit_testkit::objects::{FaultyS3, FaultyWebDav, HttpFault, WebDavHabits};
 use common::{Bench, Ran, Start, eventually};
+use peak::Peak;
 use serde_json::Value;
 
 /// A folder `work` with some files.
@@ -611,10 +614,9 @@ fn a_store_is_verified_without_a_manifest() {
 
 /// Of a store that has nothing, each object is a problem: that takes little more than the manifest itself.
 #[test]
-#[allow(clippy::zombie_processes, reason = "wait4 waits for it, and tells what it took")]
 fn what_is_missing_of_a_large_manifest_is_told_in_little_memory() {
     const FILES: usize = 200_000;
-    const MEMORY_MAX_KIB: i64 = 192 << 10;
+    const MEMORY_MAX_BYTES: u64 = 192 << 20;
     let bench = Bench::bare();
     fs::create_dir_all(bench.path("store/Data")).unwrap();
     let mut text = r#"{"hashAlg":"xxh128","manifestVersion":"2023-03-03","paths":["#.to_owned();
@@ -629,13 +631,8 @@ fn what_is_missing_of_a_large_manifest_is_told_in_little_memory() {
         let mut command = bench.command();
         command.args(["manifest", "verify", "m", "--cas", "store", "--cache-dir", "cache", "--quiet"]);
         command.args(json.then_some("--json")).stderr(Stdio::null());
-        let child = command.stdout(File::create(bench.path("told")).unwrap()).start().unwrap();
-        // SAFETY: both are plain numbers, for which zeros are values.
-        let (mut status, mut usage): (i32, libc::rusage) = (0, unsafe { std::mem::zeroed() });
-        // SAFETY: the child is ours and not waited for by anybody else; both places outlive the call.
-        let waited = unsafe { libc::wait4(child.id() as i32, &raw mut status, 0, &raw mut usage) };
-        assert_eq!((waited, libc::WEXITSTATUS(status)), (child.id() as i32, 5));
-        assert!(usage.ru_maxrss < MEMORY_MAX_KIB, "it took {} KiB", usage.ru_maxrss);
+        let peak = Peak::of(command.stdout(File::create(bench.path("told")).unwrap()), 5);
+        assert!(peak.all < MEMORY_MAX_BYTES, "it took {peak:?}");
         let told = fs::read_to_string(bench.path("told")).unwrap();
         if json {
             let told: Value = serde_json::from_str(&told).unwrap();

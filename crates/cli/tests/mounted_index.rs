@@ -419,6 +419,10 @@ fn a_user_asks_where_it_is_mounted() {
         (&used["size"], &used["files"], &used["children"][0]["path"]),
         (&json!(5), &json!(1), &json!("/b/deep"))
     );
+    let used = index(&["du", "-s", "b/deep", "none", "b", "--json"]).expect(1).says("none").json();
+    assert_eq!(used.as_array().unwrap().iter().map(|sum| &sum["path"]).collect::<Vec<_>>(), ["/b/deep", "/b"]);
+    let used = m.bench.run_with(["index", "du", &mnt, "-0", "-s", "--paths-from", "-"], b"b\0b/deep\0").expect(0);
+    assert_eq!(used.text(), "5 /b\x005 /b/deep\0");
     let top = index(&["top", "-n", "1", "--json"]).expect(0).json();
     assert_eq!(
         (&top["files"][0]["path"], &top["directories"][0]["path"]),

@@ -58,6 +58,7 @@
 //! | from paths to entries, one or many | [`Index::resolve`], [`Index::resolve_batch`], [`Index::resolve_async`]; [`Resolver`] |
 //! | what matches a pattern, a size, a time, a kind | [`query::Query`], with [`Index::find`] and [`Index::count`] |
 //! | equal content, differences, sums | [`query::Dupes`], [`query::Diff`], [`Index::du`], [`Index::top`] |
+//! | any of these in bulk, by a graphics processor where that is faster (feature `gpu`) | `Index::session` |
 //! | how it is opened: memory, threads, checks, the key of an encrypted one | [`IndexOptions`] |
 //! | an index that follows what changes in a store | [`live`] |
 //!

@@ -9,12 +9,12 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use adit_index::NodeId;
 use adit_index::gpu::{Device, GpuError, adapters, jobs_submitted};
 use adit_index::query::{Change, Content, Diff, DiffSummary, Dupes, DupesSummary, Group, Pattern, Query};
 use adit_index::resolve::{Question, Resolver};
 use adit_index::router::{Ahead, Choice, Engine, Job, Reason, Router, RouterOptions, Work};
 use adit_index::session::{Session, SessionOptions};
+use adit_index::{Index, NodeId};
 use adit_testkit::{Rng, seeds};
 use query_support::{Asked, altered, expected};
 use support::{Item, Place, items, model};
@@ -85,15 +85,16 @@ fn who_has_seen_enough_ends_a_search() {
         return;
     }
     let place = Place::new();
-    let segment = Arc::new(place.segment(&items(&mut Rng::new(3), 1000)));
-    let session = Session::new(segment.clone(), forced());
+    place.build(&items(&mut Rng::new(3), 1000));
+    let index = Index::open(&place.out()).unwrap();
+    let (segment, session) = (index.segment(), index.session(forced()));
     let query = Query::new().pattern(Pattern::substring(b"n").unwrap());
     let mut seen = Vec::new();
     let given = session.search(&query, &mut |hit| {
         seen.push(hit.node);
         if seen.len() == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
-    assert_eq!((given.unwrap(), &seen[..]), (3, &query.collect(&segment).unwrap()[..3]));
+    assert_eq!((given.unwrap(), &seen[..]), (3, &query.collect(segment).unwrap()[..3]));
 }
 
 #[test]

@@ -398,6 +398,37 @@ fn what_is_not_told_to_be_an_object_is_none() {
     }
 }
 
+/// An object whose metadata come with this status.
+macro_rules! object_with_metadata {
+    ($status:literal) => {
+        concat!(
+            "<D:propstat><D:prop><D:resourcetype/><D:getcontentlength>1</D:getcontentlength></D:prop>",
+            "<D:status>HTTP/1.1 200 OK</D:status></D:propstat><D:propstat><D:prop><metadata xmlns=\"urn:adit:objects\"/></D:prop>",
+            "<D:status>HTTP/1.1 ",
+            $status,
+            "</D:status></D:propstat>"
+        )
+    };
+}
+
+#[test]
+fn metadata_that_a_server_fails_to_tell_are_not_taken_for_none() {
+    let head = |told: &'static str| {
+        let (server, objects) = with_habits(WebDavHabits::default());
+        server.store("root/dir/object", b"mine");
+        server.set_habits(WebDavHabits { collections_told_as: Some(told), ..WebDavHabits::default() });
+        objects.head("dir")
+    };
+    for told in [object_with_metadata!("500 Internal Server Error"), object_with_metadata!("503 Busy")] {
+        let e = head(told).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Corrupt, "{e}");
+        assert!(e.to_string().contains("it answers 50"), "{e}");
+    }
+    for told in [object_with_metadata!("404 Not Found"), object_with_metadata!("501 Not Implemented")] {
+        assert!(head(told).unwrap().metadata.is_empty());
+    }
+}
+
 /// A `MOVE` with `Overwrite: T` does away with a collection and all that is in it.
 #[test]
 fn collections_are_never_replaced_or_removed() {

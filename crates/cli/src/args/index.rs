@@ -120,10 +120,14 @@ Example:
     #[command(after_long_help = "\
 A line for each thing in the folder, and the last for all of it: sizes as the entries say them, not what they take on a disk. A folder has no size of its own.
 
-With --json there is an object: path, kind, files, directories and others, how many there are, size, the bytes of all of them, and children, a list of such objects without children.
+Of several folders, one that is not there is told and passed over, and the exit code is 1.
 
-Example:
-  adit index du src.idx /target")]
+With --json there is an object: path, kind, files, directories and others, how many there are, size, the bytes of all of them, and children, a list of such objects without children \
+(none with --summarize). Of several folders, and with --paths-from, there is a list of such objects.
+
+Examples:
+  adit index du src.idx /target
+  adit index find src.idx -t directory node_modules -0 | adit index du src.idx -s -0 --paths-from -")]
     Du(IndexDuArgs),
     /// Tell the largest files and folders
     #[command(after_long_help = "\

@@ -258,9 +258,15 @@ pub struct IndexDuArgs {
     /// The index.
     #[command(flatten)]
     pub of: IndexedArgs,
-    /// The folder
+    /// The folders
     #[arg(value_name = "PATH", default_value = "/", value_parser = units::path())]
-    pub path: OsString,
+    pub paths: Vec<OsString>,
+    /// Folders named in a file, or on standard input with -, one in each line (with -0, each ended by a zero byte)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "paths")]
+    pub paths_from: Option<PathBuf>,
+    /// Tell of each folder the sum alone, not what is in it
+    #[arg(short, long)]
+    pub summarize: bool,
     /// What is printed.
     #[command(flatten)]
     pub print: PrintArgs,

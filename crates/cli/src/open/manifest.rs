@@ -453,7 +453,7 @@ fn built_index(file: &Path, args: &CasArgs, quiet: bool) -> Result<Segment> {
         if segments.last_at(&place).is_some() {
             objects = hurried(OsStr::new(place_of(file)?.0), &args.store)?;
         }
-        match ObjectDocument::open(objects, name) {
+        match ObjectDocument::open(objects, name).map(|document| kept_in(&dir, document)) {
             Ok(document) => match document.origin() {
                 Some(origin) => {
                     let segment = segments.of_origin(&origin, &document, &mut report);
@@ -476,6 +476,14 @@ fn built_index(file: &Path, args: &CasArgs, quiet: bool) -> Result<Segment> {
     };
     progress.finish()?;
     segment.map_err(|e| failure(file, &e))
+}
+
+/// It is read more than once, and fetched once, if the folder has room for it.
+fn kept_in(dir: &Path, document: ObjectDocument) -> ObjectDocument {
+    match tempfile::tempfile_in(dir) {
+        Ok(file) => document.keeping_in(file),
+        Err(_) => document,
+    }
 }
 
 /// An index that `write` puts into a new file of this path in the cache directory. It is there for this process alone.

@@ -136,6 +136,13 @@ impl Index {
         &self.0.segment
     }
 
+    /// Questions in bulk that a graphics processor may answer, with the same answers: whoever was measured to be faster does. As
+    /// [`Session::new`](crate::session::Session::new), over this index; nothing of its options and caches is shared.
+    #[cfg(feature = "gpu")]
+    pub fn session(&self, options: crate::session::SessionOptions) -> crate::session::Session {
+        crate::session::Session::new(self.0.segment.clone(), options)
+    }
+
     /// Where it comes from; `None` if it was not made of a folder or a store by [`crate::scan`].
     pub fn origin(&self) -> Option<Origin> {
         Origin::decode(self.0.segment.identity())

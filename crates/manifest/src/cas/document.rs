@@ -1,7 +1,9 @@
 //! A manifest that lies in an object store itself.
 
+use std::fs::File;
 use std::io::{self, Read};
-use std::sync::Arc;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_core::error::Result;
 use adit_core::media::{ObjectInfo, Objects};
@@ -19,6 +21,15 @@ pub struct ObjectDocument {
     objects: Arc<dyn Objects>,
     key: String,
     info: ObjectInfo,
+    kept: Option<Mutex<Kept>>,
+}
+
+/// What was fetched, from the beginning on.
+struct Kept {
+    file: File,
+    len: u64,
+    /// The file takes no more.
+    is_full: bool,
 }
 
 impl ObjectDocument {
@@ -28,7 +39,14 @@ impl ObjectDocument {
     /// Those of [`Objects::head`].
     pub fn open(objects: Arc<dyn Objects>, key: &str) -> Result<Self> {
         let info = objects.head(key)?;
-        Ok(ObjectDocument { objects, key: key.to_owned(), info })
+        Ok(ObjectDocument { objects, key: key.to_owned(), info, kept: None })
+    }
+
+    /// Puts what is fetched into `file`, which is empty and has no other user, and fetches it once, however often it is read. What does not fit there
+    /// is fetched again.
+    #[must_use]
+    pub fn keeping_in(self, file: File) -> Self {
+        ObjectDocument { kept: Some(Mutex::new(Kept { file, len: 0, is_full: false })), ..self }
     }
 
     /// What the store says of it.
@@ -82,17 +100,46 @@ struct Reader<'a> {
     used: usize,
 }
 
+impl Reader<'_> {
+    fn kept(&self) -> Option<MutexGuard<'_, Kept>> {
+        Some(self.document.kept.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Fills `buffer` with what is next, if all of that is kept.
+    fn read_kept(&self, buffer: &mut [u8]) -> io::Result<bool> {
+        let Some(kept) = self.kept() else { return Ok(false) };
+        let is_there = self.offset + buffer.len() as u64 <= kept.len;
+        if is_there {
+            kept.file.read_exact_at(buffer, self.offset)?;
+        }
+        Ok(is_there)
+    }
+
+    /// Keeps what is next, if all before it is kept.
+    fn keep(&self, bytes: &[u8]) {
+        let Some(mut kept) = self.kept() else { return };
+        if kept.is_full || kept.len != self.offset {
+            return;
+        }
+        match kept.file.write_all_at(bytes, self.offset) {
+            Ok(()) => kept.len += bytes.len() as u64,
+            Err(_) => kept.is_full = true,
+        }
+    }
+}
+
 impl Read for Reader<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         if self.used == self.buffer.len() {
-            let ObjectDocument { objects, key, info } = self.document;
+            let ObjectDocument { objects, key, info, .. } = self.document;
             let len = info.len.saturating_sub(self.offset).min(REQUEST_LEN_BYTES as u64) as usize;
             let mut buffer = vec![0; len];
-            if len > 0 {
+            if len > 0 && !self.read_kept(&mut buffer)? {
                 let fetched = objects.read_at(key, self.offset, &mut buffer, info.tag.as_ref());
                 if fetched.map_err(io::Error::other)?.count < len {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
+                self.keep(&buffer);
             }
             (self.used, self.buffer) = (0, buffer);
             self.offset += len as u64;

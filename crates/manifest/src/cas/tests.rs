@@ -288,6 +288,27 @@ fn a_document_is_read_as_often_as_is_needed() {
     }
 }
 
+/// Also where a reading ends early, and where there is no room for all of it.
+#[test]
+fn a_document_that_is_kept_is_fetched_once() {
+    let world = world(9 * MIB + 5);
+    let read = |document: &ObjectDocument, len: u64| {
+        world.faults.reset_stats();
+        let mut bytes = Vec::new();
+        Source::open(document).unwrap().take(len).read_to_end(&mut bytes).unwrap();
+        assert!(bytes == world.content[..len as usize]);
+        world.faults.stats().bytes_read
+    };
+    let len = world.id.len;
+    let kept = document(&world).keeping_in(tempfile::tempfile().unwrap());
+    let fetched = [10, 5 * MIB, len, len].map(|len| read(&kept, len));
+    assert_eq!(fetched, [4 * MIB, 4 * MIB, MIB + 5, 0]);
+    assert_eq!(kept.hash().unwrap(), world.id.hash);
+    // A file that may not be written takes nothing.
+    let full = document(&world).keeping_in(std::fs::File::open("/dev/null").unwrap());
+    assert_eq!([read(&full, len), read(&full, len)], [len; 2]);
+}
+
 /// What comes of a document is of one object, or nothing comes.
 #[test]
 fn a_document_that_is_replaced_between_two_requests_is_stale() {

@@ -30,7 +30,7 @@ pub struct Response {
     pub status: Option<u16>,
     /// What is known of it.
     pub props: Props,
-    /// The first status of properties that is no success.
+    /// The highest status of properties that is no success: one of a server that fails comes before one that it has no such property.
     pub refused: Option<u16>,
 }
 
@@ -249,7 +249,7 @@ impl Parsed {
             (Element::Metadata, _) if in_prop => self.props.metadata = some(),
             (Element::Propstat, Some(Element::Response)) => match self.props_status {
                 Some(200..=299) => self.response.props.add(std::mem::take(&mut self.props)),
-                other => self.response.refused = self.response.refused.or(other),
+                other => self.response.refused = self.response.refused.max(other),
             },
             (Element::Response, Some(Element::Multistatus)) => each(std::mem::take(&mut self.response))?,
             (Element::Multistatus, None) => self.is_complete = true,

@@ -153,6 +153,12 @@ impl Server {
             if told != key.trim_end_matches('/') || found.is_some() {
                 return Err(Trouble::Contradiction(format!("it tells of {}", response.href.escape_debug())));
             }
+            // That an object has no metadata is not the same as that the server could not look.
+            let failed = response.refused.filter(|status| *status >= 500 && *status != 501);
+            if let (None, Some(status)) = (&response.props.metadata, failed) {
+                let what = "the server does not tell which properties it has";
+                return Err(Trouble::Contradiction(format!("{what}: it answers {status}")));
+            }
             found = Some(self.resource_of(response)?);
             Ok(())
         });

@@ -1,5 +1,6 @@
 //! The same questions to the index that a mount keeps of itself.
 
+use std::ffi::OsStr;
 use std::io::BufRead;
 use std::os::unix::ffi::OsStrExt;
 
@@ -8,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::lines::{self, Line};
 use super::resolve::{EMPTY, Missed};
-use crate::args::index_ask::{IndexDuArgs, IndexFindArgs, IndexResolveArgs, IndexTopArgs, KindArg, PrintArgs, SortArg};
-use crate::args::units::show_size;
+use super::usage::{self, Added};
+use crate::args::index_ask::{IndexFindArgs, IndexResolveArgs, IndexTopArgs, KindArg, SortArg};
 use crate::asked::Asked;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
@@ -52,7 +53,7 @@ pub fn find(asked: &Asked, args: &IndexFindArgs, patterns: Option<&[Vec<u8>]>) -
 }
 
 /// As of an index file: `end` is what came last of the answer.
-fn expect_whole(asked: &Asked, end: &Value) -> Result<()> {
+pub(super) fn expect_whole(asked: &Asked, end: &Value) -> Result<()> {
     let End { unread, .. } = End::deserialize(end).unwrap_or_default();
     super::not_whole(asked.mountpoint(), unread, &super::walked_again(asked.mountpoint()))
 }
@@ -267,49 +268,20 @@ fn from_name(path: &[u8], number: usize) -> &[u8] {
     &path[at..]
 }
 
-fn sum_json(sum: &Sum) -> Value {
-    let mut told = json!({
-        "kind": sum.kind,
-        "files": sum.files,
-        "directories": sum.directories,
-        "others": sum.others,
-        "size": sum.bytes,
-    });
-    add_name(&mut told, "path", &rooted(&sum.path));
-    told
-}
-
-fn print_sum(sum: &Sum, print: PrintArgs, out: &mut Output) -> Result<()> {
-    if print.print0 {
-        out.bytes(format!("{} ", sum.bytes).as_bytes())?;
-        return path(out, &sum.path, true);
-    }
-    let folder = if sum.kind == "directory" && !sum.path.is_empty() { "/" } else { "" };
-    out.line(format_args!("{:>10}  {}{folder}", show_size(sum.bytes), printable(&rooted(&sum.path))))
-}
-
-/// `adit index du MOUNTPOINT`
-pub fn du(asked: &Asked, args: &IndexDuArgs) -> Result<()> {
-    interrupt::watch();
+/// What is at `path`, added up, with what is in it where that is `wanted`; and what came last of the answer.
+pub(super) fn du(asked: &Asked, path: &OsStr, wanted: bool) -> Result<(Added, Value)> {
     let mut children = Vec::new();
-    let question = Question::Du { path: asked.path_of_mount(&args.path) };
+    let question = Question::Du { path: asked.path_of_mount(path) };
     let end = asked.ask(&question, &mut |piece| {
-        if let Piece::Sums(sums) = piece {
+        if let Piece::Sums(sums) = piece
+            && wanted
+        {
             children.extend(sums);
         }
         Ok(())
     })?;
     let total = Sum::deserialize(&end).map_err(|e| Failure::new(Code::Failure, e))?;
-    let mut out = Output::new();
-    if args.print.json {
-        let mut told = sum_json(&total);
-        told["children"] = children.iter().map(sum_json).collect();
-        out.json(&told)?;
-    } else {
-        children.iter().chain([&total]).try_for_each(|sum| print_sum(sum, args.print, &mut out))?;
-    }
-    out.finish()?;
-    expect_whole(asked, &end)
+    Ok((Added { total, children }, end))
 }
 
 /// `adit index top MOUNTPOINT`
@@ -329,10 +301,10 @@ pub fn top(asked: &Asked, args: &IndexTopArgs) -> Result<()> {
         _ => (&[][..], &[][..]),
     };
     if args.print.json {
-        let told = |sums: &[Sum]| sums.iter().map(sum_json).collect::<Vec<_>>();
+        let told = |sums: &[Sum]| sums.iter().map(usage::json_of).collect::<Vec<_>>();
         out.json(&json!({ "files": told(files), "directories": told(directories) }))?;
     } else {
-        files.iter().chain(directories).try_for_each(|sum| print_sum(sum, args.print, &mut out))?;
+        files.iter().chain(directories).try_for_each(|sum| usage::print(sum, args.print, &mut out))?;
     }
     out.finish()?;
     expect_whole(asked, &end)
