@@ -127,7 +127,7 @@ With --json there is an object: path, kind, files, directories and others, how m
 
 Examples:
   adit index du src.idx /target
-  adit index find src.idx -t directory node_modules -0 | adit index du src.idx -s -0 --paths-from -")]
+  adit index find s.idx -td target -0 | adit index du s.idx -s0 --paths-from -")]
     Du(IndexDuArgs),
     /// Tell the largest files and folders
     #[command(after_long_help = "\
