@@ -220,6 +220,7 @@ fn what_could_not_be_read_is_not_known() {
         &["find", &part, "notes", "--quiet"],
         &["dupes", &part],
         &["du", &part],
+        &["du", &part, "no such folder", "Photos"],
         &["top", &part],
     ] {
         let ran = index(&bench, args).expect(1).says("index update");

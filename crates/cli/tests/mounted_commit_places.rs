@@ -99,7 +99,7 @@ fn what_a_manifest_has_no_place_for_is_told() {
     fs::create_dir(w.at("made")).unwrap();
     fs::set_permissions(w.at("b"), PermissionsExt::from_mode(0o755)).unwrap();
     fs::set_permissions(w.at("c"), PermissionsExt::from_mode(0o600)).unwrap();
-    let words = "not kept: 1 empty folder, 1 exec bit, 1 change of permissions or owners";
+    let words = "not kept: 1 empty folder, 1 exec bit, 1 change of permissions, owners or extended attributes";
     w.commit(&[]).expect(0).says(words).says(nothing);
     let lost = json!({"deletions": 0, "directories": 1, "runnable": 1, "attributes": 1});
     assert_eq!(w.told(&[])["lost"], lost);
@@ -112,7 +112,8 @@ fn what_a_manifest_has_no_place_for_is_told() {
     let Some(w) = World::new("v2025") else { return };
     w.mount();
     fs::set_permissions(w.at("c"), PermissionsExt::from_mode(0o600)).unwrap();
-    w.commit(&[]).expect(0).says("keeps exec bits alone; not kept: 1 change of permissions or owners").says(nothing);
+    let words = "keeps exec bits alone; not kept: 1 change of permissions, owners or extended attributes";
+    w.commit(&[]).expect(0).says(words).says(nothing);
     fs::create_dir(w.at("made")).unwrap();
     w.commit(&[]).expect(0).says("1 folder").says("not kept: 1 change");
     w.umount();

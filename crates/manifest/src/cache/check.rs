@@ -52,6 +52,7 @@ impl fmt::Display for Problem {
         match self {
             Problem::Foreign => f.write_str("its files do not belong together"),
             Problem::Blocks(blocks) => match blocks.first() {
+                Some(only) if blocks.len() == 1 => write!(f, "block {only} is damaged"),
                 Some(first) => write!(f, "{} damaged blocks, the first is {first}", blocks.len()),
                 None => f.write_str("damaged blocks"),
             },

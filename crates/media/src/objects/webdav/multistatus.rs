@@ -30,8 +30,10 @@ pub struct Response {
     pub status: Option<u16>,
     /// What is known of it.
     pub props: Props,
-    /// The highest status of properties that is no success: one of a server that fails comes before one that it has no such property.
+    /// The first status of properties that is no success.
     pub refused: Option<u16>,
+    /// That of our metadata, if they came with such a one: 404 if there are none.
+    pub metadata_refused: Option<u16>,
 }
 
 /// Properties of a resource.
@@ -143,6 +145,8 @@ struct Parsed {
     response: Response,
     props: Props,
     props_status: Option<u16>,
+    /// Our metadata are among the properties, as it were: without a text where they are refused.
+    tells_metadata: bool,
     is_complete: bool,
 }
 
@@ -207,7 +211,10 @@ impl Parsed {
             (Element::Multistatus, None) => {}
             (_, None) => return Err(wrong("it is another document")),
             (Element::Response, Some(Element::Multistatus)) => self.response = Response::default(),
-            (Element::Propstat, Some(Element::Response)) => (self.props, self.props_status) = Default::default(),
+            (Element::Propstat, Some(Element::Response)) => {
+                (self.props, self.props_status, self.tells_metadata) = Default::default();
+            }
+            (Element::Metadata, _) if self.is_in_prop(0) => self.tells_metadata = true,
             (Element::ResourceType, _) if self.is_in_prop(0) => {
                 self.props.is_collection.get_or_insert(false);
             }
@@ -249,7 +256,12 @@ impl Parsed {
             (Element::Metadata, _) if in_prop => self.props.metadata = some(),
             (Element::Propstat, Some(Element::Response)) => match self.props_status {
                 Some(200..=299) => self.response.props.add(std::mem::take(&mut self.props)),
-                other => self.response.refused = self.response.refused.max(other),
+                other => {
+                    self.response.refused = self.response.refused.or(other);
+                    if self.tells_metadata {
+                        self.response.metadata_refused = other;
+                    }
+                }
             },
             (Element::Response, Some(Element::Multistatus)) => each(std::mem::take(&mut self.response))?,
             (Element::Multistatus, None) => self.is_complete = true,
@@ -301,7 +313,16 @@ mod tests {
             metadata: Some(r#"{"a":"b"}"#.to_owned()),
             is_collection: Some(false),
         };
-        assert_eq!(all[0], Response { href: "/root/a%20b".to_owned(), status: None, props, refused: Some(404) });
+        assert_eq!(
+            all[0],
+            Response {
+                href: "/root/a%20b".to_owned(),
+                status: None,
+                props,
+                refused: Some(404),
+                metadata_refused: None
+            }
+        );
         assert_eq!((all[1].href.as_str(), all[1].props.is_collection), ("http://host/root/c/", Some(true)));
         assert_eq!((all[2].status, all.len()), (Some(404), 3));
         assert_eq!(read(r#"<multistatus xmlns="DAV:"/>"#).unwrap(), []);

@@ -154,9 +154,8 @@ impl Server {
                 return Err(Trouble::Contradiction(format!("it tells of {}", response.href.escape_debug())));
             }
             // That an object has no metadata is not the same as that the server could not look.
-            let failed = response.refused.filter(|status| *status >= 500 && *status != 501);
-            if let (None, Some(status)) = (&response.props.metadata, failed) {
-                let what = "the server does not tell which properties it has";
+            if let Some(status) = response.metadata_refused.filter(|status| *status >= 500 && *status != 501) {
+                let what = "the server does not tell which metadata it has";
                 return Err(Trouble::Contradiction(format!("{what}: it answers {status}")));
             }
             found = Some(self.resource_of(response)?);

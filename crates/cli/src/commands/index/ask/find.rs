@@ -1,7 +1,5 @@
 //! `index find`.
 
-use std::fs::File;
-use std::io::BufReader;
 use std::os::unix::ffi::OsStrExt;
 
 use adit_core::ErrorKind;
@@ -9,13 +7,14 @@ use adit_core::types::Kind;
 use adit_index::query::{Order, Paths, PatternBuilder, Query, Syntax};
 use serde_json::json;
 
-use super::{directory, expect_whole, lines, mounted, show, until};
+use super::lines::Lines;
+use super::{directory, expect_whole, mounted, show, until};
 use crate::args::index_ask::{IndexFindArgs, KindArg, SortArg};
 use crate::args::low::GlobalArgs;
 use crate::asked::Asked;
 use crate::devices::{self, Answerer};
 use crate::failure::{Failure, Result};
-use crate::interrupt::{self, Input};
+use crate::interrupt;
 use crate::open::index::{IndexFile, only_file};
 use crate::output::{JsonList, Output};
 
@@ -51,14 +50,7 @@ fn patterns(args: &IndexFindArgs) -> Result<Option<Vec<Vec<u8>>>> {
     let Some(file) = &args.patterns_from else {
         return Ok(args.pattern.as_ref().map(|text| vec![text.as_bytes().to_vec()]));
     };
-    let end = if args.print.print0 { 0 } else { b'\n' };
-    let mut texts = if file.as_os_str() == "-" {
-        lines::all(&mut BufReader::new(Input), end, &"standard input")?
-    } else {
-        let name = file.display();
-        let opened = File::open(file).map_err(|e| Failure::io(&name, &e))?;
-        lines::all(&mut BufReader::new(opened), end, &name)?
-    };
+    let mut texts = Lines::open(file, args.print.print0)?.all()?;
     texts.retain(|text| !text.is_empty());
     Ok(Some(texts))
 }

@@ -1,12 +1,17 @@
 //! Paths and patterns that come by standard input or in a file, one after the other.
 
-use std::fmt;
-use std::io::{self, BufRead, Read};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
 
 use crate::failure::{Failure, Result};
+use crate::interrupt::Input;
 
 /// Longest path that is looked up, in bytes. None in an index is nearly as long.
 pub const PATH_LEN_MAX_BYTES: usize = 1 << 20;
+
+/// What is read at once, in bytes.
+const BUFFER_LEN_BYTES: usize = 1 << 20;
 
 /// What came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,33 +24,65 @@ pub enum Line {
     End,
 }
 
-/// Appends the next path to `path`, without the byte `end` that ends it: of one that is too long, as much as one may have.
-///
-/// # Errors
-/// Those of reading.
-pub fn next(input: &mut dyn BufRead, end: u8, path: &mut Vec<u8>) -> Result<Line> {
-    read(input, end, path).map_err(|e| Failure::io("standard input", &e))
+/// Paths or patterns that are read one after the other.
+pub struct Lines {
+    input: Box<dyn BufRead>,
+    end: u8,
+    name: String,
 }
 
-/// All that `input` has, of which `name` is the name.
-///
-/// # Errors
-/// Those of reading; usage for one that is too long.
-pub fn all(input: &mut dyn BufRead, end: u8, name: &dyn fmt::Display) -> Result<Vec<Vec<u8>>> {
-    let mut all = Vec::new();
-    loop {
-        let mut one = Vec::new();
-        match read(input, end, &mut one).map_err(|e| Failure::io(name, &e))? {
-            Line::Path => all.push(one),
-            Line::TooLong(len_bytes) => {
-                let number = all.len() + 1;
-                return Err(Failure::usage(format!(
-                    "{name}: line {number} has {len_bytes} bytes; {PATH_LEN_MAX_BYTES} are the most"
-                )));
+impl Lines {
+    /// Those of standard input: each ended by a zero byte, or else one in each line.
+    pub fn of_stdin(print0: bool) -> Lines {
+        let input = Box::new(BufReader::with_capacity(BUFFER_LEN_BYTES, Input));
+        Lines { input, end: end_of(print0), name: "standard input".to_owned() }
+    }
+
+    /// Those of a file, or of standard input for `-`.
+    ///
+    /// # Errors
+    /// Those of opening it.
+    pub fn open(file: &Path, print0: bool) -> Result<Lines> {
+        if file.as_os_str() == "-" {
+            return Ok(Lines::of_stdin(print0));
+        }
+        let name = file.display().to_string();
+        let opened = File::open(file).map_err(|e| Failure::io(&name, &e))?;
+        Ok(Lines { input: Box::new(BufReader::with_capacity(BUFFER_LEN_BYTES, opened)), end: end_of(print0), name })
+    }
+
+    /// Appends the next one to `path`, without the byte that ends it: of one that is too long, as much as one may have.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn next(&mut self, path: &mut Vec<u8>) -> Result<Line> {
+        read(&mut *self.input, self.end, path).map_err(|e| Failure::io(&self.name, &e))
+    }
+
+    /// All of them.
+    ///
+    /// # Errors
+    /// Those of reading; usage for one that is too long.
+    pub fn all(mut self) -> Result<Vec<Vec<u8>>> {
+        let mut all = Vec::new();
+        loop {
+            let mut one = Vec::new();
+            match self.next(&mut one)? {
+                Line::Path => all.push(one),
+                Line::TooLong(len_bytes) => {
+                    let (name, number) = (self.name, all.len() + 1);
+                    return Err(Failure::usage(format!(
+                        "{name}: line {number} has {len_bytes} bytes; {PATH_LEN_MAX_BYTES} are the most"
+                    )));
+                }
+                Line::End => return Ok(all),
             }
-            Line::End => return Ok(all),
         }
     }
+}
+
+fn end_of(print0: bool) -> u8 {
+    if print0 { 0 } else { b'\n' }
 }
 
 fn read(input: &mut dyn BufRead, end: u8, path: &mut Vec<u8>) -> io::Result<Line> {

@@ -1,13 +1,12 @@
 //! The same questions to the index that a mount keeps of itself.
 
 use std::ffi::OsStr;
-use std::io::BufRead;
 use std::os::unix::ffi::OsStrExt;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::lines::{self, Line};
+use super::lines::{Line, Lines};
 use super::resolve::{EMPTY, Missed};
 use super::usage::{self, Added};
 use crate::args::index_ask::{IndexFindArgs, IndexResolveArgs, IndexTopArgs, KindArg, SortArg};
@@ -139,7 +138,7 @@ pub fn resolve(asked: &Asked, args: &IndexResolveArgs) -> Result<()> {
     let mut answers =
         Answers { asked, start, list, print0, missing: 0, end: Value::Null, waiting: Vec::new(), waiting_bytes: 0 };
     if args.paths.is_empty() {
-        answers.all_of(&mut std::io::BufReader::new(interrupt::Input), &mut out)?;
+        answers.all_of(Lines::of_stdin(args.print.print0), &mut out)?;
     } else {
         args.paths.iter().try_for_each(|path| answers.add(path.as_bytes().to_vec(), &mut out))?;
         answers.flush(&mut out)?;
@@ -168,12 +167,11 @@ struct Answers<'a> {
 }
 
 impl Answers<'_> {
-    /// Answers each path that `input` has.
-    fn all_of(&mut self, input: &mut dyn BufRead, out: &mut Output) -> Result<()> {
-        let end = if self.print0 { 0 } else { b'\n' };
+    /// Answers each path that `lines` has.
+    fn all_of(&mut self, mut lines: Lines, out: &mut Output) -> Result<()> {
         loop {
             let mut path = Vec::new();
-            match lines::next(input, end, &mut path)? {
+            match lines.next(&mut path)? {
                 Line::Path => self.add(path, out)?,
                 Line::TooLong(len_bytes) => {
                     self.flush(out)?;

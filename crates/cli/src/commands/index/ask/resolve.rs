@@ -1,6 +1,5 @@
 //! `index resolve`.
 
-use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 
 use adit_index::NodeId;
@@ -9,7 +8,7 @@ use adit_index::resolve::{Miss, MissKind, Question};
 use adit_index::scan::UNREADABLE;
 use serde_json::{Value, json};
 
-use super::lines::{self, Line, PATH_LEN_MAX_BYTES};
+use super::lines::{Line, Lines, PATH_LEN_MAX_BYTES};
 use super::{directory, mounted, rooted, show};
 use crate::args::index_ask::IndexResolveArgs;
 use crate::args::low::GlobalArgs;
@@ -55,7 +54,7 @@ pub fn resolve(args: &IndexResolveArgs, global: &GlobalArgs) -> Result<()> {
         missing: 0,
     };
     if args.paths.is_empty() {
-        answers.all_of(&mut BufReader::with_capacity(1 << 20, interrupt::Input), &mut out)?;
+        answers.all_of(Lines::of_stdin(args.print.print0), &mut out)?;
     } else {
         let paths: Vec<&[u8]> = args.paths.iter().map(|path| path.as_bytes()).collect();
         answers.batch(&paths, &mut out)?;
@@ -78,14 +77,13 @@ struct Answers<'a> {
 }
 
 impl Answers<'_> {
-    /// Answers each path that `input` has.
-    fn all_of(&mut self, input: &mut dyn BufRead, out: &mut Output) -> Result<()> {
-        let end = if self.print0 { 0 } else { b'\n' };
+    /// Answers each path that `lines` has.
+    fn all_of(&mut self, mut lines: Lines, out: &mut Output) -> Result<()> {
         let batch_len = BATCH_LEN_BYTES << if self.by.likes_large_batches() { DEVICE_BATCH_SHIFT } else { 0 };
         let (mut bytes, mut ends) = (Vec::new(), Vec::new());
         loop {
             let before = bytes.len();
-            let line = lines::next(input, end, &mut bytes)?;
+            let line = lines.next(&mut bytes)?;
             if line == Line::Path {
                 ends.push(bytes.len());
             }

@@ -1,15 +1,13 @@
 //! `index du` and `index top`.
 
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 
 use adit_index::NodeId;
 use adit_index::query::{self, Paths, Usage};
 use serde_json::{Value, json};
 
-use super::lines::{self, Line};
+use super::lines::{Line, Lines};
 use super::{directory, expect_whole, mounted, node_at, show};
 use crate::args::index_ask::{IndexDuArgs, IndexTopArgs, PrintArgs};
 use crate::args::low::GlobalArgs;
@@ -17,7 +15,7 @@ use crate::args::units::show_size;
 use crate::asked::Asked;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Failures, Result};
-use crate::interrupt::{self, Input};
+use crate::interrupt;
 use crate::open::index::{IndexFile, only_file};
 use crate::output::{JsonList, Output, add_name, printable};
 use crate::question::Sum;
@@ -78,19 +76,20 @@ fn sum(index: &IndexFile, paths: &mut Paths<'_>, node: NodeId, usage: Usage) -> 
 
 /// `adit index du`
 pub fn du(args: &IndexDuArgs, global: &GlobalArgs) -> Result<()> {
-    interrupt::watch();
     if let Some(asked) = Asked::around(&args.of.index, global.quiet)? {
+        interrupt::watch();
         let mut end = Value::Null;
-        let told = each(args, &mut |path| {
+        let failures = each(args, &mut |path| {
             let (added, last) = mounted::du(&asked, path, !args.summarize)?;
             end = last;
             Ok(added)
-        });
-        return told.and_then(|()| mounted::expect_whole(&asked, &end));
+        })?;
+        return ended(failures, mounted::expect_whole(&asked, &end));
     }
     let index = only_file(&args.of.index, &args.of.secret, global.quiet)?;
+    interrupt::watch();
     let mut paths = Paths::new(&index.segment);
-    each(args, &mut |path| {
+    let failures = each(args, &mut |path| {
         let node = node_at(&index, path)?;
         let used = query::du(&index.segment, node).map_err(|e| index.failure(&e))?;
         let children = if args.summarize { Vec::new() } else { used.children };
@@ -98,15 +97,24 @@ pub fn du(args: &IndexDuArgs, global: &GlobalArgs) -> Result<()> {
         let children = children.collect::<Result<_>>()?;
         Ok(Added { total: sum(&index, &mut paths, node, used.total)?, children })
     })?;
-    expect_whole(&index)
+    ended(failures, expect_whole(&index))
 }
 
-/// Tells what `add_up` makes of each path that was asked for. Of many, one that it cannot add up is told and passed over.
-fn each(args: &IndexDuArgs, add_up: &mut dyn FnMut(&OsStr) -> Result<Added>) -> Result<()> {
+/// What could not be added up was told; that not all is known is told as well.
+fn ended(mut failures: Failures, whole: Result<()>) -> Result<()> {
+    if let Err(failure) = whole {
+        failures.add(&failure);
+    }
+    failures.result()
+}
+
+/// Tells what `add_up` makes of each path that was asked for. Of many, one that it cannot add up is told and passed over: those are returned.
+fn each(args: &IndexDuArgs, add_up: &mut dyn FnMut(&OsStr) -> Result<Added>) -> Result<Failures> {
     let mut out = Output::new();
     if let (None, [path]) = (&args.paths_from, &args.paths[..]) {
         add_up(path)?.tell(None, args, &mut out)?;
-        return out.finish();
+        out.finish()?;
+        return Ok(Failures::default());
     }
     let mut list = if args.print.json { Some(JsonList::begin(&mut out)?) } else { None };
     let mut failures = Failures::default();
@@ -123,14 +131,10 @@ fn each(args: &IndexDuArgs, add_up: &mut dyn FnMut(&OsStr) -> Result<Added>) -> 
     match &args.paths_from {
         None => args.paths.iter().try_for_each(|path| one(add_up(path), &mut out))?,
         Some(file) => {
-            let mut input: Box<dyn BufRead> = match file.as_os_str() == "-" {
-                true => Box::new(BufReader::new(Input)),
-                false => Box::new(BufReader::new(File::open(file).map_err(|e| Failure::io(file.display(), &e))?)),
-            };
-            let end = if args.print.print0 { 0 } else { b'\n' };
+            let mut lines = Lines::open(file, args.print.print0)?;
             loop {
                 let mut path = Vec::new();
-                let added = match lines::next(&mut *input, end, &mut path)? {
+                let added = match lines.next(&mut path)? {
                     Line::End => break,
                     Line::Path if path.is_empty() => continue,
                     Line::Path => add_up(OsStr::from_bytes(&path)),
@@ -147,7 +151,7 @@ fn each(args: &IndexDuArgs, add_up: &mut dyn FnMut(&OsStr) -> Result<Added>) -> 
     }
     list.map_or(Ok(()), |list| list.end(&mut out))?;
     out.finish()?;
-    failures.result()
+    Ok(failures)
 }
 
 /// `adit index top`

@@ -19,7 +19,7 @@ pub struct Lost {
     pub directories: u64,
     /// Files that can be run, of version 2023.
     pub exec_bits: u64,
-    /// Files and folders with other permissions or another owner: of a manifest of 2025 all but exec bits.
+    /// Files and folders with other permissions, another owner or other extended attributes: of a manifest of 2025 all but exec bits.
     pub attributes: u64,
 }
 
@@ -58,7 +58,11 @@ impl Lost {
         let kinds = [
             (self.directories, "empty folder", "empty folders"),
             (self.exec_bits, "exec bit", "exec bits"),
-            (self.attributes, "change of permissions or owners", "changes of permissions or owners"),
+            (
+                self.attributes,
+                "change of permissions, owners or extended attributes",
+                "changes of permissions, owners or extended attributes",
+            ),
         ];
         let part = |(count, one, many): (u64, &str, &str)| {
             (count > 0).then(|| format!("{count} {}", if count == 1 { one } else { many }))
@@ -67,7 +71,9 @@ impl Lost {
         let what = parts.join(", ");
         (!parts.is_empty()).then(|| match format {
             Format::V2023 => format!("v2023 has files only; not kept: {what}"),
-            Format::V2025(_) => format!("of permissions and owners a manifest keeps exec bits alone; not kept: {what}"),
+            Format::V2025(_) => format!(
+                "of permissions, owners and extended attributes a manifest keeps exec bits alone; not kept: {what}"
+            ),
         })
     }
 }
