@@ -720,6 +720,8 @@ fn an_upload_goes_on_with_the_parts_that_are_noted_in_its_cache_directory() {
     eventually("the part is noted", || notes().any(|note| lines(note.path()) == 5));
     killed.kill().unwrap();
     killed.wait().unwrap();
+    // The next part was on its way: it counts for the one that was killed.
+    server.wait_until_left();
     server.clear();
     common::run(upload("named"), b"").expect(0).says("1 object stored");
     assert_eq!(server.log().iter().filter(|request| request.method == "PUT").count(), 2, "of three parts");

@@ -59,6 +59,7 @@ fn an_upload_ends_and_gives_its_parts_up() {
     let upload = ["manifest", "upload", "job", "--root", "work", "--cas", STORE];
     b.server.add(HttpFault::Stall, "PUT", "Data/", 0, u64::MAX);
     interrupt(&b, &upload, ("PUT", "Data/"), libc::SIGINT);
+    b.server.wait_until_left();
     b.server.clear();
     b.server.add(HttpFault::Stall, "HEAD", "Data/", 0, u64::MAX);
     interrupt(&b, &upload, ("HEAD", "Data/"), libc::SIGTERM);
@@ -84,8 +85,10 @@ fn a_download_and_a_verification_end() {
     for signal in [libc::SIGINT, libc::SIGTERM] {
         b.server.add(HttpFault::Stall, "GET", "Data/", 1, u64::MAX);
         interrupt(&b, &["manifest", "verify", "job", "--cas", STORE], ("GET", "Data/"), signal);
+        b.server.wait_until_left();
         let download = ["manifest", "download", "job", "dest", "--cas", STORE, "--cache-dir", "cache"];
         interrupt(&b, &download, ("GET", "Data/"), signal);
+        b.server.wait_until_left();
         b.server.clear();
         b.run(&download).expect(0);
         assert!(fs::read(b.path("dest/large")).unwrap() == pattern(LARGE_LEN));
@@ -158,4 +161,6 @@ fn kill(b: &Bucket, args: &[&str], parts: u64) {
     eventually("the parts are noted", || noted() == parts);
     child.0.kill().unwrap();
     child.0.wait().unwrap();
+    // Others were on their way: they count for the one that was killed.
+    b.server.wait_until_left();
 }

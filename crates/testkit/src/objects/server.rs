@@ -86,6 +86,8 @@ pub(super) struct State<B> {
     bytes_sent: u64,
     at_work: u64,
     at_work_max: u64,
+    /// Connections that are read.
+    served: u64,
     down: bool,
     ended: bool,
     released: bool,
@@ -116,6 +118,7 @@ impl<B: Backend> FaultyServer<B> {
             bytes_sent: 0,
             at_work: 0,
             at_work_max: 0,
+            served: 0,
             down: false,
             ended: false,
             released: false,
@@ -198,6 +201,22 @@ impl<B: Backend> FaultyServer<B> {
         assert!(came(&state), "no {method} of {key} came");
     }
 
+    /// Waits until no client is connected: whatever those sent that have gone, killed ones too, came, and will not come later.
+    ///
+    /// # Panics
+    /// If some stay connected for a minute.
+    pub fn wait_until_left(&self) {
+        // Connections are taken in their order: when this one is, all before it are.
+        let last = TcpStream::connect(self.address).and_then(|mut last| {
+            last.shutdown(Shutdown::Write)?;
+            io::Read::read(&mut last, &mut [0])
+        });
+        last.expect("a connection of its own");
+        let mut state = self.shared.state.lock();
+        self.shared.changed.wait_while_for(&mut state, |state| state.served > 0, WAIT_MAX);
+        assert_eq!(state.served, 0, "clients are connected");
+    }
+
     /// As if the process was killed: connections break, and no new one is answered, until [`FaultyServer::come_back`].
     pub fn go_down(&self) {
         let mut state = self.shared.state.lock();
@@ -244,11 +263,14 @@ fn accept<B: Backend>(listener: &TcpListener, shared: &Arc<Shared<B>>) {
         }
         let Ok(copy) = connection.try_clone() else { continue };
         state.connections.push(copy);
+        state.served += 1;
         drop(state);
         let shared = shared.clone();
         std::thread::spawn(move || {
             // A client that goes away, or a fault that ends the connection.
             let _ = serve(&connection, &shared);
+            shared.state.lock().served -= 1;
+            shared.changed.notify_all();
             let _ = connection.shutdown(Shutdown::Both);
         });
     }
