@@ -223,7 +223,7 @@ fn differences_are_listed_and_written_and_merged() {
     manifest(&bench, &["merge", "before", "changes", "-o", "merged"]).expect(0);
     assert_eq!(fs::read(bench.path("merged")).unwrap(), fs::read(bench.path("after")).unwrap());
     // A diff of something else, and in the wrong order.
-    manifest(&bench, &["merge", "after", "changes", "-o", "wrong"]).expect(1).says("a diff of another manifest");
+    manifest(&bench, &["merge", "after", "changes", "-o", "wrong"]).expect(2).says("a diff of another manifest");
     assert!(!bench.path("wrong").exists());
     // A chain: the second diff is of what the first one leads to.
     fs::write(bench.path("work/third"), "3").unwrap();

@@ -379,13 +379,29 @@ fn a_commit_says_what_is_missing_in_the_store() {
     fs::remove_file(object).unwrap();
     w.mount();
     fs::set_permissions(w.at("large"), PermissionsExt::from_mode(0o755)).unwrap();
-    let said = w.commit(&[]).expect(1).says("/large").says("it is not in the store");
-    assert!(!said.stderr.contains("ino "), "{}", said.stderr);
+    // Neither need be read for its hash, and both have to be for the store.
+    let (name, len) = ("gone/deep/y", "gone/deep/y".len());
+    fs::rename(w.at(name), w.at("renamed")).unwrap();
+    fs::remove_file(w.object_of(len)).unwrap();
+    for dry in [&["--dry-run"][..], &[]] {
+        let said = w.commit(dry).expect(1).says("commit: read /large").says("it is not in the store");
+        assert!(said.stderr.contains("commit: read /renamed"), "all are told: {}", said.stderr);
+        assert!(!said.stderr.contains("ino "), "{}", said.stderr);
+        assert_eq!(said.stderr.contains("it was a dry run"), !dry.is_empty(), "{}", said.stderr);
+    }
+    let told = w.commit(&["--dry-run", "--json"]).expect(1).json();
+    let failed = |number: usize| told["failures"][number]["path"].as_str();
+    assert_eq!([failed(0), failed(1), failed(2)], [Some("/large"), Some("/renamed"), None]);
+    // Where it goes elsewhere, the store that is mounted is not asked for all of it.
+    fs::create_dir(w.bench.path("elsewhere")).unwrap();
+    w.commit(&["--dry-run", "--cas", "elsewhere"]).expect(0).says("2 objects would be stored");
     assert!(w.manifests().is_empty());
     fs::write(object, &content).unwrap();
+    fs::write(w.path("work/gone/deep/y"), name).unwrap();
+    w.run(&["manifest", "upload", "job", "--root", "work", "--cas", "store"]).expect(0).says("1 object stored");
     w.umount();
     w.mount();
-    assert_eq!(w.told(&[])["files"], 1);
+    assert_eq!(w.told(&[])["files"], 2);
     w.umount();
 }
 
@@ -521,7 +537,11 @@ fn each_file_tells_what_has_become_of_it() {
     fs::write(w.at("a"), "edited").unwrap();
     fs::write(w.at("new"), "new").unwrap();
     fs::set_permissions(w.at("b"), PermissionsExt::from_mode(0o755)).unwrap();
-    assert_eq!([state("a"), state("/new"), state("b")], ["modified"; 3]);
+    let other = |value: &[u8]| {
+        rustix::fs::setxattr(w.at("other/file"), c"user.of", value, rustix::fs::XattrFlags::empty()).unwrap();
+    };
+    other(b"ours");
+    assert_eq!([state("a"), state("/new"), state("b"), state("other/file")], ["modified"; 4]);
     w.commit(&["--dry-run"]).expect(0);
     assert_eq!(state("a"), "modified");
     // A store that cannot be written.
@@ -533,8 +553,12 @@ fn each_file_tells_what_has_become_of_it() {
     fs::remove_file(w.bench.path("store/Data")).unwrap();
     fs::rename(&kept, w.bench.path("store/Data")).unwrap();
     w.commit(&["-o", "changes"]).expect(0);
-    assert_eq!([state("a"), state("new"), state("b")], ["uploaded"; 3]);
-    // At the next mount as well, wherever they are moved to, until they are changed.
+    // Of what has no place in the manifest, the content is in the store, and nothing more is to be committed.
+    assert_eq!([state("a"), state("new"), state("b"), state("other/file")], ["uploaded"; 4]);
+    // At the next mount as well, also after a kill, wherever they are moved to, until they are changed.
+    w.kill();
+    w.mount();
+    assert_eq!([state("a"), state("new"), state("b"), state("other/file")], ["uploaded"; 4]);
     w.umount();
     w.mount();
     fs::rename(w.at("new"), w.at("moved")).unwrap();
@@ -549,7 +573,30 @@ fn each_file_tells_what_has_become_of_it() {
     let all = w.run(&["status", "mnt", "/"]).expect(0).text();
     assert!(all.contains("modified   /a\n") && all.contains("  /dir/deep/y\n") && !all.contains("link"), "{all}");
     w.run(&["status", "mnt", "none"]).expect(1).says("none");
+    w.run(&["status", "mnt", "link"]).expect(1).says("a symbolic link, which has no state");
     w.umount();
+}
+
+/// There is nothing to write of it, and nothing more to commit.
+#[test]
+fn what_alone_has_no_place_in_a_manifest_is_committed_as_well() {
+    let Some(w) = World::new("v2023") else { return };
+    w.mount();
+    rustix::fs::setxattr(w.at("a"), c"user.of", b"ours", rustix::fs::XattrFlags::empty()).unwrap();
+    w.commit(&["--dry-run"]).expect(0).says("nothing is written");
+    assert_eq!(w.status("a"), "modified");
+    w.commit(&[]).expect(0).says("nothing is written");
+    assert_eq!(w.status("a"), "uploaded");
+    // What is dead can be told from a mount of the manifest alone.
+    w.kill_and_leave();
+    let told = w.bench.mounts();
+    assert_eq!((told.len(), &told[0]["kind"], &told[0]["state"]), (1, &"overlay".into(), &"dead".into()));
+    w.commit(&[]).expect(1).says("a dead mount");
+    w.run(&["umount", "mnt"]).expect(0);
+    w.run(&["mount", "job", "mnt", "--cas", "store", "--cache-dir", "cache"]).expect(0);
+    w.kill_and_leave();
+    assert_eq!(w.bench.mounts()[0]["kind"], "manifest");
+    w.run(&["umount", "mnt"]).expect(0);
 }
 
 /// A name that no host has cannot be opened, and so its state cannot be told; the others are told all the same.

@@ -110,7 +110,9 @@ impl World {
             assert_eq!(self.present().len(), FILES, "{when}: a manifest without its data");
         }
         for request in self.server.log() {
-            let again = before.contains(&&request.key) && request.method != "HEAD";
+            // Of a process that was killed when the store had just put the parts together, the next one has the upload forgotten, and not the object.
+            let forgets = request.method == "DELETE" && request.query.contains("uploadId=");
+            let again = before.contains(&&request.key) && request.method != "HEAD" && !forgets;
             assert!(!again, "{when}: {} of what was there: {}", request.method, request.key);
         }
         self.server.clear_log();
@@ -233,11 +235,12 @@ fn a_mount_that_is_killed_under_a_commit_is_committed_after_the_next() {
         let ended = child.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&ended.stderr);
         if !ended.status.success() {
-            assert_eq!(ended.status.code(), Some(6), "{said}");
-            assert!(
-                said.contains("mnt: the process of the mount ended") || said.contains("mnt: not a mount"),
-                "{said}"
-            );
+            let (code, what) = match said.contains("mnt: not a mount") {
+                true => (6, "mnt: not a mount"),
+                false => (1, "mnt: the process of the mount ended"),
+            };
+            assert_eq!(ended.status.code(), Some(code), "{said}");
+            assert!(said.contains(what), "{said}");
             assert!(said.contains("adit umount"), "{said}");
         }
         w.check(&before, &said);

@@ -145,7 +145,7 @@ impl<'s> Tree<'s> {
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory` and `Loop` as a mount gives them; `InvalidInput` and `NotPermitted` for a path or a
-    /// symbolic link that leads out of the store.
+    /// symbolic link that leads out of the tree.
     pub fn resolve(&self, path: &[u8], last: Last) -> Result<Node<'_>> {
         if let Some(found) = self.by_way(path, last)? {
             return Ok(found);
@@ -167,7 +167,7 @@ impl<'s> Tree<'s> {
                     if trail.len() == 1 {
                         return Err(FsError::new(ErrorKind::InvalidInput)
                             .on("open", String::from_utf8_lossy(path))
-                            .because("the path leads out of the store"));
+                            .because("the path leads out of the tree"));
                     }
                     trail.pop();
                 }
@@ -201,7 +201,7 @@ impl<'s> Tree<'s> {
         if target.starts_with(b"/") || climbs > depth {
             return Err(FsError::new(ErrorKind::NotPermitted)
                 .on("open", show(link.path()))
-                .because(format!("the symbolic link to {} leads out of the store", String::from_utf8_lossy(&target))));
+                .because(format!("the symbolic link to {} leads out of the tree", String::from_utf8_lossy(&target))));
         }
         Ok(parts)
     }

@@ -468,6 +468,8 @@ pub struct MountEntry {
     pub device: String,
     /// The user (uid) who mounted it, of a FUSE filesystem; the kernel answers that user's requests only, unless told.
     pub user: Option<u32>,
+    /// Whether the filesystem, and not this mount of it alone, refuses changes.
+    pub read_only: bool,
 }
 
 /// The topmost mount exactly at `mountpoint`, in this process's view.
@@ -506,9 +508,11 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut after_tags = fields.skip_while(|field| *field != b"-").skip(1);
     let fs_type = String::from_utf8_lossy(after_tags.next()?).into_owned();
     let source = unescape(after_tags.next()?);
-    let mut options = after_tags.next().unwrap_or_default().split(|&b| b == b',');
-    let user = options.find_map(|option| std::str::from_utf8(option.strip_prefix(b"user_id=")?).ok()?.parse().ok());
-    Some(MountEntry { id, mountpoint: mountpoint.into(), fs_type, source, device, user })
+    let options: Vec<&[u8]> = after_tags.next().unwrap_or_default().split(|&b| b == b',').collect();
+    let number = |option: &&[u8]| std::str::from_utf8(option.strip_prefix(b"user_id=")?).ok()?.parse().ok();
+    let user = options.iter().find_map(number);
+    let read_only = options.contains(&&b"ro"[..]);
+    Some(MountEntry { id, mountpoint: mountpoint.into(), fs_type, source, device, user, read_only })
 }
 
 /// Undoes the octal escapes (`\040`) of blanks and backslashes.
@@ -568,6 +572,10 @@ mod tests {
         assert_eq!(entry.mountpoint, Path::new(r"/mnt/a b\c"));
         assert_eq!((entry.id, entry.fs_type.as_str(), entry.device.as_str()), (36, "fuse.adit", "0:98"));
         assert_eq!((entry.source.to_str(), entry.user), (Some("/home/v x"), Some(0)));
+        // What the mount refuses, another one of the same filesystem may not.
+        let of = |mount: &str, all: &str| format!("36 35 0:98 / /m {mount},nosuid - fuse.adit /v {all},user_id=0");
+        let is_read_only = |mount, all| parse_line(of(mount, all).as_bytes()).expect("a line").read_only;
+        assert_eq!((entry.read_only, is_read_only("ro", "rw"), is_read_only("ro", "ro")), (false, false, true));
         assert_eq!(parse_line(b""), None);
         assert_eq!(parse_line(b"36 35 0:98 / /mnt rw shared:1 -"), None);
     }

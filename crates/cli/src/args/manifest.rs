@@ -71,7 +71,7 @@ upload that was interrupted goes on when it is started again. A file that is no 
 exit code is 1 then.
 
 That an object is there is told by its length. --verify has it fetched and compared with its hash, and replaces what is wrong: this mends \
-what `adit manifest verify` finds, as long as the files are there.
+what `adit manifest verify` finds, as long as the files are there. A mount that met what was wrong asks for it again after 30 seconds.
 
 With --manifest-prefix the manifest is stored, too, when all of its content is there: by its file name in the folder Manifests/PREFIX of the store, \
 with the root's path beside it, as `deadline attachment upload --upload-manifest-path` does.

@@ -150,7 +150,9 @@ fn snapshot(args: &ManifestSnapshotArgs, global: &GlobalArgs) -> Result<()> {
             // What was not wanted is not in the manifest.
             let (filter, json) = (&Filter::default(), args.json);
             let cache_dir = source.cas.cache_dir.as_deref();
-            let bringing = upload::Bringing { tree, root, cas, store, filter, cache_dir, verify: false, advice, json };
+            let verb = "snapshot";
+            let bringing =
+                upload::Bringing { tree, root, cas, store, filter, cache_dir, verify: false, advice, json, verb };
             let upload::Brought { uploaded, failed, finished } =
                 bringing.bring(&manifest, &mut HashSet::new(), global)?;
             let told = || json!({"uploaded": upload::describe(&uploaded), "failures": failed.into_json()});
@@ -313,7 +315,7 @@ fn merge(args: &ManifestMergeArgs, global: &GlobalArgs) -> Result<()> {
 /// The manifests of these names, the oldest first, as one.
 ///
 /// # Errors
-/// A diff that is not of what is before it; usage, for one that is of what comes after it.
+/// Usage, for a diff that is not of what is before it, or is of what comes after it.
 fn put_together(names: &[OsString], read_all: &[Read]) -> Result<Manifest> {
     for (at, (name, next)) in names.iter().zip(read_all).enumerate().skip(1) {
         // Put on top of its own changes, it would take them back.
@@ -330,8 +332,9 @@ fn put_together(names: &[OsString], read_all: &[Read]) -> Result<Manifest> {
         let before = &read_all[..at];
         if !before.iter().any(|one| one.has_hash(parent)) && !is_merged(before, parent)? {
             let what = format!("{}: a diff of another manifest: of one whose hash is {parent}", name.display());
-            return Err(Failure::new(Code::Failure, what)
-                .hint("name the manifests in the order in which they were made, the oldest first"));
+            return Err(
+                Failure::usage(what).hint("name the manifests in the order in which they were made, the oldest first")
+            );
         }
     }
     Manifest::merge(read_all.iter().map(|read| &read.manifest)).map_err(|e| Failure::fs("merge", &e))

@@ -91,6 +91,14 @@ pub fn silent_mounts(live: &[MountInfo]) -> Vec<MountInfo> {
     })
 }
 
+/// What was mounted where nobody is left to tell: what can be changed though it lies on a manifest, was an overlay.
+fn kind_of_dead(entry: &MountEntry) -> &'static str {
+    match Source::recognise(&entry.source).map_or("vault", |source| source.kind()) {
+        "manifest" if !entry.read_only => "overlay",
+        kind => kind,
+    }
+}
+
 /// The living mounts of this user, oldest first, then the dead ones.
 fn every_mount() -> Vec<MountJson> {
     open::mounted::sweep();
@@ -102,7 +110,7 @@ fn every_mount() -> Vec<MountJson> {
         .map(|entry| MountJson {
             source: source::without_prefix(&entry.source).to_string_lossy().into_owned(),
             source_raw: output::raw(source::without_prefix(&entry.source).as_bytes()),
-            kind: Source::recognise(&entry.source).map_or("vault", |source| source.kind()).to_owned(),
+            kind: kind_of_dead(&entry).to_owned(),
             snapshot: None,
             branch: None,
             upper: None,

@@ -124,7 +124,13 @@ impl Walk<'_> {
             return names.iter().try_for_each(|name| self.look_at(&path.join(name), false));
         }
         if !meta.is_file() {
-            return Ok(());
+            // In a folder they are passed over: it is asked for files.
+            let what = if meta.is_symlink() { "a symbolic link" } else { "no file" };
+            let none = || {
+                Failure::new(Code::Failure, format!("{}: {what}, which has no state", at.display()))
+                    .hint("files have one")
+            };
+            return if named { (self.sink)(path, Err(none())) } else { Ok(()) };
         }
         match (self.state_of)(&at) {
             Ok(state) => (self.sink)(path, Ok(state)),
@@ -180,8 +186,12 @@ mod tests {
         let mut walk = Walk { mountpoint: dir.path(), kind: "manifest", state_of: &state_of, sink: &mut sink };
         walk.look_at(Path::new(""), true).unwrap();
         walk.look_at(Path::new("b"), true).unwrap();
+        // Only who is named is answered.
+        std::os::unix::fs::symlink("a", at("link")).unwrap();
+        walk.look_at(Path::new("link"), false).unwrap();
+        walk.look_at(Path::new("link"), true).unwrap();
         let cached = |name: &str| (name.to_owned(), Ok("cached".to_owned()));
         let failed = |name: &str| (name.to_owned(), Err(Code::Failure));
-        assert_eq!(told, [cached("a"), cached("d/f"), failed("f"), cached("g"), failed("b")]);
+        assert_eq!(told, [cached("a"), cached("d/f"), failed("f"), cached("g"), failed("b"), failed("link")]);
     }
 }

@@ -126,7 +126,7 @@ fn nothing_leads_out_of_the_store() {
         assert_eq!(kind_of(tree.resolve(b"a/b/late", Last::Follow)), ErrorKind::InvalidInput);
         let error = tree.resolve(b"a/b/absolute", Last::Follow).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::NotPermitted);
-        assert!(error.to_string().contains("leads out of the store"), "{error}");
+        assert!(error.to_string().contains("leads out of the tree"), "{error}");
     });
 }
 

@@ -18,7 +18,7 @@ use adit_core::path::Tree;
 use adit_core::types::{Attr, Ino, Timestamp};
 use adit_index::Segment;
 
-pub use look::{Looked, look};
+pub use look::{Looked, TryEvent, look, try_lacking};
 
 use crate::format::limits::CHUNK_LEN_BYTES;
 use crate::format::{Body, Content, ContentHash, Entry, EntryPath, File, Format, Header, Kind, Manifest, PathStyle};

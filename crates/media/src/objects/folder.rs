@@ -46,7 +46,11 @@ impl FolderObjects {
         let host = HostDirectory::open(path).map_err(|e| {
             let missing = e.kind() == io::ErrorKind::NotFound;
             let e = FsError::from(e).on("open object store", path.display());
-            if missing { e.because("there is no such folder; make it, or correct the path") } else { e }
+            if missing {
+                e.because("there is no such folder; correct the path, or make it to store something there")
+            } else {
+                e
+            }
         })?;
         Ok(FolderObjects { host, path: path.to_owned() })
     }

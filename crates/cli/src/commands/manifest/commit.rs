@@ -20,9 +20,9 @@ use adit_core::media::Objects;
 use adit_core::path::Tree;
 use adit_index::Segment;
 use adit_manifest::cas::DataKeys;
-use adit_manifest::commit::{Changed, Looked, as_it_was, look, whole};
+use adit_manifest::commit::{Changed, Looked, TryEvent, as_it_was, look, try_lacking, whole};
 use adit_manifest::format::{Body, ContentHash, EntryPath, FormatError, Manifest, Rule};
-use adit_manifest::snapshot::Filter;
+use adit_manifest::snapshot::{Filter, Names};
 use adit_manifest::store::{Identity, ListedNames};
 use adit_mount::control::{MountInfo, Registry};
 
@@ -31,6 +31,7 @@ use self::lost::Lost;
 use self::place::Places;
 use self::state::{Frozen, name};
 use self::told::{Encoded, Told};
+use super::failed::Failed;
 use super::upload;
 use crate::args::low::GlobalArgs;
 use crate::args::manifest::CasArgs;
@@ -44,6 +45,8 @@ use crate::{interrupt, open};
 
 /// What a signal leaves.
 const INTERRUPTED: &str = "what is stored stays, and the next commit goes on from there";
+/// What it is called where single files fail.
+const VERB: &str = "commit";
 /// Requests to the store that only ask, at a time.
 const THREADS: usize = 16;
 
@@ -58,21 +61,29 @@ fn commit_of(target: &Target, args: &ManifestCommitArgs, global: &GlobalArgs) ->
     let frozen = Frozen::of(&target.mount)?;
     let store = frozen.store()?;
     let tree = Tree::new(&*store);
-    let (changed, mut told) = target.look(&frozen, &tree, args, global)?;
+    let (changed, mut told, unlisted) = target.look(&frozen, &tree, args, global)?;
     let differing = files_of(&changed.manifest);
-    let Some(manifest) = target.to_write(changed.manifest, &mut told, args)? else {
-        return told.nothing(args, global);
+    // All that was looked at: the content of files that are not listed is the parent's.
+    let all = || differing.iter().map(|(path, _)| path).chain(&unlisted);
+    let nothing = |told: Told| {
+        if !args.dry_run {
+            frozen.uploading(&tree, all())?;
+            frozen.is_committed();
+        }
+        told.nothing(args, global)
     };
+    let Some(manifest) = target.to_write(changed.manifest, &mut told, args)? else { return nothing(told) };
     if args.full {
         told.is_whole(&manifest);
     }
     if args.dry_run {
         let looked = in_store(&manifest, &*target.objects, &target.url, global)?;
-        told.would_go(&manifest, &looked, &target.places, &*target.objects)?;
-        return told.print(args, global);
+        let (failed, tried) = target.try_lacking(&manifest, &looked, &tree, args, global)?;
+        told.would_go(&manifest, &looked, failed, &target.places, &*target.objects)?;
+        return told.print(args, global).and(tried);
     }
-    let Some(encoded) = told.encode(&manifest)? else { return told.nothing(args, global) };
-    frozen.uploading(&tree, differing.iter().map(|(path, _)| path))?;
+    let Some(encoded) = told.encode(&manifest)? else { return nothing(told) };
+    frozen.uploading(&tree, all())?;
     let mut there = HashSet::new();
     match target.bring(&tree, (&manifest, &encoded), &mut there, &mut told, (args.json, global)) {
         Ok(()) => {
@@ -129,23 +140,34 @@ impl Target {
         Ok(Target { mount, about, cas, url, objects, places, parent })
     }
 
-    /// How a state differs from the mounted manifest.
+    /// How a state differs from the mounted manifest; with the files that were changed, and have nothing new that is listed.
     fn look(
         &self,
         frozen: &Frozen,
         tree: &Tree<'_>,
         args: &ManifestCommitArgs,
         global: &GlobalArgs,
-    ) -> Result<(Changed, Told)> {
+    ) -> Result<(Changed, Told, Vec<Vec<u8>>)> {
         let mut unread = Vec::new();
         let hashed = hash(&self.parent, tree, frozen, &self.about, &mut unread, args, global)
             .and_then(|(changed, scanned)| scanned.whole(args).map(|scanned| (changed, scanned)));
         let (changed, scanned) = hashed.inspect_err(|_| frozen.give_up(tree, &unread))?;
         let mut lost = Lost::beside(&changed);
-        let names = ListedNames::new(&self.parent);
-        frozen.changes()?.try_for_each(|change| change.map(|change| lost.count(&change, &changed, &names, tree)))?;
+        let (names, mut unlisted) = (ListedNames::new(&self.parent), Vec::new());
+        for change in frozen.changes()? {
+            let change = change?;
+            lost.count(&change, &changed, &names, tree);
+            if change["kind"] == "file"
+                && change["change"] != "removed"
+                && let Some(path) = name(&change, "path")
+                && let bare = path.strip_prefix(b"/").unwrap_or(&path)
+                && names.path(bare).is_ok_and(|entry| changed.manifest.get(&entry).is_none())
+            {
+                unlisted.push(bare.to_vec());
+            }
+        }
         let told = Told::of(&changed.manifest, &self.parent, scanned, lost, args)?;
-        Ok((changed, told))
+        Ok((changed, told, unlisted))
     }
 
     /// The manifest that is to be written of `changed`; none if nothing is.
@@ -171,6 +193,34 @@ impl Target {
         Ok(Some(same))
     }
 
+    /// Which files a commit would fail to read, of those that need not be read to know their hashes; and whether there are such, which is said already.
+    /// Where the content goes to another store than it came from, that one has it, and is not asked for all of it.
+    fn try_lacking(
+        &self,
+        manifest: &Manifest,
+        looked: &Looked,
+        tree: &Tree<'_>,
+        args: &ManifestCommitArgs,
+        global: &GlobalArgs,
+    ) -> Result<(Failed, Result<()>)> {
+        let mut failed = Failed::new(args.json);
+        if self.about.cas().cas.as_ref() != Some(&self.url) {
+            return Ok((failed, Ok(())));
+        }
+        let mut progress = Progress::new(VERB, global.quiet).advising(&Advice::about_manifests()).folding();
+        let tried = try_lacking(manifest, &self.parent, tree, &looked.lacking, &mut |event| {
+            if let TryEvent::Failed { path, error } = event {
+                failed.add(path, error);
+                progress.failed_with(error);
+            }
+            if interrupt::came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        let finished = progress.finish();
+        interrupt::obey();
+        tried.map_err(|e| open::manifest::failure(&self.about.manifest(), &e))?;
+        Ok((failed, finished))
+    }
+
     /// Brings the content of a manifest to the store, and then writes it. Hashes of what is there are in `there`.
     fn bring(
         &self,
@@ -182,7 +232,18 @@ impl Target {
     ) -> Result<()> {
         let (store, filter, advice) = (&self.cas.store, &Filter::default(), &Advice::about_manifests());
         let (cas, cache_dir) = (&*self.url, self.cas.cache_dir.as_deref());
-        let bringing = upload::Bringing { tree, root: b"", cas, store, filter, cache_dir, verify: false, advice, json };
+        let bringing = upload::Bringing {
+            tree,
+            root: b"",
+            cas,
+            store,
+            filter,
+            cache_dir,
+            verify: false,
+            advice,
+            json,
+            verb: VERB,
+        };
         let brought = bringing.bring(manifest, there, global)?;
         told.brought(&brought.uploaded, brought.failed);
         brought.finished?;
@@ -221,10 +282,11 @@ fn unless_it_died(failure: Failure, mount: &MountInfo, mountpoint: &Path) -> Fai
         return failure;
     }
     let at = mountpoint.display();
-    Failure::new(Code::NotAMount, format!("{at}: the process of the mount ended while its changes were committed"))
-        .hint(format!(
+    Failure::new(Code::Failure, format!("{at}: the process of the mount ended while its changes were committed")).hint(
+        format!(
             "nothing is lost: `adit umount {at}`, mount it and commit again; what is stored already is not sent again"
-        ))
+        ),
+    )
 }
 
 /// The index of the manifest that is mounted: of its file, or, where that has gone, was changed, or cannot be read, what the process of the
@@ -252,7 +314,7 @@ fn parent(mount: &MountInfo, about: &About, cas: &CasArgs, global: &GlobalArgs) 
 
 /// What the store has of `manifest` already.
 fn in_store(manifest: &Manifest, objects: &dyn Objects, url: &OsStr, global: &GlobalArgs) -> Result<Looked> {
-    let mut progress = Progress::new("commit", global.quiet);
+    let mut progress = Progress::new(VERB, global.quiet);
     let looked = look(manifest, objects, &DataKeys::default(), THREADS, &mut |looked| {
         progress.reached(looked.present.0 + looked.missing.0, looked.present.1 + looked.missing.1);
         if interrupt::came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

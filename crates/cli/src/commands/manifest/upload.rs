@@ -60,7 +60,8 @@ pub(super) fn upload(args: &ManifestUploadArgs, global: &GlobalArgs) -> Result<(
     let tree = Tree::new(&*opened.store);
     let (store, advice) = (&args.content.store, &opened.advice);
     let (filter, cache_dir, verify, json) = (&filter, args.cache_dir.as_deref(), args.verify, args.json);
-    let bringing = Bringing { tree: &tree, root: b"/", cas, store, filter, cache_dir, verify, advice, json };
+    let verb = "upload";
+    let bringing = Bringing { tree: &tree, root: b"/", cas, store, filter, cache_dir, verify, advice, json, verb };
     let Brought { uploaded, failed, finished } = bringing.bring(&read.manifest, &mut HashSet::new(), global)?;
     let mut told = describe(&uploaded);
     told["failures"] = failed.into_json();
@@ -155,6 +156,8 @@ pub(super) struct Bringing<'a> {
     pub advice: &'a Advice,
     /// Whether programs are to be told which files failed.
     pub json: bool,
+    /// The command that does it, for people.
+    pub verb: &'static str,
 }
 
 /// What became of that.
@@ -177,7 +180,7 @@ impl Bringing<'_> {
         let (filter, verify) = (self.filter, self.verify);
         let options = UploadOptions { objects: &*objects, keys: &keys, filter, threads: THREADS, verify };
         let total = all_bytes(manifest, filter);
-        let mut progress = Progress::new("upload", global.quiet).of_bytes(total).advising(self.advice).folding();
+        let mut progress = Progress::new(self.verb, global.quiet).of_bytes(total).advising(self.advice).folding();
         let (mut count, mut at_once, mut failed) = (0, 0, Failed::new(self.json));
         let mut so_far = Uploaded::default();
         let root = self.root.strip_suffix(b"/").unwrap_or(self.root);
@@ -202,7 +205,7 @@ impl Bringing<'_> {
         interrupt::obey();
         let uploaded = uploaded.map_err(|e| {
             if count > 0 && !self.json && !global.quiet {
-                eprintln!("adit: upload: {}, and then it ended", words(&so_far));
+                eprintln!("adit: {}: {}, and then it ended", self.verb, words(&so_far));
             }
             let failure = Advice::about_manifests().failure(self.cas.display(), &e);
             match failure.code() {

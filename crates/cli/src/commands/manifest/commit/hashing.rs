@@ -69,7 +69,7 @@ pub fn hash(
     let scope = cache.as_ref().map(|cache| cache.scope(&place));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let options = ChangedOptions { threads, cache: scope.as_ref() };
-    let mut progress = Progress::new("commit", global.quiet).advising(&Advice::about_manifests()).folding();
+    let mut progress = Progress::new(super::VERB, global.quiet).advising(&Advice::about_manifests()).folding();
     let mut scanned = Scanned { failed: Failed::new(args.json), ..Scanned::default() };
     let (another, touched) = (|| frozen.store().ok(), &frozen.touched);
     let mut sizing = Sizing::of(&another, topmost(&touched.paths), Filter::default());

@@ -166,7 +166,7 @@ impl Told {
         ended(&self.object, failure, args.json && self.has_failures)
     }
 
-    /// What it would get, and where the manifest would go: looked up as for a commit, so that a place that has it already is told.
+    /// What it would get, what of that cannot be read, and where the manifest would go: looked up as for a commit, so that a place that has it already is told.
     ///
     /// # Errors
     /// As [`encode`](Self::encode).
@@ -174,6 +174,7 @@ impl Told {
         &mut self,
         manifest: &Manifest,
         looked: &Looked,
+        failed: Failed,
         places: &Places,
         objects: &dyn Objects,
     ) -> Result<()> {
@@ -183,6 +184,7 @@ impl Told {
             "present": looked.present.0,
             "present_bytes": looked.present.1,
         });
+        self.object["failures"] = failed.into_json();
         if let Some(encoded) = self.encode(manifest)? {
             self.places = places.show(&encoded, objects)?;
         }
@@ -266,6 +268,9 @@ impl Told {
             let missing = show_size(number(&would["missing_bytes"]));
             let count = counted(number(&would["missing"]), "object");
             say(format!("{count} would be stored ({missing}), {} there already", would["present"]));
+        }
+        if self.is_dry && is_written {
+            say("nothing of this was done: it was a dry run".to_owned());
         }
         if self.untold > 0 {
             say(format!(

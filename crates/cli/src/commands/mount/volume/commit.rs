@@ -267,6 +267,8 @@ impl Process {
             Asked::End { done } => {
                 let end = if done { WorkEnd::Committed } else { WorkEnd::Ended };
                 let ended = self.main_overlay().map_or(Ok(()), |overlay| overlay.end_work(id, end));
+                // Whoever is told that it is done may find it so after a kill.
+                let ended = if done { ended.and_then(|()| self.flush(MAIN)) } else { ended };
                 ended.map(|()| Value::Null).map_err(|e| self.failed(&e))
             }
         }
