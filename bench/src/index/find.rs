@@ -33,6 +33,8 @@ struct Asked {
     fd: Option<Vec<String>>,
     /// Of `rg`, whose lines are paths.
     ripgrep: Vec<String>,
+    /// Nothing is found, which most of the programs end with 1 for.
+    is_miss: bool,
 }
 
 fn questions(tree: &Tree) -> Vec<Asked> {
@@ -40,6 +42,8 @@ fn questions(tree: &Tree) -> Vec<Asked> {
     let one = one_name(tree);
     let path = |at| String::from_utf8_lossy(tree.paths.get(at)).into_owned();
     let middle = path(tree.paths.len() / 2);
+    // The last name differs in one byte.
+    let missing = middle.replace('.', "_");
     let thousand: Vec<String> = (0..1000).map(|at| path(at * (tree.paths.len() / 1000))).collect();
     vec![
         Asked {
@@ -49,6 +53,16 @@ fn questions(tree: &Tree) -> Vec<Asked> {
             plocate: Some(words(&[&middle])),
             fd: Some(words(&["--full-path", "--fixed-strings", &middle])),
             ripgrep: words(&["-F", "-x", &middle]),
+            is_miss: false,
+        },
+        Asked {
+            row: "one path that is not there",
+            verb: "resolve",
+            adit: words(&[&missing]),
+            plocate: Some(words(&[&missing])),
+            fd: Some(words(&["--full-path", "--fixed-strings", &missing])),
+            ripgrep: words(&["-F", "-x", &missing]),
+            is_miss: true,
         },
         Asked {
             row: "1000 paths",
@@ -58,6 +72,7 @@ fn questions(tree: &Tree) -> Vec<Asked> {
             fd: None,
             ripgrep: [words(&["-F", "-x"]), thousand.into_iter().flat_map(|path| ["-e".to_owned(), path]).collect()]
                 .concat(),
+            is_miss: false,
         },
         Asked {
             row: "substring, one hit",
@@ -66,6 +81,7 @@ fn questions(tree: &Tree) -> Vec<Asked> {
             plocate: Some(words(&["-b", &one])),
             fd: Some(words(&["--fixed-strings", &one])),
             ripgrep: words(&["-F", &one]),
+            is_miss: false,
         },
         Asked {
             row: "substring, one hit, any case",
@@ -74,6 +90,7 @@ fn questions(tree: &Tree) -> Vec<Asked> {
             plocate: Some(words(&["-b", "-i", &one.to_uppercase()])),
             fd: Some(words(&["--fixed-strings", "--ignore-case", &one.to_uppercase()])),
             ripgrep: words(&["-F", "-i", &one.to_uppercase()]),
+            is_miss: false,
         },
         Asked {
             row: "substring, one hit in sixteen",
@@ -82,6 +99,7 @@ fn questions(tree: &Tree) -> Vec<Asked> {
             plocate: Some(words(&["-b", "camera_"])),
             fd: Some(words(&["--fixed-strings", "--type", "file", "camera_"])),
             ripgrep: words(&["/camera_[^/]*$"]),
+            is_miss: false,
         },
         Asked {
             row: "glob",
@@ -90,6 +108,7 @@ fn questions(tree: &Tree) -> Vec<Asked> {
             plocate: Some(words(&["-b", "shader_*99.exr"])),
             fd: Some(words(&["--glob", "shader_*99.exr"])),
             ripgrep: words(&[r"/shader_[^/]*99\.exr$"]),
+            is_miss: false,
         },
         Asked {
             row: "regular expression",
@@ -98,6 +117,7 @@ fn questions(tree: &Tree) -> Vec<Asked> {
             plocate: Some(words(&["-b", "--regex", r"^(camera|session)_[0-9]*77[0-9]\.(rs|png)$"])),
             fd: Some(words(&["--regex", r"^(camera|session)_[0-9]*77[0-9]\.(rs|png)$"])),
             ripgrep: words(&[r"/(camera|session)_[0-9]*77[0-9]\.(rs|png)$"]),
+            is_miss: false,
         },
     ]
 }
@@ -216,15 +236,19 @@ fn programs(
         sides.push((RIPGREP, ripgrep));
         let mut found = Vec::new();
         for (side, command) in &mut sides {
-            found.push((*side, output(command)?.iter().filter(|byte| **byte == b'\n').count()));
+            let said = if asked.is_miss { output_of_miss(command) } else { output(command) }?;
+            found.push((*side, said.iter().filter(|byte| **byte == b'\n').count()));
         }
         ensure!(found.iter().all(|(_, count)| *count == found[0].1), "{}: not the same hits: {found:?}", asked.row);
+        ensure!((found[0].1 == 0) == asked.is_miss, "{}: {found:?}", asked.row);
         for _ in 0..args.rounds() {
             for (side, command) in &mut sides {
                 let started = Instant::now();
-                let status = command.stdout(Stdio::null()).status().with_context(|| format!("cannot start {side}"))?;
+                let command = command.stdout(Stdio::null());
+                let command = if asked.is_miss { command.stderr(Stdio::null()) } else { command };
+                let status = command.status().with_context(|| format!("cannot start {side}"))?;
                 report.add(group, &row, side, started.elapsed().as_secs_f64() * 1e3);
-                ensure!(status.success(), "{side} failed: {status}");
+                ensure!(status.success() || asked.is_miss && status.code() == Some(1), "{side} failed: {status}");
             }
         }
     }
@@ -239,6 +263,14 @@ pub fn output(command: &mut Command) -> Result<Vec<u8>> {
     let done = command.stderr(Stdio::inherit()).stdout(Stdio::piped()).output();
     let done = done.with_context(|| format!("cannot start {command:?}"))?;
     ensure!(done.status.success(), "{command:?}: {}", done.status);
+    Ok(done.stdout)
+}
+
+/// What a program prints that finds nothing, and may end with 1 for that.
+fn output_of_miss(command: &mut Command) -> Result<Vec<u8>> {
+    let done = command.stderr(Stdio::null()).stdout(Stdio::piped()).output();
+    let done = done.with_context(|| format!("cannot start {command:?}"))?;
+    ensure!(matches!(done.status.code(), Some(0 | 1)), "{command:?}: {}", done.status);
     Ok(done.stdout)
 }
 

@@ -307,6 +307,7 @@ impl Progress {
 /// What is done of an index, and how far it is, in what the stage counts.
 fn step_text(Step { stage, done, total }: Step) -> String {
     let name = match stage {
+        Stage::Merge => "merging",
         Stage::Sort => "sorting",
         Stage::Write => "writing",
         Stage::Tables => "making tables",
@@ -317,7 +318,9 @@ fn step_text(Step { stage, done, total }: Step) -> String {
         _ => "working",
     };
     match stage {
-        Stage::Sort | Stage::Write | Stage::Verify => format!("{name}: {done} of {}", counted_entries(total)),
+        Stage::Merge | Stage::Sort | Stage::Write | Stage::Verify => {
+            format!("{name}: {done} of {}", counted_entries(total))
+        }
         Stage::Read | Stage::Encrypt | Stage::Decrypt => format!("{name}: {} of {}", show_size(done), show_size(total)),
         _ => format!("{name}: {done} of {total}"),
     }
@@ -409,6 +412,7 @@ mod tests {
         exact.reached(1, 0);
         assert_eq!(exact.line(took), "adit: test: 1 of 1 entry, 0 B, 0 B/s");
         for (stage, done, total, text) in [
+            (Stage::Merge, 1, 1, "merging: 1 of 1 entry"),
             (Stage::Sort, 0, 2500, "sorting: 0 of 2500 entries"),
             (Stage::Write, 2000, 2500, "writing: 2000 of 2500 entries"),
             (Stage::Tables, 2, 5, "making tables: 2 of 5"),

@@ -6,6 +6,8 @@ use std::ops::ControlFlow;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Stage {
+    /// Sorted parts are put together, until they are few.
+    Merge,
     /// Entries are sorted, and made into a tree.
     Sort,
     /// Nodes are written into the segment.

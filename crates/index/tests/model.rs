@@ -5,6 +5,7 @@ mod support;
 use std::fs;
 use std::ops::ControlFlow;
 
+use adit_core::ErrorKind;
 use adit_index::layout::{DEPTH_MAX, PATH_LEN_MAX_BYTES, Section};
 use adit_index::{Builder, NodeId, Segment, Stage};
 use adit_testkit::{Rng, scaled, seeds};
@@ -137,4 +138,71 @@ fn progress_is_told_from_the_beginning_to_the_end() {
         .unwrap();
     assert_eq!(stages, [Stage::Sort, Stage::Write]);
     assert!(told >= 6, "{told}");
+}
+
+/// So many that threads divide the work: the same bytes in order and not, from memory and from runs; and what is in them is right.
+#[test]
+fn many_entries_are_the_same_by_all_threads() {
+    for seed in seeds(1) {
+        println!("seed {seed}");
+        let mut rng = Rng::new(seed);
+        let items: Vec<Item> = (0..scaled(150_000))
+            .map(|n| {
+                let mut item = Item::file(format!("d{}/sub {}/file {n}", rng.below(40), rng.below(90)).as_bytes());
+                item.size = rng.next_u64();
+                item.hash = (n % 2 == 0).then(|| [rng.below(256) as u8; 16]);
+                item.extra = if n % 1000 == 0 { vec![n as u8; 70_000] } else { Vec::new() };
+                item
+            })
+            .collect();
+        let place = Place::new();
+        let build = |items: &[Item], limit| {
+            let mut builder = Builder::new(place.dir.path(), limit);
+            builder.set_tables(true);
+            items.iter().for_each(|item| builder.add(&item.entry()).unwrap());
+            builder.finish(&place.out(), &mut |_| ControlFlow::Continue(())).unwrap();
+            fs::read(place.out()).unwrap()
+        };
+        let bytes = build(&items, 1 << 30);
+        let segment = Segment::open(&place.out()).unwrap();
+        segment.verify(&mut |_| ControlFlow::Continue(())).unwrap();
+        compare(&segment, &model(&items, 0o755, 0));
+        let mixed = shuffled(&mut rng, items);
+        for limit in [1 << 30, 16 << 20, 2 << 20] {
+            assert!(build(&mixed, limit) == bytes, "{limit} bytes of memory: another file");
+        }
+        assert_eq!(place.left(), [""; 0]);
+    }
+}
+
+/// Wherever it is ended, all threads end, and nothing is left.
+#[test]
+fn a_build_that_is_ended_leaves_nothing() {
+    let place = Place::new();
+    let mut after = 0;
+    loop {
+        let mut builder = Builder::new(place.dir.path(), 2 << 20);
+        builder.set_tables(true);
+        (0..140_000).for_each(|n| builder.add(&Item::file(format!("{}/{n}", n % 7).as_bytes()).entry()).unwrap());
+        let mut told = Vec::new();
+        let finished = builder.finish(&place.out(), &mut |progress| {
+            assert!(progress.done <= progress.total, "{progress:?}");
+            told.push(progress);
+            if told.len() > after { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        assert_eq!(place.left(), [""; 0]);
+        match finished {
+            Ok(_) => {
+                let stages: Vec<Stage> = told.iter().map(|progress| progress.stage).collect();
+                assert!(stages.is_sorted_by_key(|stage| {
+                    [Stage::Sort, Stage::Write, Stage::Tables].iter().position(|one| one == stage)
+                }));
+                assert!(stages.contains(&Stage::Tables), "{stages:?}");
+                return;
+            }
+            Err(e) => assert_eq!(e.kind(), ErrorKind::Interrupted, "after {after}"),
+        }
+        assert!(!place.out().exists());
+        after += 4;
+    }
 }

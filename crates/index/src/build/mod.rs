@@ -1,9 +1,12 @@
 //! Making a segment: [`Builder`] takes entries in any order and writes the file in bounded memory.
 //!
-//! Entries are collected in memory (`run`); when that is full they are sorted and written as a run. At the end all runs are
-//! merged into the order of the tree, where implied directories and refusals show (`tree`). Nodes are put on their level of
+//! Entries are collected in memory (`run`); when that is full they are sorted and written as a run, while others are collected. At the
+//! end all runs are merged into the order of the tree, where implied directories and refusals show (`tree`). Nodes are put on their level of
 //! the tree (`levels`), and the levels are written one behind the other as columns (`output`). So an entry is written to
 //! scratch files twice, and once more for each time that its run is merged with 15 others before the end.
+//!
+//! Sorting is divided among all threads, columns and tables among two, and the hashes of paths and the signatures of names among all; runs are
+//! merged and the tree is made by one.
 //!
 //! The file does not depend on the order of the entries: the same entries give the same bytes.
 
@@ -36,7 +39,7 @@ use heap::Heap;
 use levels::Levels;
 use output::{Target, WriteError};
 use record::Facts;
-use run::{Run, RunFile, RunWriter};
+use run::{Run, RunFile, RunWriter, Spilling};
 use scratch::Place;
 use tables::How;
 use tree::{PushError, Totals, Tree};
@@ -45,7 +48,7 @@ use tree::{PushError, Totals, Tree};
 pub const MEMORY_MIN_BYTES: usize = 2 << 20;
 /// So many runs are merged at once.
 const FAN_IN: usize = 16;
-/// So many entries are sorted between two reports.
+/// So many entries are merged or put into the tree between two reports.
 const STEP: u64 = 1 << 14;
 /// What is read of a run at once, in bytes: not less than this, and not more.
 const READ_LEN_MIN: usize = 16 << 10;
@@ -96,7 +99,9 @@ pub struct Builder {
     identity: Vec<u8>,
     tables: bool,
     implied: Facts,
+    /// Half of the memory at first; a quarter once another one is sorted and written meanwhile.
     run: Run,
+    spilling: Option<Spilling>,
     /// Runs by how often what is in them was merged: up to [`FAN_IN`] of each.
     runs: Vec<Vec<RunFile>>,
     heap: Option<Heap>,
@@ -119,6 +124,7 @@ impl Builder {
             tables: false,
             implied: Facts::NOTHING,
             run: Run::new(limit / 2),
+            spilling: None,
             runs: Vec::new(),
             heap: None,
             entries: 0,
@@ -216,13 +222,18 @@ impl Builder {
         Ok(())
     }
 
-    /// Writes what is in memory as a run, and merges as many runs as there may be of one kind.
+    /// Has what is in memory written as a run, when that before it is written.
     fn spill(&mut self) -> io::Result<()> {
-        self.run.sort();
-        let mut out = RunWriter::new(self.place.file()?);
-        self.run.each(&mut |key, facts| out.put(key, facts))?;
-        self.run.clear();
-        let mut run = out.end()?;
+        self.take_spilled()?;
+        let full = std::mem::replace(&mut self.run, Run::new(self.limit / 4));
+        self.spilling = Some(full.spill(self.place.file()?)?);
+        Ok(())
+    }
+
+    /// Takes the run that was being written to the others, and merges as many as there may be of one kind.
+    fn take_spilled(&mut self) -> io::Result<()> {
+        let Some(spilling) = self.spilling.take() else { return Ok(()) };
+        let mut run = spilling.end()?;
         for tier in 0.. {
             if tier == self.runs.len() {
                 self.runs.push(Vec::new());
@@ -232,15 +243,23 @@ impl Builder {
                 break;
             }
             let runs = std::mem::take(&mut self.runs[tier]);
-            run = self.merge_into_one(runs)?;
+            run = self.merge_into_one(runs, &mut || Ok::<_, io::Error>(()))?;
         }
         Ok(())
     }
 
-    fn merge_into_one(&self, runs: Vec<RunFile>) -> io::Result<RunFile> {
+    /// `tick` is called for each entry, and may end it.
+    fn merge_into_one<E: From<io::Error>>(
+        &self,
+        runs: Vec<RunFile>,
+        tick: &mut dyn FnMut() -> Result<(), E>,
+    ) -> Result<RunFile, E> {
         let mut out = RunWriter::new(self.place.file()?);
-        run::merge(runs, self.read_len(), &mut |key, facts| out.put(key, facts))?;
-        out.end()
+        run::merge(runs, self.read_len(), &mut |key, facts| -> Result<(), E> {
+            tick()?;
+            Ok(out.put(key, facts)?)
+        })?;
+        Ok(out.end()?)
     }
 
     /// What is read of each run at once while runs are merged.
@@ -319,6 +338,8 @@ impl Builder {
         let levels = Levels::new(self.place.clone(), self.limit / 8);
         let mut tree = Tree::new(levels, self.implied);
         let (mut done, total) = (0_u64, self.entries);
+        let is_in_memory = self.runs.is_empty() && self.spilling.is_none();
+        let runs = if is_in_memory { Ok(Vec::new()) } else { self.few_runs(out, report) };
         let mut sink = |key: &[u8], facts: &Facts| -> Result<(), PushError> {
             if done.is_multiple_of(STEP)
                 && report(Progress { stage: Stage::Sort, done, total }) == ControlFlow::Break(())
@@ -328,11 +349,11 @@ impl Builder {
             done += 1;
             tree.push(key, facts)
         };
-        let sorted = if self.runs.is_empty() {
+        let sorted = if is_in_memory {
             self.run.sort();
             self.run.each(&mut sink)
         } else {
-            self.few_runs().map_err(PushError::from).and_then(|runs| run::merge(runs, self.read_len(), &mut sink))
+            runs.and_then(|runs| run::merge(runs, self.read_len(), &mut sink))
         };
         self.run.clear();
         let flushed = self.heap.as_mut().map_or(Ok(()), Heap::flush);
@@ -343,15 +364,24 @@ impl Builder {
     }
 
     /// All runs, merged until they are few enough to be merged at once.
-    fn few_runs(&mut self) -> io::Result<Vec<RunFile>> {
+    fn few_runs(&mut self, out: &Path, report: &mut Report<'_>) -> Result<Vec<RunFile>, PushError> {
         if !self.run.is_empty() {
             self.spill()?;
         }
+        self.take_spilled()?;
         // The shortest first.
         let mut runs: Vec<RunFile> = std::mem::take(&mut self.runs).into_iter().flatten().collect();
-        while runs.len() > FAN_IN {
-            let some = runs.drain(..FAN_IN.min(runs.len() - FAN_IN + 1)).collect();
-            runs.push(self.merge_into_one(some)?);
+        let (mut done, total) = (0_u64, to_merge(runs.iter().map(RunFile::len).collect()));
+        let mut tick = || {
+            if done.is_multiple_of(STEP) && report(Progress { stage: Stage::Merge, done, total }).is_break() {
+                return Err(PushError::from(interrupted(out)));
+            }
+            done += 1;
+            Ok(())
+        };
+        while let Some(some) = next_to_merge(runs.len()) {
+            let some = runs.drain(..some).collect();
+            runs.push(self.merge_into_one(some, &mut tick)?);
         }
         Ok(runs)
     }
@@ -369,10 +399,71 @@ impl Builder {
     }
 }
 
+/// Of so many runs, how many are merged next, so that few enough are left in the end.
+fn next_to_merge(runs: usize) -> Option<usize> {
+    (runs > FAN_IN).then(|| FAN_IN.min(runs - FAN_IN + 1))
+}
+
+/// How many entries runs of these lengths have written once more, until they are few enough.
+fn to_merge(mut runs: Vec<u64>) -> u64 {
+    let mut total = 0;
+    while let Some(some) = next_to_merge(runs.len()) {
+        let merged: u64 = runs.drain(..some).sum();
+        runs.push(merged);
+        total += merged;
+    }
+    total
+}
+
 fn write_error(e: io::Error, out: &Path) -> FsError {
     FsError::from(e).on("write index", out.display())
 }
 
 fn interrupted(out: &Path) -> FsError {
     FsError::new(ErrorKind::Interrupted).on("write index", out.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More runs than are merged at once, when all entries are there.
+    #[test]
+    fn merges_before_the_last_are_told_and_can_be_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("segment");
+        let built = |ended: bool| {
+            let mut builder = Builder::new(folder.path(), 0);
+            for n in 0..2 * FAN_IN + FAN_IN - 1 {
+                let (path, kind) = (format!("{n}"), Kind::File);
+                let entry = Entry {
+                    path: path.as_bytes(),
+                    kind,
+                    perm: 0,
+                    size: 0,
+                    mtime_ns: 0,
+                    hash: None,
+                    stamp: None,
+                    extra: b"",
+                };
+                builder.add(&entry).unwrap();
+                builder.spill().unwrap();
+            }
+            let mut told = Vec::new();
+            let built = builder.finish(&out, &mut |progress| {
+                told.push(progress);
+                if ended { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            (built, told)
+        };
+        let (ended, told) = built(true);
+        assert_eq!((ended.unwrap_err().kind(), told.len()), (ErrorKind::Interrupted, 1));
+        let (built, told) = built(false);
+        // Two of the fifteen that have one entry each become one.
+        assert_eq!(told[0], Progress { stage: Stage::Merge, done: 0, total: 2 });
+        assert_eq!(built.unwrap().nodes as usize, 3 * FAN_IN);
+        assert_eq!(to_merge(vec![1; FAN_IN]), 0);
+        // Sixteen of 33, and then three of the eighteen that are left.
+        assert_eq!(to_merge([vec![3], vec![1; 2 * FAN_IN]].concat()), (3 + 15) + 3);
+    }
 }

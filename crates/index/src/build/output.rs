@@ -1,9 +1,13 @@
 //! Nodes, level by level, into the columns of a segment's file.
+//!
+//! Of many nodes the columns are written by two threads, each of which reads all levels; and so are the tables. What is written does not depend on that.
 
 use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
 
 use adit_core::error::FsError;
 use adit_core::types::Kind;
@@ -15,6 +19,7 @@ use super::record::Facts;
 use super::scratch::ScratchFile;
 use super::tables::{self, How};
 use super::tree::Totals;
+use crate::cores::cores_up_to;
 use crate::layout::{
     self, ALIGN_BYTES, BLOCK_LEN_BYTES, EXTRA_ENTRY_LEN_BYTES, FLAG_REQUIRED, GROUP_LEN, Header, Mode, NAME_IS_LONG,
     Section, SectionEntry, pack_children, unpack_children,
@@ -24,6 +29,8 @@ use crate::segment::Segment;
 
 /// So many nodes are written between two reports.
 const STEP: u32 = 1 << 14;
+/// So many nodes are worth a second thread.
+const NODES_FOR_TWO: u32 = 1 << 16;
 
 /// Why a segment was not written.
 pub(crate) enum WriteError {
@@ -147,18 +154,18 @@ impl<'a> Column<'a> {
     }
 }
 
-/// All columns, by section.
-struct Columns<'a> {
-    columns: Vec<Column<'a>>,
-    heap: Option<&'a Heap>,
-    node: u32,
-    name_at: u64,
-    extra_at: u64,
+/// The columns of one kind.
+trait Columns {
+    /// Takes the next node.
+    fn node(&mut self, parent: u32, facts: &Facts, name: &[u8]) -> io::Result<()>;
 }
 
-impl<'a> Columns<'a> {
+/// Columns by their sections.
+struct Sections<'a>(Vec<Column<'a>>);
+
+impl<'a> Sections<'a> {
     /// Plans where each section lies, before so many tables.
-    fn new(file: Target<'a>, totals: &Totals, heap: Option<&'a Heap>, identity_len: usize, tables: usize) -> Self {
+    fn plan(file: Target<'a>, totals: &Totals, identity_len: usize, tables: usize) -> Self {
         let len_of = |section: Section| match section {
             Section::Names => Some(totals.names_len),
             Section::Hashes if totals.hashes == 0 => None,
@@ -175,37 +182,71 @@ impl<'a> Columns<'a> {
             end = offset + len;
             Column::new(file, section, offset, len)
         };
-        let columns = planned.into_iter().map(column).collect();
-        Columns { columns, heap, node: 0, name_at: 0, extra_at: 0 }
+        Sections(planned.into_iter().map(column).collect())
+    }
+
+    /// The columns of these sections, and the others.
+    fn part(self, wanted: &[Section]) -> (Self, Self) {
+        let (wanted, others) = self.0.into_iter().partition(|column| wanted.contains(&column.section));
+        (Sections(wanted), Sections(others))
     }
 
     fn put(&mut self, section: Section, bytes: &[u8]) -> io::Result<()> {
-        let column = self.columns.iter_mut().find(|column| column.section == section);
+        let column = self.0.iter_mut().find(|column| column.section == section);
         column.map_or(Ok(()), |column| column.put(bytes))
     }
+}
 
-    /// The next node.
-    fn node(&mut self, parent: u32, facts: &Facts, name: &[u8]) -> io::Result<()> {
-        self.put(Section::Parents, &parent.to_le_bytes())?;
+/// Where nodes are in the tree, and what they are called.
+struct Places<'a> {
+    sections: Sections<'a>,
+    node: u32,
+    name_at: u64,
+}
+
+impl Places<'_> {
+    const SECTIONS: [Section; 4] = [Section::Parents, Section::NameLengths, Section::NamePositions, Section::Names];
+}
+
+impl Columns for Places<'_> {
+    fn node(&mut self, parent: u32, _: &Facts, name: &[u8]) -> io::Result<()> {
+        let sections = &mut self.sections;
+        sections.put(Section::Parents, &parent.to_le_bytes())?;
         let len = u8::try_from(name.len()).unwrap_or(NAME_IS_LONG);
-        self.put(Section::NameLengths, &[len])?;
+        sections.put(Section::NameLengths, &[len])?;
         if self.node.is_multiple_of(GROUP_LEN) {
-            self.put(Section::NamePositions, &self.name_at.to_le_bytes())?;
+            sections.put(Section::NamePositions, &self.name_at.to_le_bytes())?;
         }
-        let Mode(mode) = facts.mode;
-        self.put(Section::Modes, &mode.to_le_bytes())?;
-        self.put(Section::Sizes, &facts.size.to_le_bytes())?;
-        self.put(Section::Times, &facts.mtime_ns.to_le_bytes())?;
-        self.put(Section::Names, name)?;
-        self.put(Section::Names, &[0])?;
+        sections.put(Section::Names, name)?;
+        sections.put(Section::Names, &[0])?;
         self.name_at += name.len() as u64 + 1;
-        self.put(Section::Hashes, &facts.hash)?;
-        self.put(Section::Stamps, &facts.stamp)?;
+        self.node += 1;
+        Ok(())
+    }
+}
+
+/// What is known of nodes.
+struct Details<'a> {
+    sections: Sections<'a>,
+    heap: Option<&'a Heap>,
+    node: u32,
+    extra_at: u64,
+}
+
+impl Columns for Details<'_> {
+    fn node(&mut self, _: u32, facts: &Facts, _: &[u8]) -> io::Result<()> {
+        let sections = &mut self.sections;
+        let Mode(mode) = facts.mode;
+        sections.put(Section::Modes, &mode.to_le_bytes())?;
+        sections.put(Section::Sizes, &facts.size.to_le_bytes())?;
+        sections.put(Section::Times, &facts.mtime_ns.to_le_bytes())?;
+        sections.put(Section::Hashes, &facts.hash)?;
+        sections.put(Section::Stamps, &facts.stamp)?;
         if let (Some(extra), Some(heap)) = (facts.extra, self.heap) {
-            self.put(Section::ExtraEntries, &self.node.to_le_bytes())?;
-            self.put(Section::ExtraEntries, &extra.len.to_le_bytes())?;
-            self.put(Section::ExtraEntries, &self.extra_at.to_le_bytes())?;
-            heap.read(extra, &mut |bytes| self.put(Section::Extra, bytes))?;
+            sections.put(Section::ExtraEntries, &self.node.to_le_bytes())?;
+            sections.put(Section::ExtraEntries, &extra.len.to_le_bytes())?;
+            sections.put(Section::ExtraEntries, &self.extra_at.to_le_bytes())?;
+            heap.read(extra, &mut |bytes| sections.put(Section::Extra, bytes))?;
             self.extra_at += u64::from(extra.len);
         }
         self.node += 1;
@@ -223,44 +264,107 @@ pub(crate) fn write(
     report: &mut Report<'_>,
 ) -> Result<u64, WriteError> {
     let count = tables.as_ref().map_or(0, |_| Section::TABLES.len());
-    let mut columns = Columns::new(file, totals, heap, identity.len(), count);
-    write_nodes(levels, totals, &mut columns, report)?;
+    let (places, details) = Sections::plan(file, totals, identity.len(), count).part(&Places::SECTIONS);
+    let mut places = Places { sections: places, node: 0, name_at: 0 };
+    let mut details = Details { sections: details, heap, node: 0, extra_at: 0 };
+    let by_two = cores_up_to((totals.nodes / NODES_FOR_TWO) as usize + 1) > 1;
+    write_columns(levels, totals.nodes, &mut places, &mut details, by_two, report)?;
     let mut header = Header { nodes: totals.nodes, identity: identity.to_owned(), ..Header::default() };
     let mut sums = Vec::new();
-    for column in columns.columns {
+    let mut columns: Vec<Column<'_>> = places.sections.0.into_iter().chain(details.sections.0).collect();
+    columns.sort_by_key(|column| column.offset);
+    for column in columns {
         let (entry, of_blocks) = column.end()?;
         header.sections.push(entry);
         sums.extend(of_blocks);
     }
     if let Some(how) = tables {
-        write_tables(file, &how, &mut header, &mut sums, report)?;
+        write_tables(file, &how, by_two, &mut header, &mut sums, report)?;
     }
     Ok(finish(file, header, &sums)?)
 }
 
+/// Writes all nodes into both, by two threads if that is wanted. It ends as soon as one of them does.
+fn write_columns(
+    levels: &Levels,
+    nodes: u32,
+    places: &mut Places<'_>,
+    details: &mut (dyn Columns + Send),
+    by_two: bool,
+    report: &mut Report<'_>,
+) -> Result<(), WriteError> {
+    if !by_two {
+        return write_nodes(levels, &mut [places, details], &mut |done| go_on(report, Stage::Write, done, nodes));
+    }
+    in_two(
+        true,
+        &mut |is_over| {
+            write_nodes(levels, &mut [places], &mut |done| {
+                end_if(is_over)?;
+                go_on(report, Stage::Write, done, nodes)
+            })
+        },
+        &mut |is_over| write_nodes(levels, &mut [details], &mut |_| end_if(is_over)),
+    )
+}
+
+/// Runs both, the second one in another thread, or after the first one. Each is to end when the flag is set, as one does that fails.
+///
+/// # Errors
+/// Of who failed by itself.
+fn in_two(
+    by_two: bool,
+    here: &mut dyn FnMut(&AtomicBool) -> Result<(), WriteError>,
+    there: &mut (dyn FnMut(&AtomicBool) -> Result<(), WriteError> + Send),
+) -> Result<(), WriteError> {
+    let is_over = &AtomicBool::new(false);
+    if !by_two {
+        here(is_over)?;
+        return there(is_over);
+    }
+    let end = |done: Result<(), WriteError>| done.inspect_err(|_| is_over.store(true, Relaxed));
+    let (here, there) = thread::scope(|scope| {
+        let there = scope.spawn(move || end(there(is_over)));
+        let here = end(here(is_over));
+        (here, there.join().expect("it does not panic"))
+    });
+    match (here, there) {
+        // Who was ended by the other one.
+        (Err(WriteError::Interrupted), Err(e)) | (Err(e), _) | (Ok(()), Err(e)) => Err(e),
+        (Ok(()), Ok(())) => Ok(()),
+    }
+}
+
+fn end_if(is_over: &AtomicBool) -> Result<(), WriteError> {
+    if is_over.load(Relaxed) { Err(WriteError::Interrupted) } else { Ok(()) }
+}
+
+/// Writes all nodes into some columns. `tick` is told how many there were now and then, and may end it.
 fn write_nodes(
     levels: &Levels,
-    totals: &Totals,
-    columns: &mut Columns<'_>,
-    report: &mut Report<'_>,
+    columns: &mut [&mut dyn Columns],
+    tick: &mut dyn FnMut(u32) -> Result<(), WriteError>,
 ) -> Result<(), WriteError> {
     let counts = levels.counts();
     let mut node = LevelNode { parent: 0, facts: Facts::NOTHING, name: Vec::new() };
     // The first nodes of the level above, of this one and of the one below.
-    let (mut above, mut here) = (0_u32, 0_u32);
+    let (mut above, mut here, mut done) = (0_u32, 0_u32, 0_u32);
     for (depth, count) in counts.iter().enumerate() {
         // Nodes are counted in 32 bits: all of them were before.
         let below = here + count;
         let mut nodes = levels.nodes(depth);
         while nodes.next(&mut node)? {
-            if columns.node.is_multiple_of(STEP) {
-                go_on(report, Stage::Write, columns.node, totals.nodes)?;
+            if done.is_multiple_of(STEP) {
+                tick(done)?;
             }
+            done += 1;
             if node.facts.mode.kind() == Kind::Directory {
                 let (first, count) = unpack_children(node.facts.size);
                 node.facts.size = pack_children(below + first, count);
             }
-            columns.node(above + node.parent, &node.facts, &node.name)?;
+            for columns in &mut *columns {
+                columns.node(above + node.parent, &node.facts, &node.name)?;
+            }
         }
         (above, here) = (here, below);
     }
@@ -278,18 +382,39 @@ fn go_on(report: &mut Report<'_>, stage: Stage, done: u32, total: u32) -> Result
 fn write_tables(
     file: Target<'_>,
     how: &How<'_>,
+    by_two: bool,
     header: &mut Header,
     sums: &mut Vec<u64>,
     report: &mut Report<'_>,
 ) -> Result<(), WriteError> {
     let segment = file.columns(header)?;
     let columns = segment.columns_unchecked();
-    for (number, section) in Section::TABLES.into_iter().enumerate() {
-        go_on(report, Stage::Tables, number as u32, Section::TABLES.len() as u32)?;
-        let end = header.sections.last().map_or(0, |entry| entry.offset + entry.len);
+    let begin = header.sections.last().map_or(0, |entry| entry.offset + entry.len);
+    let write = |section, end: u64| {
         let mut column = Column::new(file, section, end.next_multiple_of(ALIGN_BYTES), 0);
         tables::make(section, &columns, how, &mut |bytes| column.put(bytes))?;
-        let (entry, of_blocks) = column.end()?;
+        Ok::<_, WriteError>(column.end()?)
+    };
+    // That of whole paths takes the most, and how long it is, is known before.
+    let [first, others @ ..] = Section::TABLES;
+    let (mut made, mut made_first) = (Vec::new(), None);
+    let mut the_others = |is_over: &AtomicBool| {
+        let mut end = begin.next_multiple_of(ALIGN_BYTES) + first.len_for(columns.len()).unwrap_or_default();
+        for section in others {
+            end_if(is_over)?;
+            let (entry, of_blocks) = write(section, end)?;
+            end = entry.offset + entry.len;
+            made.push((entry, of_blocks));
+        }
+        Ok(())
+    };
+    let mut the_first = |_: &AtomicBool| {
+        go_on(report, Stage::Tables, 0, Section::TABLES.len() as u32)?;
+        made_first = Some(write(first, begin)?);
+        go_on(report, Stage::Tables, 1, Section::TABLES.len() as u32)
+    };
+    in_two(by_two, &mut the_first, &mut the_others)?;
+    for (entry, of_blocks) in made_first.into_iter().chain(made) {
         header.sections.push(entry);
         sums.extend(of_blocks);
     }

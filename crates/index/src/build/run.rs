@@ -1,4 +1,4 @@
-//! Sorting: entries are collected in memory, sorted, written as a run when memory is used up, and runs are merged.
+//! Sorting: entries are collected in memory, sorted by all threads, written as a run when memory is used up, and runs are merged.
 //!
 //! The key of an entry is its path with a zero byte for each slash. No name has one, so the order of the keys' bytes is that of
 //! the tree: a directory, then all that is in it, by names.
@@ -7,15 +7,19 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 use std::io::{self, BufReader, BufWriter, Write};
+use std::thread::{self, JoinHandle};
 
 use super::record::{FACTS_LEN_MAX, Facts, array};
 use super::scratch::ScratchFile;
+use crate::cores::cores_up_to;
 
 const CHUNK_BITS: u32 = 17;
 /// Records lie in pieces of this length, so that nothing moves when there are more.
 const CHUNK_LEN: usize = 1 << CHUNK_BITS;
 /// What a record takes beside its own bytes: its place in the index, which doubles as it grows, and what sorting takes.
 const RECORD_OVERHEAD: usize = 16;
+/// So many entries are worth a thread of their own while they are sorted.
+const ENTRIES_A_THREAD: usize = 1 << 14;
 /// What is written to a run at once, in bytes.
 const WRITE_LEN: usize = 256 << 10;
 
@@ -72,9 +76,33 @@ impl Run {
     /// Puts the entries in order.
     pub fn sort(&mut self) {
         let mut starts = std::mem::take(&mut self.starts);
-        // Stable: it takes what is in order already as it is, which a manifest nearly is.
-        starts.sort_by(|a, b| self.split(*a).0.cmp(self.split(*b).0));
+        let by_key = |a: &u32, b: &u32| self.split(*a).0.cmp(self.split(*b).0);
+        let threads = cores_up_to(starts.len() / ENTRIES_A_THREAD);
+        if threads > 1 {
+            let each = starts.len().div_ceil(threads);
+            thread::scope(|scope| {
+                for part in starts.chunks_mut(each) {
+                    scope.spawn(move || part.sort_by(by_key));
+                }
+            });
+        }
+        // Stable: it takes what is in order already as it is, which a manifest nearly is, and merges the parts.
+        starts.sort_by(by_key);
         self.starts = starts;
+    }
+
+    /// Puts the entries in order and writes them, in a thread of its own.
+    ///
+    /// # Errors
+    /// The host has no more threads.
+    pub fn spill(mut self, file: ScratchFile) -> io::Result<Spilling> {
+        let write = move || {
+            self.sort();
+            let mut out = RunWriter::new(file);
+            self.each(&mut |key, facts| out.put(key, facts))?;
+            out.end()
+        };
+        thread::Builder::new().name("adit-sort".to_owned()).spawn(write).map(|thread| Spilling(Some(thread)))
     }
 
     /// Hands over all entries.
@@ -96,6 +124,33 @@ impl Run {
 pub(crate) struct RunFile {
     file: ScratchFile,
     entries: u64,
+}
+
+impl RunFile {
+    /// How many entries it has.
+    pub fn len(&self) -> u64 {
+        self.entries
+    }
+}
+
+/// A [`RunFile`] that is being written. No thread is left behind when it is dropped.
+pub(crate) struct Spilling(Option<JoinHandle<io::Result<RunFile>>>);
+
+impl Spilling {
+    /// Waits until it is written.
+    pub fn end(mut self) -> io::Result<RunFile> {
+        let thread = self.0.take().expect("it is waited for once");
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread that sorts broke down")))
+    }
+}
+
+impl Drop for Spilling {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take() {
+            // What it wrote is nobody's any more.
+            let _ = thread.join();
+        }
+    }
 }
 
 /// Writes a [`RunFile`]. What a key has in common with the one before is left out.

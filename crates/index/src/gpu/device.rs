@@ -129,10 +129,11 @@ impl Adapter {
         let open = |why: String| GpuError::Open { adapter: self.facts.name.clone(), why };
         let (device, queue) = opened.map_err(|e| open(e.to_string()))?;
         let (jobs, watched) = channel();
-        let watcher = device.clone();
+        let trouble = Arc::new(Trouble { adapter: self.facts.name.clone(), ..Trouble::default() });
+        let (watcher, seen) = (device.clone(), trouble.clone());
         let watching = thread::Builder::new()
             .name("adit-gpu".into())
-            .spawn(move || watch(&watcher, &watched))
+            .spawn(move || watch(&watcher, &seen, &watched))
             .map_err(|e| open(e.to_string()))?;
         let ending = Ending(Arc::new(Mutex::new(Some(watching))));
         let options = DeviceOptions {
@@ -140,7 +141,6 @@ impl Adapter {
             ..options.clone()
         };
         let pool = Pool::new(options.pool_len_max_bytes);
-        let trouble = Arc::new(Trouble::default());
         report_to(&trouble, &device);
         let facts = self.facts.clone();
         let pipelines = Mutex::default();
@@ -154,7 +154,7 @@ impl Adapter {
             pool,
             trouble,
             pipelines,
-            jobs,
+            jobs: Some(jobs),
             ending,
         })))
     }
@@ -168,7 +168,8 @@ fn shard_len(options: &DeviceOptions, binding_len_max: u64) -> u64 {
 
 /// What went wrong where nobody was waiting.
 #[derive(Default)]
-struct Trouble {
+pub(super) struct Trouble {
+    adapter: String,
     is_lost: AtomicBool,
     lost: Mutex<Option<String>>,
     refused: Mutex<Option<String>>,
@@ -188,30 +189,42 @@ impl Trouble {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
         self.is_lost.store(true, Relaxed);
     }
+
+    fn lost(&self) -> Option<GpuError> {
+        if !self.is_lost.load(Relaxed) {
+            return None;
+        }
+        let why = self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default();
+        Some(GpuError::Lost { adapter: self.adapter.clone(), why })
+    }
+
+    fn refused(&self, why: impl ToString) -> GpuError {
+        GpuError::Refused { adapter: self.adapter.clone(), why: why.to_string() }
+    }
+
+    /// What is wrong with the device, if anything is.
+    pub fn any(&self) -> Option<GpuError> {
+        let refused = || self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.lost().or_else(|| refused().map(|why| self.refused(why)))
+    }
 }
 
 /// A job that the watching thread waits for.
 pub(super) struct Watched {
     pub index: wgpu::SubmissionIndex,
     pub landing: Arc<Landing>,
-    pub inner: std::sync::Weak<Inner>,
 }
 
-/// Waits for one job after the other. Ends when the device is dropped.
-fn watch(device: &wgpu::Device, jobs: &Receiver<Watched>) {
+/// Waits for one job after the other. Ends when the device is dropped, which is none of its own: who drops it waits for this thread.
+fn watch(device: &wgpu::Device, trouble: &Trouble, jobs: &Receiver<Watched>) {
     while let Ok(job) = jobs.recv() {
         let wait = wgpu::PollType::Wait { submission_index: Some(job.index), timeout: Some(ANSWER_TIME_MAX) };
-        let polled = device.poll(wait);
-        let Some(inner) = job.inner.upgrade() else {
-            job.landing.land(Err(GpuError::Lost { adapter: String::new(), why: "it was closed".into() }));
-            continue;
-        };
-        if let Err(e) = polled {
-            inner.trouble.lose(e.to_string());
+        if let Err(e) = device.poll(wait) {
+            trouble.lose(e.to_string());
         }
         // The words have landed in the call above, or another thread that waited has taken it upon itself to hand them over, and is
         // about to. Of a device that is in trouble they may never come.
-        if let Some(trouble) = inner.trouble() {
+        if let Some(trouble) = trouble.any() {
             job.landing.land(Err(trouble));
         }
     }
@@ -227,8 +240,22 @@ pub(super) struct Inner {
     pub pool: Pool,
     trouble: Arc<Trouble>,
     pub pipelines: Mutex<HashMap<Kernel, Arc<Pipeline>>>,
-    pub jobs: Sender<Watched>,
+    /// To the thread that waits for them, until this is dropped.
+    jobs: Option<Sender<Watched>>,
     ending: Ending,
+}
+
+impl Drop for Inner {
+    /// Waits for the thread that waits for jobs: it has the device, too, and would be the last to give it back to the driver, perhaps while the
+    /// program ends, which unloads the driver under it (a crash at the end of one in fifty runs of tests). That thread itself, if it dropped the
+    /// last that a job held, goes on to its end.
+    fn drop(&mut self) {
+        self.jobs = None;
+        let mut watching = self.ending.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = watching.take_if(|watching| watching.thread().id() != thread::current().id()) {
+            let _ = thread.join();
+        }
+    }
 }
 
 /// The end of a device: when all is given back to its driver, and nothing of that runs any more.
@@ -237,7 +264,8 @@ pub struct Ending(Arc<Mutex<Option<thread::JoinHandle<()>>>>);
 
 impl Ending {
     /// Waits for it. A program that ends while a driver is at work may crash. It comes when the last [`Device`], and all that lies on it, has
-    /// been dropped: who holds one of them waits for ever.
+    /// been dropped: who holds one of them waits for ever. Whoever drops the last one waits as well, so this is for jobs whose answers
+    /// nobody waited for.
     pub fn wait(self) {
         let watching = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         // If it has panicked it is over, too.
@@ -247,21 +275,16 @@ impl Ending {
 
 impl Inner {
     pub fn lost(&self) -> Option<GpuError> {
-        if !self.trouble.is_lost.load(Relaxed) {
-            return None;
-        }
-        let why = self.trouble.lost.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default();
-        Some(GpuError::Lost { adapter: self.facts.name.clone(), why })
+        self.trouble.lost()
     }
 
     pub fn refused(&self, why: impl ToString) -> GpuError {
-        GpuError::Refused { adapter: self.facts.name.clone(), why: why.to_string() }
+        self.trouble.refused(why)
     }
 
     /// What is wrong with the device, if anything is.
     pub fn trouble(&self) -> Option<GpuError> {
-        let refused = || self.trouble.refused.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        self.lost().or_else(|| refused().map(|why| self.refused(why)))
+        self.trouble.any()
     }
 
     /// Waits until the device has done a job, and all before it.
@@ -288,7 +311,7 @@ impl Inner {
     }
 }
 
-/// An open device. Costs nothing to clone; it is closed when the last one, and all that lies on it, is dropped.
+/// An open device. Costs nothing to clone; it is closed when the last one, and all that lies on it, is dropped, which waits for the jobs that it has.
 #[derive(Clone)]
 pub struct Device(pub(super) Arc<Inner>);
 
@@ -324,6 +347,11 @@ impl Device {
     /// Its end, which can be waited for.
     pub fn ending(&self) -> Ending {
         self.0.ending.clone()
+    }
+
+    /// Has a job waited for; false if nobody does any more.
+    pub(super) fn watch(&self, job: Watched) -> bool {
+        self.0.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok())
     }
 
     /// Why it is of no use any more, if that is so.

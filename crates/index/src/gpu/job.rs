@@ -167,8 +167,8 @@ impl Job {
             drop(held);
             lands.land(words);
         });
-        let watched = Watched { index, landing: landing.clone(), inner: Arc::downgrade(&inner) };
-        if inner.jobs.send(watched).is_err() {
+        let watched = Watched { index, landing: landing.clone() };
+        if !self.device.watch(watched) {
             let why = "the thread that watches it has ended".to_owned();
             return Err(GpuError::Lost { adapter: inner.facts.name.clone(), why });
         }
