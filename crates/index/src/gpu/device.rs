@@ -154,8 +154,8 @@ impl Adapter {
             pool,
             trouble,
             pipelines,
-            jobs: Some(jobs),
-            ending,
+            jobs,
+            ending: WaitedFor(ending),
         })))
     }
 }
@@ -240,21 +240,24 @@ pub(super) struct Inner {
     pub pool: Pool,
     trouble: Arc<Trouble>,
     pub pipelines: Mutex<HashMap<Kernel, Arc<Pipeline>>>,
-    /// To the thread that waits for them, until this is dropped.
-    jobs: Option<Sender<Watched>>,
-    ending: Ending,
+    /// To the thread that waits for them, which ends when this is dropped.
+    jobs: Sender<Watched>,
+    /// Dropped behind all else.
+    ending: WaitedFor,
 }
 
-impl Drop for Inner {
-    /// Waits for the thread that waits for jobs: it has the device, too, and would be the last to give it back to the driver, perhaps while the
-    /// program ends, which unloads the driver under it (a crash at the end of one in fifty runs of tests). That thread itself, if it dropped the
-    /// last that a job held, goes on to its end.
+/// The end of a device, for which whoever drops it waits. The thread that waits for jobs has the device, too, and is the last to give it back
+/// to the driver: perhaps while the program ends, which unloads the driver under it. Then one run of tests in fifty crashed at its end.
+struct WaitedFor(Ending);
+
+impl Drop for WaitedFor {
     fn drop(&mut self) {
-        self.jobs = None;
-        let mut watching = self.ending.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(thread) = watching.take_if(|watching| watching.thread().id() != thread::current().id()) {
-            let _ = thread.join();
-        }
+        // Whoever waits as well waits for this lock.
+        let mut watching = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // That thread itself, if it drops what a job held, goes on to its end.
+        let other = watching.take_if(|watching| watching.thread().id() != thread::current().id());
+        // If it has panicked it is over, too.
+        let _ = other.map(thread::JoinHandle::join);
     }
 }
 
@@ -346,12 +349,12 @@ impl Device {
 
     /// Its end, which can be waited for.
     pub fn ending(&self) -> Ending {
-        self.0.ending.clone()
+        self.0.ending.0.clone()
     }
 
     /// Has a job waited for; false if nobody does any more.
     pub(super) fn watch(&self, job: Watched) -> bool {
-        self.0.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok())
+        self.0.jobs.send(job).is_ok()
     }
 
     /// Why it is of no use any more, if that is so.
