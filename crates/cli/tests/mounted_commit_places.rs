@@ -83,6 +83,11 @@ fn the_mounted_manifest_is_known_whatever_way_leads_there() {
         w.commit(&[&place[..], &["--cas", cas]].concat()).expect(2).says("the manifest that is mounted");
     }
     w.commit(&["-o", "link/Manifests/P/job"]).expect(2).says("itself");
+    // A copy of it elsewhere may be the only one soon.
+    fs::copy(w.path("store/Manifests/P/job"), w.path("copy")).unwrap();
+    let before = fs::read(w.path("copy")).unwrap();
+    w.commit(&["-o", "copy"]).expect(2).says("it is the manifest that is mounted");
+    assert!(fs::read(w.path("copy")).unwrap() == before);
     assert_eq!(w.read(there), w.read("job"));
     // By default it lies beside the mounted one.
     w.run(&["manifest", "index", there, "--cache-dir", "cache"]).expect(0);

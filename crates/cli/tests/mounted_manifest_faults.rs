@@ -299,6 +299,11 @@ fn without_its_store_a_manifest_is_mounted_and_what_is_cached_is_read() {
     assert!(read("mnt", "one").unwrap() == content("one", SMALL_LEN));
     b.run(&["umount", "mnt"]).expect(0);
     b.run(&["mount", "job", "mnt", "--cas", "s3://another/Queue", "--cache-dir", "cache"]).expect(1).says("bucket");
+    // Of a prefix without any object another one was meant, or nothing is there yet.
+    let wrong = format!("{STORE}/Deta");
+    let ran = b.run(&["mount", "job", "mnt", "--cas", &wrong, "--cache-dir", "cache"]);
+    ran.expect(0).says("there is no object below Data/").says(all_the_same);
+    b.run(&["umount", "mnt"]).expect(0);
     b.server.expire_key("access");
     b.run(&["mount", "job", "mnt", "--cas", STORE, "--cache-dir", "cache"]).expect(1).says("credentials");
 }

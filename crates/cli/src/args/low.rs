@@ -286,7 +286,7 @@ Examples:
 
 const STATUS_HELP: &str = "\
 With a PATH, each file of a manifest's mount has a state: remote (its content is in the store), cached (it is all on this machine), modified (it \
-was changed here), uploading (a commit is at it), uploaded (it was committed, and not changed since), error (it could not be read last, or a commit could not go on). The \
+was changed here), uploading (a commit is at it), uploaded (it was committed, and not changed since), error (its object could not be read last, because it is missing, refused or wrong, or a commit could not go on). The \
 extended attribute user.adit.state tells the same.
 
 Examples:

@@ -106,7 +106,7 @@ action wrote, put together in the order of time. It may be that of a job, of a s
 
 Where something else is in the place of a file, --conflict copy (as the official tools) leaves it, and the file comes as `name (1).ext`; \
 a copy that is there already is not made again. skip leaves it, whatever is in it; overwrite replaces files and links, and never a \
-folder. No link in DEST is followed.
+folder. What is in the place of a folder stays with each of them, and what would lie in that is told. No link in DEST is followed.
 
 Examples:
   adit manifest download job.manifest ~/work --cas s3://bucket/Queue
@@ -341,7 +341,7 @@ pub struct StoreArgs {
     /// Longest time to a connection [default: 5s]
     #[arg(long, value_name = "DURATION", value_parser = units::duration, help_heading = STORE)]
     pub connect_timeout: Option<Duration>,
-    /// Longest time without an answer, before a request is sent again [default: 20s]
+    /// Longest time without an answer, before a request is sent again; after three times that, what waits for it fails [default: 20s]
     #[arg(long, value_name = "DURATION", value_parser = units::duration, help_heading = STORE)]
     pub request_timeout: Option<Duration>,
     /// How much goes at a time.

@@ -169,18 +169,24 @@ pub fn watched_store(
 /// changed on a mount before (`has_changes`). Each read of anything else asks it again.
 ///
 /// # Errors
-/// `Network`, `PermissionDenied` and the like; that the bucket or the folder is not there. Of a folder that is no store only a remark is made.
+/// `Network`, `PermissionDenied` and the like; that the bucket or the folder is not there. Of what is no store only a remark is made.
 pub fn expect_answers(file: &Path, args: &CasArgs, store: &ManifestStore, has_changes: bool) -> Result<()> {
     let Some(cas) = args.cas.as_deref() else { return Ok(()) };
     let (place, nodes) = (Path::new(cas), (0..store.segment().len().min(FIRST_NODES)).map(NodeId));
     let mut hashes = nodes.filter_map(|id| store.segment().hash(id).ok().flatten()).map(ContentHash);
-    let asked = match is_url(place) {
-        true => asked(cas, &args.store, hashes, lies_in(file, cas)),
-        false => hashes.next().map_or(Ok(()), |_| expect_data(cas)),
+    let (is_another, failure) = if is_url(place) {
+        match asked(cas, &args.store, hashes, lies_in(file, cas)) {
+            Ok(Answer::Store) => return Ok(()),
+            Ok(Answer::NoStore) => (true, no_object(cas)),
+            Err(failure) => (false, failure),
+        }
+    } else {
+        match hashes.next().map_or(Ok(()), |_| expect_data(cas)) {
+            Ok(()) => return Ok(()),
+            Err(failure) => (place.is_dir(), failure),
+        }
     };
-    let Err(failure) = asked else { return Ok(()) };
-    let is_away = if is_url(place) { failure.code() == Code::Network } else { !place.is_dir() };
-    let is_another = !is_url(place) && !is_away;
+    let is_away = if is_url(place) { failure.code() == Code::Network } else { !is_another };
     if !is_another && !(is_away && (has_changes || store.has_cached(FIRST_NODES))) {
         return Err(failure);
     }
@@ -189,20 +195,34 @@ pub fn expect_answers(file: &Path, args: &CasArgs, store: &ManifestStore, has_ch
     Ok(())
 }
 
-/// What a server says to who asks for one of these objects, and for nothing. `knows_store` is for who has read something else there.
-fn asked(cas: &OsStr, args: &StoreArgs, hashes: impl Iterator<Item = ContentHash>, knows_store: bool) -> Result<()> {
+/// What is where a store should be.
+enum Answer {
+    /// One, as far as it shows.
+    Store,
+    /// Nothing like it: another bucket or prefix was meant.
+    NoStore,
+}
+
+/// What a server says to who asks for one of these objects, and for any. `knows_store` is for who has read something else there.
+fn asked(
+    cas: &OsStr,
+    args: &StoreArgs,
+    hashes: impl Iterator<Item = ContentHash>,
+    knows_store: bool,
+) -> Result<Answer> {
     let failed = |e: FsError| Failure::fs(cas.display(), &e);
     // Somebody waits for the mount, which goes on without it.
     let objects = hurried(cas, args)?;
     match seen(&*objects, hashes, 1).map_err(failed)? {
-        Seen::One => return Ok(()),
-        Seen::Withheld(e) => return if knows_store { Ok(()) } else { Err(failed(e)) },
+        Seen::One => return Ok(Answer::Store),
+        Seen::Withheld(e) => return if knows_store { Ok(Answer::Store) } else { Err(failed(e)) },
         Seen::Nothing => {}
     }
-    // The object is missing, or its bucket. Not everybody who may read may list.
-    match objects.list("", None, 1) {
+    // The object is missing, or all of them, or the bucket. Not everybody who may read may list.
+    match objects.list(&format!("{DATA_DIR}/"), None, 1) {
+        Ok(page) if page.objects.is_empty() => Ok(Answer::NoStore),
         Err(e) if e.kind() != ErrorKind::PermissionDenied => Err(failed(e)),
-        _ => Ok(()),
+        _ => Ok(Answer::Store),
     }
 }
 

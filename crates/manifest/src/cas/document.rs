@@ -8,12 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use adit_core::error::Result;
 use adit_core::media::{ObjectInfo, Objects};
 
-use crate::format::{ContentHash, Hasher, Source};
+use crate::format::{ContentHash, Source};
 
 /// Bytes of one request.
 const REQUEST_LEN_BYTES: usize = 4 << 20;
-/// Bytes that are hashed at a time.
-const HASHED_LEN_BYTES: usize = 256 << 10;
 
 /// An object of a store that is read from its beginning on, as often as is needed. It is the same object each time: one that is
 /// replaced meanwhile is `Stale`, where the store has tags.
@@ -59,14 +57,7 @@ impl ObjectDocument {
     /// # Errors
     /// Those of the store.
     pub fn hash(&self) -> io::Result<ContentHash> {
-        let (mut stream, mut hasher) = (self.open()?, Hasher::default());
-        let mut buffer = vec![0; HASHED_LEN_BYTES];
-        loop {
-            match stream.read(&mut buffer)? {
-                0 => return Ok(hasher.finish()),
-                len => hasher.update(&buffer[..len]),
-            }
-        }
+        ContentHash::of_stream(self.open()?)
     }
 
     /// Bytes that are others when the object is another: where it lies, its length and its tag. None if the store has no tags.

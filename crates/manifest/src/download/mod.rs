@@ -289,7 +289,7 @@ impl Walk<'_, '_> {
     fn parent(&mut self, path: &[u8]) -> Result<(), Fault> {
         let dir = path.iter().rposition(|byte| *byte == b'/').map_or(&[][..], |slash| &path[..slash]);
         if !dir.is_empty() {
-            self.directories(dir)?;
+            self.directories(dir, path)?;
         }
         self.sweep(dir);
         Ok(())
@@ -300,12 +300,12 @@ impl Walk<'_, '_> {
         // What was made for an entry in it was not there before.
         let is_ours = self.made.contains(path);
         let was_there = !is_ours && host.stat(&on_host(path)).is_ok_and(|attr| attr.kind == Kind::Directory);
-        self.directories(path)?;
+        self.directories(path, path)?;
         Ok(if was_there { Outcome::Present(None) } else { Outcome::New })
     }
 
-    /// Makes sure of a directory and those that it lies in. A link is none, wherever it leads.
-    fn directories(&mut self, path: &[u8]) -> Result<(), Fault> {
+    /// Makes sure of a directory and those that it lies in, for an entry. A link is none, wherever it leads.
+    fn directories(&mut self, path: &[u8], entry: &[u8]) -> Result<(), Fault> {
         let Some(host) = self.options.host else { return Ok(()) };
         let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([path.len()]);
         for end in ends {
@@ -318,9 +318,12 @@ impl Walk<'_, '_> {
                 Ok(attr) if attr.kind == Kind::Directory => {}
                 Ok(_) => {
                     let why = "something else, or a symbolic link, is in the place of a folder; move it away";
-                    return Err(Fault::Entry(
-                        FsError::new(ErrorKind::NotDirectory).on("write", show(dir)).because(why),
-                    ));
+                    return Err(Fault::Entry(FsError::new(ErrorKind::NotDirectory).on("write", show(entry)).because(
+                        match dir == entry {
+                            true => why.to_owned(),
+                            false => format!("{}: {why}", show(dir)),
+                        },
+                    )));
                 }
                 Err(e) if e.kind() == io::ErrorKind::NotFound && self.options.dry_run => return Ok(()),
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {

@@ -1,11 +1,14 @@
 //! The one hash of manifests: xxh3 with 128 bits.
 
-use std::fmt;
+use std::{fmt, io};
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 /// The hash algorithm's name in manifests, and the suffix of keys.
 pub const ALGORITHM: &str = "xxh128";
+
+/// What is taken out of a stream at once, in bytes.
+const PIECE_LEN_BYTES: usize = 256 << 10;
 
 /// Hash of a file's or a chunk's content, or of a manifest's bytes: xxh3 with 128 bits, big-endian, as its text is read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -16,6 +19,22 @@ impl ContentHash {
     #[must_use]
     pub fn of(content: &[u8]) -> Self {
         ContentHash(xxh3_128(content).to_be_bytes())
+    }
+
+    /// Of all that comes out of a stream.
+    ///
+    /// # Errors
+    /// Of the stream.
+    pub fn of_stream(mut stream: impl io::Read) -> io::Result<Self> {
+        let (mut hasher, mut piece) = (Hasher::default(), vec![0; PIECE_LEN_BYTES]);
+        loop {
+            match stream.read(&mut piece) {
+                Ok(0) => return Ok(hasher.finish()),
+                Ok(len) => hasher.update(&piece[..len]),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
     }
 
     /// From 32 lower-case hexadecimal digits. Objects have the text in their keys, and keys tell case, so that no other text is

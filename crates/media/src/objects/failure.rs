@@ -122,6 +122,10 @@ fn classify(e: &Error) -> (ErrorKind, String) {
         _ if wants_other_credentials(e) => {
             (ErrorKind::PermissionDenied, format!("{words}; the credentials ran out or are not known: get new ones"))
         }
+        // It says that with 404: no object would be missed.
+        ("XAdminUserNotFound", _) => {
+            (ErrorKind::PermissionDenied, format!("{words}; check which credentials are used"))
+        }
         ("EntityTooLarge", _) => (ErrorKind::FileTooLarge, words),
         ("QuotaExceeded" | "XMinioStorageFull" | "InsufficientStorage", _) => (ErrorKind::NoSpace, words),
         ("NoSuchUpload", _) => (ErrorKind::Network, format!("{words}; try again later")),
@@ -230,6 +234,7 @@ mod tests {
             (Kind::RateLimited, "SlowDown", ErrorKind::Network, "fewer requests"),
             (Kind::ConditionNotMatch, "PreconditionFailed", ErrorKind::Stale, "another object"),
             (Kind::Conflict, "ConditionalRequestConflict", ErrorKind::Network, "others store the same"),
+            (Kind::NotFound, "XAdminUserNotFound", ErrorKind::PermissionDenied, "check which credentials"),
             (Kind::NotFound, "NoSuchUpload", ErrorKind::Network, "NoSuchUpload"),
         ] {
             let e = failed("read object", "s3://b/k", &store_says(kind, code));

@@ -11,6 +11,7 @@ mod told;
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -135,6 +136,9 @@ impl Target {
         let objects = open::manifest::objects(&url, &cas.store)?;
         open::manifest::expect_store(&url, &cas.store)?;
         let parent = parent(&mount, &about, &own, global)?;
+        if let Some(output) = &args.output {
+            refuse_parent(output, &parent)?;
+        }
         places.refuse_unread(&parent)?;
         places.refuse_mounted(&objects, &parent)?;
         Ok(Target { mount, about, cas, url, objects, places, parent })
@@ -249,6 +253,22 @@ impl Target {
         brought.finished?;
         self.places.write(manifest, encoded, &*self.objects, told)
     }
+}
+
+/// Refuses to replace what may be the only copy of the manifest behind `segment`, wherever it was mounted from: without it a diff says nothing.
+fn refuse_parent(output: &Path, segment: &Segment) -> Result<()> {
+    let Ok(file) = File::open(output) else { return Ok(()) };
+    let mounted = Identity::of(segment).map_err(|e| Failure::fs(segment.file_path().display(), &e))?;
+    let unread = |e: std::io::Error| Failure::io(output.display(), &e);
+    let meta = file.metadata().map_err(unread)?;
+    if !meta.is_file() || meta.len() != mounted.len_bytes {
+        return Ok(());
+    }
+    if ContentHash::of_stream(file).map_err(unread)? != mounted.hash {
+        return Ok(());
+    }
+    let what = format!("{}: it is the manifest that is mounted, and would be replaced", output.display());
+    Err(Failure::usage(what).hint("what is written tells only what changed since that one: name another file with -o"))
 }
 
 /// The files in a manifest, with the objects that they are made of.

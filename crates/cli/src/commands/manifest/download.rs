@@ -56,7 +56,11 @@ pub(super) fn download(args: &ManifestDownloadArgs, global: &GlobalArgs) -> Resu
     open::manifest::expect_content(&wanted.cas, &args.content.store, &wanted.manifest, knows_store)?;
     let place = destination(dest, args.dry_run)?;
     if let (Some((root, count)), false) = (&wanted.outputs, global.quiet) {
-        eprintln!("adit: download: outputs of {}, from {count} manifests", outputs::show(root.as_ref()));
+        eprintln!(
+            "adit: download: outputs of {}, from {}",
+            outputs::show(root.as_ref()),
+            counted(*count as u64, "manifest")
+        );
     }
     let host = place.as_deref().map(HostDirectory::open).transpose().map_err(|e| Failure::io(dest.display(), &e))?;
     let cache = match &place {
