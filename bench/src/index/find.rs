@@ -42,7 +42,7 @@ fn questions(tree: &Tree) -> Vec<Asked> {
     let one = one_name(tree);
     let path = |at| String::from_utf8_lossy(tree.paths.get(at)).into_owned();
     let middle = path(tree.paths.len() / 2);
-    // The last name differs in one byte.
+    // A byte differs.
     let missing = middle.replace('.', "_");
     let thousand: Vec<String> = (0..1000).map(|at| path(at * (tree.paths.len() / 1000))).collect();
     vec![
@@ -268,9 +268,11 @@ pub fn output(command: &mut Command) -> Result<Vec<u8>> {
 
 /// What a program prints that finds nothing, and may end with 1 for that.
 fn output_of_miss(command: &mut Command) -> Result<Vec<u8>> {
-    let done = command.stderr(Stdio::null()).stdout(Stdio::piped()).output();
+    let done = command.stderr(Stdio::piped()).stdout(Stdio::piped()).output();
     let done = done.with_context(|| format!("cannot start {command:?}"))?;
-    ensure!(matches!(done.status.code(), Some(0 | 1)), "{command:?}: {}", done.status);
+    let said = String::from_utf8_lossy(&done.stderr);
+    ensure!(matches!(done.status.code(), Some(0 | 1)), "{command:?}: {}: {said}", done.status);
+    ensure!(said.is_empty() || said.contains("not found"), "{command:?}: {said}");
     Ok(done.stdout)
 }
 

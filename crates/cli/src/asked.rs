@@ -16,6 +16,7 @@ use crate::commands::mount::answered;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
+use crate::live;
 use crate::question::{INDEX_VERB, Piece, Question, Waiting};
 use crate::source::manifest_if_one;
 
@@ -30,12 +31,19 @@ pub struct Asked {
     quiet: bool,
 }
 
+/// A path from the root without the slashes in front.
+fn without_slashes(path: &[u8]) -> &[u8] {
+    &path[path.iter().take_while(|byte| **byte == b'/').count()..]
+}
+
 impl Asked {
     /// The mount at `mountpoint`; none if that is not one.
     ///
     /// # Errors
-    /// What the registry says otherwise: its process is gone.
+    /// What the registry says otherwise: its process is gone, or says nothing.
     pub fn of(mountpoint: &Path, quiet: bool) -> Result<Option<Asked>> {
+        // Whoever looks there would wait for it.
+        live::expect_answers(mountpoint)?;
         if !mountpoint.is_dir() {
             return Ok(None);
         }
@@ -61,8 +69,11 @@ impl Asked {
     /// What is at `path` in the folder that was named, as a path of the mount, from its root.
     pub fn path_of_mount(&self, path: &OsStr) -> Vec<u8> {
         match self.folder.as_os_str().as_bytes() {
-            b"" => path.as_bytes().to_vec(),
-            folder => [folder, b"/", path.as_bytes()].concat(),
+            b"" => without_slashes(path.as_bytes()).to_vec(),
+            folder => match path.as_bytes() {
+                b"" => folder.to_vec(),
+                path => [folder, b"/", without_slashes(path)].concat(),
+            },
         }
     }
 

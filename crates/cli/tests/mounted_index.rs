@@ -428,6 +428,12 @@ fn a_user_asks_where_it_is_mounted() {
         (&top["files"][0]["path"], &top["directories"][0]["path"]),
         (&json!("/b/deep/needle.txt"), &json!("/b"))
     );
+    let counts = |told: &Value| [told["files"].clone(), told["directories"].clone(), told["size"].clone()];
+    assert_eq!(counts(&top["files"][0]), [1, 0, 5].map(|count| json!(count)));
+    assert_eq!(counts(&top["directories"][0]), [1, 1, 5].map(|count| json!(count)));
+    for ask in [&["du", "/nope"][..], &["top", "--below", "/nope"], &["find", "--below", "/nope", "x"]] {
+        assert!(index(ask).expect(1).says("/nope").stderr.find("//nope").is_none(), "{ask:?}");
+    }
     assert_eq!(index(&["info", "--json"]).expect(0).json()["walks"], 1);
     assert_eq!(index(&["update", "--json"]).expect(0).json()["walks"], 2);
     fs::create_dir(m.bench.path("plain")).unwrap();

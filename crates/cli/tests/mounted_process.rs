@@ -269,6 +269,10 @@ fn a_process_that_does_not_answer_is_told_and_detached_without_it() {
         let ran = m.bench.run([verb, "mnt"]).expect(1);
         ran.says(&format!("{mnt}: {silent}")).says(&format!("kill -KILL {pid}, then adit umount {mnt}"));
     }
+    for verb in ["find", "info"] {
+        let more = (verb == "find").then_some("name");
+        m.bench.run(["index", verb, "mnt"].into_iter().chain(more)).expect(1).says(&silent);
+    }
     let mounts = m.bench.run(["mounts"]).expect(0).text();
     assert!(mounts.contains(&format!("{silent}: ")) && mounts.contains(&mnt), "{mounts}");
     assert_eq!(m.bench.mounts()[0]["answers"], false);

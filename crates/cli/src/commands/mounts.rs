@@ -91,7 +91,8 @@ pub fn silent_mounts(live: &[MountInfo]) -> Vec<MountInfo> {
     })
 }
 
-/// What was mounted where nobody is left to tell: what can be changed though it lies on a manifest, was an overlay.
+/// What was mounted where nobody is left to tell: what can be changed though it lies on a manifest, was an overlay. One that could not (of a snapshot of
+/// its upper, for one) is told as what it lay on.
 fn kind_of_dead(entry: &MountEntry) -> &'static str {
     match Source::recognise(&entry.source).map_or("vault", |source| source.kind()) {
         "manifest" if !entry.read_only => "overlay",

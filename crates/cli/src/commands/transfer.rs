@@ -25,7 +25,7 @@ use crate::secrets::Origin;
 use crate::state_dir;
 
 /// In the place of a file of this machine: standard input or output. A file of that name is `./-`.
-const STANDARD_STREAM: &str = "-";
+pub const STANDARD_STREAM: &str = "-";
 
 /// `adit get`
 pub fn get(args: &GetArgs, global: &GlobalArgs) -> Result<()> {

@@ -90,7 +90,7 @@ pub struct Built {
 
 /// Collects entries and writes a segment.
 ///
-/// Memory: the limit, and about 1 MiB for buffers of fixed length. Disk: in the scratch folder, what the entries take, twice, with the
+/// Memory: the limit, and about 1 MiB for buffers of fixed length; with [tables](Builder::set_tables) up to 10 MiB more, and some for each thread. Disk: in the scratch folder, what the entries take, twice, with the
 /// paths' common beginnings left out; none of it has a name, so it goes with the builder however that ends. The segment
 /// itself is written beside its place; a host without `O_TMPFILE` shows it there as `.adit-index-*.tmp`, which a kill may leave, and the next one that is published there removes.
 pub struct Builder {
@@ -226,7 +226,7 @@ impl Builder {
     fn spill(&mut self) -> io::Result<()> {
         self.take_spilled()?;
         let full = std::mem::replace(&mut self.run, Run::new(self.limit / 4));
-        self.spilling = Some(full.spill(self.place.file()?)?);
+        self.spilling = Some(full.spill(self.place.file()?));
         Ok(())
     }
 
@@ -365,12 +365,15 @@ impl Builder {
 
     /// All runs, merged until they are few enough to be merged at once.
     fn few_runs(&mut self, out: &Path, report: &mut Report<'_>) -> Result<Vec<RunFile>, PushError> {
+        let mut last = Vec::new();
+        last.extend(self.spilling.take().map(Spilling::end).transpose()?);
         if !self.run.is_empty() {
             self.spill()?;
+            last.extend(self.spilling.take().map(Spilling::end).transpose()?);
         }
-        self.take_spilled()?;
         // The shortest first.
-        let mut runs: Vec<RunFile> = std::mem::take(&mut self.runs).into_iter().flatten().collect();
+        let mut runs: Vec<RunFile> =
+            last.into_iter().chain(std::mem::take(&mut self.runs).into_iter().flatten()).collect();
         let (mut done, total) = (0_u64, to_merge(runs.iter().map(RunFile::len).collect()));
         let mut tick = || {
             if done.is_multiple_of(STEP) && report(Progress { stage: Stage::Merge, done, total }).is_break() {

@@ -7,7 +7,9 @@ use std::io;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::channel;
 use std::thread;
+use std::time::Duration;
 
 use adit_core::error::FsError;
 use adit_core::types::Kind;
@@ -29,6 +31,8 @@ use crate::segment::Segment;
 
 /// So many nodes are written between two reports.
 const STEP: u32 = 1 << 14;
+/// How long another thread is waited for between two reports.
+const WAIT_STEP: Duration = Duration::from_millis(100);
 /// So many nodes are worth a second thread.
 const NODES_FOR_TWO: u32 = 1 << 16;
 
@@ -297,7 +301,6 @@ fn write_columns(
         return write_nodes(levels, &mut [places, details], &mut |done| go_on(report, Stage::Write, done, nodes));
     }
     in_two(
-        true,
         &mut |is_over| {
             write_nodes(levels, &mut [places], &mut |done| {
                 end_if(is_over)?;
@@ -308,26 +311,26 @@ fn write_columns(
     )
 }
 
-/// Runs both, the second one in another thread, or after the first one. Each is to end when the flag is set, as one does that fails.
+/// Runs both, the second one in another thread. Each is to end when the flag is set, as one does that fails.
 ///
 /// # Errors
 /// Of who failed by itself.
 fn in_two(
-    by_two: bool,
     here: &mut dyn FnMut(&AtomicBool) -> Result<(), WriteError>,
     there: &mut (dyn FnMut(&AtomicBool) -> Result<(), WriteError> + Send),
 ) -> Result<(), WriteError> {
     let is_over = &AtomicBool::new(false);
-    if !by_two {
-        here(is_over)?;
-        return there(is_over);
-    }
     let end = |done: Result<(), WriteError>| done.inspect_err(|_| is_over.store(true, Relaxed));
-    let (here, there) = thread::scope(|scope| {
-        let there = scope.spawn(move || end(there(is_over)));
+    let ended = thread::scope(|scope| {
+        let there = thread::Builder::new().spawn_scoped(scope, || end(there(is_over))).ok()?;
         let here = end(here(is_over));
-        (here, there.join().expect("it does not panic"))
+        Some((here, there.join().expect("it does not panic")))
     });
+    // The host has no more threads. Who is here may wait for the other one.
+    let Some((here, there)) = ended else {
+        there(is_over)?;
+        return here(is_over);
+    };
     match (here, there) {
         // Who was ended by the other one.
         (Err(WriteError::Interrupted), Err(e)) | (Err(e), _) | (Ok(()), Err(e)) => Err(e),
@@ -390,30 +393,57 @@ fn write_tables(
     let segment = file.columns(header)?;
     let columns = segment.columns_unchecked();
     let begin = header.sections.last().map_or(0, |entry| entry.offset + entry.len);
-    let write = |section, end: u64| {
+    let write = |section, end: u64, is_over: &AtomicBool| {
         let mut column = Column::new(file, section, end.next_multiple_of(ALIGN_BYTES), 0);
-        tables::make(section, &columns, how, &mut |bytes| column.put(bytes))?;
+        let made = tables::make(section, &columns, how, &mut |bytes| match is_over.load(Relaxed) {
+            true => Err(io::ErrorKind::Interrupted.into()),
+            false => column.put(bytes),
+        });
+        end_if(is_over)?;
+        made?;
         Ok::<_, WriteError>(column.end()?)
     };
+    let all = Section::TABLES.len() as u32;
+    if !by_two {
+        let (mut end, never) = (begin, AtomicBool::new(false));
+        for (number, section) in (0..).zip(Section::TABLES) {
+            go_on(report, Stage::Tables, number, all)?;
+            let (entry, of_blocks) = write(section, end, &never)?;
+            end = entry.offset + entry.len;
+            header.sections.push(entry);
+            sums.extend(of_blocks);
+        }
+        return Ok(());
+    }
     // That of whole paths takes the most, and how long it is, is known before.
     let [first, others @ ..] = Section::TABLES;
     let (mut made, mut made_first) = (Vec::new(), None);
+    let (done, told) = channel();
     let mut the_others = |is_over: &AtomicBool| {
         let mut end = begin.next_multiple_of(ALIGN_BYTES) + first.len_for(columns.len()).unwrap_or_default();
         for section in others {
             end_if(is_over)?;
-            let (entry, of_blocks) = write(section, end)?;
+            let (entry, of_blocks) = write(section, end, is_over)?;
             end = entry.offset + entry.len;
             made.push((entry, of_blocks));
+            // Who hears of it waits for the end.
+            let _ = done.send(());
         }
         Ok(())
     };
-    let mut the_first = |_: &AtomicBool| {
-        go_on(report, Stage::Tables, 0, Section::TABLES.len() as u32)?;
-        made_first = Some(write(first, begin)?);
-        go_on(report, Stage::Tables, 1, Section::TABLES.len() as u32)
+    let mut the_first = |is_over: &AtomicBool| {
+        go_on(report, Stage::Tables, 0, all)?;
+        made_first = Some(write(first, begin, is_over)?);
+        let mut count = 1;
+        // Whoever is told may end it as long as the other thread is at work.
+        while count < all {
+            end_if(is_over)?;
+            go_on(report, Stage::Tables, count, all)?;
+            count += u32::from(told.recv_timeout(WAIT_STEP).is_ok());
+        }
+        go_on(report, Stage::Tables, count, all)
     };
-    in_two(by_two, &mut the_first, &mut the_others)?;
+    in_two(&mut the_first, &mut the_others)?;
     for (entry, of_blocks) in made_first.into_iter().chain(made) {
         header.sections.push(entry);
         sums.extend(of_blocks);

@@ -7,6 +7,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 use std::io::{self, BufReader, BufWriter, Write};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use super::record::{FACTS_LEN_MAX, Facts, array};
@@ -82,7 +83,8 @@ impl Run {
             let each = starts.len().div_ceil(threads);
             thread::scope(|scope| {
                 for part in starts.chunks_mut(each) {
-                    scope.spawn(move || part.sort_by(by_key));
+                    // If the host has no more threads, it is done below.
+                    let _ = thread::Builder::new().spawn_scoped(scope, move || part.sort_by(by_key));
                 }
             });
         }
@@ -91,18 +93,26 @@ impl Run {
         self.starts = starts;
     }
 
-    /// Puts the entries in order and writes them, in a thread of its own.
-    ///
-    /// # Errors
-    /// The host has no more threads.
-    pub fn spill(mut self, file: ScratchFile) -> io::Result<Spilling> {
-        let write = move || {
-            self.sort();
-            let mut out = RunWriter::new(file);
-            self.each(&mut |key, facts| out.put(key, facts))?;
-            out.end()
-        };
-        thread::Builder::new().name("adit-sort".to_owned()).spawn(write).map(|thread| Spilling(Some(thread)))
+    fn write(mut self, file: ScratchFile) -> io::Result<RunFile> {
+        self.sort();
+        let mut out = RunWriter::new(file);
+        self.each(&mut |key, facts| out.put(key, facts))?;
+        out.end()
+    }
+
+    /// Puts the entries in order and writes them: in a thread of its own, unless the host has no more.
+    pub fn spill(self, file: ScratchFile) -> Spilling {
+        let handed = Arc::new(Mutex::new(Some((self, file))));
+        let there = handed.clone();
+        let take =
+            |handed: &Mutex<Option<(Run, ScratchFile)>>| handed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // One of both takes it.
+        let nothing = || Err(io::Error::other("a run was handed to nobody"));
+        let write = move || take(&there).map_or_else(nothing, |(run, file)| run.write(file));
+        match thread::Builder::new().name("adit-sort".to_owned()).spawn(write) {
+            Ok(thread) => Spilling(Some(Written::Later(thread))),
+            Err(_) => Spilling(Some(Written::Now(take(&handed).map_or_else(nothing, |(run, file)| run.write(file))))),
+        }
     }
 
     /// Hands over all entries.
@@ -134,19 +144,28 @@ impl RunFile {
 }
 
 /// A [`RunFile`] that is being written. No thread is left behind when it is dropped.
-pub(crate) struct Spilling(Option<JoinHandle<io::Result<RunFile>>>);
+pub(crate) struct Spilling(Option<Written>);
+
+enum Written {
+    Later(JoinHandle<io::Result<RunFile>>),
+    Now(io::Result<RunFile>),
+}
 
 impl Spilling {
     /// Waits until it is written.
     pub fn end(mut self) -> io::Result<RunFile> {
-        let thread = self.0.take().expect("it is waited for once");
-        thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread that sorts broke down")))
+        match self.0.take().expect("it is waited for once") {
+            Written::Later(thread) => {
+                thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread that sorts broke down")))
+            }
+            Written::Now(written) => written,
+        }
     }
 }
 
 impl Drop for Spilling {
     fn drop(&mut self) {
-        if let Some(thread) = self.0.take() {
+        if let Some(Written::Later(thread)) = self.0.take() {
             // What it wrote is nobody's any more.
             let _ = thread.join();
         }

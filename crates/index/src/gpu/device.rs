@@ -140,7 +140,7 @@ impl Adapter {
             shard_len_max_bytes: shard_len(options, self.facts.binding_len_max_bytes),
             ..options.clone()
         };
-        let pool = Pool::new(options.pool_len_max_bytes);
+        let pool = Arc::new(Pool::new(options.pool_len_max_bytes));
         report_to(&trouble, &device);
         let facts = self.facts.clone();
         let pipelines = Mutex::default();
@@ -237,7 +237,7 @@ pub(super) struct Inner {
     pub options: DeviceOptions,
     /// Most workgroups of one dimension of a dispatch.
     pub groups_max: u32,
-    pub pool: Pool,
+    pub pool: Arc<Pool>,
     trouble: Arc<Trouble>,
     pub pipelines: Mutex<HashMap<Kernel, Arc<Pipeline>>>,
     /// To the thread that waits for them, which ends when this is dropped.
@@ -314,7 +314,8 @@ impl Inner {
     }
 }
 
-/// An open device. Costs nothing to clone; it is closed when the last one, and all that lies on it, is dropped, which waits for the jobs that it has.
+/// An open device. Costs nothing to clone; it is closed when the last one, and all that lies on it, is dropped. Whoever drops it
+/// waits for that, but not for jobs whose answers nobody waited for: these have what they use, and [`Ending::wait`] waits for them.
 #[derive(Clone)]
 pub struct Device(pub(super) Arc<Inner>);
 

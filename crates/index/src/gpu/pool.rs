@@ -126,10 +126,10 @@ impl Drop for Pooled {
             return self.home.pool.put(self.of, buffer);
         }
         // It is mapped again when the device has read it, and free only then.
-        let (home, again) = (Arc::downgrade(&self.home), buffer.clone());
+        let (pool, again) = (Arc::downgrade(&self.home.pool), buffer.clone());
         buffer.map_async(wgpu::MapMode::Write, .., move |mapped| {
-            if let (Ok(()), Some(home)) = (mapped, home.upgrade()) {
-                home.pool.put(Use::Upload, again);
+            if let (Ok(()), Some(pool)) = (mapped, pool.upgrade()) {
+                pool.put(Use::Upload, again);
             }
         });
     }

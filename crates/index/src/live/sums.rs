@@ -1,7 +1,7 @@
 //! Adding up a live index: how much is below a directory, what is largest.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::ops::ControlFlow;
 
 use adit_core::error::{ErrorKind, FsError, Result};
@@ -86,8 +86,8 @@ pub fn du(view: &View, id: LiveId, is_over: &mut dyn FnMut() -> bool) -> Result<
 pub struct Top {
     /// Files with their sizes in bytes, the largest first.
     pub files: Vec<(LiveId, u64)>,
-    /// Directories with what is below them, in bytes, the largest first.
-    pub directories: Vec<(LiveId, u64)>,
+    /// Directories with what is below each of them (itself not counted), those of most bytes first.
+    pub directories: Vec<(LiveId, Sums)>,
 }
 
 /// The `count` largest files and directories below `dir`, which is not among them.
@@ -97,37 +97,35 @@ pub struct Top {
 pub fn top(view: &View, dir: LiveId, count: usize, is_over: &mut dyn FnMut() -> bool) -> Result<Top> {
     let (mut files, mut directories) = (Largest::new(count), Largest::new(count));
     // The way down to the entry at hand, with what was met below.
-    let mut way: Vec<(LiveId, u64)> = Vec::new();
+    let mut way: Vec<(LiveId, Sums)> = Vec::new();
     let above = depth(&view.path(dir)?);
     let mut looks = Looks::new(is_over);
     view.walk(dir, &mut |id, path, facts| {
         looks.look()?;
         let below = depth(path) - above;
         up_to(&mut way, below, &mut directories);
+        if let Some((_, above)) = way.last_mut() {
+            above.add(&Sums::of(facts));
+        }
         match facts.kind {
-            Kind::Directory => way.push((id, 0)),
-            kind => {
-                if kind == Kind::File {
-                    files.push(id, facts.size);
-                }
-                if let Some((_, bytes)) = way.last_mut() {
-                    *bytes += facts.size;
-                }
-            }
+            Kind::Directory => way.push((id, Sums::default())),
+            Kind::File => files.push(id, Sums::of(facts)),
+            _ => {}
         }
         Ok(ControlFlow::Continue(()))
     })?;
     up_to(&mut way, 1, &mut directories);
-    Ok(Top { files: files.sorted(), directories: directories.sorted() })
+    let files = files.sorted().into_iter().map(|(id, sums)| (id, sums.bytes)).collect();
+    Ok(Top { files, directories: directories.sorted() })
 }
 
 /// Leaves the directories that are deeper than that.
-fn up_to(way: &mut Vec<(LiveId, u64)>, depth: usize, directories: &mut Largest) {
+fn up_to(way: &mut Vec<(LiveId, Sums)>, depth: usize, directories: &mut Largest) {
     while way.len() > depth.max(1) {
-        if let Some((id, bytes)) = way.pop() {
-            directories.push(id, bytes);
+        if let Some((id, sums)) = way.pop() {
+            directories.push(id, sums);
             if let Some((_, above)) = way.last_mut() {
-                *above += bytes;
+                above.add(&sums);
             }
         }
     }
@@ -138,22 +136,28 @@ struct Largest {
     count: usize,
     /// The smallest of them on top; of equal ones that with the higher number.
     heap: BinaryHeap<Reverse<(u64, Reverse<LiveId>)>>,
+    /// Of those that are in it.
+    sums: HashMap<LiveId, Sums>,
 }
 
 impl Largest {
     fn new(count: usize) -> Largest {
-        Largest { count, heap: BinaryHeap::new() }
+        Largest { count, heap: BinaryHeap::new(), sums: HashMap::new() }
     }
 
-    fn push(&mut self, id: LiveId, bytes: u64) {
-        self.heap.push(Reverse((bytes, Reverse(id))));
-        if self.heap.len() > self.count {
-            self.heap.pop();
+    fn push(&mut self, id: LiveId, sums: Sums) {
+        self.heap.push(Reverse((sums.bytes, Reverse(id))));
+        self.sums.insert(id, sums);
+        if self.heap.len() > self.count
+            && let Some(Reverse((_, Reverse(id)))) = self.heap.pop()
+        {
+            self.sums.remove(&id);
         }
     }
 
-    fn sorted(self) -> Vec<(LiveId, u64)> {
-        self.heap.into_sorted_vec().into_iter().map(|Reverse((bytes, Reverse(id)))| (id, bytes)).collect()
+    fn sorted(mut self) -> Vec<(LiveId, Sums)> {
+        let sorted = std::mem::take(&mut self.heap).into_sorted_vec().into_iter();
+        sorted.map(|Reverse((_, Reverse(id)))| (id, self.sums.remove(&id).unwrap_or_default())).collect()
     }
 }
 

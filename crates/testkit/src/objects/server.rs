@@ -267,12 +267,21 @@ fn accept<B: Backend>(listener: &TcpListener, shared: &Arc<Shared<B>>) {
         drop(state);
         let shared = shared.clone();
         std::thread::spawn(move || {
+            let _served = Served(&shared);
             // A client that goes away, or a fault that ends the connection.
             let _ = serve(&connection, &shared);
-            shared.state.lock().served -= 1;
-            shared.changed.notify_all();
             let _ = connection.shutdown(Shutdown::Both);
         });
+    }
+}
+
+/// A connection that is served, also if that breaks down.
+struct Served<'a, B>(&'a Shared<B>);
+
+impl<B> Drop for Served<'_, B> {
+    fn drop(&mut self) {
+        self.0.state.lock().served -= 1;
+        self.0.changed.notify_all();
     }
 }
 

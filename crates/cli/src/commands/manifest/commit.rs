@@ -11,7 +11,7 @@ mod told;
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{self, File};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -39,6 +39,7 @@ use crate::args::manifest::CasArgs;
 use crate::args::manifest_commit::ManifestCommitArgs;
 use crate::commands::mount::answered;
 use crate::commands::mount::volume::commit::{self as process, About};
+use crate::commands::transfer;
 use crate::exit_code::Code;
 use crate::failure::{Advice, Failure, Result};
 use crate::progress::Progress;
@@ -208,14 +209,21 @@ impl Target {
         global: &GlobalArgs,
     ) -> Result<(Failed, Result<()>)> {
         let mut failed = Failed::new(args.json);
-        if self.about.cas().cas.as_ref() != Some(&self.url) {
+        if !self.about.cas().cas.is_some_and(|own| is_same_store(&own, &self.url)) {
             return Ok((failed, Ok(())));
         }
         let mut progress = Progress::new(VERB, global.quiet).advising(&Advice::about_manifests()).folding();
+        let mut count = 0;
         let tried = try_lacking(manifest, &self.parent, tree, &looked.lacking, &mut |event| {
-            if let TryEvent::Failed { path, error } = event {
-                failed.add(path, error);
-                progress.failed_with(error);
+            match event {
+                TryEvent::File => {
+                    count += 1;
+                    progress.reached(count, 0);
+                }
+                TryEvent::Failed { path, error } => {
+                    failed.add(path, error);
+                    progress.failed_with(error);
+                }
             }
             if interrupt::came() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
@@ -257,18 +265,28 @@ impl Target {
 
 /// Refuses to replace what may be the only copy of the manifest behind `segment`, wherever it was mounted from: without it a diff says nothing.
 fn refuse_parent(output: &Path, segment: &Segment) -> Result<()> {
-    let Ok(file) = File::open(output) else { return Ok(()) };
     let mounted = Identity::of(segment).map_err(|e| Failure::fs(segment.file_path().display(), &e))?;
-    let unread = |e: std::io::Error| Failure::io(output.display(), &e);
-    let meta = file.metadata().map_err(unread)?;
-    if !meta.is_file() || meta.len() != mounted.len_bytes {
+    // To open a pipe is to wait for who reads it.
+    let may_be = output.as_os_str() != transfer::STANDARD_STREAM
+        && fs::metadata(output).is_ok_and(|meta| meta.is_file() && meta.len() == mounted.len_bytes);
+    if !may_be {
         return Ok(());
     }
-    if ContentHash::of_stream(file).map_err(unread)? != mounted.hash {
+    let found = File::open(output).and_then(ContentHash::of_stream);
+    if found.map_err(|e| Failure::io(output.display(), &e))? != mounted.hash {
         return Ok(());
     }
     let what = format!("{}: it is the manifest that is mounted, and would be replaced", output.display());
-    Err(Failure::usage(what).hint("what is written tells only what changed since that one: name another file with -o"))
+    Err(Failure::usage(what).hint("later commits are told against it, and so is a diff: name another file with -o"))
+}
+
+/// Whether two names are of one store, as far as they tell.
+fn is_same_store(one: &OsStr, other: &OsStr) -> bool {
+    let trimmed = |name: &OsStr| name.to_str().map(|name| name.trim_end_matches('/').to_owned());
+    let place = |name: &OsStr| fs::canonicalize(name).ok();
+    one == other
+        || trimmed(one).is_some_and(|one| trimmed(other) == Some(one))
+        || place(one).is_some_and(|one| place(other) == Some(one))
 }
 
 /// The files in a manifest, with the objects that they are made of.

@@ -421,9 +421,10 @@ fn du(view: &View, path: &[u8], teller: &mut Teller<'_, '_>) -> Result<Value> {
 fn top(view: &View, path: &[u8], count: usize, teller: &mut Teller<'_, '_>) -> Result<Value> {
     let dir = directory(view, path)?;
     let top = live::top(view, dir, count, &mut || !teller.parts.is_wanted())?;
-    for largest in [&top.files, &top.directories] {
-        let sum = |(id, bytes): &(LiveId, u64)| sum_of(view, *id, &Sums { bytes: *bytes, ..Sums::default() });
-        teller.sent(&Piece::Sums(largest.iter().map(sum).collect::<Result<Vec<_>>>()?))?;
+    let files = top.files.iter().map(|(id, bytes)| (*id, Sums { files: 1, bytes: *bytes, ..Sums::default() }));
+    for largest in [files.collect(), top.directories.clone()] {
+        let sums = largest.iter().map(|(id, sums)| sum_of(view, *id, sums)).collect::<Result<Vec<_>>>()?;
+        teller.sent(&Piece::Sums(sums))?;
     }
     Ok(json!(Count { count: (top.files.len() + top.directories.len()) as u64 }))
 }

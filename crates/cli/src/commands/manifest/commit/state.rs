@@ -14,8 +14,8 @@ use serde_json::Value;
 use crate::commands::mount::volume::commit as process;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
-use crate::open::Purpose;
 use crate::open::mounted::Private;
+use crate::open::{Purpose, remark};
 
 /// A state of a mount, shown for as long as this lives.
 pub struct Frozen {
@@ -71,10 +71,13 @@ impl Frozen {
         }
     }
 
-    /// Tells it that all of them are there, with the manifest: likewise.
+    /// Tells it that all of them are there, with the manifest: likewise. If it cannot note that, a line says so: the commit is done all the same.
     pub fn is_committed(&self) {
         if let Err(failure) = process::end(&self.info, true) {
-            tracing::info!("{}", failure.text());
+            remark(&format!(
+                "{}\n  all is committed, but it is not noted: `adit status` may tell it as modified",
+                failure.text()
+            ));
         }
     }
 }
