@@ -111,7 +111,9 @@ impl Run {
         let write = move || take(&there).map_or_else(nothing, |(run, file)| run.write(file));
         match thread::Builder::new().name("adit-sort".to_owned()).spawn(write) {
             Ok(thread) => Spilling(Some(Written::Later(thread))),
-            Err(_) => Spilling(Some(Written::Now(take(&handed).map_or_else(nothing, |(run, file)| run.write(file))))),
+            Err(_) => Spilling(Some(Written::Now(Box::new(
+                take(&handed).map_or_else(nothing, |(run, file)| run.write(file)),
+            )))),
         }
     }
 
@@ -148,7 +150,7 @@ pub(crate) struct Spilling(Option<Written>);
 
 enum Written {
     Later(JoinHandle<io::Result<RunFile>>),
-    Now(io::Result<RunFile>),
+    Now(Box<io::Result<RunFile>>),
 }
 
 impl Spilling {
@@ -158,7 +160,7 @@ impl Spilling {
             Written::Later(thread) => {
                 thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread that sorts broke down")))
             }
-            Written::Now(written) => written,
+            Written::Now(written) => *written,
         }
     }
 }

@@ -45,10 +45,16 @@ pub fn update(args: &IndexUpdateArgs, global: &GlobalArgs) -> Result<()> {
     let from = From::open(&Wanted { source: &source, path: &origin.path, snapshot }, global)?;
     expect_same_kind(&path, &index, &origin, &from)?;
     expect_something(&path, &index, named.is_some(), &from)?;
-    if from.is_as(&origin) && origin.unreadable == 0 && origin.unread_contents == 0 && origin.hashed >= args.hash {
+    let is_of_this_place = from.place.as_os_str().as_bytes() == origin.source;
+    // One that lies elsewhere now is noted, so that the next update finds it.
+    if is_of_this_place
+        && from.is_as(&origin)
+        && origin.unreadable == 0
+        && origin.unread_contents == 0
+        && origin.hashed >= args.hash
+    {
         return nothing_to_do(&path, &index, &from, args, global);
     }
-    let is_of_this_place = from.place.as_os_str().as_bytes() == origin.source;
     let earlier = Earlier { segment: index.segment, begun_ns: origin.begun_ns, is_of_this_place };
     let origin = Origin {
         hashed: origin.hashed || args.hash,
