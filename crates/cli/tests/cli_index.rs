@@ -349,6 +349,7 @@ fn a_manifest_is_indexed_with_its_hashes() {
     line("update i").expect(0).says("nothing to do: the manifest is the same");
     // One that lies elsewhere now is found there by the next update.
     fs::rename(bench.path("m"), bench.path("moved")).unwrap();
+    line("update i").expect(1).says("if it lies elsewhere now: adit index update").says("SOURCE");
     line("update i moved").expect(0);
     line("update i").expect(0).says("nothing to do: the manifest is the same");
     fs::rename(bench.path("moved"), bench.path("m")).unwrap();

@@ -322,7 +322,11 @@ fn in_two(
     let is_over = &AtomicBool::new(false);
     let end = |done: Result<(), WriteError>| done.inspect_err(|_| is_over.store(true, Relaxed));
     let ended = thread::scope(|scope| {
-        let there = thread::Builder::new().spawn_scoped(scope, || end(there(is_over))).ok()?;
+        let there = thread::Builder::new().spawn_scoped(scope, || {
+            let _end = EndIfBroken(is_over);
+            end(there(is_over))
+        });
+        let there = there.ok()?;
         let here = end(here(is_over));
         Some((here, there.join().expect("it does not panic")))
     });
@@ -335,6 +339,17 @@ fn in_two(
         // Who was ended by the other one.
         (Err(WriteError::Interrupted), Err(e)) | (Err(e), _) | (Ok(()), Err(e)) => Err(e),
         (Ok(()), Ok(())) => Ok(()),
+    }
+}
+
+/// Ends the other thread if this one breaks down: it may wait for what never comes.
+struct EndIfBroken<'a>(&'a AtomicBool);
+
+impl Drop for EndIfBroken<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.store(true, Relaxed);
+        }
     }
 }
 
@@ -467,4 +482,29 @@ fn finish(file: Target<'_>, mut header: Header, sums: &[u64]) -> io::Result<u64>
         end = next.0 + next.1;
     }
     Ok(header.file_len)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    #[test]
+    fn one_of_two_that_fails_or_breaks_down_ends_the_other() {
+        let waits = |is_over: &AtomicBool| -> Result<(), WriteError> {
+            loop {
+                end_if(is_over)?;
+                thread::yield_now();
+            }
+        };
+        let full = || Err(WriteError::Io(io::ErrorKind::StorageFull.into()));
+        for failed in [in_two(&mut { waits }, &mut |_| full()), in_two(&mut |_| full(), &mut { waits })] {
+            assert!(matches!(failed, Err(WriteError::Io(e)) if e.kind() == io::ErrorKind::StorageFull));
+        }
+        let ended = in_two(&mut |_| Err(WriteError::Interrupted), &mut { waits });
+        assert!(matches!(ended, Err(WriteError::Interrupted)));
+        let broken = catch_unwind(AssertUnwindSafe(|| in_two(&mut { waits }, &mut |_| panic!("on purpose"))));
+        assert!(broken.is_err());
+    }
 }

@@ -20,6 +20,7 @@ use crate::failure::{Failure, Result};
 use crate::open::index::{IndexFile, Opener};
 use crate::output::add_name;
 use crate::question::Question;
+use crate::source::is_url;
 
 /// `adit index update`
 pub fn update(args: &IndexUpdateArgs, global: &GlobalArgs) -> Result<()> {
@@ -42,7 +43,11 @@ pub fn update(args: &IndexUpdateArgs, global: &GlobalArgs) -> Result<()> {
     let source = SourceArgs { source, password: args.password.clone(), data: args.data.clone(), cas: args.cas.clone() };
     let snapshot = String::from_utf8_lossy(&origin.snapshot).into_owned();
     let snapshot = (!snapshot.is_empty()).then_some(&*snapshot);
-    let from = From::open(&Wanted { source: &source, path: &origin.path, snapshot }, global)?;
+    let from = From::open(&Wanted { source: &source, path: &origin.path, snapshot }, global);
+    let from = from.map_err(|failure| match named.is_none() && is_gone(&origin) {
+        true => failure.hint(format!("if it lies elsewhere now: adit index update {} SOURCE", path.display())),
+        false => failure,
+    })?;
     expect_same_kind(&path, &index, &origin, &from)?;
     expect_something(&path, &index, named.is_some(), &from)?;
     let is_of_this_place = from.place.as_os_str().as_bytes() == origin.source;
@@ -66,6 +71,12 @@ pub fn update(args: &IndexUpdateArgs, global: &GlobalArgs) -> Result<()> {
         ..origin
     };
     Making { output: &path, from: &from, origin, earlier: Some(earlier), in_place, args: &args.make }.make(global)
+}
+
+/// Whether there is nothing any more where the source lay.
+fn is_gone(origin: &Origin) -> bool {
+    let place = Path::new(OsStr::from_bytes(&origin.source));
+    !is_url(place) && place.try_exists().is_ok_and(|exists| !exists)
 }
 
 /// An empty folder in the place of one that was not is where something else was mounted: its index is not to be lost. Whoever names the folder means it.
