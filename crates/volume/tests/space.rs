@@ -95,11 +95,11 @@ fn an_opening_of_a_full_volume_has_room_for_what_was_removed_before() {
     let empty = available(&base);
     let count = fill(&base);
     // Too little for an end to pack anything.
-    remove(&base, 0..count / 3);
+    remove(&base, 0..count / 8);
     base.close().unwrap();
     let base = Base::open(file(&world), "volume", quiet()).unwrap();
     assert!(available(&base) < empty / 10);
-    base.release(&base.reserve((empty / 5) as u32, None, false).unwrap());
+    base.release(&base.reserve((empty / 20) as u32, None, false).unwrap());
     put(&base, 0).unwrap();
     base.close().unwrap();
 }

@@ -299,14 +299,19 @@ impl Kv for Redb {
                 Err(e) => Err(e.into()),
             })
         };
-        if !compacted.map_err(|e| self.told(e))? {
-            return Ok(false);
+        let compacted = compacted.map_err(|e| self.told(e));
+        match &compacted {
+            Ok(false) => return Ok(false),
+            Err(e) if e.kind().is_no_room() => {}
+            // Where it fails for damage, it would do so each time.
+            _ => {
+                self.emptied.store(0, Ordering::Relaxed);
+                self.was_packed.store(true, Ordering::Relaxed);
+            }
         }
+        compacted?;
         // It was made shorter after its last sync, and without what makes the next opening quick.
-        self.commit(&mut std::iter::empty())?;
-        self.emptied.store(0, Ordering::Relaxed);
-        self.was_packed.store(true, Ordering::Relaxed);
-        Ok(true)
+        self.commit(&mut std::iter::empty()).map(|()| true)
     }
 
     fn emptied(&self) -> u64 {

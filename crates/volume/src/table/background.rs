@@ -53,7 +53,9 @@ impl Shared {
             }
             // Errors are kept by the container, and told to whoever comes next.
             if checkpoint || (sync && self.has_removed_much()) {
-                let _ = self.checkpoint().and_then(|()| self.pack_if_emptied());
+                if self.checkpoint().is_ok() {
+                    self.pack_if_emptied();
+                }
             } else if sync {
                 let _ = self.container.sync_up_to(self.container.appended());
             }

@@ -35,7 +35,7 @@ const KV_RUNS_KEPT_BACK: u64 = 256;
 const EMPTIED_PART_WANTED: u64 = 32;
 
 /// As [`EMPTIED_PART_WANTED`], in the background.
-const EMPTIED_PART_UNASKED: u64 = 2;
+const EMPTIED_PART_UNASKED: u64 = 4;
 
 /// Least space of the store that is packed for, in segments.
 const EMPTIED_MIN_SEGMENTS: u64 = 4;
@@ -141,10 +141,17 @@ impl Shared {
         if self.kv.was_packed() && !self.is_emptied(EMPTIED_PART_WANTED) {
             return Ok(None);
         }
-        match self.pack() {
-            // The host has none for that; what was there is there.
-            Err(e) if e.kind().is_no_room() => Ok(None),
-            packed => packed.map(|()| attempt()),
+        self.note_packed(self.pack());
+        Ok(attempt())
+    }
+
+    /// A failure to pack the store takes nothing away: what was there is there.
+    fn note_packed(&self, packed: Result<()>) {
+        if let Err(e) = packed {
+            tracing::warn!(
+                file = self.container.name(),
+                "room that was left by what was removed is not given back: {e}"
+            );
         }
     }
 
@@ -170,13 +177,12 @@ impl Shared {
     }
 
     /// Packs the store where most of it is there without need, so that this is soon done.
-    pub(super) fn pack_if_emptied(&self) -> Result<()> {
+    pub(super) fn pack_if_emptied(&self) {
         let stored = u64::from(self.container.space().fixed()) * u64::from(self.container.segment_len());
         let is_short_work = stored.saturating_sub(self.kv.emptied()) <= PACKED_UNASKED_MAX_BYTES;
-        if self.host_is_full() || !is_short_work || !self.is_emptied(EMPTIED_PART_UNASKED) {
-            return Ok(());
+        if !self.host_is_full() && is_short_work && self.is_emptied(EMPTIED_PART_UNASKED) {
+            self.note_packed(self.pack());
         }
-        self.pack()
     }
 
     pub(super) fn no_space(&self, op: &'static str) -> FsError {
@@ -269,9 +275,9 @@ impl Shared {
     pub(super) fn end(&self) -> Result<()> {
         match self.checkpoint() {
             Ok(()) => {
-                let packed = self.pack_if_emptied();
+                self.pack_if_emptied();
                 self.shrink_log();
-                if is_no_space(&packed) { Ok(()) } else { packed }
+                Ok(())
             }
             Err(e) if e.kind().is_no_room() => self.container.sync(),
             result => result,
