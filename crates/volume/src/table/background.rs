@@ -54,7 +54,7 @@ impl Shared {
             // Errors are kept by the container, and told to whoever comes next.
             if checkpoint || (sync && self.has_removed_much()) {
                 if self.checkpoint().is_ok() {
-                    self.pack_if_emptied();
+                    self.pack_slack();
                 }
             } else if sync {
                 let _ = self.container.sync_up_to(self.container.appended());
