@@ -192,13 +192,13 @@ impl VaultStore {
             left.extend(recover::leftovers(dir, slot)?);
         }
         let kept = Arc::new(Kept::new());
-        let root: Arc<dyn HostDir> = Arc::new(Thrift { host: root, kept: kept.clone() });
+        let thrift: Arc<dyn HostDir> = Arc::new(Thrift { host: root.clone(), kept: kept.clone() });
         let journal = match state {
-            Some(state) => Some(Journal::create(root.clone(), state, id)?),
+            Some(state) => Some(Journal::create(thrift.clone(), state, id)?),
             None => None,
         };
         let shared = Arc::new(Shared {
-            root,
+            root: thrift,
             layout: content.layout(),
             names,
             content,
