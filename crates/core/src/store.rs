@@ -439,7 +439,7 @@ pub trait StoreFile: Send + Sync {
         false
     }
 
-    /// Whether whatever is written from now on gives the file other times than it has, so that who has read it can tell by them that it is
+    /// Whether whatever is written from now on gives the file other times than it has, which no other file of its number has, so that who has read it can tell by them that it is
     /// still the same. Where programs may write without asking the store, what they have written is looked to first. It may take as long as
     /// writing that.
     ///
