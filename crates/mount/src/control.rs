@@ -140,9 +140,14 @@ impl MountInfo {
         ControlError::Silent { mountpoint: PathBuf::from(&self.mountpoint), pid: self.pid }
     }
 
-    /// Whether this process can see it. If not, it was detached, or is in another mount namespace.
+    /// Where it was mounted, absolute.
+    pub fn place(&self) -> PathBuf {
+        path_of(&self.mountpoint, self.mountpoint_raw.as_deref())
+    }
+
+    /// Whether this process sees it in its place. If not, it was detached, or is mounted elsewhere: see [`crate::sightings`].
     pub fn is_attached(&self) -> bool {
-        mountpoint::is_attached(&self.device)
+        mountpoint::is_attached(&self.device, &self.place())
     }
 }
 
@@ -241,21 +246,10 @@ pub struct Registry {
 impl Registry {
     /// `$XDG_RUNTIME_DIR/adit` if that directory is this user's, else `/run/adit` for root and `/tmp/adit-UID` for others.
     ///
-    /// Both are listed, because a mount made at boot has no `XDG_RUNTIME_DIR` and a login has.
+    /// Both are listed, and that of logins (`/run/user/UID/adit`), because a mount made at boot, by cron or by sudo has no `XDG_RUNTIME_DIR` and a
+    /// login has.
     pub fn of_this_user() -> Self {
-        let uid = rustix::process::geteuid();
-        let mut directories = Vec::new();
-        if let Some(base) = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
-            let ours = std::fs::metadata(&base).is_ok_and(|m| m.is_dir() && m.uid() == uid.as_raw());
-            if base.is_absolute() && ours {
-                directories.push(base.join("adit"));
-            }
-        }
-        directories.push(match uid.is_root() {
-            true => PathBuf::from("/run/adit"),
-            false => PathBuf::from(format!("/tmp/adit-{}", uid.as_raw())),
-        });
-        Registry { directories }
+        Registry { directories: places(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from), Path::new("/run")) }
     }
 
     /// A registry in one directory, which is created if need be.
@@ -450,6 +444,23 @@ impl Drop for Registered {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+}
+
+/// Where this user's mounts are announced: the first is for new ones. `given` is the runtime directory of this process, `run` that of the machine.
+fn places(given: Option<PathBuf>, run: &Path) -> Vec<PathBuf> {
+    let uid = rustix::process::geteuid();
+    // Whoever could put another folder in its place could answer for our mounts.
+    let is_ours = |base: &PathBuf| std::fs::metadata(base).is_ok_and(|m| m.is_dir() && m.uid() == uid.as_raw());
+    let of_login = run.join("user").join(uid.as_raw().to_string());
+    let fixed = match uid.is_root() {
+        true => run.join("adit"),
+        false => PathBuf::from(format!("/tmp/adit-{}", uid.as_raw())),
+    };
+    let given = given.filter(|base| base.is_absolute() && is_ours(base)).map(|base| base.join("adit"));
+    let of_login = is_ours(&of_login).then(|| of_login.join("adit"));
+    let mut places: Vec<PathBuf> = given.into_iter().chain([fixed]).collect();
+    places.extend(of_login.filter(|place| !places.contains(place)));
+    places
 }
 
 /// Creates `directory` for this user alone, and checks that it is so.

@@ -185,6 +185,20 @@ fn attach_directly(mountpoint: &Path, options: &MountOptions) -> Result<Option<O
     }
 }
 
+/// Gives the mount of this program that is topmost at the resolved `mountpoint` other flags. What changes the filesystem (`ro`) holds for every
+/// place where it is mounted.
+///
+/// # Errors
+/// `Refused` with what the kernel says: only root may.
+pub fn remount(mountpoint: &Path, options: &MountOptions) -> Result<(), MountError> {
+    rustix::mount::mount_remount(mountpoint, flags(options), c"").map_err(|e| match e {
+        Errno::PERM | Errno::ACCESS => {
+            MountError::Refused { path: mountpoint.into(), reason: "only root can change the flags of a mount".into() }
+        }
+        e => MountError::Refused { path: mountpoint.into(), reason: format!("remount failed: {e}") },
+    })
+}
+
 fn flags(options: &MountOptions) -> MountFlags {
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, options.read_only);
@@ -486,9 +500,9 @@ pub(crate) fn look(mountpoint: &Path) -> io::Result<Option<MountEntry>> {
     Ok(read_table()?.into_iter().rev().find(|entry| entry.mountpoint == mountpoint))
 }
 
-/// Whether the mount of this program with this device is anywhere in this process's view.
-pub fn is_attached(device: &str) -> bool {
-    ours().iter().any(|entry| entry.device == device)
+/// Whether the filesystem of this program with this device is mounted at `place` in this process's view, if under another one.
+pub fn is_attached(device: &str, place: &Path) -> bool {
+    ours().iter().any(|entry| entry.device == device && entry.mountpoint == place)
 }
 
 /// Every mount of this program in this process's view, dead ones too.

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::thread::{Builder, JoinHandle};
@@ -22,6 +23,7 @@ use crate::activity::{Activity, IdleWatch};
 use crate::fuse::Front;
 use crate::mountpoint::{self, MountError};
 use crate::options::MountOptions;
+use crate::sightings;
 use crate::signals::{self, Signals};
 
 /// After a lazy detach on a signal: how long open files may go on before the process ends.
@@ -80,6 +82,8 @@ struct Kernel(fuser::Notifier);
 struct Outcome {
     ended: Mutex<Option<Result<Ended, (ErrorKind, String)>>>,
     set: Condvar,
+    /// The kernel asks nothing more, or is not waited for any more; what is left is the last flush.
+    is_over: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -190,6 +194,7 @@ impl Session {
             }
         };
         let outcome = self.handle.outcome.clone();
+        outcome.is_over.store(true, Ordering::SeqCst);
         let ended = self.finish(transport);
         *outcome.ended.lock() = Some(ended.as_ref().copied().map_err(|e| (e.kind(), e.to_string())));
         outcome.set.notify_all();
@@ -250,7 +255,13 @@ impl Session {
             // a process that was told to end does not wait for that for ever.
             Ok(()) if ending.asked => ending.deadline = Some(Instant::now() + GRACE),
             // After idleness there is no second attempt: `idle` stays set.
-            Ok(()) => ending.idle = on_idle,
+            Ok(()) => {
+                ending.idle = on_idle;
+                let copies = sightings::of(&self.handle.device).seen;
+                if on_idle && !copies.is_empty() {
+                    tracing::warn!(?copies, "unmounted after it was not used; goes on for where it is still mounted");
+                }
+            }
             Err(MountError::Busy(_)) if ending.asked && !ending.lazy => {
                 tracing::warn!(
                     "busy ({} open): detached for new users; waiting {} s for open files, a second signal ends it now",
@@ -366,13 +377,15 @@ impl SessionHandle {
     /// Unmounts; [`Session::wait`] then flushes and returns. `lazy` detaches at once while open files live on.
     ///
     /// # Errors
-    /// `Busy` if files are open and not `lazy`, or another mount covers it; `NotAMount` if it was detached already. Nothing has
-    /// changed then.
+    /// `Busy` if files are open and not `lazy`, or another mount covers it; `NotAMount` if it is not there any more, though it may be mounted
+    /// elsewhere. Nothing has changed then.
     pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
         match self.is_in_place() {
             true => mountpoint::detach(&self.mountpoint, lazy),
             // Under another one.
-            false if mountpoint::is_attached(&self.device) => Err(MountError::Busy(self.mountpoint.clone())),
+            false if mountpoint::is_attached(&self.device, &self.mountpoint) => {
+                Err(MountError::Busy(self.mountpoint.clone()))
+            }
             false => Err(MountError::NotAMount(self.mountpoint.clone())),
         }
     }
@@ -389,7 +402,11 @@ impl SessionHandle {
     fn sync_kernel(&self) -> io::Result<()> {
         // A mount that was detached has no place by which it could be named. What is open there is told apart.
         if self.is_in_place() {
-            rustix::fs::syncfs(std::fs::File::open(&self.mountpoint)?)?;
+            match std::fs::File::open(&self.mountpoint) {
+                // A root that its own user may not list says nothing of what the kernel holds.
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {}
+                root => rustix::fs::syncfs(root?)?,
+            }
         }
         Ok(())
     }
@@ -399,6 +416,21 @@ impl SessionHandle {
         if let Err(e) = self.sync_kernel() {
             tracing::error!("kernel cache not flushed: {e}");
         }
+    }
+
+    /// Whether the kernel holds the filesystem: it is mounted, here or elsewhere (see [`sightings`]), or files are open.
+    pub fn is_held(&self) -> bool {
+        !self.outcome.is_over.load(Ordering::SeqCst)
+    }
+
+    /// Whether the kernel refuses changes of the filesystem by now: it was mounted so, or `mount -o remount,ro` has made it so.
+    pub fn is_read_only(&self) -> bool {
+        mountpoint::ours().iter().any(|entry| entry.device == self.device && entry.read_only)
+    }
+
+    /// `major:minor` of its device.
+    pub fn device(&self) -> &str {
+        &self.device
     }
 
     /// How [`Session::wait`] ended, the last flush included; waits for it at most `patience`. `None` if it goes on.

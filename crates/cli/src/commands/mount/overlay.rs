@@ -43,6 +43,7 @@ use crate::args::volume::DataArgs;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::open::mounted::Private;
+use crate::open::turn;
 use crate::open::{self, remark};
 use crate::process::Inherited;
 use crate::source::Source;
@@ -165,9 +166,11 @@ pub(super) fn mount(mut plan: Plan, global: &GlobalArgs, inherited: Inherited) -
     };
     let upper = place::upper(&plan.request, &identity, &plan.mountpoint)?;
     refuse_inside(&source, &upper)?;
-    if let Some(mount) = live::of_source(&upper).first() {
-        return Err(live::in_the_way(&upper, mount, "mounted", ""));
-    }
+    // One that ends is waited for.
+    turn::take(&upper, |seen| match seen.mounts.first() {
+        Some(mount) => Err(live::in_the_way(&upper, mount, "mounted", "")),
+        None => Ok(()),
+    })?;
     if plan.request.fake {
         return Ok(());
     }
