@@ -19,6 +19,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use crate::activity::{Activity, IdleWatch};
+use crate::descriptors::Reserve;
 use crate::fuse::Front;
 use crate::mountpoint::{self, MountError};
 use crate::options::MountOptions;
@@ -198,6 +199,7 @@ impl Session {
 
     /// Flushes, stops the engine, and says how it ended. `transport` is `None` when the kernel still holds on.
     fn finish(mut self, transport: Option<io::Result<()>>) -> Result<Ended, FsError> {
+        let _reserve = Reserve::open();
         let ended = if transport.is_some() { Ended::Unmounted } else { Ended::Forced };
         if ended == Ended::Forced {
             self.engine.store().wind_up();
@@ -281,6 +283,7 @@ impl Session {
         let handle = self.handle.clone();
         let writeback = self.kernel_writeback;
         let spawned = Builder::new().name("adit-umount".into()).spawn(move || {
+            let _reserve = Reserve::open();
             if lazy && writeback {
                 handle.flush_cache();
             }
