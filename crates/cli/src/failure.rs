@@ -148,8 +148,7 @@ impl Failure {
             crate::process::die_of_sigpipe();
         }
         if !self.said {
-            // Standard error may be closed; there is nowhere to say so.
-            let _ = io::Write::write_all(&mut io::stderr(), format!("adit: {}\n", self.text()).as_bytes());
+            eprintln!("adit: {}", self.text());
         }
     }
 }

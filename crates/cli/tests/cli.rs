@@ -108,10 +108,18 @@ fn cli_human_listings() {
     fs::create_dir_all(bench.path("d/sub")).unwrap();
     fs::write(bench.path("d/sub/f"), "x").unwrap();
     fs::write(bench.path("d/z\x1b[1m"), "x").unwrap();
+    fs::write(bench.path("d/\u{202e}fdp.exe"), "x").unwrap();
     bench.open("put", &["d", "/"]).expect(0);
-    assert_eq!(bench.open("ls", &["-R", "/d"]).expect(0).text(), "sub\nsub/f\nz?[1m\n");
+    // Failures and JSON name them as well, and give no orders either.
+    bench.open("ls", &["/\u{202e}\x1b[1m"]).expect(1).says("\\u202e\\u001b[1m");
+    let json = bench.open("ls", &["--json", "/d"]).expect(0);
+    assert!(!json.text().contains('\u{202e}'));
+    assert!(json.json().as_array().unwrap().iter().any(|entry| entry["path"] == "/d/\u{202e}fdp.exe"));
+    fs::remove_file(bench.path("d/\u{202e}fdp.exe")).unwrap();
+    bench.open("rm", &["--yes", "/d/\u{202e}fdp.exe"]).expect(0);
+    assert_eq!(bench.open("ls", &["-R", "/d"]).expect(0).text(), "sub\nsub/f\nz\\u001b[1m\n");
     let tree = bench.open("tree", &["/"]).expect(0).text();
-    assert!(tree.contains("└── d\n    ├── sub\n    │   └── f\n    └── z?[1m\n"), "{tree}");
+    assert!(tree.contains("└── d\n    ├── sub\n    │   └── f\n    └── z\\u001b[1m\n"), "{tree}");
     assert_eq!(bench.open("tree", &["-L", "1"]).expect(0).text(), "/\n└── d\n\n1 folder, 0 files, 0 links\n");
     // A link to a folder is gone into, any other is shown itself.
     for (name, target) in [("to-f", "d/sub/f"), ("to-sub", "d/sub"), ("to-nothing", "nothing")] {

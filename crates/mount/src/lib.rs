@@ -22,6 +22,7 @@ pub mod mountpoint;
 pub mod options;
 mod request;
 pub mod session;
+pub mod sightings;
 pub mod signals;
 
 pub use mountpoint::{MountError, is_stale, umount};

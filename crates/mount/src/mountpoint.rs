@@ -6,7 +6,7 @@
 //! [`find`], which reads the kernel's own table.
 
 use std::ffi::{CString, OsStr, OsString};
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -459,6 +459,10 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
 pub struct MountEntry {
     /// The kernel's number of the mount.
     pub id: u64,
+    /// That of the mount around it.
+    pub parent: u64,
+    /// The folder of the filesystem that is mounted, from its root: `/` is all of it.
+    pub root: PathBuf,
     /// Where it is mounted.
     pub mountpoint: PathBuf,
     /// Type with subtype, such as `fuse.adit`.
@@ -495,17 +499,22 @@ pub fn ours() -> Vec<MountEntry> {
 }
 
 fn read_table() -> io::Result<Vec<MountEntry>> {
-    let mut bytes = Vec::new();
-    io::Read::read_to_end(&mut File::open("/proc/self/mountinfo")?, &mut bytes)?;
+    read_table_of(Path::new("/proc/self"))
+}
+
+/// The table of mounts that a process has, by its folder in `/proc`.
+pub(crate) fn read_table_of(process: &Path) -> io::Result<Vec<MountEntry>> {
+    let bytes = std::fs::read(process.join("mountinfo"))?;
     Ok(bytes.split(|&b| b == b'\n').filter_map(parse_line).collect())
 }
 
 /// A line of `mountinfo` (proc(5)): id, parent, major:minor, root, mountpoint, options, tags… `-` type, source, options.
 fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&b| b == b' ');
-    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-    let device = String::from_utf8(fields.nth(1)?.to_vec()).ok()?;
-    let mountpoint = unescape(fields.nth(1)?);
+    let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
+    let (id, parent) = (number()?, number()?);
+    let device = String::from_utf8(fields.next()?.to_vec()).ok()?;
+    let (root, mountpoint) = (unescape(fields.next()?), unescape(fields.next()?));
     let mut after_tags = fields.skip_while(|field| *field != b"-").skip(1);
     let fs_type = String::from_utf8_lossy(after_tags.next()?).into_owned();
     let source = unescape(after_tags.next()?);
@@ -513,7 +522,8 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let number = |option: &&[u8]| std::str::from_utf8(option.strip_prefix(b"user_id=")?).ok()?.parse().ok();
     let user = options.iter().find_map(number);
     let read_only = options.contains(&&b"ro"[..]);
-    Some(MountEntry { id, mountpoint: mountpoint.into(), fs_type, source, device, user, read_only })
+    let (root, mountpoint) = (root.into(), mountpoint.into());
+    Some(MountEntry { id, parent, root, mountpoint, fs_type, source, device, user, read_only })
 }
 
 /// Undoes the octal escapes (`\040`) of blanks and backslashes.
@@ -575,6 +585,7 @@ mod tests {
         assert_eq!(entry.mountpoint, Path::new(r"/mnt/a b\c"));
         assert_eq!((entry.id, entry.fs_type.as_str(), entry.device.as_str()), (36, "fuse.adit", "0:98"));
         assert_eq!((entry.source.to_str(), entry.user), (Some("/home/v x"), Some(0)));
+        assert_eq!((entry.parent, entry.root.as_path()), (35, Path::new("/")));
         // What the mount refuses, another one of the same filesystem may not.
         let of = |mount: &str, all: &str| format!("36 35 0:98 / /m {mount},nosuid - fuse.adit /v {all},user_id=0");
         let is_read_only = |mount, all| parse_line(of(mount, all).as_bytes()).expect("a line").read_only;
