@@ -150,7 +150,7 @@ fn expect_a_write_to_be_refused(m: &Mounts, room_mib: usize) {
     let full = Some(std::io::ErrorKind::StorageFull);
     let (taken, refused) = fill(&m.at("full"), room_mib + EXCESS_MIB + 1);
     assert!(refused == full && taken <= room_mib + EXCESS_MIB, "{taken} MiB, {refused:?}");
-    // What is looked at works as ever, and so does removing; then there is room again.
+    // Looking works as ever, and so does removing; then there is room again.
     assert!(fs::metadata(m.at("full")).unwrap().is_file() && fs::read(m.at("full")).unwrap().len() > 1 << 20);
     fs::remove_file(m.at("full")).unwrap();
     let is_taken = || fs::write(m.at("again"), pattern(4 << 20)).is_ok();

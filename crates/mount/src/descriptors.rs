@@ -23,7 +23,7 @@ static STATE: Mutex<State> = Mutex::new(State { limit: 0, kept_back: 0, users: 0
 /// Lets this process have `wanted` descriptors, or as many as it may, and no fewer than now; some of them are kept back. To be called once.
 ///
 /// # Errors
-/// What the host says; the limit is what it was then.
+/// Those of the host; the limit is what it was then.
 pub fn limit(wanted: u64) -> Result<(), FsError> {
     let mut state = STATE.lock();
     let now = getrlimit(Resource::Nofile);

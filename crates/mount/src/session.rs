@@ -109,7 +109,7 @@ impl Session {
         };
         let activity = Arc::new(Activity::default());
         let front = Front::new(engine.clone(), activity.clone(), &options);
-        let kernel = front.kernel();
+        let (kernel, begin) = (front.kernel(), front.begin());
         let mut config = fuser::Config::default();
         config.n_threads = Some(options.threads.get());
         config.clone_fd = true;
@@ -136,6 +136,8 @@ impl Session {
         let device = mountpoint::find(&mountpoint).map(|entry| entry.device).unwrap_or_default();
         let (outcome, kernel) = (Arc::default(), Arc::downgrade(&teller));
         let handle = SessionHandle { mountpoint, device, activity, outcome, events, kernel };
+        let mounted = handle.clone();
+        let _ = begin.set(Box::new(move || mounted.sync_kernel().unwrap_or(false)));
         Ok(Session { handle, engine, events: received, serving: Some(serving), kernel_writeback, _kernel: teller })
     }
 
@@ -388,13 +390,14 @@ impl SessionHandle {
                 .map_or(true, |found| found.is_some_and(|entry| entry.device == self.device))
     }
 
-    /// Has the kernel begin to write what it holds of this mount, and its times.
-    fn sync_kernel(&self) -> io::Result<()> {
+    /// Has the kernel begin to write what it holds of this mount, and its times. False if it cannot be told.
+    fn sync_kernel(&self) -> io::Result<bool> {
         // A mount that was detached has no place by which it could be named. What is open there is told apart.
-        if self.is_in_place() {
+        let is_in_place = self.is_in_place();
+        if is_in_place {
             rustix::fs::syncfs(std::fs::File::open(&self.mountpoint)?)?;
         }
-        Ok(())
+        Ok(is_in_place)
     }
 
     /// Makes the kernel write its dirty pages to us, before a lazy detach takes the tree away.
@@ -434,7 +437,7 @@ impl SessionHandle {
             }
         }
         // The times of what was written since the first.
-        self.sync_kernel()
+        self.sync_kernel().map(drop)
     }
 
     /// Has the kernel forget an entry, with what it knows below it, and its directory's listing. Not from a thread that serves

@@ -135,7 +135,7 @@ impl Engine {
         changed
     }
 
-    /// Whether the handle is open, and for writing.
+    /// True if the handle is open, and for writing.
     pub fn may_write(&self, fh: Fh) -> bool {
         self.files.get(fh).is_ok_and(|handle| handle.access == Access::Write)
     }

@@ -67,11 +67,11 @@ impl Filesystem for Front {
 
     fn getattr(&self, _req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
         let (requests, block_len, fh) = (self.requests.clone(), self.block_len, fh.map(fh_of));
-        let writes =
-            fh.is_some_and(|fh| requests.shortage.is_scarce(&requests.engine) && requests.engine.may_write(fh));
+        let writer = fh.filter(|fh| requests.engine.may_write(*fh));
+        let scarce = writer.and_then(|_| requests.shortage.holds_for(&requests.engine));
         let answer = move || {
             let result = requests.ask(Asked::Getattr, ino, |engine| {
-                if writes {
+                if scarce.is_some() {
                     requests.shortage.check(Ino(ino.0))?;
                 }
                 engine.getattr(Ino(ino.0), fh)
@@ -79,7 +79,12 @@ impl Filesystem for Front {
             answer_attr(&requests, result, block_len, reply);
         };
         // It is most likely about to write.
-        if writes { self.requests.pages.after_writing(ino, answer) } else { answer() }
+        let pages = &self.requests.pages;
+        match scarce {
+            None => answer(),
+            Some(time) if time.is_zero() => pages.after_writing(ino, answer),
+            Some(_) => pages.after_beginning_to_write(ino, answer),
+        }
     }
 
     fn setattr(

@@ -40,6 +40,7 @@ use fuser::{
 };
 
 use self::init::Agreed;
+pub(crate) use self::pages::Begin;
 use self::passthrough::Passthrough;
 use self::requests::Requests;
 use self::unopened::{Handle, Unopened};
@@ -92,6 +93,11 @@ impl Front {
     /// Where the session puts the way to the kernel, once it has one.
     pub(crate) fn kernel(&self) -> Arc<OnceLock<Notifier>> {
         self.requests.pages.kernel().clone()
+    }
+
+    /// The place for what has the kernel begin to write its pages.
+    pub(crate) fn begin(&self) -> Arc<OnceLock<Begin>> {
+        self.requests.pages.begin().clone()
     }
 
     /// Runs one request. See [`Requests`].

@@ -11,18 +11,40 @@ use adit_core::types::Ino;
 use fuser::{INodeNo, Notifier};
 
 type Job = Box<dyn FnOnce(&Notifier) + Send>;
+/// Has the kernel begin to write what it holds of the mount; false if that cannot be now.
+pub(crate) type Begin = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// The thread starts with the first job, and ends with this. One job runs after the other.
 #[derive(Default)]
 pub(super) struct Pages {
     /// The way to the kernel, once there is one.
     kernel: Arc<OnceLock<Notifier>>,
+    begin: Arc<OnceLock<Begin>>,
     jobs: OnceLock<Sender<Job>>,
 }
 
 impl Pages {
     pub(super) fn kernel(&self) -> &Arc<OnceLock<Notifier>> {
         &self.kernel
+    }
+
+    /// The place for what has the kernel begin to write.
+    pub(super) fn begin(&self) -> &Arc<OnceLock<Begin>> {
+        &self.begin
+    }
+
+    /// Runs `then` once the kernel has begun to write its pages of `ino`. It keeps them: so that is for whatever is asked often.
+    pub(super) fn after_beginning_to_write(&self, ino: INodeNo, then: impl FnOnce() + Send + 'static) {
+        let begin = self.begin.clone();
+        if self.kernel.get().is_none() {
+            return then();
+        }
+        self.run(move |kernel| {
+            if !begin.get().is_some_and(|begin| begin()) {
+                let _ = kernel.inval_inode(ino, 0, 0);
+            }
+            then();
+        });
     }
 
     /// Runs `then` once the store has all that was written of `ino`, or has refused it. Without a thread `then` is dropped.

@@ -3,8 +3,8 @@
 //! The kernel takes a write into its pages and asks nobody whether there is room. Before that it looks whether the attributes that it
 //! has of the file still hold, and asks for them through the handle if they do not: what the answer fails with, the write fails with. So where
 //! room is scarce, attributes of what is open for writing hold only for as long as writing a half of that room takes at least, all files
-//! together, and not at all in the end. A question through a handle for writing is answered when the kernel has written its pages of the file
-//! ([`super::pages`]), and with an error if the store had no room for some of them.
+//! together, and not at all in the end. A question through a handle for writing is answered when the kernel has begun to write its pages
+//! ([`super::pages`]), in the end when it has written them, and with an error if the store had no room for some of them.
 //!
 //! The store tells the room; how much the kernel holds at a time is limited
 //! ([`tune_backing_device`](crate::mountpoint::tune_backing_device)), so that what is scarce is known before it is used up.
@@ -99,11 +99,6 @@ impl Shortage {
         }
     }
 
-    /// True if an answer through a handle for writing has to wait for the kernel's pages.
-    pub(super) fn is_scarce(&self, engine: &Engine) -> bool {
-        self.applies && self.holds_for(engine).is_some()
-    }
-
     /// A write to `ino` ended so; of pages of the kernel's where `is_cached`. True when room has become scarce: the kernel
     /// is to forget the attributes of everything that is open for writing.
     pub(super) fn wrote(&self, engine: &Engine, ino: Ino, done: &Result<usize, FsError>, is_cached: bool) -> bool {
@@ -134,8 +129,12 @@ impl Shortage {
         Err(refusal.kind.into())
     }
 
-    /// How long attributes of what is open for writing hold; `None` while there is room enough.
-    fn holds_for(&self, engine: &Engine) -> Option<Duration> {
+    /// How long attributes of what is open for writing hold; `None` while there is room enough. Then an answer through a handle for
+    /// writing waits until the kernel begins to write its pages, or, if that is no time, until it has written them.
+    pub(super) fn holds_for(&self, engine: &Engine) -> Option<Duration> {
+        if !self.applies {
+            return None;
+        }
         let room_bytes = self.room_bytes(engine);
         if room_bytes >= SCARCE_BYTES {
             self.is_scarce.store(false, Relaxed);

@@ -1,4 +1,4 @@
-//! What a change of content takes from a file: its set-id bits, and its file capability.
+//! Set-id bits and file capabilities, which a change of content takes from a file.
 //!
 //! For front ends whose kernel leaves that to the server. Of an open file it is asked once whether it has any, and again after that may
 //! have changed, not with every write.
@@ -9,7 +9,7 @@ use super::super::{Engine, Fh};
 use crate::error::{ErrorKind, Result};
 use crate::types::{SetAttr, XattrName};
 
-/// Whether an open inode has one of the two, as far as is known.
+/// One of the two, of an open inode: it is known not to be there, or not known.
 #[derive(Default)]
 pub(in crate::engine) struct Privilege {
     /// Changes of it since the inode was opened.
@@ -39,7 +39,7 @@ impl Engine {
     /// The content of an open file is about to be changed by someone without privilege: its set-id bits go first.
     ///
     /// # Errors
-    /// What the store says; nothing has changed then.
+    /// Those of the store; nothing has changed then.
     pub fn drop_set_id(&self, fh: Fh) -> Result<()> {
         let handle = self.files.get(fh)?;
         let file = &handle.file;
@@ -57,7 +57,7 @@ impl Engine {
     /// The content of an open file is about to be changed, by whomever: its file capability goes first.
     ///
     /// # Errors
-    /// What the store says; nothing has changed then.
+    /// Those of the store; nothing has changed then.
     pub fn drop_capability(&self, fh: Fh) -> Result<()> {
         let handle = self.files.get(fh)?;
         let file = &handle.file;
