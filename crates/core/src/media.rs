@@ -150,6 +150,12 @@ pub trait HostDir: Send + Sync {
     /// Size and use.
     fn statfs(&self) -> io::Result<StatFs>;
 
+    /// The permission bits that the process keeps from what it makes for nobody in particular. A medium that knows of none keeps
+    /// it for the owner alone.
+    fn umask(&self) -> u16 {
+        0o077
+    }
+
     /// What changes whenever unsynced writes to this medium may have been lost: for a host, with its boot and with each
     /// mount of the filesystem. None: unknown.
     fn incarnation(&self) -> Option<[u8; 16]> {
