@@ -56,12 +56,7 @@ pub fn harden() {
     // SAFETY: this is the first thing that the process does, and nothing but the vault's crate uses the crypto library.
     let held = unsafe { adit_vault::memory::hold_crypto_library() };
     debug_assert!(held, "called once");
-    let files = rustix::process::getrlimit(Resource::Nofile);
-    let wanted = files.maximum.map_or(DESCRIPTORS_MAX, |most| most.min(DESCRIPTORS_MAX));
-    if files.current.is_some_and(|now| now < wanted) {
-        let raised = Rlimit { current: Some(wanted), maximum: files.maximum };
-        let _ = rustix::process::setrlimit(Resource::Nofile, raised);
-    }
+    let _ = adit_mount::descriptors::limit(DESCRIPTORS_MAX);
 }
 
 /// Has large pieces of memory go back to the host when they are freed: for a process that stays.

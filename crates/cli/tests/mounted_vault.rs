@@ -700,6 +700,27 @@ fn what_another_client_changes_shows_in_the_index_once_it_was_seen() {
     m.umount();
 }
 
+/// Editors remember the time of what they saved, and take another one for somebody else's change.
+#[test]
+fn the_times_that_were_shown_stay_when_the_file_is_closed() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(NO_CACHES).expect(0);
+    let times = |meta: fs::Metadata| [meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec()];
+    for n in 0..20 {
+        let path = m.at(&format!("f{n}"));
+        let mut file = File::create(&path).unwrap();
+        for _ in 0..2 {
+            file.write_all(&pattern(5000)).unwrap();
+            let (by_name, by_handle) = (fs::metadata(&path).unwrap(), file.metadata().unwrap());
+            assert_eq!((by_name.len(), times(by_name)), (by_handle.len(), times(by_handle)));
+        }
+        let shown = times(fs::metadata(&path).unwrap());
+        drop(file);
+        assert_eq!(times(fs::metadata(&path).unwrap()), shown);
+    }
+    m.umount();
+}
+
 /// The kernel keeps no name that another spelling can change.
 #[test]
 fn a_change_by_one_spelling_shows_by_the_other() {

@@ -407,6 +407,10 @@ impl Engine {
     /// As [`Engine::entry_changed_below`], for attributes and content of an inode.
     pub fn inode_changed_below(&self, ino: Ino) {
         self.inode_changed(ino);
+        if let Some(file) = self.open.get(ino) {
+            file.set_id.changed();
+            file.capability.changed();
+        }
         self.units.drop_inode(ino);
         self.listings.remove(ino);
     }

@@ -275,7 +275,8 @@ impl<'p, 'f> Log<'p, 'f> {
     /// Reports a failed entry; returns the error if it would meet every other entry as well.
     fn failed(&mut self, error: FsError) -> Result<()> {
         use ErrorKind::*;
-        if matches!(error.kind(), NoSpace | QuotaExceeded | ReadOnly | Network | Interrupted | Exhausted) {
+        if matches!(error.kind(), NoSpace | QuotaExceeded | ReadOnly | Network | Interrupted | Exhausted | TooManyFiles)
+        {
             return Err(error);
         }
         self.copied.failed += 1;

@@ -230,7 +230,7 @@ impl Fault {
     fn of_host(path: &[u8], e: impl Into<FsError>) -> Fault {
         use ErrorKind::*;
         let e = e.into();
-        let is_final = matches!(e.kind(), NoSpace | QuotaExceeded | ReadOnly | Interrupted | Exhausted);
+        let is_final = matches!(e.kind(), NoSpace | QuotaExceeded | ReadOnly | Interrupted | Exhausted | TooManyFiles);
         let e = e.on("write", show(path));
         if is_final { Fault::All(e) } else { Fault::Entry(e) }
     }

@@ -257,7 +257,7 @@ impl Job {
     fn blame(&self, shared: &Shared<'_>, e: FsError) -> Fault {
         use ErrorKind::*;
         let is_final = match e.kind() {
-            Network | TimedOut | Interrupted | Exhausted => true,
+            Network | TimedOut | Interrupted | Exhausted | TooManyFiles => true,
             // Who may not list is not told that an object is missing; but who may read nothing is refused for all.
             PermissionDenied if Withheld::is_behind(&e) => false,
             PermissionDenied => shared.fetched.load(Ordering::Relaxed) == 0,

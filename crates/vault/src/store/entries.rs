@@ -472,7 +472,7 @@ impl Shared {
     /// The cleartext name of an entry, or why it cannot be read.
     ///
     /// # Errors
-    /// `Exhausted`: what could be read with more memory or handles is not to be left out.
+    /// `Exhausted`, `TooManyFiles`: what could be read with more memory or handles is not to be left out.
     pub(super) fn open_name(&self, dir: &DirNode, stored: &str) -> Result<std::result::Result<String, Unnamed>> {
         let damaged = |why: &str| Ok(Err((ErrorKind::Corrupt, why.to_owned())));
         let full = if stored.ends_with(C9S) {
@@ -483,7 +483,7 @@ impl Shared {
                     _ => return damaged("name.c9s does not belong to this folder"),
                 },
                 Ok(None) => return damaged("name.c9s is missing"),
-                Err(e) if e.kind() == ErrorKind::Exhausted => return Err(e),
+                Err(e) if matches!(e.kind(), ErrorKind::Exhausted | ErrorKind::TooManyFiles) => return Err(e),
                 Err(e) => return Ok(Err((e.kind(), e.to_string()))),
             }
         } else {

@@ -171,6 +171,11 @@ pub(super) fn mount(mut plan: Plan, global: &GlobalArgs, inherited: Inherited) -
         Some(mount) => Err(live::in_the_way(&upper, mount, "mounted", "")),
         None => Ok(()),
     })?;
+    if plan.request.options.read_only && !upper.exists() {
+        let what = format!("{}: there is no such upper, and a mount to read makes none", upper.display());
+        return Err(Failure::new(Code::Failure, what)
+            .hint("leave out --upper, --upper-dir and --writable to see what lies below, or --read-only to begin to change it"));
+    }
     if plan.request.fake {
         return Ok(());
     }
@@ -220,9 +225,6 @@ fn check(source: &Source, part: &Part, request: &MountRequest) -> Result<()> {
                 Failure::usage(format!("{at}: a vault is writable as it is")).hint("leave out --upper and --writable")
             );
         }
-    }
-    if request.options.read_only {
-        return Err(Failure::usage("--read-only contradicts --upper, --upper-dir and --writable"));
     }
     if request.exclusive {
         return Err(Failure::usage("-o exclusive is for vaults"));
