@@ -64,6 +64,9 @@ fn what_is_full_is_named() {
     bench.run(["vault", "init", "disk/vault", "--password-file", "password"]).expect(0);
     let full = bench.run(["put", "disk/vault", "big", "/", "--password-file", "password"]).expect(8);
     full.says("the disk with").says("disk/vault is full");
+    // The data folder of a volume whose file has room.
+    bench.run(["volume", "init", "apart", "--data", "disk/data"]).expect(0);
+    bench.run(["put", "apart", "big", "/"]).expect(8).says("the disk with").says("disk/data/");
 }
 
 /// What was fetched can be fetched again, and what is written has only this disk: the cache makes way for it, however fast it comes.

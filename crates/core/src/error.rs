@@ -97,6 +97,12 @@ kinds! {
 }
 
 impl ErrorKind {
+    /// Whether a medium takes no more for now: its disk is full, a quota used up, or a file as long as it may be. What is there is
+    /// not in danger.
+    pub fn is_no_room(self) -> bool {
+        matches!(self, ErrorKind::NoSpace | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
+    }
+
     /// The kind whose name in the code is `word`: what another process of this program answers with.
     pub fn from_word(word: &str) -> Option<ErrorKind> {
         Self::ALL.into_iter().find(|kind| format!("{kind:?}") == word)
