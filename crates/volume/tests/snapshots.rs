@@ -21,7 +21,7 @@ use adit_volume::{Source, VolumeStore};
 use support::{Failing, ReadOnly, World, name, new};
 
 fn limits() -> Limits {
-    Limits { unit_len_bytes: 3000, buffer_writes: false, whiteouts: true, ..Limits::default() }
+    Limits { unit_len_bytes: 3000, buffer_writes: false, reserves: false, whiteouts: true, ..Limits::default() }
 }
 
 fn agree(expected: &Outcome, got: &Outcome) -> bool {

@@ -71,6 +71,14 @@ impl Container {
         }
     }
 
+    /// How many bytes the host has room for besides what is there, where blocks of files lie; `u64::MAX` where it does not say.
+    pub fn host_room_bytes(&self) -> u64 {
+        match &self.folder {
+            None => self.file.host_room_bytes(),
+            Some(folder) => folder.objects.host_room_bytes(),
+        }
+    }
+
     /// Finds out whether the host keeps space in advance, with what has some: before anything depends on it.
     pub fn find_allocates(&self) -> Result<()> {
         match self.allocate(SLOT_OFFSETS[0], BLOCK_LEN_BYTES as u64) {

@@ -54,6 +54,9 @@ pub const VOLUME_VERB: &str = "volume";
 /// The request for what the upper of an overlay holds.
 pub const DIFF_VERB: &str = "diff";
 
+/// The type of a place where something is mounted as soon as somebody comes there.
+const AUTOMOUNT: &str = "autofs";
+
 /// The number of the mount that a process begins with.
 const FIRST: u64 = 1;
 
@@ -223,6 +226,12 @@ pub fn process_of(file: &Path) -> Option<MountInfo> {
 /// Has the process of `mount` make the mount that `plan` asks for.
 fn join(mount: &MountInfo, plan: &Plan) -> Result<()> {
     let file = plan.source.path().display();
+    if mountpoint::find(&plan.mountpoint).is_some_and(|entry| entry.fs_type == AUTOMOUNT) {
+        // Whoever makes it would wait for it, but for the process group that was asked to.
+        let what = format!("{file}: process {} has it open, and cannot make a mount on demand", mount.pid);
+        return Err(Failure::new(Code::Busy, what)
+            .hint(format!("leave out x-systemd.automount for {}", plan.mountpoint.display())));
+    }
     if plan.request.foreground {
         let what = format!("{file}: process {} has it open, and a further mount is made by that process", mount.pid);
         return Err(Failure::new(Code::Busy, what).hint("leave out --foreground"));

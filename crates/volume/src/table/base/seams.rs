@@ -130,4 +130,8 @@ impl Extents for Base {
         let geometry = space.geometry();
         Space { total: u64::from(geometry.segments) * u64::from(geometry.blocks), free, reserved }
     }
+
+    fn host_room_bytes(&self) -> u64 {
+        self.shared.container.host_room_bytes()
+    }
 }
