@@ -516,9 +516,9 @@ fn a_volume_full_of_small_files_has_room_once_these_are_removed() {
     assert_eq!(full.expect("it gets full").raw_os_error(), Some(libc::ENOSPC));
     fs::remove_dir_all(b.at("mnt/dir")).unwrap();
     // Nobody asks for room.
-    eventually("room comes back", || available() >= empty / 4 * 3);
+    eventually("room comes back", || available() >= empty / 2);
     let mut file = File::create(b.at("mnt/large")).unwrap();
-    file.write_all(&pattern(4 << 20)).and_then(|()| file.sync_all()).unwrap();
+    file.write_all(&pattern(3 << 20)).and_then(|()| file.sync_all()).unwrap();
     drop(file);
     b.umount("mnt");
     b.expect_sound();

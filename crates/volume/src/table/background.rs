@@ -53,11 +53,12 @@ impl Shared {
             }
             // Errors are kept by the container, and told to whoever comes next.
             if checkpoint || (sync && self.has_removed_much()) {
-                if self.checkpoint().is_ok() {
-                    self.pack_slack();
-                }
+                let _ = self.checkpoint();
             } else if sync {
                 let _ = self.container.sync_up_to(self.container.appended());
+            }
+            if checkpoint || sync {
+                self.pack_slack();
             }
         }
     }

@@ -44,7 +44,7 @@ const SLACK_MIN_SEGMENTS: u64 = 4;
 const PACKED_UNASKED_MAX_BYTES: u64 = 64 << 20;
 
 /// Keys that are removed in memory before a checkpoint is made for them, with the next sync.
-const REMOVED_KEYS_MANY: usize = 16 << 10;
+const REMOVED_KEYS_MANY: usize = 1 << 10;
 
 /// How long what found the host full is not tried again.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -141,18 +141,16 @@ impl Shared {
         if self.kv.was_packed() && !self.has_slack(SLACK_PART_WANTED) {
             return Ok(None);
         }
-        self.note_packed(self.pack());
+        self.is_over(self.pack_patiently());
         Ok(attempt())
     }
 
-    /// A failure to pack the store takes nothing away: what was there is there.
-    fn note_packed(&self, packed: Result<()>) {
-        if let Err(e) = packed {
-            tracing::warn!(
-                file = self.container.name(),
-                "room that was left by what was removed is not given back: {e}"
-            );
-        }
+    /// Whether packing is not to be tried again. A failure takes nothing away: what was there is there.
+    fn is_over(&self, packed: Result<bool>) -> bool {
+        packed.unwrap_or_else(|e| {
+            tracing::warn!(file = self.container.name(), "what was removed leaves room that is not given back: {e}");
+            true
+        })
     }
 
     /// Whether so much of the store's space is there without need.
@@ -180,8 +178,10 @@ impl Shared {
     pub(super) fn pack_slack(&self) {
         let stored = u64::from(self.container.space().fixed()) * u64::from(self.container.segment_len());
         let is_short_work = stored.saturating_sub(self.kv.slack()) <= PACKED_UNASKED_MAX_BYTES;
-        if !self.host_is_full() && is_short_work && self.has_slack(SLACK_PART_UNASKED) {
-            self.note_packed(self.pack());
+        let may = !self.host_is_full() && !self.container.has_failed();
+        if may && is_short_work && self.has_slack(SLACK_PART_UNASKED) && !self.is_over(self.pack()) {
+            // Soon again.
+            self.note_unsynced();
         }
     }
 
