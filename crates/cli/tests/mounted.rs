@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{Killed, PASSWORD, Start, eventually, facts, make_tree, run};
+use common::{Bench, Killed, PASSWORD, Start, eventually, facts, make_tree, run};
 use mounts::{Mounts, OrdinaryUser, SmallDisk, force_off, is_root, mount_line};
 
 fn is_mounted(path: &Path) -> bool {
