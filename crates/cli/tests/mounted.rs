@@ -121,7 +121,7 @@ fn mounted_busy_is_7_and_lazy_detaches() {
     let pid = m.pid();
     m.umount_with(&["--lazy"]).expect(0);
     assert!(!is_mounted(&m.mnt()));
-    assert_eq!(m.bench.mounts()[0]["state"], "detached");
+    m.bench.await_detached();
     assert!(m.bench.run(["mounts"]).expect(0).text().contains("detached: it ends when its last file is closed"));
     assert_eq!(std::io::read_to_string(&open).unwrap(), "before", "an open file goes on");
     drop(open);
@@ -151,6 +151,7 @@ fn mounted_detached_is_told_with_what_holds_it() {
         let open = fs::File::open(m.mnt().join("f")).unwrap();
         let pid = m.pid();
         m.umount_with(&["--lazy"]).expect(0);
+        m.bench.await_detached();
         (open, pid)
     };
     let (open, pid) = detach(&[]);
