@@ -269,5 +269,5 @@ fn host_place(host: &Path) -> Result<HostPlace, FsError> {
 /// Whether every further copy would fail in the same way.
 fn is_final(error: &FsError) -> bool {
     use ErrorKind::*;
-    matches!(error.kind(), NoSpace | QuotaExceeded | ReadOnly | Network | Interrupted | Exhausted)
+    matches!(error.kind(), NoSpace | QuotaExceeded | ReadOnly | Network | Interrupted | Exhausted | TooManyFiles)
 }

@@ -180,6 +180,10 @@ impl Store for Overlay {
         self.0.upper.store.statfs()
     }
 
+    fn room_bytes(&self) -> Result<u64> {
+        self.0.upper.store.room_bytes()
+    }
+
     fn path_of(&self, ino: Ino) -> Option<String> {
         self.0.node(ino).ok().and_then(|node| self.0.path_of(&node))
     }
