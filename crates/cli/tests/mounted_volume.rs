@@ -314,6 +314,7 @@ fn a_detached_mount_is_no_place_to_work_in() {
     b.mount("mnt", &[]).expect(0);
     let open = File::create(b.at("mnt/f")).unwrap();
     b.bench.run(["umount", "--lazy", "mnt"]).expect(0);
+    b.bench.await_detached();
     let file = b.bench.str("box");
     for line in [vec!["ls", &file], vec!["put", &file, "/etc/hostname", "/h"], vec!["mount", &file, "mnt2"]] {
         let ran = b.bench.run(&line).expect(7).says("was detached and is still ending").says("stays in that folder");
@@ -335,6 +336,7 @@ fn a_volume_whose_mount_was_detached_is_asked_all_the_same() {
     let mut open = File::options().write(true).open(b.at("mnt/f")).unwrap();
     open.write_all(b"two").unwrap();
     b.bench.run(["umount", "--lazy", "mnt"]).expect(0);
+    b.bench.await_detached();
     // What was written is in the snapshot, though the kernel has it, and the mount no place any more.
     b.of("snapshot create", "box", &["after"]).expect(0);
     let found = b.of("snapshot diff", "box", &["before", "after", "--json"]).expect(0).json();

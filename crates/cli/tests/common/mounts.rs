@@ -275,9 +275,9 @@ impl OrdinaryUser {
     /// machine's rights are; after `prepare`, which root runs there.
     pub fn command(&self, prepare: &str, script: &str) -> Command {
         let as_root = format!(
-            "test -e fuse || mknod fuse c 10 229
+            "{LET_GO_OF_COPIES}
+            test -e fuse || mknod fuse c 10 229
             chmod 666 fuse && mount --bind fuse /dev/fuse
-            {LET_GO_OF_COPIES}
             {prepare}
             exec setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups sh -euc \"$0\""
         );
