@@ -150,6 +150,14 @@ pub trait HostDir: Send + Sync {
     /// Size and use.
     fn statfs(&self) -> io::Result<StatFs>;
 
+    /// Tries in `folder` whether files can be made, renamed, opened again, changed in their midst and cut, as a store does that
+    /// changes them; what it makes it removes. An error says what the host lacks; a lack of rights or of room is none. A medium
+    /// that can do all of it tries nothing.
+    fn trial(&self, folder: &Path) -> io::Result<()> {
+        let _ = folder;
+        Ok(())
+    }
+
     /// What changes whenever unsynced writes to this medium may have been lost: for a host, with its boot and with each
     /// mount of the filesystem. None: unknown.
     fn incarnation(&self) -> Option<[u8; 16]> {

@@ -40,6 +40,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 pub(crate) use record::Step;
 use record::{Frame, Record};
+use temporary::Removal;
 
 /// Version of the segment format.
 const VERSION: u32 = 2;
@@ -183,6 +184,11 @@ impl Journal {
     pub fn begin(&self) -> Result<Op<'_>> {
         self.check_sound()?;
         Ok(Op { journal: self, epoch: self.gate.read() })
+    }
+
+    /// The folder that the journal lies in.
+    pub fn state(&self) -> &dyn HostDir {
+        &*self.state
     }
 
     /// Whether the segment has grown so much that whoever wants to write more is to make a checkpoint first.
@@ -523,6 +529,13 @@ impl Op<'_> {
         self.tell_name(host_ino, nonce, |file| Record::Path { file, path: path.to_owned() })
     }
 
+    /// The host knows files by other numbers now: from the first of each pair to the second.
+    pub fn renumbered(&self, numbers: &[(u64, u64)]) {
+        let mut files = self.epoch.files.lock();
+        let moved: Vec<_> = numbers.iter().filter_map(|(from, to)| Some((*to, files.remove(from)?))).collect();
+        files.extend(moved);
+    }
+
     /// The file is about to lose its name; [`Op::unlinked`] takes what this returns. `nonce` as in [`Op::moving`].
     pub fn unlinking(&self, host_ino: u64, nonce: impl FnOnce() -> Option<Vec<u8>>) -> Result<Unlinking> {
         self.journal.dirty.store(true, Ordering::Relaxed);
@@ -597,15 +610,18 @@ impl Op<'_> {
     ///
     /// If one of the first `essential` steps fails, those before it are taken back and the error is returned. After them
     /// the plan has succeeded: what its last steps could not remove stays behind under a temporary name.
-    pub fn run_plan(&self, steps: &[Step], essential: usize) -> Result<()> {
+    ///
+    /// Returns the folders that are to be removed once more when the removed files in them are closed.
+    pub fn run_plan(&self, steps: &[Step], essential: usize) -> Result<Vec<String>> {
         let id = self.journal.next_plan.fetch_add(1, Ordering::Relaxed);
         self.append_durable(&Record::Plan { id, steps: steps.to_vec() })?;
-        let Err((made, e)) = self.make_steps(id, steps) else { return Ok(()) };
+        let mut waiting = Vec::new();
+        let Err((made, e)) = self.make_steps(id, steps, &mut waiting) else { return Ok(waiting) };
         if made >= essential {
             tracing::warn!("a rename left something behind: {e}");
             let done = steps.len() as u32;
             return match self.append_durable(&Record::Progress { id, done }) {
-                Ok(()) => Ok(()),
+                Ok(()) => Ok(waiting),
                 Err(e) => Err(self.give_up_plan(e)),
             };
         }
@@ -627,7 +643,7 @@ impl Op<'_> {
         for (n, step) in back.iter().enumerate() {
             match make_step(&*self.journal.vault, step) {
                 Err(e) if is_met(&e) => tracing::error!("a rename that failed left something behind: {e}"),
-                other => other?,
+                other => drop(other?),
             }
             self.append_durable(&Record::Progress { id, done: n as u32 + 1 })?;
         }
@@ -635,11 +651,13 @@ impl Op<'_> {
     }
 
     /// Makes steps one by one. On an error, how many were made before.
-    fn make_steps(&self, id: u64, steps: &[Step]) -> Result<(), (usize, FsError)> {
+    fn make_steps(&self, id: u64, steps: &[Step], waiting: &mut Vec<String>) -> Result<(), (usize, FsError)> {
         for (n, step) in steps.iter().enumerate() {
-            make_step(&*self.journal.vault, step)
-                .and_then(|()| self.append_durable(&Record::Progress { id, done: n as u32 + 1 }))
-                .map_err(|e| (n, e))?;
+            let removal = make_step(&*self.journal.vault, step).map_err(|e| (n, e))?;
+            if let (Removal::Waits, Step::RemoveDir { path }) = (removal, step) {
+                waiting.push(path.clone());
+            }
+            self.append_durable(&Record::Progress { id, done: n as u32 + 1 }).map_err(|e| (n, e))?;
         }
         Ok(())
     }
@@ -727,14 +745,38 @@ fn rename_whole(vault: &dyn HostDir, from: &str, to: &str) -> std::io::Result<()
 pub(crate) fn open_as_owner(vault: &dyn HostDir, path: &Path, access: Access) -> std::io::Result<Box<dyn HostFile>> {
     match vault.open(path, access) {
         Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
-            let perm = vault.stat(path)?.perm;
-            let set = |perm| vault.set_attr(path, &SetAttr { perm: Some(perm), ..SetAttr::default() });
-            set(perm | 0o600).map_err(|_| e)?;
-            let opened = vault.open(path, access);
-            set(perm)?;
-            opened
+            let _permitted = Permitted::to_owner(vault, path, 0o600).ok_or(e)?;
+            vault.open(path, access)
         }
         other => other,
+    }
+}
+
+fn set_perm(vault: &dyn HostDir, path: &Path, perm: u16) -> std::io::Result<()> {
+    vault.set_attr(path, &SetAttr { perm: Some(perm), ..SetAttr::default() })
+}
+
+/// Permissions that the owner of an object has meanwhile, whatever its mode is: with the drop of this that is as it was.
+pub(crate) struct Permitted<'a> {
+    vault: &'a dyn HostDir,
+    path: PathBuf,
+    perm: u16,
+}
+
+impl<'a> Permitted<'a> {
+    /// None if the owner has all of these already, or it is somebody else's object.
+    pub fn to_owner(vault: &'a dyn HostDir, path: &Path, bits: u16) -> Option<Permitted<'a>> {
+        let perm = vault.stat(path).ok().map(|attr| attr.perm).filter(|perm| perm & bits != bits)?;
+        set_perm(vault, path, perm | bits).ok()?;
+        Some(Permitted { vault, path: path.to_owned(), perm })
+    }
+}
+
+impl Drop for Permitted<'_> {
+    fn drop(&mut self) {
+        if let Err(e) = set_perm(self.vault, &self.path, self.perm) {
+            tracing::warn!("{}: its mode {:o} could not be set back: {e}", self.path.display(), self.perm);
+        }
     }
 }
 
@@ -757,8 +799,10 @@ fn rewrite(vault: &dyn HostDir, path: &str, bytes: &[u8]) -> std::io::Result<()>
     vault.rename(&fresh, Path::new(path), RenameFlags::empty())
 }
 
-/// Makes one step and the directories that it changed durable. What is made already stays as it is.
-fn make_step(vault: &dyn HostDir, step: &Step) -> Result<()> {
+/// Makes one step and the directories that it changed durable. What is made already stays as it is. Says of a removal of a
+/// folder how far that came.
+fn make_step(vault: &dyn HostDir, step: &Step) -> Result<Removal> {
+    let mut removal = Removal::Done;
     let missing_is_done = |r: std::io::Result<()>| match r {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
         other => other,
@@ -784,7 +828,7 @@ fn make_step(vault: &dyn HostDir, step: &Step) -> Result<()> {
             (path, vec![parent_of(path)], missing_is_done(vault.remove(Path::new(path), Kind::File)))
         }
         Step::RemoveDir { path } => {
-            (path, vec![parent_of(path)], missing_is_done(vault.remove(Path::new(path), Kind::Directory)))
+            (path, vec![parent_of(path)], temporary::remove_folder(vault, path).map(|came| removal = came))
         }
     };
     result.map_err(|e| FsError::from(e).on("rename", subject))?;
@@ -796,5 +840,5 @@ fn make_step(vault: &dyn HostDir, step: &Step) -> Result<()> {
             _ => {}
         }
     }
-    Ok(())
+    Ok(removal)
 }
