@@ -14,6 +14,7 @@ mod activity;
 pub mod control;
 pub mod daemon;
 mod damage;
+pub mod descriptors;
 pub mod errno;
 mod fuse;
 pub mod holders;
@@ -21,6 +22,7 @@ pub mod mountpoint;
 pub mod options;
 mod request;
 pub mod session;
+pub mod sightings;
 pub mod signals;
 
 pub use mountpoint::{MountError, is_stale, umount};

@@ -6,7 +6,7 @@
 //! [`find`], which reads the kernel's own table.
 
 use std::ffi::{CString, OsStr, OsString};
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -185,6 +185,20 @@ fn attach_directly(mountpoint: &Path, options: &MountOptions) -> Result<Option<O
     }
 }
 
+/// Gives the mount of this program that is topmost at the resolved `mountpoint` other flags. A flag of the filesystem (`ro`) holds for every
+/// place where it is mounted.
+///
+/// # Errors
+/// `Refused` with what the kernel says: only root may.
+pub fn remount(mountpoint: &Path, options: &MountOptions) -> Result<(), MountError> {
+    rustix::mount::mount_remount(mountpoint, flags(options), c"").map_err(|e| match e {
+        Errno::PERM | Errno::ACCESS => {
+            MountError::Refused { path: mountpoint.into(), reason: "only root can change the flags of a mount".into() }
+        }
+        e => MountError::Refused { path: mountpoint.into(), reason: format!("remount failed: {e}") },
+    })
+}
+
 fn flags(options: &MountOptions) -> MountFlags {
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, options.read_only);
@@ -193,7 +207,8 @@ fn flags(options: &MountOptions) -> MountFlags {
     flags.set(MountFlags::NOEXEC, !options.exec);
     flags.set(MountFlags::SYNCHRONOUS, options.sync);
     flags.set(MountFlags::DIRSYNC, options.dirsync);
-    flags
+    // Reading changes no time here, whatever the options say: the mount table is to say so.
+    flags | MountFlags::NOATIME
 }
 
 /// With `fusermount3`, which hands the connection back over a socket.
@@ -233,7 +248,7 @@ fn attach_with_helper(mountpoint: &Path, options: &MountOptions) -> Result<Owned
 
 /// The `-o` argument of `fusermount3`. Commas and backslashes of the name are escaped as it expects.
 fn helper_options(options: &MountOptions) -> OsString {
-    let mut out = String::from("subtype=adit,default_permissions");
+    let mut out = String::from("subtype=adit,default_permissions,noatime");
     let mut add = |on: bool, word: &str| {
         if on {
             out.push(',');
@@ -458,6 +473,10 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
 pub struct MountEntry {
     /// The kernel's number of the mount.
     pub id: u64,
+    /// That of the mount around it.
+    pub parent: u64,
+    /// The folder of the filesystem that is mounted, from its root: `/` is all of it.
+    pub root: PathBuf,
     /// Where it is mounted.
     pub mountpoint: PathBuf,
     /// Type with subtype, such as `fuse.adit`.
@@ -482,9 +501,9 @@ pub(crate) fn look(mountpoint: &Path) -> io::Result<Option<MountEntry>> {
     Ok(read_table()?.into_iter().rev().find(|entry| entry.mountpoint == mountpoint))
 }
 
-/// Whether the mount of this program with this device is anywhere in this process's view.
-pub fn is_attached(device: &str) -> bool {
-    ours().iter().any(|entry| entry.device == device)
+/// True if the filesystem of this program with this device is mounted at `place` in this process's view, if under another one.
+pub fn is_attached(device: &str, place: &Path) -> bool {
+    ours().iter().any(|entry| entry.device == device && entry.mountpoint == place)
 }
 
 /// Every mount of this program in this process's view, dead ones too.
@@ -494,17 +513,22 @@ pub fn ours() -> Vec<MountEntry> {
 }
 
 fn read_table() -> io::Result<Vec<MountEntry>> {
-    let mut bytes = Vec::new();
-    io::Read::read_to_end(&mut File::open("/proc/self/mountinfo")?, &mut bytes)?;
+    read_table_of(Path::new("/proc/self"))
+}
+
+/// The table of mounts that a process has, by its folder in `/proc`.
+pub(crate) fn read_table_of(process: &Path) -> io::Result<Vec<MountEntry>> {
+    let bytes = std::fs::read(process.join("mountinfo"))?;
     Ok(bytes.split(|&b| b == b'\n').filter_map(parse_line).collect())
 }
 
 /// A line of `mountinfo` (proc(5)): id, parent, major:minor, root, mountpoint, options, tags… `-` type, source, options.
 fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&b| b == b' ');
-    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-    let device = String::from_utf8(fields.nth(1)?.to_vec()).ok()?;
-    let mountpoint = unescape(fields.nth(1)?);
+    let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
+    let (id, parent) = (number()?, number()?);
+    let device = String::from_utf8(fields.next()?.to_vec()).ok()?;
+    let (root, mountpoint) = (unescape(fields.next()?), unescape(fields.next()?));
     let mut after_tags = fields.skip_while(|field| *field != b"-").skip(1);
     let fs_type = String::from_utf8_lossy(after_tags.next()?).into_owned();
     let source = unescape(after_tags.next()?);
@@ -512,7 +536,8 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let number = |option: &&[u8]| std::str::from_utf8(option.strip_prefix(b"user_id=")?).ok()?.parse().ok();
     let user = options.iter().find_map(number);
     let read_only = options.contains(&&b"ro"[..]);
-    Some(MountEntry { id, mountpoint: mountpoint.into(), fs_type, source, device, user, read_only })
+    let (root, mountpoint) = (root.into(), mountpoint.into());
+    Some(MountEntry { id, parent, root, mountpoint, fs_type, source, device, user, read_only })
 }
 
 /// Undoes the octal escapes (`\040`) of blanks and backslashes.
@@ -534,12 +559,14 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(out)
 }
 
-/// Raises what the kernel reads ahead on this mount to 1 MiB; with kernel write-back also the share of dirty memory.
+/// Raises what the kernel reads ahead on this mount to 1 MiB; with kernel write-back also what it holds of what was written: to an amount of which
+/// a store that is full hears in time.
 ///
 /// The protocol caps read-ahead at what the kernel offers (128 KiB); only its backing-device folder takes more. Best
 /// effort: it needs root, and costs only speed.
 pub(crate) fn tune_backing_device(mountpoint: &Path, kernel_writeback: bool) {
     const READ_AHEAD_KIB: &str = "1024";
+    const WRITTEN_BYTES: &str = "201326592";
     let Some(entry) = find(mountpoint) else {
         return;
     };
@@ -551,8 +578,8 @@ pub(crate) fn tune_backing_device(mountpoint: &Path, kernel_writeback: bool) {
     };
     set("read_ahead_kb", READ_AHEAD_KIB);
     if kernel_writeback {
-        set("max_ratio", "100");
-        set("strict_limit", "0");
+        set("max_bytes", WRITTEN_BYTES);
+        set("strict_limit", "1");
     }
 }
 
@@ -572,6 +599,7 @@ mod tests {
         assert_eq!(entry.mountpoint, Path::new(r"/mnt/a b\c"));
         assert_eq!((entry.id, entry.fs_type.as_str(), entry.device.as_str()), (36, "fuse.adit", "0:98"));
         assert_eq!((entry.source.to_str(), entry.user), (Some("/home/v x"), Some(0)));
+        assert_eq!((entry.parent, entry.root.as_path()), (35, Path::new("/")));
         // What the mount refuses, another one of the same filesystem may not.
         let of = |mount: &str, all: &str| format!("36 35 0:98 / /m {mount},nosuid - fuse.adit /v {all},user_id=0");
         let is_read_only = |mount, all| parse_line(of(mount, all).as_bytes()).expect("a line").read_only;

@@ -8,7 +8,7 @@ mod support;
 use adit_core::store::Store;
 use adit_core::types::{Access, Ino, RenameFlags, SetAttr, Timestamp};
 use adit_volume::VolumeStore;
-use adit_volume::tree::{Between, MAIN};
+use adit_volume::tree::{Between, Differing, MAIN};
 
 use forgotten::Seen;
 use support::{World, name, new};
@@ -141,4 +141,31 @@ fn a_file_that_nobody_changed_is_not_changed_by_losing_and_getting_back_a_name()
     assert_eq!([out, within].map(|ino| store.getattr(ino).unwrap()), before);
     assert_eq!([out, within].map(|ino| told.inodes.get(&ino.0)), [None; 2]);
     assert!(told.inodes.contains_key(&other.0), "its time of change is another");
+}
+
+/// Deeper than any path that Linux takes: what lies there is neither left out of a comparison nor of what has to be forgotten.
+#[test]
+fn what_lies_below_thousands_of_directories_is_told() {
+    const LEVELS: usize = 4_200;
+    let world = World::new();
+    let store = world.main();
+    let top = dir(&store, Ino::ROOT, "d");
+    let deepest = (1..LEVELS).fold(top, |at, _| dir(&store, at, "d"));
+    let (kept, gone) = (file(&store, deepest, "leaf"), file(&store, deepest, "gone"));
+    world.tree.snapshot(MAIN, "s").unwrap();
+    store.open(kept, Access::Write).unwrap().write_at(&[(0, b"new content")]).unwrap();
+    store.unlink(deepest, name("gone")).unwrap();
+    let added = file(&store, deepest, "added");
+
+    let above = "/d".repeat(LEVELS);
+    let told = world.tree.diff("s", MAIN).unwrap().into_iter();
+    let told: Vec<_> = told.map(|one| (String::from_utf8(one.path).unwrap(), one.what)).collect();
+    let named = [("added", Differing::Added), ("gone", Differing::Removed), ("leaf", Differing::Changed)];
+    assert!(told == named.map(|(name, what)| (format!("{above}/{name}"), what)), "{} are told", told.len());
+
+    let told = set_back(&world, &store, &[b"d"]);
+    assert_eq!([kept, gone, added].map(|ino| told.inodes.get(&ino.0)), [Some(&true); 3]);
+    assert!(!told.entries.contains(&(Ino::ROOT.0, b"d".to_vec())), "the name leads where it led");
+    assert_eq!(store.getattr(kept).unwrap().size, 1);
+    assert_eq!(store.path_of(gone), Some(format!("{above}/gone")));
 }

@@ -7,11 +7,12 @@
 
 use std::path::Path;
 
-use adit_core::media::HostDir;
+use adit_core::media::{HostDir, HostEntry};
 use adit_core::types::Kind;
 use adit_core::{FsError, Result};
 use aws_lc_rs::hmac;
 
+use super::as_owner;
 use super::recover::{absent, read_small};
 use crate::format::names::{CONTENTS_FILE, DIR_FILE, DIRID_FILE, MAX_DIR_ID_BYTES, NAME_FILE, SYMLINK_FILE};
 use crate::format::{DirId, NameCipher};
@@ -62,12 +63,13 @@ pub(crate) fn remove_folder(vault: &dyn HostDir, path: &str) -> std::io::Result<
         Ok(()) => Ok(Removal::Done),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Removal::Done),
         Err(e) if e.kind() == std::io::ErrorKind::DirectoryNotEmpty => {
-            let mut others = 0;
-            vault.list(Path::new(path), &mut |entry| {
+            let (at, mut others) = (Path::new(path), 0);
+            let mut look = |entry: HostEntry<'_>| {
                 others += usize::from(!is_hidden_by_host(&String::from_utf8_lossy(entry.name)));
-            })?;
-            // Closed meanwhile: it is empty now, or will be at the next try.
-            if others == 0 { Ok(Removal::Waits) } else { Err(e) }
+            };
+            let listed = as_owner(vault, at, || vault.list(at, &mut look));
+            // None at all: they were closed meanwhile.
+            if listed.is_ok() && others == 0 { Ok(Removal::Waits) } else { Err(e) }
         }
         Err(e) => Err(e),
     }

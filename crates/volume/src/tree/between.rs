@@ -4,11 +4,12 @@
 //! Of one path that is not enough. A directory that was moved into it or out of it is touched itself, but nothing in it is, and
 //! yet all of it goes from there, or gets further names there. So these directories are walked.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use adit_core::types::Kind;
 use adit_core::{ErrorKind, Result};
 
+use super::names::Ascent;
 use super::view::{Lines, View, corrupt_inode};
 use super::{ROOT_INO, Tree};
 use crate::format::keys::{Key, Parts};
@@ -39,9 +40,12 @@ impl Tree {
             cache: None,
         };
         let [old, new] = [topology.id_of(branch)?, topology.id_of(snapshot)?];
+        let views = [view(old), view(new)];
+        let regions = [Region::of(&views[BRANCH], path)?, Region::of(&views[SNAPSHOT], path)?];
         let mut finder = Finder {
-            views: [view(old), view(new)],
-            below: joined(path),
+            views,
+            regions,
+            is_all: path.is_empty(),
             found: Between::default(),
             linked: BTreeSet::new(),
             walked: [const { BTreeSet::new() }; 2],
@@ -55,11 +59,6 @@ impl Tree {
     }
 }
 
-/// A path as [`View::path_to`] tells it; empty for the root.
-fn joined(path: &[&[u8]]) -> Vec<u8> {
-    path.iter().flat_map(|name| [b"/", *name].concat()).collect()
-}
-
 /// Indices of the views.
 const BRANCH: usize = 0;
 const SNAPSHOT: usize = 1;
@@ -67,7 +66,10 @@ const SNAPSHOT: usize = 1;
 struct Finder<'t> {
     /// The branch's, and the snapshot's.
     views: [View<'t>; 2],
-    below: Vec<u8>,
+    /// What of each lies at or below the path.
+    regions: [Region; 2],
+    /// Whether the path is the root.
+    is_all: bool,
     found: Between,
     /// What gets further names below the path, if it has one in the branch.
     linked: BTreeSet<u64>,
@@ -87,7 +89,7 @@ impl Finder<'_> {
                 for (side, value) in [a, b].into_iter().enumerate() {
                     let Some(value) = value else { continue };
                     let entry = Entry::decode(&value).map_err(|why| corrupt_inode(dir, why))?;
-                    if is_below(&self.views[side], place, &self.below)? {
+                    if self.regions[side].has_place(&self.views[side], place)? {
                         self.found.entries.insert((dir, entry.name.to_vec()));
                         if entry.kind == Kind::Directory {
                             self.walk(side, entry.ino)?;
@@ -96,11 +98,7 @@ impl Finder<'_> {
                 }
             }
             Some(Parts::Inode(ino) | Parts::Window(ino, _) | Parts::Xattr(ino, _)) => {
-                let mut is_below = self.below.is_empty();
-                for view in &self.views {
-                    is_below |= is_inode_below(view, ino, &self.below)?;
-                }
-                if is_below {
+                if self.has_inode(BRANCH, ino)? || self.has_inode(SNAPSHOT, ino)? {
                     self.found.inodes.entry(ino).or_insert(false);
                 }
             }
@@ -115,7 +113,6 @@ impl Finder<'_> {
         let Some(dir) = self.views[BRANCH].walk(parents)? else { return Ok(()) };
         // Its times and its links move with what is put into it.
         self.found.inodes.insert(dir, false);
-        self.found.entries.insert((dir, name.to_vec()));
         let now = self.views[BRANCH].entry(dir, name)?.map(|(_, ino, kind)| (ino, kind));
         let then = match self.views[SNAPSHOT].walk(parents) {
             Ok(Some(dir)) => self.views[SNAPSHOT].entry(dir, name)?.map(|(_, ino, kind)| (ino, kind)),
@@ -123,6 +120,11 @@ impl Finder<'_> {
             Err(e) if e.kind() == ErrorKind::NotDirectory => None,
             Err(e) => return Err(e),
         };
+        // A directory gets back its number, which a file with a name elsewhere may not.
+        if now == then && matches!(now, Some((_, Kind::Directory))) {
+            return Ok(());
+        }
+        self.found.entries.insert((dir, name.to_vec()));
         if now == then {
             return Ok(());
         }
@@ -143,12 +145,12 @@ impl Finder<'_> {
     /// Takes what lies in a directory that one view has below the path, and the other one elsewhere: in the branch, it goes;
     /// in the snapshot, it gets further names, for the directory is copied.
     fn walk(&mut self, side: usize, dir: u64) -> Result<()> {
-        if self.below.is_empty() {
+        if self.is_all {
             return Ok(());
         }
         let mut todo = vec![dir];
         while let Some(dir) = todo.pop() {
-            if !self.walked[side].insert(dir) || !is_elsewhere(&self.views[1 - side], dir, &self.below)? {
+            if !self.walked[side].insert(dir) || !self.is_elsewhere(1 - side, dir)? {
                 continue;
             }
             for (name, ino, kind) in self.views[side].entries(dir)? {
@@ -164,6 +166,15 @@ impl Finder<'_> {
             }
         }
         Ok(())
+    }
+
+    fn has_inode(&mut self, side: usize, ino: u64) -> Result<bool> {
+        self.regions[side].has_inode(&self.views[side], ino)
+    }
+
+    /// Whether a directory is there, and not at or below the path.
+    fn is_elsewhere(&mut self, side: usize, dir: u64) -> Result<bool> {
+        Ok(named(&self.views[side], dir)?.is_some() && !self.has_inode(side, dir)?)
     }
 
     /// Finds out about the inodes in the branch.
@@ -213,35 +224,78 @@ fn add_names(view: &View<'_>, ino: u64, names: &mut BTreeSet<(u64, Vec<u8>)>) ->
     Ok(())
 }
 
-/// Whether a directory is there, and not at or below the path.
-fn is_elsewhere(view: &View<'_>, dir: u64, below: &[u8]) -> Result<bool> {
-    Ok(named(view, dir)?.is_some() && !is_inode_below(view, dir, below)?)
+/// What lies at or below a path in one view. Each directory on the way up is looked at once, however deep the tree is.
+struct Region {
+    /// What the path names; `None` if it is not there.
+    top: Option<Top>,
+    /// Directories that were looked at, and whether what is in them lies there.
+    dirs: HashMap<u64, bool>,
 }
 
-fn is_below(view: &View<'_>, place: Place, below: &[u8]) -> Result<bool> {
-    if below.is_empty() {
-        return Ok(true);
-    }
-    let path = view.path_to(place)?;
-    Ok(path.is_some_and(|path| path.strip_prefix(below).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')))
+enum Top {
+    Root,
+    Entry(Place),
 }
 
-/// Whether any name of an inode is there.
-fn is_inode_below(view: &View<'_>, ino: u64, below: &[u8]) -> Result<bool> {
-    if below.is_empty() {
-        return Ok(true);
+impl Region {
+    fn of(view: &View<'_>, path: &[&[u8]]) -> Result<Region> {
+        let region = |top| Region { top, dirs: HashMap::new() };
+        let Some((name, parents)) = path.split_last() else { return Ok(region(Some(Top::Root))) };
+        let dir = match view.walk(parents) {
+            Err(e) if e.kind() == ErrorKind::NotDirectory => None,
+            dir => dir?,
+        };
+        let Some(dir) = dir else { return Ok(region(None)) };
+        let cookie = view.entry(dir, name)?.map(|(cookie, ..)| cookie);
+        Ok(region(cookie.map(|cookie| Top::Entry(Place { dir, cookie }))))
     }
-    if ino == ROOT_INO {
-        return Ok(false);
+
+    fn has_place(&mut self, view: &View<'_>, place: Place) -> Result<bool> {
+        let top = match self.top {
+            Some(Top::Root) => return Ok(true),
+            Some(Top::Entry(top)) => top,
+            None => return Ok(false),
+        };
+        let (mut at, mut passed, mut ascent) = (place, Vec::new(), Ascent::default());
+        let is_there = loop {
+            if at == top {
+                break true;
+            }
+            // What has no name is nowhere.
+            if at.dir == ROOT_INO || at == Place::default() {
+                break false;
+            }
+            if let Some(&is_there) = self.dirs.get(&at.dir) {
+                break is_there;
+            }
+            ascent.pass(at.dir)?;
+            passed.push(at.dir);
+            at = match view.inode(at.dir) {
+                Err(e) if e.kind() == ErrorKind::Stale => break false,
+                inode => inode?.place,
+            };
+        };
+        self.dirs.extend(passed.into_iter().map(|dir| (dir, is_there)));
+        Ok(is_there)
     }
-    let places = match view.places(ino) {
-        Err(e) if e.kind() == ErrorKind::Stale => return Ok(false),
-        places => places?,
-    };
-    for place in places {
-        if is_below(view, place, below)? {
+
+    /// Whether any name of an inode is there.
+    fn has_inode(&mut self, view: &View<'_>, ino: u64) -> Result<bool> {
+        if matches!(self.top, Some(Top::Root)) {
             return Ok(true);
         }
+        if self.top.is_none() || ino == ROOT_INO {
+            return Ok(false);
+        }
+        let places = match view.places(ino) {
+            Err(e) if e.kind() == ErrorKind::Stale => return Ok(false),
+            places => places?,
+        };
+        for place in places {
+            if self.has_place(view, place)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
-    Ok(false)
 }

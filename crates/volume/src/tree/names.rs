@@ -8,10 +8,31 @@ use adit_core::{ErrorKind, Result};
 use super::ROOT_INO;
 use super::view::{View, corrupt_inode};
 use crate::format::keys::{self, Key, Parts};
-use crate::format::records::{Entry, Place};
+use crate::format::records::{Entry, Malformed, Place};
 
-/// Deepest directory whose path is told.
-const DEPTH_MAX: usize = 4096;
+/// A directory that is one of those above itself, which only damage makes.
+pub(super) const HOLDS_ITSELF: Malformed = Malformed("a directory that holds itself");
+
+/// Finds out whether a way upwards never ends, by comparing each directory with one that it passed before.
+#[derive(Default)]
+pub(super) struct Ascent {
+    steps: u64,
+    mark: u64,
+}
+
+impl Ascent {
+    /// The way leads to `dir` now. `Corrupt` if it has been there.
+    pub fn pass(&mut self, dir: u64) -> Result<()> {
+        if self.steps > 0 && dir == self.mark {
+            return Err(corrupt_inode(dir, HOLDS_ITSELF));
+        }
+        self.steps += 1;
+        if self.steps.is_power_of_two() {
+            self.mark = dir;
+        }
+        Ok(())
+    }
+}
 
 impl View<'_> {
     /// All names of an inode, the first one first.
@@ -45,7 +66,10 @@ impl View<'_> {
         }
     }
 
-    /// The path to a place from the root, with a leading slash. `None` where something on the way has no name.
+    /// The path to a place from the root, with a leading slash, however deep that is. `None` where something on the way has no name.
+    ///
+    /// # Errors
+    /// `Corrupt` where directories hold each other.
     pub fn path_to(&self, place: Place) -> Result<Option<Vec<u8>>> {
         self.path_from(ROOT_INO, place)
     }
@@ -64,8 +88,9 @@ impl View<'_> {
     }
 
     fn path_from(&self, above: u64, place: Place) -> Result<Option<Vec<u8>>> {
-        let (mut names, mut at) = (Vec::new(), place);
-        while names.len() < DEPTH_MAX {
+        let (mut names, mut at, mut ascent) = (Vec::new(), place, Ascent::default());
+        loop {
+            ascent.pass(at.dir)?;
             let Some(name) = self.name_at(at)? else { return Ok(None) };
             names.push(name);
             if at.dir == above {
@@ -85,7 +110,6 @@ impl View<'_> {
                 return Ok(None);
             }
         }
-        Ok(None)
     }
 
     /// A path of an inode, for messages.
