@@ -16,7 +16,9 @@ use crate::secrets::{self, Origin, Password, Role};
 
 /// How often a person may type the password.
 const PASSWORD_TRIES: u32 = 3;
-/// What to do where a journal cannot be begun.
+/// Why nothing can be changed where a journal cannot be begun.
+const NO_JOURNAL: &str = "there is no place for a journal";
+/// What to do there.
 const NO_PLACE: &str = "changes need a place for their journal; name one with --state-dir DIR";
 
 /// A vault that is open, with the lock on its journal's folder.
@@ -166,16 +168,18 @@ fn unrecovered(
     let reading = matches!(purpose, Purpose::Read | Purpose::WriteIfPossible);
     let place = slot.path.parent().unwrap_or(&slot.path).display();
     let (text, why, hint) = if slot.has_journals() {
-        let why = format!("what a dead process left cannot be recovered now: {}", failure.text());
-        let text =
-            format!("read-only, as it is, for {why}; its journal stays in {place} for the next writable opening");
-        (text, why, ways_out(&slot))
+        let left = "what a dead process left cannot be recovered now";
+        let text = format!(
+            "read-only, as it is, for {left}: {}; its journal stays in {place} for the next writable opening",
+            failure.text()
+        );
+        (text, format!("{left}: {}", failure.message()), ways_out(&slot))
     } else if failure.code() == Code::NotSupported {
         let hint = "it can be read: `adit mount --read-only`, `adit ls`, `adit cat`, `adit get`";
-        (format!("read-only, for {}", failure.text()), failure.text(), hint.to_owned())
+        (format!("read-only, for {}", failure.text()), failure.message().to_owned(), hint.to_owned())
     } else {
-        let why = no_place(&failure);
-        (format!("read-only, for {why}"), why, NO_PLACE.to_owned())
+        let text = format!("read-only, for {NO_JOURNAL}: {}", failure.text());
+        (text, format!("{NO_JOURNAL}: {}", failure.message()), NO_PLACE.to_owned())
     };
     if !reading {
         return Err(failure.hint(hint));
@@ -316,14 +320,10 @@ fn slot(dir: &Path, keys: &Unlocked, state: Result<PathBuf>, purpose: Purpose) -
         Ok(slot) => Ok(Some(slot)),
         Err(failure) if purpose != Purpose::WriteIfPossible => Err(failure.hint(NO_PLACE)),
         Err(failure) => {
-            remark(&format!("{}: read-only, for {}", dir.display(), no_place(&failure)));
+            remark(&format!("{}: read-only, for {NO_JOURNAL}: {}", dir.display(), failure.text()));
             Ok(None)
         }
     }
-}
-
-fn no_place(failure: &Failure) -> String {
-    format!("there is no place for a journal: {}", failure.text())
 }
 
 /// Says which journals are left alone, for they are of another folder.

@@ -59,12 +59,12 @@ pub(super) fn links(dir: impl AsFd) -> io::Result<Links> {
         Err(e) if is_of_the_moment(e) => Err(e.into()),
         Err(_) => Ok(false),
     };
-    let removed = rustix::fs::unlinkat(&dir, &first, AtFlags::empty());
+    // What cannot be removed again is swept as what a kill leaves.
+    let _ = rustix::fs::unlinkat(&dir, &first, AtFlags::empty());
     let stays = linked.is_err() || is_one(&dir, second.as_ref(), &fd).unwrap_or(false);
     if linked.is_ok() {
         let _ = rustix::fs::unlinkat(&dir, &second, AtFlags::empty());
     }
-    removed?;
     Ok(match (linked, tried?) {
         (Err(_), _) => Links::Missing,
         (Ok(()), seen) if seen && stays => Links::OneFile,
@@ -98,7 +98,10 @@ pub(super) fn changes(host: &HostDirectory, folder: &Path) -> io::Result<()> {
     let worked = change(host, file, &first, &second);
     // Only one of them is there.
     let _ = (host.remove(&first, Kind::File), host.remove(&second, Kind::File));
-    worked
+    match worked {
+        Err(e) if matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => Ok(()),
+        worked => worked,
+    }
 }
 
 fn change(host: &HostDirectory, file: Box<dyn HostFile>, first: &Path, second: &Path) -> io::Result<()> {
