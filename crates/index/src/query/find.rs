@@ -276,6 +276,7 @@ impl Query {
                 let _ = sort::sorted(segment, nodes, order, reverse, limit)?.into_iter().try_for_each(give);
             }
         }
+        segment.expect_whole()?;
         Ok(given)
     }
 
@@ -301,6 +302,7 @@ impl Query {
             count += hits.len() as u64;
             if count >= self.limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
+        segment.expect_whole()?;
         Ok(count.min(self.limit))
     }
 
