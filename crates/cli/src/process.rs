@@ -56,12 +56,7 @@ pub fn harden() {
     // SAFETY: this is the first thing that the process does, and nothing but the vault's crate uses the crypto library.
     let held = unsafe { adit_vault::memory::hold_crypto_library() };
     debug_assert!(held, "called once");
-    let files = rustix::process::getrlimit(Resource::Nofile);
-    let wanted = files.maximum.map_or(DESCRIPTORS_MAX, |most| most.min(DESCRIPTORS_MAX));
-    if files.current.is_some_and(|now| now < wanted) {
-        let raised = Rlimit { current: Some(wanted), maximum: files.maximum };
-        let _ = rustix::process::setrlimit(Resource::Nofile, raised);
-    }
+    let _ = adit_mount::descriptors::limit(DESCRIPTORS_MAX);
 }
 
 /// Has large pieces of memory go back to the host when they are freed: for a process that stays.
@@ -74,6 +69,16 @@ pub fn hand_back_large_pieces() {
     for (what, len) in [(libc::M_MMAP_THRESHOLD, LARGE_LEN_BYTES), (libc::M_TRIM_THRESHOLD, LARGE_LEN_BYTES)] {
         // SAFETY: it sets a number, under the allocator's locks.
         let _is_set = unsafe { libc::mallopt(what, len) };
+    }
+}
+
+/// Hands the host what was freed in small pieces, which the C library keeps for the thread that had them: after work that took much
+/// for a moment, in a process that stays. It takes milliseconds.
+pub fn hand_back_small_pieces() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it touches memory that is free only, under the allocator's locks.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
 

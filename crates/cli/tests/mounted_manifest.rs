@@ -80,6 +80,39 @@ fn a_manifest_is_mounted_and_its_content_is_fetched_when_it_is_read() {
     w.run(&["umount", "mnt"]).expect(0);
 }
 
+/// Numbers and times of a mount are made up: two that come in turn have the same ones for other files.
+#[test]
+fn hashes_of_one_mount_are_not_those_of_the_next() {
+    let Some(w) = job() else { return };
+    let hash_of = |manifest: &str| {
+        let told: serde_json::Value = serde_json::from_slice(&fs::read(w.bench.path(manifest)).unwrap()).unwrap();
+        let files = told["files"].as_array().or(told["paths"].as_array()).unwrap().clone();
+        files.iter().find(|file| file["path"] == "a" || file["name"] == "a").unwrap()["hash"].clone()
+    };
+    let snapshot = |known: u64| {
+        let line = ["manifest", "snapshot", "mnt", "-o", "now", "--cache-dir", "cache", "--json"];
+        assert_eq!(w.run(&line).expect(0).json()["known_files"], known);
+        hash_of("now")
+    };
+    w.mount(&[]).expect(0);
+    let first = snapshot(0);
+    w.run(&["index", "build", "mnt", "-o", "index", "--hash"]).expect(0);
+    w.run(&["umount", "mnt"]).expect(0);
+    let path = w.bench.path("work/a");
+    let time = path.metadata().unwrap().modified().unwrap();
+    w.write("a", b"eno");
+    File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+    w.snapshot("job", "v2025");
+    w.mount(&[]).expect(0);
+    assert_eq!(fs::read(w.at("a")).unwrap(), b"eno");
+    let second = snapshot(0);
+    assert_ne!(first, second);
+    w.run(&["index", "update", "index"]).expect(0);
+    let found = w.run(&["index", "find", "index", "a", "--json"]).expect(0).text();
+    assert!(found.contains(second.as_str().unwrap()), "{found}");
+    w.run(&["umount", "mnt"]).expect(0);
+}
+
 /// Nothing of it changes, so the kernel believes for a day what it was told once.
 #[test]
 fn what_was_listed_once_is_listed_without_a_request() {

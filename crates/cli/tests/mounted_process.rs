@@ -31,6 +31,31 @@ fn mount_with(m: &Mounts, more: &[&str], variable: Option<&str>, stdin: &str) ->
 }
 
 #[test]
+fn a_process_all_of_whose_descriptors_are_in_use_says_so_and_can_be_asked_and_ended() {
+    let Some(m) = Mounts::new() else { return };
+    let mut command = m.bench.command_of("sh");
+    let script = "ulimit -n 256; exec \"$@\"";
+    command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_adit"), "mount", m.bench.vault_str(), "mnt"]);
+    command.args(["--password-file", m.bench.password_str()]);
+    run(command, b"").expect(0);
+    let mut open = Vec::new();
+    let refused = loop {
+        match File::create(m.at(&format!("f{}", open.len()))) {
+            Ok(file) => open.push(file),
+            Err(e) => break e,
+        }
+        assert!(open.len() < 300, "there is a limit");
+    };
+    assert_eq!(refused.raw_os_error(), Some(libc::ENFILE), "{refused}, with {} open", open.len());
+    m.bench.run(["status", "mnt"]).expect(0);
+    m.umount_with(&[]).expect(7).says("busy");
+    m.umount_with(&["--lazy"]).expect(0);
+    drop(open);
+    eventually("its last close is its end", || m.bench.mounts().is_empty());
+    m.expect_sound();
+}
+
+#[test]
 fn the_log_names_the_file_that_is_damaged() {
     let Some(m) = Mounts::new() else { return };
     let long = format!("also-secret{}", "-long".repeat(40));

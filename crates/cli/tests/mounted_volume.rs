@@ -499,6 +499,33 @@ fn a_full_volume_can_be_emptied_through_its_mount() {
     b.expect_sound();
 }
 
+/// Small files, which are kept with the metadata.
+#[test]
+fn a_volume_full_of_small_files_has_room_once_these_are_removed() {
+    let Some(b) = Boxed::with("8M") else { return };
+    b.mount("mnt", &[]).expect(0);
+    let available = || {
+        let space = rustix::fs::statvfs(b.at("mnt")).unwrap();
+        space.f_bavail * space.f_frsize
+    };
+    let empty = available();
+    fs::create_dir(b.at("mnt/dir")).unwrap();
+    let full = (0..20_000).find_map(|n| match File::create(b.at(&format!("mnt/dir/{n}"))) {
+        // What the kernel finds no room for later makes no difference.
+        Ok(mut file) => file.write_all(&pattern(1500)).err().filter(|_| false),
+        Err(e) => Some(e),
+    });
+    assert_eq!(full.expect("it gets full").raw_os_error(), Some(libc::ENOSPC));
+    fs::remove_dir_all(b.at("mnt/dir")).unwrap();
+    // Nobody asks for room.
+    eventually("room comes back", || available() >= empty / 4 * 3);
+    let mut file = File::create(b.at("mnt/large")).unwrap();
+    file.write_all(&pattern(4 << 20)).and_then(|()| file.sync_all()).unwrap();
+    drop(file);
+    b.umount("mnt");
+    b.expect_sound();
+}
+
 /// The disk that the volume lies on is full, long before the volume is.
 #[test]
 fn a_full_disk_below_is_told_and_the_volume_can_be_emptied() {

@@ -27,6 +27,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::descriptors::Reserve;
 use crate::mountpoint::{self, MountError};
 
 pub use stream::{Parts, Watch};
@@ -557,8 +558,13 @@ impl Server {
             if self.stopped.load(Ordering::SeqCst) {
                 return;
             }
+            // Users of the mount may have opened all that there are: then it is with those that are kept back.
+            let client = client.or_else(|_| {
+                let _reserve = Reserve::open();
+                listener.accept().map(|(client, _)| client)
+            });
             let Ok(client) = client else {
-                // Out of descriptors: do not spin.
+                // Still out of descriptors: do not spin.
                 std::thread::sleep(Duration::from_millis(50));
                 continue;
             };
@@ -586,6 +592,7 @@ impl Server {
                 return Ok(());
             }
             let _answering = Counted::new(&self.answering);
+            let _reserve = Reserve::open();
             let mut parts = Parts::new(client, &self.stopped)?;
             let mut answer = answer(&line, &*self.verbs, &mut parts).to_string();
             answer.push('\n');

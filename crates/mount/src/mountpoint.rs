@@ -207,7 +207,8 @@ fn flags(options: &MountOptions) -> MountFlags {
     flags.set(MountFlags::NOEXEC, !options.exec);
     flags.set(MountFlags::SYNCHRONOUS, options.sync);
     flags.set(MountFlags::DIRSYNC, options.dirsync);
-    flags
+    // Reading changes no time here, whatever the options say: the mount table is to say so.
+    flags | MountFlags::NOATIME
 }
 
 /// With `fusermount3`, which hands the connection back over a socket.
@@ -247,7 +248,7 @@ fn attach_with_helper(mountpoint: &Path, options: &MountOptions) -> Result<Owned
 
 /// The `-o` argument of `fusermount3`. Commas and backslashes of the name are escaped as it expects.
 fn helper_options(options: &MountOptions) -> OsString {
-    let mut out = String::from("subtype=adit,default_permissions");
+    let mut out = String::from("subtype=adit,default_permissions,noatime");
     let mut add = |on: bool, word: &str| {
         if on {
             out.push(',');
@@ -558,12 +559,14 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(out)
 }
 
-/// Raises what the kernel reads ahead on this mount to 1 MiB; with kernel write-back also the share of dirty memory.
+/// Raises what the kernel reads ahead on this mount to 1 MiB; with kernel write-back also what it holds of what was written: to an amount of which
+/// a store that is full hears in time.
 ///
 /// The protocol caps read-ahead at what the kernel offers (128 KiB); only its backing-device folder takes more. Best
 /// effort: it needs root, and costs only speed.
 pub(crate) fn tune_backing_device(mountpoint: &Path, kernel_writeback: bool) {
     const READ_AHEAD_KIB: &str = "1024";
+    const WRITTEN_BYTES: &str = "201326592";
     let Some(entry) = find(mountpoint) else {
         return;
     };
@@ -575,8 +578,8 @@ pub(crate) fn tune_backing_device(mountpoint: &Path, kernel_writeback: bool) {
     };
     set("read_ahead_kb", READ_AHEAD_KIB);
     if kernel_writeback {
-        set("max_ratio", "100");
-        set("strict_limit", "0");
+        set("max_bytes", WRITTEN_BYTES);
+        set("strict_limit", "1");
     }
 }
 

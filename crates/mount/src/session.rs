@@ -20,6 +20,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use crate::activity::{Activity, IdleWatch};
+use crate::descriptors::Reserve;
 use crate::fuse::Front;
 use crate::mountpoint::{self, MountError};
 use crate::options::MountOptions;
@@ -118,7 +119,7 @@ impl Session {
         };
         let activity = Arc::new(Activity::default());
         let front = Front::new(engine.clone(), activity.clone(), &options);
-        let kernel = front.kernel();
+        let (kernel, begin) = (front.kernel(), front.begin());
         let mut config = fuser::Config::default();
         config.n_threads = Some(options.threads.get());
         config.clone_fd = true;
@@ -145,6 +146,8 @@ impl Session {
         let device = mountpoint::find(&mountpoint).map(|entry| entry.device).unwrap_or_default();
         let (outcome, kernel) = (Arc::default(), Arc::downgrade(&teller));
         let handle = SessionHandle { mountpoint, device, activity, outcome, events, kernel };
+        let mounted = handle.clone();
+        let _ = begin.set(Box::new(move || mounted.sync_kernel().unwrap_or(false)));
         Ok(Session { handle, engine, events: received, serving: Some(serving), kernel_writeback, _kernel: teller })
     }
 
@@ -209,6 +212,7 @@ impl Session {
 
     /// Flushes, stops the engine, and says how it ended. `transport` is `None` when the kernel still holds on.
     fn finish(mut self, transport: Option<io::Result<()>>) -> Result<Ended, FsError> {
+        let _reserve = Reserve::open();
         let ended = if transport.is_some() { Ended::Unmounted } else { Ended::Forced };
         if ended == Ended::Forced {
             self.engine.store().wind_up();
@@ -298,6 +302,7 @@ impl Session {
         let handle = self.handle.clone();
         let writeback = self.kernel_writeback;
         let spawned = Builder::new().name("adit-umount".into()).spawn(move || {
+            let _reserve = Reserve::open();
             if lazy && writeback {
                 handle.flush_cache();
             }
@@ -404,17 +409,18 @@ impl SessionHandle {
                 .map_or(true, |found| found.is_some_and(|entry| entry.device == self.device))
     }
 
-    /// Has the kernel begin to write what it holds of this mount, and its times.
-    fn sync_kernel(&self) -> io::Result<()> {
+    /// Has the kernel begin to write what it holds of this mount, and its times. False if it cannot be told.
+    fn sync_kernel(&self) -> io::Result<bool> {
         // A mount that was detached has no place by which it could be named. What is open there is told apart.
-        if self.is_in_place() {
+        let is_in_place = self.is_in_place();
+        if is_in_place {
             match std::fs::File::open(&self.mountpoint) {
                 // A root that its own user may not list says nothing of what the kernel holds.
-                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {}
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(false),
                 root => rustix::fs::syncfs(root?)?,
             }
         }
-        Ok(())
+        Ok(is_in_place)
     }
 
     /// Makes the kernel write its dirty pages to us, before a lazy detach takes the tree away.
@@ -469,7 +475,7 @@ impl SessionHandle {
             }
         }
         // The times of what was written since the first.
-        self.sync_kernel()
+        self.sync_kernel().map(drop)
     }
 
     /// Has the kernel forget an entry, with what it knows below it, and its directory's listing. Not from a thread that serves

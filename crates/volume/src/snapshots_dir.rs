@@ -39,6 +39,9 @@ pub const SNAPSHOTS_NAME: &str = ".snapshots";
 /// nobody knows anything more of a deleted snapshot, before a new one of its name gets another slot.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
+/// Snapshots that are read before they are handed out.
+const LIST_AT_ONCE: usize = 128;
+
 /// How often it is looked whether the last call has ended.
 const CALL_STEP: Duration = Duration::from_millis(1);
 
@@ -332,20 +335,28 @@ impl SnapshotsDir {
 
     /// Hands out the snapshots; the cookie of each is its id.
     fn list(&self, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<()> {
-        for info in self.listed().into_iter().filter(|info| u64::from(info.id) > start) {
-            let number = {
-                let mut slots = self.0.slots.lock();
-                if slots.retiring.contains(&info.name) {
-                    continue;
+        let Ok(mut last) = Id::try_from(start) else { return Ok(()) };
+        loop {
+            let listed = self.tree().snapshots_after(last, LIST_AT_ONCE);
+            let Some((end, _)) = listed.last() else { return Ok(()) };
+            last = *end;
+            for (id, name) in listed {
+                let number = {
+                    let mut slots = self.0.slots.lock();
+                    if slots.retiring.contains(&name) {
+                        continue;
+                    }
+                    match self.slot(&mut slots, id) {
+                        // It was deleted in this moment.
+                        Err(e) if e.is_not_found() => continue,
+                        number => number?,
+                    }
+                };
+                let (name, ino) = (FileName::new(name.as_bytes())?, self.mapped(number, Ino::ROOT));
+                if sink(DirEntry { cookie: u64::from(id), ino, kind: Kind::Directory, name }).is_break() {
+                    return Ok(());
                 }
-                self.slot(&mut slots, info.id)?
-            };
-            let name = FileName::new(info.name.as_bytes())?;
-            let ino = self.mapped(number, Ino::ROOT);
-            if sink(DirEntry { cookie: u64::from(info.id), ino, kind: Kind::Directory, name }).is_break() {
-                break;
             }
         }
-        Ok(())
     }
 }

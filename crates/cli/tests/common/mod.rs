@@ -40,6 +40,16 @@ impl Ran {
         serde_json::from_slice(&self.stdout).unwrap_or_else(|e| panic!("{e}: {}", self.text()))
     }
 
+    /// What it said beside the line that tells of a whole copy.
+    pub fn remarks(&self) -> String {
+        let is_sum = |line: &&str| {
+            ["adit: put: ", "adit: get: "].iter().any(|verb| {
+                line.strip_prefix(verb).is_some_and(|rest| rest.contains(" entries, ") || rest.starts_with("1 entry, "))
+            })
+        };
+        self.stderr.lines().filter(|line| !is_sum(line)).collect::<Vec<_>>().join("\n")
+    }
+
     #[track_caller]
     pub fn says(self, what: &str) -> Ran {
         assert!(self.stderr.contains(what), "{what:?} is not in: {}", self.stderr);

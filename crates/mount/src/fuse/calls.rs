@@ -66,8 +66,25 @@ impl Filesystem for Front {
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
-        let result = self.ask(Asked::Getattr, ino, |engine| engine.getattr(Ino(ino.0), fh.map(fh_of)));
-        self.answer_attr(result, reply);
+        let (requests, block_len, fh) = (self.requests.clone(), self.block_len, fh.map(fh_of));
+        let writer = fh.filter(|fh| requests.engine.may_write(*fh));
+        let scarce = writer.and_then(|_| requests.shortage.holds_for(&requests.engine));
+        let answer = move || {
+            let result = requests.ask(Asked::Getattr, ino, |engine| {
+                if scarce.is_some() {
+                    requests.shortage.check(Ino(ino.0))?;
+                }
+                engine.getattr(Ino(ino.0), fh)
+            });
+            answer_attr(&requests, result, block_len, reply);
+        };
+        // It is most likely about to write.
+        let pages = &self.requests.pages;
+        match scarce {
+            None => answer(),
+            Some(time) if time.is_zero() => pages.after_writing(ino, answer),
+            Some(_) => pages.after_beginning_to_write(ino, answer),
+        }
     }
 
     fn setattr(
@@ -122,7 +139,7 @@ impl Filesystem for Front {
                     done => done,
                 }
             });
-            answer_attr(result, block_len, reply);
+            answer_attr(&requests, result, block_len, reply);
         });
     }
 
@@ -222,6 +239,7 @@ impl Filesystem for Front {
             Ok((mut opened, None)) => {
                 self.requests.activity.opened();
                 opened.keep_cache |= self.give_whole(ino, &opened, flags);
+                self.note_writer(ino, flags);
                 reply.opened(FileHandle(opened.fh.0), fopen_flags(&opened));
             }
             Err(e) => reply.error(e),
@@ -245,8 +263,9 @@ impl Filesystem for Front {
         match result {
             Ok((entry, opened)) => {
                 self.requests.activity.opened();
+                self.note_writer(INodeNo(entry.attr.ino.0), OpenFlags(flags));
                 // fuser takes one time for both; the shorter is true for both.
-                let ttl = entry.attr_ttl.min(entry.entry_ttl);
+                let ttl = self.requests.kept(&entry.attr, entry.attr_ttl).min(entry.entry_ttl);
                 let fh = FileHandle(opened.fh.0);
                 let generation = Generation(entry.generation);
                 reply.created(&ttl, &self.attr(&entry.attr), generation, fh, fopen_flags(&opened));
@@ -323,12 +342,15 @@ impl Filesystem for Front {
         _req: &Request,
         ino: INodeNo,
         fh: FileHandle,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
         let result = self.ask(Asked::Release, ino, |engine| engine.release(fh_of(fh)));
+        if access_of(flags) == Access::Write {
+            self.requests.shortage.closed(&self.requests.engine, Ino(ino.0));
+        }
         self.passthrough.release(Ino(ino.0));
         self.requests.activity.released();
         answer_empty(result, reply);
@@ -423,7 +445,7 @@ impl Filesystem for Front {
 
     fn lseek(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
         match self.handle(ino, fh) {
-            Ok(handle) => self.seeks.answer(&self.requests, &self.kernel, Seek { ino, handle, offset, whence }, reply),
+            Ok(handle) => self.seek(Seek { ino, handle, offset, whence }, reply),
             Err(e) => reply.error(e),
         }
     }

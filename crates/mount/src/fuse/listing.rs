@@ -105,7 +105,10 @@ impl Front {
                 // entry's inode number, too, and readdir(3) skips entries with number 0. The root's id names the entry,
                 // and the kernel refuses to link it and forgets the root once, which the engine ignores.
                 let (attr, ttl, generation) = match found {
-                    Some(e) => (self.attr(&e.attr), e.attr_ttl.min(e.entry_ttl), e.generation),
+                    Some(e) => {
+                        let ttl = self.requests.kept(&e.attr, e.attr_ttl).min(e.entry_ttl);
+                        (self.attr(&e.attr), ttl, e.generation)
+                    }
                     None => (convert::no_inode(entry.kind, Ino::ROOT), Duration::ZERO, 0),
                 };
                 let name = OsStr::from_bytes(entry.name.as_bytes());

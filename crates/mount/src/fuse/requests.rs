@@ -3,12 +3,16 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use adit_core::FsError;
 use adit_core::engine::Engine;
-use adit_core::types::Ino;
+use adit_core::types::{Attr, Ino};
 use fuser::{Errno, INodeNo};
 
+use super::pages::Pages;
+use super::set_id;
+use super::shortage::Shortage;
 use crate::activity::Activity;
 use crate::errno::{ErrorLog, errno_of};
 use crate::request::Kind as Asked;
@@ -18,12 +22,20 @@ use crate::request::Kind as Asked;
 pub(super) struct Requests {
     pub(super) engine: Arc<Engine>,
     pub(super) activity: Arc<Activity>,
+    pub(super) pages: Pages,
+    pub(super) shortage: Shortage,
     errors: ErrorLog,
 }
 
 impl Requests {
     pub(super) fn new(engine: Arc<Engine>, activity: Arc<Activity>) -> Self {
-        Requests { engine, activity, errors: ErrorLog::default() }
+        let shortage = Shortage::new(engine.options().kernel_writeback);
+        Requests { engine, activity, pages: Pages::default(), shortage, errors: ErrorLog::default() }
+    }
+
+    /// How long the kernel may keep attributes that hold for `ttl`.
+    pub(super) fn kept(&self, attr: &Attr, ttl: Duration) -> Duration {
+        self.shortage.kept(&self.engine, attr, set_id::kept(attr, ttl))
     }
 
     /// Runs one request.

@@ -232,6 +232,10 @@ impl Store for SnapshotsDir {
         self.0.live.statfs()
     }
 
+    fn room_bytes(&self) -> Result<u64> {
+        self.0.live.room_bytes()
+    }
+
     fn path_of(&self, ino: Ino) -> Option<String> {
         match self.at(ino) {
             At::Live => self.0.live.path_of(ino),

@@ -550,12 +550,17 @@ impl Process {
     /// What `wish` wants to see.
     fn store(&self, wish: &Wish) -> Result<VolumeStore> {
         let fail = |e: FsError| open::volume::failure(&self.file, &e);
+        // A verb that wants to change something has asked before.
+        let by_itself = wish.overlay || wish.options.read_only || wish.lock.is_some();
         let Some(branch) = branch_of(&wish.part) else {
             let Part::Snapshot(name) = &wish.part else { return Err(fail(ErrorKind::InvalidInput.into())) };
+            if !by_itself {
+                open::volume::refuse_snapshot_of_upper(&self.file, &self.volume, name)?;
+            }
             return self.volume.snapshot(name).map_err(fail);
         };
-        // A verb that wants to change something has asked before. Whatever else is in the way: it would be refused without that.
-        if !(wish.overlay || wish.options.read_only || wish.lock.is_some()) {
+        // Whatever else is in the way: it would be refused without that.
+        if !by_itself {
             self.refuse_upper(branch)?;
         }
         if self.volume.is_read_only() && !wish.options.read_only {
