@@ -804,7 +804,7 @@ fn has_what_root_gives_and_is_remounted(bench: &Bench) {
         assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
         assert_eq!(bench.run(["status", &mnt, "--json"]).expect(0).json()["read_only"], true);
         for verb in
-            [&["create", &volume, "t"][..], &["restore", &volume, "s", "--yes"], &["delete", &volume, "s", "--yes"]]
+            [&["create", &volume, "t"][..], &["restore", &volume, "s", "-y"], &["delete", &volume, "s", "-y"]]
         {
             bench.run(["snapshot"].iter().chain(verb)).expect(1).says("mounted read-only").says("remount,rw");
         }

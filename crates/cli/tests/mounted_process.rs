@@ -417,7 +417,7 @@ fn a_limit_of_file_sizes_is_an_error_and_not_the_end() {
         let Some(m) = m else { return };
         let mut command = m.bench.command_of("sh");
         // In units of 512 or 1024 bytes.
-        command.args(["-euc", "ulimit -f 20000; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_adit"), "mount"]);
+        command.args(["-euc", "ulimit -f 60000; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_adit"), "mount"]);
         match is_volume {
             true => command.args([&m.bench.str("box"), "mnt"]),
             false => command.args([m.bench.vault_str(), "mnt", "--password-file", m.bench.password_str()]),
@@ -431,7 +431,7 @@ fn a_limit_of_file_sizes_is_an_error_and_not_the_end() {
             file.write_all_at(&pattern(1 << 20), at)?;
             file.sync_all()
         };
-        let errors: Vec<_> = (0..60).filter_map(|number| write(number).err()).take(3).collect();
+        let errors: Vec<_> = (0..90).filter_map(|number| write(number).err()).take(3).collect();
         let told = [libc::EFBIG, libc::EIO, libc::ENOSPC, libc::EROFS].map(Some);
         assert!(errors.len() == 3 && errors.iter().all(|e| told.contains(&e.raw_os_error())), "{errors:?}");
         assert_eq!(fs::read_to_string(m.at("f")).unwrap(), "f", "the mount lives on");

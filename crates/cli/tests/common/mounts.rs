@@ -209,8 +209,8 @@ pub fn force_off(mountpoint: &Path) {
 /// For a shell in a mount namespace of its own: lets go of the copies of mounts of other tests, which would live as long as it does, but for those
 /// whose line in the table has `$KEEP`.
 pub const LET_GO_OF_COPIES: &str = r#"
-    grep ' - fuse.adit ' /proc/self/mountinfo | grep -vF "${KEEP:- - none }" | cut -d ' ' -f 5 | tac | while read -r at; do
-        umount -l "$(printf %b "$at")" 2>/dev/null || true
+    grep -a ' - fuse.adit ' /proc/self/mountinfo | grep -avF "${KEEP:- - none }" | cut -d ' ' -f 5 | sed 's/%/%%/g' | tac | while read -r at; do
+        umount -l "$(printf "$at")" 2>/dev/null || true
     done
 "#;
 
