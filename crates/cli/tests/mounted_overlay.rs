@@ -572,8 +572,8 @@ fn what_the_lower_lost_is_stale_and_can_be_removed_for_good() {
     // A directory that has something is not empty.
     assert_eq!(fs::remove_dir(world.at("aside")).unwrap_err().kind(), std::io::ErrorKind::DirectoryNotEmpty);
     fs::rename(world.at("aside/new"), world.at("aside.new")).unwrap();
-    fs::create_dir(world.at("empty")).unwrap();
-    fs::rename(world.at("empty"), world.at("aside")).unwrap();
+    fs::create_dir(world.at("vacant")).unwrap();
+    fs::rename(world.at("vacant"), world.at("aside")).unwrap();
     fs::remove_file(world.at("file")).unwrap();
     fs::rename(world.at("renamed"), world.at("other")).unwrap();
     world.run(&["umount", "mnt"]).expect(0);
