@@ -129,15 +129,44 @@ pub fn end_at_once(code: u8) -> ! {
 mod tests {
     use super::*;
 
-    /// What was freed before makes no difference. Looked at in a process of its own, for other tests have pieces, too.
+    /// Whether the test of this name has a process of its own, for other tests have pieces of memory, too. Else it is run in one.
+    fn is_alone(name: &str) -> bool {
+        const ALONE: &str = "ADIT_TEST_ALONE";
+        let is_alone = std::env::var_os(ALONE).is_some();
+        if !is_alone {
+            let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+            let ended = alone.args(["--exact", name, "--test-threads", "1"]).env(ALONE, "1").output().unwrap();
+            assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
+        }
+        is_alone
+    }
+
+    /// One that is left behind them keeps them.
+    #[test]
+    #[cfg(target_env = "gnu")]
+    fn small_pieces_of_memory_go_back_when_they_are_to() {
+        if !is_alone("process::tests::small_pieces_of_memory_go_back_when_they_are_to") {
+            return;
+        }
+        let resident_kib = || -> u64 {
+            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+            line.split_ascii_whitespace().next().unwrap().parse().unwrap()
+        };
+        let mut pieces: Vec<Vec<u8>> = (0..64 << 10).map(|_| vec![1; 1000]).collect();
+        let last = pieces.pop();
+        drop(pieces);
+        let before = resident_kib();
+        hand_back_small_pieces();
+        let after = resident_kib();
+        assert!(after + (32 << 10) < before, "{after} KiB of {before}");
+        drop(last);
+    }
+
+    /// What was freed before makes no difference.
     #[test]
     fn a_large_piece_of_memory_is_mapped_by_itself_and_goes_back() {
-        const NAME: &str = "process::tests::a_large_piece_of_memory_is_mapped_by_itself_and_goes_back";
-        const ALONE: &str = "ADIT_TEST_ALONE";
-        if std::env::var_os(ALONE).is_none() {
-            let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
-            let ended = alone.args(["--exact", NAME, "--test-threads", "1"]).env(ALONE, "1").output().unwrap();
-            assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
+        if !is_alone("process::tests::a_large_piece_of_memory_is_mapped_by_itself_and_goes_back") {
             return;
         }
         hand_back_large_pieces();
