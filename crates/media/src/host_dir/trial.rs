@@ -59,12 +59,16 @@ pub(super) fn links(dir: impl AsFd) -> io::Result<Links> {
         Err(e) if is_of_the_moment(e) => Err(e.into()),
         Err(_) => Ok(false),
     };
-    // What cannot be removed again is swept as what a kill leaves.
+    let open = rustix::fs::fstat(&fd);
+    // Closed before: some hosts store a file once more when it is closed. What cannot be removed again is swept as what a kill
+    // leaves.
+    drop(fd);
     let _ = rustix::fs::unlinkat(&dir, &first, AtFlags::empty());
-    let stays = linked.is_err() || is_one(&dir, second.as_ref(), &fd).unwrap_or(false);
+    let named = rustix::fs::statat(&dir, &second, AtFlags::SYMLINK_NOFOLLOW);
     if linked.is_ok() {
         let _ = rustix::fs::unlinkat(&dir, &second, AtFlags::empty());
     }
+    let stays = open.is_ok_and(|open| named.is_ok_and(|named| named.st_ino == open.st_ino));
     Ok(match (linked, tried?) {
         (Err(_), _) => Links::Missing,
         (Ok(()), seen) if seen && stays => Links::OneFile,
