@@ -136,6 +136,19 @@ fn cli_json_shapes() {
 }
 
 #[test]
+fn cli_copies_are_told_as_a_whole() {
+    let bench = Bench::new();
+    bench.put_tree(&[("d/f", "four"), ("d/g", "five!")]);
+    let put = bench.open("put", &["d", "/"]).expect(0);
+    assert!(put.stderr.starts_with("adit: put: 3 entries, 9 B"), "{}", put.stderr);
+    assert_eq!(put.remarks(), "");
+    let get = bench.open("get", &["/d", "back"]).expect(0);
+    assert!(get.stderr.starts_with("adit: get: 3 entries, 9 B"), "{}", get.stderr);
+    assert_eq!(bench.open("get", &["/d/f", "-"]).expect(0).stderr, "");
+    assert_eq!(bench.open("put", &["-q", "d", "/"]).expect(0).stderr, "");
+}
+
+#[test]
 fn cli_human_listings() {
     let bench = Bench::new();
     fs::create_dir_all(bench.path("d/sub")).unwrap();
@@ -417,9 +430,9 @@ fn cli_set_id_bits_stay_with_their_owner_or_it_is_told() {
     mode("d/g", 0o1640);
     mode("d", 0o2770);
     let put = bench.open("put", &["d", "/"]).expect(0);
-    assert_eq!(put.stderr, "", "the copies have the same owner");
+    assert_eq!(put.remarks(), "", "the copies have the same owner");
     let get = bench.open("get", &["/d", "back"]).expect(0);
-    assert_eq!(get.stderr, "");
+    assert_eq!(get.remarks(), "");
     assert_eq!(facts(&bench.path("d")), facts(&bench.path("back")));
     if !common::is_root("giving files away") {
         return;

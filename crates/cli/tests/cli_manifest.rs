@@ -42,6 +42,16 @@ fn changes(ran: Ran) -> Vec<String> {
     list.as_array().unwrap().iter().map(|one| format!("{} {}", text(one, "change"), text(one, "path"))).collect()
 }
 
+/// A vault cannot be opened there, and that is said.
+#[test]
+fn what_a_url_names_has_no_password() {
+    let bench = Bench::bare();
+    for line in [["ls", "s3://bucket/vault"], ["tree", "davs://host/vault"]] {
+        let password = ["--password-file", bench.password_str()];
+        bench.run(line.iter().chain(&password)).expect(2).says("only a manifest").says("to open a vault there");
+    }
+}
+
 #[test]
 fn a_snapshot_is_what_the_official_package_writes() {
     let bench = Bench::bare();

@@ -224,7 +224,7 @@ fn numbers_are_the_same_at_each_mount_and_in_the_next_snapshot_of_the_name() {
     let world = World::new();
     let dir = shown(&world);
     let (one, two) = (numbers(&dir, "one"), numbers(&dir, "two"));
-    let again = SnapshotsDir::new(world.main());
+    let again = SnapshotsDir::new(dir.live().clone());
     assert_eq!(numbers(&again, "two"), two, "looked at first");
     assert_eq!(numbers(&again, "one"), one);
 

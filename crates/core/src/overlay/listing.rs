@@ -65,11 +65,6 @@ mod packed {
     }
 }
 
-/// Whether a listing can go on behind an entry of a layer that has this cookie.
-pub(super) fn has_room(cookie: u64) -> bool {
-    packed::pack(cookie).is_some()
-}
-
 impl Mark {
     fn encode(self) -> Result<u64> {
         let (cookie, layer) = match self {

@@ -61,6 +61,9 @@ use listing::LowerListings;
 use node::{Below, Node, State, Table};
 use record::{Fingerprint, Origin, Own};
 
+/// The kind of store that it is, as its capabilities tell.
+const KIND: &str = "overlay";
+
 /// The unit in which content is copied up, in bytes.
 const BLOCK: u64 = 4096;
 
@@ -233,7 +236,7 @@ impl Overlay {
             let why = "the upper layer has to keep extended attributes, and to number entries for good";
             return Err(FsError::new(ErrorKind::NotSupported).on("open", "overlay").because(why));
         }
-        check_numbers(&*lower)?;
+        check_lower(&*lower)?;
         if Self::is_new(&*upper)? {
             format(&*lower, &*upper, identity)?;
         }
@@ -286,24 +289,25 @@ impl Overlay {
     }
 }
 
-/// Whether the first numbers of the lower, and the cookies of its entries, leave room for an overlay's: those of a store that uses
-/// all bits, as an overlay does itself, would be refused at each access.
-fn check_numbers(lower: &dyn Store) -> Result<()> {
-    let stable = lower.capabilities().stable_cookies;
+/// Refuses what cannot be a lower: an overlay, whose cookies leave no room for those of another one; and, by its first numbers, what numbers
+/// its inodes too high. It would be refused at each access.
+fn check_lower(lower: &dyn Store) -> Result<()> {
+    let refused =
+        |why: String| Err(FsError::new(ErrorKind::NotSupported).on("open", "the layer below an overlay").because(why));
+    if lower.capabilities().kind == KIND {
+        return refused("it is an overlay itself".to_owned());
+    }
     let (mut large, mut left) = (None, NUMBERS_CHECKED);
     let listed = lower.read_dir(Ino::ROOT, 0, &mut |entry| {
-        if numbers::of_lower(entry.ino).is_none() {
-            large = Some(("inode", entry.ino.0));
-        } else if stable && !listing::has_room(entry.cookie) {
-            large = Some(("entry", entry.cookie));
-        }
+        large = numbers::of_lower(entry.ino).is_none().then_some(entry.ino);
         left -= 1;
         if large.is_some() || left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
-    // One that cannot be listed may be of use all the same; whoever lists it is told.
-    let (Some((what, large)), Ok(())) = (large, listed) else { return Ok(()) };
-    let why = format!("its numbers are too large for one, such as {large} of an {what}: it may be an overlay itself");
-    Err(FsError::new(ErrorKind::NotSupported).on("open", "the layer below an overlay").because(why))
+    match (large, listed) {
+        (Some(large), Ok(())) => refused(format!("its inode numbers are too large for one, such as {}", large.0)),
+        // One that cannot be listed may be of use all the same; whoever lists it is told.
+        _ => Ok(()),
+    }
 }
 
 /// Why nothing can be shown of an inode.

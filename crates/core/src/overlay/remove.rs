@@ -128,8 +128,11 @@ impl Shared {
     /// Whether `node` stands for what the lower had under that name. Of several names it is not known which they were.
     fn stood_at(&self, dir: &Node, name: FileName<'_>, node: &Node) -> Result<bool> {
         let Some(upper) = node.upper().filter(|_| self.lower_changes && node.is_from_lower()) else { return Ok(false) };
-        if self.merged_with(dir)?.is_none() || node.linked {
-            return Ok(node.linked);
+        if self.merged_with(dir)?.is_none() {
+            return Ok(false);
+        }
+        if node.linked {
+            return Ok(true);
         }
         let Some(origin) = self.origin(upper)? else { return Ok(false) };
         let parent = self.lower_path(dir)?;

@@ -33,8 +33,8 @@ impl Filter {
         let above: Vec<String> = include.iter().flat_map(|pattern| above(pattern)).collect();
         let all_in = exclude.iter().filter_map(|text| text.strip_suffix("/**").or(text.strip_suffix("/*")));
         let emptied: Vec<&str> = all_in.collect();
-        let above = any(&above)?;
-        let include = any(&include)?.map(|pattern| Included { pattern, above });
+        let (include, above) = (any(&include)?, any(&above)?);
+        let include = include.map(|pattern| Included { pattern, above });
         Ok(Filter { include, exclude: any(&exclude)?, emptied: any(&emptied)?, apart: Vec::new() })
     }
 
@@ -97,21 +97,24 @@ fn any<S: AsRef<str>>(patterns: &[S]) -> Result<Option<Pattern>> {
 
 /// Patterns of the folders on the way to what `pattern` fits.
 fn above(pattern: &str) -> Vec<String> {
-    let (mut folders, mut depth, mut escaped, mut in_class) = (Vec::new(), 0, false, false);
-    let mut start = 0;
+    let (mut folders, mut start, mut depth, mut escaped) = (Vec::new(), 0, 0, false);
+    // What a class begins with, or the end of that, closes none.
+    let mut class: Option<usize> = None;
     for (at, c) in pattern.char_indices() {
         match c {
             _ if escaped => {}
-            ']' => in_class = false,
-            '[' => in_class = true,
-            '{' if !in_class => depth += 1,
-            '}' if !in_class => depth -= 1,
+            '!' | '^' if class == Some(at) => class = Some(at + 1),
+            ']' if class.is_some_and(|first| at > first) => class = None,
+            _ if class.is_some() => {}
+            '[' => class = Some(at + 1),
+            '{' => depth += 1,
+            '}' => depth -= 1,
             // Of several that are nested nothing is told apart.
             '/' if depth > 0 => {
                 folders.push(format!("{}**", &pattern[..start]));
                 return folders;
             }
-            '/' if !in_class => {
+            '/' => {
                 folders.push(pattern[..at].to_owned());
                 if &pattern[start..at] == "**" {
                     return folders;
@@ -163,8 +166,8 @@ mod tests {
     /// Whatever stands in the way where nothing is wanted is not looked at.
     #[test]
     fn folders_that_lead_nowhere_are_told_before_they_are_looked_at() {
-        let filter = Filter::new(&["a", "src/**/x.rs", "d/e?/f", "{p,q/r}/s", "[/]z/t"], &["no/**", "m/*", "gone"])
-            .expect("patterns");
+        let filter =
+            Filter::new(&["a", "src/**/x.rs", "d/e?/f", "[!]/]z/t"], &["no/**", "m/*", "gone"]).expect("patterns");
         for (path, reached) in [
             ("a", true),
             ("a/b/c", true),
@@ -176,14 +179,16 @@ mod tests {
             ("d/e12", false),
             ("d/e1/f", true),
             ("d/e1/g", false),
-            ("p", true),
-            ("q/r", true),
             ("gone", false),
         ] {
             assert_eq!(filter.reaches(path.as_bytes()), reached, "{path}");
         }
         for (path, emptied) in [("no", true), ("m", true), ("no/x", false), ("gone", false), ("a", false)] {
             assert_eq!(filter.empties(path.as_bytes()), emptied, "{path}");
+        }
+        let nested = Filter::new(&["a/{p,q/r}/s"], &[]).expect("patterns");
+        for (path, reached) in [("a", true), ("a/p", true), ("a/q/r", true), ("b", false)] {
+            assert_eq!(nested.reaches(path.as_bytes()), reached, "{path}");
         }
         assert!(Filter::default().reaches(b"any") && !Filter::default().empties(b"any"));
     }

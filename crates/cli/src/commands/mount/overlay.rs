@@ -240,8 +240,7 @@ fn check(source: &Source, part: &Part, request: &MountRequest) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a folder on an overlay of this user: its inode numbers leave no room for those of another one. ([`Overlay::open`] looks
-/// at numbers, and so refuses those of others.)
+/// Refuses a folder on an overlay of this user: what is changed there would change below the other one.
 fn refuse_overlay(source: &Source) -> Result<()> {
     let Source::Dir(dir) = source else { return Ok(()) };
     let Some(entry) = dir.ancestors().find_map(mountpoint::find) else { return Ok(()) };
@@ -250,7 +249,7 @@ fn refuse_overlay(source: &Source) -> Result<()> {
     let Some(mount) = found.filter(|_| entry.fs_type == mountpoint::FS_TYPE) else { return Ok(()) };
     let upper = mount.upper.as_deref().unwrap_or_default();
     let what = format!(
-        "{}: it lies on the overlay on {}, and an overlay cannot lie below another one: its inode numbers leave no room",
+        "{}: it lies on the overlay on {}, and an overlay cannot lie below another one",
         dir.display(),
         mount.mountpoint
     );

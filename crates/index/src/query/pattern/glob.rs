@@ -234,6 +234,7 @@ impl Reader {
             }
             if c == '['
                 && let Some(kind @ (':' | '.' | '=')) = self.peek()
+                && self.characters.get(self.at + 1).is_some_and(|c| c.is_alphanumeric())
             {
                 ranges.extend(self.named(kind)?);
                 continue;
