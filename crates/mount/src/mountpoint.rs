@@ -656,7 +656,7 @@ mod tests {
     #[test]
     fn the_name_is_escaped_for_the_helper() {
         let options = MountOptions { source: r"/a,b\c".into(), read_only: true, ..MountOptions::default() };
-        assert_eq!(helper_options(&options), r"subtype=adit,default_permissions,ro,fsname=/a\,b\\c");
+        assert_eq!(helper_options(&options), r"subtype=adit,default_permissions,noatime,ro,fsname=/a\,b\\c");
     }
 
     #[test]

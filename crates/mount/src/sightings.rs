@@ -2,7 +2,7 @@
 //!
 //! A mount is one place of many: a bind mount shows it again, and each namespace that was made meanwhile (`unshare -m`, a container, a service
 //! with private mounts) has a copy of its own, which goes its own way. The kernel lists none of that for a filesystem, so the tables of all
-//! processes are read. Mounts have one number in the whole machine, by which a table that several processes share counts once. Nothing is asked of
+//! processes are read. Mounts have one number in the whole machine, by which each counts once, however many processes share a table. Nothing is asked of
 //! the filesystem itself, which may hang.
 //!
 //! A namespace is seen by a process that lives in it. One that no process lives in any more (somebody holds a descriptor of it) is not seen, nor
@@ -75,7 +75,6 @@ pub fn inside(device: &str) -> View<Inside> {
 /// The process of a table, and the mounts that were met in others.
 struct Sight {
     pid: Option<u32>,
-    namespace: Option<u64>,
     met: HashSet<u64>,
 }
 
@@ -86,15 +85,15 @@ impl Sight {
             place: entry.mountpoint.clone(),
             root: entry.root.clone(),
             process: self.pid.map(|pid| Holder { pid, name: name_of(pid) }),
-            namespace: self.namespace,
+            namespace: namespace_of(&self.pid.map_or("self".to_owned(), |pid| pid.to_string())),
         })
     }
 }
 
 /// Has `pick` look at each table of mounts once.
 fn look<T>(pick: &mut dyn FnMut(&[MountEntry], &mut Sight) -> Vec<T>) -> View<T> {
-    let mut sight = Sight { pid: None, namespace: namespace_of("self"), met: HashSet::new() };
-    let (mut seen, mut tables) = (Vec::new(), HashSet::new());
+    let mut sight = Sight { pid: None, met: HashSet::new() };
+    let mut seen = Vec::new();
     let mut pids: Vec<u32> = fs::read_dir("/proc")
         .into_iter()
         .flatten()
@@ -105,15 +104,9 @@ fn look<T>(pick: &mut dyn FnMut(&[MountEntry], &mut Sight) -> Vec<T>) -> View<T>
     let mut is_whole = pids.first() == Some(&1);
     let own = ["self".to_owned()].into_iter();
     for process in own.chain(pids.iter().map(u32::to_string)) {
-        // A table of which it may be known whose it is, is read once. A process sees what is below its own root.
-        let key = key_of(&process);
-        if key.as_ref().is_some_and(|key| !tables.insert(key.clone())) {
-            continue;
-        }
         match read_table_of(&Path::new("/proc").join(&process)) {
             Ok(table) => {
                 sight.pid = process.parse().ok();
-                sight.namespace = namespace_of(&process);
                 seen.extend(pick(&table, &mut sight));
             }
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => is_whole = false,
@@ -124,11 +117,7 @@ fn look<T>(pick: &mut dyn FnMut(&[MountEntry], &mut Sight) -> Vec<T>) -> View<T>
     View { seen, is_whole }
 }
 
-/// The facts that tell a process's table from those of others: its namespace, and its root in that.
-fn key_of(process: &str) -> Option<(u64, PathBuf)> {
-    Some((namespace_of(process)?, fs::read_link(format!("/proc/{process}/root")).ok()?))
-}
-
+/// Asked only of a process that has something new: it waits for one that is in execve(2), which may wait for a mount.
 fn namespace_of(process: &str) -> Option<u64> {
     fs::metadata(format!("/proc/{process}/ns/mnt")).ok().map(|meta| meta.ino())
 }
