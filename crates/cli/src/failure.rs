@@ -112,7 +112,7 @@ impl Failure {
         let kind = adit_core::error::kind_of_io(error);
         let failure = Failure::new(Code::of(kind), format!("{subject}: {}", plain(error)));
         match hint_for(kind) {
-            Some(hint) if Code::of(kind) == Code::NoSpace => failure.hint(hint),
+            Some(hint) if kind.is_no_room() => failure.hint(hint),
             _ => failure,
         }
     }

@@ -14,6 +14,21 @@ pub use crate::terminal::printable;
 /// Buffered standard output. A reader that went away ends the program quietly.
 pub struct Output(BufWriter<StdoutLock<'static>>);
 
+/// Writes [inert] text that comes in pieces, each of whole characters, as a document of any length does.
+struct Inert<W>(W);
+
+impl<W: Write> Write for Inert<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = std::str::from_utf8(bytes).map_err(io::Error::other)?;
+        self.0.write_all(inert(text).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 impl Output {
     /// Locks standard output.
     pub fn new() -> Output {
@@ -32,7 +47,8 @@ impl Output {
 
     /// Writes a whole JSON document, indented.
     pub fn json(&mut self, value: &impl Serialize) -> Result<()> {
-        self.line(serde_json::to_string_pretty(value).map_err(|e| Failure::output(&e.into()))?)
+        serde_json::to_writer_pretty(Inert(&mut self.0), value).map_err(|e| Failure::output(&e.into()))?;
+        self.line("")
     }
 
     fn text(&mut self, text: &str) -> Result<()> {

@@ -72,6 +72,16 @@ pub fn hand_back_large_pieces() {
     }
 }
 
+/// Hands the host what was freed in small pieces, which the C library keeps for the thread that had them: after work that took much
+/// for a moment, in a process that stays. It takes milliseconds.
+pub fn hand_back_small_pieces() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it touches memory that is free only, under the allocator's locks.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Takes the processor where others leave it. A little only: what is measured then would be of no use otherwise.
 pub fn let_others_go_first() {
     // It is as right without.

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{Killed, PASSWORD, Start, eventually, facts, make_tree, run};
+use common::{Bench, Killed, PASSWORD, Start, eventually, facts, make_tree, run};
 use mounts::{Mounts, OrdinaryUser, SmallDisk, force_off, is_root, mount_line};
 
 fn is_mounted(path: &Path) -> bool {
@@ -121,7 +121,7 @@ fn mounted_busy_is_7_and_lazy_detaches() {
     let pid = m.pid();
     m.umount_with(&["--lazy"]).expect(0);
     assert!(!is_mounted(&m.mnt()));
-    assert_eq!(m.bench.mounts()[0]["state"], "detached");
+    m.bench.await_detached();
     assert!(m.bench.run(["mounts"]).expect(0).text().contains("detached: it ends when its last file is closed"));
     assert_eq!(std::io::read_to_string(&open).unwrap(), "before", "an open file goes on");
     drop(open);
@@ -151,6 +151,7 @@ fn mounted_detached_is_told_with_what_holds_it() {
         let open = fs::File::open(m.mnt().join("f")).unwrap();
         let pid = m.pid();
         m.umount_with(&["--lazy"]).expect(0);
+        m.bench.await_detached();
         (open, pid)
     };
     let (open, pid) = detach(&[]);
@@ -803,7 +804,7 @@ fn has_what_root_gives_and_is_remounted(bench: &Bench) {
         assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
         assert_eq!(bench.run(["status", &mnt, "--json"]).expect(0).json()["read_only"], true);
         for verb in
-            [&["create", &volume, "t"][..], &["restore", &volume, "s", "--yes"], &["delete", &volume, "s", "--yes"]]
+            [&["create", &volume, "t"][..], &["restore", &volume, "s", "-y"], &["delete", &volume, "s", "-y"]]
         {
             bench.run(["snapshot"].iter().chain(verb)).expect(1).says("mounted read-only").says("remount,rw");
         }

@@ -150,6 +150,14 @@ pub trait HostDir: Send + Sync {
     /// Size and use.
     fn statfs(&self) -> io::Result<StatFs>;
 
+    /// Tries in `folder` whether files can be made, renamed, opened again, changed in their midst and cut, as a store does that
+    /// changes them; what it makes it removes. An error says what the host lacks; a lack of rights or of room is none. A medium
+    /// that can do all of it tries nothing.
+    fn trial(&self, folder: &Path) -> io::Result<()> {
+        let _ = folder;
+        Ok(())
+    }
+
     /// The permission bits that the process keeps from what it makes for nobody in particular. A medium that knows of none keeps
     /// it for the owner alone.
     fn umask(&self) -> u16 {

@@ -14,14 +14,14 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, fence};
 
-/// Where nothing is mapped, and where somebody is about to write down what is: the beginnings of places that are no mapping.
+/// The beginnings of places that are no mapping: nothing is mapped, or somebody is about to write down what is.
 const FREE: usize = 0;
 const TAKEN: usize = 1;
 
 /// The list of places; the newest first.
 static FIRST: AtomicPtr<Place> = AtomicPtr::new(null_mut());
 
-/// Who handled SIGBUS before, once this does.
+/// The handler of SIGBUS before this one, once this one is there.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// A place in the list, which stays for ever.
@@ -54,7 +54,7 @@ impl Guard {
         Ok(Guard(place))
     }
 
-    /// Whether a part of it could not be read so far: what was read of it before this call may be zeros.
+    /// True if a part of it could not be read so far: what was read of it before this call may be zeros.
     #[inline]
     pub fn is_lost(&self) -> bool {
         // Not before what was read: the handler sets it before the zeros come.

@@ -78,13 +78,13 @@ impl Map {
         self.guard.is_none()
     }
 
-    /// Whether a part of the file could not be read from the mapping: whatever was read before this call may be zeros, and all that is read later is.
+    /// True if a part of the file could not be read from the mapping: whatever was read before this call may be zeros, and all that is read later is.
     #[inline]
     pub fn is_lost(&self) -> bool {
         self.guard.as_ref().is_some_and(Guard::is_lost)
     }
 
-    /// Has the bytes of a part be in memory. Whether they could be read says [`Map::is_lost`].
+    /// Has the bytes of a part be in memory; [`Map::is_lost`] says if they could be read.
     #[inline]
     pub fn touch(&self, part: &[u8]) {
         if self.is_copy() {
@@ -106,7 +106,7 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // What comes to this address next is not to be watched.
+        // The next mapping at this address is another one's to watch.
         self.guard = None;
         // SAFETY: the range is what `mmap` returned, and nothing refers to it any more.
         let unmapped = unsafe { munmap(self.at.as_ptr(), self.mapped) };

@@ -9,8 +9,9 @@
 //! kernel on every lookup, and would be three. What it tells of a place outside can neither be read nor changed here.
 //!
 //! A new file is an unnamed one (`O_TMPFILE`) that gets its name when its content is complete: 15 µs on ext4, against
-//! 20 µs for a temporary that is renamed, and a kill leaves nothing behind. Where the host lacks a part of that, the
-//! named temporary `.adit-<8 hex digits>.tmp` takes its place, and a kill may leave one of those.
+//! 20 µs for a temporary that is renamed, and a kill leaves nothing behind. Where the host lacks a part of that, or a link
+//! is another file there ([`trial`]), the named temporary `.adit-<8 hex digits>.tmp` takes its place, and a kill may leave
+//! one of those.
 //!
 //! A removed file can be [held](freeing) until its remover has answered, because freeing its space takes long.
 
@@ -19,8 +20,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use adit_core::media::{HostDir, HostEntry, HostFile, NewFile, Published, Remains, SyncTarget};
 use adit_core::types::{Access, Attr, Caller, Kind, RenameFlags, SetAttr, StatFs, Timestamp};
@@ -30,8 +31,10 @@ use rustix::io::{Errno, retry_on_intr};
 mod freeing;
 #[cfg(test)]
 mod tests;
+mod trial;
 
 use self::freeing::Freeing;
+use self::trial::Links;
 use crate::block_file::{lock_range, lock_whole, punch};
 use crate::host::{
     attr_of, chmod, ids, kind_of, mode, statfs_of, times, umask, unless_refused, with_proc_path, write_all_at,
@@ -57,6 +60,8 @@ pub struct HostDirectory {
     link_by_descriptor: AtomicBool,
     /// Whether the host knows the flags of `renameat2`; cleared when it did without one what it refused with one.
     rename_flags: AtomicBool,
+    /// What links are here; tried before the first one is relied on.
+    links: OnceLock<Links>,
     /// Removed files that are not freed yet.
     freeing: Arc<Freeing>,
     uid: Uid,
@@ -95,6 +100,7 @@ impl HostDirectory {
             unnamed: AtomicBool::new(true),
             link_by_descriptor: AtomicBool::new(true),
             rename_flags: AtomicBool::new(true),
+            links: OnceLock::new(),
             uid: rustix::process::geteuid(),
             gid: rustix::process::getegid(),
             umask: umask(),
@@ -205,6 +211,34 @@ impl HostDirectory {
         Ok(())
     }
 
+    /// Makes the entries of a directory durable. One that nobody lets us open, or no descriptor is left for, or that the host
+    /// does not sync by itself, becomes so with all else: neither is an error of the disk.
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        let fsync = |fd: BorrowedFd<'_>| retry_on_intr(|| rustix::fs::fsync(fd));
+        let synced = match path.as_os_str().is_empty() {
+            true => fsync(self.root.as_fd()),
+            false => {
+                self.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).and_then(|fd| fsync(fd.as_fd()))
+            }
+        };
+        match synced {
+            Err(
+                Errno::ACCESS
+                | Errno::PERM
+                | Errno::MFILE
+                | Errno::NFILE
+                | Errno::INVAL
+                | Errno::OPNOTSUPP
+                | Errno::NOSYS,
+            ) => self.sync_all(),
+            other => Ok(other?),
+        }
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        Ok(retry_on_intr(|| rustix::fs::syncfs(&self.root))?)
+    }
+
     fn opened(&self, fd: OwnedFd) -> Box<dyn HostFile> {
         Box::new(OpenFile { fd, freeing: self.freeing.clone(), lock_is_kept: AtomicBool::new(false) })
     }
@@ -217,7 +251,9 @@ impl HostDirectory {
     /// for a second file.
     fn place_at(&self, dir: &Parent<'_>, name: &OsStr, perm: u16, fill: &Fill<'_>) -> io::Result<OwnedFd> {
         if self.unnamed.load(Ordering::Relaxed) {
-            if let Some(fd) = self.place_unnamed(dir, name, perm, fill)? {
+            if self.links(dir)? == Links::OneFile
+                && let Some(fd) = self.place_unnamed(dir, name, perm, fill)?
+            {
                 return Ok(fd);
             }
             let fd = self.place_named(dir, name, perm, fill)?;
@@ -260,26 +296,43 @@ impl HostDirectory {
         .map(|linked| linked.then_some(fd))
     }
 
+    /// What links are on this host.
+    fn links(&self, dir: &Parent<'_>) -> io::Result<Links> {
+        match self.links.get() {
+            Some(links) => Ok(*links),
+            None => trial::links(dir).map(|links| *self.links.get_or_init(|| links)),
+        }
+    }
+
     /// Through a named temporary in the same directory.
     fn place_named(&self, dir: &Parent<'_>, name: &OsStr, perm: u16, fill: &Fill<'_>) -> io::Result<OwnedFd> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let (temporary, fd) = loop {
-            let temporary = temporary_name();
-            match retry_on_intr(|| rustix::fs::openat(dir, &temporary, flags, mode(perm))) {
-                Ok(fd) => break (temporary, fd),
-                Err(Errno::EXIST) => continue,
-                Err(e) => return Err(e.into()),
-            }
-        };
-        let placed = fill(&fd).and_then(|()| self.rename_to_free((dir, temporary.as_ref()), (dir, name)));
+        let (temporary, fd) = trial::new_file(dir, mode(perm))?;
+        let placed = fill(&fd).and_then(|()| self.name_new((dir, temporary.as_ref()), (dir, name), fd));
         match placed {
-            Ok(()) => Ok(fd),
+            Ok(Some(fd)) if trial::is_one(dir, name, &fd)? => Ok(fd),
+            // What the name leads to is what others will see.
+            Ok(_) => open_again(dir, name, perm),
             Err(e) => {
                 // The first error is the one to report; a temporary that stays is swept by the store.
                 let _ = rustix::fs::unlinkat(dir, &temporary, AtFlags::empty());
                 Err(e)
             }
         }
+    }
+
+    /// Gives the new file `fd`, which lies at `from`, the free name `to`. None if it is to be opened anew.
+    fn name_new(&self, from: Named<'_>, to: Named<'_>, fd: OwnedFd) -> io::Result<Option<OwnedFd>> {
+        if self.rename_with_flags(from, to)? {
+            return Ok(Some(fd));
+        }
+        if self.links(to.0)? == Links::TwoFiles {
+            // Closed before: the host has all of it then, and does not keep a removed file that is open.
+            drop(fd);
+            link_and_unlink(from, to)?;
+            self.rename_flags.store(false, Ordering::Relaxed);
+            return Ok(None);
+        }
+        self.rename_without_flags(from, to).map(|()| Some(fd))
     }
 
     /// Creates `path`, with what `fill` gives it, in one step, as [`HostDir::publish`]. Its permissions are those that the
@@ -323,14 +376,45 @@ impl HostDirectory {
 
     /// Renames, if the new name is free: at one moment, whoever else makes it.
     fn rename_to_free(&self, from: Named<'_>, to: Named<'_>) -> io::Result<()> {
-        if self.rename_flags.load(Ordering::Relaxed) {
-            let flags = rustix::fs::RenameFlags::NOREPLACE;
-            match rustix::fs::renameat_with(from.0, from.1, to.0, to.1, flags) {
-                Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {}
-                other => return Ok(other?),
-            }
+        if self.rename_with_flags(from, to)? { Ok(()) } else { self.rename_without_flags(from, to) }
+    }
+
+    /// Renames to a free name in one call. False if the host, or this place in it, knows no flags.
+    fn rename_with_flags(&self, from: Named<'_>, to: Named<'_>) -> io::Result<bool> {
+        if !self.rename_flags.load(Ordering::Relaxed) {
+            return Ok(false);
         }
-        rename_without_flags(from, to)?;
+        match rustix::fs::renameat_with(from.0, from.1, to.0, to.1, rustix::fs::RenameFlags::NOREPLACE) {
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(false),
+            other => Ok(other.map(|()| true)?),
+        }
+    }
+
+    /// Renames to a free name on a host that knows no flags (NFS, many of FUSE). Looking first would destroy what another
+    /// client makes in between; so a file is linked, which fails if the name is taken, and a folder replaces an empty one
+    /// that was made for it, which fails if that is empty no more. A kill can leave a file under both names, or the empty
+    /// folder.
+    ///
+    /// Where a link is another file, or there is none, a file replaces an empty one that was made for it: whoever has it open
+    /// goes on with it. A kill can leave the empty one, and what another client writes into that in between is lost.
+    fn rename_without_flags(&self, from: Named<'_>, to: Named<'_>) -> io::Result<()> {
+        let st = rustix::fs::statat(from.0, from.1, AtFlags::SYMLINK_NOFOLLOW)?;
+        let is_dir = FileType::from_raw_mode(st.st_mode) == FileType::Directory;
+        if is_dir {
+            rustix::fs::mkdirat(to.0, to.1, Mode::RWXU)?;
+            match replace_own(from, to, AtFlags::REMOVEDIR) {
+                // It was empty, and is gone: a host that moves nothing to a name that is there.
+                Err(Errno::EXIST) => rustix::fs::renameat(from.0, from.1, to.0, to.1)?,
+                Err(Errno::NOTEMPTY) => return Err(Errno::EXIST.into()),
+                other => other?,
+            }
+        } else if self.links(to.0)? == Links::OneFile {
+            link_and_unlink(from, to)?;
+        } else {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            drop(retry_on_intr(|| rustix::fs::openat(to.0, to.1, flags, Mode::RUSR | Mode::WUSR))?);
+            replace_own(from, to, AtFlags::empty())?;
+        }
         // Only now is it known that the host, and not what was asked, was the reason.
         self.rename_flags.store(false, Ordering::Relaxed);
         Ok(())
@@ -343,32 +427,37 @@ type Fill<'a> = dyn Fn(&OwnedFd) -> io::Result<()> + 'a;
 /// A name in a directory.
 type Named<'a> = (&'a Parent<'a>, &'a OsStr);
 
-/// Renames to a free name on a host that knows no flags (NFS, many of FUSE). Looking first would destroy what another
-/// client makes in between; so a file is linked, which fails if the name is taken, and a folder replaces an empty one that
-/// was made for it, which fails if that is empty no more.
-///
-/// A host without hard links either refuses files; a kill can leave a file under both names, or the empty folder.
-fn rename_without_flags(from: Named<'_>, to: Named<'_>) -> io::Result<()> {
-    let st = rustix::fs::statat(from.0, from.1, AtFlags::SYMLINK_NOFOLLOW)?;
-    if FileType::from_raw_mode(st.st_mode) == FileType::Directory {
-        rustix::fs::mkdirat(to.0, to.1, Mode::RWXU)?;
-        return rustix::fs::renameat(from.0, from.1, to.0, to.1).map_err(|e| {
-            // Not empty any more: another client's. Otherwise it is the one made here.
-            let _ = rustix::fs::unlinkat(to.0, to.1, AtFlags::REMOVEDIR);
-            match e {
-                Errno::NOTEMPTY => Errno::EXIST.into(),
-                e => e.into(),
-            }
-        });
-    }
-    match rustix::fs::linkat(from.0, from.1, to.0, to.1, AtFlags::empty()) {
-        Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Err(Errno::OPNOTSUPP.into()),
-        other => other?,
-    }
+/// Moves to the name `to`, at which lies what was made to keep it: that goes if the move fails. `NOTEMPTY` if it is empty no
+/// more.
+fn replace_own(from: Named<'_>, to: Named<'_>, kind: AtFlags) -> Result<(), Errno> {
+    rustix::fs::renameat(from.0, from.1, to.0, to.1)
+        .map_err(|e| rustix::fs::unlinkat(to.0, to.1, kind).err().filter(|why| *why == Errno::NOTEMPTY).unwrap_or(e))
+}
+
+/// Moves a file to a free name by way of a second one.
+fn link_and_unlink(from: Named<'_>, to: Named<'_>) -> io::Result<()> {
+    rustix::fs::linkat(from.0, from.1, to.0, to.1, AtFlags::empty())?;
     rustix::fs::unlinkat(from.0, from.1, AtFlags::empty()).map_err(|e| {
         let _ = rustix::fs::unlinkat(to.0, to.1, AtFlags::empty());
         e.into()
     })
+}
+
+/// Opens a file of ours by its name, for both, whatever its permissions `perm` are.
+fn open_again(dir: &Parent<'_>, name: &OsStr, perm: u16) -> io::Result<OwnedFd> {
+    let open = |flags| {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        retry_on_intr(|| rustix::fs::openat(dir, name, flags, Mode::empty()))
+    };
+    match open(OFlags::RDWR) {
+        Err(Errno::ACCESS) => {
+            chmod(open(OFlags::PATH)?, perm | 0o600)?;
+            let fd = open(OFlags::RDWR)?;
+            rustix::fs::fchmod(&fd, mode(perm))?;
+            Ok(fd)
+        }
+        other => Ok(other?),
+    }
 }
 
 impl HostDir for HostDirectory {
@@ -482,17 +571,18 @@ impl HostDir for HostDirectory {
 
     fn sync(&self, target: SyncTarget<'_>) -> io::Result<()> {
         match target {
-            SyncTarget::Dir(path) => {
-                let fd = self.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-                Ok(retry_on_intr(|| rustix::fs::fsync(&fd))?)
-            }
-            SyncTarget::All => Ok(retry_on_intr(|| rustix::fs::syncfs(&self.root))?),
+            SyncTarget::Dir(path) => self.sync_dir(path),
+            SyncTarget::All => self.sync_all(),
         }
     }
 
     fn statfs(&self) -> io::Result<StatFs> {
         self.freeing.settle();
         Ok(statfs_of(&rustix::fs::fstatvfs(&self.root)?))
+    }
+
+    fn trial(&self, folder: &Path) -> io::Result<()> {
+        trial::changes(self, folder)
     }
 
     fn umask(&self) -> u16 {

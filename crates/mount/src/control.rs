@@ -141,7 +141,7 @@ impl MountInfo {
         ControlError::Silent { mountpoint: PathBuf::from(&self.mountpoint), pid: self.pid }
     }
 
-    /// Where it was mounted, absolute.
+    /// The place where it was mounted, absolute.
     pub fn place(&self) -> PathBuf {
         path_of(&self.mountpoint, self.mountpoint_raw.as_deref())
     }
@@ -447,10 +447,10 @@ impl Drop for Registered {
     }
 }
 
-/// Where this user's mounts are announced: the first is for new ones. `given` is the runtime directory of this process, `run` that of the machine.
+/// The directories in which this user's mounts are announced: the first is for new ones. `given` is the runtime directory of this process, `run` that of the machine.
 fn places(given: Option<PathBuf>, run: &Path) -> Vec<PathBuf> {
     let uid = rustix::process::geteuid();
-    // Whoever could put another folder in its place could answer for our mounts.
+    // Somebody who could put another folder in its place could answer for our mounts.
     let is_ours = |base: &PathBuf| std::fs::metadata(base).is_ok_and(|m| m.is_dir() && m.uid() == uid.as_raw());
     let of_login = run.join("user").join(uid.as_raw().to_string());
     let fixed = match uid.is_root() {

@@ -185,7 +185,7 @@ fn attach_directly(mountpoint: &Path, options: &MountOptions) -> Result<Option<O
     }
 }
 
-/// Gives the mount of this program that is topmost at the resolved `mountpoint` other flags. What changes the filesystem (`ro`) holds for every
+/// Gives the mount of this program that is topmost at the resolved `mountpoint` other flags. A flag of the filesystem (`ro`) holds for every
 /// place where it is mounted.
 ///
 /// # Errors
@@ -501,7 +501,7 @@ pub(crate) fn look(mountpoint: &Path) -> io::Result<Option<MountEntry>> {
     Ok(read_table()?.into_iter().rev().find(|entry| entry.mountpoint == mountpoint))
 }
 
-/// Whether the filesystem of this program with this device is mounted at `place` in this process's view, if under another one.
+/// True if the filesystem of this program with this device is mounted at `place` in this process's view, if under another one.
 pub fn is_attached(device: &str, place: &Path) -> bool {
     ours().iter().any(|entry| entry.device == device && entry.mountpoint == place)
 }

@@ -29,6 +29,8 @@ use crate::signals::{self, Signals};
 
 /// After a lazy detach on a signal: how long open files may go on before the process ends.
 const GRACE: Duration = Duration::from_secs(10);
+/// Threads of a mount besides those that serve requests: the session's, of signals, of the socket and of who asks there, and those that unmount.
+const OTHER_THREADS: usize = 8;
 /// How long requests in progress are waited for when a mount is ended by force.
 const LAST_REQUESTS: Duration = Duration::from_secs(2);
 
@@ -105,6 +107,10 @@ impl Session {
             .map_err(|source| MountError::Mountpoint { path: mountpoint.into(), source })?;
         let mut options = options.clone();
         options.read_only |= engine.options().read_only || engine.store().capabilities().read_only;
+        expect_threads(options.threads.get() + OTHER_THREADS).map_err(|e| MountError::Refused {
+            path: mountpoint.clone(),
+            reason: format!("the threads that serve a mount cannot be had: {e}"),
+        })?;
         let device = mountpoint::attach(&mountpoint, &options)?;
         let unusable = |source| {
             // The mount is ours and nobody uses it yet; that it may be gone already is no error.
@@ -424,12 +430,12 @@ impl SessionHandle {
         }
     }
 
-    /// Whether the kernel holds the filesystem: it is mounted, here or elsewhere (see [`sightings`]), or files are open.
+    /// True as long as the kernel holds the filesystem: it is mounted, here or elsewhere (see [`sightings`]), or files are open.
     pub fn is_held(&self) -> bool {
         !self.outcome.is_over.load(Ordering::SeqCst)
     }
 
-    /// Whether the kernel refuses changes of the filesystem by now: it was mounted so, or `mount -o remount,ro` has made it so.
+    /// True if the kernel refuses changes of the filesystem by now: it was mounted so, or `mount -o remount,ro` has made it so.
     pub fn is_read_only(&self) -> bool {
         mountpoint::ours().iter().any(|entry| entry.device == self.device && entry.read_only)
     }
@@ -528,6 +534,21 @@ fn as_an_end(error: io::Error) -> io::Result<()> {
         Some(Errno::CONNABORTED | Errno::NODEV) => Ok(()),
         _ => Err(error),
     }
+}
+
+/// Has as many threads as a mount needs, at once and for a moment. Without room for them it would end soon after it began: that is better known before
+/// anything is mounted.
+fn expect_threads(count: usize) -> io::Result<()> {
+    let gate = Arc::new(Mutex::new(()));
+    let closed = gate.lock();
+    let wait = |_| {
+        let gate = gate.clone();
+        Builder::new().spawn(move || drop(gate.lock()))
+    };
+    let threads: io::Result<Vec<JoinHandle<()>>> = (0..count).map(wait).collect();
+    drop(closed);
+    threads?.into_iter().for_each(|thread| drop(thread.join()));
+    Ok(())
 }
 
 /// The first requests through the mount: what a user's `ls` would do.

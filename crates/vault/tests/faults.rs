@@ -411,7 +411,10 @@ fn rename_only(store: &VaultStore, from: &str, to: &str) -> Result<()> {
 /// Segments of journals that are there.
 fn journals(world: &CrashWorld) -> usize {
     let mut count = 0;
-    adit_core::media::HostDir::list(&world.dir("state"), std::path::Path::new(""), &mut |_| count += 1).unwrap();
+    adit_core::media::HostDir::list(&world.dir("state"), std::path::Path::new(""), &mut |e| {
+        count += usize::from(e.name.starts_with(b"journal-"));
+    })
+    .unwrap();
     count
 }
 

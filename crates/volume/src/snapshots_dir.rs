@@ -346,7 +346,11 @@ impl SnapshotsDir {
                     if slots.retiring.contains(&name) {
                         continue;
                     }
-                    self.slot(&mut slots, id)?
+                    match self.slot(&mut slots, id) {
+                        // It was deleted in this moment.
+                        Err(e) if e.is_not_found() => continue,
+                        number => number?,
+                    }
                 };
                 let (name, ino) = (FileName::new(name.as_bytes())?, self.mapped(number, Ino::ROOT));
                 if sink(DirEntry { cookie: u64::from(id), ino, kind: Kind::Directory, name }).is_break() {

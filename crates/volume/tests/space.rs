@@ -95,11 +95,11 @@ fn an_opening_of_a_full_volume_has_room_for_what_was_removed_before() {
     let empty = available(&base);
     let count = fill(&base);
     // Too little for an end to pack anything.
-    remove(&base, 0..count / 3);
+    remove(&base, 0..count / 5);
     base.close().unwrap();
     let base = Base::open(file(&world), "volume", quiet()).unwrap();
     assert!(available(&base) < empty / 10);
-    base.release(&base.reserve((empty / 5) as u32, None, false).unwrap());
+    base.release(&base.reserve((empty / 40) as u32, None, false).unwrap());
     put(&base, 0).unwrap();
     base.close().unwrap();
 }
@@ -111,10 +111,19 @@ fn room_comes_back_in_the_background_and_is_shown() {
     let empty = available(&base);
     let count = fill(&base);
     remove(&base, 0..count);
-    // Nobody asks for space.
-    wait_until("room is shown", || available(&base) > empty * 9 / 10);
-    wait_until("room is made", || base.info().kv_segments < 16);
+    // Nobody asks for space. The last keys, of which there are few, wait for a checkpoint.
+    wait_until("room is shown", || available(&base) > empty * 4 / 5);
+    wait_until("room is made", || base.info().kv_segments < 40);
     base.close().unwrap();
+}
+
+/// Sets it, also where a test fails meanwhile.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 #[test]
@@ -124,6 +133,7 @@ fn packing_in_the_background_is_in_nobodys_way() {
     put(&base, 1_000_000).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let end = End(&done);
         for _ in 0..2 {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
@@ -136,8 +146,8 @@ fn packing_in_the_background_is_in_nobodys_way() {
             let count = fill(&base);
             remove(&base, 0..count);
         }
-        wait_until("it is packed, whoever reads", || base.info().kv_segments < 16);
-        done.store(true, Ordering::Relaxed);
+        wait_until("it is packed, whoever reads", || base.info().kv_segments < 40);
+        drop(end);
     });
     assert_eq!(scan_all(&base).unwrap().len(), 1);
     base.close().unwrap();

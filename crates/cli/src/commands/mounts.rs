@@ -53,7 +53,7 @@ struct MountJson {
     /// When it was mounted, in UTC (ISO 8601); null if nobody is left to tell.
     started: Option<String>,
     state: State,
-    /// Where it is mounted, if that is elsewhere.
+    /// The places where it is mounted, if those are elsewhere.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     seen: Vec<Place>,
     /// Whether its process answers requests; null if that is dead.

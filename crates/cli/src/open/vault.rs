@@ -16,7 +16,9 @@ use crate::secrets::{self, Origin, Password, Role};
 
 /// How often a person may type the password.
 const PASSWORD_TRIES: u32 = 3;
-/// What to do where a journal cannot be begun.
+/// Why nothing can be changed where a journal cannot be begun.
+const NO_JOURNAL: &str = "there is no place for a journal";
+/// What to do there.
 const NO_PLACE: &str = "changes need a place for their journal; name one with --state-dir DIR";
 
 /// A vault that is open, with the lock on its journal's folder.
@@ -25,6 +27,8 @@ pub struct OpenVault {
     pub store: Arc<VaultStore>,
     /// Whether nothing can be changed: asked for, or because there is no place for a journal.
     pub read_only: bool,
+    /// Why nothing can be changed that was to be.
+    pub why_read_only: Option<String>,
     /// To be held until the store is gone; fields drop in order.
     pub claim: Claim,
 }
@@ -142,44 +146,46 @@ pub fn unlocked(
     exclusive: bool,
 ) -> Result<OpenVault> {
     let mut claim = claim(dir, keys, state, purpose, exclusive)?;
-    let store = match claimed(dir, keys, &claim) {
-        Err(failure) => unrecovered(dir, keys, &mut claim, purpose, failure)?,
-        Ok(store) => store,
+    let (store, why_read_only) = match claimed(dir, keys, &claim) {
+        Err(failure) => unrecovered(dir, keys, &mut claim, purpose, failure).map(|(store, why)| (store, Some(why)))?,
+        Ok(store) => (store, None),
     };
-    Ok(OpenVault { store: Arc::new(store), read_only: claim.slot.is_none(), claim })
+    Ok(OpenVault { store: Arc::new(store), read_only: claim.slot.is_none(), why_read_only, claim })
 }
 
-/// The vault read-only, if that works where its journal could not be recovered or begun because of `failure`, and
-/// `purpose` can do with it.
+/// The vault read-only, and why, if that works where its host cannot do what changes need, or its journal could not be
+/// recovered or begun because of `failure`, and `purpose` can do with it.
 fn unrecovered(
     dir: &Path,
     keys: &Unlocked,
     claim: &mut Claim,
     purpose: Purpose,
     failure: Failure,
-) -> Result<VaultStore> {
+) -> Result<(VaultStore, String)> {
     // Given back: whoever can recover the journal may do it while this process reads.
     let Some(slot) = claim.slot.take() else { return Err(failure) };
     let Ok(store) = claimed(dir, keys, claim) else { return Err(failure) };
     let reading = matches!(purpose, Purpose::Read | Purpose::WriteIfPossible);
-    if !slot.has_journals() {
-        if !reading {
-            return Err(failure.hint(NO_PLACE));
-        }
-        say_no_place(dir, &failure);
-        return Ok(store);
-    }
     let place = slot.path.parent().unwrap_or(&slot.path).display();
-    if reading {
-        remark(&format!(
-            "{}: read-only, as it is, for what a dead process left cannot be recovered now: {}; its journal stays in \
-             {place} for the next writable opening",
-            dir.display(),
+    let (text, why, hint) = if slot.has_journals() {
+        let left = "what a dead process left cannot be recovered now";
+        let text = format!(
+            "read-only, as it is, for {left}: {}; its journal stays in {place} for the next writable opening",
             failure.text()
-        ));
-        return Ok(store);
+        );
+        (text, format!("{left}: {}", failure.message()), ways_out(&slot))
+    } else if failure.code() == Code::NotSupported {
+        let hint = "it can be read: `adit mount --read-only`, `adit ls`, `adit cat`, `adit get`";
+        (format!("read-only, for {}", failure.text()), failure.message().to_owned(), hint.to_owned())
+    } else {
+        let text = format!("read-only, for {NO_JOURNAL}: {}", failure.text());
+        (text, format!("{NO_JOURNAL}: {}", failure.message()), NO_PLACE.to_owned())
+    };
+    if !reading {
+        return Err(failure.hint(hint));
     }
-    Err(failure.hint(ways_out(&slot)))
+    remark(&format!("{}: {text}", dir.display()));
+    Ok((store, why))
 }
 
 /// What to do about a journal that cannot be recovered.
@@ -314,14 +320,10 @@ fn slot(dir: &Path, keys: &Unlocked, state: Result<PathBuf>, purpose: Purpose) -
         Ok(slot) => Ok(Some(slot)),
         Err(failure) if purpose != Purpose::WriteIfPossible => Err(failure.hint(NO_PLACE)),
         Err(failure) => {
-            say_no_place(dir, &failure);
+            remark(&format!("{}: read-only, for {NO_JOURNAL}: {}", dir.display(), failure.text()));
             Ok(None)
         }
     }
-}
-
-fn say_no_place(dir: &Path, failure: &Failure) {
-    remark(&format!("{}: read-only, for there is no place for a journal: {}", dir.display(), failure.text()));
 }
 
 /// Says which journals are left alone, for they are of another folder.

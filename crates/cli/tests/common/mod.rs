@@ -173,6 +173,12 @@ impl Bench {
         all.as_array().expect("a list").iter().filter(is_own).cloned().collect()
     }
 
+    /// Waits until nobody else sees a mount that was detached: a test that starts a namespace of its own has copies of all mounts for a moment.
+    #[track_caller]
+    pub fn await_detached(&self) {
+        eventually("it is mounted nowhere", || self.mounts().iter().any(|mount| mount["state"] == "detached"));
+    }
+
     /// Every ciphertext file of the vault that holds content.
     pub fn content_files(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();

@@ -209,8 +209,8 @@ pub fn force_off(mountpoint: &Path) {
 /// For a shell in a mount namespace of its own: lets go of the copies of mounts of other tests, which would live as long as it does, but for those
 /// whose line in the table has `$KEEP`.
 pub const LET_GO_OF_COPIES: &str = r#"
-    grep ' - fuse.adit ' /proc/self/mountinfo | grep -vF "${KEEP:- - none }" | cut -d ' ' -f 5 | tac | while read -r at; do
-        umount -l "$(printf %b "$at")" 2>/dev/null || true
+    grep -a ' - fuse.adit ' /proc/self/mountinfo | grep -avF "${KEEP:- - none }" | cut -d ' ' -f 5 | sed 's/%/%%/g' | tac | while read -r at; do
+        umount -l "$(printf "$at")" 2>/dev/null || true
     done
 "#;
 
@@ -275,9 +275,9 @@ impl OrdinaryUser {
     /// machine's rights are; after `prepare`, which root runs there.
     pub fn command(&self, prepare: &str, script: &str) -> Command {
         let as_root = format!(
-            "test -e fuse || mknod fuse c 10 229
+            "{LET_GO_OF_COPIES}
+            test -e fuse || mknod fuse c 10 229
             chmod 666 fuse && mount --bind fuse /dev/fuse
-            {LET_GO_OF_COPIES}
             {prepare}
             exec setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups sh -euc \"$0\""
         );

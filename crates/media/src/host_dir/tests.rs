@@ -44,6 +44,13 @@ fn each_way(check: impl Fn(&Fixture)) {
         f.host.link_by_descriptor.store(link_by_descriptor, Ordering::Relaxed);
         check(&f);
     }
+    for links in [Links::OneFile, Links::TwoFiles, Links::Missing] {
+        let f = fixture();
+        f.host.rename_flags.store(false, Ordering::Relaxed);
+        f.host.links.set(links).unwrap();
+        f.host.unnamed.store(false, Ordering::Relaxed);
+        check(&f);
+    }
 }
 
 #[test]
@@ -423,9 +430,10 @@ fn nothing_is_changed_through_a_link_on_the_way() {
 
 /// Runs `check` with `renameat2` and with what takes its place.
 fn each_rename(check: impl Fn(&Fixture)) {
-    for known in [true, false] {
+    for (known, links) in [(true, Links::OneFile), (false, Links::OneFile), (false, Links::TwoFiles)] {
         let f = fixture();
         f.host.rename_flags.store(known, Ordering::Relaxed);
+        f.host.links.set(links).unwrap();
         check(&f);
     }
 }
@@ -519,4 +527,71 @@ fn a_descriptor_is_the_file_with_its_access() {
     f.host.remove(path, Kind::File).unwrap();
     assert_eq!(file.metadata().unwrap().len(), 10);
     assert_eq!(file.set_len(0).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+}
+
+#[test]
+fn what_links_are_here_is_found_out_and_leaves_nothing() {
+    let f = fixture();
+    assert_eq!(f.host.links(&Parent::Root(f.host.root.as_fd())).unwrap(), Links::OneFile);
+    assert_eq!(names(&f.host, ""), BTreeSet::new());
+    let gone = fixture();
+    fs::remove_dir(gone.dir.path()).unwrap();
+    assert!(gone.host.links(&Parent::Root(gone.host.root.as_fd())).is_err(), "that says nothing of links");
+    assert_eq!(gone.host.links.get(), None);
+}
+
+/// Where a link is another file, none is relied on: whoever has a file open goes on with it under its new name.
+#[test]
+fn a_file_that_is_renamed_without_links_stays_the_one_that_is_open() {
+    for links in [Links::TwoFiles, Links::Missing] {
+        let f = fixture();
+        f.host.rename_flags.store(false, Ordering::Relaxed);
+        f.host.links.set(links).unwrap();
+        let file = f.host.publish(Path::new("a"), &content(b"12345")).unwrap();
+        f.host.rename(Path::new("a"), Path::new("b"), RenameFlags::NOREPLACE).unwrap();
+        file.write_at(0, b"abc").unwrap();
+        assert_eq!(fs::read(f.dir.path().join("b")).unwrap(), b"abc45");
+        assert_eq!((file.stat().unwrap().nlink, names(&f.host, "").len()), (1, 1));
+    }
+}
+
+#[test]
+fn a_host_that_can_do_what_changes_need_is_found_so() {
+    for known in [true, false] {
+        let f = fixture();
+        f.host.rename_flags.store(known, Ordering::Relaxed);
+        f.host.make_dir(Path::new("d"), 0o755, None).unwrap();
+        f.host.trial(Path::new("d")).unwrap();
+        assert_eq!((names(&f.host, "d").len(), names(&f.host, "").len()), (0, 1), "it leaves nothing");
+        // A lack of rights or of a place is told by whoever meets it.
+        f.host.trial(Path::new("not/there")).unwrap();
+    }
+}
+
+/// The owner of a directory may not read it, and has changed it.
+#[test]
+fn a_directory_that_nobody_may_read_is_synced_all_the_same() {
+    const USER: u32 = 65_534;
+    let f = fixture();
+    let is_root = f.host.uid.is_root();
+    for dir in [f.dir.path().to_owned(), f.dir.path().join("d")] {
+        let _ = fs::create_dir(&dir);
+        if is_root {
+            std::os::unix::fs::chown(&dir, Some(USER), Some(USER)).unwrap();
+        }
+    }
+    fs::set_permissions(f.dir.path().join("d"), fs::Permissions::from_mode(0o300)).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            if is_root {
+                // SAFETY: takes numbers; the bare call changes this thread alone, which ends with the test.
+                assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, USER, USER, USER) }, 0);
+            }
+            f.host.publish(Path::new("d/f"), &content(b"x")).unwrap();
+            assert_eq!(errno(f.host.list(Path::new("d"), &mut |_| {})), Some(libc::EACCES));
+            f.host.sync(SyncTarget::Dir(Path::new("d"))).unwrap();
+            f.host.sync(SyncTarget::Dir(Path::new(""))).unwrap();
+        });
+    });
+    assert_eq!(errno(f.host.sync(SyncTarget::Dir(Path::new("no")))), Some(libc::ENOENT));
 }

@@ -131,7 +131,8 @@ pub struct ObjectsOptions {
     /// whose name has a dot (no certificate fits it), or if the profile says so. A name that is none of a host, as one with capitals,
     /// always is: it would be that of another bucket.
     pub path_style: Option<bool>,
-    /// The certificates that are trusted instead of the system's, as a file in PEM. Default: `AWS_CA_BUNDLE`, the profile's.
+    /// The certificates that are trusted instead of the system's, as a file in PEM. Default: `AWS_CA_BUNDLE`, the profile's, and
+    /// `REQUESTS_CA_BUNDLE` where neither `SSL_CERT_FILE` nor `SSL_CERT_DIR` names the system's.
     pub ca_bundle: Option<PathBuf>,
     /// The user of a store on WebDAV. Default: `ADIT_WEBDAV_USER`, unless there is a token in `ADIT_WEBDAV_TOKEN`.
     pub webdav_user: Option<String>,
@@ -315,7 +316,7 @@ impl S3Settings {
 
         let ca_bundle = options.ca_bundle.take().or_else(|| variable(&["AWS_CA_BUNDLE"]).map(PathBuf::from));
         let ca_bundle = ca_bundle.or_else(|| file.value("ca_bundle").map(PathBuf::from));
-        options.ca_bundle = ca_bundle.or_else(|| variable(&["REQUESTS_CA_BUNDLE"]).map(PathBuf::from));
+        options.ca_bundle = ca_bundle.or_else(|| bundle_of_others(around));
         options.instance_metadata &= !is_true(around, "AWS_EC2_METADATA_DISABLED");
         options.complete(around);
         let (bucket, prefix) = (bucket.to_owned(), prefix.to_owned());
@@ -345,6 +346,12 @@ impl S3Settings {
         }
         self.variant.endpoint(region, &self.bucket).map(Some)
     }
+}
+
+/// The certificates that programs in Python trust, unless what the system trusts was named.
+pub(super) fn bundle_of_others(around: &dyn Surroundings) -> Option<PathBuf> {
+    let is_named = ["SSL_CERT_FILE", "SSL_CERT_DIR"].iter().any(|name| around.set_variable(name).is_some());
+    around.set_variable("REQUESTS_CA_BUNDLE").filter(|_| !is_named).map(PathBuf::from)
 }
 
 /// Whether a variable is `true`.
@@ -599,6 +606,18 @@ mod tests {
         let own = [("AWS_ENDPOINT_URL", "http://own"), ("AWS_USE_FIPS_ENDPOINT", "true")];
         let e = endpoint("", &own).unwrap_err();
         assert!(e.to_string().contains("AWS_USE_FIPS_ENDPOINT"), "{e}");
+    }
+
+    #[test]
+    fn certificates_are_those_that_were_named_for_aws_first() {
+        let bundle = |variables: &[(&'static str, &'static str)]| {
+            let bundle = resolve(&ObjectsOptions::default(), variables).unwrap().options.ca_bundle;
+            bundle.map(|path| path.display().to_string())
+        };
+        let (aws, others, system) = (("AWS_CA_BUNDLE", "/a"), ("REQUESTS_CA_BUNDLE", "/r"), ("SSL_CERT_FILE", "/s"));
+        assert_eq!(bundle(&[aws, others, system]).as_deref(), Some("/a"));
+        assert_eq!(bundle(&[others]).as_deref(), Some("/r"));
+        assert_eq!(bundle(&[others, system]), None, "the system's");
     }
 
     #[test]

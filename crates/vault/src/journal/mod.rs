@@ -40,6 +40,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 pub(crate) use record::Step;
 use record::{Frame, Record};
+use temporary::Removal;
 
 use crate::perm;
 
@@ -185,6 +186,11 @@ impl Journal {
     pub fn begin(&self) -> Result<Op<'_>> {
         self.check_sound()?;
         Ok(Op { journal: self, epoch: self.gate.read() })
+    }
+
+    /// The folder that the journal lies in.
+    pub fn state(&self) -> &dyn HostDir {
+        &*self.state
     }
 
     /// Whether the segment has grown so much that whoever wants to write more is to make a checkpoint first.
@@ -525,6 +531,13 @@ impl Op<'_> {
         self.tell_name(host_ino, nonce, |file| Record::Path { file, path: path.to_owned() })
     }
 
+    /// The host knows files by other numbers now: from the first of each pair to the second.
+    pub fn renumbered(&self, numbers: &[(u64, u64)]) {
+        let mut files = self.epoch.files.lock();
+        let moved: Vec<_> = numbers.iter().filter_map(|(from, to)| Some((*to, files.remove(from)?))).collect();
+        files.extend(moved);
+    }
+
     /// The file is about to lose its name; [`Op::unlinked`] takes what this returns. `nonce` as in [`Op::moving`].
     pub fn unlinking(&self, host_ino: u64, nonce: impl FnOnce() -> Option<Vec<u8>>) -> Result<Unlinking> {
         self.journal.dirty.store(true, Ordering::Relaxed);
@@ -599,15 +612,18 @@ impl Op<'_> {
     ///
     /// If one of the first `essential` steps fails, those before it are taken back and the error is returned. After them
     /// the plan has succeeded: what its last steps could not remove stays behind under a temporary name.
-    pub fn run_plan(&self, steps: &[Step], essential: usize) -> Result<()> {
+    ///
+    /// Returns the folders that are to be removed once more when the removed files in them are closed.
+    pub fn run_plan(&self, steps: &[Step], essential: usize) -> Result<Vec<String>> {
         let id = self.journal.next_plan.fetch_add(1, Ordering::Relaxed);
         self.append_durable(&Record::Plan { id, steps: steps.to_vec() })?;
-        let Err((made, e)) = self.make_steps(id, steps) else { return Ok(()) };
+        let mut waiting = Vec::new();
+        let Err((made, e)) = self.make_steps(id, steps, &mut waiting) else { return Ok(waiting) };
         if made >= essential {
             tracing::warn!("a rename left something behind: {e}");
             let done = steps.len() as u32;
             return match self.append_durable(&Record::Progress { id, done }) {
-                Ok(()) => Ok(()),
+                Ok(()) => Ok(waiting),
                 Err(e) => Err(self.give_up_plan(e)),
             };
         }
@@ -629,7 +645,7 @@ impl Op<'_> {
         for (n, step) in back.iter().enumerate() {
             match make_step(&*self.journal.vault, step) {
                 Err(e) if is_met(&e) => tracing::error!("a rename that failed left something behind: {e}"),
-                other => other?,
+                other => drop(other?),
             }
             self.append_durable(&Record::Progress { id, done: n as u32 + 1 })?;
         }
@@ -637,11 +653,13 @@ impl Op<'_> {
     }
 
     /// Makes steps one by one. On an error, how many were made before.
-    fn make_steps(&self, id: u64, steps: &[Step]) -> Result<(), (usize, FsError)> {
+    fn make_steps(&self, id: u64, steps: &[Step], waiting: &mut Vec<String>) -> Result<(), (usize, FsError)> {
         for (n, step) in steps.iter().enumerate() {
-            make_step(&*self.journal.vault, step)
-                .and_then(|()| self.append_durable(&Record::Progress { id, done: n as u32 + 1 }))
-                .map_err(|e| (n, e))?;
+            let removal = make_step(&*self.journal.vault, step).map_err(|e| (n, e))?;
+            if let (Removal::Waits, Step::RemoveDir { path }) = (removal, step) {
+                waiting.push(path.clone());
+            }
+            self.append_durable(&Record::Progress { id, done: n as u32 + 1 }).map_err(|e| (n, e))?;
         }
         Ok(())
     }
@@ -730,12 +748,8 @@ fn rename_whole(vault: &dyn HostDir, from: &str, to: &str) -> std::io::Result<()
 pub(crate) fn open_as_owner(vault: &dyn HostDir, path: &Path, access: Access) -> std::io::Result<Box<dyn HostFile>> {
     match vault.open(path, access) {
         Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
-            let perm = vault.stat(path)?.perm;
-            let set = |perm| vault.set_attr(path, &SetAttr { perm: Some(perm), ..SetAttr::default() });
-            set(perm | 0o600).map_err(|_| e)?;
-            let opened = vault.open(path, access);
-            set(perm)?;
-            opened
+            let _permitted = Permitted::to_owner(vault, path, 0o600).ok_or(e)?;
+            vault.open(path, access)
         }
         other => other,
     }
@@ -752,14 +766,39 @@ pub(crate) fn as_owner<T>(
         Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => e,
         other => return other,
     };
-    let perm = vault.stat(dir)?.perm;
-    let set = |perm| vault.set_attr(dir, &SetAttr { perm: Some(perm), ..SetAttr::default() });
-    if perm & 0o700 == 0o700 || set(perm | 0o700).is_err() {
-        return Err(refused);
+    let _permitted = Permitted::to_owner(vault, dir, 0o700).ok_or(refused)?;
+    work()
+}
+
+fn set_perm(vault: &dyn HostDir, path: &Path, perm: u16) -> std::io::Result<()> {
+    vault.set_attr(path, &SetAttr { perm: Some(perm), ..SetAttr::default() })
+}
+
+/// Permissions that the owner of an object has meanwhile, whatever its mode is: with the drop of this that is as it was.
+pub(crate) struct Permitted<'a> {
+    vault: &'a dyn HostDir,
+    path: PathBuf,
+    perm: u16,
+}
+
+impl<'a> Permitted<'a> {
+    /// None if the owner has all of these already, or it is somebody else's object.
+    pub fn to_owner(vault: &'a dyn HostDir, path: &Path, bits: u16) -> Option<Permitted<'a>> {
+        let perm = vault.stat(path).ok().map(|attr| attr.perm).filter(|perm| perm & bits != bits)?;
+        set_perm(vault, path, perm | bits).ok()?;
+        Some(Permitted { vault, path: path.to_owned(), perm })
     }
-    let done = work();
-    set(perm)?;
-    done
+}
+
+impl Drop for Permitted<'_> {
+    fn drop(&mut self) {
+        match set_perm(self.vault, &self.path, self.perm) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!("{}: its mode {:o} could not be set back: {e}", self.path.display(), self.perm);
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Gives a file another content in one step; owner and mode stay.
@@ -781,8 +820,10 @@ fn rewrite(vault: &dyn HostDir, path: &str, bytes: &[u8]) -> std::io::Result<()>
     vault.rename(&fresh, Path::new(path), RenameFlags::empty())
 }
 
-/// Makes one step and the directories that it changed durable. What is made already stays as it is.
-fn make_step(vault: &dyn HostDir, step: &Step) -> Result<()> {
+/// Makes one step and the directories that it changed durable. What is made already stays as it is. Says of a removal of a
+/// folder how far that came.
+fn make_step(vault: &dyn HostDir, step: &Step) -> Result<Removal> {
+    let mut removal = Removal::Done;
     let missing_is_done = |r: std::io::Result<()>| match r {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
         other => other,
@@ -810,7 +851,7 @@ fn make_step(vault: &dyn HostDir, step: &Step) -> Result<()> {
             (path, vec![parent_of(path)], missing_is_done(as_owner(vault, parent_of(path), remove)))
         }
         Step::RemoveDir { path } => {
-            (path, vec![parent_of(path)], missing_is_done(vault.remove(Path::new(path), Kind::Directory)))
+            (path, vec![parent_of(path)], temporary::remove_folder(vault, path).map(|came| removal = came))
         }
     };
     result.map_err(|e| FsError::from(e).on("rename", subject))?;
@@ -822,5 +863,5 @@ fn make_step(vault: &dyn HostDir, step: &Step) -> Result<()> {
             _ => {}
         }
     }
-    Ok(())
+    Ok(removal)
 }

@@ -34,14 +34,15 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// The step that takes this one back. None for a removal, which is not.
+    /// The step that takes this one back. None for the removal of a file, which is not.
     pub fn undo(&self) -> Option<Step> {
         Some(match self.clone() {
             Step::Rename { from, to } => Step::Rename { from: to, to: from },
             Step::MakeDir { path } => Step::RemoveDir { path },
             Step::Write { path, .. } => Step::RemoveFile { path },
             Step::Rewrite { path, bytes, old } => Step::Rewrite { path, bytes: old, old: bytes },
-            Step::RemoveFile { .. } | Step::RemoveDir { .. } => return None,
+            Step::RemoveDir { path } => Step::MakeDir { path },
+            Step::RemoveFile { .. } => return None,
         })
     }
 }

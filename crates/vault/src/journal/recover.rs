@@ -19,8 +19,10 @@ use adit_core::{ErrorKind, FsError, Result};
 use zeroize::Zeroizing;
 
 use super::record::Step;
-use super::temporary;
-use super::{VaultId, make_prefix, make_step, open_as_owner, owner_beside, segment_name, segment_number};
+use super::temporary::{self, is_hidden_by_host};
+use super::{
+    Permitted, VaultId, make_prefix, make_step, open_as_owner, owner_beside, parent_of, segment_name, segment_number,
+};
 use crate::format::content::{CHUNK_CLEAR_BYTES, object};
 use crate::format::names::{C9R, C9S, CONTENTS_FILE, DIR_FILE, DIRID_FILE, NAME_FILE, SYMLINK_FILE, shorten};
 use crate::format::{ContentCipher, DirId, FileCipher, NameCipher};
@@ -217,7 +219,7 @@ impl Work<'_> {
         for (key, (steps, done)) in std::mem::take(&mut story.plans) {
             let mut made = done as usize;
             while let Some(step) = steps.get(made) {
-                if let Err(e) = self.allowed(step).and_then(|()| make_step(self.vault, step)) {
+                if let Err(e) = self.allowed(step).and_then(|()| make_step(self.vault, step).map(drop)) {
                     if !matches!(
                         e.kind(),
                         ErrorKind::Exists
@@ -225,6 +227,8 @@ impl Work<'_> {
                             | ErrorKind::NotEmpty
                             | ErrorKind::NotDirectory
                             | ErrorKind::IsDirectory
+                            // The host never moves that folder: it was about to be taken back.
+                            | ErrorKind::CrossDevice
                     ) {
                         self.failed.note(e);
                         break;
@@ -248,7 +252,8 @@ impl Work<'_> {
         let Some(dir) = path.strip_suffix(DIRID_FILE) else { return Ok(()) };
         let mut others = 0;
         let listed = self.vault.list(Path::new(dir.trim_end_matches('/')), &mut |e| {
-            others += usize::from(e.name != DIRID_FILE.as_bytes());
+            let is_other = e.name != DIRID_FILE.as_bytes() && !is_hidden_by_host(&String::from_utf8_lossy(e.name));
+            others += usize::from(is_other);
         });
         absent(listed)?;
         if others > 0 { Err(FsError::new(ErrorKind::NotEmpty).on("remove", path)) } else { Ok(()) }
@@ -259,6 +264,7 @@ impl Work<'_> {
     fn find(&mut self, state: &FileState, fresh: bool) -> Result<Option<(String, Box<dyn HostFile>)>> {
         let mut without_header = None;
         for path in state.paths.iter().rev() {
+            let _permitted = Permitted::to_owner(self.vault, parent_of(path), 0o700);
             let opened = match open_as_owner(self.vault, Path::new(path), Access::Write) {
                 Err(e) if e.kind() == std::io::ErrorKind::IsADirectory => continue,
                 Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
@@ -470,6 +476,7 @@ impl Work<'_> {
             if !seen.insert(dir.clone()) {
                 continue;
             }
+            let _permitted = Permitted::to_owner(self.vault, Path::new(&dir), 0o700);
             let mut entries = Vec::new();
             let listed = self.vault.list(Path::new(&dir), &mut |e| {
                 if let Ok(name) = std::str::from_utf8(e.name) {
@@ -479,6 +486,11 @@ impl Work<'_> {
             match absent(listed) {
                 Ok(Some(())) => {}
                 Ok(None) => continue,
+                Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+                    // What is ours we can read: that we may not says nothing of the disk, now or at the next recovery.
+                    tracing::warn!("{dir}: left as it is, for it is somebody else's: {e}");
+                    continue;
+                }
                 Err(e) => {
                     self.failed.note(FsError::from(e).on("list", &dir));
                     continue;
@@ -671,6 +683,10 @@ impl Work<'_> {
             let to = format!("{ASIDE_DIR}/{name}.{n}");
             match self.vault.rename(Path::new(path), Path::new(&to), RenameFlags::NOREPLACE) {
                 Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(e) if e.kind() == std::io::ErrorKind::CrossesDevices => {
+                    tracing::warn!("{path}: never became whole, and stays, for its host does not move it: {e}");
+                    break;
+                }
                 Err(e) => return Err(failed(e)),
                 Ok(()) => {
                     tracing::warn!("{path}: never became whole, and lies in {to} now");

@@ -7,11 +7,12 @@
 
 use std::path::Path;
 
-use adit_core::media::HostDir;
+use adit_core::media::{HostDir, HostEntry};
 use adit_core::types::Kind;
 use adit_core::{FsError, Result};
 use aws_lc_rs::hmac;
 
+use super::as_owner;
 use super::recover::{absent, read_small};
 use crate::format::names::{CONTENTS_FILE, DIR_FILE, DIRID_FILE, MAX_DIR_ID_BYTES, NAME_FILE, SYMLINK_FILE};
 use crate::format::{DirId, NameCipher};
@@ -39,6 +40,39 @@ pub(crate) fn whose(name: &str) -> Option<Whose> {
     let middle = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
     let is_medium = middle.len() == MEDIUM_LEN && middle.bytes().all(|b| b.is_ascii_hexdigit());
     Some(if is_medium { Whose::Medium } else { Whose::Store })
+}
+
+/// Whether a host gives such names to removed files that are open: NFS, and libfuse.
+pub(crate) fn is_hidden_by_host(name: &str) -> bool {
+    let digits = name.strip_prefix(".nfs").or_else(|| name.strip_prefix(".fuse_hidden"));
+    digits.is_some_and(|digits| digits.len() >= 8 && digits.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+/// How far the removal of a folder came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Removal {
+    /// It is gone.
+    Done,
+    /// Only removed files are in it that are open, and that its host keeps until they are closed.
+    Waits,
+}
+
+/// Removes a folder, if it is there.
+pub(crate) fn remove_folder(vault: &dyn HostDir, path: &str) -> std::io::Result<Removal> {
+    match vault.remove(Path::new(path), Kind::Directory) {
+        Ok(()) => Ok(Removal::Done),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Removal::Done),
+        Err(e) if e.kind() == std::io::ErrorKind::DirectoryNotEmpty => {
+            let (at, mut others) = (Path::new(path), 0);
+            let mut look = |entry: HostEntry<'_>| {
+                others += usize::from(!is_hidden_by_host(&String::from_utf8_lossy(entry.name)));
+            };
+            let listed = as_owner(vault, at, || vault.list(at, &mut look));
+            // None at all: they were closed meanwhile.
+            if listed.is_ok() && others == 0 { Ok(Removal::Waits) } else { Err(e) }
+        }
+        Err(e) => Err(e),
+    }
 }
 
 /// A new name for what a plan or a repair moves, which recovery leaves alone.
@@ -76,9 +110,12 @@ pub(super) fn sweep(vault: &dyn HostDir, names: &NameCipher, path: &str) -> Resu
     let failed = |e: std::io::Error| FsError::from(e).on("clear away", path);
     const PARTS: [&str; 4] = [CONTENTS_FILE, SYMLINK_FILE, DIR_FILE, NAME_FILE];
     let Some(found) = list(vault, path)? else { return Ok(true) };
+    let (hidden, found): (Vec<_>, Vec<_>) = found.into_iter().partition(|name| is_hidden_by_host(name));
     if found.iter().any(|name| !PARTS.contains(&name.as_str())) {
         return Ok(false);
     }
+    // Whoever had them open is dead. Where another mount has, the host keeps them all the same.
+    hidden.iter().for_each(|name| drop(vault.remove(Path::new(&format!("{path}/{name}")), Kind::File)));
     if let Some(id) = read_small(vault, &format!("{path}/{DIR_FILE}"), MAX_DIR_ID_BYTES)?
         && let Ok(id) = DirId::parse(&id)
         && !remove_empty(vault, &names.dir_hash(&id).path())?
@@ -133,6 +170,12 @@ mod tests {
             assert_eq!(whose(name), Some(Whose::Store), "{name}");
         }
         assert_eq!(whose(".adit-0123abcd.tmp"), Some(Whose::Medium));
+        assert!([".nfs000000000002a5b300000001", ".fuse_hidden0000000a00000001"].into_iter().all(is_hidden_by_host));
+        assert!(
+            [".nfs", ".nfs-notes.txt", ".fuse_hidden", "nfs000000000002", "x.c9r"]
+                .iter()
+                .all(|n| !is_hidden_by_host(n))
+        );
         assert!([".adit-0123abcd", "x.tmp", "dir.c9r"].into_iter().all(|name| whose(name).is_none()));
     }
 }

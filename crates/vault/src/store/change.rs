@@ -11,22 +11,20 @@ use adit_core::store::NewNode;
 use adit_core::types::{Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr};
 use adit_core::{ErrorKind, FsError, Result};
 
-use super::Shared;
-use super::entries::{Sealed, Shape, new_name, text};
+use super::entries::{Found, Sealed, Shape, new_name, text};
 use super::file::{Handle, HeaderOrBytes, VaultFile, version};
 use super::nodes::{DirNode, What};
+use super::{Shared, leftovers, steps};
 use crate::format::DirId;
 use crate::format::content::object::MAX_SYMLINK_BYTES;
 use crate::format::names::{CONTENTS_FILE, DATA_DIR, DIR_FILE, DIRID_FILE, NAME_FILE, SYMLINK_FILE, nfc};
-use crate::journal::temporary::{Whose, name_to_move, whose};
+use crate::journal::temporary::{Removal, Whose, is_hidden_by_host, name_to_move, remove_folder, whose};
 use crate::journal::{FileId, Op, as_owner, make_prefix};
 use crate::perm;
 
 /// Directories above one another. What is known of places that other clients change may contradict itself, even make a
 /// ring: every walk towards the root ends here.
 pub(super) const DEPTH_MAX: usize = 1 << 16;
-/// Folders remembered because they could not be removed. Others wait for `check`.
-const DISCARDED_MAX: usize = 1024;
 /// Set-group-id: entries of such a directory belong to its group.
 const SET_GID: u16 = 0o2000;
 
@@ -150,20 +148,11 @@ fn place_folder(shared: &Shared, folder: &str, path: &str) -> Result<()> {
     Ok(shared.root.rename(Path::new(folder), Path::new(path), RenameFlags::NOREPLACE)?)
 }
 
-/// Removes a folder that no entry names. What cannot be removed stays: until its directory is removed, or for `check`.
+/// Removes a folder that no entry names. What cannot be removed stays for now: see [`leftovers`].
 pub(super) fn discard_folder(shared: &Shared, folder: &str) {
-    for file in [NAME_FILE, CONTENTS_FILE, DIR_FILE, SYMLINK_FILE] {
-        let _ = shared.root.remove(Path::new(&format!("{folder}/{file}")), Kind::File);
-    }
-    match shared.root.remove(Path::new(folder), Kind::Directory) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            tracing::warn!("{folder}: could not be removed: {e}");
-            let mut discarded = shared.discarded.lock();
-            if discarded.len() < DISCARDED_MAX {
-                discarded.insert(folder.to_owned());
-            }
-        }
-        _ => drop(shared.discarded.lock().remove(folder)),
+    if !leftovers::remove(&*shared.root, folder) {
+        tracing::debug!("{folder}: could not be removed, and is tried again");
+        shared.leftovers.note(folder.to_owned());
     }
 }
 
@@ -292,8 +281,13 @@ pub(super) fn unlink(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>) -> R
         // A power cut can take it apart before it is moved away.
         op.intent(&dir.hash)?;
         let folder = passage(&op, &dir);
-        shared.root.rename(Path::new(&found.path), Path::new(&folder), RenameFlags::NOREPLACE).map_err(failed)?;
-        discard_folder(shared, &folder);
+        match shared.root.rename(Path::new(&found.path), Path::new(&folder), RenameFlags::NOREPLACE) {
+            Err(e) if is_cross_device(&e) => steps::remove(shared, &op, &dir, &found)?,
+            other => {
+                other.map_err(failed)?;
+                discard_folder(shared, &folder);
+            }
+        }
         Remains::default()
     };
     // From here on the host may have given its number to a file that another thread makes.
@@ -303,8 +297,13 @@ pub(super) fn unlink(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>) -> R
     Ok(remains)
 }
 
+/// Whether the host does not move a folder to that place, or none that lies where it is.
+pub(super) fn is_cross_device(e: &std::io::Error) -> bool {
+    e.kind() == std::io::ErrorKind::CrossesDevices
+}
+
 /// Finds an entry that is to be removed. A file whose size is not a vault file's is found as well: it can be removed.
-fn find_any(shared: &Shared, dir: &Arc<DirNode>, name: FileName<'_>) -> Result<super::entries::Found> {
+fn find_any(shared: &Shared, dir: &Arc<DirNode>, name: FileName<'_>) -> Result<Found> {
     match shared.find(dir, name) {
         Err(e) if e.kind() == ErrorKind::Corrupt => shared.find_damaged_file(dir, name).unwrap_or(Err(e)),
         other => other,
@@ -312,7 +311,7 @@ fn find_any(shared: &Shared, dir: &Arc<DirNode>, name: FileName<'_>) -> Result<s
 }
 
 impl Shared {
-    fn find_damaged_file(&self, dir: &Arc<DirNode>, name: FileName<'_>) -> Option<Result<super::entries::Found>> {
+    fn find_damaged_file(&self, dir: &Arc<DirNode>, name: FileName<'_>) -> Option<Result<Found>> {
         let clear = nfc(text(name).ok()?);
         let sealed = self.seal_name(dir, &clear).ok()?;
         let path = format!("{}/{}", dir.hash, sealed.stored);
@@ -321,8 +320,8 @@ impl Shared {
             return None;
         }
         let (attr, host_ino) = self.know(dir, &clear, &Shape::PlainFile, entry);
-        let name = clear.as_ref().into();
-        Some(Ok(super::entries::Found { attr, shape: Shape::PlainFile, path, name, long: false, host_ino }))
+        let (name, full) = (clear.as_ref().into(), sealed.full);
+        Some(Ok(Found { attr, shape: Shape::PlainFile, path, name, full, long: false, host_ino }))
     }
 }
 
@@ -331,22 +330,27 @@ pub(super) fn rmdir(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>) -> Re
     let dir = shared.directory(parent)?;
     let found = shared.find(&dir, name)?;
     let Shape::Directory(id) = &found.shape else { return Err(ErrorKind::NotDirectory.into()) };
-    remove_directory(shared, &op, &dir, &found.path, id)?;
+    remove_directory(shared, &op, &dir, &found, id)?;
     shared.removed.add(found.attr);
     shared.nodes.unlinked(found.attr.ino, &dir.id, &found.name);
     Ok(())
 }
 
-/// Removes the empty directory `id` that the folder at `path` in `dir` names. The caller holds `naming` alone.
-pub(super) fn remove_directory(shared: &Shared, op: &Op<'_>, dir: &DirNode, path: &str, id: &DirId) -> Result<()> {
+/// Removes the empty directory `found`, whose id is `id`, from `dir`. The caller holds `naming` alone.
+fn remove_directory(shared: &Shared, op: &Op<'_>, dir: &Arc<DirNode>, found: &Found, id: &DirId) -> Result<()> {
     let content = shared.names.dir_hash(id).path();
     check_empty(shared, &content)?;
     op.intent(&dir.hash)?;
-    let folder = passage(op, dir);
-    shared
-        .root
-        .rename(Path::new(path), Path::new(&folder), RenameFlags::NOREPLACE)
-        .map_err(|e| FsError::from(e).on("rmdir", path))?;
+    let (path, folder) = (found.path.as_str(), passage(op, dir));
+    match shared.root.rename(Path::new(path), Path::new(&folder), RenameFlags::NOREPLACE) {
+        Err(e) if is_cross_device(&e) => {
+            steps::remove(shared, op, dir, found)?;
+            shared.touched(dir);
+            shared.unsynced.lock().forget(id);
+            return Ok(());
+        }
+        other => other.map_err(|e| FsError::from(e).on("rmdir", path))?,
+    }
     if let Err(e) = remove_content(shared, op, &content, id) {
         place_folder(shared, &folder, path).map_err(|e| e.on("rmdir", path))?;
         return Err(e.on("rmdir", path));
@@ -362,7 +366,7 @@ pub(super) fn check_empty(shared: &Shared, content: &str) -> Result<()> {
     let (mut entries, mut temporaries, mut foreign) = (0, Vec::new(), None);
     let mut look = |e: HostEntry<'_>| {
         let name = String::from_utf8_lossy(e.name);
-        if name == DIRID_FILE {
+        if name == DIRID_FILE || is_hidden_by_host(&name) {
         } else if let Some(whose) = whose(&name) {
             temporaries.push((format!("{content}/{name}"), whose));
         } else {
@@ -391,10 +395,11 @@ pub(super) fn check_empty(shared: &Shared, content: &str) -> Result<()> {
 /// discarded, an empty folder or file, a file that the medium never published. Anything else can be a user's, which a plan
 /// moves at this moment or had to give up: `NotEmpty`. What a kill left of ours, recovery has removed.
 fn clear_temporary(shared: &Shared, dir: &Path, path: &str, whose: Whose) -> Result<()> {
-    let is_ours = shared.discarded.lock().contains(path);
-    if is_ours {
-        discard_folder(shared, path);
-        return Ok(());
+    if shared.leftovers.contains(path) {
+        return match leftovers::remove(&*shared.root, path) {
+            true => Ok(()),
+            false => Err(FsError::new(ErrorKind::NotEmpty).on("remove", path).because("a removed file in it is open")),
+        };
     }
     let at = Path::new(path);
     let remove = || match shared.root.stat(at)? {
@@ -426,9 +431,13 @@ fn remove_content(shared: &Shared, op: &Op<'_>, content: &str, id: &DirId) -> Re
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
         other => other?,
     }
-    match shared.root.remove(at, Kind::Directory) {
-        Ok(()) => Ok(()),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+    match remove_folder(&*shared.root, content) {
+        Ok(Removal::Done) => Ok(()),
+        // Nothing leads to it any more.
+        Ok(Removal::Waits) => {
+            shared.leftovers.note(content.to_owned());
+            Ok(())
+        }
         Err(e) => {
             // Another client made an entry meanwhile: the directory is whole again. Recovery would do the same.
             let bytes = seal_small(shared, op, id.as_str().as_bytes())?;

@@ -73,6 +73,8 @@ pub(super) struct Found {
     pub path: String,
     /// The name as it is encrypted there.
     pub name: Box<str>,
+    /// Its ciphertext, however long.
+    pub full: String,
     pub long: bool,
     pub host_ino: u64,
 }
@@ -215,7 +217,7 @@ impl Shared {
             self.check_no_loop(dir, self.nodes.ino_of_host(attr.ino.0), id, &path)?;
         }
         let (attr, host_ino) = self.know(dir, name, &shape, attr);
-        Ok(Found { attr, shape, path, name: name.into(), long: sealed.long, host_ino })
+        Ok(Found { attr, shape, path, name: name.into(), full: sealed.full, long: sealed.long, host_ino })
     }
 
     /// What the entry at `path` in `dir` is. A folder is looked at in several steps: if it went meanwhile, or another came in its place, what

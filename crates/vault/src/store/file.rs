@@ -74,7 +74,8 @@ pub(crate) fn version(host: &Attr) -> Version {
 pub(crate) struct VaultFile {
     shared: Arc<Shared>,
     ino: Ino,
-    host_ino: u64,
+    /// The number that the host's file has at its place.
+    host_ino: AtomicU64,
     header: HeaderOrBytes,
     cipher: FileCipher,
     io: RwLock<Handle>,
@@ -113,7 +114,7 @@ impl VaultFile {
         VaultFile {
             shared,
             ino,
-            host_ino,
+            host_ino: AtomicU64::new(host_ino),
             header,
             cipher,
             io: RwLock::new(io),
@@ -132,8 +133,17 @@ impl VaultFile {
     /// of the host is news for whoever opens it anew.
     pub fn is_current(&self) -> bool {
         // A file that has no name here any more has no other place to be found at.
-        let is_there = |path: String| self.shared.root.stat(Path::new(&path)).is_ok_and(|a| a.ino.0 == self.host_ino);
+        let is_there = |path: String| self.shared.root.stat(Path::new(&path)).is_ok_and(|a| a.ino.0 == self.host_ino());
         self.has_header(&*self.host()).unwrap_or(false) && self.shared.object_path(self.ino).is_none_or(is_there)
+    }
+
+    fn host_ino(&self) -> u64 {
+        self.host_ino.load(Ordering::Relaxed)
+    }
+
+    /// The host knows it by another number now. The caller holds `naming` alone.
+    pub fn renumbered(&self, host_ino: u64) {
+        self.host_ino.store(host_ino, Ordering::Relaxed);
     }
 
     fn has_header(&self, file: &dyn HostFile) -> std::io::Result<bool> {
@@ -154,7 +164,7 @@ impl VaultFile {
             return Ok(());
         }
         let file = open()?;
-        if file.stat()?.ino.0 != self.host_ino {
+        if file.stat()?.ino.0 != self.host_ino() {
             return Err(ErrorKind::Stale.into());
         }
         *self.io.write() = Handle { file, writable: true, seen: None };
@@ -163,7 +173,7 @@ impl VaultFile {
 
     /// Whether both are the same file of the host, with the same header.
     pub fn is_same(&self, other: &VaultFile) -> bool {
-        self.host_ino == other.host_ino && self.header.bytes() == other.header.bytes()
+        self.host_ino() == other.host_ino() && self.header.bytes() == other.header.bytes()
     }
 
     fn layout(&self) -> Layout {
@@ -208,7 +218,7 @@ impl VaultFile {
     fn with_id<R>(&self, f: impl FnOnce(&FileId<'_>) -> R) -> R {
         let path = || self.shared.object_path(self.ino);
         let nonce_len = self.layout().nonce_len as usize;
-        f(&FileId { host_ino: self.host_ino, header: self.header.bytes(), nonce_len, path: &path })
+        f(&FileId { host_ino: self.host_ino(), header: self.header.bytes(), nonce_len, path: &path })
     }
 
     /// Counts a change of the file, whose lock the caller holds; returns the count.
@@ -311,7 +321,12 @@ impl VaultFile {
         if let Some(journal) = &self.shared.journal {
             journal.check_sound()?;
         }
-        file.sync(data_only).map_err(|e| self.shared.sync_failed(e, &self.subject()))
+        file.sync(data_only).or_else(|e| match (self.shared.object_path(self.ino), e.kind()) {
+            // Nothing of a file without a name has to be durable, and hosts differ in what they say of it.
+            (None, std::io::ErrorKind::NotFound) => Ok(()),
+            (Some(path), kind) if kind != std::io::ErrorKind::NotFound => Err(self.shared.sync_failed(e, &path)),
+            _ => Err(self.failed("sync", e)),
+        })
     }
 
     /// Tells the journal that the content is durable, after making it so, unless the medium has it as it was `changes`

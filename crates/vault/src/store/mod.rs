@@ -4,7 +4,8 @@
 //! - [`file`]: open content files, chunk by chunk; [`kept`]: those that stay open for a moment;
 //! - [`entries`]: ciphertext paths, lookup, listing;
 //! - [`change`]: create, mkdir, symlink, unlink, rmdir;
-//! - [`rename`]: moves, replacement, exchange;
+//! - [`rename`]: moves, replacement, exchange; [`steps`]: those that are several operations of the host;
+//! - [`leftovers`]: folders that could not be removed yet;
 //! - [`removed`]: directories that are gone, and open;
 //! - [`thrift`]: what is kept open gives its descriptors back first.
 //!
@@ -17,10 +18,12 @@ mod change;
 mod entries;
 mod file;
 mod kept;
+mod leftovers;
 mod nodes;
 mod removed;
 mod rename;
 mod rescue;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod thrift;
@@ -44,11 +47,12 @@ use zeroize::Zeroizing;
 use self::buffers::Buffers;
 use self::file::{Handle, HeaderOrBytes, VaultFile};
 use self::kept::Kept;
+use self::leftovers::Leftovers;
 use self::nodes::{DirNode, Nodes, What};
 use self::removed::Removed;
 use self::thrift::Thrift;
 use crate::format::content::CHUNK_CLEAR_BYTES;
-use crate::format::names::DIR_FILE;
+use crate::format::names::{DATA_DIR, DIR_FILE};
 use crate::format::{ContentCipher, DirId, Layout, Masterkey, NameCipher, VaultConfig};
 use crate::journal::recover::{self, RecoveryReport};
 use crate::journal::{Journal, Op, VaultId, open_as_owner};
@@ -140,8 +144,7 @@ pub(crate) struct Shared {
     kept: Arc<Kept>,
     /// Per directory, what its latest whole listing left out.
     left_out: Mutex<HashMap<Ino, Vec<entries::Unnamed>>>,
-    /// Folders under names of passage that could not be removed: nothing in them is anybody's.
-    discarded: Mutex<HashSet<String>>,
+    leftovers: Leftovers,
     /// See [`Store::wind_up`].
     winding_up: AtomicBool,
 }
@@ -179,7 +182,8 @@ impl VaultStore {
     /// without `state`, and can be read as it is.
     ///
     /// # Errors
-    /// `Corrupt` if the root directory is not there or a journal is another vault's; what the host says.
+    /// `NotSupported` if it is to be changed and its host cannot do that ([`HostDir::trial`]); `Corrupt` if the root directory
+    /// is not there or a journal is another vault's; what the host says.
     pub fn open(options: OpenOptions<'_>) -> Result<(VaultStore, RecoveryReport)> {
         let OpenOptions { root, state, abandoned, masterkey, config, background } = options;
         let names = NameCipher::new(masterkey);
@@ -194,7 +198,13 @@ impl VaultStore {
         let kept = Arc::new(Kept::new());
         let thrift: Arc<dyn HostDir> = Arc::new(Thrift { host: root.clone(), kept: kept.clone() });
         let journal = match state {
-            Some(state) => Some(Journal::create(thrift.clone(), state, id)?),
+            Some(state) => {
+                root.trial(Path::new(DATA_DIR)).map_err(|e| {
+                    let why = format!("the filesystem that the vault lies on lacks what changes need: {e}");
+                    FsError::new(ErrorKind::NotSupported).on("write in", DATA_DIR).because(why)
+                })?;
+                Some(Journal::create(thrift.clone(), state, id)?)
+            }
             None => None,
         };
         let shared = Arc::new(Shared {
@@ -212,7 +222,7 @@ impl VaultStore {
             buffers: Buffers::default(),
             left_out: Mutex::default(),
             kept,
-            discarded: Mutex::default(),
+            leftovers: Leftovers::default(),
             winding_up: AtomicBool::new(false),
         });
         // From here on an error closes the journal: nobody is to find one that tells nothing.
@@ -240,6 +250,9 @@ impl VaultStore {
         }
         let mut rescue = |lost: recover::Rescue<'_>| rescue::keep(shared, &lost);
         let report = recover::recover(&*shared.root, &shared.content, &shared.names, id, left, &mut rescue)?;
+        if let Some(journal) = &shared.journal {
+            shared.leftovers.begin(&*shared.root, journal.state());
+        }
         shared.checkpoint(Journal::is_dirty)?;
         Ok(report)
     }
@@ -253,6 +266,7 @@ fn start_keeper(shared: Arc<Shared>) -> (Sender<()>, JoinHandle<()>) {
         while stopped.recv_timeout(JOURNAL_LOOK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             waited += JOURNAL_LOOK_INTERVAL;
             shared.kept.expire();
+            shared.leftovers.retry(&*shared.root);
             let Some(journal) = &shared.journal else { continue };
             if (waited >= CHECKPOINT_INTERVAL && journal.is_dirty()) || journal.wants_checkpoint() {
                 waited = Duration::ZERO;
@@ -273,9 +287,9 @@ impl Drop for VaultStore {
         }
         // They hold what they are kept in.
         self.shared.kept.clear();
-        if let Some(journal) = &self.shared.journal
-            && let Err(e) = journal.close()
-        {
+        let Some(journal) = &self.shared.journal else { return };
+        self.shared.leftovers.end(&*self.shared.root, journal.state());
+        if let Err(e) = journal.close() {
             tracing::error!("closing the vault: {e}");
         }
     }
@@ -432,7 +446,8 @@ impl Shared {
     fn sync_file_at(&self, path: &str) -> Result<()> {
         match self.root.open(Path::new(path), Access::Read) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            Err(e) => Err(FsError::from(e).on("sync", path)),
+            // That nobody lets us open it says nothing of the disk.
+            Err(_) => self.root.sync(SyncTarget::All).map_err(|e| self.sync_failed(e, path)),
             Ok(file) => file.sync(false).map_err(|e| self.sync_failed(e, path)),
         }
     }

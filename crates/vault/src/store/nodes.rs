@@ -200,10 +200,28 @@ impl Shard {
     }
 }
 
+/// Numbers of the host that go by another one here.
 #[derive(Default)]
 struct Aliases {
     by_host: HashMap<u64, Ino>,
+    by_ino: HashMap<Ino, u64>,
     given: u64,
+}
+
+impl Aliases {
+    fn set(&mut self, host_ino: u64, ino: Ino) {
+        self.forget(ino);
+        if let Some(other) = self.by_host.insert(host_ino, ino) {
+            self.by_ino.remove(&other);
+        }
+        self.by_ino.insert(ino, host_ino);
+    }
+
+    fn forget(&mut self, ino: Ino) {
+        if let Some(host_ino) = self.by_ino.remove(&ino) {
+            self.by_host.remove(&host_ino);
+        }
+    }
 }
 
 impl Nodes {
@@ -245,6 +263,10 @@ impl Nodes {
     ) -> Ino {
         loop {
             let ino = self.ino_of_host(host_ino);
+            if self.goes_by_another(ino, host_ino) {
+                self.alias(host_ino, ino);
+                continue;
+            }
             let mut shard = self.shard(ino).write();
             let (old, moved) = match shard.node(ino) {
                 Some(Node { place: None, .. }) => {
@@ -294,9 +316,22 @@ impl Nodes {
         if aliases.by_host.get(&host_ino).is_none_or(|&ino| ino == taken) {
             let ino = Ino(ALIAS_FIRST + aliases.given);
             aliases.given += 1;
-            aliases.by_host.insert(host_ino, ino);
+            aliases.set(host_ino, ino);
             self.alias_count.store(aliases.by_host.len(), Ordering::Release);
         }
+    }
+
+    /// Whether the host knows `ino` by another number than this, which it had before.
+    fn goes_by_another(&self, ino: Ino, host_ino: u64) -> bool {
+        self.alias_count.load(Ordering::Acquire) > 0
+            && self.aliases.lock().by_ino.get(&ino).is_some_and(|&now| now != host_ino)
+    }
+
+    /// The host knows `ino` by the number `host_ino` from now on.
+    pub fn renumbered(&self, host_ino: u64, ino: Ino) {
+        let mut aliases = self.aliases.lock();
+        aliases.set(host_ino, ino);
+        self.alias_count.store(aliases.by_host.len(), Ordering::Release);
     }
 
     fn is_at(&self, node: &Node<'_>, dir: &DirId, name: &str) -> bool {
@@ -386,9 +421,9 @@ impl Nodes {
             self.parents.write().release(parent);
         }
         drop(shard);
-        if ino.0 >= ALIAS_FIRST && self.alias_count.load(Ordering::Acquire) > 0 {
+        if self.alias_count.load(Ordering::Acquire) > 0 {
             let mut aliases = self.aliases.lock();
-            aliases.by_host.retain(|_, &mut alias| alias != ino);
+            aliases.forget(ino);
             self.alias_count.store(aliases.by_host.len(), Ordering::Release);
         }
     }

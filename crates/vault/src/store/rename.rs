@@ -12,12 +12,13 @@ use adit_core::types::{FileName, Ino, Kind, RenameFlags, SetAttr, SetTime};
 use adit_core::{ErrorKind, FsError, Result};
 
 use super::Shared;
-use super::change::{check_empty, lies_below, temporary};
+use super::change::{check_empty, is_cross_device, lies_below};
 use super::entries::{Found, Sealed, Shape, check_new_name, text};
 use super::file::open_content;
 use super::nodes::{DirNode, Place};
-use crate::format::names::{CONTENTS_FILE, DIR_FILE, DIRID_FILE, NAME_FILE, SYMLINK_FILE, nfc};
-use crate::journal::{FileId, Op, Step};
+use super::steps::{Moving, Target, run};
+use crate::format::names::{CONTENTS_FILE, SYMLINK_FILE, nfc};
+use crate::journal::{FileId, Op};
 
 /// One side of a rename: a directory, a name in it, and what is there.
 struct Side {
@@ -45,6 +46,11 @@ impl Side {
 
     fn path(&self) -> String {
         format!("{}/{}", self.dir.hash, self.sealed.stored)
+    }
+
+    /// The name as a place for something.
+    fn place(&self) -> Target<'_> {
+        Target { dir: &self.dir, sealed: &self.sealed }
     }
 }
 
@@ -95,17 +101,18 @@ pub(super) fn rename(
         Some(target) => Some((op.unlinking(target.host_ino, || shared.header_nonce(target))?, target)),
         None => None,
     };
+    // A host that keeps removed files that are open would keep this one.
+    to.found.iter().for_each(|target| shared.kept.remove(target.attr.ino));
     move_on_host(shared, &op, &from, &to, source)?;
     if let Some((unlinking, target)) = replaced {
         op.unlinked(unlinking);
-        shared.kept.remove(target.attr.ino);
         shared.nodes.unlinked(target.attr.ino, &to.dir.id, &target.name);
         if let Shape::Directory(id) = &target.shape {
             shared.unsynced.lock().forget(id);
             shared.removed.add(target.attr);
         }
     }
-    mark_moved(shared, source, &to);
+    op.renumbered(mark_moved(shared, source, &to).as_slice());
     shared.nodes.moved(source.attr.ino, Place { parent: to.dir.clone(), name: to.clear.clone() });
     if to.sealed.long && !from.sealed.long {
         shared.open_way_to(source.attr.ino, source.attr.perm)?;
@@ -132,25 +139,31 @@ fn move_on_host(shared: &Shared, op: &Op<'_>, from: &Side, to: &Side, source: &F
         };
     if simple {
         let flags = if to.found.is_some() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
-        let done = shared.root.rename(Path::new(&source.path), Path::new(&to.path()), flags);
-        done.map_err(|e| FsError::from(e).on("rename", &source.path))
-    } else {
-        settle_entries(shared, &[from, to])?;
-        let (steps, essential) = plan(shared, from, to, source);
-        op.run_plan(&steps, essential)
+        match shared.root.rename(Path::new(&source.path), Path::new(&to.path()), flags) {
+            Err(e) if is_cross_device(&e) && source.shape != Shape::PlainFile => {}
+            done => return done.map_err(|e| FsError::from(e).on("rename", &source.path)),
+        }
     }
+    for side in [from, to] {
+        settle_entries(shared, &side.dir, side.found.as_ref())?;
+    }
+    run(shared, op, |steps| {
+        let trash = to.found.as_ref().map(|target| (steps.put_aside(target, &to.dir), target));
+        steps.move_object(&Moving::of(source), &to.place());
+        steps.are_essential();
+        if let Some((trash, target)) = trash {
+            steps.remove(shared, &trash, target);
+        }
+    })
 }
 
 /// A plan counts on what it moves: the entries that are there become durable before it does.
-fn settle_entries(shared: &Shared, sides: &[&Side]) -> Result<()> {
-    for side in sides {
-        if let Some(found) = side.found.as_ref().filter(|f| f.shape != Shape::PlainFile) {
-            shared.sync_dir_at(&found.path)?;
-        }
-        shared.touched(&side.dir);
-        shared.sync_entries(&side.dir)?;
+pub(super) fn settle_entries(shared: &Shared, dir: &Arc<DirNode>, found: Option<&Found>) -> Result<()> {
+    if let Some(found) = found.filter(|f| f.shape != Shape::PlainFile) {
+        shared.sync_dir_at(&found.path)?;
     }
-    Ok(())
+    shared.touched(dir);
+    shared.sync_entries(dir)
 }
 
 /// The content of a file that is about to replace another one becomes durable first. The journal knows then that later
@@ -176,15 +189,36 @@ fn settle(shared: &Arc<Shared>, op: &Op<'_>, source: &Found) -> Result<()> {
 ///
 /// Setting the access time that it has already does. An error changes nothing: the move is done, and POSIX leaves it
 /// open whether ctime changes.
-fn mark_moved(shared: &Shared, moved: &Found, to: &Side) {
+///
+/// Returns what [`new_number`] does.
+fn mark_moved(shared: &Shared, moved: &Found, to: &Side) -> Option<(u64, u64)> {
     let path = match &moved.shape {
-        Shape::LongFile if to.sealed.long => object_at(&moved.shape, to),
-        Shape::PlainFile | Shape::LongFile => return,
+        Shape::PlainFile | Shape::LongFile => object_at(&moved.shape, to),
         Shape::Symlink => format!("{}/{SYMLINK_FILE}", to.path()),
         Shape::Directory(id) => shared.names.dir_hash(id).path(),
     };
-    let set = SetAttr { atime: Some(SetTime::At(moved.attr.atime)), ..SetAttr::default() };
-    let _ = shared.root.set_attr(Path::new(&path), &set);
+    let path = Path::new(&path);
+    let alone = moved.shape == Shape::PlainFile || (moved.shape == Shape::LongFile && !to.sealed.long);
+    if !alone {
+        let set = SetAttr { atime: Some(SetTime::At(moved.attr.atime)), ..SetAttr::default() };
+        let _ = shared.root.set_attr(path, &set);
+    }
+    new_number(shared, moved, path)
+}
+
+/// Some hosts (rclone, for one) number by the path: what has moved is the same still. Their numbers before and now, if they
+/// differ.
+fn new_number(shared: &Shared, moved: &Found, path: &Path) -> Option<(u64, u64)> {
+    // What cannot be looked at now is known anew by the next who looks.
+    let now = shared.root.stat(path).ok()?.ino.0;
+    if now == moved.host_ino {
+        return None;
+    }
+    shared.nodes.renumbered(now, moved.attr.ino);
+    if let Some(file) = shared.live_file(moved.attr.ino) {
+        file.renumbered(now);
+    }
+    Some((moved.host_ino, now))
 }
 
 /// Where the content of an object lies once it is at `side`.
@@ -233,23 +267,23 @@ fn exchange(shared: &Shared, op: &Op<'_>, from: &Side, to: &Side) -> Result<()> 
     };
     match whole {
         Ok(()) => {}
-        Err(e) if matches!(e.kind(), std::io::ErrorKind::Unsupported | std::io::ErrorKind::InvalidInput) => {
-            settle_entries(shared, &[from, to])?;
-            let aside = temporary(&from.dir);
-            let mut steps = vec![Step::Rename { from: a.path.clone(), to: aside.clone() }];
-            let mut rest = Vec::new();
-            let b = Moving { path: &b.path, shape: &b.shape, long: b.long, full: &to.sealed.full };
-            move_steps(&b, from, &mut steps, &mut rest);
-            let a = Moving { path: &aside, shape: &a.shape, long: a.long, full: &from.sealed.full };
-            move_steps(&a, to, &mut steps, &mut rest);
-            let essential = steps.len();
-            steps.append(&mut rest);
-            op.run_plan(&steps, essential)?;
+        Err(e)
+            if matches!(e.kind(), std::io::ErrorKind::Unsupported | std::io::ErrorKind::InvalidInput)
+                || is_cross_device(&e) =>
+        {
+            settle_entries(shared, &from.dir, Some(a))?;
+            settle_entries(shared, &to.dir, Some(b))?;
+            run(shared, op, |steps| {
+                let aside = steps.put_aside(a, &from.dir);
+                steps.move_object(&Moving::of(b), &from.place());
+                steps.move_object(&Moving::of(a).at(&aside), &to.place());
+                steps.are_essential();
+            })?;
         }
         Err(e) => return Err(FsError::from(e).on("exchange", &a.path)),
     }
-    mark_moved(shared, a, to);
-    mark_moved(shared, b, from);
+    let renumbered = [mark_moved(shared, a, to), mark_moved(shared, b, from)];
+    op.renumbered(&renumbered.into_iter().flatten().collect::<Vec<_>>());
     shared.nodes.moved(a.attr.ino, Place { parent: to.dir.clone(), name: to.clear.clone() });
     shared.nodes.moved(b.attr.ino, Place { parent: from.dir.clone(), name: from.clear.clone() });
     shared.touched(&from.dir);
@@ -258,93 +292,4 @@ fn exchange(shared: &Shared, op: &Op<'_>, from: &Side, to: &Side) -> Result<()> 
     // are rare enough to wait.
     shared.sync_entries(&from.dir)?;
     shared.sync_entries(&to.dir)
-}
-
-/// The steps of a rename that is more than one host operation, and how many of them make it: the others only remove.
-fn plan(shared: &Shared, from: &Side, to: &Side, source: &Found) -> (Vec<Step>, usize) {
-    let mut steps = Vec::new();
-    let trash = to.found.as_ref().map(|target| {
-        let trash = temporary(&to.dir);
-        steps.push(Step::Rename { from: target.path.clone(), to: trash.clone() });
-        (trash, target)
-    });
-    let mut rest = Vec::new();
-    let object = Moving { path: &source.path, shape: &source.shape, long: from.sealed.long, full: &from.sealed.full };
-    move_steps(&object, to, &mut steps, &mut rest);
-    let essential = steps.len();
-    steps.append(&mut rest);
-    if let Some((trash, target)) = trash {
-        remove_steps(shared, &trash, target, &mut steps);
-    }
-    (steps, essential)
-}
-
-/// An object on its way: where it lies, how, and the full ciphertext name that a folder with a hash for a name holds.
-struct Moving<'a> {
-    path: &'a str,
-    shape: &'a Shape,
-    long: bool,
-    full: &'a str,
-}
-
-/// Moves an object to the free name of `to`. What is then left to remove goes to `rest`.
-fn move_steps(object: &Moving<'_>, to: &Side, steps: &mut Vec<Step>, rest: &mut Vec<Step>) {
-    let Moving { path, shape, long, full } = *object;
-    let target = to.path();
-    let name_file = |folder: &str| format!("{folder}/{NAME_FILE}");
-    let rename = |from: &str, to: &str| Step::Rename { from: from.to_owned(), to: to.to_owned() };
-    let name = || to.sealed.full.clone().into_bytes();
-    match (shape, long, to.sealed.long) {
-        (_, false, false) => steps.push(rename(path, &target)),
-        (Shape::PlainFile, false, true) => {
-            let folder = temporary(&to.dir);
-            steps.push(Step::MakeDir { path: folder.clone() });
-            steps.push(Step::Write { path: name_file(&folder), bytes: name() });
-            steps.push(rename(path, &format!("{folder}/{CONTENTS_FILE}")));
-            steps.push(rename(&folder, &target));
-        }
-        (_, false, true) => {
-            steps.push(Step::Write { path: name_file(path), bytes: name() });
-            steps.push(rename(path, &target));
-        }
-        (Shape::PlainFile | Shape::LongFile, true, false) => {
-            let folder = temporary(&to.dir);
-            steps.push(rename(&format!("{path}/{CONTENTS_FILE}"), &target));
-            steps.push(rename(path, &folder));
-            rest.push(Step::RemoveFile { path: name_file(&folder) });
-            rest.push(Step::RemoveDir { path: folder });
-        }
-        (_, true, false) => {
-            steps.push(rename(path, &target));
-            rest.push(Step::RemoveFile { path: name_file(&target) });
-        }
-        (_, true, true) => {
-            let old = full.as_bytes().to_vec();
-            steps.push(Step::Rewrite { path: name_file(path), bytes: name(), old });
-            steps.push(rename(path, &target));
-        }
-    }
-}
-
-/// Removes an object that was moved to `trash`.
-fn remove_steps(shared: &Shared, trash: &str, target: &Found, steps: &mut Vec<Step>) {
-    let file = |name: &str| Step::RemoveFile { path: format!("{trash}/{name}") };
-    match &target.shape {
-        Shape::PlainFile => {
-            steps.push(Step::RemoveFile { path: trash.to_owned() });
-            return;
-        }
-        Shape::LongFile => steps.push(file(CONTENTS_FILE)),
-        Shape::Symlink => steps.push(file(SYMLINK_FILE)),
-        Shape::Directory(id) => {
-            let content = shared.names.dir_hash(id).path();
-            steps.push(Step::RemoveFile { path: format!("{content}/{DIRID_FILE}") });
-            steps.push(Step::RemoveDir { path: content });
-            steps.push(file(DIR_FILE));
-        }
-    }
-    if target.long {
-        steps.push(file(NAME_FILE));
-    }
-    steps.push(Step::RemoveDir { path: trash.to_owned() });
 }

@@ -39,13 +39,13 @@ impl Container {
         if !kind.is_no_room() {
             return self.fail(what, e);
         }
-        *self.refused_as.lock() = kind;
+        *self.refusal.lock() = kind;
         self.no_room(what)
     }
 
     /// What to say where the host has no space: as it said last.
     pub fn no_room(&self, what: &'static str) -> FsError {
-        let kind = *self.refused_as.lock();
+        let kind = *self.refusal.lock();
         FsError::new(kind).on(what, &self.name).because(match kind {
             ErrorKind::QuotaExceeded => "the quota of its owner is used up on the disk that it lies on",
             ErrorKind::FileTooLarge => "its host lets it grow no longer",

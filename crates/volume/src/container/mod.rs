@@ -63,7 +63,7 @@ pub(crate) struct Container {
     punches: AtomicBool,
     allocates: AtomicBool,
     /// How the host said last that it has no space.
-    refused_as: Mutex<ErrorKind>,
+    refusal: Mutex<ErrorKind>,
     /// How many bytes of both slots have space.
     slots_allocated: AtomicU64,
     /// Of the file, in bytes.
@@ -174,7 +174,7 @@ impl Container {
             found_damaged,
             punches: AtomicBool::new(true),
             allocates: AtomicBool::new(true),
-            refused_as: Mutex::new(ErrorKind::NoSpace),
+            refusal: Mutex::new(ErrorKind::NoSpace),
             slots_allocated: AtomicU64::new(slots_allocated),
             len: Mutex::new(len),
         })

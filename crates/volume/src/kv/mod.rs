@@ -36,9 +36,9 @@ pub(crate) trait Kv: Send + Sync {
 
     /// Bytes of entries that commits took out, less those that they put in, since it was packed or opened: it holds about so much
     /// space, at least, without need.
-    fn emptied(&self) -> u64;
+    fn slack(&self) -> u64;
 
-    /// Whether it was packed since it was opened; else it may hold more without need than [`Kv::emptied`] knows.
+    /// Whether it was packed since it was opened; else it may hold more without need than [`Kv::slack`] knows.
     fn was_packed(&self) -> bool;
 }
 

@@ -112,8 +112,8 @@ pub(crate) struct Redb {
     pages: Arc<Pages>,
     cache_bytes: usize,
     opened: RwLock<Opened>,
-    /// See [`Kv::emptied`].
-    emptied: AtomicU64,
+    /// See [`Kv::slack`].
+    slack: AtomicU64,
     was_packed: AtomicBool,
 }
 
@@ -130,8 +130,8 @@ impl Redb {
     pub fn open(container: Arc<Container>, cache_bytes: usize) -> Result<Redb> {
         let pages = Arc::new(Pages::open(container.clone())?);
         let opened = RwLock::new(Opened { database: None, closed: Arc::default() });
-        let (emptied, was_packed) = (AtomicU64::new(0), AtomicBool::new(false));
-        let redb = Redb { container, pages, cache_bytes, opened, emptied, was_packed };
+        let (slack, was_packed) = (AtomicU64::new(0), AtomicBool::new(false));
+        let redb = Redb { container, pages, cache_bytes, opened, slack, was_packed };
         redb.reopen(|| ())?;
         Ok(redb)
     }
@@ -280,8 +280,8 @@ impl Kv for Redb {
         let Turnover { came, went } = self.with(|database| commit(database, changes)).map_err(|e| self.told(e))?;
         self.pages.commit_ended();
         // Commits come one at a time.
-        let emptied = self.emptied().saturating_sub(came).saturating_add(went);
-        self.emptied.store(emptied, Ordering::Relaxed);
+        let slack = self.slack().saturating_sub(came).saturating_add(went);
+        self.slack.store(slack, Ordering::Relaxed);
         Ok(())
     }
 
@@ -299,18 +299,23 @@ impl Kv for Redb {
                 Err(e) => Err(e.into()),
             })
         };
-        if !compacted.map_err(|e| self.told(e))? {
-            return Ok(false);
+        let compacted = compacted.map_err(|e| self.told(e));
+        match &compacted {
+            Ok(false) => return Ok(false),
+            Err(e) if e.kind().is_no_room() => {}
+            // Where it fails for damage, it would do so each time.
+            _ => {
+                self.slack.store(0, Ordering::Relaxed);
+                self.was_packed.store(true, Ordering::Relaxed);
+            }
         }
+        compacted?;
         // It was made shorter after its last sync, and without what makes the next opening quick.
-        self.commit(&mut std::iter::empty())?;
-        self.emptied.store(0, Ordering::Relaxed);
-        self.was_packed.store(true, Ordering::Relaxed);
-        Ok(true)
+        self.commit(&mut std::iter::empty()).map(|()| true)
     }
 
-    fn emptied(&self) -> u64 {
-        self.emptied.load(Ordering::Relaxed)
+    fn slack(&self) -> u64 {
+        self.slack.load(Ordering::Relaxed)
     }
 
     fn was_packed(&self) -> bool {

@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn numbers_lead_back_and_stay_small() {
-        for (next, slots) in [(2, 65_535), (1 << 34, 65_535), (1 << 35, 4095), (1 << 43, 255)] {
+        for (next, slots) in [(2, 65_535), (1 << 34, 65_535), (1 << 35, 4095), (1 << 42, 255)] {
             let numbers = Numbers::of(next).unwrap();
             assert_eq!(numbers.slots(), slots);
             for slot in [1, 2, slots / 2, slots] {

@@ -53,9 +53,12 @@ impl Shared {
             }
             // Errors are kept by the container, and told to whoever comes next.
             if checkpoint || (sync && self.has_removed_much()) {
-                let _ = self.checkpoint().and_then(|()| self.pack_if_emptied());
+                let _ = self.checkpoint();
             } else if sync {
                 let _ = self.container.sync_up_to(self.container.appended());
+            }
+            if checkpoint || sync {
+                self.pack_slack();
             }
         }
     }

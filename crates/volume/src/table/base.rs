@@ -273,7 +273,7 @@ impl Base {
     /// Gives space back: checkpoints, packs the key-value store, punches what is free, and cuts off what is free at the end.
     pub fn gc(&self) -> Result<()> {
         self.checkpoint()?;
-        self.shared.pack()?;
+        self.shared.pack_patiently()?;
         self.shared.shrink_log();
         // Held, so that nobody takes what is punched.
         let space = self.shared.container.space();

@@ -222,8 +222,8 @@ impl Shared {
         }
     }
 
-    /// Packs the key-value store, unless a reader keeps it from that. Everybody waits meanwhile who reads or writes metadata.
-    pub(super) fn pack(&self) -> Result<()> {
+    /// Packs the key-value store; `false` if a reader keeps it from that. Everybody waits meanwhile who reads or writes metadata.
+    pub(super) fn pack(&self) -> Result<bool> {
         let _one_at_a_time = self.checkpointing.lock();
         self.container.check_writable()?;
         self.go_live()?;
@@ -238,7 +238,18 @@ impl Shared {
         if result.is_err() || viewed.is_err() {
             self.revive(&view);
         }
-        result.map(drop).and(viewed)
+        viewed.and(result)
+    }
+
+    /// As [`Shared::pack`], a few times if readers keep it from that.
+    pub(super) fn pack_patiently(&self) -> Result<bool> {
+        const ATTEMPTS_MAX: usize = 50;
+        for _ in 0..ATTEMPTS_MAX {
+            if self.pack()? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 

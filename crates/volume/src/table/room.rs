@@ -32,19 +32,19 @@ const COPIED_MAX_BYTES: u64 = 32 << 20;
 const KV_RUNS_KEPT_BACK: u64 = 256;
 
 /// Of the store's space, the part that is to be without need before it is packed for who finds no room.
-const EMPTIED_PART_WANTED: u64 = 32;
+const SLACK_PART_WANTED: u64 = 32;
 
-/// As [`EMPTIED_PART_WANTED`], in the background.
-const EMPTIED_PART_UNASKED: u64 = 2;
+/// As [`SLACK_PART_WANTED`], in the background.
+const SLACK_PART_UNASKED: u64 = 4;
 
 /// Least space of the store that is packed for, in segments.
-const EMPTIED_MIN_SEGMENTS: u64 = 4;
+const SLACK_MIN_SEGMENTS: u64 = 4;
 
 /// What the store may hold at most, in bytes, to be packed in the background: others wait meanwhile.
 const PACKED_UNASKED_MAX_BYTES: u64 = 64 << 20;
 
 /// Keys that are removed in memory before a checkpoint is made for them, with the next sync.
-const REMOVED_KEYS_MANY: usize = 16 << 10;
+const REMOVED_KEYS_MANY: usize = 1 << 10;
 
 /// How long what found the host full is not tried again.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -112,11 +112,11 @@ impl Shared {
         if runs > self.kv_runs_max {
             return Some("the metadata lies in too many pieces; `adit volume gc` packs it");
         }
-        let emptied = self.kv.emptied() / u64::from(self.container.segment_len());
+        let slack = self.kv.slack() / u64::from(self.container.segment_len());
         let space = self.container.space();
         let kept_back = space.geometry().kept_back;
         let least = kept_back.div_ceil(2);
-        let inside = u32::try_from(emptied).unwrap_or(u32::MAX);
+        let inside = u32::try_from(slack).unwrap_or(u32::MAX);
         let kept = if takes_away { least } else { (kept_back - kept_back / 4).saturating_sub(inside).max(least) };
         (space.available() < kept.saturating_add(pending)).then_some("the capacity is used up")
     }
@@ -138,26 +138,31 @@ impl Shared {
         if let Some(found) = attempt() {
             return Ok(Some(found));
         }
-        if self.kv.was_packed() && !self.is_emptied(EMPTIED_PART_WANTED) {
+        if self.kv.was_packed() && !self.has_slack(SLACK_PART_WANTED) {
             return Ok(None);
         }
-        match self.pack() {
-            // The host has none for that; what was there is there.
-            Err(e) if e.kind().is_no_room() => Ok(None),
-            packed => packed.map(|()| attempt()),
-        }
+        self.is_over(self.pack_patiently());
+        Ok(attempt())
+    }
+
+    /// Whether packing is not to be tried again. A failure takes nothing away: what was there is there.
+    fn is_over(&self, packed: Result<bool>) -> bool {
+        packed.unwrap_or_else(|e| {
+            tracing::warn!(file = self.container.name(), "what was removed leaves room that is not given back: {e}");
+            true
+        })
     }
 
     /// Whether so much of the store's space is there without need.
-    fn is_emptied(&self, part: u64) -> bool {
+    fn has_slack(&self, part: u64) -> bool {
         let segment_len = u64::from(self.container.segment_len());
         let stored = u64::from(self.container.space().fixed()) * segment_len;
-        self.kv.emptied() >= (stored / part).max(EMPTIED_MIN_SEGMENTS * segment_len)
+        self.kv.slack() >= (stored / part).max(SLACK_MIN_SEGMENTS * segment_len)
     }
 
     /// Bytes that packing the store would give back, if there are enough for that to be done for who needs them.
-    pub(super) fn emptied(&self) -> u64 {
-        if self.is_emptied(EMPTIED_PART_WANTED) { self.kv.emptied() } else { 0 }
+    pub(super) fn slack(&self) -> u64 {
+        if self.has_slack(SLACK_PART_WANTED) { self.kv.slack() } else { 0 }
     }
 
     /// Whether so much was removed since the last checkpoint that room inside of the store is worth one: where there is little of
@@ -170,13 +175,14 @@ impl Shared {
     }
 
     /// Packs the store where most of it is there without need, so that this is soon done.
-    pub(super) fn pack_if_emptied(&self) -> Result<()> {
+    pub(super) fn pack_slack(&self) {
         let stored = u64::from(self.container.space().fixed()) * u64::from(self.container.segment_len());
-        let is_short_work = stored.saturating_sub(self.kv.emptied()) <= PACKED_UNASKED_MAX_BYTES;
-        if self.host_is_full() || !is_short_work || !self.is_emptied(EMPTIED_PART_UNASKED) {
-            return Ok(());
+        let is_short_work = stored.saturating_sub(self.kv.slack()) <= PACKED_UNASKED_MAX_BYTES;
+        let may = !self.host_is_full() && !self.container.has_failed();
+        if may && is_short_work && self.has_slack(SLACK_PART_UNASKED) && !self.is_over(self.pack()) {
+            // Soon again.
+            self.note_unsynced();
         }
-        self.pack()
     }
 
     pub(super) fn no_space(&self, op: &'static str) -> FsError {
@@ -269,9 +275,9 @@ impl Shared {
     pub(super) fn end(&self) -> Result<()> {
         match self.checkpoint() {
             Ok(()) => {
-                let packed = self.pack_if_emptied();
+                self.pack_slack();
                 self.shrink_log();
-                if is_no_space(&packed) { Ok(()) } else { packed }
+                Ok(())
             }
             Err(e) if e.kind().is_no_room() => self.container.sync(),
             result => result,

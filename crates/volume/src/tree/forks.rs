@@ -112,7 +112,9 @@ impl Tree {
         let below: Vec<Line> =
             children.filter_map(|&child| Line::new(topology, child).transpose()).collect::<Result<_>>()?;
         let mut writers = Vec::new();
-        below.iter().rev().take(1).for_each(|line| line.way_to_a_viewer(&mut writers));
+        if let Some(line) = below.last() {
+            line.way_to_a_viewer(&mut writers);
+        }
         writers.sort_unstable();
         let _numbers = self.numbers.lock();
         let mut draft = Draft::new(self);

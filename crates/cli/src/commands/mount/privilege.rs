@@ -1,10 +1,10 @@
-//! What a mount may do that is root's to allow: device nodes and set-id programs when mount(8) asks for it; and `remount`, by which its flags change.
+//! Things that root alone may allow a mount: device nodes and set-id programs when mount(8) asks for it; and `remount`, by which its flags change.
 //!
 //! mount(8) never hands `dev` and `suid` to a helper: they are its defaults, so a word that says otherwise is all that it hands on. Helpers of
 //! FUSE filesystems therefore take both as given for root unless told otherwise, and so does this one. `adit mount` itself has neither unless it
 //! is asked: who types it need not think of that.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use adit_mount::control::Registry;
 use adit_mount::{MountError, MountOptions, mountpoint};
@@ -24,8 +24,8 @@ pub fn respect_host(request: &mut MountRequest, source: &Path) {
     if !request.is_granted {
         return;
     }
-    let upper: Option<PathBuf> = request.upper.clone().or_else(|| request.upper_dir.clone());
-    for place in [Some(source), upper.as_deref()].into_iter().flatten() {
+    let upper = request.upper.as_deref().or(request.upper_dir.as_deref());
+    for place in [Some(source), upper].into_iter().flatten() {
         // A place that is not on this machine, or not there yet, says nothing.
         let Ok(host) = rustix::fs::statvfs(place) else { continue };
         request.options.suid &= !host.f_flag.contains(StatVfsMountFlags::NOSUID);
@@ -33,7 +33,7 @@ pub fn respect_host(request: &mut MountRequest, source: &Path) {
     }
 }
 
-/// Whether the flags of a mount are to be changed, and nothing mounted.
+/// True if the flags of a mount are to be changed, and nothing mounted.
 pub fn is_remount(args: &MountArgs) -> bool {
     args.options.iter().flat_map(|list| split_options(list)).any(|option| option == REMOUNT)
 }
@@ -57,8 +57,10 @@ pub fn remount(args: &MountArgs) -> Result<()> {
         ..MountOptions::default()
     };
     for option in args.options.iter().flat_map(|list| split_options(list)) {
-        // What is none of its flags was for the mount that is there.
-        option.to_str().map(|option| options.apply(option));
+        // Other options were for the mount that is there.
+        if let Some(option) = option.to_str() {
+            options.apply(option);
+        }
     }
     options.read_only |= args.read_only;
     let served = Registry::of_this_user().list().into_iter().find(|mount| mount.device == entry.device);

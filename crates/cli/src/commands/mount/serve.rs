@@ -370,7 +370,7 @@ impl Verbs {
         synced.map(|()| json!({"goes_on": goes_on})).map_err(unsafe_because)
     }
 
-    /// Has everything be on the disk. What the kernel holds comes by itself when its last mount goes; if there are others, it is asked for that.
+    /// Has everything be on the disk. The kernel gives what it holds by itself when its last mount goes; if there are others, it is asked for that.
     fn write_back(&self, is_elsewhere: bool) -> Result<Result<(), FsError>, ControlError> {
         let engine = self.engine()?;
         if self.info.read_only {
@@ -388,7 +388,7 @@ impl Verbs {
     /// Waits for the end of what was unmounted. True if that does not come, because the kernel still holds the filesystem.
     ///
     /// # Errors
-    /// What its last flush said.
+    /// The words of its last flush.
     fn is_held_elsewhere(&self) -> Result<bool, ControlError> {
         let began = Instant::now();
         while began.elapsed() < OUTCOME_PATIENCE {

@@ -58,7 +58,9 @@ fn serve(plan: &Plan, dir: &Path, password: Password, readiness: Option<&mut Opt
     };
     let state = plan.state.clone().ok_or_else(|| Failure::usage("no state directory is known"));
     // Checked at the beginning as well, when nobody had typed a password; but others may have come since.
-    let opened: Opened = open::vault::open(dir, password, state, purpose, request.exclusive)?.into();
+    let vault = open::vault::open(dir, password, state, purpose, request.exclusive)?;
+    let why = why.or(vault.why_read_only.clone());
+    let opened: Opened = vault.into();
     // What was refused may be gone by now: a password is read into more than it needs.
     adit_vault::memory::lock_again();
     if !adit_vault::memory::is_locked() {

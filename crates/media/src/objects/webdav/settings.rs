@@ -9,7 +9,7 @@ use data_encoding::BASE64;
 use http::{HeaderValue, Uri};
 
 use super::super::near::Place;
-use super::super::options::{ObjectsOptions, Surroundings};
+use super::super::options::{ObjectsOptions, Surroundings, bundle_of_others};
 
 /// The user and the password, and the token that may be there instead.
 const USER: &str = "ADIT_WEBDAV_USER";
@@ -82,8 +82,8 @@ impl WebDavSettings {
     ) -> Result<WebDavSettings> {
         let mut options = options.clone();
         options.complete(around);
-        let bundle = || ["AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"].iter().find_map(|name| around.set_variable(name));
-        options.ca_bundle = options.ca_bundle.take().or_else(|| bundle().map(Into::into));
+        let ca_bundle = options.ca_bundle.take().or_else(|| around.set_variable("AWS_CA_BUNDLE").map(Into::into));
+        options.ca_bundle = ca_bundle.or_else(|| bundle_of_others(around));
         let refuse =
             |why: String| FsError::new(ErrorKind::InvalidInput).on("open object store", collection).because(why);
         let said = if options.anonymous { None } else { authorization(&options, around).map_err(refuse)? };

@@ -124,7 +124,7 @@ impl Extents for Base {
     }
 
     fn space(&self) -> Space {
-        let inside = self.shared.emptied() / BLOCK_LEN_BYTES as u64;
+        let inside = self.shared.slack() / BLOCK_LEN_BYTES as u64;
         let space = self.shared.container.space();
         let (free, reserved) = space.blocks(inside);
         let geometry = space.geometry();

@@ -15,6 +15,7 @@ use serde_json::Value;
 use super::{Process, branch_of, overlay};
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
+use crate::process;
 use crate::volume_work;
 use crate::volume_work::Asked;
 
@@ -25,7 +26,7 @@ impl Process {
         if !asked.only_reads() {
             self.expect_writable()?;
         }
-        match &asked {
+        let done = match &asked {
             Asked::Restore { branch, name, path } => self.restore(&asked, branch, name, path),
             Asked::Snapshot { name, .. } => self.perform(&asked).inspect(|_| self.tell(name)),
             Asked::DeleteSnapshot { name } => {
@@ -35,7 +36,12 @@ impl Process {
             }
             Asked::Diff { old, new } if self.lower.is_some() => self.differences(old, new),
             _ => self.perform(&asked),
+        };
+        // These take memory for all that differs, or goes.
+        if matches!(asked, Asked::Restore { .. } | Asked::Diff { .. } | Asked::DeleteSnapshot { .. } | Asked::Gc) {
+            process::hand_back_small_pieces();
         }
+        done
     }
 
     /// How the overlay that is mounted differs between two states of its upper: names of snapshots, or of branches.
