@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-/// As the macro of the standard library; the text is [inert](inert), and a closed standard error is no failure.
+/// As the macro of the standard library; the text is [`inert`], and a closed standard error is no failure.
 macro_rules! eprintln {
     ($($text:tt)*) => { $crate::terminal::tell(&format!("{}\n", format_args!($($text)*))) };
 }
@@ -18,7 +18,7 @@ macro_rules! eprint {
     ($($text:tt)*) => { $crate::terminal::tell(&format!($($text)*)) };
 }
 
-/// A name within text: on one line, and [inert](inert). Bytes that are not UTF-8 are replaced.
+/// A name within text: on one line, and [`inert`]. Bytes that are not UTF-8 are replaced.
 pub fn printable(name: &[u8]) -> String {
     escaped(&String::from_utf8_lossy(name), |c| is_order(c) || matches!(c, '\n' | '\t')).into_owned()
 }

@@ -144,6 +144,7 @@ const REGEXES: &[(&str, &str)] = &[
 
 /// Whether a glob matches, in the plainest way.
 pub fn glob_matches(glob: &str, text: &[u8]) -> bool {
+    let glob = glob.trim_start_matches("./");
     let glob = glob.strip_prefix('/').unwrap_or(glob);
     let is_text = std::str::from_utf8(text).is_ok();
     each_choice(glob).iter().any(|glob| plain(&glob.chars().collect::<Vec<_>>(), text, true, is_text))
