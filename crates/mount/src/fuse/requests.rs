@@ -4,13 +4,14 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use adit_core::FsError;
 use adit_core::engine::Engine;
 use adit_core::types::Ino;
+use adit_core::{ErrorKind, FsError};
 use fuser::{Errno, INodeNo};
 
 use crate::activity::Activity;
 use crate::errno::{ErrorLog, errno_of};
+use crate::nodes::Nodes;
 use crate::request::Kind as Asked;
 
 /// The engine, and what is kept of each request to it: it is counted, a panic (which would end fuser's worker, and after
@@ -18,37 +19,43 @@ use crate::request::Kind as Asked;
 pub(super) struct Requests {
     pub(super) engine: Arc<Engine>,
     pub(super) activity: Arc<Activity>,
+    pub(super) nodes: Arc<Nodes>,
     errors: ErrorLog,
 }
 
 impl Requests {
     pub(super) fn new(engine: Arc<Engine>, activity: Arc<Activity>) -> Self {
-        Requests { engine, activity, errors: ErrorLog::default() }
+        Requests { engine, activity, nodes: Arc::default(), errors: ErrorLog::default() }
     }
 
-    /// Runs one request.
+    /// Runs one request, about the inode that the kernel means by `node`. Which that is is found out while the request is in progress: one
+    /// that was held off may be about something else, or nothing, by then.
     pub(super) fn ask<T>(
         &self,
         asked: Asked,
-        ino: INodeNo,
-        call: impl FnOnce(&Engine) -> Result<T, FsError>,
+        node: INodeNo,
+        call: impl FnOnce(&Engine, INodeNo) -> Result<T, FsError>,
     ) -> Result<T, Errno> {
         self.activity.count(asked);
-        self.run(asked, Ino(ino.0), call)
+        self.run(asked, node, call)
     }
 
     /// Likewise, for what the kernel did not ask for by itself: it is not counted.
     pub(super) fn run<T>(
         &self,
         asked: Asked,
-        ino: Ino,
-        call: impl FnOnce(&Engine) -> Result<T, FsError>,
+        node: INodeNo,
+        call: impl FnOnce(&Engine, INodeNo) -> Result<T, FsError>,
     ) -> Result<T, Errno> {
         let op = asked.name();
         let Some(_request) = self.activity.begin() else {
             return Err(Errno::ENOTCONN);
         };
-        match catch_unwind(AssertUnwindSafe(|| call(&self.engine))) {
+        let ino = Ino(self.nodes.inode(node).0);
+        // The end of a handle is one all the same, and times that are for nobody any more are a case of their own.
+        let is_over = Nodes::is_former(ino) && !asked.is_an_end() && asked != Asked::Setattr;
+        let answer = || if is_over { Err(ErrorKind::Stale.into()) } else { call(&self.engine, INodeNo(ino.0)) };
+        match catch_unwind(AssertUnwindSafe(answer)) {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(error)) => {
                 self.activity.damage.note(ino, &error);
@@ -60,6 +67,12 @@ impl Requests {
                 Err(Errno::EIO)
             }
         }
+    }
+
+    /// The second inode that a request in progress is about.
+    pub(super) fn second(&self, node: INodeNo) -> Result<Ino, FsError> {
+        let ino = Ino(self.nodes.inode(node).0);
+        if Nodes::is_former(ino) { Err(ErrorKind::Stale.into()) } else { Ok(ino) }
     }
 
     /// Runs what is no request of a user, or comes after its answer: it is not counted, and nobody hears how it ends.

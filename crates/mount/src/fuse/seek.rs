@@ -34,7 +34,8 @@ impl Seeks {
     /// Answers, at once or soon.
     pub(super) fn answer(&self, requests: &Arc<Requests>, kernel: &OnceLock<Notifier>, seek: Seek, reply: ReplyLseek) {
         let engine = &requests.engine;
-        let unwritten = engine.options().kernel_writeback && engine.is_open_for_writing(Ino(seek.ino.0));
+        let ino = Ino(requests.nodes.inode(seek.ino).0);
+        let unwritten = engine.options().kernel_writeback && engine.is_open_for_writing(ino);
         match kernel.get() {
             Some(kernel) if unwritten => {
                 let waiting = self.waiting.get_or_init(|| start(requests.clone(), kernel.clone()));
@@ -63,7 +64,7 @@ fn start(requests: Arc<Requests>, kernel: Notifier) -> Sender<(Seek, ReplyLseek)
 
 impl Seek {
     fn run(&self, requests: &Requests, reply: ReplyLseek) {
-        let found = requests.ask(Asked::Lseek, self.ino, |engine| {
+        let found = requests.ask(Asked::Lseek, self.ino, |engine, _| {
             let data = match self.whence {
                 libc::SEEK_DATA => true,
                 libc::SEEK_HOLE => false,
