@@ -112,7 +112,7 @@ impl Failure {
         let kind = adit_core::error::kind_of_io(error);
         let failure = Failure::new(Code::of(kind), format!("{subject}: {}", plain(error)));
         match hint_for(kind) {
-            Some(hint) if Code::of(kind) == Code::NoSpace => failure.hint(hint),
+            Some(hint) if kind.is_no_room() => failure.hint(hint),
             _ => failure,
         }
     }
@@ -148,8 +148,7 @@ impl Failure {
             crate::process::die_of_sigpipe();
         }
         if !self.said {
-            // Standard error may be closed; there is nowhere to say so.
-            let _ = io::Write::write_all(&mut io::stderr(), format!("adit: {}\n", self.text()).as_bytes());
+            eprintln!("adit: {}", self.text());
         }
     }
 }
@@ -173,7 +172,7 @@ impl Failures {
 
 /// The kind of an error; where there was no space for something that it comes from, that: it is what can be done something about.
 fn kind_of(error: &FsError) -> ErrorKind {
-    let is_full = |kind: &ErrorKind| matches!(kind, ErrorKind::NoSpace | ErrorKind::QuotaExceeded);
+    let is_full = |kind: &ErrorKind| kind.is_no_room();
     let below = |error: &FsError| {
         let cause = error.cause()?;
         let io = cause.downcast_ref().map(adit_core::error::kind_of_io);
@@ -251,7 +250,8 @@ impl Advice {
         match (&self.volume, &self.room) {
             (Some(file), _) if error.kind() == ErrorKind::Corrupt => failure.hint(volume_is_damaged(file)),
             _ if self.manifest && error.kind() == ErrorKind::Corrupt => failure.hint(CONTENT_IS_WRONG),
-            (_, Some(room)) if failure.code() == Code::NoSpace => failure.hint(room.advice()),
+            // A quota says nothing of how full a disk is.
+            (_, Some(room)) if kind_of(error) == ErrorKind::NoSpace => failure.hint(room.advice()),
             _ => failure,
         }
     }
@@ -276,7 +276,13 @@ fn hint_for(kind: ErrorKind) -> Option<&'static str> {
             "`adit vault check`, `adit volume check` or `adit manifest verify` lists everything that is damaged; restore it from a backup if you can"
         }
         ErrorKind::Busy => "close what uses it, or see who does with `fuser -vm PATH`",
-        ErrorKind::NoSpace | ErrorKind::QuotaExceeded => "free some space there, and try again",
+        ErrorKind::NoSpace => "free some space there, and try again",
+        ErrorKind::QuotaExceeded => {
+            "the quota of its owner is used up there: remove something that counts for it, or have it raised (`quota` tells it)"
+        }
+        ErrorKind::FileTooLarge => {
+            "no file may be that long there: by the filesystem that it lies on (FAT32: 4 GiB), or by a limit of who runs this (`ulimit -f`)"
+        }
         ErrorKind::ReadOnly => "it is opened read-only, or lies on a read-only filesystem",
         _ => return None,
     })
@@ -313,6 +319,17 @@ mod tests {
         for failure in failures.into_iter().chain([Failure::io("/x", &no_space())]) {
             assert_eq!(failure.code(), Code::NoSpace, "{}", failure.text());
             assert!(failure.text().contains("and try again"), "{}", failure.text());
+        }
+        // A limit of the host's is no lack of space.
+        for (number, code, told) in
+            [(libc::EDQUOT, Code::NoSpace, "the quota of its owner"), (libc::EFBIG, Code::Failure, "ulimit -f")]
+        {
+            let below = FsError::new(ErrorKind::Io).because(io::Error::from_raw_os_error(number));
+            for error in [below, FsError::from(io::Error::from_raw_os_error(number))] {
+                let failure = Advice::about_volume(Path::new("/tmp/none")).failure("/x", &error);
+                assert!(failure.text().contains(told) && !failure.text().contains("resize"), "{}", failure.text());
+                assert_eq!(failure.code(), code, "{}", failure.text());
+            }
         }
         let damaged = FsError::new(ErrorKind::Corrupt).because(no_space());
         assert_eq!(Failure::fs("/x", &damaged).code(), Code::Corrupt);

@@ -81,8 +81,7 @@ pub fn obey() {
         0 => {}
         signal => {
             if let Some(left) = LEFT.get() {
-                // Standard error may be closed; there is nowhere to say so.
-                let _ = io::Write::write_all(&mut io::stderr(), format!("adit: interrupted: {left}\n").as_bytes());
+                eprintln!("adit: interrupted: {left}");
             }
             crate::process::die_of(signal)
         }

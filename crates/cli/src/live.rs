@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -10,6 +11,7 @@ use adit_mount::MountError;
 use adit_mount::control::{ControlError, MountInfo, Registry};
 use adit_mount::holders::{self, Holder};
 use adit_mount::mountpoint::{self, MountEntry};
+use adit_mount::sightings::{self, Sighting};
 use serde_json::Value;
 
 use crate::commands::mount::{answered, mount_failure};
@@ -129,7 +131,7 @@ pub fn respect_mounts(dir: &Path, exclusive: bool) -> Result<()> {
 
 /// The source at `path` cannot be used because it is `how`; `instead` begins the hint for a mount that is in its place.
 pub fn in_the_way(path: &Path, mount: &MountInfo, how: &str, instead: &str) -> Failure {
-    let (source, mountpoint, pid) = (path.display(), &mount.mountpoint, mount.pid);
+    let (source, mountpoint) = (path.display(), &mount.mountpoint);
     if mount.hidden {
         // Nobody is told of its place. An overlay reads a snapshot through it, or another command works in it.
         return match overlay_on(path).filter(MountInfo::is_attached) {
@@ -142,16 +144,21 @@ pub fn in_the_way(path: &Path, mount: &MountInfo, how: &str, instead: &str) -> F
         let hint = format!("{instead} unmount it first: adit umount {mountpoint}");
         return Failure::new(Code::Busy, format!("{source}: {how} on {mountpoint}")).hint(hint.trim_start());
     }
-    if is_elsewhere(mount) {
-        return Failure::new(Code::Busy, format!("{source}: {how} on {mountpoint}, in another mount namespace"))
-            .hint(format!("unmount it there, or end its process, which writes everything back: kill {pid}"));
-    }
     ending(&source.to_string(), mount)
 }
 
-/// The mount was detached from its place, and is still ending; that passes unless somebody holds it.
+/// The mount is not in its place any more, but it has not ended: it is mounted elsewhere; or it was detached and is still ending, which passes unless
+/// somebody holds it.
 pub fn ending(subject: &str, mount: &MountInfo) -> Failure {
     let (mountpoint, pid) = (&mount.mountpoint, mount.pid);
+    let elsewhere = sightings::of(&mount.device).seen;
+    if !elsewhere.is_empty() {
+        let what = format!("{subject}: not on {mountpoint} here, but still mounted {}", show_places(&elsewhere));
+        // Whoever starts a process in a namespace of its own may let go of the copies in a moment.
+        return Failure::new(Code::Busy, what)
+            .hint(format!("unmount it there, or end its process, which writes everything back: kill {pid}"))
+            .passing();
+    }
     let written = if mount.kind == "vault" { "is not encrypted" } else { "stays in that folder" };
     let what = format!(
         "{subject}: the mount on {mountpoint} was detached and is still ending; {mountpoint} is an ordinary folder now, and \
@@ -161,12 +168,6 @@ pub fn ending(subject: &str, mount: &MountInfo) -> Failure {
     let failure = Failure::new(Code::Busy, what)
         .hint(format!("{}; or end it within seconds, with everything written back: kill {pid}", who_holds(&holders)));
     if holders.is_empty() { failure.passing() } else { failure }
-}
-
-/// Whether a mount that this process does not see is in its place for the process that serves it.
-fn is_elsewhere(mount: &MountInfo) -> bool {
-    let status = Registry::of_this_user().call_entry(mount, "status", &Value::Null);
-    status.is_ok_and(|status| status["state"] == "mounted")
 }
 
 /// The other processes that have something open on the mount with this device. This one only looks at it, and is gone in a moment.
@@ -197,6 +198,22 @@ pub fn who_holds(holders: &[Holder]) -> String {
         _ => {}
     }
     format!("close what has files open there: {}", named.join(", "))
+}
+
+/// `on /b, on /mnt in the mount namespace of process 123 (sleep)`
+pub fn show_places(seen: &[Sighting]) -> String {
+    let show = |sighting: &Sighting| {
+        let place = crate::output::printable(sighting.place.as_os_str().as_bytes()).to_string();
+        match &sighting.process {
+            None => format!("on {place}"),
+            Some(process) => format!("on {place} in the mount namespace of {}", show(process)),
+        }
+    };
+    let mut named: Vec<String> = seen.iter().take(NAMED_MAX).map(show).collect();
+    if seen.len() > NAMED_MAX {
+        named.push(format!("and in {} more places", seen.len() - NAMED_MAX));
+    }
+    named.join(", ")
 }
 
 /// `process 123 (vim)`

@@ -8,11 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use adit_mount::daemon::BoundedLog;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::args::low::GlobalArgs;
 use crate::failure::{Failure, Result};
+use crate::terminal::{InertLines, inert};
 
 /// What goes to a file, unless something else was asked for.
 const BACKGROUND_LEVEL: &str = "info";
@@ -53,8 +55,9 @@ pub fn of_foreground(global: &GlobalArgs, file: Option<&Path>) -> Result<()> {
 
 fn to_stderr(global: &GlobalArgs, default: &str, file: Option<BoundedLog>) -> Result<()> {
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(colours);
-    let of_file = file.map(|log| tracing_subscriber::fmt::layer().with_writer(Mutex::new(log)).with_ansi(false));
+    let to_stderr = move || InertLines::new(io::stderr(), colours);
+    let lines = tracing_subscriber::fmt::layer().with_writer(to_stderr).with_ansi(colours);
+    let of_file = file.map(in_file);
     let of_file =
         of_file.map(|lines| filter(global, BACKGROUND_LEVEL).map(|filter| lines.with_filter(filter))).transpose()?;
     tracing_subscriber::registry()
@@ -90,15 +93,22 @@ pub fn to_file(global: &GlobalArgs, path: &Path, for_all: bool) -> Result<()> {
     let filter = filter(global, BACKGROUND_LEVEL)?;
     let log = if for_all { BoundedLog::open_for_all(path) } else { BoundedLog::open(path) };
     let log = log.map_err(|e| Failure::io(path.display(), &e))?;
-    let lines = tracing_subscriber::fmt::layer().with_writer(Mutex::new(log)).with_ansi(false);
-    tracing_subscriber::registry().with(lines.with_filter(filter)).with(Count.with_filter(LevelFilter::WARN)).init();
+    tracing_subscriber::registry()
+        .with(in_file(log).with_filter(filter))
+        .with(Count.with_filter(LevelFilter::WARN))
+        .init();
     Ok(())
+}
+
+/// Lines of a log file.
+fn in_file<S: tracing::Subscriber + for<'a> LookupSpan<'a>>(log: BoundedLog) -> impl Layer<S> {
+    tracing_subscriber::fmt::layer().with_writer(Mutex::new(InertLines::new(log, false))).with_ansi(false)
 }
 
 /// Notes in the log that was named why there is no mount, or no more: whoever reads only that is to know.
 pub fn note_failure(path: &Path, failure: &Failure) {
     // Where that is impossible, it is on standard error as well.
-    let noted = BoundedLog::open_for_all(path).and_then(|mut log| writeln!(log, "adit: {}", failure.text()));
+    let noted = BoundedLog::open_for_all(path).and_then(|mut log| writeln!(log, "adit: {}", inert(&failure.text())));
     if let Err(e) = noted {
         tracing::debug!(error = %e, "the failure is not in the log");
     }

@@ -5,10 +5,13 @@
 //! - [`source`], [`secrets`], [`open`], [`live`]: from a name and a password to an open source, beside those that have it
 //!   mounted; [`volume_work`]: what is asked of a volume, whoever has it open; [`drafts`]: what a killed `put` left;
 //! - [`devices`]: who answers bulk questions;
-//! - [`output`], [`progress`], [`failure`], [`exit_code`], [`space`]: what the user gets to see;
+//! - [`terminal`], [`output`], [`progress`], [`failure`], [`exit_code`], [`space`]: what the user gets to see;
 //! - [`process`], [`interrupt`], [`logging`], [`state_dir`]: the process itself.
 //!
 //! Terminal, home and environment are touched here only; the libraries below know none of them.
+
+#[macro_use]
+mod terminal;
 
 mod args;
 mod asked;

@@ -8,6 +8,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::failure::{Failure, Result};
+use crate::terminal::inert;
+pub use crate::terminal::printable;
 
 /// Buffered standard output. A reader that went away ends the program quietly.
 pub struct Output(BufWriter<StdoutLock<'static>>);
@@ -18,20 +20,23 @@ impl Output {
         Output(BufWriter::with_capacity(64 * 1024, io::stdout().lock()))
     }
 
-    /// Writes bytes as they are.
+    /// Writes bytes as they are: no text for people.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
         self.0.write_all(bytes).map_err(|e| Failure::output(&e))
     }
 
     /// Writes a line.
     pub fn line(&mut self, line: impl std::fmt::Display) -> Result<()> {
-        writeln!(self.0, "{line}").map_err(|e| Failure::output(&e))
+        self.text(&format!("{line}\n"))
     }
 
     /// Writes a whole JSON document, indented.
     pub fn json(&mut self, value: &impl Serialize) -> Result<()> {
-        serde_json::to_writer_pretty(&mut self.0, value).map_err(|e| Failure::output(&e.into()))?;
-        self.line("")
+        self.line(serde_json::to_string_pretty(value).map_err(|e| Failure::output(&e.into()))?)
+    }
+
+    fn text(&mut self, text: &str) -> Result<()> {
+        self.bytes(inert(text).as_bytes())
     }
 
     /// Writes what is buffered. Call it at the end: errors on drop are lost.
@@ -62,7 +67,7 @@ impl JsonList {
         let text = serde_json::to_string(item).map_err(|e| Failure::output(&e.into()))?;
         out.bytes(if self.any { b",\n " } else { b"\n " })?;
         self.any = true;
-        out.bytes(text.as_bytes())
+        out.text(&text)
     }
 
     /// Ends the list.
@@ -180,11 +185,6 @@ pub fn mode_text(kind: Kind, perm: u16) -> String {
         });
     }
     text
-}
-
-/// A name for a terminal: control characters, which could give it orders, are replaced.
-pub fn printable(name: &[u8]) -> String {
-    String::from_utf8_lossy(name).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// `2024-05-06 07:08` in UTC.
@@ -329,11 +329,5 @@ mod tests {
         }
         assert_eq!(iso_for_people("2000-02-29T12:00:09Z"), "2000-02-29 12:00 UTC");
         assert!(since_text(951_825_609).starts_with("2000-02-29 12:00 UTC, "));
-    }
-
-    #[test]
-    fn names_give_no_orders_to_a_terminal() {
-        assert_eq!(printable(b"a\x1b[2Jb\nc"), "a?[2Jb?c");
-        assert_eq!(printable("ü".as_bytes()), "ü");
     }
 }

@@ -1,4 +1,4 @@
-//! What the process does to itself before anything else: no core dumps, enough descriptors, and its umask known.
+//! What the process does to itself before anything else: no core dumps, enough descriptors, errors for limits, and its umask known.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -49,15 +49,14 @@ pub fn harden() {
     // still right without them: the pages with keys are left out of dumps by themselves as well.
     let _ = rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
+    // A write beyond the limit of file sizes (`ulimit -f`) is an error then, which whoever wrote is told. By default it ends the process, and all
+    // its mounts.
+    // SAFETY: a plain system call: to ignore a signal breaks no invariant.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     // SAFETY: this is the first thing that the process does, and nothing but the vault's crate uses the crypto library.
     let held = unsafe { adit_vault::memory::hold_crypto_library() };
     debug_assert!(held, "called once");
-    let files = rustix::process::getrlimit(Resource::Nofile);
-    let wanted = files.maximum.map_or(DESCRIPTORS_MAX, |most| most.min(DESCRIPTORS_MAX));
-    if files.current.is_some_and(|now| now < wanted) {
-        let raised = Rlimit { current: Some(wanted), maximum: files.maximum };
-        let _ = rustix::process::setrlimit(Resource::Nofile, raised);
-    }
+    let _ = adit_mount::descriptors::limit(DESCRIPTORS_MAX);
 }
 
 /// Has large pieces of memory go back to the host when they are freed: for a process that stays.
@@ -70,6 +69,16 @@ pub fn hand_back_large_pieces() {
     for (what, len) in [(libc::M_MMAP_THRESHOLD, LARGE_LEN_BYTES), (libc::M_TRIM_THRESHOLD, LARGE_LEN_BYTES)] {
         // SAFETY: it sets a number, under the allocator's locks.
         let _is_set = unsafe { libc::mallopt(what, len) };
+    }
+}
+
+/// Hands the host what was freed in small pieces, which the C library keeps for the thread that had them: after work that took much
+/// for a moment, in a process that stays. It takes milliseconds.
+pub fn hand_back_small_pieces() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it touches memory that is free only, under the allocator's locks.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
 

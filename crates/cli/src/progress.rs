@@ -124,6 +124,18 @@ impl Progress {
         Progress { entries_total: Some((total, is_about)), ..self }
     }
 
+    /// Whether somebody watches, for whom it is worth to measure what is to be done before.
+    pub fn is_watched(&self) -> bool {
+        self.bar.is_some()
+    }
+
+    /// So many entries of what is to be done are measured, with so many bytes.
+    pub fn measured(&mut self, entries: u64, bytes: u64) {
+        self.entries_total = Some((entries, false));
+        let text = format!("measuring: {}, {}", counted_entries(entries), show_size(bytes));
+        self.bar.iter().for_each(|bar| bar.set_message(text.clone()));
+    }
+
     /// Whether anybody sees how far it is.
     pub fn is_shown(&self) -> bool {
         self.bar.is_some() || self.lines
@@ -163,8 +175,8 @@ impl Progress {
     /// An entry begins.
     pub fn entry(&mut self, path: &str) {
         self.entries += 1;
-        let entries = self.entries;
-        self.bar.iter().for_each(|bar| bar.set_message(format!("{entries}  {}", printable(path.as_bytes()))));
+        let text = format!("{}  {}", self.entries_text(), printable(path.as_bytes()));
+        self.bar.iter().for_each(|bar| bar.set_message(text.clone()));
         self.tick();
     }
 
@@ -243,6 +255,29 @@ impl Progress {
             return;
         }
         self.failed(failure);
+    }
+
+    /// Tells what was done, and ends as [`Progress::finish`] does.
+    pub fn finish_with_sum(self) -> crate::failure::Result<()> {
+        if self.entries > self.failures.values().sum() {
+            self.remark(&self.sum(self.began.elapsed()));
+        }
+        self.finish()
+    }
+
+    /// What was done in that time.
+    fn sum(&self, took: Duration) -> String {
+        let failed = self.failures.values().sum::<u64>();
+        let mut text = format!("adit: {}: {}", self.verb, counted_entries(self.entries.saturating_sub(failed)));
+        text += &format!(", {}", show_size(self.bytes));
+        if took >= Duration::from_secs(1) {
+            let rate = show_size((self.bytes as f64 / took.as_secs_f64()) as u64);
+            text += &format!(" in {}, {rate}/s", span_text(took.as_secs()));
+        }
+        if failed > 0 {
+            text += &format!("; {failed} failed");
+        }
+        text
     }
 
     /// Ends the display; fails if an entry did.
@@ -385,6 +420,21 @@ mod tests {
         let line = progress.line(took);
         assert!(line.contains("10.0 MiB/s, 10 seconds left"), "{line}");
         assert!(line.contains("140"), "{line}");
+    }
+
+    #[test]
+    fn a_copy_is_told_as_a_whole_when_it_is_over() {
+        let mut progress = Progress::shown_in_test().of_bytes(40 << 20);
+        progress.measured(3, 40 << 20);
+        for path in ["/a", "/b", "/c"] {
+            progress.entry(path);
+        }
+        let _ = progress.event(Event::Bytes(20 << 20));
+        let took = Duration::from_secs(4);
+        assert_eq!(progress.line(took), "adit: test: 3 of 3 entries, 20.0 MiB of 40.0 MiB, 5.0 MiB/s, 4 seconds left");
+        assert_eq!(progress.sum(took), "adit: test: 3 entries, 20.0 MiB in 4 seconds, 5.0 MiB/s");
+        let _ = progress.event(Event::Failed(&FsError::new(ErrorKind::PermissionDenied)));
+        assert_eq!(progress.sum(Duration::from_millis(5)), "adit: test: 2 entries, 20.0 MiB; 1 failed");
     }
 
     /// As the first mount of a large manifest reads it.

@@ -63,7 +63,7 @@ pub enum Asked {
 
 impl Asked {
     /// Whether it changes nothing.
-    fn only_reads(&self) -> bool {
+    pub fn only_reads(&self) -> bool {
         matches!(self, Asked::List | Asked::Diff { .. } | Asked::Info)
     }
 

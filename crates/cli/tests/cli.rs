@@ -52,6 +52,39 @@ fn cli_put_names_a_file_or_fills_a_folder() {
     assert!(listed.contains("password") && !listed.contains("vault"), "{listed}");
 }
 
+/// A vault has one name where the host has two. The first stays, the second is told, and all else is copied.
+#[test]
+fn cli_put_keeps_the_first_of_two_names_that_are_one() {
+    let bench = Bench::new();
+    let (composed, apart) = ("caf\u{e9}", "cafe\u{301}");
+    for (path, content) in [
+        (format!("files/{apart}"), "first"),
+        (format!("files/{composed}"), "second"),
+        ("files/other".to_owned(), "other"),
+        (format!("folders/{apart}/a"), "a"),
+        (format!("folders/{composed}/b"), "b"),
+    ] {
+        let path = bench.path(&path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+    for _again in 0..2 {
+        let put = bench.open("put", &["files", "folders", "/"]).expect(1);
+        let put = put.says(&format!("/files/{composed}: exists already")).says(&format!("/folders/{composed}: exists"));
+        put.says(&format!("the same there as {apart}, which was copied before"));
+        let content = bench.open("cat", &[&format!("/files/{composed}"), "/files/other"]).expect(0).text();
+        assert_eq!(content, "firstother");
+        assert_eq!(bench.open("ls", &[&format!("/folders/{composed}")]).expect(0).text(), "a\n");
+    }
+    // Given one by one, and of one spelling.
+    let (first, second) = (format!("files/{composed}"), format!("files/{apart}"));
+    bench.open("put", &[&first, &second, "/"]).expect(1).says("the same there as");
+    assert_eq!(bench.open("cat", &[&format!("/{apart}")]).expect(0).text(), "second");
+    fs::write(bench.path("other"), "another").unwrap();
+    bench.open("put", &["other", "files/other", "/"]).expect(1).says("another one of that name");
+    assert_eq!(bench.open("cat", &["/other"]).expect(0).text(), "another");
+}
+
 #[test]
 fn cli_get_writes_through_no_link() {
     let bench = Bench::new();
@@ -103,15 +136,36 @@ fn cli_json_shapes() {
 }
 
 #[test]
+fn cli_copies_are_told_as_a_whole() {
+    let bench = Bench::new();
+    bench.put_tree(&[("d/f", "four"), ("d/g", "five!")]);
+    let put = bench.open("put", &["d", "/"]).expect(0);
+    assert!(put.stderr.starts_with("adit: put: 3 entries, 9 B"), "{}", put.stderr);
+    assert_eq!(put.remarks(), "");
+    let get = bench.open("get", &["/d", "back"]).expect(0);
+    assert!(get.stderr.starts_with("adit: get: 3 entries, 9 B"), "{}", get.stderr);
+    assert_eq!(bench.open("get", &["/d/f", "-"]).expect(0).stderr, "");
+    assert_eq!(bench.open("put", &["-q", "d", "/"]).expect(0).stderr, "");
+}
+
+#[test]
 fn cli_human_listings() {
     let bench = Bench::new();
     fs::create_dir_all(bench.path("d/sub")).unwrap();
     fs::write(bench.path("d/sub/f"), "x").unwrap();
     fs::write(bench.path("d/z\x1b[1m"), "x").unwrap();
+    fs::write(bench.path("d/\u{202e}fdp.exe"), "x").unwrap();
     bench.open("put", &["d", "/"]).expect(0);
-    assert_eq!(bench.open("ls", &["-R", "/d"]).expect(0).text(), "sub\nsub/f\nz?[1m\n");
+    // Failures and JSON name them as well, and give no orders either.
+    bench.open("ls", &["/\u{202e}\x1b[1m"]).expect(1).says("\\u202e\\u001b[1m");
+    let json = bench.open("ls", &["--json", "/d"]).expect(0);
+    assert!(!json.text().contains('\u{202e}'));
+    assert!(json.json().as_array().unwrap().iter().any(|entry| entry["path"] == "/d/\u{202e}fdp.exe"));
+    fs::remove_file(bench.path("d/\u{202e}fdp.exe")).unwrap();
+    bench.open("rm", &["--yes", "/d/\u{202e}fdp.exe"]).expect(0);
+    assert_eq!(bench.open("ls", &["-R", "/d"]).expect(0).text(), "sub\nsub/f\nz\\u001b[1m\n");
     let tree = bench.open("tree", &["/"]).expect(0).text();
-    assert!(tree.contains("└── d\n    ├── sub\n    │   └── f\n    └── z?[1m\n"), "{tree}");
+    assert!(tree.contains("└── d\n    ├── sub\n    │   └── f\n    └── z\\u001b[1m\n"), "{tree}");
     assert_eq!(bench.open("tree", &["-L", "1"]).expect(0).text(), "/\n└── d\n\n1 folder, 0 files, 0 links\n");
     // A link to a folder is gone into, any other is shown itself.
     for (name, target) in [("to-f", "d/sub/f"), ("to-sub", "d/sub"), ("to-nothing", "nothing")] {
@@ -376,9 +430,9 @@ fn cli_set_id_bits_stay_with_their_owner_or_it_is_told() {
     mode("d/g", 0o1640);
     mode("d", 0o2770);
     let put = bench.open("put", &["d", "/"]).expect(0);
-    assert_eq!(put.stderr, "", "the copies have the same owner");
+    assert_eq!(put.remarks(), "", "the copies have the same owner");
     let get = bench.open("get", &["/d", "back"]).expect(0);
-    assert_eq!(get.stderr, "");
+    assert_eq!(get.remarks(), "");
     assert_eq!(facts(&bench.path("d")), facts(&bench.path("back")));
     if !common::is_root("giving files away") {
         return;

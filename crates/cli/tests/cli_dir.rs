@@ -153,11 +153,11 @@ fn copies_keep_holes_links_and_attributes() {
     fs::create_dir(bench.path("folder")).unwrap();
     for (source, out) in [("box", "from-box"), ("folder", "from-folder")] {
         let put = bench.run(["put", source, "tree", "/"]).expect(0);
-        assert_eq!(put.stderr, "");
+        assert_eq!(put.remarks(), "");
         // Once more over what is there, and into another name.
         bench.run(["put", source, "tree", "/"]).expect(0);
         let got = bench.run(["get", source, "/tree", out]).expect(0);
-        assert_eq!(got.stderr, "");
+        assert_eq!(got.remarks(), "");
         expect_special(&bench.path(out));
         bench.run(["get", source, "/tree", out]).expect(0);
         expect_special(&bench.path(&format!("{out}/tree")));

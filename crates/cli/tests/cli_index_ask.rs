@@ -53,6 +53,26 @@ fn field<'v>(list: &'v Value, name: &str) -> Vec<&'v str> {
     list.as_array().unwrap().iter().map(|one| one[name].as_str().unwrap()).collect()
 }
 
+#[test]
+fn newer_and_older_part_the_tree() {
+    let bench = bench();
+    let day = Duration::from_secs(1_740_873_600);
+    let notes = bench.path("work/notes.txt");
+    File::open(notes).unwrap().set_modified(SystemTime::UNIX_EPOCH + day).unwrap();
+    index(&bench, &["build", "work", "-o", "j"]).expect(0);
+    let found = |args: &[&str]| sorted(index(&bench, &[&["find", "j"], args].concat()));
+    let all = found(&[]).len();
+    for time in ["2025-03-02", "2025-03-02T00:00:00Z", "2025-03-02T01:30:00+01:30", "2025-03-01T19:00:00-0500"] {
+        let (newer, older) = (found(&["--newer", time]), found(&["--older", time]));
+        assert!(newer.contains(&"/notes.txt".to_owned()), "{time}: {newer:?}");
+        assert_eq!(newer.len() + older.len(), all, "{time}");
+    }
+    assert_eq!(found(&["--older", "2025-03-02T00:00:01Z"]), ["/notes.txt"]);
+    for bad in ["2025-02-31", "2025-03-02T00:00:00+1", "2025-03-02T00:00:00"] {
+        index(&bench, &["find", "j", "--newer", bad]).expect(2);
+    }
+}
+
 /// Of many patterns, wherever they come from; and of none.
 #[test]
 fn patterns_are_read_from_a_file_or_standard_input() {

@@ -42,6 +42,16 @@ fn changes(ran: Ran) -> Vec<String> {
     list.as_array().unwrap().iter().map(|one| format!("{} {}", text(one, "change"), text(one, "path"))).collect()
 }
 
+/// A vault cannot be opened there, and that is said.
+#[test]
+fn what_a_url_names_has_no_password() {
+    let bench = Bench::bare();
+    for line in [["ls", "s3://bucket/vault"], ["tree", "davs://host/vault"]] {
+        let password = ["--password-file", bench.password_str()];
+        bench.run(line.iter().chain(&password)).expect(2).says("only a manifest").says("to open a vault there");
+    }
+}
+
 #[test]
 fn a_snapshot_is_what_the_official_package_writes() {
     let bench = Bench::bare();
@@ -376,6 +386,37 @@ fn who_has_the_credentials_and_does_not_answer_is_the_network() {
             .expect(9)
             .says("has the credentials does not answer")
             .says("the role of profile farm");
+    }
+}
+
+/// An object that is archived, or whose key is disabled, says nothing of others.
+#[test]
+fn objects_that_do_not_come_are_told_with_the_others() {
+    let bench = bench();
+    let server = FaultyS3::start().unwrap();
+    let run = |line: &[&str]| {
+        let mut command = bench.command();
+        command.env("AWS_ACCESS_KEY_ID", "access").env("AWS_SECRET_ACCESS_KEY", "secret").env("AWS_MAX_ATTEMPTS", "1");
+        command.env("AWS_EC2_METADATA_DISABLED", "true").env("AWS_ENDPOINT_URL", server.endpoint());
+        command.arg("manifest").args(line).args(["--cas", "s3://bucket/Queue"]);
+        common::run(command, b"")
+    };
+    run(&["snapshot", "work", "-o", "m", "--cache-dir", "cache"]).expect(0);
+    let key = |text: &[u8]| format!("Queue/Data/{:032x}.xxh128", xxhash_rust::xxh3::xxh3_128(text));
+    assert!(server.remove(&key(b"two")));
+    for (status, code) in [(403, "InvalidObjectState"), (400, "KMS.DisabledException")] {
+        server.clear();
+        server.add(HttpFault::Status(status, code), "GET", &key(b"one"), 0, u64::MAX);
+        let told = run(&["verify", "m", "--json"]).expect(5).json();
+        let paths: Vec<_> = told["problems"].as_array().unwrap().iter().map(|one| one["path"].as_str()).collect();
+        // What the link leads to is in the manifest twice.
+        assert_eq!(paths, [Some("/a"), Some("/link"), Some("/sub/b")], "{code}");
+        assert!(told["problems"][0]["detail"].as_str().unwrap().contains(code), "{told}");
+        let told = run(&["verify", "--json"]).expect(5).json();
+        assert_eq!((told["objects"].as_u64(), told["problems"].as_array().unwrap().len()), (Some(2), 1), "{code}");
+        // What is missing is stored, and what cannot be compared is told.
+        let ran = run(&["upload", "m", "--root", "work", "--verify"]).expect(5).says(code).says("a: ");
+        assert!(server.remove(&key(b"two")), "{}", ran.stderr);
     }
 }
 

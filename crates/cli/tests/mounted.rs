@@ -9,8 +9,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{Killed, PASSWORD, Start, eventually, facts, make_tree, run};
-use mounts::{Mounts, OrdinaryUser, force_off, is_root, mount_line};
+use common::{Bench, Killed, PASSWORD, Start, eventually, facts, make_tree, run};
+use mounts::{Mounts, OrdinaryUser, SmallDisk, force_off, is_root, mount_line};
 
 fn is_mounted(path: &Path) -> bool {
     mount_line(path).is_some()
@@ -121,7 +121,7 @@ fn mounted_busy_is_7_and_lazy_detaches() {
     let pid = m.pid();
     m.umount_with(&["--lazy"]).expect(0);
     assert!(!is_mounted(&m.mnt()));
-    assert_eq!(m.bench.mounts()[0]["state"], "detached");
+    m.bench.await_detached();
     assert!(m.bench.run(["mounts"]).expect(0).text().contains("detached: it ends when its last file is closed"));
     assert_eq!(std::io::read_to_string(&open).unwrap(), "before", "an open file goes on");
     drop(open);
@@ -151,6 +151,7 @@ fn mounted_detached_is_told_with_what_holds_it() {
         let open = fs::File::open(m.mnt().join("f")).unwrap();
         let pid = m.pid();
         m.umount_with(&["--lazy"]).expect(0);
+        m.bench.await_detached();
         (open, pid)
     };
     let (open, pid) = detach(&[]);
@@ -215,7 +216,9 @@ fn mounted_that_died_is_cleared() {
         "{told}"
     );
     m.bench.run(["doctor"]).expect(0);
-    m.mount(&[]).expect(1).says("umount");
+    m.bench.run(["vault", "init", "other", "--password-file", m.bench.password_str()]).expect(0);
+    let mnt = m.bench.str("mnt");
+    m.bench.run(["mount", "other", &mnt, "--password-file", m.bench.password_str()]).expect(1).says("umount");
     m.umount_with(&[]).expect(0);
     assert!(!is_mounted(&m.mnt()) && m.bench.mounts().is_empty());
     // A verb that reads recovers the journal first.
@@ -255,7 +258,8 @@ fn mounted_that_died_is_told_by_every_verb() {
     for verb in ["status", "stats"] {
         m.bench.run([verb, "mnt"]).expect(1).says(&says);
     }
-    m.mount(&[]).expect(1).says(&says);
+    m.bench.run(["vault", "init", "other", "--password-file", "password"]).expect(0);
+    m.bench.run(["mount", "other", "mnt", "--password-file", "password"]).expect(1).says(&says);
     fs::write(m.bench.path("host"), "").unwrap();
     fs::create_dir(m.bench.path("folder")).unwrap();
     std::os::unix::fs::symlink("../mnt/f", m.bench.path("folder/link")).unwrap();
@@ -288,6 +292,32 @@ fn mounted_that_died_is_told_by_every_verb() {
     m.bench.open("mkdir", &["/d"]).expect(0);
     m.umount_with(&[]).expect(0);
     assert!(m.bench.mounts().is_empty());
+}
+
+/// A service that starts again mounts what it had mounted, wherever a kill left the mount of before.
+#[test]
+fn mounted_again_after_a_kill_takes_the_dead_mount_away() {
+    for m in [Mounts::new(), Mounts::volume(&[])] {
+        let Some(m) = m else { return };
+        m.mount(&[]).expect(0);
+        fs::write(m.mnt().join("f"), "f").unwrap();
+        m.kill_and_leave();
+        // A fake mount changes nothing.
+        m.mount(&["--fake"]).expect(1);
+        m.mount(&[]).expect(0).says("taken away what a process that is gone had mounted there");
+        assert_eq!(fs::read_to_string(m.mnt().join("f")).unwrap(), "f");
+        m.umount();
+        assert!(mount_line(&m.mnt()).is_none(), "nothing is left below it");
+    }
+    let Some(user) = OrdinaryUser::new() else { return };
+    let script = "trap './adit umount --no-flush --yes mnt 2>/dev/null || true' EXIT
+        ./adit vault init vault --password-file password
+        ./adit mount vault mnt --password-file password && echo f > mnt/f
+        kill -KILL $(./adit mounts --json | grep -A 1 \"$PWD/mnt\\\"\" | grep -o '\"pid\": *[0-9]*' | grep -o '[0-9]*')
+        while stat -f mnt 2>/dev/null; do sleep 0.1; done
+        ./adit mount vault mnt --password-file password
+        test \"$(cat mnt/f)\" = f && ./adit umount mnt";
+    user.run(script).expect(0).says("taken away");
 }
 
 /// The folder that holds a segment.
@@ -734,4 +764,65 @@ fn mounted_by_mount_8() {
     let failed = mount(format!("password_file={}", m.bench.str("wrong")));
     assert_ne!(failed.code, Some(0));
     assert!(failed.stderr.contains("wrong password"), "{}", failed.stderr);
+    has_what_root_gives_and_is_remounted(&m.bench);
+}
+
+/// Device nodes and set-id programs, which mount(8) does not name; and `remount`.
+fn has_what_root_gives_and_is_remounted(bench: &Bench) {
+    let mount8 = |args: &[&str]| {
+        let mut command = Command::new("mount");
+        command.env("XDG_RUNTIME_DIR", bench.path("run")).env("XDG_STATE_HOME", bench.path("state")).args(args);
+        run(command, b"")
+    };
+    let flags = |mnt: &str| -> Vec<String> {
+        let line = mount_line(Path::new(mnt)).unwrap();
+        line.split(' ').nth(5).unwrap().split(',').map(str::to_owned).collect()
+    };
+    let has = |mnt: &str, flag: &str| flags(mnt).iter().any(|found| found == flag);
+    let disk = SmallDisk::mount(bench.path("disk"), "64M");
+    let user_disk = SmallDisk::mount(bench.path("user-disk"), "64M,nosuid,nodev");
+    for (disk, is_safe) in [(&disk, false), (&user_disk, true)] {
+        let (volume, mnt) = (disk.0.join("box"), bench.str("mnt"));
+        let volume = volume.to_str().unwrap();
+        bench.run(["volume", "init", volume, "--capacity", "32M"]).expect(0);
+        mount8(&["-t", "fuse.adit", "-o", "dev,suid", volume, &mnt]).expect(0);
+        assert_eq!((has(&mnt, "nosuid"), has(&mnt, "nodev")), (is_safe, is_safe), "{:?}", flags(&mnt));
+        bench.run(["umount", &mnt]).expect(0);
+    }
+    let (volume, mnt) = (bench.str("disk/box"), bench.str("mnt"));
+    let at = |name: &str| Path::new(&mnt).join(name);
+    mount8(&["-t", "fuse.adit", "-o", "nodev", &volume, &mnt]).expect(0);
+    assert!(has(&mnt, "nodev") && !has(&mnt, "nosuid"), "{:?}", flags(&mnt));
+    fs::write(at("f"), "before").unwrap();
+    bench.run(["snapshot", "create", &volume, "s"]).expect(0);
+    // By the table of mounts, and with nothing but the words.
+    let ways = [&["-o", "remount,ro", &mnt][..], &["-t", "fuse.adit", "-o", "remount,ro", &volume, &mnt]];
+    for way in ways {
+        mount8(way).expect(0);
+        assert!(has(&mnt, "ro") && has(&mnt, "nodev") && !has(&mnt, "nosuid"), "{:?}", flags(&mnt));
+        let refused = fs::write(at("f"), "after").unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+        assert_eq!(bench.run(["status", &mnt, "--json"]).expect(0).json()["read_only"], true);
+        for verb in
+            [&["create", &volume, "t"][..], &["restore", &volume, "s", "--yes"], &["delete", &volume, "s", "--yes"]]
+        {
+            bench.run(["snapshot"].iter().chain(verb)).expect(1).says("mounted read-only").says("remount,rw");
+        }
+        bench.run(["volume", "gc", &volume]).expect(1).says("mounted read-only");
+        bench.run(["snapshot", "list", &volume]).expect(0);
+        mount8(&["-o", "remount,rw", &mnt]).expect(0);
+        assert!(has(&mnt, "rw") && has(&mnt, "nodev") && !has(&mnt, "nosuid"), "{:?}", flags(&mnt));
+        fs::write(at("f"), "after").unwrap();
+    }
+    bench.run(["snapshot", "create", &volume, "t"]).expect(0);
+    bench.run(["umount", &mnt]).expect(0);
+    // What was opened to be read cannot be written.
+    mount8(&["-t", "fuse.adit", "-o", "ro", &volume, &mnt]).expect(0);
+    assert!(mount8(&["-o", "remount,rw", &mnt]).says("was opened to be read").code != Some(0));
+    assert!(has(&mnt, "ro"));
+    bench.run(["umount", &mnt]).expect(0);
+    assert!(
+        mount8(&["-t", "fuse.adit", "-o", "remount,ro", &volume, &mnt]).code != Some(0),
+        "nothing is mounted there"
+    );
 }

@@ -80,6 +80,39 @@ fn a_manifest_is_mounted_and_its_content_is_fetched_when_it_is_read() {
     w.run(&["umount", "mnt"]).expect(0);
 }
 
+/// Numbers and times of a mount are made up: two that come in turn have the same ones for other files.
+#[test]
+fn hashes_of_one_mount_are_not_those_of_the_next() {
+    let Some(w) = job() else { return };
+    let hash_of = |manifest: &str| {
+        let told: serde_json::Value = serde_json::from_slice(&fs::read(w.bench.path(manifest)).unwrap()).unwrap();
+        let files = told["files"].as_array().or(told["paths"].as_array()).unwrap().clone();
+        files.iter().find(|file| file["path"] == "a" || file["name"] == "a").unwrap()["hash"].clone()
+    };
+    let snapshot = |known: u64| {
+        let line = ["manifest", "snapshot", "mnt", "-o", "now", "--cache-dir", "cache", "--json"];
+        assert_eq!(w.run(&line).expect(0).json()["known_files"], known);
+        hash_of("now")
+    };
+    w.mount(&[]).expect(0);
+    let first = snapshot(0);
+    w.run(&["index", "build", "mnt", "-o", "index", "--hash"]).expect(0);
+    w.run(&["umount", "mnt"]).expect(0);
+    let path = w.bench.path("work/a");
+    let time = path.metadata().unwrap().modified().unwrap();
+    w.write("a", b"eno");
+    File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+    w.snapshot("job", "v2025");
+    w.mount(&[]).expect(0);
+    assert_eq!(fs::read(w.at("a")).unwrap(), b"eno");
+    let second = snapshot(0);
+    assert_ne!(first, second);
+    w.run(&["index", "update", "index"]).expect(0);
+    let found = w.run(&["index", "find", "index", "a", "--json"]).expect(0).text();
+    assert!(found.contains(second.as_str().unwrap()), "{found}");
+    w.run(&["umount", "mnt"]).expect(0);
+}
+
 /// Nothing of it changes, so the kernel believes for a day what it was told once.
 #[test]
 fn what_was_listed_once_is_listed_without_a_request() {
@@ -486,4 +519,36 @@ fn each_user_has_a_part_of_the_cache_directory() {
     assert!(text.contains("/shared/uid-65534\"") && lines.contains(&"new"), "{text}");
     assert_eq!(lines[lines.len() - 4..], ["indexes", "objects", "overlays", "700"].map(|line| line), "{text}");
     ran.says("another user's; the cache directory is").says("/closed belongs to the user with the number 0");
+}
+
+/// The index that a mount answers from is mapped. What is cut off it is an error of what was there, and not the end of the mount.
+#[test]
+fn an_index_that_is_cut_below_a_mount_is_an_error_and_the_mount_lives_on() {
+    let Some(job) = Job::new(&["mnt"]) else { return };
+    let name = |dir, file| format!("folder{dir:03}/a_file_with_a_rather_long_name_{file:05}");
+    for (dir, file) in (0..30).flat_map(|dir| (0..60).map(move |file| (dir, file))) {
+        job.write(&name(dir, file), b"x");
+    }
+    job.snapshot("job", "v2025");
+    let segment = || {
+        let found = fs::read_dir(job.path("cache/indexes")).into_iter().flatten().flatten();
+        found.map(|entry| entry.path()).find(|path| path.extension().is_some_and(|e| e == "segment"))
+    };
+    // One that was just written is read anew each time.
+    common::eventually("the index is kept", || {
+        job.mount(&[]).expect(0);
+        segment().is_some() || {
+            job.umount();
+            false
+        }
+    });
+    assert_eq!(fs::read_dir(job.at("folder007")).unwrap().count(), 60);
+    fs::File::options().write(true).open(segment().unwrap()).unwrap().set_len(8192).unwrap();
+    let asked = (0..30).map(|dir| job.at(&name(dir, 31)).metadata().map(|meta| meta.len()));
+    let errors: Vec<_> = asked.filter_map(|answer| answer.map(|len| assert_eq!(len, 1)).err()).collect();
+    assert!(!errors.is_empty() && errors.iter().all(|e| e.raw_os_error() == Some(libc::EIO)), "{errors:?}");
+    job.run(&["status", "mnt"]).expect(0);
+    let log = fs::read_to_string(job.path("state/adit/log")).unwrap();
+    assert!(log.contains("build the index again") || log.contains("read index"), "{log}");
+    job.umount();
 }

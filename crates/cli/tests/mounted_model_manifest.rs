@@ -27,7 +27,7 @@ const LEN_MAX: usize = MAPPED_LEN + 100_000;
 
 /// Everything that a volume holds, but what only root may do.
 fn limits() -> Limits {
-    Limits { unit_len_bytes: 4096, buffer_writes: false, stable_cookies: true, ..Limits::default() }
+    Limits { unit_len_bytes: 4096, buffer_writes: false, reserves: false, stable_cookies: true, ..Limits::default() }
 }
 
 /// What of an operation a manifest can hold; none if it holds nothing of it.

@@ -231,6 +231,26 @@ fn writable_finds_its_changes_again() {
 }
 
 #[test]
+fn what_was_changed_is_mounted_to_be_read() {
+    let Some(w) = World::new() else { return };
+    w.mount().expect(0);
+    work(&w.bench.path("mnt"));
+    let changed = facts(&w.bench.path("mnt"));
+    w.run(&["umount", "mnt"]).expect(0);
+    let upper = fs::read(w.bench.path("up")).unwrap();
+    for how in [&["--read-only"][..], &["-o", "ro"]] {
+        w.run(&[&["mount", "lower", "mnt", "--upper", "up"], how].concat()).expect(0);
+        assert_eq!(facts(&w.bench.path("mnt")), changed);
+        assert_eq!(fs::write(w.at("x"), "x").unwrap_err().kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+        w.run(&["umount", "mnt"]).expect(0);
+    }
+    assert!(fs::read(w.bench.path("up")).unwrap() == upper, "nothing of it has changed");
+    w.mount().expect(0);
+    fs::write(w.at("x"), "x").unwrap();
+    w.run(&["umount", "mnt"]).expect(0);
+}
+
+#[test]
 fn an_upper_belongs_to_one_lower() {
     let Some(w) = World::new() else { return };
     fs::create_dir(w.bench.path("other")).unwrap();
@@ -241,7 +261,7 @@ fn an_upper_belongs_to_one_lower() {
     w.run(&["mkdir", "full", "/a"]).expect(0);
     w.run(&["mount", "other", "mnt", "--upper", "full"]).expect(1).says("empty volume");
     w.run(&["mount", "lower", "mnt", "--upper", "lower/up"]).expect(2).says("must not change");
-    w.run(&["mount", "lower", "mnt", "--upper", "up", "--read-only"]).expect(2);
+    w.run(&["mount", "lower", "mnt", "--upper", "none", "--read-only"]).expect(1).says("there is no such upper");
     w.run(&["mount", "lower", "mnt", "--upper", "up", "--writable"]).expect(2);
     w.run(&["mount", "lower", "mnt", "-o", "upper=up,writable"]).expect(2);
     assert!(!w.bench.path("lower/up").exists());
@@ -435,4 +455,169 @@ fn a_file_that_went_below_is_told_in_the_log() {
         assert!(told.len() == 1 && told[0].contains("it is not there any more"), "{name}: {log}");
     }
     w.run(&["umount", "mnt"]).expect(0);
+}
+
+/// As JavaScript and cpio keep numbers: in a double, and in 32 bits.
+#[test]
+fn numbers_are_small_and_no_two_files_share_one() {
+    let Some(world) = World::new() else { return };
+    for n in 0..40 {
+        fs::write(world.bench.path(&format!("lower/low{n}")), format!("low {n}")).unwrap();
+        fs::hard_link(world.bench.path(&format!("lower/low{n}")), world.bench.path(&format!("lower/other{n}")))
+            .unwrap();
+    }
+    world.mount().expect(0);
+    for n in 0..40 {
+        fs::write(world.at(&format!("new{n}")), "new").unwrap();
+    }
+    fs::write(world.at("low3"), "changed").unwrap();
+    let numbers = || -> Vec<(String, u64)> {
+        let entries = fs::read_dir(world.at("")).unwrap().map(Result::unwrap);
+        let mut numbers: Vec<_> = entries
+            .map(|entry| {
+                let number = entry.metadata().unwrap().ino();
+                assert_eq!(std::os::unix::fs::DirEntryExt::ino(&entry), number, "the listing agrees");
+                (entry.file_name().into_string().unwrap(), number)
+            })
+            .collect();
+        numbers.sort_unstable();
+        numbers
+    };
+    let seen = numbers();
+    let number = |name: String| seen.iter().find(|(other, _)| *other == name).unwrap().1;
+    for n in 0..40 {
+        assert_eq!(number(format!("low{n}")), number(format!("other{n}")), "one file with two names");
+    }
+    let mut few: Vec<u32> =
+        seen.iter().filter(|(name, _)| !name.starts_with("other")).map(|(_, ino)| *ino as u32).collect();
+    let count = few.len();
+    few.sort_unstable();
+    few.dedup();
+    assert_eq!(few.len(), count, "{seen:?}");
+    assert!(seen.iter().all(|(_, ino)| *ino < 1 << 53), "{seen:?}");
+    world.run(&["umount", "mnt"]).expect(0);
+    world.mount().expect(0);
+    assert_eq!(numbers(), seen, "the next mount");
+    world.run(&["umount", "mnt"]).expect(0);
+}
+
+/// What it takes is told to `du`, `cp` and `tar -S`.
+#[test]
+fn a_sparse_file_of_the_lower_stays_one_when_it_is_changed() {
+    let Some(world) = World::new() else { return };
+    for name in ["a", "b", "c"] {
+        let file = File::create(world.bench.path(&format!("lower/{name}"))).unwrap();
+        file.set_len(1 << 30).unwrap();
+        file.write_all_at(b"end", 1 << 30).unwrap();
+    }
+    let below = fs::metadata(world.bench.path("lower/a")).unwrap().blocks();
+    let full = fs::metadata(world.bench.path("lower/big")).unwrap().blocks().min((3 << 20) / 512);
+    world.mount().expect(0);
+    let blocks = |name: &str| fs::metadata(world.at(name)).unwrap().blocks();
+    OpenOptions::new().write(true).open(world.at("a")).unwrap().write_all_at(b"x", 1_000_000).unwrap();
+    fs::set_permissions(world.at("b"), fs::Permissions::from_mode(0o600)).unwrap();
+    OpenOptions::new().write(true).open(world.at("c")).unwrap().set_len((1 << 30) + 4).unwrap();
+    OpenOptions::new().write(true).open(world.at("big")).unwrap().write_all_at(b"x", 1_000_000).unwrap();
+    for round in ["at once", "at the next mount"] {
+        for name in ["a", "b", "c"] {
+            assert!((1..below + 1000).contains(&blocks(name)), "{round}: {name}: {}", blocks(name));
+        }
+        assert!((full..full + 1000).contains(&blocks("big")), "{round}: what is full below: {}", blocks("big"));
+        world.run(&["umount", "mnt"]).expect(0);
+        if round == "at once" {
+            world.mount().expect(0);
+        }
+    }
+}
+
+/// What is gone below is no absence, and can be removed; it does not show again if it comes back.
+#[test]
+fn what_the_lower_lost_is_stale_and_can_be_removed_for_good() {
+    let Some(world) = World::new() else { return };
+    let low = |name: &str| world.bench.path("lower").join(name);
+    for dir in ["kept", "moved", "aside"] {
+        fs::create_dir(low(dir)).unwrap();
+        fs::write(low(dir).join("f"), dir).unwrap();
+    }
+    for file in ["file", "renamed"] {
+        fs::write(low(file), file).unwrap();
+    }
+    world.mount().expect(0);
+    fs::write(world.at("kept/new"), "new").unwrap();
+    fs::write(world.at("aside/new"), "new").unwrap();
+    fs::rename(world.at("moved"), world.at("elsewhere")).unwrap();
+    for file in ["file", "renamed"] {
+        fs::set_permissions(world.at(file), fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let away = |from: &str, to: &str| {
+        for name in ["kept", "moved", "aside", "file", "renamed"] {
+            fs::rename(world.bench.path(from).join(name), world.bench.path(to).join(name)).unwrap();
+        }
+    };
+    fs::create_dir(world.bench.path("away")).unwrap();
+    away("lower", "away");
+    world.run(&["umount", "mnt"]).expect(0);
+    world.mount().expect(0);
+    let stale = |what: std::io::Result<()>| assert_eq!(what.unwrap_err().raw_os_error(), Some(116), "ESTALE");
+    let listed = |name: &str| -> std::io::Result<Vec<_>> {
+        fs::read_dir(world.at(name))?.map(|entry| entry.map(|entry| entry.file_name())).collect()
+    };
+    for dir in ["kept", "elsewhere", "aside"] {
+        stale(listed(dir).map(drop));
+        stale(fs::metadata(world.at(dir).join("f")).map(drop));
+    }
+    fs::remove_file(world.at("kept/new")).unwrap();
+    fs::remove_dir(world.at("kept")).unwrap();
+    fs::remove_dir(world.at("elsewhere")).unwrap();
+    // A directory that has something is not empty.
+    assert_eq!(fs::remove_dir(world.at("aside")).unwrap_err().kind(), std::io::ErrorKind::DirectoryNotEmpty);
+    fs::rename(world.at("aside/new"), world.at("aside.new")).unwrap();
+    fs::create_dir(world.at("empty")).unwrap();
+    fs::rename(world.at("empty"), world.at("aside")).unwrap();
+    fs::remove_file(world.at("file")).unwrap();
+    fs::rename(world.at("renamed"), world.at("other")).unwrap();
+    world.run(&["umount", "mnt"]).expect(0);
+
+    away("away", "lower");
+    world.mount().expect(0);
+    for gone in ["kept", "elsewhere", "moved", "file", "renamed"] {
+        assert!(!world.at(gone).exists(), "{gone} is back");
+    }
+    assert!(listed("aside").unwrap().is_empty());
+    assert!(world.at("other").exists());
+    world.run(&["umount", "mnt"]).expect(0);
+}
+
+/// The same without an unmount in between, as `rm -rf` does it.
+#[test]
+fn what_goes_away_below_while_it_is_mounted_can_be_removed() {
+    let Some(world) = World::new() else { return };
+    let low = |name: &str| world.bench.path("lower").join(name);
+    for dir in ["one", "two"] {
+        fs::create_dir(low(dir)).unwrap();
+        fs::write(low(dir).join("f"), dir).unwrap();
+    }
+    world.mount().expect(0);
+    fs::rename(world.at("one"), world.at("renamed")).unwrap();
+    fs::write(world.at("two/new"), "new").unwrap();
+    assert_eq!(fs::read(world.at("renamed/f")).unwrap(), b"one");
+    for dir in ["one", "two"] {
+        fs::remove_dir_all(low(dir)).unwrap();
+    }
+    for dir in ["renamed", "two"] {
+        let path = world.at(dir);
+        let said = Command::new("rm").arg("-rf").arg(&path).output().unwrap();
+        assert!(!said.status.success() || !path.exists(), "rm says that it is gone: {dir}");
+        // Without its listing it takes further steps.
+        if path.join("new").exists() {
+            fs::remove_file(path.join("new")).unwrap();
+        }
+        if path.exists() {
+            fs::remove_dir(&path).unwrap();
+        }
+    }
+    world.run(&["umount", "mnt"]).expect(0);
+    world.mount().expect(0);
+    assert!(!world.at("renamed").exists() && !world.at("two").exists());
+    world.run(&["umount", "mnt"]).expect(0);
 }

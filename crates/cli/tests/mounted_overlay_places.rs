@@ -6,9 +6,10 @@ mod common;
 mod mounts;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use common::{Ran, Start, facts};
 use mounts::{Points, is_root};
@@ -342,4 +343,36 @@ fn uppers_in_the_cache_directory_are_listed_and_deleted() {
     assert!(listed.len() == 1 && listed[0]["error"].is_string(), "{listed:?}");
     delete(other, &["--yes"]).expect(0);
     assert_eq!(w.uppers(), [Value::Null; 0]);
+}
+
+/// What was unmounted a moment ago may still be ending, and has the upper: a mount waits for it.
+#[test]
+fn an_overlay_waits_for_the_mount_before_it_to_end() {
+    let Some(w) = World::new() else { return };
+    if !is_root("umount2(2)") {
+        return;
+    }
+    w.change();
+    let (pid, mnt) = (w.0.pid(), w.path("mnt"));
+    let signal = |signal| {
+        // SAFETY: a plain system call; the process is one that this test started.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+    };
+    // It cannot end before it is let go on.
+    signal(libc::SIGSTOP);
+    let place = std::ffi::CString::new(mnt.as_os_str().as_encoded_bytes()).unwrap();
+    // SAFETY: a plain system call on a string that lives. What the kernel has not written yet it waits for.
+    let unmounted = std::thread::spawn(move || unsafe { libc::umount2(place.as_ptr(), 0) });
+    common::eventually("it is not in its place", || mounts::mount_line(&mnt).is_none());
+    let mut command = w.0.bench.command();
+    command.args(["mount", "lower", "mnt", "--upper", "up"]).stderr(Stdio::piped());
+    let mut again = command.start().unwrap();
+    let mut said = BufReader::new(again.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let waits = said.by_ref().any(|line| line.contains("waiting for that"));
+    signal(libc::SIGCONT);
+    assert_eq!(unmounted.join().unwrap(), 0);
+    let rest: Vec<String> = said.collect();
+    assert!(waits && again.wait().unwrap().success(), "{rest:?}");
+    assert_eq!(fs::read_to_string(w.path("mnt/new")).unwrap(), "new");
+    w.umount();
 }

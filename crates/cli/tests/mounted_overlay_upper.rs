@@ -159,7 +159,9 @@ fn an_upper_is_changed_through_its_overlay_only() {
     m.bench.run(["volume", "gc", "up"]).expect(0);
     m.bench.run(["snapshot", "create", "up", "t"]).expect(0);
     // While only a snapshot of it is mounted, verbs reach the rest of it through that process.
-    m.bench.run(["mount", "up", "mnt", "--snapshot", "s"]).expect(0);
+    let snapshot = ["mount", "up", "mnt", "--snapshot", "s"];
+    m.bench.run(snapshot).expect(10).says("changes of an overlay").says("--read-only");
+    m.bench.run([&snapshot[..], &["--read-only"]].concat()).expect(0);
     m.bench.run(["ls", "up", "/tree"]).expect(0);
     m.bench.run(["mkdir", "up", "/x"]).expect(10).says("changes of an overlay");
     m.bench.run(["snapshot", "restore", "up", "s", "/tree/f", "-y"]).expect(10).says("leave out the path");
@@ -260,7 +262,8 @@ fn an_upper_with_a_mark_that_is_not_understood_is_not_changed() {
             assert_eq!((&info["upper_of"], &info["upper_error"]["kind"]), (&Value::Null, &kind.into()), "{info}");
         };
         refused();
-        m.bench.run(["mount", "up", "mnt", "--snapshot", "s"]).expect(0);
+        m.bench.run(["mount", "up", "mnt", "--snapshot", "s"]).expect(code).says(says);
+        m.bench.run(["mount", "up", "mnt", "--snapshot", "s", "--read-only"]).expect(0);
         refused();
         m.umount();
     }

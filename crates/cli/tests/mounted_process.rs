@@ -12,7 +12,7 @@ use std::path::Path;
 use adit_testkit::{Rng, scaled, seeds};
 
 use common::{PASSWORD, Ran, Start, eventually, pattern, run};
-use mounts::{Mounts, OrdinaryUser, is_root, status};
+use mounts::{Copied, Mounts, Off, OrdinaryUser, is_root, is_running, status};
 
 const MIB: u64 = 1 << 20;
 
@@ -28,6 +28,31 @@ fn mount_with(m: &Mounts, more: &[&str], variable: Option<&str>, stdin: &str) ->
         command.env(name, PASSWORD);
     }
     run(command, stdin.as_bytes())
+}
+
+#[test]
+fn a_process_all_of_whose_descriptors_are_in_use_says_so_and_can_be_asked_and_ended() {
+    let Some(m) = Mounts::new() else { return };
+    let mut command = m.bench.command_of("sh");
+    let script = "ulimit -n 256; exec \"$@\"";
+    command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_adit"), "mount", m.bench.vault_str(), "mnt"]);
+    command.args(["--password-file", m.bench.password_str()]);
+    run(command, b"").expect(0);
+    let mut open = Vec::new();
+    let refused = loop {
+        match File::create(m.at(&format!("f{}", open.len()))) {
+            Ok(file) => open.push(file),
+            Err(e) => break e,
+        }
+        assert!(open.len() < 300, "there is a limit");
+    };
+    assert_eq!(refused.raw_os_error(), Some(libc::ENFILE), "{refused}, with {} open", open.len());
+    m.bench.run(["status", "mnt"]).expect(0);
+    m.umount_with(&[]).expect(7).says("busy");
+    m.umount_with(&["--lazy"]).expect(0);
+    drop(open);
+    eventually("its last close is its end", || m.bench.mounts().is_empty());
+    m.expect_sound();
 }
 
 #[test]
@@ -315,4 +340,157 @@ fn an_unmount_that_returned_leaves_nothing_to_do() {
             assert!(got.stdout == pattern(40_000), "f{n}");
         }
     }
+}
+
+/// A copy of a mount goes on where it is. The unmount does not wait for that: it says where, and that everything is written.
+#[test]
+fn an_unmount_does_not_wait_for_where_the_mount_is_elsewhere() {
+    if !is_root("bind mounts") {
+        return;
+    }
+    for m in [Mounts::new(), Mounts::volume(&[])] {
+        let Some(m) = m else { return };
+        let bound = Off(m.bench.path("bound"));
+        let at = bound.0.to_str().unwrap().to_owned();
+        fs::create_dir(&bound.0).unwrap();
+        m.mount(&[]).expect(0);
+        let pid = m.pid();
+        fs::create_dir(m.at("d")).unwrap();
+        fs::write(m.at("d/f"), "f").unwrap();
+        assert!(
+            std::process::Command::new("mount")
+                .arg("--bind")
+                .args([m.at("d"), bound.0.clone()])
+                .start_and_wait()
+                .unwrap()
+                .success()
+        );
+        m.umount_with(&[]).expect(0).says("everything is written").says(&format!("still mounted on {at}"));
+        let told = &m.bench.mounts()[0];
+        assert_eq!(
+            (told["state"].as_str(), told["seen"][0]["mountpoint"].as_str()),
+            (Some("elsewhere"), Some(&*at)),
+            "{told}"
+        );
+        assert!(told["seen"][0]["pid"].is_null(), "{told}");
+        assert!(m.bench.run(["mounts"]).expect(0).text().contains(&format!("still mounted on {at}")));
+        let status = m.bench.run(["status", "mnt"]).expect(0).text();
+        assert!(status.contains("elsewhere") && status.contains(&at), "{status}");
+        for how in [&[][..], &["--lazy"]] {
+            m.umount_with(how).expect(7).says(&format!("still mounted on {at}"));
+        }
+        fs::write(bound.0.join("g"), "g").unwrap();
+        m.bench.run(["umount", "bound"]).expect(0);
+        eventually("nothing is mounted, and its process has ended", || !is_running(pid));
+
+        m.mount(&[]).expect(0);
+        let pid = m.pid();
+        let copied = Copied::of(&m.mnt());
+        let holder = format!("on {} in the mount namespace of process {} (sleep)", m.mnt().display(), copied.pid());
+        // Not even what is open for writing there is waited for.
+        let mut there = std::process::Command::new("nsenter");
+        let write = "exec 9> d/open; echo written >&9; touch ready; exec sleep 600";
+        there.args(["-t", &copied.pid().to_string(), "-m", "sh", "-c", &format!("cd {}; {write}", m.mnt().display())]);
+        let there = common::Killed(there.start().unwrap());
+        eventually("it is written", || m.at("ready").exists());
+        m.umount_with(&[]).expect(0).says("everything is written").says(&holder);
+        let told = &m.bench.mounts()[0];
+        let pids: Vec<u64> = told["seen"].as_array().unwrap().iter().filter_map(|seen| seen["pid"].as_u64()).collect();
+        assert!(told["state"] == "elsewhere" && pids.contains(&copied.pid().into()), "{told}");
+        // What was written before the unmount survives the process.
+        let killed = m.pid();
+        // SAFETY: a plain system call; the process is one that this test started.
+        assert_eq!(unsafe { libc::kill(killed, libc::SIGKILL) }, 0);
+        eventually("it is gone", || !is_running(pid));
+        drop((there, copied));
+        m.mount(&[]).expect(0);
+        let read = |name: &str| fs::read_to_string(m.at(name)).unwrap();
+        assert_eq!((read("d/f"), read("d/g"), read("d/open")), ("f".into(), "g".into(), "written\n".into()));
+        m.umount();
+    }
+}
+
+/// A limit of file sizes (`ulimit -f`, `LimitFSIZE=`) holds for the files behind a mount, too, and is told to whoever writes.
+#[test]
+fn a_limit_of_file_sizes_is_an_error_and_not_the_end() {
+    for (m, is_volume) in [(Mounts::new(), false), (Mounts::volume(&[]), true)] {
+        let Some(m) = m else { return };
+        let mut command = m.bench.command_of("sh");
+        // In units of 512 or 1024 bytes.
+        command.args(["-euc", "ulimit -f 20000; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_adit"), "mount"]);
+        match is_volume {
+            true => command.args([&m.bench.str("box"), "mnt"]),
+            false => command.args([m.bench.vault_str(), "mnt", "--password-file", m.bench.password_str()]),
+        };
+        run(command, b"").expect(0);
+        fs::write(m.at("f"), "f").unwrap();
+        let write = |number: u64| {
+            // A file of the host is what becomes too long: that of the volume, or that of the one file.
+            let (name, at) = if is_volume { (format!("big{number}"), 0) } else { ("big".to_owned(), number << 20) };
+            let file = File::options().create(true).truncate(false).write(true).open(m.at(&name))?;
+            file.write_all_at(&pattern(1 << 20), at)?;
+            file.sync_all()
+        };
+        let errors: Vec<_> = (0..60).filter_map(|number| write(number).err()).take(3).collect();
+        let told = [libc::EFBIG, libc::EIO, libc::ENOSPC, libc::EROFS].map(Some);
+        assert!(errors.len() == 3 && errors.iter().all(|e| told.contains(&e.raw_os_error())), "{errors:?}");
+        assert_eq!(fs::read_to_string(m.at("f")).unwrap(), "f", "the mount lives on");
+        m.bench.run(["umount", "mnt"]);
+        eventually("it is unmounted", || mounts::mount_line(&m.mnt()).is_none());
+        m.expect_sound();
+    }
+}
+
+/// A process that does not get the memory, threads or files that a mount needs leaves nothing at the mountpoint.
+#[test]
+fn a_mount_that_lacks_what_it_needs_leaves_nothing() {
+    let Some(m) = Mounts::new() else { return };
+    for limit in ["-v 50000", "-v 80000", "-v 120000", "-v 180000", "-v 260000", "-n 8", "-n 16", "-n 24"] {
+        let mut command = m.bench.command_of("sh");
+        let script = format!("ulimit {limit}; exec \"$0\" \"$@\"");
+        command.args(["-euc", &script, env!("CARGO_BIN_EXE_adit"), "mount", m.bench.vault_str(), "mnt"]);
+        command.args(["--password-file", m.bench.password_str()]);
+        let ran = run(command, b"");
+        if ran.code == Some(0) {
+            // It may be at its end all the same, for it gets no more.
+            m.umount_with(&[]);
+        }
+        assert!(mounts::mount_line(&m.mnt()).is_none(), "{limit}: {}", ran.stderr);
+    }
+}
+
+/// Whoever makes a mount on demand (`x-systemd.automount`) waits for nobody of the process group that was asked to: so all of the command belongs to
+/// it until the mount is usable.
+#[test]
+fn a_mount_is_made_in_the_process_group_of_its_caller() {
+    let Some(m) = Mounts::volume(&[]) else { return };
+    // Parent, process group and session.
+    let relatives = |pid: u32| -> Option<[u32; 3]> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let mut fields = stat.rsplit(')').next()?.split_ascii_whitespace().skip(1).map(|field| field.parse().ok());
+        Some([fields.next()??, fields.next()??, fields.next()??])
+    };
+    let child_of = |parent: u32| {
+        let pids =
+            fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.into_iter().find(|pid| relatives(*pid).is_some_and(|[of, ..]| of == parent))
+    };
+    let held = File::options().read(true).write(true).open(m.bench.path("box")).unwrap();
+    rustix::fs::fcntl_lock(&held, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    let mut command = m.bench.command();
+    let mut caller = command.args(["mount", "box", "mnt"]).start().unwrap();
+    let mut serving = None;
+    eventually("it has gone to the background, and waits for the file", || {
+        serving = child_of(caller.id());
+        serving.is_some()
+    });
+    let serving = serving.unwrap();
+    let [_, group, session] = relatives(serving).unwrap();
+    let [_, of_caller, session_of_caller] = relatives(caller.id()).unwrap();
+    assert_eq!((group, session), (of_caller, session_of_caller));
+    drop(held);
+    assert!(caller.wait().unwrap().success());
+    let [_, group, session] = relatives(serving).unwrap();
+    assert_eq!((group, session), (serving, serving), "a key of the terminal does not reach it");
+    m.umount();
 }

@@ -57,7 +57,7 @@ fn next_put_removes(bench: &Bench, source: &[&str]) {
     run(&["put", "host", "/other"]).expect(0).says("had not finished (1)");
     assert_eq!(parts(bench, source), [mine]);
     let again = run(&["put", "host", "/other"]).expect(0);
-    assert_eq!(again.stderr, "");
+    assert_eq!(again.remarks(), "");
     assert_eq!(fs::read_dir(bench.path("state/adit/puts")).unwrap().count(), 0);
 }
 
@@ -95,7 +95,7 @@ fn a_put_that_is_at_work_is_left_alone() {
     fs::write(bench.path("host"), "host").unwrap();
     let mut slow = begun(&bench, &["folder"], "/slow");
     let ran = bench.run(["put", "folder", "host", "/"]).expect(0);
-    assert_eq!(ran.stderr, "");
+    assert_eq!(ran.remarks(), "");
     assert_eq!(parts(&bench, &["folder"]).len(), 1);
     drop(slow.0.stdin.take());
     eventually("it ends", || slow.0.try_wait().unwrap().is_some());

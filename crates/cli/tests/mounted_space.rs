@@ -8,11 +8,11 @@ mod mounts;
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use common::{Bench, Start, pattern};
 use manifests::Job;
-use mounts::{SmallDisk, is_root};
+use mounts::{Mounts, SmallDisk, is_root};
 
 /// A small disk, which goes with the test.
 struct Disk(PathBuf);
@@ -64,6 +64,9 @@ fn what_is_full_is_named() {
     bench.run(["vault", "init", "disk/vault", "--password-file", "password"]).expect(0);
     let full = bench.run(["put", "disk/vault", "big", "/", "--password-file", "password"]).expect(8);
     full.says("the disk with").says("disk/vault is full");
+    // The data folder of a volume whose file has room.
+    bench.run(["volume", "init", "apart", "--data", "disk/data"]).expect(0);
+    bench.run(["put", "apart", "big", "/"]).expect(8).says("the disk with").says("disk/data/");
 }
 
 /// What was fetched can be fetched again, and what is written has only this disk: the cache makes way for it, however fast it comes.
@@ -134,4 +137,63 @@ fn what_was_fetched_makes_way_for_a_new_volume() {
     fs::write(job.at("new"), pattern(1 << 20)).unwrap();
     assert!(fs::read(job.at("new")).unwrap() == pattern(1 << 20));
     job.umount();
+}
+
+/// Writes 1 MiB after the other until that is refused: how many MiB were taken, at most `most`, and what the last write said.
+fn fill(path: &Path, most: usize) -> (usize, Option<std::io::ErrorKind>) {
+    let mut file = File::options().append(true).create(true).open(path).unwrap();
+    let piece = pattern(1 << 20);
+    let refused = (0..most).find_map(|taken| file.write_all(&piece).err().map(|e| (taken, Some(e.kind()))));
+    refused.unwrap_or((most, None))
+}
+
+/// The kernel buffers what is written, and hears all the same in time that there is no room for it.
+fn expect_a_write_to_be_refused(m: &Mounts, room_mib: usize) {
+    const EXCESS_MIB: usize = 64;
+    let full = Some(std::io::ErrorKind::StorageFull);
+    let (taken, refused) = fill(&m.at("full"), room_mib + EXCESS_MIB + 1);
+    assert!(refused == full && taken <= room_mib + EXCESS_MIB, "{taken} MiB, {refused:?}");
+    // Looking works as ever, and so does removing; then there is room again.
+    assert!(fs::metadata(m.at("full")).unwrap().is_file() && fs::read(m.at("full")).unwrap().len() > 1 << 20);
+    fs::remove_file(m.at("full")).unwrap();
+    let is_taken = || fs::write(m.at("again"), pattern(4 << 20)).is_ok();
+    common::eventually("what was removed is room for others", is_taken);
+    assert_eq!(fs::read(m.at("again")).unwrap(), pattern(4 << 20));
+}
+
+#[test]
+fn a_program_that_writes_for_ever_is_refused_by_a_full_volume() {
+    let Some(m) = Mounts::volume(&["--capacity", "64M"]) else { return };
+    m.mount(&[]).expect(0);
+    expect_a_write_to_be_refused(&m, 64);
+    // A file that was open when there was room.
+    let mut file = File::create(m.at("open")).unwrap();
+    file.write_all(b"begun").unwrap();
+    let (taken, refused) = fill(&m.at("full"), 200);
+    assert!(refused.is_some(), "{taken}");
+    let ends = (0..200).find_map(|_| file.write_all(&pattern(1 << 20)).err());
+    assert_eq!(ends.map(|e| e.kind()), Some(std::io::ErrorKind::StorageFull));
+    drop(file);
+    fs::remove_file(m.at("full")).unwrap();
+    fs::remove_file(m.at("open")).unwrap();
+    m.umount();
+    m.expect_sound();
+}
+
+#[test]
+fn a_program_that_writes_for_ever_is_refused_by_a_full_disk_below_a_volume_with_room() {
+    if !is_root("a disk of its own") {
+        return;
+    }
+    let Some(m) = Mounts::volume(&[]) else { return };
+    let disk = SmallDisk::mount(m.bench.path("disk"), "96m");
+    fs::rename(m.bench.path("box"), disk.0.join("box")).unwrap_or_else(|_| {
+        fs::copy(m.bench.path("box"), disk.0.join("box")).unwrap();
+        fs::remove_file(m.bench.path("box")).unwrap();
+    });
+    std::os::unix::fs::symlink(disk.0.join("box"), m.bench.path("box")).unwrap();
+    m.mount(&[]).expect(0);
+    expect_a_write_to_be_refused(&m, 96);
+    m.umount();
+    m.expect_sound();
 }

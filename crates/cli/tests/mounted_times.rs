@@ -113,7 +113,7 @@ fn change_files(dir: &Path) {
         let long = File::create(path("allocated")).unwrap();
         long.write_all_at(b"1", 0).unwrap();
         // SAFETY: a plain system call on a descriptor that is open.
-        assert_eq!(unsafe { libc::fallocate(long.as_raw_fd(), 0, 0, 70_000) }, 0);
+        assert_eq!(unsafe { libc::fallocate(long.as_raw_fd(), libc::FALLOC_FL_ZERO_RANGE, 1, 70_000) }, 0);
         fs::copy(path("made"), path("copied")).unwrap();
     }
     let shared = File::options().read(true).write(true).create_new(true).open(dir.join("mapped")).unwrap();

@@ -8,7 +8,8 @@ mod mounts;
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -697,4 +698,122 @@ fn what_another_client_changes_shows_in_the_index_once_it_was_seen() {
     assert_eq!(m.stats()["index"]["walks"], 1);
     drop(store);
     m.umount();
+}
+
+/// Editors remember the time of what they saved, and take another one for somebody else's change.
+#[test]
+fn the_times_that_were_shown_stay_when_the_file_is_closed() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(NO_CACHES).expect(0);
+    let times = |meta: fs::Metadata| [meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec()];
+    for n in 0..20 {
+        let path = m.at(&format!("f{n}"));
+        let mut file = File::create(&path).unwrap();
+        for _ in 0..2 {
+            file.write_all(&pattern(5000)).unwrap();
+            let (by_name, by_handle) = (fs::metadata(&path).unwrap(), file.metadata().unwrap());
+            assert_eq!((by_name.len(), times(by_name)), (by_handle.len(), times(by_handle)));
+        }
+        let shown = times(fs::metadata(&path).unwrap());
+        drop(file);
+        assert_eq!(times(fs::metadata(&path).unwrap()), shown);
+    }
+    m.umount();
+}
+
+/// The kernel keeps no name that another spelling can change.
+#[test]
+fn a_change_by_one_spelling_shows_by_the_other() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&[]).expect(0);
+    for exclusive in [false, true] {
+        if exclusive {
+            m.remount(&["-o", "exclusive"]);
+        }
+        let spelt = ["caf\u{e9}", "cafe\u{301}"].map(|name| m.at(name));
+        for (one, other) in [(&spelt[0], &spelt[1]), (&spelt[1], &spelt[0])] {
+            let is_gone = |path: &Path| fs::metadata(path).is_err_and(|e| e.kind() == ErrorKind::NotFound);
+            fs::write(one, "one").unwrap();
+            assert_eq!(fs::read_to_string(other).unwrap(), "one");
+            fs::remove_file(other).unwrap();
+            assert!(is_gone(one) && is_gone(other));
+            fs::create_dir(other).unwrap();
+            assert!(fs::metadata(one).unwrap().is_dir() && fs::metadata(other).unwrap().is_dir());
+            fs::rename(other, m.at("elsewhere")).unwrap();
+            assert!(is_gone(one) && is_gone(other));
+            fs::write(one, "one").unwrap();
+            fs::write(m.at("new"), "new").unwrap();
+            assert_eq!(fs::read_to_string(one).unwrap(), "one");
+            fs::rename(m.at("new"), other).unwrap();
+            assert_eq!(fs::read_to_string(one).unwrap(), "new");
+            fs::remove_file(one).unwrap();
+            fs::remove_dir(m.at("elsewhere")).unwrap();
+            // The kernel moved what it knew of `new`; that is stale as soon as what was read of it is closed.
+            eventually("a name that a rename gave is gone with the other one", || is_gone(other));
+        }
+    }
+    m.umount();
+    m.expect_sound();
+}
+
+/// Neither out of a source with both names, nor through the mount, does one take the place of the other.
+#[test]
+fn copies_into_a_mounted_vault_keep_the_first_of_two_names_that_are_one() {
+    let Some(m) = Mounts::new() else { return };
+    let (composed, apart) = ("caf\u{e9}", "cafe\u{301}");
+    for (path, content) in [(format!("t/{apart}"), "first"), (format!("t/{composed}"), "second")] {
+        fs::create_dir_all(m.bench.path("t")).unwrap();
+        fs::write(m.bench.path(&path), content).unwrap();
+    }
+    fs::write(m.bench.path("t/other"), "other").unwrap();
+    m.bench.run(["volume", "init", "box"]).expect(0);
+    m.bench.run(["put", "box", "t", "/"]).expect(0);
+    m.mount(&[]).expect(0);
+    for round in 0..2 {
+        m.bench.run(["get", "box", "/t", "mnt"]).expect(1).says(&format!("the same there as {apart}"));
+        assert_eq!(fs::read_to_string(m.at(&format!("t/{composed}"))).unwrap(), "first", "{round}");
+        assert_eq!(fs::read_to_string(m.at("t/other")).unwrap(), "other");
+    }
+    for round in 0..2 {
+        m.bench.open("put", &["t", "/put"]).expect(1).says(&format!("the same there as {apart}"));
+        assert_eq!(fs::read_to_string(m.at(&format!("put/{composed}"))).unwrap(), "first", "{round}");
+    }
+    m.umount();
+    m.expect_sound();
+}
+
+/// As on ext4: it is empty, has no name, and keeps attributes of its own.
+#[test]
+fn an_open_directory_that_was_removed_or_replaced_is_empty_and_nameless() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&[]).expect(0);
+    for replaces in [false, true] {
+        fs::create_dir(m.at("d")).unwrap();
+        let open = File::open(m.at("d")).unwrap();
+        let number = open.metadata().unwrap().ino();
+        if replaces {
+            fs::create_dir(m.at("new")).unwrap();
+            fs::rename(m.at("new"), m.at("d")).unwrap();
+        } else {
+            fs::remove_dir(m.at("d")).unwrap();
+        }
+        let meta = open.metadata().unwrap();
+        assert_eq!((meta.nlink(), meta.ino(), meta.is_dir()), (0, number, true), "{replaces}");
+        let again = format!("/proc/self/fd/{}", open.as_raw_fd());
+        assert_eq!(fs::read_dir(&again).unwrap().count(), 0);
+        open.set_permissions(fs::Permissions::from_mode(0o710)).unwrap();
+        assert_eq!(open.metadata().unwrap().mode() & 0o7777, 0o710);
+        open.sync_all().unwrap();
+        assert!(fs::write(format!("{again}/f"), "f").is_err());
+        if replaces {
+            assert_ne!(fs::metadata(m.at("d")).unwrap().ino(), number);
+            fs::remove_dir(m.at("d")).unwrap();
+        }
+    }
+    let script = "mkdir d && cd d && rmdir ../d && test -z \"$(ls -A)\" && test \"$(stat -c %h .)\" = 0
+        ! mkdir x 2>/dev/null && cd .. && test -e . && test -z \"$(ls -A)\"";
+    let mut shell = Command::new("sh");
+    assert!(shell.args(["-euc", script]).current_dir(m.mnt()).start_and_wait().unwrap().success());
+    m.umount();
+    m.expect_sound();
 }

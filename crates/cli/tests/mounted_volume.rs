@@ -314,6 +314,7 @@ fn a_detached_mount_is_no_place_to_work_in() {
     b.mount("mnt", &[]).expect(0);
     let open = File::create(b.at("mnt/f")).unwrap();
     b.bench.run(["umount", "--lazy", "mnt"]).expect(0);
+    b.bench.await_detached();
     let file = b.bench.str("box");
     for line in [vec!["ls", &file], vec!["put", &file, "/etc/hostname", "/h"], vec!["mount", &file, "mnt2"]] {
         let ran = b.bench.run(&line).expect(7).says("was detached and is still ending").says("stays in that folder");
@@ -335,6 +336,7 @@ fn a_volume_whose_mount_was_detached_is_asked_all_the_same() {
     let mut open = File::options().write(true).open(b.at("mnt/f")).unwrap();
     open.write_all(b"two").unwrap();
     b.bench.run(["umount", "--lazy", "mnt"]).expect(0);
+    b.bench.await_detached();
     // What was written is in the snapshot, though the kernel has it, and the mount no place any more.
     b.of("snapshot create", "box", &["after"]).expect(0);
     let found = b.of("snapshot diff", "box", &["before", "after", "--json"]).expect(0).json();
@@ -493,6 +495,33 @@ fn a_full_volume_can_be_emptied_through_its_mount() {
         fs::remove_file(b.at(&format!("mnt/{n}"))).unwrap();
     }
     fs::write(b.at("mnt/again"), pattern(2 << 20)).unwrap();
+    b.umount("mnt");
+    b.expect_sound();
+}
+
+/// Small files, which are kept with the metadata.
+#[test]
+fn a_volume_full_of_small_files_has_room_once_these_are_removed() {
+    let Some(b) = Boxed::with("8M") else { return };
+    b.mount("mnt", &[]).expect(0);
+    let available = || {
+        let space = rustix::fs::statvfs(b.at("mnt")).unwrap();
+        space.f_bavail * space.f_frsize
+    };
+    let empty = available();
+    fs::create_dir(b.at("mnt/dir")).unwrap();
+    let full = (0..20_000).find_map(|n| match File::create(b.at(&format!("mnt/dir/{n}"))) {
+        // What the kernel finds no room for later makes no difference.
+        Ok(mut file) => file.write_all(&pattern(1500)).err().filter(|_| false),
+        Err(e) => Some(e),
+    });
+    assert_eq!(full.expect("it gets full").raw_os_error(), Some(libc::ENOSPC));
+    fs::remove_dir_all(b.at("mnt/dir")).unwrap();
+    // Nobody asks for room.
+    eventually("room comes back", || available() >= empty / 4 * 3);
+    let mut file = File::create(b.at("mnt/large")).unwrap();
+    file.write_all(&pattern(4 << 20)).and_then(|()| file.sync_all()).unwrap();
+    drop(file);
     b.umount("mnt");
     b.expect_sound();
 }

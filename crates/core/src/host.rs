@@ -4,21 +4,40 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::Result;
 
-/// Filesystems that lie in memory, by the number that statfs(2) has: tmpfs, ramfs and hugetlbfs.
-const IN_MEMORY: [u32; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
+/// Filesystems that note each change of a file with the clock of this machine, and keep that and the file's number on a medium: ext2 to ext4,
+/// XFS, btrfs, F2FS, ZFS and bcachefs, by the number that statfs(2) has.
+const KEEP_IDENTITY: [u32; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x2fc1_2fc1, 0xca45_1a4e];
 
-/// Whether whatever is written to a file from now on gives it other times than it has.
+/// What tells the filesystem of `file` from others; none where nothing is known to tell one file of it from another that had its path before.
+///
+/// FUSE filesystems, those of a network, and those whose layers come and go make inode numbers and times up, or take those that a server says:
+/// of two that are mounted in turn, two files may have the same ones. In memory, what is written through a mapping shows in no time.
+///
+/// # Errors
+/// Those of the host.
+pub fn filesystem(file: impl AsFd) -> Result<Option<[u8; 12]>> {
+    let file = file.as_fd();
+    let kind = rustix::fs::fstatfs(file)?.f_type as u32;
+    if !KEEP_IDENTITY.contains(&kind) {
+        return Ok(None);
+    }
+    let mut name = [0; 12];
+    name[..4].copy_from_slice(&kind.to_le_bytes());
+    name[4..].copy_from_slice(&rustix::fs::fstatvfs(file)?.f_fsid.to_le_bytes());
+    Ok(Some(name))
+}
+
+/// Whether whatever is written to a file from now on gives it other times than it has, and no other file has its number and them.
 ///
 /// A write through a mapping does so when its page was clean before (Linux 6.18: `do_shared_fault`, `do_wp_page`), and none later, until the
 /// page is sent to the medium. So what programs have written is sent there first, which costs next to nothing where there is no such page.
-/// False where pages are never sent anywhere, as in memory.
+/// False where that is not known of the [`filesystem`].
 ///
 /// # Errors
 /// Those of the host: the medium failed.
 pub fn times_tell(file: impl AsFd) -> Result<bool> {
     let file = file.as_fd();
-    let kind = rustix::fs::fstatfs(file)?.f_type;
-    if IN_MEMORY.contains(&(kind as u32)) {
+    if filesystem(file)?.is_none() {
         return Ok(false);
     }
     const SENT: libc::c_uint =
@@ -78,6 +97,13 @@ mod tests {
     #[test]
     fn files_in_memory_have_no_such_times() {
         let file = rustix::fs::memfd_create(c"times", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        assert_eq!(times_tell(&file), Ok(false));
+        assert_eq!((times_tell(&file), filesystem(&file)), (Ok(false), Ok(None)));
+    }
+
+    /// The kernel makes the files of this one up, as a FUSE filesystem does.
+    #[test]
+    fn what_is_made_up_has_no_identity() {
+        let file = File::open("/proc/self/status").unwrap();
+        assert_eq!((times_tell(&file), filesystem(&file)), (Ok(false), Ok(None)));
     }
 }

@@ -8,6 +8,7 @@ pub mod error;
 pub mod host;
 pub mod media;
 pub mod memory;
+pub mod numbers;
 pub mod overlay;
 pub mod path;
 pub mod paths;

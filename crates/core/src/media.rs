@@ -150,6 +150,12 @@ pub trait HostDir: Send + Sync {
     /// Size and use.
     fn statfs(&self) -> io::Result<StatFs>;
 
+    /// The permission bits that the process keeps from what it makes for nobody in particular. A medium that knows of none keeps
+    /// it for the owner alone.
+    fn umask(&self) -> u16 {
+        0o077
+    }
+
     /// What changes whenever unsynced writes to this medium may have been lost: for a host, with its boot and with each
     /// mount of the filesystem. None: unknown.
     fn incarnation(&self) -> Option<[u8; 16]> {
@@ -258,6 +264,11 @@ pub trait BlockFile: Send + Sync {
         let _ = (offset, len);
     }
 
+    /// How many bytes the host has room for besides what is there; `u64::MAX` where it does not say.
+    fn host_room_bytes(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Takes the file for this handle alone until it is dropped; false if another handle has it, of this process or of
     /// another. A host without locks says true.
     fn try_lock(&self) -> io::Result<bool>;
@@ -284,6 +295,11 @@ pub trait ExtentObjects: Send + Sync {
 
     /// Removes an object, if it is there. A power cut may bring it back.
     fn remove(&self, object: u32) -> io::Result<()>;
+
+    /// How many bytes the host has room for besides what is there; `u64::MAX` where it does not say.
+    fn host_room_bytes(&self) -> u64 {
+        u64::MAX
+    }
 
     /// The number of each object that there is, in any order.
     fn list(&self) -> io::Result<Vec<u32>>;

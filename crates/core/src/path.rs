@@ -102,6 +102,9 @@ pub enum Step {
     Past,
 }
 
+/// Whether an entry of a listing, with its path, is to be looked up.
+pub type Wanted<'a> = dyn FnMut(&[u8], Kind) -> Result<bool> + 'a;
+
 /// A directory that a walk is in.
 struct Level<'t> {
     node: Node<'t>,
@@ -249,6 +252,17 @@ impl<'s> Tree<'s> {
     /// directories by an id, is gone into under the first; the second is shown as failed (`Corrupt`) with both paths, so
     /// that nothing is shown twice and the walk ends also where a directory holds itself.
     pub fn walk<'t>(&'t self, start: Node<'t>, visit: &mut dyn FnMut(Visit<'_, 't>) -> Result<Step>) -> Result<()> {
+        self.walk_where(start, None, visit)
+    }
+
+    /// As [`Tree::walk`]. `is_wanted` is asked of each entry below `start`, with its path and the kind that the listing tells, before it is looked
+    /// up: what is not wanted is passed, whatever it is, and no error of it shows.
+    pub fn walk_where<'t>(
+        &'t self,
+        start: Node<'t>,
+        mut is_wanted: Option<&mut Wanted<'_>>,
+        visit: &mut dyn FnMut(Visit<'_, 't>) -> Result<Step>,
+    ) -> Result<()> {
         let mut levels: Vec<Level<'t>> = Vec::new();
         let mut seen = HashMap::new();
         self.enter(start, &mut levels, &mut seen, visit)?;
@@ -258,6 +272,11 @@ impl<'s> Tree<'s> {
                 visit(Visit::Leave { node: &level.node, parent: levels.last().map(|l| &l.node) })?;
                 continue;
             };
+            if let Some(is_wanted) = &mut is_wanted
+                && !is_wanted(&level.node.join(&next.name), next.kind)?
+            {
+                continue;
+            }
             match self.child(&level.node, &next.name) {
                 Ok(node) => self.enter(node, &mut levels, &mut seen, visit)?,
                 Err(e) if e.is_not_found() => {}

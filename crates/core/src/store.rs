@@ -359,6 +359,13 @@ pub trait Store: Send + Sync {
     /// Size and use.
     fn statfs(&self) -> Result<StatFs>;
 
+    /// How many bytes it has room for, about, where it and what it lies on both have to have it. `u64::MAX` where that is not known.
+    fn room_bytes(&self) -> Result<u64> {
+        let stat = self.statfs()?;
+        let known = stat.blocks > 0 && stat.block_size > 0;
+        Ok(if known { stat.blocks_available.saturating_mul(stat.block_size.into()) } else { u64::MAX })
+    }
+
     /// The path of a known inode for messages, from the root, lossy, without secrets. `None` when it has none any more.
     fn path_of(&self, ino: Ino) -> Option<String> {
         let _ = ino;
@@ -439,7 +446,7 @@ pub trait StoreFile: Send + Sync {
         false
     }
 
-    /// Whether whatever is written from now on gives the file other times than it has, so that who has read it can tell by them that it is
+    /// Whether whatever is written from now on gives the file other times than it has, which no other file of its number has, so that who has read it can tell by them that it is
     /// still the same. Where programs may write without asking the store, what they have written is looked to first. It may take as long as
     /// writing that.
     ///

@@ -276,6 +276,8 @@ pub struct XattrName<'a>(&'a [u8]);
 impl<'a> XattrName<'a> {
     /// The access ACL of `acl(5)`.
     pub const ACL_ACCESS: XattrName<'static> = XattrName(b"system.posix_acl_access");
+    /// What a program may do beyond its user when it is executed, as of `capabilities(7)`.
+    pub const CAPABILITY: XattrName<'static> = XattrName(b"security.capability");
     /// The default ACL of `acl(5)`, which what is made in a directory gets.
     pub const ACL_DEFAULT: XattrName<'static> = XattrName(b"system.posix_acl_default");
 

@@ -125,6 +125,20 @@ fn set_id_bits_are_dropped_once_and_looked_for_again_after_a_change() {
     e.release(opened.fh).unwrap();
 }
 
+#[test]
+fn a_file_capability_goes_with_a_change_and_is_asked_for_again_when_one_was_set() {
+    let (_store, e) = engine(Limits::default());
+    let (entry, opened) = e.create(Ino::ROOT, name("f"), &new_node(), Access::Write).unwrap();
+    for _ in 0..2 {
+        e.drop_capability(opened.fh).unwrap();
+        e.set_xattr(entry.attr.ino, XattrName::CAPABILITY, b"rights", XattrSet::Create).unwrap();
+        e.drop_capability(opened.fh).unwrap();
+        let left = e.xattr(entry.attr.ino, XattrName::CAPABILITY).unwrap_err();
+        assert_eq!(left.kind(), ErrorKind::NoAttribute);
+    }
+    e.release(opened.fh).unwrap();
+}
+
 /// All names of the root with attributes, asked for in parts of `part`; after each part `meanwhile` runs.
 fn names_in_parts(e: &Engine, part: usize, mut meanwhile: impl FnMut(usize)) -> Vec<Vec<u8>> {
     let fh = e.opendir(Ino::ROOT).unwrap();

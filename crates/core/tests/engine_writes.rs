@@ -24,9 +24,8 @@ fn buffered_writes_show_at_once_and_are_stored_at_flush() {
     let before = Timestamp::now();
     e.write(fh, 10, b"xyz").unwrap();
     assert_eq!(store.faults.writes.load(Relaxed), 0);
-    let attr = e.getattr(ino, None).unwrap().0;
-    assert!(attr.size == 13 && attr.mtime >= before);
-    assert_eq!(e.lookup(ROOT, name("f")).unwrap().attr.size, 13);
+    let (attr, ttl) = e.getattr(ino, Some(fh)).unwrap();
+    assert!(attr.size == 13 && attr.mtime >= before && ttl.is_zero());
     assert_eq!(read_all(&e, reader.fh), b"\0\0\0\0\0\0\0\0\0\0xyz");
     assert_eq!(e.stats().dirty_bytes, UNIT as u64);
     e.flush(fh).unwrap();
@@ -34,6 +33,33 @@ fn buffered_writes_show_at_once_and_are_stored_at_flush() {
     assert_eq!(e.getattr(ino, None).unwrap().0, store.inner.getattr(ino).unwrap());
     assert_eq!(kind(e.write(reader.fh, 0, b"no")), ErrorKind::NotPermitted);
     assert_eq!(kind(e.write(fh, i64::MAX as u64, b"no")), ErrorKind::FileTooLarge);
+}
+
+#[test]
+fn the_time_that_was_shown_is_the_one_that_stays() {
+    let (store, e) = engine();
+    let (ino, fh) = create(&e, "f");
+    let by_number = || e.getattr(ino, None).unwrap().0;
+    let by_name = || e.lookup(ROOT, name("f")).unwrap().attr;
+    for (round, show) in [&by_number as &dyn Fn() -> _, &by_name].into_iter().enumerate() {
+        e.write(fh, 10 * round as u64, b"0123456789").unwrap();
+        assert_eq!(e.stats().dirty_bytes, UNIT as u64, "it is buffered");
+        let shown = show();
+        assert_eq!(shown.size, 10 * (round as u64 + 1));
+        assert_eq!(e.stats().dirty_bytes, 0, "what is shown is stored");
+        e.flush(fh).unwrap();
+        assert_eq!((by_number(), store.inner.getattr(ino).unwrap()), (shown, shown));
+    }
+    // What cannot be stored shows all the same, and is not tried again with every look.
+    store.faults.writes_fail.store(true, Relaxed);
+    e.write(fh, 20, b"more").unwrap();
+    assert_eq!(by_number().size, 24);
+    let tried = store.faults.writes.load(Relaxed);
+    assert_eq!(by_name().size, 24);
+    assert_eq!(store.faults.writes.load(Relaxed), tried);
+    store.faults.writes_fail.store(false, Relaxed);
+    e.flush(fh).unwrap_err();
+    assert_eq!(stored(&store, ino).len(), 24);
 }
 
 #[test]

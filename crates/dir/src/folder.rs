@@ -6,42 +6,28 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
+use adit_core::numbers::Numbering;
 use adit_core::types::{Attr, Ino, Kind};
 use adit_core::{ErrorKind, FsError, Result};
 use adit_media::host::{attr_of, kind_of, with_proc_path};
-use parking_lot::Mutex;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
 /// What opens a place and neither reads nor writes it.
 const PLACE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Numbers of files of a further device (a subvolume of btrfs, a layer of overlayfs) have that device's place in a table
-/// from this bit on. Bit 62 and above are never set: an overlay marks its own numbers there.
-const DEVICE_SHIFT: u32 = 54;
-/// Most devices in one folder, that of the folder itself among them.
-const DEVICES_MAX: usize = 256;
-
 /// The folder, as a place to open things from.
 pub(crate) struct Folder {
     root: Arc<OwnedFd>,
     /// Device and number of the folder itself, as the host has them.
     identity: (u64, u64),
-    devices: Mutex<Devices>,
+    numbering: Numbering,
     /// Refuses what is on another device than the folder itself.
     one_device: bool,
     /// What `openat2` must refuse, or `None` where nobody knows that call.
     resolve: Option<ResolveFlags>,
     /// Leaves access times alone.
     pub(crate) read_only: bool,
-}
-
-#[derive(Default)]
-struct Devices {
-    /// Besides the folder's own, in the order in which they were met.
-    further: Vec<u64>,
-    /// Whether a number of the folder's own device was given out that a further device's could be like.
-    large: bool,
 }
 
 /// Something that was found, open as a place only.
@@ -62,7 +48,7 @@ impl Folder {
         Ok(Folder {
             root: Arc::new(root),
             identity: (st.st_dev, st.st_ino),
-            devices: Mutex::default(),
+            numbering: Numbering::new(st.st_dev),
             one_device,
             resolve: known.then_some(resolve),
             read_only,
@@ -152,34 +138,14 @@ impl Folder {
     }
 
     fn numbered(&self, dev: u64, host_ino: u64) -> Result<Ino> {
-        let refused = |why: &'static str| Err(FsError::new(ErrorKind::NotSupported).because(why));
-        let large = host_ino >> DEVICE_SHIFT != 0;
         if dev == self.identity.0 {
-            if large {
-                let mut devices = self.devices.lock();
-                if !devices.further.is_empty() {
-                    return refused("its inode number is too large for a folder with several devices in it");
-                }
-                devices.large = true;
-            }
-            return Ok(Ino(self.swapped(host_ino)));
+            return self.numbering.number(dev, self.swapped(host_ino));
         }
         if self.one_device {
-            return refused("it is on another device than the folder, which the layer below an overlay cannot have");
+            let why = "it is on another device than the folder, which the layer below an overlay cannot have";
+            return Err(FsError::new(ErrorKind::NotSupported).because(why));
         }
-        let mut devices = self.devices.lock();
-        if large || devices.large {
-            return refused("inode numbers are too large for a folder with several devices in it");
-        }
-        let place = match devices.further.iter().position(|known| *known == dev) {
-            Some(place) => place,
-            None if devices.further.len() + 1 >= DEVICES_MAX => return refused("too many devices in one folder"),
-            None => {
-                devices.further.push(dev);
-                devices.further.len() - 1
-            }
-        };
-        Ok(Ino(((place as u64 + 1) << DEVICE_SHIFT) | host_ino))
+        self.numbering.number(dev, host_ino)
     }
 
     /// The root of a store has a number of its own; whatever had that on the host gets the folder's.
@@ -211,9 +177,11 @@ pub(crate) fn listing_buffer() -> Box<[MaybeUninit<u8>]> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::collections::HashSet;
 
-    const LARGE: u64 = 1 << DEVICE_SHIFT;
+    use adit_core::numbers::NUMBERS_END;
+
+    use super::*;
 
     fn folder(one_device: bool) -> (Folder, u64) {
         let folder = Folder::open(Path::new("/"), true, one_device).unwrap();
@@ -229,21 +197,18 @@ mod tests {
     fn no_two_devices_share_a_number() {
         let (here, dev) = folder(false);
         let number = |dev, ino| here.numbered(dev, ino).unwrap();
-        let numbers = [number(dev, 77), number(dev + 1, 77), number(dev + 2, 77)];
-        assert_eq!(numbers, [Ino(77), Ino(LARGE | 77), Ino((2 * LARGE) | 77)]);
+        let numbers = [number(dev, 77), number(dev + 1, 77), number(dev + 2, 77), number(dev, u64::MAX - 77)];
+        assert_eq!(numbers[0], Ino(77));
+        assert_eq!(HashSet::from(numbers).len(), numbers.len());
+        assert!(numbers.iter().all(|number| number.0 < NUMBERS_END / 2));
         assert_eq!(here.listed(dev + 1, 77).unwrap(), numbers[1], "listings agree");
-        assert_eq!(kind(here.numbered(dev, LARGE | 77)), ErrorKind::NotSupported, "it would be that of another");
-        assert_eq!(kind(here.numbered(dev + 1, LARGE)), ErrorKind::NotSupported);
-        // And the other way round.
-        let (here, dev) = folder(false);
-        assert_eq!(here.numbered(dev, LARGE | 77).unwrap(), Ino(LARGE | 77));
-        assert_eq!(kind(here.numbered(dev + 1, 77)), ErrorKind::NotSupported);
+        assert_eq!(number(dev, here.identity.1), Ino::ROOT);
     }
 
     #[test]
     fn the_layer_below_an_overlay_has_one_device() {
         let (here, dev) = folder(true);
-        assert_eq!(here.numbered(dev, LARGE | 77).unwrap(), Ino(LARGE | 77));
+        assert_eq!(here.numbered(dev, 77).unwrap(), Ino(77));
         assert_eq!(kind(here.numbered(dev + 1, 77)), ErrorKind::NotSupported);
         assert_eq!(kind(here.listed(dev + 1, 77)), ErrorKind::NotSupported);
     }
@@ -258,13 +223,5 @@ mod tests {
         assert_eq!(kind(b"proc", FileType::Unknown).unwrap(), Some(Kind::Directory), "a mount");
         assert_eq!(kind(&[b'x'; 300], FileType::Unknown).unwrap_err().kind(), ErrorKind::NameTooLong);
         assert_eq!(kind(b"any", FileType::Fifo).unwrap(), Some(Kind::Fifo));
-    }
-
-    #[test]
-    fn there_is_an_end_to_devices() {
-        let (here, dev) = folder(false);
-        let numbered: Vec<bool> = (1..=DEVICES_MAX as u64).map(|more| here.numbered(dev + more, 1).is_ok()).collect();
-        assert_eq!(numbered.iter().position(|done| !done), Some(DEVICES_MAX - 1));
-        assert!(here.numbered(dev + 1, 2).is_ok());
     }
 }

@@ -62,6 +62,8 @@ pub enum Damage {
         /// What the section holds.
         section: &'static str,
     },
+    /// A part of it that was right could not be read any more.
+    Lost,
 }
 
 impl Damage {
@@ -88,6 +90,9 @@ impl fmt::Display for Damage {
             Damage::Block { section, block } => write!(f, "block {block} of {section} does not match its checksum")?,
             Damage::Outside { section, at } => write!(f, "a number points out of {section}, to {at}")?,
             Damage::Node { node, what } => write!(f, "node {node}: {what}")?,
+            Damage::Lost => {
+                f.write_str("a part of it cannot be read any more: the file was cut, or its disk has failed")?
+            }
             Damage::Table { section } => write!(f, "{section}: not what the nodes say")?,
         }
         match self.kind() {

@@ -81,6 +81,7 @@ mod error;
 pub mod fuzzing;
 #[cfg(feature = "gpu")]
 pub mod gpu;
+mod guard;
 pub mod layout;
 pub mod live;
 mod map;

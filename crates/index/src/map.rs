@@ -7,10 +7,13 @@ use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::thread;
 
+use crate::guard::Guard;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap};
 
 /// A large page of most processors: a copy is as long as some of them.
 const HUGE_LEN: usize = 2 << 20;
+/// The shortest page of any processor.
+const PAGE_LEN: usize = 4096;
 /// What one thread reads of a file, at least.
 const READ_LEN: usize = 8 << 20;
 
@@ -20,7 +23,8 @@ pub(crate) struct Map {
     /// What is mapped, and what of it is the file's.
     mapped: usize,
     len: usize,
-    is_copy: bool,
+    /// Of what is mapped; a copy needs none.
+    guard: Option<Guard>,
 }
 
 // SAFETY: the mapping is read-only and belongs to no thread; it goes when the last reference to it has gone.
@@ -32,12 +36,15 @@ impl Map {
     /// Maps the first `len` bytes of `file`, which are not none.
     ///
     /// # Safety
-    /// Nobody may write to the file or cut it as long as the mapping lives.
+    /// Nobody may write to the file as long as the mapping lives.
     pub unsafe fn new(file: &File, len: usize) -> io::Result<Map> {
         // SAFETY: a new mapping at an address of the kernel's choice, so no other memory is touched.
         let at = unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file, 0) }?;
         let at = NonNull::new(at).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Map { at, mapped: len, len, is_copy: false })
+        let mut map = Map { at, mapped: len, len, guard: None };
+        // SAFETY: it was just mapped to be read, and goes with the map, whose guard goes first.
+        map.guard = Some(unsafe { Guard::new(at.as_ptr(), len) }?);
+        Ok(map)
     }
 
     /// Reads the first `len` bytes of `file`, which are not none, into memory of this process, in large pages where the host has them.
@@ -46,7 +53,7 @@ impl Map {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping at an address of the kernel's choice, so no other memory is touched.
         let at = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, protection, flags) }?;
-        let map = Map { at: NonNull::new(at).ok_or(io::ErrorKind::OutOfMemory)?, mapped, len, is_copy: true };
+        let map = Map { at: NonNull::new(at).ok_or(io::ErrorKind::OutOfMemory)?, mapped, len, guard: None };
         // SAFETY: the range was just mapped. A kernel without large pages says no, and nothing is lost.
         let _ = unsafe { madvise(at, mapped, Advice::LinuxHugepage) };
         // SAFETY: as many bytes are mapped, they are zeros, and nobody else knows of them yet.
@@ -68,10 +75,28 @@ impl Map {
 
     /// Whether the bytes are a copy, which does not change with the file.
     pub fn is_copy(&self) -> bool {
-        self.is_copy
+        self.guard.is_none()
     }
 
-    /// The bytes. To read beyond the end of a file that somebody cut is SIGBUS; see [`Map::new`].
+    /// True if a part of the file could not be read from the mapping: whatever was read before this call may be zeros, and all that is read later is.
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.guard.as_ref().is_some_and(Guard::is_lost)
+    }
+
+    /// Has the bytes of a part be in memory; [`Map::is_lost`] says if they could be read.
+    #[inline]
+    pub fn touch(&self, part: &[u8]) {
+        if self.is_copy() {
+            return;
+        }
+        for page in part.chunks(PAGE_LEN) {
+            std::hint::black_box(page.first());
+        }
+        std::hint::black_box(part.last());
+    }
+
+    /// The bytes. Those of a file that somebody cut may be zeros: see [`Map::is_lost`].
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: as many bytes are mapped for as long as `self` lives, and nobody writes to them (`Map::new`, `Map::copy`).
@@ -81,6 +106,8 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
+        // The next mapping at this address is another one's to watch.
+        self.guard = None;
         // SAFETY: the range is what `mmap` returned, and nothing refers to it any more.
         let unmapped = unsafe { munmap(self.at.as_ptr(), self.mapped) };
         debug_assert!(unmapped.is_ok(), "a mapping of ours is one");

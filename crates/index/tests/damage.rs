@@ -10,7 +10,8 @@ use adit_core::error::{ErrorKind, FsError};
 use adit_core::types::Kind;
 use adit_index::fuzzing::{ask, opened, resealed};
 use adit_index::layout::{self, Header, Mode, Section, pack_children};
-use adit_index::{Damage, NodeId, Segment};
+use adit_index::query::Query;
+use adit_index::{Damage, NodeId, Resolver, Segment};
 use adit_testkit::{Rng, seeds};
 use support::{Item, Place};
 
@@ -52,6 +53,48 @@ fn answers(segment: &Segment) -> Vec<Result<String, FsError>> {
         all.extend(listed(segment, id));
     }
     all
+}
+
+/// Pages that were right, and that cannot be had any more: that is said of everything from then on, and of no other segment.
+#[test]
+fn a_file_that_is_cut_while_it_is_open_is_lost() {
+    let items: Vec<Item> = (0..9000).map(|n| Item::file(format!("dir{}/file{n}", n % 90).as_bytes())).collect();
+    let (place, other) = (Place::new(), Place::new());
+    let (segment, other) = (place.segment_with_tables(&items), other.segment_with_tables(&items));
+    // All of both was looked at, and found to be right.
+    verify(&segment).unwrap();
+    let resolver = Resolver::new(&segment).unwrap();
+    let everything = Query::new();
+    let ask = |segment: &Segment, id| segment.node(id).and_then(|node| Ok((node, segment.path(id)?)));
+    let right: Vec<_> = (0..segment.len()).map(|id| ask(&segment, NodeId(id)).unwrap()).collect();
+    let named: Vec<_> = right.iter().map(|(_, path)| resolver.find(NodeId::ROOT, path).unwrap().unwrap()).collect();
+    fs::File::options().write(true).open(place.out()).unwrap().set_len(8192).unwrap();
+    let mut is_lost = false;
+    for (number, (right, named)) in right.iter().zip(&named).enumerate() {
+        let answer = ask(&segment, NodeId(number as u32));
+        let found = resolver.find(NodeId::ROOT, &right.1);
+        for (what, is_right) in [
+            (answer.as_ref().map(drop), answer.as_ref().is_ok_and(|answer| answer == right)),
+            (found.as_ref().map(drop), found.as_ref().is_ok_and(|found| *found == Some(*named))),
+        ] {
+            match what {
+                Ok(()) => assert!(is_right && !is_lost, "{number}"),
+                Err(e) => {
+                    assert_eq!((damage(e), e.kind()), (&Damage::Lost, ErrorKind::Corrupt), "{number}");
+                    is_lost = true;
+                }
+            }
+        }
+    }
+    assert!(is_lost);
+    assert_eq!(damage(&everything.count(&segment).unwrap_err()), &Damage::Lost);
+    assert_eq!(damage(&segment.lookup(NodeId::ROOT, b"dir7").unwrap_err()), &Damage::Lost);
+    assert!(verify(&segment).is_err());
+    assert_eq!(everything.count(&other).unwrap(), u64::from(other.len()) - 1);
+    drop(resolver);
+    drop(segment);
+    // Its memory is given back, and taken again by another.
+    verify(&place.segment(&items)).unwrap();
 }
 
 /// The first 21 children. What comes after an error is not known either.

@@ -290,6 +290,13 @@ fn globs_mean_what_is_written() {
         ("**/a", "a"),
         ("**/*.c", "x.c"),
         ("/a", "a"),
+        ("./a", "a"),
+        ("[[:digit:]]*", "7up"),
+        ("[[:alpha:]_]?", "é1"),
+        ("[![:upper:][:digit:]]x", "éx"),
+        ("[[:space:]]", " "),
+        ("[[]", "["),
+        ("[[:]]", ":]"),
     ];
     for (glob, name) in yes {
         assert!(named(name.as_bytes(), Syntax::Glob, glob), "{glob} {name}");
@@ -305,6 +312,9 @@ fn globs_mean_what_is_written() {
         ("\\*", "a"),
         ("A", "a"),
         ("", "a"),
+        ("[[:digit:]]*", "up"),
+        ("[[:upper:]]", "é"),
+        ("[![:alpha:]]", "é"),
     ];
     for (glob, name) in no {
         assert!(!named(name.as_bytes(), Syntax::Glob, glob), "{glob} {name}");
@@ -326,6 +336,8 @@ fn globs_mean_what_is_written() {
         ("a?b", "a/b", false),
         ("a[!x]b", "a/b", false),
         ("**/x", "a/b/x", true),
+        ("./a/*.c", "a/x.c", true),
+        ("./*.c", "a/x.c", false),
     ];
     for (glob, path, is_match) in paths {
         let pattern = Pattern::glob(glob).unwrap();
@@ -379,6 +391,7 @@ fn names_need_not_be_text() {
     assert!(named(b"caf\xe9.txt", Syntax::Regex, "^.*$"));
     assert!(named(b"\xff\xfe", Syntax::Regex, "^.+$"));
     assert!(named(b"\xff\xfe", Syntax::Regex, "(?-u:\\xff)"));
+    assert!(named(b"\xc3\xa9\xff", Syntax::Glob, "??"));
     assert!(named("é🎬".as_bytes(), Syntax::Regex, "^..$"));
     assert!(!named("é🎬".as_bytes(), Syntax::Regex, "^.$"));
     assert!(named(b"a\nb", Syntax::Regex, "a.b"));
@@ -390,6 +403,57 @@ fn names_need_not_be_text() {
     assert!(named(b"a\xffb", Syntax::Regex, "[^x]b$"));
     let pattern = Pattern::substring(b"\xfe").unwrap();
     assert!(pattern.is_match(b"\xff\xfe"));
+}
+
+/// As fnmatch and fd have it, in each way to find: where names lie, on the way down, one by one, and of what is in no index.
+#[test]
+fn a_character_is_one_in_every_way_to_find_it() {
+    let place = Place::new();
+    let all = ["é", "€", "😀", "ab", "日本", "x/é", "x/日本", "aé"];
+    let segment = place.segment(&all.map(|path| Item::file(path.as_bytes())));
+    let asked: [(Syntax, &str, &[&str]); 9] = [
+        (Syntax::Glob, "??", &["ab", "aé", "x/日本", "日本"]),
+        (Syntax::Glob, "???", &[]),
+        (Syntax::Glob, "[!x]?", &["ab", "aé", "x/日本", "日本"]),
+        (Syntax::Glob, "x/?", &["x/é"]),
+        (Syntax::Glob, "**/??", &["ab", "aé", "x/日本", "日本"]),
+        (Syntax::Regex, "^.{3}$", &[]),
+        (Syntax::Regex, "^[^a][^b]$", &["x/日本", "日本"]),
+        (Syntax::Regex, "^.+.+$", &["ab", "aé", "x/日本", "日本"]),
+        (Syntax::Regex, "x/.$", &["x/é"]),
+    ];
+    for (syntax, text, expected) in asked {
+        for several in [false, true] {
+            let texts = if several { vec![text, "nothing/that/is?there"] } else { vec![text] };
+            if several && syntax == Syntax::Regex && !text.contains('/') {
+                continue;
+            }
+            let pattern = PatternBuilder::new(syntax).build_any(&texts).unwrap();
+            let alone: Vec<&str> = all.into_iter().filter(|path| pattern.is_path_match(path.as_bytes())).collect();
+            assert_eq!(alone.iter().collect::<std::collections::BTreeSet<_>>(), expected.iter().collect(), "{text}");
+            for strategy in [Strategy::Best, Strategy::Each, Strategy::NoTable] {
+                let query = Query::new().pattern(pattern.clone()).kinds(&[Kind::File]).strategy(strategy);
+                let mut found = paths(&segment, &query);
+                found.sort();
+                let expected: Vec<Vec<u8>> = expected.iter().map(|path| path.as_bytes().to_vec()).collect();
+                assert_eq!(found, expected, "{text} {strategy:?}");
+                assert_eq!(query.count(&segment).unwrap(), expected.len() as u64, "{text} {strategy:?}");
+            }
+        }
+    }
+    let excluded = Query::new().exclude(Pattern::glob("??").unwrap()).kinds(&[Kind::File]);
+    assert_eq!(excluded.count(&segment).unwrap(), 4, "é, €, 😀 and x/é");
+}
+
+#[test]
+fn an_extension_is_one_in_large_and_in_small_letters() {
+    let place = Place::new();
+    let all = ["a.É", "b.é", "c.e", "é", "d.\u{17f}"];
+    let segment = place.segment(&all.map(|path| Item::file(path.as_bytes())));
+    for extension in ["é", "É"] {
+        let found = paths(&segment, &Query::new().extension(extension.as_bytes()));
+        assert_eq!(found, ["a.É", "b.é"].map(|path| path.as_bytes().to_vec()), "{extension}");
+    }
 }
 
 #[test]

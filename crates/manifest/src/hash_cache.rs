@@ -4,7 +4,8 @@
 //! tell a change, nothing is noted: a file that was touched less than [`DOUBT`] before it was read can change once more within one
 //! tick of its clock. What programs write through mappings gives a file new times only once for each time that its pages are sent to the
 //! medium, so they are before it is read ([`StoreFile::times_tell`](adit_core::store::StoreFile::times_tell)), and of a file in memory nothing
-//! is noted. So a wrong hash needs somebody who sets ctime back, or a file server whose clock runs behind by more than that.
+//! is noted, nor of one on a filesystem that makes numbers and times up: of two that are mounted in turn, two files may have the same ones. The name
+//! of a [`Scope`] tells such filesystems apart ([`filesystem`](adit_core::host::filesystem)). So a wrong hash needs somebody who sets ctime back, or a file server whose clock runs behind by more than that.
 //!
 //! One file of redb, kept by one process at a time: others hash what they need. It is a cache: what is lost or damaged is made again.
 

@@ -64,6 +64,15 @@ pub enum UploadEvent<'a> {
         /// Why; it names the file.
         error: &'a FsError,
     },
+    /// An object is in the store, and what it has could not be compared.
+    Unverified {
+        /// The path of a file that needs it, without a leading slash.
+        path: &'a [u8],
+        /// Its hash.
+        hash: ContentHash,
+        /// Why; it names the object.
+        error: &'a FsError,
+    },
     /// So many bytes were read up to now, of objects that are not in the store yet as well.
     Read(u64),
 }
@@ -77,7 +86,8 @@ pub struct Uploaded {
     pub present: (u64, u64),
     /// Of those that were stored: how many took the place of something else, and their bytes.
     pub replaced: (u64, u64),
-    /// Files that could not be read, or are not what the manifest says. With one of them the store does not have all of it.
+    /// Files that could not be read, or are not what the manifest says, and objects that could not be compared. With one of them the store does
+    /// not have all of it, as far as is known.
     pub failed: u64,
 }
 
@@ -168,6 +178,8 @@ enum Done {
     Present(ContentHash, u64),
     /// The file is to blame.
     Unreadable(Arc<[u8]>, ContentHash, FsError),
+    /// The object is there, and the store does not hand it out to be compared.
+    Unverified(Arc<[u8]>, ContentHash, FsError),
     /// The store is.
     Refused(FsError),
 }
@@ -263,6 +275,10 @@ impl All<'_> {
                 self.unread.push((path.clone(), hash));
                 return self.fail(&path, &e);
             }
+            Done::Unverified(path, hash, e) => {
+                self.uploaded.failed += 1;
+                return self.tell(UploadEvent::Unverified { path: bare(&path), hash, error: &e });
+            }
             Done::Refused(e) => return Err(e),
         };
         self.tell(UploadEvent::Object { hash, len_bytes, present })?;
@@ -312,6 +328,8 @@ impl Job {
                 let _turn = turn();
                 match self.is_sound(shared, &key, &info) {
                     Ok(is_sound) => (true, is_sound),
+                    // It is there, and nobody can say what it is.
+                    Err(e) if Withheld::is_behind(&e) => return Done::Unverified(self.path.clone(), self.hash, e),
                     Err(e) => return Done::Refused(e),
                 }
             }
@@ -340,15 +358,21 @@ impl Job {
             true => piece.check(),
             false => Ok(()),
         };
+        let mut is_replaced = is_there;
         let put = |if_absent| objects.put(&key, Content::Source(&piece), &PutOptions { if_absent, metadata: &[] });
         let stored = match stored.and_then(|()| put(!is_there)) {
             // Nobody can tell. What may be in its place has the same content, or should have.
             Err(e) if !is_there && Withheld::is_behind(&e) => put(false),
+            // What came meanwhile, and cannot be right.
+            Ok(Stored::AlreadyThere { len }) if len != self.len => {
+                is_replaced = true;
+                put(false)
+            }
             stored => stored,
         };
         match (stored, piece.failure()) {
-            (Ok(Stored::New(_)), _) => Done::Stored(self.hash, self.len, is_there),
-            (Ok(Stored::AlreadyThere), _) => Done::Present(self.hash, self.len),
+            (Ok(Stored::New(_)), _) => Done::Stored(self.hash, self.len, is_replaced),
+            (Ok(Stored::AlreadyThere { .. }), _) => Done::Present(self.hash, self.len),
             (Err(_), Some(e)) if e.kind() == ErrorKind::Interrupted => Done::Refused(e),
             (Err(_), Some(e)) => Done::Unreadable(self.path.clone(), self.hash, reading(e, bare(&self.path))),
             (Err(e), None) => Done::Refused(e),

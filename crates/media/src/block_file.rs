@@ -90,6 +90,10 @@ impl BlockFile for HostBlockFile {
         unsafe { libc::sync_file_range(self.file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
     }
 
+    fn host_room_bytes(&self) -> u64 {
+        rustix::fs::fstatvfs(&self.file).map_or(u64::MAX, |host| host.f_bavail.saturating_mul(host.f_frsize))
+    }
+
     fn try_lock(&self) -> io::Result<bool> {
         // A lock to write needs a descriptor that may. Who only reads keeps writers out, and they him.
         lock_whole(self.file.as_fd(), self.access == Access::Write)

@@ -234,6 +234,10 @@ impl ExtentObjects for ExtentFolder {
         Ok(())
     }
 
+    fn host_room_bytes(&self) -> u64 {
+        self.host.statfs().map_or(u64::MAX, |host| host.blocks_available.saturating_mul(host.block_size.into()))
+    }
+
     fn sync(&self) -> io::Result<()> {
         let _one_at_a_time = self.syncing.lock();
         self.check_synced()?;

@@ -123,3 +123,11 @@ pub fn statfs_of(st: &StatVfs) -> StatFs {
         name_len_max: u32::try_from(st.f_namemax).unwrap_or(u32::MAX),
     }
 }
+
+/// The process's umask. The call that tells it sets it, also for other threads that make something at that moment, so the kernel
+/// is asked in another way; where it does not say, all is kept from others.
+pub fn umask() -> u16 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let told = status.lines().find_map(|line| u16::from_str_radix(line.strip_prefix("Umask:")?.trim(), 8).ok());
+    told.unwrap_or(0o077)
+}

@@ -33,7 +33,9 @@ mod tests;
 
 use self::freeing::Freeing;
 use crate::block_file::{lock_range, lock_whole, punch};
-use crate::host::{attr_of, chmod, ids, kind_of, mode, statfs_of, times, unless_refused, with_proc_path, write_all_at};
+use crate::host::{
+    attr_of, chmod, ids, kind_of, mode, statfs_of, times, umask, unless_refused, with_proc_path, write_all_at,
+};
 
 /// Bytes that one `getdents64` may return: some 500 vault entries. On the stack, untouched until filled.
 const LIST_BUFFER_LEN_BYTES: usize = 32 << 10;
@@ -59,6 +61,7 @@ pub struct HostDirectory {
     freeing: Arc<Freeing>,
     uid: Uid,
     gid: Gid,
+    umask: u16,
 }
 
 /// The directory that holds a path.
@@ -94,6 +97,7 @@ impl HostDirectory {
             rename_flags: AtomicBool::new(true),
             uid: rustix::process::geteuid(),
             gid: rustix::process::getegid(),
+            umask: umask(),
         })
     }
 
@@ -436,7 +440,10 @@ impl HostDir for HostDirectory {
         let (dir, name) = self.parent(path)?;
         self.freeing.with_space(|| Ok(rustix::fs::mkdirat(&dir, name, mode(perm))?))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let made = retry_on_intr(|| rustix::fs::openat(&dir, name, flags, Mode::empty()))?;
+        let made = retry_on_intr(|| rustix::fs::openat(&dir, name, flags, Mode::empty())).inspect_err(|_| {
+            // Not made, then: whoever tries again finds the name free.
+            let _ = rustix::fs::unlinkat(&dir, name, AtFlags::REMOVEDIR);
+        })?;
         self.finish_dir(&made, perm, owner)
     }
 
@@ -486,6 +493,10 @@ impl HostDir for HostDirectory {
     fn statfs(&self) -> io::Result<StatFs> {
         self.freeing.settle();
         Ok(statfs_of(&rustix::fs::fstatvfs(&self.root)?))
+    }
+
+    fn umask(&self) -> u16 {
+        self.umask
     }
 
     /// The boot and the mount. Linux before 6.8 gives the number of a mount out again.

@@ -97,6 +97,10 @@ impl HostDir for KeptFolder {
     fn statfs(&self) -> io::Result<StatFs> {
         self.current().statfs()
     }
+
+    fn umask(&self) -> u16 {
+        self.current().umask()
+    }
 }
 
 #[cfg(test)]

@@ -69,6 +69,10 @@ impl<F: BlockFile> BlockFile for RoomyFile<F> {
         self.inner.start_writeback(offset, len);
     }
 
+    fn host_room_bytes(&self) -> u64 {
+        self.inner.host_room_bytes()
+    }
+
     fn try_lock(&self) -> io::Result<bool> {
         self.inner.try_lock()
     }

@@ -10,6 +10,10 @@ mod reads;
 mod resumed;
 #[path = "objects/support.rs"]
 mod support;
+#[path = "objects/tls.rs"]
+mod tls;
+#[path = "objects/ways.rs"]
+mod ways;
 
 use adit_core::ErrorKind;
 use adit_core::media::{Content, Objects, PutOptions, Withheld};

@@ -123,7 +123,7 @@ fn an_object_gets_its_name_when_it_is_whole() {
     server.clear_log();
     objects.put("Data/new", Content::Bytes(b"x"), &IF_ABSENT).unwrap();
     assert_eq!(requests(&server), ["PUT temporary", "PROPFIND temporary", "MOVE temporary"]);
-    assert_eq!(objects.put("Data/new", Content::Bytes(b"y"), &IF_ABSENT).unwrap(), Stored::AlreadyThere);
+    assert_eq!(objects.put("Data/new", Content::Bytes(b"y"), &IF_ABSENT).unwrap(), Stored::AlreadyThere { len: 1 });
     assert_eq!(server.bytes("root/Data/new").as_deref(), Some(&b"x"[..]));
     no_temporaries(&server);
 }
@@ -457,7 +457,7 @@ fn a_server_that_ignores_the_condition_is_found_out() {
     objects.put("one", Content::Bytes(b"1"), &IF_ABSENT).unwrap();
     server.clear_log();
     server.store("root/two", b"theirs");
-    assert_eq!(objects.put("two", Content::Bytes(b"2"), &IF_ABSENT).unwrap(), Stored::AlreadyThere);
+    assert_eq!(objects.put("two", Content::Bytes(b"2"), &IF_ABSENT).unwrap(), Stored::AlreadyThere { len: 6 });
     assert_eq!(requests(&server), ["PROPFIND root/two"], "it is looked before anything is sent");
     assert_eq!(server.bytes("root/two").as_deref(), Some(&b"theirs"[..]));
 }

@@ -27,6 +27,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::descriptors::Reserve;
 use crate::mountpoint::{self, MountError};
 
 pub use stream::{Parts, Watch};
@@ -140,9 +141,14 @@ impl MountInfo {
         ControlError::Silent { mountpoint: PathBuf::from(&self.mountpoint), pid: self.pid }
     }
 
-    /// Whether this process can see it. If not, it was detached, or is in another mount namespace.
+    /// The place where it was mounted, absolute.
+    pub fn place(&self) -> PathBuf {
+        path_of(&self.mountpoint, self.mountpoint_raw.as_deref())
+    }
+
+    /// Whether this process sees it in its place. If not, it was detached, or is mounted elsewhere: see [`crate::sightings`].
     pub fn is_attached(&self) -> bool {
-        mountpoint::is_attached(&self.device)
+        mountpoint::is_attached(&self.device, &self.place())
     }
 }
 
@@ -241,21 +247,10 @@ pub struct Registry {
 impl Registry {
     /// `$XDG_RUNTIME_DIR/adit` if that directory is this user's, else `/run/adit` for root and `/tmp/adit-UID` for others.
     ///
-    /// Both are listed, because a mount made at boot has no `XDG_RUNTIME_DIR` and a login has.
+    /// Both are listed, and that of logins (`/run/user/UID/adit`), because a mount made at boot, by cron or by sudo has no `XDG_RUNTIME_DIR` and a
+    /// login has.
     pub fn of_this_user() -> Self {
-        let uid = rustix::process::geteuid();
-        let mut directories = Vec::new();
-        if let Some(base) = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
-            let ours = std::fs::metadata(&base).is_ok_and(|m| m.is_dir() && m.uid() == uid.as_raw());
-            if base.is_absolute() && ours {
-                directories.push(base.join("adit"));
-            }
-        }
-        directories.push(match uid.is_root() {
-            true => PathBuf::from("/run/adit"),
-            false => PathBuf::from(format!("/tmp/adit-{}", uid.as_raw())),
-        });
-        Registry { directories }
+        Registry { directories: places(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from), Path::new("/run")) }
     }
 
     /// A registry in one directory, which is created if need be.
@@ -452,6 +447,23 @@ impl Drop for Registered {
     }
 }
 
+/// The directories in which this user's mounts are announced: the first is for new ones. `given` is the runtime directory of this process, `run` that of the machine.
+fn places(given: Option<PathBuf>, run: &Path) -> Vec<PathBuf> {
+    let uid = rustix::process::geteuid();
+    // Somebody who could put another folder in its place could answer for our mounts.
+    let is_ours = |base: &PathBuf| std::fs::metadata(base).is_ok_and(|m| m.is_dir() && m.uid() == uid.as_raw());
+    let of_login = run.join("user").join(uid.as_raw().to_string());
+    let fixed = match uid.is_root() {
+        true => run.join("adit"),
+        false => PathBuf::from(format!("/tmp/adit-{}", uid.as_raw())),
+    };
+    let given = given.filter(|base| base.is_absolute() && is_ours(base)).map(|base| base.join("adit"));
+    let of_login = is_ours(&of_login).then(|| of_login.join("adit"));
+    let mut places: Vec<PathBuf> = given.into_iter().chain([fixed]).collect();
+    places.extend(of_login.filter(|place| !places.contains(place)));
+    places
+}
+
 /// Creates `directory` for this user alone, and checks that it is so.
 fn create_private(directory: &Path) -> Result<(), ControlError> {
     match DirBuilder::new().mode(0o700).create(directory) {
@@ -546,8 +558,13 @@ impl Server {
             if self.stopped.load(Ordering::SeqCst) {
                 return;
             }
+            // Users of the mount may have opened all that there are: then it is with those that are kept back.
+            let client = client.or_else(|_| {
+                let _reserve = Reserve::open();
+                listener.accept().map(|(client, _)| client)
+            });
             let Ok(client) = client else {
-                // Out of descriptors: do not spin.
+                // Still out of descriptors: do not spin.
                 std::thread::sleep(Duration::from_millis(50));
                 continue;
             };
@@ -575,6 +592,7 @@ impl Server {
                 return Ok(());
             }
             let _answering = Counted::new(&self.answering);
+            let _reserve = Reserve::open();
             let mut parts = Parts::new(client, &self.stopped)?;
             let mut answer = answer(&line, &*self.verbs, &mut parts).to_string();
             answer.push('\n');

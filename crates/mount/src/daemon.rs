@@ -1,9 +1,12 @@
 //! Going to the background: the command returns when the mount is usable, or with the reason why it is not.
 //!
-//! [`daemonize`] forks before any thread exists. The child goes on in a session of its own and says through a pipe how it
-//! went ([`Readiness`]); the parent waits for that word. Only then does the child give up the terminal and its folder, so
+//! [`daemonize`] forks before any thread exists. The child says through a pipe how it went ([`Readiness`]); the parent waits
+//! for that word. Only then does the child give up the terminal, its folder, and the parent's session and process group, so
 //! relative paths and messages work until the mount stands. Secrets read before the fork stay in memory; the child's
 //! environment is the parent's.
+//!
+//! The process group matters for a mount that systemd makes because somebody came to its place (`x-systemd.automount`): whoever goes there waits
+//! for the mount, but for the group that makes it. A child that had left it would wait for itself.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -59,7 +62,6 @@ pub fn daemonize() -> io::Result<Side> {
         -1 => Err(io::Error::last_os_error()),
         0 => {
             drop(read);
-            rustix::process::setsid()?;
             Ok(Side::Child(Readiness { pipe: write.into() }))
         }
         child => {
@@ -97,7 +99,7 @@ fn describe(status: WaitStatus) -> String {
 }
 
 impl Readiness {
-    /// The mount is usable: leaves the terminal and the current folder, and lets the parent return.
+    /// The mount is usable: leaves the terminal, the parent's session and the current folder, and lets the parent return.
     ///
     /// From here on standard input, output and error are `/dev/null`; log to a file ([`BoundedLog`]).
     pub fn ready(self) -> io::Result<()> {
@@ -106,6 +108,7 @@ impl Readiness {
         rustix::stdio::dup2_stdout(&null)?;
         rustix::stdio::dup2_stderr(&null)?;
         std::env::set_current_dir("/")?;
+        rustix::process::setsid()?;
         self.say(&Ok(()))
     }
 

@@ -39,6 +39,7 @@ pub fn errno_of(kind: ErrorKind) -> i32 {
         Interrupted => libc::EINTR,
         TimedOut => libc::ETIMEDOUT,
         Exhausted => libc::ENOMEM,
+        TooManyFiles => libc::ENFILE,
         NoData => libc::ENXIO,
         // The kinds may grow; an unknown failure is still a failure.
         _ => libc::EIO,
@@ -117,6 +118,8 @@ mod tests {
         assert_eq!(errno_of(ErrorKind::NotSupported), libc::EOPNOTSUPP);
         assert_eq!(errno_of(ErrorKind::IllegalName), libc::EILSEQ);
         assert_eq!(errno_of(ErrorKind::NoData), libc::ENXIO);
+        let of_host = |number| errno_of(FsError::from(std::io::Error::from_raw_os_error(number)).kind());
+        assert_eq!([libc::EMFILE, libc::ENFILE, libc::ENOMEM].map(of_host), [libc::ENFILE, libc::ENFILE, libc::ENOMEM]);
     }
 
     #[test]

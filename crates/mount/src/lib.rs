@@ -14,6 +14,7 @@ mod activity;
 pub mod control;
 pub mod daemon;
 mod damage;
+pub mod descriptors;
 pub mod errno;
 mod fuse;
 pub mod holders;

@@ -185,6 +185,20 @@ fn attach_directly(mountpoint: &Path, options: &MountOptions) -> Result<Option<O
     }
 }
 
+/// Gives the mount of this program that is topmost at the resolved `mountpoint` other flags. A flag of the filesystem (`ro`) holds for every
+/// place where it is mounted.
+///
+/// # Errors
+/// `Refused` with what the kernel says: only root may.
+pub fn remount(mountpoint: &Path, options: &MountOptions) -> Result<(), MountError> {
+    rustix::mount::mount_remount(mountpoint, flags(options), c"").map_err(|e| match e {
+        Errno::PERM | Errno::ACCESS => {
+            MountError::Refused { path: mountpoint.into(), reason: "only root can change the flags of a mount".into() }
+        }
+        e => MountError::Refused { path: mountpoint.into(), reason: format!("remount failed: {e}") },
+    })
+}
+
 fn flags(options: &MountOptions) -> MountFlags {
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, options.read_only);
@@ -193,7 +207,8 @@ fn flags(options: &MountOptions) -> MountFlags {
     flags.set(MountFlags::NOEXEC, !options.exec);
     flags.set(MountFlags::SYNCHRONOUS, options.sync);
     flags.set(MountFlags::DIRSYNC, options.dirsync);
-    flags
+    // Reading changes no time here, whatever the options say: the mount table is to say so.
+    flags | MountFlags::NOATIME
 }
 
 /// With `fusermount3`, which hands the connection back over a socket.
@@ -233,7 +248,7 @@ fn attach_with_helper(mountpoint: &Path, options: &MountOptions) -> Result<Owned
 
 /// The `-o` argument of `fusermount3`. Commas and backslashes of the name are escaped as it expects.
 fn helper_options(options: &MountOptions) -> OsString {
-    let mut out = String::from("subtype=adit,default_permissions");
+    let mut out = String::from("subtype=adit,default_permissions,noatime");
     let mut add = |on: bool, word: &str| {
         if on {
             out.push(',');
@@ -486,9 +501,9 @@ pub(crate) fn look(mountpoint: &Path) -> io::Result<Option<MountEntry>> {
     Ok(read_table()?.into_iter().rev().find(|entry| entry.mountpoint == mountpoint))
 }
 
-/// Whether the mount of this program with this device is anywhere in this process's view.
-pub fn is_attached(device: &str) -> bool {
-    ours().iter().any(|entry| entry.device == device)
+/// True if the filesystem of this program with this device is mounted at `place` in this process's view, if under another one.
+pub fn is_attached(device: &str, place: &Path) -> bool {
+    ours().iter().any(|entry| entry.device == device && entry.mountpoint == place)
 }
 
 /// Every mount of this program in this process's view, dead ones too.
@@ -544,12 +559,14 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(out)
 }
 
-/// Raises what the kernel reads ahead on this mount to 1 MiB; with kernel write-back also the share of dirty memory.
+/// Raises what the kernel reads ahead on this mount to 1 MiB; with kernel write-back also what it holds of what was written: to an amount of which
+/// a store that is full hears in time.
 ///
 /// The protocol caps read-ahead at what the kernel offers (128 KiB); only its backing-device folder takes more. Best
 /// effort: it needs root, and costs only speed.
 pub(crate) fn tune_backing_device(mountpoint: &Path, kernel_writeback: bool) {
     const READ_AHEAD_KIB: &str = "1024";
+    const WRITTEN_BYTES: &str = "201326592";
     let Some(entry) = find(mountpoint) else {
         return;
     };
@@ -561,8 +578,8 @@ pub(crate) fn tune_backing_device(mountpoint: &Path, kernel_writeback: bool) {
     };
     set("read_ahead_kb", READ_AHEAD_KIB);
     if kernel_writeback {
-        set("max_ratio", "100");
-        set("strict_limit", "0");
+        set("max_bytes", WRITTEN_BYTES);
+        set("strict_limit", "1");
     }
 }
 

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::thread::{Builder, JoinHandle};
@@ -19,6 +20,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use crate::activity::{Activity, IdleWatch};
+use crate::descriptors::Reserve;
 use crate::fuse::Front;
 use crate::mountpoint::{self, MountError};
 use crate::nodes::Nodes;
@@ -28,6 +30,8 @@ use crate::signals::{self, Signals};
 
 /// After a lazy detach on a signal: how long open files may go on before the process ends.
 const GRACE: Duration = Duration::from_secs(10);
+/// Threads of a mount besides those that serve requests: the session's, of signals, of the socket and of who asks there, and those that unmount.
+const OTHER_THREADS: usize = 8;
 /// How long requests in progress are waited for when a mount is ended by force.
 const LAST_REQUESTS: Duration = Duration::from_secs(2);
 
@@ -90,6 +94,8 @@ pub struct Former(Vec<fuser::INodeNo>);
 struct Outcome {
     ended: Mutex<Option<Result<Ended, (ErrorKind, String)>>>,
     set: Condvar,
+    /// The kernel asks nothing more, or is not waited for any more; what is left is the last flush.
+    is_over: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -110,6 +116,10 @@ impl Session {
             .map_err(|source| MountError::Mountpoint { path: mountpoint.into(), source })?;
         let mut options = options.clone();
         options.read_only |= engine.options().read_only || engine.store().capabilities().read_only;
+        expect_threads(options.threads.get() + OTHER_THREADS).map_err(|e| MountError::Refused {
+            path: mountpoint.clone(),
+            reason: format!("the threads that serve a mount cannot be had: {e}"),
+        })?;
         let device = mountpoint::attach(&mountpoint, &options)?;
         let unusable = |source| {
             // The mount is ours and nobody uses it yet; that it may be gone already is no error.
@@ -118,7 +128,7 @@ impl Session {
         };
         let activity = Arc::new(Activity::default());
         let front = Front::new(engine.clone(), activity.clone(), &options);
-        let (kernel, nodes) = (front.kernel(), front.nodes());
+        let (kernel, nodes, begin) = (front.kernel(), front.nodes(), front.begin());
         let mut config = fuser::Config::default();
         config.n_threads = Some(options.threads.get());
         config.clone_fd = true;
@@ -145,6 +155,8 @@ impl Session {
         let device = mountpoint::find(&mountpoint).map(|entry| entry.device).unwrap_or_default();
         let (outcome, kernel) = (Arc::default(), Arc::downgrade(&teller));
         let handle = SessionHandle { mountpoint, device, activity, outcome, events, kernel };
+        let mounted = handle.clone();
+        let _ = begin.set(Box::new(move || mounted.sync_kernel().unwrap_or(false)));
         Ok(Session { handle, engine, events: received, serving: Some(serving), kernel_writeback, _kernel: teller })
     }
 
@@ -200,6 +212,7 @@ impl Session {
             }
         };
         let outcome = self.handle.outcome.clone();
+        outcome.is_over.store(true, Ordering::SeqCst);
         let ended = self.finish(transport);
         *outcome.ended.lock() = Some(ended.as_ref().copied().map_err(|e| (e.kind(), e.to_string())));
         outcome.set.notify_all();
@@ -208,6 +221,7 @@ impl Session {
 
     /// Flushes, stops the engine, and says how it ended. `transport` is `None` when the kernel still holds on.
     fn finish(mut self, transport: Option<io::Result<()>>) -> Result<Ended, FsError> {
+        let _reserve = Reserve::open();
         let ended = if transport.is_some() { Ended::Unmounted } else { Ended::Forced };
         if ended == Ended::Forced {
             self.engine.store().wind_up();
@@ -260,7 +274,13 @@ impl Session {
             // a process that was told to end does not wait for that for ever.
             Ok(()) if ending.asked => ending.deadline = Some(Instant::now() + GRACE),
             // After idleness there is no second attempt: `idle` stays set.
-            Ok(()) => ending.idle = on_idle,
+            Ok(()) => {
+                ending.idle = on_idle;
+                let copies = sightings::of(&self.handle.device).seen;
+                if on_idle && !copies.is_empty() {
+                    tracing::warn!(?copies, "unmounted after it was not used; goes on for where it is still mounted");
+                }
+            }
             Err(MountError::Busy(_)) if ending.asked && !ending.lazy => {
                 tracing::warn!(
                     "busy ({} open): detached for new users; waiting {} s for open files, a second signal ends it now",
@@ -291,6 +311,7 @@ impl Session {
         let handle = self.handle.clone();
         let writeback = self.kernel_writeback;
         let spawned = Builder::new().name("adit-umount".into()).spawn(move || {
+            let _reserve = Reserve::open();
             if lazy && writeback {
                 handle.flush_cache();
             }
@@ -376,13 +397,15 @@ impl SessionHandle {
     /// Unmounts; [`Session::wait`] then flushes and returns. `lazy` detaches at once while open files live on.
     ///
     /// # Errors
-    /// `Busy` if files are open and not `lazy`, or another mount covers it; `NotAMount` if it was detached already. Nothing has
-    /// changed then.
+    /// `Busy` if files are open and not `lazy`, or another mount covers it; `NotAMount` if it is not there any more, though it may be mounted
+    /// elsewhere. Nothing has changed then.
     pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
         match self.is_in_place() {
             true => mountpoint::detach(&self.mountpoint, lazy),
             // Under another one.
-            false if mountpoint::is_attached(&self.device) => Err(MountError::Busy(self.mountpoint.clone())),
+            false if mountpoint::is_attached(&self.device, &self.mountpoint) => {
+                Err(MountError::Busy(self.mountpoint.clone()))
+            }
             false => Err(MountError::NotAMount(self.mountpoint.clone())),
         }
     }
@@ -395,13 +418,18 @@ impl SessionHandle {
                 .map_or(true, |found| found.is_some_and(|entry| entry.device == self.device))
     }
 
-    /// Has the kernel begin to write what it holds of this mount, and its times.
-    fn sync_kernel(&self) -> io::Result<()> {
+    /// Has the kernel begin to write what it holds of this mount, and its times. False if it cannot be told.
+    fn sync_kernel(&self) -> io::Result<bool> {
         // A mount that was detached has no place by which it could be named. What is open there is told apart.
-        if self.is_in_place() {
-            rustix::fs::syncfs(std::fs::File::open(&self.mountpoint)?)?;
+        let is_in_place = self.is_in_place();
+        if is_in_place {
+            match std::fs::File::open(&self.mountpoint) {
+                // A root that its own user may not list says nothing of what the kernel holds.
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(false),
+                root => rustix::fs::syncfs(root?)?,
+            }
         }
-        Ok(())
+        Ok(is_in_place)
     }
 
     /// Makes the kernel write its dirty pages to us, before a lazy detach takes the tree away.
@@ -409,6 +437,21 @@ impl SessionHandle {
         if let Err(e) = self.sync_kernel() {
             tracing::error!("kernel cache not flushed: {e}");
         }
+    }
+
+    /// True as long as the kernel holds the filesystem: it is mounted, here or elsewhere (see [`sightings`]), or files are open.
+    pub fn is_held(&self) -> bool {
+        !self.outcome.is_over.load(Ordering::SeqCst)
+    }
+
+    /// True if the kernel refuses changes of the filesystem by now: it was mounted so, or `mount -o remount,ro` has made it so.
+    pub fn is_read_only(&self) -> bool {
+        mountpoint::ours().iter().any(|entry| entry.device == self.device && entry.read_only)
+    }
+
+    /// `major:minor` of its device.
+    pub fn device(&self) -> &str {
+        &self.device
     }
 
     /// How [`Session::wait`] ended, the last flush included; waits for it at most `patience`. `None` if it goes on.
@@ -441,7 +484,7 @@ impl SessionHandle {
             }
         }
         // The times of what was written since the first.
-        self.sync_kernel()
+        self.sync_kernel().map(drop)
     }
 
     /// Has the kernel forget an entry, with what it knows below it, and its directory's listing. Not from a thread that serves
@@ -524,6 +567,21 @@ fn as_an_end(error: io::Error) -> io::Result<()> {
         Some(Errno::CONNABORTED | Errno::NODEV) => Ok(()),
         _ => Err(error),
     }
+}
+
+/// Has as many threads as a mount needs, at once and for a moment. Without room for them it would end soon after it began: that is better known before
+/// anything is mounted.
+fn expect_threads(count: usize) -> io::Result<()> {
+    let gate = Arc::new(Mutex::new(()));
+    let closed = gate.lock();
+    let wait = |_| {
+        let gate = gate.clone();
+        Builder::new().spawn(move || drop(gate.lock()))
+    };
+    let threads: io::Result<Vec<JoinHandle<()>>> = (0..count).map(wait).collect();
+    drop(closed);
+    threads?.into_iter().for_each(|thread| drop(thread.join()));
+    Ok(())
 }
 
 /// The first requests through the mount: what a user's `ls` would do.

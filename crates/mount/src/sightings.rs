@@ -20,7 +20,7 @@ use crate::mountpoint::{MountEntry, read_table_of};
 /// A place where a filesystem is mounted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sighting {
-    /// Where, as its namespace names it.
+    /// Its path, as its namespace names it.
     pub place: PathBuf,
     /// The folder of the filesystem that is mounted there, from its root: `/` is all of it.
     pub root: PathBuf,
@@ -33,31 +33,31 @@ pub struct Sighting {
 /// Another filesystem that is mounted on a folder or file of one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inside {
-    /// What it covers, from the root of the filesystem around it and without a slash in front; empty is that root itself.
+    /// The path of what it covers, from the root of the filesystem around it and without a slash in front; empty is that root itself.
     pub path: PathBuf,
     /// Its type, such as `tmpfs`.
     pub fs_type: String,
-    /// Where it is seen; [`Sighting::root`] is of the filesystem that is mounted there.
+    /// The place where it is seen; [`Sighting::root`] is of the filesystem that is mounted there.
     pub seen: Sighting,
 }
 
-/// What was seen.
+/// All that was seen.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct View<T> {
     /// In this process's own namespace first, then by the numbers of processes.
     pub seen: Vec<T>,
-    /// Whether the tables of all processes could be read. If not, only root can tell the rest.
+    /// True if the tables of all processes could be read. If not, only root can tell the rest.
     pub is_whole: bool,
 }
 
-/// Where the filesystem with this device (`major:minor`, see [`MountEntry::device`]) is mounted.
+/// The places where the filesystem with this device (`major:minor`, see [`MountEntry::device`]) is mounted, each once.
 pub fn of(device: &str) -> View<Sighting> {
     look(&mut |table, sight| {
         table.iter().filter(|entry| entry.device == device).filter_map(|entry| sight.of(entry)).collect()
     })
 }
 
-/// What is mounted inside of the filesystem with this device.
+/// The filesystems that are mounted inside of the one with this device.
 pub fn inside(device: &str) -> View<Inside> {
     look(&mut |table, sight| {
         let around = |entry: &MountEntry| table.iter().find(|other| other.id == entry.parent && other.device == device);
@@ -72,7 +72,7 @@ pub fn inside(device: &str) -> View<Inside> {
     })
 }
 
-/// Whose table it is, and which mounts were met in others.
+/// The process of a table, and the mounts that were met in others.
 struct Sight {
     pid: Option<u32>,
     namespace: Option<u64>,
@@ -105,7 +105,7 @@ fn look<T>(pick: &mut dyn FnMut(&[MountEntry], &mut Sight) -> Vec<T>) -> View<T>
     let mut is_whole = pids.first() == Some(&1);
     let own = ["self".to_owned()].into_iter();
     for process in own.chain(pids.iter().map(u32::to_string)) {
-        // Where it may be known, whose table this is, it is read once. A process sees what is below its own root.
+        // A table of which it may be known whose it is, is read once. A process sees what is below its own root.
         let key = key_of(&process);
         if key.as_ref().is_some_and(|key| !tables.insert(key.clone())) {
             continue;
@@ -124,7 +124,7 @@ fn look<T>(pick: &mut dyn FnMut(&[MountEntry], &mut Sight) -> Vec<T>) -> View<T>
     View { seen, is_whole }
 }
 
-/// What tells a process's table from those of others: its namespace, and its root in that.
+/// The facts that tell a process's table from those of others: its namespace, and its root in that.
 fn key_of(process: &str) -> Option<(u64, PathBuf)> {
     Some((namespace_of(process)?, fs::read_link(format!("/proc/{process}/root")).ok()?))
 }

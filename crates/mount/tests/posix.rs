@@ -70,6 +70,12 @@ fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).expect("stat").mode() & 0o7777
 }
 
+/// Its permission bits as the kernel knows them, which asks for nothing that it has: what it would execute the file with.
+fn known_mode(path: &Path) -> u32 {
+    let stat = rustix::fs::statx(CWD, path, AtFlags::empty(), rustix::fs::StatxFlags::MODE).expect("statx");
+    u32::from(stat.stx_mode) & 0o7777
+}
+
 fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("chmod");
 }
@@ -363,19 +369,38 @@ fn set_id_bits_go_when_others_change_a_file() {
         fs::write(&file, [b'x'; 9000]).expect("writes");
         let dropped_by = |script: &str| {
             set_mode(&file, 0o6777);
+            assert_eq!(known_mode(&file), 0o6777);
             assert!(other_user(mounted.root(), script), "{script}");
+            assert_eq!(known_mode(&file), 0o777, "{script}, write-back {kernel_writeback}");
             assert_eq!(mode(&file), 0o777, "{script}, write-back {kernel_writeback}");
         };
         dropped_by("echo >> f");
         dropped_by("truncate -s 5000 f");
         dropped_by("fallocate -l 10000 f");
         dropped_by("fallocate -p -o 0 -l 4096 f");
+        dropped_by("dd if=/dev/zero of=f bs=4k count=1 conv=notrunc oflag=direct");
         dropped_by(": > f");
         set_mode(&file, 0o6777);
         OpenOptions::new().append(true).open(&file).expect("opens").write_all(b"y").expect("writes");
         assert_eq!(mode(&file), 0o6777, "root keeps them");
         std::os::unix::fs::chown(&file, Some(OTHER), None).expect("changes the owner");
         assert_eq!(mode(&file), 0o777, "a change of the owner never does");
+        // Nobody executes what he wrote as somebody else.
+        fs::copy("/usr/bin/id", &file).expect("copies");
+        set_mode(&file, 0o6777);
+        std::os::unix::fs::chown(&file, Some(0), Some(0)).expect("changes the owner");
+        set_mode(&file, 0o6777);
+        assert!(other_user(mounted.root(), "test $(./f -u) = 0"));
+        let own = format!("dd if=/usr/bin/id of=f bs=1M conv=notrunc; test $(./f -u) = {OTHER}");
+        assert!(other_user(mounted.root(), &own), "write-back {kernel_writeback}");
+        // A file capability goes with what anybody writes.
+        let rights = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        for how in ["conv=notrunc", "conv=notrunc oflag=direct"] {
+            set_xattr(&file, "security.capability", &rights).expect("sets a capability");
+            let written = format!("dd if=/dev/zero of=f bs=4k count=1 {how}");
+            assert!(other_user(mounted.root(), &written), "{how}");
+            assert_eq!(xattr(&file, "security.capability"), Err(Errno::NODATA), "{how}");
+        }
         // A set-group-id bit without execution by the group is a mark for locks.
         set_mode(&file, 0o2666);
         assert!(other_user(mounted.root(), "echo >> f"));
@@ -532,6 +557,28 @@ fn a_listing_goes_on_where_it_was_while_the_directory_changes() {
     mounted.end();
 }
 
+/// Why there is no handle by which the file could be opened again, if there is none.
+fn handle_of(path: &Path) -> Option<i32> {
+    const LEN: u32 = 128;
+    let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("no NUL");
+    // The length of a handle, its type, and itself.
+    let mut handle = [0_u32; 2 + LEN as usize / 4];
+    handle[0] = LEN;
+    let mut mount_id = 0_i32;
+    // SAFETY: a system call with a string that ends, a handle with room for as many bytes as it says, and a number, which all outlive it.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_name_to_handle_at,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            handle.as_mut_ptr(),
+            &raw mut mount_id,
+            0,
+        )
+    };
+    (done != 0).then(|| std::io::Error::last_os_error().raw_os_error()).flatten()
+}
+
 #[test]
 fn what_the_transport_lacks_is_said() {
     if !usable("what is missing", false) {
@@ -544,5 +591,13 @@ fn what_the_transport_lacks_is_said() {
     }
     let exclusive = OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).open(mounted.root());
     assert!(exclusive.is_err());
+    assert_eq!(
+        handle_of(mounted.root()),
+        Some(libc::EOPNOTSUPP),
+        "who would open by handles hears that there are none"
+    );
+    let table = fs::read_to_string("/proc/self/mounts").expect("reads");
+    let options = table.lines().find(|line| line.contains(&*mounted.root().to_string_lossy())).expect("is mounted");
+    assert!(options.contains(",noatime,"), "reading changes no time, as the mount table says: {options}");
     mounted.end();
 }

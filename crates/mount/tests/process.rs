@@ -92,6 +92,13 @@ fn background(mountpoint: &Path, how: &str) -> ExitCode {
     };
     match how {
         "die" => std::process::abort(),
+        "group" => {
+            use rustix::process::{getpgid, getpgrp, getppid};
+            let is_same = getpgid(getppid()).expect("it waits") == getpgrp();
+            let message = if is_same { "in the group of its caller" } else { "in a group of its own" };
+            ready.failed(StartFailure { exit_code: 3, message: message.into() }).expect("reports");
+            return ExitCode::from(3);
+        }
         "fail" => {
             let failure = StartFailure { exit_code: 3, message: "wrong password".into() };
             ready.failed(failure).expect("reports");
@@ -254,6 +261,9 @@ fn a_background_failure() {
     let output = background_command(folder.path(), "fail").output().expect("runs");
     assert_eq!(output.status.code(), Some(3));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "wrong password\n");
+    // Whoever makes a mount on demand (autofs) waits for nobody of its own process group.
+    let output = background_command(folder.path(), "group").output().expect("runs");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "in the group of its caller\n");
     let output = background_command(folder.path(), "die").output().expect("runs");
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stdout);

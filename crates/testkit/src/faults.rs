@@ -273,6 +273,10 @@ impl FaultyDir {
 }
 
 impl HostDir for FaultyDir {
+    fn umask(&self) -> u16 {
+        self.inner.umask()
+    }
+
     fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn HostFile>> {
         self.pass(CallClass::Open, path)?;
         Ok(self.file(self.inner.open(path, access)?, path))

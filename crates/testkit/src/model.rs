@@ -34,6 +34,8 @@ pub struct Limits {
     pub special_nodes: bool,
     /// `AllocateMode::PunchHole` and `Zero`; else `NotSupported`.
     pub holes: bool,
+    /// `AllocateMode::Extend` and `KeepSize`; else `NotSupported`.
+    pub reserves: bool,
     /// Names that are not UTF-8; else `IllegalName`.
     pub any_bytes: bool,
     /// Longest name in bytes; else `NameTooLong`.
@@ -63,6 +65,7 @@ impl Default for Limits {
             hard_links: true,
             special_nodes: true,
             holes: true,
+            reserves: true,
             any_bytes: true,
             name_len_max: 255,
             unit_len_bytes: 32 << 10,
@@ -575,7 +578,7 @@ impl StoreFile for MemoryFile {
         let mut state = self.state.lock();
         let content = state.content(self.id)?;
         let zeros = matches!(mode, AllocateMode::PunchHole | AllocateMode::Zero { .. });
-        if zeros && !self.limits.holes {
+        if !(if zeros { self.limits.holes } else { self.limits.reserves }) {
             return Err(ErrorKind::NotSupported.into());
         }
         if zeros {

@@ -26,6 +26,10 @@ impl<W: Fn(Box<dyn HostFile>) -> Box<dyn HostFile> + Send + Sync> Through<W> {
 }
 
 impl<W: Fn(Box<dyn HostFile>) -> Box<dyn HostFile> + Send + Sync> HostDir for Through<W> {
+    fn umask(&self) -> u16 {
+        self.inner.umask()
+    }
+
     fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn HostFile>> {
         self.inner.open(path, access).map(&self.wrap)
     }

@@ -324,6 +324,7 @@ pub(crate) fn errno_of(kind: ErrorKind) -> i32 {
         Interrupted => libc::EINTR,
         TimedOut => libc::ETIMEDOUT,
         Exhausted => libc::ENOMEM,
+        TooManyFiles => libc::ENFILE,
         NoData => libc::ENXIO,
         _ => libc::EIO,
     }

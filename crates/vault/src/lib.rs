@@ -6,12 +6,14 @@
 //! - [`memory`]: where keys and passwords are;
 //! - [`state`]: where its journal lies;
 //! - [`store`]: an open vault as an [`adit_core::store::Store`];
-//! - `journal`: the redo journal, and recovery from it.
+//! - `journal`: the redo journal, and recovery from it;
+//! - `perm`: modes of what nobody asked for.
 
 pub mod check;
 pub mod format;
 mod journal;
 pub mod memory;
+mod perm;
 pub mod state;
 pub mod store;
 pub mod vault;

@@ -17,6 +17,7 @@ use crate::format::{
 };
 use crate::journal::owner_beside;
 use crate::journal::recover::read_small;
+use crate::perm;
 
 /// How to make a vault.
 #[derive(Clone, Copy, Debug)]
@@ -86,10 +87,10 @@ pub fn create(root: &dyn HostDir, password: &str, options: &CreateOptions) -> Re
     let whole = dirs
         .iter()
         .try_for_each(|dir| making.folder(dir))
-        .and_then(|()| making.file(&format!("{}/{DIRID_FILE}", hash.path()), &id, 0o600))
+        .and_then(|()| making.file(&format!("{}/{DIRID_FILE}", hash.path()), &id, perm::file(root, 0)))
         .and_then(|()| making.file(MASTERKEY_FILE_NAME, key_file.to_json().as_bytes(), 0o600))
         .and_then(|()| dirs.iter().map(String::as_str).rev().chain([""]).try_for_each(|dir| sync_dir(root, dir)))
-        .and_then(|()| making.file(CONFIG_FILE_NAME, config.encode(&masterkey).as_bytes(), 0o644));
+        .and_then(|()| making.file(CONFIG_FILE_NAME, config.encode(&masterkey).as_bytes(), perm::file(root, 0)));
     if let Err(e) = whole {
         making.take_back();
         return Err(e);
@@ -111,7 +112,7 @@ struct Making<'a> {
 
 impl Making<'_> {
     fn folder(&mut self, path: &str) -> Result<()> {
-        let made = self.root.make_dir(Path::new(path), 0o755, self.owner);
+        let made = self.root.make_dir(Path::new(path), perm::folder(self.root, 0), self.owner);
         made.map_err(|e| FsError::from(e).on("create", path))?;
         self.made.push((path.to_owned(), Kind::Directory));
         Ok(())

@@ -374,7 +374,8 @@ fn a_read_error_is_neither_absence_nor_damage() {
                     _ => list(&store, attr.ino).map(drop),
                 });
                 if let Err(e) = looked {
-                    let plain = matches!(e.kind(), ErrorKind::Io | ErrorKind::Exhausted | ErrorKind::PermissionDenied);
+                    let plain =
+                        matches!(e.kind(), ErrorKind::Io | ErrorKind::TooManyFiles | ErrorKind::PermissionDenied);
                     assert!(plain, "{path} with {:?}: {e:?}", armed.faults.fired());
                 }
             }

@@ -25,6 +25,7 @@ const LIMITS: Limits = Limits {
     hard_links: false,
     special_nodes: false,
     holes: true,
+    reserves: true,
     any_bytes: false,
     name_len_max: 255,
     unit_len_bytes: vault::CHUNK as u32,

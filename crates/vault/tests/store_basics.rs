@@ -10,6 +10,7 @@ use adit_core::store::{NewNode, Spelling, Store, StoreFile};
 use adit_core::types::{Access, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, SetTime, Timestamp};
 use adit_core::{ErrorKind, Result};
 use adit_media::HostDirectory;
+use adit_testkit::faults::{CallClass, Fault, Faults};
 use adit_vault::format::{CipherCombo, ScryptParams};
 use adit_vault::{CreateOptions, OpenOptions, Unlocked, VaultStore};
 
@@ -500,6 +501,31 @@ fn a_removed_file_is_not_kept_open() {
         store.unlink(Ino::ROOT, name("f")).unwrap();
         assert!(!is_open());
     });
+}
+
+/// A file that nobody uses any more is closed before a call fails for want of descriptors, whatever the call is.
+#[test]
+fn a_kept_file_gives_its_descriptor_to_whoever_needs_one() {
+    let folder = Folder::new(CipherCombo::SivGcm, 220);
+    let faults = Faults::default();
+    let host = HostDirectory::open(&folder.temp.path().join("vault")).unwrap();
+    let folder = Folder { root: Arc::new(faults.wrap(host)), ..folder };
+    let store = folder.open();
+    store.mkdir(Ino::ROOT, name("d"), &new(0o755)).unwrap();
+    let calls: [(CallClass, &dyn Fn() -> adit_core::Result<()>); 5] = [
+        (CallClass::Publish, &|| store.create(Ino::ROOT, name("made"), &new(0o644)).map(drop)),
+        (CallClass::MakeDir, &|| store.mkdir(Ino::ROOT, name("made too"), &new(0o755)).map(drop)),
+        (CallClass::List, &|| store.read_dir(Ino::ROOT, 0, &mut |_| ControlFlow::Continue(()))),
+        (CallClass::Open, &|| store.lookup(Ino::ROOT, name("d")).map(drop)),
+        (CallClass::Rename, &|| store.rename(Ino::ROOT, name("d"), Ino::ROOT, name("e"), RenameFlags::empty())),
+    ];
+    for (class, call) in calls {
+        drop(store.create(Ino::ROOT, name(&format!("kept for {class:?}")), &new(0o644)).unwrap());
+        faults.arm(Fault::Errno(libc::EMFILE), &[class], 0, 1);
+        call().unwrap_or_else(|e| panic!("{class:?}: {e}"));
+        assert_eq!(faults.fired().len(), 1, "{class:?}");
+        faults.disarm();
+    }
 }
 
 /// Modes, owners, times and link counts are the host's own, so every client sees the same.

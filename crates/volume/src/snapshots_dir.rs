@@ -4,10 +4,8 @@
 //! snapshot is a directory, read-only, with the tree that it holds. An entry of that name that was made otherwise (by the
 //! library) goes first, as long as it is there: what is stored is never hidden.
 //!
-//! **Inode numbers.** The tree's own numbers stay below 2^48; above is the *slot* of the snapshot, so that nothing of a
-//! snapshot is taken for a further name of what is live. Ids of snapshots do not fit there: a snapshot gets a free slot when
-//! it is first seen, and keeps it until it is deleted and nothing of it is known any more. So numbers last as long as a
-//! mount knows them, and may differ at the next one.
+//! **Inode numbers.** Each snapshot that is seen has a *slot*, which makes its numbers others than those of the tree and of other
+//! snapshots; see [`numbers`]. It keeps that until it is deleted and nothing of it is known any more.
 //!
 //! **Deleting.** What is open keeps a snapshot from being deleted ([`SnapshotsDir::retire`]); what is only known, such as a
 //! working directory, is `Stale` then.
@@ -15,9 +13,10 @@
 //! Lock: the table of slots, held over no call that writes, and never taken by one who holds a view of the tree.
 
 mod file;
+mod numbers;
 mod store;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,26 +24,23 @@ use std::time::{Duration, Instant};
 use adit_core::store::{DirEntry, Store};
 use adit_core::types::{Attr, FileName, Ino, Kind};
 use adit_core::{ErrorKind, FsError, Result};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::format::keys::Id;
 use crate::store::VolumeStore;
 use crate::tree::{SnapshotInfo, Source, Tree};
+pub use numbers::SNAPSHOTS_INO;
+use numbers::{At, Numbers};
 
 /// The hidden name.
 pub const SNAPSHOTS_NAME: &str = ".snapshots";
 
-/// Bits of the tree's own inode numbers. A volume whose counter has come half as far shows no snapshots; that takes centuries.
-const OWN_BITS: u32 = 48;
-
-/// The slot of the directory itself; those of snapshots are below.
-const DIR_SLOT: u64 = 0x7fff;
-
-/// The inode of the hidden directory.
-pub const SNAPSHOTS_INO: Ino = Ino(DIR_SLOT << OWN_BITS | 1);
-
-/// How long closes and calls that are under way are waited for, before a snapshot counts as in use.
+/// How long closes and calls that are under way are waited for, before a snapshot counts as in use; and how long it is waited until
+/// nobody knows anything more of a deleted snapshot, before a new one of its name gets another slot.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Snapshots that are read before they are handed out.
+const LIST_AT_ONCE: usize = 128;
 
 /// How often it is looked whether the last call has ended.
 const CALL_STEP: Duration = Duration::from_millis(1);
@@ -64,15 +60,15 @@ struct Slot {
 #[derive(Default)]
 struct Slots {
     by_number: BTreeMap<u64, Slot>,
+    by_id: HashMap<Id, u64>,
     /// Names that are not found, because their snapshots are about to be deleted.
     retiring: HashSet<String>,
-    last: u64,
 }
 
 struct Inner {
     live: VolumeStore,
-    /// Whether there are numbers for it.
-    shown: bool,
+    /// `None` if there are none for it.
+    numbers: Option<Numbers>,
     slots: Mutex<Slots>,
     closed: Condvar,
 }
@@ -105,26 +101,38 @@ impl Drop for Retired {
 }
 
 impl Slots {
-    /// The number of the slot of a snapshot, which is made if it has none.
-    fn number(&mut self, id: Id, name: &str) -> Result<u64> {
-        if let Some((&number, _)) = self.by_number.iter().find(|(_, slot)| slot.id == id && !slot.gone) {
-            return Ok(number);
+    /// The slot of a snapshot, if it has one.
+    fn number(&self, id: Id) -> Option<u64> {
+        self.by_id.get(&id).copied()
+    }
+
+    /// Gives a snapshot the slot to which its name leads, or the next free one.
+    fn assign(&mut self, numbers: Numbers, id: Id, name: &str) -> Result<u64> {
+        let mut number = numbers.slot_of(name);
+        if u64::try_from(self.by_number.len()).is_ok_and(|taken| taken >= numbers.slots()) {
+            return Err(ErrorKind::Exhausted.into());
         }
-        // In turn, so that a number comes back late.
-        let next = (0..DIR_SLOT - 1).map(|step| (self.last + step) % (DIR_SLOT - 1) + 1);
-        let number =
-            next.into_iter().find(|number| !self.by_number.contains_key(number)).ok_or(ErrorKind::Exhausted)?;
-        self.last = number;
+        while self.by_number.contains_key(&number) {
+            number = numbers.next(number);
+        }
         let slot = Slot { id, name: name.to_owned(), store: None, gone: false, known: HashSet::new(), open: 0 };
         self.by_number.insert(number, slot);
+        self.by_id.insert(id, number);
         Ok(number)
+    }
+
+    /// Whether the slot to which a name leads is that of a deleted snapshot of this name, of which something is known.
+    fn is_left(&self, numbers: Numbers, name: &str) -> bool {
+        self.by_number.get(&numbers.slot_of(name)).is_some_and(|slot| slot.gone && slot.name == name)
     }
 
     /// Gives back the slot of a deleted snapshot that nobody knows any more.
     fn tidy(&mut self, number: u64) {
         let is_over = |slot: &Slot| slot.gone && slot.known.is_empty() && slot.open == 0;
-        if self.by_number.get(&number).is_some_and(is_over) {
-            self.by_number.remove(&number);
+        if self.by_number.get(&number).is_some_and(is_over)
+            && let Some(slot) = self.by_number.remove(&number)
+        {
+            self.by_id.remove(&slot.id);
         }
     }
 
@@ -132,30 +140,6 @@ impl Slots {
     fn known(&mut self, number: u64) -> Result<&mut Slot> {
         self.by_number.get_mut(&number).filter(|slot| slot.store.is_some()).ok_or_else(|| ErrorKind::Stale.into())
     }
-}
-
-/// Where an inode is.
-enum At {
-    Live,
-    Dir,
-    Snapshot(u64),
-}
-
-fn at(ino: Ino) -> At {
-    match ino.0 >> OWN_BITS {
-        0 => At::Live,
-        DIR_SLOT => At::Dir,
-        number => At::Snapshot(number),
-    }
-}
-
-/// The number of an inode within its snapshot.
-fn own(ino: Ino) -> Ino {
-    Ino(ino.0 & ((1 << OWN_BITS) - 1))
-}
-
-fn mapped(number: u64, ino: Ino) -> Ino {
-    Ino(number << OWN_BITS | ino.0)
 }
 
 fn is_hidden(parent: Ino, name: FileName<'_>) -> bool {
@@ -169,13 +153,49 @@ fn read_only<T>(op: &'static str, name: FileName<'_>) -> Result<T> {
 impl SnapshotsDir {
     /// Shows the snapshots of its volume in `live`, a branch.
     pub fn new(live: VolumeStore) -> SnapshotsDir {
-        let shown = live.tree().next_ino() >> (OWN_BITS - 1) == 0;
-        if !shown {
+        let numbers = Numbers::of(live.tree().next_ino());
+        if numbers.is_none() {
             tracing::warn!(
                 "{SNAPSHOTS_NAME} is left out: the volume's inode numbers leave no room for those of snapshots"
             );
         }
-        SnapshotsDir(Arc::new(Inner { live, shown, slots: Mutex::default(), closed: Condvar::new() }))
+        SnapshotsDir(Arc::new(Inner { live, numbers, slots: Mutex::default(), closed: Condvar::new() }))
+    }
+
+    fn at(&self, ino: Ino) -> At {
+        self.0.numbers.map_or(At::Live, |numbers| numbers.at(ino))
+    }
+
+    fn own(&self, ino: Ino) -> Ino {
+        self.0.numbers.map_or(ino, |numbers| numbers.own(ino))
+    }
+
+    fn mapped(&self, number: u64, ino: Ino) -> Ino {
+        self.0.numbers.map_or(ino, |numbers| numbers.mapped(number, ino))
+    }
+
+    /// The slot of a snapshot, which gets one if it has none: and so does every other, in the order of their ids.
+    fn slot(&self, slots: &mut MutexGuard<'_, Slots>, id: Id) -> Result<u64> {
+        let numbers = self.0.numbers.ok_or(ErrorKind::NotFound)?;
+        let deadline = Instant::now() + CLOSE_PATIENCE;
+        loop {
+            if let Some(number) = slots.number(id) {
+                return Ok(number);
+            }
+            let listed = self.listed();
+            let is_fresh =
+                |info: &&SnapshotInfo| slots.number(info.id).is_none() && !slots.retiring.contains(&info.name);
+            let fresh: Vec<_> = listed.iter().filter(is_fresh).collect();
+            // What the kernel has let go of may not be told yet.
+            let is_left = fresh.iter().any(|info| slots.is_left(numbers, &info.name));
+            if is_left && !self.0.closed.wait_until(slots, deadline).timed_out() {
+                continue;
+            }
+            for info in fresh {
+                slots.assign(numbers, info.id, &info.name)?;
+            }
+            return slots.number(id).ok_or_else(|| ErrorKind::NotFound.into());
+        }
     }
 
     /// The branch.
@@ -237,7 +257,7 @@ impl SnapshotsDir {
     fn is_ours(&self, parent: Ino, name: FileName<'_>) -> bool {
         let is_absent =
             || -> Result<bool> { self.0.live.0.view()?.entry(parent.0, name.as_bytes()).map(|entry| entry.is_none()) };
-        self.0.shown && is_hidden(parent, name) && is_absent().unwrap_or(false)
+        self.0.numbers.is_some() && is_hidden(parent, name) && is_absent().unwrap_or(false)
     }
 
     fn listed(&self) -> Vec<SnapshotInfo> {
@@ -265,7 +285,7 @@ impl SnapshotsDir {
             return Err(missing());
         }
         let id = self.tree().find_snapshot(text).map_err(|_| missing())?;
-        let number = slots.number(id, text)?;
+        let number = self.slot(&mut slots, id)?;
         let slot = slots.by_number.get_mut(&number).ok_or(ErrorKind::Stale)?;
         let store = match &slot.store {
             Some(store) => store.clone(),
@@ -274,18 +294,18 @@ impl SnapshotsDir {
         let attr = store.getattr(Ino::ROOT)?;
         slot.store = Some(store);
         slot.known.insert(Ino::ROOT.0);
-        Ok(Attr { ino: mapped(number, attr.ino), ..attr })
+        Ok(Attr { ino: self.mapped(number, attr.ino), ..attr })
     }
 
     /// Notes that an inode of a snapshot is known.
     fn learnt(&self, number: u64, attr: Attr) -> Result<Attr> {
         self.0.slots.lock().known(number)?.known.insert(attr.ino.0);
-        Ok(Attr { ino: mapped(number, attr.ino), ..attr })
+        Ok(Attr { ino: self.mapped(number, attr.ino), ..attr })
     }
 
     /// Refuses to make `name`, unless in the branch.
     fn check_new(&self, op: &'static str, parent: Ino, name: FileName<'_>) -> Result<()> {
-        match at(parent) {
+        match self.at(parent) {
             At::Live if self.is_ours(parent, name) => Err(FsError::new(ErrorKind::Exists).on(op, name.display())),
             At::Live => Ok(()),
             At::Dir | At::Snapshot(_) => read_only(op, name),
@@ -294,7 +314,7 @@ impl SnapshotsDir {
 
     /// Refuses to take `name` away, unless from the branch.
     fn check_old(&self, op: &'static str, parent: Ino, name: FileName<'_>) -> Result<()> {
-        match at(parent) {
+        match self.at(parent) {
             At::Live if self.is_ours(parent, name) => {
                 let why = "it shows the volume's snapshots";
                 Err(FsError::new(ErrorKind::NotPermitted).on(op, name.display()).because(why))
@@ -305,7 +325,7 @@ impl SnapshotsDir {
     }
 
     fn check_live(&self, op: &'static str, ino: Ino) -> Result<()> {
-        match at(ino) {
+        match self.at(ino) {
             At::Live => Ok(()),
             At::Dir | At::Snapshot(_) => {
                 Err(FsError::new(ErrorKind::ReadOnly).on(op, self.path_of(ino).unwrap_or_default()))
@@ -315,20 +335,28 @@ impl SnapshotsDir {
 
     /// Hands out the snapshots; the cookie of each is its id.
     fn list(&self, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<()> {
-        for info in self.listed().into_iter().filter(|info| u64::from(info.id) > start) {
-            let number = {
-                let mut slots = self.0.slots.lock();
-                if slots.retiring.contains(&info.name) {
-                    continue;
+        let Ok(mut last) = Id::try_from(start) else { return Ok(()) };
+        loop {
+            let listed = self.tree().snapshots_after(last, LIST_AT_ONCE);
+            let Some((end, _)) = listed.last() else { return Ok(()) };
+            last = *end;
+            for (id, name) in listed {
+                let number = {
+                    let mut slots = self.0.slots.lock();
+                    if slots.retiring.contains(&name) {
+                        continue;
+                    }
+                    match self.slot(&mut slots, id) {
+                        // It was deleted in this moment.
+                        Err(e) if e.is_not_found() => continue,
+                        number => number?,
+                    }
+                };
+                let (name, ino) = (FileName::new(name.as_bytes())?, self.mapped(number, Ino::ROOT));
+                if sink(DirEntry { cookie: u64::from(id), ino, kind: Kind::Directory, name }).is_break() {
+                    return Ok(());
                 }
-                slots.number(info.id, &info.name)?
-            };
-            let name = FileName::new(info.name.as_bytes())?;
-            let ino = mapped(number, Ino::ROOT);
-            if sink(DirEntry { cookie: u64::from(info.id), ino, kind: Kind::Directory, name }).is_break() {
-                break;
             }
         }
-        Ok(())
     }
 }

@@ -542,6 +542,13 @@ impl Store for VolumeStore {
         })
     }
 
+    fn room_bytes(&self) -> Result<u64> {
+        let extents = &self.tree().extents;
+        let space = extents.space();
+        let own = space.free.saturating_sub(space.reserved).saturating_mul(BLOCK_LEN_BYTES as u64);
+        Ok(own.min(extents.host_room_bytes()))
+    }
+
     fn path_of(&self, ino: Ino) -> Option<String> {
         self.0.view().ok()?.path_of(ino.0).ok()?
     }

@@ -125,6 +125,11 @@ pub trait Extents: Send + Sync {
 
     /// How much there is.
     fn space(&self) -> Space;
+
+    /// How many bytes the host has room for besides what is there; `u64::MAX` where it does not say.
+    fn host_room_bytes(&self) -> u64 {
+        u64::MAX
+    }
 }
 
 /// Which blocks belong to the tree: for who checks and mends that. Nobody else uses the volume meanwhile.

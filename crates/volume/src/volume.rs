@@ -414,6 +414,7 @@ impl Volume {
         let free = || crate::table::Extents::space(&*self.base).free;
         let free_before = free();
         self.tree.reap_unused()?;
+        self.tree.note_forks();
         self.tree.collect()?;
         self.base.gc()?;
         Ok(GcReport { free_before, free_after: free() })

@@ -5,7 +5,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use adit_core::ErrorKind;
 use adit_core::media::BlockFile;
@@ -184,10 +184,17 @@ fn blocks_come_back_only_after_a_sync() {
     assert_eq!(base.reserve(4, Some(runs[0].start), false).unwrap(), runs);
 }
 
+/// Numbers of errors of the system.
+const ENOSPC: i32 = 28;
+const EDQUOT: i32 = 122;
+const EFBIG: i32 = 27;
+
 /// A file with a switch.
 struct Switched {
     file: Arc<dyn BlockFile>,
     full: AtomicBool,
+    /// How it says that.
+    number: AtomicI32,
     sync_fails: AtomicBool,
     /// The next read fails.
     read_fails: AtomicBool,
@@ -208,6 +215,7 @@ impl Switched {
         Arc::new(Switched {
             file,
             full,
+            number: ENOSPC.into(),
             sync_fails,
             read_fails,
             write_len_max,
@@ -229,7 +237,7 @@ impl BlockFile for Switched {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.writes.fetch_add(1, Ordering::Relaxed);
         if self.full.load(Ordering::Relaxed) || bytes.len() >= self.write_len_max.load(Ordering::Relaxed) {
-            return Err(io::ErrorKind::StorageFull.into());
+            return Err(io::Error::from_raw_os_error(self.number.load(Ordering::Relaxed)));
         }
         if self.lacks_space_for_zeros.load(Ordering::Relaxed) {
             let mut there = [0; 8];
@@ -272,9 +280,15 @@ impl BlockFile for Switched {
 /// A host that does not keep space in advance.
 #[test]
 fn a_host_that_finds_no_space_ends_what_needs_some_and_no_more() {
-    for during_checkpoint in [false, true] {
+    let said = [
+        (ENOSPC, ErrorKind::NoSpace, "disk"),
+        (EDQUOT, ErrorKind::QuotaExceeded, "quota"),
+        (EFBIG, ErrorKind::FileTooLarge, "longer"),
+    ];
+    for (during_checkpoint, (number, kind, word)) in said.into_iter().flat_map(|said| [(false, said), (true, said)]) {
         let world = CrashWorld::new(Mode::Kill);
         let file_of = Switched::new(file(&world));
+        file_of.number.store(number, Ordering::Relaxed);
         let base = Base::create(file_of.clone(), "the.volume", &small(), options()).unwrap();
         for n in 0..50 {
             put(&base, &format!("stored {n}"), &[n; 500]);
@@ -284,9 +298,9 @@ fn a_host_that_finds_no_space_ends_what_needs_some_and_no_more() {
         let more = |key: &str| base.apply(Batch { writes: vec![(key.into(), Some(vec![]))], ..Batch::default() });
         file_of.full.store(true, Ordering::Relaxed);
         let e = if during_checkpoint { base.checkpoint().unwrap_err() } else { more("x").unwrap_err() };
-        assert!(e.to_string().contains("the.volume"), "{e}");
-        assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
-        assert_eq!(more("y").unwrap_err().kind(), ErrorKind::NoSpace);
+        assert!(e.to_string().contains("the.volume") && e.to_string().contains(word), "{e}");
+        assert_eq!(e.kind(), kind, "{e}");
+        assert_eq!(more("y").unwrap_err().kind(), kind);
         base.sync().unwrap();
         let map = scan_all(&base).unwrap();
         assert_eq!(

@@ -3,10 +3,13 @@
 #[path = "support/tree.rs"]
 mod support;
 
+use std::cell::Cell;
 use std::ops::ControlFlow;
 
 use adit_core::store::Store;
-use adit_core::types::{Access, Ino, RenameFlags};
+use adit_core::transaction::{Transaction, Transactional};
+use adit_core::types::{Access, FileName, Ino, RenameFlags};
+use adit_volume::snapshots_dir::{SNAPSHOTS_INO, SnapshotsDir};
 use adit_volume::tree::{Differing, MAIN};
 use adit_volume::{Source, VolumeStore};
 
@@ -179,6 +182,121 @@ fn lookups_step_over_what_other_branches_wrote() {
         })
         .unwrap();
     assert_eq!(listed, 10);
+}
+
+/// A branch with a file of so many names.
+fn linked(count: usize) -> (World, VolumeStore) {
+    let world = World::new();
+    let store = world.main();
+    let ino = store.create(Ino::ROOT, name("0"), &new(0o644)).unwrap().0.ino;
+    for n in 1..count {
+        store.link(ino, Ino::ROOT, name(&n.to_string())).unwrap();
+    }
+    (world, store)
+}
+
+#[test]
+fn a_name_of_many_is_removed_at_the_cost_of_one() {
+    for has_snapshot in [false, true] {
+        let [few, many] = [200, 2000].map(|count| {
+            let (world, store) = linked(count);
+            if has_snapshot {
+                world.tree.snapshot(MAIN, "s").unwrap();
+            }
+            let mut names = Vec::new();
+            let mut list = |entry: adit_core::store::DirEntry<'_>| {
+                names.push(entry.name.display().to_string());
+                ControlFlow::Continue(())
+            };
+            store.read_dir(Ino::ROOT, 0, &mut list).unwrap();
+            let ino = store.lookup(Ino::ROOT, name("7")).unwrap().ino;
+            let read = keys_read(&world, || {
+                for at in &names {
+                    store.unlink(Ino::ROOT, name(at)).unwrap();
+                }
+            });
+            store.forget(ino);
+            assert_eq!(world.tree.verify().unwrap().problems, [""; 0]);
+            read
+        });
+        assert!(many < few * 11, "{few} keys for a tenth of the names, {many} for all");
+    }
+}
+
+#[test]
+fn a_transaction_takes_names_that_it_made_for_the_first() {
+    let (world, store) = linked(1);
+    let ino = store.lookup(Ino::ROOT, name("0")).unwrap().ino;
+    let mut work = |transaction: &mut dyn Transaction| {
+        transaction.link(ino, Ino::ROOT, name("1"))?;
+        transaction.unlink(Ino::ROOT, name("0"))
+    };
+    store.transact(&mut work).unwrap();
+    assert_eq!(store.getattr(ino).unwrap().nlink, 1);
+    assert_eq!(store.path_of(ino).as_deref(), Some("/1"));
+    assert_eq!(world.tree.verify().unwrap().problems, [""; 0]);
+}
+
+#[test]
+fn snapshots_are_listed_and_looked_up_at_the_cost_of_each() {
+    let [few, many] = [600, 6000].map(|count| {
+        let world = World::new();
+        let dir = SnapshotsDir::new(world.main());
+        for n in 0..count {
+            world.tree.snapshot(MAIN, &format!("s{n}")).unwrap();
+        }
+        let origins = world.tree.snapshots().into_iter().filter(|info| info.origin.is_some());
+        assert_eq!(origins.count(), count, "all but the first, and the branch");
+        let mut seen = 0;
+        // In pieces, as the kernel does. With anything that goes through all of them for each, this would never end.
+        let read = keys_read(&world, || {
+            let start = Cell::new(0);
+            loop {
+                let mut names = Vec::new();
+                let mut list = |entry: adit_core::store::DirEntry<'_>| {
+                    start.set(entry.cookie);
+                    names.push(entry.name.as_bytes().to_vec());
+                    if names.len() < 30 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                };
+                dir.read_dir(SNAPSHOTS_INO, start.get(), &mut list).unwrap();
+                seen += names.len();
+                if names.is_empty() {
+                    break;
+                }
+                for at in names {
+                    dir.lookup(SNAPSHOTS_INO, FileName::new(&at).unwrap()).unwrap();
+                }
+            }
+        });
+        assert_eq!(seen, count);
+        read
+    });
+    assert!(many < few * 11, "{few} keys for a tenth of the snapshots, {many} for all");
+}
+
+#[test]
+fn differences_of_two_of_many_branches_cost_what_changed_in_these() {
+    let [few, many] = [20, 200].map(|count| {
+        let world = World::new();
+        let store = world.main();
+        fill(&store, 100);
+        for n in 0..count {
+            world.tree.snapshot(MAIN, &format!("s{n}")).unwrap();
+            world.tree.branch(&format!("s{n}"), &format!("b{n}")).unwrap();
+            change_again_in(&world.branch(&format!("b{n}")), n);
+        }
+        keys_read(&world, || assert_eq!(world.tree.diff("b3", "b11").unwrap().len(), 3))
+    });
+    assert!(many < few * 2, "{few} keys with a tenth of the branches, {many} with all");
+}
+
+/// A change that is another one in each branch, and one that all make.
+fn change_again_in(store: &VolumeStore, n: usize) {
+    let dir = store.lookup(Ino::ROOT, name("d0")).unwrap().ino;
+    store.unlink(dir, name("f50")).unwrap();
+    store.create(dir, name(&format!("of {n}")), &new(0o644)).unwrap();
+    let ino = store.lookup(dir, name("f1")).unwrap().ino;
+    store.open(ino, Access::Write).unwrap().write_at(&[(0, format!("content of {n}").as_bytes())]).unwrap();
 }
 
 #[test]

@@ -10,7 +10,7 @@ use support::World;
 
 /// A volume holds everything. Units of 1 KiB: content moves between the inode's record, blocks and windows.
 fn limits(unit_len_bytes: u32) -> Limits {
-    Limits { unit_len_bytes, buffer_writes: false, whiteouts: true, ..Limits::default() }
+    Limits { unit_len_bytes, buffer_writes: false, reserves: false, whiteouts: true, ..Limits::default() }
 }
 
 #[test]

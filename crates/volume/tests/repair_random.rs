@@ -84,7 +84,13 @@ impl Grown {
     fn grow(self, rng: &mut Rng) -> Grown {
         let tree = &self.tree;
         sample(&self.branch(MAIN));
-        let limits = Limits { unit_len_bytes: 3000, buffer_writes: false, whiteouts: true, ..Limits::default() };
+        let limits = Limits {
+            unit_len_bytes: 3000,
+            buffer_writes: false,
+            reserves: false,
+            whiteouts: true,
+            ..Limits::default()
+        };
         for round in 0..4 {
             let names: Vec<String> = tree.snapshots().into_iter().filter(|i| i.is_branch).map(|i| i.name).collect();
             let branch = rng.pick(&names).clone();

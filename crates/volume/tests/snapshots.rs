@@ -21,7 +21,7 @@ use adit_volume::{Source, VolumeStore};
 use support::{Failing, ReadOnly, World, name, new};
 
 fn limits() -> Limits {
-    Limits { unit_len_bytes: 3000, buffer_writes: false, whiteouts: true, ..Limits::default() }
+    Limits { unit_len_bytes: 3000, buffer_writes: false, reserves: false, whiteouts: true, ..Limits::default() }
 }
 
 fn agree(expected: &Outcome, got: &Outcome) -> bool {
@@ -452,4 +452,97 @@ fn comparing_keeps_nobody_waiting_and_its_snapshots() {
     world.tree.delete_snapshot("s").unwrap();
     world.tree.collect().unwrap();
     assert_eq!(world.tree.verify().unwrap().problems, [""; 0]);
+}
+
+/// Blocks that belong to files.
+fn blocks(world: &World) -> usize {
+    let report = world.tree.verify().unwrap();
+    assert_eq!(report.problems, [""; 0]);
+    assert_eq!(report.blocks, world.base.state().allocated);
+    report.blocks.len()
+}
+
+fn put(store: &VolumeStore, at: &str, count: usize) {
+    let ino = match store.lookup(Ino::ROOT, name(at)) {
+        Ok(attr) => attr.ino,
+        Err(_) => store.create(Ino::ROOT, name(at), &new(0o644)).unwrap().0.ino,
+    };
+    store.open(ino, Access::Write).unwrap().write_at(&[(0, &vec![7; count * 4096])]).unwrap();
+}
+
+fn remove(store: &VolumeStore, at: &str) {
+    let ino = store.lookup(Ino::ROOT, name(at)).unwrap().ino;
+    store.unlink(Ino::ROOT, name(at)).unwrap();
+    store.forget(ino);
+}
+
+#[test]
+fn what_a_deleted_base_held_and_no_branch_sees_comes_back() {
+    let world = World::new();
+    let main = world.main();
+    put(&main, "removed in both", 600);
+    put(&main, "removed in one", 30);
+    put(&main, "replaced in both", 10);
+    put(&main, "kept", 1);
+    world.tree.snapshot(MAIN, "base").unwrap();
+    let branches = ["b", "c"].map(|at| {
+        world.tree.branch("base", at).unwrap();
+        world.branch(at)
+    });
+    remove(&branches[0], "removed in one");
+    for store in branches.iter().chain([&main]) {
+        remove(store, "removed in both");
+        put(store, "replaced in both", 10);
+    }
+    world.tree.collect().unwrap();
+    assert_eq!(blocks(&world), 600 + 30 + 4 * 10 + 1, "the base is there");
+    world.tree.delete_snapshot("base").unwrap();
+    drop((main, branches));
+    // The opening goes on with it.
+    let world = world.reopen();
+    world.tree.collect().unwrap();
+    assert_eq!(blocks(&world), 30 + 3 * 10 + 1);
+    // What is hidden later goes once it is looked for.
+    for at in [MAIN, "c"] {
+        remove(&world.branch(at), "removed in one");
+    }
+    world.tree.note_forks();
+    world.tree.collect().unwrap();
+    assert_eq!(blocks(&world), 3 * 10 + 1);
+    // Tombstones went with what they hid.
+    for at in [MAIN, "b", "c"] {
+        let store = world.branch(at);
+        put(&store, "removed in both", 2);
+        assert!(
+            store.lookup(Ino::ROOT, name("kept")).is_ok() && store.lookup(Ino::ROOT, name("removed in one")).is_err()
+        );
+    }
+    assert_eq!(blocks(&world), 3 * 10 + 1 + 3 * 2);
+}
+
+#[test]
+fn a_fork_below_a_fork_hides_only_with_all_its_branches() {
+    let world = World::new();
+    let main = world.main();
+    put(&main, "f", 50);
+    world.tree.snapshot(MAIN, "base").unwrap();
+    world.tree.branch("base", "b").unwrap();
+    let b = world.branch("b");
+    put(&b, "of b", 1);
+    world.tree.snapshot("b", "second").unwrap();
+    world.tree.branch("second", "c").unwrap();
+    let c = world.branch("c");
+    for at in ["base", "second"] {
+        world.tree.delete_snapshot(at).unwrap();
+    }
+    for (store, left) in [(&main, 51), (&b, 51), (&c, 1)] {
+        remove(store, "f");
+        world.tree.note_forks();
+        world.tree.collect().unwrap();
+        assert_eq!(blocks(&world), left);
+    }
+    drop(b);
+    world.tree.delete_branch("b").unwrap();
+    world.tree.collect().unwrap();
+    assert_eq!(blocks(&world), 1);
 }

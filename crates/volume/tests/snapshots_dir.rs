@@ -207,3 +207,44 @@ fn a_listing_that_is_under_way_is_waited_for() {
     });
     assert_eq!(kind(dir.lookup(SNAPSHOTS_INO, name("one"))), Some(ErrorKind::NotFound));
 }
+
+/// The root of a snapshot and all that is in `sub`, all of it let go of.
+fn numbers(dir: &SnapshotsDir, snapshot: &str) -> Vec<Ino> {
+    let root = dir.lookup(SNAPSHOTS_INO, name(snapshot)).unwrap().ino;
+    let sub = dir.lookup(root, name("sub")).unwrap().ino;
+    let file = dir.lookup(sub, name("f")).unwrap().ino;
+    let found = vec![file, sub, root];
+    found.iter().for_each(|ino| dir.forget(*ino));
+    found
+}
+
+/// What reads `.snapshots/nightly` each night compares numbers, and so does what mounts the volume again.
+#[test]
+fn numbers_are_the_same_at_each_mount_and_in_the_next_snapshot_of_the_name() {
+    let world = World::new();
+    let dir = shown(&world);
+    let (one, two) = (numbers(&dir, "one"), numbers(&dir, "two"));
+    let again = SnapshotsDir::new(world.main());
+    assert_eq!(numbers(&again, "two"), two, "looked at first");
+    assert_eq!(numbers(&again, "one"), one);
+
+    let retired = dir.retire("one").unwrap();
+    world.tree.delete_snapshot("one").unwrap();
+    drop(retired);
+    world.tree.snapshot(MAIN, "one").unwrap();
+    assert_eq!(numbers(&dir, "one"), one);
+}
+
+#[test]
+fn numbers_of_all_snapshots_and_the_tree_differ_also_in_32_bits() {
+    let world = World::new();
+    let dir = shown(&world);
+    for n in 0..20 {
+        world.tree.snapshot(MAIN, &format!("snapshot {n}")).unwrap();
+    }
+    let mut seen: Vec<Ino> = names(&dir, SNAPSHOTS_INO).iter().flat_map(|(name, _)| numbers(&dir, name)).collect();
+    let live = dir.lookup(Ino::ROOT, name("sub")).unwrap().ino;
+    seen.extend([live, dir.lookup(live, name("f")).unwrap().ino]);
+    assert!(seen.iter().all(|ino| ino.0 < 1 << 53), "a double holds each");
+    assert_eq!(seen.iter().map(|ino| ino.0 as u32).collect::<BTreeSet<_>>().len(), seen.len());
+}

@@ -18,7 +18,7 @@ use adit_volume::{Base, Run, Source, Table, Tree, VolumeStore};
 use base::{Data, create_in, open_in, options};
 
 fn limits() -> Limits {
-    Limits { unit_len_bytes: 3000, buffer_writes: false, whiteouts: true, ..Limits::default() }
+    Limits { unit_len_bytes: 3000, buffer_writes: false, reserves: false, whiteouts: true, ..Limits::default() }
 }
 
 fn create(world: &CrashWorld, data: Data) {

@@ -136,10 +136,10 @@ pub struct IndexFindArgs {
     /// Only what has at most this size; a folder has none
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub max_size: Option<u64>,
-    /// Only what changed since: 2024-05-06, 2024-05-06T07:08:09Z, or so long ago, such as 2d
+    /// Only what changed then or since: 2024-05-06, 2024-05-06T07:08:09Z or with +02:00, or so long ago, such as 2d
     #[arg(long, value_name = "TIME", value_parser = units::moment)]
     pub newer: Option<i64>,
-    /// Only what did not change since
+    /// Only what changed before
     #[arg(long, value_name = "TIME", value_parser = units::moment)]
     pub older: Option<i64>,
     /// Only what is below this folder
@@ -166,6 +166,15 @@ pub struct IndexFindArgs {
     /// What is printed.
     #[command(flatten)]
     pub print: PrintArgs,
+}
+
+impl IndexFindArgs {
+    /// The first and the last time that are asked for, in nanoseconds since 1970; `None` if any is good. What is newer and what is older part all.
+    pub fn mtime_ns(&self) -> Option<(i64, i64)> {
+        let any = self.newer.is_none() && self.older.is_none();
+        let last = self.older.map_or(i64::MAX, |older| older.saturating_sub(1));
+        (!any).then(|| (self.newer.unwrap_or(i64::MIN), last))
+    }
 }
 
 /// `index resolve`

@@ -414,6 +414,9 @@ pub struct MountArgs {
     /// Do not mind unknown options (mount -s)
     #[arg(long, hide = true)]
     pub sloppy: bool,
+    /// Called by mount(8) as its helper
+    #[arg(long, hide = true)]
+    pub helper: bool,
     /// Its password.
     #[command(flatten)]
     pub password: PasswordArgs,

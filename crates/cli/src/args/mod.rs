@@ -75,7 +75,7 @@ fn exit_codes() -> String {
 /// Its letters are not those of `adit mount` (`-f` is a fake mount, and not one in the foreground), may stand in one
 /// word, and the last one of a word may have its value there or in the next.
 fn as_mount(args: Vec<OsString>) -> Vec<OsString> {
-    let mut out: Vec<OsString> = vec!["adit".into(), "mount".into()];
+    let mut out: Vec<OsString> = vec!["adit".into(), "mount".into(), "--helper".into()];
     let mut args = args.into_iter().skip(1);
     while let Some(arg) = args.next() {
         let letters = match arg.as_bytes() {

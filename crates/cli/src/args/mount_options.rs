@@ -67,6 +67,8 @@ pub struct MountRequest {
     pub foreground: bool,
     /// Whether to stop before mounting.
     pub fake: bool,
+    /// Whether root had mount(8) ask for it, which does not say whether device nodes and set-id programs are wanted: they are, unless it says no.
+    pub is_granted: bool,
     /// State directory named by `-o`.
     pub state_dir: Option<PathBuf>,
     /// Where the password comes from.
@@ -134,6 +136,7 @@ impl MountRequest {
             idle: None,
             foreground: false,
             fake: args.fake,
+            is_granted: args.helper && rustix::process::geteuid().is_root(),
             state_dir: None,
             password: Origin::Ask,
             log_file: None,
@@ -143,6 +146,7 @@ impl MountRequest {
         };
         request.options.source = request.source.to_string_lossy().into_owned();
         request.options.kind = "vault".to_owned();
+        (request.options.dev, request.options.suid) = (request.is_granted, request.is_granted);
         let mut password = args.password;
         for list in &args.options {
             for option in split_options(list) {
@@ -351,7 +355,7 @@ fn name_of(text: Option<&str>, option: &OsStr) -> Result<String> {
 }
 
 /// Splits at commas; a backslash keeps the comma or backslash after it.
-fn split_options(list: &OsStr) -> Vec<OsString> {
+pub fn split_options(list: &OsStr) -> Vec<OsString> {
     let mut options = Vec::new();
     let mut current = Vec::new();
     let mut bytes = list.as_bytes().iter().copied().peekable();

@@ -155,6 +155,13 @@ fn mount_8_calls_its_helper() {
         let request = mount(&[&["mount.fuse.adit", "/v", "/m"], bundle].concat()).unwrap();
         assert!(request.fake && !request.foreground && !request.options.read_only, "{bundle:?}");
     }
+    // mount(8) never says `dev` and `suid`, and means them for root; whoever types `adit mount` says them.
+    let is_root = rustix::process::geteuid().is_root();
+    for (options, dev, suid) in [("rw", is_root, is_root), ("nodev", false, is_root), ("nosuid,nodev", false, false)] {
+        let helped = mount(&["mount.fuse.adit", "/v", "/m", "-o", options]).unwrap().options;
+        let typed = mount(&["adit", "mount", "/v", "/m", "-o", options]).unwrap().options;
+        assert_eq!((helped.dev, helped.suid, typed.dev, typed.suid), (dev, suid, false, false), "{options}");
+    }
     // Sloppy: what is not known here does not matter; what is known must still make sense.
     let line = ["mount.fuse.adit", "/v", "/m", "-o", "ro,nonsense,uid=1000,password_file=/p"];
     assert_eq!(mount(&line).unwrap_err().code(), Code::Usage);

@@ -108,11 +108,13 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * unit_secs).map_err(|_| invalid())
 }
 
-/// A moment in nanoseconds since 1970: a day, a time of UTC in it, or how long it is ago.
+/// A moment in nanoseconds since 1970: a day of UTC, a time in it of UTC or with its offset (RFC 3339), or how long it is ago.
 pub fn moment(text: &str) -> Result<i64, String> {
     const NANOS: i64 = 1_000_000_000;
-    let invalid =
-        || format!("'{text}' is no time; write for example 2024-05-06, 2024-05-06T07:08:09Z, or 2d for two days ago");
+    let invalid = || {
+        let examples = "2024-05-06, 2024-05-06T07:08:09Z, 2024-05-06T09:08:09+02:00, or 2d for two days ago";
+        format!("'{text}' is no time; write for example {examples}")
+    };
     // A number alone may be meant as a year.
     let has_unit = text.ends_with(|c: char| c.is_ascii_alphabetic());
     if let Some(span) = duration(text).ok().filter(|_| has_unit) {
@@ -120,9 +122,9 @@ pub fn moment(text: &str) -> Result<i64, String> {
         let now = adit_core::types::Timestamp::now().as_nanos();
         return Ok(i64::try_from(now).unwrap_or(i64::MAX).saturating_sub(ago));
     }
-    let (day, time) = match text.split_once('T') {
-        Some((day, time)) => (day, time.strip_suffix('Z').ok_or_else(invalid)?),
-        None => (text, "00:00:00"),
+    let (day, (time, offset_secs)) = match text.split_once('T') {
+        Some((day, time)) => (day, offset(time).ok_or_else(invalid)?),
+        None => (text, ("00:00:00", 0)),
     };
     let fields = |text: &str, separator: char, widths: [usize; 3]| -> Option<[i64; 3]> {
         let parts: Vec<&str> = text.split(separator).collect();
@@ -134,12 +136,28 @@ pub fn moment(text: &str) -> Result<i64, String> {
     };
     let [year, month, day] = fields(day, '-', [4, 2, 2]).ok_or_else(invalid)?;
     let [hour, minute, second] = fields(time, ':', [2, 2, 2]).ok_or_else(invalid)?;
-    let in_range = (1..=12).contains(&month) && (1..=31).contains(&day) && hour < 24 && minute < 60 && second < 61;
-    if !in_range {
+    if !(1..=12).contains(&month) || hour >= 24 || minute >= 60 || second >= 61 {
         return Err(invalid());
     }
-    let secs = days_to(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second;
+    let next_month = if month == 12 { days_to(year + 1, 1, 1) } else { days_to(year, month + 1, 1) };
+    if day < 1 || days_to(year, month, day) >= next_month {
+        return Err(format!("'{text}' is no time: that month has no day {day}"));
+    }
+    let secs = days_to(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second - offset_secs;
     secs.checked_mul(NANOS).ok_or_else(invalid)
+}
+
+/// A time of a day without what says of where it is, and the seconds by which that is ahead of UTC.
+fn offset(time: &str) -> Option<(&str, i64)> {
+    if let Some(time) = time.strip_suffix('Z') {
+        return Some((time, 0));
+    }
+    let (time, ahead) = time.split_at_checked(time.find(['+', '-'])?)?;
+    let (sign, digits) = (if ahead.starts_with('-') { -1 } else { 1 }, ahead.get(1..)?);
+    let (hours, minutes) = digits.split_once(':').or_else(|| digits.split_at_checked(2))?;
+    let two = |digits: &str| digits.parse::<u8>().ok().filter(|_| digits.len() == 2 && !digits.starts_with('+'));
+    let (hours, minutes) = (two(hours).filter(|hours| *hours < 24)?, two(minutes).filter(|minutes| *minutes < 60)?);
+    Some((time, sign * (i64::from(hours) * 3600 + i64::from(minutes) * 60)))
 }
 
 /// Days from 1970-01-01 to a Gregorian date (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
@@ -210,6 +228,10 @@ mod tests {
             ("2000-02-29T12:00:09Z", 951_825_609),
             ("1969-12-31T23:59:59Z", -1),
             ("2026-11-21", 1_795_219_200),
+            ("2000-02-29T14:00:09+02:00", 951_825_609),
+            ("2000-02-29T06:30:09-0530", 951_825_609),
+            ("2000-03-01T00:00:09+12:00", 951_825_609),
+            ("1972-12-31", 94_608_000),
         ] {
             assert_eq!(moment(text), Ok(secs * NANOS), "{text}");
         }
@@ -219,6 +241,13 @@ mod tests {
             ["", "tomorrow", "2024", "2024-5-6", "2024-13-01", "2024-05-06T07:08", "2024-05-06T25:00:00Z", "9999-01-01"]
         {
             assert!(moment(bad).is_err(), "{bad}");
+        }
+        for bad in ["2025-02-31", "2025-02-29", "1900-02-29", "2024-04-31", "2024-12-32", "2024-12-00"] {
+            assert!(moment(bad).is_err(), "{bad}");
+        }
+        for bad in ["+2:00", "+02", "+24:00", "+02:60", "+", "-é", "+02:00Z", "Z+02:00", ""] {
+            let bad = format!("2024-05-06T07:08:09{bad}");
+            assert!(moment(&bad).is_err(), "{bad}");
         }
     }
 

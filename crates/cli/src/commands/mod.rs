@@ -20,7 +20,7 @@ pub mod volume;
 pub mod worker;
 
 use std::ffi::OsStr;
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead};
 
 use crate::failure::{Failure, Result};
 
@@ -33,7 +33,6 @@ pub fn confirm(question: &str, yes: bool) -> Result<()> {
         return Err(Failure::usage(format!("{question} There is no terminal to ask on")).hint("say --yes to go on"));
     }
     eprint!("{question} [y/N] ");
-    let _ = io::stderr().flush();
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer).map_err(|e| Failure::io("terminal", &e))?;
     match answer.trim() {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use adit_mount::control::{ControlError, MountInfo, Registry};
 use adit_mount::holders::Holder;
 use adit_mount::mountpoint::{self, MountEntry};
+use adit_mount::sightings::{self, Sighting};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -52,12 +53,42 @@ struct MountJson {
     /// When it was mounted, in UTC (ISO 8601); null if nobody is left to tell.
     started: Option<String>,
     state: State,
+    /// The places where it is mounted, if those are elsewhere.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    seen: Vec<Place>,
     /// Whether its process answers requests; null if that is dead.
     answers: Option<bool>,
     /// Whether the file of its volume, or of its upper volume, was moved or removed meanwhile.
     file_missing: bool,
     #[serde(skip)]
     started_secs: u64,
+    #[serde(skip)]
+    places: Vec<Sighting>,
+}
+
+/// A place where a filesystem is mounted, as `adit mounts --json` prints it.
+#[derive(Serialize)]
+struct Place {
+    /// Where; bytes that are not UTF-8 are replaced.
+    mountpoint: String,
+    /// A process of the other mount namespace that has it there; null if this namespace has it.
+    pid: Option<u32>,
+    /// The name of that process.
+    name: Option<String>,
+    /// The number of its namespace, where this user may know it.
+    namespace: Option<u64>,
+}
+
+impl Place {
+    fn of(sighting: &Sighting) -> Place {
+        let process = sighting.process.as_ref();
+        Place {
+            mountpoint: sighting.place.to_string_lossy().into_owned(),
+            pid: process.map(|process| process.pid),
+            name: process.map(|process| process.name.clone()),
+            namespace: sighting.namespace,
+        }
+    }
 }
 
 /// How a mount fares.
@@ -66,7 +97,9 @@ struct MountJson {
 enum State {
     /// In its place.
     Mounted,
-    /// Taken out of the tree, with files still open; or in another mount namespace.
+    /// Not in its place, but mounted at another one, or in another mount namespace.
+    Elsewhere,
+    /// Taken out of the tree, with files still open.
     Detached,
     /// Its process is gone, and its mountpoint in the way.
     Dead,
@@ -123,6 +156,8 @@ fn every_mount() -> Vec<MountJson> {
             read_only_because: None,
             started: None,
             state: State::Dead,
+            seen: Vec::new(),
+            places: Vec::new(),
             answers: None,
             file_missing: false,
             started_secs: 0,
@@ -136,8 +171,18 @@ fn every_mount() -> Vec<MountJson> {
     };
     live.into_iter()
         .map(|mount| (status(&mount), mount))
-        .map(|(status, mount)| MountJson {
-            state: if mount.is_attached() { State::Mounted } else { State::Detached },
+        .map(|(status, mount)| {
+            let places = (!mount.is_attached()).then(|| sightings::of(&mount.device).seen);
+            (status, mount, places)
+        })
+        .map(|(status, mount, places)| MountJson {
+            state: match places.as_deref() {
+                None => State::Mounted,
+                Some([]) => State::Detached,
+                Some(_) => State::Elsewhere,
+            },
+            seen: places.iter().flatten().map(Place::of).collect(),
+            places: places.unwrap_or_default(),
             answers: Some(!silent.contains(&mount)),
             file_missing: live::is_file_missing(&mount),
             source: mount.source,
@@ -185,6 +230,10 @@ pub fn mounts(args: &JsonArgs) -> Result<()> {
             State::Mounted => {
                 out.line(format_args!("{source} on {mountpoint} ({kind}, {how}, process {pid}, since {since})"))?;
             }
+            State::Elsewhere => out.line(format_args!(
+                "{source} was on {mountpoint} ({kind}, {how}, process {pid}, since {since}; still mounted {})",
+                live::show_places(&mount.places)
+            ))?,
             State::Detached => out.line(format_args!(
                 "{source} was on {mountpoint} ({kind}, {how}, process {pid}, since {since}; detached: it ends when its last \
                  file is closed)"
@@ -252,6 +301,14 @@ pub fn status(args: &StatusArgs) -> Result<()> {
         }
     }
     status["file_missing"] = live::is_file_missing(&mount).into();
+    let places = if status["state"] == "detached" { sightings::of(&mount.device).seen } else { Vec::new() };
+    if !places.is_empty() {
+        status["state"] = "elsewhere".into();
+        status["seen"] = match args.json {
+            true => json!(places.iter().map(Place::of).collect::<Vec<_>>()),
+            false => live::show_places(&places).into(),
+        };
+    }
     if status["state"] == "detached" {
         // Whose open files keep it; this process may look into more than that of the mount, and has more time.
         let holders = live::holders_of(&mount.device);

@@ -4,12 +4,12 @@ use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use adit_core::path::transfer::{
     CopyOptions, Event, HostPlace, Kept, Outward, copy_in, copy_out, copy_stream_in, open_dir,
 };
-use adit_core::path::{Last, Node, Tree};
+use adit_core::path::{Last, Node, Step, Tree, Visit};
 use adit_core::types::Kind;
 use adit_core::{ErrorKind, FsError};
 
@@ -45,10 +45,47 @@ pub fn get(args: &GetArgs, global: &GlobalArgs) -> Result<()> {
     // What has no space is the copy.
     let advice = opened.advice.copying_to(&args.dest);
     let mut progress = Progress::new("get", global.quiet).whole().advising(&advice);
+    if progress.is_watched() {
+        measure(&tree, &start, (0, 0), &mut progress).into_iter().for_each(|(_, bytes)| progress.learn_total(bytes));
+    }
     let done = copy_out(&tree, start, to, &options, &mut |event| progress.event(event));
-    let finished = progress.finish();
+    let finished = progress.finish_with_sum();
     done.map_err(|e| advice.failure("get", &e))?;
     finished
+}
+
+/// Entries and bytes at `start` and below, added to those that were counted `before`. `None` if that was interrupted, or `start` cannot be read.
+/// What else cannot be looked at is told by who copies it.
+fn measure(tree: &Tree<'_>, start: &Node<'_>, before: (u64, u64), progress: &mut Progress) -> Option<(u64, u64)> {
+    let (mut entries, mut bytes) = before;
+    let start = tree.resolve(start.path(), Last::Keep).ok()?;
+    let walked = tree.walk(start, &mut |visit| {
+        if interrupt::came() {
+            return Err(ErrorKind::Interrupted.into());
+        }
+        if let Visit::Entry { node, .. } = visit {
+            entries += 1;
+            bytes += if node.kind() == Kind::File { node.attr().size } else { 0 };
+            progress.measured(entries, bytes);
+        }
+        Ok(Step::Into)
+    });
+    walked.ok().map(|()| (entries, bytes))
+}
+
+/// The same of what lies at these places of this machine.
+fn measure_hosts(hosts: &[PathBuf], progress: &mut Progress) -> Option<(u64, u64)> {
+    hosts.iter().try_fold((0, 0), |(entries, bytes), host| {
+        let found = host.symlink_metadata().ok()?;
+        if !found.is_dir() {
+            let len = if found.is_file() { found.len() } else { 0 };
+            return Some((entries + 1, bytes + len));
+        }
+        let store = open::dir(host, true).ok()?;
+        let tree = Tree::new(&*store);
+        let root = tree.root().ok()?;
+        measure(&tree, &root, (entries, bytes), progress)
+    })
 }
 
 /// Into `dest` if it is a folder, else as it. The root has no name: what it holds goes into `dest`.
@@ -88,6 +125,10 @@ pub fn put(args: &PutArgs, global: &GlobalArgs) -> Result<()> {
     };
     interrupt::watch();
     let mut log = PutLog::begin(&dir, &opened, &tree, global);
+    if log.progress.is_watched() {
+        let measured = measure_hosts(&args.host, &mut log.progress);
+        measured.into_iter().for_each(|(_, bytes)| log.progress.learn_total(bytes));
+    }
     let mut kept = Kept::default();
     let mut result = Ok(());
     for host in &args.host {
@@ -146,7 +187,7 @@ impl PutLog {
 
     /// Ends the display; fails as `done`, which ended all of it, or if an entry did.
     fn end(self, done: Result<()>) -> Result<()> {
-        let finished = self.progress.finish();
+        let finished = self.progress.finish_with_sum();
         let done = done.and(finished);
         self.drafts.into_iter().for_each(|drafts| drafts.end(done.is_ok()));
         done
@@ -228,5 +269,5 @@ fn host_place(host: &Path) -> Result<HostPlace, FsError> {
 /// Whether every further copy would fail in the same way.
 fn is_final(error: &FsError) -> bool {
     use ErrorKind::*;
-    matches!(error.kind(), NoSpace | QuotaExceeded | ReadOnly | Network | Interrupted | Exhausted)
+    matches!(error.kind(), NoSpace | QuotaExceeded | ReadOnly | Network | Interrupted | Exhausted | TooManyFiles)
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use adit_mount::control::{ControlError, MountInfo, Registry};
-use adit_mount::{MountError, mountpoint};
+use adit_mount::{MountError, mountpoint, sightings};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use serde_json::{Value, json};
@@ -51,10 +51,7 @@ fn one(path: &Path, args: &UmountArgs, global: &GlobalArgs) -> Result<()> {
         confirm(&question, args.yes)?;
         return end_at_once(path, live.as_ref());
     }
-    let Some(live) = live else {
-        // A dead mount, or one of another user that this one (root) may end.
-        return adit_mount::umount(path, args.lazy).map_err(|e| mount_failure(&e));
-    };
+    let Some(live) = live else { return of_no_entry(&registry, path, args, global.quiet) };
     // Taken before the request, while the number surely means that process.
     let process = open_process(live.pid);
     if let Err(silent @ ControlError::Silent { .. }) = registry.ping(&live) {
@@ -71,6 +68,12 @@ fn one(path: &Path, args: &UmountArgs, global: &GlobalArgs) -> Result<()> {
     let mut told = global.quiet;
     let mut waiting = || still_waiting(&registry, &live, &mut told);
     match registry.call_patiently(&live, "umount", &json!({"lazy": args.lazy}), &mut waiting) {
+        Ok(answer) if answer["held"] == true => {
+            if !global.quiet {
+                tell_where(&path.display().to_string(), &live);
+            }
+            return Ok(());
+        }
         // It has other mounts of the same volume.
         Ok(answer) if answer["goes_on"] == true => return Ok(()),
         Ok(_) => {}
@@ -92,6 +95,40 @@ fn one(path: &Path, args: &UmountArgs, global: &GlobalArgs) -> Result<()> {
         Some(process) if !args.lazy => wait_for_end(&process, live.pid, global.quiet),
         _ => Ok(()),
     }
+}
+
+/// A mount that is in no registry of this user under this path: a dead one, one of another user that this one (root) may end, or a further place of
+/// one of this user's.
+fn of_no_entry(registry: &Registry, path: &Path, args: &UmountArgs, quiet: bool) -> Result<()> {
+    let entry = mountpoint::resolve(path).ok().and_then(|path| mountpoint::find(&path));
+    let served = entry.and_then(|entry| registry.list().into_iter().find(|mount| mount.device == entry.device));
+    let process = served.as_ref().and_then(|served| open_process(served.pid));
+    adit_mount::umount(path, args.lazy).map_err(|e| mount_failure(&e))?;
+    let (Some(served), false) = (served, args.lazy) else { return Ok(()) };
+    match process {
+        _ if !sightings::of(&served.device).seen.is_empty() => {
+            if !quiet {
+                tell_where(&path.display().to_string(), &served);
+            }
+            Ok(())
+        }
+        Some(process) if other_mount(registry, &served).is_none() => wait_for_end(&process, served.pid, quiet),
+        _ => Ok(()),
+    }
+}
+
+/// It was unmounted and everything is written, but its process goes on for where it is still mounted.
+fn tell_where(subject: &str, live: &MountInfo) {
+    let view = sightings::of(&live.device);
+    let pid = live.pid;
+    let places = match (view.seen.as_slice(), view.is_whole) {
+        ([], true) => "held by a mount namespace without processes, or by a copy without a place".to_owned(),
+        ([], false) => "mounted in a mount namespace that root can find".to_owned(),
+        (seen, _) => format!("mounted {}", live::show_places(seen)),
+    };
+    eprintln!(
+        "adit: {subject}: unmounted, and everything is written; it is still {places}. Process {pid} goes on for that: unmount it there, or end it (kill {pid})"
+    );
 }
 
 /// Takes a mount out of the tree whose process says nothing, and says what is left.

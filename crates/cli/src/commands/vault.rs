@@ -56,9 +56,8 @@ fn create(dir: &Path, password: &Password, args: &InitArgs) -> Result<()> {
 
 /// Makes the folder, or finds it empty. Returns whether it was made.
 fn make_empty(dir: &Path) -> Result<bool> {
-    use std::os::unix::fs::DirBuilderExt;
     let fail = |e| Failure::io(dir.display(), &e);
-    match std::fs::DirBuilder::new().mode(0o700).create(dir) {
+    match std::fs::create_dir(dir) {
         Ok(()) => return Ok(true),
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
         Err(e) => return Err(fail(e)),

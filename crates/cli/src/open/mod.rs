@@ -29,7 +29,7 @@ use crate::args::manifest::CasArgs;
 use crate::exit_code::Code;
 use crate::failure::{Advice, Failure, Result};
 use crate::secrets::Origin;
-use crate::source::Source;
+use crate::source::{Source, is_url};
 use crate::{live, state_dir};
 
 /// What to do with a source.
@@ -191,6 +191,15 @@ fn device_of(dir: &DirStore) -> String {
 pub fn no_password(source: &Source, origin: &Origin) -> Result<()> {
     match origin {
         Origin::Ask => Ok(()),
+        _ if is_url(source.path()) => {
+            let what = format!(
+                "{}: only a manifest can be mounted or read from a URL, and that has no password",
+                source.path().display()
+            );
+            Err(Failure::usage(what).hint(
+                "to open a vault there, have its folder on this machine first, by another program's mount or copy; for a manifest, leave out the password",
+            ))
+        }
         _ => Err(Failure::usage(format!("{}: a {} has no password", source.path().display(), source.kind()))
             .hint("leave out the options that say where it is")),
     }

@@ -119,6 +119,22 @@ pub fn refuse_upper(file: &Path, volume: &Volume, branch: &str) -> Result<()> {
     }
 }
 
+/// Refuses to show a snapshot of an overlay's upper layer by itself to who did not ask for that: its names are the overlay's own.
+///
+/// # Errors
+/// `NotSupported`, naming the overlay's command; as [`upper_of`].
+pub fn refuse_snapshot_of_upper(file: &Path, volume: &Volume, name: &str) -> Result<()> {
+    let Some(lower) = upper_in(volume, name).map_err(|e| failure(file, &e))? else { return Ok(()) };
+    let (at, lower) = (file.display(), lower.text);
+    let command = overlay_command(file, &lower);
+    let what =
+        format!("{at}: snapshot {name} holds changes of an overlay on {lower}, in the way that the overlay keeps them");
+    Err(Failure::new(Code::NotSupported, what).hint(format!(
+        "to see what it was, mount the overlay ({command}) and set it back: adit snapshot restore MOUNTPOINT {name}; what differs is told \
+         by adit snapshot diff; to look into the volume itself, mount it with --read-only"
+    )))
+}
+
 /// The volume in `file` is changed through its overlay only. `lower` is what lies below, `mountpoint` where the overlay is
 /// mounted, if it is.
 pub fn is_upper(file: &Path, lower: &str, mountpoint: Option<&str>) -> Failure {

@@ -187,6 +187,10 @@ impl Store for Watched {
         self.0.told("ask for the space of", &[Ino::ROOT], self.0.store.statfs())
     }
 
+    fn room_bytes(&self) -> Result<u64> {
+        self.0.store.room_bytes()
+    }
+
     fn path_of(&self, ino: Ino) -> Option<String> {
         self.0.store.path_of(ino)
     }

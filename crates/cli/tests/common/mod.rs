@@ -40,6 +40,16 @@ impl Ran {
         serde_json::from_slice(&self.stdout).unwrap_or_else(|e| panic!("{e}: {}", self.text()))
     }
 
+    /// What it said beside the line that tells of a whole copy.
+    pub fn remarks(&self) -> String {
+        let is_sum = |line: &&str| {
+            ["adit: put: ", "adit: get: "].iter().any(|verb| {
+                line.strip_prefix(verb).is_some_and(|rest| rest.contains(" entries, ") || rest.starts_with("1 entry, "))
+            })
+        };
+        self.stderr.lines().filter(|line| !is_sum(line)).collect::<Vec<_>>().join("\n")
+    }
+
     #[track_caller]
     pub fn says(self, what: &str) -> Ran {
         assert!(self.stderr.contains(what), "{what:?} is not in: {}", self.stderr);
@@ -161,6 +171,12 @@ impl Bench {
         let own = self.dir.path().canonicalize().unwrap();
         let is_own = |mount: &&Value| Path::new(mount["mountpoint"].as_str().unwrap()).starts_with(&own);
         all.as_array().expect("a list").iter().filter(is_own).cloned().collect()
+    }
+
+    /// Waits until nobody else sees a mount that was detached: a test that starts a namespace of its own has copies of all mounts for a moment.
+    #[track_caller]
+    pub fn await_detached(&self) {
+        eventually("it is mounted nowhere", || self.mounts().iter().any(|mount| mount["state"] == "detached"));
     }
 
     /// Every ciphertext file of the vault that holds content.

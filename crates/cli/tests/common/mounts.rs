@@ -13,7 +13,7 @@ use adit_testkit::scaled;
 
 #[allow(unused_imports, reason = "as above")]
 pub use super::common::is_root;
-use super::common::{Bench, PASSWORD, Ran, Start, eventually, left_out, run};
+use super::common::{Bench, Killed, PASSWORD, Ran, Start, eventually, left_out, run};
 
 /// No test takes longer, unless a mount hangs; times the scale.
 const TEST_TIMEOUT: Duration = Duration::from_secs(180);
@@ -206,6 +206,42 @@ pub fn force_off(mountpoint: &Path) {
     }
 }
 
+/// For a shell in a mount namespace of its own: lets go of the copies of mounts of other tests, which would live as long as it does, but for those
+/// whose line in the table has `$KEEP`.
+pub const LET_GO_OF_COPIES: &str = r#"
+    grep ' - fuse.adit ' /proc/self/mountinfo | grep -vF "${KEEP:- - none }" | cut -d ' ' -f 5 | tac | while read -r at; do
+        umount -l "$(printf %b "$at")" 2>/dev/null || true
+    done
+"#;
+
+/// A process in a mount namespace of its own, with a copy of what is mounted at a place.
+pub struct Copied(Killed);
+
+impl Copied {
+    pub fn of(mountpoint: &Path) -> Copied {
+        let script = format!("{LET_GO_OF_COPIES}\nexec sleep 600");
+        let mut command = Command::new("unshare");
+        command.args(["-m", "--propagation", "private", "sh", "-euc", &script]).env("KEEP", mountpoint);
+        let copied = Copied(Killed(command.start().unwrap()));
+        let comm = format!("/proc/{}/comm", copied.pid());
+        eventually("it has let go of others", || fs::read_to_string(&comm).is_ok_and(|comm| comm.trim() == "sleep"));
+        copied
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.0.0.id()
+    }
+}
+
+/// Detaches what is mounted there when it is dropped.
+pub struct Off(pub PathBuf);
+
+impl Drop for Off {
+    fn drop(&mut self) {
+        force_off(&self.0);
+    }
+}
+
 /// The user of [`OrdinaryUser`].
 pub const NOBODY: u32 = 65_534;
 
@@ -239,7 +275,8 @@ impl OrdinaryUser {
     /// machine's rights are; after `prepare`, which root runs there.
     pub fn command(&self, prepare: &str, script: &str) -> Command {
         let as_root = format!(
-            "test -e fuse || mknod fuse c 10 229
+            "{LET_GO_OF_COPIES}
+            test -e fuse || mknod fuse c 10 229
             chmod 666 fuse && mount --bind fuse /dev/fuse
             {prepare}
             exec setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups sh -euc \"$0\""

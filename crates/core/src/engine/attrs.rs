@@ -1,22 +1,29 @@
 //! Attributes: cached in the inode table, corrected by what is buffered.
 
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use super::clock::{NEVER, Tick, remaining};
+use super::file::OpenInode;
 use super::inodes::Fill;
 use super::{Engine, Fh};
 use crate::error::{ErrorKind, Result};
-use crate::types::{Attr, Ino, SetAttr, StatFs};
+use crate::types::{Access, Attr, Ino, SetAttr, StatFs};
 
 /// Own changes that may outrun one reading of attributes before it is served uncached.
 const RETRIES: usize = 4;
 
 impl Engine {
     /// Attributes, with the time for which they may be cached.
+    ///
+    /// All handles of an inode show the same. But who asks without one wants to know the times: buffered writes are stored first, so that what
+    /// is shown is what stays. A kernel that asks through a handle wants to know the length, before a read or a write.
     #[inline]
     pub fn getattr(&self, ino: Ino, fh: Option<Fh>) -> Result<(Attr, Duration)> {
-        let _ = fh; // All handles of an inode show the same.
+        if fh.is_some()
+            && let Some(file) = self.open.get(ino).filter(|file| file.is_dirty())
+        {
+            return self.getattr_buffered(&file);
+        }
         let now = self.clock.now_for_hit();
         match self.inodes.attr_at_once(ino, now) {
             Some((attr, expiry)) => {
@@ -37,13 +44,25 @@ impl Engine {
         self.getattr_store(ino)
     }
 
-    /// Attributes from the store, with the size and times of buffered writes.
+    /// Attributes with the length and the times of what is buffered, not to be cached: these times may be others when it is stored.
+    #[inline(never)]
+    fn getattr_buffered(&self, file: &OpenInode) -> Result<(Attr, Duration)> {
+        self.counters.attr.miss();
+        let state = file.read();
+        let mut attr = self.store.getattr(file.ino)?;
+        if state.is_dirty() {
+            state.overlay(&mut attr);
+        }
+        Ok((attr, Duration::ZERO))
+    }
+
+    /// Attributes from the store, which has what was buffered, or those of that if it could not be stored.
     pub(super) fn getattr_store(&self, ino: Ino) -> Result<(Attr, Duration)> {
         let mut last = None;
         for _ in 0..RETRIES {
             let file = self.open.get(ino);
             // Held over the question, so that no flush comes between the store's answer and the buffer's.
-            let state = file.as_ref().map(|f| f.read());
+            let state = file.as_ref().map(|file| self.read_stored(file));
             let since = self.inodes.since();
             let mut attr = self.store.getattr(ino)?;
             if let Some(state) = state.filter(|s| s.is_dirty()) {
@@ -110,31 +129,15 @@ impl Engine {
         if set.perm.is_some()
             && let Some(file) = self.open.get(ino)
         {
-            file.perm_changed();
+            file.set_id.changed();
         }
         self.report_inode(ino);
         changed
     }
 
-    /// The content of an open file is about to be changed by someone without privilege: its set-id bits go first.
-    ///
-    /// For front ends whose kernel leaves that to the server. It asks for attributes once, and again after permissions
-    /// changed, not with every write.
-    pub fn drop_set_id(&self, fh: Fh) -> Result<()> {
-        let handle = self.files.get(fh)?;
-        let file = &handle.file;
-        let changes = file.perm_changes.load(SeqCst);
-        if file.seen_without_set_id.load(SeqCst) == changes + 1 {
-            return Ok(());
-        }
-        let (attr, _) = self.getattr(file.ino, Some(fh))?;
-        let kept = attr.perm_without_set_id();
-        if kept != attr.perm {
-            self.setattr(file.ino, &SetAttr { perm: Some(kept), ..SetAttr::default() }, Some(fh))?;
-        } else if !self.caps.shared {
-            file.seen_without_set_id.store(changes + 1, SeqCst);
-        }
-        Ok(())
+    /// True if the handle is open, and for writing.
+    pub fn may_write(&self, fh: Fh) -> bool {
+        self.files.get(fh).is_ok_and(|handle| handle.access == Access::Write)
     }
 
     /// Whether a handle for writing is open on `ino`: the kernel may hold pages of it that were not written yet.

@@ -8,6 +8,7 @@
 
 mod flush;
 mod late_times;
+mod privileges;
 mod write;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use self::flush::Failing;
 use self::late_times::{LengthTimes, MissedTimes};
+use self::privileges::Privilege;
 use super::buffer::WriteBuffer;
 use super::clock::{NEVER, Tick};
 use super::handles::FileHandle;
@@ -34,10 +36,8 @@ pub(crate) struct OpenInode {
     pub(crate) ino: Ino,
     state: RwLock<FileState>,
     dirty: AtomicBool,
-    /// Changes of permission bits since it was opened.
-    pub(super) perm_changes: AtomicU64,
-    /// How many of these there had been when it was last seen without set-id bits, plus one; 0 if it never was.
-    pub(super) seen_without_set_id: AtomicU64,
+    pub(super) set_id: Privilege,
+    pub(super) capability: Privilege,
 }
 
 /// What the lock of an open inode guards.
@@ -96,14 +96,9 @@ impl OpenInode {
             ino,
             state: RwLock::new(state),
             dirty: AtomicBool::new(false),
-            perm_changes: AtomicU64::new(0),
-            seen_without_set_id: AtomicU64::new(0),
+            set_id: Privilege::default(),
+            capability: Privilege::default(),
         }
-    }
-
-    /// Its permission bits are others now.
-    pub(crate) fn perm_changed(&self) {
-        self.perm_changes.fetch_add(1, SeqCst);
     }
 
     /// Whether writes are buffered, or one that was accepted is on its way: whoever wants to know more takes the lock.

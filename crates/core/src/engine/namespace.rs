@@ -40,14 +40,14 @@ impl Engine {
     #[inline(never)]
     fn lookup_present(&self, parent: Ino, name: FileName<'_>, cached: Option<Dentry>, now: Tick) -> Result<Lookup> {
         if let Some(Dentry { child: Some(ino), expiry }) = cached
-            && let Some(found) = self.lookup_cached(ino, expiry, now)
+            && let Some(found) = self.lookup_cached(name, ino, expiry, now)
         {
             return Ok(found);
         }
         if self.await_ahead(parent, name)
             && let Some(Dentry { child: Some(ino), expiry }) = self.dentries.get(parent, name)
             && expiry > now
-            && let Some(found) = self.lookup_cached(ino, expiry, now)
+            && let Some(found) = self.lookup_cached(name, ino, expiry, now)
         {
             return Ok(found);
         }
@@ -56,7 +56,7 @@ impl Engine {
     }
 
     /// A reference by a cached entry; `None` if its inode is not known any more, or has no attributes to give.
-    fn lookup_cached(&self, ino: Ino, expiry: Tick, now: Tick) -> Option<Lookup> {
+    fn lookup_cached(&self, name: FileName<'_>, ino: Ino, expiry: Tick, now: Tick) -> Option<Lookup> {
         if !self.inodes.add_ref_if_known(ino) {
             return None;
         }
@@ -64,7 +64,7 @@ impl Engine {
             Ok((attr, attr_ttl)) => {
                 self.counters.dentry.hit();
                 self.asked_for(ino);
-                let entry_ttl = remaining(now, expiry, self.options.entry_ttl);
+                let entry_ttl = remaining(now, expiry, self.name_ttl(name, true));
                 Some(Lookup::Found(Entry { attr, generation: 0, attr_ttl, entry_ttl }))
             }
             Err(_) => {
@@ -74,29 +74,30 @@ impl Engine {
         }
     }
 
-    /// Whether it may be cached that `name` leads somewhere, or nowhere.
-    fn may_keep(&self, name: FileName<'_>, leads_somewhere: bool) -> bool {
-        match self.store.spelling(name) {
-            Spelling::Only => true,
-            Spelling::Stored => leads_somewhere,
-            Spelling::Other => false,
-        }
-    }
-
-    /// How long the kernel may keep it.
+    /// How long the kernel may keep it that `name` leads somewhere, or nowhere. What another spelling can change it does not keep:
+    /// it knows the name that it changes, and no other.
     fn name_ttl(&self, name: FileName<'_>, leads_somewhere: bool) -> Duration {
-        match (self.may_keep(name, leads_somewhere), leads_somewhere) {
-            (true, true) => self.options.entry_ttl,
-            (true, false) => self.options.negative_ttl,
-            (false, _) => Duration::ZERO,
+        match (self.store.spelling(name), leads_somewhere) {
+            (Spelling::Only, true) => self.options.entry_ttl,
+            (Spelling::Only, false) => self.options.negative_ttl,
+            (Spelling::Stored | Spelling::Other, _) => Duration::ZERO,
         }
     }
 
-    /// Until when the engine keeps it; `now` is not at all.
+    /// Until when the engine keeps it; `now` is not at all. It knows of each change of its own, by whatever spelling.
     fn name_expiry(&self, name: FileName<'_>, leads_somewhere: bool, now: Tick) -> Tick {
-        match self.may_keep(name, leads_somewhere) {
-            true => self.expiry(now, self.name_ttl(name, leads_somewhere)),
-            false => now,
+        match (self.store.spelling(name), leads_somewhere) {
+            (Spelling::Only | Spelling::Stored, true) => self.expiry(now, self.options.entry_ttl),
+            (Spelling::Only, false) => self.expiry(now, self.options.negative_ttl),
+            (Spelling::Stored, false) | (Spelling::Other, _) => now,
+        }
+    }
+
+    /// Drops what is cached of a name that was changed, under the spelling that its entry is stored in as well.
+    fn drop_name(&self, parent: Ino, name: FileName<'_>) {
+        self.dentries.remove(parent, name);
+        if self.store.spelling(name) == Spelling::Other {
+            self.dentries.forgotten(parent);
         }
     }
 
@@ -152,7 +153,9 @@ impl Engine {
     pub(super) fn lookup_entries(&self, parent: Ino, entries: &[DirEntry<'_>]) -> Vec<Result<Lookup>> {
         let now = self.clock.now();
         let cached = |entry: &DirEntry<'_>| match self.dentries.get(parent, entry.name) {
-            Some(Dentry { child: Some(ino), expiry }) if expiry > now => self.lookup_cached(ino, expiry, now),
+            Some(Dentry { child: Some(ino), expiry }) if expiry > now => {
+                self.lookup_cached(entry.name, ino, expiry, now)
+            }
             _ => None,
         };
         let mut found: Vec<Option<Result<Lookup>>> = entries.iter().map(|entry| cached(entry).map(Ok)).collect();
@@ -247,7 +250,7 @@ impl Engine {
         let expiry = self.name_expiry(name, child.is_some(), now);
         match mark {
             Some(mark) if expiry > now => self.dentries.insert(parent, name, child, expiry, mark),
-            _ => self.dentries.remove(parent, name),
+            _ => self.drop_name(parent, name),
         }
     }
 
@@ -273,7 +276,7 @@ impl Engine {
             Ok(made) => made,
             Err(e) => {
                 // It may exist after all, made by someone else or in part.
-                self.dentries.remove(parent, name);
+                self.drop_name(parent, name);
                 self.report_entry(parent, name);
                 return Err(e);
             }
@@ -348,7 +351,7 @@ impl Engine {
         let mark = self.dir_changed(parent, before);
         match &removed {
             Ok(_) => self.entry_changed(parent, name, None, mark),
-            Err(_) => self.dentries.remove(parent, name),
+            Err(_) => self.drop_name(parent, name),
         }
         if let Some(ino) = target {
             self.let_go(ino);
@@ -381,7 +384,7 @@ impl Engine {
         let renamed = self.store.rename(parent, name, new_parent, new_name, flags);
         for (dir, name) in [(parent, name), (new_parent, new_name)] {
             self.dir_changed(dir, 0);
-            self.dentries.remove(dir, name);
+            self.drop_name(dir, name);
         }
         self.directory_moved();
         targets.into_iter().flatten().for_each(|ino| self.inodes.changed(ino));
@@ -396,7 +399,7 @@ impl Engine {
     /// the front end caches is for the caller to see to.
     pub fn entry_changed_below(&self, parent: Ino, name: FileName<'_>) {
         self.dir_changed(parent, 0);
-        self.dentries.remove(parent, name);
+        self.drop_name(parent, name);
         self.directory_moved();
         self.report_entry(parent, name);
     }
@@ -404,6 +407,10 @@ impl Engine {
     /// As [`Engine::entry_changed_below`], for attributes and content of an inode.
     pub fn inode_changed_below(&self, ino: Ino) {
         self.inode_changed(ino);
+        if let Some(file) = self.open.get(ino) {
+            file.set_id.changed();
+            file.capability.changed();
+        }
         self.units.drop_inode(ino);
         self.listings.remove(ino);
     }

@@ -38,6 +38,11 @@ impl Engine {
         self.check_writable("setxattr")?;
         self.check_xattr(name)?;
         let changed = change();
+        if name == XattrName::CAPABILITY
+            && let Some(file) = self.open.get(ino)
+        {
+            file.capability.changed();
+        }
         self.inode_changed(ino);
         changed
     }

@@ -160,7 +160,10 @@ pub enum Stored {
     New(Option<Tag>),
     /// There was one of that key, and it was left as it is; whoever stored it answers for its being durable. Only with
     /// [`PutOptions::if_absent`].
-    AlreadyThere,
+    AlreadyThere {
+        /// Its length in bytes, as the store tells it: a store that refuses says nothing of what it has, so it was looked at.
+        len: u64,
+    },
 }
 
 /// An object in a listing.
@@ -175,14 +178,24 @@ pub struct ListedObject {
 }
 
 /// The cause of a [`PermissionDenied`](ErrorKind::PermissionDenied) that is about one object: it is missing, or may not be had. A store need not
-/// say which to who may not list it; S3 does not. So it tells nothing of other objects.
+/// say which to who may not list it; S3 does not. Or it is there, and the store says why it does not hand it out: it is archived, or its key is
+/// disabled. So it tells nothing of other objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Withheld(Box<str>);
+pub struct Withheld {
+    answer: Box<str>,
+    /// What can be done about an object that is there.
+    advice: Option<&'static str>,
+}
 
 impl Withheld {
-    /// With what the store answered.
+    /// With what the store answered, which does not tell whether the object is there.
     pub fn new(answer: impl Into<Box<str>>) -> Self {
-        Withheld(answer.into())
+        Withheld { answer: answer.into(), advice: None }
+    }
+
+    /// With what the store answered of an object that is there, and what can be done about it.
+    pub fn present(answer: impl Into<Box<str>>, advice: &'static str) -> Self {
+        Withheld { answer: answer.into(), advice: Some(advice) }
     }
 
     /// Whether an error comes from that.
@@ -195,7 +208,10 @@ impl Withheld {
 
 impl fmt::Display for Withheld {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Withheld(answer) = self;
+        let Withheld { answer, advice } = self;
+        if let Some(advice) = advice {
+            return write!(f, "{answer}: {advice}");
+        }
         write!(
             f,
             "{answer}: it is missing, or not allowed (to credentials that may not list the bucket the store does not say which); \
@@ -223,7 +239,7 @@ pub struct ObjectPage {
 /// | kind | what it means |
 /// |---|---|
 /// | `NotFound` | no object of that key, or no such bucket or folder (the message tells which) |
-/// | `PermissionDenied` | the store refuses these credentials, or there are none; with [`Withheld`] as its cause, the object may be missing |
+/// | `PermissionDenied` | the store refuses these credentials, or there are none; with [`Withheld`] as its cause, this is about one object |
 /// | `Stale` | the object is not the one that the tag is of |
 /// | `Network` | the store cannot be reached, fails, or wants fewer requests, and did so until the tries were used up |
 /// | `TimedOut` | the deadline of the call passed |

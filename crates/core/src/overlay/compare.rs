@@ -264,7 +264,7 @@ impl Pair<'_> {
         }
         let above = self.new.names_above()?;
         for (ino, names) in names {
-            let ino = self.new.tagged(ino)?;
+            let ino = self.new.number_of_lower(ino)?;
             for path in names.iter().filter_map(|name| above.shown(name)) {
                 if self.new.at(&path)?.is_some_and(|seen| seen.attr.ino == ino) {
                     places.new.insert(path);

@@ -155,6 +155,7 @@ impl Shared {
             }
             if node.kind == Kind::File {
                 state.valid = plan.attr().size;
+                state.blocks = Some(plan.attr().blocks);
             }
         }
         node.set_upper(self.upper.hold(learning, upper));

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::Shared;
 use super::find::Above;
 use super::node::{Node, State};
 use super::record::{Own, encode_links};
+use super::{Shared, numbers, too_large};
 use crate::error::{ErrorKind, Result};
 use crate::store::{Created, NewNode};
 use crate::transaction::Transaction;
@@ -67,16 +67,17 @@ impl Shared {
         })?;
         let attr = made.ok_or(ErrorKind::Stale)?;
         let held = self.upper.hold(&learning, attr.ino);
-        Ok(self.made(dir, name, &attr, held))
+        self.made(dir, name, &attr, held)
     }
 
     /// The node of what was made just now.
-    fn made(&self, dir: &Arc<Node>, name: FileName<'_>, attr: &Attr, held: super::Held) -> (Arc<Node>, Attr) {
-        let node = self.table.get_or_make((attr.ino, attr.kind, false), Some(held), None, State::default());
+    fn made(&self, dir: &Arc<Node>, name: FileName<'_>, attr: &Attr, held: super::Held) -> Result<(Arc<Node>, Attr)> {
+        let ino = numbers::of_upper(attr.ino).ok_or_else(|| too_large(attr.ino, "the upper layer"))?;
+        let node = self.table.get_or_make((ino, attr.kind, false), Some(held), None, State::default());
         node.found_at(dir, name.as_bytes());
         self.table.learn(&node);
         let attr = self.shown(&node, *attr);
-        (node, attr)
+        Ok((node, attr))
     }
 
     pub fn create(self: &Arc<Self>, dir: &Arc<Node>, name: FileName<'_>, new: &NewNode) -> Result<Created> {
@@ -94,7 +95,7 @@ impl Shared {
         let learning = self.upper.learning();
         let created = self.upper.store.create_in(parent, name, new)?;
         let held = self.upper.hold(&learning, created.attr.ino);
-        let (node, attr) = self.made(dir, name, &created.attr, held);
+        let (node, attr) = self.made(dir, name, &created.attr, held)?;
         let file = self.opened_new(&node, created.file);
         Ok(Created { attr, file, parent: created.parent.map(|attr| self.shown(dir, attr)) })
     }

@@ -6,7 +6,7 @@ use super::changes::is_gone;
 use super::layer::Held;
 use super::node::{Below, Node, State};
 use super::record::{self, Extent, Fingerprint, Own, shown};
-use super::{Shared, name_of};
+use super::{Shared, name_of, numbers, too_large};
 use crate::error::{ErrorKind, FsError, Result};
 use crate::store::Spelling;
 use crate::types::{Attr, FileName, Ino, Kind};
@@ -55,7 +55,11 @@ impl Shared {
         if self.lower.store.spelling(name) == Spelling::Other {
             return Ok(None);
         }
-        self.lower.find(below.held.ino, name)
+        let found = self.lower.find(below.held.ino, name).map_err(|e| self.of_below(dir, e))?;
+        if found.is_none() && self.lower_changes {
+            self.check_there(dir)?;
+        }
+        Ok(found)
     }
 
     /// The directory of the lower whose entries `dir` shows.
@@ -108,6 +112,7 @@ impl Shared {
     pub fn check_below(&self, node: &Node) -> Result<()> {
         let below = self.below(node)?;
         let difference = match self.lower.store.getattr(below.held.ino) {
+            Ok(attr) if attr.nlink == 0 && !self.is_in_place(node)? => GONE.to_owned(),
             Ok(attr) if below.print.matches(&attr) => return Ok(()),
             Ok(attr) => below.print.difference(&attr),
             Err(e) if is_gone(&e) => GONE.to_owned(),
@@ -117,6 +122,26 @@ impl Shared {
         log_once(node, || format!("{path}: changed while it was in use as the layer below: {difference}"));
         let why = format!("it changed while it was in use as the layer below: {difference}");
         Err(FsError::new(ErrorKind::Stale).on("read the layer below", path).because(why))
+    }
+
+    /// Whether the lower still has, where it was, what `node` stands for; which was found there.
+    fn is_in_place(&self, node: &Node) -> Result<bool> {
+        let below = self.below(node)?;
+        let mut at = self.lower.root();
+        for name in &self.lower_path(node)? {
+            match self.lower.find(at.ino, name_of(name)?) {
+                Ok(Some((_, held))) => at = held,
+                Ok(None) => return Ok(false),
+                Err(e) if is_gone(&e) => return Ok(false),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(at.ino == below.held.ino)
+    }
+
+    /// Checks that a directory is there of which the lower says that nothing is in it. It costs a look at the lower.
+    fn check_there(&self, dir: &Node) -> Result<()> {
+        if dir.ino == Ino::ROOT { Ok(()) } else { self.check_below(dir) }
     }
 
     /// An error of the lower about the object that `node` stands for: that this is gone is told as the change that it is.
@@ -165,14 +190,8 @@ impl Shared {
     /// The number under which an inode of the upper is shown, and whether it is opaque.
     pub fn number_of_upper(&self, upper: Ino) -> Result<(Ino, bool)> {
         match self.origin(upper)? {
-            Some(origin) => Ok((self.tagged(origin.print.ino)?, origin.opaque)),
-            None if upper.0 < super::TAG => Ok((upper, false)),
-            None => {
-                let why = "its inode number is too large for an overlay";
-                Err(FsError::new(ErrorKind::NotSupported)
-                    .on("look up", format!("inode {} of the upper layer", upper.0))
-                    .because(why))
-            }
+            Some(origin) => Ok((self.number_of_lower(origin.print.ino)?, origin.opaque)),
+            None => Ok((numbers::of_upper(upper).ok_or_else(|| too_large(upper, "the upper layer"))?, false)),
         }
     }
 
@@ -186,11 +205,18 @@ impl Shared {
             return Ok(node);
         }
         let mut state = State { opaque, ..State::default() };
-        if ino != upper && attr.kind != Kind::Directory {
+        if numbers::in_lower(ino).is_some() && attr.kind != Kind::Directory {
             (state.links, state.valid) = self.own_counts(upper)?;
         }
         let linked = state.links.is_some();
-        Ok(self.table.get_or_make((ino, attr.kind, linked), Some(held), None, state))
+        let node = self.table.get_or_make((ino, attr.kind, linked), Some(held), None, state);
+        if node.state().valid > 0 {
+            // What is gone is told to who reads it.
+            let blocks =
+                self.below(&node).and_then(|below| self.lower.store.getattr(below.held.ino)).map(|attr| attr.blocks);
+            node.state().blocks = blocks.ok();
+        }
+        Ok(node)
     }
 
     /// The count of names that are shown of an inode of the upper, and how much of its content is the lower's.
@@ -204,7 +230,7 @@ impl Shared {
 
     /// The node of an object of the lower that was found under its name there. Hold the names.
     fn node_of_lower(&self, attr: &Attr, held: Held) -> Result<Arc<Node>> {
-        let ino = self.tagged(attr.ino)?;
+        let ino = self.number_of_lower(attr.ino)?;
         let linked = attr.kind != Kind::Directory && attr.nlink > 1;
         if let Some(node) = self.table.get(ino) {
             return Ok(node);
@@ -212,7 +238,7 @@ impl Shared {
         let below = Below { held, print: Fingerprint::of(attr) };
         if linked && let Some((_, copy)) = self.indexed(ino)? {
             let (links, valid) = self.own_counts(copy.ino)?;
-            let state = State { links, valid, ..State::default() };
+            let state = State { links, valid, blocks: Some(attr.blocks), ..State::default() };
             // What it stands for is compared with what its origin says when that is read.
             return Ok(self.table.get_or_make((ino, attr.kind, true), Some(copy), None, state));
         }
@@ -232,8 +258,12 @@ impl Shared {
             // Nobody counts the directories of both layers; 1 is what filesystems say that do not count.
             attr.nlink = 1;
         }
-        // What is still the lower's is no hole.
-        attr.blocks = attr.blocks.max(if node.upper().is_some() { state.valid.div_ceil(512) } else { 0 });
+        if node.upper().is_some() && state.valid > 0 {
+            // What is still the lower's takes what it takes there. Of what was copied both may count.
+            let most = attr.blocks.max(attr.size.div_ceil(512).next_multiple_of(8));
+            let valid = state.valid.div_ceil(512).next_multiple_of(8);
+            attr.blocks = (attr.blocks + state.blocks.unwrap_or(valid).min(valid)).min(most);
+        }
         attr
     }
 }

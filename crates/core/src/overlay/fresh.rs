@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::changes::Names;
 use super::content::Work;
 use super::node::Node;
-use super::{BLOCK, Overlay, Shared, TAG};
+use super::{BLOCK, Overlay, Shared, numbers};
 use crate::error::{ErrorKind, Result};
 use crate::types::{Ino, Kind};
 
@@ -26,7 +26,7 @@ pub struct Fresh {
 impl Overlay {
     /// The number that a file shown under `ino` has in the lower; `None` for what was made above.
     pub fn lower_ino(ino: Ino) -> Option<Ino> {
-        (ino.0 & TAG != 0).then_some(Ino(ino.0 & !TAG))
+        numbers::in_lower(ino)
     }
 
     /// What is new in the file at `path` (from the root, with or without a leading slash), if it was copied up from the lower;
@@ -135,11 +135,5 @@ mod tests {
     fn ranges_that_meet_are_one_and_empty_ones_none() {
         assert_eq!(joined(vec![8..9, 0..2, 5..5, 2..4, 3..6]), [0..6, 8..9]);
         assert!(joined(Vec::from_iter([3..3, 4..4])).is_empty());
-    }
-
-    #[test]
-    fn numbers_of_the_lower_are_found_again() {
-        assert_eq!(Overlay::lower_ino(Ino(TAG | 7)), Some(Ino(7)));
-        assert_eq!(Overlay::lower_ino(Ino(7)), None);
     }
 }

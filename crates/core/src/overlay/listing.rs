@@ -17,7 +17,7 @@ use super::node::{Below, Node};
 use super::{Shared, name_of};
 use crate::error::{ErrorKind, FsError, Result};
 use crate::store::DirEntry;
-use crate::types::{Ino, Kind};
+use crate::types::{FileName, Ino, Kind};
 
 /// Entries that are read of a directory before they are handed out.
 const LIST_AT_ONCE: usize = 128;
@@ -141,7 +141,9 @@ impl Shared {
             Mark::Upper(_) => 0,
             Mark::Lower(cookie) => cookie,
         };
-        self.list_lower(dir, below, from, sink).map(drop)
+        self.list_lower(dir, below, from, sink).map(drop).map_err(|e| self.of_below(dir, e))?;
+        // A directory that is gone reads as an empty one on some hosts.
+        self.check_shared(dir)
     }
 
     /// Names that the lower lacks.
@@ -157,7 +159,7 @@ impl Shared {
             self.upper.store.read_dir(upper, from, &mut |entry| take(&mut read, &entry))?;
             for (cookie, ino, _, name) in &read {
                 from = *cookie;
-                if *ino == self.layout.whiteout.ino || self.beneath(dir, name_of(name)?)?.is_some() {
+                if *ino == self.layout.whiteout.ino || self.is_beneath(dir, name_of(name)?)? {
                     continue;
                 }
                 let Some(shown) = self.shown_in_upper(dir, name)? else { continue };
@@ -168,6 +170,14 @@ impl Shared {
             if read.len() < LIST_AT_ONCE {
                 return Ok(ControlFlow::Continue(()));
             }
+        }
+    }
+
+    /// Whether a name comes with those of the lower. Where these are gone, none does: all that there are come first.
+    fn is_beneath(&self, dir: &Node, name: FileName<'_>) -> Result<bool> {
+        match self.beneath(dir, name) {
+            Err(e) if e.kind() == ErrorKind::Stale => Ok(false),
+            found => Ok(found?.is_some()),
         }
     }
 
@@ -207,7 +217,7 @@ impl Shared {
                 from = *cookie;
                 let shown = match self.above(dir, name_of(name)?)? {
                     Above::Whiteout => continue,
-                    Above::Nothing => (self.tagged(*ino)?, *kind),
+                    Above::Nothing => (self.number_of_lower(*ino)?, *kind),
                     Above::Entry(attr, held) => (self.number_of_upper(held.ino)?.0, attr.kind),
                 };
                 if emit(Mark::Lower(*cookie), shown, name, sink)? == FULL {

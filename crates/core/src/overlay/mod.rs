@@ -5,8 +5,8 @@
 //! of a renamed directory its own entry. What the upper keeps for that is in `docs/formats/volume.md`; why it is so, in
 //! `docs/decisions/0013-overlay.md`.
 //!
-//! **Numbers.** What the lower has keeps its number there, with [`TAG`] set, also when it was copied up, renamed, or mounted
-//! again; what was made above has its number in the upper.
+//! **Numbers.** What the lower has is shown under its number there, also when it was copied up, renamed, or mounted again; what
+//! was made above under that in the upper. [`numbers`] keeps them apart.
 //!
 //! **Steps.** Each change is one transaction of the upper, and what is copied up for it goes into the same one, or into one
 //! before it that nobody can see.
@@ -31,6 +31,7 @@ mod listing;
 mod map;
 mod names_below;
 mod node;
+mod numbers;
 mod proof;
 mod ranges;
 mod rebind;
@@ -62,8 +63,8 @@ use listing::LowerListings;
 use node::{Below, Node, State, Table};
 use record::{Fingerprint, Origin, Own};
 
-/// The bit of numbers that come from the lower.
-const TAG: u64 = 1 << 62;
+/// The kind of store that it is, as its capabilities tell.
+const KIND: &str = "overlay";
 
 /// The unit in which content is copied up, in bytes.
 const BLOCK: u64 = 4096;
@@ -200,10 +201,7 @@ impl Overlay {
 
     /// The number under which what has this number in the lower is shown, whether it was copied up or not. `None` if it cannot be.
     pub fn number_of(below: Ino) -> Option<Ino> {
-        match below {
-            Ino::ROOT => Some(below),
-            _ => (below.0 < TAG).then_some(Ino(below.0 | TAG)),
-        }
+        numbers::of_lower(below)
     }
 
     /// Puts `upper` over `lower`, which must not change from now on. An upper that is empty becomes this lower's.
@@ -242,7 +240,7 @@ impl Overlay {
             let why = "the upper layer has to keep extended attributes, and to number entries for good";
             return Err(FsError::new(ErrorKind::NotSupported).on("open", "overlay").because(why));
         }
-        check_numbers(&*lower)?;
+        check_lower(&*lower)?;
         if Self::is_new(&*upper)? {
             format(&*lower, &*upper, identity)?;
         }
@@ -257,19 +255,31 @@ impl Overlay {
     }
 }
 
-/// Whether the first numbers of the lower leave room for [`TAG`]: those of a store that uses all bits, as an overlay does itself,
-/// would be refused at each access.
-fn check_numbers(lower: &dyn Store) -> Result<()> {
+/// Refuses what cannot be a lower: an overlay, whose cookies leave no room for those of another one; and, by its first numbers, what numbers
+/// its inodes too high. It would be refused at each access.
+fn check_lower(lower: &dyn Store) -> Result<()> {
+    let refused =
+        |why: String| Err(FsError::new(ErrorKind::NotSupported).on("open", "the layer below an overlay").because(why));
+    if lower.capabilities().kind == KIND {
+        return refused("it is an overlay itself".to_owned());
+    }
     let (mut large, mut left) = (None, NUMBERS_CHECKED);
     let listed = lower.read_dir(Ino::ROOT, 0, &mut |entry| {
-        large = (entry.ino.0 >= TAG).then_some(entry.ino);
+        large = numbers::of_lower(entry.ino).is_none().then_some(entry.ino);
         left -= 1;
         if large.is_some() || left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
-    // One that cannot be listed may be of use all the same; whoever lists it is told.
-    let (Some(large), Ok(())) = (large, listed) else { return Ok(()) };
-    let why = format!("its inode numbers are too large for one, such as {}: it may be an overlay itself", large.0);
-    Err(FsError::new(ErrorKind::NotSupported).on("open", "the layer below an overlay").because(why))
+    match (large, listed) {
+        (Some(large), Ok(())) => refused(format!("its inode numbers are too large for one, such as {}", large.0)),
+        // One that cannot be listed may be of use all the same; whoever lists it is told.
+        _ => Ok(()),
+    }
+}
+
+/// Why nothing can be shown of an inode.
+fn too_large(ino: Ino, layer: &str) -> FsError {
+    let why = "its inode number is too large for an overlay";
+    FsError::new(ErrorKind::NotSupported).on("look up", format!("inode {} of {layer}", ino.0)).because(why)
 }
 
 /// Begins an overlay in an empty upper.
@@ -375,14 +385,8 @@ impl Shared {
     }
 
     /// The number under which the lower's `ino` is shown.
-    fn tagged(&self, ino: Ino) -> Result<Ino> {
-        if let Some(ino) = Overlay::number_of(ino) {
-            return Ok(ino);
-        }
-        let why = "its inode number is too large for an overlay";
-        Err(FsError::new(ErrorKind::NotSupported)
-            .on("look up", format!("inode {} of the layer below", ino.0))
-            .because(why))
+    fn number_of_lower(&self, ino: Ino) -> Result<Ino> {
+        numbers::of_lower(ino).ok_or_else(|| too_large(ino, "the layer below"))
     }
 
     /// An attribute of the overlay's own.
@@ -406,7 +410,7 @@ impl Shared {
 
     /// The name of an indexed inode.
     fn index_name(ino: Ino) -> String {
-        format!("{:016x}", ino.0 & !TAG)
+        format!("{:016x}", numbers::in_lower(ino).unwrap_or(ino).0)
     }
 
     /// Where a file is in the index.

@@ -39,6 +39,8 @@ pub(super) struct State {
     pub links: Option<u32>,
     /// How much of the content is the lower's; see [`super::record::Extent`]. Only for `stat`.
     pub valid: u64,
+    /// Units of 512 bytes that the whole file takes in the lower, if that is known. Likewise.
+    pub blocks: Option<u64>,
     /// It was logged that the lower changed.
     pub told_stale: bool,
 }
@@ -79,7 +81,7 @@ impl Node {
 
     /// Whether it comes from the lower, or is merged with a directory of it.
     pub fn is_from_lower(&self) -> bool {
-        self.ino == Ino::ROOT || self.ino.0 & super::TAG != 0
+        self.ino == Ino::ROOT || super::numbers::in_lower(self.ino).is_some()
     }
 
     pub fn is_directory(&self) -> bool {

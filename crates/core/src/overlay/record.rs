@@ -15,6 +15,9 @@ pub(super) const PRIVATE: &[u8] = b"trusted.adit.";
 
 const VERSION: u8 = 1;
 
+/// A number of the lower in the format is below it.
+const INOS_END: u64 = 1 << 62;
+
 /// Longest value that is written, in bytes: what the volume has room for.
 const VALUE_LEN_MAX_BYTES: usize = 8000;
 
@@ -234,7 +237,7 @@ impl Origin {
             from.version()?;
             let kind = *KINDS.get(usize::from(from.u8()?).checked_sub(1)?)?;
             let flags = from.u8().filter(|&flags| flags & !OPAQUE == 0)?;
-            let ino = from.u64().filter(|&ino| ino != 0 && ino < super::TAG)?;
+            let ino = from.u64().filter(|&ino| ino != 0 && ino < INOS_END)?;
             let (size, mtime, ctime) = (from.u64()?, from.time()?, from.time()?);
             let mut path = Vec::new();
             for _ in 0..from.u16()? {

@@ -80,7 +80,7 @@ impl Shared {
         let entry = self.entry(dir, name)?;
         check(&entry)?;
         let mut loss = self.prepare_loss(&entry.node)?;
-        let hides = self.beneath(dir, name)?.is_some();
+        let hides = self.hides(dir, name, &entry.node)?;
         let parent = dir.upper().ok_or(ErrorKind::Stale)?;
         let learning = self.upper.learning();
         self.transact_removal(&mut |tx| {
@@ -114,6 +114,31 @@ impl Shared {
         check(self).map(|()| true)
     }
 
+    /// Whether `node` hides something of the lower under the name that it has in `dir`, or did: what is gone there may come back, and
+    /// must not show again then.
+    pub fn hides(&self, dir: &Node, name: FileName<'_>, node: &Node) -> Result<bool> {
+        match self.beneath(dir, name) {
+            Ok(Some(_)) => Ok(true),
+            Ok(None) => self.stood_at(dir, name, node),
+            Err(e) if e.kind() == ErrorKind::Stale => Ok(true),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Whether `node` stands for what the lower had under that name. Of several names it is not known which they were.
+    fn stood_at(&self, dir: &Node, name: FileName<'_>, node: &Node) -> Result<bool> {
+        let Some(upper) = node.upper().filter(|_| self.lower_changes && node.is_from_lower()) else { return Ok(false) };
+        if self.merged_with(dir)?.is_none() {
+            return Ok(false);
+        }
+        if node.linked {
+            return Ok(true);
+        }
+        let Some(origin) = self.origin(upper)? else { return Ok(false) };
+        let parent = self.lower_path(dir)?;
+        Ok(origin.path.split_last().is_some_and(|(last, above)| *last == name.as_bytes() && above == parent))
+    }
+
     pub fn white_out(&self, tx: &mut dyn Transaction, parent: Ino, name: FileName<'_>) -> Result<()> {
         tx.link(self.layout.whiteout.ino, parent, name).map(drop)
     }
@@ -129,7 +154,7 @@ impl Shared {
         let entry = self.entry(dir, name)?;
         check(self, &entry)?;
         let whites = self.empty(&entry.node)?;
-        let hides = self.beneath(dir, name)?.is_some();
+        let hides = self.hides(dir, name, &entry.node)?;
         let parent = dir.upper().ok_or(ErrorKind::Stale)?;
         let _learning = self.upper.learning();
         self.transact_removal(&mut |tx| {
@@ -185,16 +210,26 @@ impl Shared {
                 if shown { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             })?;
         }
-        if let Some(below) = self.merged_with(dir)?
-            && !shown
-        {
-            self.lower.store.read_dir(below.held.ino, 0, &mut |entry| {
-                shown = !whites.contains(entry.name.as_bytes());
-                if shown { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            })?;
-            // What cannot be read is there all the same.
-            shown |= !self.lower.store.left_out(below.held.ino).is_empty();
+        if !shown {
+            shown = match self.shows_below(dir, &whites) {
+                // What is gone shows nothing, and what comes back is hidden with the name.
+                Err(e) if e.kind() == ErrorKind::Stale => false,
+                shows => shows?,
+            };
         }
         if shown { Err(ErrorKind::NotEmpty.into()) } else { Ok(whites.into_iter().collect()) }
+    }
+
+    /// Whether the lower has something in a directory that is not among `whites`.
+    fn shows_below(&self, dir: &Node, whites: &HashSet<Vec<u8>>) -> Result<bool> {
+        let Some(below) = self.merged_with(dir)? else { return Ok(false) };
+        let mut shown = false;
+        let listed = self.lower.store.read_dir(below.held.ino, 0, &mut |entry| {
+            shown = !whites.contains(entry.name.as_bytes());
+            if shown { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        listed.map_err(|e| self.of_below(dir, e))?;
+        // What cannot be read is there all the same.
+        Ok(shown || !self.lower.store.left_out(below.held.ino).is_empty())
     }
 }

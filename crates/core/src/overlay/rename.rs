@@ -134,7 +134,7 @@ impl Shared {
             None => {}
         }
         let white_target = target.is_none() && matches!(self.above(to.0, to.1)?, Above::Whiteout);
-        let hides = self.beneath(from.0, from.1)?.is_some();
+        let hides = self.hides(from.0, from.1, &source.node)?;
         let mut how = self.prepare_surfacing(source)?;
         let (parent, new_parent) = (from.0.upper().ok_or(ErrorKind::Stale)?, to.0.upper().ok_or(ErrorKind::Stale)?);
         let learning = self.upper.learning();

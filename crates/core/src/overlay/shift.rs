@@ -14,7 +14,7 @@ use super::changes::is_gone;
 use super::layer::{Held, Layer};
 use super::node::Node;
 use super::record::{Origin, Own};
-use super::{LowerIdentity, Overlay, Shared, format, name_of, names};
+use super::{LowerIdentity, Overlay, Shared, format, name_of, names, numbers};
 use crate::error::{ErrorKind, FsError, Result};
 use crate::store::Store;
 use crate::types::{FileName, Ino, Kind};
@@ -63,7 +63,9 @@ impl<'s> State<'s> {
         };
         let value = match self.upper.store.xattr(inode, Own::Origin.name()) {
             Ok(value) => value,
-            Err(e) if e.kind() == ErrorKind::NoAttribute => return Ok(Some(Shown { ino: inode, kind, opaque: false })),
+            Err(e) if e.kind() == ErrorKind::NoAttribute => {
+                return Ok(numbers::of_upper(inode).map(|ino| Shown { ino, kind, opaque: false }));
+            }
             Err(e) => return Err(e),
         };
         let origin = Origin::decode(&value, &format!("inode {} of the upper layer", inode.0))?;
@@ -83,7 +85,7 @@ impl<'s> State<'s> {
             Some((_, held)) if self.whiteout.as_ref().is_some_and(|whiteout| whiteout.ino == held.ino) => Ok(None),
             Some((_, held)) => Ok(self.shown(held.ino)?.map(|shown| (shown.ino, shown.kind))),
             None => match shared.beneath(dir, name) {
-                Ok(below) => below.map(|(attr, _)| Ok((shared.tagged(attr.ino)?, attr.kind))).transpose(),
+                Ok(below) => below.map(|(attr, _)| Ok((shared.number_of_lower(attr.ino)?, attr.kind))).transpose(),
                 Err(e) if is_gone(&e) => Ok(None),
                 Err(e) => Err(e),
             },

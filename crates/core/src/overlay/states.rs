@@ -21,7 +21,7 @@ pub const STATE_XATTR: &str = "user.adit.state";
 /// Files that are told apart at most; of more of them nothing is noted.
 const FILES_MAX: usize = 1 << 18;
 /// What the file begins with; the last byte is the version.
-const MAGIC: [u8; 8] = *b"aditcmt\x01";
+const MAGIC: [u8; 8] = *b"aditcmt\x02";
 /// Number and length, and two times of 12 bytes.
 const RECORD_LEN: usize = 40;
 /// How much is written at once.
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn a_version_reads_as_it_was_written() {
         let version = FileVersion {
-            ino: Ino(1 << 62 | 5),
+            ino: Ino(10),
             size: 6,
             mtime: Timestamp { secs: -7, nanos: 8 },
             ctime: Timestamp { secs: 9, nanos: 10 },

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::content::Work;
 use super::create::check_node_kind;
-use super::{Overlay, Shared};
+use super::{KIND, Overlay, Shared};
 use crate::error::{ErrorKind, FsError, Result};
 use crate::store::{Capabilities, Created, DirEntry, NewNode, Store, StoreFile};
 use crate::types::{Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, StatFs, XattrName, XattrSet};
@@ -33,7 +33,7 @@ impl Store for Overlay {
             whiteouts: upper.whiteouts,
             kernel_writeback: upper.kernel_writeback,
             remote: lower.remote || upper.remote,
-            ..Capabilities::plain("overlay")
+            ..Capabilities::plain(KIND)
         }
     }
 
@@ -187,6 +187,10 @@ impl Store for Overlay {
     /// Of the upper: that is what can be used up.
     fn statfs(&self) -> Result<StatFs> {
         self.shared().upper.store.statfs()
+    }
+
+    fn room_bytes(&self) -> Result<u64> {
+        self.shared().upper.store.room_bytes()
     }
 
     fn path_of(&self, ino: Ino) -> Option<String> {

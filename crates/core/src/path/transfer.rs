@@ -5,7 +5,8 @@
 //! ([`Event::Altered`]). Holes stay holes. Names of one file stay names of one file, and extended attributes and ACLs are kept,
 //! where the target has such things; where it does not, that is told once ([`Event::Lost`]). Symbolic links are copied as links. On the host every step is relative to an open directory and follows no link, so nothing is read or
 //! written outside of what the caller named, whatever changes meanwhile. A file appears under its name only when it is
-//! complete, in place of what was there; directories are merged.
+//! complete, in place of what was there; directories are merged. What the same copy made is never replaced: where two names are one
+//! in the target, the first stays, and the second fails.
 //!
 //! One entry that fails does not end the copy: it is reported, counted, and the rest goes on. What would fail for every
 //! further entry (no space, read-only) ends it.
@@ -13,6 +14,7 @@
 mod host;
 mod inward;
 mod kept;
+mod names;
 mod outward;
 mod pieces;
 
@@ -273,7 +275,8 @@ impl<'p, 'f> Log<'p, 'f> {
     /// Reports a failed entry; returns the error if it would meet every other entry as well.
     fn failed(&mut self, error: FsError) -> Result<()> {
         use ErrorKind::*;
-        if matches!(error.kind(), NoSpace | QuotaExceeded | ReadOnly | Network | Interrupted | Exhausted) {
+        if matches!(error.kind(), NoSpace | QuotaExceeded | ReadOnly | Network | Interrupted | Exhausted | TooManyFiles)
+        {
             return Err(error);
         }
         self.copied.failed += 1;

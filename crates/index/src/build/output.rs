@@ -428,7 +428,7 @@ fn write_tables(
             header.sections.push(entry);
             sums.extend(of_blocks);
         }
-        return Ok(());
+        return Ok(segment.expect_whole()?);
     }
     // That of whole paths takes the most, and how long it is, is known before.
     let [first, others @ ..] = Section::TABLES;
@@ -463,7 +463,7 @@ fn write_tables(
         header.sections.push(entry);
         sums.extend(of_blocks);
     }
-    Ok(())
+    Ok(segment.expect_whole()?)
 }
 
 /// What is known last and lies around the sections: zeros between them, the checksums, and the header.

@@ -214,6 +214,8 @@ impl Diff {
             walk.run(&mut give)?;
         }
         summary.same = walk.same;
+        before.expect_whole()?;
+        after.expect_whole()?;
         Ok(summary)
     }
 

@@ -94,6 +94,7 @@ pub fn du(segment: &Segment, dir: NodeId) -> Result<Du> {
         }
         level = next;
     }
+    segment.expect_whole()?;
     let mut total = Usage::default();
     sums.iter().for_each(|sum| total.add(sum));
     Ok(Du { total, children: children.map(NodeId).zip(sums).collect() })
@@ -158,6 +159,7 @@ pub fn top(segment: &Segment, dir: NodeId, count: usize) -> Result<Top> {
         }
         (below, under) = (here, level);
     }
+    segment.expect_whole()?;
     let files = files.sorted().into_iter().map(|(bytes, node, ())| (NodeId(node), bytes)).collect();
     let directories = directories.sorted().into_iter().map(|(_, node, sum)| (NodeId(node), sum)).collect();
     Ok(Top { files, directories })

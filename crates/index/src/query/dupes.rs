@@ -180,6 +180,7 @@ impl Dupes {
         );
         failed?;
         give_out(&columns, &all, &mut summary, sink);
+        segment.expect_whole()?;
         Ok(summary)
     }
 

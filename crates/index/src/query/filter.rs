@@ -25,9 +25,10 @@ pub(super) struct Filter<'a> {
 }
 
 impl<'a> Filter<'a> {
-    /// Without the pattern number `but`, which was looked at already.
+    /// Without the pattern number `but`, which was looked at already, unless that was not exact.
     pub fn new(query: &'a Query, segment: &'a Segment, but: Option<usize>) -> Filter<'a> {
-        let rest = || query.patterns.iter().enumerate().filter(|(at, _)| Some(*at) != but).map(|(_, pattern)| pattern);
+        let is_asked = |(at, pattern): &(usize, &Pattern)| Some(*at) != but || !pattern.is_exact();
+        let rest = || query.patterns.iter().enumerate().filter(is_asked).map(|(_, pattern)| pattern);
         let of = |target| rest().filter(|pattern| pattern.target() == target).map(Pattern::matcher).collect();
         Filter {
             query,

@@ -8,7 +8,7 @@ use adit_core::error::{ErrorKind, FsError, Result};
 use adit_core::types::Kind;
 
 use super::known::{self, Known};
-use super::pattern::{Pattern, Target, last_name};
+use super::pattern::{Pattern, Target, ends_with_folded, last_name};
 use super::{levels, scan, signatures, sort, walk};
 use crate::cores::cores_up_to;
 use crate::segment::{NodeId, Segment};
@@ -145,7 +145,7 @@ impl Query {
         self
     }
 
-    /// Only names that end with a dot and these bytes, and have something before; large letters of ASCII are small ones. A dot
+    /// Only names that end with a dot and these bytes, and have something before; large letters are small ones. A dot
     /// in front may be given or not. Of several, one has to be there.
     #[must_use]
     pub fn extension(mut self, extension: &[u8]) -> Query {
@@ -276,6 +276,7 @@ impl Query {
                 let _ = sort::sorted(segment, nodes, order, reverse, limit)?.into_iter().try_for_each(give);
             }
         }
+        segment.expect_whole()?;
         Ok(given)
     }
 
@@ -301,6 +302,7 @@ impl Query {
             count += hits.len() as u64;
             if count >= self.limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
+        segment.expect_whole()?;
         Ok(count.min(self.limit))
     }
 
@@ -343,10 +345,7 @@ impl Query {
     }
 
     pub(super) fn accepts_extension(&self, name: &[u8]) -> bool {
-        let ends_with = |extension: &Vec<u8>| {
-            name.len() > extension.len() && name[name.len() - extension.len()..].eq_ignore_ascii_case(extension)
-        };
-        self.extensions.is_empty() || self.extensions.iter().any(ends_with)
+        self.extensions.is_empty() || self.extensions.iter().any(|extension| ends_with_folded(name, extension))
     }
 
     /// The pattern that the search begins with, and its number: what it does not match need not be looked at. `None` if there is no

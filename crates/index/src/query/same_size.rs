@@ -58,6 +58,7 @@ fn in_parts(segment: &Segment, min_size: u64, at_once: u32) -> Result<SameSize> 
             }
         }
     }
+    segment.expect_whole()?;
     Ok(found)
 }
 

@@ -87,10 +87,19 @@ impl Resolver<'_> {
     }
 
     fn by_threads<T: Send>(&self, questions: &[Question<'_>], answers: &mut [T], part: &Part<'_, T>) -> Result<()> {
-        let threads = self.threads.min(questions.len() / PATHS_A_THREAD).max(1);
-        if threads == 1 {
-            return part(questions, answers);
+        match self.threads.min(questions.len() / PATHS_A_THREAD) {
+            0 | 1 => part(questions, answers)?,
+            threads => Self::in_parts(threads, questions, answers, part)?,
         }
+        self.columns.segment().expect_whole()
+    }
+
+    fn in_parts<T: Send>(
+        threads: usize,
+        questions: &[Question<'_>],
+        answers: &mut [T],
+        part: &Part<'_, T>,
+    ) -> Result<()> {
         let each = questions.len().div_ceil(threads);
         std::thread::scope(|scope| {
             let mut parts = questions.chunks(each).zip(answers.chunks_mut(each));

@@ -230,7 +230,9 @@ impl<'a> Resolver<'a> {
             }
             next = known + (unknown - known) / 2;
         }
-        self.stopped(reached, at).map(Err)
+        let stopped = self.stopped(reached, at)?;
+        self.columns.segment().expect_whole()?;
+        Ok(Err(stopped))
     }
 
     /// Why a path leads no further than to `reached`, whose next name is at a place of it.
@@ -257,11 +259,13 @@ impl<'a> Resolver<'a> {
             _ => return self.look_closer(start, path),
         };
         // What is found is the path byte by byte, so it was a clean one: nobody has to look before.
-        match self.table.as_ref().map(|table| table.find(&self.columns, rest)) {
-            Some(Found::Node(node)) => Ok(Some(NodeId(node))),
-            Some(Found::Nothing) if path::is_plain(rest) && !rest.is_empty() => Ok(None),
-            _ => self.look_closer(start, path),
-        }
+        let found = match self.table.as_ref().map(|table| table.find(&self.columns, rest)) {
+            Some(Found::Node(node)) => Some(NodeId(node)),
+            Some(Found::Nothing) if path::is_plain(rest) && !rest.is_empty() => None,
+            _ => self.look_closer(start, path)?,
+        };
+        self.columns.segment().expect_whole()?;
+        Ok(found)
     }
 
     /// A path that is not in the table as it stands.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use adit_core::error::{ErrorKind, FsError, Result};
+use adit_core::host::filesystem;
 use adit_core::types::Kind;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat, fstat, openat, readlinkat, statat};
 use rustix::io::{Errno, retry_on_intr};
@@ -92,6 +93,8 @@ struct Walker<'a> {
     sender: SyncSender<Batch>,
     listing: Box<[MaybeUninit<u8>]>,
     buffer: Vec<u8>,
+    /// A device, and whether its files keep their identity.
+    device: Option<(u64, bool)>,
 }
 
 /// A directory that is being listed.
@@ -127,7 +130,7 @@ impl Listed<'_> {
 impl<'a> Walker<'a> {
     fn new(walk: &'a Walk<'a>, sender: SyncSender<Batch>) -> Self {
         let listing = Box::new_uninit_slice(LISTING_LEN_BYTES);
-        Walker { walk, batch: Batch::default(), sender, listing, buffer: Vec::new() }
+        Walker { walk, batch: Batch::default(), sender, listing, buffer: Vec::new(), device: None }
     }
 
     fn run(mut self) {
@@ -342,7 +345,7 @@ impl<'a> Walker<'a> {
                 }
             },
             Kind::File if options.hash => {
-                let before = options.before;
+                let before = options.before.filter(|_| self.keeps_identity(&dir.fd, known.device));
                 match before.and_then(|before| before.hash(node, &known)) {
                     Some(hash) => self.add_hashed(&path, node, known, Some(hash), b""),
                     None => self.queue_file(dir, name, known, node),
@@ -351,6 +354,17 @@ impl<'a> Walker<'a> {
             _ => self.add(&path, node, known, b""),
         }
         dir.seen.add(name, &known);
+    }
+
+    /// Whether what was known of a file in `dir`, on `device`, tells it from others: not on filesystems that make numbers and times up.
+    fn keeps_identity(&mut self, dir: &OwnedFd, device: u64) -> bool {
+        let keeps = |dir| {
+            // What is mounted over a file is not the directory's.
+            fstat(dir).is_ok_and(|stat| stat.st_dev == device) && filesystem(dir).is_ok_and(|name| name.is_some())
+        };
+        let found = self.device.filter(|found| found.0 == device).unwrap_or_else(|| (device, keeps(dir)));
+        self.device = Some(found);
+        found.1
     }
 
     /// Opens a directory that another listing has found: at once, because it may have another name again in a moment. False if that is not done.

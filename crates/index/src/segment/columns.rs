@@ -20,7 +20,8 @@ const BLOCKS_A_THREAD: usize = 32;
 /// Sections 1 to 8, all bytes of them compared with their checksums. Costs nothing to copy.
 ///
 /// The accessors take any number and never panic: `None` is a node that is not there, or one that is damaged. Which of the
-/// two, [`Columns::damaged`] puts in words.
+/// two, [`Columns::damaged`] puts in words. Bytes that cannot be read any more are zeros: whoever makes an answer of them calls
+/// [`Segment::expect_whole`] before it is given.
 #[derive(Clone, Copy)]
 pub struct Columns<'a> {
     segment: &'a Segment,

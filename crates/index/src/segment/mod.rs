@@ -2,7 +2,8 @@
 //!
 //! Nothing is decoded at the opening but the header, and nothing is kept but the checksums (8 bytes for each 64 KiB of the
 //! file) and a bit for each of them. A block is compared with its checksum once, at its first use. It is read for that
-//! with `pread`, so that a bad disk or a file that was cut is an error; only then the mapping is touched.
+//! with `pread`, so that a bad disk or a file that was cut is an error; only then the mapping is touched. What happens to the
+//! file after that is noticed where the mapping is read, and an error from then on ([`Segment::expect_whole`]).
 //!
 //! Every call may be made from any number of threads at once, and takes no lock.
 
@@ -73,8 +74,9 @@ const COPY_LEN: usize = 1 << 20;
 
 /// An open segment.
 ///
-/// The file must not be written to or cut while it is open: whoever publishes another one puts it under the same name by
-/// a rename, as [`crate::Builder`] does. A page that cannot be read any more after it was checked is SIGBUS.
+/// The file must not be written to while it is open: whoever publishes another one puts it under the same name by
+/// a rename, as [`crate::Builder`] does. A page that cannot be read any more after it was checked, because somebody cut the file or its disk has
+/// failed, is [`Damage::Lost`] from then on, whatever is asked.
 pub struct Segment {
     path: PathBuf,
     file: File,
@@ -166,8 +168,8 @@ impl Segment {
             first_block += entry.blocks();
         }
         let len = in_memory(header.file_len)?;
-        // SAFETY: adit writes no file that has the name of a segment: it publishes finished ones by rename. That others leave
-        // the file alone is what the documentation asks for, as everyone who maps files does.
+        // SAFETY: adit writes no file that has the name of a segment: it publishes finished ones by rename. That others do not write
+        // to the file is what the documentation asks for, as everyone who maps files does.
         let map = unsafe { Map::new(&file, len) }?;
         let checked = (0..sums.len().div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         Ok(Segment { path: path.to_owned(), file, map, header, columns, sums, checked })
@@ -353,13 +355,31 @@ impl Segment {
     /// Element number `at` of a section.
     #[inline]
     fn array<const N: usize>(&self, section: Section, at: u64) -> Result<[u8; N]> {
-        let bytes = self.bytes(section, at.saturating_mul(N as u64), N)?;
-        Ok(bytes.try_into().expect("as many bytes as were asked for"))
+        let bytes = self.mapped_bytes(section, at.saturating_mul(N as u64), N)?;
+        let array = bytes.try_into().expect("as many bytes as were asked for");
+        self.expect_whole()?;
+        Ok(array)
     }
 
-    /// Bytes of a section, all of them checked.
+    /// Bytes of a section, all of them checked, and in memory.
     #[inline]
     fn bytes(&self, section: Section, at: u64, len: usize) -> Result<&[u8]> {
+        let bytes = self.mapped_bytes(section, at, len)?;
+        self.map.touch(bytes);
+        self.expect_whole()?;
+        Ok(bytes)
+    }
+
+    /// Fails if a part of the file could not be read from its mapping so far: what was read of it may be zeros. Called after reading, before an
+    /// answer that rests on that is given.
+    #[inline]
+    pub(crate) fn expect_whole(&self) -> Result<()> {
+        if self.map.is_lost() { Err(self.fault(Damage::Lost)) } else { Ok(()) }
+    }
+
+    /// Bytes of a section, all of them checked once. Whoever reads them calls [`Segment::expect_whole`] afterwards.
+    #[inline]
+    fn mapped_bytes(&self, section: Section, at: u64, len: usize) -> Result<&[u8]> {
         let outside = || self.fault(Damage::Outside { section: section.words(), at });
         let column = self.columns[slot(section)].ok_or_else(outside)?;
         let end = at.checked_add(len as u64).filter(|end| *end <= column.len).ok_or_else(outside)?;

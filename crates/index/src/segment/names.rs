@@ -122,6 +122,12 @@ impl Segment {
     /// # Errors
     /// `NotDirectory` if `parent` is none, `InvalidInput` if there is no such node, `Corrupt` where something is wrong.
     pub fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Option<NodeId>> {
+        let found = self.search(parent, name)?;
+        self.expect_whole()?;
+        Ok(found)
+    }
+
+    fn search(&self, parent: NodeId, name: &[u8]) -> Result<Option<NodeId>> {
         let range = self.child_range(parent)?;
         // The groups that begin in the range; those before `low` begin with this name or one before it.
         let first = range.start.div_ceil(GROUP_LEN);

@@ -145,7 +145,8 @@ const REGEXES: &[(&str, &str)] = &[
 /// Whether a glob matches, in the plainest way.
 pub fn glob_matches(glob: &str, text: &[u8]) -> bool {
     let glob = glob.strip_prefix('/').unwrap_or(glob);
-    each_choice(glob).iter().any(|glob| plain(&glob.chars().collect::<Vec<_>>(), text, true))
+    let is_text = std::str::from_utf8(text).is_ok();
+    each_choice(glob).iter().any(|glob| plain(&glob.chars().collect::<Vec<_>>(), text, true, is_text))
 }
 
 /// The glob without braces, once for each choice.
@@ -179,8 +180,8 @@ fn each_choice(glob: &str) -> Vec<String> {
     vec![glob.to_owned()]
 }
 
-/// Where the first character of `text` ends, in each way to read it.
-fn ends(text: &[u8]) -> Vec<(Option<char>, usize)> {
+/// Where the first character of `text` ends, in each way to read it; of what is text as a whole there is one.
+fn ends(text: &[u8], is_text: bool) -> Vec<(Option<char>, usize)> {
     let mut ends = Vec::new();
     for len in 1..=text.len().min(4) {
         if let Ok(one) = std::str::from_utf8(&text[..len]) {
@@ -188,27 +189,29 @@ fn ends(text: &[u8]) -> Vec<(Option<char>, usize)> {
             break;
         }
     }
-    if text.first().is_some_and(|byte| !byte.is_ascii()) {
+    if !is_text && text.first().is_some_and(|byte| !byte.is_ascii()) {
         ends.push((None, 1));
     }
     ends
 }
 
-fn plain(glob: &[char], text: &[u8], begins: bool) -> bool {
+fn plain(glob: &[char], text: &[u8], begins: bool, is_text: bool) -> bool {
     let one = |glob: &[char], is: &dyn Fn(Option<char>) -> bool| {
-        ends(text).into_iter().any(|(c, len)| c != Some('/') && is(c) && plain(glob, &text[len..], false))
+        ends(text, is_text)
+            .into_iter()
+            .any(|(c, len)| c != Some('/') && is(c) && plain(glob, &text[len..], false, is_text))
     };
     match glob {
         [] => text.is_empty(),
         ['*', '*', '/', rest @ ..] if begins => {
             let deeper = (0..text.len()).filter(|at| text[*at] == b'/');
-            plain(rest, text, true) || deeper.into_iter().any(|at| plain(rest, &text[at + 1..], true))
+            plain(rest, text, true, is_text) || deeper.into_iter().any(|at| plain(rest, &text[at + 1..], true, is_text))
         }
         ['*', '*'] if begins => !text.is_empty(),
         ['*', ..] => {
             let stars = glob.iter().take_while(|c| **c == '*').count();
             let end = text.iter().position(|byte| *byte == b'/').unwrap_or(text.len());
-            (0..=end).any(|at| plain(&glob[stars..], &text[at..], false))
+            (0..=end).any(|at| plain(&glob[stars..], &text[at..], false, is_text))
         }
         ['?', rest @ ..] => one(rest, &|_| true),
         ['[', rest @ ..] => {
@@ -223,7 +226,7 @@ fn plain(glob: &[char], text: &[u8], begins: bool) -> bool {
         ['\\', c, rest @ ..] | [c, rest @ ..] => {
             let mut bytes = [0; 4];
             let bytes = c.encode_utf8(&mut bytes).as_bytes();
-            text.starts_with(bytes) && plain(rest, &text[bytes.len()..], *c == '/')
+            text.starts_with(bytes) && plain(rest, &text[bytes.len()..], *c == '/', is_text)
         }
     }
 }

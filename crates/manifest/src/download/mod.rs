@@ -10,6 +10,7 @@
 //! One thread walks the manifest, makes directories and links, and looks at what is there; others fetch. Memory is bounded, whatever the
 //! sizes: small objects are whole in memory, one for each thread, and of large ones [`LARGE_AT_ONCE`] are at work with some MiB each.
 
+mod claims;
 mod draft;
 mod place;
 mod work;
@@ -27,6 +28,7 @@ use adit_core::media::HostDir;
 use adit_core::path::show;
 use adit_core::types::{Attr, Kind, Timestamp};
 
+use self::claims::Claims;
 use self::work::{Job, Shared};
 use crate::cache::Fetch;
 use crate::crew::Crew;
@@ -154,7 +156,7 @@ pub fn wanted_bytes(manifest: &Manifest, filter: &Filter) -> u64 {
 pub fn download(manifest: &Manifest, options: &DownloadOptions<'_>, tell: &mut Tell<'_>) -> Result<Downloaded> {
     let fetched = AtomicU64::new(0);
     let is_over = AtomicBool::new(false);
-    let large = Turns::new(LARGE_AT_ONCE);
+    let (large, claims) = (Turns::new(LARGE_AT_ONCE), Claims::default());
     let shared = Shared {
         manifest,
         source: options.source,
@@ -166,6 +168,7 @@ pub fn download(manifest: &Manifest, options: &DownloadOptions<'_>, tell: &mut T
         fetched: &fetched,
         is_over: &is_over,
         large: &large,
+        claims: &claims,
     };
     std::thread::scope(|scope| {
         // Those at work end at the next piece, however this ends.
@@ -227,7 +230,7 @@ impl Fault {
     fn of_host(path: &[u8], e: impl Into<FsError>) -> Fault {
         use ErrorKind::*;
         let e = e.into();
-        let is_final = matches!(e.kind(), NoSpace | QuotaExceeded | ReadOnly | Interrupted | Exhausted);
+        let is_final = matches!(e.kind(), NoSpace | QuotaExceeded | ReadOnly | Interrupted | Exhausted | TooManyFiles);
         let e = e.on("write", show(path));
         if is_final { Fault::All(e) } else { Fault::Entry(e) }
     }
@@ -315,7 +318,7 @@ impl Walk<'_, '_> {
                 continue;
             }
             match host.stat(&on_host(dir)) {
-                Ok(attr) if attr.kind == Kind::Directory => {}
+                Ok(attr) if attr.kind == Kind::Directory => self.shared.found(host, &attr, dir)?,
                 Ok(_) => {
                     let why = "something else, or a symbolic link, is in the place of a folder; move it away";
                     return Err(Fault::Entry(FsError::new(ErrorKind::NotDirectory).on("write", show(entry)).because(
@@ -330,6 +333,8 @@ impl Walk<'_, '_> {
                     match host.make_dir(&on_host(dir), 0o777 & !self.options.umask, None) {
                         Ok(()) => {
                             self.made.insert(dir.to_vec());
+                            let made = host.stat(&on_host(dir)).map_err(|e| Fault::of_host(dir, e))?;
+                            self.shared.found(host, &made, dir)?;
                         }
                         // Somebody else was faster; what it is shows when something is made in it.
                         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}

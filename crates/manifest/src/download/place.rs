@@ -102,7 +102,11 @@ pub(super) fn link(shared: &Shared<'_>, path: &[u8], target: &[u8]) -> Result<Ou
         Ok(attr.kind == Kind::Symlink && host.read_link(at).map_err(failed)? == target)
     };
     loop {
-        let goes_to = match host.stat(&on_host(path)) {
+        let there = host.stat(&on_host(path));
+        if let Ok(attr) = &there {
+            shared.found(host, attr, path)?;
+        }
+        let goes_to = match there {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Target::free(path),
             Err(e) => return Err(failed(e)),
             Ok(attr) if is_it(&on_host(path), &attr)? => return Ok(Outcome::Present(None)),
@@ -114,11 +118,11 @@ pub(super) fn link(shared: &Shared<'_>, path: &[u8], target: &[u8]) -> Result<Ou
         if shared.dry_run {
             return Ok(goes_to.outcome);
         }
-        let made = match goes_to.replace {
+        let make = || match goes_to.replace {
             false => host.make_link(&goes_to.path, target),
             true => Draft::link(host, &goes_to.path, target).and_then(|mut draft| draft.place(&goes_to.path, true)),
         };
-        match made {
+        match shared.place(host, &goes_to, make)? {
             Ok(()) => return Ok(goes_to.outcome),
             // Somebody made something there in between.
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}

@@ -10,7 +10,7 @@ use adit_media::HostDirectory;
 use adit_testkit::faults::{CallClass, Fault as HostFault, Faults, each_fault};
 use adit_testkit::objects::{ObjectCall, ObjectFault};
 
-use self::support::{MIB, MTIME, World, content, file, key, micros};
+use self::support::{Folding, MIB, MTIME, World, content, file, key, micros};
 use super::*;
 use crate::cache::ObjectId;
 use crate::format::limits::CHUNK_LEN_BYTES;
@@ -128,6 +128,59 @@ fn what_else_is_there_is_left_replaced_or_stays_beside_the_copy() {
     fs::write(world.at("b (1)"), "yet another").unwrap();
     assert_eq!(world.well().written, 1);
     assert_eq!((world.text("b (1)"), world.text("b (2)")), ("yet another".into(), "new".into()));
+}
+
+/// Of two names that are one on the host the first stays, whatever is done with what is there, and the second is told.
+#[test]
+fn names_that_are_one_on_the_host_are_told_and_the_first_stays() {
+    for (conflict, again) in [(Conflict::Overwrite, false), (Conflict::Overwrite, true), (Conflict::Skip, false)] {
+        let mut world = World::new();
+        world.conflict = conflict;
+        for (path, content) in [("A", "one"), ("D/x", "in D"), ("other", "other")] {
+            world.add(path, content.as_bytes());
+        }
+        let host = Folding(HostDirectory::open(world.dir.path()).unwrap());
+        if again {
+            assert_eq!(world.run_on(&host).0.unwrap().written, 3);
+        }
+        for (path, content) in [("a", "two"), ("d/y", "in d")] {
+            world.add(path, content.as_bytes());
+        }
+        world.link("OTHER", "a");
+        let (downloaded, told) = world.run_on(&host);
+        let downloaded = downloaded.unwrap();
+        assert_eq!((downloaded.failed, told.failed.len()), (3, 3), "{told:?}");
+        let same = |path: &str| told.failed.iter().filter(|text| text.contains(path)).count();
+        let pairs = [["/A of the manifest", "/a of the manifest"], ["/OTHER of", "/other of"], ["/D of", "/d of"]];
+        for pair in pairs {
+            assert_eq!(pair.map(same).iter().sum::<usize>(), 1, "{told:?}");
+        }
+        let first = world.text("a");
+        assert!(first == "one" || first == "two", "{first}");
+        assert!(world.at("d/x").exists() != world.at("d/y").exists());
+    }
+    // Beside what is there, both are there.
+    let mut world = World::new();
+    world.add("A", b"one");
+    world.add("a", b"two");
+    let host = Folding(HostDirectory::open(world.dir.path()).unwrap());
+    assert_eq!(world.run_on(&host).0.unwrap().written, 2);
+    let mut both = [world.text("a"), world.text("a (1)")];
+    both.sort();
+    assert_eq!(both, ["one", "two"]);
+}
+
+/// Further names of one file of the host are names of their own.
+#[test]
+fn hard_links_in_the_folder_are_no_names_of_one_entry() {
+    let mut world = World::new();
+    world.conflict = Conflict::Overwrite;
+    world.add("a", b"one");
+    world.add("b", b"two");
+    fs::write(world.at("a"), "old").unwrap();
+    fs::hard_link(world.at("a"), world.at("b")).unwrap();
+    assert_eq!(world.well().written, 2);
+    assert_eq!((world.text("a"), world.text("b")), ("one".into(), "two".into()));
 }
 
 /// What the manifest has under the name of a copy comes there, and nothing else.

@@ -10,6 +10,7 @@ use adit_core::media::{HostDir, HostFile, Withheld};
 use adit_core::path::show;
 use adit_core::types::{Access, Attr, Kind, SetAttr, SetTime, Timestamp};
 
+use super::claims::Claims;
 use super::draft::Draft;
 use super::place::{Target, bytes, settle};
 use super::{Conflict, Done, Fault, Outcome, on_host};
@@ -41,6 +42,8 @@ pub(super) struct Shared<'a> {
     pub is_over: &'a AtomicBool,
     /// Who fetches something large takes one.
     pub large: &'a Turns,
+    /// Which entry has what is on the host.
+    pub claims: &'a Claims,
 }
 
 /// A file to be there.
@@ -90,7 +93,7 @@ impl Job {
                 Some(draft) => draft,
                 none => none.insert(self.fetch(shared, host)?),
             };
-            match draft.place(&target.path, target.replace) {
+            match shared.place(host, &target, || draft.place(&target.path, target.replace))? {
                 Ok(()) => return Ok(target.outcome),
                 // Somebody made something there in between.
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists && !target.replace => {}
@@ -115,6 +118,7 @@ impl Job {
         hashed: &mut Option<Hashed>,
     ) -> Result<Result<Target, Outcome>, Fault> {
         let path = on_host(&self.host);
+        shared.found(host, there, &self.host)?;
         // What is skipped need not be read: whatever it is, it stays.
         if shared.conflict == Conflict::Skip {
             return Ok(Err(Outcome::Skipped));
@@ -253,7 +257,7 @@ impl Job {
     fn blame(&self, shared: &Shared<'_>, e: FsError) -> Fault {
         use ErrorKind::*;
         let is_final = match e.kind() {
-            Network | TimedOut | Interrupted | Exhausted => true,
+            Network | TimedOut | Interrupted | Exhausted | TooManyFiles => true,
             // Who may not list is not told that an object is missing; but who may read nothing is refused for all.
             PermissionDenied if Withheld::is_behind(&e) => false,
             PermissionDenied => shared.fetched.load(Ordering::Relaxed) == 0,
@@ -270,6 +274,24 @@ impl Shared<'_> {
     /// Whether the manifest has an entry at this path of the host.
     pub fn has(&self, path: &[u8]) -> bool {
         EntryPath::from_host(path).is_ok_and(|path| self.manifest.get(&path).is_some())
+    }
+
+    /// What was found at `path` is for it, and for no other path of the manifest; or comes beside it.
+    pub fn found(&self, host: &dyn HostDir, attr: &Attr, path: &[u8]) -> Result<(), Fault> {
+        if self.conflict == Conflict::Copy && attr.kind != Kind::Directory {
+            return Ok(());
+        }
+        self.claims.found(host, self.manifest, attr.ino, path).map_err(Fault::Entry)
+    }
+
+    /// Has `place` put something where `target` says; see [`Claims::place`].
+    pub fn place(
+        &self,
+        host: &dyn HostDir,
+        target: &Target,
+        place: impl FnOnce() -> io::Result<()>,
+    ) -> Result<io::Result<()>, Fault> {
+        self.claims.place(host, self.manifest, bytes(&target.path), target.replace, place).map_err(Fault::Entry)
     }
 
     fn go_on(&self) -> Result<(), FsError> {

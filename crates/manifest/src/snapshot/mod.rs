@@ -8,6 +8,7 @@ mod filter;
 mod hashing;
 mod sizes;
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -230,22 +231,68 @@ impl<'a> Walk<'a, '_, '_> {
     fn directory(&mut self, start: Node<'a>, cut: usize, prefix: &[u8], chain: &mut Vec<Ino>) -> Result<()> {
         let tree = self.tree;
         let depth_before = chain.len();
-        tree.walk(start, &mut |visit| match visit {
+        let path_of = |path: &[u8]| below(prefix, path.get(cut..).unwrap_or_default());
+        let walk = RefCell::new(self);
+        let mut is_wanted = |path: &[u8], kind| walk.borrow_mut().is_wanted(path, &path_of(path), kind);
+        tree.walk_where(start, Some(&mut is_wanted), &mut |visit| match visit {
             Visit::Entry { depth: 0, .. } => Ok(Step::Into),
             Visit::Entry { node, depth, .. } => {
                 chain.truncate(depth_before + depth - 1);
-                let path = below(prefix, node.path().get(cut..).unwrap_or_default());
-                let step = self.entry(node, &path, chain)?;
+                let step = walk.borrow_mut().entry(node, &path_of(node.path()), chain)?;
                 if step == Step::Into {
                     chain.push(node.ino());
                 }
                 Ok(step)
             }
             Visit::Leave { .. } => Ok(Step::Past),
-            Visit::Failed { error, path } => self.fail(path, &error).map(|()| Step::Past),
+            Visit::Failed { error, path } => walk.borrow_mut().fail(path, &error).map(|()| Step::Past),
         })?;
         chain.truncate(depth_before);
         Ok(())
+    }
+
+    /// Whether an entry that a listing tells is to be looked up. A directory of which only itself is wanted needs no look.
+    fn is_wanted(&mut self, found_at: &[u8], path: &[u8], kind: Kind) -> Result<bool> {
+        let filter = self.options.filter;
+        if !filter.reaches(path) {
+            return Ok(false);
+        }
+        if kind != Kind::Directory || !filter.empties(path) {
+            return Ok(true);
+        }
+        if filter.includes(path)
+            && let Some(entry) = self.entry_path(found_at, path)?
+        {
+            self.empty_directory(entry)?;
+        }
+        Ok(false)
+    }
+
+    /// The path of an entry in the manifest; `None`, and told, if it can have none.
+    fn entry_path(&mut self, found_at: &[u8], path: &[u8]) -> Result<Option<EntryPath<'static>>> {
+        let entry = match self.options.names {
+            Some(names) => names.path(path),
+            None => EntryPath::from_host(path).map(EntryPath::into_owned),
+        };
+        match entry {
+            Ok(entry) => Ok(Some(entry)),
+            Err(e) => {
+                let cannot = FsError::new(ErrorKind::NotSupported).because(e);
+                self.fail(found_at, &cannot.on("write to a manifest", adit_core::path::show(path)))?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Takes in a directory itself.
+    fn empty_directory(&mut self, entry: EntryPath<'static>) -> Result<()> {
+        match self.keeps_directories() {
+            true => self.insert(entry, Body::Directory),
+            false => {
+                self.folders.push(entry);
+                Ok(())
+            }
+        }
     }
 
     fn entry(&mut self, node: &Node<'a>, path: &[u8], chain: &mut Vec<Ino>) -> Result<Step> {
@@ -258,24 +305,11 @@ impl<'a> Walk<'a, '_, '_> {
         if !wanted && !is_directory && !self.follows(node) {
             return Ok(Step::Past);
         }
-        let entry = match self.options.names {
-            Some(names) => names.path(path),
-            None => EntryPath::from_host(path).map(EntryPath::into_owned),
-        };
-        let entry = match entry {
-            Ok(entry) => entry,
-            Err(e) => {
-                let cannot = FsError::new(ErrorKind::NotSupported).because(e);
-                self.fail(node.path(), &cannot.on("write to a manifest", adit_core::path::show(path)))?;
-                return Ok(Step::Past);
-            }
-        };
+        let Some(entry) = self.entry_path(node.path(), path)? else { return Ok(Step::Past) };
         match node.kind() {
             Kind::Directory => {
-                match self.keeps_directories() {
-                    true if wanted => self.insert(entry, Body::Directory)?,
-                    false if wanted => self.folders.push(entry),
-                    _ => {}
+                if wanted {
+                    self.empty_directory(entry)?;
                 }
                 return Ok(Step::Into);
             }

@@ -24,20 +24,21 @@ pub fn bytes_of(tree: &Tree<'_>, roots: &[Vec<u8>], filter: &Filter, is_over: &A
             continue;
         }
         let cut = start.path().len();
-        tree.walk(start, &mut |visit| {
+        let below = |path: &'_ [u8]| -> Vec<u8> {
+            let path = path.get(cut..).unwrap_or_default();
+            path.strip_prefix(b"/").unwrap_or(path).to_vec()
+        };
+        let mut is_wanted = |path: &[u8], _| Ok(filter.reaches(&below(path)));
+        tree.walk_where(start, Some(&mut is_wanted), &mut |visit| {
             if is_over.load(Ordering::Relaxed) {
                 return Err(ErrorKind::Interrupted.into());
             }
-            let Visit::Entry { node, depth, .. } = visit else { return Ok(Step::Past) };
-            let path = node.path().get(cut..).unwrap_or_default();
-            let path = path.strip_prefix(b"/").unwrap_or(path);
-            if depth > 0 && filter.excludes(path) {
-                return Ok(Step::Past);
-            }
+            let Visit::Entry { node, .. } = visit else { return Ok(Step::Past) };
+            let path = below(node.path());
             match node.kind() {
                 Kind::Directory => Ok(Step::Into),
                 Kind::File => {
-                    if filter.includes(path) {
+                    if filter.includes(&path) {
                         bytes = bytes.saturating_add(node.attr().size);
                     }
                     Ok(Step::Past)

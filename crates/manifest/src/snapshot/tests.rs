@@ -175,6 +175,21 @@ fn only_what_the_filter_wants_is_in_it() {
     assert_eq!(of(&["nothing"], &[]), [""; 0]);
 }
 
+/// In the root of the machine other filesystems are mounted, and a walk does not go into them.
+#[test]
+fn what_is_not_wanted_is_not_looked_at() {
+    let of = |include: &[&str], exclude: &[&str]| {
+        let filter = Filter::new(include, exclude).expect("patterns");
+        let (manifest, told) = take(Path::new("/"), V2025, &filter, None);
+        (paths(&manifest), told.failed)
+    };
+    assert_eq!(of(&["proc"], &[]).1.len(), 1, "a mount is told if it is wanted");
+    assert_eq!(of(&["etc/passwd"], &[]), (vec!["etc/passwd".to_owned()], Vec::new()));
+    assert_eq!(of(&["etc/passwd", "proc"], &["proc"]), (vec!["etc/passwd".to_owned()], Vec::new()));
+    // Itself is in the manifest, with nothing in it.
+    assert_eq!(of(&["proc"], &["proc/**"]), (vec!["proc".to_owned()], Vec::new()));
+}
+
 #[test]
 fn names_that_are_no_text_come_back() {
     let dir = tempfile::tempdir().expect("a folder");

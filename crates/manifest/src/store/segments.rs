@@ -1,7 +1,7 @@
 //! Segments of manifests in a folder of this machine: each is built once, and mapped from then on.
 //!
-//! A segment is found by the *origin* of its manifest: of a file, what the host says of it (device, inode, length, times); of anything
-//! else, whatever its owner knows to change with it. So a mount reads nothing of a manifest that was mounted before. The folder is a cache: all
+//! A segment is found by the *origin* of its manifest: of a file, what the host says of it (device, inode, length, times), or its content where
+//! that may be made up; of anything else, whatever its owner knows to change with it. So a mount reads nothing of a manifest that was mounted before. The folder is a cache: all
 //! of it may be deleted at any time, and a segment that cannot be read is built again.
 
 use std::ffi::OsStr;
@@ -13,6 +13,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
 use adit_core::error::{ErrorKind, FsError, Result};
+use adit_core::host;
 use adit_index::Segment;
 
 use super::build::{BuildPlace, BuildReport, Building, build_segment};
@@ -81,10 +82,14 @@ impl Segments {
     pub fn of_file(&self, manifest: &File, report: &mut BuildReport<'_>) -> Result<Segment> {
         let origin = Origin::of(&manifest.metadata()?);
         let is_settled = origin.changed_before(self.options.settled_after);
-        let segment = if is_settled {
-            self.of_origin(&origin.bytes(), manifest, report)?
-        } else {
-            self.build_own(manifest, report)?
+        let segment = match (is_settled, host::filesystem(manifest).map_err(io::Error::from)?) {
+            (false, _) => self.build_own(manifest, report)?,
+            (true, Some(_)) => self.of_origin(&origin.bytes(), manifest, report)?,
+            // Another file may have the same number and times.
+            (true, None) => {
+                let content = ContentHash::of_stream(Source::open(manifest)?)?;
+                self.of_origin(&[&b"content"[..], &content.0].concat(), manifest, report)?
+            }
         };
         // A mapping of the old content would be as good, but nobody could tell it from the new one.
         if Origin::of(&manifest.metadata()?) == origin {

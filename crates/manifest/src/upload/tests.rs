@@ -208,6 +208,22 @@ fn an_object_of_another_length_is_replaced() {
     world.expect_all();
 }
 
+/// An object of another length that shows only when its place is to be taken.
+#[test]
+fn what_comes_meanwhile_has_to_have_the_length() {
+    for (theirs, expected) in [
+        (&b"torn"[..], Uploaded { stored: (1, 10), replaced: (1, 10), ..Uploaded::default() }),
+        (&content(10, 1), Uploaded { present: (1, 10), ..Uploaded::default() }),
+    ] {
+        let world = world(&[("a", content(10, 1))]);
+        let key = DataKeys::default().key(&ContentHash::of(&content(10, 1)));
+        world.memory.put(&key, Content::Bytes(theirs), &PutOptions::default()).unwrap();
+        world.faults.add(ObjectFault::MISSING, &[ObjectCall::Head], "", 0, 1);
+        assert_eq!(world.upload().0.unwrap(), expected);
+        world.expect_all();
+    }
+}
+
 /// One of the right length is taken for what it should be, unless it is compared; and it stays if there is nothing better.
 #[test]
 fn a_wrong_object_of_the_right_length_is_replaced_if_what_is_there_is_verified() {

@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use reqsign_aws_v4::{
     AssumeRoleCredentialProvider, AssumeRoleWithWebIdentityCredentialProvider, Credential, ECSCredentialProvider,
-    EnvCredentialProvider, IMDSv2CredentialProvider, ProcessCredentialProvider, ProfileCredentialProvider,
-    RequestSigner, StaticCredentialProvider,
+    EnvCredentialProvider, IMDSv2CredentialProvider, ProcessCredentialProvider, RequestSigner,
+    StaticCredentialProvider,
 };
 use reqsign_core::time::Timestamp;
 use reqsign_core::{
@@ -36,8 +36,10 @@ pub use self::sso::renewals_end;
 use self::asked::{Asked, cleaned, trouble_of, words};
 use self::elsewhere::{SendElsewhere, SignElsewhere};
 use self::sso::SingleSignOn;
+use super::endpoint::domain;
 use super::near::may_have_secrets;
-use super::options::{ProfileFile, S3Settings, Surroundings};
+use super::options::{S3Settings, Surroundings};
+use super::profile::{Keys, ProfileFile};
 
 /// Most profiles of which each is the source of the one before.
 const SOURCES_MAX: u32 = 8;
@@ -87,7 +89,8 @@ impl Credentials {
             return Some(found);
         }
         let name = self.profile.as_deref().unwrap_or("default");
-        if self.profile.is_some() && ProfileFile::of(&*self.around, name).is_missing() {
+        let file = self.file(name, asked)?;
+        if self.profile.is_some() && file.is_missing() {
             // Whoever wrote it wrong does not mean what the machine has.
             asked.failed(format!("there is no profile {name} in the files of the AWS tools"));
             return None;
@@ -95,7 +98,7 @@ impl Credentials {
         let web = self.web_identity();
         // As in the AWS tools, it is a variable like the keys.
         if let Some(web) = web.clone().filter(|_| !self.is_explicit) {
-            return self.of_web_identity(context, name, web, asked).await;
+            return self.with_web_identity(context, "the web identity", (web, &self.region), &file, asked).await;
         }
         let failures = asked.failures();
         if let Some(found) = self.of_profile(context, name, SOURCES_MAX, asked).await {
@@ -105,7 +108,7 @@ impl Credentials {
             return None;
         }
         if let Some(web) = web {
-            return self.of_web_identity(context, name, web, asked).await;
+            return self.with_web_identity(context, "the web identity", (web, &self.region), &file, asked).await;
         }
         match self.container() {
             Ok(None) => {}
@@ -114,7 +117,7 @@ impl Credentials {
         if !self.instance_metadata {
             return None;
         }
-        let (machine, is_named) = self.machine(name);
+        let (machine, is_named) = self.machine(&file);
         let found = asked.of("the machine", machine, context).await;
         if !is_named && self.last.lock().is_none() {
             // Nobody said that it is one of EC2, and most are not.
@@ -131,27 +134,27 @@ impl Credentials {
         Some(web_identity(role, token_file, session, self.region.clone()))
     }
 
-    async fn of_web_identity(
-        &self,
-        context: &Context,
-        profile: &str,
-        web: AssumeRoleWithWebIdentityCredentialProvider,
-        asked: &mut Asked,
-    ) -> Option<Credential> {
-        let file = ProfileFile::of(&*self.around, profile);
-        self.with_web_identity(context, "the web identity", web, &file, asked).await
+    /// What the files say of a profile. One that is not as it should be ends the search.
+    fn file(&self, profile: &str, asked: &mut Asked) -> Option<ProfileFile> {
+        ProfileFile::of(&*self.around, profile).map_err(|e| asked.failed(e.to_string())).ok()
     }
 
-    /// What `web` gets from the service that the variables or the profile name, else from that of AWS.
+    /// The service that hands out roles, where it is not the one that the library knows in `region`.
+    fn sts(&self, file: &ProfileFile, region: &str) -> adit_core::Result<Option<String>> {
+        let elsewhere = || (domain(region) != domain("")).then(|| format!("https://sts.{region}.{}", domain(region)));
+        Ok(file.endpoint_of("sts", &*self.around)?.or_else(elsewhere))
+    }
+
+    /// What `web` gets from the service that the variables or the profile name, else from that of AWS in this region.
     async fn with_web_identity(
         &self,
         context: &Context,
         name: &str,
-        web: AssumeRoleWithWebIdentityCredentialProvider,
+        (web, region): (AssumeRoleWithWebIdentityCredentialProvider, &str),
         file: &ProfileFile,
         asked: &mut Asked,
     ) -> Option<Credential> {
-        match file.endpoint_of("sts", &*self.around) {
+        match self.sts(file, region) {
             Ok(None) => asked.of(name, web, context).await,
             Ok(Some(endpoint)) => {
                 let elsewhere = SendElsewhere { context: context.clone(), endpoint };
@@ -184,8 +187,7 @@ impl Credentials {
     }
 
     /// The metadata service of the machine, and whether somebody said where it is.
-    fn machine(&self, profile: &str) -> (IMDSv2CredentialProvider, bool) {
-        let file = ProfileFile::of(&*self.around, profile);
+    fn machine(&self, file: &ProfileFile) -> (IMDSv2CredentialProvider, bool) {
         let said = |variable: &str, value: &str| self.around.set_variable(variable).or_else(|| file.value(value));
         let endpoint = said("AWS_EC2_METADATA_SERVICE_ENDPOINT", "ec2_metadata_service_endpoint");
         let mode = said("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", "ec2_metadata_service_endpoint_mode");
@@ -206,13 +208,13 @@ impl Credentials {
         asked: &'a mut Asked,
     ) -> Pin<Box<dyn Future<Output = Option<Credential>> + Send + 'a>> {
         Box::pin(async move {
-            let file = ProfileFile::of(&*self.around, name);
+            let file = self.file(name, asked)?;
             match (file.value("role_arn"), file.value("web_identity_token_file")) {
                 (Some(role), Some(token_file)) => {
                     let region = file.value("region").unwrap_or_else(|| self.region.clone());
-                    let web = web_identity(role, token_file, file.value("role_session_name"), region);
+                    let web = web_identity(role, token_file, file.value("role_session_name"), region.clone());
                     let source = format!("the web identity of profile {name}");
-                    return self.with_web_identity(context, &source, web, &file, asked).await;
+                    return self.with_web_identity(context, &source, (web, &region), &file, asked).await;
                 }
                 (Some(role), None) => return self.of_role(context, name, &role, &file, depth, asked).await,
                 (None, _) => {}
@@ -223,9 +225,9 @@ impl Credentials {
             if found.is_some() || asked.failures() > failures {
                 return found;
             }
-            let keys = ProfileCredentialProvider::new().with_profile(name);
-            if let Some(found) = asked.of(&format!("the keys of profile {name}"), keys, context).await {
-                return Some(found);
+            let found = keys_of(name, &file, asked);
+            if found.is_some() || asked.failures() > failures {
+                return found;
             }
             let command = ProcessCredentialProvider::new().with_command(file.value("credential_process")?);
             asked.of(&format!("the command of profile {name}"), command, context).await
@@ -244,10 +246,7 @@ impl Credentials {
         let failures = asked.failures();
         let found = match (file.value("source_profile"), file.value("credential_source").as_deref()) {
             // Its own keys, not its role again.
-            (Some(source), _) if source == name => {
-                let keys = ProfileCredentialProvider::new().with_profile(name);
-                asked.of(&format!("the keys of profile {name}"), keys, context).await
-            }
+            (Some(source), _) if source == name => keys_of(name, file, asked),
             (Some(_), _) if depth == 0 => {
                 asked.failed(format!("profile {name}: too many profiles have each other as their source"));
                 None
@@ -256,7 +255,7 @@ impl Credentials {
             (None, Some("Environment")) => asked.of("the variables", EnvCredentialProvider::new(), context).await,
             (None, Some("EcsContainer")) => asked.of_set_up("the container", self.container(), context).await,
             (None, Some("Ec2InstanceMetadata")) if self.instance_metadata => {
-                asked.of("the machine", self.machine(name).0, context).await
+                asked.of("the machine", self.machine(file).0, context).await
             }
             (None, Some("Ec2InstanceMetadata")) => {
                 asked.failed(format!("profile {name}: the machine is not to be asked (AWS_EC2_METADATA_DISABLED)"));
@@ -293,7 +292,7 @@ impl Credentials {
         }
         let region = file.value("region").unwrap_or_else(|| self.region.clone());
         let signer = RequestSigner::new("sts", &region);
-        let signer = match file.endpoint_of("sts", &*self.around) {
+        let signer = match self.sts(file, &region) {
             Ok(None) => Signer::new(context.clone(), own, signer),
             Ok(Some(endpoint)) => Signer::new(context.clone(), own, SignElsewhere { signer, endpoint }),
             Err(e) => {
@@ -352,6 +351,18 @@ impl ProvideCredential for Credentials {
             }
         }
     }
+}
+
+/// The keys that the files have for a profile.
+fn keys_of(profile: &str, file: &ProfileFile, asked: &mut Asked) -> Option<Credential> {
+    let Keys { id, secret, token } = file.keys()?;
+    let Some(secret_access_key) = secret else {
+        asked.failed(format!(
+            "the keys of profile {profile}: there is an aws_access_key_id, and no aws_secret_access_key"
+        ));
+        return None;
+    };
+    Some(Credential { access_key_id: id, secret_access_key, session_token: token, expires_in: None })
 }
 
 fn web_identity(

@@ -8,12 +8,17 @@ use adit_core::{ErrorKind, FsError};
 use opendal_core::{Error, ErrorKind as Kind};
 
 use super::credentials::{Lacking, NONE_SET_UP, Why};
+use super::options::is_region;
 use super::transport::Trouble;
 
 /// Longest part of a store's own words in a message, in bytes.
 const WORDS_LEN_MAX: usize = 300;
 /// The same of what several sources of credentials say, the last of which may be what helps.
 const SOURCES_LEN_MAX: usize = 1000;
+
+/// What can be done about an object that is there and does not come.
+const ARCHIVED: &str = "it is archived; restore it in the store first";
+const KEY_IS_OFF: &str = "the key that the store encrypts it with cannot be used; enable that, or have it allowed";
 
 /// What is asked of one object, in errors.
 pub const READ: &str = "read object";
@@ -33,10 +38,13 @@ pub fn failed(op: &'static str, subject: &str, e: &Error) -> FsError {
 /// That an object is refused by a store that may not say that it is missing. Other refusals have a code of their own, but in answers to HEAD,
 /// which have no body.
 fn withheld(e: &Error) -> Option<Withheld> {
-    if e.kind() != Kind::PermissionDenied || lacking(e).is_some() || Trouble::behind(e).is_some() {
+    if lacking(e).is_some() || Trouble::behind(e).is_some() {
         return None;
     }
     match said(e, "code") {
+        Some(code) if code == "InvalidObjectState" => Some(Withheld::present(words_of(e, &code), ARCHIVED)),
+        Some(code) if code.starts_with("KMS.") => Some(Withheld::present(words_of(e, &code), KEY_IS_OFF)),
+        _ if e.kind() != Kind::PermissionDenied => None,
         Some(code) if code == "AccessDenied" => Some(Withheld::new(words_of(e, &code))),
         None if e.message().is_empty() && status(e) == Some(403) => Some(Withheld::new(words_of(e, ""))),
         _ => None,
@@ -90,6 +98,21 @@ pub fn is_not_implemented(e: &Error) -> bool {
     said(e, "code").as_deref() == Some("NotImplemented") || status(e) == Some(501)
 }
 
+/// Whether a store objects to a checksum, or to there being none.
+pub fn is_about_checksums(e: &Error) -> bool {
+    const CODES: [&str; 3] = ["InvalidRequest", "InvalidArgument", "NotImplemented"];
+    said(e, "code").is_some_and(|code| CODES.contains(&code.as_str()))
+        && said(e, "message").is_some_and(|message| message.to_ascii_lowercase().contains("checksum"))
+}
+
+/// The region in which a store says that the bucket is, where it refuses to look for it in this one.
+pub fn said_region(e: &Error) -> Option<String> {
+    status(e).filter(|status| matches!(status, 301 | 302 | 307 | 400))?;
+    let text = e.to_string();
+    let (_, rest) = text.split_once("\"x-amz-bucket-region\": \"")?;
+    rest.split('"').next().filter(|region| is_region(region)).map(str::to_owned)
+}
+
 fn classify(e: &Error) -> (ErrorKind, String) {
     if let Some(lacking) = lacking(e) {
         let kind = match Trouble::behind(lacking) {
@@ -134,7 +157,9 @@ fn classify(e: &Error) -> (ErrorKind, String) {
             (ErrorKind::NotFound, "there is no such object, or no such bucket".to_owned())
         }
         // Nothing of the protocol: an object that is there would be missed.
-        ("", Kind::NotFound) => (ErrorKind::Corrupt, format!("{words}: that is no object store; check the endpoint")),
+        ("", Kind::NotFound) => {
+            (ErrorKind::InvalidInput, format!("{words}: that is no object store; check the endpoint, and its path"))
+        }
         (_, Kind::NotFound) => (ErrorKind::NotFound, "there is no such object".to_owned()),
         (_, Kind::PermissionDenied) => {
             (ErrorKind::PermissionDenied, format!("{words}; check which credentials are used, and what they may do"))
@@ -157,7 +182,7 @@ pub fn of_trouble(trouble: &Trouble) -> (ErrorKind, String) {
         Trouble::Interrupted => (ErrorKind::Interrupted, trouble.to_string()),
         Trouble::TimedOut(what) => (ErrorKind::TimedOut, format!("{what}; check the network, or try again later")),
         Trouble::Broken(what) if what.contains("certificate") => {
-            (ErrorKind::Network, format!("{what}; AWS_CA_BUNDLE can name a file with the certificate of who issued it"))
+            (ErrorKind::Network, format!("{what}; {}", advice_on_certificate(what)))
         }
         Trouble::Broken(what) => {
             (ErrorKind::Network, format!("{what}; check the endpoint and the network, or try again later"))
@@ -165,6 +190,18 @@ pub fn of_trouble(trouble: &Trouble) -> (ErrorKind, String) {
         Trouble::Contradiction(what) => {
             (ErrorKind::Corrupt, format!("{what}: the store, or something before it, does not keep to the protocol"))
         }
+    }
+}
+
+/// What can be done about a certificate with which this is wrong.
+fn advice_on_certificate(what: &str) -> &'static str {
+    let says = |word: &str| what.contains(word);
+    if says("not valid for") || says("NotValidForName") || says("UnsupportedCertVersion") {
+        "its names have to be in its subjectAltName, a common name alone is not enough: name the store as it does, or have it made anew"
+    } else if says("expired") || says("Expired") || says("not valid yet") || says("NotValidYet") {
+        "have it made anew, or set the clock of this machine right"
+    } else {
+        "AWS_CA_BUNDLE can name a file with it, or with the certificate of who issued it"
     }
 }
 
@@ -245,12 +282,25 @@ mod tests {
         let head = Error::new(Kind::NotFound, "");
         assert!(failed("look at object", "s3://b/k", &head).to_string().contains("or no such bucket"));
         let other = failed("read object", "s3://b/k", &Error::new(Kind::NotFound, "<html>Not Found</html>"));
-        assert_eq!(other.kind(), ErrorKind::Corrupt, "{other}");
+        assert_eq!(other.kind(), ErrorKind::InvalidInput, "nothing is damaged: {other}");
         assert!(other.to_string().contains("check the endpoint"), "{other}");
         let busy = store_says(Kind::Unexpected, "InternalError").set_temporary();
         let e = failed("read object", "s3://b/k", &busy);
         assert_eq!(e.kind(), ErrorKind::Network);
         assert!(e.to_string().contains("InternalError (words \\\"quoted\\\" of it)"), "{e}");
+    }
+
+    #[test]
+    fn what_is_there_and_does_not_come_is_about_one_object() {
+        for (kind, code, advice) in [
+            (Kind::PermissionDenied, "InvalidObjectState", "restore it"),
+            (Kind::Unexpected, "KMS.DisabledException", "enable that"),
+        ] {
+            let e = failed(READ, "s3://b/k", &store_says(kind, code));
+            assert!(Withheld::is_behind(&e) && e.kind() == ErrorKind::PermissionDenied, "{e}");
+            assert!(e.to_string().contains(advice) && !e.to_string().contains("credentials"), "{e}");
+            assert!(!Withheld::is_behind(&failed("store object", "s3://b/k", &store_says(kind, code))));
+        }
     }
 
     #[test]

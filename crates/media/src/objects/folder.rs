@@ -323,8 +323,10 @@ impl Objects for FolderObjects {
             return Err(self.failed("store object", key, e));
         }
         // What is there already need not be read to be left alone.
-        if options.if_absent && self.open_object("store object", key).is_ok() {
-            return Ok(Stored::AlreadyThere);
+        if options.if_absent
+            && let Ok((_, st)) = self.open_object("store object", key)
+        {
+            return Ok(Stored::AlreadyThere { len: st.st_size as u64 });
         }
         let placed = match self.place(key, content, options) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -334,7 +336,10 @@ impl Objects for FolderObjects {
         };
         match placed {
             Ok(Some(tag)) => Ok(Stored::New(Some(tag))),
-            Ok(None) => Ok(Stored::AlreadyThere),
+            Ok(None) => {
+                let (_, st) = self.open_object("store object", key)?;
+                Ok(Stored::AlreadyThere { len: st.st_size as u64 })
+            }
             Err(e) => Err(self.failed("store object", key, e)),
         }
     }

@@ -5,16 +5,23 @@
 //! given explicitly goes before a variable, a variable before a profile. Credentials are not read here: the library's chain
 //! reads them when a request is signed, and again when they run out.
 
-use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use adit_core::{ErrorKind, FsError, Result};
+use http::Uri;
+use http::uri::Authority;
 
-use super::near::may_have_secrets;
+use super::endpoint::{self, Variant, is_host};
+use super::profile::ProfileFile;
 use super::webdav::Collection;
 
+/// Longest file with settings that is read, in bytes.
+const CONFIGURATION_LEN_MAX: u64 = 16 << 20;
 /// Region of a store that does not say which: what stores other than AWS expect in a signature.
 const REGION_OF_OTHERS: &str = "us-east-1";
 
@@ -71,6 +78,10 @@ impl StoreUrl {
                 );
             }
         }
+        if rest.starts_with("arn:") {
+            let why = "buckets are known by their names, and no ARN; an access point has an alias that is like one (…-s3alias)";
+            return refuse(ErrorKind::NotSupported, why.to_owned());
+        }
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
         let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
@@ -112,12 +123,13 @@ fn decode_path(text: &str) -> PathBuf {
 pub struct ObjectsOptions {
     /// Endpoint, as a URL. Default: `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, the profile's, else AWS.
     pub endpoint: Option<String>,
-    /// Region. Default: `AWS_REGION`, `AWS_DEFAULT_REGION`, the profile's, else `us-east-1`.
+    /// Region. One that asks for FIPS (`fips-us-gov-west-1`) does so. Default: `AWS_REGION`, `AWS_DEFAULT_REGION`, the profile's, else `us-east-1`.
     pub region: Option<String>,
     /// Profile of the shared files. Default: `AWS_PROFILE`, `AWS_DEFAULT_PROFILE`, else `default`.
     pub profile: Option<String>,
     /// Whether the bucket is in the path of a URL rather than in its host. Default: with an endpoint of one's own, or a bucket
-    /// whose name has a dot (no certificate fits it), or if the profile says so.
+    /// whose name has a dot (no certificate fits it), or if the profile says so. A name that is none of a host, as one with capitals,
+    /// always is: it would be that of another bucket.
     pub path_style: Option<bool>,
     /// The certificates that are trusted instead of the system's, as a file in PEM. Default: `AWS_CA_BUNDLE`, the profile's.
     pub ca_bundle: Option<PathBuf>,
@@ -200,7 +212,12 @@ const PART_LEN_MIN_BYTES: usize = 5 << 20;
 pub(super) struct S3Settings {
     pub bucket: String,
     pub prefix: String,
+    /// One of one's own.
     pub endpoint: Option<String>,
+    /// Which of those of AWS, without.
+    variant: Variant,
+    /// Whether what is stored goes with a checksum though nobody has asked for one.
+    pub has_checksums: bool,
     pub region: String,
     /// Only if one was named: without, the chain may use any source.
     pub profile: Option<String>,
@@ -212,6 +229,11 @@ pub(super) struct S3Settings {
 pub(super) trait Surroundings: fmt::Debug + Send + Sync {
     fn variable(&self, name: &str) -> Option<String>;
     fn file(&self, path: &Path) -> Option<String>;
+
+    /// All of a file with settings; none if there is none. One that `is_named` has to be such that it can be looked for.
+    fn configuration(&self, path: &Path, _is_named: bool) -> Result<Option<Vec<u8>>> {
+        Ok(self.file(path).map(String::into_bytes))
+    }
 
     /// A variable that is set to something.
     fn set_variable(&self, name: &str) -> Option<String> {
@@ -231,6 +253,27 @@ impl Surroundings for Process {
     fn file(&self, path: &Path) -> Option<String> {
         std::fs::read_to_string(path).ok()
     }
+
+    fn configuration(&self, path: &Path, is_named: bool) -> Result<Option<Vec<u8>>> {
+        // A pipe without a writer would be waited for.
+        let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
+        let opened = match opened {
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
+            // As it may be for who runs with somebody else's home directory.
+            Err(_) if !is_named && path.symlink_metadata().is_err() => return Ok(None),
+            opened => opened?,
+        };
+        let kind = opened.metadata()?.file_type();
+        if kind.is_char_device() {
+            return Ok(None);
+        }
+        if !kind.is_file() {
+            return Err(FsError::new(ErrorKind::InvalidInput).because("it is no file"));
+        }
+        let mut bytes = Vec::new();
+        opened.take(CONFIGURATION_LEN_MAX).read_to_end(&mut bytes)?;
+        Ok(Some(bytes))
+    }
 }
 
 impl S3Settings {
@@ -243,9 +286,9 @@ impl S3Settings {
         let mut options = options.clone();
         let variable = |names: &[&str]| names.iter().find_map(|name| around.set_variable(name));
         let profile = options.profile.clone().or_else(|| variable(&["AWS_PROFILE", "AWS_DEFAULT_PROFILE"]));
-        let file = ProfileFile::of(around, profile.as_deref().unwrap_or("default"));
+        let file = ProfileFile::of(around, profile.as_deref().unwrap_or("default"))?;
 
-        let ignored = is_true(around, "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS");
+        let ignored = file.ignores_endpoints(around);
         let endpoint = options.endpoint.clone().or_else(|| {
             let of_variable = || variable(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]);
             of_variable().or_else(|| file.endpoint()).filter(|_| !ignored)
@@ -253,27 +296,74 @@ impl S3Settings {
         let endpoint = endpoint.map(|endpoint| check_endpoint(&endpoint)).transpose()?;
         let region = options.region.clone().or_else(|| variable(&["AWS_REGION", "AWS_DEFAULT_REGION"]));
         let region = region.or_else(|| file.value("region")).unwrap_or_else(|| REGION_OF_OTHERS.to_owned());
-        if !is_region(&region) {
-            let why = "a region is a name like us-west-2";
-            return Err(FsError::new(ErrorKind::InvalidInput).on("read region", region.escape_debug()).because(why));
-        }
+        let (region, asks_for_fips) = endpoint::region(&region)?;
         let path_style = options.path_style.unwrap_or_else(|| match file.value("s3.addressing_style").as_deref() {
             Some("path") => true,
-            Some("virtual") => false,
-            _ => endpoint.is_some() || bucket.contains('.') || bucket.contains('_'),
+            Some("virtual") => !is_host(&bucket.replace('.', "-")),
+            _ => endpoint.is_some() || !is_host(bucket),
         });
+        let is_on = |name: &str, value: &str| match variable(&[name]) {
+            Some(said) => says_true(&said),
+            None => file.is_true(value),
+        };
+        let dual_stack = is_on("AWS_USE_DUALSTACK_ENDPOINT", "use_dualstack_endpoint");
+        let variant = Variant {
+            fips: asks_for_fips || is_on("AWS_USE_FIPS_ENDPOINT", "use_fips_endpoint"),
+            dual_stack: dual_stack || file.is_true("s3.use_dualstack_endpoint"),
+            accelerate: file.is_true("s3.use_accelerate_endpoint"),
+        };
 
         let ca_bundle = options.ca_bundle.take().or_else(|| variable(&["AWS_CA_BUNDLE"]).map(PathBuf::from));
-        options.ca_bundle = ca_bundle.or_else(|| file.value("ca_bundle").map(PathBuf::from));
+        let ca_bundle = ca_bundle.or_else(|| file.value("ca_bundle").map(PathBuf::from));
+        options.ca_bundle = ca_bundle.or_else(|| variable(&["REQUESTS_CA_BUNDLE"]).map(PathBuf::from));
         options.instance_metadata &= !is_true(around, "AWS_EC2_METADATA_DISABLED");
         options.complete(around);
         let (bucket, prefix) = (bucket.to_owned(), prefix.to_owned());
-        Ok(S3Settings { bucket, prefix, endpoint, region, profile, path_style, options })
+        let checksums = variable(&["AWS_REQUEST_CHECKSUM_CALCULATION"]);
+        let checksums = checksums.or_else(|| file.value("request_checksum_calculation"));
+        let has_checksums = checksums.is_none_or(|when| !when.eq_ignore_ascii_case("when_required"));
+        let settings =
+            S3Settings { bucket, prefix, endpoint, variant, has_checksums, region, profile, path_style, options };
+        // What is asked for has to be there.
+        settings.endpoint_in(&settings.region)?;
+        Ok(settings)
+    }
+
+    /// Where requests go for a bucket that lies in `region`, as a URL; none if that is for the library to say.
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is no such endpoint as was asked for.
+    pub fn endpoint_in(&self, region: &str) -> Result<Option<String>> {
+        if let Some(own) = &self.endpoint {
+            self.variant.expect_none("an endpoint of one's own is used as it is")?;
+            return Ok(Some(own.clone()));
+        }
+        // Directory buckets lie on hosts of their zone.
+        if self.bucket.ends_with("--x-s3") {
+            self.variant.expect_none("a directory bucket has no such endpoint")?;
+            return Ok(None);
+        }
+        self.variant.endpoint(region, &self.bucket).map(Some)
     }
 }
 
-fn is_true(around: &dyn Surroundings, name: &str) -> bool {
-    around.variable(name).is_some_and(|value| value.eq_ignore_ascii_case("true"))
+/// Whether a variable is `true`.
+pub(super) fn is_true(around: &dyn Surroundings, name: &str) -> bool {
+    around.variable(name).is_some_and(|value| says_true(&value))
+}
+
+pub(super) fn says_true(value: &str) -> bool {
+    value.eq_ignore_ascii_case("true")
+}
+
+/// Whether there is a host, and the port is one, if there is one.
+pub(super) fn is_place(authority: &Authority) -> bool {
+    let host = authority.host();
+    // There may be a user before.
+    let place = authority.as_str().rsplit('@').next().unwrap_or_default();
+    let port = place.get(host.len()..).unwrap_or_default();
+    let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port != 0);
+    !host.is_empty() && (port.is_empty() || port.strip_prefix(':').is_some_and(is_port))
 }
 
 /// Whether it may stand in the name of a host.
@@ -282,12 +372,11 @@ pub(super) fn is_region(text: &str) -> bool {
 }
 
 /// An endpoint without a `/` at its end. One with a password in it would end up in messages.
-fn check_endpoint(endpoint: &str) -> Result<String> {
+pub(super) fn check_endpoint(endpoint: &str) -> Result<String> {
     let rest = endpoint.strip_prefix("https://").or_else(|| endpoint.strip_prefix("http://"));
-    match rest {
-        Some(rest) if !rest.is_empty() && !rest.contains(['@', '?', '#']) && !rest.contains(char::is_whitespace) => {
-            Ok(endpoint.trim_end_matches('/').to_owned())
-        }
+    let is_plain = |rest: &&str| !rest.contains(['@', '?', '#']) && !rest.contains(char::is_whitespace);
+    match rest.filter(is_plain).and_then(|_| endpoint.parse::<Uri>().ok()) {
+        Some(uri) if uri.authority().is_some_and(is_place) => Ok(endpoint.trim_end_matches('/').to_owned()),
         _ => {
             // Whatever is before an `@` may be a secret.
             let shown = endpoint.rsplit('@').next().unwrap_or_default();
@@ -297,119 +386,10 @@ fn check_endpoint(endpoint: &str) -> Result<String> {
     }
 }
 
-/// What the shared files say of one profile.
-pub(super) struct ProfileFile {
-    values: BTreeMap<String, String>,
-    /// Of the section that its `services` names.
-    services: BTreeMap<String, String>,
-    /// Of the section that its `sso_session` names.
-    session: BTreeMap<String, String>,
-}
-
-impl ProfileFile {
-    pub fn of(around: &dyn Surroundings, profile: &str) -> ProfileFile {
-        let home = around.set_variable("HOME").map(PathBuf::from);
-        let read = |variable: &str, name: &str| {
-            let given = around.set_variable(variable).map(PathBuf::from);
-            let path = given.or_else(|| Some(home.as_ref()?.join(".aws").join(name)))?;
-            // `~/` is not the shell's to expand here.
-            let path = match (path.strip_prefix("~"), &home) {
-                (Ok(below), Some(home)) => home.join(below),
-                _ => path,
-            };
-            around.file(&path)
-        };
-        let config = read("AWS_CONFIG_FILE", "config").unwrap_or_default();
-        let named = [format!("profile {profile}"), profile.to_owned()];
-        let sections = if profile == "default" { &named[..] } else { &named[..1] };
-        let mut values = BTreeMap::new();
-        for section in sections {
-            values.append(&mut section_of(&config, section));
-        }
-        if let Some(credentials) = read("AWS_SHARED_CREDENTIALS_FILE", "credentials") {
-            for (name, value) in section_of(&credentials, profile) {
-                values.entry(name).or_insert(value);
-            }
-        }
-        let section = |kind: &str, value: &str| {
-            let name = values.get(value).filter(|name| !name.is_empty());
-            name.map(|name| section_of(&config, &format!("{kind} {name}"))).unwrap_or_default()
-        };
-        let (services, session) = (section("services", "services"), section("sso-session", "sso_session"));
-        ProfileFile { values, services, session }
-    }
-
-    /// Whether no file has the profile, or nothing in it.
-    pub fn is_missing(&self) -> bool {
-        self.values.is_empty()
-    }
-
-    /// A value that is not empty.
-    pub fn value(&self, name: &str) -> Option<String> {
-        self.values.get(name).filter(|value| !value.is_empty()).cloned()
-    }
-
-    /// A value of the section `[sso-session …]` that it names.
-    pub fn session_value(&self, name: &str) -> Option<String> {
-        self.session.get(name).filter(|value| !value.is_empty()).cloned()
-    }
-
-    /// Where another service of AWS than the store is, if it was named: `sts`, `sso`, `sso_oidc`. What is said of all services
-    /// (`AWS_ENDPOINT_URL`) means the store alone: whoever keeps the objects is to get no token that is for AWS. Tokens and
-    /// keys go there, so it is encrypted or near.
-    pub fn endpoint_of(&self, service: &str, around: &dyn Surroundings) -> Result<Option<String>> {
-        if is_true(around, "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS") {
-            return Ok(None);
-        }
-        let of_variable = around.set_variable(&format!("AWS_ENDPOINT_URL_{}", service.to_ascii_uppercase()));
-        let of_service =
-            || self.services.get(&format!("{service}.endpoint_url")).filter(|url| !url.is_empty()).cloned();
-        let endpoint = of_variable.or_else(of_service).map(|endpoint| check_endpoint(&endpoint)).transpose()?;
-        match endpoint {
-            Some(endpoint) if !may_have_secrets(&endpoint) => {
-                let why = "tokens and keys go there: it has to be https://, or a service of this machine";
-                Err(FsError::new(ErrorKind::InvalidInput).on("read endpoint", endpoint.escape_debug()).because(why))
-            }
-            endpoint => Ok(endpoint),
-        }
-    }
-
-    fn endpoint(&self) -> Option<String> {
-        let of_service = self.services.get("s3.endpoint_url").filter(|value| !value.is_empty()).cloned();
-        of_service.or_else(|| self.value("endpoint_url"))
-    }
-}
-
-/// The values of a section; one that is indented below `name =` is `name.its-own`.
-fn section_of(text: &str, wanted: &str) -> BTreeMap<String, String> {
-    let mut values = BTreeMap::new();
-    let (mut inside, mut parent) = (false, None);
-    for line in text.lines() {
-        let trimmed = line.trim();
-        if trimmed.is_empty() || trimmed.starts_with(['#', ';']) {
-            continue;
-        }
-        if let Some(section) = trimmed.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-            // Names with spaces are quoted.
-            let section = section.0.replace(['"', '\''], " ");
-            inside = section.split_whitespace().eq(wanted.split_whitespace());
-            continue;
-        }
-        let Some((name, value)) = trimmed.split_once('=').filter(|_| inside) else { continue };
-        let (name, value) = (name.trim().to_ascii_lowercase(), value.trim().to_owned());
-        match &parent {
-            Some(parent) if line.starts_with([' ', '\t']) => values.insert(format!("{parent}.{name}"), value),
-            _ => {
-                parent = Some(name.clone());
-                values.insert(name, value)
-            }
-        };
-    }
-    values
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[derive(Debug, Default)]
@@ -473,6 +453,7 @@ mod tests {
             ("davs://host/a/../b", ErrorKind::InvalidInput),
             ("s3://bucket/a/../b", ErrorKind::InvalidInput),
             ("s3://bucket//a", ErrorKind::InvalidInput),
+            ("s3://arn:aws:s3:us-east-1:123456789012:accesspoint/a/x", ErrorKind::NotSupported),
             ("file://host/a", ErrorKind::InvalidInput),
             ("gs://bucket", ErrorKind::NotSupported),
         ] {
@@ -530,7 +511,7 @@ mod tests {
         const CONFIG: &str =
             "[profile \"my farm\"]\nregion = r\nsso_session = my sso\n[sso-session 'my sso']\nsso_region = q\n";
         let given = Given { variables: [("AWS_CONFIG_FILE", "/c")].into(), files: [("/c", CONFIG)].into() };
-        let file = ProfileFile::of(&given, "my farm");
+        let file = ProfileFile::of(&given, "my farm").unwrap();
         assert_eq!(
             (file.value("region").as_deref(), file.session_value("sso_region").as_deref()),
             (Some("r"), Some("q"))
@@ -543,7 +524,7 @@ mod tests {
             const CONFIG: &str = "[default]\nservices = s\nendpoint_url = http://all\n[services s]\nsts =\n  endpoint_url = https://sts/\n";
             let variables = variables.iter().copied().chain([("AWS_CONFIG_FILE", "/c")]).collect();
             let given = Given { variables, files: [("/c", CONFIG)].into() };
-            ProfileFile::of(&given, "default").endpoint_of(service, &given).unwrap()
+            ProfileFile::of(&given, "default").unwrap().endpoint_of(service, &given).unwrap()
         };
         let general = [("AWS_ENDPOINT_URL", "http://all"), ("AWS_ENDPOINT_URL_SSO", "https://sso")];
         assert_eq!(endpoint(&general, "sts").as_deref(), Some("https://sts"));
@@ -557,7 +538,7 @@ mod tests {
     fn tokens_are_sent_in_the_clear_to_this_machine_only() {
         let endpoint = |url: &'static str| {
             let given = Given { variables: [("AWS_ENDPOINT_URL_STS", url)].into(), files: BTreeMap::new() };
-            ProfileFile::of(&given, "default").endpoint_of("sts", &given)
+            ProfileFile::of(&given, "default").unwrap().endpoint_of("sts", &given)
         };
         for url in ["https://sts.example", "http://127.0.0.1:4566", "http://[::1]:4566", "http://localhost"] {
             assert_eq!(endpoint(url).unwrap().as_deref(), Some(url));
@@ -569,8 +550,107 @@ mod tests {
     }
 
     #[test]
+    fn a_bucket_that_is_no_host_is_in_the_path() {
+        let of = |bucket: &str, style: &'static str| {
+            let config: &str = if style.is_empty() { "" } else { "[default]\ns3 =\n  addressing_style = virtual\n" };
+            let variables = [("AWS_CONFIG_FILE", "/c")].into();
+            let given = Given { variables, files: [("/c", config)].into() };
+            S3Settings::resolve(bucket, "", &ObjectsOptions::default(), &given).unwrap().path_style
+        };
+        for (bucket, style, expected) in [
+            ("mybucket", "", false),
+            ("MyBucket", "", true),
+            ("my_bucket", "", true),
+            ("my.bucket", "", true),
+            ("my.bucket", "virtual", false),
+            ("MyBucket", "virtual", true),
+        ] {
+            assert_eq!(of(bucket, style), expected, "{bucket} {style}");
+        }
+    }
+
+    #[test]
+    fn endpoints_of_aws_are_those_that_were_asked_for() {
+        let endpoint = |config: &'static str, variables: &[(&'static str, &'static str)]| {
+            let variables = variables.iter().copied().chain([("AWS_CONFIG_FILE", "/c")]).collect();
+            let given = Given { variables, files: [("/c", config)].into() };
+            let settings = S3Settings::resolve("bucket", "", &ObjectsOptions::default(), &given)?;
+            settings.endpoint_in(&settings.region).map(Option::unwrap)
+        };
+        for (config, variables, expected) in [
+            ("", &[][..], "https://s3.us-east-1.amazonaws.com"),
+            ("", &[("AWS_USE_FIPS_ENDPOINT", "true")], "https://s3-fips.us-east-1.amazonaws.com"),
+            ("", &[("AWS_REGION", "fips-us-gov-west-1")], "https://s3-fips.us-gov-west-1.amazonaws.com"),
+            ("[default]\nuse_dualstack_endpoint = True\n", &[], "https://s3.dualstack.us-east-1.amazonaws.com"),
+            (
+                "[default]\nuse_fips_endpoint = true\n",
+                &[("AWS_USE_FIPS_ENDPOINT", "false")],
+                "https://s3.us-east-1.amazonaws.com",
+            ),
+            ("[default]\ns3 =\n  use_accelerate_endpoint = true\n", &[], "https://s3-accelerate.amazonaws.com"),
+            (
+                "[default]\nendpoint_url = http://own\nignore_configured_endpoint_urls = true\n",
+                &[],
+                "https://s3.us-east-1.amazonaws.com",
+            ),
+        ] {
+            assert_eq!(endpoint(config, variables).unwrap(), expected);
+        }
+        let own = [("AWS_ENDPOINT_URL", "http://own"), ("AWS_USE_FIPS_ENDPOINT", "true")];
+        let e = endpoint("", &own).unwrap_err();
+        assert!(e.to_string().contains("AWS_USE_FIPS_ENDPOINT"), "{e}");
+    }
+
+    #[test]
+    fn files_are_found_as_by_botocore() {
+        let region = |variables: &[(&'static str, &'static str)]| {
+            let files =
+                [("/home/u/.aws/config", "[default]\nregion = home\n"), ("/home/u/c", "[default]\nregion = c\n")];
+            let variables = variables.iter().copied().chain([("HOME", "/home/u")]).collect();
+            let given = Given { variables, files: files.into() };
+            S3Settings::resolve("bucket", "", &ObjectsOptions::default(), &given).unwrap().region
+        };
+        assert_eq!(region(&[]), "home");
+        assert_eq!(region(&[("AWS_CONFIG_FILE", "")]), REGION_OF_OTHERS, "set to nothing, it names no file");
+        for path in ["/home/u/c", "~/c", "$HOME/c", "${HOME}/c", "$HOME${NO}/c"] {
+            let found = region(&[("AWS_CONFIG_FILE", path)]);
+            assert_eq!(found, if path.contains("NO") { REGION_OF_OTHERS } else { "c" }, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config");
+        let read = |is_named| Process.configuration(&path, is_named);
+        assert_eq!(read(true).unwrap(), None);
+        std::fs::create_dir(&path).unwrap();
+        assert!(read(false).unwrap_err().to_string().contains("no file"));
+        std::fs::remove_dir(&path).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        assert!(read(false).unwrap_err().to_string().contains("no file"), "and nobody waits for a writer");
+        assert_eq!(Process.configuration(Path::new("/dev/null"), true).unwrap(), None);
+        let given =
+            Given { variables: [("AWS_CONFIG_FILE", "/c")].into(), files: [("/c", "[default]\nregion\n")].into() };
+        let e = S3Settings::resolve("bucket", "", &ObjectsOptions::default(), &given).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::InvalidInput);
+        assert!(e.to_string().contains("/c") && e.to_string().contains("line 2"), "{e}");
+    }
+
+    #[test]
     fn an_endpoint_tells_no_secret() {
-        for endpoint in ["http://user:secret@host", "host:9000", "http://", "ftp://host", "http://host/?key=secret@"] {
+        for endpoint in [
+            "http://user:secret@host",
+            "host:9000",
+            "http://",
+            "ftp://host",
+            "http://host/?key=secret@",
+            "http://host:99999",
+            "http://host:",
+            "http://host:0",
+            "http://:80",
+            "http://ho st",
+        ] {
             let options = ObjectsOptions { endpoint: Some(endpoint.to_owned()), ..Default::default() };
             let e = resolve(&options, &[]).unwrap_err();
             assert_eq!(e.kind(), ErrorKind::InvalidInput);

@@ -4,7 +4,8 @@
 //! * a range that breaks off is continued where it stopped, of the same object only;
 //! * whether a store heeds `If-None-Match: *` is found out with the first object that is stored in that way, and looked after
 //!   with a look before until then;
-//! * credentials that ran out, or were changed in a file, are read again once.
+//! * credentials that ran out, or were changed in a file, are read again once; a bucket in another region is looked for there; and what is stored
+//!   goes with a checksum, unless the store does not know that ([`Ways`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -27,7 +28,10 @@ use super::Owner;
 use super::begun::Begun;
 use super::calls::{Calls, Outcome};
 use super::credentials::{Credentials, Why};
-use super::failure::{LOOK, READ, explained, failed, is_answer, wants_other_credentials};
+use super::failure::{
+    LOOK, READ, explained, failed, is_about_checksums, is_answer, is_not_implemented, said_region,
+    wants_other_credentials,
+};
 use super::options::{ObjectsOptions, Process, S3Settings};
 use super::pieces::Pieces;
 use super::transport::{Transport, Tries, Trouble};
@@ -42,14 +46,30 @@ mod condition {
 /// Most keys that S3 tells in one answer. A page has one less, so that one answer also tells whether there are more.
 const LIST_PAGE_MAX: usize = 1000;
 
+/// How the store is talked to, as far as it was found out.
+#[derive(Clone)]
+pub(super) struct Current {
+    /// How often that was changed, or credentials were read anew.
+    number: u64,
+    operator: Operator,
+    way: Way,
+}
+
+/// What may turn out to be otherwise than was set up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Way {
+    region: String,
+    /// Whether what is stored goes with a checksum.
+    has_checksums: bool,
+}
+
 /// A bucket, or what is below a prefix in one.
 ///
 /// Locking: none that is held while a request is on its way.
 pub struct S3Objects {
     pub(super) settings: S3Settings,
     transport: HttpTransporter,
-    /// With the number of times that credentials were read anew.
-    operator: RwLock<(u64, Operator)>,
+    current: RwLock<Current>,
     pub(super) why: Why,
     condition: AtomicU8,
     pub(super) calls: Calls,
@@ -73,11 +93,13 @@ impl S3Objects {
         let transport = HttpTransporter::new(Transport::new(&settings.options, is_plain, begun.clone())?);
         let calls = Calls::new(&settings.options, owner.cancel.clone());
         let why = Why::default();
-        let operator = operator(&settings, &transport, &why).map_err(|e| failed("open object store", &subject, &e))?;
+        let way = Way { region: settings.region.clone(), has_checksums: settings.has_checksums };
+        let operator =
+            operator(&settings, &way, &transport, &why).map_err(|e| failed("open object store", &subject, &e))?;
         Ok(S3Objects {
             settings,
             transport,
-            operator: RwLock::new((0, operator)),
+            current: RwLock::new(Current { number: 0, operator, way }),
             why,
             condition: AtomicU8::new(condition::UNKNOWN),
             calls,
@@ -103,27 +125,33 @@ impl S3Objects {
         Ok(())
     }
 
-    /// Makes a call that moves `bytes`, and makes it again with new credentials if these have run out.
-    pub(super) fn call<T, C, F>(&self, op: &'static str, key: &str, bytes: u64, call: C) -> Result<T>
+    /// Makes a call that moves `bytes`, and makes it again in another way if that may help ([`Ways`]). What a store does not know of one that
+    /// `stores_plainly`, without a condition, may be its checksum.
+    pub(super) fn call<T, C, F>(
+        &self,
+        (op, key): (&'static str, &str),
+        bytes: u64,
+        stores_plainly: bool,
+        call: C,
+    ) -> Result<T>
     where
         T: Send + 'static,
         C: Fn(Operator, Instant) -> F,
         F: Future<Output = Outcome<T>> + Send + 'static,
     {
-        let subject = self.subject(key);
-        let (number, operator) = self.current();
-        let e = match self.run(bytes, |deadline| call(operator.clone(), deadline))? {
-            Ok(value) => return Ok(value),
-            Err(e) if !wants_other_credentials(&e) => return Err(failed(op, &subject, &e)),
-            Err(e) => e,
-        };
-        let Ok(operator) = self.renewed(number) else { return Err(failed(op, &subject, &e)) };
-        self.run(bytes, |deadline| call(operator.clone(), deadline))?.map_err(|e| failed(op, &subject, &e))
+        let mut ways = self.ways(stores_plainly);
+        loop {
+            match self.run(bytes, |deadline| call(ways.operator(), deadline))? {
+                Ok(value) => return Ok(value),
+                Err(e) if ways.go_on(&e) => {}
+                Err(e) => return Err(failed(op, &self.subject(key), &e)),
+            }
+        }
     }
 
-    /// The operator, with its number.
-    pub(super) fn current(&self) -> (u64, Operator) {
-        self.operator.read().clone()
+    /// The ways to make a [call](Self::call).
+    pub(super) fn ways(&self, stores_plainly: bool) -> Ways<'_> {
+        Ways { objects: self, current: self.current.read().clone(), stores_plainly, has_tried: Tried::default() }
     }
 
     /// Reads a range with `operator`, piece by piece: it is this thread that hands them on.
@@ -155,33 +183,24 @@ impl S3Objects {
         let len = len.min(u64::MAX - offset);
         let (mut done, mut seen) = (0, None);
         if len > 0 {
-            let mut counted = |object: &ObjectInfo, bytes: &[u8]| {
-                sink(object, bytes)?;
-                done += bytes.len() as u64;
-                if seen.is_none() {
-                    seen = Some(object.clone());
-                }
-                Ok(())
-            };
-            let (number, operator) = self.current();
-            let mut read = self.read_once(operator, key, (offset, len), tag, &mut counted)?;
-            if let Err(e) = &read
-                && wants_other_credentials(e)
-                && let Ok(operator) = self.renewed(number)
-            {
-                // Of the same object only.
-                let (from, seen) = (done, seen.clone());
+            let mut ways = self.ways(false);
+            let read = loop {
+                // What comes later has to be of the same object.
                 let same = seen.as_ref().and_then(|object: &ObjectInfo| object.tag.clone());
-                if from == 0 || same.is_some() {
-                    let tag = if from == 0 { tag } else { same.as_ref() };
-                    let mut counted = |object: &ObjectInfo, bytes: &[u8]| {
-                        sink(object, bytes)?;
-                        done += bytes.len() as u64;
-                        Ok(())
-                    };
-                    read = self.read_once(operator, key, (offset + from, len - from), tag, &mut counted)?;
+                let (from, tag) = (done, if done == 0 { tag } else { same.as_ref() });
+                let mut counted = |object: &ObjectInfo, bytes: &[u8]| {
+                    sink(object, bytes)?;
+                    done += bytes.len() as u64;
+                    seen.get_or_insert_with(|| object.clone());
+                    Ok(())
+                };
+                let read = self.read_once(ways.operator(), key, (offset + from, len - from), tag, &mut counted)?;
+                let may_go_on = done == 0 || seen.as_ref().is_some_and(|object| object.tag.is_some());
+                match read {
+                    Err(e) if may_go_on && ways.go_on(&e) => {}
+                    read => break read,
                 }
-            }
+            };
             match read {
                 Err(e) if e.kind() == opendal_core::ErrorKind::RangeNotSatisfied && done == 0 => {}
                 Err(e) => return Err(failed(READ, &self.subject(key), &e)),
@@ -218,13 +237,16 @@ impl S3Objects {
         Ok(self.calls.run_to_end(bytes, call)?.map_err(|e| explained(e, &self.why)))
     }
 
-    /// The operator with credentials that are newer than those of the `number`th.
-    pub(super) fn renewed(&self, number: u64) -> Outcome<Operator> {
-        let mut current = self.operator.write();
-        if current.0 == number {
-            *current = (number + 1, operator(&self.settings, &self.transport, &self.why)?);
+    /// The same way, changed so, with credentials that are read anew; or what somebody else has changed since the `number`th.
+    fn changed(&self, number: u64, change: impl FnOnce(&mut Way)) -> Outcome<Current> {
+        let mut current = self.current.write();
+        if current.number == number {
+            let mut way = current.way.clone();
+            change(&mut way);
+            let operator = operator(&self.settings, &way, &self.transport, &self.why)?;
+            *current = Current { number: number + 1, operator, way };
         }
-        Ok(current.1.clone())
+        Ok(current.clone())
     }
 
     /// Whether a put has to look before, and whether it is to say the condition.
@@ -239,6 +261,53 @@ impl S3Objects {
     }
 }
 
+/// The ways to make one call, one after the other: each of what may be wrong is set right once.
+pub(super) struct Ways<'a> {
+    objects: &'a S3Objects,
+    current: Current,
+    stores_plainly: bool,
+    has_tried: Tried,
+}
+
+/// What was set right.
+#[derive(Default)]
+struct Tried {
+    region: bool,
+    checksums: bool,
+    credentials: bool,
+}
+
+impl Ways<'_> {
+    /// What the call is to be made with.
+    pub fn operator(&self) -> Operator {
+        self.current.operator.clone()
+    }
+
+    /// Whether there is another way after this error.
+    pub fn go_on(&mut self, e: &Error) -> bool {
+        let (objects, way) = (self.objects, &self.current.way);
+        let region = said_region(e).filter(|region| *region != way.region);
+        // A store that knows neither checksums nor the condition is asked without the latter first.
+        let is_unknown = self.stores_plainly && way.has_checksums && is_not_implemented(e);
+        let changed = if let Some(region) = region.filter(|_| !self.has_tried.region) {
+            self.has_tried.region = true;
+            objects.changed(self.current.number, |way| way.region = region)
+        } else if !self.has_tried.checksums && (is_unknown || is_about_checksums(e)) {
+            self.has_tried.checksums = true;
+            let has_checksums = !way.has_checksums;
+            // It may have been the checksum that was refused, and not the condition.
+            objects.condition.store(condition::UNKNOWN, Ordering::Relaxed);
+            objects.changed(self.current.number, |way| way.has_checksums = has_checksums)
+        } else if !self.has_tried.credentials && wants_other_credentials(e) {
+            self.has_tried.credentials = true;
+            objects.changed(self.current.number, |_| {})
+        } else {
+            return false;
+        };
+        changed.map(|changed| self.current = changed).is_ok()
+    }
+}
+
 /// The store, for messages.
 fn describe(settings: &S3Settings) -> String {
     let S3Settings { bucket, prefix, .. } = settings;
@@ -250,14 +319,18 @@ fn describe(settings: &S3Settings) -> String {
 }
 
 /// An operator that has read no credentials yet.
-fn operator(settings: &S3Settings, transport: &HttpTransporter, why: &Why) -> Outcome<Operator> {
+fn operator(settings: &S3Settings, way: &Way, transport: &HttpTransporter, why: &Why) -> Outcome<Operator> {
     // The variables were read already, and mean what the AWS tools mean by them.
-    let mut builder = S3::default().bucket(&settings.bucket).region(&settings.region).disable_config_load();
+    let mut builder = S3::default().bucket(&settings.bucket).region(&way.region).disable_config_load();
     if !settings.prefix.is_empty() {
         builder = builder.root(&format!("/{}/", settings.prefix));
     }
-    if let Some(endpoint) = &settings.endpoint {
-        builder = builder.endpoint(&kept_whole(endpoint, settings));
+    let none = |e: FsError| Error::new(opendal_core::ErrorKind::ConfigInvalid, e.to_string());
+    if let Some(endpoint) = settings.endpoint_in(&way.region).map_err(none)? {
+        builder = builder.endpoint(&kept_whole(&endpoint, settings));
+    }
+    if way.has_checksums {
+        builder = builder.checksum_algorithm("crc32c");
     }
     if !settings.path_style {
         builder = builder.enable_virtual_host_style();
@@ -412,7 +485,7 @@ impl Objects for S3Objects {
     fn head(&self, key: &str) -> Result<ObjectInfo> {
         self.check_key(key)?;
         let path = key.to_owned();
-        self.call(LOOK, key, 0, move |operator, _| {
+        self.call((LOOK, key), 0, false, move |operator, _| {
             let path = path.clone();
             async move { Ok(info_of(&operator.stat(&path).await?)) }
         })
@@ -427,7 +500,7 @@ impl Objects for S3Objects {
     fn delete(&self, key: &str) -> Result<()> {
         self.check_key(key)?;
         let path = key.to_owned();
-        self.call("delete object", key, 0, move |operator, _| {
+        self.call(("delete object", key), 0, false, move |operator, _| {
             let path = path.clone();
             async move { operator.delete(&path).await }
         })
@@ -440,7 +513,9 @@ impl Objects for S3Objects {
         }
         let (prefix, after) = (prefix.to_owned(), after.map(str::to_owned));
         let subject = prefix.clone();
-        self.call("list objects", &subject, 0, move |operator, _| list(operator, prefix.clone(), after.clone(), max))
+        self.call(("list objects", &subject), 0, false, move |operator, _| {
+            list(operator, prefix.clone(), after.clone(), max)
+        })
     }
 
     fn if_absent_is_atomic(&self) -> Option<bool> {

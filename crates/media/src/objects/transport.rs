@@ -12,7 +12,6 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::path::Path;
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -22,14 +21,15 @@ use http::header::{CONTENT_LENGTH, CONTENT_RANGE, RANGE, RETRY_AFTER};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use opendal_core::{Buffer, Error, ErrorKind, HttpBody, HttpTransport, Result};
 use parking_lot::Mutex;
-use reqwest::{Certificate, Client, ClientBuilder};
+use reqwest::{Client, ClientBuilder};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::begun::Begun;
 use super::body::{Asked, Counted, Incoming, Outgoing, Progress, Whole};
 use super::near::Place;
-use super::options::ObjectsOptions;
+use super::options::{ObjectsOptions, Process};
+use super::{proxy, tls};
 
 /// Bytes a second that a slow line moves at least.
 const RATE_MIN_BYTES: u64 = 64 << 10;
@@ -203,7 +203,8 @@ impl Transport {
     /// The client for a URL. What stays on the machine is not for a proxy: there may be tokens and keys in it.
     fn client(&self, uri: &http::Uri) -> Result<&Client> {
         if Place::of(uri) == Place::Away {
-            return Ok(&self.client);
+            let sound = proxy::expect_sound(uri, &Process);
+            return sound.map(|()| &self.client).map_err(|e| Error::new(ErrorKind::ConfigInvalid, e.to_string()));
         }
         let make = || client(&self.options, true, ClientBuilder::no_proxy).map_err(|e| e.to_string());
         let made = self.direct.get_or_init(make).as_ref();
@@ -442,35 +443,14 @@ fn client(
     may_be_plain: bool,
     change: impl Fn(ClientBuilder) -> ClientBuilder,
 ) -> adit_core::Result<Client> {
-    let builder = || {
-        let builder = Client::builder()
-            .tls_backend_rustls()
-            .connect_timeout(options.connect_timeout)
-            // A redirected request would carry a signature for another host.
-            .redirect(reqwest::redirect::Policy::none())
-            .user_agent(concat!("adit/", env!("CARGO_PKG_VERSION")));
-        change(builder)
-    };
-    let client = match &options.ca_bundle {
-        Some(path) => builder().tls_certs_only(certificates(path)?).build(),
-        None if may_be_plain => builder().build().or_else(|_| builder().tls_certs_only([]).build()),
-        None => builder().build(),
-    };
-    client.map_err(|e| {
-        let why = format!("{}; AWS_CA_BUNDLE can name a file with certificates", innermost(&e));
-        FsError::new(adit_core::ErrorKind::Io).on("set up", "TLS").because(why)
-    })
-}
-
-/// The certificates of a file.
-fn certificates(path: &Path) -> adit_core::Result<Vec<Certificate>> {
-    let read = std::fs::read(path).map_err(FsError::from);
-    let read = read.and_then(|bytes| {
-        let invalid = || FsError::new(adit_core::ErrorKind::InvalidInput).because("it has no certificates in PEM");
-        let certificates = Certificate::from_pem_bundle(&bytes).map_err(|_| invalid())?;
-        if certificates.is_empty() { Err(invalid()) } else { Ok(certificates) }
-    });
-    read.map_err(|e| e.on("read certificates", path.display()))
+    let builder = Client::builder()
+        .tls_backend_preconfigured(tls::config(options.ca_bundle.as_deref(), may_be_plain)?)
+        .connect_timeout(options.connect_timeout)
+        // A redirected request would carry a signature for another host.
+        .redirect(reqwest::redirect::Policy::none())
+        .user_agent(concat!("adit/", env!("CARGO_PKG_VERSION")));
+    let builder = change(builder);
+    builder.build().map_err(|e| FsError::new(adit_core::ErrorKind::Io).on("set up", "TLS").because(innermost(&e)))
 }
 
 /// The pause that a store asks for, in the form that is a number of seconds.

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::begun::{giving_up, storing};
 use super::calls::Outcome;
 use super::cancel::Cancel;
-use super::failure::{explained, failed, is_not_implemented, wants_new_upload, wants_other_credentials};
+use super::failure::{explained, failed, is_not_implemented, wants_new_upload};
 use super::s3::S3Objects;
 use super::transport::{JOINED_AS_BYTES, Tries, Trouble};
 
@@ -48,12 +48,14 @@ impl S3Objects {
         let small = content.len() <= part_len as u64;
         let metadata = options.metadata.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let metadata = (!options.metadata.is_empty()).then(|| metadata.collect::<HashMap<_, _>>());
-        let mut attempts = 1;
+        let (mut attempts, mut if_absent) = (1, options.if_absent);
         loop {
-            let (look, condition) = if options.if_absent { self.condition() } else { (false, false) };
+            let (look, condition) = if if_absent { self.condition() } else { (false, false) };
             // Of a large object, a store that heeds the condition says so when everything is there already.
-            if (look || options.if_absent && !small) && self.is_there(key, !look, condition)? {
-                return Ok(Stored::AlreadyThere);
+            if (look || if_absent && !small)
+                && let Some(len) = self.len_of_present(key, !look, condition)?
+            {
+                return Ok(Stored::AlreadyThere { len });
             }
             let user_metadata = metadata.clone();
             let write = WriteOptions { if_not_exists: condition, user_metadata, ..Default::default() };
@@ -63,21 +65,25 @@ impl S3Objects {
             };
             match attempt? {
                 Attempt::Stored(tag) => return Ok(Stored::New(tag)),
-                Attempt::Taken => return Ok(Stored::AlreadyThere),
+                Attempt::Taken => match self.len_of_present(key, false, false)? {
+                    Some(len) => return Ok(Stored::AlreadyThere { len }),
+                    // To the condition, a store may count what it shows to nobody, as the mark of a deletion.
+                    None => if_absent = false,
+                },
                 Attempt::Again(e) if attempts == ATTEMPTS_MAX => return Err(failed(OP, &self.subject(key), &e)),
                 Attempt::Again(_) => attempts += 1,
             }
         }
     }
 
-    /// Whether there is an object. With `decided_later`, it is no matter if we may not look: the store decides at the end. With `may_decide`,
+    /// The length of the object, if there is one. With `decided_later`, it is no matter if we may not look: the store decides at the end. With `may_decide`,
     /// that is tried where looking does not tell.
-    fn is_there(&self, key: &str, decided_later: bool, may_decide: bool) -> Result<bool> {
+    fn len_of_present(&self, key: &str, decided_later: bool, may_decide: bool) -> Result<Option<u64>> {
         match self.head(key) {
-            Ok(_) => Ok(true),
-            Err(e) if e.is_not_found() => Ok(false),
-            Err(e) if decided_later && e.kind() == ErrorKind::PermissionDenied => Ok(false),
-            Err(e) if may_decide && Withheld::is_behind(&e) => Ok(false),
+            Ok(object) => Ok(Some(object.len)),
+            Err(e) if e.is_not_found() => Ok(None),
+            Err(e) if decided_later && e.kind() == ErrorKind::PermissionDenied => Ok(None),
+            Err(e) if may_decide && Withheld::is_behind(&e) => Ok(None),
             Err(e) => Err(e),
         }
     }
@@ -122,7 +128,7 @@ impl S3Objects {
 
     fn put_once(&self, key: &str, bytes: Bytes, write: WriteOptions) -> Result<Attempt> {
         let (path, options, condition) = (key.to_owned(), self.settings.options.clone(), write.if_not_exists);
-        let attempt = self.call(OP, key, bytes.len() as u64, move |operator, deadline| {
+        let attempt = self.call((OP, key), bytes.len() as u64, !condition, move |operator, deadline| {
             let (path, bytes, write, mut tries) = (path.clone(), bytes.clone(), write.clone(), Tries::new(&options));
             async move {
                 loop {
@@ -146,14 +152,13 @@ impl S3Objects {
     }
 
     fn put_parts(&self, key: &str, content: Content<'_>, part_len: usize, write: &WriteOptions) -> Result<Attempt> {
-        let (number, operator) = self.current();
-        let mut stored = self.try_parts(operator, key, content, part_len, write)?;
-        if let Err(e) = &stored
-            && wants_other_credentials(e)
-            && let Ok(operator) = self.renewed(number)
-        {
-            stored = self.try_parts(operator, key, content, part_len, write)?;
-        }
+        let mut ways = self.ways(!write.if_not_exists);
+        let stored = loop {
+            match self.try_parts(ways.operator(), key, content, part_len, write)? {
+                Err(e) if ways.go_on(&e) => {}
+                stored => break stored,
+            }
+        };
         match stored {
             Ok(attempt) => Ok(attempt),
             Err(e) if write.if_not_exists && is_not_implemented(&e) => {
@@ -253,7 +258,7 @@ impl S3Objects {
     /// The same of one of `key`; whether that came about. The library knows how to sign the end of an upload, but of its own only: so one is begun,
     /// which is the one that was left, and no part of it is sent.
     fn give_up_left(&self, key: &str) -> Result<bool> {
-        let (_, operator) = self.current();
+        let operator = self.ways(false).operator();
         let (path, cancel, piece) = (key.to_owned(), self.calls.cancel().clone(), Bytes::from(vec![0; PIECE_LEN]));
         let ended = self.run_to_end(0, |deadline| async move {
             let mut writer = operator.writer(&path).await?;

@@ -16,7 +16,7 @@ fn a_store_that_ignores_the_condition_is_found_out() {
     assert_eq!(objects.if_absent_is_atomic(), None);
     assert!(matches!(objects.put("a", Content::Bytes(b"first"), &IF_ABSENT).unwrap(), Stored::New(_)));
     assert_eq!(objects.if_absent_is_atomic(), Some(false));
-    assert_eq!(objects.put("a", Content::Bytes(b"second"), &IF_ABSENT).unwrap(), Stored::AlreadyThere);
+    assert_eq!(objects.put("a", Content::Bytes(b"second"), &IF_ABSENT).unwrap(), Stored::AlreadyThere { len: 5 });
     assert_eq!(&*server.bytes("root/a").unwrap(), b"first");
     // Also a change between two ranges is noticed, though the store does not look at the condition.
     let tag = objects.head("a").unwrap().tag;
@@ -34,7 +34,7 @@ fn a_store_that_refuses_the_condition_is_asked_without_it() {
         let put = |bytes| objects.put("a", Content::Bytes(bytes), &IF_ABSENT).unwrap();
         assert!(matches!(put(content), Stored::New(_)));
         assert_eq!(objects.if_absent_is_atomic(), Some(false));
-        assert_eq!(put(b"another"), Stored::AlreadyThere);
+        assert_eq!(put(b"another"), Stored::AlreadyThere { len: content.len() as u64 });
         assert!(server.bytes("root/a").as_deref() == Some(content));
         assert_eq!(server.open_uploads(), 0);
     }
@@ -87,7 +87,7 @@ fn what_cannot_be_seen_is_stored_where_the_store_decides() {
         assert!(Withheld::is_behind(&e) && e.to_string().contains("missing, or not allowed"), "{e}");
         let put = |key| objects.put(key, Content::Bytes(content), &IF_ABSENT);
         assert!(matches!(put("object").unwrap(), Stored::New(_)));
-        assert_eq!(put("object").unwrap(), Stored::AlreadyThere);
+        assert_eq!(put("object").unwrap(), Stored::AlreadyThere { len: content.len() as u64 });
         assert!(server.bytes("root/object").as_deref() == Some(content));
         // A store that cannot decide, and does not let us look, is not trusted with it.
         server.set_conditions(Conditions::Ignored);
@@ -103,6 +103,31 @@ fn put_with(objects: &S3Objects, key: &str) -> Result<Stored> {
     objects.put(key, Content::Bytes(b"x"), &IF_ABSENT)
 }
 
+/// A version that marks a deletion is an object to the condition of some stores, and to nothing else.
+#[test]
+fn a_refusal_of_the_condition_is_no_proof_of_an_object() {
+    let large: Vec<u8> = vec![7; 11 << 20];
+    for content in [&b"mine"[..], &large] {
+        let (server, objects) = store();
+        objects.put("known", Content::Bytes(b"x"), &IF_ABSENT).unwrap();
+        server.mark_deleted("root/object");
+        server.clear_log();
+        assert!(matches!(objects.put("object", Content::Bytes(content), &IF_ABSENT).unwrap(), Stored::New(_)));
+        assert!(server.bytes("root/object").as_deref() == Some(content));
+        if content.len() == 4 {
+            assert_eq!(requests(&server), ["PUT root/object", "HEAD root/object", "PUT root/object"]);
+        }
+        server.clear_log();
+        let again = objects.put("object", Content::Bytes(content), &IF_ABSENT).unwrap();
+        assert_eq!(again, Stored::AlreadyThere { len: content.len() as u64 });
+        // It was refused, and may not be looked at: nobody knows.
+        server.mark_deleted("root/other");
+        server.add(HttpFault::Status(403, ""), "HEAD", "other", 0, u64::MAX);
+        let e = objects.put("other", Content::Bytes(content), &IF_ABSENT).unwrap_err();
+        assert!(Withheld::is_behind(&e), "{e}");
+    }
+}
+
 #[test]
 fn a_put_whose_answer_was_lost_is_there_once() {
     let (server, objects) = store();
@@ -110,7 +135,7 @@ fn a_put_whose_answer_was_lost_is_there_once() {
     server.add(HttpFault::DoneAndClose, "PUT", "", 0, 1);
     let stored = objects.put("object", Content::Bytes(b"mine"), &IF_ABSENT).unwrap();
     // Tried again, it is refused: that the object is our own nobody knows, and it does not matter.
-    assert_eq!(stored, Stored::AlreadyThere);
+    assert_eq!(stored, Stored::AlreadyThere { len: 4 });
     assert_eq!(&*server.bytes("root/object").unwrap(), b"mine");
 }
 
@@ -122,7 +147,7 @@ fn the_lost_answer_to_the_end_of_an_upload_costs_another_upload() {
         // The second request of that kind is the end of the upload; tried again, there is no upload any more.
         server.add(HttpFault::DoneAndClose, "POST", "", 1, 1);
         let stored = objects.put("object", Content::Bytes(&large), &options).unwrap();
-        assert_eq!(stored == Stored::AlreadyThere, options.if_absent);
+        assert_eq!(stored == Stored::AlreadyThere { len: large.len() as u64 }, options.if_absent);
         assert!(server.bytes("root/object").as_deref() == Some(&large[..]));
         assert_eq!(server.open_uploads(), 0);
     }

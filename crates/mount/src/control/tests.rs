@@ -220,3 +220,25 @@ fn a_request_that_is_too_long_is_refused_in_words() {
     BufReader::new(&stream).read_line(&mut answer).unwrap();
     assert!(answer.contains("more bytes, and may have 8388608"), "{answer}");
 }
+
+/// A mount is found by cron and sudo, whose environment does not name the runtime directory of its login.
+#[test]
+fn the_places_of_logins_are_looked_into() {
+    let run = tempfile::tempdir().unwrap();
+    let uid = rustix::process::geteuid();
+    let login = run.path().join("user").join(uid.as_raw().to_string());
+    let found = |given: Option<&Path>| places(given.map(Path::to_owned), run.path());
+    let fixed = found(None);
+    assert_eq!(fixed.len(), 1, "there is no login: {fixed:?}");
+    std::fs::create_dir_all(&login).unwrap();
+    assert_eq!(found(None), [fixed[0].clone(), login.join("adit")]);
+    assert_eq!(found(Some(&login)), [login.join("adit"), fixed[0].clone()], "new ones go to the login's");
+    let own = tempfile::tempdir().unwrap();
+    assert_eq!(found(Some(own.path())), [own.path().join("adit"), fixed[0].clone(), login.join("adit")]);
+    assert_eq!(found(Some(Path::new("relative"))), found(None));
+    if uid.is_root() {
+        // Another user's could answer for our mounts.
+        std::os::unix::fs::chown(&login, Some(65_534), None).unwrap();
+        assert_eq!(found(Some(&login)), fixed);
+    }
+}

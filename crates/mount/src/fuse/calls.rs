@@ -77,8 +77,25 @@ impl Filesystem for Front {
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
-        let result = self.ask(Asked::Getattr, ino, |engine, ino| engine.getattr(Ino(ino.0), fh.map(fh_of)));
-        self.answer_attr(result, reply);
+        let (requests, block_len, fh) = (self.requests.clone(), self.block_len, fh.map(fh_of));
+        let writer = fh.filter(|fh| requests.engine.may_write(*fh));
+        let scarce = writer.and_then(|_| requests.shortage.holds_for(&requests.engine));
+        let answer = move || {
+            let result = requests.ask(Asked::Getattr, ino, |engine, ino| {
+                if scarce.is_some() {
+                    requests.shortage.check(Ino(ino.0))?;
+                }
+                engine.getattr(Ino(ino.0), fh)
+            });
+            answer_attr(&requests, result, block_len, reply);
+        };
+        // It is most likely about to write.
+        let pages = &self.requests.pages;
+        match scarce {
+            None => answer(),
+            Some(time) if time.is_zero() => pages.after_writing(ino, answer),
+            Some(_) => pages.after_beginning_to_write(ino, answer),
+        }
     }
 
     fn setattr(
@@ -134,7 +151,7 @@ impl Filesystem for Front {
                     done => done,
                 }
             });
-            answer_attr(result, block_len, reply);
+            answer_attr(&requests, result, block_len, reply);
         });
     }
 
@@ -241,6 +258,7 @@ impl Filesystem for Front {
             Ok((mut opened, None)) => {
                 self.requests.activity.opened();
                 opened.keep_cache |= self.give_whole(ino, &opened, flags);
+                self.note_writer(ino, flags);
                 reply.opened(FileHandle(opened.fh.0), fopen_flags(&opened));
             }
             Err(e) => reply.error(e),
@@ -265,6 +283,7 @@ impl Filesystem for Front {
         match result {
             Ok((given, opened)) => {
                 self.requests.activity.opened();
+                self.note_writer(given.attr.ino, OpenFlags(flags));
                 let fh = FileHandle(opened.fh.0);
                 reply.created(&given.ttl(), &given.attr, given.generation, fh, fopen_flags(&opened));
             }
@@ -340,12 +359,15 @@ impl Filesystem for Front {
         _req: &Request,
         ino: INodeNo,
         fh: FileHandle,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
         let result = self.ask(Asked::Release, ino, |engine, _| engine.release(fh_of(fh)));
+        if access_of(flags) == Access::Write {
+            self.requests.shortage.closed(&self.requests.engine, self.requests.nodes.former_inode(ino));
+        }
         self.passthrough.release(Ino(ino.0));
         self.requests.activity.released();
         answer_empty(result, reply);
@@ -440,7 +462,7 @@ impl Filesystem for Front {
 
     fn lseek(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
         match self.handle(ino, fh) {
-            Ok(handle) => self.seeks.answer(&self.requests, &self.kernel, Seek { ino, handle, offset, whence }, reply),
+            Ok(handle) => self.seek(Seek { ino, handle, offset, whence }, reply),
             Err(e) => reply.error(e),
         }
     }

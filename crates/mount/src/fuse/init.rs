@@ -81,7 +81,10 @@ fn wanted(store: &Capabilities, wishes: Wishes) -> InitFlags {
         | InitFlags::FUSE_MAX_PAGES
         | InitFlags::FUSE_ASYNC_DIO
         | InitFlags::FUSE_PARALLEL_DIROPS
-        | InitFlags::FUSE_DO_READDIRPLUS;
+        | InitFlags::FUSE_DO_READDIRPLUS
+        // Handles of files that outlive what the kernel knows would have to be found by number: whoever wants one hears at once that there
+        // are none, and not later that each is stale.
+        | InitFlags::FUSE_NO_EXPORT_SUPPORT;
     if store.shared || !store.stable_cookies {
         // The kernel guesses who will look at attributes. Where listings and attributes stay, guessing wrong costs a lookup
         // for each entry, and guessing right saves its attributes once.

@@ -14,10 +14,12 @@ mod convert;
 mod init;
 mod listing;
 mod open;
+mod pages;
 mod passthrough;
 mod requests;
 mod seek;
 mod set_id;
+mod shortage;
 mod unopened;
 mod waiters;
 mod xattrs;
@@ -38,9 +40,9 @@ use fuser::{
 };
 
 use self::init::Agreed;
+pub(crate) use self::pages::Begin;
 use self::passthrough::Passthrough;
 use self::requests::Requests;
-use self::seek::Seeks;
 use self::unopened::{Handle, Unopened};
 use self::waiters::Waiters;
 use crate::activity::Activity;
@@ -66,11 +68,8 @@ thread_local! {
 pub(crate) struct Front {
     requests: Arc<Requests>,
     agreed: Agreed,
-    seeks: Seeks,
     /// `st_blksize`: the store's unit, because stdio writes in such pieces, and each is a request.
     block_len: u32,
-    /// For content that is given before it is asked for.
-    kernel: Arc<OnceLock<Notifier>>,
     /// Where content may come over a network.
     waiters: Waiters,
     /// What the kernel reads by itself.
@@ -105,25 +104,20 @@ impl Front {
     pub(crate) fn new(engine: Arc<Engine>, activity: Arc<Activity>, options: &MountOptions) -> Self {
         let block_len = engine.store().capabilities().unit_len_bytes.clamp(4 << 10, 128 << 10);
         let requests = Arc::new(Requests::new(engine, activity));
-        let (agreed, seeks) = (Agreed::default(), Seeks::default());
+        let agreed = Agreed::default();
         let passthrough = Passthrough::new(options.passthrough);
         let waiters = Waiters::new(requests.engine.options().memory_bytes / WAITERS_SHARE);
-        Front {
-            requests,
-            agreed,
-            seeks,
-            block_len,
-            kernel: Arc::default(),
-            waiters,
-            passthrough,
-            counts_opens: options.counts_opens,
-            unopened: None,
-        }
+        Front { requests, agreed, block_len, waiters, passthrough, counts_opens: options.counts_opens, unopened: None }
     }
 
     /// Where the session puts the way to the kernel, once it has one.
     pub(crate) fn kernel(&self) -> Arc<OnceLock<Notifier>> {
-        self.kernel.clone()
+        self.requests.pages.kernel().clone()
+    }
+
+    /// The place for what has the kernel begin to write its pages.
+    pub(crate) fn begin(&self) -> Arc<OnceLock<Begin>> {
+        self.requests.pages.begin().clone()
     }
 
     /// Under which numbers the kernel knows inodes.
@@ -179,7 +173,8 @@ impl Front {
 
     /// What the kernel is given of an entry. Called while the request for it is in progress: see [`crate::nodes`].
     fn given(&self, entry: &Entry) -> Given {
-        let (mut attr, mut attr_ttl) = (self.attr(&entry.attr), entry.attr_ttl);
+        let mut attr = self.attr(&entry.attr);
+        let mut attr_ttl = self.requests.kept(&entry.attr, entry.attr_ttl);
         let node = self.requests.nodes.number(entry.attr.ino);
         if node != attr.ino {
             // The transport sends one number as both. The inode's own comes with its attributes, for which the kernel asks at once.
@@ -204,15 +199,11 @@ impl Front {
             Err(e) => reply.error(e),
         }
     }
-
-    fn answer_attr(&self, result: Result<(Attr, Duration), Errno>, reply: ReplyAttr) {
-        answer_attr(result, self.block_len, reply);
-    }
 }
 
-fn answer_attr(result: Result<(Attr, Duration), Errno>, block_len: u32, reply: ReplyAttr) {
+fn answer_attr(requests: &Requests, result: Result<(Attr, Duration), Errno>, block_len: u32, reply: ReplyAttr) {
     match result {
-        Ok((attr, ttl)) => reply.attr(&ttl, &convert::file_attr(&attr, block_len)),
+        Ok((attr, ttl)) => reply.attr(&requests.kept(&attr, ttl), &convert::file_attr(&attr, block_len)),
         Err(e) => reply.error(e),
     }
 }
@@ -244,12 +235,17 @@ fn answer_write(
             reply.written(data.len() as u32);
         }
     };
-    let result = requests.ask(Asked::Write, ino, |engine, _| {
+    let result = requests.ask(Asked::Write, ino, |engine, ino| {
         Front::before_write(agreed, engine, fh_of(fh), flags)?;
-        if agreed.times {
-            return engine.write_keeping_times(fh_of(fh), offset, data);
+        let written = match agreed.times {
+            true => engine.write_keeping_times(fh_of(fh), offset, data),
+            false => engine.write_behind(fh_of(fh), offset, data, &mut accept),
+        };
+        if requests.shortage.wrote(engine, Ino(ino.0), &written, flags.contains(WriteFlags::FUSE_WRITE_CACHE)) {
+            let open = engine.open_for_writing().into_iter();
+            requests.pages.forget_attributes(open.map(|ino| requests.nodes.number(ino)).collect());
         }
-        engine.write_behind(fh_of(fh), offset, data, &mut accept)
+        written
     });
     match (result, reply) {
         (Ok(len), Some(reply)) => reply.written(len.min(data.len()) as u32),

@@ -6,7 +6,7 @@ use adit_core::types::{Access, Caller, FileName, Ino, Kind, SetAttr};
 use adit_core::{ErrorKind, FsError};
 use fuser::{FopenFlags, INodeNo, OpenAccMode, OpenFlags};
 
-use super::{Front, READ_BUFFER};
+use super::{Front, READ_BUFFER, pages};
 use crate::request::Kind as Asked;
 
 /// Files up to this length are given to the kernel whole when they are opened, in bytes.
@@ -26,7 +26,7 @@ impl Front {
         if self.requests.engine.may_wait(opened.fh, FileCall::Read { offset: 0, len: GIVEN_LEN_MAX as u64 }) {
             return false;
         }
-        let Some(kernel) = self.kernel.get() else { return false };
+        let Some(kernel) = self.requests.pages.kernel().get() else { return false };
         READ_BUFFER.with_borrow_mut(|buffer| {
             if buffer.len() < GIVEN_LEN_MAX {
                 buffer.resize(GIVEN_LEN_MAX, 0);
@@ -37,6 +37,17 @@ impl Front {
             });
             given.unwrap_or(false)
         })
+    }
+
+    /// A handle of `ino` was opened so. Where room is scarce, the kernel is to ask before it takes the first write.
+    pub(super) fn note_writer(&self, ino: INodeNo, flags: OpenFlags) {
+        let requests = &self.requests;
+        if access_of(flags) == Access::Write
+            && requests.shortage.opened(&requests.engine)
+            && let Some(kernel) = requests.pages.kernel().get()
+        {
+            pages::forget_attributes(kernel, ino);
+        }
     }
 
     /// Creates and opens. If the name came into being since the kernel looked, and the caller did not insist on making

@@ -3,12 +3,16 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use adit_core::engine::Engine;
-use adit_core::types::Ino;
+use adit_core::types::{Attr, Ino};
 use adit_core::{ErrorKind, FsError};
 use fuser::{Errno, INodeNo};
 
+use super::pages::Pages;
+use super::set_id;
+use super::shortage::Shortage;
 use crate::activity::Activity;
 use crate::errno::{ErrorLog, errno_of};
 use crate::nodes::Nodes;
@@ -20,12 +24,20 @@ pub(super) struct Requests {
     pub(super) engine: Arc<Engine>,
     pub(super) activity: Arc<Activity>,
     pub(super) nodes: Arc<Nodes>,
+    pub(super) pages: Pages,
+    pub(super) shortage: Shortage,
     errors: ErrorLog,
 }
 
 impl Requests {
     pub(super) fn new(engine: Arc<Engine>, activity: Arc<Activity>) -> Self {
-        Requests { engine, activity, nodes: Arc::default(), errors: ErrorLog::default() }
+        let shortage = Shortage::new(engine.options().kernel_writeback);
+        Requests { engine, activity, nodes: Arc::default(), pages: Pages::default(), shortage, errors: ErrorLog::default() }
+    }
+
+    /// How long the kernel may keep attributes that hold for `ttl`.
+    pub(super) fn kept(&self, attr: &Attr, ttl: Duration) -> Duration {
+        self.shortage.kept(&self.engine, attr, set_id::kept(attr, ttl))
     }
 
     /// Runs one request, about the inode that the kernel means by `node`. Which that is is found out while the request is in progress: one

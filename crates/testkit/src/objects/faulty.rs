@@ -417,7 +417,7 @@ mod tests {
         faults.add(ObjectFault::DoneAndFail(ErrorKind::TimedOut), &[ObjectCall::Put], "", 0, 1);
         let put = || objects.put("new", Content::Bytes(b"x"), &PutOptions { if_absent: true, ..Default::default() });
         assert_eq!(put().unwrap_err().kind(), ErrorKind::TimedOut);
-        assert_eq!(put().unwrap(), Stored::AlreadyThere);
+        assert_eq!(put().unwrap(), Stored::AlreadyThere { len: 1 });
     }
 
     #[test]

@@ -128,7 +128,18 @@ impl Request {
 
     /// The access key of the signature.
     pub fn access_key(&self) -> Option<&str> {
-        self.header("authorization")?.split_once("Credential=")?.1.split('/').next()
+        self.signed_with().next()
+    }
+
+    /// The region of the signature.
+    pub fn region(&self) -> Option<&str> {
+        self.signed_with().nth(2)
+    }
+
+    /// The access key, the day, the region, and what else the signature is for.
+    fn signed_with(&self) -> impl Iterator<Item = &str> {
+        let signed = self.header("authorization").and_then(|signed| signed.split_once("Credential="));
+        signed.into_iter().flat_map(|(_, rest)| rest.split('/'))
     }
 
     /// The first and the last byte that are asked for.
@@ -173,7 +184,12 @@ impl Response {
 
     /// An error as the protocol has it.
     pub fn error(status: u16, code: &str) -> Response {
-        let body = format!("<Error><Code>{code}</Code><Message>a message</Message><RequestId>1</RequestId></Error>");
+        Response::error_that_says(status, code, "a message")
+    }
+
+    /// The same with a message.
+    pub fn error_that_says(status: u16, code: &str, message: &str) -> Response {
+        let body = format!("<Error><Code>{code}</Code><Message>{message}</Message><RequestId>1</RequestId></Error>");
         Response::new(status, body).with("Content-Type", "application/xml")
     }
 

@@ -89,8 +89,12 @@ impl Objects for MemoryObjects {
     fn put(&self, key: &str, content: Content<'_>, options: &PutOptions<'_>) -> Result<Stored> {
         check_object_key(key)?;
         check_user_metadata(options.metadata)?;
-        if options.if_absent && self.state.lock().objects.contains_key(key) {
-            return Ok(Stored::AlreadyThere);
+        let taken = |state: &State| {
+            let object = state.objects.get(key).filter(|_| options.if_absent)?;
+            Some(Stored::AlreadyThere { len: object.bytes.len() as u64 })
+        };
+        if let Some(taken) = taken(&self.state.lock()) {
+            return Ok(taken);
         }
         let mut bytes = vec![0; content.len() as usize];
         content
@@ -100,8 +104,8 @@ impl Objects for MemoryObjects {
             options.metadata.iter().map(|(name, value)| (String::from(*name), String::from(*value))).collect();
         metadata.sort();
         let mut state = self.state.lock();
-        if options.if_absent && state.objects.contains_key(key) {
-            return Ok(Stored::AlreadyThere);
+        if let Some(taken) = taken(&state) {
+            return Ok(taken);
         }
         state.stored += 1;
         let tag = Tag::new(format!("\"{}\"", state.stored));

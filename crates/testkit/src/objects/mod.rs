@@ -22,7 +22,7 @@ pub use distance::{DistantServer, Traffic};
 pub use faulty::{FaultyObjects, ObjectCall, ObjectFault, ObjectFaults, ObjectStats};
 pub use http::{Request as HttpRequest, Response as HttpResponse};
 pub use memory::MemoryObjects;
-pub use s3::{Conditions, FaultyS3};
+pub use s3::{Checksums, Conditions, FaultyS3};
 pub use server::{FaultyServer, HttpFault, RequestLog};
 pub use service::LoopbackService;
 pub use suite::check_objects;

@@ -185,7 +185,7 @@ impl Suite<'_> {
         assert!(matches!(stored, Stored::New(_)), "{stored:?}");
         for _ in 0..2 {
             let stored = self.objects.put(&key, Content::Bytes(b"yours"), &IF_ABSENT).unwrap();
-            assert_eq!(stored, Stored::AlreadyThere);
+            assert_eq!(stored, Stored::AlreadyThere { len: 4 });
         }
         assert_eq!(self.read("once", 0, 100), b"mine");
         assert!(self.objects.if_absent_is_atomic().is_some(), "it is known after such a put");
@@ -314,7 +314,7 @@ impl Suite<'_> {
             offset += fetched.count as u64;
         }
         let stored = self.objects.put(&key, Content::Source(&Pattern(LARGE_LEN_BYTES)), &options).unwrap();
-        assert_eq!(stored, Stored::AlreadyThere);
+        assert_eq!(stored, Stored::AlreadyThere { len: LARGE_LEN_BYTES });
 
         struct Unreadable;
         impl ContentSource for Unreadable {

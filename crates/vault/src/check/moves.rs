@@ -14,13 +14,12 @@ use crate::format::names::{is_long, shorten};
 use crate::format::{ContentCipher, DirId, NameCipher};
 use crate::journal::recover::{ASIDE_DIR, read_small};
 use crate::journal::{owner_beside, temporary};
+use crate::perm;
 
 /// Name of the vault's directory for what was found without a name.
 pub(super) const LOST_AND_FOUND: &str = "lost+found";
 /// Numbers that are tried behind a name, or in front of a path, that is taken.
 const TRIES_MAX: u32 = 100_000;
-const FOLDER_PERM: u16 = 0o700;
-const SMALL_FILE_PERM: u16 = 0o600;
 
 /// Moves things within a vault.
 pub(super) struct Mover<'a> {
@@ -72,8 +71,8 @@ impl<'a> Mover<'a> {
     }
 
     /// What a repair makes is whose directory it is in: it may run as root, and others must be able to open it.
-    fn make_dir(&self, path: &str, perm: u16) -> Result<()> {
-        match self.root.make_dir(Path::new(path), perm, owner_beside(self.root, path)) {
+    fn make_dir(&self, path: &str) -> Result<()> {
+        match self.root.make_dir(Path::new(path), perm::folder(self.root, 0), owner_beside(self.root, path)) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             other => other.map_err(|e| FsError::from(e).on("make", path)),
         }
@@ -81,13 +80,13 @@ impl<'a> Mover<'a> {
 
     /// Makes a folder that things can be moved into: it must not be younger than they are.
     fn make_durable_dir(&self, path: &str) -> Result<()> {
-        self.make_dir(path, FOLDER_PERM)?;
+        self.make_dir(path)?;
         self.sync(path.rsplit_once('/').map_or("", |(parent, _)| parent))
     }
 
     fn publish(&self, path: &str, content: &[u8]) -> Result<()> {
         let owner = owner_beside(self.root, path);
-        let new = NewFile { content, perm: SMALL_FILE_PERM, owner, durable: true };
+        let new = NewFile { content, perm: perm::file(self.root, 0), owner, durable: true };
         self.root.publish(Path::new(path), &new).map(drop).map_err(|e| FsError::from(e).on("write", path))
     }
 
@@ -132,10 +131,9 @@ impl<'a> Mover<'a> {
     pub fn make_content(&self, id: &DirId) -> Result<String> {
         let hash = self.names.dir_hash(id);
         let path = hash.path();
-        for (folder, perm) in [(DATA_DIR.to_owned(), 0o755), (format!("{DATA_DIR}/{}", hash.prefix()), 0o755)] {
-            self.make_dir(&folder, perm)?;
+        for folder in [DATA_DIR, &format!("{DATA_DIR}/{}", hash.prefix()), &path] {
+            self.make_dir(folder)?;
         }
-        self.make_dir(&path, FOLDER_PERM)?;
         self.write_dir_id(id)?;
         Ok(path)
     }
@@ -246,7 +244,7 @@ impl<'a> Mover<'a> {
     fn make_entry(&self, to: &str, full: &str, long: bool, part: Option<(&str, &[u8])>) -> Result<bool> {
         let parent = to.rsplit_once('/').map_or("", |(parent, _)| parent);
         let fresh = new_temporary(parent);
-        self.make_dir(&fresh, FOLDER_PERM)?;
+        self.make_dir(&fresh)?;
         if long {
             self.publish(&format!("{fresh}/{NAME_FILE}"), full.as_bytes())?;
         }

@@ -41,6 +41,8 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 pub(crate) use record::Step;
 use record::{Frame, Record};
 
+use crate::perm;
+
 /// Version of the segment format.
 const VERSION: u32 = 2;
 /// A segment of this size asks for a checkpoint.
@@ -691,14 +693,15 @@ pub(crate) fn owner_beside(vault: &dyn HostDir, path: &str) -> Option<Caller> {
     vault.stat(parent_of(path)).ok().map(|a| Caller { uid: a.uid, gid: a.gid })
 }
 
-/// Makes the folder `d/XX` if it is not there. It belongs to no entry: its owner is that of `d`, so that whoever may make
-/// directories in the vault with one client may with another.
-pub(crate) fn make_prefix(vault: &dyn HostDir, path: &str) -> std::io::Result<()> {
+/// Makes the folder `d/XX` if it is not there, and lets those through it whom the directory lets in that is about to be made
+/// there, with the permissions `entry`. It belongs to no entry: its owner is that of `d`, so that whoever may make directories in
+/// the vault with one client may with another.
+pub(crate) fn make_prefix(vault: &dyn HostDir, path: &str, entry: u16) -> std::io::Result<()> {
     match vault.stat(Path::new(path)) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-        other => return other.map(drop),
+        other => return other.map(|found| perm::open_way(vault, path, found.perm, entry)),
     }
-    match vault.make_dir(Path::new(path), 0o755, owner_beside(vault, path)) {
+    match vault.make_dir(Path::new(path), perm::shared_folder(vault, entry), owner_beside(vault, path)) {
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         other => other,
     }
@@ -738,6 +741,27 @@ pub(crate) fn open_as_owner(vault: &dyn HostDir, path: &Path, access: Access) ->
     }
 }
 
+/// Does `work` in the directory `dir` also where its mode forbids that to us as its owner. It is bookkeeping: whether the caller
+/// may do what it is for, the kernel has checked, and of a directory that is removed or replaced the mode says nothing of that.
+pub(crate) fn as_owner<T>(
+    vault: &dyn HostDir,
+    dir: &Path,
+    mut work: impl FnMut() -> std::io::Result<T>,
+) -> std::io::Result<T> {
+    let refused = match work() {
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => e,
+        other => return other,
+    };
+    let perm = vault.stat(dir)?.perm;
+    let set = |perm| vault.set_attr(dir, &SetAttr { perm: Some(perm), ..SetAttr::default() });
+    if perm & 0o700 == 0o700 || set(perm | 0o700).is_err() {
+        return Err(refused);
+    }
+    let done = work();
+    set(perm)?;
+    done
+}
+
 /// Gives a file another content in one step; owner and mode stay.
 fn rewrite(vault: &dyn HostDir, path: &str, bytes: &[u8]) -> std::io::Result<()> {
     if recover::read_small(vault, path, bytes.len()).is_ok_and(|found| found.as_deref() == Some(bytes)) {
@@ -747,7 +771,7 @@ fn rewrite(vault: &dyn HostDir, path: &str, bytes: &[u8]) -> std::io::Result<()>
     let fresh = parent_of(path).join(temporary::name_of_content(bytes));
     let (perm, owner) = match vault.stat(Path::new(path)) {
         Ok(old) => (old.perm, Some(Caller { uid: old.uid, gid: old.gid })),
-        Err(_) => (0o600, owner_beside(vault, path)),
+        Err(_) => (perm::file(vault, 0), owner_beside(vault, path)),
     };
     let new = NewFile { content: bytes, perm, owner, durable: true };
     match vault.publish(&fresh, &new) {
@@ -772,16 +796,18 @@ fn make_step(vault: &dyn HostDir, step: &Step) -> Result<()> {
         Step::MakeDir { path } => (
             path,
             vec![parent_of(path)],
-            exists_is_done(vault.make_dir(Path::new(path), 0o700, owner_beside(vault, path))),
+            exists_is_done(vault.make_dir(Path::new(path), perm::folder(vault, 0), owner_beside(vault, path))),
         ),
         Step::Write { path, bytes } => {
-            let new = NewFile { content: bytes, perm: 0o600, owner: owner_beside(vault, path), durable: true };
+            let (perm, owner) = (perm::file(vault, 0), owner_beside(vault, path));
+            let new = NewFile { content: bytes, perm, owner, durable: true };
             let done = vault.publish(Path::new(path), &new).map(drop);
             (path, vec![parent_of(path)], exists_is_done(done))
         }
         Step::Rewrite { path, bytes, .. } => (path, vec![parent_of(path)], rewrite(vault, path, bytes)),
         Step::RemoveFile { path } => {
-            (path, vec![parent_of(path)], missing_is_done(vault.remove(Path::new(path), Kind::File)))
+            let remove = || vault.remove(Path::new(path), Kind::File);
+            (path, vec![parent_of(path)], missing_is_done(as_owner(vault, parent_of(path), remove)))
         }
         Step::RemoveDir { path } => {
             (path, vec![parent_of(path)], missing_is_done(vault.remove(Path::new(path), Kind::Directory)))
@@ -789,7 +815,7 @@ fn make_step(vault: &dyn HostDir, step: &Step) -> Result<()> {
     };
     result.map_err(|e| FsError::from(e).on("rename", subject))?;
     for dir in dirs {
-        match vault.sync(SyncTarget::Dir(dir)) {
+        match as_owner(vault, dir, || vault.sync(SyncTarget::Dir(dir))) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                 return Err(FsError::from(e).on("sync", dir.display()));
             }

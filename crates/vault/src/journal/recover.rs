@@ -24,6 +24,7 @@ use super::{VaultId, make_prefix, make_step, open_as_owner, owner_beside, segmen
 use crate::format::content::{CHUNK_CLEAR_BYTES, object};
 use crate::format::names::{C9R, C9S, CONTENTS_FILE, DIR_FILE, DIRID_FILE, NAME_FILE, SYMLINK_FILE, shorten};
 use crate::format::{ContentCipher, DirId, FileCipher, NameCipher};
+use crate::perm;
 
 /// How far the clocks may differ that an epoch and the vault's files took their times from.
 const CLOCK_SLACK_SECS: i64 = 120;
@@ -623,12 +624,12 @@ impl Work<'_> {
         };
         // The folder's owner is the directory's.
         let owner = owner_beside(self.vault, &format!("{entry}/{DIR_FILE}"));
-        make_prefix(self.vault, &format!("d/{}", hash.prefix())).map_err(failed)?;
-        exists_is_fine(self.vault.make_dir(Path::new(&dir), 0o755, owner)).map_err(failed)?;
+        make_prefix(self.vault, &format!("d/{}", hash.prefix()), 0).map_err(failed)?;
+        exists_is_fine(self.vault.make_dir(Path::new(&dir), perm::folder(self.vault, 0), owner)).map_err(failed)?;
         let bytes = object::encode_dir_id(self.content, id)
             .map_err(|e| FsError::new(ErrorKind::Io).on("recover", &dir).because(e))?;
         // Durable with everything else before the segments go.
-        let new = NewFile { content: &bytes, perm: 0o600, owner, durable: false };
+        let new = NewFile { content: &bytes, perm: perm::file(self.vault, 0), owner, durable: false };
         self.vault.publish(Path::new(&id_path), &new).map_err(failed)?;
         self.report.directories_completed += 1;
         Ok(Some(dir))
@@ -660,7 +661,8 @@ impl Work<'_> {
 
     fn aside(&mut self, path: &str) -> Result<()> {
         let failed = |e: std::io::Error| FsError::from(e).on("move aside", path);
-        match self.vault.make_dir(Path::new(ASIDE_DIR), 0o700, owner_beside(self.vault, ASIDE_DIR)) {
+        let owner = owner_beside(self.vault, ASIDE_DIR);
+        match self.vault.make_dir(Path::new(ASIDE_DIR), perm::folder(self.vault, 0), owner) {
             Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(failed(e)),
             _ => {}
         }

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use adit_core::media::{NewFile, Published, Remains};
+use adit_core::media::{HostEntry, NewFile, Published, Remains};
 use adit_core::store::NewNode;
 use adit_core::types::{Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr};
 use adit_core::{ErrorKind, FsError, Result};
@@ -19,11 +19,9 @@ use crate::format::DirId;
 use crate::format::content::object::MAX_SYMLINK_BYTES;
 use crate::format::names::{CONTENTS_FILE, DATA_DIR, DIR_FILE, DIRID_FILE, NAME_FILE, SYMLINK_FILE, nfc};
 use crate::journal::temporary::{Whose, name_to_move, whose};
-use crate::journal::{FileId, Op, make_prefix};
+use crate::journal::{FileId, Op, as_owner, make_prefix};
+use crate::perm;
 
-/// Mode of the folders and small files that only carry structure.
-const FOLDER_PERM: u16 = 0o700;
-const SMALL_FILE_PERM: u16 = 0o600;
 /// Directories above one another. What is known of places that other clients change may contradict itself, even make a
 /// ring: every walk towards the root ends here.
 pub(super) const DEPTH_MAX: usize = 1 << 16;
@@ -97,7 +95,7 @@ pub(super) fn create(
         let new = inherit(shared, &dir, Kind::File, new)?;
         let whole = NewFile { owner: Some(new.caller), ..whole };
         let folder = passage(&op, &dir);
-        make_folder(shared, &folder, &sealed, new.caller).map_err(failed)?;
+        make_folder(shared, &folder, &sealed, &new).map_err(failed)?;
         let inner = format!("{folder}/{CONTENTS_FILE}");
         let made = shared.root.publish_known(Path::new(&inner), &whole).map_err(FsError::from);
         // Its directory is the folder here, and not yet that of the entry.
@@ -131,17 +129,18 @@ pub(super) fn create(
 ///
 /// Everything of an entry is its owner's, not only what carries its content: a mount by root serves others as well, and
 /// their own clients must be able to open what they made.
-fn make_folder(shared: &Shared, folder: &str, sealed: &Sealed, owner: Caller) -> Result<()> {
-    shared.root.make_dir(Path::new(folder), FOLDER_PERM, Some(owner))?;
+fn make_folder(shared: &Shared, folder: &str, sealed: &Sealed, entry: &NewNode) -> Result<()> {
+    shared.root.make_dir(Path::new(folder), perm::folder(&*shared.root, entry.perm), Some(entry.caller))?;
     if sealed.long {
         // Durable: without it the name is lost, and it is no longer than a few sectors.
-        small_file(shared, &format!("{folder}/{NAME_FILE}"), sealed.full.as_bytes(), true, owner)?;
+        small_file(shared, &format!("{folder}/{NAME_FILE}"), sealed.full.as_bytes(), true, entry)?;
     }
     Ok(())
 }
 
-fn small_file(shared: &Shared, path: &str, content: &[u8], durable: bool, owner: Caller) -> Result<()> {
-    let new = NewFile { content, perm: SMALL_FILE_PERM, owner: Some(owner), durable };
+/// Makes a small file of an entry.
+fn small_file(shared: &Shared, path: &str, content: &[u8], durable: bool, entry: &NewNode) -> Result<()> {
+    let new = NewFile { content, perm: perm::file(&*shared.root, entry.perm), owner: Some(entry.caller), durable };
     shared.root.publish(Path::new(path), &new)?;
     Ok(())
 }
@@ -200,8 +199,8 @@ pub(super) fn mkdir(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>, new: 
     };
     // First what tells of the content directory, so that recovery finds one that was not finished.
     let id_file = format!("{folder}/{DIR_FILE}");
-    make_folder(shared, &folder, &sealed, new.caller)
-        .and_then(|()| small_file(shared, &id_file, id.as_str().as_bytes(), false, new.caller))
+    make_folder(shared, &folder, &sealed, &new)
+        .and_then(|()| small_file(shared, &id_file, id.as_str().as_bytes(), false, &new))
         .and_then(|()| make_content(shared, &op, &id, &new))
         .and_then(|()| place_folder(shared, &folder, &path))
         .map_err(undo)?;
@@ -217,12 +216,12 @@ pub(super) fn mkdir(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>, new: 
 /// Makes the content directory of a new id.
 fn make_content(shared: &Shared, op: &Op<'_>, id: &DirId, new: &NewNode) -> Result<()> {
     let content = shared.names.dir_hash(id);
-    make_prefix(&*shared.root, &format!("{DATA_DIR}/{}", content.prefix()))?;
+    make_prefix(&*shared.root, &format!("{DATA_DIR}/{}", content.prefix()), new.perm)?;
     let path = content.path();
     // Until its id file is in it, its owner can always write.
     shared.root.make_dir(Path::new(&path), new.perm | 0o700, Some(new.caller))?;
     let bytes = seal_small(shared, op, id.as_str().as_bytes())?;
-    small_file(shared, &format!("{path}/{DIRID_FILE}"), &bytes, false, new.caller)?;
+    small_file(shared, &format!("{path}/{DIRID_FILE}"), &bytes, false, new)?;
     if new.perm & 0o700 != 0o700 {
         shared.root.set_attr(Path::new(&path), &SetAttr { perm: Some(new.perm), ..SetAttr::default() })?;
     }
@@ -251,7 +250,8 @@ pub(super) fn symlink(
     let clear = new_name(name)?;
     let sealed = shared.seal_name(&dir, &clear)?;
     check_free(shared, &dir, name)?;
-    let new = inherit(shared, &dir, Kind::Symlink, &NewNode { perm: SMALL_FILE_PERM, umask: 0, caller })?;
+    let perm = perm::file(&*shared.root, 0);
+    let new = inherit(shared, &dir, Kind::Symlink, &NewNode { perm, umask: 0, caller })?;
     shared.before_reuse(&dir, &sealed.stored)?;
     op.intent(&dir.hash)?;
     let bytes = seal_small(shared, &op, target.as_bytes())?;
@@ -259,7 +259,7 @@ pub(super) fn symlink(
     let folder = passage(&op, &dir);
     // Durable: a link is small, rare, and nothing of it could be told without its content.
     let file = NewFile { content: &bytes, perm: new.perm, owner: Some(new.caller), durable: true };
-    make_folder(shared, &folder, &sealed, new.caller)
+    make_folder(shared, &folder, &sealed, &new)
         .and_then(|()| Ok(shared.root.publish(Path::new(&format!("{folder}/{SYMLINK_FILE}")), &file)?))
         .and_then(|_| place_folder(shared, &folder, &path))
         .map_err(|e| {
@@ -332,6 +332,7 @@ pub(super) fn rmdir(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>) -> Re
     let found = shared.find(&dir, name)?;
     let Shape::Directory(id) = &found.shape else { return Err(ErrorKind::NotDirectory.into()) };
     remove_directory(shared, &op, &dir, &found.path, id)?;
+    shared.removed.add(found.attr);
     shared.nodes.unlinked(found.attr.ino, &dir.id, &found.name);
     Ok(())
 }
@@ -359,7 +360,7 @@ pub(super) fn remove_directory(shared: &Shared, op: &Op<'_>, dir: &DirNode, path
 /// `NotEmpty` unless the content directory holds nothing but its id file. Foreign files count: they are left alone.
 pub(super) fn check_empty(shared: &Shared, content: &str) -> Result<()> {
     let (mut entries, mut temporaries, mut foreign) = (0, Vec::new(), None);
-    let count = shared.root.list(Path::new(content), &mut |e| {
+    let mut look = |e: HostEntry<'_>| {
         let name = String::from_utf8_lossy(e.name);
         if name == DIRID_FILE {
         } else if let Some(whose) = whose(&name) {
@@ -370,7 +371,9 @@ pub(super) fn check_empty(shared: &Shared, content: &str) -> Result<()> {
                 foreign = Some(name.into_owned());
             }
         }
-    });
+    };
+    let at = Path::new(content);
+    let count = as_owner(&*shared.root, at, || shared.root.list(at, &mut look));
     match count {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         other => other.map_err(|e| FsError::from(e).on("list", content))?,
@@ -381,25 +384,28 @@ pub(super) fn check_empty(shared: &Shared, content: &str) -> Result<()> {
     if entries > 0 {
         return Err(ErrorKind::NotEmpty.into());
     }
-    temporaries.iter().try_for_each(|(path, whose)| clear_temporary(shared, path, *whose))
+    temporaries.iter().try_for_each(|(path, whose)| clear_temporary(shared, at, path, *whose))
 }
 
 /// Removes what lies under a temporary name in a directory that is to be removed, if it is nobody's: what this store
 /// discarded, an empty folder or file, a file that the medium never published. Anything else can be a user's, which a plan
 /// moves at this moment or had to give up: `NotEmpty`. What a kill left of ours, recovery has removed.
-fn clear_temporary(shared: &Shared, path: &str, whose: Whose) -> Result<()> {
+fn clear_temporary(shared: &Shared, dir: &Path, path: &str, whose: Whose) -> Result<()> {
     let is_ours = shared.discarded.lock().contains(path);
     if is_ours {
         discard_folder(shared, path);
         return Ok(());
     }
     let at = Path::new(path);
-    let removed = shared.root.stat(at).and_then(|found| match found.kind {
+    let remove = || match shared.root.stat(at)? {
         // Fails unless it is empty.
-        Kind::Directory => shared.root.remove(at, Kind::Directory),
-        Kind::File if found.size == 0 || whose == Whose::Medium => shared.root.remove(at, Kind::File),
+        found if found.kind == Kind::Directory => shared.root.remove(at, Kind::Directory),
+        found if found.kind == Kind::File && (found.size == 0 || whose == Whose::Medium) => {
+            shared.root.remove(at, Kind::File)
+        }
         _ => Err(std::io::ErrorKind::DirectoryNotEmpty.into()),
-    });
+    };
+    let removed = as_owner(&*shared.root, dir, remove);
     match removed {
         Err(e) if e.kind() == std::io::ErrorKind::DirectoryNotEmpty => {
             let why = "something lies there under a temporary name; where no other mount is moving it, \
@@ -416,15 +422,8 @@ fn clear_temporary(shared: &Shared, path: &str, whose: Whose) -> Result<()> {
 fn remove_content(shared: &Shared, op: &Op<'_>, content: &str, id: &DirId) -> Result<()> {
     let at = Path::new(content);
     let id_path = format!("{content}/{DIRID_FILE}");
-    let remove_id = || match shared.root.remove(Path::new(&id_path), Kind::File) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    };
-    match remove_id() {
-        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
-            shared.root.set_attr(at, &SetAttr { perm: Some(0o700), ..SetAttr::default() })?;
-            remove_id()?;
-        }
+    match as_owner(&*shared.root, at, || shared.root.remove(Path::new(&id_path), Kind::File)) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
         other => other?,
     }
     match shared.root.remove(at, Kind::Directory) {
@@ -433,8 +432,10 @@ fn remove_content(shared: &Shared, op: &Op<'_>, content: &str, id: &DirId) -> Re
         Err(e) => {
             // Another client made an entry meanwhile: the directory is whole again. Recovery would do the same.
             let bytes = seal_small(shared, op, id.as_str().as_bytes())?;
-            let owner = shared.root.stat(at).map(|a| Caller { uid: a.uid, gid: a.gid })?;
-            small_file(shared, &id_path, &bytes, false, owner)?;
+            let found = shared.root.stat(at)?;
+            let owner = Some(Caller { uid: found.uid, gid: found.gid });
+            let new = NewFile { content: &bytes, perm: perm::file(&*shared.root, found.perm), owner, durable: false };
+            as_owner(&*shared.root, at, || shared.root.publish(Path::new(&id_path), &new))?;
             Err(e.into())
         }
     }

@@ -16,8 +16,11 @@ use super::{Shared, VaultFile};
 use crate::check::name::was_an_entry;
 use crate::format::DirId;
 use crate::format::content::object;
-use crate::format::names::{C9R, C9S, CONTENTS_FILE, DIR_FILE, NAME_FILE, SYMLINK_FILE, is_long, nfc, shorten};
+use crate::format::names::{
+    C9R, C9S, CONTENTS_FILE, DATA_DIR, DIR_FILE, DIRID_FILE, NAME_FILE, SYMLINK_FILE, is_long, nfc, shorten,
+};
 use crate::journal::recover::read_small;
+use crate::perm;
 
 /// Directories, and entries in each, of which is kept that listings left something out; in a mount nobody asks.
 const LEFT_OUT_MAX: usize = 100;
@@ -118,6 +121,9 @@ pub(super) fn check_new_name(name: FileName<'_>, clear: &str) -> Result<()> {
 
 /// How a name is spelt: entries are stored in normal form C, and found by other forms as well.
 pub(super) fn spelling(name: FileName<'_>) -> Spelling {
+    if name.as_bytes().is_ascii() {
+        return Spelling::Only; // asked at each lookup
+    }
     let Ok(name) = text(name) else { return Spelling::Only };
     match nfc(name) {
         Cow::Owned(_) => Spelling::Other,
@@ -389,6 +395,9 @@ impl Shared {
     }
 
     pub(super) fn attr_of(&self, ino: Ino) -> Result<Attr> {
+        if let Some(attr) = self.removed.get(ino) {
+            return Ok(attr);
+        }
         if let Some((file, host)) = self.used_file(ino)? {
             drop(file);
             let path = || self.object_path(ino).unwrap_or_else(|| "an unlinked file".to_owned());
@@ -409,6 +418,9 @@ impl Shared {
     }
 
     pub(super) fn set_attr(&self, ino: Ino, set: &SetAttr) -> Result<()> {
+        if self.removed.set_attr(ino, set) {
+            return Ok(());
+        }
         // A link has no mode of its own.
         let is_link = ino != Ino::ROOT && self.known(ino)?.what.kind() == Kind::Symlink;
         let set = if is_link { SetAttr { perm: None, ..*set } } else { *set };
@@ -419,7 +431,33 @@ impl Shared {
             (Some((file, _)), _) => file.host().set_attr(&set).map_err(failed),
             (None, Some(path)) => self.root.set_attr(Path::new(path), &set).map_err(failed),
             (None, None) => Err(ErrorKind::Stale.into()),
+        }?;
+        set.perm.into_iter().try_for_each(|perm| self.open_way_to(ino, perm))
+    }
+
+    /// Gives what carries the entry of `ino` the permissions that go with its own, `perm`.
+    pub(super) fn open_way_to(&self, ino: Ino, perm: u16) -> Result<()> {
+        let (folder, file) = (perm::folder(&*self.root, perm), perm::file(&*self.root, perm));
+        if let Ok(dir) = self.directory(ino) {
+            let prefix = format!("{DATA_DIR}/{}", dir.hash.prefix());
+            let found = self.root.stat(Path::new(&prefix)).map_err(|e| FsError::from(e).on("look up", &prefix))?;
+            perm::open_way(&*self.root, &prefix, found.perm, perm);
+            perm::follow(&*self.root, &format!("{}/{DIRID_FILE}", dir.hash), file);
         }
+        let Some(Place { parent, name }) = self.nodes.place(ino) else { return Ok(()) };
+        let (stored, long) = self.stored_name(&parent, &name)?;
+        let entry = format!("{}/{stored}", parent.hash);
+        let is_directory = self.known(ino)?.what.kind() == Kind::Directory;
+        if is_directory || long {
+            perm::follow(&*self.root, &entry, folder);
+        }
+        if is_directory {
+            perm::follow(&*self.root, &format!("{entry}/{DIR_FILE}"), file);
+        }
+        if long {
+            perm::follow(&*self.root, &format!("{entry}/{NAME_FILE}"), file);
+        }
+        Ok(())
     }
 
     pub(super) fn link_target(&self, ino: Ino) -> Result<Vec<u8>> {
@@ -434,7 +472,7 @@ impl Shared {
     /// The cleartext name of an entry, or why it cannot be read.
     ///
     /// # Errors
-    /// `Exhausted`: what could be read with more memory or handles is not to be left out.
+    /// `Exhausted`, `TooManyFiles`: what could be read with more memory or handles is not to be left out.
     pub(super) fn open_name(&self, dir: &DirNode, stored: &str) -> Result<std::result::Result<String, Unnamed>> {
         let damaged = |why: &str| Ok(Err((ErrorKind::Corrupt, why.to_owned())));
         let full = if stored.ends_with(C9S) {
@@ -445,7 +483,7 @@ impl Shared {
                     _ => return damaged("name.c9s does not belong to this folder"),
                 },
                 Ok(None) => return damaged("name.c9s is missing"),
-                Err(e) if e.kind() == ErrorKind::Exhausted => return Err(e),
+                Err(e) if matches!(e.kind(), ErrorKind::Exhausted | ErrorKind::TooManyFiles) => return Err(e),
                 Err(e) => return Ok(Err((e.kind(), e.to_string()))),
             }
         } else {
@@ -475,7 +513,7 @@ impl Shared {
         let mut entries = Vec::new();
         let listed = self.root.list(Path::new(&content), &mut |e| {
             if let Ok(name) = std::str::from_utf8(e.name)
-                && name != crate::format::names::DIRID_FILE
+                && name != DIRID_FILE
                 && (name.ends_with(C9R) || name.ends_with(C9S))
             {
                 entries.push((Box::<str>::from(name), e.ino, e.kind));

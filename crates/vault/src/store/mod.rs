@@ -4,7 +4,9 @@
 //! - [`file`]: open content files, chunk by chunk; [`kept`]: those that stay open for a moment;
 //! - [`entries`]: ciphertext paths, lookup, listing;
 //! - [`change`]: create, mkdir, symlink, unlink, rmdir;
-//! - [`rename`]: moves, replacement, exchange.
+//! - [`rename`]: moves, replacement, exchange;
+//! - [`removed`]: directories that are gone, and open;
+//! - [`thrift`]: what is kept open gives its descriptors back first.
 //!
 //! Locking: `naming` is held shared by everything that goes from a name to an object or back, and alone by what takes
 //! several host operations to look like one (rename, rmdir). Order: `naming`, then the journal's gate, then a file's
@@ -16,10 +18,12 @@ mod entries;
 mod file;
 mod kept;
 mod nodes;
+mod removed;
 mod rename;
 mod rescue;
 #[cfg(test)]
 mod tests;
+mod thrift;
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -41,6 +45,8 @@ use self::buffers::Buffers;
 use self::file::{Handle, HeaderOrBytes, VaultFile};
 use self::kept::Kept;
 use self::nodes::{DirNode, Nodes, What};
+use self::removed::Removed;
+use self::thrift::Thrift;
 use crate::format::content::CHUNK_CLEAR_BYTES;
 use crate::format::names::DIR_FILE;
 use crate::format::{ContentCipher, DirId, Layout, Masterkey, NameCipher, VaultConfig};
@@ -126,11 +132,12 @@ pub(crate) struct Shared {
     threshold: u32,
     nodes: Nodes,
     root_dir: Arc<DirNode>,
+    removed: Removed,
     naming: RwLock<()>,
     pub(crate) journal: Option<Journal>,
     unsynced: Mutex<UnsyncedDirs>,
     buffers: Buffers,
-    kept: Kept,
+    kept: Arc<Kept>,
     /// Per directory, what its latest whole listing left out.
     left_out: Mutex<HashMap<Ino, Vec<entries::Unnamed>>>,
     /// Folders under names of passage that could not be removed: nothing in them is anybody's.
@@ -184,24 +191,27 @@ impl VaultStore {
         for (slot, dir) in abandoned.iter().chain(&state).enumerate() {
             left.extend(recover::leftovers(dir, slot)?);
         }
+        let kept = Arc::new(Kept::new());
+        let thrift: Arc<dyn HostDir> = Arc::new(Thrift { host: root.clone(), kept: kept.clone() });
         let journal = match state {
-            Some(state) => Some(Journal::create(root.clone(), state, id)?),
+            Some(state) => Some(Journal::create(thrift.clone(), state, id)?),
             None => None,
         };
         let shared = Arc::new(Shared {
-            root,
+            root: thrift,
             layout: content.layout(),
             names,
             content,
             threshold: config.shortening_threshold,
             nodes: Nodes::new(),
             root_dir,
+            removed: Removed::default(),
             naming: RwLock::new(()),
             journal,
             unsynced: Mutex::default(),
             buffers: Buffers::default(),
             left_out: Mutex::default(),
-            kept: Kept::new(),
+            kept,
             discarded: Mutex::default(),
             winding_up: AtomicBool::new(false),
         });
@@ -496,16 +506,7 @@ fn open_file(shared: &Arc<Shared>, ino: Ino, access: Access) -> Result<Arc<Vault
 }
 
 fn open_host(shared: &Shared, path: &str, access: Access) -> Result<Arc<dyn adit_core::media::HostFile>> {
-    let open = || open_as_owner(&*shared.root, Path::new(path), access);
-    let host = match open() {
-        // Files that nobody uses hold no descriptors that someone needs.
-        Err(e) if is_out_of_descriptors(&e) && shared.kept.clear() > 0 => open(),
-        other => other,
-    };
-    host.map(Arc::from).map_err(|e| FsError::from(e).on("open", path))
-}
-fn is_out_of_descriptors(e: &std::io::Error) -> bool {
-    matches!(rustix::io::Errno::from_io_error(e), Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
+    open_as_owner(&*shared.root, Path::new(path), access).map(Arc::from).map_err(|e| FsError::from(e).on("open", path))
 }
 
 impl Store for VaultStore {
@@ -533,6 +534,8 @@ impl Store for VaultStore {
 
     fn forget(&self, ino: Ino) {
         self.shared.kept.remove(ino);
+        // Before its number can come again.
+        self.shared.removed.forget(ino);
         self.shared.nodes.forget(ino);
     }
 
@@ -562,6 +565,9 @@ impl Store for VaultStore {
 
     fn read_dir(&self, dir: Ino, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<()> {
         let _naming = self.shared.naming.read();
+        if self.shared.removed.get(dir).is_some() {
+            return Ok(());
+        }
         let dir = self.shared.directory(dir)?;
         self.shared.list(&dir, start, sink)
     }
@@ -623,7 +629,7 @@ impl Store for VaultStore {
     }
 
     fn sync_dir(&self, dir: Ino) -> Result<()> {
-        if self.shared.journal.is_none() {
+        if self.shared.journal.is_none() || self.shared.removed.get(dir).is_some() {
             return Ok(());
         }
         // A new object without a durable header or id would not survive under its durable name.

@@ -14,6 +14,7 @@ mod group;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
+use adit_core::numbers::Numbering;
 use adit_core::types::{Ino, Kind};
 use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock};
@@ -24,8 +25,8 @@ use crate::format::names::DirContext;
 use crate::format::{DirHash, DirId, NameCipher};
 
 const SHARDS: usize = 16;
-/// Aliases start here; hosts number upwards from small values.
-const ALIAS_FIRST: u64 = 0x7ff0_0000_0000_0000;
+/// Aliases start here, between what [`Numbering::own`] gives.
+const ALIAS_FIRST: u64 = 1 << 50;
 
 /// A known directory.
 pub(crate) struct DirNode {
@@ -88,6 +89,7 @@ pub(crate) struct Nodes {
     shards: Box<[RwLock<Shard>]>,
     parents: RwLock<Parents>,
     aliases: Mutex<Aliases>,
+    numbering: Numbering,
     alias_count: AtomicUsize,
 }
 
@@ -210,6 +212,7 @@ impl Nodes {
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
             parents: RwLock::default(),
             aliases: Mutex::default(),
+            numbering: Numbering::new(0),
             alias_count: AtomicUsize::new(0),
         }
     }
@@ -226,7 +229,7 @@ impl Nodes {
             return ino;
         }
         // The root is always 1; a host's own inode 1 (not on ext4, xfs or btrfs) becomes an alias of a fixed number.
-        if host_ino == Ino::ROOT.0 { Ino(ALIAS_FIRST - 1) } else { Ino(host_ino) }
+        if host_ino == Ino::ROOT.0 { Ino(ALIAS_FIRST - 1) } else { self.numbering.own(host_ino) }
     }
 
     /// Makes the object known at its place and returns its number. `make` builds what it is, given that number, unless

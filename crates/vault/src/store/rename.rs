@@ -102,10 +102,14 @@ pub(super) fn rename(
         shared.nodes.unlinked(target.attr.ino, &to.dir.id, &target.name);
         if let Shape::Directory(id) = &target.shape {
             shared.unsynced.lock().forget(id);
+            shared.removed.add(target.attr);
         }
     }
     mark_moved(shared, source, &to);
     shared.nodes.moved(source.attr.ino, Place { parent: to.dir.clone(), name: to.clear.clone() });
+    if to.sealed.long && !from.sealed.long {
+        shared.open_way_to(source.attr.ino, source.attr.perm)?;
+    }
     shared.touched(&from.dir);
     shared.touched(&to.dir);
     if from.dir.id == to.dir.id {

@@ -14,6 +14,7 @@ use zeroize::Zeroizing;
 use super::{Shared, change, open_file};
 use crate::format::names::CONTENTS_FILE;
 use crate::journal::recover::Rescue;
+use crate::perm;
 
 /// Characters of the ciphertext name that the name of a rescued file repeats.
 const STEM_LEN: usize = 24;
@@ -23,7 +24,8 @@ fn lost_and_found(shared: &Arc<Shared>, caller: Caller) -> Result<Attr> {
     let mut name = "lost+found".to_owned();
     for n in 1u32.. {
         let found = FileName::new(name.as_bytes())?;
-        match change::mkdir(shared, Ino::ROOT, found, &NewNode { perm: 0o700, umask: 0, caller }) {
+        let perm = perm::folder(&*shared.root, 0);
+        match change::mkdir(shared, Ino::ROOT, found, &NewNode { perm, umask: 0, caller }) {
             Err(e) if e.kind() == ErrorKind::Exists => {
                 let attr = shared.find(&shared.root_dir, found)?.attr;
                 if attr.kind == Kind::Directory {

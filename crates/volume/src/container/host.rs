@@ -5,9 +5,10 @@
 
 use std::sync::atomic::Ordering;
 
+use adit_core::error::kind_of_io;
 use adit_core::{ErrorKind, FsError, Result};
 
-use super::Container;
+use super::{Container, Space};
 use crate::format::container::SLOT_OFFSETS;
 use crate::table::BLOCK_LEN_BYTES;
 
@@ -32,12 +33,24 @@ impl Container {
         self.file.write_at(offset, bytes).map_err(|e| self.unless_full("write", e))
     }
 
-    /// `NoSpace` if the host has none; else writing ended.
+    /// What [`ErrorKind::is_no_room`] knows, if the host has no space; else writing ended.
     fn unless_full(&self, what: &'static str, e: std::io::Error) -> FsError {
-        if !is_full(&e) {
+        let kind = kind_of_io(&e);
+        if !kind.is_no_room() {
             return self.fail(what, e);
         }
-        FsError::new(ErrorKind::NoSpace).on(what, &self.name).because("the disk that it lies on is full")
+        *self.refusal.lock() = kind;
+        self.no_room(what)
+    }
+
+    /// What to say where the host has no space: as it said last.
+    pub fn no_room(&self, what: &'static str) -> FsError {
+        let kind = *self.refusal.lock();
+        FsError::new(kind).on(what, &self.name).because(match kind {
+            ErrorKind::QuotaExceeded => "the quota of its owner is used up on the disk that it lies on",
+            ErrorKind::FileTooLarge => "its host lets it grow no longer",
+            _ => "the disk that it lies on is full",
+        })
     }
 
     /// Makes the host keep space for a range, unless it cannot: then writes to it may find none. After `NoSpace` it may keep some
@@ -48,7 +61,7 @@ impl Container {
             return Ok(());
         }
         match self.file.allocate(offset, len) {
-            Err(e) if is_full(&e) => Err(self.unless_full("allocate space for", e)),
+            Err(e) if kind_of_io(&e).is_no_room() => Err(self.unless_full("allocate space for", e)),
             Err(_) => {
                 // Whatever the reason: whoever writes there finds out.
                 self.allocates.store(false, Ordering::Relaxed);
@@ -58,10 +71,18 @@ impl Container {
         }
     }
 
+    /// How many bytes the host has room for besides what is there, where blocks of files lie; `u64::MAX` where it does not say.
+    pub fn host_room_bytes(&self) -> u64 {
+        match &self.folder {
+            None => self.file.host_room_bytes(),
+            Some(folder) => folder.objects.host_room_bytes(),
+        }
+    }
+
     /// Finds out whether the host keeps space in advance, with what has some: before anything depends on it.
     pub fn find_allocates(&self) -> Result<()> {
         match self.allocate(SLOT_OFFSETS[0], BLOCK_LEN_BYTES as u64) {
-            Err(e) if e.kind() != ErrorKind::NoSpace => Err(e),
+            Err(e) if !e.kind().is_no_room() => Err(e),
             _ => Ok(()),
         }
     }
@@ -92,10 +113,23 @@ impl Container {
 
     fn extend(&self, segment: u32) -> std::io::Result<()> {
         let end = self.segment_offset(segment) + u64::from(self.segment_len);
-        // Nothing else makes the file longer, so this never makes it shorter.
+        // Only here it becomes longer, and shorter by `shorten` alone.
         let mut len = self.len.lock();
         if *len < end {
             self.file.set_len(end)?;
+            *len = end;
+        }
+        Ok(())
+    }
+
+    /// Cuts off what is free at the file's end. Nobody binds a segment meanwhile: the caller has `space`. What is durable names
+    /// nothing there.
+    pub fn shorten(&self, space: &Space) -> Result<()> {
+        self.check_writable()?;
+        let end = self.segment_offset(space.file_segments());
+        let mut len = self.len.lock();
+        if end < *len {
+            self.file.set_len(end).map_err(|e| FsError::from(e).on("shorten", &self.name))?;
             *len = end;
         }
         Ok(())
@@ -130,9 +164,4 @@ impl Container {
             self.punches.store(false, Ordering::Relaxed);
         }
     }
-}
-
-/// Whether it says that the host has no space.
-fn is_full(e: &std::io::Error) -> bool {
-    matches!(e.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
 }

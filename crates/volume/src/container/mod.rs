@@ -62,6 +62,8 @@ pub(crate) struct Container {
     found_damaged: Vec<u64>,
     punches: AtomicBool,
     allocates: AtomicBool,
+    /// How the host said last that it has no space.
+    refusal: Mutex<ErrorKind>,
     /// How many bytes of both slots have space.
     slots_allocated: AtomicU64,
     /// Of the file, in bytes.
@@ -172,6 +174,7 @@ impl Container {
             found_damaged,
             punches: AtomicBool::new(true),
             allocates: AtomicBool::new(true),
+            refusal: Mutex::new(ErrorKind::NoSpace),
             slots_allocated: AtomicU64::new(slots_allocated),
             len: Mutex::new(len),
         })

@@ -156,6 +156,15 @@ impl Space {
         self.file.as_ref().map_or(self.limit, |file| file.limit)
     }
 
+    /// Segments of the file from its start to the last one in use.
+    pub fn file_segments(&self) -> u32 {
+        let last = match &self.file {
+            None => self.segments.iter().rposition(|s| !matches!(s, Use::Free)),
+            Some(file) => file.taken.iter().rposition(|taken| *taken),
+        };
+        last.map_or(1, |last| last as u32 + 1)
+    }
+
     /// Segments in use, but for those of the log and of data.
     pub fn fixed(&self) -> u32 {
         self.fixed_segments
@@ -166,11 +175,12 @@ impl Space {
         u64::from(self.geometry.segments).saturating_sub(self.used()) as u32
     }
 
-    /// Free blocks in all, and those kept back.
-    pub fn blocks(&self) -> (u64, u64) {
+    /// Free blocks in all, and those kept back. `inside` counts for segments that are about to be free.
+    pub fn blocks(&self, inside: u64) -> (u64, u64) {
         let blocks = u64::from(self.geometry.blocks);
-        let free = self.free_blocks + self.pending_blocks + u64::from(self.available()) * blocks;
-        (free, u64::from(self.geometry.kept_back.min(self.available())) * blocks)
+        let bindable = u64::from(self.available()) * blocks + inside;
+        let free = self.free_blocks + self.pending_blocks + bindable;
+        (free, (u64::from(self.geometry.kept_back) * blocks).min(bindable))
     }
 
     /// Binds a segment for something else than data; `fixed` unless it is for the log. Where the capacity is used up, it is

@@ -215,6 +215,7 @@ fn io_error(e: FsError) -> io::Error {
         ErrorKind::PermissionDenied | ErrorKind::NotPermitted => io::ErrorKind::PermissionDenied,
         ErrorKind::ReadOnly => io::ErrorKind::ReadOnlyFilesystem,
         ErrorKind::NoSpace => io::ErrorKind::StorageFull,
+        ErrorKind::QuotaExceeded => io::ErrorKind::QuotaExceeded,
         ErrorKind::FileTooLarge => io::ErrorKind::FileTooLarge,
         ErrorKind::Corrupt => io::ErrorKind::InvalidData,
         ErrorKind::InvalidInput => io::ErrorKind::InvalidInput,

@@ -30,8 +30,16 @@ pub(crate) trait Kv: Send + Sync {
     /// After a failure: makes new views possible again. Commits too, unless writing ended.
     fn revive(&self) -> Result<()>;
 
-    /// Moves what is stored together, to give space back. Returns whether anything moved.
+    /// Moves what is stored together, and gives back the space behind it, durably. A view in somebody's hands keeps it from that:
+    /// then it returns `false`, and nothing happened.
     fn compact(&self) -> Result<bool>;
+
+    /// Bytes of entries that commits took out, less those that they put in, since it was packed or opened: it holds about so much
+    /// space, at least, without need.
+    fn slack(&self) -> u64;
+
+    /// Whether it was packed since it was opened; else it may hold more without need than [`Kv::slack`] knows.
+    fn was_packed(&self) -> bool;
 }
 
 /// The store as of one commit.

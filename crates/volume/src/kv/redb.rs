@@ -8,7 +8,7 @@ use std::fmt;
 use std::io;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use adit_core::{ErrorKind, FsError, Result};
 use parking_lot::RwLock;
@@ -112,6 +112,16 @@ pub(crate) struct Redb {
     pages: Arc<Pages>,
     cache_bytes: usize,
     opened: RwLock<Opened>,
+    /// See [`Kv::slack`].
+    slack: AtomicU64,
+    was_packed: AtomicBool,
+}
+
+/// Bytes of entries that came and went with a commit.
+#[derive(Default)]
+struct Turnover {
+    came: u64,
+    went: u64,
 }
 
 impl Redb {
@@ -120,7 +130,8 @@ impl Redb {
     pub fn open(container: Arc<Container>, cache_bytes: usize) -> Result<Redb> {
         let pages = Arc::new(Pages::open(container.clone())?);
         let opened = RwLock::new(Opened { database: None, closed: Arc::default() });
-        let redb = Redb { container, pages, cache_bytes, opened };
+        let (slack, was_packed) = (AtomicU64::new(0), AtomicBool::new(false));
+        let redb = Redb { container, pages, cache_bytes, opened, slack, was_packed };
         redb.reopen(|| ())?;
         Ok(redb)
     }
@@ -135,12 +146,12 @@ impl Redb {
         self.pages.is_live()
     }
 
-    /// Says `NoSpace` where the host had none: redb does not always hand on what it heard first.
+    /// Says that the host had no space where it had none: redb does not always hand on what it heard first.
     fn told(&self, e: FsError) -> FsError {
         if !self.pages.is_full() || self.container.has_failed() {
             return e;
         }
-        FsError::new(ErrorKind::NoSpace).on("write", self.container.name()).because("the disk that it lies on is full")
+        self.container.no_room("write")
     }
 
     /// Opens it anew, after `prepare` ran while none was open.
@@ -231,26 +242,32 @@ fn error(name: &str, e: redb::Error) -> FsError {
 fn ensure_table(database: &Database) -> std::result::Result<(), redb::Error> {
     match database.begin_read()?.open_table(TABLE) {
         Ok(_) => Ok(()),
-        Err(redb::TableError::TableDoesNotExist(_)) => commit(database, &mut std::iter::empty()),
+        Err(redb::TableError::TableDoesNotExist(_)) => commit(database, &mut std::iter::empty()).map(drop),
         Err(e) => Err(e.into()),
     }
 }
 
-fn commit(database: &Database, changes: &mut dyn Iterator<Item = Change<'_>>) -> std::result::Result<(), redb::Error> {
+fn commit(
+    database: &Database,
+    changes: &mut dyn Iterator<Item = Change<'_>>,
+) -> std::result::Result<Turnover, redb::Error> {
+    let mut turnover = Turnover::default();
     let mut transaction = database.begin_write()?;
     transaction.set_durability(Durability::Immediate)?;
     transaction.set_quick_repair(true);
     {
         let mut table = transaction.open_table(TABLE)?;
         for (key, value) in changes {
-            match value {
-                Some(value) => drop(table.insert(key, value)?),
-                None => drop(table.remove(key)?),
-            }
+            let old = match value {
+                Some(value) => table.insert(key, value)?,
+                None => table.remove(key)?,
+            };
+            turnover.came += value.map_or(0, |value| (key.len() + value.len()) as u64);
+            turnover.went += old.map_or(0, |old| (key.len() + old.value().len()) as u64);
         }
     }
     transaction.commit()?;
-    Ok(())
+    Ok(turnover)
 }
 
 impl Kv for Redb {
@@ -260,8 +277,11 @@ impl Kv for Redb {
     }
 
     fn commit(&self, changes: &mut dyn Iterator<Item = Change<'_>>) -> Result<()> {
-        self.with(|database| commit(database, changes)).map_err(|e| self.told(e))?;
+        let Turnover { came, went } = self.with(|database| commit(database, changes)).map_err(|e| self.told(e))?;
         self.pages.commit_ended();
+        // Commits come one at a time.
+        let slack = self.slack().saturating_sub(came).saturating_add(went);
+        self.slack.store(slack, Ordering::Relaxed);
         Ok(())
     }
 
@@ -270,14 +290,36 @@ impl Kv for Redb {
     }
 
     fn compact(&self) -> Result<bool> {
-        let mut opened = self.opened.write();
-        let database = opened.database.as_mut().ok_or_else(|| FsError::new(ErrorKind::Io))?;
-        let result = self.guarded(|| match database.compact() {
-            Ok(moved) => Ok(moved),
-            Err(redb::CompactionError::TransactionInProgress) => Ok(false),
-            Err(e) => Err(e.into()),
-        });
-        result.map_err(|e| self.told(e))
+        let compacted = {
+            let mut opened = self.opened.write();
+            let database = opened.database.as_mut().ok_or_else(|| FsError::new(ErrorKind::Io))?;
+            self.guarded(|| match database.compact() {
+                Ok(_) => Ok(true),
+                Err(redb::CompactionError::TransactionInProgress) => Ok(false),
+                Err(e) => Err(e.into()),
+            })
+        };
+        let compacted = compacted.map_err(|e| self.told(e));
+        match &compacted {
+            Ok(false) => return Ok(false),
+            Err(e) if e.kind().is_no_room() => {}
+            // Where it fails for damage, it would do so each time.
+            _ => {
+                self.slack.store(0, Ordering::Relaxed);
+                self.was_packed.store(true, Ordering::Relaxed);
+            }
+        }
+        compacted?;
+        // It was made shorter after its last sync, and without what makes the next opening quick.
+        self.commit(&mut std::iter::empty()).map(|()| true)
+    }
+
+    fn slack(&self) -> u64 {
+        self.slack.load(Ordering::Relaxed)
+    }
+
+    fn was_packed(&self) -> bool {
+        self.was_packed.load(Ordering::Relaxed)
     }
 }
 

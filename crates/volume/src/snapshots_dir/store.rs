@@ -9,7 +9,7 @@ use adit_core::types::{Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, S
 use adit_core::{ErrorKind, FsError, Result};
 
 use super::file::{SnapshotFile, Using};
-use super::{At, SNAPSHOTS_NAME, SnapshotsDir, at, is_hidden, mapped, own};
+use super::{At, SNAPSHOTS_NAME, SnapshotsDir, is_hidden};
 
 impl Store for SnapshotsDir {
     fn capabilities(&self) -> Capabilities {
@@ -25,26 +25,26 @@ impl Store for SnapshotsDir {
     }
 
     fn lookup(&self, parent: Ino, name: FileName<'_>) -> Result<Attr> {
-        match at(parent) {
-            At::Live if is_hidden(parent, name) && self.0.shown => match self.0.live.lookup(parent, name) {
+        match self.at(parent) {
+            At::Live if is_hidden(parent, name) && self.0.numbers.is_some() => match self.0.live.lookup(parent, name) {
                 Err(e) if e.is_not_found() => self.dir_attr(),
                 found => found,
             },
             At::Live => self.0.live.lookup(parent, name),
             At::Dir => self.find(name),
-            At::Snapshot(number) => self.learnt(number, self.snapshot(number)?.lookup(own(parent), name)?),
+            At::Snapshot(number) => self.learnt(number, self.snapshot(number)?.lookup(self.own(parent), name)?),
         }
     }
 
     fn lookup_listed(&self, parent: Ino, entries: &[DirEntry<'_>]) -> Vec<Result<Attr>> {
         let each = |answer: Result<Attr>, number| answer.and_then(|attr| self.learnt(number, attr));
-        match at(parent) {
+        match self.at(parent) {
             At::Live => self.0.live.lookup_listed(parent, entries),
             At::Dir => entries.iter().map(|entry| self.find(entry.name)).collect(),
             At::Snapshot(number) => match self.snapshot(number) {
                 Ok(store) => {
-                    let entries: Vec<_> = entries.iter().map(|e| DirEntry { ino: own(e.ino), ..*e }).collect();
-                    let answers = store.lookup_listed(own(parent), &entries).into_iter();
+                    let entries: Vec<_> = entries.iter().map(|e| DirEntry { ino: self.own(e.ino), ..*e }).collect();
+                    let answers = store.lookup_listed(self.own(parent), &entries).into_iter();
                     answers.map(|answer| each(answer, number)).collect()
                 }
                 Err(e) => entries.iter().map(|_| Err(FsError::new(e.kind()))).collect(),
@@ -53,24 +53,26 @@ impl Store for SnapshotsDir {
     }
 
     fn forget(&self, ino: Ino) {
-        match at(ino) {
+        match self.at(ino) {
             At::Live => self.0.live.forget(ino),
             At::Dir => {}
             At::Snapshot(number) => {
                 let mut slots = self.0.slots.lock();
                 if let Some(slot) = slots.by_number.get_mut(&number) {
-                    slot.known.remove(&own(ino).0);
+                    slot.known.remove(&self.own(ino).0);
                 }
                 slots.tidy(number);
+                drop(slots);
+                self.0.closed.notify_all();
             }
         }
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
-        match at(ino) {
+        match self.at(ino) {
             At::Live => self.0.live.getattr(ino),
             At::Dir => self.dir_attr(),
-            At::Snapshot(number) => self.snapshot(number)?.getattr(own(ino)).map(|attr| Attr { ino, ..attr }),
+            At::Snapshot(number) => self.snapshot(number)?.getattr(self.own(ino)).map(|attr| Attr { ino, ..attr }),
         }
     }
 
@@ -80,20 +82,22 @@ impl Store for SnapshotsDir {
     }
 
     fn read_dir(&self, dir: Ino, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<()> {
-        match at(dir) {
+        match self.at(dir) {
             At::Live => self.0.live.read_dir(dir, start, sink),
             At::Dir => self.list(start, sink),
-            At::Snapshot(number) => self
-                .snapshot(number)?
-                .read_dir(own(dir), start, &mut |entry| sink(DirEntry { ino: mapped(number, entry.ino), ..entry })),
+            At::Snapshot(number) => self.snapshot(number)?.read_dir(self.own(dir), start, &mut |entry| {
+                sink(DirEntry { ino: self.mapped(number, entry.ino), ..entry })
+            }),
         }
     }
 
     fn left_out(&self, dir: Ino) -> Vec<FsError> {
-        match at(dir) {
+        match self.at(dir) {
             At::Live => self.0.live.left_out(dir),
             At::Dir => Vec::new(),
-            At::Snapshot(number) => self.snapshot(number).map_or_else(|_| Vec::new(), |store| store.left_out(own(dir))),
+            At::Snapshot(number) => {
+                self.snapshot(number).map_or_else(|_| Vec::new(), |store| store.left_out(self.own(dir)))
+            }
         }
     }
 
@@ -123,7 +127,7 @@ impl Store for SnapshotsDir {
     }
 
     fn link(&self, ino: Ino, parent: Ino, name: FileName<'_>) -> Result<Attr> {
-        if matches!(at(parent), At::Live) && !matches!(at(ino), At::Live) {
+        if matches!(self.at(parent), At::Live) && !matches!(self.at(ino), At::Live) {
             return Err(FsError::new(ErrorKind::CrossDevice).on("link", name.display()));
         }
         self.check_new("link", parent, name)?;
@@ -131,10 +135,10 @@ impl Store for SnapshotsDir {
     }
 
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        match at(ino) {
+        match self.at(ino) {
             At::Live => self.0.live.readlink(ino),
             At::Dir => Err(ErrorKind::InvalidInput.into()),
-            At::Snapshot(number) => self.snapshot(number)?.readlink(own(ino)),
+            At::Snapshot(number) => self.snapshot(number)?.readlink(self.own(ino)),
         }
     }
 
@@ -161,7 +165,7 @@ impl Store for SnapshotsDir {
         new_name: FileName<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
-        if matches!(at(parent), At::Live) != matches!(at(new_parent), At::Live) {
+        if matches!(self.at(parent), At::Live) != matches!(self.at(new_parent), At::Live) {
             return Err(FsError::new(ErrorKind::CrossDevice).on("rename", name.display()));
         }
         self.check_old("rename", parent, name)?;
@@ -170,7 +174,7 @@ impl Store for SnapshotsDir {
     }
 
     fn open(&self, ino: Ino, access: Access) -> Result<Arc<dyn StoreFile>> {
-        let number = match at(ino) {
+        let number = match self.at(ino) {
             At::Live => return self.0.live.open(ino, access),
             At::Dir => return Err(ErrorKind::IsDirectory.into()),
             At::Snapshot(number) => number,
@@ -183,23 +187,23 @@ impl Store for SnapshotsDir {
             slot.store.clone()
         };
         let using = Using { dir: self.clone(), number };
-        let file = store.ok_or(ErrorKind::Stale)?.open(own(ino), access)?;
+        let file = store.ok_or(ErrorKind::Stale)?.open(self.own(ino), access)?;
         Ok(Arc::new(SnapshotFile { file, _using: using }))
     }
 
     fn xattr(&self, ino: Ino, name: XattrName<'_>) -> Result<Vec<u8>> {
-        match at(ino) {
+        match self.at(ino) {
             At::Live => self.0.live.xattr(ino, name),
             At::Dir => Err(ErrorKind::NoAttribute.into()),
-            At::Snapshot(number) => self.snapshot(number)?.xattr(own(ino), name),
+            At::Snapshot(number) => self.snapshot(number)?.xattr(self.own(ino), name),
         }
     }
 
     fn xattr_names(&self, ino: Ino) -> Result<Vec<u8>> {
-        match at(ino) {
+        match self.at(ino) {
             At::Live => self.0.live.xattr_names(ino),
             At::Dir => Ok(Vec::new()),
-            At::Snapshot(number) => self.snapshot(number)?.xattr_names(own(ino)),
+            At::Snapshot(number) => self.snapshot(number)?.xattr_names(self.own(ino)),
         }
     }
 
@@ -214,7 +218,7 @@ impl Store for SnapshotsDir {
     }
 
     fn sync_dir(&self, dir: Ino) -> Result<()> {
-        match at(dir) {
+        match self.at(dir) {
             At::Live => self.0.live.sync_dir(dir),
             At::Dir | At::Snapshot(_) => Ok(()),
         }
@@ -228,8 +232,12 @@ impl Store for SnapshotsDir {
         self.0.live.statfs()
     }
 
+    fn room_bytes(&self) -> Result<u64> {
+        self.0.live.room_bytes()
+    }
+
     fn path_of(&self, ino: Ino) -> Option<String> {
-        match at(ino) {
+        match self.at(ino) {
             At::Live => self.0.live.path_of(ino),
             At::Dir => Some(format!("/{SNAPSHOTS_NAME}")),
             At::Snapshot(number) => {
@@ -238,19 +246,19 @@ impl Store for SnapshotsDir {
                     let slot = slots.known(number).ok()?;
                     (slot.store.clone()?, slot.name.clone())
                 };
-                let path = store.path_of(own(ino))?;
+                let path = store.path_of(self.own(ino))?;
                 Some(format!("/{SNAPSHOTS_NAME}/{name}{}", path.trim_end_matches('/')))
             }
         }
     }
 
     fn name_of(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
-        match at(ino) {
+        match self.at(ino) {
             At::Live => self.0.live.name_of(ino),
             At::Dir => None,
             At::Snapshot(number) => {
-                let (dir, name) = self.snapshot(number).ok()?.name_of(own(ino))?;
-                Some((mapped(number, dir), name))
+                let (dir, name) = self.snapshot(number).ok()?.name_of(self.own(ino))?;
+                Some((self.mapped(number, dir), name))
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The thread that syncs, makes checkpoints, and prepares segments for the log.
+//! The thread that syncs, makes checkpoints, packs the key-value store, and prepares segments for the log.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ pub(super) struct Work {
     pub checkpoint: bool,
     /// The log will want another segment.
     pub prepare: bool,
-    /// When the oldest batch was applied that is not durable.
+    /// When the oldest batch was applied that this thread has not looked at since.
     pub unsynced_since: Option<Instant>,
 }
 
@@ -52,8 +52,10 @@ impl Shared {
                 self.prepare_log();
             }
             // Errors are kept by the container, and told to whoever comes next.
-            if checkpoint {
-                let _ = self.checkpoint();
+            if checkpoint || (sync && self.has_removed_much()) {
+                if self.checkpoint().is_ok() {
+                    self.pack_slack();
+                }
             } else if sync {
                 let _ = self.container.sync_up_to(self.container.appended());
             }

@@ -270,18 +270,18 @@ impl Base {
         self.shared.kv.verify()
     }
 
-    /// Gives space back: checkpoints, packs the key-value store, and punches what is free.
+    /// Gives space back: checkpoints, packs the key-value store, punches what is free, and cuts off what is free at the end.
     pub fn gc(&self) -> Result<()> {
         self.checkpoint()?;
-        self.shared.compact()?;
-        self.checkpoint()?;
+        self.shared.pack()?;
         self.shared.shrink_log();
         // Held, so that nobody takes what is punched.
         let space = self.shared.container.space();
         for run in space.free_runs() {
             self.shared.container.punch_blocks(run);
         }
-        self.shared.container.drop_stray_objects(&space)
+        self.shared.container.drop_stray_objects(&space)?;
+        self.shared.container.shorten(&space)
     }
 
     /// Changes the capacity, durably. `InvalidInput` if no volume can have it, `NoSpace` if what is there would not fit.
@@ -430,7 +430,7 @@ impl Shared {
                 log = self.writer.lock();
                 match result {
                     Err(e)
-                        if e.kind() == ErrorKind::NoSpace
+                        if e.kind().is_no_room()
                             && share != Share::None
                             && !self.is_full(&log, share.percent_max()) =>
                     {
@@ -463,8 +463,10 @@ impl Shared {
         }
         match self.durability {
             Durability::Sync => self.container.sync_up_to(seq)?,
-            Durability::Fsync if self.options.background => self.note_unsynced(),
             Durability::Fsync => {}
+        }
+        if self.options.background {
+            self.note_unsynced();
         }
         Ok(Seq(seq))
     }

@@ -1,7 +1,7 @@
 //! Checkpoints: what the log and memory hold moves into the key-value store.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use adit_core::{ErrorKind, Result};
 
@@ -212,7 +212,7 @@ impl Shared {
     /// Once more after an error, with the store opened anew: an error latches it, also a reader's, or one that passes.
     fn twice<T>(&self, run: impl Fn() -> Result<T>) -> Result<T> {
         match run() {
-            Err(e) if !self.container.has_failed() && e.kind() != ErrorKind::NoSpace => {
+            Err(e) if !self.container.has_failed() && !e.kind().is_no_room() => {
                 tracing::warn!("{e}; trying once more");
                 let view = self.tables.read().view.clone();
                 self.revive(&view);
@@ -222,13 +222,15 @@ impl Shared {
         }
     }
 
-    pub(super) fn compact(&self) -> Result<()> {
+    /// Packs the key-value store, unless a reader keeps it from that. Everybody waits meanwhile who reads or writes metadata.
+    pub(super) fn pack(&self) -> Result<()> {
         let _one_at_a_time = self.checkpointing.lock();
         self.container.check_writable()?;
         self.go_live()?;
         let mut tables = self.tables.write();
-        // Nobody reads meanwhile. A view that a reader still has keeps the store from being packed, and that is all.
-        tables.view = Arc::new(NoView);
+        let old = std::mem::replace(&mut tables.view, Arc::new(NoView));
+        wait_for_readers(&old);
+        drop(old);
         let result = self.kv.compact();
         let viewed = self.kv.view().map(|view| tables.view = view);
         let view = tables.view.clone();
@@ -236,7 +238,18 @@ impl Shared {
         if result.is_err() || viewed.is_err() {
             self.revive(&view);
         }
-        result.and(viewed)
+        result.map(drop).and(viewed)
+    }
+}
+
+/// Waits until nobody reads with `view` any more, which nobody can begin to; but no longer than a moment, for who met an error
+/// with it waits for whoever waits here.
+fn wait_for_readers(view: &Arc<dyn View>) {
+    const PATIENCE: Duration = Duration::from_millis(50);
+    const STEP: Duration = Duration::from_micros(100);
+    let deadline = Instant::now() + PATIENCE;
+    while Arc::strong_count(view) > 1 && Instant::now() < deadline {
+        std::thread::sleep(STEP);
     }
 }
 

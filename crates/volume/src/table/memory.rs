@@ -17,6 +17,8 @@ const ENTRY_BYTES: usize = 80;
 pub(super) struct MemTable {
     map: BTreeMap<Box<[u8]>, Option<Bytes>>,
     bytes: usize,
+    /// Keys that are known to be removed.
+    removed: usize,
 }
 
 impl MemTable {
@@ -24,10 +26,17 @@ impl MemTable {
         let key_len = key.len();
         let value: Option<Bytes> = value.map(Bytes::from);
         self.bytes += value.as_ref().map_or(0, |v| v.len());
+        self.removed += usize::from(value.is_none());
         match self.map.insert(key.into(), value) {
-            Some(old) => self.bytes -= old.map_or(0, |v| v.len()),
+            Some(Some(old)) => self.bytes -= old.len(),
+            Some(None) => self.removed -= 1,
             None => self.bytes += key_len + ENTRY_BYTES,
         }
+    }
+
+    /// How many keys it knows to be removed.
+    pub fn removed(&self) -> usize {
+        self.removed
     }
 
     /// What is known of `key`: nothing, that it was removed, or its value.

@@ -3,6 +3,9 @@
 //! A host without space refuses what adds something. What takes away needs a record of the log, and later a checkpoint: *ballast*
 //! is kept for these, in segments that wait to be used for the log. A checkpoint that finds no space gives the host the ballast,
 //! and all that is free, and tries once more.
+//!
+//! What was removed leaves room *inside* of the key-value store, which is for new metadata, and for everything once the store was
+//! packed: that is done in the background where it takes no time to speak of, and else for who finds no room.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -14,6 +17,7 @@ use super::base::Shared;
 use super::log::{Log, Segment};
 use super::recovery::LogPart;
 use super::{BLOCK_LEN_BYTES, Batch};
+use crate::kv::Kv;
 
 /// What the host is made to keep at least for deletes, in bytes, while the volume is open.
 const BALLAST_MIN_BYTES: u64 = 128 << 10;
@@ -26,6 +30,21 @@ const COPIED_MAX_BYTES: u64 = 32 << 20;
 
 /// Runs of segments of the key-value store that are kept back for deletes, gc and the like.
 const KV_RUNS_KEPT_BACK: u64 = 256;
+
+/// Of the store's space, the part that is to be without need before it is packed for who finds no room.
+const SLACK_PART_WANTED: u64 = 32;
+
+/// As [`SLACK_PART_WANTED`], in the background.
+const SLACK_PART_UNASKED: u64 = 4;
+
+/// Least space of the store that is packed for, in segments.
+const SLACK_MIN_SEGMENTS: u64 = 4;
+
+/// What the store may hold at most, in bytes, to be packed in the background: others wait meanwhile.
+const PACKED_UNASKED_MAX_BYTES: u64 = 64 << 20;
+
+/// Keys that are removed in memory before a checkpoint is made for them, with the next sync.
+const REMOVED_KEYS_MANY: usize = 16 << 10;
 
 /// How long what found the host full is not tried again.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -68,7 +87,7 @@ pub(super) struct FoundFull {
 }
 
 pub(super) fn is_no_space<T>(result: &Result<T>) -> bool {
-    result.as_ref().is_err_and(|e| e.kind() == ErrorKind::NoSpace)
+    result.as_ref().is_err_and(|e| e.kind().is_no_room())
 }
 
 impl Shared {
@@ -81,26 +100,89 @@ impl Shared {
 
     /// What there is too little of for more than deletes and the like; if `takes_away`, for more than these may use that add
     /// something.
+    ///
+    /// Of what is kept back, content of files leaves all. A fourth is for metadata: where content took the rest, and was removed
+    /// here and there, no segment may be free. Another one is for what takes away, and for metadata that goes where some was
+    /// removed.
     fn shortage(&self, takes_away: bool) -> Option<&'static str> {
-        let parts = if takes_away { 2 } else { 1 };
         let pending = self.pending_segments();
         // A commit that cannot say where its segments are would be none. Each may be a run, with a hole before it.
-        let runs = self.container.kv_runs() as u64 + 2 * u64::from(pending) + KV_RUNS_KEPT_BACK / parts;
+        let runs_kept = KV_RUNS_KEPT_BACK / if takes_away { 2 } else { 1 };
+        let runs = self.container.kv_runs() as u64 + 2 * u64::from(pending) + runs_kept;
         if runs > self.kv_runs_max {
             return Some("the metadata lies in too many pieces; `adit volume gc` packs it");
         }
+        let slack = self.kv.slack() / u64::from(self.container.segment_len());
         let space = self.container.space();
-        let needed = space.geometry().kept_back.div_ceil(parts as u32).saturating_add(pending);
-        (space.available() < needed).then_some("the capacity is used up")
+        let kept_back = space.geometry().kept_back;
+        let least = kept_back.div_ceil(2);
+        let inside = u32::try_from(slack).unwrap_or(u32::MAX);
+        let kept = if takes_away { least } else { (kept_back - kept_back / 4).saturating_sub(inside).max(least) };
+        (space.available() < kept.saturating_add(pending)).then_some("the capacity is used up")
     }
 
     /// `NoSpace` if only what is kept back is left.
     pub(super) fn check_room(&self, batch: &Batch) -> Result<()> {
-        if batch.uses_reserve || self.shortage(batch.takes_away).is_none() {
+        let shortage = || self.shortage(batch.takes_away);
+        if batch.uses_reserve || shortage().is_none() {
             return Ok(());
         }
+        self.find_room(|| shortage().is_none().then_some(()))?;
+        shortage().map_or(Ok(()), |why| Err(self.no_space("apply").because(why)))
+    }
+
+    /// What `attempt` finds, which found no room: after a checkpoint, and then after the store was packed.
+    pub(super) fn find_room<T>(&self, attempt: impl Fn() -> Option<T>) -> Result<Option<T>> {
         self.checkpoint()?;
-        self.shortage(batch.takes_away).map_or(Ok(()), |why| Err(self.no_space("apply").because(why)))
+        self.container.sync_up_to(self.container.appended())?;
+        if let Some(found) = attempt() {
+            return Ok(Some(found));
+        }
+        if self.kv.was_packed() && !self.has_slack(SLACK_PART_WANTED) {
+            return Ok(None);
+        }
+        self.note_packed(self.pack());
+        Ok(attempt())
+    }
+
+    /// A failure to pack the store takes nothing away: what was there is there.
+    fn note_packed(&self, packed: Result<()>) {
+        if let Err(e) = packed {
+            tracing::warn!(
+                file = self.container.name(),
+                "room that was left by what was removed is not given back: {e}"
+            );
+        }
+    }
+
+    /// Whether so much of the store's space is there without need.
+    fn has_slack(&self, part: u64) -> bool {
+        let segment_len = u64::from(self.container.segment_len());
+        let stored = u64::from(self.container.space().fixed()) * segment_len;
+        self.kv.slack() >= (stored / part).max(SLACK_MIN_SEGMENTS * segment_len)
+    }
+
+    /// Bytes that packing the store would give back, if there are enough for that to be done for who needs them.
+    pub(super) fn slack(&self) -> u64 {
+        if self.has_slack(SLACK_PART_WANTED) { self.kv.slack() } else { 0 }
+    }
+
+    /// Whether so much was removed since the last checkpoint that room inside of the store is worth one: where there is little of
+    /// it, anything.
+    pub(super) fn has_removed_much(&self) -> bool {
+        let removed = self.tables.read().active.removed();
+        let space = self.container.space();
+        let is_short = space.available() < 2 * space.geometry().kept_back;
+        removed >= if is_short { 1 } else { REMOVED_KEYS_MANY }
+    }
+
+    /// Packs the store where most of it is there without need, so that this is soon done.
+    pub(super) fn pack_slack(&self) {
+        let stored = u64::from(self.container.space().fixed()) * u64::from(self.container.segment_len());
+        let is_short_work = stored.saturating_sub(self.kv.slack()) <= PACKED_UNASKED_MAX_BYTES;
+        if !self.host_is_full() && is_short_work && self.has_slack(SLACK_PART_UNASKED) {
+            self.note_packed(self.pack());
+        }
     }
 
     pub(super) fn no_space(&self, op: &'static str) -> FsError {
@@ -120,7 +202,7 @@ impl Shared {
         for attempt in 1..=ATTEMPTS_MAX {
             let kept = log.keep_ballast(&self.container, self.ballast());
             let is_refused = match &kept {
-                Err(e) if e.kind() != ErrorKind::NoSpace => true,
+                Err(e) if !e.kind().is_no_room() => true,
                 Err(_) => match share {
                     Share::None => true,
                     Share::Part => !*borrows.get_or_insert_with(|| log.borrow(record_len)),
@@ -193,10 +275,11 @@ impl Shared {
     pub(super) fn end(&self) -> Result<()> {
         match self.checkpoint() {
             Ok(()) => {
+                self.pack_slack();
                 self.shrink_log();
                 Ok(())
             }
-            Err(e) if e.kind() == ErrorKind::NoSpace => self.container.sync(),
+            Err(e) if e.kind().is_no_room() => self.container.sync(),
             result => result,
         }
     }
@@ -260,8 +343,7 @@ impl Shared {
         if !self.host_is_full() {
             return Ok(());
         }
-        let full = || self.no_space("apply").because("the disk that it lies on is full");
-        if self.refused_lately() { Err(full()) } else { self.checkpoint() }
+        if self.refused_lately() { Err(self.container.no_room("apply")) } else { self.checkpoint() }
     }
 
     /// Whether the host had no space for what adds something, a moment ago, and nothing was freed since.

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
+use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 
 use adit_core::types::{Kind, Timestamp};
@@ -351,7 +352,7 @@ impl<'c, 't> Change<'c, 't> {
             let owner = self.find(&key)?.owner;
             return self.delete(&key, owner);
         }
-        let next = if self.inode(ino)?.kind == Kind::Directory { None } else { self.further_name(ino)? };
+        let next = if self.inode(ino)?.kind == Kind::Directory { None } else { self.further_name(ino, place)? };
         self.edit(ino)?.place = next.map_or(Place::default(), |(place, _)| place);
         match next {
             Some((place, owner)) => self.delete(&Key::name(ino, place.dir, place.cookie), Some(owner)),
@@ -359,19 +360,38 @@ impl<'c, 't> Change<'c, 't> {
         }
     }
 
-    fn further_name(&self, ino: u64) -> Result<Option<(Place, Id)>> {
-        let all = {
-            let (start, end) = keys::range_of(keys::space::NAME, ino);
-            self.seen(&start, &end)?
-        };
-        let name = all.into_iter().find_map(|(key, owner, value)| {
-            value?;
-            match Key::from_logical(&key)?.parts()? {
-                keys::Parts::Name(_, dir, cookie) => Some((Place { dir, cookie }, owner)),
-                _ => None,
-            }
-        });
-        Ok(name)
+    /// A name of an inode beside its first one: the next behind that, for those before it may all be gone.
+    fn further_name(&self, ino: u64, first: Place) -> Result<Option<(Place, Id)>> {
+        let (start, end) = keys::range_of(keys::space::NAME, ino);
+        let behind = Key::name(ino, first.dir, first.cookie).end();
+        match self.name_between(&behind, &end)? {
+            None => self.name_between(&start, &behind),
+            found => Ok(found),
+        }
+    }
+
+    fn name_between(&self, start: &[u8], end: &[u8]) -> Result<Option<(Place, Id)>> {
+        let mut found = None;
+        self.view.scan(start, end, &mut |key, _| {
+            found = self.further_name_at(key)?;
+            Ok(if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        let mut written = self.draft.written(start, end).filter_map(|bytes| Some(keys::split(bytes)?.0));
+        while found.is_none()
+            && let Some(key) = written.next()
+        {
+            found = self.further_name_at(key)?;
+        }
+        Ok(found)
+    }
+
+    fn further_name_at(&self, logical: &[u8]) -> Result<Option<(Place, Id)>> {
+        let Some(key) = Key::from_logical(logical) else { return Ok(None) };
+        let Found { owner, value } = self.find(&key)?;
+        match (key.parts(), owner, value) {
+            (Some(keys::Parts::Name(_, dir, cookie)), Some(owner), Some(_)) => Ok(Some((Place { dir, cookie }, owner))),
+            _ => Ok(None),
+        }
     }
 
     /// Makes written blocks part of the volume.

@@ -2,7 +2,7 @@
 //!
 //! *Dropping* an id that nobody descends from: all that it touched goes. *Merging* a nameless id with the chain below it: of
 //! each key that this chain touched, the version above is hidden and goes; and a tombstone that hides nothing any more.
-//! Both cost what changed.
+//! Both cost what changed. At last goes what is hidden by all who descend from a [fork](super::forks).
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -17,7 +17,7 @@ use crate::format::keys::{self, Id, Key};
 use crate::format::records::{self, Snapshot, State};
 
 /// Touched keys that one batch takes up at most.
-const KEYS_AT_ONCE: usize = 256;
+pub(super) const KEYS_AT_ONCE: usize = 256;
 
 impl Tree {
     /// Whether there is anything to collect.
@@ -29,7 +29,7 @@ impl Tree {
     pub fn collect_some(&self) -> Result<bool> {
         let _alone = self.collecting.lock();
         let work = next_work(&self.topology.read(), &self.damaged.lock());
-        let Some((id, state)) = work else { return Ok(false) };
+        let Some((id, state)) = work else { return self.drop_hidden() };
         let done = match state {
             State::Merging => self.merge_some(id).and_then(|more| if more { Ok(()) } else { self.end_merge(id) }),
             _ => self.drop_some(id).and_then(|more| if more { Ok(()) } else { self.end_drop(id) }),
@@ -87,7 +87,7 @@ impl Tree {
     }
 
     /// Touched keys from `from` (a key of the table) to the end of `id`, at most as many as one batch takes.
-    fn touched(&self, id: Id, from: &[u8]) -> Result<Vec<Key>> {
+    pub(super) fn touched(&self, id: Id, from: &[u8]) -> Result<Vec<Key>> {
         let (mut keys, mut bad) = (Vec::new(), None);
         let start = keys::touched_start(id).max(from.to_vec());
         let end = keys::touched_end(id);
@@ -157,6 +157,7 @@ impl Tree {
         if changed {
             topology.replace(parent, record);
         }
+        self.note_forks_above(topology, parent);
         Ok(())
     }
 
@@ -205,6 +206,8 @@ impl Tree {
         let record = Snapshot { state: State::Nameless, done: Vec::new(), ..record.clone() };
         self.write_snapshots(&[(id, Some(&record))])?;
         topology.replace(id, record);
+        let end = topology.chain_end_below(id).unwrap_or(id);
+        self.note_forks_above(&topology, end);
         Ok(())
     }
 

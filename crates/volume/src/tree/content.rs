@@ -169,23 +169,10 @@ impl Node {
     /// Sets the length, and with it what else is in `set`. A longer file reads as zeros.
     pub fn set_len(&self, view: &View<'_>, ino: u64, len: u64, set: &SetAttr) -> Result<()> {
         let _writer = self.writer.lock();
-        self.set_len_locked(view, ino, len, set, Times::Now, false)
-    }
-
-    fn set_len_locked(
-        &self,
-        view: &View<'_>,
-        ino: u64,
-        len: u64,
-        set: &SetAttr,
-        times: Times,
-        only_longer: bool,
-    ) -> Result<()> {
         let (joined, inode) = view.tree.begin(view, ino)?;
         if len > FILE_LEN_MAX_BYTES {
             return Err(ErrorKind::FileTooLarge.into());
         }
-        let len = if only_longer { len.max(inode.size) } else { len };
         let new = NewLen::new(view, ino, &inode, len)?;
         let mut edit = new.edit();
         let mut rest = false;
@@ -198,13 +185,13 @@ impl Node {
             edit.windows.retain(|&index| index < from);
         }
         let left = self.apply(view, ino, &edit, |change, left| {
-            change.note_len(ino, len, (new.inline, rest || left.is_some()), set, times)
+            change.note_len(ino, len, (new.inline, rest || left.is_some()), set, Times::Now)
         })?;
         drop(joined);
         if rest || left.is_some() { view.tree.drain(view, ino) } else { Ok(()) }
     }
 
-    /// `fallocate(2)`. Space is not set aside: blocks are always new ones. It is checked that there is as much.
+    /// `fallocate(2)`, but for space that is set aside: written blocks are always new ones.
     pub fn allocate(
         &self,
         view: &View<'_>,
@@ -214,27 +201,13 @@ impl Node {
         times: Times,
     ) -> Result<()> {
         let _writer = self.writer.lock();
-        let (joined, inode) = view.tree.begin(view, ino)?;
+        let (_joined, inode) = view.tree.begin(view, ino)?;
         if range.end > FILE_LEN_MAX_BYTES {
             return Err(ErrorKind::FileTooLarge.into());
         }
-        if matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize) {
-            let space = view.tree.extents.space();
-            let needed = (range.end.saturating_sub(range.start)).div_ceil(BLOCK);
-            if needed.saturating_sub(inode.blocks) > space.free.saturating_sub(space.reserved) {
-                return Err(ErrorKind::NoSpace.into());
-            }
-        }
         match mode {
-            AllocateMode::Extend => {
-                drop(joined);
-                self.set_len_locked(view, ino, range.end, &SetAttr::default(), times, true)
-            }
-            AllocateMode::KeepSize => view.tree.change(view, |change| {
-                let now = change.now;
-                change.edit(ino)?.note_write(now, times);
-                Ok(())
-            }),
+            // A write takes new blocks, also where the file has some: none can be kept for it.
+            AllocateMode::Extend | AllocateMode::KeepSize => Err(ErrorKind::NotSupported.into()),
             AllocateMode::PunchHole | AllocateMode::Zero { keep_size: true } => {
                 self.zero(view, ino, &inode, range, inode.size, times)
             }
@@ -454,7 +427,7 @@ impl Tree {
                 false => self.view(source).and_then(|view| self.drain(&view, ino)),
             };
             match done {
-                Err(e) if matches!(e.kind(), ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::ReadOnly) => {
+                Err(e) if e.kind().is_no_room() || matches!(e.kind(), ErrorKind::Io | ErrorKind::ReadOnly) => {
                     return Err(e);
                 }
                 Err(e) => tracing::warn!("what is left of inode {ino} cannot be dropped: {e}"),

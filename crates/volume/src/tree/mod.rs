@@ -12,6 +12,7 @@ pub mod content;
 mod diff;
 mod draft;
 pub(crate) mod edit;
+mod forks;
 mod names;
 mod namespace;
 mod read;
@@ -115,6 +116,8 @@ pub struct Tree {
     collecting: Mutex<()>,
     /// Ids that cannot be collected, for a record is damaged. They are left alone until the volume is opened again.
     damaged: Mutex<BTreeSet<Id>>,
+    /// Forks whose versions may be hidden from everybody, and how far each was looked through: a key of its lists.
+    forks: Mutex<BTreeMap<Id, Vec<u8>>>,
     /// Behind the blocks that were reserved last.
     hint: AtomicU64,
 }
@@ -162,9 +165,11 @@ impl Tree {
             uses: Mutex::default(),
             collecting: Mutex::default(),
             damaged: Mutex::default(),
+            forks: Mutex::default(),
             hint: AtomicU64::new(0),
         };
         tree.drop_staging()?;
+        tree.note_forks();
         Ok(tree)
     }
 

@@ -5,8 +5,9 @@
 
 use adit_core::types::{FileName, Timestamp};
 use adit_core::{ErrorKind, FsError, Result};
+use hashbrown::HashMap;
 
-use super::topology::Topology;
+use super::topology::{Node, Topology};
 use super::{Gone, MAIN, Source, Tree};
 use crate::format::keys::{self, Id};
 use crate::format::records::{Snapshot, State};
@@ -106,6 +107,7 @@ impl Tree {
         let record = Snapshot { state, done: Vec::new(), ..record };
         self.write_snapshots(&[(id, Some(&record))])?;
         topology.replace(id, record);
+        self.note_forks_above(&topology, id);
         Ok(())
     }
 
@@ -168,16 +170,25 @@ impl Tree {
     /// All snapshots and branches, the oldest first.
     pub fn snapshots(&self) -> Vec<SnapshotInfo> {
         let topology = self.topology.read();
-        let named = |id: Id| topology.node(id).ok().filter(|node| node.record.state == State::Frozen);
-        let origin = |id: Id| topology.path(id, 0).into_iter().skip(1).find_map(named).map(|n| n.record.name.clone());
-        let shown = topology.nodes().filter(|(_, n)| matches!(n.record.state, State::Live | State::Frozen));
-        let info = |(id, node): (Id, &super::topology::Node)| SnapshotInfo {
-            id,
-            name: node.record.name.clone(),
-            created: node.record.created,
-            is_branch: node.record.state == State::Live,
-            origin: origin(id),
-        };
-        shown.map(info).collect()
+        // The snapshot that each id is or is nearest to. Those above come first.
+        let mut nearest: HashMap<Id, &str> = HashMap::new();
+        let mut shown = Vec::new();
+        for (id, Node { record, .. }) in topology.nodes() {
+            let origin = nearest.get(&record.parent).copied();
+            let is_snapshot = record.state == State::Frozen;
+            nearest.extend(if is_snapshot { Some(record.name.as_str()) } else { origin }.map(|name| (id, name)));
+            if is_snapshot || record.state == State::Live {
+                let (name, created) = (record.name.clone(), record.created);
+                shown.push(SnapshotInfo { id, name, created, is_branch: !is_snapshot, origin: origin.map(Into::into) });
+            }
+        }
+        shown
+    }
+
+    /// Numbers and names of snapshots behind the number `id`, the oldest first, at most `most`.
+    pub(crate) fn snapshots_after(&self, id: Id, most: usize) -> Vec<(Id, String)> {
+        let topology = self.topology.read();
+        let frozen = topology.nodes_after(id).filter(|(_, node)| node.record.state == State::Frozen);
+        frozen.take(most).map(|(id, node)| (id, node.record.name.clone())).collect()
     }
 }

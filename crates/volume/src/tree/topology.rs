@@ -9,6 +9,7 @@
 //! could be dropped but with the whole volume, so nobody needs to know what it touched.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use adit_core::{ErrorKind, FsError, Result};
@@ -151,6 +152,11 @@ impl Topology {
     /// All of them, ascending.
     pub fn nodes(&self) -> impl Iterator<Item = (Id, &Node)> {
         self.nodes.iter().map(|(&id, node)| (id, node))
+    }
+
+    /// Those behind `id`, ascending.
+    pub fn nodes_after(&self, id: Id) -> impl Iterator<Item = (Id, &Node)> {
+        self.nodes.range((Bound::Excluded(id), Bound::Unbounded)).map(|(&id, node)| (id, node))
     }
 
     /// The snapshot or branch of that name.

@@ -20,7 +20,7 @@ use volume::World;
 
 /// Everything that a volume holds, and with it an overlay.
 pub fn limits(unit_len_bytes: u32) -> Limits {
-    Limits { unit_len_bytes, buffer_writes: false, whiteouts: true, ..Limits::default() }
+    Limits { unit_len_bytes, buffer_writes: false, reserves: false, whiteouts: true, ..Limits::default() }
 }
 
 pub fn identity(text: &str) -> LowerIdentity {

@@ -63,11 +63,9 @@ pub(super) fn download(args: &ManifestDownloadArgs, global: &GlobalArgs) -> Resu
         );
     }
     let host = place.as_deref().map(HostDirectory::open).transpose().map_err(|e| Failure::io(dest.display(), &e))?;
-    let cache = match &place {
-        Some(_) if !args.rehash => hashes(args.cache.cache_dir.as_deref())?,
-        _ => None,
-    };
-    let scope = cache.as_ref().zip(place.as_deref()).map(|(cache, place)| cache.scope(&scope_of(place)));
+    let name = place.as_deref().filter(|_| !args.rehash).and_then(scope_of);
+    let cache = if name.is_some() { hashes(args.cache.cache_dir.as_deref())? } else { None };
+    let scope = cache.as_ref().zip(name.as_deref()).map(|(cache, name)| cache.scope(name));
     let source = ObjectSource::new(objects, DataKeys::default());
     let options = DownloadOptions {
         source: &source,

@@ -7,12 +7,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use adit_core::host::filesystem;
 use adit_core::path::{Tree, show, transfer};
 use adit_core::store::Store;
 use adit_manifest::format::{Format, Manifest};
 use adit_manifest::hash_cache::HashCache;
 use adit_manifest::snapshot::{Event, Filter, Known, Names, Options, snapshot as take};
 use adit_manifest::store::ListedNames;
+use rustix::fs::{Mode, OFlags};
 use serde_json::{Value, json};
 
 use super::failed::{Failed, ended};
@@ -79,8 +81,9 @@ pub(super) fn scan(
     let filter = filter.apart_from(own.iter().filter_map(inside).collect());
     let tree = Tree::new(&*opened.store);
     // Inode numbers and ctime are those of the host only there.
-    let cache = if is_dir && !args.rehash { hashes(source.cas.cache_dir.as_deref())? } else { None };
-    let scope = cache.as_ref().map(|cache| cache.scope(&scope_of(place)));
+    let name = if is_dir && !args.rehash { scope_of(place) } else { None };
+    let cache = if name.is_some() { hashes(source.cas.cache_dir.as_deref())? } else { None };
+    let scope = cache.as_ref().zip(name.as_deref()).map(|(cache, name)| cache.scope(name));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let known = scope.as_ref().map(|scope| scope as &dyn Known);
     let listed = opened.segment().map(ListedNames::new);
@@ -148,9 +151,12 @@ fn below(place: &Path, root: &[u8], own: &Path) -> Option<Vec<u8>> {
     own.strip_prefix(top).ok().map(|path| path.as_os_str().as_bytes().to_vec())
 }
 
-/// The name by which the cache of hashes knows a folder of this machine.
-pub(super) fn scope_of(place: &Path) -> Vec<u8> {
-    [b"dir\0", place.as_os_str().as_bytes()].concat()
+/// The name by which the cache of hashes knows a folder of this machine; none where files are not known to keep their identity
+/// ([`filesystem`]).
+pub(super) fn scope_of(place: &Path) -> Option<Vec<u8>> {
+    let dir = rustix::fs::open(place, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let filesystem = filesystem(dir).ok()??;
+    Some([b"dir\0", &filesystem[..], place.as_os_str().as_bytes()].concat())
 }
 
 /// The cache of hashes; none while another process has it, or if it cannot be had: then everything is read.

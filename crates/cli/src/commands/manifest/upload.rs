@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use adit_core::media::{Content, PutOptions};
-use adit_core::path::Tree;
+use adit_core::path::{Tree, show};
 use adit_manifest::cas::DataKeys;
 use adit_manifest::format::limits::CHUNK_LEN_BYTES;
 use adit_manifest::format::{Body, ContentHash, Manifest, Source as _};
@@ -29,7 +29,7 @@ use crate::failure::{Advice, Failure, Result};
 use crate::interrupt;
 use crate::open::{self, Purpose};
 use crate::output::{Output, counted};
-use crate::progress::Progress;
+use crate::progress::{Progress, reason};
 use crate::source::{Source, is_url};
 
 /// Threads that read, hash and store: most of their time they wait for the store.
@@ -196,6 +196,12 @@ impl Bringing<'_> {
                 UploadEvent::Failed { path, error } => {
                     failed.add(path, error);
                     progress.failed_with(error);
+                }
+                UploadEvent::Unverified { path, hash, error } => {
+                    there.insert(hash);
+                    failed.add(path, error);
+                    let failure = Failure::new(Code::ProblemsFound, format!("{}: {error}", show(path)));
+                    progress.failed_as(&reason(error), &failure);
                 }
                 UploadEvent::Read(bytes) => progress.reached_of(count, bytes + at_once, at_once),
             }

@@ -8,6 +8,7 @@ mod dir;
 pub mod indexed;
 mod manifest;
 pub mod overlay;
+mod privilege;
 pub mod serve;
 mod vault;
 pub mod volume;
@@ -18,9 +19,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use adit_mount::MountError;
 use adit_mount::control::ControlError;
 use adit_mount::daemon::{self, Readiness, Side, StartFailure};
-use adit_mount::{MountError, mountpoint};
+use adit_mount::mountpoint::{self, MountEntry};
 
 use self::serve::About;
 use crate::args::low::{GlobalArgs, MountArgs};
@@ -71,6 +73,9 @@ impl Plan {
 /// `adit mount`. What the caller had open (`inherited`) is closed in the background; in the foreground it is the caller's
 /// business.
 pub fn mount(args: MountArgs, global: &GlobalArgs, inherited: Inherited) -> Result<()> {
+    if privilege::is_remount(&args) {
+        return privilege::remount(&args);
+    }
     process::hand_back_large_pieces();
     let mut request = MountRequest::new(args)?;
     // Relative paths mean something only before the daemon leaves its folder.
@@ -106,6 +111,13 @@ fn mount_requested(mut request: MountRequest, global: &GlobalArgs, inherited: In
     {
         // What the kernel's table shows is read by others, and when this process's folder is long forgotten.
         request.options.source = source.path().display().to_string();
+    }
+    privilege::respect_host(&mut request, source.path());
+    // A service that starts again finds the mount of the process before it, which was killed.
+    if !request.fake
+        && let Ok(place) = mountpoint::resolve(&request.mountpoint)
+    {
+        clear_dead(&place, Some(&request.options.source));
     }
     let mountpoint = check_mountpoint(&request.mountpoint, source.path(), request.nonempty)?;
     let given = request.state_dir.as_deref().or(global.state_dir.as_deref());
@@ -145,7 +157,10 @@ fn start(
         return serve(plan, None);
     }
     match daemon::daemonize().map_err(|e| Failure::io("mount", &e))? {
-        Side::Parent(word) => word.map_err(|f| Failure::new(Code::from_number(f.exit_code), f.message)),
+        Side::Parent(word) => word.map_err(|f| {
+            clear_dead(&plan.mountpoint, None);
+            Failure::new(Code::from_number(f.exit_code), f.message)
+        }),
         Side::Child(readiness) => {
             // Not earlier: the password may have come from one of them.
             inherited.close();
@@ -159,6 +174,19 @@ fn start(
             let served = serve(plan, Some(&mut readiness));
             in_background(served, readiness)
         }
+    }
+}
+
+/// Takes away what is mounted at the resolved `mountpoint` by a process that is gone; with a `source`, only mounts of that. What keeps it from being
+/// taken away is told when somebody mounts there.
+fn clear_dead(mountpoint: &Path, source: Option<&str>) {
+    let is_it = |dead: &MountEntry| source.is_none_or(|source| dead.source == source);
+    while mountpoint::find_dead(mountpoint).is_some_and(|dead| is_it(&dead)) {
+        if let Err(e) = mountpoint::umount(mountpoint, true) {
+            open::remark(&e.to_string());
+            return;
+        }
+        open::remark(&format!("{}: taken away what a process that is gone had mounted there", mountpoint.display()));
     }
 }
 

@@ -43,6 +43,7 @@ use crate::args::volume::DataArgs;
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::open::mounted::Private;
+use crate::open::turn;
 use crate::open::{self, remark};
 use crate::process::Inherited;
 use crate::source::Source;
@@ -165,8 +166,15 @@ pub(super) fn mount(mut plan: Plan, global: &GlobalArgs, inherited: Inherited) -
     };
     let upper = place::upper(&plan.request, &identity, &plan.mountpoint)?;
     refuse_inside(&source, &upper)?;
-    if let Some(mount) = live::of_source(&upper).first() {
-        return Err(live::in_the_way(&upper, mount, "mounted", ""));
+    // One that ends is waited for.
+    turn::take(&upper, |seen| match seen.mounts.first() {
+        Some(mount) => Err(live::in_the_way(&upper, mount, "mounted", "")),
+        None => Ok(()),
+    })?;
+    if plan.request.options.read_only && !upper.exists() {
+        let what = format!("{}: there is no such upper, and a mount to read makes none", upper.display());
+        return Err(Failure::new(Code::Failure, what)
+            .hint("leave out --upper, --upper-dir and --writable to see what lies below, or --read-only to begin to change it"));
     }
     if plan.request.fake {
         return Ok(());
@@ -218,9 +226,6 @@ fn check(source: &Source, part: &Part, request: &MountRequest) -> Result<()> {
             );
         }
     }
-    if request.options.read_only {
-        return Err(Failure::usage("--read-only contradicts --upper, --upper-dir and --writable"));
-    }
     if request.exclusive {
         return Err(Failure::usage("-o exclusive is for vaults"));
     }
@@ -235,8 +240,7 @@ fn check(source: &Source, part: &Part, request: &MountRequest) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a folder on an overlay of this user: its inode numbers leave no room for those of another one. ([`Overlay::open`] looks
-/// at numbers, and so refuses those of others.)
+/// Refuses a folder on an overlay of this user: what is changed there would change below the other one.
 fn refuse_overlay(source: &Source) -> Result<()> {
     let Source::Dir(dir) = source else { return Ok(()) };
     let Some(entry) = dir.ancestors().find_map(mountpoint::find) else { return Ok(()) };
@@ -245,7 +249,7 @@ fn refuse_overlay(source: &Source) -> Result<()> {
     let Some(mount) = found.filter(|_| entry.fs_type == mountpoint::FS_TYPE) else { return Ok(()) };
     let upper = mount.upper.as_deref().unwrap_or_default();
     let what = format!(
-        "{}: it lies on the overlay on {}, and an overlay cannot lie below another one: its inode numbers leave no room",
+        "{}: it lies on the overlay on {}, and an overlay cannot lie below another one",
         dir.display(),
         mount.mountpoint
     );

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use adit_core::ErrorKind;
 use adit_core::engine::{CacheStats, Engine, EngineOptions, WorthStats};
 use adit_core::store::Store;
 use adit_core::types::Ino;
+use adit_core::{ErrorKind, FsError};
 use adit_index::live::{Contents, Namespace};
 use adit_mount::control::{self, ControlError, MountInfo, Parts, Registered, Registry};
-use adit_mount::{MountError, MountOptions, Session, SessionHandle, Until};
+use adit_mount::{MountError, MountOptions, Session, SessionHandle, Until, sightings};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -32,6 +32,12 @@ const BASE_LEN_BYTES: u64 = 12 << 20;
 
 /// How long an answer about the end of the mount is waited for; whoever asked then waits for the process's end.
 const OUTCOME_PATIENCE: Duration = Duration::from_secs(90);
+/// How often it is looked whether what was unmounted has ended.
+const LOOK: Duration = Duration::from_millis(500);
+/// How long the end is waited for where it is still mounted elsewhere: whoever starts a process in a namespace of its own has a copy for a moment.
+const COPIES_PATIENCE: Duration = Duration::from_secs(3);
+/// How long where nobody can tell why the kernel still holds it.
+const UNSEEN_PATIENCE: Duration = Duration::from_secs(30);
 
 /// The request for what was met that is damaged, missing or out of reach ([`Damaged`]).
 pub const DAMAGE_VERB: &str = "damage";
@@ -305,7 +311,7 @@ impl Verbs {
             "mountpoint": self.info.mountpoint,
             "pid": self.info.pid,
             "state": if self.info.is_attached() { "mounted" } else { "detached" },
-            "read_only": self.info.read_only || failure.is_some(),
+            "read_only": self.info.read_only || failure.is_some() || self.session.is_read_only(),
             "read_only_because": failure.as_ref().or(self.about.why_read_only.as_ref()),
             "started": output::iso_text(self.info.started),
             "uptime_secs": self.about.began.elapsed().as_secs(),
@@ -335,13 +341,15 @@ impl Verbs {
         Ok(status)
     }
 
-    /// Unmounts. Unless `lazy`, it answers when everything is written back, or why that failed, and whether the process goes
-    /// on with other mounts.
+    /// Unmounts. Unless `lazy`, it answers when everything is written back, or why that failed, whether the process goes on with other mounts,
+    /// and whether with this one, which is still held (`held`): by a copy in another namespace, for one.
     fn umount(&self, lazy: bool) -> Result<Value, ControlError> {
-        let engine = self.engine()?;
         // What is detached is written back when it ends, and before that as always; nobody waits for it.
-        let synced = if self.info.read_only || lazy { Ok(()) } else { engine.store().sync_all() };
-        drop(engine);
+        let synced = if lazy {
+            self.engine().map(|_| Ok(()))?
+        } else {
+            self.write_back(sightings::of(self.session.device()).seen.len() > 1)?
+        };
         if let Err(e) = &synced
             && can_be_mended(e.kind())
         {
@@ -351,20 +359,58 @@ impl Verbs {
             MountError::NotAMount(_) => ControlError::Answered { kind: NOT_A_MOUNT.to_owned(), message: e.to_string() },
             other => ControlError::answer(other.kind(), &other),
         })?;
-        if let Some(Err(e)) = (!lazy).then(|| self.session.outcome(OUTCOME_PATIENCE)).flatten() {
-            return Err(ControlError::answer(e.kind(), &e));
-        }
         let what =
             "it is unmounted, but not all of it may be on the disk; the next mount recovers what is in the journal";
+        let unsafe_because = |e: FsError| ControlError::answer(e.kind(), format!("{e}; {what}"));
+        if !lazy && self.is_held_elsewhere()? {
+            self.write_back(true)?.map_err(unsafe_because)?;
+            return Ok(json!({"goes_on": true, "held": true}));
+        }
         let goes_on = !lazy && self.place.as_ref().is_some_and(Place::left);
-        synced.map(|()| json!({"goes_on": goes_on})).map_err(|e| ControlError::answer(e.kind(), format!("{e}; {what}")))
+        synced.map(|()| json!({"goes_on": goes_on})).map_err(unsafe_because)
+    }
+
+    /// Has everything be on the disk. The kernel gives what it holds by itself when its last mount goes; if there are others, it is asked for that.
+    fn write_back(&self, is_elsewhere: bool) -> Result<Result<(), FsError>, ControlError> {
+        let engine = self.engine()?;
+        if self.info.read_only {
+            return Ok(Ok(()));
+        }
+        if is_elsewhere {
+            let flushed = self.session.flush_kernel(&engine.open_for_writing());
+            if let Err(e) = flushed {
+                return Ok(Err(FsError::from(e).on("flush", self.session.mountpoint().display())));
+            }
+        }
+        Ok(engine.store().sync_all())
+    }
+
+    /// Waits for the end of what was unmounted. True if that does not come, because the kernel still holds the filesystem.
+    ///
+    /// # Errors
+    /// The words of its last flush.
+    fn is_held_elsewhere(&self) -> Result<bool, ControlError> {
+        let began = Instant::now();
+        while began.elapsed() < OUTCOME_PATIENCE {
+            if let Some(ended) = self.session.outcome(LOOK) {
+                return ended.map(|_| false).map_err(|e| ControlError::answer(e.kind(), &e));
+            }
+            if !self.session.is_held() || began.elapsed() < COPIES_PATIENCE {
+                continue;
+            }
+            let is_seen = !sightings::of(self.session.device()).seen.is_empty();
+            if is_seen || began.elapsed() >= UNSEEN_PATIENCE {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 
 /// Whether an unmount that meets this failure is better refused, because its user can do something while the mount lives.
 /// After a failed sync nothing gets better by staying.
 fn can_be_mended(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::NoSpace | ErrorKind::QuotaExceeded)
+    kind.is_no_room()
 }
 
 /// Memory that is this process's own (RssAnon + RssShmem of proc(5)), in bytes; 0 if the system does not tell.

@@ -53,6 +53,9 @@ pub const VOLUME_VERB: &str = "volume";
 /// The request for what the upper of an overlay holds.
 pub const DIFF_VERB: &str = "diff";
 
+/// The type of a place where something is mounted as soon as somebody comes there.
+const AUTOMOUNT: &str = "autofs";
+
 /// The number of the mount that a process begins with.
 const FIRST: u64 = 1;
 
@@ -222,6 +225,12 @@ pub fn process_of(file: &Path) -> Option<MountInfo> {
 /// Has the process of `mount` make the mount that `plan` asks for.
 fn join(mount: &MountInfo, plan: &Plan) -> Result<()> {
     let file = plan.source.path().display();
+    if mountpoint::find(&plan.mountpoint).is_some_and(|entry| entry.fs_type == AUTOMOUNT) {
+        // Whoever makes it would wait for it, but for the process group that was asked to.
+        let what = format!("{file}: process {} has it open, and cannot make a mount on demand", mount.pid);
+        return Err(Failure::new(Code::Busy, what)
+            .hint(format!("leave out x-systemd.automount for {}", plan.mountpoint.display())));
+    }
     if plan.request.foreground {
         let what = format!("{file}: process {} has it open, and a further mount is made by that process", mount.pid);
         return Err(Failure::new(Code::Busy, what).hint("leave out --foreground"));
@@ -531,12 +540,17 @@ impl Process {
     /// What `wish` wants to see.
     fn store(&self, wish: &Wish) -> Result<VolumeStore> {
         let fail = |e: FsError| open::volume::failure(&self.file, &e);
+        // A verb that wants to change something has asked before.
+        let by_itself = wish.overlay || wish.options.read_only || wish.lock.is_some();
         let Some(branch) = branch_of(&wish.part) else {
             let Part::Snapshot(name) = &wish.part else { return Err(fail(ErrorKind::InvalidInput.into())) };
+            if !by_itself {
+                open::volume::refuse_snapshot_of_upper(&self.file, &self.volume, name)?;
+            }
             return self.volume.snapshot(name).map_err(fail);
         };
-        // A verb that wants to change something has asked before. Whatever else is in the way: it would be refused without that.
-        if !(wish.overlay || wish.options.read_only || wish.lock.is_some()) {
+        // Whatever else is in the way: it would be refused without that.
+        if !by_itself {
             self.refuse_upper(branch)?;
         }
         if self.volume.is_read_only() && !wish.options.read_only {

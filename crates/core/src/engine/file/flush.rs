@@ -3,6 +3,8 @@
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+
 use super::super::buffer::WriteBuffer;
 use super::super::clock::{NEVER, Tick};
 use super::super::handles::FileHandle;
@@ -121,6 +123,21 @@ impl Engine {
         if before > 0 && !state.is_dirty() {
             file.dirty.store(false, SeqCst);
         }
+    }
+
+    /// The lock of an open inode, after what is buffered of it was stored. If that fails, who wrote hears of it; what failed a moment ago is not
+    /// tried again.
+    pub(in crate::engine) fn read_stored<'a>(&self, file: &'a OpenInode) -> RwLockReadGuard<'a, FileState> {
+        let state = file.read();
+        let rests =
+            |state: &FileState| state.failing.as_ref().is_some_and(|failing| self.clock.now() < failing.retry_at);
+        if !state.is_dirty() || rests(&state) {
+            return state;
+        }
+        drop(state);
+        let mut state = file.write();
+        let _ = self.flush_units(file, &mut state, NEVER);
+        RwLockWriteGuard::downgrade(state)
     }
 
     /// Reads the attributes that our writes left, so that they are known as ours.

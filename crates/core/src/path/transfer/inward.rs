@@ -11,12 +11,13 @@ use rustix::fs::{FileType, Stat};
 
 use super::host::{self, HostPlace};
 use super::kept::{self, Kept, Linked};
+use super::names::Names;
 use super::pieces::{Pieces, Sparse, Stream};
 use super::{COPY_LEN_BYTES, Copied, CopyOptions, Fault, Lack, Log, Owner, Progress, perm_kept};
 use crate::error::{ErrorKind, FsError, Result};
 use crate::path::{Node, Tree, about, show, this_process};
 use crate::store::{NewNode, StoreFile};
-use crate::types::{Attr, FileName, Kind, RenameFlags, SetAttr, SetTime, XattrName, XattrSet};
+use crate::types::{Attr, FileName, Ino, Kind, RenameFlags, SetAttr, SetTime, XattrName, XattrSet};
 
 /// How far a copy is made longer at once, at first; and twice as far after each time that took less than this.
 const GROW_STEP_LEN_BYTES: u64 = 16 << 20;
@@ -31,6 +32,8 @@ struct Level<'t> {
     stat: Stat,
     /// Whether the copy made it, private until it is finished.
     is_new: bool,
+    /// What was copied into it.
+    names: Names<Ino>,
     /// Names still to copy, last first.
     todo: Vec<OsString>,
 }
@@ -70,7 +73,10 @@ pub fn copy_in<'t>(
 fn copy_all<'t>(copier: &mut Copier<'t, '_, '_, '_>, from: &HostPlace, to: &Node<'t>, name: &[u8]) -> Result<()> {
     let mut levels: Vec<Level<'t>> = Vec::new();
     let start = Source { dir: from.dir.as_fd(), name: from.name(), path: &from.path, named: true };
-    levels.extend(copier.entry(&start, to, name)?);
+    let mut names = std::mem::take(&mut copier.kept.names);
+    let entered = copier.entry(&start, to, name, &mut names);
+    copier.kept.names = names;
+    levels.extend(entered?);
     let copied = copy_levels(copier, &mut levels);
     // Of a copy that ended early: what it made is not to stay as private as it was meanwhile. Who hears of the error that ended
     // it needs no other.
@@ -87,7 +93,7 @@ fn copy_levels<'t>(copier: &mut Copier<'t, '_, '_, '_>, levels: &mut Vec<Level<'
         if let Some(next) = level.todo.pop() {
             let path = level.path.join(&next);
             let source = Source { dir: level.from.as_fd(), name: &next, path: &path, named: false };
-            let entered = copier.entry(&source, &level.to, host::bytes(&next))?;
+            let entered = copier.entry(&source, &level.to, host::bytes(&next), &mut level.names)?;
             levels.extend(entered);
             continue;
         }
@@ -122,45 +128,69 @@ impl Source<'_> {
 
 impl<'t> Copier<'t, '_, '_, '_> {
     /// Copies one entry; a directory is returned to be gone into.
-    fn entry(&mut self, from: &Source<'_>, to: &Node<'_>, name: &[u8]) -> Result<Option<Level<'t>>> {
-        match self.copy_entry(from, to, name) {
+    fn entry(
+        &mut self,
+        from: &Source<'_>,
+        to: &Node<'_>,
+        name: &[u8],
+        names: &mut Names<Ino>,
+    ) -> Result<Option<Level<'t>>> {
+        match self.copy_entry(from, to, name, names) {
             Ok(level) => Ok(level),
             Err(fault) => self.log.failed(fault.about(&to.join(name))).map(|()| None),
         }
     }
 
-    fn copy_entry(&mut self, from: &Source<'_>, to: &Node<'_>, name: &[u8]) -> Result<Option<Level<'t>>, Fault> {
+    fn copy_entry(
+        &mut self,
+        from: &Source<'_>,
+        to: &Node<'_>,
+        name: &[u8],
+        names: &mut Names<Ino>,
+    ) -> Result<Option<Level<'t>>, Fault> {
         let stat = host::stat_in(from.dir, from.name).map_err(|e| from.fault(e))?;
         let path = to.join(name);
-        match FileType::from_raw_mode(stat.st_mode) {
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        // Held until it is replaced: what is let go of has a number that may come again.
+        let there = self.tree.child(to, name).ok();
+        if let Some(there) = &there {
+            let merges = kind == FileType::Directory && there.kind() == Kind::Directory;
+            names.check(name, &there.ino(), merges, || true)?;
+        }
+        let (made, level) = match kind {
             FileType::Directory | FileType::RegularFile
                 if self.options.leave_out == Some((stat.st_dev, stat.st_ino)) =>
             {
                 self.log.left_out(&path, "it is the store itself")?;
+                return Ok(None);
             }
             FileType::Directory => {
                 self.log.begin(&path, Kind::Directory)?;
-                return self.directory(from, to, name).map(Some);
+                let level = self.directory(from, to, name)?;
+                (level.to.ino(), Some(level))
             }
             FileType::Symlink => {
                 self.log.begin(&path, Kind::Symlink)?;
                 let target = rustix::fs::readlinkat(from.dir, from.name, Vec::new());
                 let target = target.map_err(|e| from.fault(io::Error::from(e)))?;
-                self.link(target.as_bytes(), &stat, to, name)?;
+                (self.link(target.as_bytes(), &stat, to, name)?, None)
             }
             FileType::RegularFile => {
                 self.log.begin(&path, Kind::File)?;
-                if stat.st_nlink == 1 || !self.further_name(&stat, to, name)? {
-                    self.file(from, to, name)?;
-                }
+                let linked = if stat.st_nlink == 1 { None } else { self.further_name(&stat, to, name)? };
+                (linked.map_or_else(|| self.file(from, to, name), Ok)?, None)
             }
             _ if from.named => {
                 let why = "it is neither a file, a folder nor a symbolic link, and cannot be stored";
                 return Err(from.fault(FsError::new(ErrorKind::NotSupported).because(why)));
             }
-            _ => self.log.left_out(&path, "neither a file, a folder nor a symbolic link")?,
-        }
-        Ok(None)
+            _ => {
+                self.log.left_out(&path, "neither a file, a folder nor a symbolic link")?;
+                return Ok(None);
+            }
+        };
+        names.note(made, name);
+        Ok(level)
     }
 
     fn directory(&mut self, from: &Source<'_>, to: &Node<'_>, name: &[u8]) -> Result<Level<'t>, Fault> {
@@ -170,20 +200,21 @@ impl<'t> Copier<'t, '_, '_, '_> {
         let mut todo = host::names_in(dir.as_fd()).map_err(|e| from.fault(e))?;
         todo.reverse();
         let (to, is_new) = make_dir(self.tree, to, name)?;
-        Ok(Level { from: dir, path: from.path.to_owned(), to, stat, is_new, todo })
+        let names = Names::new(is_new);
+        Ok(Level { from: dir, path: from.path.to_owned(), to, stat, is_new, names, todo })
     }
 
-    fn link(&mut self, target: &[u8], stat: &Stat, to: &Node<'_>, name: &[u8]) -> Result<()> {
+    fn link(&mut self, target: &[u8], stat: &Stat, to: &Node<'_>, name: &[u8]) -> Result<Ino> {
         let mut draft = self.draft(to)?;
         let attr = self.tree.store().symlink(to.ino(), draft.name()?, target, this_process())?;
         let node = draft.hold(attr);
         self.tree.store().setattr(node.ino(), &time(stat))?;
         draft.place(name, self.options.replace)?;
         self.log.done(Kind::Symlink);
-        Ok(())
+        Ok(node.ino())
     }
 
-    fn file(&mut self, from: &Source<'_>, to: &Node<'_>, name: &[u8]) -> Result<(), Fault> {
+    fn file(&mut self, from: &Source<'_>, to: &Node<'_>, name: &[u8]) -> Result<Ino, Fault> {
         let fault = |e: io::Error| from.fault(e);
         let file = File::from(host::open_file_in(from.dir, from.name).map_err(fault)?);
         let stat = rustix::fs::fstat(&file).map_err(|e| from.fault(io::Error::from(e)))?;
@@ -195,18 +226,20 @@ impl<'t> Copier<'t, '_, '_, '_> {
         let kept = finish(self.tree, &node, &stat)?;
         draft.place(name, self.options.replace)?;
         self.log.done(Kind::File);
+        let ino = node.ino();
         if stat.st_nlink > 1 {
             let left = u32::try_from(stat.st_nlink).unwrap_or(u32::MAX) - 1;
             self.kept.links.insert((stat.st_dev, stat.st_ino), Linked { copy: node, left });
         }
-        Ok(self.log.perm(&to.join(name), stat.st_mode, kept)?)
+        self.log.perm(&to.join(name), stat.st_mode, kept)?;
+        Ok(ino)
     }
 
-    /// Makes `name` a further name of the copy of a file whose first name was copied before; false if there is none, or no
+    /// Makes `name` a further name of the copy of a file whose first name was copied before; none if there is no such copy, or no
     /// place for hard links.
-    fn further_name(&mut self, stat: &Stat, to: &Node<'_>, name: &[u8]) -> Result<bool> {
+    fn further_name(&mut self, stat: &Stat, to: &Node<'_>, name: &[u8]) -> Result<Option<Ino>> {
         let key = (stat.st_dev, stat.st_ino);
-        let Some(linked) = self.kept.links.get_mut(&key) else { return Ok(false) };
+        let Some(linked) = self.kept.links.get_mut(&key) else { return Ok(None) };
         let ino = linked.copy.ino();
         // Renaming one name of a file over another does nothing, and would leave the first.
         let is_there = self.tree.child(to, name).is_ok_and(|there| there.ino() == ino);
@@ -218,7 +251,7 @@ impl<'t> Copier<'t, '_, '_, '_> {
                 Err(e) if lacks_links(e.kind()) => {
                     self.kept.links.remove(&key);
                     self.log.lost(Lack::Links)?;
-                    return Ok(false);
+                    return Ok(None);
                 }
                 Err(e) => return Err(e),
             }
@@ -229,7 +262,7 @@ impl<'t> Copier<'t, '_, '_, '_> {
             self.kept.links.remove(&key);
         }
         self.log.done(Kind::File);
-        Ok(true)
+        Ok(Some(ino))
     }
 
     /// Gives the copy `node` the extended attributes of what is open as `fd`. Before its mode: an ACL sets that, too.

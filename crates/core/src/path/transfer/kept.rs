@@ -8,15 +8,19 @@ use rustix::fs::{XattrFlags, fgetxattr, fgetxattr_query, flistxattr, flistxattr_
 use rustix::io::Errno;
 
 use super::Told;
+use super::names::Names;
 use crate::path::Node;
-use crate::types::{XATTR_VALUE_LEN_MAX_BYTES, XattrName};
+use crate::types::{Ino, XATTR_VALUE_LEN_MAX_BYTES, XattrName};
 
-/// What several copies into one tree have in common: of a file with several names, the one that was copied first.
+/// What several copies into one tree have in common: of a file with several names, the one that was copied first, and what the
+/// names that were given led to.
 #[derive(Default)]
 pub struct Kept<'t> {
     /// By device and number on the host.
     pub(super) links: HashMap<(u64, u64), Linked<'t>>,
     pub(super) told: Told,
+    /// What was copied itself, and not with a folder around it.
+    pub(super) names: Names<Ino>,
 }
 
 /// A file of which more names are to come.

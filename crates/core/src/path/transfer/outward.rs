@@ -12,7 +12,8 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::host::{Draft, HostPlace, check_replaceable, mtime_only, open_dir_in, stat_in};
+use super::host::{Draft, HostPlace, check_replaceable, mtime_only, names_in, open_dir_in, stat_in};
+use super::names::Names;
 use super::{COPY_LEN_BYTES, Copied, CopyOptions, Fault, Lack, Log, Outward, Owner, Progress, kept, perm_kept};
 use crate::error::{ErrorKind, FsError, Result};
 use crate::path::{Node, Step, Tree, Visit, show};
@@ -41,6 +42,8 @@ struct Entered {
     fd: OwnedFd,
     /// If the copy made it, private until it is finished: the mode bits of its original, and whose that is.
     made: Option<(u32, Owner)>,
+    /// What was copied into it, by device and number.
+    names: Names<(u64, u64)>,
 }
 
 /// The copy of a file with several names.
@@ -87,7 +90,7 @@ pub fn copy_out<'t>(
     }
     let walked = tree.walk(start, &mut |visit| match visit {
         Visit::Entry { node, depth: 0, .. } if into.is_some() => {
-            copier.dirs.extend(into.take().map(|fd| Entered { fd, made: None }));
+            copier.dirs.extend(into.take().map(|fd| Entered { fd, made: None, names: Names::new(false) }));
             copier.log.begin(node.path(), Kind::Directory)?;
             Ok(Step::Into)
         }
@@ -141,13 +144,36 @@ impl Copier<'_, '_, '_> {
 
     fn copy_entry(&mut self, node: &Node<'_>, place: Option<&HostPlace>) -> Result<Step, Fault> {
         // The directory is off the stack meanwhile, so that `self` stays free for the copy.
-        let taken = if place.is_none() { self.dirs.pop() } else { None };
-        let (dir, name) = match (place, &taken) {
-            (Some(place), _) => (place.dir.as_fd(), place.name()),
-            (None, Some(dir)) => (dir.fd.as_fd(), OsStr::from_bytes(node.name())),
+        let mut taken = if place.is_none() { self.dirs.pop() } else { None };
+        let done = match (place, &mut taken) {
+            (Some(place), _) => self.copy_to(node, place.dir.as_fd(), place.name()),
+            (None, Some(dir)) => self.copy_into(node, dir),
             (None, None) => return Err(FsError::new(ErrorKind::InvalidInput).into()),
         };
-        let done = match node.kind() {
+        self.dirs.extend(taken);
+        let Some(made) = done? else { return Ok(Step::Past) };
+        self.dirs.push(made);
+        Ok(Step::Into)
+    }
+
+    /// Copies an entry into a directory that the walk is in, if its name does not lead to what was copied there before.
+    fn copy_into(&mut self, node: &Node<'_>, dir: &mut Entered) -> Result<Option<Entered>, Fault> {
+        let name = OsStr::from_bytes(node.name());
+        let identity = |fd: BorrowedFd<'_>| stat_in(fd, name).map(|stat| (stat.st_dev, stat.st_ino));
+        if let Ok(there) = identity(dir.fd.as_fd()) {
+            let is_listed = || names_in(dir.fd.as_fd()).is_ok_and(|names| names.iter().any(|listed| listed == name));
+            dir.names.check(node.name(), &there, false, is_listed).map_err(|e| unwritten(node, e))?;
+        }
+        let entered = self.copy_to(node, dir.fd.as_fd(), name)?;
+        if let Ok(made) = identity(dir.fd.as_fd()) {
+            dir.names.note(made, node.name());
+        }
+        Ok(entered)
+    }
+
+    /// Copies an entry as `name` in `dir`; a directory is returned to be gone into.
+    fn copy_to(&mut self, node: &Node<'_>, dir: BorrowedFd<'_>, name: &OsStr) -> Result<Option<Entered>, Fault> {
+        match node.kind() {
             Kind::Directory => make_dir(dir, name, node).map(Some).map_err(|e| unwritten(node, e)),
             Kind::Symlink => self.link(node, dir, name).map(|()| None),
             Kind::File if node.attr().nlink > 1 => self.linked_file(node, dir, name).map(|()| None),
@@ -156,11 +182,7 @@ impl Copier<'_, '_, '_> {
                 let told = self.log.left_out(node.path(), "neither a file, a folder nor a symbolic link");
                 told.map(|()| None).map_err(Fault::from)
             }
-        };
-        self.dirs.extend(taken);
-        let Some(made) = done? else { return Ok(Step::Past) };
-        self.dirs.push(made);
-        Ok(Step::Into)
+        }
     }
 
     fn link(&mut self, node: &Node<'_>, dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Fault> {
@@ -335,7 +357,7 @@ fn make_dir(dir: BorrowedFd<'_>, name: &OsStr, node: &Node<'_>) -> Result<Entere
             .because("the destination has something else, or a symbolic link, in the place of a folder"),
         _ => FsError::from(e),
     })?;
-    Ok(Entered { fd, made })
+    Ok(Entered { fd, made, names: Names::new(made.is_some()) })
 }
 
 /// Gives the copy of `node` its mode and modification time; returns the mode bits.

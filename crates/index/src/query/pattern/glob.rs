@@ -8,6 +8,22 @@ use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, Hir, Look, Repet
 use super::hir::character;
 use super::{BadPattern, Target};
 
+/// What `[:name:]` means in a class, as a regular expression: as a shell has it, for all of Unicode.
+const EXPRESSIONS: [(&str, &str); 12] = [
+    ("alnum", r"[\p{Alphabetic}\p{Nd}]"),
+    ("alpha", r"\p{Alphabetic}"),
+    ("blank", r"[\t\p{Zs}]"),
+    ("cntrl", r"\p{Cc}"),
+    ("digit", "[0-9]"),
+    ("graph", r"[^\p{Z}\p{C}]"),
+    ("lower", r"\p{Lowercase}"),
+    ("print", r"[^\p{C}\p{Zl}\p{Zp}]"),
+    ("punct", r"[\p{P}\p{S}]"),
+    ("space", r"\s"),
+    ("upper", r"\p{Uppercase}"),
+    ("xdigit", "[0-9A-Fa-f]"),
+];
+
 /// So many braces one may lie in the other.
 const NEST_MAX: usize = 32;
 
@@ -39,8 +55,9 @@ pub struct Glob {
 
 impl Glob {
     pub fn parse(text: &str) -> Result<Glob, BadPattern> {
-        // Paths have no slash in front; a glob that has one says the same as without.
-        let characters: Vec<char> = text.strip_prefix('/').unwrap_or(text).chars().collect();
+        // Paths have neither slash nor dot in front; a glob that has one says the same as without.
+        let below = text.trim_start_matches("./");
+        let characters: Vec<char> = below.strip_prefix('/').unwrap_or(below).chars().collect();
         let mut reader = Reader { offset: text.chars().count() - characters.len(), characters, at: 0 };
         if text.ends_with('/') && !text.ends_with("\\/") {
             return Err(
@@ -215,6 +232,12 @@ impl Reader {
             if c == ']' && self.at - 1 > first {
                 return Ok(Part::Class(ranges, negated));
             }
+            if c == '['
+                && let Some(kind @ (':' | '.' | '=')) = self.peek()
+            {
+                ranges.extend(self.named(kind)?);
+                continue;
+            }
             let from = self.unescaped(c).ok_or_else(|| self.bad(start, unclosed))?;
             let is_range = self.peek() == Some('-') && self.characters.get(self.at + 1).is_some_and(|c| *c != ']');
             if !is_range {
@@ -228,6 +251,28 @@ impl Reader {
                 return Err(self.bad(at, "the range ends before it begins; turn it round"));
             }
             ranges.push((from, to));
+        }
+    }
+
+    /// Within a class, behind `[` and at what is behind that: the characters that `[:name:]` means.
+    fn named(&mut self, kind: char) -> Result<Vec<(char, char)>, BadPattern> {
+        let start = self.at - 1;
+        self.at += 1;
+        let rest = &self.characters[self.at..];
+        let len = rest.windows(2).position(|pair| *pair == [kind, ']']);
+        let len =
+            len.ok_or_else(|| self.bad(start, "the name of a class is not closed; write \\[ for the character"))?;
+        let name: String = rest[..len].iter().collect();
+        self.at += len + 2;
+        let expression = EXPRESSIONS.iter().find(|(known, _)| kind == ':' && *known == name);
+        let Some((_, expression)) = expression else {
+            return Err(self.bad(start, "no class has that name; there are alnum, alpha, blank, cntrl, digit, graph, lower, print, punct, space, upper, xdigit"));
+        };
+        match regex_syntax::parse(expression).map(regex_syntax::hir::Hir::into_kind) {
+            Ok(regex_syntax::hir::HirKind::Class(Class::Unicode(class))) => {
+                Ok(class.iter().map(|range| (range.start(), range.end())).collect())
+            }
+            _ => Err(self.bad(start, "this class is not known; name its characters")),
         }
     }
 

@@ -48,13 +48,22 @@ pub fn character(c: char, ignore_case: bool) -> Hir {
     Hir::class(Class::Unicode(class))
 }
 
+/// Whether two characters are one, or one letter in its cases.
+pub fn is_same_letter(one: char, other: char) -> bool {
+    let class = || {
+        let mut class = ClassUnicode::new([ClassUnicodeRange::new(one, one)]);
+        class.case_fold_simple();
+        class.iter().any(|range| (range.start()..=range.end()).contains(&other))
+    };
+    one == other || class()
+}
+
 fn either_byte(byte: u8) -> Hir {
     let both = [byte.to_ascii_lowercase(), byte.to_ascii_uppercase()];
     Hir::class(Class::Bytes(ClassBytes::new(both.map(|byte| ClassBytesRange::new(byte, byte)))))
 }
 
-/// The expression for texts that need not be UTF-8 and have no zero byte, without groups. See the module above for what
-/// a class matches beside characters.
+/// The expression for UTF-8 without a zero byte, without groups. For other texts there is [`with_bytes`].
 pub fn open(hir: &Hir) -> Hir {
     match hir.kind() {
         HirKind::Empty => Hir::empty(),
@@ -79,18 +88,20 @@ fn open_class(class: &Class) -> Hir {
         Class::Unicode(class) => {
             let mut characters = class.clone();
             characters.difference(&ClassUnicode::new([ClassUnicodeRange::new('\0', '\0')]));
-            let characters = Hir::class(Class::Unicode(characters));
-            if !has_all_beyond_ascii(class) {
-                return characters;
-            }
-            let bytes = ClassBytes::new([ClassBytesRange::new(0x80, 0xff)]);
-            Hir::alternation(vec![characters, Hir::class(Class::Bytes(bytes))])
+            Hir::class(Class::Unicode(characters))
         }
     }
 }
 
-/// Any number of characters, where that is any number of bytes, is that: the automaton has one state instead of ten.
+/// Any number of characters, where that is any number of bytes, is that: in UTF-8 what follows begins at a character all the same, and the
+/// automaton has one state instead of ten.
 fn open_repetition(repetition: &Repetition) -> Hir {
+    let any = bytes_of(repetition).filter(|_| repetition.min == 0);
+    any.unwrap_or_else(|| Hir::repetition(repetition.with(open(&repetition.sub))))
+}
+
+/// As a repetition of bytes, if it is one of so many characters as there are, of a class with all beyond ASCII.
+fn bytes_of(repetition: &Repetition) -> Option<Hir> {
     if let (HirKind::Class(Class::Unicode(class)), 0 | 1, None) =
         (repetition.sub.kind(), repetition.min, repetition.max)
         && has_all_beyond_ascii(class)
@@ -99,9 +110,26 @@ fn open_repetition(repetition: &Repetition) -> Hir {
         let ascii = ascii.map(|range| ClassBytesRange::new(range.start() as u8, (range.end() as u32).min(0x7f) as u8));
         let mut bytes = ClassBytes::new(ascii.chain([ClassBytesRange::new(0x80, 0xff)]));
         bytes.difference(&ClassBytes::new([ClassBytesRange::new(0, 0)]));
-        return Hir::repetition(repetition.with(Hir::class(Class::Bytes(bytes))));
+        return Some(Hir::repetition(repetition.with(Hir::class(Class::Bytes(bytes)))));
     }
-    Hir::repetition(repetition.with(open(&repetition.sub)))
+    None
+}
+
+/// The expression for texts that need not be UTF-8, of one that [`open`] has made: a class that has all characters beyond ASCII has single
+/// bytes beyond ASCII, too. So it also matches UTF-8 of which it takes a character for several: the other one decides that.
+pub fn with_bytes(hir: &Hir) -> Hir {
+    match hir.kind() {
+        HirKind::Class(Class::Unicode(class)) if has_all_beyond_ascii(class) => {
+            let bytes = ClassBytes::new([ClassBytesRange::new(0x80, 0xff)]);
+            Hir::alternation(vec![hir.clone(), Hir::class(Class::Bytes(bytes))])
+        }
+        HirKind::Repetition(repetition) => {
+            bytes_of(repetition).unwrap_or_else(|| Hir::repetition(repetition.with(with_bytes(&repetition.sub))))
+        }
+        HirKind::Concat(subs) => Hir::concat(subs.iter().map(with_bytes).collect()),
+        HirKind::Alternation(subs) => Hir::alternation(subs.iter().map(with_bytes).collect()),
+        _ => hir.clone(),
+    }
 }
 
 fn has_all_beyond_ascii(class: &ClassUnicode) -> bool {

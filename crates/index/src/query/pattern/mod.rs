@@ -5,7 +5,8 @@
 //! linear time, whatever the pattern.
 //!
 //! Names need not be UTF-8. A class that has all characters beyond ASCII (`.`, `?`, `[^/]`) has single bytes beyond ASCII too, so
-//! that such names are matched; and `(?-u:\xff)` in a regex names a byte.
+//! that such names are matched; and `(?-u:\xff)` in a regex names a byte. No automaton sees whether a name is UTF-8, in which a
+//! character is one: where that matters, what it finds is looked at once more ([`Compiled::characters`]).
 //!
 //! A path has no slash in front, and yet is printed with one: so a slash with which a pattern begins is also the beginning of a path
 //! (`hir::rooted`).
@@ -175,7 +176,10 @@ impl PatternBuilder {
         literal: Option<Finder<'static>>,
         hir: Hir,
     ) -> Result<Pattern, BadPattern> {
+        let characters = hir;
+        let hir = hir::with_bytes(&characters);
         let whole = regex(&hir, b'\n')?;
+        let characters = if characters == hir { None } else { Some(regex(&characters, b'\n')?) };
         // A line of a name is not one of the arena.
         let arena = match target {
             Target::Name if !hir.properties().look_set().contains_anchor_line() => Some(regex(&hir::by_name(&hir), 0)?),
@@ -193,6 +197,7 @@ impl PatternBuilder {
             hir,
             signature_bits,
             whole,
+            characters,
             arena,
             table: OnceLock::new(),
         })))
@@ -229,8 +234,17 @@ struct Compiled {
     /// What the signature of a name has that is matched.
     signature_bits: Vec<u32>,
     whole: meta::Regex,
+    /// What matches UTF-8, if that is less than what the others do, for which a character may be several.
+    characters: Option<meta::Regex>,
     arena: Option<meta::Regex>,
     table: OnceLock<Option<dense::DFA<Vec<u32>>>>,
+}
+
+impl Compiled {
+    /// Whether a text that the automata match is matched.
+    fn has_characters(&self, text: &[u8]) -> bool {
+        self.characters.as_ref().is_none_or(|regex| std::str::from_utf8(text).is_err() || regex.is_match(text))
+    }
 }
 
 impl fmt::Debug for Pattern {
@@ -280,8 +294,14 @@ impl Pattern {
     pub fn is_match(&self, text: &[u8]) -> bool {
         match &self.0.literal {
             Some(literal) => literal.find(text).is_some(),
-            None => self.0.whole.is_match(text),
+            None => self.0.whole.is_match(text) && self.0.has_characters(text),
         }
+    }
+
+    /// Whether what the [table](Pattern::table) finds is a match. Else it is as a rule, and [`Pattern::is_match`] decides: in UTF-8 the table
+    /// takes a character for several.
+    pub fn is_exact(&self) -> bool {
+        self.0.characters.is_none()
     }
 
     /// Whether the path, and so its last name, is matched.
@@ -322,8 +342,8 @@ impl Pattern {
     }
 
     /// The pattern as a table of states that is searched with from the beginning of a text, without anchor (`StartKind::Unanchored`);
-    /// where a match state is entered, or one follows the text's end, the text is matched. `None` if the table is too large. Made
-    /// at the first question.
+    /// where a match state is entered, or one follows the text's end, the text is matched, if [`Pattern::is_exact`]. `None` if the table is too
+    /// large. Made at the first question.
     pub fn table(&self) -> Option<&dense::DFA<Vec<u32>>> {
         self.0.table.get_or_init(|| table(&self.0.hir)).as_ref()
     }
@@ -332,6 +352,24 @@ impl Pattern {
 /// The last name of a path.
 pub(crate) fn last_name(path: &[u8]) -> &[u8] {
     memchr::memrchr(b'/', path).map_or(path, |at| &path[at + 1..])
+}
+
+/// Whether a name that is longer ends with `end`, large letters as small ones: by Unicode's simple folding, as in a [`PatternBuilder`].
+pub(super) fn ends_with_folded(name: &[u8], end: &[u8]) -> bool {
+    let (Some(from), true) = (name.len().checked_sub(end.len()), end.is_ascii()) else {
+        return ends_with_characters(name, end);
+    };
+    from > 0 && name[from..].eq_ignore_ascii_case(end)
+}
+
+/// The same of text beyond ASCII, of which the two cases may differ in length.
+fn ends_with_characters(name: &[u8], end: &[u8]) -> bool {
+    let (Ok(name), Ok(end)) = (std::str::from_utf8(name), std::str::from_utf8(end)) else {
+        return name.len() > end.len() && name[name.len() - end.len()..].eq_ignore_ascii_case(end);
+    };
+    let mut rest = name.chars().rev();
+    let same = end.chars().rev().all(|c| rest.next().is_some_and(|other| hir::is_same_letter(c, other)));
+    same && rest.next().is_some()
 }
 
 /// A pattern with the memory that comparing takes: for one thread.
@@ -359,6 +397,7 @@ impl Matcher {
             None => {
                 let input = regex_automata::Input::new(text).earliest(true);
                 self.pattern.0.whole.search_half_with(&mut self.cache, &input).is_some()
+                    && self.pattern.0.has_characters(text)
             }
         }
     }

@@ -4,7 +4,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-use adit_core::media::{Content as Stored, Objects, PutOptions};
+use adit_core::media::{Content as Stored, HostEntry, HostFile, NewFile, Objects, PutOptions, SyncTarget};
+use adit_core::types::{Access, Caller, RenameFlags, SetAttr, StatFs};
 use adit_media::HostDirectory;
 use adit_testkit::objects::{MemoryObjects, ObjectFaults};
 
@@ -153,4 +154,61 @@ pub fn content(len: usize, seed: u64) -> Vec<u8> {
 pub fn micros(path: &Path) -> i64 {
     let meta = fs::symlink_metadata(path).unwrap();
     meta.mtime() * 1_000_000 + meta.mtime_nsec() / 1000
+}
+
+/// A folder on a host that takes capitals and small letters for the same.
+pub struct Folding(pub HostDirectory);
+
+fn folded(path: &Path) -> PathBuf {
+    on_host(&path.as_os_str().as_bytes().to_ascii_lowercase())
+}
+
+impl HostDir for Folding {
+    fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn HostFile>> {
+        self.0.open(&folded(path), access)
+    }
+
+    fn publish(&self, path: &Path, new: &NewFile<'_>) -> io::Result<Box<dyn HostFile>> {
+        self.0.publish(&folded(path), new)
+    }
+
+    fn stat(&self, path: &Path) -> io::Result<Attr> {
+        self.0.stat(&folded(path))
+    }
+
+    fn set_attr(&self, path: &Path, set: &SetAttr) -> io::Result<()> {
+        self.0.set_attr(&folded(path), set)
+    }
+
+    fn list(&self, path: &Path, sink: &mut dyn FnMut(HostEntry<'_>)) -> io::Result<()> {
+        self.0.list(&folded(path), sink)
+    }
+
+    fn make_dir(&self, path: &Path, perm: u16, owner: Option<Caller>) -> io::Result<()> {
+        self.0.make_dir(&folded(path), perm, owner)
+    }
+
+    fn make_link(&self, path: &Path, target: &[u8]) -> io::Result<()> {
+        self.0.make_link(&folded(path), target)
+    }
+
+    fn read_link(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.0.read_link(&folded(path))
+    }
+
+    fn remove(&self, path: &Path, kind: Kind) -> io::Result<()> {
+        self.0.remove(&folded(path), kind)
+    }
+
+    fn rename(&self, from: &Path, to: &Path, flags: RenameFlags) -> io::Result<()> {
+        self.0.rename(&folded(from), &folded(to), flags)
+    }
+
+    fn sync(&self, target: SyncTarget<'_>) -> io::Result<()> {
+        self.0.sync(target)
+    }
+
+    fn statfs(&self) -> io::Result<StatFs> {
+        self.0.statfs()
+    }
 }

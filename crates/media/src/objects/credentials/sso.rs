@@ -27,7 +27,9 @@ use reqwest::Url;
 use serde_json::{Map, Value, json};
 use sha1::{Digest, Sha1};
 
-use super::super::options::{ProfileFile, Surroundings, is_region};
+use super::super::endpoint::domain;
+use super::super::options::{Surroundings, is_region};
+use super::super::profile::ProfileFile;
 use super::{cleaned, trouble_of, words};
 use crate::HostDirectory;
 
@@ -297,15 +299,6 @@ fn file_name(named_by: &str) -> String {
     format!("{digits}.json")
 }
 
-/// The domain of AWS that has a region.
-fn domain(region: &str) -> &'static str {
-    match region.split('-').next() {
-        Some("cn") => "amazonaws.com.cn",
-        Some("eusc") => "amazonaws.eu",
-        _ => "amazonaws.com",
-    }
-}
-
 /// What a service says of an error, with a space before, or nothing.
 fn word_of(said: &Value, name: &str) -> String {
     let word = cleaned(said[name].as_str().unwrap_or_default());
@@ -363,12 +356,6 @@ mod tests {
         {
             assert!(Token::parse(text).is_none(), "{text}");
         }
-    }
-
-    #[test]
-    fn regions_lie_in_their_domains() {
-        let domains = ["us-east-1", "us-gov-west-1", "cn-north-1", "eusc-de-east-1"].map(domain);
-        assert_eq!(domains, ["amazonaws.com", "amazonaws.com", "amazonaws.com.cn", "amazonaws.eu"]);
     }
 
     #[test]

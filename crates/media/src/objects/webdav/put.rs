@@ -57,7 +57,8 @@ enum Placed {
     New,
     /// In place of another, though that was not to be.
     Replaced,
-    AlreadyThere,
+    /// With its length.
+    AlreadyThere(u64),
 }
 
 impl WebDavObjects {
@@ -67,9 +68,9 @@ impl WebDavObjects {
         let condition = self.condition();
         // Of a large object it is said at the end, when everything is there already, that it need not have been sent.
         let looks = condition != Condition::Heeded || (options.if_absent && !is_small);
-        let is_taken = looks && self.is_taken(key)?;
-        if is_taken && options.if_absent {
-            return Ok(Stored::AlreadyThere);
+        let taken = if looks { self.len_of_present(key)? } else { None };
+        if let Some(len) = taken.filter(|_| options.if_absent) {
+            return Ok(Stored::AlreadyThere { len });
         }
         let stored = self.store_once(key, content, options)?;
         if let (Placed::New, Condition::Unknown) = (&stored, self.condition())
@@ -83,18 +84,18 @@ impl WebDavObjects {
         }
         Ok(match stored {
             Placed::New | Placed::Replaced => Stored::New(None),
-            Placed::AlreadyThere => Stored::AlreadyThere,
+            Placed::AlreadyThere(len) => Stored::AlreadyThere { len },
         })
     }
 
-    /// Whether there is an object.
+    /// The length of the object, if there is one.
     ///
     /// # Errors
     /// `IsDirectory` if it is a collection, with which a `MOVE` would do away.
-    fn is_taken(&self, key: &str) -> Result<bool> {
+    fn len_of_present(&self, key: &str) -> Result<Option<u64>> {
         match self.look(OP, key)? {
-            Found::Missing => Ok(false),
-            Found::Object(..) => Ok(true),
+            Found::Missing => Ok(None),
+            Found::Object(object, _) => Ok(Some(object.len)),
             Found::Collection => {
                 let why = "it is a collection, with whatever is in it; a server can have no object of the same name";
                 Err(FsError::new(ErrorKind::IsDirectory).because(why).on(OP, self.subject(key)))
@@ -107,7 +108,7 @@ impl WebDavObjects {
         self.send_content(key, &temporary.key, content)?;
         self.describe_object(&mut temporary, key, content.len(), options.metadata)?;
         let placed = self.place(key, &temporary.key, content.len(), options.if_absent)?;
-        temporary.is_there = matches!(placed, Placed::AlreadyThere);
+        temporary.is_there = matches!(placed, Placed::AlreadyThere(_));
         Ok(placed)
     }
 
@@ -307,9 +308,9 @@ impl WebDavObjects {
             match refused_with(&e) {
                 Some(412) => {
                     self.condition_is(Condition::Heeded);
-                    match (self.is_taken(key)?, if_absent) {
-                        (true, true) => return Ok(Placed::AlreadyThere),
-                        (true, false) => match self.move_to(temporary, key, "T")? {
+                    match (self.len_of_present(key)?, if_absent) {
+                        (Some(len), true) => return Ok(Placed::AlreadyThere(len)),
+                        (Some(_), false) => match self.move_to(temporary, key, "T")? {
                             Ok(_) => return Ok(Placed::Replaced),
                             Err(e) if refused_with(&e) == Some(404) && self.was_moved(key, temporary, len)? => {
                                 return Ok(Placed::Replaced);
@@ -317,8 +318,8 @@ impl WebDavObjects {
                             Err(e) => return Err(fail(&e)),
                         },
                         // It is gone again.
-                        (false, _) if attempts < ATTEMPTS_MAX => attempts += 1,
-                        (false, _) => return Err(fail(&e)),
+                        (None, _) if attempts < ATTEMPTS_MAX => attempts += 1,
+                        (None, _) => return Err(fail(&e)),
                     }
                 }
                 Some(404 | 409) if self.was_moved(key, temporary, len)? => return Ok(Placed::New),

@@ -82,7 +82,8 @@ impl WebDavSettings {
     ) -> Result<WebDavSettings> {
         let mut options = options.clone();
         options.complete(around);
-        options.ca_bundle = options.ca_bundle.take().or_else(|| around.set_variable("AWS_CA_BUNDLE").map(Into::into));
+        let bundle = || ["AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"].iter().find_map(|name| around.set_variable(name));
+        options.ca_bundle = options.ca_bundle.take().or_else(|| bundle().map(Into::into));
         let refuse =
             |why: String| FsError::new(ErrorKind::InvalidInput).on("open object store", collection).because(why);
         let said = if options.anonymous { None } else { authorization(&options, around).map_err(refuse)? };

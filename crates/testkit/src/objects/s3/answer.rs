@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::http::{Request, Response};
 use super::super::server::{Backend, RequestLog};
-use super::{Bucket, Conditions, Object, Upload, log_of};
+use super::{Bucket, Checksums, Conditions, Object, Upload, log_of};
 
 /// Most keys on a page of a listing.
 const PAGE_LEN_MAX: usize = 1000;
@@ -41,6 +41,17 @@ impl Backend for Bucket {
         }
         if request.bucket() != self.name {
             return Response::error(404, "NoSuchBucket");
+        }
+        if let Some(region) = self.region.filter(|region| request.region() != Some(*region)) {
+            // The one is told by the host of another region, the other by one for several.
+            let (status, code) = match request.method.as_str() {
+                "GET" => (400, "AuthorizationHeaderMalformed"),
+                _ => (301, "PermanentRedirect"),
+            };
+            return Response::error(status, code).with("x-amz-bucket-region", region);
+        }
+        if let Some(refused) = self.without_checksum(request) {
+            return refused;
         }
         let upload = request.query_value("uploadId").map(|id| id.parse::<u64>().unwrap_or(u64::MAX));
         match (request.method.as_str(), request.key(), upload) {
@@ -84,6 +95,20 @@ impl Bucket {
         self.numbers
     }
 
+    /// Refuses a write whose checksum is missing, or is not known.
+    fn without_checksum(&self, request: &Request) -> Option<Response> {
+        let has_checksum = !request.headers_of("x-amz-checksum-").is_empty();
+        match self.checksums {
+            Checksums::Needed if request.method == "PUT" && !has_checksum => {
+                let message =
+                    "Content-MD5 OR x-amz-checksum- HTTP header is required for Put Object requests with Object Lock";
+                Some(Response::error_that_says(400, "InvalidRequest", message))
+            }
+            Checksums::NotImplemented if has_checksum => Some(Response::error(501, "NotImplemented")),
+            _ => None,
+        }
+    }
+
     /// Refuses what the conditions of the request forbid.
     fn forbidden(&self, request: &Request) -> Option<Response> {
         let if_none_match = request.header("if-none-match");
@@ -95,7 +120,7 @@ impl Bucket {
             Conditions::Heeded | Conditions::NotImplemented => {}
         }
         let object = self.objects.get(request.key());
-        let taken = if_none_match == Some("*") && object.is_some();
+        let taken = if_none_match == Some("*") && (object.is_some() || self.deleted.contains(request.key()));
         let other = request.header("if-match").is_some_and(|tag| object.is_some_and(|object| object.tag != tag));
         (taken || other).then(|| Response::error(412, "PreconditionFailed"))
     }
@@ -164,6 +189,9 @@ impl Bucket {
         }
         let body = String::from_utf8_lossy(&request.body);
         let (numbers, tags) = (texts(&body, "PartNumber"), texts(&body, "ETag"));
+        if self.checksums == Checksums::Needed && texts(&body, "ChecksumCRC32C").len() != numbers.len() {
+            return Response::error(400, "InvalidPart");
+        }
         let mut bytes = Vec::new();
         for (at, (number, tag)) in numbers.iter().zip(&tags).enumerate() {
             let Some(part) = number.parse().ok().and_then(|number: u32| upload.parts.get(&number)) else {

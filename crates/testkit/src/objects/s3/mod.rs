@@ -26,6 +26,18 @@ pub enum Conditions {
     NotImplemented,
 }
 
+/// What the server makes of checksums of what is stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Checksums {
+    /// They may be there.
+    #[default]
+    Taken,
+    /// They have to be there, as with Object Lock.
+    Needed,
+    /// A write with one is answered with 501, `NotImplemented`.
+    NotImplemented,
+}
+
 #[derive(Clone)]
 struct Object {
     bytes: Arc<[u8]>,
@@ -48,6 +60,11 @@ pub struct Bucket {
     access_keys: BTreeSet<String>,
     expired_keys: BTreeSet<String>,
     conditions: Conditions,
+    checksums: Checksums,
+    /// Where the bucket is. Requests that are signed for another region are refused; with none, for no region.
+    region: Option<&'static str>,
+    /// Keys whose newest version marks a deletion, which counts for `If-None-Match` alone.
+    deleted: BTreeSet<String>,
     /// Whether nobody may list: then nobody hears either that an object is missing.
     unlisted: bool,
     name: &'static str,
@@ -103,6 +120,16 @@ impl FaultyS3 {
         self.0.backend(|bucket| bucket.conditions = conditions);
     }
 
+    /// From now on, does this with checksums.
+    pub fn set_checksums(&self, checksums: Checksums) {
+        self.0.backend(|bucket| bucket.checksums = checksums);
+    }
+
+    /// From now on, the bucket is in this region.
+    pub fn set_region(&self, region: &'static str) {
+        self.0.backend(|bucket| bucket.region = Some(region));
+    }
+
     /// From now on, nobody may list the bucket. An object that is missing is answered as one that may not be had, as S3 does.
     pub fn forbid_listing(&self) {
         self.0.backend(|bucket| bucket.unlisted = true);
@@ -111,6 +138,11 @@ impl FaultyS3 {
     /// Puts an object there.
     pub fn store(&self, key: &str, bytes: &[u8]) {
         self.0.backend(|bucket| bucket.store(key, bytes.into(), Vec::new()));
+    }
+
+    /// Has the condition of a write take a key for taken, of which no object is there.
+    pub fn mark_deleted(&self, key: &str) {
+        self.0.backend(|bucket| bucket.deleted.insert(key.to_owned()));
     }
 
     /// Takes an object away.

@@ -125,11 +125,6 @@ impl Space {
         }
     }
 
-    /// Whether there is something to settle.
-    pub fn has_pending(&self) -> bool {
-        !self.pending.is_empty()
-    }
-
     /// The bitmaps that changed since this was called last.
     pub fn take_dirty(&mut self) -> Vec<StoredBitmap> {
         let mut dirty = Vec::new();

@@ -23,12 +23,12 @@ fn the_last_segments_are_kept_back_and_nothing_is_taken_in_vain() {
     let mut space = Space::new(geometry(), 12);
     let all = (12 - 1 - 2 - 1) * 32;
     assert!(space.reserve(all + 1, None, false).is_none());
-    let (free, kept) = space.blocks();
+    let (free, kept) = space.blocks(0);
     assert_eq!((free, kept), (u64::from(all) + 32, 32));
     let runs = space.reserve(all, None, false).unwrap();
-    assert_eq!((space.blocks().0, space.reserve(1, None, false)), (32, None));
+    assert_eq!((space.blocks(0).0, space.reserve(1, None, false)), (32, None));
     space.release(&runs);
-    assert_eq!(space.blocks().0, free);
+    assert_eq!(space.blocks(0).0, free);
     assert_eq!(space.take_empty().len(), 8);
 }
 
@@ -88,7 +88,7 @@ fn what_is_kept_together_is_taken_before_the_capacity_is_passed() {
     let mut space = Space::new(big, 12);
     (0..65).for_each(|_| assert!(space.bind_kv() < 200));
     while space.reserve(1, None, false).is_some() {}
-    assert_eq!(space.blocks().0, 0);
+    assert_eq!(space.blocks(0).0, 0);
     assert!(space.segments.len() <= 200, "{}", space.segments.len());
 }
 

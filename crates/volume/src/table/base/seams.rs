@@ -78,16 +78,12 @@ impl Extents for Base {
             let durable = container.durable();
             let mut space = container.space();
             space.settle(durable);
-            space.reserve(blocks, hint, uses_reserve).ok_or(space.has_pending())
+            space.reserve(blocks, hint, uses_reserve)
         };
         let runs = match try_now() {
-            Ok(runs) => runs,
-            Err(_) => {
-                // What was freed is not durable yet, or lies in segments that only a checkpoint gives back.
-                self.shared.checkpoint()?;
-                container.sync_up_to(container.appended())?;
-                try_now().map_err(|_| self.shared.no_space("reserve"))?
-            }
+            Some(runs) => runs,
+            // What was freed is not durable yet, or lies in segments that only a checkpoint gives back, or packing.
+            None => self.shared.find_room(try_now)?.ok_or_else(|| self.shared.no_space("reserve"))?,
         };
         let extended = container.extend_to_block(runs.iter().map(Run::end).max().unwrap_or(0));
         extended.inspect_err(|_| container.space().release(&runs))?;
@@ -110,7 +106,7 @@ impl Extents for Base {
         }
         match self.shared.container.write_blocks(block, bytes) {
             // Blocks that were freed have space that the host can have back.
-            Err(e) if e.kind() == ErrorKind::NoSpace && self.shared.freed.swap(false, Ordering::AcqRel) => {
+            Err(e) if e.kind().is_no_room() && self.shared.freed.swap(false, Ordering::AcqRel) => {
                 self.shared.give_free_blocks()?;
                 self.shared.container.write_blocks(block, bytes)
             }
@@ -128,9 +124,14 @@ impl Extents for Base {
     }
 
     fn space(&self) -> Space {
+        let inside = self.shared.slack() / BLOCK_LEN_BYTES as u64;
         let space = self.shared.container.space();
-        let (free, reserved) = space.blocks();
+        let (free, reserved) = space.blocks(inside);
         let geometry = space.geometry();
         Space { total: u64::from(geometry.segments) * u64::from(geometry.blocks), free, reserved }
+    }
+
+    fn host_room_bytes(&self) -> u64 {
+        self.shared.container.host_room_bytes()
     }
 }

@@ -88,8 +88,8 @@ fn query(args: &IndexFindArgs, patterns: Option<&[Vec<u8>]>) -> Result<Query> {
     if args.min_size.is_some() || args.max_size.is_some() {
         query = query.size(args.min_size.unwrap_or(0)..=args.max_size.unwrap_or(u64::MAX));
     }
-    if args.newer.is_some() || args.older.is_some() {
-        query = query.mtime_ns(args.newer.unwrap_or(i64::MIN)..=args.older.unwrap_or(i64::MAX));
+    if let Some((first, last)) = args.mtime_ns() {
+        query = query.mtime_ns(first..=last);
     }
     if let Some(depth) = args.max_depth {
         query = query.depth(1..=depth);

@@ -84,7 +84,6 @@ fn search(asked: &Asked, args: &IndexFindArgs, patterns: Option<&[Vec<u8>]>) -> 
         SortArg::Time => SortBy::Time,
     };
     let some_size = args.min_size.is_some() || args.max_size.is_some();
-    let some_time = args.newer.is_some() || args.older.is_some();
     Search {
         patterns: patterns
             .map(|texts| match texts {
@@ -97,7 +96,7 @@ fn search(asked: &Asked, args: &IndexFindArgs, patterns: Option<&[Vec<u8>]>) -> 
         kinds: kinds.map(|word| (*word).to_owned()).collect(),
         extensions: args.extensions.iter().map(|extension| extension.as_bytes().to_vec()).collect(),
         size: some_size.then(|| (args.min_size.unwrap_or(0), args.max_size.unwrap_or(u64::MAX))),
-        mtime_ns: some_time.then(|| (args.newer.unwrap_or(i64::MIN), args.older.unwrap_or(i64::MAX))),
+        mtime_ns: args.mtime_ns(),
         below: asked.path_of_mount(&args.below),
         depth: args.max_depth.map(|depth| (1, depth)),
         limit: args.limit,

@@ -209,10 +209,10 @@ impl Places {
             match (stored, place) {
                 (Stored::New(_), _) => return Ok((key, true)),
                 // It was stored, and the answer lost.
-                (Stored::AlreadyThere, _) if is_there(objects, &key, encoded) => return Ok((key, true)),
-                (Stored::AlreadyThere, InStore::Key(_)) => break,
+                (Stored::AlreadyThere { .. }, _) if is_there(objects, &key, encoded) => return Ok((key, true)),
+                (Stored::AlreadyThere { .. }, InStore::Key(_)) => break,
                 // At the same moment somebody else did this.
-                (Stored::AlreadyThere, InStore::InFolder { .. }) => {}
+                (Stored::AlreadyThere { .. }, InStore::InFolder { .. }) => {}
             }
         }
         let what = format!(

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use adit_core::overlay::Overlay;
 use adit_core::types::FileName;
 use adit_core::{ErrorKind, FsError};
+use adit_mount::SessionHandle;
 use adit_volume::snapshots_dir::{Retired, SNAPSHOTS_INO, SNAPSHOTS_NAME};
 use adit_volume::tree::MAIN;
 use adit_volume::{SnapshotsDir, VolumeStore};
@@ -14,6 +15,7 @@ use serde_json::Value;
 use super::{Process, branch_of, overlay};
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
+use crate::process;
 use crate::volume_work;
 use crate::volume_work::Asked;
 
@@ -21,7 +23,10 @@ impl Process {
     /// A request of another process for something else.
     pub(super) fn work(self: &Arc<Process>, args: &Value) -> Result<Value> {
         let asked = Asked::deserialize(args).map_err(|e| Failure::usage(format!("not a request: {e}")))?;
-        match &asked {
+        if !asked.only_reads() {
+            self.expect_writable()?;
+        }
+        let done = match &asked {
             Asked::Restore { branch, name, path } => self.restore(&asked, branch, name, path),
             Asked::Snapshot { name, .. } => self.perform(&asked).inspect(|_| self.tell(name)),
             Asked::DeleteSnapshot { name } => {
@@ -31,7 +36,12 @@ impl Process {
             }
             Asked::Diff { old, new } if self.lower.is_some() => self.differences(old, new),
             _ => self.perform(&asked),
+        };
+        // These take memory for all that differs, or goes.
+        if matches!(asked, Asked::Restore { .. } | Asked::Diff { .. } | Asked::DeleteSnapshot { .. } | Asked::Gc) {
+            process::hand_back_small_pieces();
         }
+        done
     }
 
     /// How the overlay that is mounted differs between two states of its upper: names of snapshots, or of branches.
@@ -158,6 +168,25 @@ impl Process {
                 _ => failure,
             }
         })
+    }
+
+    /// Fails if every mount of a branch was made read-only meanwhile (`mount -o remount,ro`): who did that wants nothing of the volume to change.
+    fn expect_writable(&self) -> Result<()> {
+        let shown: Vec<SessionHandle> = {
+            let sessions = self.sessions.lock();
+            let live = sessions.live.values();
+            let writable = live.filter(|live| {
+                live.wish.lock.is_none() && !live.wish.options.read_only && branch_of(&live.wish.part).is_some()
+            });
+            writable.map(|live| live.session.clone()).collect()
+        };
+        // Of a volume that was opened to be read, others tell.
+        let is_so = !self.volume.is_read_only() && shown.iter().all(SessionHandle::is_read_only);
+        let Some(first) = shown.first().filter(|_| is_so) else { return Ok(()) };
+        let at = first.mountpoint().display();
+        let what =
+            format!("{}: nothing of it can be changed while it is mounted read-only on {at}", self.file.display());
+        Err(Failure::new(Code::Failure, what).hint(format!("mount -o remount,rw {at}")))
     }
 
     /// Nothing of the volume can be changed, because this process has opened it to be read.
