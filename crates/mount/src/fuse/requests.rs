@@ -32,7 +32,14 @@ pub(super) struct Requests {
 impl Requests {
     pub(super) fn new(engine: Arc<Engine>, activity: Arc<Activity>) -> Self {
         let shortage = Shortage::new(engine.options().kernel_writeback);
-        Requests { engine, activity, nodes: Arc::default(), pages: Pages::default(), shortage, errors: ErrorLog::default() }
+        Requests {
+            engine,
+            activity,
+            nodes: Arc::default(),
+            pages: Pages::default(),
+            shortage,
+            errors: ErrorLog::default(),
+        }
     }
 
     /// How long the kernel may keep attributes that hold for `ttl`.
