@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use adit_core::ErrorKind;
-use adit_core::engine::{Engine, Lookup};
+use adit_core::engine::Lookup;
 use adit_core::store::FileCall;
 use adit_core::types::{Access, Ino, Kind, RenameFlags, SetAttr, XattrName};
 use fuser::{
