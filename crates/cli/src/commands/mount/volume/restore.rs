@@ -79,7 +79,9 @@ impl Process {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let is_last = Instant::now() >= deadline;
-            match mounted.session.apart(|| self.set_back(&mounted, &goal)).transpose()? {
+            // Before requests are held off: a process that begins another program may wait for one, and what `/proc` tells of it until then.
+            let inside = mounted.session.mounted_inside().seen;
+            match mounted.session.apart(|| self.set_back(&mounted, &goal, &inside)).transpose()? {
                 Some(Tried::Done(changed)) => {
                     mounted.tell_kernel(&changed);
                     return changed.done.map(|done| volume_work::restored_json(&done)).map_err(|e| self.failed(&e));
@@ -143,7 +145,7 @@ impl Process {
     }
 
     /// Sets it back, unless something is in the way. Runs while no request is served, and waits for nobody who may wait for one.
-    fn set_back(&self, mounted: &Mounted, goal: &Goal<'_>) -> Result<Tried> {
+    fn set_back(&self, mounted: &Mounted, goal: &Goal<'_>, inside: &[Inside]) -> Result<Tried> {
         let fail = |e: FsError| self.failed(&e);
         let mut between = self.volume.tree().between(goal.branch, goal.snapshot, &goal.path).map_err(fail)?;
         if let Some(overlay) = &mounted.overlay {
@@ -157,8 +159,8 @@ impl Process {
         if !open.is_empty() {
             return Ok(Tried::Open(open));
         }
-        if let Some(inside) = mounted.covered(&between) {
-            return Err(self.covered(goal, &inside));
+        if let Some(inside) = inside.iter().find(|inside| mounted.leads_through(&inside.path, &between)) {
+            return Err(self.covered(goal, inside));
         }
         let known = mounted.overlay.is_some().then(|| mounted.engine.all_known());
         let done = self.volume.restore_in(&mounted.store, goal.snapshot, &goal.path);
@@ -217,12 +219,6 @@ impl Mounted {
         while open.iter().any(|&ino| self.engine.is_open(ino)) && Instant::now() < deadline {
             std::thread::sleep(STEP);
         }
-    }
-
-    /// Something that is mounted on, or below, what leads elsewhere then.
-    fn covered(&self, between: &Between) -> Option<Inside> {
-        let mut inside = self.session.mounted_inside().seen.into_iter();
-        inside.find(|inside| self.leads_through(&inside.path, between))
     }
 
     /// Whether a path leads over a name that the kernel is to forget.
