@@ -19,6 +19,7 @@ pub mod errno;
 mod fuse;
 pub mod holders;
 pub mod mountpoint;
+mod nodes;
 pub mod options;
 mod request;
 pub mod session;

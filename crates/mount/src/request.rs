@@ -58,6 +58,13 @@ requests! {
     Removexattr "removexattr",
 }
 
+impl Kind {
+    /// Whether it ends the use of a handle, or of one of its copies.
+    pub(crate) fn is_an_end(self) -> bool {
+        matches!(self, Kind::Flush | Kind::Release | Kind::Releasedir)
+    }
+}
+
 /// How often each kind was asked.
 #[derive(Debug)]
 pub(crate) struct Counts([AtomicU64; Kind::ALL.len()]);

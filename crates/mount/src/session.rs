@@ -23,8 +23,9 @@ use crate::activity::{Activity, IdleWatch};
 use crate::descriptors::Reserve;
 use crate::fuse::Front;
 use crate::mountpoint::{self, MountError};
+use crate::nodes::Nodes;
 use crate::options::MountOptions;
-use crate::sightings;
+use crate::sightings::{self, Inside, View};
 use crate::signals::{self, Signals};
 
 /// After a lazy detach on a signal: how long open files may go on before the process ends.
@@ -78,7 +79,15 @@ pub struct SessionHandle {
 
 /// The way to tell the kernel something. The engine tells it from a thread that serves no requests.
 #[derive(Clone, Debug)]
-struct Kernel(fuser::Notifier);
+struct Kernel {
+    notifier: fuser::Notifier,
+    nodes: Arc<Nodes>,
+}
+
+/// Numbers that the kernel has for inodes that were [renewed](SessionHandle::renew).
+#[derive(Debug)]
+#[must_use = "the kernel still has what these were"]
+pub struct Former(Vec<fuser::INodeNo>);
 
 /// How the session ended, once it has, for those who asked for it. An error is kept as kind and message.
 #[derive(Debug, Default)]
@@ -119,14 +128,14 @@ impl Session {
         };
         let activity = Arc::new(Activity::default());
         let front = Front::new(engine.clone(), activity.clone(), &options);
-        let (kernel, begin) = (front.kernel(), front.begin());
+        let (kernel, nodes, begin) = (front.kernel(), front.nodes(), front.begin());
         let mut config = fuser::Config::default();
         config.n_threads = Some(options.threads.get());
         config.clone_fd = true;
         // The kernel keeps other users out unless `allow_other`; fuser's second check would refuse what the kernel does
         // on its own account, such as write-back.
         let session = fuser::Session::from_fd(front, device, fuser::SessionACL::All, config).map_err(unusable)?;
-        let teller = Arc::new(Kernel(session.notifier()));
+        let teller = Arc::new(Kernel { notifier: session.notifier(), nodes });
         engine.set_notifier(Box::new(Kernel::clone(&teller)));
         let _ = kernel.set(session.notifier());
 
@@ -469,7 +478,7 @@ impl SessionHandle {
         self.sync_kernel()?;
         for &ino in written {
             // Waits for each page, or writes it.
-            match kernel.0.inval_inode(fuser::INodeNo(ino.0), 0, 0) {
+            match kernel.notifier.inval_inode(kernel.nodes.number(ino), 0, 0) {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
                 _ => {}
             }
@@ -492,6 +501,30 @@ impl SessionHandle {
     pub fn apart<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         let _hold = self.activity.hold(LAST_REQUESTS)?;
         Some(work())
+    }
+
+    /// Has the kernel take `inodes` for ones that it never saw: those of which it would keep what it knows, whatever it is told (size and
+    /// times of a regular file under write-back; that a directory was removed). None of them may be open. From here on whoever still has
+    /// one by what it was gets `ESTALE`, and finds it by its path. Within [`SessionHandle::apart`]; what it returns is for
+    /// [`SessionHandle::forget_former`] after that.
+    pub fn renew(&self, inodes: impl IntoIterator<Item = Ino>) -> Former {
+        Former(self.kernel.upgrade().map_or_else(Vec::new, |kernel| kernel.nodes.renew(inodes)))
+    }
+
+    /// Has the kernel forget attributes and pages of what was renewed. Not from a thread that serves requests, nor within
+    /// [`SessionHandle::apart`].
+    pub fn forget_former(&self, former: &Former) {
+        let Some(kernel) = self.kernel.upgrade() else { return };
+        for &node in &former.0 {
+            if let Err(e) = kernel.notifier.inval_inode(node, 0, 0) {
+                tracing::debug!(?node, "invalidation not delivered: {e}");
+            }
+        }
+    }
+
+    /// What other filesystems cover of this one, in whatever namespace.
+    pub fn mounted_inside(&self) -> View<Inside> {
+        sightings::inside(&self.device)
     }
 
     /// Has the kernel forget attributes, ACLs and pages of an inode. Not from a thread that serves requests.
@@ -568,14 +601,14 @@ fn retry(mut call: impl FnMut() -> Result<(), Errno>) -> io::Result<()> {
 
 impl Notifier for Kernel {
     fn inval_inode(&self, ino: Ino, offset: i64, len: i64) {
-        if let Err(e) = self.0.inval_inode(fuser::INodeNo(ino.0), offset, len) {
+        if let Err(e) = self.notifier.inval_inode(self.nodes.number(ino), offset, len) {
             tracing::debug!(?ino, "invalidation not delivered: {e}");
         }
     }
 
     fn inval_entry(&self, parent: Ino, name: FileName<'_>) {
         let name = std::os::unix::ffi::OsStrExt::from_bytes(name.as_bytes());
-        if let Err(e) = self.0.inval_entry(fuser::INodeNo(parent.0), name) {
+        if let Err(e) = self.notifier.inval_entry(self.nodes.number(parent), name) {
             tracing::debug!(?parent, "invalidation not delivered: {e}");
         }
     }

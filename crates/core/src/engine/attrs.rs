@@ -145,6 +145,16 @@ impl Engine {
         self.open.get(ino).is_some_and(|file| file.read().write_handles > 0)
     }
 
+    /// Whether any handle is open on `ino`.
+    pub fn is_open(&self, ino: Ino) -> bool {
+        self.open.get(ino).is_some()
+    }
+
+    /// Every inode that a handle is open on.
+    pub fn all_open(&self) -> Vec<Ino> {
+        self.open.those(|_| true)
+    }
+
     /// Every inode that a handle for writing is open on; see [`Engine::is_open_for_writing`].
     pub fn open_for_writing(&self) -> Vec<Ino> {
         // Collected first: a file's own lock may be held for long.

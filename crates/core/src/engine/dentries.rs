@@ -120,6 +120,13 @@ impl Dentries {
         self.epochs[stripe(ino)].fetch_add(1, SeqCst);
     }
 
+    /// Notes that all entries are void, and what the store is being asked.
+    pub(crate) fn all_void(&self) {
+        for mark in self.changes.iter().chain(self.epochs.iter()) {
+            mark.fetch_add(1, SeqCst);
+        }
+    }
+
     /// Changes when `ino` is forgotten, or another one with which it shares it.
     pub(crate) fn epoch(&self, ino: Ino) -> u32 {
         self.epochs[stripe(ino)].load(SeqCst)

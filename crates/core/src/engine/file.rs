@@ -313,6 +313,19 @@ impl Engine {
         })
     }
 
+    /// Takes other files of the store for those that are open. What cannot be opened again is `Stale` for who has it.
+    pub(super) fn open_all_again(&self) {
+        for ino in self.open.those(|_| true) {
+            let Some(file) = self.open.get(ino) else { continue };
+            let mut state = file.write();
+            let again = |file: &Option<Arc<dyn StoreFile>>, access| {
+                let opened = file.as_ref().map(|_| self.store.open(ino, access)).transpose();
+                opened.inspect_err(|e| tracing::warn!("inode {} was open: {e}", ino.0)).ok().flatten()
+            };
+            (state.writer, state.reader) = (again(&state.writer, Access::Write), again(&state.reader, Access::Read));
+        }
+    }
+
     /// Changes attributes of an open inode. Its lock is not held by the caller.
     pub(super) fn setattr_open(&self, file: &OpenInode, set: &SetAttr, fh: Option<Fh>) -> Result<(Attr, Duration)> {
         let mut state = file.write();

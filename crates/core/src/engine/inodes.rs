@@ -326,6 +326,20 @@ impl InodeTable {
         found
     }
 
+    /// All known inodes.
+    pub(crate) fn all(&self) -> Vec<Ino> {
+        let mut found = Vec::with_capacity(self.len());
+        for shard in &*self.shards {
+            let _writer = shard.writer.lock();
+            let mut place = None;
+            while let Some((next, record)) = shard.records.following(place) {
+                place = Some(next);
+                found.extend(Some(record.ino()).filter(|&ino| ino != Ino(0)));
+            }
+        }
+        found
+    }
+
     /// References by lookup (tests and statistics).
     pub(crate) fn count(&self, ino: Ino) -> u64 {
         self.hold(ino).map_or(0, |held| held.count())

@@ -282,6 +282,11 @@ impl Engine {
         self.inodes.len()
     }
 
+    /// The inodes in the table.
+    pub fn all_known(&self) -> Vec<Ino> {
+        self.inodes.all()
+    }
+
     /// References by lookup that are out on `ino`.
     pub fn lookup_count(&self, ino: Ino) -> u64 {
         self.inodes.count(ino)

@@ -435,6 +435,15 @@ impl Engine {
         self.listings.remove(ino);
     }
 
+    /// The store became something else as a whole, though what is open in it is what it was: all that is cached is void, and files are
+    /// opened in it again. No call is under way meanwhile.
+    pub fn all_changed_below(&self) {
+        self.dentries.all_void();
+        self.directory_moved();
+        self.inodes.all().into_iter().for_each(|ino| self.inode_changed_below(ino));
+        self.open_all_again();
+    }
+
     /// The inode that `name` leads to, for the sake of its attributes (link count, change time).
     ///
     /// An expired entry is good enough. Without one, the store is asked only if someone could see the old attributes

@@ -168,7 +168,7 @@ impl Overlay {
     /// # Errors
     /// What the layers say.
     pub fn changes(&self, sink: &mut dyn FnMut(Change)) -> Result<Vec<Unknown>> {
-        let shared = &self.0;
+        let shared = self.shared();
         let told = shared.changes();
         shared.settle();
         let (told, unknown) = told?;

@@ -69,10 +69,11 @@ impl Overlay {
     /// # Errors
     /// `Stale` where the lower is not what it was; what the layers say.
     pub fn differences(&self, old: &Overlay, upper: &[Change]) -> Result<Vec<Change>> {
-        let mut pair = Pair { old: &old.0, new: &self.0, forth: Moves::new(), back: Moves::new() };
+        let (old, new) = (old.shared(), self.shared());
+        let mut pair = Pair { old: &old, new: &new, forth: Moves::new(), back: Moves::new() };
         let told = pair.run(upper);
-        old.0.settle();
-        self.0.settle();
+        old.settle();
+        new.settle();
         told
     }
 }

@@ -37,7 +37,7 @@ impl Overlay {
     /// # Errors
     /// What the layers say.
     pub fn fresh(&self, path: &[u8]) -> Result<Option<Fresh>> {
-        let shared = &self.0;
+        let shared = self.shared();
         let names: Names =
             path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect();
         let found = shared.fresh(&names);
@@ -56,7 +56,7 @@ impl Overlay {
         if Self::lower_ino(ino).is_none() {
             return Ok(false);
         }
-        let shared = &self.0;
+        let shared = self.shared();
         let found = shared.node(ino).and_then(|node| shared.has_lower_content(&node));
         shared.settle();
         found

@@ -38,6 +38,7 @@ mod rebind;
 mod record;
 mod remove;
 mod rename;
+mod shift;
 mod states;
 mod store;
 
@@ -50,6 +51,7 @@ use parking_lot::{Mutex, RwLock};
 pub use changes::{Change, Changed, Unknown};
 pub use fresh::Fresh;
 pub use rebind::Fit;
+pub use shift::Told;
 pub use states::{AtWork, FileVersion, STATE_XATTR, WorkEnd};
 
 use crate::error::{ErrorKind, FsError, Result};
@@ -150,18 +152,20 @@ struct Shared {
     root: Arc<Node>,
     names: RwLock<()>,
     listings: Mutex<LowerListings>,
-    counters: Counters,
+    counters: Arc<Counters>,
     /// What commits do with files.
-    work: Mutex<states::Work>,
+    work: Arc<Mutex<states::Work>>,
     /// Held while what commits brought is noted in the upper.
-    noting: Mutex<()>,
+    noting: Arc<Mutex<()>>,
     /// Whether everything that is read of the lower has to be verified.
     reads_verified: bool,
 }
 
 /// See the module's notes. Cheap to clone: clones share one filesystem.
+///
+/// What they share is made anew when the upper becomes something else as a whole: see [`shift`].
 #[derive(Clone)]
-pub struct Overlay(Arc<Shared>);
+pub struct Overlay(Arc<RwLock<Arc<Shared>>>);
 
 fn name_of(name: &[u8]) -> Result<FileName<'_>> {
     Ok(FileName::new(name)?)
@@ -240,52 +244,14 @@ impl Overlay {
         if Self::is_new(&*upper)? {
             format(&*lower, &*upper, identity)?;
         }
-        let found = record::decode_root(&upper.xattr(Ino::ROOT, Own::Root.name())?)?;
-        if found.id != identity.id {
-            let why = format!(
-                "it holds changes of {}, and this is {}: give the layer below that it belongs to, or an empty volume",
-                found.text, identity.text
-            );
-            return Err(FsError::new(ErrorKind::InvalidInput).on("open", "the upper layer").because(why));
-        }
-        let lower_caps = lower.capabilities();
-        let (above, below) = (Layer::new(upper.clone()), Layer::new(lower));
-        let part = |name: &'static [u8], kind| -> Result<Held> {
-            let damaged = |why: String| {
-                let subject = format!("'{}' of the upper layer", String::from_utf8_lossy(name));
-                FsError::new(ErrorKind::Corrupt).on("open", subject).because(why)
-            };
-            match above.find(Ino::ROOT, name_of(name)?)? {
-                Some((attr, held)) if attr.kind == kind => Ok(held),
-                Some(_) => Err(damaged(format!("it is no {}", kind.as_str()))),
-                None => Err(damaged("it is missing".to_owned())),
-            }
-        };
-        let tree = part(names::TREE, Kind::Directory)?;
-        let index = part(names::INDEX, Kind::Directory)?;
-        let whiteout = part(names::WHITEOUT, Kind::CharDevice)?;
-        let layout = Layout { index, whiteout };
-        let table = Arc::new(Table::default());
-        let print = Fingerprint::of(&below.store.getattr(Ino::ROOT)?);
-        let root_below = Below { held: below.root(), print };
-        let root_key = (Ino::ROOT, Kind::Directory, false);
-        let root = table.get_or_make(root_key, Some(tree), Some(root_below), State::default());
-        Ok(Overlay(Arc::new(Shared {
-            upper: above,
-            lower: below,
-            joined: upper,
-            lower_changes: lower_caps.shared,
-            lower_xattrs: lower_caps.xattrs,
-            layout,
-            table,
-            root,
-            names: RwLock::default(),
-            listings: Mutex::default(),
-            counters: Counters::default(),
-            work: Mutex::default(),
-            noting: Mutex::default(),
-            reads_verified,
-        })))
+        let layers = (Layer::new(lower), Layer::new(upper.clone()));
+        let shared = Shared::begin(layers, upper, identity, reads_verified)?;
+        Ok(Overlay(Arc::new(RwLock::new(Arc::new(shared)))))
+    }
+
+    /// What the clones share, as it is now.
+    fn shared(&self) -> Arc<Shared> {
+        self.0.read().clone()
     }
 }
 
@@ -332,6 +298,60 @@ fn format(lower: &dyn Store, upper: &dyn Transactional, identity: &LowerIdentity
 }
 
 impl Shared {
+    /// An overlay that nobody has looked at yet, on layers whose upper one is an overlay's.
+    fn begin(
+        (below, above): (Arc<Layer>, Arc<Layer>),
+        joined: Arc<dyn Transactional>,
+        identity: &LowerIdentity,
+        reads_verified: bool,
+    ) -> Result<Shared> {
+        let found = record::decode_root(&joined.xattr(Ino::ROOT, Own::Root.name())?)?;
+        if found.id != identity.id {
+            let why = format!(
+                "it holds changes of {}, and this is {}: give the layer below that it belongs to, or an empty volume",
+                found.text, identity.text
+            );
+            return Err(FsError::new(ErrorKind::InvalidInput).on("open", "the upper layer").because(why));
+        }
+        let lower_caps = below.store.capabilities();
+        let part = |name: &'static [u8], kind| -> Result<Held> {
+            let damaged = |why: String| {
+                let subject = format!("'{}' of the upper layer", String::from_utf8_lossy(name));
+                FsError::new(ErrorKind::Corrupt).on("open", subject).because(why)
+            };
+            match above.find(Ino::ROOT, name_of(name)?)? {
+                Some((attr, held)) if attr.kind == kind => Ok(held),
+                Some(_) => Err(damaged(format!("it is no {}", kind.as_str()))),
+                None => Err(damaged("it is missing".to_owned())),
+            }
+        };
+        let tree = part(names::TREE, Kind::Directory)?;
+        let index = part(names::INDEX, Kind::Directory)?;
+        let whiteout = part(names::WHITEOUT, Kind::CharDevice)?;
+        let layout = Layout { index, whiteout };
+        let table = Arc::new(Table::default());
+        let print = Fingerprint::of(&below.store.getattr(Ino::ROOT)?);
+        let root_below = Below { held: below.root(), print };
+        let root_key = (Ino::ROOT, Kind::Directory, false);
+        let root = table.get_or_make(root_key, Some(tree), Some(root_below), State::default());
+        Ok(Shared {
+            upper: above,
+            lower: below,
+            joined,
+            lower_changes: lower_caps.shared,
+            lower_xattrs: lower_caps.xattrs,
+            layout,
+            table,
+            root,
+            names: RwLock::default(),
+            listings: Mutex::default(),
+            counters: Arc::default(),
+            work: Arc::default(),
+            noting: Arc::default(),
+            reads_verified,
+        })
+    }
+
     /// The node of a number that the engine knows.
     fn node(&self, ino: Ino) -> Result<Arc<Node>> {
         if ino == Ino::ROOT {

@@ -126,13 +126,14 @@ fn note(files: &mut BTreeMap<Ino, FileVersion>, file: &FileVersion) {
 impl Overlay {
     /// The commit `owner` has its state of the tree: what others note from here on may be newer than that.
     pub fn begin_work(&self, owner: u64) {
-        self.0.work.lock().begin(owner);
+        self.shared().work.lock().begin(owner);
     }
 
     /// Notes what becomes of some files by the commit `owner`: what it is at until it [ends](Overlay::end_work), and what it
     /// failed to bring until another one takes that up.
     pub fn note_work(&self, owner: u64, files: &[FileVersion], what: AtWork) {
-        let mut work = self.0.work.lock();
+        let shared = self.shared();
+        let mut work = shared.work.lock();
         for file in files {
             match what {
                 AtWork::Uploading => {
@@ -149,24 +150,25 @@ impl Overlay {
     /// # Errors
     /// The upper's, where something is to be noted in it. The commit is done all the same.
     pub fn end_work(&self, owner: u64, end: WorkEnd) -> Result<()> {
-        let commit = self.0.work.lock().at_work.remove(&owner);
+        let shared = self.shared();
+        let commit = shared.work.lock().at_work.remove(&owner);
         let Some(AtCommit { mut files, noted_before }) = commit.filter(|_| end == WorkEnd::Committed) else {
             return Ok(());
         };
         // One at a time reads what is noted and writes it anew.
-        let _noting = self.0.noting.lock();
+        let _noting = shared.noting.lock();
         let is_first = {
-            let mut work = self.0.work.lock();
+            let mut work = shared.work.lock();
             work.noted += 1;
             work.failed.retain(|ino, file| files.get(ino) != Some(file));
             work.noted == noted_before + 1
         };
         // It tells all that was changed when it began, and so all that is noted from before; but one that came in between may know more.
         if !is_first {
-            self.0.add_committed(&mut files)?;
+            shared.add_committed(&mut files)?;
         }
-        let noted = self.0.note_committed(&files);
-        self.0.settle();
+        let noted = shared.note_committed(&files);
+        shared.settle();
         noted
     }
 }

@@ -13,15 +13,17 @@ use crate::types::{Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAt
 impl Overlay {
     /// Runs one call; what it left unused is forgotten after it.
     fn run<R>(&self, call: impl FnOnce(&Arc<Shared>) -> Result<R>) -> Result<R> {
-        let result = call(&self.0);
-        self.0.settle();
+        let shared = self.shared();
+        let result = call(&shared);
+        shared.settle();
         result
     }
 }
 
 impl Store for Overlay {
     fn capabilities(&self) -> Capabilities {
-        let (upper, lower) = (self.0.upper.store.capabilities(), self.0.lower.store.capabilities());
+        let shared = self.shared();
+        let (upper, lower) = (shared.upper.store.capabilities(), shared.lower.store.capabilities());
         Capabilities {
             read_only: upper.read_only,
             unit_len_bytes: upper.unit_len_bytes,
@@ -46,12 +48,14 @@ impl Store for Overlay {
     }
 
     fn forget(&self, ino: Ino) {
-        self.0.table.forget(ino);
-        self.0.settle();
+        let shared = self.shared();
+        shared.table.forget(ino);
+        shared.settle();
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
-        self.0.node(ino).and_then(|node| self.0.getattr(&node))
+        let shared = self.shared();
+        shared.node(ino).and_then(|node| shared.getattr(&node))
     }
 
     fn setattr(&self, ino: Ino, set: &SetAttr) -> Result<Attr> {
@@ -73,7 +77,8 @@ impl Store for Overlay {
     }
 
     fn left_out(&self, dir: Ino) -> Vec<FsError> {
-        self.0.directory(dir).map_or_else(|_| Vec::new(), |dir| self.0.left_out(&dir))
+        let shared = self.shared();
+        shared.directory(dir).map_or_else(|_| Vec::new(), |dir| shared.left_out(&dir))
     }
 
     fn create(&self, parent: Ino, name: FileName<'_>, new: &NewNode) -> Result<(Attr, Arc<dyn StoreFile>)> {
@@ -118,7 +123,8 @@ impl Store for Overlay {
     }
 
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        self.0.node(ino).and_then(|node| self.0.readlink(&node))
+        let shared = self.shared();
+        shared.node(ino).and_then(|node| shared.readlink(&node))
     }
 
     fn unlink(&self, parent: Ino, name: FileName<'_>) -> Result<()> {
@@ -148,11 +154,13 @@ impl Store for Overlay {
     }
 
     fn xattr(&self, ino: Ino, name: XattrName<'_>) -> Result<Vec<u8>> {
-        self.0.node(ino).and_then(|node| self.0.xattr(&node, name))
+        let shared = self.shared();
+        shared.node(ino).and_then(|node| shared.xattr(&node, name))
     }
 
     fn xattr_names(&self, ino: Ino) -> Result<Vec<u8>> {
-        self.0.node(ino).and_then(|node| self.0.xattr_names(&node))
+        let shared = self.shared();
+        shared.node(ino).and_then(|node| shared.xattr_names(&node))
     }
 
     fn set_xattr(&self, ino: Ino, name: XattrName<'_>, value: &[u8], set: XattrSet) -> Result<()> {
@@ -164,32 +172,34 @@ impl Store for Overlay {
     }
 
     fn sync_dir(&self, dir: Ino) -> Result<()> {
-        match self.0.directory(dir)?.upper() {
-            Some(upper) => self.0.upper.store.sync_dir(upper),
+        let shared = self.shared();
+        match shared.directory(dir)?.upper() {
+            Some(upper) => shared.upper.store.sync_dir(upper),
             // What leads here may be the upper's.
-            None => self.0.upper.store.sync_all(),
+            None => shared.upper.store.sync_all(),
         }
     }
 
     fn sync_all(&self) -> Result<()> {
-        self.0.upper.store.sync_all()
+        self.shared().upper.store.sync_all()
     }
 
     /// Of the upper: that is what can be used up.
     fn statfs(&self) -> Result<StatFs> {
-        self.0.upper.store.statfs()
+        self.shared().upper.store.statfs()
     }
 
     fn room_bytes(&self) -> Result<u64> {
-        self.0.upper.store.room_bytes()
+        self.shared().upper.store.room_bytes()
     }
 
     fn path_of(&self, ino: Ino) -> Option<String> {
-        self.0.node(ino).ok().and_then(|node| self.0.path_of(&node))
+        let shared = self.shared();
+        shared.node(ino).ok().and_then(|node| shared.path_of(&node))
     }
 
     fn name_of(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
-        let node = self.0.node(ino).ok()?;
+        let node = self.shared().node(ino).ok()?;
         if node.is_directory() {
             return None;
         }
@@ -197,11 +207,12 @@ impl Store for Overlay {
     }
 
     fn wind_up(&self) {
-        self.0.upper.store.wind_up();
-        self.0.lower.store.wind_up();
+        let shared = self.shared();
+        shared.upper.store.wind_up();
+        shared.lower.store.wind_up();
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.0.counters()
+        self.shared().counters()
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use adit_core::ErrorKind;
-use adit_core::engine::{Engine, Lookup};
+use adit_core::engine::Lookup;
 use adit_core::store::FileCall;
 use adit_core::types::{Access, Ino, Kind, RenameFlags, SetAttr, XattrName};
 use fuser::{
@@ -25,6 +25,7 @@ use super::{
     Front, READ_BUFFER, TRANSFER_LEN_MAX, answer_attr, answer_empty, answer_read, answer_write, caller_of, convert,
     fh_of, init, name_of, passthrough, xattrs,
 };
+use crate::nodes::Nodes;
 use crate::request::Kind as Asked;
 
 /// Most bytes that one copy_file_range request copies: it cannot be interrupted, and its caller asks again for the rest.
@@ -44,10 +45,16 @@ impl Filesystem for Front {
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match self.ask(Asked::Lookup, parent, |engine| engine.lookup_or_absent(Ino(parent.0), name_of(name)?)) {
-            Ok(Lookup::Found(entry)) => self.answer_entry(Ok(entry), reply),
-            Ok(Lookup::Absent { ttl }) if ttl.is_zero() => reply.error(Errno::ENOENT),
-            Ok(Lookup::Absent { ttl }) => {
+        let found = self.ask(Asked::Lookup, parent, |engine, parent| {
+            Ok(match engine.lookup_or_absent(Ino(parent.0), name_of(name)?)? {
+                Lookup::Found(entry) => Ok(self.given(&entry)),
+                Lookup::Absent { ttl } => Err(ttl),
+            })
+        });
+        match found {
+            Ok(Ok(given)) => given.answer(reply),
+            Ok(Err(ttl)) if ttl.is_zero() => reply.error(Errno::ENOENT),
+            Ok(Err(ttl)) => {
                 let absent = convert::no_inode(Kind::File, Ino(0));
                 reply.entry_with_ttls(&Duration::ZERO, &ttl, &absent, Generation(0));
             }
@@ -59,10 +66,14 @@ impl Filesystem for Front {
     // fuser splits BATCH_FORGET into these (its type for a batch is private).
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
         self.requests.activity.count(Asked::Forget);
+        let ino = self.requests.nodes.former_inode(ino);
         if let Some(unopened) = &self.unopened {
-            unopened.forget(Ino(ino.0));
+            unopened.forget(ino);
         }
-        self.requests.quietly(Asked::Forget, Ino(ino.0), |engine| engine.forget(Ino(ino.0), nlookup));
+        self.requests.quietly(Asked::Forget, ino, |engine| {
+            engine.forget(ino, nlookup);
+            self.requests.nodes.forgotten(ino, || engine.lookup_count(ino) > 0);
+        });
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
@@ -70,7 +81,7 @@ impl Filesystem for Front {
         let writer = fh.filter(|fh| requests.engine.may_write(*fh));
         let scarce = writer.and_then(|_| requests.shortage.holds_for(&requests.engine));
         let answer = move || {
-            let result = requests.ask(Asked::Getattr, ino, |engine| {
+            let result = requests.ask(Asked::Getattr, ino, |engine, ino| {
                 if scarce.is_some() {
                     requests.shortage.check(Ino(ino.0))?;
                 }
@@ -116,8 +127,9 @@ impl Filesystem for Front {
         };
         let (requests, agreed, block_len, uid) = (self.requests.clone(), self.agreed, self.block_len, req.uid());
         self.run(requests.engine.setattr_may_wait(Ino(ino.0), &set), ino, move || {
-            let result = requests.ask(Asked::Setattr, ino, |engine| {
+            let result = requests.ask(Asked::Setattr, ino, |engine, ino| {
                 let done = match set.is_empty() {
+                    _ if Nodes::is_former(Ino(ino.0)) => Err(ErrorKind::Stale.into()),
                     // A change of ctime alone (kernel write-back sends it), of a store that sets ctime itself.
                     true => engine.getattr(Ino(ino.0), fh.map(fh_of)),
                     false => {
@@ -144,7 +156,7 @@ impl Filesystem for Front {
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
-        match self.ask(Asked::Readlink, ino, |engine| engine.readlink(Ino(ino.0))) {
+        match self.ask(Asked::Readlink, ino, |engine, ino| engine.readlink(Ino(ino.0))) {
             Ok(target) => reply.data(&target),
             Err(e) => reply.error(e),
         }
@@ -152,7 +164,7 @@ impl Filesystem for Front {
 
     fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
         let new = self.new_node(req, mode, umask);
-        let result = self.ask(Asked::Mknod, parent, |engine| {
+        let result = self.ask_entry(Asked::Mknod, parent, |engine, parent| {
             let name = name_of(name)?;
             match convert::kind_of_mode(mode) {
                 Some(Kind::File) => {
@@ -170,12 +182,13 @@ impl Filesystem for Front {
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
         let new = self.new_node(req, mode, umask);
-        let result = self.ask(Asked::Mkdir, parent, |engine| engine.mkdir(Ino(parent.0), name_of(name)?, &new));
+        let result =
+            self.ask_entry(Asked::Mkdir, parent, |engine, parent| engine.mkdir(Ino(parent.0), name_of(name)?, &new));
         self.answer_entry(result, reply);
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        match self.ask(Asked::Unlink, parent, |engine| engine.unlink(Ino(parent.0), name_of(name)?)) {
+        match self.ask(Asked::Unlink, parent, |engine, parent| engine.unlink(Ino(parent.0), name_of(name)?)) {
             Ok(remains) => {
                 reply.ok();
                 // Most of the work, and nobody waits for it.
@@ -186,12 +199,15 @@ impl Filesystem for Front {
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        answer_empty(self.ask(Asked::Rmdir, parent, |engine| engine.rmdir(Ino(parent.0), name_of(name)?)), reply);
+        answer_empty(
+            self.ask(Asked::Rmdir, parent, |engine, parent| engine.rmdir(Ino(parent.0), name_of(name)?)),
+            reply,
+        );
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
         let target = target.as_os_str().as_bytes();
-        let result = self.ask(Asked::Symlink, parent, |engine| {
+        let result = self.ask_entry(Asked::Symlink, parent, |engine, parent| {
             engine.symlink(Ino(parent.0), name_of(link_name)?, target, caller_of(req))
         });
         self.answer_entry(result, reply);
@@ -207,15 +223,18 @@ impl Filesystem for Front {
         flags: fuser::RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let result = self.ask(Asked::Rename, parent, |engine| {
+        let result = self.ask(Asked::Rename, parent, |engine, parent| {
             let flags = RenameFlags::from_bits(flags.bits()).ok_or(ErrorKind::InvalidInput)?;
-            engine.rename(Ino(parent.0), name_of(name)?, Ino(newparent.0), name_of(newname)?, flags)
+            let newparent = self.requests.second(newparent)?;
+            engine.rename(Ino(parent.0), name_of(name)?, newparent, name_of(newname)?, flags)
         });
         answer_empty(result, reply);
     }
 
     fn link(&self, _req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        let result = self.ask(Asked::Link, ino, |engine| engine.link(Ino(ino.0), Ino(newparent.0), name_of(newname)?));
+        let result = self.ask_entry(Asked::Link, ino, |engine, ino| {
+            engine.link(Ino(ino.0), self.requests.second(newparent)?, name_of(newname)?)
+        });
         self.answer_entry(result, reply);
     }
 
@@ -225,7 +244,7 @@ impl Filesystem for Front {
             self.requests.activity.count(Asked::Open);
             return reply.error(Errno::ENOSYS);
         }
-        let opened = self.ask(Asked::Open, ino, |engine| {
+        let opened = self.ask(Asked::Open, ino, |engine, ino| {
             let opened = engine.open(Ino(ino.0), access_of(flags), false)?;
             Ok((opened, self.passthrough.open(engine, Ino(ino.0), opened.fh, flags, &reply)))
         });
@@ -257,18 +276,16 @@ impl Filesystem for Front {
         reply: ReplyCreate,
     ) {
         let new = self.new_node(req, mode, umask);
-        let result = self.ask(Asked::Create, parent, |engine| {
-            self.create_or_open(engine, Ino(parent.0), name_of(name)?, &new, OpenFlags(flags))
+        let result = self.ask(Asked::Create, parent, |engine, parent| {
+            let (entry, opened) = self.create_or_open(engine, Ino(parent.0), name_of(name)?, &new, OpenFlags(flags))?;
+            Ok((self.given(&entry), opened))
         });
         match result {
-            Ok((entry, opened)) => {
+            Ok((given, opened)) => {
                 self.requests.activity.opened();
-                self.note_writer(INodeNo(entry.attr.ino.0), OpenFlags(flags));
-                // fuser takes one time for both; the shorter is true for both.
-                let ttl = self.requests.kept(&entry.attr, entry.attr_ttl).min(entry.entry_ttl);
+                self.note_writer(given.attr.ino, OpenFlags(flags));
                 let fh = FileHandle(opened.fh.0);
-                let generation = Generation(entry.generation);
-                reply.created(&ttl, &self.attr(&entry.attr), generation, fh, fopen_flags(&opened));
+                reply.created(&given.ttl(), &given.attr, given.generation, fh, fopen_flags(&opened));
             }
             Err(e) => reply.error(e),
         }
@@ -334,7 +351,7 @@ impl Filesystem for Front {
         if self.requests.engine.is_read_only() {
             return reply.error(Errno::ENOSYS);
         }
-        answer_empty(self.ask(Asked::Flush, ino, |engine| engine.flush(fh_of(fh))), reply);
+        answer_empty(self.ask(Asked::Flush, ino, |engine, _| engine.flush(fh_of(fh))), reply);
     }
 
     fn release(
@@ -347,9 +364,9 @@ impl Filesystem for Front {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        let result = self.ask(Asked::Release, ino, |engine| engine.release(fh_of(fh)));
+        let result = self.ask(Asked::Release, ino, |engine, _| engine.release(fh_of(fh)));
         if access_of(flags) == Access::Write {
-            self.requests.shortage.closed(&self.requests.engine, Ino(ino.0));
+            self.requests.shortage.closed(&self.requests.engine, self.requests.nodes.former_inode(ino));
         }
         self.passthrough.release(Ino(ino.0));
         self.requests.activity.released();
@@ -359,7 +376,7 @@ impl Filesystem for Front {
     fn fsync(&self, _req: &Request, ino: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
         let synced = self
             .handle(ino, fh)
-            .and_then(|handle| self.ask(Asked::Fsync, ino, |engine| engine.fsync(handle.fh, datasync)));
+            .and_then(|handle| self.ask(Asked::Fsync, ino, |engine, _| engine.fsync(handle.fh, datasync)));
         answer_empty(synced, reply);
     }
 
@@ -370,7 +387,7 @@ impl Filesystem for Front {
         if self.requests.engine.lists_by_inode() {
             return reply.error(Errno::ENOSYS);
         }
-        match self.ask(Asked::Opendir, ino, |engine| engine.opendir(Ino(ino.0))) {
+        match self.ask(Asked::Opendir, ino, |engine, ino| engine.opendir(Ino(ino.0))) {
             Ok(fh) => {
                 self.requests.activity.opened();
                 reply.opened(FileHandle(fh.0), FopenFlags::empty());
@@ -388,13 +405,13 @@ impl Filesystem for Front {
     }
 
     fn releasedir(&self, _req: &Request, ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
-        let result = self.ask(Asked::Releasedir, ino, |engine| engine.releasedir(fh_of(fh)));
+        let result = self.ask(Asked::Releasedir, ino, |engine, _| engine.releasedir(fh_of(fh)));
         self.requests.activity.released();
         answer_empty(result, reply);
     }
 
     fn fsyncdir(&self, _req: &Request, ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        let synced = self.ask(Asked::Fsyncdir, ino, |engine| match engine.lists_by_inode() {
+        let synced = self.ask(Asked::Fsyncdir, ino, |engine, ino| match engine.lists_by_inode() {
             true => engine.sync_dir(Ino(ino.0)),
             false => engine.fsyncdir(fh_of(fh)),
         });
@@ -402,7 +419,7 @@ impl Filesystem for Front {
     }
 
     fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        match self.ask(Asked::Statfs, ino, Engine::statfs) {
+        match self.ask(Asked::Statfs, ino, |engine, _| engine.statfs()) {
             Ok(s) => reply.statfs(
                 s.blocks,
                 s.blocks_free,
@@ -431,7 +448,7 @@ impl Filesystem for Front {
         let mode = convert::allocate_mode(mode);
         let call = mode.map(|mode| FileCall::Allocate { offset, len: length, mode });
         self.run(call.is_some_and(|call| self.may_wait(fh_of(fh), call)), ino, move || {
-            let result = requests.ask(Asked::Fallocate, ino, |engine| {
+            let result = requests.ask(Asked::Fallocate, ino, |engine, _| {
                 let mode = mode.ok_or(ErrorKind::NotSupported)?;
                 Front::before_change(agreed, engine, fh_of(fh), uid)?;
                 match agreed.times {
@@ -467,7 +484,7 @@ impl Filesystem for Front {
         let may_wait = self.may_wait(fh_of(fh_in), FileCall::ReadVerified { offset: offset_in, len })
             || self.may_wait(fh_of(fh_out), FileCall::Write { offset: offset_out, len });
         self.run(may_wait, ino_in, move || {
-            let result = requests.ask(Asked::CopyFileRange, ino_in, |engine| {
+            let result = requests.ask(Asked::CopyFileRange, ino_in, |engine, _| {
                 if !flags.is_empty() {
                     return Err(ErrorKind::InvalidInput.into());
                 }
@@ -490,7 +507,7 @@ impl Filesystem for Front {
         if !self.has_xattrs() {
             return reply.error(Errno::ENOSYS);
         }
-        let value = self.ask(Asked::Getxattr, ino, |engine| {
+        let value = self.ask(Asked::Getxattr, ino, |engine, ino| {
             let name = XattrName::new(name.as_bytes())?;
             self.check_acl(name)?;
             engine.xattr(Ino(ino.0), name).map_err(|e| self.without_labels(name, e))
@@ -511,7 +528,7 @@ impl Filesystem for Front {
         if !self.has_xattrs() {
             return reply.error(Errno::ENOSYS);
         }
-        let set = self.ask(Asked::Setxattr, ino, |engine| {
+        let set = self.ask(Asked::Setxattr, ino, |engine, ino| {
             let name = XattrName::new(name.as_bytes())?;
             self.set_xattr(engine, req, Ino(ino.0), name, (value, flags))
         });
@@ -523,7 +540,7 @@ impl Filesystem for Front {
             return reply.error(Errno::ENOSYS);
         }
         xattrs::answer(
-            self.ask(Asked::Listxattr, ino, |engine| self.list_xattrs(engine, req, Ino(ino.0))),
+            self.ask(Asked::Listxattr, ino, |engine, ino| self.list_xattrs(engine, req, Ino(ino.0))),
             size,
             reply,
         );
@@ -533,7 +550,7 @@ impl Filesystem for Front {
         if !self.has_xattrs() {
             return reply.error(Errno::ENOSYS);
         }
-        let removed = self.ask(Asked::Removexattr, ino, |engine| {
+        let removed = self.ask(Asked::Removexattr, ino, |engine, ino| {
             let name = XattrName::new(name.as_bytes())?;
             self.check_acl(name)?;
             engine.remove_xattr(Ino(ino.0), name)

@@ -48,7 +48,7 @@ impl Front {
 
     pub(super) fn list(&self, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let mut taken = 0u32;
-        let listed = self.ask(Asked::Readdir, ino, |engine| {
+        let listed = self.ask(Asked::Readdir, ino, |engine, ino| {
             for (dot, dot_ino, at) in dots(ino).into_iter().filter(|(_, _, at)| *at > offset) {
                 if reply.add(dot_ino, at, fuser::FileType::Directory, dot) {
                     return Ok(());
@@ -86,7 +86,7 @@ impl Front {
         mut reply: ReplyDirectoryPlus,
     ) {
         let mut taken = 0u32;
-        let listed = self.ask(Asked::Readdirplus, ino, |engine| {
+        let listed = self.ask(Asked::Readdirplus, ino, |engine, ino| {
             for (dot, dot_ino, at) in dots(ino).into_iter().filter(|(_, _, at)| *at > offset) {
                 // The kernel counts no lookup for these two, whatever their node id.
                 let attr = convert::no_inode(Kind::Directory, Ino(dot_ino.0));
@@ -104,15 +104,12 @@ impl Front {
                 // Without attributes nothing must be linked or counted. Node id 0 says so, but fuser sends it as the
                 // entry's inode number, too, and readdir(3) skips entries with number 0. The root's id names the entry,
                 // and the kernel refuses to link it and forgets the root once, which the engine ignores.
-                let (attr, ttl, generation) = match found {
-                    Some(e) => {
-                        let ttl = self.requests.kept(&e.attr, e.attr_ttl).min(e.entry_ttl);
-                        (self.attr(&e.attr), ttl, e.generation)
-                    }
-                    None => (convert::no_inode(entry.kind, Ino::ROOT), Duration::ZERO, 0),
+                let (attr, ttl, generation) = match found.map(|entry| self.given(entry)) {
+                    Some(given) => (given.attr, given.ttl(), given.generation),
+                    None => (convert::no_inode(entry.kind, Ino::ROOT), Duration::ZERO, Generation(0)),
                 };
                 let name = OsStr::from_bytes(entry.name.as_bytes());
-                if reply.add(attr.ino, at, name, &ttl, &attr, Generation(generation)) {
+                if reply.add(attr.ino, at, name, &ttl, &attr, generation) {
                     return SinkFlow::Full;
                 }
                 taken += 1;

@@ -35,8 +35,8 @@ use adit_core::engine::{Engine, Entry, Fh};
 use adit_core::store::{FileCall, NewNode};
 use adit_core::types::{Attr, Caller, FileName, Ino, SetAttr};
 use fuser::{
-    Errno, FileHandle, Generation, INodeNo, Notifier, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyWrite,
-    Request, WriteFlags,
+    Errno, FileAttr, FileHandle, Generation, INodeNo, Notifier, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry,
+    ReplyWrite, Request, WriteFlags,
 };
 
 use self::init::Agreed;
@@ -46,6 +46,7 @@ use self::requests::Requests;
 use self::unopened::{Handle, Unopened};
 use self::waiters::Waiters;
 use crate::activity::Activity;
+use crate::nodes::Nodes;
 use crate::options::MountOptions;
 use crate::request::Kind as Asked;
 
@@ -79,6 +80,25 @@ pub(crate) struct Front {
     unopened: Option<Unopened>,
 }
 
+/// An entry as the kernel is given it: [`attr`](Given::attr) has the number under which it is to know the inode.
+struct Given {
+    attr: FileAttr,
+    generation: Generation,
+    attr_ttl: Duration,
+    entry_ttl: Duration,
+}
+
+impl Given {
+    /// Where the transport takes one time for both: the shorter is true for both.
+    fn ttl(&self) -> Duration {
+        self.attr_ttl.min(self.entry_ttl)
+    }
+
+    fn answer(self, reply: ReplyEntry) {
+        reply.entry_with_ttls(&self.attr_ttl, &self.entry_ttl, &self.attr, self.generation);
+    }
+}
+
 impl Front {
     /// `options`: whether the kernel may read and open files by itself.
     pub(crate) fn new(engine: Arc<Engine>, activity: Arc<Activity>, options: &MountOptions) -> Self {
@@ -100,9 +120,19 @@ impl Front {
         self.requests.pages.begin().clone()
     }
 
+    /// Under which numbers the kernel knows inodes.
+    pub(crate) fn nodes(&self) -> Arc<Nodes> {
+        self.requests.nodes.clone()
+    }
+
     /// Runs one request. See [`Requests`].
-    fn ask<T>(&self, asked: Asked, ino: INodeNo, call: impl FnOnce(&Engine) -> Result<T, FsError>) -> Result<T, Errno> {
-        self.requests.ask(asked, ino, call)
+    fn ask<T>(
+        &self,
+        asked: Asked,
+        node: INodeNo,
+        call: impl FnOnce(&Engine, INodeNo) -> Result<T, FsError>,
+    ) -> Result<T, Errno> {
+        self.requests.ask(asked, node, call)
     }
 
     fn may_wait(&self, fh: Fh, call: FileCall) -> bool {
@@ -137,18 +167,35 @@ impl Front {
         }
     }
 
-    fn attr(&self, attr: &Attr) -> fuser::FileAttr {
+    fn attr(&self, attr: &Attr) -> FileAttr {
         convert::file_attr(attr, self.block_len)
     }
 
-    fn answer_entry(&self, result: Result<Entry, Errno>, reply: ReplyEntry) {
+    /// What the kernel is given of an entry. Called while the request for it is in progress: see [`crate::nodes`].
+    fn given(&self, entry: &Entry) -> Given {
+        let mut attr = self.attr(&entry.attr);
+        let mut attr_ttl = self.requests.kept(&entry.attr, entry.attr_ttl);
+        let node = self.requests.nodes.number(entry.attr.ino);
+        if node != attr.ino {
+            // The transport sends one number as both. The inode's own comes with its attributes, for which the kernel asks at once.
+            (attr.ino, attr_ttl) = (node, Duration::ZERO);
+        }
+        Given { attr, generation: Generation(entry.generation), attr_ttl, entry_ttl: entry.entry_ttl }
+    }
+
+    /// As [`Front::ask`], for an entry.
+    fn ask_entry(
+        &self,
+        asked: Asked,
+        node: INodeNo,
+        call: impl FnOnce(&Engine, INodeNo) -> Result<Entry, FsError>,
+    ) -> Result<Given, Errno> {
+        self.ask(asked, node, |engine, ino| call(engine, ino).map(|entry| self.given(&entry)))
+    }
+
+    fn answer_entry(&self, result: Result<Given, Errno>, reply: ReplyEntry) {
         match result {
-            Ok(entry) => reply.entry_with_ttls(
-                &self.requests.kept(&entry.attr, entry.attr_ttl),
-                &entry.entry_ttl,
-                &self.attr(&entry.attr),
-                Generation(entry.generation),
-            ),
+            Ok(given) => given.answer(reply),
             Err(e) => reply.error(e),
         }
     }
@@ -163,7 +210,7 @@ fn answer_attr(requests: &Requests, result: Result<(Attr, Duration), Errno>, blo
 
 /// Reads, and answers. It is a function of its own because it may run on a thread of its own.
 fn answer_read(requests: &Requests, ino: INodeNo, handle: &Handle, offset: u64, into: &mut [u8], reply: ReplyData) {
-    match requests.ask(Asked::Read, ino, |engine| engine.read(handle.fh, offset, &mut *into)) {
+    match requests.ask(Asked::Read, ino, |engine, _| engine.read(handle.fh, offset, &mut *into)) {
         // What lies behind `len` is of an earlier read.
         Ok(len) => reply.data(&into[..len.min(into.len())]),
         Err(e) => reply.error(e),
@@ -188,14 +235,15 @@ fn answer_write(
             reply.written(data.len() as u32);
         }
     };
-    let result = requests.ask(Asked::Write, ino, |engine| {
+    let result = requests.ask(Asked::Write, ino, |engine, ino| {
         Front::before_write(agreed, engine, fh_of(fh), flags)?;
         let written = match agreed.times {
             true => engine.write_keeping_times(fh_of(fh), offset, data),
             false => engine.write_behind(fh_of(fh), offset, data, &mut accept),
         };
         if requests.shortage.wrote(engine, Ino(ino.0), &written, flags.contains(WriteFlags::FUSE_WRITE_CACHE)) {
-            requests.pages.forget_attributes(engine.open_for_writing());
+            let open = engine.open_for_writing().into_iter();
+            requests.pages.forget_attributes(open.map(|ino| requests.nodes.number(ino)).collect());
         }
         written
     });

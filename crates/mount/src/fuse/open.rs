@@ -32,7 +32,7 @@ impl Front {
                 buffer.resize(GIVEN_LEN_MAX, 0);
             }
             let into = &mut buffer[..GIVEN_LEN_MAX];
-            let given = self.ask(Asked::Open, ino, |engine| {
+            let given = self.ask(Asked::Open, ino, |engine, _| {
                 Ok(engine.give_whole(opened.fh, into, |content| kernel.store(ino, 0, content).is_ok()))
             });
             given.unwrap_or(false)
@@ -46,7 +46,7 @@ impl Front {
             && requests.shortage.opened(&requests.engine)
             && let Some(kernel) = requests.pages.kernel().get()
         {
-            pages::forget_attributes(kernel, Ino(ino.0));
+            pages::forget_attributes(kernel, ino);
         }
     }
 

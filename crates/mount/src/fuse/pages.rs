@@ -7,7 +7,6 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::Builder;
 
-use adit_core::types::Ino;
 use fuser::{INodeNo, Notifier};
 
 type Job = Box<dyn FnOnce(&Notifier) + Send>;
@@ -59,9 +58,9 @@ impl Pages {
         });
     }
 
-    /// Has the kernel forget the attributes of `inodes`, soon.
-    pub(super) fn forget_attributes(&self, inodes: Vec<Ino>) {
-        self.run(move |kernel| inodes.into_iter().for_each(|ino| forget_attributes(kernel, ino)));
+    /// Has the kernel forget the attributes of what it knows under these numbers, soon.
+    pub(super) fn forget_attributes(&self, nodes: Vec<INodeNo>) {
+        self.run(move |kernel| nodes.into_iter().for_each(|node| forget_attributes(kernel, node)));
     }
 
     fn run(&self, job: impl FnOnce(&Notifier) + Send + 'static) {
@@ -71,10 +70,10 @@ impl Pages {
     }
 }
 
-/// Has the kernel forget the attributes of `ino`, and not its pages: so it waits for nobody, and a worker may do it.
-pub(super) fn forget_attributes(kernel: &Notifier, ino: Ino) {
+/// Has the kernel forget the attributes of what it knows under that number, and not its pages: so it waits for nobody, and a worker may do it.
+pub(super) fn forget_attributes(kernel: &Notifier, node: INodeNo) {
     // It does not know the inode: then there is nothing to forget.
-    let _ = kernel.inval_inode(INodeNo(ino.0), -1, 0);
+    let _ = kernel.inval_inode(node, -1, 0);
 }
 
 fn start(kernel: Notifier) -> Sender<Job> {

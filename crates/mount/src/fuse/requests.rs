@@ -5,9 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_core::FsError;
 use adit_core::engine::Engine;
 use adit_core::types::{Attr, Ino};
+use adit_core::{ErrorKind, FsError};
 use fuser::{Errno, INodeNo};
 
 use super::pages::Pages;
@@ -15,6 +15,7 @@ use super::set_id;
 use super::shortage::Shortage;
 use crate::activity::Activity;
 use crate::errno::{ErrorLog, errno_of};
+use crate::nodes::Nodes;
 use crate::request::Kind as Asked;
 
 /// The engine, and what is kept of each request to it: it is counted, a panic (which would end fuser's worker, and after
@@ -22,6 +23,7 @@ use crate::request::Kind as Asked;
 pub(super) struct Requests {
     pub(super) engine: Arc<Engine>,
     pub(super) activity: Arc<Activity>,
+    pub(super) nodes: Arc<Nodes>,
     pub(super) pages: Pages,
     pub(super) shortage: Shortage,
     errors: ErrorLog,
@@ -30,7 +32,14 @@ pub(super) struct Requests {
 impl Requests {
     pub(super) fn new(engine: Arc<Engine>, activity: Arc<Activity>) -> Self {
         let shortage = Shortage::new(engine.options().kernel_writeback);
-        Requests { engine, activity, pages: Pages::default(), shortage, errors: ErrorLog::default() }
+        Requests {
+            engine,
+            activity,
+            nodes: Arc::default(),
+            pages: Pages::default(),
+            shortage,
+            errors: ErrorLog::default(),
+        }
     }
 
     /// How long the kernel may keep attributes that hold for `ttl`.
@@ -38,29 +47,34 @@ impl Requests {
         self.shortage.kept(&self.engine, attr, set_id::kept(attr, ttl))
     }
 
-    /// Runs one request.
+    /// Runs one request, about the inode that the kernel means by `node`. Which that is is found out while the request is in progress: one
+    /// that was held off may be about something else, or nothing, by then.
     pub(super) fn ask<T>(
         &self,
         asked: Asked,
-        ino: INodeNo,
-        call: impl FnOnce(&Engine) -> Result<T, FsError>,
+        node: INodeNo,
+        call: impl FnOnce(&Engine, INodeNo) -> Result<T, FsError>,
     ) -> Result<T, Errno> {
         self.activity.count(asked);
-        self.run(asked, Ino(ino.0), call)
+        self.run(asked, node, call)
     }
 
     /// Likewise, for what the kernel did not ask for by itself: it is not counted.
     pub(super) fn run<T>(
         &self,
         asked: Asked,
-        ino: Ino,
-        call: impl FnOnce(&Engine) -> Result<T, FsError>,
+        node: INodeNo,
+        call: impl FnOnce(&Engine, INodeNo) -> Result<T, FsError>,
     ) -> Result<T, Errno> {
         let op = asked.name();
         let Some(_request) = self.activity.begin() else {
             return Err(Errno::ENOTCONN);
         };
-        match catch_unwind(AssertUnwindSafe(|| call(&self.engine))) {
+        let ino = Ino(self.nodes.inode(node).0);
+        // The end of a handle is one all the same, and times that are for nobody any more are a case of their own.
+        let is_over = Nodes::is_former(ino) && !asked.is_an_end() && asked != Asked::Setattr;
+        let answer = || if is_over { Err(ErrorKind::Stale.into()) } else { call(&self.engine, INodeNo(ino.0)) };
+        match catch_unwind(AssertUnwindSafe(answer)) {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(error)) => {
                 self.activity.damage.note(ino, &error);
@@ -72,6 +86,12 @@ impl Requests {
                 Err(Errno::EIO)
             }
         }
+    }
+
+    /// The second inode that a request in progress is about.
+    pub(super) fn second(&self, node: INodeNo) -> Result<Ino, FsError> {
+        let ino = Ino(self.nodes.inode(node).0);
+        if Nodes::is_former(ino) { Err(ErrorKind::Stale.into()) } else { Ok(ino) }
     }
 
     /// Runs what is no request of a user, or comes after its answer: it is not counted, and nobody hears how it ends.

@@ -24,7 +24,8 @@ impl Front {
     /// Answers, at once or soon.
     pub(super) fn seek(&self, seek: Seek, reply: ReplyLseek) {
         let engine = &self.requests.engine;
-        let unwritten = engine.options().kernel_writeback && engine.is_open_for_writing(Ino(seek.ino.0));
+        let ino = Ino(self.requests.nodes.inode(seek.ino).0);
+        let unwritten = engine.options().kernel_writeback && engine.is_open_for_writing(ino);
         match unwritten {
             true => {
                 let requests = self.requests.clone();
@@ -37,7 +38,7 @@ impl Front {
 
 impl Seek {
     fn run(&self, requests: &Requests, reply: ReplyLseek) {
-        let found = requests.ask(Asked::Lseek, self.ino, |engine| {
+        let found = requests.ask(Asked::Lseek, self.ino, |engine, _| {
             let data = match self.whence {
                 libc::SEEK_DATA => true,
                 libc::SEEK_HOLE => false,

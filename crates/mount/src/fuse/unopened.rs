@@ -50,9 +50,10 @@ impl Unopened {
 
     /// The handle for a request about `ino` for which the kernel has none. Opens it if need be.
     fn of(&self, requests: &Requests, ino: INodeNo) -> Result<Handle, Errno> {
-        let ino = Ino(ino.0);
-        let kept = self.0.get_or_insert_with(&ino, || {
-            let fh = requests.run(Asked::Open, ino, |engine| Ok(engine.open(ino, Access::Read, false)?.fh))?;
+        let kept = self.0.get_or_insert_with(&Ino(ino.0), || {
+            let fh = requests.run(Asked::Open, ino, |engine, ino| {
+                engine.open(Ino(ino.0), Access::Read, false).map(|opened| opened.fh)
+            })?;
             Ok::<_, Errno>(Arc::new(Kept { engine: requests.engine.clone(), fh }))
         })?;
         Ok(Handle { fh: kept.fh, _kept: Some(kept) })

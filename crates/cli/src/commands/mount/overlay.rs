@@ -425,6 +425,21 @@ pub fn settle_again(upper: &VolumeStore, lower: &Lower) -> Result<(), FsError> {
     }
 }
 
+/// Refuses a state of an upper over `lower` that holds something else than changes of that.
+///
+/// # Errors
+/// `InvalidInput`; what the store says.
+pub fn refuse_another(upper: &VolumeStore, lower: &Lower) -> Result<(), FsError> {
+    match identity_in(upper)? {
+        Some(own) if own.id != lower.identity.id && !is_same_folder(&own, &lower.identity) => {
+            let why = format!("it holds changes of {}, and this is {}", own.text, lower.identity.text);
+            Err(FsError::new(ErrorKind::InvalidInput).because(why))
+        }
+        Some(_) => Ok(()),
+        None => Overlay::is_new(upper).map(drop),
+    }
+}
+
 /// Under which identity a state of an upper is opened over `lower`: its own, where that is of the same folder in another place.
 ///
 /// # Errors

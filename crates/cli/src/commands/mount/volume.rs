@@ -20,14 +20,13 @@ use adit_core::engine::{Engine, EngineOptions};
 use adit_core::memory::Budget;
 use adit_core::overlay::Overlay;
 use adit_core::store::Store;
-use adit_core::types::{Access, FileName};
+use adit_core::types::Access;
 use adit_core::{ErrorKind, FsError};
 use adit_manifest::store::ManifestStore;
 use adit_media::RoomyFile;
 use adit_mount::control::{ControlError, MountInfo, Registry};
 use adit_mount::daemon::Readiness;
 use adit_mount::{MountOptions, SessionHandle, Signals, Until, mountpoint};
-use adit_volume::snapshots_dir::SNAPSHOTS_INO;
 use adit_volume::tree::MAIN;
 use adit_volume::volume::{Durability, OpenOptions};
 use adit_volume::{SnapshotsDir, Volume, VolumeStore};
@@ -284,6 +283,8 @@ struct Live {
     wish: Wish,
     session: SessionHandle,
     engine: Weak<Engine>,
+    /// What is mounted, or the upper of what is, unless that is a snapshot.
+    branch: Option<VolumeStore>,
     /// Of a branch.
     snapshots: Option<SnapshotsDir>,
     overlay: Option<Overlay>,
@@ -294,21 +295,9 @@ struct Live {
 /// What a session shows.
 struct Shown {
     store: Arc<dyn Store>,
+    branch: Option<VolumeStore>,
     snapshots: Option<SnapshotsDir>,
     overlay: Option<Overlay>,
-}
-
-impl Live {
-    /// A snapshot came or went.
-    fn tell(&self, name: FileName<'_>) {
-        if self.snapshots.is_none() {
-            return;
-        }
-        if let Some(engine) = self.engine.upgrade() {
-            engine.entry_changed_below(SNAPSHOTS_INO, name);
-        }
-        self.session.forget_entry(SNAPSHOTS_INO, name);
-    }
 }
 
 #[derive(Default)]
@@ -479,7 +468,7 @@ impl Process {
 
     fn begin(self: &Arc<Process>, id: u64, wish: &Wish) -> Result<()> {
         let mut options = wish.options.clone();
-        let Shown { store, snapshots, overlay } = self.shown(wish)?;
+        let Shown { store, branch, snapshots, overlay } = self.shown(wish)?;
         options.read_only |= self.volume.is_read_only() || branch_of(&wish.part).is_none();
         let is_remote = self.lower.as_ref().is_some_and(|lower| lower.manifest().is_some());
         let mut engine = wish.engine_options(&options, is_remote);
@@ -511,7 +500,7 @@ impl Process {
         let served = serve::serve(store, &wish.mountpoint(), &options, engine, about, Some(place))?;
         let (session, engine) = (served.handle(), served.engine());
         let _watching = lower.and_then(|lower| lower.watch(session.clone(), engine.clone()));
-        let live = Live { wish: wish.clone(), session, engine, snapshots, overlay, _watching };
+        let live = Live { wish: wish.clone(), session, engine, branch, snapshots, overlay, _watching };
         if let Some(lock) = &wish.lock {
             verb::end_with(OsString::from_vec(lock.clone()).into(), served.handle())
                 .map_err(|e| Failure::io("mount", &e))?;
@@ -535,16 +524,17 @@ impl Process {
             if branch_of(&wish.part).is_none() {
                 return self.shown_frozen(store, lower);
             }
+            let branch = Some(store.clone());
             let opened = overlay::settle_again(&store, lower)
                 .and_then(|()| Overlay::open(lower.store.clone(), Arc::new(store), &lower.identity));
             let overlay = opened.map_err(|e| open::volume::failure(&self.file, &e))?;
-            return Ok(Shown { store: Arc::new(overlay.clone()), snapshots: None, overlay: Some(overlay) });
+            return Ok(Shown { store: Arc::new(overlay.clone()), branch, snapshots: None, overlay: Some(overlay) });
         }
         if branch_of(&wish.part).is_none() {
-            return Ok(Shown { store: Arc::new(store), snapshots: None, overlay: None });
+            return Ok(Shown { store: Arc::new(store), branch: None, snapshots: None, overlay: None });
         }
-        let dir = SnapshotsDir::new(store);
-        Ok(Shown { store: Arc::new(dir.clone()), snapshots: Some(dir), overlay: None })
+        let (branch, dir) = (Some(store.clone()), SnapshotsDir::new(store));
+        Ok(Shown { store: Arc::new(dir.clone()), branch, snapshots: Some(dir), overlay: None })
     }
 
     /// What `wish` wants to see.

@@ -325,7 +325,7 @@ impl Process {
         let fail = |e| self.failed(&e);
         let identity = overlay::identity_for(&upper, lower).map_err(fail)?;
         let overlay = Overlay::open_verified(lower.another()?, Arc::new(upper), &identity).map_err(fail)?;
-        Ok(Shown { store: Arc::new(overlay.clone()), snapshots: None, overlay: Some(overlay) })
+        Ok(Shown { store: Arc::new(overlay.clone()), branch: None, snapshots: None, overlay: Some(overlay) })
     }
 
     fn touched(&self, id: u64) -> Result<Value> {

@@ -1,37 +1,39 @@
-//! Setting back a branch that is mounted: in its place where the kernel can follow, else by a new mount.
+//! Setting back a branch that is mounted, in its place: the mount stays, whatever is set back.
 //!
-//! What differs is known beforehand, by inode and name. The kernel takes everything about folders and links from us when it is
-//! told to forget what it knows, but size and times of regular files are its own for as long as it knows them. So it is asked
-//! to forget those that differ first; then requests are held off, and if it knows none of them any more (none is open), the
-//! branch is set back, and it is told what else to forget. Files that do not differ stay open, also those that are written, and
-//! whoever stands in a folder that stays, stays there.
+//! Requests are held off for the moment. What differs is found, by inode and name; what is in the way is looked for; the branch is set
+//! back, and what the engine keeps of it is dropped. Then requests go on, and the kernel is told what to forget: never before that, because
+//! telling it may wait for one of these requests (`docs/decisions/0035-restore-in-place.md`).
+//!
+//! The kernel takes everything about folders and links from us when it is told to forget what it knows, but size and times of regular
+//! files are its own for as long as it knows them. So those that differ get another number there ([`SessionHandle::renew`]): whoever
+//! watches one, or holds it by an `O_PATH` descriptor, has what was. One that differs and is open is in the way, and so is a filesystem that
+//! is mounted on something that would go.
 
-use std::path::Path;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use adit_core::FsError;
-use adit_core::engine::Engine;
-use adit_core::store::Store;
+use adit_core::engine::{Engine, Lookup};
+use adit_core::overlay::Overlay;
 use adit_core::types::{FileName, Ino};
-use adit_mount::{MountError, SessionHandle, mountpoint};
+use adit_core::{ErrorKind, FsError};
+use adit_mount::session::Former;
+use adit_mount::sightings::Inside;
+use adit_mount::{SessionHandle, mountpoint};
 use adit_volume::VolumeStore;
 use adit_volume::tree::{Between, Restored};
 use serde_json::Value;
 
-use super::{Process, branch_of, detached};
-use crate::commands::mount::mount_failure;
+use super::{Process, branch_of, overlay};
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::volume_work::Asked;
 use crate::{live, open, output, volume_work};
 
-/// How long the kernel may take to forget what it was told to forget, and to close what is being closed.
-const FORGET_PATIENCE: Duration = Duration::from_millis(500);
+/// How long what is in the way is waited for: the kernel tells late that a file was closed, and requests may take a while.
+const PATIENCE: Duration = Duration::from_secs(3);
 /// How often it is looked.
-const FORGET_STEP: Duration = Duration::from_millis(2);
-/// How often it is tried again if somebody looked at what was just forgotten.
-const ROUNDS: usize = 5;
+const STEP: Duration = Duration::from_millis(5);
 /// Most paths that a message names.
 const NAMED_MAX: usize = 5;
 
@@ -39,7 +41,10 @@ const NAMED_MAX: usize = 5;
 struct Mounted {
     session: SessionHandle,
     engine: Arc<Engine>,
+    /// The branch.
     store: VolumeStore,
+    /// What it is the upper of, if that is what is mounted.
+    overlay: Option<Overlay>,
 }
 
 /// What to set back.
@@ -49,80 +54,52 @@ struct Goal<'a> {
     path: Vec<&'a [u8]>,
 }
 
+/// How a try went.
+enum Tried {
+    /// These are open, and would change.
+    Open(Vec<Ino>),
+    Done(Changed),
+}
+
+/// What was done, and what the kernel has to forget for it.
+struct Changed {
+    between: Between,
+    former: Former,
+    done: std::result::Result<Restored, FsError>,
+}
+
 impl Process {
     /// Does what was asked: to set `branch` back to the snapshot `name`, all of it or what is at `path`.
-    pub(super) fn restore(
-        self: &Arc<Process>,
-        asked: &Asked,
-        branch: &str,
-        name: &str,
-        path: &[Vec<u8>],
-    ) -> Result<Value> {
+    pub(super) fn restore(&self, asked: &Asked, branch: &str, name: &str, path: &[Vec<u8>]) -> Result<Value> {
         volume_work::refuse_part_of_upper(&self.volume, branch, path).map_err(|e| self.failed(&e))?;
         let goal = Goal { branch, snapshot: name, path: path.iter().map(Vec::as_slice).collect() };
-        let mut open = Vec::new();
-        if let Some(mounted) = self.mounted(branch) {
-            // What was written before the command is undone by it, and so must not come after it.
-            self.flush(branch).map_err(|e| self.failed(&e))?;
-            for _ in 0..ROUNDS {
-                let between = self.between(&goal)?;
-                if !mounted.forget_files(&between) {
-                    open = mounted.known_files(&between);
-                    break;
-                }
-                let tried = mounted.session.apart(|| self.set_back(&mounted, &goal));
-                if let Some(changed) = tried.transpose()?.flatten() {
-                    mounted.forget_all(&changed.between);
+        let Some(mounted) = self.mounted(branch) else { return self.perform(asked) };
+        // What was written before the command is undone by it, and so must not come after it.
+        self.flush(branch).map_err(|e| self.failed(&e))?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let is_last = Instant::now() >= deadline;
+            // Before requests are held off: a process that begins another program may wait for one, and what `/proc` tells of it until then.
+            let inside = mounted.session.mounted_inside().seen;
+            match mounted.session.apart(|| self.set_back(&mounted, &goal, &inside)).transpose()? {
+                Some(Tried::Done(changed)) => {
+                    mounted.tell_kernel(&changed);
                     return changed.done.map(|done| volume_work::restored_json(&done)).map_err(|e| self.failed(&e));
                 }
+                Some(Tried::Open(open)) if is_last => return Err(self.in_use(branch, &mounted, &open)),
+                Some(Tried::Open(open)) => mounted.await_close(&open, deadline),
+                None if is_last => return Err(self.under_way(branch, &mounted)),
+                None => std::thread::sleep(STEP),
             }
         }
-        self.apart(branch, &open, || self.perform(asked))
     }
 
-    /// Does `what` while `branch` is not mounted; if it was, it is mounted again after that.
-    ///
-    /// A new mount knows nothing of what was there before. `open` are paths of files that are in the way, as far as they are known.
-    fn apart(
-        self: &Arc<Process>,
-        branch: &str,
-        open: &[String],
-        what: impl FnOnce() -> Result<Value>,
-    ) -> Result<Value> {
-        let found = {
-            let mut sessions = self.sessions.lock();
-            let live = sessions.live.iter().find(|(_, live)| branch_of(&live.wish.part) == Some(branch));
-            let found = live.map(|(&id, live)| (id, live.session.clone(), live.wish.clone()));
-            // The process goes on meanwhile, also if this is its only mount.
-            sessions.running += usize::from(found.is_some());
-            sessions.making += usize::from(found.is_some());
-            found
-        };
-        let Some((id, session, wish)) = found else { return what() };
-        let unmounted = session.unmount(false).map_err(|e| match e {
-            MountError::NotAMount(_) => {
-                detached(&self.file, std::process::id(), branch).unwrap_or_else(|| mount_failure(&e))
-            }
-            MountError::Busy(at) => self.in_use(branch, &at, open),
-            e => mount_failure(&e),
-        });
-        let done = unmounted.and_then(|()| {
-            let released = self.await_release(id);
-            let done = if released { what() } else { Err(self.still_in_use(branch)) };
-            let again = self.mount(&wish).map_err(|e| e.on("it is unmounted now, and could not be mounted again"));
-            done.and_then(|value| again.map(|()| value))
-        });
-        let mut sessions = self.sessions.lock();
-        sessions.making -= 1;
-        sessions.running -= 1;
-        drop(sessions);
-        self.changed.notify_all();
-        done
-    }
-
-    /// A branch that is mounted at `at` cannot be set back: `open` would change, or it is not known what is in the way.
-    fn in_use(&self, branch: &str, at: &Path, open: &[String]) -> Failure {
+    /// A branch cannot be set back: `open` would change.
+    fn in_use(&self, branch: &str, mounted: &Mounted, open: &[Ino]) -> Failure {
+        let at = mounted.session.mountpoint();
         let (file, mnt) = (self.file.display(), at.display());
+        let mut open: Vec<String> = open.iter().filter_map(|&ino| mounted.engine.store().path_of(ino)).collect();
+        open.sort();
         let mut paths: Vec<String> =
             open.iter().take(NAMED_MAX).map(|path| output::printable(path.as_bytes())).collect();
         if open.len() > NAMED_MAX {
@@ -138,32 +115,78 @@ impl Process {
             .hint(live::who_holds(&holders))
     }
 
-    fn still_in_use(&self, branch: &str) -> Failure {
-        let what = format!("{}: branch {branch} is unmounted, but requests are still under way", self.file.display());
-        Failure::new(Code::Busy, what).hint("try again")
+    fn under_way(&self, branch: &str, mounted: &Mounted) -> Failure {
+        let (file, mnt) = (self.file.display(), mounted.session.mountpoint().display());
+        let what = format!("{file}: branch {branch} cannot be set back: requests on {mnt} are under way for long");
+        Failure::new(Code::Busy, what).hint("nothing was changed; try again")
+    }
+
+    /// A branch cannot be set back: something is mounted on what would go.
+    fn covered(&self, goal: &Goal<'_>, inside: &Inside) -> Failure {
+        let path = output::printable(inside.path.as_os_str().as_encoded_bytes());
+        let by = match &inside.seen.process {
+            Some(holder) => format!(", as {} sees it", live::show(holder)),
+            None => String::new(),
+        };
+        let what = format!(
+            "{}: branch {} cannot be set back: /{path} would change, and something ({}) is mounted there{by}",
+            self.file.display(),
+            goal.branch,
+            output::printable(inside.fs_type.as_bytes())
+        );
+        Failure::new(Code::Busy, what).hint(format!("unmount {} first", inside.seen.place.display()))
     }
 
     fn mounted(&self, branch: &str) -> Option<Mounted> {
         let sessions = self.sessions.lock();
         let live = sessions.live.values().find(|live| branch_of(&live.wish.part) == Some(branch))?;
-        let store = live.snapshots.as_ref()?.live().clone();
-        Some(Mounted { session: live.session.clone(), engine: live.engine.upgrade()?, store })
+        let (session, engine) = (live.session.clone(), live.engine.upgrade()?);
+        Some(Mounted { session, engine, store: live.branch.clone()?, overlay: live.overlay.clone() })
     }
 
-    fn between(&self, goal: &Goal<'_>) -> Result<Between> {
-        self.volume.tree().between(goal.branch, goal.snapshot, &goal.path).map_err(|e| self.failed(&e))
-    }
-
-    /// Sets it back, unless the kernel knows a file that differs. Runs while no request is served.
-    fn set_back(&self, mounted: &Mounted, goal: &Goal<'_>) -> Result<Option<Changed>> {
-        let between = self.between(goal)?;
-        if mounted.knows_files_of(&between) {
-            return Ok(None);
+    /// Sets it back, unless something is in the way. Runs while no request is served, and waits for nobody who may wait for one.
+    fn set_back(&self, mounted: &Mounted, goal: &Goal<'_>, inside: &[Inside]) -> Result<Tried> {
+        let fail = |e: FsError| self.failed(&e);
+        let mut between = self.volume.tree().between(goal.branch, goal.snapshot, &goal.path).map_err(fail)?;
+        if let Some(overlay) = &mounted.overlay {
+            let then = self.volume.snapshot(goal.snapshot).map_err(fail)?;
+            let lower = self.lower.as_ref().ok_or_else(|| Failure::usage("not the process of an overlay"))?;
+            overlay::refuse_another(&then, lower).map_err(fail)?;
+            between = shown(overlay, then, &between).map_err(fail)?;
         }
+        let mut renewed: Vec<Ino> = mounted.renewed(&between).collect();
+        let open = mounted.open(&between, &renewed);
+        if !open.is_empty() {
+            return Ok(Tried::Open(open));
+        }
+        if let Some(inside) = inside.iter().find(|inside| mounted.leads_through(&inside.path, &between)) {
+            return Err(self.covered(goal, inside));
+        }
+        let known = mounted.overlay.is_some().then(|| mounted.engine.all_known());
         let done = self.volume.restore_in(&mounted.store, goal.snapshot, &goal.path);
         // Also if it failed: it may be done and not yet durable.
+        if let (Some(overlay), Some(known)) = (&mounted.overlay, known) {
+            match self.shift(mounted, overlay, &known) {
+                Ok(lost) => renewed.extend(lost.into_iter().filter(|ino| between.inodes.get(&ino.0) != Some(&true))),
+                Err(e) => {
+                    // Nothing that is shown fits any more.
+                    mounted.session.end();
+                    return Err(fail(e));
+                }
+            }
+        }
+        let former = mounted.session.renew(renewed);
         mounted.drop_cached(&between);
-        Ok(Some(Changed { between, done }))
+        Ok(Tried::Done(Changed { between, former, done }))
+    }
+
+    /// Has an overlay show the upper that was set back. What of `known` is not known any more.
+    fn shift(&self, mounted: &Mounted, overlay: &Overlay, known: &[Ino]) -> std::result::Result<Vec<Ino>, FsError> {
+        let lower = self.lower.as_ref().ok_or(ErrorKind::InvalidInput)?;
+        overlay::settle_again(&mounted.store, lower)?;
+        let lost = overlay.shift(&lower.identity, known)?;
+        mounted.engine.all_changed_below();
+        Ok(lost)
     }
 
     pub(super) fn failed(&self, error: &FsError) -> Failure {
@@ -171,70 +194,87 @@ impl Process {
     }
 }
 
-/// What was tried, and how it went.
-struct Changed {
-    between: Between,
-    done: std::result::Result<Restored, FsError>,
-}
-
 impl Mounted {
-    /// Has the kernel forget the files that differ; whether it did.
-    fn forget_files(&self, between: &Between) -> bool {
-        for (dir, name) in self.names(&between.files) {
-            self.session.forget_entry(dir, name);
-        }
-        // It tells later that it has forgotten something, and that something is closed.
-        let deadline = Instant::now() + FORGET_PATIENCE;
-        while self.knows_files_of(between) {
-            if Instant::now() >= deadline {
-                return false;
-            }
-            std::thread::sleep(FORGET_STEP);
-        }
-        true
-    }
-
-    fn knows_files_of(&self, between: &Between) -> bool {
-        self.known(between).next().is_some()
-    }
-
-    /// The files that differ and that the kernel knows.
-    fn known(&self, between: &Between) -> impl Iterator<Item = Ino> {
+    /// What differs, is known to the kernel, and would stay what it was there.
+    fn renewed<'b>(&'b self, between: &'b Between) -> impl Iterator<Item = Ino> + 'b {
         let kernels = between.inodes.iter().filter(|(_, is_kernels)| **is_kernels);
         kernels.map(|(&ino, _)| Ino(ino)).filter(|&ino| self.engine.is_known(ino))
     }
 
-    /// Their paths, in order.
-    fn known_files(&self, between: &Between) -> Vec<String> {
-        let mut paths: Vec<String> = self.known(between).filter_map(|ino| self.store.path_of(ino)).collect();
-        paths.sort();
-        paths
+    /// What is open and would change: of `renewed`, and, of an overlay, whatever would not be found where it is.
+    fn open(&self, between: &Between, renewed: &[Ino]) -> Vec<Ino> {
+        let mut open: BTreeSet<Ino> = renewed.iter().copied().filter(|&ino| self.engine.is_open(ino)).collect();
+        if let Some(overlay) = &self.overlay {
+            let leads_elsewhere = |ino: &Ino| {
+                let way = overlay.way_to(*ino);
+                way.is_none_or(|way| way.into_iter().any(|(dir, name)| between.entries.contains(&(dir.0, name))))
+            };
+            open.extend(self.engine.all_open().into_iter().filter(leads_elsewhere));
+        }
+        open.into_iter().collect()
+    }
+
+    /// Waits until none of these is open any more.
+    fn await_close(&self, open: &[Ino], deadline: Instant) {
+        while open.iter().any(|&ino| self.engine.is_open(ino)) && Instant::now() < deadline {
+            std::thread::sleep(STEP);
+        }
+    }
+
+    /// Whether a path leads over a name that the kernel is to forget.
+    fn leads_through(&self, path: &std::path::Path, between: &Between) -> bool {
+        let mut at = Ino::ROOT;
+        let mut held = Vec::new();
+        let found = path.components().any(|part| {
+            let bytes = part.as_os_str().as_encoded_bytes();
+            let entry = (at.0, bytes.to_vec());
+            if between.entries.contains(&entry) || between.files.contains(&entry) {
+                return true;
+            }
+            if let Ok(name) = FileName::new(bytes)
+                && let Ok(Lookup::Found(found)) = self.engine.lookup_or_absent(at, name)
+            {
+                at = found.attr.ino;
+                held.push(at);
+            }
+            false
+        });
+        held.into_iter().for_each(|ino| self.engine.forget(ino, 1));
+        found
     }
 
     /// What the engine has of all that differs is void.
     fn drop_cached(&self, between: &Between) {
-        for (dir, name) in self.names(&between.entries).chain(self.names(&between.files)) {
+        for (dir, name) in self.names(between) {
             self.engine.entry_changed_below(dir, name);
         }
         between.inodes.keys().for_each(|&ino| self.engine.inode_changed_below(Ino(ino)));
     }
 
-    /// Likewise what the kernel has.
-    fn forget_all(&self, between: &Between) {
-        for (dir, name) in self.names(&between.entries).chain(self.names(&between.files)) {
+    /// Likewise what the kernel has. Not while requests are held off.
+    fn tell_kernel(&self, changed: &Changed) {
+        self.session.forget_former(&changed.former);
+        for (dir, name) in self.names(&changed.between) {
             self.session.forget_entry(dir, name);
         }
-        for &ino in between.inodes.keys().filter(|&&ino| self.engine.is_known(Ino(ino))) {
+        for &ino in changed.between.inodes.keys().filter(|&&ino| self.engine.is_known(Ino(ino))) {
             self.session.forget_inode(Ino(ino));
         }
     }
 
-    /// Those in directories that somebody knows.
-    fn names<'b>(
-        &'b self,
-        names: &'b std::collections::BTreeSet<(u64, Vec<u8>)>,
-    ) -> impl Iterator<Item = (Ino, FileName<'b>)> {
-        let known = names.iter().filter(|(dir, _)| self.engine.is_known(Ino(*dir)));
+    /// The names that lead elsewhere, or to something else, in directories that somebody knows.
+    fn names<'b>(&'b self, between: &'b Between) -> impl Iterator<Item = (Ino, FileName<'b>)> {
+        let names: [&BTreeSet<(u64, Vec<u8>)>; 2] = [&between.entries, &between.files];
+        let known = names.into_iter().flatten().filter(|(dir, _)| self.engine.is_known(Ino(*dir)));
         known.filter_map(|(dir, name)| Some((Ino(*dir), FileName::new(name).ok()?)))
     }
+}
+
+/// What differs between an overlay and what it would be on the state `then` of its upper, of which `between` tells how that differs.
+fn shown(overlay: &Overlay, then: VolumeStore, between: &Between) -> std::result::Result<Between, FsError> {
+    let names = between.entries.iter().chain(&between.files).map(|(dir, name)| (Ino(*dir), name.as_slice()));
+    let told = overlay.told_of(Arc::new(then), names, between.inodes.keys().map(|&ino| Ino(ino)))?;
+    let names = |names: BTreeSet<(Ino, Vec<u8>)>| names.into_iter().map(|(dir, name)| (dir.0, name)).collect();
+    let inodes = told.inodes.into_iter().map(|(ino, is_kernels)| (ino.0, is_kernels)).collect();
+    Ok(Between { entries: names(told.elsewhere), files: names(told.same), inodes })
 }

@@ -6,7 +6,7 @@ use adit_core::overlay::Overlay;
 use adit_core::types::FileName;
 use adit_core::{ErrorKind, FsError};
 use adit_mount::SessionHandle;
-use adit_volume::snapshots_dir::{Retired, SNAPSHOTS_NAME};
+use adit_volume::snapshots_dir::{Retired, SNAPSHOTS_INO, SNAPSHOTS_NAME};
 use adit_volume::tree::MAIN;
 use adit_volume::{SnapshotsDir, VolumeStore};
 use serde::Deserialize;
@@ -142,8 +142,18 @@ impl Process {
     /// A snapshot came or went: what the mounts know of its name is void.
     fn tell(&self, name: &str) {
         let Ok(name) = FileName::new(name.as_bytes()) else { return };
-        let sessions = self.sessions.lock();
-        sessions.live.values().for_each(|live| live.tell(name));
+        // Told with nothing locked: the kernel may wait for a request meanwhile, and that for a restore.
+        let told: Vec<_> = {
+            let sessions = self.sessions.lock();
+            let showing = sessions.live.values().filter(|live| live.snapshots.is_some());
+            showing.map(|live| (live.session.clone(), live.engine.clone())).collect()
+        };
+        for (session, engine) in told {
+            if let Some(engine) = engine.upgrade() {
+                engine.entry_changed_below(SNAPSHOTS_INO, name);
+            }
+            session.forget_entry(SNAPSHOTS_INO, name);
+        }
     }
 
     pub(super) fn perform(&self, asked: &Asked) -> Result<Value> {
