@@ -33,9 +33,9 @@ pub(crate) fn file(host: &dyn HostDir, entry: u16) -> u16 {
 
 /// Who is let in by `entry`, as far as a folder on the way is concerned.
 fn reach(entry: u16) -> u16 {
-    let of = |shift: u16| match (entry >> shift) & 7 {
+    let of = |shift: u16| match entry >> shift & 7 {
         0 => 0,
-        class => ((class & 2) | 5) << shift,
+        class => (class & 2 | 5) << shift,
     };
     OTHERS.into_iter().map(of).sum()
 }
