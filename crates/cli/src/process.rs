@@ -142,8 +142,8 @@ mod tests {
     }
 
     /// One that is left behind them keeps them.
-    #[test]
     #[cfg(target_env = "gnu")]
+    #[test]
     fn small_pieces_of_memory_go_back_when_they_are_to() {
         if !is_alone("process::tests::small_pieces_of_memory_go_back_when_they_are_to") {
             return;

@@ -130,7 +130,7 @@ fn names_and_paths_are_found() {
     // As they are, names of any bytes.
     let raw = find(&["-t", "file", "--max-size", "1", "-0", "--sort", "name"]).expect(0).stdout;
     assert_eq!(raw, b"/new\nline\0/\xff\xfe\0");
-    assert_eq!(sorted(find(&["new"])), ["/new?line"]);
+    assert_eq!(sorted(find(&["new"])), ["/new\\nline"]);
     for (args, says) in [
         (&["--regex", "(", ""][..2], "pattern"),
         (&["--glob", "--regex", "x"], "cannot be used"),

@@ -32,6 +32,8 @@ use crate::signals::{self, Signals};
 const GRACE: Duration = Duration::from_secs(10);
 /// Threads of a mount besides those that serve requests: the session's, of signals, of the socket and of who asks there, and those that unmount.
 const OTHER_THREADS: usize = 8;
+/// Descriptors of a mount besides one for each thread that serves requests: the connection, its folder, a socket, and some for what comes.
+const OTHER_DESCRIPTORS: usize = 8;
 /// How long requests in progress are waited for when a mount is ended by force.
 const LAST_REQUESTS: Duration = Duration::from_secs(2);
 
@@ -119,6 +121,10 @@ impl Session {
         expect_threads(options.threads.get() + OTHER_THREADS).map_err(|e| MountError::Refused {
             path: mountpoint.clone(),
             reason: format!("the threads that serve a mount cannot be had: {e}"),
+        })?;
+        expect_descriptors(options.threads.get() + OTHER_DESCRIPTORS).map_err(|e| MountError::Refused {
+            path: mountpoint.clone(),
+            reason: format!("the descriptors that a mount needs cannot be had: {e}"),
         })?;
         let device = mountpoint::attach(&mountpoint, &options)?;
         let unusable = |source| {
@@ -582,6 +588,13 @@ fn expect_threads(count: usize) -> io::Result<()> {
     drop(closed);
     threads?.into_iter().for_each(|thread| drop(thread.join()));
     Ok(())
+}
+
+/// Has as many descriptors as a mount needs, at once and for a moment, as [`expect_threads`] has threads.
+fn expect_descriptors(count: usize) -> io::Result<()> {
+    let first = std::fs::File::open("/dev/null")?;
+    let all: io::Result<Vec<std::fs::File>> = (1..count).map(|_| first.try_clone()).collect();
+    all.map(drop)
 }
 
 /// The first requests through the mount: what a user's `ls` would do.

@@ -113,13 +113,7 @@ fn mount_requested(mut request: MountRequest, global: &GlobalArgs, inherited: In
         request.options.source = source.path().display().to_string();
     }
     privilege::respect_host(&mut request, source.path());
-    // A service that starts again finds the mount of the process before it, which was killed.
-    if !request.fake
-        && let Ok(place) = mountpoint::resolve(&request.mountpoint)
-    {
-        clear_dead(&place, Some(&request.options.source));
-    }
-    let mountpoint = check_mountpoint(&request.mountpoint, source.path(), request.nonempty)?;
+    let mountpoint = check_mountpoint(&request, source.path())?;
     let given = request.state_dir.as_deref().or(global.state_dir.as_deref());
     // Relative paths mean something only before the daemon leaves its folder.
     let state = state_dir::locate(given).ok();
@@ -205,11 +199,18 @@ fn in_background(served: Result<()>, readiness: Option<Readiness>) -> Result<()>
     Err(Failure::said(code))
 }
 
-/// The absolute mountpoint; refuses what cannot end well.
-fn check_mountpoint(path: &Path, source: &Path, nonempty: bool) -> Result<PathBuf> {
+/// The absolute mountpoint; refuses what cannot end well. What a process that was killed had mounted there of the same source is taken away, so that a
+/// service starts again.
+fn check_mountpoint(request: &MountRequest, source: &Path) -> Result<PathBuf> {
+    let (path, nonempty) = (request.mountpoint.as_path(), request.nonempty);
     // What is mounted there itself, is said below.
     if let Some(above) = std::path::absolute(path).ok().as_deref().and_then(Path::parent) {
         live::expect_answers(above)?;
+    }
+    if !request.fake
+        && let Ok(place) = mountpoint::resolve(path)
+    {
+        clear_dead(&place, Some(&request.options.source));
     }
     if let Some(dead) = mountpoint::resolve(path).ok().and_then(|path| mountpoint::find_dead(&path)) {
         return Err(mount_failure(&MountError::Stale(dead.mountpoint)));

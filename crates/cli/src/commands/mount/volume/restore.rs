@@ -24,7 +24,7 @@ use adit_volume::VolumeStore;
 use adit_volume::tree::{Between, Restored};
 use serde_json::Value;
 
-use super::{Process, branch_of, overlay};
+use super::{Process, branch_of, detached, overlay};
 use crate::exit_code::Code;
 use crate::failure::{Failure, Result};
 use crate::volume_work::Asked;
@@ -86,7 +86,10 @@ impl Process {
                     mounted.tell_kernel(&changed);
                     return changed.done.map(|done| volume_work::restored_json(&done)).map_err(|e| self.failed(&e));
                 }
-                Some(Tried::Open(open)) if is_last => return Err(self.in_use(branch, &mounted, &open)),
+                Some(Tried::Open(open)) if is_last => {
+                    let detached = detached(&self.file, std::process::id(), branch);
+                    return Err(detached.unwrap_or_else(|| self.in_use(branch, &mounted, &open)));
+                }
                 Some(Tried::Open(open)) => mounted.await_close(&open, deadline),
                 None if is_last => return Err(self.under_way(branch, &mounted)),
                 None => std::thread::sleep(STEP),
