@@ -803,9 +803,7 @@ fn has_what_root_gives_and_is_remounted(bench: &Bench) {
         let refused = fs::write(at("f"), "after").unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
         assert_eq!(bench.run(["status", &mnt, "--json"]).expect(0).json()["read_only"], true);
-        for verb in
-            [&["create", &volume, "t"][..], &["restore", &volume, "s", "-y"], &["delete", &volume, "s", "-y"]]
-        {
+        for verb in [&["create", &volume, "t"][..], &["restore", &volume, "s", "-y"], &["delete", &volume, "s", "-y"]] {
             bench.run(["snapshot"].iter().chain(verb)).expect(1).says("mounted read-only").says("remount,rw");
         }
         bench.run(["volume", "gc", &volume]).expect(1).says("mounted read-only");

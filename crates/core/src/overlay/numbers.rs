@@ -21,7 +21,7 @@ pub fn of_upper(above: Ino) -> Option<Ino> {
 
 /// What is shown so has this number in the lower; `None` for the root, and for what was made above.
 pub fn in_lower(shown: Ino) -> Option<Ino> {
-    (shown.0 % 2 == 0).then_some(Ino(shown.0 / 2))
+    shown.0.is_multiple_of(2).then_some(Ino(shown.0 / 2))
 }
 
 #[cfg(test)]

@@ -38,12 +38,13 @@ impl<I: Eq + Hash> Names<I> {
     /// What is to be copied as `name` finds `there` in its place. `Exists` if that came with this copy; a directory that `merges`
     /// goes into one of the same name. `is_listed` tells whether the target has the name in this spelling.
     pub(super) fn check(&self, name: &[u8], there: &I, merges: bool, is_listed: impl FnOnce() -> bool) -> Result<()> {
-        let first = self.by_entry.get(there).or_else(|| self.other_spelling(name).filter(|_| !is_listed()));
+        let made = self.by_entry.get(there).map(AsRef::as_ref);
+        let first = made.or_else(|| self.other_spelling(name).filter(|_| !is_listed()));
         let why = match first {
             None if !self.is_new => return Ok(()),
             None => "another entry is in its place, in a folder that this copy made".to_owned(),
-            Some(first) if **first == *name && merges => return Ok(()),
-            Some(first) if **first == *name => "another one of that name was copied before it, and stays".to_owned(),
+            Some(first) if *first == *name && merges => return Ok(()),
+            Some(first) if *first == *name => "another one of that name was copied before it, and stays".to_owned(),
             Some(first) => {
                 let first = String::from_utf8_lossy(first);
                 format!(
@@ -55,10 +56,11 @@ impl<I: Eq + Hash> Names<I> {
     }
 
     /// A name that was made, and differs in capitals alone.
-    fn other_spelling(&self, name: &[u8]) -> Option<&Box<[u8]>> {
+    fn other_spelling(&self, name: &[u8]) -> Option<&[u8]> {
         let wanted = small(name);
-        let is_other = |made: &&Box<[u8]>| ***made != *name && small(made) == wanted;
-        self.small.contains(&wanted).then(|| self.by_entry.values().find(is_other)).flatten()
+        let is_other = |made: &&[u8]| **made != *name && small(made) == wanted;
+        let mut made = self.by_entry.values().map(AsRef::as_ref);
+        self.small.contains(&wanted).then(|| made.find(is_other)).flatten()
     }
 }
 
