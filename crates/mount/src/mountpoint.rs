@@ -28,6 +28,8 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use crate::options::MountOptions;
 
+/// Where the kernel has a folder for each FUSE connection.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 /// The filesystem type that `/proc/mounts` shows.
 pub const FS_TYPE: &str = "fuse.adit";
 const DEVICE: &str = "/dev/fuse";
@@ -182,6 +184,17 @@ fn attach_directly(mountpoint: &Path, options: &MountOptions) -> Result<Option<O
         Err(Errno::PERM) => Ok(None),
         Err(Errno::NODEV) => Err(MountError::NoDevice(Errno::NODEV.into())),
         Err(e) => Err(refused(format!("mount failed: {e}"))),
+    }
+}
+
+/// Ends the connection of the mount of this program that is topmost at the resolved `mountpoint`: all that is asked of it fails from then on. Best
+/// effort, without asking the mount.
+pub(crate) fn abort(mountpoint: &Path) {
+    let minor = find(mountpoint).and_then(|entry| Some(entry.device.split_once(':')?.1.to_owned()));
+    let is_aborted = minor.is_some_and(|minor| std::fs::write(format!("{CONNECTIONS}/{minor}/abort"), "1").is_ok());
+    if !is_aborted {
+        // Where that filesystem is not mounted. Only root may.
+        let _ = rustix::mount::unmount(mountpoint, rustix::mount::UnmountFlags::FORCE);
     }
 }
 

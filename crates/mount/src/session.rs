@@ -147,15 +147,19 @@ impl Session {
 
         let (events, received) = channel();
         let ended = events.clone();
+        let early = EarlyEnd { mountpoint: mountpoint.clone(), is_ready: Arc::default() };
+        let is_ready = early.is_ready.clone();
         let serving = Builder::new()
             .name("adit-session".into())
             .spawn(move || {
+                let _early = early;
                 let result = session.run().or_else(as_an_end);
                 // Nobody listens any more after a forced end.
                 let _ = ended.send(Event::Ended(result));
             })
             .map_err(unusable)?;
         probe(&mountpoint).map_err(unusable)?;
+        is_ready.store(true, Ordering::SeqCst);
         let kernel_writeback = engine.options().kernel_writeback;
         mountpoint::tune_backing_device(&mountpoint, kernel_writeback);
         let device = mountpoint::find(&mountpoint).map(|entry| entry.device).unwrap_or_default();
@@ -572,6 +576,21 @@ fn as_an_end(error: io::Error) -> io::Result<()> {
     match Errno::from_io_error(&error) {
         Some(Errno::CONNABORTED | Errno::NODEV) => Ok(()),
         _ => Err(error),
+    }
+}
+
+/// Ends the connection if its requests are served no longer before the mount is ready. The notifiers keep the connection open, so whoever asks, and
+/// that is this process, would wait for ever.
+struct EarlyEnd {
+    mountpoint: PathBuf,
+    is_ready: Arc<AtomicBool>,
+}
+
+impl Drop for EarlyEnd {
+    fn drop(&mut self) {
+        if !self.is_ready.load(Ordering::SeqCst) {
+            mountpoint::abort(&self.mountpoint);
+        }
     }
 }
 
