@@ -145,7 +145,8 @@ mod tests {
     #[test]
     fn small_pieces_of_memory_go_back_when_they_are_to() {
         // Other C libraries hand nothing back on request.
-        if cfg!(not(target_env = "gnu")) || !is_alone("process::tests::small_pieces_of_memory_go_back_when_they_are_to") {
+        if cfg!(not(target_env = "gnu")) || !is_alone("process::tests::small_pieces_of_memory_go_back_when_they_are_to")
+        {
             return;
         }
         let resident_kib = || -> u64 {
