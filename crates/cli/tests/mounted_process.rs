@@ -441,7 +441,7 @@ fn a_limit_of_file_sizes_is_an_error_and_not_the_end() {
     }
 }
 
-/// A process that does not get the memory, threads or files that a mount needs leaves nothing at the mountpoint.
+/// A process that does not get the descriptors that a mount needs leaves nothing at the mountpoint.
 #[test]
 fn a_mount_that_lacks_what_it_needs_leaves_nothing() {
     let Some(m) = Mounts::new() else { return };

@@ -67,7 +67,7 @@ pub struct MountRequest {
     pub foreground: bool,
     /// Whether to stop before mounting.
     pub fake: bool,
-    /// Whether root had mount(8) ask for it, which does not say whether device nodes and set-id programs are wanted: they are, unless it says no.
+    /// True for a request of root through mount(8), which names neither `dev` nor `suid`: both are given unless an option takes them away.
     pub is_granted: bool,
     /// State directory named by `-o`.
     pub state_dir: Option<PathBuf>,

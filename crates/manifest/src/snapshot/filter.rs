@@ -8,7 +8,7 @@ use adit_index::query::{Pattern, PatternBuilder, Syntax};
 #[derive(Clone, Default)]
 pub struct Filter {
     /// None: everything.
-    include: Option<Included>,
+    include: Option<Inclusion>,
     exclude: Option<Pattern>,
     /// Folders of which all that is in them is excluded.
     emptied: Option<Pattern>,
@@ -17,7 +17,7 @@ pub struct Filter {
 }
 
 #[derive(Clone)]
-struct Included {
+struct Inclusion {
     pattern: Pattern,
     /// Folders in which something may be that is included.
     above: Option<Pattern>,
@@ -34,7 +34,7 @@ impl Filter {
         let all_in = exclude.iter().filter_map(|text| text.strip_suffix("/**").or(text.strip_suffix("/*")));
         let emptied: Vec<&str> = all_in.collect();
         let (include, above) = (any(&include)?, any(&above)?);
-        let include = include.map(|pattern| Included { pattern, above });
+        let include = include.map(|pattern| Inclusion { pattern, above });
         Ok(Filter { include, exclude: any(&exclude)?, emptied: any(&emptied)?, apart: Vec::new() })
     }
 
@@ -67,7 +67,7 @@ impl Filter {
 
     /// Whether the entry at `path` is to be looked at: it is wanted, or something may be that is in it. What it lies in was asked for before.
     pub(super) fn reaches(&self, path: &[u8]) -> bool {
-        let leads = |include: &Included| self.includes(path) || fits(&include.above, path);
+        let leads = |include: &Inclusion| self.includes(path) || fits(&include.above, path);
         !self.excludes(path) && self.include.as_ref().is_none_or(leads)
     }
 }

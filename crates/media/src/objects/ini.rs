@@ -19,19 +19,19 @@ pub struct Ini {
 
 /// A line that is not of the form.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Malformed {
+pub struct SyntaxError {
     /// Its number, from 1.
     line: usize,
     why: &'static str,
 }
 
-impl fmt::Display for Malformed {
+impl fmt::Display for SyntaxError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}: {}", self.line, self.why)
     }
 }
 
-impl std::error::Error for Malformed {}
+impl std::error::Error for SyntaxError {}
 
 /// A value that is being read.
 struct Open {
@@ -46,14 +46,14 @@ impl Ini {
     ///
     /// # Errors
     /// The first line that is not of the form.
-    pub fn parse(bytes: &[u8]) -> Result<Ini, Malformed> {
+    pub fn parse(bytes: &[u8]) -> Result<Ini, SyntaxError> {
         if bytes.starts_with(b"\xef\xbb\xbf") {
-            return Err(Malformed { line: 1, why: "it begins with a byte order mark: save it without one" });
+            return Err(SyntaxError { line: 1, why: "it begins with a byte order mark: save it without one" });
         }
         let text = std::str::from_utf8(bytes).map_err(|e| {
             let before = &bytes[..e.valid_up_to()];
             let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
-            Malformed { line, why: "a byte of it is not UTF-8" }
+            SyntaxError { line, why: "a byte of it is not UTF-8" }
         })?;
         let mut ini = Ini::default();
         let (mut open, mut indent): (Option<Open>, usize) = (None, 0);
@@ -76,8 +76,8 @@ impl Ini {
     }
 
     /// Takes the head of a section, or the beginning of a value.
-    fn begin(&mut self, line: &str, at: usize) -> Result<Option<Open>, Malformed> {
-        let malformed = |why| Err(Malformed { line: at, why });
+    fn begin(&mut self, line: &str, at: usize) -> Result<Option<Open>, SyntaxError> {
+        let malformed = |why| Err(SyntaxError { line: at, why });
         let head = line.strip_prefix('[').and_then(|rest| rest.rsplit_once(']')).filter(|(head, _)| !head.is_empty());
         if let Some((head, _)) = head {
             if self.sections.iter().any(|(name, _)| name == head) {
@@ -100,14 +100,14 @@ impl Ini {
     }
 
     /// Takes a value whose last line was read.
-    fn close(&mut self, open: Option<Open>) -> Result<(), Malformed> {
+    fn close(&mut self, open: Option<Open>) -> Result<(), SyntaxError> {
         let (Some(Open { name, lines, at }), Some((_, section))) = (open, self.sections.last_mut()) else {
             return Ok(());
         };
         if lines.len() > 1 && lines[0].is_empty() {
             for pair in &lines[1..] {
                 let why = "what is indented below it is not NAME = VALUE";
-                let (inner, value) = pair.split_once('=').ok_or(Malformed { line: at, why })?;
+                let (inner, value) = pair.split_once('=').ok_or(SyntaxError { line: at, why })?;
                 section.insert(format!("{name}.{}", inner.trim()), value.trim().to_owned());
             }
         }

@@ -80,15 +80,15 @@ pub(crate) struct Front {
     unopened: Option<Unopened>,
 }
 
-/// An entry as the kernel is given it: [`attr`](Given::attr) has the number under which it is to know the inode.
-struct Given {
+/// An entry as the kernel is given it: [`attr`](NodeReply::attr) has the number under which it is to know the inode.
+struct NodeReply {
     attr: FileAttr,
     generation: Generation,
     attr_ttl: Duration,
     entry_ttl: Duration,
 }
 
-impl Given {
+impl NodeReply {
     /// Where the transport takes one time for both: the shorter is true for both.
     fn ttl(&self) -> Duration {
         self.attr_ttl.min(self.entry_ttl)
@@ -172,7 +172,7 @@ impl Front {
     }
 
     /// What the kernel is given of an entry. Called while the request for it is in progress: see [`crate::nodes`].
-    fn given(&self, entry: &Entry) -> Given {
+    fn given(&self, entry: &Entry) -> NodeReply {
         let mut attr = self.attr(&entry.attr);
         let mut attr_ttl = self.requests.kept(&entry.attr, entry.attr_ttl);
         let node = self.requests.nodes.number(entry.attr.ino);
@@ -180,7 +180,7 @@ impl Front {
             // The transport sends one number as both. The inode's own comes with its attributes, for which the kernel asks at once.
             (attr.ino, attr_ttl) = (node, Duration::ZERO);
         }
-        Given { attr, generation: Generation(entry.generation), attr_ttl, entry_ttl: entry.entry_ttl }
+        NodeReply { attr, generation: Generation(entry.generation), attr_ttl, entry_ttl: entry.entry_ttl }
     }
 
     /// As [`Front::ask`], for an entry.
@@ -189,11 +189,11 @@ impl Front {
         asked: Asked,
         node: INodeNo,
         call: impl FnOnce(&Engine, INodeNo) -> Result<Entry, FsError>,
-    ) -> Result<Given, Errno> {
+    ) -> Result<NodeReply, Errno> {
         self.ask(asked, node, |engine, ino| call(engine, ino).map(|entry| self.given(&entry)))
     }
 
-    fn answer_entry(&self, result: Result<Given, Errno>, reply: ReplyEntry) {
+    fn answer_entry(&self, result: Result<NodeReply, Errno>, reply: ReplyEntry) {
         match result {
             Ok(given) => given.answer(reply),
             Err(e) => reply.error(e),

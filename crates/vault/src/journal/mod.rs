@@ -748,7 +748,7 @@ fn rename_whole(vault: &dyn HostDir, from: &str, to: &str) -> std::io::Result<()
 pub(crate) fn open_as_owner(vault: &dyn HostDir, path: &Path, access: Access) -> std::io::Result<Box<dyn HostFile>> {
     match vault.open(path, access) {
         Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
-            let _permitted = Permitted::to_owner(vault, path, 0o600).ok_or(e)?;
+            let _permitted = ModeLoan::to_owner(vault, path, 0o600).ok_or(e)?;
             vault.open(path, access)
         }
         other => other,
@@ -766,7 +766,7 @@ pub(crate) fn as_owner<T>(
         Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => e,
         other => return other,
     };
-    let _permitted = Permitted::to_owner(vault, dir, 0o700).ok_or(refused)?;
+    let _permitted = ModeLoan::to_owner(vault, dir, 0o700).ok_or(refused)?;
     work()
 }
 
@@ -775,22 +775,22 @@ fn set_perm(vault: &dyn HostDir, path: &Path, perm: u16) -> std::io::Result<()> 
 }
 
 /// Permissions that the owner of an object has meanwhile, whatever its mode is: with the drop of this that is as it was.
-pub(crate) struct Permitted<'a> {
+pub(crate) struct ModeLoan<'a> {
     vault: &'a dyn HostDir,
     path: PathBuf,
     perm: u16,
 }
 
-impl<'a> Permitted<'a> {
+impl<'a> ModeLoan<'a> {
     /// None if the owner has all of these already, or it is somebody else's object.
-    pub fn to_owner(vault: &'a dyn HostDir, path: &Path, bits: u16) -> Option<Permitted<'a>> {
+    pub fn to_owner(vault: &'a dyn HostDir, path: &Path, bits: u16) -> Option<ModeLoan<'a>> {
         let perm = vault.stat(path).ok().map(|attr| attr.perm).filter(|perm| perm & bits != bits)?;
         set_perm(vault, path, perm | bits).ok()?;
-        Some(Permitted { vault, path: path.to_owned(), perm })
+        Some(ModeLoan { vault, path: path.to_owned(), perm })
     }
 }
 
-impl Drop for Permitted<'_> {
+impl Drop for ModeLoan<'_> {
     fn drop(&mut self) {
         match set_perm(self.vault, &self.path, self.perm) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {

@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 use super::record::Step;
 use super::temporary::{self, is_hidden_by_host};
 use super::{
-    Permitted, VaultId, make_prefix, make_step, open_as_owner, owner_beside, parent_of, segment_name, segment_number,
+    ModeLoan, VaultId, make_prefix, make_step, open_as_owner, owner_beside, parent_of, segment_name, segment_number,
 };
 use crate::format::content::{CHUNK_CLEAR_BYTES, object};
 use crate::format::names::{C9R, C9S, CONTENTS_FILE, DIR_FILE, DIRID_FILE, NAME_FILE, SYMLINK_FILE, shorten};
@@ -264,7 +264,7 @@ impl Work<'_> {
     fn find(&mut self, state: &FileState, fresh: bool) -> Result<Option<(String, Box<dyn HostFile>)>> {
         let mut without_header = None;
         for path in state.paths.iter().rev() {
-            let _permitted = Permitted::to_owner(self.vault, parent_of(path), 0o700);
+            let _permitted = ModeLoan::to_owner(self.vault, parent_of(path), 0o700);
             let opened = match open_as_owner(self.vault, Path::new(path), Access::Write) {
                 Err(e) if e.kind() == std::io::ErrorKind::IsADirectory => continue,
                 Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
@@ -476,7 +476,7 @@ impl Work<'_> {
             if !seen.insert(dir.clone()) {
                 continue;
             }
-            let _permitted = Permitted::to_owner(self.vault, Path::new(&dir), 0o700);
+            let _permitted = ModeLoan::to_owner(self.vault, Path::new(&dir), 0o700);
             let mut entries = Vec::new();
             let listed = self.vault.list(Path::new(&dir), &mut |e| {
                 if let Ok(name) = std::str::from_utf8(e.name) {

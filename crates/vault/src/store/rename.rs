@@ -16,7 +16,7 @@ use super::change::{check_empty, is_cross_device, lies_below};
 use super::entries::{Found, Sealed, Shape, check_new_name, text};
 use super::file::open_content;
 use super::nodes::{DirNode, Place};
-use super::steps::{Moving, Target, run};
+use super::steps::{Relocation, Target, run};
 use crate::format::names::{CONTENTS_FILE, SYMLINK_FILE, nfc};
 use crate::journal::{FileId, Op};
 
@@ -149,7 +149,7 @@ fn move_on_host(shared: &Shared, op: &Op<'_>, from: &Side, to: &Side, source: &F
     }
     run(shared, op, |steps| {
         let trash = to.found.as_ref().map(|target| (steps.put_aside(target, &to.dir), target));
-        steps.move_object(&Moving::of(source), &to.place());
+        steps.move_object(&Relocation::of(source), &to.place());
         steps.are_essential();
         if let Some((trash, target)) = trash {
             steps.remove(shared, &trash, target);
@@ -275,8 +275,8 @@ fn exchange(shared: &Shared, op: &Op<'_>, from: &Side, to: &Side) -> Result<()> 
             settle_entries(shared, &to.dir, Some(b))?;
             run(shared, op, |steps| {
                 let aside = steps.put_aside(a, &from.dir);
-                steps.move_object(&Moving::of(b), &from.place());
-                steps.move_object(&Moving::of(a).at(&aside), &to.place());
+                steps.move_object(&Relocation::of(b), &from.place());
+                steps.move_object(&Relocation::of(a).at(&aside), &to.place());
                 steps.are_essential();
             })?;
         }

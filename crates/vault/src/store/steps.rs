@@ -33,21 +33,21 @@ pub(super) struct Steps {
 }
 
 /// An object on its way: where it lies, how, and whether it is a folder with a hash for a name.
-pub(super) struct Moving<'a> {
+pub(super) struct Relocation<'a> {
     path: &'a str,
     shape: &'a Shape,
     long: bool,
     name: &'a str,
 }
 
-impl<'a> Moving<'a> {
-    pub fn of(found: &'a Found) -> Moving<'a> {
-        Moving { path: &found.path, shape: &found.shape, long: found.long, name: &found.full }
+impl<'a> Relocation<'a> {
+    pub fn of(found: &'a Found) -> Relocation<'a> {
+        Relocation { path: &found.path, shape: &found.shape, long: found.long, name: &found.full }
     }
 
     /// The same, where it was put.
-    pub fn at(self, path: &'a str) -> Moving<'a> {
-        Moving { path, ..self }
+    pub fn at(self, path: &'a str) -> Relocation<'a> {
+        Relocation { path, ..self }
     }
 
     /// The files in its folder.
@@ -101,13 +101,13 @@ impl Steps {
     /// Moves the object to a name of passage in its directory `dir`, which it returns.
     pub fn put_aside(&mut self, found: &Found, dir: &DirNode) -> String {
         let aside = temporary(dir);
-        let object = Moving::of(found);
+        let object = Relocation::of(found);
         self.move_whole(&object, &found.path, &aside, dir, &object.parts());
         aside
     }
 
     /// Moves a file, or the folder of an object with these files in it, as it is.
-    fn move_whole(&mut self, object: &Moving<'_>, from: &str, to: &str, dir: &DirNode, parts: &[&str]) {
+    fn move_whole(&mut self, object: &Relocation<'_>, from: &str, to: &str, dir: &DirNode, parts: &[&str]) {
         if self.folders == Folders::Whole || *object.shape == Shape::PlainFile {
             self.steps.push(rename(from, to));
             return;
@@ -121,8 +121,8 @@ impl Steps {
     }
 
     /// Moves an object to a free name.
-    pub fn move_object(&mut self, object: &Moving<'_>, to: &Target<'_>) {
-        let Moving { path, shape, long, name } = *object;
+    pub fn move_object(&mut self, object: &Relocation<'_>, to: &Target<'_>) {
+        let Relocation { path, shape, long, name } = *object;
         let target = format!("{}/{}", to.dir.hash, to.sealed.stored);
         let full = || to.sealed.full.clone().into_bytes();
         let parts = object.parts();
@@ -170,7 +170,7 @@ impl Steps {
             self.steps.push(Step::RemoveDir { path: content });
         }
         let file = |part: &str| Step::RemoveFile { path: format!("{trash}/{part}") };
-        self.steps.extend(Moving::of(target).parts().into_iter().map(file));
+        self.steps.extend(Relocation::of(target).parts().into_iter().map(file));
         self.steps.push(Step::RemoveDir { path: trash.to_owned() });
     }
 }

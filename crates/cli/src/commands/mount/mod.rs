@@ -172,7 +172,7 @@ fn start(
 }
 
 /// Takes away what is mounted at the resolved `mountpoint` by a process that is gone; with a `source`, only mounts of that. What keeps it from being
-/// taken away is told when somebody mounts there.
+/// taken away is told by the next mount there.
 fn clear_dead(mountpoint: &Path, source: Option<&str>) {
     let is_it = |dead: &MountEntry| source.is_none_or(|source| dead.source == source);
     while mountpoint::find_dead(mountpoint).is_some_and(|dead| is_it(&dead)) {

@@ -36,7 +36,7 @@ const OUTCOME_PATIENCE: Duration = Duration::from_secs(90);
 const LOOK: Duration = Duration::from_millis(500);
 /// How long the end is waited for where it is still mounted elsewhere: whoever starts a process in a namespace of its own has a copy for a moment.
 const COPIES_PATIENCE: Duration = Duration::from_secs(3);
-/// How long where nobody can tell why the kernel still holds it.
+/// The time limit where the reason for which the kernel still holds it is unknown.
 const UNSEEN_PATIENCE: Duration = Duration::from_secs(30);
 
 /// The request for what was met that is damaged, missing or out of reach ([`Damaged`]).

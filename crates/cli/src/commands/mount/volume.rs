@@ -53,7 +53,7 @@ pub const VOLUME_VERB: &str = "volume";
 /// The request for what the upper of an overlay holds.
 pub const DIFF_VERB: &str = "diff";
 
-/// The type of a place where something is mounted as soon as somebody comes there.
+/// The filesystem type of a place that is mounted at its first access.
 const AUTOMOUNT: &str = "autofs";
 
 /// The number of the mount that a process begins with.
@@ -226,7 +226,7 @@ pub fn process_of(file: &Path) -> Option<MountInfo> {
 fn join(mount: &MountInfo, plan: &Plan) -> Result<()> {
     let file = plan.source.path().display();
     if mountpoint::find(&plan.mountpoint).is_some_and(|entry| entry.fs_type == AUTOMOUNT) {
-        // Whoever makes it would wait for it, but for the process group that was asked to.
+        // The automounter holds off all processes but those of the group that it started.
         let what = format!("{file}: process {} has it open, and cannot make a mount on demand", mount.pid);
         return Err(Failure::new(Code::Busy, what)
             .hint(format!("leave out x-systemd.automount for {}", plan.mountpoint.display())));
@@ -283,7 +283,7 @@ struct Live {
     wish: Wish,
     session: SessionHandle,
     engine: Weak<Engine>,
-    /// What is mounted, or the upper of what is, unless that is a snapshot.
+    /// The branch that is mounted, or that is the upper of the overlay; `None` for a snapshot.
     branch: Option<VolumeStore>,
     /// Of a branch.
     snapshots: Option<SnapshotsDir>,

@@ -58,11 +58,11 @@ struct Goal<'a> {
 enum Tried {
     /// These are open, and would change.
     Open(Vec<Ino>),
-    Done(Changed),
+    Done(Outcome),
 }
 
 /// What was done, and what the kernel has to forget for it.
-struct Changed {
+struct Outcome {
     between: Between,
     former: Former,
     done: std::result::Result<Restored, FsError>,
@@ -180,7 +180,7 @@ impl Process {
         }
         let former = mounted.session.renew(renewed);
         mounted.drop_cached(&between);
-        Ok(Tried::Done(Changed { between, former, done }))
+        Ok(Tried::Done(Outcome { between, former, done }))
     }
 
     /// Has an overlay show the upper that was set back. What of `known` is not known any more.
@@ -255,7 +255,7 @@ impl Mounted {
     }
 
     /// Likewise what the kernel has. Not while requests are held off.
-    fn tell_kernel(&self, changed: &Changed) {
+    fn tell_kernel(&self, changed: &Outcome) {
         self.session.forget_former(&changed.former);
         for (dir, name) in self.names(&changed.between) {
             self.session.forget_entry(dir, name);
