@@ -11,6 +11,7 @@
 //! Main types: [`Session`] (a live mount), [`MountOptions`], [`control::Registry`]. Nothing here is about a kind of store.
 
 mod activity;
+mod caller;
 pub mod control;
 pub mod daemon;
 mod damage;

@@ -9,7 +9,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::fs::OpenOptions;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
@@ -26,6 +26,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
+use crate::caller;
 use crate::options::MountOptions;
 
 /// Where the kernel has a folder for each FUSE connection.
@@ -392,7 +393,10 @@ fn unmount_ours(mountpoint: &Path, how: UnmountFlags) -> rustix::io::Result<()> 
     if !ours().iter().any(|entry| entry.id == id) {
         return Err(Errno::INVAL);
     }
-    rustix::mount::unmount(Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string()).join(name), how)
+    let name = CString::new(name.as_bytes()).map_err(|_| Errno::INVAL)?;
+    // The last flush of the kernel is part of it, for which a server must not wait itself.
+    let unmounted = caller::ask(Some(parent.as_fd()), || rustix::mount::unmount(&*name, how));
+    unmounted.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
 }
 
 /// Opens a folder by a path without symbolic links.

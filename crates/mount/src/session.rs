@@ -4,8 +4,10 @@
 //! ended it: `umount`, a signal, idleness, [`SessionHandle::unmount`]. However it ends, the engine is shut down, and so
 //! flushed, exactly once, after the last request; that is the invariant here.
 
+use std::ffi::CString;
 use std::fmt;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -17,9 +19,11 @@ use adit_core::engine::{Engine, Notifier};
 use adit_core::types::{FileName, Ino};
 use adit_core::{ErrorKind, FsError};
 use parking_lot::{Condvar, Mutex};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::activity::{Activity, IdleWatch};
+use crate::caller;
 use crate::descriptors::Reserve;
 use crate::fuse::Front;
 use crate::mountpoint::{self, MountError};
@@ -32,6 +36,8 @@ use crate::signals::{self, Signals};
 const GRACE: Duration = Duration::from_secs(10);
 /// Threads of a mount besides those that serve requests: the session's, of signals, of the socket and of who asks there, and those that unmount.
 const OTHER_THREADS: usize = 8;
+/// What a thread that serves requests takes for them, in bytes: the buffer of `fuser`.
+const REQUEST_LEN_BYTES: usize = (16 << 20) + 4096;
 /// Descriptors of a mount besides one for each thread that serves requests: the connection, its folder, a socket, and some for what comes.
 const OTHER_DESCRIPTORS: usize = 8;
 /// How long requests in progress are waited for when a mount is ended by force.
@@ -118,9 +124,9 @@ impl Session {
             .map_err(|source| MountError::Mountpoint { path: mountpoint.into(), source })?;
         let mut options = options.clone();
         options.read_only |= engine.options().read_only || engine.store().capabilities().read_only;
-        expect_threads(options.threads.get() + OTHER_THREADS).map_err(|e| MountError::Refused {
+        expect_threads(options.threads.get(), OTHER_THREADS).map_err(|e| MountError::Refused {
             path: mountpoint.clone(),
-            reason: format!("the threads that serve a mount cannot be had: {e}"),
+            reason: format!("the threads that serve a mount cannot be had, or memory for them: {e}"),
         })?;
         expect_descriptors(options.threads.get() + OTHER_DESCRIPTORS).map_err(|e| MountError::Refused {
             path: mountpoint.clone(),
@@ -433,10 +439,16 @@ impl SessionHandle {
         // A mount that was detached has no place by which it could be named. What is open there is told apart.
         let is_in_place = self.is_in_place();
         if is_in_place {
-            match std::fs::File::open(&self.mountpoint) {
+            let root = CString::new(self.mountpoint.as_os_str().as_bytes())?;
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let synced = caller::ask(None, || {
+                let root = rustix::fs::open(&*root, flags, Mode::empty())?;
+                rustix::fs::syncfs(&root)
+            });
+            match synced {
                 // A root that its own user may not list says nothing of what the kernel holds.
                 Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(false),
-                root => rustix::fs::syncfs(root?)?,
+                synced => synced?,
             }
         }
         Ok(is_in_place)
@@ -579,8 +591,8 @@ fn as_an_end(error: io::Error) -> io::Result<()> {
     }
 }
 
-/// Ends the connection if its requests are served no longer before the mount is ready. The notifiers keep the connection open, so whoever asks, and
-/// that is this process, would wait for ever.
+/// Ends the connection if its requests are served no longer before the mount is ready. The notifiers keep the connection open, so the first request
+/// would wait for ever.
 struct EarlyEnd {
     mountpoint: PathBuf,
     is_ready: Arc<AtomicBool>,
@@ -594,18 +606,26 @@ impl Drop for EarlyEnd {
     }
 }
 
-/// Has as many threads as a mount needs, at once and for a moment. Without room for them it would end soon after it began: that is better known before
-/// anything is mounted.
-fn expect_threads(count: usize) -> io::Result<()> {
+/// Has as many threads as a mount needs at once and for a moment, those that serve with memory for requests. Without room for them it would end soon after it
+/// began: that is better known before anything is mounted.
+fn expect_threads(serving: usize, others: usize) -> io::Result<()> {
     let gate = Arc::new(Mutex::new(()));
     let closed = gate.lock();
-    let wait = |_| {
+    let wait = |nth: usize| {
         let gate = gate.clone();
-        Builder::new().spawn(move || drop(gate.lock()))
+        let buffer_len = if nth < serving { REQUEST_LEN_BYTES } else { 0 };
+        Builder::new().spawn(move || {
+            let mut buffer = Vec::<u8>::new();
+            let reserved = buffer.try_reserve_exact(buffer_len);
+            drop(gate.lock());
+            reserved
+        })
     };
-    let threads: io::Result<Vec<JoinHandle<()>>> = (0..count).map(wait).collect();
+    let threads: io::Result<Vec<JoinHandle<_>>> = (0..serving + others).map(wait).collect();
     drop(closed);
-    threads?.into_iter().for_each(|thread| drop(thread.join()));
+    for thread in threads? {
+        thread.join().map_err(|_| io::ErrorKind::OutOfMemory)??;
+    }
     Ok(())
 }
 
@@ -618,17 +638,11 @@ fn expect_descriptors(count: usize) -> io::Result<()> {
 
 /// The first requests through the mount: what a user's `ls` would do.
 fn probe(mountpoint: &Path) -> io::Result<()> {
-    retry(|| rustix::fs::stat(mountpoint).map(drop))?;
-    retry(|| rustix::fs::statvfs(mountpoint).map(drop))
-}
-
-fn retry(mut call: impl FnMut() -> Result<(), Errno>) -> io::Result<()> {
-    loop {
-        match call() {
-            Err(Errno::INTR) => continue,
-            other => return Ok(other?),
-        }
-    }
+    let mountpoint = CString::new(mountpoint.as_os_str().as_bytes())?;
+    caller::ask(None, || {
+        rustix::fs::stat(&*mountpoint)?;
+        rustix::fs::statvfs(&*mountpoint).map(drop)
+    })
 }
 
 impl Notifier for Kernel {
