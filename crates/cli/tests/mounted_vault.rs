@@ -748,6 +748,15 @@ fn a_change_by_one_spelling_shows_by_the_other() {
             assert_eq!(fs::read_to_string(one).unwrap(), "new");
             fs::remove_file(one).unwrap();
             fs::remove_dir(m.at("elsewhere")).unwrap();
+            // The kernel is told a moment later.
+            eventually("a name that a rename gave is gone with the other one", || is_gone(other));
+            fs::write(one, "one").unwrap();
+            fs::rename(one, m.at("new")).unwrap();
+            fs::rename(m.at("new"), other).unwrap();
+            eventually("the kernel is told", || fs::metadata(one).is_ok_and(|meta| meta.len() == 3));
+            fs::rename(one, m.at("moved")).unwrap();
+            eventually("a name that a rename gave moved with the other one", || is_gone(other));
+            fs::remove_file(m.at("moved")).unwrap();
         }
     }
     m.umount();

@@ -29,6 +29,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 enum Notice {
     /// Pages of this range and attributes of this inode are void.
     Void { ino: Ino, offset: i64, len: i64 },
+    /// What this name leads to is to be asked again.
+    Entry { parent: Ino, name: Box<[u8]> },
     /// The front end is to forget this inode's name, and with it the inode, unless it is in use.
     Forget(Ino),
     /// More inodes are known than there is room for.
@@ -51,6 +53,11 @@ impl Notices {
             while let Ok(notice) = receiver.recv() {
                 match notice {
                     Notice::Void { ino, offset, len } => notifier.inval_inode(ino, offset, len),
+                    Notice::Entry { parent, name } => {
+                        if let Ok(name) = FileName::new(&name) {
+                            notifier.inval_entry(parent, name);
+                        }
+                    }
                     Notice::Forget(ino) => {
                         let Some(engine) = engine.upgrade() else { return };
                         engine.forget_name(&*notifier, ino);
@@ -83,6 +90,11 @@ impl Notices {
         if let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) {
             self.send(Notice::Void { ino, offset, len });
         }
+    }
+
+    /// The front end is to look the entry up anew. Not one of a directory: whoever works in it would see it as deleted.
+    pub(crate) fn inval_entry(&self, parent: Ino, name: FileName<'_>) {
+        self.send(Notice::Entry { parent, name: name.as_bytes().into() });
     }
 
     /// The front end is to look `ino` up anew once nobody uses it.

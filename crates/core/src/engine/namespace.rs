@@ -392,7 +392,27 @@ impl Engine {
             self.let_go(replaced);
         }
         self.report_rename((parent, name), (new_parent, new_name));
+        if renamed.is_ok() {
+            self.expire_moved(new_parent, new_name);
+            if flags.contains(RenameFlags::EXCHANGE) {
+                self.expire_moved(parent, name);
+            }
+        }
         renamed
+    }
+
+    /// What a rename gave a name that another spelling can change: the kernel keeps it as long as it would have kept the old one. A
+    /// directory has one entry there, which goes by each look-up to the spelling that was asked for.
+    fn expire_moved(&self, parent: Ino, name: FileName<'_>) {
+        if self.store.spelling(name) == Spelling::Only {
+            return;
+        }
+        if let Ok(Lookup::Found(Entry { attr, .. })) = self.lookup_store(parent, name) {
+            self.drop_ref(attr.ino);
+            if attr.kind != Kind::Directory {
+                self.notices.inval_entry(parent, name);
+            }
+        }
     }
 
     /// An entry came, went or changed without a call of this engine: what is cached of it, and of its directory, is void. What
