@@ -102,6 +102,14 @@ fn what_has_something_mounted_inside_is_not_set_back() {
     }
     b.of("snapshot restore", "mnt", &["before", "-y"]).expect(0);
     assert!(!mnt.join("inner").exists());
+    // Nor is a snapshot deleted that has something mounted inside.
+    let shown = mnt.join(".snapshots/with/inner/deep");
+    assert!(Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(&shown).start_and_wait().unwrap().success());
+    fs::write(shown.join("file"), "shown").unwrap();
+    b.of("snapshot delete", "mnt", &["with", "-y"]).expect(7).says("snapshot with cannot be deleted").says("unmount ");
+    assert_eq!(read(&shown.join("file")), "shown");
+    assert!(Command::new("umount").arg(&shown).start_and_wait().unwrap().success());
+    b.of("snapshot delete", "mnt", &["with", "-y"]).expect(0);
     b.umount("mnt");
     b.expect_sound();
 }

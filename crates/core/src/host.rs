@@ -1,8 +1,10 @@
 //! What more than one crate asks of files of the host.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
-use rustix::io::Result;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, Result, retry_on_intr};
 
 /// Filesystems that note each change of a file with the clock of this machine, and keep that and the file's number on a medium: ext2 to ext4,
 /// XFS, btrfs, F2FS, ZFS and bcachefs, by the number that statfs(2) has.
@@ -51,6 +53,69 @@ pub fn times_tell(file: impl AsFd) -> Result<bool> {
             }
         }
     })
+}
+
+const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// Opens the folder at `path`, or the current one, to work in it. One that its user may not list can be worked in all the same.
+///
+/// # Errors
+/// Those of the host.
+pub fn open_folder(path: &Path) -> Result<OwnedFd> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let open = |flags| retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty()));
+    match open(FOLDER) {
+        Err(Errno::ACCESS | Errno::PERM) => open(OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC),
+        other => other,
+    }
+}
+
+/// Makes the entries of a folder durable, which may be open by its path alone. One that its user may not list, or no descriptor is left for, or that
+/// the host does not sync by itself, becomes so with all else of its filesystem: neither is an error of the disk.
+///
+/// # Errors
+/// Those of the host.
+pub fn sync_entries(folder: impl AsFd) -> Result<()> {
+    let folder = folder.as_fd();
+    match listing(folder).and_then(|fd| retry_on_intr(|| rustix::fs::fsync(&fd))) {
+        Err(e) if is_no_state_of_the_disk(e) => sync_filesystem(folder),
+        other => other,
+    }
+}
+
+/// Makes all of a folder's filesystem durable; the folder may be open by its path alone.
+///
+/// # Errors
+/// Those of the host.
+pub fn sync_filesystem(folder: impl AsFd) -> Result<()> {
+    let folder = folder.as_fd();
+    let nameless = || {
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        retry_on_intr(|| rustix::fs::openat(folder, c".", flags, Mode::RUSR))
+    };
+    // A folder that cannot be read gives way to a file in it, and one that gives neither to everything.
+    let synced = match listing(folder).or_else(|_| nameless()) {
+        Ok(fd) => retry_on_intr(|| rustix::fs::syncfs(&fd)),
+        Err(_) => retry_on_intr(|| rustix::fs::syncfs(folder)),
+    };
+    match synced {
+        Err(Errno::BADF) => {
+            rustix::fs::sync();
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+fn listing(folder: BorrowedFd<'_>) -> Result<OwnedFd> {
+    retry_on_intr(|| rustix::fs::openat(folder, c".", FOLDER, Mode::empty()))
+}
+
+fn is_no_state_of_the_disk(e: Errno) -> bool {
+    matches!(
+        e,
+        Errno::ACCESS | Errno::PERM | Errno::MFILE | Errno::NFILE | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS
+    )
 }
 
 #[cfg(test)]

@@ -7,13 +7,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
+use adit_core::host;
 use adit_core::store::{Capabilities, NewNode};
 use adit_core::types::{Attr, FileName, Ino, Kind, XATTR_VALUE_LEN_MAX_BYTES, XattrName};
 use adit_core::{ErrorKind, FsError, Result};
 use adit_media::host::{chmod, unless_refused, with_proc_path};
 use parking_lot::RwLock;
 use rustix::fs::{AtFlags, Gid, OFlags, Uid};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::Errno;
 
 use crate::directories::Directories;
 use crate::file::{OpenFile, told};
@@ -304,8 +305,7 @@ impl Inner {
     }
 
     fn sync_dir(&self, dir: Ino) -> Result<()> {
-        let fd = self.folder.listing(self.dir(dir)?)?;
-        retry_on_intr(|| rustix::fs::fsync(&fd)).map_err(fail)
+        host::sync_entries(self.dir(dir)?).map_err(fail)
     }
 
     /// Makes an entry with `make`, which gets the open directory and the name.

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use adit_core::error::{FsError, Result};
+use adit_core::host;
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, linkat, openat, renameat, unlinkat};
 use rustix::io::{Errno, retry_on_intr};
 
@@ -33,7 +34,7 @@ pub type MayReplace<'a> = dyn FnMut() -> Result<()> + 'a;
 
 /// A new file in `folder` that never has a name, or none any more.
 pub(crate) fn unnamed(folder: &Path) -> io::Result<File> {
-    let dir = open_dir(folder)?;
+    let dir = File::from(host::open_folder(folder)?);
     if let Some(file) = unnamed_in(&dir)? {
         return Ok(file);
     }
@@ -47,13 +48,6 @@ pub fn is_temporary(name: &[u8]) -> bool {
     let (before, after) = TEMPORARY;
     let digits = name.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
     digits.is_some_and(|digits| digits.len() == 16 && digits.iter().all(u8::is_ascii_hexdigit))
-}
-
-fn open_dir(folder: &Path) -> io::Result<File> {
-    // The empty path is what the parent of a plain name is.
-    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(retry_on_intr(|| openat(CWD, folder, flags, Mode::empty()))?.into())
 }
 
 /// `None` where the host has no files without a name.
@@ -130,7 +124,7 @@ impl NewFile {
     /// A file that is to be at `path`.
     pub fn create(path: &Path) -> io::Result<NewFile> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
-        let dir = open_dir(path.parent().unwrap_or(Path::new(".")))?;
+        let dir = File::from(host::open_folder(path.parent().unwrap_or(Path::new(".")))?);
         let (file, temporary) = match unnamed_in(&dir)? {
             Some(file) => (file, None),
             None => named_in(&dir).map(|(file, name)| (file, Some(name)))?,
@@ -175,7 +169,7 @@ impl NewFile {
             renameat(&self.dir, temporary, &self.dir, &self.name)?;
             self.temporary = None;
         }
-        self.dir.sync_all()?;
+        host::sync_entries(&self.dir)?;
         self.sweep();
         Ok(())
     }

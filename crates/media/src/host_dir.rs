@@ -23,6 +23,7 @@ use std::path::{Component, Path};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use adit_core::host;
 use adit_core::media::{HostDir, HostEntry, HostFile, NewFile, Published, Remains, SyncTarget};
 use adit_core::types::{Access, Attr, Caller, Kind, RenameFlags, SetAttr, StatFs, Timestamp};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, RawDir, ResolveFlags, Stat, StatxFlags, Uid};
@@ -211,32 +212,19 @@ impl HostDirectory {
         Ok(())
     }
 
-    /// Makes the entries of a directory durable. One that nobody lets us open, or no descriptor is left for, or that the host
-    /// does not sync by itself, becomes so with all else: neither is an error of the disk.
+    /// Makes the entries of a directory durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        let fsync = |fd: BorrowedFd<'_>| retry_on_intr(|| rustix::fs::fsync(fd));
-        let synced = match path.as_os_str().is_empty() {
-            true => fsync(self.root.as_fd()),
-            false => {
-                self.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).and_then(|fd| fsync(fd.as_fd()))
-            }
-        };
-        match synced {
-            Err(
-                Errno::ACCESS
-                | Errno::PERM
-                | Errno::MFILE
-                | Errno::NFILE
-                | Errno::INVAL
-                | Errno::OPNOTSUPP
-                | Errno::NOSYS,
-            ) => self.sync_all(),
-            other => Ok(other?),
+        if path.as_os_str().is_empty() {
+            return Ok(host::sync_entries(&self.root)?);
+        }
+        match self.open_at(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
+            Err(Errno::MFILE | Errno::NFILE) => self.sync_all(),
+            folder => Ok(host::sync_entries(folder?)?),
         }
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        Ok(retry_on_intr(|| rustix::fs::syncfs(&self.root))?)
+        Ok(host::sync_filesystem(&self.root)?)
     }
 
     fn opened(&self, fd: OwnedFd) -> Box<dyn HostFile> {

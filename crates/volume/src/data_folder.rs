@@ -93,7 +93,7 @@ pub(crate) fn part(uuid: [u8; 16]) -> String {
 
 /// Makes the name of something new durable.
 pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
-    std::fs::File::open(parent_of(path))?.sync_all()
+    Ok(adit_core::host::sync_entries(adit_core::host::open_folder(parent_of(path))?)?)
 }
 
 fn parent_of(path: &Path) -> &Path {

@@ -106,6 +106,44 @@ fn deletion_restoring_and_differences_cost_what_changed() {
     assert!(large.iter().all(|&read| read < 600), "{large:?}");
 }
 
+/// What is below it and was left alone is not even looked at.
+#[test]
+fn a_restore_of_a_path_costs_what_changed_below_it() {
+    let [small, large] = [200, 4000].map(|count| {
+        let world = World::new();
+        let store = world.main();
+        let top = store.mkdir(Ino::ROOT, name("top"), &new(0o755)).unwrap().ino;
+        fill(&store, count);
+        let large = store.mkdir(top, name("large"), &new(0o755)).unwrap().ino;
+        for i in 0..count.div_ceil(100) {
+            let dir = name_of_dir(i);
+            store
+                .rename(Ino::ROOT, name(&dir), if i == 0 { top } else { large }, name(&dir), RenameFlags::empty())
+                .unwrap();
+        }
+        world.tree.snapshot(MAIN, "a").unwrap();
+        let dir = store.lookup(top, name("d0")).unwrap().ino;
+        for i in 0..3 {
+            let ino = store.lookup(dir, name(&format!("f{i}"))).unwrap().ino;
+            store.open(ino, Access::Write).unwrap().write_at(&[(0, b"other content")]).unwrap();
+            store.unlink(dir, name(&format!("f{}", i + 10))).unwrap();
+            store.create(dir, name(&format!("new{i}")), &new(0o644)).unwrap();
+        }
+        let read = keys_read(&world, || {
+            world.tree.restore_path(MAIN, "a", &[b"top"]).unwrap();
+        });
+        assert_eq!(world.tree.diff("a", MAIN).unwrap(), []);
+        assert_eq!(world.tree.verify().unwrap().problems, [""; 0]);
+        read
+    });
+    assert_eq!(small, large, "keys read, of a small tree and of a large one");
+    assert!(large < 900, "{large}");
+}
+
+fn name_of_dir(i: usize) -> String {
+    format!("d{i}")
+}
+
 fn change_again(store: &VolumeStore) {
     let dir = store.lookup(Ino::ROOT, name("d1")).unwrap().ino;
     for i in 100..110 {

@@ -20,6 +20,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use adit_core::FsError;
+use adit_core::host;
 use adit_core::path::Tree;
 use adit_manifest::format::{
     Body, ContentHash, Dialect, EntryPath, Format, FormatError, Header, Losses, MTIME_TOLERANCE_MICROS, Manifest,
@@ -502,7 +503,7 @@ fn write(manifest: &Manifest, format: Format, output: &Path) -> Result<Written> 
     };
     file.as_file().sync_all().map_err(io_failed)?;
     file.persist(&target).map_err(|e| io_failed(e.error))?;
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(io_failed)?;
+    host::open_folder(dir).and_then(host::sync_entries).map_err(|e| io_failed(e.into()))?;
     Ok(written)
 }
 

@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use adit_core::host;
 use adit_core::store::{Capabilities, DirEntry, NewNode, Store, StoreFile};
 use adit_core::types::{
     Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, StatFs, XATTR_VALUE_LEN_MAX_BYTES, XattrName,
@@ -12,7 +13,7 @@ use adit_core::types::{
 use adit_core::{ErrorKind, FsError, Result};
 use adit_media::host::{chmod, ids, mode, statfs_of, times, with_proc_path};
 use rustix::fs::{AtFlags, CWD, FileType, OFlags, RawDir, XattrFlags};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::Errno;
 
 use super::{DirStore, get_xattr};
 use crate::file::{OpenFile, told};
@@ -270,8 +271,7 @@ impl Store for DirStore {
     }
 
     fn sync_all(&self) -> Result<()> {
-        let fd = self.inner.folder.listing(&**self.inner.folder.root())?;
-        retry_on_intr(|| rustix::fs::syncfs(&fd)).map_err(fail)
+        host::sync_filesystem(&**self.inner.folder.root()).map_err(fail)
     }
 
     fn statfs(&self) -> Result<StatFs> {

@@ -4,6 +4,10 @@
 //! batch makes this id the branch. So whatever lies below the path, others see it as it was or as it is, and so they do after
 //! a crash: what was being built is dropped when the volume is opened.
 //!
+//! It costs what differs, and the entries of the directories on the way there: a name that leads to the same inode, which nobody touched since the
+//! snapshot, stays, and so does a directory with nothing below it that was touched ([`Touched`]). Of the rest, all names go first and come back
+//! then, for only so is it known which inodes have a name elsewhere.
+//!
 //! An inode that has no name in the branch but below the path gets back its number and its content. One that has a name
 //! elsewhere is left alone: if it is still what it was, it gets a further name here, else this name gets a copy.
 
@@ -102,18 +106,15 @@ impl Tree {
             Err(e) if e.kind() == ErrorKind::NotDirectory => None,
             Err(e) => return Err(e),
         };
-        let there = new.entry(dir, name.as_bytes())?.is_some();
-        if !there && source.is_none() {
+        if source.is_none() && new.entry(dir, name.as_bytes())?.is_none() {
             let path: Vec<&[u8]> = parents.iter().copied().chain([name.as_bytes()]).collect();
             return Err(missing(&path));
         }
-        let mut restore = Restore { old, was, new, inodes: HashMap::new(), gone: Vec::new(), separated: Vec::new() };
-        if there {
-            restore.remove(dir, name)?;
-        }
-        if let Some((_, ino, kind)) = source {
-            restore.put_back(ino, kind, (dir, name))?;
-        }
+        let touched = Touched::between([&old, &was])?;
+        let mut restore =
+            Restore { old, was, new, touched, inodes: HashMap::new(), gone: Vec::new(), separated: Vec::new() };
+        let source = source.map(|(_, ino, kind)| Target { name: name.as_bytes().to_vec(), ino, kind });
+        restore.set_back(dir, name, source)?;
         let Restore { new, gone, separated, .. } = restore;
         let lost = |gone: &Gone| new.inode(gone.0).is_ok_and(|inode| inode.nlink == 0);
         let gone = gone.into_iter().filter(lost).collect();
@@ -169,9 +170,63 @@ impl View<'_> {
     }
 }
 
+/// Where a name of the snapshot leads.
+struct Target {
+    name: Vec<u8>,
+    ino: u64,
+    kind: Kind,
+}
+
+/// What is not the same in two states of a tree.
+struct Touched {
+    /// Inodes whose record, content, attributes or entries differ.
+    inodes: HashSet<u64>,
+    /// The directories above them, in each state.
+    above: [HashSet<u64>; 2],
+}
+
+impl Touched {
+    fn between(views: [&View<'_>; 2]) -> Result<Touched> {
+        let mut inodes = HashSet::new();
+        let way = views[0].topology.way(views.map(|view| view.id));
+        for key in views[0].tree.touched_by(&way)? {
+            if let Some(Parts::Entry(ino, _) | Parts::Inode(ino) | Parts::Window(ino, _) | Parts::Xattr(ino, _)) =
+                key.parts()
+                && !inodes.contains(&ino)
+                && views[0].find(&key)?.value != views[1].find(&key)?.value
+            {
+                inodes.insert(ino);
+            }
+        }
+        let above = [Touched::above(views[0], &inodes)?, Touched::above(views[1], &inodes)?];
+        Ok(Touched { inodes, above })
+    }
+
+    fn above(view: &View<'_>, inodes: &HashSet<u64>) -> Result<HashSet<u64>> {
+        let (mut above, mut todo) = (HashSet::new(), Vec::new());
+        for &ino in inodes {
+            todo.push(ino);
+            while let Some(ino) = todo.pop() {
+                let places = match view.places(ino) {
+                    Err(e) if e.kind() == ErrorKind::Stale => continue,
+                    places => places?,
+                };
+                todo.extend(places.into_iter().map(|place| place.dir).filter(|dir| above.insert(*dir)));
+            }
+        }
+        Ok(above)
+    }
+
+    /// Whether an inode is in both states what it is, and so is all that is below it, if it is in the same place.
+    fn leaves(&self, ino: u64) -> bool {
+        !self.inodes.contains(&ino) && self.above.iter().all(|above| !above.contains(&ino))
+    }
+}
+
 struct Restore<'t> {
     /// The snapshot.
     old: View<'t>,
+    touched: Touched,
     /// The branch before.
     was: View<'t>,
     /// The branch as it becomes.
@@ -195,6 +250,52 @@ enum Step {
 impl<'t> Restore<'t> {
     fn change<R>(&self, work: impl FnOnce(&mut Change<'_, 't>) -> Result<R>) -> Result<R> {
         self.new.tree.change(&self.new, work)
+    }
+
+    /// Has the name lead where it led in the snapshot, `None` for nowhere, with all that is below.
+    fn set_back(&mut self, dir: u64, name: FileName<'_>, source: Option<Target>) -> Result<()> {
+        let (mut places, mut directories) = (Vec::new(), Vec::new());
+        let there = self.new.entry(dir, name.as_bytes())?;
+        let there = there.map(|(_, ino, kind)| (name.as_bytes().to_vec(), ino, kind));
+        let mut todo = vec![(dir, Vec::from_iter(there), Vec::from_iter(source))];
+        let mut entered = HashSet::new();
+        while let Some((dir, there, sources)) = todo.pop() {
+            let mut sources: HashMap<Vec<u8>, Target> =
+                sources.into_iter().map(|source| (source.name.clone(), source)).collect();
+            for (name, ino, kind) in there {
+                let is_same = sources.get(&name).is_some_and(|source| (source.ino, source.kind) == (ino, kind));
+                if is_same && self.touched.leaves(ino) {
+                    sources.remove(&name);
+                } else if is_same && kind == Kind::Directory {
+                    sources.remove(&name);
+                    if !entered.insert(ino) {
+                        return Err(corrupt_inode(ino, SEEN_TWICE));
+                    }
+                    directories.push(ino);
+                    let target = |(name, ino, kind)| Target { name, ino, kind };
+                    let below = self.old.entries(ino)?.into_iter().map(target).collect();
+                    todo.push((ino, self.new.entries(ino)?, below));
+                } else {
+                    self.remove(dir, FileName::new(&name)?)?;
+                }
+            }
+            places.extend(sources.into_values().map(|source| (dir, source)));
+        }
+        for (dir, Target { name, ino, kind }) in places {
+            self.put_back(ino, kind, (dir, FileName::new(&name)?))?;
+        }
+        directories.into_iter().try_for_each(|ino| self.set_back_directory(ino))
+    }
+
+    /// Gives a directory back what it was, but for its entries, which are back.
+    fn set_back_directory(&mut self, ino: u64) -> Result<()> {
+        let record = self.old.inode(ino)?;
+        self.set_parts(keys::space::XATTR, ino, self.old.parts_of(keys::space::XATTR, ino)?)?;
+        self.change(|change| {
+            let inode = change.edit(ino)?;
+            *inode = Inode { size: inode.size, nlink: inode.nlink, place: inode.place, ..record };
+            Ok(())
+        })
     }
 
     /// Removes a name with all that is below it.
@@ -324,22 +425,7 @@ impl<'t> Restore<'t> {
                     dropped += super::draft::decode_window(&key, &value)?.count();
                 }
             }
-            let have = self.new.parts_of(space, ino)?;
-            let differs = |key: &Key| wanted.get(key) != have.get(key);
-            let mut keys: Vec<Key> = wanted.keys().chain(have.keys()).filter(|key| differs(key)).cloned().collect();
-            keys.sort_unstable();
-            keys.dedup();
-            let mut keys = keys.into_iter().peekable();
-            while keys.peek().is_some() {
-                self.change(|change| {
-                    while !change.draft.is_full()
-                        && let Some(key) = keys.next()
-                    {
-                        change.put_part(&key, wanted.remove(&key))?;
-                    }
-                    Ok(())
-                })?;
-            }
+            self.set_parts(space, ino, wanted)?;
         }
         self.change(|change| {
             let key = Key::orphan(ino);
@@ -355,6 +441,27 @@ impl<'t> Restore<'t> {
             };
             change.adopt(ino, has_record, fresh, to)
         })
+    }
+
+    /// Has an inode's windows or extended attributes be these.
+    fn set_parts(&self, space: u8, ino: u64, mut wanted: HashMap<Key, Vec<u8>>) -> Result<()> {
+        let have = self.new.parts_of(space, ino)?;
+        let differs = |key: &Key| wanted.get(key) != have.get(key);
+        let mut keys: Vec<Key> = wanted.keys().chain(have.keys()).filter(|key| differs(key)).cloned().collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let mut keys = keys.into_iter().peekable();
+        while keys.peek().is_some() {
+            self.change(|change| {
+                while !change.draft.is_full()
+                    && let Some(key) = keys.next()
+                {
+                    change.put_part(&key, wanted.remove(&key))?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 
     /// Makes an inode like one of the snapshot, with a number of its own. (A directory without its entries.)

@@ -124,17 +124,16 @@ impl Process {
         Failure::new(Code::Busy, what).hint("nothing was changed; try again")
     }
 
-    /// A branch cannot be set back: something is mounted on what would go.
-    fn covered(&self, goal: &Goal<'_>, inside: &Inside) -> Failure {
+    /// Something cannot be done: `inside` is mounted on what would go.
+    pub(super) fn covered(&self, cannot: &str, inside: &Inside) -> Failure {
         let path = output::printable(inside.path.as_os_str().as_encoded_bytes());
         let by = match &inside.seen.process {
             Some(holder) => format!(", as {} sees it", live::show(holder)),
             None => String::new(),
         };
         let what = format!(
-            "{}: branch {} cannot be set back: /{path} would change, and something ({}) is mounted there{by}",
+            "{}: {cannot}: /{path} would change, and something ({}) is mounted there{by}",
             self.file.display(),
-            goal.branch,
             output::printable(inside.fs_type.as_bytes())
         );
         Failure::new(Code::Busy, what).hint(format!("unmount {} first", inside.seen.place.display()))
@@ -163,7 +162,7 @@ impl Process {
             return Ok(Tried::Open(open));
         }
         if let Some(inside) = inside.iter().find(|inside| mounted.leads_through(&inside.path, &between)) {
-            return Err(self.covered(goal, inside));
+            return Err(self.covered(&format!("branch {} cannot be set back", goal.branch), inside));
         }
         let known = mounted.overlay.is_some().then(|| mounted.engine.all_known());
         let done = self.volume.restore_in(&mounted.store, goal.snapshot, &goal.path);

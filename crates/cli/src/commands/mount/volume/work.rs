@@ -1,5 +1,6 @@
 //! What a volume's process is asked for besides mounts: snapshots, comparisons, what an overlay's upper holds.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use adit_core::overlay::Overlay;
@@ -122,17 +123,22 @@ impl Process {
         Ok(found.into_iter().map(|(_, told)| told).collect())
     }
 
-    /// Lets go of a snapshot wherever `.snapshots` shows it, for as long as the answer lives.
+    /// Lets go of a snapshot wherever `.snapshots` shows it, for as long as the answer lives. Fails if something is mounted inside of it there.
     fn retire(&self, name: &str) -> Result<Vec<Retired>> {
         let shown: Vec<_> = {
             let sessions = self.sessions.lock();
             let live = sessions.live.values();
-            live.filter_map(|live| Some((live.snapshots.clone()?, live.session.mountpoint().display().to_string())))
-                .collect()
+            live.filter_map(|live| Some((live.snapshots.clone()?, live.session.clone()))).collect()
         };
-        let retire = |(dir, at): (SnapshotsDir, String)| {
+        let place = Path::new(SNAPSHOTS_NAME).join(name);
+        let retire = |(dir, session): (SnapshotsDir, SessionHandle)| {
+            let inside = session.mounted_inside().seen;
+            if let Some(inside) = inside.iter().find(|inside| inside.path.starts_with(&place)) {
+                return Err(self.covered(&format!("snapshot {name} cannot be deleted"), inside));
+            }
             dir.retire(name).map_err(|e| {
                 let failure = Failure::fs(self.file.display(), &e);
+                let at = session.mountpoint().display();
                 failure.hint(format!("close what has files open in {at}/{SNAPSHOTS_NAME}/{name}"))
             })
         };
