@@ -70,6 +70,12 @@ pub struct HostDirectory {
     umask: u16,
 }
 
+impl AsFd for HostDirectory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+}
+
 /// The directory that holds a path.
 enum Parent<'a> {
     /// The folder itself.

