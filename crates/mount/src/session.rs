@@ -38,6 +38,10 @@ const GRACE: Duration = Duration::from_secs(10);
 const OTHER_THREADS: usize = 8;
 /// What a thread that serves requests takes for them, in bytes: the buffer of `fuser`.
 const REQUEST_LEN_BYTES: usize = (16 << 20) + 4096;
+/// Of a thread, in bytes: what the standard library asks for.
+const STACK_LEN_BYTES: usize = 2 << 20;
+/// Memory of a mount besides all that, in bytes: what the store knows, and what the allocator keeps for each thread.
+const OTHER_MEMORY_BYTES: usize = 64 << 20;
 /// Descriptors of a mount besides one for each thread that serves requests: the connection, its folder, a socket, and some for what comes.
 const OTHER_DESCRIPTORS: usize = 8;
 /// How long requests in progress are waited for when a mount is ended by force.
@@ -124,9 +128,19 @@ impl Session {
             .map_err(|source| MountError::Mountpoint { path: mountpoint.into(), source })?;
         let mut options = options.clone();
         options.read_only |= engine.options().read_only || engine.store().capabilities().read_only;
-        expect_threads(options.threads.get(), OTHER_THREADS).map_err(|e| MountError::Refused {
+        let threads = options.threads.get() + OTHER_THREADS;
+        expect_threads(threads).map_err(|e| MountError::Refused {
             path: mountpoint.clone(),
-            reason: format!("the threads that serve a mount cannot be had, or memory for them: {e}"),
+            reason: format!("the threads that serve a mount cannot be had: {e}"),
+        })?;
+        let memory = engine.options().memory_bytes as usize + options.threads.get() * REQUEST_LEN_BYTES;
+        let memory = memory + threads * STACK_LEN_BYTES + OTHER_MEMORY_BYTES;
+        expect_address_space(memory).map_err(|e| MountError::Refused {
+            path: mountpoint.clone(),
+            reason: format!(
+                "a mount needs {} MiB more of address space than it may have ({e}): raise the limit (ulimit -v), or give it less memory (--memory)",
+                memory >> 20
+            ),
         })?;
         expect_descriptors(options.threads.get() + OTHER_DESCRIPTORS).map_err(|e| MountError::Refused {
             path: mountpoint.clone(),
@@ -606,25 +620,30 @@ impl Drop for EarlyEnd {
     }
 }
 
-/// Has as many threads as a mount needs at once and for a moment, those that serve with memory for requests. Without room for them it would end soon after it
-/// began: that is better known before anything is mounted.
-fn expect_threads(serving: usize, others: usize) -> io::Result<()> {
+/// Has as many threads as a mount needs, at once and for a moment. Without room for them it would end soon after it began: that is better known before
+/// anything is mounted.
+fn expect_threads(count: usize) -> io::Result<()> {
     let gate = Arc::new(Mutex::new(()));
     let closed = gate.lock();
-    let wait = |nth: usize| {
+    let wait = |_| {
         let gate = gate.clone();
-        let buffer_len = if nth < serving { REQUEST_LEN_BYTES } else { 0 };
-        Builder::new().spawn(move || {
-            let mut buffer = Vec::<u8>::new();
-            let reserved = buffer.try_reserve_exact(buffer_len);
-            drop(gate.lock());
-            reserved
-        })
+        Builder::new().spawn(move || drop(gate.lock()))
     };
-    let threads: io::Result<Vec<JoinHandle<_>>> = (0..serving + others).map(wait).collect();
+    let threads: io::Result<Vec<JoinHandle<()>>> = (0..count).map(wait).collect();
     drop(closed);
-    for thread in threads? {
-        thread.join().map_err(|_| io::ErrorKind::OutOfMemory)??;
+    threads?.into_iter().for_each(|thread| drop(thread.join()));
+    Ok(())
+}
+
+/// Has as many bytes of address space as a mount may come to use, for a moment, as [`expect_threads`] has threads. An allocation that fails later ends the
+/// process.
+fn expect_address_space(len: usize) -> io::Result<()> {
+    use rustix::mm::{MapFlags, ProtFlags};
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a new mapping at a place that the kernel chooses, which nobody else knows of, goes again at once.
+    unsafe {
+        let mapped = rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::empty(), flags)?;
+        rustix::mm::munmap(mapped, len)?;
     }
     Ok(())
 }
