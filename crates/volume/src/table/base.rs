@@ -274,6 +274,12 @@ impl Base {
     pub fn gc(&self) -> Result<()> {
         self.checkpoint()?;
         self.shared.pack_patiently()?;
+        // A checkpoint frees the segments of content in which nothing is left, and at the next one the log goes on in the first of them, and no longer
+        // in one that waits for it at the end of the file.
+        for _ in 0..2 {
+            self.shared.shrink_log();
+            self.checkpoint()?;
+        }
         self.shared.shrink_log();
         // Held, so that nobody takes what is punched.
         let space = self.shared.container.space();

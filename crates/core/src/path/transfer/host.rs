@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps};
 
 use crate::error::{ErrorKind, FsError, Result};
 use crate::types::Timestamp;
@@ -48,11 +48,9 @@ impl HostPlace {
     }
 }
 
-/// Opens a directory that the caller named, links followed.
+/// Opens a directory that the caller named, links followed. It may be one that may not be listed.
 pub fn open_dir(path: &Path) -> Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let opened = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(io::Error::from);
-    opened.map_err(|e| FsError::from(e).on("open", path.display()))
+    crate::host::open_folder(path).map_err(|e| FsError::from(io::Error::from(e)).on("open", path.display()))
 }
 
 /// Opens the directory `name` in `dir`; a link there is an error.
