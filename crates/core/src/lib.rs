@@ -12,6 +12,7 @@ pub mod numbers;
 pub mod overlay;
 pub mod path;
 pub mod paths;
+pub mod process;
 pub mod store;
 pub mod transaction;
 pub mod types;

@@ -124,8 +124,14 @@ impl MountError {
                 "leave out allow_other, or have root add the line user_allow_other to /etc/fuse.conf".to_owned()
             }
             () if has(&["no write access", "not owned by", "sticky"]) => {
-                format!("mount on a folder of your own: mkdir -p ~/mnt; {} is not yours to write in", path.display())
+                let home = std::env::home_dir().filter(|home| home.is_dir());
+                let own = home.map_or(String::new(), |home| format!(": mkdir -p {}/mnt", home.display()));
+                format!("mount on a folder of your own{own}; {} is not yours to write in", path.display())
             }
+            () if has(&["could not determine username"]) => format!(
+                "fusermount3 mounts for users with a name alone: have root give uid {} an entry in /etc/passwd, or mount as a user that has one",
+                rustix::process::getuid().as_raw()
+            ),
             () if has(&["/dev/fuse", "modprobe"]) => {
                 "without access to /dev/fuse nobody can mount; `adit doctor` says how root can give it".to_owned()
             }

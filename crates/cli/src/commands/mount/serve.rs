@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use super::indexed::Indexed;
 use super::volume::Place;
-use super::{mount_failure, overlay};
+use super::{answered, mount_failure, overlay};
 use crate::args::manifest::CasArgs;
 use crate::args::mount_options::{Part, Timeouts};
 use crate::exit_code::NOT_A_MOUNT;
@@ -81,7 +81,7 @@ pub struct About {
 pub struct Served {
     engine: Arc<Engine>,
     session: Session,
-    registered: Option<Registered>,
+    registered: Registered,
     indexed: Arc<Indexed>,
     source: String,
 }
@@ -126,17 +126,18 @@ pub fn serve(
         place,
         indexed: indexed.clone(),
     };
-    let registered = Registry::of_this_user().register(&info, verbs);
-    if let Err(e) = &registered {
-        // The mount works without; it can be ended with umount(8) or fusermount3.
-        tracing::warn!("`adit mounts` will not show this mount: {e}");
+    // Without a way to it, nothing could be asked of it, and nobody could wait for its end: then it is taken away again.
+    let registered = Registry::of_this_user().register(&info, verbs).map_err(|e| answered(&e))?;
+    registered.put_up(&session.handle());
+    if let Some(e) = registered.unannounced() {
+        tracing::warn!("announced in no folder, and found by its mountpoint alone: {e}");
     }
     if options.index
         && let Err(e) = indexed.start()
     {
         tracing::warn!("no index of {source} yet: {e}");
     }
-    Ok(Served { engine, session, registered: registered.ok(), indexed, source })
+    Ok(Served { engine, session, registered, indexed, source })
 }
 
 impl Served {
@@ -309,7 +310,6 @@ impl Verbs {
             "source": self.info.source,
             "kind": self.info.kind,
             "mountpoint": self.info.mountpoint,
-            "pid": self.info.pid,
             "state": if self.info.is_attached() { "mounted" } else { "detached" },
             "read_only": self.info.read_only || failure.is_some() || self.session.is_read_only(),
             "read_only_because": failure.as_ref().or(self.about.why_read_only.as_ref()),
