@@ -3,6 +3,7 @@
 //! Front ends call [`engine`]; stores implement [`store::Store`]; `adit-media` implements [`media::HostDir`].
 
 pub mod acl;
+pub mod cgroup;
 pub mod engine;
 pub mod error;
 pub mod host;
