@@ -178,7 +178,8 @@ pub fn holders_of(device: &str) -> Vec<Holder> {
     holders
 }
 
-/// Whether the file that a mount's process has open is not where it was any more: it was moved, or removed.
+/// Whether the file that a mount's process has open is not where it was any more: it was moved, or removed. For that process itself: others may be in
+/// a chroot, or in another mount namespace.
 pub fn is_file_missing(mount: &MountInfo) -> bool {
     let path = mount.file_path();
     mount.file_id.is_some_and(|mounted| match path.metadata() {

@@ -6,7 +6,7 @@ mod common;
 mod mounts;
 
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use adit_testkit::{Rng, scaled, seeds};
@@ -611,8 +611,14 @@ fn a_mount_is_found_at_every_place() {
         m.bench.run(["index", "find", "part", "f"]).expect(0).text(),
         m.bench.run(["index", "find", "mnt/d", "f"]).expect(0).text()
     );
-    // A place alone is unmounted, and the mount lives on.
-    m.bench.run(["umount", "part"]).expect(0);
+    // A place alone is unmounted, and the mount lives on; what was written there is stored.
+    let mut kept = File::create(m.at("d/g")).unwrap();
+    std::io::Write::write_all(&mut kept, &[b'g'; 3 << 20]).unwrap();
+    m.bench.run(["umount", "part"]).expect(0).says("everything is written");
+    let dirty = m.bench.run(["status", "mnt", "--json"]).expect(0).json();
+    assert_eq!(dirty["dirty_bytes"], 0, "{dirty}");
+    assert!(fs::metadata(m.bench.path("box")).unwrap().blocks() * 512 > 3 << 20, "the kernel held it");
+    drop(kept);
     m.bench.run(["status", "mnt"]).expect(0);
     // Whoever looks for it where it is not announced asks the mount itself.
     let elsewhere = |args: &[&str]| {
@@ -623,6 +629,25 @@ fn a_mount_is_found_at_every_place() {
     elsewhere(&["status", "whole"]).expect(0);
     let listed = elsewhere(&["mounts"]).expect(0).text();
     assert!(listed.contains(&m.bench.str("mnt")), "{listed}");
+    // In a namespace of its own it is the copy there that goes.
+    let mut copied = m.bench.command_of("unshare");
+    copied.args(["-m", "--propagation", "private", env!("CARGO_BIN_EXE_adit"), "umount", "mnt"]);
+    run(copied, b"").expect(0).says("still mounted on");
+    assert!(mounts::mount_line(&m.mnt()).is_some());
+    // In a chroot, where its file has another path, nobody takes it for one that was removed.
+    let mut inside = m.bench.command_of("unshare");
+    let script = format!(
+        "{}
+        for folder in proc usr lib lib64 bin; do test -e /$folder || continue; mkdir root/$folder; mount --rbind /$folder root/$folder; done
+        cp {} root/adit && mount --bind mnt root/mnt
+        chroot root /adit status /mnt && chroot root /adit mounts && chroot root /adit snapshot create /mnt two",
+        mounts::LET_GO_OF_COPIES,
+        env!("CARGO_BIN_EXE_adit")
+    );
+    fs::create_dir_all(m.bench.path("root/mnt")).unwrap();
+    inside.args(["-m", "--propagation", "private", "sh", "-euc", &script]).env("KEEP", m.bench.path("mnt"));
+    let told = run(inside, b"").expect(0).text();
+    assert!(!told.contains("removed"), "{told}");
     elsewhere(&["umount", "mnt"]).expect(0).says("still mounted on");
     elsewhere(&["umount", "whole"]).expect(0);
     m.bench.run(["volume", "check", &m.bench.str("box")]).expect(0);

@@ -80,6 +80,9 @@ pub struct MountInfo {
     /// The number of that namespace.
     #[serde(default)]
     pid_namespace: Option<u64>,
+    /// The kernel's number of the mount in its place: copies in other namespaces have others.
+    #[serde(default)]
+    mount_id: Option<u64>,
     /// Whether it refuses changes.
     pub read_only: bool,
     /// When it was mounted, in seconds since 1970.
@@ -123,6 +126,7 @@ impl MountInfo {
             pid_namespace: process.namespace(),
             read_only,
             started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+            mount_id: own.as_ref().map(|entry| entry.id),
             device: own.map(|entry| entry.device).unwrap_or_default(),
             snapshot: None,
             branch: None,
@@ -165,6 +169,13 @@ impl MountInfo {
     /// The place where it was mounted, absolute.
     pub fn place(&self) -> PathBuf {
         path_of(&self.mountpoint, self.mountpoint_raw.as_deref())
+    }
+
+    /// Whether what is mounted at its place in this process's view, if anything of it, is the mount itself, and not a copy of another namespace or
+    /// what a bind mount shows there.
+    pub fn is_itself_in_place(&self) -> bool {
+        let there = mountpoint::find(&self.place()).filter(|entry| entry.device == self.device);
+        there.is_none_or(|entry| self.mount_id.is_none_or(|id| id == entry.id))
     }
 
     /// Whether this process sees it in its place. If not, it was detached, or is mounted elsewhere: see [`crate::sightings`].
@@ -546,6 +557,8 @@ impl Registry {
             for path in names.filter(|path| path.extension().is_some_and(|e| e == "json")) {
                 let socket = path.with_extension("sock");
                 match read_live(&path) {
+                    // Whoever tidies up a shared folder may have taken it: then it is reached through the mount itself.
+                    Some(_) if !socket.exists() => {}
                     Some(info) => found.push((info, Door::Path(socket))),
                     None => {
                         let _ = std::fs::remove_file(&path);

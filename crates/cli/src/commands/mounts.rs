@@ -188,7 +188,7 @@ fn every_mount() -> Vec<MountJson> {
             seen: places.iter().flatten().map(Place::of).collect(),
             places: places.unwrap_or_default(),
             answers: Some(!silent.contains(&mount)),
-            file_missing: live::is_file_missing(&mount),
+            file_missing: status["file_missing"] == true,
             process: Some(mount.process()),
             pid: mount.process().here(),
             source: mount.source,
@@ -307,7 +307,6 @@ pub fn status(args: &StatusArgs) -> Result<()> {
         }
     }
     status["pid"] = mount.process().here().into();
-    status["file_missing"] = live::is_file_missing(&mount).into();
     let places = match status["state"] == "detached" {
         true => sightings::of(&mount.device).seen,
         false => sightings::here(&mount.device).into_iter().filter(|seen| seen.place != mount.place()).collect(),

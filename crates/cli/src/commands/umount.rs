@@ -8,6 +8,7 @@ use adit_mount::{MountError, Process, mountpoint, sightings};
 use serde_json::{Value, json};
 
 use super::confirm;
+use super::mount::serve::FLUSH_VERB;
 use super::mount::{answered, mount_failure};
 use crate::args::low::{GlobalArgs, UmountArgs};
 use crate::args::units::show_size;
@@ -54,7 +55,8 @@ fn one(path: &Path, args: &UmountArgs, global: &GlobalArgs) -> Result<()> {
     if let Err(silent @ ControlError::Silent { .. }) = registry.ping(&live) {
         return if args.lazy { detach_silent(path, &live, global.quiet) } else { Err(answered(&silent)) };
     }
-    if live::is_file_missing(&live) {
+    let status = registry.call_entry(&live, "status", &Value::Null).unwrap_or_default();
+    if status["file_missing"] == true {
         // Nobody but its process knows the file under another name, and that is about to end.
         eprintln!(
             "adit: {}: {} is not there any more: if it was moved, all is in it where it is now; if it was removed, what was changed here is lost",
@@ -99,6 +101,16 @@ fn one(path: &Path, args: &UmountArgs, global: &GlobalArgs) -> Result<()> {
 fn of_no_entry(registry: &Registry, path: &Path, args: &UmountArgs, quiet: bool) -> Result<()> {
     let served = registry.find_around(path).ok();
     let process = served.as_ref().and_then(|served| registry.process_of(served).ok());
+    if let Some(served) = served.as_ref().filter(|_| !args.lazy && !args.no_flush) {
+        // The kernel writes what it holds by itself only when the last place goes.
+        let mut told = quiet;
+        let mut waiting = || still_waiting(registry, served, &mut told);
+        match registry.call_patiently(served, FLUSH_VERB, &Value::Null, &mut waiting) {
+            // It has just ended.
+            Ok(_) | Err(ControlError::Io { .. } | ControlError::NotAMount(_)) => {}
+            Err(e) => return Err(answered(&e)),
+        }
+    }
     adit_mount::umount(path, args.lazy).map_err(|e| mount_failure(&e))?;
     let (Some(served), false) = (served, args.lazy) else { return Ok(()) };
     match process {
@@ -173,7 +185,7 @@ fn find(registry: &Registry, path: &Path) -> Result<Option<MountInfo>> {
     let place =
         mountpoint::resolve(path).map_err(|e| Failure::new(Code::NotAMount, Failure::io(path.display(), &e).text()))?;
     match registry.find_around(path) {
-        Ok(mount) => Ok(Some(mount).filter(|mount| mount.place() == place)),
+        Ok(mount) => Ok(Some(mount).filter(|mount| mount.place() == place && mount.is_itself_in_place())),
         Err(ControlError::NotAMount(_) | ControlError::Dead(_)) => Ok(None),
         Err(e) => Err(answered(&e)),
     }
@@ -207,11 +219,10 @@ fn end_at_once(registry: &Registry, path: &Path, live: Option<&MountInfo>) -> Re
     if let Some(live) = live {
         let process = registry.process_of(live).map_err(|e| answered(&e))?;
         process.kill().map_err(|e| {
-            Failure::new(
-                Code::Failure,
-                format!("{}: {} cannot be ended from here: {e}", path.display(), live.process()),
-            )
-            .hint(format!("end it where it runs: {}", live.process().kill_line(Some("KILL"))))
+            let what = format!("{}: {} cannot be ended from here", path.display(), live.process());
+            let told = if e.kind() == std::io::ErrorKind::InvalidInput { what } else { format!("{what}: {e}") };
+            let hint = format!("end it where it runs: {}", live.process().kill_line(Some("KILL")));
+            Failure::new(Code::Failure, told).hint(hint)
         })?;
         if !process.has_ended_within(KILL_TIMEOUT).map_err(|e| Failure::io("umount", &e))? {
             return Err(Failure::new(Code::Busy, format!("{}: its process does not end", path.display())));

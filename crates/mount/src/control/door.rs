@@ -131,8 +131,7 @@ impl Doorplate {
 
     /// The answer to the ioctl `command` by a user: one of this process, or root.
     pub(crate) fn answer(&self, command: u32, user: u32) -> Result<[u8; ANSWER_LEN], Errno> {
-        let name =
-            self.0.get().filter(|name| command == QUESTION as u32 && name.len() < ANSWER_LEN).ok_or(Errno::NOTTY)?;
+        let name = self.0.get().filter(|name| command == QUESTION && name.len() < ANSWER_LEN).ok_or(Errno::NOTTY)?;
         if user != 0 && user != rustix::process::geteuid().as_raw() {
             return Err(Errno::PERM);
         }
@@ -149,7 +148,7 @@ mod tests {
     #[test]
     fn a_mount_tells_its_door_to_its_user_and_root_alone() {
         let plate = Doorplate::default();
-        let question = QUESTION as u32;
+        let question = QUESTION;
         assert_eq!(plate.answer(question, 0), Err(Errno::NOTTY), "nobody listens yet");
         let (door, listener) = Door::open().unwrap();
         plate.put_up(&door);

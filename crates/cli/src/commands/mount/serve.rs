@@ -23,7 +23,7 @@ use crate::args::mount_options::{Part, Timeouts};
 use crate::exit_code::NOT_A_MOUNT;
 use crate::failure::{Failure, Result};
 use crate::question::INDEX_VERB;
-use crate::{logging, output};
+use crate::{live, logging, output};
 
 /// Memory of each serving thread that is not in the engine's budget: its receive buffer and stack, in bytes.
 const THREAD_LEN_BYTES: u64 = 2 << 20;
@@ -41,6 +41,9 @@ const UNSEEN_PATIENCE: Duration = Duration::from_secs(30);
 
 /// The request for what was met that is damaged, missing or out of reach ([`Damaged`]).
 pub const DAMAGE_VERB: &str = "damage";
+
+/// The request to have everything be on the disk.
+pub const FLUSH_VERB: &str = "flush";
 
 /// What is asked with [`DAMAGE_VERB`].
 #[derive(Serialize, Deserialize)]
@@ -216,6 +219,12 @@ impl control::Verbs for Verbs {
             "stats" => Some(self.stats()),
             "status" => Some(self.status()),
             DAMAGE_VERB => Some(self.damage(args)),
+            FLUSH_VERB => {
+                let flushed = self.write_back(true);
+                Some(
+                    flushed.and_then(|done| done.map_err(|e| ControlError::answer(e.kind(), &e))).map(|()| Value::Null),
+                )
+            }
             "umount" => Some(self.umount(args["lazy"].as_bool().unwrap_or(false))),
             verb => self.place.as_ref()?.call(verb, args),
         }
@@ -315,6 +324,7 @@ impl Verbs {
             "read_only_because": failure.as_ref().or(self.about.why_read_only.as_ref()),
             "started": output::iso_text(self.info.started),
             "uptime_secs": self.about.began.elapsed().as_secs(),
+            "file_missing": live::is_file_missing(&self.info),
             "snapshot": self.info.snapshot,
             "branch": self.info.branch,
             "upper": self.info.upper,
