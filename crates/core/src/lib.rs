@@ -3,6 +3,7 @@
 //! Front ends call [`engine`]; stores implement [`store::Store`]; `adit-media` implements [`media::HostDir`].
 
 pub mod acl;
+pub mod cgroup;
 pub mod engine;
 pub mod error;
 pub mod host;
@@ -12,6 +13,7 @@ pub mod numbers;
 pub mod overlay;
 pub mod path;
 pub mod paths;
+pub mod process;
 pub mod store;
 pub mod transaction;
 pub mod types;

@@ -22,6 +22,7 @@ pub mod holders;
 pub mod mountpoint;
 mod nodes;
 pub mod options;
+mod process;
 mod request;
 pub mod session;
 pub mod sightings;
@@ -29,5 +30,6 @@ pub mod signals;
 
 pub use mountpoint::{MountError, is_stale, umount};
 pub use options::{Applied, MountOptions};
+pub use process::Process;
 pub use session::{Ended, Session, SessionHandle, Until};
 pub use signals::Signals;

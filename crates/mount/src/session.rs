@@ -24,6 +24,7 @@ use rustix::io::Errno;
 
 use crate::activity::{Activity, IdleWatch};
 use crate::caller;
+use crate::control::Doorplate;
 use crate::descriptors::Reserve;
 use crate::fuse::Front;
 use crate::mountpoint::{self, MountError};
@@ -34,8 +35,8 @@ use crate::signals::{self, Signals};
 
 /// After a lazy detach on a signal: how long open files may go on before the process ends.
 const GRACE: Duration = Duration::from_secs(10);
-/// Threads of a mount besides those that serve requests: the session's, of signals, of the socket and of who asks there, and those that unmount.
-const OTHER_THREADS: usize = 8;
+/// Threads of a mount besides those that serve requests: the session's, of signals, of the sockets and of who asks there, and those that unmount.
+const OTHER_THREADS: usize = 9;
 /// What a thread that serves requests takes for them, in bytes: the buffer of `fuser`.
 const REQUEST_LEN_BYTES: usize = (16 << 20) + 4096;
 /// Of a thread, in bytes: what the standard library asks for.
@@ -43,7 +44,7 @@ const STACK_LEN_BYTES: usize = 2 << 20;
 /// Memory of a mount besides all that, in bytes: what the store knows, and what the allocator keeps for each thread.
 const OTHER_MEMORY_BYTES: usize = 64 << 20;
 /// Descriptors of a mount besides one for each thread that serves requests: the connection, its folder, a socket, and some for what comes.
-const OTHER_DESCRIPTORS: usize = 8;
+const OTHER_DESCRIPTORS: usize = 9;
 /// How long requests in progress are waited for when a mount is ended by force.
 const LAST_REQUESTS: Duration = Duration::from_secs(2);
 
@@ -85,6 +86,7 @@ pub struct SessionHandle {
     activity: Arc<Activity>,
     outcome: Arc<Outcome>,
     events: Sender<Event>,
+    doorplate: Doorplate,
     /// Weak: it holds the connection open.
     kernel: Weak<Kernel>,
 }
@@ -154,7 +156,7 @@ impl Session {
         };
         let activity = Arc::new(Activity::default());
         let front = Front::new(engine.clone(), activity.clone(), &options);
-        let (kernel, nodes, begin) = (front.kernel(), front.nodes(), front.begin());
+        let (kernel, nodes, begin, doorplate) = (front.kernel(), front.nodes(), front.begin(), front.doorplate());
         let mut config = fuser::Config::default();
         config.n_threads = Some(options.threads.get());
         config.clone_fd = true;
@@ -184,7 +186,7 @@ impl Session {
         mountpoint::tune_backing_device(&mountpoint, kernel_writeback);
         let device = mountpoint::find(&mountpoint).map(|entry| entry.device).unwrap_or_default();
         let (outcome, kernel) = (Arc::default(), Arc::downgrade(&teller));
-        let handle = SessionHandle { mountpoint, device, activity, outcome, events, kernel };
+        let handle = SessionHandle { mountpoint, device, activity, outcome, events, doorplate, kernel };
         let mounted = handle.clone();
         let _ = begin.set(Box::new(move || mounted.sync_kernel().unwrap_or(false)));
         Ok(Session { handle, engine, events: received, serving: Some(serving), kernel_writeback, _kernel: teller })
@@ -391,6 +393,11 @@ impl SessionHandle {
     /// Where it is mounted, absolute.
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
+    }
+
+    /// Where the mount tells the door to its process.
+    pub(crate) fn doorplate(&self) -> &Doorplate {
+        &self.doorplate
     }
 
     /// Open files and directories.

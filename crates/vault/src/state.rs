@@ -16,6 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use adit_core::process::ProcessNumber;
 use adit_core::{ErrorKind, FsError, Result};
 use rustix::fs::{FlockOperation, flock};
 use xxhash_rust::xxh3::xxh3_64;
@@ -42,8 +43,8 @@ pub struct StateDir {
     pub abandoned: Vec<PathBuf>,
     /// Slots with journals of another folder, which was at this path before. They are neither recovered nor used.
     pub strange: Vec<PathBuf>,
-    /// Living processes that have slots for the same folder: their ids, 0 for one that is not known.
-    pub others: Vec<u32>,
+    /// Living processes that have slots for the same folder; `None` for one that has not told its number.
+    pub others: Vec<Option<ProcessNumber>>,
     _locks: Vec<File>,
 }
 
@@ -193,15 +194,17 @@ fn try_lock(slot: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Writes this process's id into the lock of its slot, for the messages of others.
+/// Writes this process's number into the lock of its slot, for the messages of others.
 fn tell_holder(mut lock: &File) -> io::Result<()> {
+    let own = ProcessNumber::own();
+    let namespace = own.namespace().map_or_else(String::new, |namespace| format!(" {namespace}"));
     lock.set_len(0)?;
-    lock.write_all(std::process::id().to_string().as_bytes())
+    lock.write_all(format!("{}{namespace}", own.pid()).as_bytes())
 }
 
-/// The process that holds a slot; 0 if it has not told yet.
-fn holder(slot: &Path) -> u32 {
-    fs::read_to_string(slot.join(LOCK_FILE)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+/// The process that holds a slot, if it has told its number yet.
+fn holder(slot: &Path) -> Option<ProcessNumber> {
+    fs::read_to_string(slot.join(LOCK_FILE)).ok()?.parse().ok()
 }
 
 /// What tells a folder from its copies: device, inode, and when it was made (nanoseconds since 1970), where the host knows.

@@ -402,7 +402,7 @@ pub struct MountArgs {
     /// When changes of a volume are safe from a power cut, instead of what it says itself
     #[arg(long, value_enum)]
     pub durability: Option<DurabilityArg>,
-    /// Most memory to use, such as 128M [default: 256M]
+    /// Most memory to use, such as 128M [default: 256M, or a quarter of what the control group may have]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub memory: Option<u64>,
     /// Write the log to this file, which everybody may read; in the foreground as well as to standard error

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 
-use super::mount_options::{MEMORY_DEFAULT_BYTES, MountRequest, Part};
+use super::mount_options::{MEMORY_DEFAULT_BYTES, MEMORY_MIN_BYTES, MountRequest, Part, memory_default_bytes};
 use super::*;
 use crate::exit_code::Code;
 
@@ -91,7 +91,8 @@ fn blocks_of_a_cache_are_a_small_part_of_the_memory() {
 fn a_mount_has_safe_defaults() {
     let request = mount(&["adit", "mount", "v", "m"]).unwrap();
     assert!(!request.options.allow_other && !request.options.read_only && !request.exclusive && !request.foreground);
-    assert_eq!((request.memory_bytes, request.idle), (MEMORY_DEFAULT_BYTES, None));
+    let default_bytes = memory_default_bytes(adit_core::cgroup::memory_limit_bytes());
+    assert_eq!((request.memory_bytes, request.idle), (default_bytes, None));
     assert_eq!((request.options.source.as_str(), request.options.kind.as_str()), ("v", "vault"));
     assert_eq!(request.password, Origin::Ask);
 }
@@ -305,4 +306,11 @@ fn the_readme_has_the_table_of_exit_codes() {
     }
     let readme = readme.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(readme.contains(&crate::exit_code::of_several()), "the rule for several failures");
+}
+
+#[test]
+fn a_control_group_with_little_memory_gets_a_mount_with_little() {
+    let of = |mib: u64| memory_default_bytes(Some(mib << 20)) >> 20;
+    assert_eq!(memory_default_bytes(None), MEMORY_DEFAULT_BYTES);
+    assert_eq!((of(8), of(64), of(256), of(1024), of(1 << 20)), (MEMORY_MIN_BYTES >> 20, 24, 64, 256, 256));
 }

@@ -567,18 +567,22 @@ impl Filesystem for Front {
         reply.error(Errno::ENOSYS);
     }
 
+    // One question: for the door to this process. See [`Doorplate`](crate::control::Doorplate).
     fn ioctl(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         _fh: FileHandle,
         _flags: IoctlFlags,
-        _cmd: u32,
+        cmd: u32,
         _in_data: &[u8],
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        reply.error(Errno::ENOTTY);
+        match self.doorplate.answer(cmd, req.uid()) {
+            Ok(door) => reply.ioctl(0, &door),
+            Err(e) => reply.error(Errno::from_i32(e.raw_os_error())),
+        }
     }
 
     // ENOSYS once: the kernel then says "always ready", which is true of files.

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use adit_core::engine::{Engine, Lookup};
 use adit_core::overlay::Overlay;
+use adit_core::process::ProcessNumber;
 use adit_core::types::{FileName, Ino};
 use adit_core::{ErrorKind, FsError};
 use adit_mount::session::Former;
@@ -87,7 +88,7 @@ impl Process {
                     return changed.done.map(|done| volume_work::restored_json(&done)).map_err(|e| self.failed(&e));
                 }
                 Some(Tried::Open(open)) if is_last => {
-                    let detached = detached(&self.file, std::process::id(), branch);
+                    let detached = detached(&self.file, ProcessNumber::own(), branch);
                     return Err(detached.unwrap_or_else(|| self.in_use(branch, &mounted, &open)));
                 }
                 Some(Tried::Open(open)) => mounted.await_close(&open, deadline),
