@@ -780,6 +780,44 @@ fn copies_into_a_mounted_vault_keep_the_first_of_two_names_that_are_one() {
     m.expect_sound();
 }
 
+/// Programs open, follow and ask for what others replace by a rename at that moment. The kernel asks for the name, and then for what it was
+/// told that the name leads to.
+#[test]
+fn what_others_replace_all_the_while_can_be_opened() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&[]).expect(0);
+    let (file, link) = (m.at("file"), m.at("link"));
+    let write = |at: &Path| fs::write(at, "content").unwrap();
+    let point = |at: &Path| std::os::unix::fs::symlink("file", at).unwrap();
+    write(&file);
+    point(&link);
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for n in 0..2 {
+            let (file, link, ended) = (&file, &link, &ended);
+            scope.spawn(move || {
+                let new = file.with_file_name(format!("new-{n}"));
+                while !ended.load(Ordering::SeqCst) {
+                    write(&new);
+                    fs::rename(&new, file).unwrap();
+                    point(&new);
+                    fs::rename(&new, link).unwrap();
+                }
+            });
+        }
+        let until = Instant::now() + Duration::from_secs(3);
+        let mut wrong = Vec::new();
+        while Instant::now() < until {
+            let used = [fs::read(&file).map(drop), fs::read_link(&link).map(drop), fs::metadata(&link).map(drop)];
+            wrong.extend(used.into_iter().filter_map(Result::err));
+        }
+        ended.store(true, Ordering::SeqCst);
+        assert!(wrong.is_empty(), "{} failed, the first one with {}", wrong.len(), wrong[0]);
+    });
+    m.umount();
+    m.expect_sound();
+}
+
 /// As on ext4: it is empty, has no name, and keeps attributes of its own.
 #[test]
 fn an_open_directory_that_was_removed_or_replaced_is_empty_and_nameless() {

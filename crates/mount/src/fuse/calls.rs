@@ -188,14 +188,10 @@ impl Filesystem for Front {
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        match self.ask(Asked::Unlink, parent, |engine, parent| engine.unlink(Ino(parent.0), name_of(name)?)) {
-            Ok(remains) => {
-                reply.ok();
-                // Most of the work, and nobody waits for it.
-                self.requests.quietly(Asked::Unlink, Ino(parent.0), |_| drop(remains));
-            }
-            Err(e) => reply.error(e),
-        }
+        answer_empty(
+            self.ask(Asked::Unlink, parent, |engine, parent| engine.unlink(Ino(parent.0), name_of(name)?)),
+            reply,
+        );
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -536,9 +532,6 @@ impl Filesystem for Front {
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        if !self.has_xattrs() {
-            return reply.error(Errno::ENOSYS);
-        }
         xattrs::answer(
             self.ask(Asked::Listxattr, ino, |engine, ino| self.list_xattrs(engine, req, Ino(ino.0))),
             size,

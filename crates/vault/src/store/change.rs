@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use adit_core::media::{HostEntry, NewFile, Published, Remains};
+use adit_core::media::{HostEntry, NewFile, Published};
 use adit_core::store::NewNode;
 use adit_core::types::{Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr};
 use adit_core::{ErrorKind, FsError, Result};
@@ -264,37 +264,42 @@ pub(super) fn symlink(
     Ok(attr)
 }
 
-/// Removes a file or link. What is returned is best dropped when nobody waits any more.
-pub(super) fn unlink(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>) -> Result<Remains> {
+/// Removes a file or link.
+pub(super) fn unlink(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>) -> Result<()> {
     let (_naming, op) = shared.begin_naming()?;
     let dir = shared.directory(parent)?;
     let found = find_any(shared, &dir, name)?;
     if let Shape::Directory(_) = found.shape {
         return Err(ErrorKind::IsDirectory.into());
     }
-    let failed = |e: std::io::Error| FsError::from(e).on("unlink", &found.path);
     let unlinking = op.unlinking(found.host_ino, || shared.header_nonce(&found))?;
     shared.kept.remove(found.attr.ino);
-    let remains = if found.shape == Shape::PlainFile {
-        shared.root.remove_at_once(Path::new(&found.path)).map_err(failed)?
-    } else {
-        // A power cut can take it apart before it is moved away.
-        op.intent(&dir.hash)?;
-        let folder = passage(&op, &dir);
-        match shared.root.rename(Path::new(&found.path), Path::new(&folder), RenameFlags::NOREPLACE) {
-            Err(e) if is_cross_device(&e) => steps::remove(shared, &op, &dir, &found)?,
-            other => {
-                other.map_err(failed)?;
-                discard_folder(shared, &folder);
-            }
-        }
-        Remains::default()
-    };
+    shared.part_from(&found);
+    remove_entry(shared, &op, &dir, &found).inspect_err(|_| shared.removed.forget(found.attr.ino))?;
     // From here on the host may have given its number to a file that another thread makes.
     op.unlinked(unlinking);
     shared.nodes.unlinked(found.attr.ino, &dir.id, &found.name);
     shared.touched(&dir);
-    Ok(remains)
+    Ok(())
+}
+
+/// Takes the file or link `found` away from `dir` on the host.
+fn remove_entry(shared: &Shared, op: &Op<'_>, dir: &Arc<DirNode>, found: &Found) -> Result<()> {
+    let failed = |e: std::io::Error| FsError::from(e).on("unlink", &found.path);
+    if found.shape == Shape::PlainFile {
+        return shared.root.remove(Path::new(&found.path), Kind::File).map_err(failed);
+    }
+    // A power cut can take it apart before it is moved away.
+    op.intent(&dir.hash)?;
+    let folder = passage(op, dir);
+    match shared.root.rename(Path::new(&found.path), Path::new(&folder), RenameFlags::NOREPLACE) {
+        Err(e) if is_cross_device(&e) => steps::remove(shared, op, dir, found),
+        other => {
+            other.map_err(failed)?;
+            discard_folder(shared, &folder);
+            Ok(())
+        }
+    }
 }
 
 /// Whether the host does not move a folder to that place, or none that lies where it is.
@@ -331,7 +336,7 @@ pub(super) fn rmdir(shared: &Arc<Shared>, parent: Ino, name: FileName<'_>) -> Re
     let found = shared.find(&dir, name)?;
     let Shape::Directory(id) = &found.shape else { return Err(ErrorKind::NotDirectory.into()) };
     remove_directory(shared, &op, &dir, &found, id)?;
-    shared.removed.add(found.attr);
+    shared.part_from(&found);
     shared.nodes.unlinked(found.attr.ino, &dir.id, &found.name);
     Ok(())
 }

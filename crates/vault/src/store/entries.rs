@@ -12,7 +12,8 @@ use unicode_normalization::is_nfd;
 
 use super::change::{DEPTH_MAX, lies_below};
 use super::nodes::{DirNode, Place, Seen, What};
-use super::{Shared, VaultFile};
+use super::removed::Remains;
+use super::{Shared, UNLINKED_FILE, VaultFile};
 use crate::check::name::was_an_entry;
 use crate::format::DirId;
 use crate::format::content::object;
@@ -383,7 +384,7 @@ impl Shared {
     /// has put another file in its place.
     fn used_file(&self, ino: Ino) -> Result<Option<(Arc<VaultFile>, Attr)>> {
         let failed = |e: std::io::Error| {
-            FsError::from(e).on("stat", self.object_path(ino).unwrap_or_else(|| "an unlinked file".to_owned()))
+            FsError::from(e).on("stat", self.object_path(ino).unwrap_or_else(|| UNLINKED_FILE.to_owned()))
         };
         let Some(file) = self.live_file(ino) else { return Ok(None) };
         let host = file.host().stat().map_err(failed)?;
@@ -397,25 +398,30 @@ impl Shared {
     }
 
     pub(super) fn attr_of(&self, ino: Ino) -> Result<Attr> {
-        if let Some(attr) = self.removed.get(ino) {
+        if let Some(attr) = self.removed.attr(ino) {
             return Ok(attr);
         }
         if let Some((file, host)) = self.used_file(ino)? {
             drop(file);
-            let path = || self.object_path(ino).unwrap_or_else(|| "an unlinked file".to_owned());
+            let path = || self.object_path(ino).unwrap_or_else(|| UNLINKED_FILE.to_owned());
             let size = self.layout.cleartext_size(host.size).map_err(|e| corrupt(&path(), e))?;
             return Ok(Attr { ino, size, nlink: u32::from(self.nodes.place(ino).is_some()), ..host });
         }
         let kind = if ino == Ino::ROOT { Kind::Directory } else { self.known(ino)?.what.kind() };
-        let path = self.object_path(ino).ok_or(ErrorKind::Stale)?;
-        let host = match self.root.stat(Path::new(&path)) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(ErrorKind::Stale.into()),
-            other => other.map_err(|e| FsError::from(e).on("stat", &path))?,
+        let path = self.object_path(ino);
+        let found = path.as_ref().map(|path| self.root.stat(Path::new(path)));
+        let path = path.unwrap_or_else(|| UNLINKED_FILE.to_owned());
+        let host = match found {
+            Some(Err(e)) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+            Some(Ok(host)) => Ok(host),
+            _ => self.removed.file(ino).ok_or(ErrorKind::Stale)?.stat(),
         };
+        let host = host.map_err(|e| FsError::from(e).on("stat", &path))?;
+        let has_name = self.nodes.place(ino).is_some() || ino == Ino::ROOT;
         match kind {
             Kind::Directory if host.kind == Kind::Directory => Ok(Attr { ino, ..host }),
             Kind::Directory => Err(corrupt(&path, "not a folder")),
-            _ => self.clear_attr(&path, kind, Attr { ino, ..host }),
+            _ => Ok(Attr { nlink: has_name.into(), ..self.clear_attr(&path, kind, Attr { ino, ..host })? }),
         }
     }
 
@@ -428,11 +434,12 @@ impl Shared {
         let set = if is_link { SetAttr { perm: None, ..*set } } else { *set };
         let path = self.object_path(ino);
         let failed =
-            |e: std::io::Error| FsError::from(e).on("set attributes of", path.as_deref().unwrap_or("an unlinked file"));
-        match (self.used_file(ino)?, &path) {
-            (Some((file, _)), _) => file.host().set_attr(&set).map_err(failed),
-            (None, Some(path)) => self.root.set_attr(Path::new(path), &set).map_err(failed),
-            (None, None) => Err(ErrorKind::Stale.into()),
+            |e: std::io::Error| FsError::from(e).on("set attributes of", path.as_deref().unwrap_or(UNLINKED_FILE));
+        match (self.used_file(ino)?, &path, self.removed.file(ino)) {
+            (Some((file, _)), ..) => file.host().set_attr(&set).map_err(failed),
+            (None, _, Some(file)) => file.set_attr(&set).map_err(failed),
+            (None, Some(path), None) => self.root.set_attr(Path::new(path), &set).map_err(failed),
+            (None, None, None) => Err(ErrorKind::Stale.into()),
         }?;
         set.perm.into_iter().try_for_each(|perm| self.open_way_to(ino, perm))
     }
@@ -463,12 +470,38 @@ impl Shared {
     }
 
     pub(super) fn link_target(&self, ino: Ino) -> Result<Vec<u8>> {
+        if let Some(target) = self.removed.target(ino) {
+            return Ok(target);
+        }
         let path = self.object_path(ino).ok_or(ErrorKind::Stale)?;
         if self.known(ino)?.what.kind() != Kind::Symlink {
             return Err(ErrorKind::InvalidInput.into());
         }
-        let bytes = self.small_part(&path, object::max_encoded_bytes(&self.content))?.ok_or(ErrorKind::Stale)?;
-        object::decode_symlink(&self.content, &bytes).map(String::into_bytes).map_err(|e| corrupt(&path, e))
+        self.target_at(&path)?.ok_or_else(|| ErrorKind::Stale.into())
+    }
+
+    /// The target in the `symlink.c9r` at `path`; None if that is not there.
+    fn target_at(&self, path: &str) -> Result<Option<Vec<u8>>> {
+        let Some(bytes) = self.small_part(path, object::max_encoded_bytes(&self.content))? else { return Ok(None) };
+        let target = object::decode_symlink(&self.content, &bytes).map_err(|e| corrupt(path, e))?;
+        Ok(Some(target.into_bytes()))
+    }
+
+    /// `found` is about to lose its name: who knows it goes on with what is left. Where the host holds no files, or what it is cannot be
+    /// read, that is nothing.
+    pub(super) fn part_from(&self, found: &Found) {
+        let remains = match &found.shape {
+            Shape::Directory(_) => Some(Remains::Directory(found.attr)),
+            Shape::Symlink => {
+                let target = self.target_at(&format!("{}/{SYMLINK_FILE}", found.path)).ok().flatten();
+                target.map(|target| Remains::Symlink(found.attr, target))
+            }
+            Shape::PlainFile | Shape::LongFile => found
+                .content_path()
+                .and_then(|path| self.root.hold(Path::new(&path)))
+                .map(|file| Remains::File(Arc::from(file))),
+        };
+        remains.into_iter().for_each(|remains| self.removed.add(found.attr.ino, remains));
     }
 
     /// The cleartext name of an entry, or why it cannot be read.

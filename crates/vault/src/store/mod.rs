@@ -6,7 +6,7 @@
 //! - [`change`]: create, mkdir, symlink, unlink, rmdir;
 //! - [`rename`]: moves, replacement, exchange; [`steps`]: those that are several operations of the host;
 //! - [`leftovers`]: folders that could not be removed yet;
-//! - [`removed`]: directories that are gone, and open;
+//! - [`removed`]: objects that are gone, and known;
 //! - [`thrift`]: what is kept open gives its descriptors back first.
 //!
 //! Locking: `naming` is held shared by everything that goes from a name to an object or back, and alone by what takes
@@ -37,7 +37,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use adit_core::media::{HostDir, Remains, SyncTarget};
+use adit_core::media::{HostDir, HostFile, SyncTarget};
 use adit_core::store::{Capabilities, Created, DirEntry, NewNode, Spelling, Store, StoreFile};
 use adit_core::types::{Access, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, StatFs};
 use adit_core::{ErrorKind, FsError, Result};
@@ -57,6 +57,8 @@ use crate::format::{ContentCipher, DirId, Layout, Masterkey, NameCipher, VaultCo
 use crate::journal::recover::{self, RecoveryReport};
 use crate::journal::{Journal, Op, VaultId, open_as_owner};
 
+/// The name in messages of a file that has lost its own.
+const UNLINKED_FILE: &str = "an unlinked file";
 /// How often changes are made durable in the background, so that a power cut costs at most this much of them.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5);
 /// How often the background thread looks whether the journal has grown.
@@ -496,17 +498,12 @@ fn open_file(shared: &Arc<Shared>, ino: Ino, access: Access) -> Result<Arc<Vault
         drop(live);
     } else if let Some(file) = live {
         if file::writable(access) {
-            // One that is writable already needs no name for it.
-            file.ensure_writable(|| {
-                let path = shared.object_path(ino).ok_or(ErrorKind::Stale)?;
-                open_host(shared, &path, access)
-            })?;
+            file.ensure_writable(|| open_host(shared, ino, access).map(|(host, _)| host))?;
         }
         shared.kept.keep(ino, &file);
         return Ok(file);
     }
-    let path = shared.object_path(ino).ok_or(ErrorKind::Stale)?;
-    let host = open_host(shared, &path, access)?;
+    let (host, path) = open_host(shared, ino, access)?;
     // Before its header is read: that one is of this version, or a later one that is looked at again.
     let stat = host.stat().map_err(|e| FsError::from(e).on("open", &path))?;
     let (header, cipher) = file::open_content(shared, &path, &*host)?;
@@ -520,8 +517,21 @@ fn open_file(shared: &Arc<Shared>, ino: Ino, access: Access) -> Result<Arc<Vault
     Ok(file)
 }
 
-fn open_host(shared: &Shared, path: &str, access: Access) -> Result<Arc<dyn adit_core::media::HostFile>> {
-    open_as_owner(&*shared.root, Path::new(path), access).map(Arc::from).map_err(|e| FsError::from(e).on("open", path))
+/// Opens the host's file of `ino`, where it lies or, if it has lost its name, as it is held. Second, what messages call it.
+fn open_host(shared: &Shared, ino: Ino, access: Access) -> Result<(Arc<dyn HostFile>, String)> {
+    let path = shared.object_path(ino);
+    let opened = path.as_deref().map(|path| open_as_owner(&*shared.root, Path::new(path), access));
+    let subject = path.unwrap_or_else(|| UNLINKED_FILE.to_owned());
+    let opened = match opened {
+        Some(Err(e)) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+        Some(Ok(file)) => Ok(file),
+        absent => match (shared.removed.open(ino, access), absent) {
+            (Some(opened), _) => opened,
+            (None, Some(absent)) => absent,
+            (None, None) => return Err(ErrorKind::Stale.into()),
+        },
+    };
+    opened.map(|file| (Arc::from(file), subject.clone())).map_err(|e| FsError::from(e).on("open", subject))
 }
 
 impl Store for VaultStore {
@@ -580,7 +590,7 @@ impl Store for VaultStore {
 
     fn read_dir(&self, dir: Ino, start: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>) -> Result<()> {
         let _naming = self.shared.naming.read();
-        if self.shared.removed.get(dir).is_some() {
+        if self.shared.removed.contains(dir) {
             return Ok(());
         }
         let dir = self.shared.directory(dir)?;
@@ -616,10 +626,6 @@ impl Store for VaultStore {
     }
 
     fn unlink(&self, parent: Ino, name: FileName<'_>) -> Result<()> {
-        self.unlink_at_once(parent, name).map(drop)
-    }
-
-    fn unlink_at_once(&self, parent: Ino, name: FileName<'_>) -> Result<Remains> {
         change::unlink(&self.shared, parent, name)
     }
 
@@ -644,7 +650,7 @@ impl Store for VaultStore {
     }
 
     fn sync_dir(&self, dir: Ino) -> Result<()> {
-        if self.shared.journal.is_none() || self.shared.removed.get(dir).is_some() {
+        if self.shared.journal.is_none() || self.shared.removed.contains(dir) {
             return Ok(());
         }
         // A new object without a durable header or id would not survive under its durable name.

@@ -103,13 +103,14 @@ pub(super) fn rename(
     };
     // A host that keeps removed files that are open would keep this one.
     to.found.iter().for_each(|target| shared.kept.remove(target.attr.ino));
-    move_on_host(shared, &op, &from, &to, source)?;
+    to.found.iter().for_each(|target| shared.part_from(target));
+    move_on_host(shared, &op, &from, &to, source)
+        .inspect_err(|_| to.found.iter().for_each(|target| shared.removed.forget(target.attr.ino)))?;
     if let Some((unlinking, target)) = replaced {
         op.unlinked(unlinking);
         shared.nodes.unlinked(target.attr.ino, &to.dir.id, &target.name);
         if let Shape::Directory(id) = &target.shape {
             shared.unsynced.lock().forget(id);
-            shared.removed.add(target.attr);
         }
     }
     op.renumbered(mark_moved(shared, source, &to).as_slice());
