@@ -780,6 +780,39 @@ fn copies_into_a_mounted_vault_keep_the_first_of_two_names_that_are_one() {
     m.expect_sound();
 }
 
+/// Two devices made a folder, and a link, of one name: the sync keeps what the other one wrote inside the entry's folder.
+#[test]
+fn a_second_version_inside_an_entry_is_warned_of() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&[]).expect(0);
+    fs::create_dir(m.at("folder")).unwrap();
+    std::os::unix::fs::symlink("one", m.at("link")).unwrap();
+    let mut parts = 0;
+    for prefix in fs::read_dir(m.bench.vault().join("d")).unwrap() {
+        for content in fs::read_dir(prefix.unwrap().path()).unwrap() {
+            for entry in fs::read_dir(content.unwrap().path()).unwrap().map(|entry| entry.unwrap().path()) {
+                for part in ["dir", "symlink"] {
+                    let at = entry.join(format!("{part}.c9r"));
+                    if at.exists() {
+                        fs::copy(&at, entry.join(format!("{part}.sync-conflict-20261125-120000-ABCDEFG.c9r"))).unwrap();
+                        parts += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(parts, 2);
+    let warnings = || m.bench.run(["status", "mnt", "--json"]).expect(0).json()["warnings"].as_u64().unwrap();
+    let before = warnings();
+    m.remount(&[]);
+    for _ in 0..3 {
+        assert_eq!(fs::read_dir(m.mnt()).unwrap().count(), 2);
+    }
+    assert_eq!((before, warnings()), (0, 2), "each once");
+    m.umount();
+    m.expect_sound();
+}
+
 /// Programs open, follow and ask for what others replace by a rename at that moment. The kernel asks for the name, and then for what it was
 /// told that the name leads to.
 #[test]

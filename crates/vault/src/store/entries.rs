@@ -13,8 +13,8 @@ use unicode_normalization::is_nfd;
 use super::change::{DEPTH_MAX, lies_below};
 use super::nodes::{DirNode, Place, Seen, What};
 use super::removed::Remains;
+use super::versions::{Odd, Oddity};
 use super::{Shared, UNLINKED_FILE, VaultFile};
-use crate::check::name::was_an_entry;
 use crate::format::DirId;
 use crate::format::content::object;
 use crate::format::names::{
@@ -136,8 +136,11 @@ pub(super) fn spelling(name: FileName<'_>) -> Spelling {
 }
 
 impl Shared {
-    /// Encrypts a name as it is: new ones are normalised by whoever makes them.
+    /// Encrypts a name as it is: new ones are normalised by whoever makes them. That of a second version leads to where that lies.
     pub(super) fn seal_name(&self, dir: &DirNode, name: &str) -> Result<Sealed> {
+        if let Some(sealed) = self.versions.sealed(&dir.id, name) {
+            return Ok(sealed);
+        }
         let full = self
             .names
             .encrypt_name_as_found(name, dir.context)
@@ -200,9 +203,16 @@ impl Shared {
     pub(super) fn find(&self, dir: &Arc<DirNode>, name: FileName<'_>) -> Result<Found> {
         let Ok(name) = text(name) else { return Err(ErrorKind::NotFound.into()) };
         let normal = nfc(name);
-        match self.find_sealed(dir, &normal) {
+        let found = match self.find_sealed(dir, &normal) {
             // Names that another program encrypted without normalising them are listed as they are; so they open.
             Err(e) if e.is_not_found() && *normal != *name => self.find_sealed(dir, name),
+            other => other,
+        };
+        match found {
+            Err(e) if e.is_not_found() => match self.versions.forget(&dir.id, &normal) || self.survey(dir) {
+                true => self.find_sealed(dir, &normal),
+                false => Err(e),
+            },
             other => other,
         }
     }
@@ -538,12 +548,8 @@ impl Shared {
         Ok(name.map_err(|why| (ErrorKind::Corrupt, why)))
     }
 
-    pub(super) fn list(
-        &self,
-        dir: &Arc<DirNode>,
-        start: u64,
-        sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
-    ) -> Result<()> {
+    /// The names in the content folder of `dir` that have the form of an entry's, with number and kind.
+    pub(super) fn stored_entries(&self, dir: &DirNode) -> Result<Vec<(Box<str>, u64, Option<Kind>)>> {
         let content = dir.hash.path();
         let mut entries = Vec::new();
         let listed = self.root.list(Path::new(&content), &mut |e| {
@@ -558,22 +564,57 @@ impl Shared {
             std::io::ErrorKind::NotFound => corrupt(&content, "the directory's content folder is not there"),
             _ => FsError::from(e).on("list", &content),
         })?;
-        let mut left_out = Vec::new();
-        for (n, (stored, host_ino, kind)) in entries.into_iter().enumerate().skip(start as usize) {
-            let path = format!("{content}/{stored}");
-            let name = match self.open_name(dir, &stored)? {
-                Ok(name) => name,
-                Err((kind, why)) => {
-                    tracing::warn!("{path}: left out of its directory: {why}");
-                    left_out.extend(self.why_left_out(dir, &stored, &why).map(|why| (kind, why)));
-                    continue;
-                }
+        Ok(entries)
+    }
+
+    pub(super) fn list(
+        &self,
+        dir: &Arc<DirNode>,
+        start: u64,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let entries = self.stored_entries(dir)?;
+        let mut cookie = 0;
+        let mut hand_out = |stored: &str, host_ino: u64, kind: Option<Kind>, name: &str| {
+            cookie += 1;
+            let Some(name) = FileName::new(name.as_bytes()).ok().filter(|_| cookie > start) else {
+                return ControlFlow::Continue(());
             };
-            let (ino, kind) = self.glance(&path, &stored, host_ino, kind);
-            let Ok(name) = FileName::new(name.as_bytes()) else { continue };
-            let entry = DirEntry { cookie: n as u64 + 1, ino, kind, name };
-            if sink(entry).is_break() {
-                return Ok(());
+            let (ino, kind) = self.glance(&format!("{}/{stored}", dir.hash), stored, host_ino, kind);
+            sink(DirEntry { cookie, ino, kind, name })
+        };
+        let (mut odd, mut why_odd) = (Vec::new(), Vec::new());
+        for (stored, host_ino, kind) in &entries {
+            match self.open_name(dir, stored)? {
+                Ok(name) => {
+                    if hand_out(stored, *host_ino, *kind, &name).is_break() {
+                        return Ok(());
+                    }
+                }
+                Err(why) => {
+                    odd.push(Odd { stored: stored.clone(), host_ino: *host_ino, kind: *kind });
+                    why_odd.push((stored, why));
+                }
+            }
+        }
+        let is_stored = |at: &str| entries.iter().any(|(stored, ..)| **stored == *at);
+        let found = self.examine_odd(dir, &mut odd, is_stored);
+        let mut left_out = Vec::new();
+        for (Odd { stored, host_ino, kind }, oddity) in odd.iter().zip(found) {
+            if let Oddity::Version(name) = oddity {
+                if hand_out(stored, *host_ino, *kind, &name).is_break() {
+                    return Ok(());
+                }
+                continue;
+            }
+            let Some((_, (kind, why))) = why_odd.iter().find(|(odd, _)| *odd == stored) else { continue };
+            let path = format!("{}/{stored}", dir.hash);
+            if matches!(oddity, Oddity::Lost) || self.versions.is_news(&path) {
+                tracing::warn!("{path}: left out of its directory: {why}");
+            }
+            if matches!(oddity, Oddity::Lost) {
+                let why = format!("an entry is left out, its name cannot be used ({path}: {why})");
+                left_out.push((*kind, why));
             }
         }
         // Replaced as a whole: another listing of the directory may ask at any time.
@@ -597,12 +638,6 @@ impl Shared {
         left_out.insert(dir, why);
     }
 
-    /// None of what is another program's file, or a second version that a sync program made.
-    fn why_left_out(&self, dir: &DirNode, stored: &str, why: &str) -> Option<String> {
-        was_an_entry(&self.names, (&dir.id, dir.context), self.threshold, stored)
-            .then(|| format!("an entry is left out, its name cannot be used ({}/{stored}: {why})", dir.hash))
-    }
-
     /// Inode number and kind of an entry, for a listing. What cannot be read is shown all the same.
     fn glance(&self, path: &str, stored: &str, host_ino: u64, kind: Option<Kind>) -> (Ino, Kind) {
         let long = stored.ends_with(C9S);
@@ -611,6 +646,7 @@ impl Shared {
         }
         let looked =
             self.root.stat(Path::new(path)).map_err(FsError::from).and_then(|entry| self.examine(path, long, entry));
+        self.tell_copies_of_parts(path);
         match looked {
             Ok((shape, attr)) => (self.nodes.ino_of_host(attr.ino.0), shape.kind()),
             Err(_) => (self.nodes.ino_of_host(host_ino), if long { Kind::File } else { Kind::Directory }),

@@ -5,6 +5,7 @@
 //! - [`entries`]: ciphertext paths, lookup, listing;
 //! - [`change`]: create, mkdir, symlink, unlink, rmdir;
 //! - [`rename`]: moves, replacement, exchange; [`steps`]: those that are several operations of the host;
+//! - [`versions`]: second versions that sync programs made;
 //! - [`leftovers`]: folders that could not be removed yet;
 //! - [`removed`]: objects that are gone, and known;
 //! - [`thrift`]: what is kept open gives its descriptors back first.
@@ -27,6 +28,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 mod thrift;
+mod versions;
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -51,6 +53,7 @@ use self::leftovers::Leftovers;
 use self::nodes::{DirNode, Nodes, What};
 use self::removed::Removed;
 use self::thrift::Thrift;
+use self::versions::Versions;
 use crate::format::content::CHUNK_CLEAR_BYTES;
 use crate::format::names::{DATA_DIR, DIR_FILE};
 use crate::format::{ContentCipher, DirId, Layout, Masterkey, NameCipher, VaultConfig};
@@ -147,6 +150,7 @@ pub(crate) struct Shared {
     /// Per directory, what its latest whole listing left out.
     left_out: Mutex<HashMap<Ino, Vec<entries::Unnamed>>>,
     leftovers: Leftovers,
+    versions: Versions,
     /// See [`Store::wind_up`].
     winding_up: AtomicBool,
 }
@@ -225,6 +229,7 @@ impl VaultStore {
             left_out: Mutex::default(),
             kept,
             leftovers: Leftovers::default(),
+            versions: Versions::default(),
             winding_up: AtomicBool::new(false),
         });
         // From here on an error closes the journal: nobody is to find one that tells nothing.

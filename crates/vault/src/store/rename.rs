@@ -241,7 +241,7 @@ fn check_move(shared: &Shared, source: &Found, to: &Side) -> Result<()> {
 /// The rules of `rename(2)` for a target that exists.
 fn check_replace(shared: &Shared, source: &Found, target: &Found) -> Result<()> {
     match (source.shape.kind() == Kind::Directory, &target.shape) {
-        (true, Shape::Directory(id)) => check_empty(shared, &shared.names.dir_hash(id).path()),
+        (true, Shape::Directory(id)) => check_empty(shared, id),
         (true, _) => Err(ErrorKind::NotDirectory.into()),
         (false, Shape::Directory(_)) => Err(ErrorKind::IsDirectory.into()),
         (false, _) => Ok(()),
