@@ -493,7 +493,8 @@ fn two_mounts_of_one_vault() {
     m.mount(&timeouts).expect(0);
     let (vault, mountpoint) = (m.bench.vault_str().to_owned(), second.to_str().unwrap().to_owned());
     let line = ["mount", &vault, &mountpoint, "--password-file", m.bench.password_str()];
-    m.bench.run(line.iter().chain(&timeouts)).expect(0);
+    let told = m.bench.run(line.iter().chain(&timeouts)).expect(0).says("it is mounted on ");
+    told.says("file locks and change notices do not reach from one mount to another");
 
     fs::write(m.at("f"), vec![b'0'; CHUNKS * CHUNK]).unwrap();
     eventually("the other mount sees it", || fs::read(second.join("f")).is_ok_and(|b| b.len() == CHUNKS * CHUNK));
@@ -778,6 +779,72 @@ fn copies_into_a_mounted_vault_keep_the_first_of_two_names_that_are_one() {
     }
     m.umount();
     m.expect_sound();
+}
+
+/// Backup programs read again what has another change time than they were told.
+#[test]
+fn the_times_that_an_exclusive_mount_shows_are_those_after_the_next_mount() {
+    let Some(m) = Mounts::new() else { return };
+    m.mount(&["-o", "exclusive"]).expect(0);
+    let names: Vec<String> = (0..20).map(|n| n.to_string()).chain(["l".repeat(200)]).collect();
+    for name in &names {
+        let mut file = File::create(m.at(name)).unwrap();
+        file.write_all(&[b'a'; 5000]).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        file.write_all(&pattern(70_000)).unwrap();
+        if name.len() == 1 {
+            file.sync_all().unwrap();
+        }
+    }
+    fs::rename(m.at("3"), m.at("moved")).unwrap();
+    fs::set_permissions(m.at("4"), fs::Permissions::from_mode(0o600)).unwrap();
+    OpenOptions::new().write(true).open(m.at("5")).unwrap().set_len(1000).unwrap();
+    let times = || -> Vec<_> {
+        let found = fs::read_dir(m.mnt()).unwrap().map(|entry| {
+            let entry = entry.unwrap();
+            let meta = entry.metadata().unwrap();
+            (entry.file_name(), meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec(), meta.len())
+        });
+        let mut found: Vec<_> = found.collect();
+        found.sort();
+        found
+    };
+    let before = times();
+    for options in [&["-o", "exclusive"][..], &[]] {
+        m.remount(options);
+        assert_eq!(times(), before, "{options:?}");
+    }
+    m.umount();
+    m.expect_sound();
+}
+
+/// To the kernel two mounts are two filesystems. What the second one is told is so, and its way out works.
+#[test]
+fn locks_end_at_the_mount_and_a_bind_mount_shares_them() {
+    let Some(m) = Mounts::new() else { return };
+    if !is_root("bind mounts") {
+        return;
+    }
+    let [second, bound] = ["second", "bound"].map(|name| {
+        fs::create_dir(m.bench.path(name)).unwrap();
+        m.bench.path(name)
+    });
+    let (_off, _bound_off) = (OffAtEnd(second.clone()), OffAtEnd(bound.clone()));
+    assert_eq!(m.mount(&[]).expect(0).stderr, "", "the first one is alone");
+    let line = ["mount", m.bench.vault_str(), second.to_str().unwrap(), "--password-file", m.bench.password_str()];
+    m.bench.run(line).expect(0).says("a bind mount of the first one shares both");
+    let bind = Command::new("mount").arg("--bind").args([m.mnt(), bound.clone()]).start_and_wait().unwrap();
+    assert!(bind.success());
+    fs::write(m.at("f"), "f").unwrap();
+    let first = File::open(m.at("f")).unwrap();
+    first.lock().unwrap();
+    let is_free = |at: &Path| File::open(at.join("f")).unwrap().try_lock().is_ok();
+    eventually("the other mount sees it", || second.join("f").exists());
+    assert_eq!((is_free(&second), is_free(&bound)), (true, false));
+    drop(first);
+    assert!(Command::new("umount").arg(&bound).start_and_wait().unwrap().success());
+    m.bench.run(["umount", second.to_str().unwrap()]).expect(0);
+    m.umount();
 }
 
 /// Two devices made a folder, and a link, of one name: the sync keeps what the other one wrote inside the entry's folder.

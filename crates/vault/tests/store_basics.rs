@@ -1,7 +1,7 @@
 //! The store on a real folder: what was written is there after a remount, in every shape that a name can have.
 
 use std::ops::ControlFlow;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -595,6 +595,40 @@ fn a_kept_file_gives_its_descriptor_to_whoever_needs_one() {
         assert_eq!(faults.fired().len(), 1, "{class:?}");
         faults.disarm();
     }
+}
+
+/// A kernel that keeps times itself sends them with what it writes back: what it showed is shown after it has forgotten the file, and after
+/// the next mount, until somebody changes the file on the host.
+#[test]
+fn change_times_that_a_kernel_showed_are_shown_again() {
+    both(|folder| {
+        let store = folder.open();
+        let long = "long name ".repeat(20);
+        let at = |secs| Timestamp { secs, nanos: 7 };
+        let sent = |secs| SetAttr { mtime: Some(SetTime::At(at(secs))), ctime: Some(at(secs)), ..SetAttr::default() };
+        for (n, secs) in [("f", 1_700_000_000), (&*long, 1_700_000_001), ("host", 1_700_000_002)] {
+            let (attr, file) = store.create(Ino::ROOT, name(n), &new(0o644)).unwrap();
+            file.write_at(&[(0, b"content")]).unwrap();
+            assert_eq!(store.setattr(attr.ino, &sent(secs - 5)).unwrap().ctime, at(secs - 5));
+            assert_eq!(store.setattr(attr.ino, &sent(secs)).unwrap().ctime, at(secs));
+            assert_eq!(store.getattr(attr.ino).unwrap().ctime, at(secs));
+        }
+        let ino = store.lookup(Ino::ROOT, name("host")).unwrap().ino;
+        let path = folder.path_of(&store, ino);
+        drop(store);
+        // Another client.
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        for _ in 0..2 {
+            let store = folder.open();
+            let ctime = |n: &str| store.lookup(Ino::ROOT, name(n)).unwrap().ctime;
+            assert_eq!((ctime("f"), ctime(&long)), (at(1_700_000_000), at(1_700_000_001)));
+            assert!(ctime("host").secs > 1_750_000_000, "what the host says");
+        }
+        let store = folder.open();
+        let ino = store.lookup(Ino::ROOT, name("f")).unwrap().ino;
+        let chmod = SetAttr { perm: Some(0o640), ..SetAttr::default() };
+        assert!(store.setattr(ino, &chmod).unwrap().ctime.secs > 1_750_000_000);
+    });
 }
 
 /// Modes, owners, times and link counts are the host's own, so every client sees the same.

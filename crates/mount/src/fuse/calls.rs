@@ -123,14 +123,14 @@ impl Filesystem for Front {
             size,
             atime: atime.map(convert::set_time),
             mtime: mtime.map(convert::set_time),
-            ctime: ctime.filter(|_| self.agreed.times).map(convert::timestamp),
+            // Sent only by a kernel that keeps it, with kernel write-back.
+            ctime: ctime.map(convert::timestamp),
         };
         let (requests, agreed, block_len, uid) = (self.requests.clone(), self.agreed, self.block_len, req.uid());
         self.run(requests.engine.setattr_may_wait(Ino(ino.0), &set), ino, move || {
             let result = requests.ask(Asked::Setattr, ino, |engine, ino| {
                 let done = match set.is_empty() {
                     _ if Nodes::is_former(Ino(ino.0)) => Err(ErrorKind::Stale.into()),
-                    // A change of ctime alone (kernel write-back sends it), of a store that sets ctime itself.
                     true => engine.getattr(Ino(ino.0), fh.map(fh_of)),
                     false => {
                         let set = Front::with_set_id(agreed, engine, uid, Ino(ino.0), set)?;

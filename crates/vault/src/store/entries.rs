@@ -360,6 +360,7 @@ impl Shared {
         if host.kind != Kind::File {
             return Err(corrupt(path, "not a regular file"));
         }
+        let host = self.change_times.shown(host);
         let size = self.layout.cleartext_size(host.size).map_err(|e| corrupt(path, e))?;
         let perm = if kind == Kind::Symlink { 0o777 } else { host.perm };
         Ok(Attr { kind, size, perm, nlink: 1, ..host })
@@ -397,7 +398,7 @@ impl Shared {
             FsError::from(e).on("stat", self.object_path(ino).unwrap_or_else(|| UNLINKED_FILE.to_owned()))
         };
         let Some(file) = self.live_file(ino) else { return Ok(None) };
-        let host = file.host().stat().map_err(failed)?;
+        let host = self.change_times.shown(file.host().stat().map_err(failed)?);
         if host.nlink > 0 || self.nodes.place(ino).is_none() {
             return Ok(Some((file, host)));
         }
@@ -431,7 +432,7 @@ impl Shared {
         match kind {
             Kind::Directory if host.kind == Kind::Directory => Ok(Attr { ino, ..host }),
             Kind::Directory => Err(corrupt(&path, "not a folder")),
-            _ => Ok(Attr { nlink: has_name.into(), ..self.clear_attr(&path, kind, Attr { ino, ..host })? }),
+            _ => Ok(Attr { ino, nlink: has_name.into(), ..self.clear_attr(&path, kind, host)? }),
         }
     }
 
@@ -445,12 +446,23 @@ impl Shared {
         let path = self.object_path(ino);
         let failed =
             |e: std::io::Error| FsError::from(e).on("set attributes of", path.as_deref().unwrap_or(UNLINKED_FILE));
-        match (self.used_file(ino)?, &path, self.removed.file(ino)) {
-            (Some((file, _)), ..) => file.host().set_attr(&set).map_err(failed),
-            (None, _, Some(file)) => file.set_attr(&set).map_err(failed),
-            (None, Some(path), None) => self.root.set_attr(Path::new(path), &set).map_err(failed),
-            (None, None, None) => Err(ErrorKind::Stale.into()),
-        }?;
+        // What has lost its name is shown to nobody later.
+        let changed = match (self.used_file(ino)?, &path, self.removed.file(ino)) {
+            (Some((file, _)), ..) => {
+                let host = file.host();
+                host.set_attr(&set).and_then(|()| set.ctime.map(|_| host.stat()).transpose())
+            }
+            (None, _, Some(file)) => file.set_attr(&set).map(|()| None),
+            (None, Some(path), None) => {
+                let path = Path::new(path);
+                self.root.set_attr(path, &set).and_then(|()| set.ctime.map(|_| self.root.stat(path)).transpose())
+            }
+            (None, None, None) => return Err(ErrorKind::Stale.into()),
+        };
+        let host = changed.map_err(failed)?;
+        if let (Some(host), Some(ctime), Some(journal)) = (host, set.ctime, &self.journal) {
+            self.change_times.note(journal.state(), &host, ctime);
+        }
         set.perm.into_iter().try_for_each(|perm| self.open_way_to(ino, perm))
     }
 
@@ -498,8 +510,13 @@ impl Shared {
     }
 
     /// `found` is about to lose its name: who knows it goes on with what is left. Where the host holds no files, or what it is cannot be
-    /// read, that is nothing.
+    /// read, that is nothing. Nor of a file or link whose name is spelt in several ways: the kernel can believe for a moment that another
+    /// spelling leads to it still, and what is written there would be nobody's. It is to ask for the name again (`ESTALE`).
     pub(super) fn part_from(&self, found: &Found) {
+        let is_spelt_once = FileName::new(found.name.as_bytes()).is_ok_and(|name| spelling(name) == Spelling::Only);
+        if !is_spelt_once && !matches!(found.shape, Shape::Directory(_)) {
+            return;
+        }
         let remains = match &found.shape {
             Shape::Directory(_) => Some(Remains::Directory(found.attr)),
             Shape::Symlink => {

@@ -5,6 +5,7 @@
 //! - [`entries`]: ciphertext paths, lookup, listing;
 //! - [`change`]: create, mkdir, symlink, unlink, rmdir;
 //! - [`rename`]: moves, replacement, exchange; [`steps`]: those that are several operations of the host;
+//! - [`change_times`]: those that a kernel keeps itself;
 //! - [`versions`]: second versions that sync programs made;
 //! - [`leftovers`]: folders that could not be removed yet;
 //! - [`removed`]: objects that are gone, and known;
@@ -16,6 +17,7 @@
 
 mod buffers;
 mod change;
+mod change_times;
 mod entries;
 mod file;
 mod kept;
@@ -47,6 +49,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use zeroize::Zeroizing;
 
 use self::buffers::Buffers;
+use self::change_times::ChangeTimes;
 use self::file::{Handle, HeaderOrBytes, VaultFile};
 use self::kept::Kept;
 use self::leftovers::Leftovers;
@@ -151,6 +154,7 @@ pub(crate) struct Shared {
     left_out: Mutex<HashMap<Ino, Vec<entries::Unnamed>>>,
     leftovers: Leftovers,
     versions: Versions,
+    change_times: ChangeTimes,
     /// See [`Store::wind_up`].
     winding_up: AtomicBool,
 }
@@ -230,6 +234,7 @@ impl VaultStore {
             kept,
             leftovers: Leftovers::default(),
             versions: Versions::default(),
+            change_times: ChangeTimes::default(),
             winding_up: AtomicBool::new(false),
         });
         // From here on an error closes the journal: nobody is to find one that tells nothing.
@@ -259,6 +264,7 @@ impl VaultStore {
         let report = recover::recover(&*shared.root, &shared.content, &shared.names, id, left, &mut rescue)?;
         if let Some(journal) = &shared.journal {
             shared.leftovers.begin(&*shared.root, journal.state());
+            shared.change_times.begin(journal.state());
         }
         shared.checkpoint(Journal::is_dirty)?;
         Ok(report)
