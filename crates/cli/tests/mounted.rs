@@ -534,11 +534,12 @@ fn mounted_status_counts_what_was_warned_of() {
     m.mount(&[]).expect(0);
     let status = || m.bench.run(["status", "mnt", "--json"]).expect(0).json();
     assert_eq!(status()["warnings"], 0);
-    assert_eq!(fs::read_dir(m.mnt()).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(m.mnt()).unwrap().count(), 2);
+    assert_eq!(fs::read(m.mnt().join("f (conflict)")).unwrap(), b"f");
     let status = status();
     assert!(status["warnings"].as_u64().unwrap() >= 1, "{status}");
     let log = fs::read_to_string(status["log"].as_str().unwrap()).unwrap();
-    assert!(log.contains("(conflict).c9r: left out of its directory"), "{log}");
+    assert!(log.contains("(conflict).c9r: a second version of an entry"), "{log}");
     assert!(m.bench.run(["status", "mnt"]).expect(0).text().contains("UTC"));
     m.umount();
 }

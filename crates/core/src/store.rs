@@ -5,8 +5,8 @@
 //! read-ahead, handles and lookup counts are the engine's ([`crate::engine`]).
 //!
 //! **References.** Each [`Attr`] that `lookup`, `create`, `mkdir`, `mknod`, `symlink` or `link` returns makes its inode
-//! *known*: the store must answer for that number, also after its name is gone while a [`StoreFile`] of it lives, until
-//! the engine calls [`Store::forget`]. Known is a state, not a count: the engine counts. A call to `forget` that races
+//! *known*: the store must answer for that number, also after its name is gone through the store (an object that was found is opened, looked
+//! at and changed as before), until the engine calls [`Store::forget`]. Known is a state, not a count: the engine counts. A call to `forget` that races
 //! with a new `lookup` of the same inode is resolved by the engine, which never runs the two at once for one inode.
 
 use std::ops::ControlFlow;
@@ -14,7 +14,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::error::{ErrorKind, FsError, Result};
-use crate::media::Remains;
 use crate::types::{
     Access, AllocateMode, Attr, Caller, FileName, Ino, Kind, RenameFlags, SetAttr, StatFs, XattrName, XattrSet,
 };
@@ -302,11 +301,6 @@ pub trait Store: Send + Sync {
 
     /// Removes a name that is not a directory. Open files of it stay usable.
     fn unlink(&self, parent: Ino, name: FileName<'_>) -> Result<()>;
-
-    /// As [`Store::unlink`]; what is left to free is for the caller to drop, once it has answered.
-    fn unlink_at_once(&self, parent: Ino, name: FileName<'_>) -> Result<Remains> {
-        self.unlink(parent, name).map(|()| Remains::default())
-    }
 
     /// Removes an empty directory.
     fn rmdir(&self, parent: Ino, name: FileName<'_>) -> Result<()>;

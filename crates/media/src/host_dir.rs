@@ -13,7 +13,7 @@
 //! is another file there ([`trial`]), the named temporary `.adit-<8 hex digits>.tmp` takes its place, and a kill may leave
 //! one of those.
 //!
-//! A removed file can be [held](freeing) until its remover has answered, because freeing its space takes long.
+//! A removed file can be [held](freeing) for those who found it under its name. Freeing its space takes long, and is done by a thread of its own.
 
 use std::ffi::OsStr;
 use std::io;
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use adit_core::host;
-use adit_core::media::{HostDir, HostEntry, HostFile, NewFile, Published, Remains, SyncTarget};
+use adit_core::media::{HeldFile, HostDir, HostEntry, HostFile, NewFile, Published, Remains, SyncTarget};
 use adit_core::types::{Access, Attr, Caller, Kind, RenameFlags, SetAttr, StatFs, Timestamp};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, RawDir, ResolveFlags, Stat, StatxFlags, Uid};
 use rustix::io::{Errno, retry_on_intr};
@@ -34,7 +34,7 @@ mod freeing;
 mod tests;
 mod trial;
 
-use self::freeing::Freeing;
+use self::freeing::{Freeing, Held};
 use self::trial::Links;
 use crate::block_file::{lock_range, lock_whole, punch};
 use crate::host::{
@@ -160,11 +160,8 @@ impl HostDirectory {
     /// Opens a regular file and nothing else. `NONBLOCK`, so that a FIFO that someone put here cannot hang us.
     pub(crate) fn open_regular(&self, path: &Path, access: OFlags) -> io::Result<OwnedFd> {
         let fd = self.open_at(path, access | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
-        match FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) {
-            FileType::RegularFile => Ok(fd),
-            FileType::Directory => Err(Errno::ISDIR.into()),
-            _ => Err(Errno::INVAL.into()),
-        }
+        check_regular(&fd)?;
+        Ok(fd)
     }
 
     /// The ids that a new object with `st` must change to, for `owner`. The group that a set-group-ID directory gave it
@@ -456,11 +453,7 @@ fn open_again(dir: &Parent<'_>, name: &OsStr, perm: u16) -> io::Result<OwnedFd> 
 
 impl HostDir for HostDirectory {
     fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn HostFile>> {
-        let flags = match access {
-            Access::Read => OFlags::RDONLY,
-            Access::Write => OFlags::RDWR,
-        };
-        Ok(self.opened(self.open_regular(path, flags)?))
+        Ok(self.opened(self.open_regular(path, access_flags(access))?))
     }
 
     fn publish(&self, path: &Path, new: &NewFile<'_>) -> io::Result<Box<dyn HostFile>> {
@@ -487,18 +480,7 @@ impl HostDir for HostDirectory {
             retry_on_intr(|| rustix::fs::ftruncate(&fd, size))?;
         }
         // One object for all that is changed: by name, someone else could put another one there in between.
-        let fd = self.open_at(path, OFlags::PATH, Mode::empty())?;
-        if set.uid.is_some() || set.gid.is_some() {
-            let (uid, gid) = ids(set);
-            rustix::fs::chownat(&fd, c"", uid, gid, AtFlags::EMPTY_PATH)?;
-        }
-        if let Some(perm) = set.perm {
-            chmod(&fd, perm)?;
-        }
-        if let Some(times) = times(set) {
-            rustix::fs::utimensat(&fd, c"", &times, AtFlags::EMPTY_PATH)?;
-        }
-        Ok(())
+        set_attr_of(&self.open_at(path, OFlags::PATH, Mode::empty())?, set)
     }
 
     fn list(&self, path: &Path, sink: &mut dyn FnMut(HostEntry<'_>)) -> io::Result<()> {
@@ -548,15 +530,10 @@ impl HostDir for HostDirectory {
         Ok(rustix::fs::unlinkat(&dir, name, flags)?)
     }
 
-    fn remove_at_once(&self, path: &Path) -> io::Result<Remains> {
-        let (dir, name) = self.parent(path)?;
-        let held = self.freeing.hold(|| {
-            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            // A hold that the host refuses (it has no descriptor left) is no reason not to remove.
-            retry_on_intr(|| rustix::fs::openat(&dir, name, flags, Mode::empty())).ok()
-        });
-        rustix::fs::unlinkat(&dir, name, AtFlags::empty())?;
-        Ok(held)
+    fn hold(&self, path: &Path) -> Option<Box<dyn HeldFile>> {
+        // As a place only: that takes no rights. A hold that the host refuses (it has no descriptor left) is none.
+        let held = self.freeing.hold(|| self.open_at(path, OFlags::PATH, Mode::empty()).ok())?;
+        Some(Box::new(held))
     }
 
     fn rename(&self, from: &Path, to: &Path, flags: RenameFlags) -> io::Result<()> {
@@ -591,6 +568,25 @@ impl HostDir for HostDirectory {
         let flags = StatxFlags::MNT_ID | MNT_ID_UNIQUE;
         let mount = retry_on_intr(|| rustix::fs::statx(&self.root, c"", AtFlags::EMPTY_PATH, flags)).ok()?;
         Some((boot ^ u128::from(mount.stx_mnt_id)).to_le_bytes())
+    }
+}
+
+impl HeldFile for Held {
+    fn stat(&self) -> io::Result<Attr> {
+        Ok(attr_of(&rustix::fs::fstat(self.file())?))
+    }
+
+    fn set_attr(&self, set: &SetAttr) -> io::Result<()> {
+        set_attr_of(self.file(), set)
+    }
+
+    fn open(&self, access: Access) -> io::Result<Box<dyn HostFile>> {
+        let flags = access_flags(access) | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        // By its name it cannot be found, and a place cannot be opened anew in another way.
+        let fd =
+            with_proc_path(self.file(), |link| Ok(retry_on_intr(|| rustix::fs::open(link, flags, Mode::empty()))?))?;
+        check_regular(&fd)?;
+        Ok(Box::new(OpenFile { fd, freeing: self.freeing().clone(), lock_is_kept: AtomicBool::new(false) }))
     }
 }
 
@@ -696,6 +692,36 @@ impl HostFile for OpenFile {
     fn descriptor(&self) -> io::Result<OwnedFd> {
         self.fd.try_clone()
     }
+}
+
+fn access_flags(access: Access) -> OFlags {
+    match access {
+        Access::Read => OFlags::RDONLY,
+        Access::Write => OFlags::RDWR,
+    }
+}
+
+fn check_regular(fd: &OwnedFd) -> io::Result<()> {
+    match FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode) {
+        FileType::RegularFile => Ok(()),
+        FileType::Directory => Err(Errno::ISDIR.into()),
+        _ => Err(Errno::INVAL.into()),
+    }
+}
+
+/// Changes attributes, `size` excepted, of what was opened as a place.
+fn set_attr_of(fd: &OwnedFd, set: &SetAttr) -> io::Result<()> {
+    if set.uid.is_some() || set.gid.is_some() {
+        let (uid, gid) = ids(set);
+        rustix::fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH)?;
+    }
+    if let Some(perm) = set.perm {
+        chmod(fd, perm)?;
+    }
+    if let Some(times) = times(set) {
+        rustix::fs::utimensat(fd, c"", &times, AtFlags::EMPTY_PATH)?;
+    }
+    Ok(())
 }
 
 /// The folder itself is the empty path of the seam, and `.` for the host.

@@ -194,23 +194,6 @@ fn files_are_made_changed_renamed_and_removed() {
 }
 
 #[test]
-fn a_removal_is_answered_before_its_space_is_free() {
-    if !fuse_usable("removal") {
-        return;
-    }
-    let mounted = Mounted::new(MemStore::new());
-    fs::write(mounted.path("f"), b"content").expect("write");
-    let (free, now) = std::sync::mpsc::channel();
-    mounted.store.free_next(now);
-    // Would wait for ever if it waited for that.
-    fs::remove_file(mounted.path("f")).expect("removes");
-    assert!(!mounted.path("f").exists(), "and others go on meanwhile");
-    fs::write(mounted.path("f"), b"another").expect("the name is free");
-    free.send(()).expect("its remains are waiting");
-    mounted.end();
-}
-
-#[test]
 fn create_exclusive_truncate_and_append_mean_what_open_says() {
     if !fuse_usable("open flags") {
         return;

@@ -25,6 +25,9 @@ use crate::format::config::CONFIG_FILE_NAME;
 
 /// Processes that can have one vault open at once.
 const SLOTS: u32 = 64;
+/// How often a shared lock on a vault's folder is tried, and how long it is waited for between two tries.
+const SHARED_TRIES: u32 = 10;
+const SHARED_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 /// Folder of a vault that holds all contents; it is never replaced.
 const CONTENT_FOLDER: &str = "d";
 /// File in a slot that is locked while it is in use.
@@ -54,7 +57,7 @@ pub struct StateDir {
 pub struct FolderLock(#[expect(dead_code, reason = "held, not used")] Option<File>);
 
 impl FolderLock {
-    /// Takes the lock on `root` without waiting. Where the host has no locks on folders (some network filesystems), it
+    /// Takes the lock on `root`, waiting for a tenth of a second at most. Where the host has no locks on folders (some network filesystems), it
     /// is taken as granted: then the slots of the state directory are all that can tell.
     ///
     /// # Errors
@@ -84,11 +87,17 @@ impl FolderLock {
             Err(e) => return Err(FsError::from(e).on("open", root.display())),
         };
         let how = if alone { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
-        match flock(&folder, how) {
-            Ok(()) => Ok(FolderLock(Some(folder))),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(FsError::new(ErrorKind::Busy).on("lock", root.display())),
-            Err(_) => Ok(FolderLock(None)),
+        // Whoever only asks whether anybody has it, has it alone for a moment; a repair for longer.
+        let tries = if alone { 1 } else { SHARED_TRIES };
+        for left in (0..tries).rev() {
+            match flock(&folder, how) {
+                Ok(()) => return Ok(FolderLock(Some(folder))),
+                Err(rustix::io::Errno::WOULDBLOCK) if left > 0 => std::thread::sleep(SHARED_PAUSE),
+                Err(rustix::io::Errno::WOULDBLOCK) => break,
+                Err(_) => return Ok(FolderLock(None)),
+            }
         }
+        Err(FsError::new(ErrorKind::Busy).on("lock", root.display()))
     }
 }
 

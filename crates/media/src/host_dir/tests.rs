@@ -329,36 +329,33 @@ fn files_outlive_their_names() {
 }
 
 #[test]
-fn what_is_removed_at_once_is_freed_with_its_remains() {
+fn what_is_held_can_be_used_without_a_name() {
     let mut f = fixture();
     // Whatever filesystem this is.
     f.host.freeing = Arc::new(Freeing::holding(2));
-    let path = |n: usize| format!("f{n}");
-    let numbers: Vec<_> =
-        (0..3).map(|n| f.host.publish(Path::new(&path(n)), &content(b"abc")).unwrap().stat().unwrap().ino.0).collect();
-    let exists = |number: u64| {
-        let fds = fs::read_dir("/proc/self/fd").unwrap();
-        fds.flatten().any(|fd| fs::metadata(fd.path()).is_ok_and(|m| m.ino() == number && m.nlink() == 0))
-    };
-    let remains: Vec<_> = (0..3).map(|n| f.host.remove_at_once(Path::new(&path(n))).unwrap()).collect();
-    assert!(names(&f.host, "").is_empty(), "the names are gone");
-    // Each takes a thread when it is freed: there are few of them, and what comes then is freed in its removal.
-    assert_eq!(remains.iter().map(Remains::is_some).collect::<Vec<_>>(), [true, true, false]);
-    assert_eq!(numbers.iter().map(|&n| exists(n)).collect::<Vec<_>>(), [true, true, false]);
-    drop(remains);
-    assert!(!numbers.iter().any(|&n| exists(n)));
-    f.host.publish(Path::new("f"), &content(b"abc")).unwrap();
-    assert!(f.host.remove_at_once(Path::new("f")).unwrap().is_some(), "there is room again");
-    // As any removal: no directories, and nothing through a link.
-    f.host.make_dir(Path::new("d"), 0o755, None).unwrap();
-    assert_eq!(errno(f.host.remove_at_once(Path::new("d"))), Some(libc::EISDIR));
-    assert_eq!(errno(f.host.remove_at_once(Path::new("absent"))), Some(libc::ENOENT));
-    assert!(!f.host.remove_at_once(Path::new("absent")).is_ok_and(|r| r.is_some()));
-    fs::write(f.dir.path().join("outside"), b"stays").unwrap();
-    symlink("outside", f.dir.path().join("link")).unwrap();
-    drop(f.host.remove_at_once(Path::new("link")).unwrap());
-    assert_eq!(names(&f.host, ""), ["d", "outside"].map(String::from).into());
-    f.host.statfs().unwrap();
+    let (a, b) = (Path::new("a"), Path::new("b"));
+    for path in [a, b, Path::new("c")] {
+        f.host.publish(path, &content(b"abc")).unwrap();
+    }
+    let held = [a, b].map(|path| f.host.hold(path).unwrap());
+    assert!(f.host.hold(Path::new("c")).is_none(), "there is an end to it");
+    f.host.remove(a, Kind::File).unwrap();
+    f.host.rename(Path::new("c"), b, RenameFlags::empty()).unwrap();
+    for file in &held {
+        let (found, set) = (file.stat().unwrap(), SetAttr { perm: Some(0o600), ..SetAttr::default() });
+        file.set_attr(&set).unwrap();
+        let open = file.open(Access::Write).unwrap();
+        open.write_at(3, b"def").unwrap();
+        let mut buf = [0; 8];
+        assert_eq!(file.open(Access::Read).unwrap().read_at(0, &mut buf).unwrap(), 6);
+        let now = open.stat().unwrap();
+        assert_eq!((&buf[..6], now.ino, now.perm, now.nlink), (&b"abcdef"[..], found.ino, 0o600, 0));
+    }
+    drop(held);
+    f.host.freeing.settle();
+    f.host.publish(a, &content(b"abc")).unwrap();
+    assert!(f.host.hold(a).is_some(), "there is room again");
+    assert!(f.host.hold(Path::new("absent")).is_none());
 }
 
 #[test]

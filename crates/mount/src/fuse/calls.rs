@@ -123,14 +123,14 @@ impl Filesystem for Front {
             size,
             atime: atime.map(convert::set_time),
             mtime: mtime.map(convert::set_time),
-            ctime: ctime.filter(|_| self.agreed.times).map(convert::timestamp),
+            // Sent only by a kernel that keeps it, with kernel write-back.
+            ctime: ctime.map(convert::timestamp),
         };
         let (requests, agreed, block_len, uid) = (self.requests.clone(), self.agreed, self.block_len, req.uid());
         self.run(requests.engine.setattr_may_wait(Ino(ino.0), &set), ino, move || {
             let result = requests.ask(Asked::Setattr, ino, |engine, ino| {
                 let done = match set.is_empty() {
                     _ if Nodes::is_former(Ino(ino.0)) => Err(ErrorKind::Stale.into()),
-                    // A change of ctime alone (kernel write-back sends it), of a store that sets ctime itself.
                     true => engine.getattr(Ino(ino.0), fh.map(fh_of)),
                     false => {
                         let set = Front::with_set_id(agreed, engine, uid, Ino(ino.0), set)?;
@@ -188,14 +188,10 @@ impl Filesystem for Front {
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        match self.ask(Asked::Unlink, parent, |engine, parent| engine.unlink(Ino(parent.0), name_of(name)?)) {
-            Ok(remains) => {
-                reply.ok();
-                // Most of the work, and nobody waits for it.
-                self.requests.quietly(Asked::Unlink, Ino(parent.0), |_| drop(remains));
-            }
-            Err(e) => reply.error(e),
-        }
+        answer_empty(
+            self.ask(Asked::Unlink, parent, |engine, parent| engine.unlink(Ino(parent.0), name_of(name)?)),
+            reply,
+        );
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -536,9 +532,6 @@ impl Filesystem for Front {
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        if !self.has_xattrs() {
-            return reply.error(Errno::ENOSYS);
-        }
         xattrs::answer(
             self.ask(Asked::Listxattr, ino, |engine, ino| self.list_xattrs(engine, req, Ino(ino.0))),
             size,

@@ -11,7 +11,7 @@
 
 mod group;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use adit_core::numbers::Numbering;
@@ -34,12 +34,22 @@ pub(crate) struct DirNode {
     pub id: DirId,
     pub hash: DirHash,
     pub context: DirContext,
+    /// Whether it was looked through for second versions since it is known.
+    surveyed: AtomicBool,
 }
 
 impl DirNode {
     pub fn new(ino: Ino, id: DirId, names: &NameCipher) -> Arc<Self> {
         let (hash, context) = (names.dir_hash(&id), names.dir_context(&id));
-        Arc::new(DirNode { ino, id, hash, context })
+        Arc::new(DirNode { ino, id, hash, context, surveyed: AtomicBool::new(false) })
+    }
+
+    pub fn is_surveyed(&self) -> bool {
+        self.surveyed.load(Ordering::Acquire)
+    }
+
+    pub fn set_surveyed(&self) {
+        self.surveyed.store(true, Ordering::Release);
     }
 }
 
