@@ -5,6 +5,7 @@
 pub mod acl;
 pub mod engine;
 pub mod error;
+mod file_clock;
 pub mod host;
 pub mod media;
 pub mod memory;
