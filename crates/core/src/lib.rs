@@ -6,6 +6,7 @@ pub mod acl;
 pub mod cgroup;
 pub mod engine;
 pub mod error;
+mod file_clock;
 pub mod host;
 pub mod media;
 pub mod memory;

@@ -75,11 +75,10 @@ impl Timestamp {
         SystemTime::now().into()
     }
 
-    /// The current time as of the last tick of the system's clock (every 1 to 10 ms), which is what Linux sets in the inodes
-    /// of most file systems: what is stamped by us and by the kernel within one tick agrees to the nanosecond.
+    /// The current time as Linux sets it in the inodes of most file systems, as of the last tick of the system's clock (every 1 to 10 ms) or
+    /// a finer stamp since: what is stamped by us and by the kernel one after the other is never in the wrong order.
     pub fn of_tick() -> Self {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-        Timestamp { secs: time.tv_sec, nanos: time.tv_nsec as u32 }
+        crate::file_clock::now()
     }
 
     /// Nanoseconds since the epoch, as printed in `mtime_ns` of `--json` output.

@@ -25,6 +25,7 @@ use rustix::io::Errno;
 use crate::activity::{Activity, IdleWatch};
 use crate::caller;
 use crate::control::Doorplate;
+use crate::announcements::{self, Announced, Announcements, Became};
 use crate::descriptors::Reserve;
 use crate::fuse::Front;
 use crate::mountpoint::{self, MountError};
@@ -96,6 +97,7 @@ pub struct SessionHandle {
 struct Kernel {
     notifier: fuser::Notifier,
     nodes: Arc<Nodes>,
+    announcements: Arc<Announcements>,
 }
 
 /// Numbers that the kernel has for inodes that were [renewed](SessionHandle::renew).
@@ -157,13 +159,14 @@ impl Session {
         let activity = Arc::new(Activity::default());
         let front = Front::new(engine.clone(), activity.clone(), &options);
         let (kernel, nodes, begin, doorplate) = (front.kernel(), front.nodes(), front.begin(), front.doorplate());
+        let announcements = front.announcements();
         let mut config = fuser::Config::default();
         config.n_threads = Some(options.threads.get());
         config.clone_fd = true;
         // The kernel keeps other users out unless `allow_other`; fuser's second check would refuse what the kernel does
         // on its own account, such as write-back.
         let session = fuser::Session::from_fd(front, device, fuser::SessionACL::All, config).map_err(unusable)?;
-        let teller = Arc::new(Kernel { notifier: session.notifier(), nodes });
+        let teller = Arc::new(Kernel { notifier: session.notifier(), nodes, announcements });
         engine.set_notifier(Box::new(Kernel::clone(&teller)));
         let _ = kernel.set(session.notifier());
 
@@ -561,6 +564,29 @@ impl SessionHandle {
         for &node in &former.0 {
             if let Err(e) = kernel.notifier.inval_inode(node, 0, 0) {
                 tracing::debug!(?node, "invalidation not delivered: {e}");
+            }
+        }
+    }
+
+    /// Has watchers get an event for each of `changes` in the directory to which `names` lead, before the kernel is told to forget these.
+    /// Not from a thread that serves requests, nor within [`SessionHandle::apart`].
+    ///
+    /// # Errors
+    /// That of the first change of which the kernel would not tell; the others are announced.
+    pub fn announce(&self, names: &[Vec<u8>], changes: &[Announced<'_>]) -> io::Result<()> {
+        let Some(kernel) = self.kernel.upgrade() else { return Ok(()) };
+        let dir = announcements::Directory::open(&self.mountpoint, &self.device, names)?;
+        let announced: Vec<_> = changes.iter().map(|change| dir.announce(&kernel.announcements, *change)).collect();
+        announced.into_iter().collect()
+    }
+
+    /// Has watchers of a directory see the files among `changes` closed that were open for writing, as far as they may be opened so. After the
+    /// kernel was told what to forget.
+    pub fn announce_content(&self, names: &[Vec<u8>], changes: &[Announced<'_>]) {
+        let Ok(dir) = announcements::Directory::open(&self.mountpoint, &self.device, names) else { return };
+        for change in changes.iter().filter(|change| change.became == Became::Different) {
+            if let Err(e) = dir.announce_content(change.name) {
+                tracing::debug!("no event for its content: {e}");
             }
         }
     }

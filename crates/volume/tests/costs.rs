@@ -95,7 +95,7 @@ fn deletion_restoring_and_differences_cost_what_changed() {
         });
         let restore = keys_read(&world, || {
             change_again(&store);
-            world.tree.restore(MAIN, "b").unwrap();
+            world.tree.restore(MAIN, "b", Default::default()).unwrap();
             world.tree.collect().unwrap();
         });
         assert_eq!(world.tree.verify().unwrap().problems, [""; 0]);

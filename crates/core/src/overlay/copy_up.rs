@@ -6,14 +6,15 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::content::times_of;
 use super::layer::Learning;
 use super::node::Node;
 use super::record::{self, Extent, Fingerprint, Origin, Own};
 use super::{OWN, Shared, name_of};
-use crate::error::{ErrorKind, Result};
+use crate::error::{ErrorKind, FsError, Result};
 use crate::store::{NewNode, Store};
-use crate::transaction::Transaction;
-use crate::types::{Attr, Ino, Kind, RenameFlags, SetAttr, SetTime, XattrName, XattrSet};
+use crate::transaction::{Transaction, Transactional};
+use crate::types::{Attr, Ino, Kind, RenameFlags, SetAttr, XattrName, XattrSet};
 
 /// What a copy is called until it is where it belongs.
 const COPY: &[u8] = b"copy";
@@ -29,11 +30,6 @@ pub(super) struct Looks {
 pub(super) struct Plan {
     looks: Looks,
     origin: Vec<u8>,
-}
-
-fn times_of(attr: &Attr) -> SetAttr {
-    let (atime, mtime) = (Some(SetTime::At(attr.atime)), Some(SetTime::At(attr.mtime)));
-    SetAttr { atime, mtime, ..SetAttr::default() }
 }
 
 impl Looks {
@@ -52,6 +48,22 @@ impl Looks {
             }
         }
         Ok(Looks { attr, xattrs, target })
+    }
+
+    /// A copy with its attributes is one transaction of the upper, or a crash would leave half of it: refuses more than one takes.
+    pub fn check_len(&self, upper: &dyn Transactional) -> Result<()> {
+        /// What a transaction with a copy has besides, in bytes: the records of the overlay, names, inodes.
+        const REST_BYTES: u64 = 64 << 10;
+        let len: u64 = self.xattrs.iter().map(|(name, value)| 64 + (name.len() + value.len()) as u64).sum();
+        let most = upper.transaction_len_max_bytes().saturating_sub(REST_BYTES);
+        if len <= most {
+            return Ok(());
+        }
+        let why = format!(
+            "its extended attributes take {len} bytes, and the upper volume takes {most} at once: remove some in the layer \
+             below, or use an upper of a larger capacity"
+        );
+        Err(FsError::new(ErrorKind::NoSpace).because(why))
     }
 
     /// Gives them to an inode that has none of its own. What the upper does not take is an error.
@@ -117,6 +129,7 @@ impl Shared {
     pub fn plan(&self, node: &Node) -> Result<Plan> {
         let looks = Looks::of(&*self.lower.store, self.below(node)?.held.ino).map_err(|e| self.of_below(node, e))?;
         self.check_below(node)?;
+        looks.check_len(&*self.joined).map_err(|e| e.on("copy up", format!("inode {}", node.ino.0)))?;
         let path = self.lower_path(node)?;
         let origin = Origin { print: Fingerprint::of(&looks.attr), opaque: false, path }.encode()?;
         Ok(Plan { looks, origin })
@@ -143,6 +156,8 @@ impl Shared {
             let dir = place.dir.upper().ok_or(ErrorKind::Stale)?;
             unseen(tx, dir, |tx| tx.rename(index, copy, dir, name_of(&place.name)?, RenameFlags::NOREPLACE))?;
         }
+        // All of that changed its time of change, and nothing that is shown.
+        tx.setattr(upper, &times_of(plan.attr()))?;
         Ok(upper)
     }
 

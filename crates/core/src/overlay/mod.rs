@@ -270,21 +270,26 @@ fn check_lower(lower: &dyn Store) -> Result<()> {
         if large.is_some() || left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     match (large, listed) {
-        (Some(large), Ok(())) => refused(format!("its inode numbers are too large for one, such as {}", large.0)),
+        (Some(large), Ok(())) => refused(format!("one of its inode numbers is {}, {TOO_LARGE}", large.0)),
         // One that cannot be listed may be of use all the same; whoever lists it is told.
         _ => Ok(()),
     }
 }
 
+/// What is wrong with an inode number, and what to do.
+const TOO_LARGE: &str = "more than the 52 bits that an overlay has for the numbers of a layer: mount that read-only, or copy it \
+                         into a folder or a volume (`adit put`) and put the overlay on that";
+
 /// Why nothing can be shown of an inode.
 fn too_large(ino: Ino, layer: &str) -> FsError {
-    let why = "its inode number is too large for an overlay";
+    let why = format!("its number is {TOO_LARGE}");
     FsError::new(ErrorKind::NotSupported).on("look up", format!("inode {} of {layer}", ino.0)).because(why)
 }
 
 /// Begins an overlay in an empty upper.
 fn format(lower: &dyn Store, upper: &dyn Transactional, identity: &LowerIdentity) -> Result<()> {
     let root = copy_up::Looks::of(lower, Ino::ROOT)?;
+    root.check_len(upper)?;
     let identity = record::encode_root(identity)?;
     let origin = Origin { print: Fingerprint::of(&root.attr), opaque: false, path: Vec::new() }.encode()?;
     upper.transact(&mut |tx| {

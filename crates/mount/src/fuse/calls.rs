@@ -25,6 +25,7 @@ use super::{
     Front, READ_BUFFER, TRANSFER_LEN_MAX, answer_attr, answer_empty, answer_read, answer_write, caller_of, convert,
     fh_of, init, name_of, passthrough, xattrs,
 };
+use crate::announcements::Step;
 use crate::nodes::Nodes;
 use crate::request::Kind as Asked;
 
@@ -44,7 +45,8 @@ impl Filesystem for Front {
         Ok(())
     }
 
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let Some(reply) = self.lookup_announced(req, reply) else { return };
         let found = self.ask(Asked::Lookup, parent, |engine, parent| {
             Ok(match engine.lookup_or_absent(Ino(parent.0), name_of(name)?)? {
                 Lookup::Found(entry) => Ok(self.given(&entry)),
@@ -126,10 +128,12 @@ impl Filesystem for Front {
             // Sent only by a kernel that keeps it, with kernel write-back.
             ctime: ctime.map(convert::timestamp),
         };
+        let (set, announced) = (self.set_announced(req, set), self.inode_announced(req, ino));
         let (requests, agreed, block_len, uid) = (self.requests.clone(), self.agreed, self.block_len, req.uid());
         self.run(requests.engine.setattr_may_wait(Ino(ino.0), &set), ino, move || {
             let result = requests.ask(Asked::Setattr, ino, |engine, ino| {
                 let done = match set.is_empty() {
+                    _ if let Some(known) = announced => engine.getattr(known, None),
                     _ if Nodes::is_former(Ino(ino.0)) => Err(ErrorKind::Stale.into()),
                     true => engine.getattr(Ino(ino.0), fh.map(fh_of)),
                     false => {
@@ -163,6 +167,9 @@ impl Filesystem for Front {
     }
 
     fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
+        if self.step(req) == Some(Step::Making) {
+            return self.making_announced(parent, name, reply);
+        }
         let new = self.new_node(req, mode, umask);
         let result = self.ask_entry(Asked::Mknod, parent, |engine, parent| {
             let name = name_of(name)?;
@@ -181,20 +188,29 @@ impl Filesystem for Front {
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        if self.step(req) == Some(Step::Making) {
+            return self.making_announced(parent, name, reply);
+        }
         let new = self.new_node(req, mode, umask);
         let result =
             self.ask_entry(Asked::Mkdir, parent, |engine, parent| engine.mkdir(Ino(parent.0), name_of(name)?, &new));
         self.answer_entry(result, reply);
     }
 
-    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        if self.step(req) == Some(Step::Removal) {
+            return self.removal_announced(parent, name, reply);
+        }
         answer_empty(
             self.ask(Asked::Unlink, parent, |engine, parent| engine.unlink(Ino(parent.0), name_of(name)?)),
             reply,
         );
     }
 
-    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        if self.step(req) == Some(Step::Removal) {
+            return self.removal_announced(parent, name, reply);
+        }
         answer_empty(
             self.ask(Asked::Rmdir, parent, |engine, parent| engine.rmdir(Ino(parent.0), name_of(name)?)),
             reply,
@@ -202,6 +218,9 @@ impl Filesystem for Front {
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
+        if self.step(req) == Some(Step::Making) {
+            return self.making_announced(parent, link_name, reply);
+        }
         let target = target.as_os_str().as_bytes();
         let result = self.ask_entry(Asked::Symlink, parent, |engine, parent| {
             engine.symlink(Ino(parent.0), name_of(link_name)?, target, caller_of(req))

@@ -9,6 +9,7 @@
 //! Missing in the transport, fuser 0.18: O_TMPFILE (its request is answered ENOSYS, and the kernel says EOPNOTSUPP), birth
 //! times, SYNCFS.
 
+mod announced;
 mod calls;
 mod convert;
 mod init;
@@ -47,6 +48,7 @@ use self::unopened::{Handle, Unopened};
 use self::waiters::Waiters;
 use crate::activity::Activity;
 use crate::control::Doorplate;
+use crate::announcements::Announcements;
 use crate::nodes::Nodes;
 use crate::options::MountOptions;
 use crate::request::Kind as Asked;
@@ -132,6 +134,11 @@ impl Front {
     /// Under which numbers the kernel knows inodes.
     pub(crate) fn nodes(&self) -> Arc<Nodes> {
         self.requests.nodes.clone()
+    }
+
+    /// What is announced to watchers.
+    pub(crate) fn announcements(&self) -> Arc<Announcements> {
+        self.requests.announcements.clone()
     }
 
     /// Runs one request. See [`Requests`].

@@ -14,6 +14,7 @@ use super::pages::Pages;
 use super::set_id;
 use super::shortage::Shortage;
 use crate::activity::Activity;
+use crate::announcements::Announcements;
 use crate::errno::{ErrorLog, errno_of};
 use crate::nodes::Nodes;
 use crate::request::Kind as Asked;
@@ -24,6 +25,7 @@ pub(super) struct Requests {
     pub(super) engine: Arc<Engine>,
     pub(super) activity: Arc<Activity>,
     pub(super) nodes: Arc<Nodes>,
+    pub(super) announcements: Arc<Announcements>,
     pub(super) pages: Pages,
     pub(super) shortage: Shortage,
     errors: ErrorLog,
@@ -36,6 +38,7 @@ impl Requests {
             engine,
             activity,
             nodes: Arc::default(),
+            announcements: Arc::default(),
             pages: Pages::default(),
             shortage,
             errors: ErrorLog::default(),

@@ -19,12 +19,13 @@ use super::log::Log;
 use super::memory::Tables;
 use super::room::{FoundFull, Share};
 use super::{
-    Allocation, Batch, Info, KEY_LEN_MAX_BYTES, NewVolume, OWN_PREFIX, Options, Run, Seq, Table, VALUE_LEN_MAX_BYTES,
+    Allocation, BATCH_LEN_LEAST_BYTES, BATCH_LEN_MOST_BYTES, Batch, Info, KEY_LEN_MAX_BYTES, NewVolume, OWN_PREFIX,
+    Options, Run, SHORT_VALUE_LEN_MAX_BYTES, Seq, Table, VALUE_LEN_MAX_BYTES,
 };
 use crate::container::{Container, Folder};
 use crate::format::container::{
-    DataLocation, Durability, KV_RUNS_MAX, SEGMENT_LEN_MAX_BYTES, SEGMENT_LEN_MIN_BYTES, SEGMENTS_MAX, SLOT_LEN_BYTES,
-    Superblock,
+    DataLocation, Durability, FEATURE_LONG, KV_RUNS_MAX, SEGMENT_LEN_MAX_BYTES, SEGMENT_LEN_MIN_BYTES, SEGMENTS_MAX,
+    SLOT_LEN_BYTES, Superblock,
 };
 use crate::format::log::{Draft, Seed};
 use crate::kv::{Kv, Redb, View};
@@ -46,6 +47,7 @@ pub(super) struct Shared {
     pub durability: Durability,
     pub options: Options,
     pub log_bytes_max: u64,
+    pub batch_len_max: usize,
     pub memory_bytes_max: usize,
     pub kv_runs_max: u64,
     pub replayed: usize,
@@ -128,6 +130,7 @@ impl Base {
             1 << len.ilog2()
         });
         let superblock = Superblock {
+            features: 0,
             generation: 1,
             epoch: 0,
             uuid: random()?,
@@ -202,6 +205,11 @@ impl Base {
         let shared = Shared {
             durability: options.durability.unwrap_or(superblock.durability),
             log_bytes_max,
+            batch_len_max: Log::segment_room(&container).max(
+                usize::try_from(log_bytes_max / 2)
+                    .unwrap_or(usize::MAX)
+                    .clamp(BATCH_LEN_LEAST_BYTES, BATCH_LEN_MOST_BYTES),
+            ),
             memory_bytes_max: options.memory_bytes_max.unwrap_or(memory).max(1),
             kv_runs_max: options.kv_runs_max.unwrap_or(KV_RUNS_MAX) as u64,
             replayed,
@@ -403,8 +411,20 @@ impl Shared {
         if runs.any(|run| run.count == 0 || run.start.checked_add(run.count.into()).is_none()) {
             return Err(invalid("a run without blocks"));
         }
-        if !Log::admits(&self.container, draft.record_len()) {
-            return Err(invalid("more than a segment holds"));
+        if draft.record_len() > self.batch_len_max {
+            return Err(invalid("more than the volume takes at once"));
+        }
+        Ok(())
+    }
+
+    /// Says in the superblock that there are batches in parts, or long values, before there are: an earlier version of adit would
+    /// take the first for the end of the log.
+    fn declare_long(&self, batch: &Batch, draft: &Draft) -> Result<()> {
+        let is_long = |value: &Option<Vec<u8>>| value.as_ref().is_some_and(|v| v.len() > SHORT_VALUE_LEN_MAX_BYTES);
+        let needed = draft.record_len() > Log::segment_room(&self.container)
+            || batch.writes.iter().any(|(_, value)| is_long(value));
+        if needed && self.container.superblock().features & FEATURE_LONG == 0 {
+            self.container.flip(|superblock| superblock.features |= FEATURE_LONG)?;
         }
         Ok(())
     }
@@ -414,6 +434,7 @@ impl Shared {
         let draft = Draft::new(&batch);
         self.check_batch(&batch, &draft)?;
         self.check_room(&batch)?;
+        self.declare_long(&batch, &draft)?;
         let share = Share::of(&batch);
         if share == Share::None {
             self.retry_checkpoint()?;
@@ -447,7 +468,7 @@ impl Shared {
             }
             self.container.check_writable()?;
         }
-        let mut log = self.prepare(log, draft.record_len(), share)?;
+        let mut log = self.prepare(log, draft.record_len().min(Log::segment_room(&self.container)), share)?;
         if !self.container.space().admits(&allocated, &batch.freed) {
             let why = "blocks that are not reserved, or not allocated";
             return Err(FsError::new(ErrorKind::InvalidInput).on("apply a batch", why));

@@ -61,6 +61,10 @@ impl Table for Base {
         self.shared.apply(batch)
     }
 
+    fn batch_len_max_bytes(&self) -> usize {
+        self.shared.batch_len_max
+    }
+
     fn sync(&self) -> Result<()> {
         self.shared.container.sync_up_to(self.shared.container.appended())
     }
