@@ -275,7 +275,8 @@ impl Store for DirStore {
     }
 
     fn statfs(&self) -> Result<StatFs> {
-        Ok(statfs_of(&rustix::fs::fstatvfs(&**self.inner.folder.root()).map_err(fail)?))
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        Ok(statfs_of(&**self.inner.folder.root(), uid, gid)?)
     }
 
     fn path_of(&self, ino: Ino) -> Option<String> {
