@@ -14,7 +14,7 @@ use super::pages::Pages;
 use super::set_id;
 use super::shortage::Shortage;
 use crate::activity::Activity;
-use crate::errno::{ErrorLog, errno_of};
+use crate::errno::errno_of;
 use crate::nodes::Nodes;
 use crate::request::Kind as Asked;
 
@@ -26,20 +26,12 @@ pub(super) struct Requests {
     pub(super) nodes: Arc<Nodes>,
     pub(super) pages: Pages,
     pub(super) shortage: Shortage,
-    errors: ErrorLog,
 }
 
 impl Requests {
     pub(super) fn new(engine: Arc<Engine>, activity: Arc<Activity>) -> Self {
         let shortage = Shortage::new(engine.options().kernel_writeback);
-        Requests {
-            engine,
-            activity,
-            nodes: Arc::default(),
-            pages: Pages::default(),
-            shortage,
-            errors: ErrorLog::default(),
-        }
+        Requests { engine, activity, nodes: Arc::default(), pages: Pages::default(), shortage }
     }
 
     /// How long the kernel may keep attributes that hold for `ttl`.
@@ -78,7 +70,7 @@ impl Requests {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(error)) => {
                 self.activity.damage.note(ino, &error);
-                self.errors.note(op, &error, || self.engine.store().path_of(ino));
+                self.activity.errors.note(op, &error, || self.engine.store().path_of(ino));
                 Err(Errno::from_i32(errno_of(error.kind())))
             }
             Err(panic) => {
