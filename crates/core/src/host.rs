@@ -10,6 +10,18 @@ use rustix::io::{Errno, Result, retry_on_intr};
 /// XFS, btrfs, F2FS, ZFS and bcachefs, by the number that statfs(2) has.
 const KEEP_IDENTITY: [u32; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x2fc1_2fc1, 0xca45_1a4e];
 
+/// Filesystems of FUSE, by the number that statfs(2) has.
+const FUSE: u32 = 0x6573_5546;
+
+/// Whether the inode numbers of the filesystem of `file` may be others when it is mounted again. Most programs behind FUSE have none, and libfuse
+/// counts what is looked up; nothing tells those that have some.
+///
+/// # Errors
+/// Those of the host.
+pub fn makes_numbers_up(file: impl AsFd) -> Result<bool> {
+    Ok(rustix::fs::fstatfs(file)?.f_type as u32 == FUSE)
+}
+
 /// What tells the filesystem of `file` from others; none where nothing is known to tell one file of it from another that had its path before.
 ///
 /// FUSE filesystems, those of a network, and those whose layers come and go make inode numbers and times up, or take those that a server says:

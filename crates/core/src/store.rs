@@ -350,14 +350,12 @@ pub trait Store: Send + Sync {
     /// Makes everything durable.
     fn sync_all(&self) -> Result<()>;
 
-    /// Size and use.
+    /// Size and use, whatever its host has room for.
     fn statfs(&self) -> Result<StatFs>;
 
     /// How many bytes it has room for, about, where it and what it lies on both have to have it. `u64::MAX` where that is not known.
     fn room_bytes(&self) -> Result<u64> {
-        let stat = self.statfs()?;
-        let known = stat.blocks > 0 && stat.block_size > 0;
-        Ok(if known { stat.blocks_available.saturating_mul(stat.block_size.into()) } else { u64::MAX })
+        Ok(self.statfs()?.room_bytes())
     }
 
     /// The path of a known inode for messages, from the root, lossy, without secrets. `None` when it has none any more.

@@ -27,6 +27,7 @@ use crate::caller;
 use crate::control::Doorplate;
 use crate::announcements::{self, Announced, Announcements, Became};
 use crate::descriptors::Reserve;
+use crate::errno::ErrorCount;
 use crate::fuse::Front;
 use crate::mountpoint::{self, MountError};
 use crate::nodes::Nodes;
@@ -421,6 +422,11 @@ impl SessionHandle {
     /// How many files were opened so far that the kernel reads by itself ([`MountOptions::passthrough`]).
     pub fn passed_opens(&self) -> u64 {
         self.activity.passed_opens()
+    }
+
+    /// The errors that requests met last and the errno hides, with their counts, the latest at the end.
+    pub fn errors(&self) -> Vec<ErrorCount> {
+        self.activity.errors.met()
     }
 
     /// How many requests met damaged data, or another error that its number hides, so far.

@@ -217,15 +217,18 @@ Mount options:
   cas=URL, cache_size=SIZE, cache_block=SIZE, strict,
   verify_first=SIZE,
   endpoint_url=URL, region=NAME, profile=NAME, path_style,
-  no_sign_request, connect_timeout=DURATION,
-  request_timeout=DURATION, webdav_user=NAME,
+  no_sign_request, request_payer, connect_timeout=DURATION,
+  request_timeout=DURATION, store_timeout=DURATION,
+  webdav_user=NAME,
   webdav_password_file=FILE, requests=COUNT, part_size=SIZE,
   parts=COUNT
                           of a manifest
   log=LEVEL, log_file=FILE, verbose, quiet
   password_file=FILE, password_command=COMMAND, password_env=NAME,
   password_stdin
-  _netdev, nofail, noauto, user and x-* are for others, and ignored
+  _netdev, nofail, noauto, user and x-* are for others, and ignored;
+  auto_unmount, allow_root, max_read and the like of libfuse change
+  nothing, and a line says so; X-mount.idmap is refused
 
 In /etc/fstab:
   # This needs a link /sbin/mount.fuse.adit to adit.

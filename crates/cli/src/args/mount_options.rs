@@ -301,12 +301,14 @@ impl MountRequest {
             }
             ("path_style" | "path-style", None) => self.cas.store.path_style = true,
             ("no_sign_request" | "no-sign-request", None) => self.cas.store.no_sign_request = true,
+            ("request_payer" | "request-payer", None) => self.cas.store.request_payer = true,
             ("webdav_user" | "webdav-user", Some(_)) => self.cas.store.webdav_user = Some(name_of(text, option)?),
             ("webdav_password_file" | "webdav-password-file", Some(file)) => {
                 self.cas.store.webdav_password_file = Some(file.into());
             }
             ("connect_timeout" | "connect-timeout", Some(_)) => self.cas.store.connect_timeout = Some(duration()?),
             ("request_timeout" | "request-timeout", Some(_)) => self.cas.store.request_timeout = Some(duration()?),
+            ("store_timeout" | "store-timeout", Some(_)) => self.cas.store.store_timeout = Some(duration()?),
             ("requests", Some(_)) => {
                 self.cas.store.transfer.requests = Some(units::requests(text.unwrap_or("")).map_err(bad)?);
             }
@@ -339,6 +341,13 @@ impl MountRequest {
         self.rw |= option == "rw";
         match applied {
             Applied::Taken | Applied::Ignored => Ok(()),
+            Applied::Noted(note) => {
+                crate::open::remark(&format!("-o {shown}: {note}"));
+                Ok(())
+            }
+            Applied::Refused(reason) => {
+                Err(Failure::usage(format!("-o {shown}: {reason}")).hint("leave the option out"))
+            }
             Applied::Unknown if sloppy => Ok(()),
             Applied::Unknown => {
                 Err(Failure::usage(format!("-o {shown}: no such option")).hint("see `adit mount --help`"))

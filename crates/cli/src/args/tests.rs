@@ -41,6 +41,8 @@ fn the_store_of_a_manifest_is_named_by_flags_and_options() {
         "--no-sign-request",
         "--connect-timeout=1s",
         "--request-timeout=2s",
+        "--store-timeout=9s",
+        "--request-payer",
         "--cache-dir=d",
         "--webdav-user=u",
         "--webdav-password-file=f",
@@ -51,7 +53,7 @@ fn the_store_of_a_manifest_is_named_by_flags_and_options() {
     ];
     let flags = of(&[&flags[..], &more[..]].concat()).unwrap();
     let options = "cas=s3://x,cache_size=1G,strict,verify_first=2M,endpoint_url=http://h,region=r,profile=p,path_style,no_sign_request,\
-                   connect_timeout=1s,request_timeout=2s,cache_dir=d,webdav_user=u,webdav_password_file=f,requests=9,part_size=16M,parts=2,\
+                   connect_timeout=1s,request_timeout=2s,store_timeout=9s,request_payer,cache_dir=d,webdav_user=u,webdav_password_file=f,requests=9,part_size=16M,parts=2,\
                    cache_block=2M";
     assert_eq!(format!("{:?}", of(&["-o", options]).unwrap()), format!("{flags:?}"));
     assert_eq!(of(&["--cas=a", "-o", "cas=b"]).unwrap().cas.as_deref(), Some(OsStr::new("a")), "the flag wins");
@@ -216,6 +218,16 @@ fn a_worker_calls_its_program() {
     let request = of(&["--cachedir=/s/c", "-o", "cache_dir=/var/c,strict"]);
     assert_eq!(request.cas.cache_dir.as_deref(), Some(Path::new("/var/c")));
     assert!(request.cas.strict && request.upper_dir.as_deref() == Some(Path::new("/s/c")));
+    // A variable of the worker's machine goes before the folder of the session, for what is fetched.
+    let shared = |cache: &str| {
+        let line = [&line[..], &more[..], &["--cachedir=/s/c"]].concat().into_iter().map(OsString::from).collect();
+        let line = worker::vfs_as_mount(line, Some(cache.into())).unwrap();
+        let request = mount(&line.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>()).unwrap();
+        (request.cas.cache_dir.unwrap(), request.upper_dir.unwrap())
+    };
+    let of_session = Path::new("/s/c").to_owned();
+    assert_eq!(shared("/var/vfs"), (Path::new("/var/vfs").to_owned(), of_session.clone()));
+    assert_eq!(shared("on"), (of_session.clone(), of_session), "no path from the root");
     for bad in ["--casprefix=Queue", "--casprefix=MyData", "--nonsense"] {
         assert!(parsed(&[&line[..], &["--manifest=m", bad]].concat()).is_err(), "{bad}");
     }

@@ -335,7 +335,13 @@ pub fn status(args: &StatusArgs) -> Result<()> {
         if let Some(started) = status["started"].as_str() {
             status["started"] = output::iso_for_people(started).into();
         }
+        let errors = status.as_object_mut().and_then(|status| status.remove("errors")).unwrap_or_default();
         output::human(&mut out, &status, 0)?;
+        for error in errors.as_array().into_iter().flatten() {
+            let text = |key: &str| error[key].as_str().unwrap_or_default();
+            let often = if error["count"] == 1 { String::new() } else { format!(" ({} times)", error["count"]) };
+            out.line(format_args!("error{often}: {}: {}", text("op"), output::printable(text("error").as_bytes())))?;
+        }
     }
     out.finish()
 }

@@ -19,7 +19,7 @@ use adit_manifest::cas::{DataKeys, ObjectDocument, ObjectSource};
 use adit_manifest::format::{Body, ContentHash, FormatError, Manifest};
 use adit_manifest::store::{Building, Identity, ManifestStore, Segments, SegmentsOptions, StoreOptions};
 use adit_media::KeptFolder;
-use adit_media::objects::{FolderObjects, ObjectsOptions, Owner, open_objects_for};
+use adit_media::objects::{FolderObjects, Notice, ObjectsOptions, Owner, open_objects_for};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -401,10 +401,12 @@ fn arguments(args: &CasArgs) -> Result<Vec<OsString>> {
         profile,
         path_style,
         no_sign_request,
+        request_payer,
         webdav_user,
         webdav_password_file,
         connect_timeout,
         request_timeout,
+        store_timeout,
         transfer,
     } = store;
     // It only reads.
@@ -420,9 +422,11 @@ fn arguments(args: &CasArgs) -> Result<Vec<OsString>> {
     pair("--webdav-password-file", webdav_password_file.clone().map(PathBuf::into_os_string));
     pair("--connect-timeout", duration(connect_timeout));
     pair("--request-timeout", duration(request_timeout));
+    pair("--store-timeout", duration(store_timeout));
     pair("--requests", requests.map(|count| count.to_string().into()));
     all.extend(path_style.then(|| "--path-style".into()));
     all.extend(no_sign_request.then(|| "--no-sign-request".into()));
+    all.extend(request_payer.then(|| "--request-payer".into()));
     Ok(all)
 }
 
@@ -595,7 +599,8 @@ fn objects_with(url: &OsStr, args: &StoreArgs, tries_max: u32, uploads: Option<&
         return Ok(Arc::new(FolderObjects::open(Path::new(url)).map_err(failed)?));
     }
     let text = url.to_str().ok_or_else(|| Failure::usage(format!("{}: not a URL, which is text", url.display())))?;
-    for (name, given) in [("connect-timeout", args.connect_timeout), ("request-timeout", args.request_timeout)] {
+    let times = [args.connect_timeout, args.request_timeout, args.store_timeout];
+    for (name, given) in ["connect-timeout", "request-timeout", "store-timeout"].into_iter().zip(times) {
         if given.is_some_and(|time| time.is_zero()) {
             return Err(
                 Failure::usage(format!("--{name}: nothing answers within no time")).hint("leave it out, or say 20s")
@@ -609,6 +614,7 @@ fn objects_with(url: &OsStr, args: &StoreArgs, tries_max: u32, uploads: Option<&
         profile: args.profile.clone(),
         path_style: args.path_style.then_some(true),
         anonymous: args.no_sign_request,
+        request_payer: args.request_payer,
         webdav_user: args.webdav_user.clone(),
         webdav_password_file: args.webdav_password_file.clone(),
         connect_timeout: args.connect_timeout.unwrap_or(defaults.connect_timeout),
@@ -627,7 +633,8 @@ fn objects_with(url: &OsStr, args: &StoreArgs, tries_max: u32, uploads: Option<&
         return Err(Failure::usage(what)
             .hint(format!("{} are the most: make one of them smaller", show_size(PARTS_LEN_MAX_BYTES))));
     }
-    let owner = Owner { cancel: interrupt::calls().clone(), uploads: uploads.map(Path::to_owned) };
+    let notice = Notice(super::remark);
+    let owner = Owner { cancel: interrupt::calls().clone(), uploads: uploads.map(Path::to_owned), notice };
     open_objects_for(text, &options, &owner).map_err(failed)
 }
 
@@ -638,7 +645,7 @@ fn answer_timeout(args: &StoreArgs) -> Duration {
 
 /// Longest time of a call with all its tries.
 fn deadline(args: &StoreArgs) -> Duration {
-    answer_timeout(args).saturating_mul(TRIES_DEADLINE)
+    args.store_timeout.unwrap_or_else(|| answer_timeout(args).saturating_mul(TRIES_DEADLINE))
 }
 
 /// The folder of what was fetched, which is made if it is not there.

@@ -10,6 +10,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
 
 use adit_core::media::{
     Content, Fetched, HostDir, ListedObject, ObjectInfo, ObjectPage, ObjectSink, Objects, PutOptions, Stored,
@@ -320,7 +321,9 @@ impl Objects for FolderObjects {
             Err(e) if e.raw_os_error() == Some(libc::EIO) && !self.has_attributes() => Vec::new(),
             metadata => metadata.map_err(|e| self.failed("look at object", key, e))?,
         };
-        Ok(ObjectInfo { len: st.st_size as u64, tag: Some(tag_of(&st)), metadata })
+        let modified =
+            u64::try_from(st.st_mtime).ok().map(|secs| UNIX_EPOCH + Duration::new(secs, st.st_mtime_nsec as u32));
+        Ok(ObjectInfo { len: st.st_size as u64, tag: Some(tag_of(&st)), metadata, modified })
     }
 
     fn put(&self, key: &str, content: Content<'_>, options: &PutOptions<'_>) -> Result<Stored> {

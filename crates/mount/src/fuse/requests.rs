@@ -15,7 +15,7 @@ use super::set_id;
 use super::shortage::Shortage;
 use crate::activity::Activity;
 use crate::announcements::Announcements;
-use crate::errno::{ErrorLog, errno_of};
+use crate::errno::errno_of;
 use crate::nodes::Nodes;
 use crate::request::Kind as Asked;
 
@@ -28,7 +28,6 @@ pub(super) struct Requests {
     pub(super) announcements: Arc<Announcements>,
     pub(super) pages: Pages,
     pub(super) shortage: Shortage,
-    errors: ErrorLog,
 }
 
 impl Requests {
@@ -41,7 +40,6 @@ impl Requests {
             announcements: Arc::default(),
             pages: Pages::default(),
             shortage,
-            errors: ErrorLog::default(),
         }
     }
 
@@ -81,7 +79,7 @@ impl Requests {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(error)) => {
                 self.activity.damage.note(ino, &error);
-                self.errors.note(op, &error, || self.engine.store().path_of(ino));
+                self.activity.errors.note(op, &error, || self.engine.store().path_of(ino));
                 Err(Errno::from_i32(errno_of(error.kind())))
             }
             Err(panic) => {

@@ -206,9 +206,9 @@ impl Fs {
         *self.temp_dir.write() = path.into();
     }
 
-    /// Size and use.
+    /// Size and use, with no more room than the host has.
     pub fn statfs(&self) -> Result<StatFs> {
-        self.shared.store.statfs()
+        Ok(self.shared.store.statfs()?.within(self.shared.store.room_bytes()?))
     }
 
     /// Makes everything durable.

@@ -59,6 +59,8 @@ pub(super) struct Shared {
     pub host_full: AtomicBool,
     /// Whether something was freed since free blocks were given back because the host had no space for content, or may have been.
     pub freed: AtomicBool,
+    /// Held by whoever gives them back: others who find no room wait for that.
+    pub giving: Mutex<()>,
     pub found_full: Mutex<FoundFull>,
     /// With `writer`: a checkpoint ended.
     pub room: Condvar,
@@ -219,6 +221,7 @@ impl Base {
             host_full: AtomicBool::new(false),
             found_full: Mutex::default(),
             freed: AtomicBool::new(true),
+            giving: Mutex::default(),
             room: Condvar::new(),
             reviving: Mutex::default(),
             work: Mutex::default(),
@@ -290,10 +293,11 @@ impl Base {
         }
         self.shared.shrink_log();
         // Held, so that nobody takes what is punched.
-        let space = self.shared.container.space();
+        let mut space = self.shared.container.space();
         for run in space.free_runs() {
             self.shared.container.punch_blocks(run);
         }
+        space.note_given();
         self.shared.container.drop_stray_objects(&space)?;
         self.shared.container.shorten(&space)
     }

@@ -232,6 +232,12 @@ impl control::Verbs for Verbs {
 }
 
 impl Verbs {
+    /// What requests met last that their errno hides.
+    fn errors(&self) -> Vec<Value> {
+        let errors = self.session.errors().into_iter();
+        errors.map(|met| json!({"op": met.op, "error": met.text, "count": met.count})).collect()
+    }
+
     /// How many requests met damage, and what it was that one about these inodes met after the first so many.
     fn damage(&self, args: &Value) -> Result<Value, ControlError> {
         let asked = Damaged::deserialize(args).map_err(|e| ControlError::answer(ErrorKind::InvalidInput, e))?;
@@ -336,6 +342,7 @@ impl Verbs {
             "dirty_bytes": stats.dirty_bytes,
             // Among them: entries that are left out of their folders, such as conflict copies of sync programs.
             "warnings": logging::warnings(),
+            "errors": self.errors(),
             "log": self.about.log.as_ref().map(|log| log.to_string_lossy()),
         });
         if let Some(CasArgs { cas, cache_dir, cache_size, strict, .. }) = &self.about.content {

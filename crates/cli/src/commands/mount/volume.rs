@@ -203,7 +203,10 @@ fn open_file(plan: &Plan, file: &Path, access: Access, beside: Option<ManifestSt
     // What an overlay's mount is told is where the data of the volume below is.
     let data = request.data.as_deref().filter(|_| plan.source.path() == file);
     open::volume::opened_through(file, data, &options, &|file| match beside.clone() {
-        Some(store) => Arc::new(RoomyFile::new(file, move |bytes| store.make_room_for(bytes))),
+        Some(store) => {
+            let of = store.clone();
+            Arc::new(RoomyFile::new(file, move |bytes| store.make_room_for(bytes), move || of.evictable_bytes()))
+        }
         None => Arc::new(file),
     })
 }

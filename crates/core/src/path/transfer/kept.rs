@@ -36,8 +36,11 @@ pub(super) fn is_kept(name: &[u8], same_owner: bool) -> bool {
     name.starts_with(b"user.")
         || (name.starts_with(b"trusted.") && rustix::process::geteuid().is_root())
         || is_acl(name)
-        || (same_owner && name == b"security.capability")
+        || (same_owner && name == CAPABILITY)
 }
+
+/// The attribute with the rights that a program has whoever runs it.
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
 
 /// Whether it is an ACL.
 pub(super) fn is_acl(name: &[u8]) -> bool {
