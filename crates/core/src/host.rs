@@ -1,5 +1,7 @@
 //! What more than one crate asks of files of the host.
 
+pub mod free_name;
+
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -65,6 +67,13 @@ pub fn times_tell(file: impl AsFd) -> Result<bool> {
             }
         }
     })
+}
+
+/// What an error of a call about extended attributes of `file` means, whose content can be read. A program that serves a filesystem without them may
+/// answer `EIO` (rclone): that is `EOPNOTSUPP`, as from all others. On a disk `EIO` stays what it is.
+pub fn attribute_error(file: impl AsFd, e: Errno) -> Errno {
+    let is_served = || rustix::fs::fstatfs(file).is_ok_and(|stat| stat.f_type as u32 == FUSE);
+    if e == Errno::IO && is_served() { Errno::OPNOTSUPP } else { e }
 }
 
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);

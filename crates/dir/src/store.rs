@@ -1,6 +1,8 @@
 //! The store.
 
 mod calls;
+#[cfg(test)]
+mod tests;
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use adit_core::host;
+use adit_core::host::free_name::FreeNames;
 use adit_core::store::{Capabilities, NewNode};
 use adit_core::types::{Attr, FileName, Ino, Kind, XATTR_VALUE_LEN_MAX_BYTES, XattrName};
 use adit_core::{ErrorKind, FsError, Result};
@@ -46,6 +49,8 @@ pub(crate) struct Inner {
     known: Known,
     dirs: Directories,
     naming: RwLock<()>,
+    /// How the host renames to a free name.
+    names: FreeNames,
     capabilities: Capabilities,
     /// Who we are on the host.
     uid: Uid,
@@ -116,6 +121,7 @@ impl DirStore {
             known: Known::new(),
             dirs: Directories::default(),
             naming: RwLock::new(()),
+            names: FreeNames::new(),
             capabilities,
             uid: rustix::process::geteuid(),
         };

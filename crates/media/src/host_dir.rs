@@ -10,7 +10,7 @@
 //!
 //! A new file is an unnamed one (`O_TMPFILE`) that gets its name when its content is complete: 15 µs on ext4, against
 //! 20 µs for a temporary that is renamed, and a kill leaves nothing behind. Where the host lacks a part of that, or a link
-//! is another file there ([`trial`]), the named temporary `.adit-<8 hex digits>.tmp` takes its place, and a kill may leave
+//! is another file there ([`Links`]), the named temporary `.adit-<8 hex digits>.tmp` takes its place, and a kill may leave
 //! one of those.
 //!
 //! A removed file can be [held](freeing) for those who found it under its name. Freeing its space takes long, and is done by a thread of its own.
@@ -20,12 +20,13 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use adit_core::host;
-use adit_core::media::{HeldFile, HostDir, HostEntry, HostFile, NewFile, Published, Remains, SyncTarget};
-use adit_core::types::{Access, Attr, Caller, Kind, RenameFlags, SetAttr, StatFs, Timestamp};
+use adit_core::host::free_name::{self, FreeNames, Links};
+use adit_core::media::{HeldFile, HostDir, HostEntry, HostFile, NewFile, Published, SyncTarget};
+use adit_core::types::{Access, Attr, Caller, Kind, RenameFlags, SetAttr, StatFs};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, RawDir, ResolveFlags, Stat, StatxFlags, Uid};
 use rustix::io::{Errno, retry_on_intr};
 
@@ -35,7 +36,6 @@ mod tests;
 mod trial;
 
 use self::freeing::{Freeing, Held};
-use self::trial::Links;
 use crate::block_file::{lock_range, lock_whole, punch};
 use crate::host::{
     attr_of, chmod, ids, kind_of, mode, statfs_of, times, umask, unless_refused, with_proc_path, write_all_at,
@@ -59,10 +59,8 @@ pub struct HostDirectory {
     /// Whether an unnamed file is linked through its descriptor. Before Linux 6.10 that needs a capability, and the
     /// way through `/proc` does not.
     link_by_descriptor: AtomicBool,
-    /// Whether the host knows the flags of `renameat2`; cleared when it did without one what it refused with one.
-    rename_flags: AtomicBool,
-    /// What links are here; tried before the first one is relied on.
-    links: OnceLock<Links>,
+    /// How a free name is taken, and what links are.
+    names: FreeNames,
     /// Removed files that are not freed yet.
     freeing: Arc<Freeing>,
     uid: Uid,
@@ -106,8 +104,7 @@ impl HostDirectory {
             resolve: known.then_some(resolve),
             unnamed: AtomicBool::new(true),
             link_by_descriptor: AtomicBool::new(true),
-            rename_flags: AtomicBool::new(true),
-            links: OnceLock::new(),
+            names: FreeNames::new(),
             uid: rustix::process::geteuid(),
             gid: rustix::process::getegid(),
             umask: umask(),
@@ -242,7 +239,7 @@ impl HostDirectory {
     /// for a second file.
     fn place_at(&self, dir: &Parent<'_>, name: &OsStr, perm: u16, fill: &Fill<'_>) -> io::Result<OwnedFd> {
         if self.unnamed.load(Ordering::Relaxed) {
-            if self.links(dir)? == Links::OneFile
+            if self.names.links(dir.as_fd())? == Links::OneFile
                 && let Some(fd) = self.place_unnamed(dir, name, perm, fill)?
             {
                 return Ok(fd);
@@ -287,20 +284,13 @@ impl HostDirectory {
         .map(|linked| linked.then_some(fd))
     }
 
-    /// What links are on this host.
-    fn links(&self, dir: &Parent<'_>) -> io::Result<Links> {
-        match self.links.get() {
-            Some(links) => Ok(*links),
-            None => trial::links(dir).map(|links| *self.links.get_or_init(|| links)),
-        }
-    }
-
     /// Through a named temporary in the same directory.
     fn place_named(&self, dir: &Parent<'_>, name: &OsStr, perm: u16, fill: &Fill<'_>) -> io::Result<OwnedFd> {
-        let (temporary, fd) = trial::new_file(dir, mode(perm))?;
-        let placed = fill(&fd).and_then(|()| self.name_new((dir, temporary.as_ref()), (dir, name), fd));
+        let (temporary, fd) = free_name::new_file(dir, mode(perm))?;
+        let at = dir.as_fd();
+        let placed = fill(&fd).and_then(|()| self.names.name_new((at, temporary.as_ref()), (at, name), fd));
         match placed {
-            Ok(Some(fd)) if trial::is_one(dir, name, &fd)? => Ok(fd),
+            Ok(Some(fd)) if free_name::is_one(dir, name, &fd)? => Ok(fd),
             // What the name leads to is what others will see.
             Ok(_) => open_again(dir, name, perm),
             Err(e) => {
@@ -309,21 +299,6 @@ impl HostDirectory {
                 Err(e)
             }
         }
-    }
-
-    /// Gives the new file `fd`, which lies at `from`, the free name `to`. None if it is to be opened anew.
-    fn name_new(&self, from: Named<'_>, to: Named<'_>, fd: OwnedFd) -> io::Result<Option<OwnedFd>> {
-        if self.rename_with_flags(from, to)? {
-            return Ok(Some(fd));
-        }
-        if self.links(to.0)? == Links::TwoFiles {
-            // Closed before: the host has all of it then, and does not keep a removed file that is open.
-            drop(fd);
-            link_and_unlink(from, to)?;
-            self.rename_flags.store(false, Ordering::Relaxed);
-            return Ok(None);
-        }
-        self.rename_without_flags(from, to).map(|()| Some(fd))
     }
 
     /// Creates `path`, with what `fill` gives it, in one step, as [`HostDir::publish`]. Its permissions are those that the
@@ -355,7 +330,7 @@ impl HostDirectory {
                 let flags = rustix::fs::RenameFlags::NOREPLACE;
                 return Ok(rustix::fs::renameat_with(&from_dir, from_name, to_dir, to_name, flags)?);
             }
-            return self.rename_to_free((&from_dir, from_name), (to_dir, to_name));
+            return self.names.rename((from_dir.as_fd(), from_name), (to_dir.as_fd(), to_name));
         }
         let host_flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
         match rustix::fs::renameat_with(&from_dir, from_name, to_dir, to_name, host_flags) {
@@ -364,75 +339,10 @@ impl HostDirectory {
             other => Ok(other?),
         }
     }
-
-    /// Renames, if the new name is free: at one moment, whoever else makes it.
-    fn rename_to_free(&self, from: Named<'_>, to: Named<'_>) -> io::Result<()> {
-        if self.rename_with_flags(from, to)? { Ok(()) } else { self.rename_without_flags(from, to) }
-    }
-
-    /// Renames to a free name in one call. False if the host, or this place in it, knows no flags.
-    fn rename_with_flags(&self, from: Named<'_>, to: Named<'_>) -> io::Result<bool> {
-        if !self.rename_flags.load(Ordering::Relaxed) {
-            return Ok(false);
-        }
-        match rustix::fs::renameat_with(from.0, from.1, to.0, to.1, rustix::fs::RenameFlags::NOREPLACE) {
-            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(false),
-            other => Ok(other.map(|()| true)?),
-        }
-    }
-
-    /// Renames to a free name on a host that knows no flags (NFS, many of FUSE). Looking first would destroy what another
-    /// client makes in between; so a file is linked, which fails if the name is taken, and a folder replaces an empty one
-    /// that was made for it, which fails if that is empty no more. A kill can leave a file under both names, or the empty
-    /// folder.
-    ///
-    /// Where a link is another file, or there is none, a file replaces an empty one that was made for it: whoever has it open
-    /// goes on with it. A kill can leave the empty one, and what another client writes into that in between is lost.
-    fn rename_without_flags(&self, from: Named<'_>, to: Named<'_>) -> io::Result<()> {
-        let st = rustix::fs::statat(from.0, from.1, AtFlags::SYMLINK_NOFOLLOW)?;
-        let is_dir = FileType::from_raw_mode(st.st_mode) == FileType::Directory;
-        if is_dir {
-            rustix::fs::mkdirat(to.0, to.1, Mode::RWXU)?;
-            match replace_own(from, to, AtFlags::REMOVEDIR) {
-                // It was empty, and is gone: a host that moves nothing to a name that is there.
-                Err(Errno::EXIST) => rustix::fs::renameat(from.0, from.1, to.0, to.1)?,
-                Err(Errno::NOTEMPTY) => return Err(Errno::EXIST.into()),
-                other => other?,
-            }
-        } else if self.links(to.0)? == Links::OneFile {
-            link_and_unlink(from, to)?;
-        } else {
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            drop(retry_on_intr(|| rustix::fs::openat(to.0, to.1, flags, Mode::RUSR | Mode::WUSR))?);
-            replace_own(from, to, AtFlags::empty())?;
-        }
-        // Only now is it known that the host, and not what was asked, was the reason.
-        self.rename_flags.store(false, Ordering::Relaxed);
-        Ok(())
-    }
 }
 
 /// What gives a new file all that it is to have before it gets its name.
 type Fill<'a> = dyn Fn(&OwnedFd) -> io::Result<()> + 'a;
-
-/// A name in a directory.
-type Named<'a> = (&'a Parent<'a>, &'a OsStr);
-
-/// Moves to the name `to`, at which lies what was made to keep it: that goes if the move fails. `NOTEMPTY` if it is empty no
-/// more.
-fn replace_own(from: Named<'_>, to: Named<'_>, kind: AtFlags) -> Result<(), Errno> {
-    rustix::fs::renameat(from.0, from.1, to.0, to.1)
-        .map_err(|e| rustix::fs::unlinkat(to.0, to.1, kind).err().filter(|why| *why == Errno::NOTEMPTY).unwrap_or(e))
-}
-
-/// Moves a file to a free name by way of a second one.
-fn link_and_unlink(from: Named<'_>, to: Named<'_>) -> io::Result<()> {
-    rustix::fs::linkat(from.0, from.1, to.0, to.1, AtFlags::empty())?;
-    rustix::fs::unlinkat(from.0, from.1, AtFlags::empty()).map_err(|e| {
-        let _ = rustix::fs::unlinkat(to.0, to.1, AtFlags::empty());
-        e.into()
-    })
-}
 
 /// Opens a file of ours by its name, for both, whatever its permissions `perm` are.
 fn open_again(dir: &Parent<'_>, name: &OsStr, perm: u16) -> io::Result<OwnedFd> {
@@ -733,26 +643,4 @@ fn or_root(path: &Path) -> &Path {
 /// `O_TMPFILE` reads it; `EPERM` and `EXDEV` are how some filesystems refuse to link an unnamed file.
 fn lacks_feature(e: Errno) -> bool {
     matches!(e, Errno::OPNOTSUPP | Errno::INVAL | Errno::ISDIR | Errno::NOSYS | Errno::PERM | Errno::XDEV)
-}
-
-/// A name for a temporary. Unpredictable enough to seldom collide; `EXCL` decides.
-pub(crate) fn temporary_name() -> String {
-    static COUNTER: AtomicU64 = AtomicU64::new(0);
-    let now = Timestamp::now();
-    let mut x = COUNTER.fetch_add(1, Ordering::Relaxed)
-        ^ (u64::from(now.nanos) << 32)
-        ^ (now.secs as u64)
-        ^ (u64::from(std::process::id()) << 20);
-    // splitmix64's finaliser.
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    format!(".adit-{:08x}.tmp", (x >> 32) as u32)
-}
-
-/// Whether a name is one that [`temporary_name`] gives.
-#[cfg(feature = "objects")]
-pub(crate) fn is_temporary_name(name: &[u8]) -> bool {
-    name.strip_prefix(b".adit-").and_then(|rest| rest.strip_suffix(b".tmp")).is_some_and(|digits| {
-        digits.len() == 8 && digits.iter().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(b))
-    })
 }

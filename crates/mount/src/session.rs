@@ -23,9 +23,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::activity::{Activity, IdleWatch};
+use crate::announcements::{self, Announced, Announcements, Became};
 use crate::caller;
 use crate::control::Doorplate;
-use crate::announcements::{self, Announced, Announcements, Became};
 use crate::descriptors::Reserve;
 use crate::errno::ErrorCount;
 use crate::fuse::Front;

@@ -1,7 +1,9 @@
 //! The calls of a [`DirStore`].
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::ops::ControlFlow;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use adit_core::host;
@@ -194,15 +196,15 @@ impl Store for DirStore {
         let (from_dir, to_dir) = (inner.dir(parent)?, inner.dir(new_parent)?);
         let (from, to) = (inner.number_of((&from_dir, parent), name), inner.number_of((&to_dir, new_parent), new_name));
         let (old, new) = (name.as_bytes(), new_name.as_bytes());
-        match flags.is_empty() {
-            // Not every host knows flags.
-            true => rustix::fs::renameat(&from_dir, old, &to_dir, new),
-            false => {
-                let flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
-                rustix::fs::renameat_with(&from_dir, old, &to_dir, new, flags)
-            }
+        if flags.is_empty() {
+            rustix::fs::renameat(&from_dir, old, &to_dir, new).map_err(fail)?;
+        } else if flags == RenameFlags::NOREPLACE {
+            let place = |dir, name| (AsFd::as_fd(dir), OsStr::from_bytes(name));
+            told(inner.names.rename(place(&from_dir, old), place(&to_dir, new)))?;
+        } else {
+            let flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
+            rustix::fs::renameat_with(&from_dir, old, &to_dir, new, flags).map_err(fail)?;
         }
-        .map_err(fail)?;
         if from == to {
             // Two names of one inode: nothing was moved.
             return Ok(());

@@ -12,6 +12,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
+use adit_core::host;
+use adit_core::host::free_name::{is_temporary_name, temporary_name};
 use adit_core::media::{
     Content, Fetched, HostDir, ListedObject, ObjectInfo, ObjectPage, ObjectSink, Objects, PutOptions, Stored,
     SyncTarget, Tag, check_object_key, check_object_prefix, check_user_metadata,
@@ -23,7 +25,6 @@ use rustix::io::{Errno, retry_on_intr};
 
 use crate::HostDirectory;
 use crate::host::write_all_at;
-use crate::host_dir::{is_temporary_name, temporary_name};
 use crate::objects::wanted::Wanted;
 
 /// What the names of extended attributes begin with that are user metadata.
@@ -233,7 +234,7 @@ fn tag_of(st: &Stat) -> Tag {
 fn metadata_of(fd: &OwnedFd) -> io::Result<Vec<(String, String)>> {
     // The largest that the kernel gives, so that one call does.
     let mut names = vec![0; 64 << 10];
-    let len = match rustix::fs::flistxattr(fd, &mut names[..]) {
+    let len = match rustix::fs::flistxattr(fd, &mut names[..]).map_err(|e| host::attribute_error(fd, e)) {
         Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
         len => len?,
     };
