@@ -567,7 +567,7 @@ const ASK_EVERY_VERB: &str = "
 fn a_mount_that_is_announced_nowhere_is_found_by_every_verb() {
     let Some(user) = OrdinaryUser::new() else { return };
     run(user.command(ANNOUNCE_NOWHERE, ASK_EVERY_VERB), b"").expect(0);
-    // As root, which the helper is not needed for.
+    // As root, which the helper is not needed for; and with a process in another network namespace, whom only the mount leads to.
     let Some(m) = Mounts::volume(&[]) else { return };
     fs::remove_file(m.bench.path("box")).unwrap();
     fs::copy(env!("CARGO_BIN_EXE_adit"), m.bench.path("adit")).unwrap();
@@ -575,6 +575,17 @@ fn a_mount_that_is_announced_nowhere_is_found_by_every_verb() {
     let script = format!("{}\n{ANNOUNCE_NOWHERE}\n{ASK_EVERY_VERB}", mounts::LET_GO_OF_COPIES);
     command.args(["-m", "sh", "-euc", &script]).env("XDG_RUNTIME_DIR", "");
     run(command, b"").expect(0);
+    let apart = ASK_EVERY_VERB.replace("./adit mount ", "unshare -n ./adit mount ");
+    let index =
+        "rm -f box mount.log; mkdir -p many; for i in $(seq 2000); do echo > many/a-file-with-a-long-name-$i; done";
+    let apart = apart.replace(
+        "echo content",
+        "cp -r many mnt/ && test $(./adit index find mnt long-name | wc -l) = 2000 && echo content",
+    );
+    let mut command = m.bench.command_of("unshare");
+    let script = format!("{}\n{ANNOUNCE_NOWHERE}\n{index}\n{apart}", mounts::LET_GO_OF_COPIES);
+    command.args(["-m", "sh", "-euc", &script]).env("XDG_RUNTIME_DIR", "");
+    run(command, b"").expect(0).says("another network namespace");
 }
 
 /// As a container or the publish step of a storage driver has it.

@@ -220,6 +220,9 @@ pub enum ControlError {
         /// The process; `None` if the mount is announced nowhere.
         process: Option<ProcessNumber>,
     },
+    /// The mount's process is in another network namespace, and the mount is announced in no folder that this process sees.
+    #[error("{}: its process is in another network namespace, and can be neither ended nor waited for from here", .0.display())]
+    OutOfSight(PathBuf),
     /// The mount's process refused or failed; `kind` is a word of [`adit_core::ErrorKind`] where it has one.
     #[error("{message}")]
     Answered {
@@ -346,7 +349,7 @@ impl Registry {
         });
         let (entry, announced): (Option<Entry>, _) = entry.unzip();
         let doors = entry.iter().map(|entry| Door::Path(entry.socket.clone())).chain([door]).collect();
-        let registered = Registered { entry, doors, unannounced, answering, stopped };
+        let registered = Registered { entry, doors, unannounced, server: server.clone(), answering, stopped };
         for listener in announced.into_iter().chain([listener]) {
             let server = server.clone();
             Builder::new()
@@ -418,9 +421,13 @@ impl Registry {
     /// The process that serves a mount, by the word of the kernel: whoever listens at its door.
     ///
     /// # Errors
-    /// As [`Registry::ping`]; `Io` if it has just ended.
+    /// As [`Registry::ping`]; `OutOfSight` if only the mount itself leads to it; `Io` if it has just ended.
     pub fn process_of(&self, mount: &MountInfo) -> Result<Process, ControlError> {
-        let stream = connect(&|| mount.silent(), &self.door_of(mount)?, PING_TIMEOUT)?;
+        let door = self.door_of(mount)?;
+        if matches!(door, Door::Mount(_)) {
+            return Err(ControlError::OutOfSight(PathBuf::from(&mount.mountpoint)));
+        }
+        let stream = connect(&|| mount.silent(), &door, PING_TIMEOUT)?;
         let gone = || ControlError::io(&mount.mountpoint)(io::ErrorKind::NotConnected.into());
         Process::of_peer(&stream).ok_or_else(gone)
     }
@@ -594,6 +601,7 @@ pub struct Registered {
     entry: Option<Entry>,
     doors: Vec<Door>,
     unannounced: Option<ControlError>,
+    server: Arc<Server>,
     answering: Arc<AtomicUsize>,
     stopped: Arc<AtomicBool>,
 }
@@ -606,7 +614,16 @@ impl Registered {
 
     /// Has the mount tell its door to whoever asks it.
     pub fn put_up(&self, session: &SessionHandle) {
-        self.doors.iter().for_each(|door| session.doorplate().put_up(door));
+        for door in &self.doors {
+            // Weak: the mount's own answers must not keep what the verbs hold.
+            let server = Arc::downgrade(&self.server);
+            let admit = move |client| {
+                if let Some(server) = server.upgrade() {
+                    server.admit(client);
+                }
+            };
+            session.doorplate().put_up(door, Box::new(admit));
+        }
     }
 }
 
@@ -721,6 +738,12 @@ struct Server {
     stopped: Arc<AtomicBool>,
 }
 
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("info", &self.info).finish_non_exhaustive()
+    }
+}
+
 /// Counts up while it lives.
 struct Counted<'a>(&'a AtomicUsize);
 
@@ -754,18 +777,23 @@ impl Server {
                 std::thread::sleep(Duration::from_millis(50));
                 continue;
             };
-            if !is_allowed(&client) || self.clients.load(Ordering::SeqCst) >= CLIENTS_MAX {
-                continue;
-            }
-            let server = self.clone();
-            // Without a thread the client is hung up on, and may try again.
-            let _ = Builder::new().name("adit-client".into()).spawn(move || {
-                let _served = Counted::new(&server.clients);
-                if let Err(e) = server.converse(&client) {
-                    tracing::debug!("control client: {e}");
-                }
-            });
+            self.admit(client);
         }
+    }
+
+    /// Serves a client in a thread of its own, if it may ask.
+    fn admit(self: &Arc<Self>, client: UnixStream) {
+        if !is_allowed(&client) || self.clients.load(Ordering::SeqCst) >= CLIENTS_MAX {
+            return;
+        }
+        let server = self.clone();
+        // Without a thread the client is hung up on, and may try again.
+        let _ = Builder::new().name("adit-client".into()).spawn(move || {
+            let _served = Counted::new(&server.clients);
+            if let Err(e) = server.converse(&client) {
+                tracing::debug!("control client: {e}");
+            }
+        });
     }
 
     fn converse(&self, client: &UnixStream) -> io::Result<()> {

@@ -51,7 +51,11 @@ fn one(path: &Path, args: &UmountArgs, global: &GlobalArgs) -> Result<()> {
     }
     let Some(live) = live else { return of_no_entry(&registry, path, args, global.quiet) };
     // Taken before the request, while the kernel can tell who it is.
-    let process = registry.process_of(&live).ok();
+    let process = match registry.process_of(&live) {
+        // Whoever asks it holds the mount busy.
+        Err(ControlError::OutOfSight(_)) => return of_no_entry(&registry, path, args, global.quiet),
+        process => process.ok(),
+    };
     if let Err(silent @ ControlError::Silent { .. }) = registry.ping(&live) {
         return if args.lazy { detach_silent(path, &live, global.quiet) } else { Err(answered(&silent)) };
     }
@@ -100,7 +104,9 @@ fn one(path: &Path, args: &UmountArgs, global: &GlobalArgs) -> Result<()> {
 /// one of this user's.
 fn of_no_entry(registry: &Registry, path: &Path, args: &UmountArgs, quiet: bool) -> Result<()> {
     let served = registry.find_around(path).ok();
-    let process = served.as_ref().and_then(|served| registry.process_of(served).ok());
+    let found = served.as_ref().map(|served| registry.process_of(served));
+    let out_of_sight = matches!(found, Some(Err(ControlError::OutOfSight(_))));
+    let process = found.and_then(Result::ok);
     if let Some(served) = served.as_ref().filter(|_| !args.lazy && !args.no_flush) {
         // The kernel writes what it holds by itself only when the last place goes.
         let mut told = quiet;
@@ -118,6 +124,13 @@ fn of_no_entry(registry: &Registry, path: &Path, args: &UmountArgs, quiet: bool)
             if !quiet {
                 tell_where(&path.display().to_string(), &served);
             }
+            Ok(())
+        }
+        _ if out_of_sight && !quiet => {
+            eprintln!(
+                "adit: {}: everything is written; its process is in another network namespace, and its end is not waited for",
+                path.display()
+            );
             Ok(())
         }
         Some(process) if other_mount(registry, &served).is_none() => wait_for_end(&process, quiet),

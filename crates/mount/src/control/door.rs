@@ -3,14 +3,19 @@
 //! A mount is announced in a folder where that can be had, with a socket beside it. But a folder depends on the environment, on rights and on a mount
 //! namespace. So each mount also listens under an abstract name, which has no place, and tells that name to whoever asks *the mount*: by an ioctl(2)
 //! on anything in it, at any place where it is mounted. Its user and root are answered, as on the socket.
+//!
+//! An abstract name belongs to a network namespace. From another one requests and answers themselves go through the mount ([`exchange`]): slower, with the
+//! mount held busy meanwhile, and without a word of the kernel on who the process is.
 
-use std::fs::OpenOptions;
+mod exchange;
+
+use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 use std::thread::Builder;
@@ -20,6 +25,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Getter, ioctl, opcode};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
+use self::exchange::Exchanges;
 use crate::mountpoint::MountEntry;
 
 /// Room for the name in the answer, which zeros follow; in bytes.
@@ -35,6 +41,8 @@ pub(super) enum Door {
     Path(PathBuf),
     /// An abstract name.
     Name(String),
+    /// The mount itself, at a place.
+    Mount(Box<MountEntry>),
 }
 
 /// Why a mount did not tell its door.
@@ -66,7 +74,18 @@ impl Door {
         });
         asked.map_err(|_| Closed::Refused)?;
         match answer.recv_timeout(patience) {
-            Ok(Ok(name)) => Ok(Door::Name(name)),
+            Ok(Ok(name)) => match Door::Name(name) {
+                name if name.connect(patience).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) => {
+                    // Nobody else is believed, as on a socket.
+                    let is_trusted = |user| user == 0 || user == rustix::process::geteuid().as_raw();
+                    mount
+                        .user
+                        .is_some_and(is_trusted)
+                        .then(|| Door::Mount(Box::new(mount.clone())))
+                        .ok_or(Closed::Refused)
+                }
+                name => Ok(name),
+            },
             Ok(Err(_)) => Err(Closed::Refused),
             Err(_) => Err(Closed::Silent),
         }
@@ -80,6 +99,7 @@ impl Door {
         let address = match self {
             Door::Path(path) => SocketAddrUnix::new(path)?,
             Door::Name(name) => SocketAddrUnix::new_abstract_name(name.as_bytes())?,
+            Door::Mount(mount) => return exchange::connect(mount, patience),
         };
         loop {
             match rustix::net::connect(&stream, &address) {
@@ -96,17 +116,24 @@ impl std::fmt::Display for Door {
         match self {
             Door::Path(path) => path.display().fmt(f),
             Door::Name(name) => write!(f, "@{name}"),
+            Door::Mount(mount) => mount.mountpoint.display().fmt(f),
         }
     }
 }
 
-fn ask(place: &std::path::Path, device: &str) -> io::Result<String> {
+/// Opens what is mounted at a place, if it is the filesystem with that device.
+fn open_mount(place: &Path, device: &str) -> io::Result<File> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let opened = OpenOptions::new().read(true).custom_flags(flags).open(place)?;
     let dev = opened.metadata()?.dev();
     if format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev)) != device {
         return Err(io::ErrorKind::NotFound.into());
     }
+    Ok(opened)
+}
+
+fn ask(place: &Path, device: &str) -> io::Result<String> {
+    let opened = open_mount(place, device)?;
     // SAFETY: the kernel writes as many bytes as the number of the question says, which the answer has room for; any bytes are an answer.
     let answer = unsafe { ioctl(&opened, Getter::<{ QUESTION }, [u8; ANSWER_LEN]>::new()) }?;
     let name = answer.split(|&b| b == 0).next().unwrap_or_default();
@@ -116,28 +143,45 @@ fn ask(place: &std::path::Path, device: &str) -> io::Result<String> {
     }
 }
 
-/// The name that a mount tells of its door, once somebody listens there. Cheap to clone.
-#[derive(Clone, Default, Debug)]
-pub(crate) struct Doorplate(Arc<OnceLock<String>>);
+/// Takes a client as the sockets do.
+type Admission = Box<dyn Fn(UnixStream) + Send + Sync>;
+
+struct Plate {
+    name: String,
+    exchanges: Exchanges,
+}
+
+/// What a mount answers to whoever asks it for its process, once somebody listens. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct Doorplate(Arc<OnceLock<Plate>>);
 
 impl Doorplate {
     /// Says it from now on.
-    pub(super) fn put_up(&self, door: &Door) {
+    pub(super) fn put_up(&self, door: &Door, admit: Admission) {
         if let Door::Name(name) = door {
             // A mount has one door as long as it lives.
-            let _ = self.0.set(name.clone());
+            let _ = self.0.set(Plate { name: name.clone(), exchanges: Exchanges::new(admit) });
         }
     }
 
-    /// The answer to the ioctl `command` by a user: one of this process, or root.
-    pub(crate) fn answer(&self, command: u32, user: u32) -> Result<[u8; ANSWER_LEN], Errno> {
-        let name = self.0.get().filter(|name| command == QUESTION && name.len() < ANSWER_LEN).ok_or(Errno::NOTTY)?;
+    /// The answer to the ioctl `command` with its data by a user: one of this process, or root.
+    pub(crate) fn answer(&self, command: u32, data: &[u8], user: u32) -> Result<Vec<u8>, Errno> {
+        let plate = self.0.get().filter(|_| [QUESTION, exchange::TURN].contains(&command)).ok_or(Errno::NOTTY)?;
         if user != 0 && user != rustix::process::geteuid().as_raw() {
             return Err(Errno::PERM);
         }
-        let mut answer = [0; ANSWER_LEN];
-        answer[..name.len()].copy_from_slice(name.as_bytes());
+        if command == exchange::TURN {
+            return plate.exchanges.turn(data);
+        }
+        let mut answer = plate.name.as_bytes().to_vec();
+        answer.resize(ANSWER_LEN, 0);
         Ok(answer)
+    }
+}
+
+impl std::fmt::Debug for Doorplate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Doorplate").field(&self.0.get().map(|plate| &plate.name)).finish()
     }
 }
 
@@ -149,16 +193,16 @@ mod tests {
     fn a_mount_tells_its_door_to_its_user_and_root_alone() {
         let plate = Doorplate::default();
         let question = QUESTION;
-        assert_eq!(plate.answer(question, 0), Err(Errno::NOTTY), "nobody listens yet");
+        assert_eq!(plate.answer(question, &[], 0), Err(Errno::NOTTY), "nobody listens yet");
         let (door, listener) = Door::open().unwrap();
-        plate.put_up(&door);
+        plate.put_up(&door, Box::new(drop));
         let own = rustix::process::geteuid().as_raw();
         for user in [0, own] {
-            let answer = plate.answer(question, user).unwrap();
+            let answer = plate.answer(question, &[], user).unwrap();
             assert_eq!(format!("@{}", String::from_utf8_lossy(&answer).trim_end_matches('\0')), door.to_string());
         }
-        assert_eq!(plate.answer(question, own + 1), Err(Errno::PERM));
-        assert_eq!(plate.answer(question + 1, own), Err(Errno::NOTTY), "other questions are not ours");
+        assert_eq!(plate.answer(question, &[], own + 1), Err(Errno::PERM));
+        assert_eq!(plate.answer(question + 7, &[], own), Err(Errno::NOTTY), "other questions are not ours");
         let client = door.connect(Duration::from_secs(5)).unwrap();
         assert_eq!(crate::process::user_of_peer(&client), Some(own));
         drop(listener);

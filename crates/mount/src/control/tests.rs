@@ -21,7 +21,7 @@ fn a_mount_is_listed_answers_and_goes() {
     let mountpoint = dir.path().join("mnt");
     let info = MountInfo::new("/v", "vault", &mountpoint.canonicalize().unwrap_or(mountpoint.clone()), true);
     let registered = registry.register(&info, verbs).unwrap();
-    assert_eq!(registry.list(), [info.clone()]);
+    assert_eq!(registry.list(), std::slice::from_ref(&info));
     let mode = std::fs::metadata(dir.path().join("run")).unwrap().mode();
     assert_eq!(mode & 0o777, 0o700);
 

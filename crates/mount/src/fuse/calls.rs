@@ -579,7 +579,7 @@ impl Filesystem for Front {
         reply.error(Errno::ENOSYS);
     }
 
-    // One question: for the door to this process. See [`Doorplate`](crate::control::Doorplate).
+    // Whoever wants to reach this process. See [`Doorplate`](crate::control::Doorplate).
     fn ioctl(
         &self,
         req: &Request,
@@ -587,11 +587,11 @@ impl Filesystem for Front {
         _fh: FileHandle,
         _flags: IoctlFlags,
         cmd: u32,
-        _in_data: &[u8],
+        in_data: &[u8],
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        match self.doorplate.answer(cmd, req.uid()) {
+        match self.doorplate.answer(cmd, in_data, req.uid()) {
             Ok(door) => reply.ioctl(0, &door),
             Err(e) => reply.error(Errno::from_i32(e.raw_os_error())),
         }

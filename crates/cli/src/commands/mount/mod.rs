@@ -294,7 +294,7 @@ pub fn answered(error: &ControlError) -> Failure {
             return Failure::usage(error.to_string()).hint(format!("name all of it: {mountpoint}"));
         }
         ControlError::Answered { kind, .. } => Code::of_word(kind),
-        ControlError::UnsafeDirectory { .. } => Code::Failure,
+        ControlError::UnsafeDirectory { .. } | ControlError::OutOfSight(_) => Code::Failure,
         ControlError::Io { source, .. } => Code::of(adit_core::error::kind_of_io(source)),
     };
     let failure = Failure::new(code, error);
