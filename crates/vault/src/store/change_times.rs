@@ -221,6 +221,8 @@ mod tests {
         for ino in 0..5 * FILES_MAX as u64 / 2 {
             table.put(ino, Times { host_ns: 1, shown_ns: 2 });
         }
-        assert!(table.len() <= 2 * FILES_MAX && table.get(0).is_none() && table.get(3 * FILES_MAX as u64 / 2).is_some());
+        assert!(
+            table.len() <= 2 * FILES_MAX && table.get(0).is_none() && table.get(3 * FILES_MAX as u64 / 2).is_some()
+        );
     }
 }
