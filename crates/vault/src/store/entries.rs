@@ -8,12 +8,13 @@ use std::sync::{Arc, Weak};
 use adit_core::store::{DirEntry, Spelling};
 use adit_core::types::{Access, Attr, FileName, Ino, Kind, NAME_LEN_MAX_BYTES, SetAttr};
 use adit_core::{ErrorKind, FsError, Result};
+use hashbrown::{HashMap, HashSet};
 use unicode_normalization::is_nfd;
 
 use super::change::{DEPTH_MAX, lies_below};
 use super::nodes::{DirNode, Place, Seen, What};
 use super::removed::Remains;
-use super::versions::{Odd, Oddity};
+use super::versions::Oddity;
 use super::{Shared, UNLINKED_FILE, VaultFile};
 use crate::format::DirId;
 use crate::format::content::object;
@@ -41,6 +42,14 @@ pub(super) struct Sealed {
     pub stored: String,
     /// Whether it is stored under its hash.
     pub long: bool,
+}
+
+/// What the host lists in a content folder.
+#[derive(Clone)]
+pub(super) struct StoredEntry {
+    pub stored: Box<str>,
+    pub host_ino: u64,
+    pub kind: Option<Kind>,
 }
 
 /// How an object is stored.
@@ -302,10 +311,14 @@ impl Shared {
     /// What the entry at `path` is, and the cleartext attributes of its object (with the host's inode number).
     pub(super) fn examine(&self, path: &str, long: bool, entry: Attr) -> Result<(Shape, Attr)> {
         match entry.kind {
-            Kind::File if !long => return Ok((Shape::PlainFile, self.clear_attr(path, Kind::File, entry)?)),
-            Kind::Directory => {}
-            _ => return Err(corrupt(path, "neither a file nor a folder")),
+            Kind::File if !long => Ok((Shape::PlainFile, self.clear_attr(path, Kind::File, entry)?)),
+            Kind::Directory => self.examine_folder(path, long),
+            _ => Err(corrupt(path, "neither a file nor a folder")),
         }
+    }
+
+    /// As [`Shared::examine`], of an entry that is a folder.
+    fn examine_folder(&self, path: &str, long: bool) -> Result<(Shape, Attr)> {
         if long {
             let contents = format!("{path}/{CONTENTS_FILE}");
             match self.root.stat(Path::new(&contents)) {
@@ -566,7 +579,7 @@ impl Shared {
     }
 
     /// The names in the content folder of `dir` that have the form of an entry's, with number and kind.
-    pub(super) fn stored_entries(&self, dir: &DirNode) -> Result<Vec<(Box<str>, u64, Option<Kind>)>> {
+    pub(super) fn stored_entries(&self, dir: &DirNode) -> Result<Vec<StoredEntry>> {
         let content = dir.hash.path();
         let mut entries = Vec::new();
         let listed = self.root.list(Path::new(&content), &mut |e| {
@@ -574,7 +587,7 @@ impl Shared {
                 && name != DIRID_FILE
                 && (name.ends_with(C9R) || name.ends_with(C9S))
             {
-                entries.push((Box::<str>::from(name), e.ino, e.kind));
+                entries.push(StoredEntry { stored: name.into(), host_ino: e.ino, kind: e.kind });
             }
         });
         listed.map_err(|e| match e.kind() {
@@ -592,40 +605,45 @@ impl Shared {
     ) -> Result<()> {
         let entries = self.stored_entries(dir)?;
         let mut cookie = 0;
-        let mut hand_out = |stored: &str, host_ino: u64, kind: Option<Kind>, name: &str| {
+        let mut hand_out = |entry: &StoredEntry, name: &str| {
             cookie += 1;
             let Some(name) = FileName::new(name.as_bytes()).ok().filter(|_| cookie > start) else {
                 return ControlFlow::Continue(());
             };
-            let (ino, kind) = self.glance(&format!("{}/{stored}", dir.hash), stored, host_ino, kind);
+            let path = format!("{}/{}", dir.hash, entry.stored);
+            let (ino, kind) = self.glance(&path, &entry.stored, entry.host_ino, entry.kind);
             sink(DirEntry { cookie, ino, kind, name })
         };
-        let (mut odd, mut why_odd) = (Vec::new(), Vec::new());
-        for (stored, host_ino, kind) in &entries {
-            match self.open_name(dir, stored)? {
+        let (mut odd, mut why_odd) = (Vec::new(), HashMap::new());
+        for entry in &entries {
+            match self.open_name(dir, &entry.stored)? {
                 Ok(name) => {
-                    if hand_out(stored, *host_ino, *kind, &name).is_break() {
+                    if hand_out(entry, &name).is_break() {
                         return Ok(());
                     }
                 }
                 Err(why) => {
-                    odd.push(Odd { stored: stored.clone(), host_ino: *host_ino, kind: *kind });
-                    why_odd.push((stored, why));
+                    odd.push(entry.clone());
+                    why_odd.insert(&*entry.stored, why);
                 }
             }
         }
-        let is_stored = |at: &str| entries.iter().any(|(stored, ..)| **stored == *at);
+        let there: HashSet<&str> = match odd.is_empty() {
+            true => HashSet::new(),
+            false => entries.iter().map(|entry| &*entry.stored).collect(),
+        };
+        let is_stored = |at: &str| there.contains(at);
         let found = self.examine_odd(dir, &mut odd, is_stored);
         let mut left_out = Vec::new();
-        for (Odd { stored, host_ino, kind }, oddity) in odd.iter().zip(found) {
+        for (entry, oddity) in odd.iter().zip(found) {
             if let Oddity::Version(name) = oddity {
-                if hand_out(stored, *host_ino, *kind, &name).is_break() {
+                if hand_out(entry, &name).is_break() {
                     return Ok(());
                 }
                 continue;
             }
-            let Some((_, (kind, why))) = why_odd.iter().find(|(odd, _)| *odd == stored) else { continue };
-            let path = format!("{}/{stored}", dir.hash);
+            let Some((kind, why)) = why_odd.get(&*entry.stored) else { continue };
+            let path = format!("{}/{}", dir.hash, entry.stored);
             if matches!(oddity, Oddity::Lost) || self.versions.is_news(&path) {
                 tracing::warn!("{path}: left out of its directory: {why}");
             }
@@ -661,8 +679,10 @@ impl Shared {
         if kind == Some(Kind::File) && !long {
             return (self.nodes.ino_of_host(host_ino), Kind::File);
         }
-        let looked =
-            self.root.stat(Path::new(path)).map_err(FsError::from).and_then(|entry| self.examine(path, long, entry));
+        let looked = match kind {
+            Some(Kind::Directory) => self.examine_folder(path, long),
+            _ => self.root.stat(Path::new(path)).map_err(FsError::from).and_then(|e| self.examine(path, long, e)),
+        };
         self.tell_copies_of_parts(path);
         match looked {
             Ok((shape, attr)) => (self.nodes.ino_of_host(attr.ino.0), shape.kind()),

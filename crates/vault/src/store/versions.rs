@@ -7,12 +7,11 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use adit_core::types::Kind;
 use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
 
 use super::Shared;
-use super::entries::Sealed;
+use super::entries::{Sealed, StoredEntry};
 use super::nodes::DirNode;
 use crate::check::name::{NAME_FILE_LEN_MAX_BYTES, Naming, Reading, Version};
 use crate::format::DirId;
@@ -92,14 +91,7 @@ impl Versions {
     }
 }
 
-/// A file or folder of the host in a content directory whose name is that of no entry.
-pub(super) struct Odd {
-    pub stored: Box<str>,
-    pub host_ino: u64,
-    pub kind: Option<Kind>,
-}
-
-/// What it is.
+/// What a file or folder is whose name is that of no entry.
 pub(super) enum Oddity {
     /// A second version, with the name under which it is shown.
     Version(String),
@@ -112,13 +104,18 @@ pub(super) enum Oddity {
 impl Shared {
     /// What the files with odd names in `dir` are, in their order: that of their names. `is_stored` tells which names there are in the
     /// directory. From then on their shown names lead to them.
-    pub(super) fn examine_odd(&self, dir: &DirNode, odd: &mut [Odd], is_stored: impl Fn(&str) -> bool) -> Vec<Oddity> {
+    pub(super) fn examine_odd(
+        &self,
+        dir: &DirNode,
+        odd: &mut [StoredEntry],
+        is_stored: impl Fn(&str) -> bool,
+    ) -> Vec<Oddity> {
         odd.sort_unstable_by(|a, b| a.stored.cmp(&b.stored));
         let content = dir.hash.path();
         let reading = self.reading(&dir.id, dir.context);
         let mut known: HashMap<Box<str>, Place> = HashMap::new();
         let mut found = Vec::with_capacity(odd.len());
-        for Odd { stored, .. } in odd.iter() {
+        for StoredEntry { stored, .. } in odd.iter() {
             let path = format!("{content}/{stored}");
             found.push(match self.naming_of(&reading, &path, stored) {
                 Naming::Version(version) if known.len() < VERSIONS_MAX && !self.is_same_version(&content, &path, &version) => {
@@ -195,15 +192,12 @@ impl Shared {
         }
         let Ok(mut entries) = self.stored_entries(dir) else { return false };
         let is_odd = |stored: &str| !self.open_name(dir, stored).is_ok_and(|name| name.is_ok());
-        let mut odd: Vec<Odd> = entries
-            .iter()
-            // A folder with a hash for a name is looked into only where it is none by its form.
-            .filter(|(stored, ..)| stored.len() != C9S_LEN || !stored.ends_with(C9S))
-            .filter(|(stored, ..)| is_odd(stored))
-            .map(|(stored, host_ino, kind)| Odd { stored: stored.clone(), host_ino: *host_ino, kind: *kind })
-            .collect();
-        entries.sort_unstable_by(|(a, ..), (b, ..)| a.cmp(b));
-        let is_stored = |at: &str| entries.binary_search_by(|(stored, ..)| (**stored).cmp(at)).is_ok();
+        // A folder with a hash for a name is looked into only where it is none by its form.
+        let is_hash = |stored: &str| stored.len() == C9S_LEN && stored.ends_with(C9S);
+        let odd = entries.iter().filter(|entry| !is_hash(&entry.stored) && is_odd(&entry.stored));
+        let mut odd: Vec<StoredEntry> = odd.cloned().collect();
+        entries.sort_unstable_by(|a, b| a.stored.cmp(&b.stored));
+        let is_stored = |at: &str| entries.binary_search_by(|entry| (*entry.stored).cmp(at)).is_ok();
         let found = self.examine_odd(dir, &mut odd, is_stored);
         found.iter().any(|oddity| matches!(oddity, Oddity::Version(_)))
     }
