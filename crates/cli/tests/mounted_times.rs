@@ -249,17 +249,16 @@ fn mounted_times_go_on_whoever_gives_them() {
             fs::metadata(&beside).unwrap();
             fs::write(&beside, "y").unwrap();
             let path = |what: &str| point.join(format!("{what} {n}"));
-            let made: [(&str, &dyn Fn(&Path)); 5] = [
-                ("file", &|path| fs::write(path, "x").unwrap()),
-                ("folder", &|path| fs::create_dir(path).unwrap()),
-                ("link", &|path| std::os::unix::fs::symlink("x", path).unwrap()),
-                ("empty", &|path| drop(File::create(path).unwrap())),
-                ("later", &|path| fs::write(path, "x").unwrap()),
-            ];
             let mut last = (0, 0);
-            for (what, make) in made {
-                make(&path(what));
-                let time = modified(&path(what));
+            for what in ["file", "folder", "link", "empty", "later"] {
+                let path = path(what);
+                match what {
+                    "folder" => fs::create_dir(&path).unwrap(),
+                    "link" => std::os::unix::fs::symlink("x", &path).unwrap(),
+                    "empty" => drop(File::create(&path).unwrap()),
+                    _ => fs::write(&path, "x").unwrap(),
+                }
+                let time = modified(&path);
                 if time < last {
                     backwards.push((n, what, last, time));
                 }

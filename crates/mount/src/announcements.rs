@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use adit_core::types::{FileName, Kind};
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 /// Node numbers from here on are of names that are gone. No inode has such.
@@ -94,24 +94,37 @@ pub enum Became {
 }
 
 /// A directory of a mount, to announce changes of its names.
-pub(crate) struct Directory(OwnedFd);
+pub(crate) struct Directory {
+    dir: OwnedFd,
+    /// Of the mount: major and minor.
+    device: (u32, u32),
+}
+
+/// An inode as the kernel knows it, without a request for that: its device, and its type and mode.
+fn known(file: &OwnedFd) -> Result<((u32, u32), u32), Errno> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = rustix::fs::statx(file, c"", flags, StatxFlags::TYPE | StatxFlags::MODE)?;
+    Ok(((found.stx_dev_major, found.stx_dev_minor), found.stx_mode.into()))
+}
+
+/// Another filesystem is in the place of what is announced.
+fn covered() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "another filesystem is mounted there")
+}
 
 impl Directory {
     /// The directory to which `names` lead from the root of the mount at `mountpoint`, whose device is `device` (`major:minor`).
     pub(crate) fn open(mountpoint: &Path, device: &str, names: &[Vec<u8>]) -> io::Result<Directory> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut dir = rustix::fs::open(mountpoint, flags, Mode::empty())?;
-        let root = rustix::fs::fstat(&dir)?.st_dev;
-        if format!("{}:{}", rustix::fs::major(root), rustix::fs::minor(root)) != device {
-            return Err(io::Error::new(io::ErrorKind::NotFound, "the mount is not in its place"));
-        }
         for name in names {
             dir = rustix::fs::openat(&dir, name.as_slice(), flags, Mode::empty())?;
         }
-        match rustix::fs::fstat(&dir)?.st_dev == root {
-            true => Ok(Directory(dir)),
-            false => Err(io::Error::new(io::ErrorKind::NotFound, "another filesystem covers it")),
+        let (found, _) = known(&dir)?;
+        if format!("{}:{}", found.0, found.1) != device {
+            return Err(covered());
         }
+        Ok(Directory { dir, device: found })
     }
 
     /// Announces what became of a name.
@@ -131,7 +144,7 @@ impl Directory {
     }
 
     fn removal(&self, announcements: &Announcements, name: &[u8]) -> Result<(), Errno> {
-        let remove = |flags| announcements.step(Step::Removal, || rustix::fs::unlinkat(&self.0, name, flags));
+        let remove = |flags| announcements.step(Step::Removal, || rustix::fs::unlinkat(&self.dir, name, flags));
         match remove(AtFlags::empty()) {
             Err(Errno::ISDIR) => remove(AtFlags::REMOVEDIR),
             removed => removed,
@@ -139,7 +152,7 @@ impl Directory {
     }
 
     fn making(&self, announcements: &Announcements, name: &[u8], kind: Kind) -> Result<(), Errno> {
-        let (dir, mode) = (&self.0, Mode::RUSR);
+        let (dir, mode) = (&self.dir, Mode::RUSR);
         announcements.step(Step::Making, || match kind {
             Kind::Directory => rustix::fs::mkdirat(dir, name, mode),
             Kind::Symlink => rustix::fs::symlinkat(c"x", dir, name),
@@ -148,36 +161,33 @@ impl Directory {
     }
 
     fn change(&self, announcements: &Announcements, name: &[u8]) -> io::Result<()> {
-        let (file, stat) = match self.file(name) {
+        let (file, mode) = match self.file(name) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             file => file?,
         };
-        if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
+        if FileType::from_raw_mode(mode) == FileType::Symlink {
             return Ok(());
         }
         let path = path_of(file.as_fd());
-        Ok(announcements.step(Step::Change, || rustix::fs::chmod(&*path, Mode::from_raw_mode(stat.st_mode)))?)
+        Ok(announcements.step(Step::Change, || rustix::fs::chmod(&*path, Mode::from_raw_mode(mode)))?)
     }
 
     /// Has watchers see a file closed that was open for writing.
     pub(crate) fn announce_content(&self, name: FileName<'_>) -> io::Result<()> {
-        let (file, stat) = self.file(name.as_bytes())?;
-        if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
+        let (file, mode) = self.file(name.as_bytes())?;
+        if FileType::from_raw_mode(mode) == FileType::RegularFile {
             let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
             drop(rustix::fs::open(&*path_of(file.as_fd()), flags, Mode::empty())?);
         }
         Ok(())
     }
 
-    /// What a name leads to, if it is of this mount.
-    fn file(&self, name: &[u8]) -> io::Result<(OwnedFd, Stat)> {
+    /// What a name leads to, and its type and mode, if it is of this mount.
+    fn file(&self, name: &[u8]) -> io::Result<(OwnedFd, u32)> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&self.0, name, flags, Mode::empty())?;
-        let stat = rustix::fs::fstat(&file)?;
-        match stat.st_dev == rustix::fs::fstat(&self.0)?.st_dev {
-            true => Ok((file, stat)),
-            false => Err(io::Error::new(io::ErrorKind::NotFound, "another filesystem covers it")),
-        }
+        let file = rustix::fs::openat(&self.dir, name, flags, Mode::empty())?;
+        let (device, mode) = known(&file)?;
+        if device == self.device { Ok((file, mode)) } else { Err(covered()) }
     }
 }
 

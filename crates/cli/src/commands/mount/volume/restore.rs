@@ -48,6 +48,9 @@ struct Mounted {
     overlay: Option<Overlay>,
 }
 
+/// Names from the root of an overlay's lower.
+type LowerPaths = BTreeSet<Vec<Vec<u8>>>;
+
 /// What to set back.
 pub(super) struct Goal<'a> {
     pub branch: &'a str,
@@ -155,7 +158,7 @@ impl Process {
     /// Sets it back, unless something is in the way. Runs while no request is served, and waits for nobody who may wait for one.
     fn set_back(&self, mounted: &Mounted, goal: &Goal<'_>, inside: &[Inside]) -> Result<Tried> {
         let fail = |e: FsError| self.failed(&e);
-        let mut surfaced = BTreeSet::new();
+        let mut surfaced = LowerPaths::new();
         let mut between = self.volume.tree().between(goal.branch, goal.snapshot, &goal.path).map_err(fail)?;
         if let Some(overlay) = &mounted.overlay {
             let then = self.volume.snapshot(goal.snapshot).map_err(fail)?;
@@ -329,7 +332,7 @@ fn shown(
     overlay: &Overlay,
     then: VolumeStore,
     between: &Between,
-) -> std::result::Result<(Between, BTreeSet<Vec<Vec<u8>>>), FsError> {
+) -> std::result::Result<(Between, LowerPaths), FsError> {
     let names = between.entries.iter().chain(&between.files).map(|(dir, name)| (Ino(*dir), name.as_slice()));
     let told = overlay.told_of(Arc::new(then), names, between.inodes.keys().map(|&ino| Ino(ino)))?;
     let names = |names: BTreeSet<(Ino, Vec<u8>)>| names.into_iter().map(|(dir, name)| (dir.0, name)).collect();
