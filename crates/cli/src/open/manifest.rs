@@ -190,7 +190,8 @@ pub fn expect_answers(file: &Path, args: &CasArgs, store: &ManifestStore, has_ch
         }
     };
     let is_away = if is_url(place) { failure.code() == Code::Network } else { !is_another };
-    if !is_another && !(is_away && can_do_without) {
+    let is_mounted = is_another || (is_away && can_do_without);
+    if !is_mounted {
         return Err(failure);
     }
     let goes_on = "it is mounted all the same: what is in the cache can be read, and for the rest it is asked again";
@@ -206,8 +207,8 @@ enum Answer {
     NoStore,
 }
 
-/// What a server says to who asks for one of these objects, and for any. `knows_store` is for who has read something else there; who can do without
-/// an answer does not wait for long.
+/// The answer of a server to a caller that asks for one of these objects, and for any. `knows_store` says that something else was read there; a caller that
+/// can do without an answer does not wait for long.
 fn asked(
     cas: &OsStr,
     (args, can_do_without): (&StoreArgs, bool),
