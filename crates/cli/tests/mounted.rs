@@ -456,7 +456,7 @@ fn mounted_on_a_medium_that_cannot_be_written() {
     run(user.command(prepare, script), b"").expect(0);
 }
 
-/// What the host of a vault refuses is an errno that says nothing: the log and `status` name the object, and count it.
+/// A refusal by the host of a vault is an errno that says nothing: the log and `status` name the object, and count it.
 #[test]
 fn mounted_on_a_host_that_refuses_says_what() {
     let Some(user) = OrdinaryUser::new() else { return };

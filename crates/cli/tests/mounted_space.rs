@@ -198,7 +198,7 @@ fn a_program_that_writes_for_ever_is_refused_by_a_full_disk_below_a_volume_with_
     m.expect_sound();
 }
 
-/// What `statvfs` tells of a place: bytes that can be written, and those in all.
+/// The answer of `statvfs` for a place: bytes that can be written, and those in all.
 fn room(path: &Path) -> (u64, u64) {
     let stat = rustix::fs::statvfs(path).unwrap();
     assert_eq!(stat.f_bfree.min(stat.f_bavail), stat.f_bavail);

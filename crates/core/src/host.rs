@@ -15,7 +15,7 @@ const KEEP_IDENTITY: [u32; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 
 /// Filesystems of FUSE, by the number that statfs(2) has.
 const FUSE: u32 = 0x6573_5546;
 
-/// Whether the inode numbers of the filesystem of `file` may be others when it is mounted again. Most programs behind FUSE have none, and libfuse
+/// True if the inode numbers of the filesystem of `file` may be others when it is mounted again. Most programs behind FUSE have none, and libfuse
 /// counts what is looked up; nothing tells those that have some.
 ///
 /// # Errors

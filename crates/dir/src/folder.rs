@@ -72,7 +72,7 @@ impl Folder {
         self.identity
     }
 
-    /// Whether its numbers are those of paths.
+    /// True if its numbers are those of paths.
     pub(crate) fn is_by_path(&self) -> bool {
         self.by_path
     }

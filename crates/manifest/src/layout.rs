@@ -17,7 +17,7 @@ pub const MANIFESTS_FOLDER: &str = "Manifests";
 const INPUT_SUFFIX: &str = "_input";
 /// What the name of a manifest of outputs ends with.
 const OUTPUT_SUFFIX: &str = "_output";
-/// What the official packages look for in a key: the folder of a step, that of a task, and the name of a manifest of outputs.
+/// The parts that the official packages look for in a key: the folder of a step, that of a task, and the name of a manifest of outputs.
 const STEP: &str = "step-";
 const TASK: &str = "task-";
 const OUTPUT: &str = "output";
@@ -170,8 +170,8 @@ pub fn action_folder(micros: i64, action: &str) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z_{action}")
 }
 
-/// Whether this is the key of a manifest of outputs: by its end, or as the official packages look for them, `step-.*/.*/.*output.*`. Whoever
-/// stores one by hand names it as they like (`output-HASH-TIME.manifest`).
+/// True if this is the key of a manifest of outputs: by its end, or as the official packages look for them, `step-.*/.*/.*output.*`. One that
+/// is stored by hand has any name (`output-HASH-TIME.manifest`).
 #[must_use]
 pub fn is_output(key: &str) -> bool {
     let below_step = || key.split_once(STEP)?.1.splitn(3, '/').nth(2);

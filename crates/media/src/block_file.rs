@@ -93,7 +93,7 @@ impl BlockFile for HostBlockFile {
     }
 
     fn host_room_bytes(&self) -> u64 {
-        // Whoever owns it is charged.
+        // Its owner is charged.
         let owner = rustix::fs::fstat(&self.file);
         let host = owner.map_err(io::Error::from).and_then(|st| statfs_of(&self.file, st.st_uid, st.st_gid));
         host.map_or(u64::MAX, |host| host.room_bytes())

@@ -25,7 +25,7 @@ pub(crate) struct Activity {
     kinds: Counts,
     /// What requests met that is damaged.
     pub(crate) damage: Damage,
-    /// What their errnos hide.
+    /// The errors that errnos hide.
     pub(crate) errors: ErrorLog,
 }
 

@@ -47,7 +47,7 @@ pub fn errno_of(kind: ErrorKind) -> i32 {
     }
 }
 
-/// Whether the errno alone would hide what the user must know: which object is damaged or unreachable, or why a store or its host refuses it.
+/// True if the errno alone would hide what the user must know: the object that is damaged or unreachable, or the reason of a store or its host to refuse it.
 /// A refusal by the engine's own rules has neither subject nor cause.
 fn deserves_a_line(error: &FsError) -> bool {
     match error.kind() {

@@ -33,7 +33,7 @@ library calls: scripts/production/al2/run_deadline_vfs_al2.sh, bin/deadline_vfs 
 on its manifest: inputs are fetched when they are read, and what a task writes is in files below the mountpoint, where the worker looks \
 for outputs. It lies in the session's folder and goes with it.
 
-What is fetched is kept there as well, or in the folder that DEADLINE_VFS_CACHE of the worker's environment names, or cache_dir of OPT, which \
+Fetched content is kept there as well, or in the folder that DEADLINE_VFS_CACHE of the worker's environment names, or cache_dir of OPT, which \
 sessions then share.
 
 The program is linked, so that it is updated with adit; --copy puts a copy there. Jobs run as other users, who must be able to run it, and \

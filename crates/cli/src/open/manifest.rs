@@ -176,8 +176,9 @@ pub fn expect_answers(file: &Path, args: &CasArgs, store: &ManifestStore, has_ch
     let mut hashes = nodes.filter_map(|id| store.segment().hash(id).ok().flatten()).map(ContentHash).peekable();
     // Nothing is missed where there should be nothing.
     let has_content = hashes.peek().is_some();
+    let can_do_without = has_changes || store.has_cached(FIRST_NODES);
     let (is_another, failure) = if is_url(place) {
-        match asked(cas, &args.store, hashes, lies_in(file, cas)) {
+        match asked(cas, (&args.store, can_do_without), hashes, lies_in(file, cas)) {
             Ok(Answer::NoStore) if has_content => (true, no_object(cas)),
             Ok(_) => return Ok(()),
             Err(failure) => (false, failure),
@@ -189,7 +190,8 @@ pub fn expect_answers(file: &Path, args: &CasArgs, store: &ManifestStore, has_ch
         }
     };
     let is_away = if is_url(place) { failure.code() == Code::Network } else { !is_another };
-    if !is_another && !(is_away && (has_changes || store.has_cached(FIRST_NODES))) {
+    let is_mounted = is_another || (is_away && can_do_without);
+    if !is_mounted {
         return Err(failure);
     }
     let goes_on = "it is mounted all the same: what is in the cache can be read, and for the rest it is asked again";
@@ -205,16 +207,16 @@ enum Answer {
     NoStore,
 }
 
-/// What a server says to who asks for one of these objects, and for any. `knows_store` is for who has read something else there.
+/// The answer of a server to a caller that asks for one of these objects, and for any. `knows_store` says that something else was read there; a caller that
+/// can do without an answer does not wait for long.
 fn asked(
     cas: &OsStr,
-    args: &StoreArgs,
+    (args, can_do_without): (&StoreArgs, bool),
     hashes: impl Iterator<Item = ContentHash>,
     knows_store: bool,
 ) -> Result<Answer> {
     let failed = |e: FsError| Failure::fs(cas.display(), &e);
-    // Somebody waits for the mount, which goes on without it.
-    let objects = hurried(cas, args)?;
+    let objects = if can_do_without { hurried(cas, args)? } else { objects(cas, args)? };
     match seen(&*objects, hashes, 1).map_err(failed)? {
         Seen::One => return Ok(Answer::Store),
         Seen::Withheld(e) => return if knows_store { Ok(Answer::Store) } else { Err(failed(e)) },

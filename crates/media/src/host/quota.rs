@@ -26,7 +26,7 @@ fn quota(fd: BorrowedFd<'_>, kind: libc::c_int, id: u32) -> Option<libc::dqblk> 
     (result == 0).then(|| unsafe { quota.assume_init() })
 }
 
-/// What a quota leaves at `now`: up to its hard limit, and nothing above the soft one once its time is over.
+/// The bytes that a quota leaves at `now`: up to its hard limit, and nothing above the soft one once its time is over.
 fn left_of(quota: &libc::dqblk, now: u64) -> Option<u64> {
     let is_over = quota.dqb_bsoftlimit != 0
         && quota.dqb_curspace > quota.dqb_bsoftlimit.saturating_mul(UNIT_BYTES)

@@ -347,7 +347,7 @@ impl ProvideCredential for Credentials {
         {
             return Ok(Some(last.found.clone()));
         }
-        // Whoever waited for this turn meanwhile would begin the same wait anew.
+        // A call that waited for this turn meanwhile would begin the same wait anew.
         let is_of_this = |at: &TokioInstant| began().is_some_and(|began| began < *at);
         let failed = self.failed.lock().clone().filter(|(at, _)| last.is_none() && is_of_this(at));
         if let Some((_, lacking)) = failed {

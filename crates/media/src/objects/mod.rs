@@ -53,7 +53,7 @@ pub struct Owner {
     pub cancel: Cancel,
     /// The folder in which uploads in parts are noted, so that one that was killed is gone on with; it need not be there. Without, each begins anew.
     pub uploads: Option<PathBuf>,
-    /// What is told of a store that is waited for.
+    /// Takes the line about a store that is waited for.
     pub notice: Notice,
 }
 

@@ -140,7 +140,7 @@ pub struct ObjectsOptions {
     pub webdav_password_file: Option<PathBuf>,
     /// Whether requests go unsigned, for public buckets, and without credentials. Default: no.
     pub anonymous: bool,
-    /// Whether requests say that who makes them pays for them, as some buckets want it. Default: no.
+    /// Requests say that their maker pays for them, as some buckets want it. Default: no.
     pub request_payer: bool,
     /// Whether the metadata service of a machine in EC2 is asked for credentials. Default: yes, unless
     /// `AWS_EC2_METADATA_DISABLED` is `true`.

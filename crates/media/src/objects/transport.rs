@@ -166,7 +166,7 @@ pub struct Transport {
     /// The beginning of the names of headers that only a store sends, if there are such.
     header_of_stores: Option<&'static str>,
     notice: Notice,
-    /// Whether a request has been tried for long, and none had an answer since.
+    /// A request has been tried for long, and none had an answer since.
     waits: AtomicBool,
     /// Where uploads in parts are noted, if they are.
     begun: Option<Arc<Begun>>,
@@ -491,10 +491,10 @@ fn check_document(request: &Request<Buffer>, status: StatusCode, body: &Buffer) 
     Err(Trouble::Contradiction(format!("the answer is no {root}")))
 }
 
-/// What is said of a page.
+/// The words for a page.
 const PAGE: &str = "a page for people is what comes (HTML)";
 
-/// Whether an answer about an object is a page for people, as a web server, a console or a portal sends it whatever is asked for: it would be
+/// True if an answer about an object is a page for people, as a web server, a console or a portal sends it whatever is asked for: it would be
 /// taken for the object, or for word that one was stored. A store shows by headers of its own that it is one.
 fn is_page(request: &Request<Buffer>, headers: &HeaderMap, own: &str) -> bool {
     let path = request.uri().path().to_ascii_lowercase();

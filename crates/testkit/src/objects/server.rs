@@ -65,7 +65,7 @@ pub struct RequestLog {
     pub range: Option<String>,
     /// The access key that it is signed with; of WebDAV, what the header `Authorization` has.
     pub access_key: Option<String>,
-    /// Whether it says that who makes it pays for it.
+    /// It says that its maker pays for it.
     pub is_paid: bool,
 }
 

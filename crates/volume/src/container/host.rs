@@ -36,7 +36,7 @@ impl Refusal {
         }
     }
 
-    /// What of `room_bytes` can be used.
+    /// The part of `room_bytes` that can be used.
     pub fn left(&self, room_bytes: u64) -> u64 {
         room_bytes.saturating_sub(self.room_bytes.load(Ordering::Relaxed))
     }

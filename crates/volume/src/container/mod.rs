@@ -65,7 +65,7 @@ pub(crate) struct Container {
     allocates: AtomicBool,
     /// How the host said last that it has no space.
     refusal: Mutex<ErrorKind>,
-    /// What was left when it said so, for the file and for the folder.
+    /// The room that was left when it said so, for the file and for the folder.
     file_refusal: Refusal,
     folder_refusal: Refusal,
     /// How many bytes of both slots have space.

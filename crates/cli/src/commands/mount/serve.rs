@@ -232,7 +232,7 @@ impl control::Verbs for Verbs {
 }
 
 impl Verbs {
-    /// What requests met last that their errno hides.
+    /// The errors that requests met last and their errno hides.
     fn errors(&self) -> Vec<Value> {
         let errors = self.session.errors().into_iter();
         errors.map(|met| json!({"op": met.op, "error": met.text, "count": met.count})).collect()

@@ -377,7 +377,7 @@ fn lacks_links(kind: ErrorKind) -> bool {
     matches!(kind, NotPermitted | NotSupported | TooManyLinks | CrossDevice | NotFound)
 }
 
-/// Whether a failed change of an owner says that the store has no owners, or not these.
+/// True if a failed change of an owner says that the store has no owners, or not these.
 fn lacks_owners(kind: ErrorKind) -> bool {
     use ErrorKind::*;
     matches!(kind, NotPermitted | PermissionDenied | NotSupported | InvalidInput)

@@ -64,7 +64,7 @@ impl CommandExecute for Command {
         };
         let output = output.map_err(failed)?;
         if output.success() && !are_credentials(&output.stdout) {
-            // What the library would say has parts of it, and there may be secrets in any.
+            // The words of the library would have parts of it, and there may be secrets in any.
             return Err(Error::unexpected("its output is not what it should be"));
         }
         Ok(output)
@@ -102,7 +102,7 @@ async fn all_of(from: Option<impl AsyncRead + Unpin>) -> std::io::Result<Vec<u8>
     Ok(bytes)
 }
 
-/// Whether the library can read what a command wrote.
+/// True if the library can read the output of a command.
 fn are_credentials(output: &[u8]) -> bool {
     let Ok(Value::Object(fields)) = serde_json::from_slice(output) else { return false };
     let has = |name: &str| fields.get(name).is_some_and(Value::is_string);
@@ -186,7 +186,7 @@ mod tests {
         assert!(!format!("{command:?}").contains("sleep"));
         let begun = pids.clone();
         let ran = async move {
-            // Nobody waits any more once it has begun its child.
+            // The wait ends once it has begun its child.
             let run = command.command_execute("", &[]);
             let seen = async {
                 while !begun.exists() {
