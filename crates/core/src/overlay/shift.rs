@@ -52,7 +52,7 @@ impl<'s> State<'s> {
     }
 
     /// As what an inode is shown. `None` where it is not there, or is the overlay's own.
-    fn shown(&self, inode: Ino) -> Result<Option<Shown>> {
+    fn shown(&self, shared: &Shared, inode: Ino) -> Result<Option<Shown>> {
         if inode == Ino::ROOT {
             return Ok(None);
         }
@@ -69,7 +69,7 @@ impl<'s> State<'s> {
             Err(e) => return Err(e),
         };
         let origin = Origin::decode(&value, &format!("inode {} of the upper layer", inode.0))?;
-        Ok(Overlay::number_of(origin.print.ino).map(|ino| Shown { ino, kind, opaque: origin.opaque }))
+        Ok(Some(Shown { ino: shared.number_of_copy(inode, &origin, None)?, kind, opaque: origin.opaque }))
     }
 
     /// What `name` leads to in a directory that has a copy or not, and stands for `dir`.
@@ -83,7 +83,7 @@ impl<'s> State<'s> {
         let entry = copy.map(|copy| self.upper.find(copy, name)).transpose()?.flatten();
         match entry {
             Some((_, held)) if self.whiteout.as_ref().is_some_and(|whiteout| whiteout.ino == held.ino) => Ok(None),
-            Some((_, held)) => Ok(self.shown(held.ino)?.map(|shown| (shown.ino, shown.kind))),
+            Some((_, held)) => Ok(self.shown(shared, held.ino)?.map(|shown| (shown.ino, shown.kind))),
             None => match shared.beneath(dir, name) {
                 Ok(below) => below.map(|(attr, _)| Ok((shared.number_of_lower(attr.ino)?, attr.kind))).transpose(),
                 Err(e) if is_gone(&e) => Ok(None),
@@ -166,7 +166,7 @@ impl Shared {
     ) -> Result<Told> {
         let mut told = Told::default();
         for (copy, name) in entries {
-            let [now, then] = [states[0].shown(copy)?, states[1].shown(copy)?];
+            let [now, then] = [states[0].shown(self, copy)?, states[1].shown(self, copy)?];
             let number = now.or(then).map(|shown| shown.ino);
             let Some(dir) = number.and_then(|number| self.node(number).ok()).filter(|dir| dir.is_directory()) else {
                 continue;
@@ -182,7 +182,7 @@ impl Shared {
             }
         }
         for inode in inodes {
-            let shown = [states[0].shown(inode)?, states[1].shown(inode)?];
+            let shown = [states[0].shown(self, inode)?, states[1].shown(self, inode)?];
             let opaque = shown.map(|shown| shown.is_some_and(|shown| shown.opaque));
             for shown in shown.into_iter().flatten() {
                 let stays = shown.kind == Kind::Directory && opaque[0] == opaque[1];
