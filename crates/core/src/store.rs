@@ -59,6 +59,9 @@ pub struct Capabilities {
     /// Whether to find a name costs I/O, of a host or a network, each time: the engine then keeps where paths lead, and looks up what a
     /// listing named before anybody asks for it, as far as that was measured to help.
     pub slow_names: bool,
+    /// Whether its inode numbers are made up: whenever it is opened anew another object may have one, so none proves anything of
+    /// what was there before.
+    pub made_up_numbers: bool,
 }
 
 impl Capabilities {
@@ -79,6 +82,7 @@ impl Capabilities {
             host_files: false,
             fixed_content: false,
             slow_names: false,
+            made_up_numbers: false,
         }
     }
 }

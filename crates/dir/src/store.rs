@@ -114,6 +114,7 @@ impl DirStore {
             shared: true,
             xattrs: keeps(probe),
             acls: keeps(probe) && keeps(XattrName::ACL_ACCESS),
+            made_up_numbers: !matches!(host::filesystem(&**folder.root()), Ok(Some(_))),
             ..Capabilities::plain("dir")
         };
         let inner = Inner {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use super::copy_up::Looks;
+use super::find::Beside;
 use super::layer::Held;
 use super::names_below::{Failed, Linked, names_below};
 use super::record::{Extent, Origin, Own, shown};
@@ -270,7 +271,6 @@ impl Shared {
             None => None,
         };
         let (path, lower_path) = (child(&dir.path, name), dir.lower_path.as_ref().map(|path| child(path, name)));
-        let beneath_ino = beneath.as_ref().map(|(attr, _)| attr.ino);
         let hides = beneath.as_ref().zip(lower_path.clone()).map(|((attr, _), path)| (path, Some(attr.kind)));
         if held.ino == self.layout.whiteout.ino {
             found.hidden.extend(hides);
@@ -280,7 +280,11 @@ impl Shared {
         let origin = self.origin(held.ino)?;
         // What has several names below is told with the index; its names up here are new, unless one was given back.
         let linked = self.own_xattr(held.ino, Own::Links)?.is_some();
-        if linked && beneath_ino.is_some() && beneath_ino == origin.as_ref().map(|origin| origin.print.ino) {
+        let is_told = |origin: &Origin| {
+            let is_name = beneath.as_ref().is_some_and(|(attr, _)| self.lower.is_same(&origin.print, attr));
+            is_name || lower_path.as_ref() == Some(&origin.path)
+        };
+        if linked && origin.as_ref().is_some_and(is_told) {
             return Ok(None);
         }
         let Some(origin) = origin.filter(|_| !linked) else {
@@ -350,20 +354,25 @@ impl Shared {
     fn origin_below(&self, origin: &Origin, found: Option<(Attr, Held)>) -> Result<Option<Held>> {
         let found = match found {
             Some(found) => Some(found),
-            None => self.at_origin(origin)?,
+            None => self.at_origin(origin, None)?,
         };
-        Ok(found.filter(|(attr, _)| origin.print.matches(attr)).map(|(_, held)| held))
+        Ok(found.filter(|(attr, _)| self.lower.is_same(&origin.print, attr)).map(|(_, held)| held))
     }
 
-    /// What the lower has at an origin's path.
-    fn at_origin(&self, origin: &Origin) -> Result<Option<(Attr, Held)>> {
-        let (mut at, mut attr) = (self.lower.root(), None);
-        for name in &origin.path {
-            let Some((found, held)) = self.find_below(&at, name)? else { return Ok(None) };
-            (attr, at) = (Some(found), held);
+    /// What the lower has at an origin's path, which is not looked for from the root if it is in a directory that is known.
+    pub(super) fn at_origin(&self, origin: &Origin, beside: Option<&Beside<'_>>) -> Result<Option<(Attr, Held)>> {
+        let root = self.lower.root();
+        let known = beside.and_then(|dir| Some((dir.held, origin.path.strip_prefix(&*dir.path)?.split_first()?)));
+        let from_root = || origin.path.split_first().map(|names| (&root, names));
+        let Some((dir, (first, names))) = known.or_else(from_root) else {
+            return Ok(Some((self.lower.store.getattr(Ino::ROOT)?, root)));
+        };
+        let mut found = self.find_below(dir, first)?;
+        for name in names {
+            let Some((_, dir)) = found else { return Ok(None) };
+            found = self.find_below(&dir, name)?;
         }
-        let attr = attr.map_or_else(|| self.lower.store.getattr(Ino::ROOT), Ok)?;
-        Ok(Some((attr, at)))
+        Ok(found)
     }
 
     /// The object of the lower that an origin is about.
@@ -389,7 +398,7 @@ impl Shared {
             };
             if let Some(what) = self.compare(held.ino, &attr, &below)? {
                 let count = self.lower.store.getattr(below.ino)?.nlink;
-                changed.insert(origin.print.ino, (Linked { count, near: origin.path }, attr.kind, what));
+                changed.insert(below.ino, (Linked { count, near: origin.path }, attr.kind, what));
             }
         }
         let wanted = changed.iter().map(|(&ino, (linked, ..))| (ino, linked.clone())).collect();

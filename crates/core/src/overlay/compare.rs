@@ -247,8 +247,9 @@ impl Pair<'_> {
             (None, None) => false,
         };
         if touched {
-            let count = self.new.lower.store.getattr(self.new.follow(&origin)?.ino)?.nlink;
-            places.linked.insert(origin.print.ino, Linked { count, near: origin.path });
+            let below = self.new.follow(&origin)?.ino;
+            let count = self.new.lower.store.getattr(below)?.nlink;
+            places.linked.insert(below, Linked { count, near: origin.path });
         }
         Ok(())
     }

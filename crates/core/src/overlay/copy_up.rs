@@ -1,14 +1,15 @@
 //! Copying an object of the lower up: its attributes, not its content.
 //!
 //! All that is to be read from the lower is read first, into a [`Plan`]; the transaction only writes. The copy is made in the
-//! index, where nothing is inherited from a directory, and renamed to where it belongs within the same transaction.
+//! index, where nothing is inherited from a directory, and renamed to where it belongs within the same transaction: the place at which
+//! it was found. A copy of what has several names in the lower is in the index as well, where the other names find it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::content::times_of;
 use super::layer::Learning;
-use super::node::Node;
+use super::node::{Node, Place};
 use super::record::{self, Extent, Fingerprint, Origin, Own};
 use super::{OWN, Shared, name_of};
 use crate::error::{ErrorKind, FsError, Result};
@@ -30,6 +31,9 @@ pub(super) struct Looks {
 pub(super) struct Plan {
     looks: Looks,
     origin: Vec<u8>,
+    /// Where it was found, and is copied to.
+    place: Place,
+    index_name: String,
 }
 
 impl Looks {
@@ -108,6 +112,11 @@ impl Plan {
     pub fn attr(&self) -> &Attr {
         &self.looks.attr
     }
+
+    /// The name that the copy has in the index, if it has one.
+    pub fn index_name(&self) -> &str {
+        &self.index_name
+    }
 }
 
 /// Runs `work`, which adds or removes names of `dir` that nobody sees, and gives `dir` its times back.
@@ -130,31 +139,41 @@ impl Shared {
         let looks = Looks::of(&*self.lower.store, self.below(node)?.held.ino).map_err(|e| self.of_below(node, e))?;
         self.check_below(node)?;
         looks.check_len(&*self.joined).map_err(|e| e.on("copy up", format!("inode {}", node.ino.0)))?;
-        let path = self.lower_path(node)?;
-        let origin = Origin { print: Fingerprint::of(&looks.attr), opaque: false, path }.encode()?;
-        Ok(Plan { looks, origin })
+        let place = node.place().ok_or(ErrorKind::Stale)?;
+        let mut path = self.lower_path(&place.dir)?;
+        path.push(place.name.to_vec());
+        let print = Fingerprint::of(&looks.attr);
+        let origin = Origin { print, opaque: false, path }.encode()?;
+        Ok(Plan { looks, origin, place, index_name: record::index_name(&print) })
     }
 
-    /// Copies `node` up, under the name at which it was found; one of several names into the index; without a name if it
-    /// has none. Hold the names alone; the directory has its copy.
+    /// Copies `node` up, under the name at which it was found; without a name if it has none any more. Hold the names alone; the directory
+    /// has its copy.
     pub fn copy(&self, tx: &mut dyn Transaction, node: &Node, plan: &Plan) -> Result<Ino> {
-        let (index, copy) = (self.layout.index.ino, name_of(COPY)?);
+        if node.state().removed {
+            return self.copy_nameless(tx, node, plan);
+        }
+        let dir = plan.place.dir.upper().ok_or(ErrorKind::Stale)?;
+        let upper = self.make_copy(tx, node, plan)?;
+        let (index, copy, name) = (self.layout.index.ino, name_of(COPY)?, name_of(&plan.place.name)?);
+        unseen(tx, dir, |tx| tx.rename(index, copy, dir, name, RenameFlags::NOREPLACE))?;
+        Ok(upper)
+    }
+
+    /// As [`Shared::copy`], of what loses the name at which it was found.
+    pub fn copy_nameless(&self, tx: &mut dyn Transaction, node: &Node, plan: &Plan) -> Result<Ino> {
+        let upper = self.make_copy(tx, node, plan)?;
+        tx.unlink(self.layout.index.ino, name_of(COPY)?)?;
+        Ok(upper)
+    }
+
+    fn make_copy(&self, tx: &mut dyn Transaction, node: &Node, plan: &Plan) -> Result<Ino> {
+        let index = self.layout.index.ino;
         let upper = plan.looks.make(tx, index)?;
         tx.set_xattr(upper, Own::Origin.name(), &plan.origin, XattrSet::Create)?;
-        let (removed, place) = {
-            let state = node.state();
-            (state.removed, state.place.clone())
-        };
         if node.linked {
             tx.set_xattr(upper, Own::Links.name(), &record::encode_links(plan.attr().nlink), XattrSet::Create)?;
-            let name = Self::index_name(node.ino);
-            tx.rename(index, copy, index, name_of(name.as_bytes())?, RenameFlags::NOREPLACE)?;
-        } else if removed {
-            tx.unlink(index, copy)?;
-        } else {
-            let place = place.ok_or(ErrorKind::Stale)?;
-            let dir = place.dir.upper().ok_or(ErrorKind::Stale)?;
-            unseen(tx, dir, |tx| tx.rename(index, copy, dir, name_of(&place.name)?, RenameFlags::NOREPLACE))?;
+            tx.link(upper, index, name_of(plan.index_name.as_bytes())?)?;
         }
         // All of that changed its time of change, and nothing that is shown.
         tx.setattr(upper, &times_of(plan.attr()))?;
@@ -162,7 +181,7 @@ impl Shared {
     }
 
     /// Notes that a transaction with [`Shared::copy`] was applied.
-    pub fn copied(&self, node: &Node, learning: &Learning<'_>, upper: Ino, plan: &Plan) {
+    pub fn copied(&self, node: &Arc<Node>, learning: &Learning<'_>, upper: Ino, plan: &Plan) {
         {
             let mut state = node.state();
             if node.linked {
@@ -173,7 +192,7 @@ impl Shared {
                 state.blocks = Some(plan.attr().blocks);
             }
         }
-        node.set_upper(self.upper.hold(learning, upper));
+        self.table.copied(node, self.upper.hold(learning, upper));
         self.counters.copied_up.fetch_add(1, Relaxed);
     }
 
@@ -185,7 +204,7 @@ impl Shared {
     ) -> Result<()> {
         if node.upper().is_none() {
             let plan = self.plan(node)?;
-            self.ensure_place(node)?;
+            self.ensure_place(node, &plan)?;
             let _names = self.names.write();
             if node.upper().is_none() {
                 let learning = self.upper.learning();
@@ -204,15 +223,8 @@ impl Shared {
     }
 
     /// Copies up the directory in which a copy of `node` would be made. Hold nothing.
-    pub fn ensure_place(&self, node: &Node) -> Result<()> {
-        let dir = {
-            let state = node.state();
-            if node.linked || state.removed {
-                return Ok(());
-            }
-            state.place.as_ref().map(|place| place.dir.clone())
-        };
-        dir.map_or(Ok(()), |dir| self.ensure_directory(&dir))
+    pub fn ensure_place(&self, node: &Node, plan: &Plan) -> Result<()> {
+        if node.state().removed { Ok(()) } else { self.ensure_directory(&plan.place.dir) }
     }
 
     /// Copies up a directory and those above it, each in a transaction that changes nothing that is shown. Hold nothing.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::changes::is_gone;
 use super::layer::Held;
-use super::node::{Below, Node, State};
-use super::record::{self, Extent, Fingerprint, Own, shown};
+use super::node::{Below, Identity, Node, State};
+use super::record::{self, Extent, Fingerprint, Origin, Own, shown};
 use super::{Shared, name_of, numbers, too_large};
 use crate::error::{ErrorKind, FsError, Result};
 use crate::store::Spelling;
@@ -16,6 +16,12 @@ pub(super) enum Above {
     Nothing,
     Whiteout,
     Entry(Attr, Held),
+}
+
+/// A directory of the lower, and where it lies.
+pub(super) struct Beside<'n> {
+    pub held: &'n Held,
+    pub path: Vec<Vec<u8>>,
 }
 
 /// What a name leads to.
@@ -66,7 +72,7 @@ impl Shared {
     pub fn merged_with<'n>(&self, dir: &'n Node) -> Result<Option<&'n Below>> {
         {
             let state = dir.state();
-            if state.removed || state.opaque || !dir.is_from_lower() {
+            if state.removed || state.opaque || !dir.from_lower {
                 return Ok(None);
             }
         }
@@ -88,21 +94,12 @@ impl Shared {
             let why = "it is not what it was when it was changed above: put it back, or give another upper layer";
             FsError::new(ErrorKind::Stale).on("read the layer below", shown(&origin.path)).because(why)
         };
-        let mut at = self.lower.root();
-        let mut attr = None;
-        for name in &origin.path {
-            let found = self.lower.find(at.ino, name_of(name)?).map_err(|e| match e.kind() {
-                ErrorKind::NotDirectory => stale(GONE),
-                _ => e.on("read the layer below", shown(&origin.path)),
-            })?;
-            let (found, held) = found.ok_or_else(|| stale(GONE))?;
-            (attr, at) = (Some(found), held);
+        let found = self.at_origin(&origin, None).map_err(|e| e.on("read the layer below", shown(&origin.path)))?;
+        let (attr, held) = found.ok_or_else(|| stale(GONE))?;
+        if !self.lower.is_same(&origin.print, &attr) {
+            return Err(stale(&self.lower.difference(&origin.print, &attr)));
         }
-        let attr = attr.map_or_else(|| self.lower.store.getattr(Ino::ROOT), Ok)?;
-        if !origin.print.matches(&attr) {
-            return Err(stale(&origin.print.difference(&attr)));
-        }
-        Ok(node.set_below(Below { held: at, print: origin.print }))
+        Ok(node.set_below(Below { held, print: Fingerprint::of(&attr) }))
     }
 
     /// Checks that the object of the lower is still the one that it was. What changed is logged once for each node.
@@ -113,8 +110,8 @@ impl Shared {
         let below = self.below(node)?;
         let difference = match self.lower.store.getattr(below.held.ino) {
             Ok(attr) if attr.nlink == 0 && !self.is_in_place(node)? => GONE.to_owned(),
-            Ok(attr) if below.print.matches(&attr) => return Ok(()),
-            Ok(attr) => below.print.difference(&attr),
+            Ok(attr) if self.lower.is_same(&below.print, &attr) => return Ok(()),
+            Ok(attr) => self.lower.difference(&below.print, &attr),
             Err(e) if is_gone(&e) => GONE.to_owned(),
             Err(e) => return Err(e),
         };
@@ -170,7 +167,7 @@ impl Shared {
         match self.above(dir, name)? {
             Above::Whiteout => return Ok(None),
             Above::Entry(attr, held) => {
-                let node = self.node_of_upper(&attr, held)?;
+                let node = self.node_of_upper(&attr, held, dir)?;
                 node.found_at(dir, name.as_bytes());
                 let attr = self.shown(&node, attr);
                 return Ok(Some(Entry { node, attr, in_upper: true }));
@@ -178,7 +175,7 @@ impl Shared {
             Above::Nothing => {}
         }
         let Some((attr, held)) = self.beneath(dir, name)? else { return Ok(None) };
-        let node = self.node_of_lower(&attr, held)?;
+        let node = self.node_of_lower(&attr, held, (dir, name))?;
         node.found_at(dir, name.as_bytes());
         let attr = match node.upper() {
             Some(upper) => self.shown(&node, self.upper.store.getattr(upper)?),
@@ -187,36 +184,84 @@ impl Shared {
         Ok(Some(Entry { node, attr, in_upper: false }))
     }
 
-    /// The number under which an inode of the upper is shown, and whether it is opaque.
-    pub fn number_of_upper(&self, upper: Ino) -> Result<(Ino, bool)> {
+    /// Where `dir` is in the lower, if that was looked for: what stands for one of its entries is found from there.
+    pub fn beside<'n>(&self, dir: &'n Node) -> Option<Beside<'n>> {
+        let below = dir.below()?;
+        self.lower_path(dir).ok().map(|path| Beside { held: &below.held, path })
+    }
+
+    /// The object of the lower for which an inode of the upper stands, with its attributes, if it is there and as it was.
+    ///
+    /// What cannot be looked at counts as what is not there: a copy is shown all the same, and whoever needs something of the lower looks
+    /// again, and gets the error.
+    fn standing(&self, origin: &Origin, beside: Option<&Beside<'_>>) -> Option<(Attr, Held)> {
+        let found = self.at_origin(origin, beside).ok().flatten();
+        found.filter(|(attr, _)| self.lower.is_same(&origin.print, attr))
+    }
+
+    /// The number of its own of an inode of the upper.
+    fn own_number(&self, upper: Ino) -> Result<Ino> {
+        numbers::of_upper(upper).ok_or_else(|| too_large(upper, "the upper layer"))
+    }
+
+    /// The number under which an inode of the upper is shown: that of the object of the lower for which it stands, where the lower has that
+    /// now, as it was. Else that number may be another object's, and it is shown under one of its own.
+    pub fn number_of_upper(&self, upper: Ino, beside: Option<&Beside<'_>>) -> Result<Ino> {
+        if let Some(node) = self.table.of_copy(upper) {
+            return Ok(node.ino);
+        }
         match self.origin(upper)? {
-            Some(origin) => Ok((self.number_of_lower(origin.print.ino)?, origin.opaque)),
-            None => Ok((numbers::of_upper(upper).ok_or_else(|| too_large(upper, "the upper layer"))?, false)),
+            Some(origin) => self.number_of_copy(upper, &origin, beside),
+            None => self.own_number(upper),
         }
     }
 
-    /// The node of an inode of the upper. Hold the names.
-    pub fn node_of_upper(&self, attr: &Attr, held: Held) -> Result<Arc<Node>> {
+    /// As [`Shared::number_of_upper`], of one with this origin.
+    pub fn number_of_copy(&self, upper: Ino, origin: &Origin, beside: Option<&Beside<'_>>) -> Result<Ino> {
+        if let Some(node) = self.table.of_copy(upper) {
+            return Ok(node.ino);
+        }
+        match self.standing(origin, beside) {
+            Some((attr, _)) => self.number_of_lower(attr.ino),
+            None => self.own_number(upper),
+        }
+    }
+
+    /// The node of an inode of the upper, which was found in `dir`. Hold the names.
+    fn node_of_upper(&self, attr: &Attr, held: Held, dir: &Node) -> Result<Arc<Node>> {
+        self.node_of_copy(attr, held, |origin| self.standing(origin, self.beside(dir).as_ref()))
+    }
+
+    /// The node of an inode of the upper; `standing` finds for what it stands, as [`Shared::standing`] does.
+    fn node_of_copy(
+        &self,
+        attr: &Attr,
+        held: Held,
+        standing: impl FnOnce(&Origin) -> Option<(Attr, Held)>,
+    ) -> Result<Arc<Node>> {
         let upper = held.ino;
-        let (ino, opaque) = self.number_of_upper(upper)?;
-        if let Some(node) = self.table.get(ino)
-            && node.upper().is_some()
-        {
+        if let Some(node) = self.table.of_copy(upper) {
             return Ok(node);
         }
-        let mut state = State { opaque, ..State::default() };
-        if numbers::in_lower(ino).is_some() && attr.kind != Kind::Directory {
+        let (origin, mut state) = (self.origin(upper)?, State::default());
+        if origin.is_some() && attr.kind != Kind::Directory {
             (state.links, state.valid) = self.own_counts(upper)?;
         }
-        let linked = state.links.is_some();
-        let node = self.table.get_or_make((ino, attr.kind, linked), Some(held), None, state);
-        if node.state().valid > 0 {
-            // What is gone is told to who reads it.
-            let blocks =
-                self.below(&node).and_then(|below| self.lower.store.getattr(below.held.ino)).map(|attr| attr.blocks);
-            node.state().blocks = blocks.ok();
+        let (ino, linked) = (self.own_number(upper)?, state.links.is_some());
+        let mut identity = Identity { ino, kind: attr.kind, linked, from_lower: origin.is_some() };
+        let mut below = None;
+        if let Some(origin) = origin {
+            state.opaque = origin.opaque;
+            if let Some((attr, held)) = standing(&origin) {
+                let (ino, print) = (self.number_of_lower(attr.ino)?, Fingerprint::of(&attr));
+                if self.table.get(ino).is_none_or(|node| node.agrees(Some(upper), Some(&print))) {
+                    identity.ino = ino;
+                    state.blocks = (state.valid > 0).then_some(attr.blocks);
+                    below = Some(Below { held, print });
+                }
+            }
         }
-        Ok(node)
+        self.table.get_or_make(identity, Some(held), below, state).ok_or_else(|| ErrorKind::Stale.into())
     }
 
     /// The count of names that are shown of an inode of the upper, and how much of its content is the lower's.
@@ -229,20 +274,59 @@ impl Shared {
     }
 
     /// The node of an object of the lower that was found under its name there. Hold the names.
-    fn node_of_lower(&self, attr: &Attr, held: Held) -> Result<Arc<Node>> {
+    fn node_of_lower(&self, attr: &Attr, held: Held, at: (&Arc<Node>, FileName<'_>)) -> Result<Arc<Node>> {
         let ino = self.number_of_lower(attr.ino)?;
         let linked = attr.kind != Kind::Directory && attr.nlink > 1;
-        if let Some(node) = self.table.get(ino) {
-            return Ok(node);
+        let print = Fingerprint::of(attr);
+        let is_known = self.table.get(ino).is_some_and(|node| node.agrees(None, Some(&print)));
+        if linked
+            && !is_known
+            && let Some((copy_attr, copy)) = self.indexed(&print, at)?
+        {
+            let is_same = |origin: &Origin| self.lower.is_same(&origin.print, attr);
+            return self.node_of_copy(&copy_attr, copy, |origin| is_same(origin).then_some((*attr, held)));
         }
-        let below = Below { held, print: Fingerprint::of(attr) };
-        if linked && let Some((_, copy)) = self.indexed(ino)? {
-            let (links, valid) = self.own_counts(copy.ino)?;
-            let state = State { links, valid, blocks: Some(attr.blocks), ..State::default() };
-            // What it stands for is compared with what its origin says when that is read.
-            return Ok(self.table.get_or_make((ino, attr.kind, true), Some(copy), None, state));
+        let identity = Identity { ino, kind: attr.kind, linked, from_lower: true };
+        let node = self.table.get_or_make(identity, None, Some(Below { held, print }), State::default());
+        node.ok_or_else(|| {
+            let above = self.path_of(at.0).unwrap_or_default();
+            let why = "its inode number was another file's, which is in use: the layer below changed under the mount; mount anew";
+            FsError::new(ErrorKind::Stale)
+                .on("look up", format!("{}/{}", above.trim_end_matches('/'), at.1.display()))
+                .because(why)
+        })
+    }
+
+    /// The copy of an object of the lower that has several names, and was found under one that the upper does not have.
+    fn indexed(&self, print: &Fingerprint, (dir, name): (&Arc<Node>, FileName<'_>)) -> Result<Option<(Attr, Held)>> {
+        for key in [record::index_name(print), record::index_name_by_number(print.ino)] {
+            let Some((attr, copy)) = self.upper.find(self.layout.index.ino, name_of(key.as_bytes())?)? else {
+                continue;
+            };
+            let Some(origin) = self.origin(copy.ino)? else { continue };
+            // Copies were made without a name of their own before: such a one is found at its path all the same.
+            let is_in_place = || {
+                let parent = self.lower_path(dir)?;
+                let at = origin.path.split_last();
+                Ok::<_, FsError>(at.is_some_and(|(last, above)| *last == name.as_bytes() && *above == *parent))
+            };
+            if origin.print.matches(print) || attr.nlink == 1 && is_in_place()? {
+                return Ok(Some((attr, copy)));
+            }
         }
-        Ok(self.table.get_or_make((ino, attr.kind, linked), None, Some(below), State::default()))
+        Ok(None)
+    }
+
+    /// The name in the index of a copy that has one.
+    pub fn name_in_index(&self, upper: Ino) -> Result<Option<String>> {
+        let Some(Origin { print, .. }) = self.origin(upper)? else { return Ok(None) };
+        for key in [record::index_name(&print), record::index_name_by_number(print.ino)] {
+            let found = self.upper.find(self.layout.index.ino, name_of(key.as_bytes())?)?;
+            if found.is_some_and(|(_, held)| held.ino == upper) {
+                return Ok(Some(key));
+            }
+        }
+        Ok(None)
     }
 
     /// The attributes of a node as they are shown. `attr` is of its upper inode if it has one, else of the lower's.
@@ -254,7 +338,7 @@ impl Shared {
         }
         if node.upper().is_none() && state.removed {
             attr.nlink = 0;
-        } else if node.is_directory() && node.is_from_lower() && attr.nlink > 0 {
+        } else if node.is_directory() && node.from_lower && attr.nlink > 0 {
             // Nobody counts the directories of both layers; 1 is what filesystems say that do not count.
             attr.nlink = 1;
         }

@@ -57,10 +57,10 @@ pub use states::{AtWork, FileVersion, STATE_XATTR, WorkEnd};
 use crate::error::{ErrorKind, FsError, Result};
 use crate::store::{NewNode, Store};
 use crate::transaction::{Transaction, Transactional};
-use crate::types::{Attr, Caller, FileName, Ino, Kind, XattrName, XattrSet};
+use crate::types::{Caller, FileName, Ino, Kind, XattrName, XattrSet};
 use layer::{Held, Layer};
 use listing::LowerListings;
-use node::{Below, Node, State, Table};
+use node::{Below, Identity, Node, State, Table};
 use record::{Fingerprint, Origin, Own};
 
 /// The kind of store that it is, as its capabilities tell.
@@ -337,8 +337,8 @@ impl Shared {
         let table = Arc::new(Table::default());
         let print = Fingerprint::of(&below.store.getattr(Ino::ROOT)?);
         let root_below = Below { held: below.root(), print };
-        let root_key = (Ino::ROOT, Kind::Directory, false);
-        let root = table.get_or_make(root_key, Some(tree), Some(root_below), State::default());
+        let root = Identity { ino: Ino::ROOT, kind: Kind::Directory, linked: false, from_lower: true };
+        let root = table.get_or_make(root, Some(tree), Some(root_below), State::default()).ok_or(ErrorKind::Stale)?;
         Ok(Shared {
             upper: above,
             lower: below,
@@ -411,15 +411,5 @@ impl Shared {
 
     fn is_private(name: XattrName<'_>) -> bool {
         name.as_bytes().starts_with(record::PRIVATE)
-    }
-
-    /// The name of an indexed inode.
-    fn index_name(ino: Ino) -> String {
-        format!("{:016x}", numbers::in_lower(ino).unwrap_or(ino).0)
-    }
-
-    /// Where a file is in the index.
-    fn indexed(&self, ino: Ino) -> Result<Option<(Attr, Held)>> {
-        self.upper.find(self.layout.index.ino, name_of(Self::index_name(ino).as_bytes())?)
     }
 }

@@ -1,7 +1,8 @@
-//! What is known of the inodes in use: a [`Node`] for each, which the [`Table`] finds by number.
+//! What is known of the inodes in use: a [`Node`] for each, which the [`Table`] finds by number, and by its inode in the upper.
 //!
 //! A node lives as long as the engine knows it, a file of it is open, something below it is in use, or an operation looks at
-//! it. It never changes its number. It gets its upper inode once, when it is copied up, and keeps it.
+//! it. It never changes its number. It gets its upper inode once, when it is copied up, and keeps it. Neither two objects of the lower
+//! nor two inodes of the upper share one, and no two have the same upper inode, whatever becomes of the lower meanwhile.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -45,12 +46,26 @@ pub(super) struct State {
     pub told_stale: bool,
 }
 
-/// See the module's notes.
-pub(super) struct Node {
+/// What of a node never changes.
+#[derive(Clone, Copy)]
+pub(super) struct Identity {
+    /// The number under which it is shown.
     pub ino: Ino,
     pub kind: Kind,
     /// Whether the lower had several names for it.
     pub linked: bool,
+    /// Whether it stands for an object of the lower, or is merged with one: also if that is not there any more.
+    pub from_lower: bool,
+}
+
+/// See the module's notes.
+pub(super) struct Node {
+    pub ino: Ino,
+    pub kind: Kind,
+    /// As of [`Identity`].
+    pub linked: bool,
+    /// Likewise.
+    pub from_lower: bool,
     upper: OnceLock<Held>,
     below: OnceLock<Below>,
     state: Mutex<State>,
@@ -79,9 +94,18 @@ impl Node {
         self.below.get_or_init(|| below)
     }
 
-    /// Whether it comes from the lower, or is merged with a directory of it.
-    pub fn is_from_lower(&self) -> bool {
-        self.ino == Ino::ROOT || super::numbers::in_lower(self.ino).is_some()
+    /// Whether what was found is this node's: the inode `upper`, where it is one of the upper, that stands for `below`, if that is there.
+    ///
+    /// As long as neither has a copy, one number of the lower is one node: that what has it is another object by now, is an error of
+    /// whatever is done with that.
+    pub fn agrees(&self, upper: Option<Ino>, below: Option<&Fingerprint>) -> bool {
+        let same_copy = upper.is_none() || self.upper().is_none_or(|own| Some(own) == upper);
+        let prints = self.below().map(|own| &own.print).zip(below);
+        same_copy
+            && prints.is_none_or(|(own, found)| match upper.or(self.upper()) {
+                Some(_) => own.matches(found),
+                None => own.kind == found.kind,
+            })
     }
 
     pub fn is_directory(&self) -> bool {
@@ -156,7 +180,7 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         if let Some(table) = self.table.upgrade() {
-            table.remove_dead(self.ino);
+            table.remove_dead(self.ino, self.upper());
         }
         // One after the other: a path may be longer than the stack is deep.
         let mut next = self.state.get_mut().place.take();
@@ -172,10 +196,11 @@ struct Slot {
     known: Option<Arc<Node>>,
 }
 
-/// Nodes by number.
+/// Nodes by number, and those that have a copy by its inode in the upper too. Locks: of a copy, then of a number.
 #[derive(Default)]
 pub(super) struct Table {
     shards: [Mutex<HashMap<Ino, Slot>>; SHARDS],
+    copies: [Mutex<HashMap<Ino, Weak<Node>>>; SHARDS],
 }
 
 impl Table {
@@ -183,26 +208,51 @@ impl Table {
         self.shards[ino.0 as usize % SHARDS].lock()
     }
 
+    fn copies(&self, upper: Ino) -> MutexGuard<'_, HashMap<Ino, Weak<Node>>> {
+        self.copies[upper.0 as usize % SHARDS].lock()
+    }
+
     pub fn get(&self, ino: Ino) -> Option<Arc<Node>> {
         self.shard(ino).get(&ino)?.node.upgrade()
     }
 
-    /// The node of that number; what `upper` and `below` hold is added to it. Made if there is none, with `state`.
+    /// The node that has this inode of the upper.
+    pub fn of_copy(&self, upper: Ino) -> Option<Arc<Node>> {
+        self.copies(upper).get(&upper)?.upgrade()
+    }
+
+    /// The node that has the inode `upper`; else that of the number, to which what `upper` and `below` hold is added. Made if there is none,
+    /// with `state`. `None` if that number is the one of something else.
     pub fn get_or_make(
         self: &Arc<Self>,
-        (ino, kind, linked): (Ino, Kind, bool),
+        Identity { ino, kind, linked, from_lower }: Identity,
         upper: Option<Held>,
         below: Option<Below>,
         state: State,
-    ) -> Arc<Node> {
+    ) -> Option<Arc<Node>> {
+        let mut copies = upper.as_ref().map(|upper| self.copies(upper.ino));
+        if let (Some(copies), Some(upper)) = (&copies, &upper)
+            && let Some(node) = copies.get(&upper.ino).and_then(Weak::upgrade)
+        {
+            return Some(node);
+        }
         let mut shard = self.shard(ino);
-        let node = match shard.get(&ino).and_then(|slot| slot.node.upgrade()) {
-            Some(node) => node,
+        let known = shard.get(&ino).and_then(|slot| slot.node.upgrade());
+        let of = (upper.as_ref().map(|upper| upper.ino), below.as_ref().map(|below| &below.print));
+        let node = match known {
+            Some(node) if node.agrees(of.0, of.1) => node,
+            Some(other) => {
+                // It may be the last one, and look for its slot.
+                drop((shard, copies));
+                drop(other);
+                return None;
+            }
             None => {
                 let node = Arc::new(Node {
                     ino,
                     kind,
                     linked,
+                    from_lower,
                     upper: OnceLock::new(),
                     below: OnceLock::new(),
                     state: Mutex::new(state),
@@ -213,14 +263,21 @@ impl Table {
                 node
             }
         };
-        drop(shard);
-        if let Some(upper) = upper {
-            node.set_upper(upper);
-        }
         if let Some(below) = below {
             node.set_below(below);
         }
-        node
+        if let (Some(copies), Some(upper)) = (&mut copies, upper) {
+            copies.insert(upper.ino, Arc::downgrade(&node));
+            node.set_upper(upper);
+        }
+        drop(shard);
+        Some(node)
+    }
+
+    /// Notes where the copy of a node is that was made just now.
+    pub fn copied(&self, node: &Arc<Node>, upper: Held) {
+        self.copies(upper.ino).insert(upper.ino, Arc::downgrade(node));
+        node.set_upper(upper);
     }
 
     /// The engine knows it from now on.
@@ -240,7 +297,13 @@ impl Table {
         drop(known);
     }
 
-    fn remove_dead(&self, ino: Ino) {
+    fn remove_dead(&self, ino: Ino, upper: Option<Ino>) {
+        if let Some(upper) = upper {
+            let mut copies = self.copies(upper);
+            if copies.get(&upper).is_some_and(|node| node.strong_count() == 0) {
+                copies.remove(&upper);
+            }
+        }
         let mut shard = self.shard(ino);
         if shard.get(&ino).is_some_and(|slot| slot.node.strong_count() == 0) {
             shard.remove(&ino);
@@ -280,7 +343,10 @@ mod tests {
         let copy = |ino| Some(layer.hold(&learning, Ino(ino)));
         for of_file in [false, true] {
             let table = Arc::new(Table::default());
-            let make = |ino, kind, upper| table.get_or_make((Ino(ino), kind, false), upper, None, State::default());
+            let make = |ino, kind, upper| {
+                let identity = Identity { ino: Ino(ino), kind, linked: false, from_lower: true };
+                table.get_or_make(identity, upper, None, State::default()).unwrap()
+            };
             let root = make(1, Kind::Directory, Some(layer.root()));
             let target = make(2, Kind::Directory, copy(20));
             let (dir, file) = (make(3, Kind::Directory, None), make(4, Kind::File, None));

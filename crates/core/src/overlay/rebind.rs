@@ -106,7 +106,7 @@ fn fit(lower: &Arc<Layer>, upper: &Arc<Layer>) -> Result<Fit> {
 /// Whether the lower has what an origin is about.
 fn is_there(lower: &Arc<Layer>, origin: &Origin) -> Result<bool> {
     Ok(match find(lower, &origin.path)? {
-        Some(attr) => origin.print.matches(&attr),
+        Some(attr) => lower.is_same(&origin.print, &attr),
         None => origin.path.is_empty(),
     })
 }

@@ -64,17 +64,16 @@ impl Fingerprint {
         Fingerprint { ino: attr.ino, kind: attr.kind, size: attr.size, mtime: attr.mtime, ctime: attr.ctime }
     }
 
-    /// Whether `attr` is of the same object, unchanged. Of a directory entries may come and go: only what it is counts.
-    pub fn matches(&self, attr: &Attr) -> bool {
+    /// Whether `now` is of the same object, unchanged. Of a directory entries may come and go: only what it is counts.
+    pub fn matches(&self, now: &Fingerprint) -> bool {
         match self.kind {
-            Kind::Directory => attr.kind == Kind::Directory && attr.ino == self.ino,
-            _ => *self == Fingerprint::of(attr),
+            Kind::Directory => (now.kind, now.ino) == (self.kind, self.ino),
+            _ => self == now,
         }
     }
 
-    /// In which way `attr` is not of the same object, unchanged.
-    pub fn difference(&self, attr: &Attr) -> String {
-        let now = Fingerprint::of(attr);
+    /// In which way `now` is not of the same object, unchanged.
+    pub fn difference(&self, now: &Fingerprint) -> String {
         if (now.ino, now.kind) != (self.ino, self.kind) {
             return format!("it is another {}", now.kind.as_str());
         }
@@ -375,6 +374,17 @@ pub(super) fn fuzz(data: &[u8]) {
     if let Ok(count) = decode_links(data, "fuzz") {
         assert_eq!(encode_links(count), data);
     }
+}
+
+/// The name in the index of a copy of what has several names in the lower: its number there, and what proves that no other object has it.
+pub(super) fn index_name(print: &Fingerprint) -> String {
+    let time = |time: Timestamp| format!("{:016x}{:08x}", time.secs, time.nanos);
+    format!("{:016x}-{:x}-{}-{}", print.ino.0, print.size, time(print.mtime), time(print.ctime))
+}
+
+/// The one that copies had before.
+pub(super) fn index_name_by_number(ino: Ino) -> String {
+    format!("{:016x}", ino.0)
 }
 
 /// A path of the lower, for messages.

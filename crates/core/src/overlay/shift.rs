@@ -54,7 +54,7 @@ impl<'s> State<'s> {
     }
 
     /// As what an inode is shown. `None` where it is not there, or is the overlay's own.
-    fn shown(&self, inode: Ino) -> Result<Option<Shown>> {
+    fn shown(&self, shared: &Shared, inode: Ino) -> Result<Option<Shown>> {
         if inode == Ino::ROOT {
             return Ok(None);
         }
@@ -65,7 +65,10 @@ impl<'s> State<'s> {
         };
         Ok(match self.origin(inode)? {
             None => numbers::of_upper(inode).map(|ino| Shown { ino, kind, opaque: false }),
-            Some(origin) => Overlay::number_of(origin.print.ino).map(|ino| Shown { ino, kind, opaque: origin.opaque }),
+            Some(origin) => {
+                let ino = shared.number_of_copy(inode, &origin, None)?;
+                Some(Shown { ino, kind, opaque: origin.opaque })
+            }
         })
     }
 
@@ -108,7 +111,7 @@ impl<'s> State<'s> {
         let entry = copy.map(|copy| self.upper.find(copy, name)).transpose()?.flatten();
         match entry {
             Some((_, held)) if self.whiteout.as_ref().is_some_and(|whiteout| whiteout.ino == held.ino) => Ok(None),
-            Some((_, held)) => Ok(self.shown(held.ino)?.map(|shown| (shown.ino, shown.kind))),
+            Some((_, held)) => Ok(self.shown(shared, held.ino)?.map(|shown| (shown.ino, shown.kind))),
             None => match shared.beneath(dir, name) {
                 Ok(below) => below.map(|(attr, _)| Ok((shared.number_of_lower(attr.ino)?, attr.kind))).transpose(),
                 Err(e) if is_gone(&e) => Ok(None),
@@ -223,7 +226,7 @@ impl Shared {
     ) -> Result<Told> {
         let mut told = Told::default();
         for (copy, name) in entries {
-            let [now, then] = [states[0].shown(copy)?, states[1].shown(copy)?];
+            let [now, then] = [states[0].shown(self, copy)?, states[1].shown(self, copy)?];
             if let (true, Some(mut path)) = (states[0].has_whiteout(copy, name)?, states[0].origin_path(copy)?) {
                 path.push(name.to_vec());
                 told.surfaced.insert(path);
@@ -243,7 +246,7 @@ impl Shared {
             }
         }
         for inode in inodes {
-            let shown = [states[0].shown(inode)?, states[1].shown(inode)?];
+            let shown = [states[0].shown(self, inode)?, states[1].shown(self, inode)?];
             let opaque = shown.map(|shown| shown.is_some_and(|shown| shown.opaque));
             if let [Some(_), None] = shown {
                 told.surfaced.extend(states[0].changed_origin(inode)?);
