@@ -6,6 +6,7 @@ mod mounts;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::{Ran, left_out, run};
 use mounts::{Points, is_root};
@@ -23,7 +24,8 @@ impl Group {
             return None;
         }
         let root = Path::new("/sys/fs/cgroup");
-        let name = format!("adit-test-{}-{limit_mib}", std::process::id());
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("adit-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let limit = (limit_mib << 20).to_string();
         let kinds = [
             (
@@ -36,16 +38,21 @@ impl Group {
             (root.to_owned(), "memory.max", "memory.swap.max", "0", "memory.events"),
         ];
         for (tree, file, swap, swap_limit, events) in kinds {
+            // A folder that is none of control groups has no such file by itself.
             let folder = tree.join(&name);
             if fs::create_dir(&folder).is_err() {
                 continue;
             }
-            let group = Group { folder, events };
-            if fs::write(group.folder.join(file), &limit).is_ok() {
-                // Kernels without swap accounting have no such file.
-                let _ = fs::write(group.folder.join(swap), swap_limit);
-                return Some(group);
+            if !folder.join(file).exists() {
+                fs::remove_dir(&folder).unwrap();
+                continue;
             }
+            let group = Group { folder, events };
+            fs::write(group.folder.join(file), &limit).unwrap();
+            if group.folder.join(swap).exists() {
+                fs::write(group.folder.join(swap), swap_limit).unwrap();
+            }
+            return Some(group);
         }
         left_out("a control group with a limit of memory");
         None
