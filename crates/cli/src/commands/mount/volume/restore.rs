@@ -297,7 +297,13 @@ impl Mounted {
             };
             by_dir.entry(dir).or_default().push(Announced { name, became });
         }
-        by_dir.into_iter().filter_map(|(dir, changes)| Some((self.names_to(dir)?, changes))).collect()
+        let in_order = |(dir, mut changes): (Ino, Vec<Announced<'b>>)| {
+            // Of a file that left a name, that may be told twice.
+            changes.sort_unstable_by(|a, b| a.name.as_bytes().cmp(b.name.as_bytes()));
+            changes.dedup_by(|a, b| a.name.as_bytes() == b.name.as_bytes());
+            Some((self.names_to(dir)?, changes))
+        };
+        by_dir.into_iter().filter_map(in_order).collect()
     }
 
     fn names_to(&self, dir: Ino) -> Option<Vec<Vec<u8>>> {
