@@ -626,3 +626,45 @@ fn what_goes_away_below_while_it_is_mounted_can_be_removed() {
     assert!(!world.at("renamed").exists() && !world.at("two").exists());
     world.run(&["umount", "mnt"]).expect(0);
 }
+
+/// While nothing is mounted, something else comes to the path of what was changed, and its number to another path.
+#[test]
+fn what_has_the_number_of_something_that_was_changed_is_another_thing() {
+    let Some(world) = World::new() else { return };
+    let low = |name: &str| world.bench.path("lower").join(name);
+    fs::create_dir(low("dir")).unwrap();
+    for file in ["dir/f", "first", "later"] {
+        fs::write(low(file), file).unwrap();
+    }
+    world.mount().expect(0);
+    let append = |name: &str, text: &str| {
+        OpenOptions::new().append(true).open(world.at(name)).unwrap().write_all(text.as_bytes()).unwrap();
+    };
+    ["first", "later"].into_iter().for_each(|file| append(file, " changed"));
+    fs::write(world.at("dir/x"), "x").unwrap();
+    world.run(&["umount", "mnt"]).expect(0);
+    for name in ["first", "later", "dir"] {
+        fs::rename(low(name), low(&format!("{name}.new"))).unwrap();
+    }
+    fs::create_dir(low("dir")).unwrap();
+    for file in ["dir/g", "first", "later"] {
+        fs::write(low(file), "saved anew").unwrap();
+    }
+    world.mount().expect(0);
+    // The one is met before the other, and after it.
+    assert_eq!([read(&world.at("first")), read(&world.at("first.new"))], ["first changed", "first"]);
+    assert_eq!([read(&world.at("later.new")), read(&world.at("later"))], ["later", "later changed"]);
+    assert_eq!([read(&world.at("dir/x")), read(&world.at("dir.new/f"))], ["x", "dir/f"]);
+    assert_eq!(fs::read_dir(world.at("dir.new")).unwrap().count(), 1);
+    ["first.new", "later.new", "dir.new/f"].into_iter().for_each(|file| append(file, " too"));
+    let expect = || {
+        let shown =
+            ["first", "first.new", "later", "later.new", "dir/x", "dir.new/f"].map(|path| read(&world.at(path)));
+        assert_eq!(shown, ["first changed", "first too", "later changed", "later too", "x", "dir/f too"]);
+    };
+    expect();
+    world.run(&["umount", "mnt"]).expect(0);
+    world.mount().expect(0);
+    expect();
+    world.run(&["umount", "mnt"]).expect(0);
+}

@@ -278,11 +278,7 @@ impl Shared {
         let ino = self.number_of_lower(attr.ino)?;
         let linked = attr.kind != Kind::Directory && attr.nlink > 1;
         let print = Fingerprint::of(attr);
-        let is_known = self.table.get(ino).is_some_and(|node| node.agrees(None, Some(&print)));
-        if linked
-            && !is_known
-            && let Some((copy_attr, copy)) = self.indexed(&print, at)?
-        {
+        if linked && let Some((copy_attr, copy)) = self.indexed(&print, at)? {
             let is_same = |origin: &Origin| self.lower.is_same(&origin.print, attr);
             return self.node_of_copy(&copy_attr, copy, |origin| is_same(origin).then_some((*attr, held)));
         }
@@ -299,7 +295,7 @@ impl Shared {
 
     /// The copy of an object of the lower that has several names, and was found under one that the upper does not have.
     fn indexed(&self, print: &Fingerprint, (dir, name): (&Arc<Node>, FileName<'_>)) -> Result<Option<(Attr, Held)>> {
-        for key in [record::index_name(print), record::index_name_by_number(print.ino)] {
+        for key in [record::index_name_by_number(print.ino), record::index_name(print)] {
             let Some((attr, copy)) = self.upper.find(self.layout.index.ino, name_of(key.as_bytes())?)? else {
                 continue;
             };

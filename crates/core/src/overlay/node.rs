@@ -97,15 +97,15 @@ impl Node {
     /// Whether what was found is this node's: the inode `upper`, where it is one of the upper, that stands for `below`, if that is there.
     ///
     /// As long as neither has a copy, one number of the lower is one node: that what has it is another object by now, is an error of
-    /// whatever is done with that.
+    /// whatever is done with that. What has a copy is found under a name that only the lower has if it has several there.
     pub fn agrees(&self, upper: Option<Ino>, below: Option<&Fingerprint>) -> bool {
-        let same_copy = upper.is_none() || self.upper().is_none_or(|own| Some(own) == upper);
-        let prints = self.below().map(|own| &own.print).zip(below);
-        same_copy
-            && prints.is_none_or(|(own, found)| match upper.or(self.upper()) {
-                Some(_) => own.matches(found),
-                None => own.kind == found.kind,
-            })
+        let is_same = |own: &Fingerprint, found: &Fingerprint| match (upper, self.upper()) {
+            (None, None) => own.kind == found.kind,
+            (None, Some(_)) => self.linked && own.matches(found),
+            (Some(_), None) => own.matches(found),
+            (Some(upper), Some(own_upper)) => upper == own_upper && own.matches(found),
+        };
+        self.below().zip(below).is_none_or(|(own, found)| is_same(&own.print, found))
     }
 
     pub fn is_directory(&self) -> bool {
@@ -324,6 +324,7 @@ mod tests {
     use super::super::layer::Layer;
     use super::*;
     use crate::path::tests::mem::MemStore;
+    use crate::types::Timestamp;
 
     /// Waits until a thread of this process sleeps: here, for a lock.
     fn await_sleep(thread: i32) {
@@ -333,6 +334,35 @@ mod tests {
             assert!(Instant::now() < deadline, "it does not wait for the lock: {}", state());
             std::thread::yield_now();
         }
+    }
+
+    /// Whatever the lower becomes meanwhile.
+    #[test]
+    fn a_number_is_one_object_and_a_copy_is_one_node() {
+        let (layer, table) = (Layer::new(Arc::new(MemStore::new())), Arc::new(Table::default()));
+        let learning = layer.learning();
+        let hold = |ino| layer.hold(&learning, Ino(ino));
+        let below = |secs| {
+            let time = Timestamp { secs, nanos: 0 };
+            let print = Fingerprint { ino: Ino(5), kind: Kind::File, size: 1, mtime: time, ctime: time };
+            Some(Below { held: hold(5), print })
+        };
+        let identity = |ino, linked| Identity { ino: Ino(ino), kind: Kind::File, linked, from_lower: true };
+        let make = |ino, linked, upper: Option<u64>, below| {
+            table.get_or_make(identity(ino, linked), upper.map(hold), below, State::default())
+        };
+        let copy = make(10, true, Some(7), below(1)).unwrap();
+        assert!(Arc::ptr_eq(&make(10, true, None, below(1)).unwrap(), &copy), "another name");
+        assert!(make(10, true, None, below(2)).is_none(), "the number came again");
+        assert!(make(10, true, Some(8), below(1)).is_none(), "another copy");
+        // Under whatever number it would be shown now.
+        assert!(Arc::ptr_eq(&make(15, true, Some(7), None).unwrap(), &copy));
+        assert!(table.of_copy(Ino(7)).is_some_and(|node| node.ino == Ino(10)));
+        drop(copy);
+        assert!(table.of_copy(Ino(7)).is_none() && table.len() == 0);
+        let copy = make(10, false, Some(7), below(1)).unwrap();
+        assert!(make(10, false, None, below(1)).is_none(), "it has one name, and that is above");
+        drop(copy);
     }
 
     /// A rename comes between the two that [`Node::nearest_copy`] reads of a node.

@@ -416,6 +416,9 @@ mod tests {
                         02000000ffffffffffffffff0300000002000164046e616d65";
         assert_eq!(hex(&value), expected);
         assert_eq!(Origin::decode(&value, "x").unwrap(), origin);
+        let key = "0000000000001234-1388-000000000000000100000002-ffffffffffffffff00000003";
+        assert_eq!(index_name(&origin.print), key);
+        assert_eq!(index_name_by_number(origin.print.ino), key[..16]);
 
         let mut extent = Extent { valid: 20000, ..Extent::default() };
         extent.zeros.insert(1..3);
