@@ -24,7 +24,10 @@ impl Refusal {
     pub fn heed(&self, len: u64, outcome: &std::io::Result<()>, room_bytes: impl FnOnce() -> u64) {
         let refused = self.len.load(Ordering::Relaxed);
         match outcome {
-            Err(e) if kind_of_io(e).is_no_room() => {
+            Err(e)
+                if !matches!(kind_of_io(e), ErrorKind::NotPermitted | ErrorKind::PermissionDenied)
+                    && kind_of_io(e).is_refusal() =>
+            {
                 self.room_bytes.store(room_bytes(), Ordering::Relaxed);
                 self.len.store(len.max(1), Ordering::Relaxed);
             }
