@@ -355,7 +355,9 @@ fn a_full_disk_is_8_with_advice() {
     let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "none"]).arg(&dest).start_and_wait();
     assert!(mounted.unwrap().success());
     let _small = Small(dest.clone());
-    download(&bench, &["m", "dest", "--cas", "store"]).expect(8).says("the disk with dest is full, or a quota or pool there");
+    download(&bench, &["m", "dest", "--cas", "store"])
+        .expect(8)
+        .says("the disk with dest is full, or a quota or pool there");
     assert!(drafts(&dest).is_empty() && !dest.join("large").exists());
 }
 

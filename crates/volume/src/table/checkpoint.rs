@@ -115,17 +115,27 @@ impl Shared {
 
     /// `NoSpace` if the host has none: then the log keeps what it holds, nothing is lost, and it is tried again later.
     pub(super) fn checkpoint(&self) -> Result<()> {
+        self.checkpoint_if(|bytes| bytes > 0)
+    }
+
+    /// As [`Shared::checkpoint`], also where the log holds nothing: it goes on in another segment.
+    pub(super) fn checkpoint_anyway(&self) -> Result<()> {
+        self.checkpoint_if(|_| true)
+    }
+
+    /// A checkpoint, if the log holds so many bytes that `is_due` says so.
+    fn checkpoint_if(&self, is_due: impl Fn(u64) -> bool) -> Result<()> {
         let mut unfinished = self.checkpointing.lock();
         self.container.check_writable()?;
         let start = Instant::now();
-        let mut result = self.move_log(&mut unfinished);
+        let mut result = self.move_log(&mut unfinished, &is_due);
         let gives_room = is_no_space(&result);
         if gives_room {
             self.revive_after_failure();
             if let Some(begun) = unfinished.as_mut() {
                 begun.cut.trim(&self.container);
             }
-            result = self.make_room().and_then(|()| self.move_log(&mut unfinished));
+            result = self.make_room().and_then(|()| self.move_log(&mut unfinished, &is_due));
         }
         let full = is_no_space(&result);
         self.note_checkpoint(start, full);
@@ -155,8 +165,8 @@ impl Shared {
         self.revive(&view);
     }
 
-    fn move_log(&self, unfinished: &mut Option<Unfinished>) -> Result<()> {
-        if unfinished.is_none() && self.writer.lock().bytes() == 0 {
+    fn move_log(&self, unfinished: &mut Option<Unfinished>, is_due: &impl Fn(u64) -> bool) -> Result<()> {
+        if unfinished.is_none() && !is_due(self.writer.lock().bytes()) {
             return Ok(());
         }
         self.go_live()?;
@@ -166,7 +176,7 @@ impl Shared {
         }
         let begun = {
             let mut log = self.writer.lock();
-            if log.bytes() == 0 {
+            if !is_due(log.bytes()) {
                 return Ok(());
             }
             let cut: Cut = log.cut(&self.container)?;
