@@ -297,29 +297,30 @@ impl Shared {
             let todo = Todo { upper: held, path, below: None, lower_path: None, opaque: false };
             return Ok((kind == Kind::Directory).then_some(todo));
         };
-        let in_place = lower_path.as_ref() == Some(&origin.path);
-        let Some(below) = self.origin_below(&origin, beneath.filter(|_| in_place))? else {
-            return self.look_at_orphan(held, (path, kind), (origin, hides), found);
+        let origin_path = self.path_below(&origin.way)?;
+        let in_place = lower_path.as_ref() == Some(&origin_path);
+        let Some(below) = self.origin_below((&origin, &origin_path), beneath.filter(|_| in_place))? else {
+            return self.look_at_orphan(held, (path, kind), (origin_path, hides), found);
         };
         if !in_place {
             found.hidden.extend(hides);
         }
         let what = if found.names_only { None } else { self.compare(held.ino, &attr, &below)? };
         if kind != Kind::Directory && !in_place {
-            found.elsewhere.push(Elsewhere { upper: held.ino, path, kind, origin: origin.path, what });
+            found.elsewhere.push(Elsewhere { upper: held.ino, path, kind, origin: origin_path, what });
             return Ok(None);
         }
         if in_place {
             found.in_place.insert(held.ino);
         } else {
-            found.tell(&path, kind, Changed::Renamed(joined(&origin.path)));
-            found.moved.insert(origin.path.clone());
-            found.moved_directories.insert(origin.path.clone(), path.clone());
+            found.tell(&path, kind, Changed::Renamed(joined(&origin_path)));
+            found.moved.insert(origin_path.clone());
+            found.moved_directories.insert(origin_path.clone(), path.clone());
         }
         if let Some(what) = what {
             found.tell(&path, kind, what);
         }
-        let (opaque, below, lower_path) = (origin.opaque, Some(below), Some(origin.path));
+        let (opaque, below, lower_path) = (origin.opaque, Some(below), Some(origin_path));
         Ok((kind == Kind::Directory).then_some(Todo { upper: held, path, below, lower_path, opaque }))
     }
 
@@ -329,36 +330,36 @@ impl Shared {
         &self,
         upper: Held,
         (path, kind): (Names, Kind),
-        (origin, hides): (Origin, Option<(Names, Option<Kind>)>),
+        (origin, hides): (Names, Option<(Names, Option<Kind>)>),
         found: &mut Found,
     ) -> Result<Option<Todo>> {
         let is_directory = kind == Kind::Directory;
         let is_file = matches!(hides, Some((_, Some(Kind::File)))) && kind == Kind::File;
         if is_directory || self.own_xattr(upper.ino, Own::Content)?.is_some() {
-            found.miss(&path, kind, missing(&origin.path));
+            found.miss(&path, kind, missing(&origin));
         } else {
             found.tell(&path, kind, if is_file { Changed::Content } else { Changed::Added });
         }
         // What is there instead is hidden, and told by that if it is of the same kind.
         found.hidden.extend(hides.map(|(path, hidden)| (path, hidden.filter(|hidden| *hidden != kind))));
-        let todo = Todo { upper, path, below: None, lower_path: Some(origin.path), opaque: false };
+        let todo = Todo { upper, path, below: None, lower_path: Some(origin), opaque: false };
         Ok(is_directory.then_some(todo))
     }
 
-    /// The object of the lower that an origin is about, which may have been found already; `None` if it is not there any more, or
-    /// not what it was.
-    fn origin_below(&self, origin: &Origin, found: Option<(Attr, Held)>) -> Result<Option<Held>> {
+    /// The object of the lower that an origin with this path is about, which may have been found already; `None` if it is not there
+    /// any more, or not what it was.
+    fn origin_below(&self, (origin, path): (&Origin, &Names), found: Option<(Attr, Held)>) -> Result<Option<Held>> {
         let found = match found {
             Some(found) => Some(found),
-            None => self.at_origin(origin)?,
+            None => self.at_path_below(path)?,
         };
         Ok(found.filter(|(attr, _)| origin.print.matches(attr)).map(|(_, held)| held))
     }
 
-    /// What the lower has at an origin's path.
-    fn at_origin(&self, origin: &Origin) -> Result<Option<(Attr, Held)>> {
+    /// What the lower has at a path.
+    fn at_path_below(&self, path: &Names) -> Result<Option<(Attr, Held)>> {
         let (mut at, mut attr) = (self.lower.root(), None);
-        for name in &origin.path {
+        for name in path {
             let Some((found, held)) = self.find_below(&at, name)? else { return Ok(None) };
             (attr, at) = (Some(found), held);
         }
@@ -371,7 +372,8 @@ impl Shared {
     /// # Errors
     /// `Stale`, naming its path, if it is not there any more, or not what it was.
     pub(super) fn follow(&self, origin: &Origin) -> Result<Held> {
-        self.origin_below(origin, None)?.ok_or_else(|| missing(&origin.path))
+        let path = self.path_below(&origin.way)?;
+        self.origin_below((origin, &path), None)?.ok_or_else(|| missing(&path))
     }
 
     /// Files that had several names below: their copies have none up here, unless they were given one. They changed under each name
@@ -382,14 +384,15 @@ impl Shared {
         for name in self.names_in(index)? {
             let Some((attr, held)) = self.upper.find(index, name_of(&name)?)? else { continue };
             let Some(origin) = self.origin(held.ino)? else { continue };
-            let Some(below) = self.origin_below(&origin, None)? else {
-                let path = found.shown(&origin.path).unwrap_or_else(|| origin.path.clone());
-                found.miss(&path, attr.kind, missing(&origin.path));
+            let near = self.path_below(&origin.way)?;
+            let Some(below) = self.origin_below((&origin, &near), None)? else {
+                let path = found.shown(&near).unwrap_or_else(|| near.clone());
+                found.miss(&path, attr.kind, missing(&near));
                 continue;
             };
             if let Some(what) = self.compare(held.ino, &attr, &below)? {
                 let count = self.lower.store.getattr(below.ino)?.nlink;
-                changed.insert(origin.print.ino, (Linked { count, near: origin.path }, attr.kind, what));
+                changed.insert(origin.print.ino, (Linked { count, near }, attr.kind, what));
             }
         }
         let wanted = changed.iter().map(|(&ino, (linked, ..))| (ino, linked.clone())).collect();

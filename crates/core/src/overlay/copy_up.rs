@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::layer::Learning;
 use super::node::Node;
 use super::record::{self, Extent, Fingerprint, Origin, Own};
-use super::{OWN, Shared, name_of};
+use super::{OWN, Purpose, Shared, name_of};
 use crate::error::{ErrorKind, Result};
 use crate::store::{NewNode, Store};
 use crate::transaction::Transaction;
@@ -110,15 +110,15 @@ pub(super) fn unseen(
 }
 
 impl Shared {
-    /// Reads what a copy of `node` needs.
+    /// Reads what a copy of `node` needs, and notes the anchors of its way.
     ///
     /// # Errors
-    /// `Stale` if the lower changed; what the lower says.
-    pub fn plan(&self, node: &Node) -> Result<Plan> {
+    /// `Stale` if the lower changed; what the layers say.
+    pub fn plan(&self, node: &Node, purpose: Purpose) -> Result<Plan> {
         let looks = Looks::of(&*self.lower.store, self.below(node)?.held.ino).map_err(|e| self.of_below(node, e))?;
         self.check_below(node)?;
-        let path = self.lower_path(node)?;
-        let origin = Origin { print: Fingerprint::of(&looks.attr), opaque: false, path }.encode()?;
+        let way = self.note_way(node, purpose)?;
+        let origin = Origin { print: Fingerprint::of(&looks.attr), opaque: false, way }.encode();
         Ok(Plan { looks, origin })
     }
 
@@ -136,6 +136,8 @@ impl Shared {
             tx.set_xattr(upper, Own::Links.name(), &record::encode_links(plan.attr().nlink), XattrSet::Create)?;
             let name = Self::index_name(node.ino);
             tx.rename(index, copy, index, name_of(name.as_bytes())?, RenameFlags::NOREPLACE)?;
+        } else if removed && node.is_directory() {
+            tx.rmdir(index, copy)?;
         } else if removed {
             tx.unlink(index, copy)?;
         } else {
@@ -154,7 +156,7 @@ impl Shared {
                 state.links.get_or_insert(plan.attr().nlink);
             }
             if node.kind == Kind::File {
-                state.valid = plan.attr().size;
+                state.below_len = plan.attr().size;
                 state.blocks = Some(plan.attr().blocks);
             }
         }
@@ -169,7 +171,7 @@ impl Shared {
         work: &mut dyn FnMut(&mut dyn Transaction, Ino) -> Result<()>,
     ) -> Result<()> {
         if node.upper().is_none() {
-            let plan = self.plan(node)?;
+            let plan = self.plan(node, Purpose::Change)?;
             self.ensure_place(node)?;
             let _names = self.names.write();
             if node.upper().is_none() {
@@ -205,19 +207,15 @@ impl Shared {
     /// # Errors
     /// `NotFound` for one that was removed.
     pub fn ensure_directory(&self, dir: &Arc<Node>) -> Result<()> {
-        self.ensure_directory_by(dir, |work| self.transact(work))
+        self.ensure_directory_of(dir, Purpose::Change)
     }
 
     /// As [`Shared::ensure_directory`], for something that is to be removed from it.
     pub fn ensure_directory_for_removal(&self, dir: &Arc<Node>) -> Result<()> {
-        self.ensure_directory_by(dir, |work| self.transact_removal(work))
+        self.ensure_directory_of(dir, Purpose::Removal)
     }
 
-    fn ensure_directory_by(
-        &self,
-        dir: &Arc<Node>,
-        transact: impl Fn(&mut dyn FnMut(&mut dyn Transaction) -> Result<()>) -> Result<()>,
-    ) -> Result<()> {
+    fn ensure_directory_of(&self, dir: &Arc<Node>, purpose: Purpose) -> Result<()> {
         let mut missing = Vec::new();
         let mut at = dir.clone();
         while at.upper().is_none() {
@@ -226,7 +224,7 @@ impl Shared {
             at = place.dir;
         }
         for node in missing.into_iter().rev() {
-            let plan = self.plan(&node)?;
+            let plan = self.plan(&node, purpose)?;
             let _names = self.names.write();
             if node.upper().is_some() {
                 continue;
@@ -236,7 +234,7 @@ impl Shared {
             }
             let learning = self.upper.learning();
             let mut made = None;
-            transact(&mut |tx| {
+            self.transact_for(purpose, &mut |tx| {
                 made = Some(self.copy(tx, &node, &plan)?);
                 Ok(())
             })?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::changes::is_gone;
 use super::layer::Held;
 use super::node::{Below, Node, State};
-use super::record::{self, Extent, Fingerprint, Own, shown};
+use super::record::{self, Extent, Fingerprint, Origin, Own, shown};
 use super::{Shared, name_of, numbers, too_large};
 use crate::error::{ErrorKind, FsError, Result};
 use crate::store::Spelling;
@@ -83,26 +83,45 @@ impl Shared {
         }
         let upper = node.upper().ok_or(ErrorKind::Stale)?;
         let origin = self.origin(upper)?.ok_or(ErrorKind::Stale)?;
+        let told =
+            |tell: &dyn Fn(&[Vec<u8>]) -> FsError| self.path_below(&origin.way).map_or_else(|e| e, |path| tell(&path));
         let stale = |difference: &str| {
-            log_once(node, || format!("{}: not what it was in the layer below: {difference}", shown(&origin.path)));
-            let why = "it is not what it was when it was changed above: put it back, or give another upper layer";
-            FsError::new(ErrorKind::Stale).on("read the layer below", shown(&origin.path)).because(why)
+            told(&|path| {
+                log_once(node, || format!("{}: not what it was in the layer below: {difference}", shown(path)));
+                let why = "it is not what it was when it was changed above: put it back, or give another upper layer";
+                FsError::new(ErrorKind::Stale).on("read the layer below", shown(path)).because(why)
+            })
         };
-        let mut at = self.lower.root();
-        let mut attr = None;
-        for name in &origin.path {
-            let found = self.lower.find(at.ino, name_of(name)?).map_err(|e| match e.kind() {
-                ErrorKind::NotDirectory => stale(GONE),
-                _ => e.on("read the layer below", shown(&origin.path)),
-            })?;
-            let (found, held) = found.ok_or_else(|| stale(GONE))?;
-            (attr, at) = (Some(found), held);
-        }
-        let attr = attr.map_or_else(|| self.lower.store.getattr(Ino::ROOT), Ok)?;
+        let (attr, held) = match self.found_below(node, &origin) {
+            Ok(Some(found)) => found,
+            Ok(None) => return Err(stale(GONE)),
+            Err(e) if is_gone(&e) => return Err(stale(GONE)),
+            Err(e) => return Err(e),
+        };
         if !origin.print.matches(&attr) {
             return Err(stale(&origin.print.difference(&attr)));
         }
-        Ok(node.set_below(Below { held: at, print: origin.print }))
+        Ok(node.set_below(Below { held, print: origin.print }))
+    }
+
+    /// What the lower has where `node` comes from.
+    fn found_below(&self, node: &Node, origin: &Origin) -> Result<Option<(Attr, Held)>> {
+        if let Some(place) = node.place()
+            && let Some(parent) = place.dir.below()
+            && self.leads_to(&origin.way, &place.dir, &place.name)?
+        {
+            // One step, where the whole path would be walked for each directory of a deep tree.
+            return self.lower.find(parent.held.ino, name_of(&place.name)?);
+        }
+        let path = self.path_below(&origin.way)?;
+        let told = |e: FsError| e.on("read the layer below", shown(&path));
+        let (mut at, mut attr) = (self.lower.root(), None);
+        for name in &path {
+            let Some((found, held)) = self.lower.find(at.ino, name_of(name)?).map_err(told)? else { return Ok(None) };
+            (attr, at) = (Some(found), held);
+        }
+        let attr = attr.map_or_else(|| self.lower.store.getattr(Ino::ROOT), Ok)?;
+        Ok(Some((attr, at)))
     }
 
     /// Checks that the object of the lower is still the one that it was. What changed is logged once for each node.
@@ -156,9 +175,9 @@ impl Shared {
 
     /// Where the object that `node` stands for lies in the lower.
     pub fn lower_path(&self, node: &Node) -> Result<Vec<Vec<u8>>> {
-        let (upper, names) = node.nearest_copy().ok_or(ErrorKind::Stale)?;
-        let mut path = self.origin(upper)?.ok_or(ErrorKind::Stale)?.path;
-        path.extend(names);
+        let (upper, steps) = node.nearest_copy().ok_or(ErrorKind::Stale)?;
+        let mut path = self.path_below(&self.origin(upper)?.ok_or(ErrorKind::Stale)?.way)?;
+        path.extend(steps.into_iter().map(|step| step.name));
         Ok(path)
     }
 
@@ -206,11 +225,11 @@ impl Shared {
         }
         let mut state = State { opaque, ..State::default() };
         if numbers::in_lower(ino).is_some() && attr.kind != Kind::Directory {
-            (state.links, state.valid) = self.own_counts(upper)?;
+            (state.links, state.below_len) = self.own_counts(upper)?;
         }
         let linked = state.links.is_some();
         let node = self.table.get_or_make((ino, attr.kind, linked), Some(held), None, state);
-        if node.state().valid > 0 {
+        if node.state().below_len > 0 {
             // What is gone is told to who reads it.
             let blocks =
                 self.below(&node).and_then(|below| self.lower.store.getattr(below.held.ino)).map(|attr| attr.blocks);
@@ -219,13 +238,13 @@ impl Shared {
         Ok(node)
     }
 
-    /// The count of names that are shown of an inode of the upper, and how much of its content is the lower's.
+    /// The count of names that are shown of an inode of the upper, and how many bytes of its content may be the lower's.
     fn own_counts(&self, upper: Ino) -> Result<(Option<u32>, u64)> {
         let subject = format!("inode {} of the upper layer", upper.0);
         let links =
             self.own_xattr(upper, Own::Links)?.map(|value| record::decode_links(&value, &subject)).transpose()?;
         let extent = self.own_xattr(upper, Own::Content)?.map(|value| Extent::decode(&value, &subject)).transpose()?;
-        Ok((links, extent.map_or(0, |extent| extent.valid)))
+        Ok((links, extent.map_or(0, |extent| extent.len())))
     }
 
     /// The node of an object of the lower that was found under its name there. Hold the names.
@@ -237,8 +256,8 @@ impl Shared {
         }
         let below = Below { held, print: Fingerprint::of(attr) };
         if linked && let Some((_, copy)) = self.indexed(ino)? {
-            let (links, valid) = self.own_counts(copy.ino)?;
-            let state = State { links, valid, blocks: Some(attr.blocks), ..State::default() };
+            let (links, below_len) = self.own_counts(copy.ino)?;
+            let state = State { links, below_len, blocks: Some(attr.blocks), ..State::default() };
             // What it stands for is compared with what its origin says when that is read.
             return Ok(self.table.get_or_make((ino, attr.kind, true), Some(copy), None, state));
         }
@@ -258,11 +277,11 @@ impl Shared {
             // Nobody counts the directories of both layers; 1 is what filesystems say that do not count.
             attr.nlink = 1;
         }
-        if node.upper().is_some() && state.valid > 0 {
+        if node.upper().is_some() && state.below_len > 0 {
             // What is still the lower's takes what it takes there. Of what was copied both may count.
             let most = attr.blocks.max(attr.size.div_ceil(512).next_multiple_of(8));
-            let valid = state.valid.div_ceil(512).next_multiple_of(8);
-            attr.blocks = (attr.blocks + state.blocks.unwrap_or(valid).min(valid)).min(most);
+            let below = state.below_len.div_ceil(512).next_multiple_of(8);
+            attr.blocks = (attr.blocks + state.blocks.unwrap_or(below).min(below)).min(most);
         }
         attr
     }

@@ -28,6 +28,14 @@ pub(super) struct Place {
     pub name: Box<[u8]>,
 }
 
+/// A name on the way from a copy to what has none.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Step {
+    /// The number, as it is shown, of the directory in which it lies.
+    pub dir: Ino,
+    pub name: Vec<u8>,
+}
+
 #[derive(Default)]
 pub(super) struct State {
     pub place: Option<Place>,
@@ -37,8 +45,8 @@ pub(super) struct State {
     pub opaque: bool,
     /// Names that are shown, where the upper's own count says something else.
     pub links: Option<u32>,
-    /// How much of the content is the lower's; see [`super::record::Extent`]. Only for `stat`.
-    pub valid: u64,
+    /// Bytes of the content that may be the lower's; see [`super::record::Extent`]. Only for `stat`.
+    pub below_len: u64,
     /// Units of 512 bytes that the whole file takes in the lower, if that is known. Likewise.
     pub blocks: Option<u64>,
     /// It was logged that the lower changed.
@@ -119,21 +127,21 @@ impl Node {
         drop(old);
     }
 
-    /// The first that has a copy, on the way from here to the root, and the names that lead from there to here in the lower.
+    /// The first that has a copy, on the way from here to the root, and the steps that lead from there to here in the lower.
     /// `None` if that was lost with a name.
     ///
     /// What has no copy lies where it always lay, and so does what is above it, up to the first that has one. Nothing is locked:
     /// a rename beside this notes the copy before the new place, so a place that was read before no copy was found is the old one.
-    pub fn nearest_copy(&self) -> Option<(Ino, Vec<Vec<u8>>)> {
-        let mut names: Vec<Vec<u8>> = Vec::new();
+    pub fn nearest_copy(&self) -> Option<(Ino, Vec<Step>)> {
+        let mut steps = Vec::new();
         let (mut place, mut upper) = (self.place(), self.upper());
         loop {
             if let Some(upper) = upper {
-                names.reverse();
-                return Some((upper, names));
+                steps.reverse();
+                return Some((upper, steps));
             }
             let Place { dir, name } = place?;
-            names.push(name.into());
+            steps.push(Step { dir: dir.ino, name: name.into() });
             // In this order.
             place = dir.place();
             upper = dir.upper();
@@ -247,6 +255,21 @@ impl Table {
         }
     }
 
+    /// Nodes that the engine knows, and that were found last under a name of a directory. It looks at all.
+    pub fn known_at(&self, dir: &Arc<Node>, name: &[u8]) -> Vec<Arc<Node>> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            // With the shard free: the last use of a node looks for its slot.
+            let known: Vec<Arc<Node>> = shard.lock().values().filter_map(|slot| slot.known.clone()).collect();
+            found.extend(known.into_iter().filter(|node| {
+                let state = node.state();
+                let there = |place: &Place| Arc::ptr_eq(&place.dir, dir) && *place.name == *name;
+                !state.removed && state.place.as_ref().is_some_and(there)
+            }));
+        }
+        found
+    }
+
     /// Nodes that there are.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
@@ -288,9 +311,11 @@ mod tests {
             dir.found_at(&root, b"dir");
             file.found_at(&dir, b"file");
             let looked_at = if of_file { &file } else { &dir };
-            let names = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>();
-            let below: &[&str] = if of_file { &["file"] } else { &[] };
-            assert_eq!(looked_at.nearest_copy(), Some((Ino::ROOT, names(&[&["dir"], below].concat()))));
+            let steps = |steps: &[(u64, &str)]| {
+                steps.iter().map(|&(dir, name)| Step { dir: Ino(dir), name: name.into() }).collect::<Vec<_>>()
+            };
+            let below: &[(u64, &str)] = if of_file { &[(3, "file")] } else { &[] };
+            assert_eq!(looked_at.nearest_copy(), Some((Ino::ROOT, steps(&[&[(1, "dir")], below].concat()))));
 
             // Held, so that who looks stops at the place.
             let mut state = dir.state();
@@ -307,7 +332,7 @@ mod tests {
                 drop(before);
                 looks.join().unwrap()
             });
-            assert_eq!(way, Some((Ino(30), names(below))));
+            assert_eq!(way, Some((Ino(30), steps(below))));
         }
     }
 }
